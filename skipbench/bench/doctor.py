@@ -38,12 +38,15 @@ def findings(results: Path, models: Models) -> list[str]:
     energy = energy_meter(torch.device("cuda", index) for index in gpus).source
     batch = "sbatch found" if shutil.which("sbatch") else "no sbatch on this machine"
     there = "there" if cache.is_dir() else "not there"
+    folder = next(p for p in (results.absolute(), *results.absolute().parents) if p.exists())
     return [
         f"ok       Python {platform.python_version()}, torch {torch.__version__}",
         f"ok       CPU {cpu_name()}: {cores} cores, {memory / GIB:.0f} GiB of memory; {has}",
         *_devices(memory, models),
         _embedded(),
-        _writable(results),
+        f"ok       results={results} is writable"
+        if folder.is_dir() and os.access(folder, os.W_OK)
+        else f"missing  results={results} is not writable; choose another",
         *(
             f"ok       {module}" if find_spec(module) else f"missing  {module}: pip install {extra}"
             for module, extra in EXTRAS.items()
@@ -88,13 +91,6 @@ def _embedded() -> str:
     digest = hashlib.sha256(weights).hexdigest()[:16]
     size = f"{WEIGHTS} of {len(weights) / 1e6:.1f} MB"
     return f"ok       embedded model: {lm.layers} layers, {size}, sha256 {digest}"
-
-
-def _writable(results: Path) -> str:
-    folder = next(p for p in (results.absolute(), *results.absolute().parents) if p.exists())
-    if folder.is_dir() and os.access(folder, os.W_OK):
-        return f"ok       results={results} is writable"
-    return f"missing  results={results} is not writable; choose another"
 
 
 def _sandbox() -> str:

@@ -18,7 +18,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.lm.families import parts_of
 from skipbench.lm.model import LM
 from skipbench.metrics.costs import LatencyModel, Point, Roofline
-from skipbench.metrics.loop_costs import LatencyRecord
+from skipbench.metrics.loop_costs import LatencyRecord, PartBytes
 from skipbench.profile.latency import UNTIMED, fit, overhead, part_times, residuals
 from skipbench.profile.roofline import Known, roofline, row_bytes
 from skipbench.runs.files import write_json
@@ -40,9 +40,9 @@ def latency_path(model: Model, engine: Engine, device: str, results: Path) -> Pa
     """The file of these weights in any folder, dtype and engine, on this CPU or GPU `device`."""
     weights = ("path", "revision", "deepened", "deepened_seed")
     key = {k: getattr(model, k) for k in ("dtype", *FORMS)}
-    key["weights"] = weights_sha256(model) or [getattr(model, k) for k in weights]
+    key |= {"weights": weights_sha256(model) or [getattr(model, k) for k in weights]}
     key |= {k: v for k, v in dataclasses.asdict(engine).items() if k != "warmup"}
-    key["machine"] = cpu_name() if device == "cpu" else device
+    key |= {"machine": cpu_name() if device == "cpu" else device}
     return results / "latency" / f"{run_name([model.name, engine.name], config_hash(key))}.json"
 
 
@@ -132,27 +132,22 @@ def profile(
     )
 
 
-def part_bytes(lm: LM) -> dict[str, int]:
-    """Bytes that a row reads of one attention and one MLP (means over layers), of the head, of one
-    layer's K/V row; and of a number.
-    """
-
+def part_bytes(lm: LM) -> PartBytes:
     def size(modules: Iterable[Any]) -> int:
         return sum(p.nbytes for m in modules for p in m.parameters())
 
     parts = parts_of(lm.model)
     attention = sum(size(attention.modules) for attention, _ in parts.layers)
     mlp = sum(size(mlp.modules) - mlp.inactive_bytes for _, mlp in parts.layers)
-    sizes = {"attention": attention // lm.layers, "mlp": mlp // lm.layers}
-    rest = {"head": size([parts.head, parts.norm]), "row": row_bytes(lm) // lm.layers}
-    return sizes | rest | {"number": lm.dtype.itemsize}
+    attention, mlp, row = (total // lm.layers for total in (attention, mlp, row_bytes(lm)))
+    return PartBytes(attention, mlp, size([parts.head, parts.norm]), row, lm.dtype.itemsize)
 
 
 def floor_s(
-    rates: Roofline, sizes: dict[str, int], layers: int, context: int, rows: int
+    rates: Roofline, sizes: PartBytes, layers: int, context: int, rows: int
 ) -> dict[str, float]:
     """Minimum seconds of one attention, one MLP and a whole pass."""
-    cached = (context + rows) * sizes["row"]
-    whole = layers * (sizes["attention"] + sizes["mlp"] + cached) + sizes["head"]
-    read = {"attention": sizes["attention"] + cached, "mlp": sizes["mlp"], "whole": whole}
-    return {k: rates.seconds(n, 2 * rows * n / sizes["number"]) for k, n in read.items()}
+    cached = (context + rows) * sizes.row
+    whole = layers * (sizes.attention + sizes.mlp + cached) + sizes.head
+    read = {"attention": sizes.attention + cached, "mlp": sizes.mlp, "whole": whole}
+    return {k: rates.seconds(n, 2 * rows * n / sizes.number) for k, n in read.items()}

@@ -1,8 +1,8 @@
 """Searched skip sets: their files, their traces, and the set that `stored` means."""
 
 import glob
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -21,16 +21,21 @@ from skipbench.skipset import deepened_set
 class _Searched(msgspec.Struct, frozen=True):
     """The settings of a search, as far as they are read."""
 
-    model: dict[str, Any] = {}
-    method: dict[str, Any] = {}
+    model: Mapping[str, object] = {}
+    method: Mapping[str, object] = {}
     weights_sha256: str | None = None
 
 
-class Stored(msgspec.Struct, frozen=True):
+class _Begun(msgspec.Struct, frozen=True):
+    """The first line of a trace, as far as it is read."""
+
+    settings: _Searched = _Searched()
+
+
+class Stored(_Begun, frozen=True, kw_only=True):
     """The file of a stored set, as far as it is read."""
 
     skip: str
-    settings: _Searched = _Searched()
 
 
 def stored_path(results: Path, model: Model, method: str) -> Path:
@@ -48,16 +53,16 @@ def _is_of(settings: _Searched, model: Model) -> bool:
     """Compares path and revision of the checkpoint of a search, where a fingerprint is missing."""
     if None not in (settings.weights_sha256, weights_sha256(model)):
         return False  # by its name the file is of other weights
-    searched = {"sparsity": "none", "deepened": 0.0, "deepened_seed": 0} | settings.model
+    searched = {"sparsity": "none", "deepened": 0.0, "deepened_seed": 0, **settings.model}
     keys = ("path", "revision", "deepened", "deepened_seed", *FORMS)
     return all(searched.get(key) == portable(getattr(model, key)) for key in keys)
 
 
-def write_stored(path: Path, skip: str, value: float, settings: dict[str, Any]) -> None:
+def write_stored(path: Path, skip: str, value: float, settings: Mapping[str, object]) -> None:
     write_json(path, {"skip": skip, "seconds_per_token": value, "settings": settings})
 
 
-def search_folder(config: RunConfig) -> tuple[Path, dict[str, Any]]:
+def search_folder(config: RunConfig) -> tuple[Path, dict[str, object]]:
     """Folder of a search's trace, which a longer search continues, and the settings it needs."""
     settings = config.search_record()
     names = [config.model.name, config.method.name, config.search.strategy]
@@ -68,7 +73,7 @@ def other_weights(trace: Path, model: Model) -> str | None:
     """The reason not to use a search: it measured other weights than there are now; else None."""
     try:
         first = next((line for _, line in read_lines(trace)), b"{}") if trace.exists() else b"{}"
-        before = strict_json(first).get("settings", {}).get("weights_sha256")
+        before = msgspec.convert(strict_json(first), _Begun).settings.weights_sha256
     except (ValueError, AttributeError, RecursionError):  # the reader of the trace reports it
         return None
     if before is None or weights_sha256(model) in (None, before):

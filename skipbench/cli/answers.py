@@ -57,7 +57,7 @@ class Session:
     def stream(self, messages: Messages) -> "Stream":
         return self.model.generate([*self.system, *messages], stream=True, **self.options)
 
-    def vanilla(self, answer: "Answer", messages: Messages, quiet: bool = False) -> list["Answer"]:
+    def vanilla(self, answer: "Answer", messages: Messages, quiet: bool = False) -> "list[Answer]":
         """Vanilla's answer to the same messages, after a line that compares the two unless `quiet`;
         empty if Ctrl-C stopped one of the two.
         """
@@ -73,7 +73,7 @@ class Session:
         if not quiet:
             same = "the same tokens"
             if answer.tokens != vanilla.tokens:
-                sampled = self.options["temperature"] != 0
+                sampled = self.model.config.decoding.temperature != 0
                 same = f"other tokens{', as sampling draws them' if sampled else ''}"
             ratio = answer.tokens_per_s / vanilla.tokens_per_s if vanilla.tokens_per_s else 0.0
             say(f"{speed_text(vanilla)}\n{ratio:.2f}x of vanilla on this prompt; {same}", "dim")
@@ -201,7 +201,7 @@ def _whole_rounds(stream: "Stream") -> Generator["Piece", None, None]:
             signal.signal(signal.SIGINT, usual)
 
 
-def _write(pieces: Iterator["Piece"]) -> None:
+def _write(pieces: "Iterator[Piece]") -> None:
     """The text alone, for a pipe or a file."""
     try:
         for piece in pieces:
@@ -211,7 +211,7 @@ def _write(pieces: Iterator["Piece"]) -> None:
         out.file.write("\n")
 
 
-def _paint(stream: "Stream", pieces: Iterator["Piece"], styles: dict[str, str]) -> None:
+def _paint(stream: "Stream", pieces: "Iterator[Piece]", styles: dict[str, str]) -> None:
     """Finished lines scroll; the last one stays live, above a line with the speed.
 
     Args:

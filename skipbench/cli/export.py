@@ -4,7 +4,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 from skipbench.cli.commands import Export
 from skipbench.config.compose import compose
@@ -81,7 +80,7 @@ def run_export(asked: Export) -> None:
     say(f"written: {', '.join(str(folder / name) for name in files)}")
 
 
-def describe(config: RunConfig, skip: SkipSet) -> dict[str, Any]:
+def describe(config: RunConfig, skip: SkipSet) -> dict[str, object]:
     """The contents of `skipset.json`, with the results of the finished run of these settings."""
     from skipbench.experiments.cell import checked_run, resolve_cell
 

@@ -43,8 +43,7 @@ def rounds_with_sets(
     """The rounds, each with the skip set that drafted, of the trace, else that at the end of the
     sample, None without a forward pass; and how it was verified, plain in earlier versions.
     """
-    changes = sample.trace.get("skip") or ([[0, sample.skip]] if sample.skip else [])
-    sets = {int(at): SkipSet.parse(text, layers) for at, text in changes}
+    sets = {int(at): SkipSet.parse(text, layers) for at, text in sample.skip_changes}
     hows = {int(at): Verified(*how) for at, *how in sample.trace.get("verified", [])}
     skip, how = None, PLAIN
     for number, round_ in enumerate(sample.method.rounds):

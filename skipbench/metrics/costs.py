@@ -109,7 +109,7 @@ class LatencyModel(PassCosts, msgspec.Struct, frozen=True, dict=True, omit_defau
         return Latency(attention_s, interpolate(mlp, rows), interpolate(head, rows), self.layers)
 
     @cached_property
-    def _by_rows(self) -> list["Line"]:
+    def _by_rows(self) -> "list[Line]":
         """Mean seconds of attention, MLP and head over the contexts."""
         parts = ("attention_s", "mlp_s", "head_s")
         return [line_of((p.rows, getattr(p, part)) for p in self.points) for part in parts]

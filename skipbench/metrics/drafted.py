@@ -11,7 +11,7 @@ def drafted(samples: Iterable[Sample]) -> str:
     """A digest of tokens, rounds and sets that drafted, on each prompt; empty without samples."""
     drafts = []
     for s in sorted(samples, key=lambda s: s.index):
-        changes = s.trace.get("skip") or [[0, s.skip]]
+        changes = s.skip_changes or [(0, "")]
         used = [change for change in changes if change[0] < len(s.method.rounds)]
         drafts.append([s.index, s.prompt_hash, s.method.tokens, s.method.rounds, used])
     return hashlib.sha256(json.dumps(drafts).encode()).hexdigest()[:16] if drafts else ""

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 import msgspec
@@ -37,6 +37,18 @@ class TimedRound(msgspec.Struct, frozen=True):
     """A verification of one row right after such a round; 0 in files of earlier versions."""
 
 
+class PartBytes(msgspec.Struct, frozen=True):
+    """Bytes that a row reads of one attention and one MLP (means over layers), of the head, of one
+    layer's K/V row; and of a number.
+    """
+
+    attention: int = 0
+    mlp: int = 0
+    head: int = 0
+    row: int = 0
+    number: int = 0
+
+
 class LatencyRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Seconds of a model, engine and machine; a run measures `contexts`, `model` and `points`."""
 
@@ -53,7 +65,7 @@ class LatencyRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     roofline: Roofline | None = None
     floor: list[dict[str, float]] = []
     """Minimum seconds of the parts of every point."""
-    bytes: Mapping[str, int] = {}
+    bytes: PartBytes = PartBytes()
     rounds: list[TimedRound] = []
 
     def costs(self) -> Costs:

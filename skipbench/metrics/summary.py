@@ -187,9 +187,14 @@ def percentiles(weighted: Sequence[tuple[float, int]]) -> Percentiles | None:
 
 def mean_scores(sound: Sequence[Sample]) -> ArmScores:
     """Mean of each scorer over the samples that it scored, per arm."""
-    return {
-        arm: _arm_scores([s.score.get(arm, {}) for s in sound]) for arm in ("vanilla", "method")
-    }
+    means: ArmScores = {}
+    for arm in ("vanilla", "method"):
+        finite = dict[str, list[float]]()
+        for name, value in sorted(pair for s in sound for pair in s.score.get(arm, {}).items()):
+            if math.isfinite(value):
+                finite.setdefault(name, []).append(value)
+        means[arm] = {name: fmean(values) for name, values in finite.items()}
+    return means
 
 
 def _score_equal(sound: Sequence[Sample]) -> bool | None:
@@ -207,11 +212,3 @@ def score_summary(
         members = [s for s in sound if s.groups.get(group) == label]
         by.setdefault(group, {})[label] = GroupScores(**scores(members), samples=len(members))
     return Score(**scores(sound), by=by)
-
-
-def _arm_scores(scores: Sequence[dict[str, float]]) -> Scores:
-    finite = dict[str, list[float]]()
-    for name, value in sorted(pair for of in scores for pair in of.items()):
-        if math.isfinite(value):
-            finite.setdefault(name, []).append(value)
-    return {name: fmean(values) for name, values in finite.items()}

@@ -46,18 +46,19 @@ _SIZES = (
 
 def check_sizes(path: str, config: Any) -> None:
     """Raises SkipbenchError for a configuration whose numbers no model can have."""
-    sizes: dict[str, Any] = {name: getattr(config, name, None) for name in _SIZES}
-    wrong = {k: v for k, v in sizes.items() if v is not None and (type(v) is not int or v < 1)}
-    layers, _, heads, groups, *_ = sizes.values()
+    sizes: list[Any] = [getattr(config, name, None) for name in _SIZES]
+    named = zip(_SIZES, sizes, strict=True)
+    wrong = {k: v for k, v in named if v is not None and (type(v) is not int or v < 1)}
+    layers, _, heads, groups, *_ = sizes
     if not wrong and (layers or 0) > MAX_LAYERS:
-        wrong["num_hidden_layers"] = layers
+        wrong = {"num_hidden_layers": layers}
     if not wrong and groups and heads % groups:
-        wrong["num_key_value_heads"] = groups
+        wrong = {"num_key_value_heads": groups}
     epsilon, tied = getattr(config, "rms_norm_eps", 0.0), config.tie_word_embeddings
     if not isinstance(epsilon, int | float) or not 0 <= epsilon < math.inf:
-        wrong["rms_norm_eps"] = epsilon
+        wrong |= {"rms_norm_eps": epsilon}
     if not isinstance(tied, bool):
-        wrong["tie_word_embeddings"] = tied
+        wrong |= {"tie_word_embeddings": tied}
     if wrong:
         listed = ", ".join(f"{name}={value!r}" for name, value in wrong.items())
         raise SkipbenchError(

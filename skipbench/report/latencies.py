@@ -43,7 +43,7 @@ def notes(record: LatencyRecord) -> list[str]:
     worst = {names.get(k, k): max(map(abs, values)) for k, values in record.residuals.items()}
     extra = Latency(**beside, layers=layers).pass_s()
     parts = Latency(point.attention_s, point.mlp_s, point.head_s, layers).pass_s()
-    weights = layers * (sizes["attention"] + sizes["mlp"]) + sizes["head"]
+    weights = layers * (sizes.attention + sizes.mlp) + sizes.head
     return [
         f"model, one row: attention {1e6 * model.attention_s:.2f} us + "
         f"{1e9 * model.attention_s_per_token:.2f} ns a token of context; MLP "
@@ -53,7 +53,7 @@ def notes(record: LatencyRecord) -> list[str]:
         f"sum of the parts / whole pass at context {point.context}: {parts / point.whole_s:.2f}",
         f"roofline ({rates.name}, {rates.source}): {rates.bandwidth / 1e9:.1f} GB/s, "
         f"{rates.flops / 1e9:.0f} GFLOP/s; a token reads {weights / 1e6:.1f} MB of weights and "
-        f"{layers * sizes['row'] / 1e3:.1f} kB for each one before it",
+        f"{layers * sizes.row / 1e3:.1f} kB for each one before it",
         "beside arithmetic (the same calls on a model 64 wide): attention "
         f"{1e6 * beside['attention_s']:.1f} us, MLP {1e6 * beside['mlp_s']:.1f} us, head "
         f"{1e6 * beside['head_s']:.1f} us; {extra / point.whole_s:.0%} of a pass of one row",

@@ -141,6 +141,11 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: Literal[1] = FORMAT
 
     @property
+    def skip_changes(self) -> list[Any]:
+        """`(round, set)` of every change of the skip set; that of the end where none is traced."""
+        return self.trace.get("skip") or ([(0, self.skip)] if self.skip else [])
+
+    @property
     def speedup(self) -> float | None:
         """Decode speedup: vanilla's seconds per token over the method's; None for a sample that
         failed or decoded nothing.

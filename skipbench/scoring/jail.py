@@ -14,7 +14,7 @@ import re
 import signal
 import struct
 import subprocess
-from typing import Any
+from typing import Any, NamedTuple
 
 _NOSUID, _NODEV, _RDONLY, _REMOUNT, _BIND, _REC, _RELATIME = 2, 4, 1, 32, 4096, 16384, 1 << 21
 # nosuid, nodev, noexec, noatime, nodiratime: the same bits in statvfs and in mount
@@ -50,6 +50,18 @@ _SECCOMP = "libseccomp.so.2"
 _ALLOW, _DENY, _BAD_ARCHITECTURE, _EQUAL = 0x7FFF0000, 0x00050000 | errno.ENOSYS, 2, 4
 
 
+class View(NamedTuple):
+    """What a program sees: `binds` read-only, `devices` and symbolic `links` (path, target); with
+    `uid`, as that user.
+    """
+
+    mount_point: str
+    binds: list[str]
+    links: list[tuple[str, str]]
+    devices: list[str]
+    uid: int | None = None
+
+
 def _call(name: str, *arguments: Any) -> None:
     import ctypes  # only where it is needed: some interpreters are built without it
 
@@ -60,31 +72,29 @@ def _call(name: str, *arguments: Any) -> None:
         raise OSError(code, f"{name}{arguments}: {os.strerror(code)}")
 
 
-def make_root(view: dict[str, Any]) -> None:
-    """Replaces the root folder by an empty one with `binds` read-only, `devices` and the symbolic
-    `links`; nothing in it can be written.
-    """
+def make_root(view: View) -> None:
+    """Replaces the root folder by an empty one with `view`; nothing in it can be written."""
     flags = _NOSUID | _NODEV
-    _call("mount", "tmpfs", view["mount_point"], "tmpfs", flags, "size=1m,mode=755")
-    os.chdir(view["mount_point"])
+    _call("mount", "tmpfs", view.mount_point, "tmpfs", flags, "size=1m,mode=755")
+    os.chdir(view.mount_point)
     os.mkdir("old")
     _call("pivot_root", ".", "old")
     os.chdir("/")
-    for path in view["binds"] + view["devices"]:
+    for path in view.binds + view.devices:
         if os.path.isdir(f"/old{path}"):
             os.makedirs(path, exist_ok=True)
         else:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
         _call("mount", f"/old{path}", path, None, _BIND | _REC, None)
-    for path, target in view["links"]:
+    for path, target in view.links:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         os.symlink(target, path)
     with open("/old/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
         points = [line.split(" ")[4] for line in lines]
     for point in points:
         point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), point)
-        if any(point == path or point.startswith(f"{path}/") for path in view["binds"]):
+        if any(point == path or point.startswith(f"{path}/") for path in view.binds):
             # A remount may not take away what a mount from outside the user namespace already
             # forbids.
             has = os.statvfs(point).f_flag
@@ -146,7 +156,9 @@ def forbid_calls() -> None:
         raise OSError(-code, "the kernel takes no filter of system calls")
 
 
-def _start(job: dict[str, Any], role: str, *handles: int) -> subprocess.Popen[bytes]:
+def _start(
+    command: list[str], view: View | None, apart: bool, role: str, *handles: int
+) -> subprocess.Popen[bytes]:
     """Starts a runner that inherits `handles` only; ends this process where it does not start, with
     the reason as the last line of stderr.
     """
@@ -154,15 +166,15 @@ def _start(job: dict[str, Any], role: str, *handles: int) -> subprocess.Popen[by
 
     def leave() -> None:
         try:
-            if job["view"] is not None:
-                drop_rights(job["uid"])
-            if job["apart"]:
+            if view is not None:
+                drop_rights(view.uid)
+            if apart:
                 forbid_calls()
         except BaseException as error:
             os.write(told, f"{error}\n".encode(errors="replace"))
             raise
 
-    *python, source = job["command"]
+    *python, source = command
     try:
         child = subprocess.Popen(
             [*python, f"{source}\nmain({role!r}, {handles!r}, LIMITS)\n"],
@@ -172,7 +184,7 @@ def _start(job: dict[str, Any], role: str, *handles: int) -> subprocess.Popen[by
             stderr=subprocess.DEVNULL,
             pass_fds=handles,
             # a signal to the process group reaches its members outside of the namespace too
-            start_new_session=job["apart"],
+            start_new_session=apart,
             preexec_fn=leave,
         )
     except subprocess.SubprocessError:
@@ -209,21 +221,21 @@ def _judge(tests: Any, program: Any, verdict: int, timeout_s: float) -> list[str
     return ["failed", said.decode(errors="replace") or f"its tests left with status {status}"]
 
 
-def main(job: dict[str, Any]) -> None:
+def main(command: list[str], timeout_s: float, view: View | None, apart: bool) -> None:
     """Runs the program and its tests, which stdin holds, as two processes; writes `started`, and at
     the end their verdict, to stdout.
     """
     report = os.dup(1)  # not inherited
-    if job["view"] is not None:
-        make_root(job["view"])
+    if view is not None:
+        make_root(view)
     with contextlib.suppress(ImportError, OSError):  # the filter refuses keys anyway
         import ctypes
 
         number = ctypes.CDLL(_SECCOMP).seccomp_syscall_resolve_name(b"keyctl")
         _call("syscall", number, _JOIN_SESSION_KEYRING, None)  # an empty session keyring
     (asked, ask), (answers, answer), (verdict, tell) = os.pipe(), os.pipe(), os.pipe()
-    tests = _start(job, "tests", 0, ask, answers, tell)
+    tests = _start(command, view, apart, "tests", 0, ask, answers, tell)
     os.write(report, b"started\n")
-    program = _start(job, "program", asked, answer)
-    os.write(report, json.dumps(_judge(tests, program, verdict, job["timeout_s"])).encode())
+    program = _start(command, view, apart, "program", asked, answer)
+    os.write(report, json.dumps(_judge(tests, program, verdict, timeout_s)).encode())
     os._exit(0)

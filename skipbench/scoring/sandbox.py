@@ -31,7 +31,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -64,12 +64,11 @@ assert ctypes.CDLL(None).shmget(0, 4096, 0o600) < 0, "memory outside of the limi
 
 
 class Isolation(NamedTuple):
-    """A way to isolate: words before the interpreter's own, and the job of `jail.main`."""
+    """A way to isolate: words before the interpreter's own, and the view of `jail.main`."""
 
     name: str
     prefix: Sequence[str] = ()
-    view: dict[str, Any] | None = None
-    uid: int | None = None
+    view: jail.View | None = None
 
 
 NONE = Isolation("none")
@@ -142,17 +141,18 @@ def routes() -> list[Isolation]:
     if unshare := shutil.which("unshare"):
         words = ["--mount", "--pid", "--fork", "--kill-child", "--net", "--ipc", "--uts"]
         if os.geteuid() == 0:
-            found.append(Isolation("unshare by root", [unshare, *words], view, uid=NOBODY))
+            by_root = view._replace(uid=NOBODY)
+            found.append(Isolation("unshare by root", [unshare, *words], by_root))
         found.append(Isolation("unshare", [unshare, "--user", "--map-root-user", *words], view))
     return found
 
 
-def bwrap_arguments(bwrap: str, view: dict[str, Any]) -> list[str]:
+def bwrap_arguments(bwrap: str, view: jail.View) -> list[str]:
     """bubblewrap's command line for the view of `jail.make_root`, up to the interpreter's words."""
     words = [bwrap, "--unshare-all", "--die-with-parent", "--as-pid-1", "--clearenv"]
-    options = [("--cap-drop", "ALL"), *(("--ro-bind", path, path) for path in view["binds"])]
-    options += [("--dev-bind", path, path) for path in view["devices"]]
-    options += [("--symlink", target, path) for path, target in view["links"]]
+    options = [("--cap-drop", "ALL"), *(("--ro-bind", path, path) for path in view.binds)]
+    options += [("--dev-bind", path, path) for path in view.devices]
+    options += [("--symlink", target, path) for path, target in view.links]
     options += [("--remount-ro", "/"), ("--chdir", "/")]
     return [*words, *itertools.chain(*options), "--"]
 
@@ -162,7 +162,7 @@ def _interpreter() -> str:
     return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
 
 
-def _view() -> dict[str, Any]:
+def _view() -> jail.View:
     """The view of `jail.make_root`: the interpreter, its and the system's libraries, and links."""
     prefixes = sorted({os.path.realpath(p) for p in (sys.base_prefix, sys.base_exec_prefix)})
     wanted = [_interpreter(), *(f"{p}/{name}" for p in prefixes for name in ("lib", "lib64"))]
@@ -174,8 +174,7 @@ def _view() -> dict[str, Any]:
         if os.path.exists(path) and not any(path.startswith(f"{above}/") for above in binds):
             binds.append(path)
     devices = ["/dev/null", "/dev/zero", "/dev/urandom"]
-    mount_point = tempfile.gettempdir()
-    return {"mount_point": mount_point, "binds": binds, "links": links, "devices": devices}
+    return jail.View(tempfile.gettempdir(), binds, links, devices)
 
 
 def _leak(route: Isolation) -> str | None:
@@ -230,6 +229,5 @@ def _command(route: Isolation, timeout_s: float, memory_bytes: int) -> list[str]
     python = [_interpreter(), "-I", "-S", "-B", "-c"]
     source, of_jail = (Path(str(m.__file__)).read_text(encoding="utf-8") for m in (runner, jail))
     limits = f"LIMITS = {memory_bytes}, {math.ceil(timeout_s) + 1}\n"
-    job = {"command": [*python, f"{source}\n{limits}"], "timeout_s": timeout_s}
-    job |= {"apart": route is not NONE, "view": route.view, "uid": route.uid}
-    return [*route.prefix, *python, f"{of_jail}\nmain({job!r})\n"]
+    job = [*python, f"{source}\n{limits}"], timeout_s, route.view, route is not NONE
+    return [*route.prefix, *python, f"{of_jail}\nmain(*{job!r})\n"]

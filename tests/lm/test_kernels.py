@@ -210,7 +210,7 @@ def test_the_model_is_the_same_with_any_layout(
         == pass_bytes(lm.model)
     )
     sizes = part_bytes(lm)
-    assert lm.layers * (sizes["attention"] + sizes["mlp"]) + sizes["head"] == lm.weight_bytes()
+    assert lm.layers * (sizes.attention + sizes.mlp) + sizes.head == lm.weight_bytes()
     with torch.inference_mode():
         wanted = plain(torch.tensor([tokens])).logits[0]
         torch.testing.assert_close(

@@ -32,7 +32,7 @@ from skipbench.config.paths import CONF
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import run_cell
 from skipbench.metrics.costs import LatencyModel, Point, Roofline
-from skipbench.metrics.loop_costs import LatencyRecord
+from skipbench.metrics.loop_costs import LatencyRecord, PartBytes
 from skipbench.profile.latency import fit, overhead, part_times, residuals
 from skipbench.profile.roofline import bandwidth, match, roofline
 from skipbench.report.figures.latency import latency
@@ -106,7 +106,7 @@ def test_what_no_datasheet_says_is_measured() -> None:
 def test_a_pass_is_bound_by_memory_or_by_arithmetic() -> None:
     rates = Roofline("x", bandwidth=100.0, flops=1000.0, source="measured")
     assert rates.seconds(200, 10) == 2.0 and rates.seconds(200, 5000) == 5.0
-    sizes = {"attention": 40, "mlp": 60, "head": 100, "row": 2, "number": 2}
+    sizes = PartBytes(attention=40, mlp=60, head=100, row=2, number=2)
     one = floor_s(rates, sizes, layers=3, context=9, rows=1)
     assert one == pytest.approx({"attention": 0.6, "mlp": 0.6, "whole": 4.6})
     # 20 rows: 2 operations a row for each of the 30 numbers of an MLP
@@ -168,8 +168,8 @@ def test_parts_are_timed_in_every_family(family: str) -> None:
     assert min(t for found in times.values() for t in found) > 0
     assert overhead(lm, 2).whole_s > 0
     sizes = part_bytes(lm)
-    assert lm.layers * (sizes["attention"] + sizes["mlp"]) + sizes["head"] == lm.weight_bytes()
-    assert lm.layers * sizes["row"] * lm.cache.capacity == lm.cache.bytes
+    assert lm.layers * (sizes.attention + sizes.mlp) + sizes.head == lm.weight_bytes()
+    assert lm.layers * sizes.row * lm.cache.capacity == lm.cache.bytes
 
 
 def test_numbers_that_cannot_be_profiled() -> None:

@@ -24,7 +24,7 @@ from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import run_cell
 from skipbench.report.definitions import DEFINITIONS
-from skipbench.report.page.collect import COLUMNS, all_runs, as_script
+from skipbench.report.page.collect import COLUMNS, Row, all_runs, as_script
 from skipbench.report.page.render import page, write_page
 from skipbench.report.page.samples import courses, kinds_of, letters_of, pieces_of, skip_sets
 from skipbench.report.tables.stored import summary
@@ -142,17 +142,17 @@ def test_content(text: str, results: Path) -> None:
 
 def test_the_page_says_what_it_is_about(text: str, results: Path) -> None:
     run = all_runs(results)[0]
-    date = run["cells"]["date"]
+    date = run.cells["date"]
     line = f"2 runs of tiny: self-sd, swift on mini-stories, measured on cpu, {date}."
     assert f'<p id="about">{line}</p>' in text and COLUMNS[:3] == ("model", "method", "speedup")
-    other = {**run, "cells": run["cells"] | {"model": "llama3-8b", "dataset": "cnndm"}}
+    other = structs.replace(run, cells=run.cells | {"model": "llama3-8b", "dataset": "cnndm"})
     assert "1 of the 2 runs: made with the embedded model" in page([run, other], {}, {})
     assert "of the 2 runs" not in text
 
 
 def test_a_record_that_cannot_be_read_is_named_on_top(results: Path) -> None:
-    lost = {"id": "lost", "cells": dict.fromkeys(COLUMNS, "x"), "sort": {}}
-    lost["detail"] = {"unreadable": "lost: metrics.json is torn"}
+    reason = "lost: metrics.json is torn"
+    lost = Row("lost", dict.fromkeys(COLUMNS, "x"), {}, {"unreadable": reason}, reason)
     document = page([*all_runs(results), lost], {}, {})
     top = document.partition("<main>")[0]
     assert "Records that cannot be read:" in top and "lost: metrics.json is torn" in top
@@ -225,11 +225,11 @@ def test_same_records_same_bytes(results: Path, text: str) -> None:
     assert write_page(results)[0].read_text() == text
 
 
-def with_evil(results: Path) -> list[dict[str, Any]]:
+def with_evil(results: Path) -> list[Row]:
     runs = copy.deepcopy(all_runs(results))
-    runs[0]["cells"]["model"] = runs[0]["cells"]["note"] = runs[0]["id"] = EVIL
-    runs[0]["detail"]["texts"][0]["prompt"] = EVIL
-    runs[0]["detail"]["texts"][0]["pieces"][1][2] = EVIL
+    runs[0].cells["model"] = runs[0].cells["note"] = runs[0].id = EVIL
+    runs[0].detail["texts"][0]["prompt"] = EVIL
+    runs[0].detail["texts"][0]["pieces"][1][2] = EVIL
     return runs
 
 
@@ -290,8 +290,8 @@ def test_no_tokenizer_is_opened_that_a_record_names(results: Path, tmp_path: Pat
         (folder / "config.yaml").write_text(yaml.safe_dump(config))
         # no hash in its name, which would be another
         folder.rename(folder.with_name(folder.name.rpartition("_")[0]))
-    texts = [run["detail"]["texts"] for run in all_runs(results)]
-    assert [run["detail"]["texts"] for run in all_runs(tmp_path)] == texts
+    texts = [run.detail["texts"] for run in all_runs(results)]
+    assert [run.detail["texts"] for run in all_runs(tmp_path)] == texts
 
 
 def test_courses_and_maps() -> None:
@@ -323,7 +323,7 @@ def test_runs_that_cannot_be_read_or_are_not_done(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
     (broken / "metrics.json").write_text("{")
     (failed / "status.json").write_text('{"state": "failed", "error": "out of memory"}')
-    notes = {run["id"]: run["cells"]["note"] for run in all_runs(tmp_path)}
+    notes = {run.id: run.cells["note"] for run in all_runs(tmp_path)}
     assert (
         notes["broken"].startswith("cannot be read") and notes["failed"] == "failed: out of memory"
     )
@@ -526,8 +526,8 @@ def test_accepted_tokens_are_coloured_by_source_in_a_browser(tmp_path: Path) -> 
 def test_sorting_in_a_browser(results: Path, tmp_path: Path) -> None:
     runs = copy.deepcopy(all_runs(results)) + copy.deepcopy(all_runs(results))[:1]
     for run, name, speedup in zip(runs, "abc", (10.5, 9.5, None), strict=True):
-        run["id"], run["sort"]["speedup"] = name, speedup
-    del runs[2]["sort"]["speedup"]
+        run.id, run.sort["speedup"] = name, speedup
+    del runs[2].sort["speedup"]
     path = tmp_path / "page.html"
     path.write_text(page(runs, {}, {}), encoding="utf-8")
     for address, order in (("#sort=speedup", "bac"), ("#sort=speedup&sort=speedup", "abc")):

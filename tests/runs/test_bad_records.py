@@ -99,8 +99,8 @@ def readers(folder: Path) -> dict[str, Callable[[], Any]]:
 
     def shown() -> None:
         (found,) = all_runs(results)
-        if "unreadable" in found["detail"]:
-            raise SkipbenchError(found["detail"]["unreadable"])
+        if found.error:
+            raise SkipbenchError(found.error)
 
     return {
         "read_run": lambda: read_run(folder),
@@ -254,7 +254,7 @@ def test_names_with_control_characters_are_refused(name: str, folder: Path) -> N
     assert told.keys() == readers(odd).keys()
     assert all(text.isprintable() for text in told.values()), told
     (row,) = all_runs(odd.parent.parent)
-    assert row["id"].isprintable() and "cannot be read" in row["cells"]["note"]
+    assert row.id.isprintable() and "cannot be read" in row.cells["note"]
 
 
 VALUES: list[Any] = [
@@ -382,7 +382,7 @@ def test_commands_refuse_too(folder: Path, tmp_path: Path) -> None:
 def test_the_page_shows_a_bad_run_as_a_row(folder: Path) -> None:
     (folder / "status.json").write_text("{")
     found = one_run(folder)
-    assert "status.json cannot be read" in found["cells"]["note"]
+    assert "status.json cannot be read" in found.cells["note"]
 
 
 @pytest.fixture(autouse=True)
@@ -455,7 +455,7 @@ def numbers(folder: Path) -> dict[str, Any]:
     state, (row,) = read_run(folder), all_runs(folder.parent.parent)
     merged = folder.parent.parent.parent / "target" / "runs" / folder.name
     return {
-        "metrics": state.metrics, "config": state.settings, "page": row["cells"],
+        "metrics": state.metrics, "config": state.settings, "page": row.cells,
         "provenance": state.provenance,
         "samples": read_samples(folder / "samples.jsonl"),
         "texts": read_completions(folder / "completions.jsonl"),

@@ -58,7 +58,7 @@ def test_a_run_does_not_go_on_elsewhere_unless_told_to_and_every_table_says_so(
         markdown(run_table("t", [run])),
         markdown(stored_table(summary("t", "embedded", [run]))),
         markdown(run_table("t", [read_run(folder)])),
-        str(page["cells"]["note"]),
+        str(page.cells["note"]),
     ]
     for text in tables:
         assert "from sample 1 device NVIDIA H100" in text and "from sample 3 device cpu" in text

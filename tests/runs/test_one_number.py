@@ -98,7 +98,7 @@ def test_every_place_shows_the_speedup_of_the_record(
     assert geometric_mean(speedups(drawn)) == pytest.approx(paired)
     assert swept(drawn, "speedup", drawn) == measure(stored.metrics, "speedup")[0] == paired
 
-    assert headline(one_run(stored.run.folder)["cells"]["speedup"]) == [short]
+    assert headline(one_run(stored.run.folder).cells["speedup"]) == [short]
     assert headline(advice(Comparison([stored.run], stored.run, []), [])[0]) == [short]
     with monkeypatch.context() as patch:
         patch.setattr(compare, "compare", lambda *_: Comparison([stored.run], stored.run, []))
@@ -130,7 +130,7 @@ def test_every_place_shows_the_other_quantities_of_the_record(name: str, stored:
     assert value is not None and abs(float(text) / value - 1) < 0.01
     assert measure(stored.metrics, name)[0] == swept(stored.run, name, stored.run) == value
     assert stored.run.folder is not None
-    assert one_run(stored.run.folder)["cells"][name] == text
+    assert one_run(stored.run.folder).cells[name] == text
 
     def column(lines: list[list[str]]) -> str:
         place = next(i for i, line in enumerate(lines) if name in line and "speedup" in line)

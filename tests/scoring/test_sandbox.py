@@ -218,7 +218,7 @@ def test_bubblewrap_is_asked_for_the_same_view() -> None:
         "--as-pid-1": 0,
         "--clearenv": 0,
     }
-    view = {"binds": ["/usr/lib"], "links": [("/lib", "usr/lib")], "devices": ["/dev/null"]}
+    view = jail.View("/tmp", ["/usr/lib"], [("/lib", "usr/lib")], ["/dev/null"])
     words = sandbox.bwrap_arguments("/usr/bin/bwrap", view)
     assert (words.pop(0), words.pop()) == ("/usr/bin/bwrap", "--")
     options = []

@@ -58,7 +58,7 @@ def course(runs: list[Run], published: list[Printed]) -> Figure:
         for run, name, look in style.lines(runs):
             if found := points(run):
                 x, y = list(found), list(found.values())
-                axis.plot(x, y, label=name, markersize=3, linewidth=1.2, **look)
+                axis.plot(x, y, label=name, markersize=3, linewidth=1.2, **look._asdict())
         _published_lines(axis, published, column)
         axis.set_ylabel(text)
         style.beside(axis)
@@ -141,13 +141,13 @@ def threshold(runs: list[Run], published: list[Printed]) -> Figure:
             raise SkipbenchError(
                 f"{run.folder} has no threshold in its trace; draw a method with a stop rule"
             )
-        windows, color, x = values.rolling(WINDOW, 1), look["color"], values.index + 1
+        windows, color, x = values.rolling(WINDOW, 1), look.color, values.index + 1
         mean, spread = windows.mean(), windows.std(ddof=0)
         axis.plot(x, mean, color=color, linewidth=1.2, label=f"{name}: threshold")
         axis.fill_between(x, mean - spread, mean + spread, color=color, alpha=0.2, linewidth=0)
         if len(runs) == 1:  # of several, the thresholds are compared
             rounds = pd.DataFrame([r for s in run.sound for r in s.method.rounds])
-            rates = rounds["accepted"].cumsum() / rounds["steps"].cumsum()
+            rates = rounds.accepted.cumsum() / rounds.steps.cumsum()
             text = f"{name}: acceptance rate so far"
             axis.plot(rates.index + 1, rates, ":", label=text, color=color, linewidth=1.0)
     axis.set(xlabel="round", ylabel="threshold" if len(runs) > 1 else "threshold; acceptance rate")
@@ -157,7 +157,7 @@ def threshold(runs: list[Run], published: list[Printed]) -> Figure:
 
 def accepted(runs: list[Run], published: list[Printed]) -> Figure:
     """Tokens per round of a run of `auto` by source, bonus included, over its rounds."""
-    rounds = [letters for sample in _traced(runs[0]) for letters in sample.trace["source"]]
+    rounds = [letters for _, source, _ in _traced(runs[0]) for letters in source]
     counts = pd.DataFrame({s: [r.count(letter) for r in rounds] for letter, s in SOURCES.items()})
     means = counts.groupby(counts.index // SPAN).mean()
     below = 1 + means.cumsum(axis=1) - means
@@ -190,15 +190,17 @@ def calibration_bins(run: Run) -> list[tuple[float, float]]:
     """
     pairs = sorted(
         (expected, 1 + round.accepted)
-        for sample in _traced(run)
-        for expected, round in zip(sample.trace["expected"], sample.method.rounds, strict=True)
+        for sample, _, tokens in _traced(run)
+        for expected, round in zip(tokens, sample.method.rounds, strict=True)
     )
     bins = np.split(np.array(pairs), [len(pairs) * number // BINS for number in range(1, BINS)])
     means = (part.mean(axis=0) for part in bins if len(part))
     return [(float(expected), float(emitted)) for expected, emitted in means]
 
 
-def _traced(run: Run) -> list[Sample]:
-    if found := [s for s in run.sound if s.trace.get("source") and s.trace.get("expected")]:
+def _traced(run: Run) -> list[tuple[Sample, list[str], list[float]]]:
+    """Samples with the sources and the expected tokens of their rounds."""
+    traces = [(s, s.trace.get("source"), s.trace.get("expected")) for s in run.sound]
+    if found := [(s, source, tokens) for s, source, tokens in traces if source and tokens]:
         return found
     raise SkipbenchError(f"{run.method} says no source of its tokens; draw a run of auto")

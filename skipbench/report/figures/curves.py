@@ -70,7 +70,7 @@ def latency(runs: list[Run], published: list[Printed]) -> Figure:
     for method, found in points.items():
         found.sort(key=lambda point: point[0])
         x, y = [seconds for seconds, _ in found], [run.speedup for _, run in found]
-        here.plot(x, y, label=method, **style.method_style(method))
+        here.plot(x, y, label=method, **style.method_style(method)._asdict())
         for seconds, run in found:
             style.whisker(here, seconds, run.measured, style.color_of(method))
             if run.search and run.speedup is not None:
@@ -93,7 +93,7 @@ def _printed_latencies(here: Axes, published: Sequence[Printed]) -> None:
         named = n.method + (f", {sets[0]} sets" if sets else "")
         if gain := gains.get((n.method, *sets)):
             label = f"paper: {named}, {gain:g}x at {seconds:g} s"
-            here.plot([seconds], [gain], color=color, label=label, **style.STAR)
+            here.plot([seconds], [gain], "*", markersize=10, color=color, label=label)
         else:
             text = f"{named}, {seconds:g} s"
             style.published_line(here, seconds, text, color, ":", upright=True)
@@ -177,8 +177,8 @@ def _points(here: Axes, runs: list[Run], x: Numbers, y: Numbers) -> pd.DataFrame
     """Draws a point for each run that has both numbers, and returns them as `x`, `y`, `method`."""
     points = pd.DataFrame({"x": x, "y": y, "method": [run.method for run in runs]}).dropna()
     for one, other, method in points.itertuples(index=False):
-        look: dict[str, Any] = {**style.method_style(method), "zorder": 3}
-        here.scatter([one], [other], 24, label=method, **look)
+        look = style.method_style(method)
+        here.scatter([one], [other], 24, look.color, marker=look.marker, label=method, zorder=3)
     return points
 
 
@@ -189,8 +189,8 @@ def correlation(runs: list[Run], published: list[Printed]) -> Figure:
         x, y = zip(*((value(r, column, r), r.measured.tokens_per_s) for r in runs), strict=True)
         points = _points(here, runs, x, y)
         text = f"r needs 3 runs that differ, here are {len(points)}"
-        if len(points) > 2 and points["x"].nunique() > 1 and points["y"].nunique() > 1:
-            r = points["x"].corr(points["y"])
+        if len(points) > 2 and points.x.nunique() > 1 and points.y.nunique() > 1:
+            r = points.x.corr(points.y)
             few = ", too few to tell" if len(points) <= FEW else ""
             text = f"r = {r:.2f}, R² = {r * r:.2f} ({len(points)} runs{few})"
         for n, printed in with_values(published, "correlation"):
@@ -206,7 +206,7 @@ def skipped(runs: list[Run], published: list[Printed]) -> Figure:
     figure, here = style.one_axis(6.8)
     ratios = [value(run, "ratio", run) for run in runs]
     points = _points(here, runs, ratios, [run.speedup for run in runs])
-    best = points["y"].groupby(points["x"].round(2)).max()
+    best = points.y.groupby(points.x.round(2)).max()
     here.plot(best.index, best, "--", color=style.GREY, linewidth=1, label="best of each")
     style.no_gain(here)
     for _, printed in with_values(published, "skipped_layers"):

@@ -13,8 +13,8 @@ def latency(record: LatencyRecord) -> Figure:
     figure, axes = new_figure(1, 2, (8.4, 4.2))
     (left, right), model = axes[0], to_builtins(record.model)
     points = pd.DataFrame(to_builtins(record.points)).join(pd.DataFrame(record.floor))
-    single, line = points[points["rows"] == 1], {"linewidth": 1}
-    parts, x = (("attention", BLUE, "o"), ("mlp", ORANGE, "s")), single["context"]
+    single, line = points[points.rows == 1], {"linewidth": 1}
+    parts, x = (("attention", BLUE, "o"), ("mlp", ORANGE, "s")), single.context
     for part, color, marker in parts:
         fitted = model[f"{part}_s"] + model.get(f"{part}_s_per_token", 0) * x
         for seconds, kind, look in (
@@ -28,11 +28,9 @@ def latency(record: LatencyRecord) -> Figure:
     left.set(xlabel="context length (tokens)", ylabel=text, ylim=(0, None))
     colors = (BLUE, ORANGE, GREEN, RED, PINK, SKY)
     for number, (context, here) in enumerate(points.groupby("context")):
-        one, color = here.loc[here["rows"] == 1, "whole_s"].iloc[0], colors[number % len(colors)]
-        right.plot(
-            here["rows"], here["whole_s"] / one, "o-", color=color, label=f"context {context}"
-        )
-        right.plot(here["rows"], here["whole"] / one, "--", color=color, **line)
+        one, color = here.loc[here.rows == 1, "whole_s"].iloc[0], colors[number % len(colors)]
+        right.plot(here.rows, here.whole_s / one, "o-", color=color, label=f"context {context}")
+        right.plot(here.rows, here.whole / one, "--", color=color, **line)
     right.plot([], [], "--", color=GREY, label="roofline", **line)
     right.set(xlabel="rows", ylabel="whole pass / that of one row", ylim=(0, None))
     for axis in (left, right):  # lines fill the panels: the legends are above

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -55,11 +55,11 @@ class _Kept(msgspec.Struct, kw_only=True):
     engine: str | None
     device: str | None
     layers: int | None
-    settings: dict[str, Any]
+    settings: dict[str, object]
     metrics: Metrics
     samples: list[Sample]
     axes: dict[str, str]
-    keys: dict[str, Any]
+    keys: dict[str, object]
     search: Search | None
 
 
@@ -185,7 +185,7 @@ def skip_sets(run: Run, layers: int) -> list[tuple[int, int, SkipSet]]:
     return [
         (position, int(at), SkipSet.parse(text, layers))
         for position, sample in enumerate(run.sound)
-        for at, text in sample.trace.get("skip") or [[0, sample.skip]]
+        for at, text in sample.skip_changes or [(0, "")]
     ]
 
 
@@ -210,7 +210,7 @@ def optimised_sets(run: Run, layers: int) -> list[list[frozenset[int]]]:
 
 def layers_of(run: Run) -> int:
     """Layers of the run's model; SkipbenchError if it skips nothing, or they are not recorded."""
-    if not any(s.skip or s.trace.get("skip") for s in run.sound):
+    if not any(s.skip_changes for s in run.sound):
         raise SkipbenchError(
             f"{run.method} skips no sub-layer, so that it has no skip map; draw another method"
         )

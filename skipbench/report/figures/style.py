@@ -4,9 +4,10 @@ import io
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -51,16 +52,21 @@ SETTINGS: dict[Any, Any] = {
     "axes.spines.right": False,
     "legend.frameon": False,
 }
-STAR: dict[str, Any] = {"linestyle": "none", "marker": "*", "markersize": 10}
-"""A published value that belongs on both axes."""
 
 
-def method_style(method: str) -> dict[str, str]:
-    return dict(zip(("color", "marker"), METHODS.get(method, UNKNOWN), strict=True))
+class Look(NamedTuple):
+    """Of a line or point; `_asdict()` gives matplotlib's arguments."""
+
+    color: str
+    marker: str
+
+
+def method_style(method: str) -> Look:
+    return Look(*METHODS.get(method, UNKNOWN))
 
 
 def color_of(method: str) -> str:
-    return METHODS.get(method, UNKNOWN)[0]
+    return method_style(method).color
 
 
 def tints(color: str, count: int) -> list[str]:
@@ -74,27 +80,26 @@ def tints(color: str, count: int) -> list[str]:
     return shades
 
 
-def line_styles(methods: Sequence[str]) -> list[dict[str, str]]:
+def line_styles(methods: Sequence[str]) -> list[Look]:
     """A style for each line; the lines of one method differ in shade and marker."""
     found = []
     for place, method in enumerate(methods):
         look, many = method_style(method), methods.count(method)
         if many > 1:
             number = methods[:place].count(method)
-            shade, marker = tints(look["color"], many)[number], "osD^v<>PXd*"[number % 11]
-            look = {"color": shade, "marker": marker}
+            look = Look(tints(look.color, many)[number], "osD^v<>PXd*"[number % 11])
         found.append(look)
     return found
 
 
-def lines(runs: Sequence[Run]) -> Iterable[tuple[Run, str, dict[str, str]]]:
+def lines(runs: Sequence[Run]) -> Iterable[tuple[Run, str, Look]]:
     """Each run with its name and its style."""
     return zip(runs, labels(runs), line_styles([run.method for run in runs]), strict=True)
 
 
 def legend(figure: Figure) -> None:
     """One legend for all axes, outside of them, so that it covers no data."""
-    found: dict[str, Any] = {}
+    found: dict[str, Artist] = {}
     for axis in figure.axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             found.setdefault(label, handle)
@@ -132,7 +137,7 @@ def note(
 
 def star(axis: Axes, at: tuple[float, float], text: str) -> None:
     """A published value where it belongs on both axes, its number beside it."""
-    axis.plot([at[0]], [at[1]], label="paper", color="black", zorder=4, **STAR)
+    axis.plot([at[0]], [at[1]], "*", markersize=10, label="paper", color="black", zorder=4)
     note(axis, text, at, (4, 4), color="black")
     axis.margins(y=0.1)  # space for the number of the highest
 
@@ -189,15 +194,13 @@ def save(figure: Figure, runs: list[Run], stem: Path, text: str | None = None) -
     """Writes `stem`.png and .svg, each as a whole or not at all, with `text` or the caption of the
     runs below; the same figure gives the same bytes.
     """
-    formats: dict[str, dict[str, Any]] = {
-        "png": {"dpi": 150, "metadata": {"Software": None}},
-        "svg": {"metadata": {"Date": None, "Creator": None}},
-    }
     below, made = caption(runs) if text is None else text, {}
     with styled():
         figure.supxlabel(below, fontsize=7, color="#444444", wrap=True)
-        for kind, options in formats.items():
-            figure.savefig(buffer := io.BytesIO(), format=kind, **options)
+        formats = ("png", 150, ["Software"]), ("svg", "figure", ["Date", "Creator"])
+        for kind, dpi, names in formats:
+            unset = dict.fromkeys(names)
+            figure.savefig(buffer := io.BytesIO(), format=kind, dpi=dpi, metadata=unset)
             made[stem.with_name(f"{stem.name}.{kind}")] = buffer.getvalue()
     for path, data in made.items():
         write_atomic(path, data)

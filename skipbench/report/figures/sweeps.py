@@ -84,9 +84,9 @@ def sweep(
             first = members[0][1]
             known = [m for m in members if value(m[1], column, first) is not None]
             y = [value(run, column, first) for _, run in known]
-            here.plot([x for x, _ in known], y, label=name, **look)
+            here.plot([x for x, _ in known], y, label=name, **look._asdict())
             for x, run in known if column == "speedup" else []:
-                style.whisker(here, x, run.measured, look["color"])
+                style.whisker(here, x, run.measured, look.color)
             if not known:
                 here.set_title("measured on a GPU only", fontsize=8, loc="left")
                 here.set_xlim(values[0], values[-1])
@@ -135,7 +135,7 @@ def bars(
         names = [f"{run.search.on} LS" if run.search else "given LS" for run in runs]
     in_group = [str(setting(run, axis)) for run in runs]
     members, groups = list(dict.fromkeys(names)), list(dict.fromkeys(in_group))
-    styles = [s["color"] for s in style.line_styles([runs[names.index(n)].method for n in members])]
+    styles = [s.color for s in style.line_styles([runs[names.index(n)].method for n in members])]
     colors = dict(zip(members, style.TASKS if by_set else styles, strict=False))
     width = 0.8 / len(members)
     places = [

@@ -3,12 +3,13 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from msgspec import to_builtins
+from markupsafe import Markup
+from msgspec import Struct, to_builtins
 
 from skipbench.errors import SkipbenchError
 from skipbench.report.columns import MISSING, exceptions, main_cells, missing_reasons, waits_cells
+from skipbench.report.measured import VALUES
 from skipbench.report.page.samples import courses, letters_of, pieces_of, skip_sets
 from skipbench.runs.measures import Metrics
 from skipbench.runs.reading import printable, run_folders
@@ -29,15 +30,24 @@ COLUMNS = (
 """The first two stay in sight when a narrow screen is scrolled; the next are wanted first."""
 OPTIONAL = ("point", *WAITS)
 """Columns that are left out where no run has them."""
-Found = dict[str, Any]
 
 
-def all_runs(results: Path) -> list[Found]:
-    """Every folder under `results/runs`: `id`, `cells` (text), `sort` (numbers) and `detail`."""
+class Row(Struct):
+    """A run: `cells` (text) and `sort` (numbers) by column; `error` of one that is not readable."""
+
+    id: str
+    cells: dict[str, str]
+    sort: dict[str, float]
+    detail: dict[str, object]
+    error: str | None = None
+
+
+def all_runs(results: Path) -> list[Row]:
+    """Every folder under `results/runs`."""
     return [one_run(folder) for folder in run_folders(results)]
 
 
-def one_run(folder: Path) -> Found:
+def one_run(folder: Path) -> Row:
     """One run on the page; a folder that cannot be read is a row with the reason."""
     cells = dict.fromkeys(COLUMNS, MISSING) | dict.fromkeys(OPTIONAL, "")
     try:
@@ -45,9 +55,9 @@ def one_run(folder: Path) -> Found:
         samples = run.samples
         shown = [_text(s, run.completions.get(s.index)) for s in samples[:MOST_TEXTS]]
     except (SkipbenchError, OSError) as error:
-        cells["note"] = f"cannot be read: {error}"
-        detail: Found = {"unreadable": printable(f"{folder.name}: {error}")}
-        return {"id": printable(folder.name), "cells": cells, "sort": {}, "detail": detail}
+        cells |= {"note": f"cannot be read: {error}"}
+        reason = printable(f"{folder.name}: {error}")
+        return Row(printable(folder.name), cells, {}, {"unreadable": reason}, reason)
     metrics, origin = run.metrics or Metrics(), run.origin
     measured = main_cells(metrics) | waits_cells(metrics, (50,))  # others: in `metrics`
     given = {
@@ -58,7 +68,7 @@ def one_run(folder: Path) -> Found:
         "commit": (origin.commit or MISSING)[:9] + ("+" if origin.dirty else ""),
     }
     cells |= {column: text for column, text in given.items() if text} | {"note": _note(run)}
-    letters = {source for text in shown for *_, source in text["pieces"]}
+    letters = set[str]().union(*(sources for _, sources in shown))
     detail = {
         "metrics": to_builtins(run.metrics) if run.metrics else {},
         "status": to_builtins(run.status),
@@ -67,27 +77,23 @@ def one_run(folder: Path) -> Found:
         "courses": courses(samples),
         "skip": skip_sets(samples, run.provenance.layers),
         "samples": len(samples),
-        "texts": shown,
+        "texts": [text for text, _ in shown],
         "sources": {k: v for k, v in SOURCES.items() if k in letters},
     }
-    sort = {
-        "M": metrics.M,
-        "alpha": metrics.alpha,
-        "tau": metrics.tau,
-        "TPT": metrics.tpt,
+    numbers = {name: VALUES[name](metrics) for name in MEASURED if name in VALUES}
+    numbers |= {
         "lossless": metrics.lossless.identical if metrics.samples else None,
         "E(Spd)": metrics.expected_speedup.measured_cost,
-        "speedup": metrics.speedup.paired,
     }
-    sort = {name: value for name, value in sort.items() if value is not None}
-    return {"id": folder.name, "cells": cells, "sort": sort, "detail": detail}
+    sort = {name: value for name, value in numbers.items() if value is not None}
+    return Row(folder.name, cells, sort, detail)
 
 
-def _text(sample: Sample, completion: Completion | None) -> Found:
-    """One sample's prompt and coloured output."""
+def _text(sample: Sample, completion: Completion | None) -> tuple[dict[str, object], set[str]]:
+    """One sample's prompt and coloured output, and the letters of its sources."""
     text, chars = (completion.method, completion.token_chars) if completion else (None, [])
     pieces, how = pieces_of(sample.method, text, chars, letters_of(sample.trace))
-    return {
+    shown: dict[str, object] = {
         "id": sample.id,
         "prompt": completion.prompt if completion else None,
         "pieces": pieces,
@@ -96,6 +102,7 @@ def _text(sample: Sample, completion: Completion | None) -> Found:
         "tokens": len(sample.method.tokens),
         "rounds": len(sample.method.rounds),
     }
+    return shown, {source for *_, source in pieces}
 
 
 def _note(run: Run) -> str:
@@ -109,28 +116,29 @@ def _note(run: Run) -> str:
     return ": ".join(filter(None, (run.status.state, run.status.error)))
 
 
-def unreadable(runs: Sequence[Found]) -> list[str]:
+def unreadable(runs: Sequence[Row]) -> list[str]:
     """Name and error of each run that cannot be read."""
-    return [run["detail"]["unreadable"] for run in runs if "unreadable" in run["detail"]]
+    return [run.error for run in runs if run.error]
 
 
-def about(runs: Sequence[Found]) -> str | None:
+def about(runs: Sequence[Row]) -> str | None:
     """The line on top of the page: how many runs of which models, methods and datasets, where and
     when; `None` without a run that can be read.
     """
-    sound = [run["cells"] for run in runs if "unreadable" not in run["detail"]]
+    sound = [run.cells for run in runs if not run.error]
     if not sound:
         return None
     kinds = {
         name: list(dict.fromkeys(cells[name] for cells in sound if cells[name] != MISSING))
         for name in (*NAMES, "device", "date")
     }
-    models, methods, datasets = (_some(kinds[name], f"{name}s") for name in NAMES)
+    *names, devices, dates = kinds.values()
+    models, methods, datasets = (_some(n, f"{k}s") for k, n in zip(NAMES, names, strict=True))
     text = f"{len(sound)} run{'s' if len(sound) > 1 else ''} of {models}: {methods} on {datasets}"
-    if kinds["device"]:
-        text += f", measured on {', '.join(kinds['device'])}"
-    if dates := sorted(kinds["date"]):
-        text += f", {' to '.join(dict.fromkeys((dates[0], dates[-1])))}"
+    if devices:
+        text += f", measured on {', '.join(devices)}"
+    if dates:
+        text += f", {' to '.join(dict.fromkeys((min(dates), max(dates))))}"
     return f"{text}."
 
 
@@ -140,8 +148,8 @@ def _some(names: Sequence[str], kind: str) -> str:
     return shown if len(names) <= MOST_NAMES else f"{len(names)} {kind} ({shown}, ...)"
 
 
-def as_script(value: Any) -> str:
+def as_script(value: object) -> Markup:
     """JSON that may stand inside a script element: no text in it can close the element."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True, default=str)
     escapes = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
-    return text.translate(escapes)
+    return Markup(text.translate(escapes))

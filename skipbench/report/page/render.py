@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
@@ -14,7 +13,7 @@ from markupsafe import Markup
 from skipbench.errors import SkipbenchError
 from skipbench.report.definitions import DEFINITIONS, caution
 from skipbench.report.page import collect
-from skipbench.report.page.collect import Found
+from skipbench.report.page.collect import Row
 from skipbench.report.tables.features import feature_table, feature_tables
 from skipbench.report.tables.html import html
 from skipbench.report.tables.stored import stored_table
@@ -63,7 +62,7 @@ def write_page(results: Path) -> tuple[Path, dict[str, int], list[str]]:
 
 
 def page(
-    runs: list[Found], tables: dict[str, str], figures: dict[str, str], refused: Sequence[str] = ()
+    runs: list[Row], tables: dict[str, str], figures: dict[str, str], refused: Sequence[str] = ()
 ) -> str:
     """The whole document; the same records give the same bytes: no time, no random name.
 
@@ -79,18 +78,19 @@ def page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    has = {column for run in runs for column, text in run["cells"].items() if text}
+    has = {column for run in runs for column, text in run.cells.items() if text}
     script = f"\n{_asset('page.js')}\n"
     return environment.get_template("page.html.j2").render(
-        runs=[run | {"json": Markup(collect.as_script(run["detail"]))} for run in runs],
+        runs=runs,
+        as_script=collect.as_script,
         columns=[c for c in collect.COLUMNS if c not in collect.OPTIONAL or c in has],
         numeric=(*collect.MEASURED, *collect.WAITS),
-        names={name: sorted({run["cells"][name] for run in runs}) for name in collect.NAMES[:2]},
+        names={name: sorted({run.cells[name] for run in runs}) for name in collect.NAMES[:2]},
         tables={title: Markup(text) for title, text in tables.items()},
         figures=figures,
         definitions=DEFINITIONS,
         about=collect.about(runs),
-        caution=_caution([run["cells"] for run in runs]),
+        caution=_caution([(run.cells["model"], run.cells["dataset"]) for run in runs]),
         unreadable=collect.unreadable(runs),
         most_texts=collect.MOST_TEXTS,
         style=Markup(_asset("style.css")),
@@ -106,13 +106,13 @@ def _asset(name: str) -> str:
     return (files("skipbench.report.page") / name).read_text(encoding="utf-8")
 
 
-def _caution(cells: Sequence[dict[str, Any]]) -> str | None:
+def _caution(named: Sequence[tuple[str, str]]) -> str | None:
     """The line on runs that replicate nothing, with their number where there are others."""
-    count = sum(caution([cell["model"]], [cell["dataset"]]) is not None for cell in cells)
-    whole = caution((cell["model"] for cell in cells), (cell["dataset"] for cell in cells))
-    if whole is None or count == len(cells):
+    count = sum(caution([model], [dataset]) is not None for model, dataset in named)
+    whole = caution((model for model, _ in named), (dataset for _, dataset in named))
+    if whole is None or count == len(named):
         return whole
-    return f"{count} of the {len(cells)} runs: {whole[0].lower()}{whole[1:]}"
+    return f"{count} of the {len(named)} runs: {whole[0].lower()}{whole[1:]}"
 
 
 def _each(

@@ -57,7 +57,7 @@ def skip_sets(samples: Sequence[Sample], layers: int | None) -> dict[str, Any] |
     """
     used: list[tuple[int, int, str]] = []
     for sample in samples:
-        for at, text in sample.trace.get("skip") or ([[0, sample.skip]] if sample.skip else []):
+        for at, text in sample.skip_changes:
             if not used or used[-1][2] != text:
                 used.append((sample.index, int(at), str(text)))
     if layers is None or not any(text for _, _, text in used):

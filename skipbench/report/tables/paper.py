@@ -79,7 +79,7 @@ class Number:
         return measured, published, difference
 
     @property
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, str | float | None]:
         """The number, unrounded; `reason` says why it is missing."""
         measured, printed = self.measured, self.printed
         low, high = measured.interval or (None, None)
@@ -173,13 +173,14 @@ def _measured(half: Half, row: Id, group: Group, column: str, scale: str) -> Mea
     if reason := unmeasured(column):
         return Measured(reason=reason)
     run, settings = half.runs.get((row, group)), half.settings | dict(row)
+    phase, part, model = map(settings.get, ("phase", "part", "model"))
     if run and run.metrics:
-        found = measure(run.metrics, column, settings.get("phase"), settings.get("part"))
+        found = measure(run.metrics, column, phase, part)
         # A run that waits for its scores gives the better reason for a missing score.
         waits = found.reason and column in SCORES and run.reason
         return Measured(reason=run.reason) if waits else found
     if run or group != OVERALL:
-        model = group if half.across == "model" else settings.get("model")
+        model = group if half.across == "model" else model
         elsewhere = not run and scale != "paper" and model not in STAND_INS
         unknown = f"not run at scale={scale}" if elsewhere else "not run yet"
         return Measured(reason=run.reason if run and run.reason else unknown)

@@ -106,7 +106,7 @@ class Half:
 
     def add_vanilla(self) -> None:
         """Rows of vanilla without a run get the vanilla arm of a run with the same keys."""
-        if self.across == "method" or all(n.keys.get("method") != "vanilla" for n in self.numbers):
+        if self.across == "method" or all(n.method != "vanilla" for n in self.numbers):
             return
         for (row, group), run in list(self.runs.items()):
             keys = dict(row) | {"method": "vanilla"}

@@ -146,7 +146,7 @@ def _distinct(runs: Sequence[Run], name: str) -> str:
     return ", ".join(values) or MISSING
 
 
-def _record(run: Run) -> dict[str, Any]:
+def _record(run: Run) -> dict[str, object]:
     """Every number of a run, unrounded: nested names joined by dots."""
     point = {"point": run.label} if run.label else {}
     record = {name: getattr(run, name) for name in NAMES} | point | run.group
@@ -155,7 +155,7 @@ def _record(run: Run) -> dict[str, Any]:
     return record | {"reason": run.reason} | metrics | origin
 
 
-def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+def _flat(tree: Any, prefix: str = "") -> dict[str, object]:
     if not isinstance(tree, dict | list | tuple):
         return {prefix[:-1]: tree}
     items = tree.items() if isinstance(tree, dict) else enumerate(tree)

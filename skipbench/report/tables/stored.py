@@ -73,7 +73,7 @@ class _Measured(msgspec.Struct):
     model: str = ""
     method: str = ""
     dataset: str = ""
-    keys: dict[str, Any] = {}
+    keys: dict[str, object] = {}
     metrics: Any = None
 
 
