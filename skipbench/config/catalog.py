@@ -16,9 +16,30 @@ from skipbench.config.model import HubModel, Model
 from skipbench.config.paths import CONF
 from skipbench.errors import SkipbenchError
 
+OF_CASE = ("keys", "reason", "note", "share")
+"""Entries of a case that are no axes."""
 DEFAULT_METHOD = "auto"
 """Of `generate`, `chat` and the Python API; that of a measured cell is in conf/config.yaml."""
 _folders = [CONF]
+
+
+class Case(msgspec.Struct, frozen=True):
+    """A part of an experiment's grid, with its row of the paper's table."""
+
+    axes: dict[str, object] = {}
+    keys: dict[str, object] = {}
+    reason: str | None = None
+    note: str | None = None
+    share: float | None = None
+    """Of the prompts of the other cases."""
+
+
+class PaperSide(msgspec.Struct, frozen=True):
+    """`published` of an experiment: `cases`, grids over the common axes, and samples' `groups`."""
+
+    cases: list[Case] = []
+    groups: dict[str, str] = {}
+    ranked: bool = False
 
 
 def add_config_folder(folder: Path) -> None:
@@ -155,6 +176,12 @@ def axes(experiment: str) -> dict[str, str]:
     return {str(axis): str(values) for axis, values in params.items()}
 
 
-def paper_side(experiment: str) -> dict[str, Any]:
-    """`published` of an experiment: `cases`, grids over the common axes, and samples' `groups`."""
-    return _plain("experiment", experiment).get("published") or {}
+def paper_side(experiment: str) -> PaperSide:
+    """What an experiment says of the paper's table."""
+    plain = _plain("experiment", experiment).get("published") or {}
+    cases = [
+        {k: v for k, v in case.items() if k in OF_CASE}
+        | {"axes": {k: v for k, v in case.items() if k not in OF_CASE}}
+        for case in plain.get("cases", [])
+    ]
+    return msgspec.convert(plain | {"cases": cases}, PaperSide)
