@@ -87,8 +87,7 @@ def _experiment(asked: Figure) -> None:
         path.with_suffix(".txt").unlink(missing_ok=True)
         _redraw(path)
     elif not cells:
-        cases = paper_side(name).get("cases", [])
-        reasons = "; ".join(str(case["reason"]) for case in cases if "reason" in case)
+        reasons = "; ".join(case.reason for case in paper_side(name).cases if case.reason)
         say(f"{name} has no cell that can be run: {reasons}")
 
 

@@ -129,7 +129,7 @@ def _write_table(
     for cell in planned:
         key = tuple(cell.words(name)) if cell.run else ()
         runs += table_runs(name, cell, configs.get(key), reasons.get(key))
-    if paper_side(name).get("ranked"):
+    if paper_side(name).ranked:
         whole = ranked([run for run in runs if not run.group])
         runs = [*whole, *(run for run in runs if run.group)]
     results = next((config.results for _, config in cells), Path("results"))

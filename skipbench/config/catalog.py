@@ -16,9 +16,59 @@ from skipbench.config.model import HubModel, Model
 from skipbench.config.paths import CONF
 from skipbench.errors import SkipbenchError
 
+OF_CASE = ("keys", "reason", "note", "share")
+"""Entries of a case that are no axes."""
 DEFAULT_METHOD = "auto"
 """Of `generate`, `chat` and the Python API; that of a measured cell is in conf/config.yaml."""
 _folders = [CONF]
+
+
+class Case(msgspec.Struct, frozen=True):
+    """A part of an experiment's grid, with its row of the paper's table."""
+
+    axes: dict[str, object] = {}
+    keys: dict[str, object] = {}
+    reason: str | None = None
+    note: str | None = None
+    share: float | None = None
+    """Of the prompts of the other cases."""
+
+
+def _case(plain: dict[str, object]) -> Case:
+    of_case = {k: v for k, v in plain.items() if k in OF_CASE}
+    axes = {k: v for k, v in plain.items() if k not in OF_CASE}
+    return msgspec.convert(of_case | {"axes": axes}, Case)
+
+
+class PaperSide(msgspec.Struct, frozen=True):
+    """`published` of an experiment: `cases`, grids over the common axes, and samples' `groups`."""
+
+    plain: list[dict[str, object]] = msgspec.field(name="cases", default_factory=list)
+    groups: dict[str, str] = {}
+    ranked: bool = False
+
+    @property
+    def cases(self) -> list[Case]:
+        """Its cases, typed."""
+        return [_case(plain) for plain in self.plain]
+
+
+class _Sized(msgspec.Struct, frozen=True):
+    size: int | msgspec.UnsetType | None = msgspec.UNSET
+    variants: dict[str, "_Sized"] | None = None
+
+
+class _Sweeper(msgspec.Struct, frozen=True):
+    params: dict[str, object]
+
+
+class _Hydra(msgspec.Struct, frozen=True):
+    sweeper: _Sweeper
+
+
+class _Experiment(msgspec.Struct, frozen=True):
+    hydra: _Hydra
+    published: PaperSide = PaperSide()
 
 
 def add_config_folder(folder: Path) -> None:
@@ -144,17 +194,18 @@ def samples_in_paper(dataset: str, paper: str) -> int | None:
     """Instances of `dataset` that a paper decodes; `None` if it does not say, or takes all."""
     if dataset not in choices("dataset"):
         return None
-    facts = _plain("dataset", dataset)
-    size = (facts.get("variants") or {}).get(paper, {}).get("size", facts.get("size"))
-    return None if size is None else int(size)
+    facts = msgspec.convert(_plain("dataset", dataset), _Sized)
+    size = (facts.variants or {}).get(paper, facts).size
+    size = facts.size if size is msgspec.UNSET else size
+    return None if size is msgspec.UNSET else size
 
 
 def axes(experiment: str) -> dict[str, str]:
     """The grid of an experiment: for every axis its values, separated by commas."""
-    params = _plain("experiment", experiment)["hydra"]["sweeper"]["params"]
-    return {str(axis): str(values) for axis, values in params.items()}
+    params = msgspec.convert(_plain("experiment", experiment), _Experiment).hydra.sweeper.params
+    return {axis: str(values) for axis, values in params.items()}
 
 
-def paper_side(experiment: str) -> dict[str, Any]:
-    """`published` of an experiment: `cases`, grids over the common axes, and samples' `groups`."""
-    return _plain("experiment", experiment).get("published") or {}
+def paper_side(experiment: str) -> PaperSide:
+    """What an experiment says of the paper's table."""
+    return msgspec.convert(_plain("experiment", experiment), _Experiment).published

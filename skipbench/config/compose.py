@@ -185,7 +185,7 @@ def to_run_config(config: DictConfig) -> RunConfig:
         raise SkipbenchError(
             f"method.stop={stop}; a stop rule is chosen by stop@method.stop={rules}"
         )
-    if plain["search"]["own"]:
+    if config.search.own:
         plain["search_dataset"] = _without_variants(_search_dataset(config, plain))
     kept = {str(k): _without_variants(v) for k, v in plain.items() if k not in (*OURS, "hydra")}
     run = RunConfig.from_dict(kept)
@@ -205,7 +205,7 @@ def _search_dataset(config: DictConfig, plain: Mapping[Any, Any]) -> Any:
     """Of a cell's own search; keys of the cell's dataset do not carry over to another one, so that
     all cells share the search on that.
     """
-    if (on := plain["search"]["on"]) is None:
+    if (on := config.search.on) is None:
         return plain["dataset"]
     with hydra_initialized():
         other = hydra.compose("config", overrides=with_search_path([f"dataset={on}"]))

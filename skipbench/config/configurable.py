@@ -82,7 +82,7 @@ class Configurable(Stateful):
 
 
 @functools.cache
-def _bounds(cls: type) -> dict[str, Any]:
+def _bounds(cls: type) -> dict[str, object]:
     """Types of the settings; those of objects, such as a stop rule, are not checked."""
     kinds = typing.get_type_hints(cls, include_extras=True)
     given = [f.name for f in dataclasses.fields(cls) if f.init]

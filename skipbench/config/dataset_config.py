@@ -2,7 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
+
+import msgspec
 
 from skipbench.config.build import instantiate
 
@@ -10,34 +13,58 @@ FORM = ("max_new_tokens", "truncate", "keep", "reserve", "context", "chat", "thi
 """Keys of a dataset that decide how a row becomes token ids."""
 
 
+class Facts(msgspec.Struct, frozen=True):
+    """The keys of a dataset that are used here; the others go to its function."""
+
+    name: str = ""
+    scorer: str = "none"
+    max_new_tokens: int = 0
+    context: int | None = None
+    revision: str | None = None
+    size: int | None = None
+    path: str | None = None
+    split: str = ""
+    shots_path: str | None = None
+    shots_split: str | None = None
+    parts: dict[str, dict[str, object]] = {}
+    run_limit: int | None = None
+    seed: int = 0
+    samples_per_task: int | None = None
+
+
 @dataclass(frozen=True)
 class DatasetConfig:
     """A dataset, its prompt form and its scorer."""
 
-    node: Mapping[str, Any]
+    node: Mapping[str, object]
+
+    @cached_property
+    def facts(self) -> Facts:
+        """Its keys, typed."""
+        return msgspec.convert(self.node, Facts)
 
     @property
     def name(self) -> str:
-        return str(self.node["name"])
+        return self.facts.name
 
     @property
     def scorer(self) -> str:
-        return str(self.node["scorer"])
+        return self.facts.scorer
 
     @property
     def max_new_tokens(self) -> int:
-        return int(self.node["max_new_tokens"])
+        return self.facts.max_new_tokens
 
     @property
     def context(self) -> int | None:
-        return self.node.get("context")
+        return self.facts.context
 
     @property
     def revision(self) -> str | None:
-        return self.node.get("revision")
+        return self.facts.revision
 
     @property
-    def encoding(self) -> dict[str, Any]:
+    def encoding(self) -> Mapping[str, Any]:
         """Keyword arguments of `encode`: length, truncation and chat form."""
         return {key: self.node[key] for key in FORM}
 
@@ -51,22 +78,45 @@ class DatasetConfig:
             limit: in the units of `size`: instances, conversations, or instances of each task.
             seed_offset: added to the seed, for rows that are not those of a run.
         """
-        arguments = _row_arguments(self.node, seed_offset)
+        arguments = self._arguments(seed_offset)
         if limit is not None and "size" in arguments:
-            size = arguments["size"]
-            arguments["size"] = limit if size is None else min(limit, size)
+            size = self.facts.size
+            arguments |= {"size": limit if size is None else min(limit, size)}
         # Rows that Hydra passes on would come out as configurations.
-        parts = {task: instantiate(part) for task, part in arguments.pop("parts", {}).items()}
+        parts = {
+            task: instantiate(DatasetConfig(part)._arguments(seed_offset))
+            for task, part in self.facts.parts.items()
+        }
         rows: list[Any] = instantiate(arguments, _partial_=True)(
             **({"parts": parts} if parts else {})
         )
         return rows
 
+    def _arguments(self, seed_offset: int) -> dict[str, object]:
+        """Arguments of the dataset's function but `parts`; `name` only for rows of the hub."""
+        left_out = {*FORM, "scorer", "variants", "run_limit", "parts"}
+        left_out |= set() if "hub" in self.node else {"name"}
+        left_out |= {"seed"} if self.facts.parts else set()  # a stream draws nothing itself
+        # in the order of the file the rows would be those of the run
+        drawn = {"seed": self.facts.seed + seed_offset} | ({"shuffle": True} if seed_offset else {})
+        return {k: drawn.get(k, v) for k, v in self.node.items() if k not in left_out}
+
     def for_search(self, limit: int | None) -> "DatasetConfig":
         """The dataset of a search for a skip set of a run with this `limit`: the training split, of
         shots as well; without one, the dataset with `run_limit`, the rows to avoid.
         """
-        return DatasetConfig(_for_search(self.node, limit))
+        facts = self.facts
+        if facts.parts:
+            size = facts.size if limit is None else min(limit, facts.size or 0)
+            searched = ((task, DatasetConfig(part)) for task, part in facts.parts.items())
+            parts = {task: part.for_search(size).node for task, part in searched}
+            return DatasetConfig({**self.node, "parts": parts})
+        if facts.shots_split is not None:
+            path, split = facts.shots_path, facts.shots_split
+            if path != facts.path if path else not facts.path and split != facts.split:
+                return DatasetConfig({**self.node, "path": path, "split": split})
+        once = {"samples_per_task": 1} if facts.samples_per_task is not None else {}
+        return DatasetConfig({**self.node, **once, "run_limit": limit})
 
     @property
     def run_limit_matters(self) -> bool:
@@ -78,12 +128,12 @@ class DatasetConfig:
 
         Raises SkipbenchError for a dataset that cannot be read.
         """
-        if "parts" in self.node:
-            parts = [DatasetConfig(part).search_rows(count) for part in self.node["parts"].values()]
+        if self.facts.parts:
+            parts = [DatasetConfig(p).search_rows(count) for p in self.facts.parts.values()]
             return [row for rows, _ in parts for row in rows], sum(shared for _, shared in parts)
         if "run_limit" not in self.node:
             return self.rows(count, seed_offset=1000), 0
-        of_run = {row.prompt for row in self.rows(self.node["run_limit"])}
+        of_run = {row.prompt for row in self.rows(self.facts.run_limit)}
         # mini datasets generate their rows: no more than needed, all only if prompts come twice
         for size in (count + len(of_run), None):
             rows = [row for row in self.rows(size, seed_offset=1000) if row.after is None]
@@ -92,32 +142,3 @@ class DatasetConfig:
             if not (shared := sum(row.prompt in of_run for row in rows)):
                 break
         return rows, shared
-
-
-def _for_search(node: Mapping[str, Any], limit: int | None) -> dict[str, Any]:
-    if "parts" in node:
-        size = node["size"] if limit is None else min(limit, node["size"])
-        parts = {task: _for_search(part, size) for task, part in node["parts"].items()}
-        return {**node, "parts": parts}
-    if "shots_split" in node:
-        path, split = node["shots_path"], node["shots_split"]
-        if path != node["path"] if path else not node["path"] and split != node["split"]:
-            return {**node, "path": path, "split": split}
-    once = {"samples_per_task": 1} if "samples_per_task" in node else {}
-    return {**node, **once, "run_limit": limit}
-
-
-def _row_arguments(node: Mapping[str, Any], seed_offset: int) -> dict[str, Any]:
-    """Arguments of the dataset's function; `name` only for rows of the hub."""
-    left_out = {*FORM, "scorer", "variants", "run_limit"} | (set() if "hub" in node else {"name"})
-    arguments = {k: v for k, v in node.items() if k not in left_out}
-    if parts := arguments.get("parts"):  # a stream draws nothing itself
-        del arguments["seed"]
-        arguments["parts"] = {
-            task: _row_arguments(part, seed_offset) for task, part in parts.items()
-        }
-    else:
-        arguments["seed"] += seed_offset
-    if seed_offset and "shuffle" in arguments:
-        arguments["shuffle"] = True  # in the order of the file the rows would be those of the run
-    return arguments

@@ -28,6 +28,20 @@ CHOOSE = ("source", "wheel", "strict")
 UNTIL_CI = "a share of the speedup above 0 and below 1, such as 0.02, or null"
 
 
+class _Stop(msgspec.Struct, frozen=True):
+    max_steps: int
+
+
+class _Facts(msgspec.Struct, frozen=True):
+    """The keys of a method that are used here; the others go to what makes it."""
+
+    target: str = msgspec.field(name="_target_", default="")
+    name: str = ""
+    skip: str | None = None
+    seed: int | None = None
+    stop: object = None
+
+
 @dataclass(frozen=True)
 class MethodConfig:
     """A decoding method and its settings."""
@@ -35,33 +49,36 @@ class MethodConfig:
     node: Mapping[str, Any]
     """`_target_`, as records name it, and the keyword arguments of what it names."""
 
+    @functools.cached_property
+    def _facts(self) -> _Facts:
+        return msgspec.convert(self.node, _Facts)
+
     @property
     def name(self) -> str:
-        return str(self.node["name"])
+        return self._facts.name
 
     @property
     def target(self) -> str:
         """Dotted path of the class or function that makes the method."""
-        path = str(self.node["_target_"])
-        return MOVED.get(path, path)
+        return MOVED.get(self._facts.target, self._facts.target)
 
     @property
     def skip(self) -> str | None:
         """The skip set in text form, or `stored`; `None` for a method that takes none."""
-        return self.node.get("skip")
+        return self._facts.skip
 
     @property
     def max_steps(self) -> int | None:
         """Most draft steps per round, of a method with a stop rule."""
-        stop = self.node.get("stop")
-        return None if stop is None else int(stop["max_steps"])
+        stop = self._facts.stop
+        return None if stop is None else msgspec.convert(stop, _Stop).max_steps
 
     def with_skip(self, skip: str) -> "MethodConfig":
         return MethodConfig({**self.node, "skip": skip})
 
     def reseeded(self, offset: int) -> "MethodConfig":
         """With `offset` added to the method's own seed, where it has one."""
-        own = self.node.get("seed")
+        own = self._facts.seed
         return self if own is None else MethodConfig({**self.node, "seed": own + offset})
 
     def factory(self) -> Callable[..., Any]:
@@ -113,20 +130,20 @@ class RunConfig:
             return []
         return self.dataset.rows(self.model.calibration.rows, seed_offset=2000)
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """The settings that a run's folder records, and that its name is the hash of."""
         plain = self.to_dict() | {"model": self._model_record("settings", "gated")}
         keys = IN_RECORD if self.until_ci is None else (*IN_RECORD, "until_ci")
         return {key: plain[key] for key in keys}
 
-    def search_record(self) -> dict[str, Any]:
+    def search_record(self) -> dict[str, object]:
         """The settings that the trace of a search depends on."""
         plain = self.to_dict()
         options = {k: v for k, v in plain["search"].items() if k not in ("iterations", "on", "own")}
         parts = {key: plain[key] for key in ("method", "dataset", "engine")}
         return {"model": self._model_record(), **parts, "search": options}
 
-    def _model_record(self, *left_out: str) -> dict[str, Any]:
+    def _model_record(self, *left_out: str) -> Mapping[str, object]:
         """The model's settings, without those of pruning or deepening where neither is done."""
         left_out += CHOOSE
         if self.model.sparsity == "none":

@@ -1,13 +1,20 @@
 """`dataset=prompts`: a file of the user's prompts, without reference answers."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Literal
+
+import msgspec
 
 from skipbench.data.rows import Row, digest, placed_rows, sample_rows
 from skipbench.errors import SkipbenchError
 
 ROLES = ("system", "user", "assistant", "tool")
+
+
+class _Message(msgspec.Struct):
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str
 
 
 def prompts(path: str, size: int | None, seed: int, shuffle: bool) -> list[Row]:
@@ -47,22 +54,21 @@ def _rows(file: Path) -> Iterator[Row]:
         if "prompt" in row:
             yield Row(name, row["prompt"], source=digest(row["prompt"]))
             continue
-        messages = tuple(_message(m, place) for m in row["messages"])
-        if messages[-1]["role"] not in ("user", "tool"):
+        messages = [_message(m, place) for m in row["messages"]]
+        if messages[-1].role not in ("user", "tool"):
             raise SkipbenchError(
-                f"{place}: the last message is of {messages[-1]['role']!r}; the model answers one "
+                f"{place}: the last message is of {messages[-1].role!r}; the model answers one "
                 "of the user, so leave its answer out"
             )
-        plain = "\n\n".join(m["content"] for m in messages)
-        yield Row(name, plain, source=digest(messages, sort_keys=False), messages=messages)
+        plain, chat = "\n\n".join(m.content for m in messages), msgspec.to_builtins(messages)
+        yield Row(name, plain, source=digest(chat, sort_keys=False), messages=tuple(chat))
 
 
-def _message(found: Any, place: str) -> dict[str, str]:
-    if isinstance(found, Mapping):
-        role, content = found.get("role"), found.get("content")
-        if role in ROLES and isinstance(content, str):
-            return {"role": str(role), "content": content}
-    raise SkipbenchError(
-        f"{place}: a message is {str(found)[:80]!r}; wanted an object with 'role', one of "
-        f"{', '.join(ROLES)}, and 'content', a text"
-    )
+def _message(found: object, place: str) -> _Message:
+    try:
+        return msgspec.convert(found, _Message)
+    except msgspec.ValidationError as error:
+        raise SkipbenchError(
+            f"{place}: a message is {str(found)[:80]!r}; wanted an object with 'role', one of "
+            f"{', '.join(ROLES)}, and 'content', a text"
+        ) from error

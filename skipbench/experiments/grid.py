@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from skipbench.config.catalog import axes, paper_side
+from skipbench.config.catalog import Case, axes, paper_side
 from skipbench.config.paths import CONF
 from skipbench.errors import SkipbenchError
 from skipbench.report.definitions import KEYS
@@ -35,16 +35,14 @@ KEY_OF = {  # by override, the key of `published`
     "search.iterations": "search_steps",
     "search.on": "set_from",
 }
-OF_CASE = ("keys", "reason", "note", "share")
-"""Entries of a case that are no axes; `share` is that of the prompts of the other cases."""
 
 
 class _Long(msgspec.Struct, frozen=True):
     """Changes of a scale for the experiments that need long texts."""
 
     experiments: list[str]
-    overrides: dict[str, Any]
-    methods: dict[str, dict[str, Any]]
+    overrides: dict[str, object]
+    methods: dict[str, dict[str, object]]
 
 
 class _Scale(msgspec.Struct, frozen=True):
@@ -54,8 +52,8 @@ class _Scale(msgspec.Struct, frozen=True):
     datasets: dict[str, str | dict[str, str]]
     other: str
     long: _Long
-    overrides: dict[str, Any]
-    methods: dict[str, dict[str, Any]]
+    overrides: dict[str, object]
+    methods: dict[str, dict[str, object]]
     times: dict[str, float]
     drop: list[str]
     keep: list[str]
@@ -82,7 +80,7 @@ class PlannedCell:
     """One cell: `overrides` compose it; without `run` it is not run, and `reason` says why."""
 
     overrides: dict[str, str]
-    keys: dict[str, Any] = field(default_factory=dict)
+    keys: dict[str, object] = field(default_factory=dict)
     """Its row of the paper's table, in the ids of `published`."""
     stands_for: str | None = None
     reason: str | None = None
@@ -109,7 +107,7 @@ class PlannedCell:
 
 
 @functools.cache
-def printed_rows(experiment: str) -> list[dict[str, Any]]:
+def printed_rows(experiment: str) -> list[Mapping[str, object]]:
     """Numbers that the paper prints in the table of `experiment`, if it prints any."""
     paper, table = paper_of(experiment) or (None, None)
     return [row for row in published(paper) if row["table"] == table] if paper else []
@@ -137,8 +135,8 @@ def plan(
         if models and point.get("model") not in models:
             continue
         keys = _keys(point, case, printed_rows(experiment)) if of_paper else {}
-        reason = case.get("reason") or case.get("note")
-        cell = PlannedCell(point, keys, reason=reason, run="reason" not in case)
+        reason = case.reason or case.note
+        cell = PlannedCell(point, keys, reason=reason, run=case.reason is None)
         smaller = of_paper and scale != "paper"
         scaled = _scaled(cell, given, scale, experiment) if smaller else [cell]
         cells += [one for one in scaled if one not in cells]
@@ -149,38 +147,37 @@ def plan(
     return cells
 
 
-def _points(
-    experiment: str, given: Mapping[str, str]
-) -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
+def _points(experiment: str, given: Mapping[str, str]) -> Iterator[tuple[dict[str, str], Case]]:
     """Every point of the grid with its case; a case is a grid over its own and the common axes."""
     common = axes(experiment)
-    cases = paper_side(experiment).get("cases") or [{}]
-    rest = {k: v for k, v in given.items() if k not in {*common, *itertools.chain(*cases)}}
+    cases = paper_side(experiment).cases or [Case()]
+    known = {*common, *(axis for case in cases for axis in case.axes)}
+    rest = {k: v for k, v in given.items() if k not in known}
     for case in cases:
-        own = {k: _text(v) for k, v in case.items() if k not in OF_CASE}
+        own = {k: _text(v) for k, v in case.axes.items()}
         lists = {axis: _split(values) for axis, values in (common | own).items()}
         for axis in given.keys() & lists.keys():
             wanted = _split(given[axis])
-            if axis == "method" and axis in case:  # the rest of the case fits its methods only
+            if axis == "method" and axis in case.axes:  # the rest of the case fits its methods only
                 wanted = [v for v in lists[axis] if v in wanted]
             lists[axis] = wanted
         for point in itertools.product(*lists.values()):
             settings = dict(zip(lists, point, strict=True)) | rest
-            limit, share = settings.get("limit", "null"), case.get("share")
-            if share is not None and limit != "null":
-                settings["limit"] = str(max(1, round(share * int(limit))))
+            limit = settings.get("limit", "null")
+            if case.share is not None and limit != "null":
+                settings |= {"limit": str(max(1, round(case.share * int(limit))))}
             yield settings, case
 
 
 def _keys(
-    point: Mapping[str, str], case: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
+    point: Mapping[str, str], case: Case, rows: Sequence[Mapping[str, object]]
+) -> dict[str, object]:
     """The keys of the paper's table that the point has a value of."""
     used = {key for row in rows for key in row if key in KEYS} | {"model", "dataset", "method"}
     keys = {KEY_OF[k]: yaml.safe_load(v) for k, v in point.items() if KEY_OF.get(k) in used}
     if "temperature" in used:
         keys.setdefault("temperature", 0.0)  # conf/decoding: greedy, unless something else is said
-    keys |= case.get("keys", {})
+    keys |= case.keys
     # what all printed rows of these keys have in common, such as the paper's number format
     alike = [row for row in rows if matches(keys, row)]
     for key in sorted({key for row in alike for key in row if key in KEYS} - keys.keys()):
@@ -190,7 +187,7 @@ def _keys(
     return keys
 
 
-def matches(keys: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
+def matches(keys: Mapping[str, object], row: Mapping[str, object]) -> bool:
     """True if a printed row agrees with a cell in every key that both have."""
     return all(row[key] == value for key, value in keys.items() if key in row)
 

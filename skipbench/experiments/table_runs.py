@@ -51,7 +51,7 @@ def table_runs(
     if run.metrics is not None:
         costs = search_costs(config, run) or UNSET
         run = replace(run, metrics=replace(run.metrics, optimisation=costs))
-    groups = paper_side(experiment).get("groups", {})
+    groups = paper_side(experiment).groups
     missing = {key: group for key, group in groups.items() if key not in one.keys}
     if missing:
         run = replace(run, paper_samples=None)  # of all groups together

@@ -34,13 +34,13 @@ def frame(results: str | Path = "results", samples: bool = False) -> "pandas.Dat
     return pandas.json_normalize(rows)
 
 
-def _run(run: Run) -> dict[str, Any]:
+def _run(run: Run) -> dict[str, object]:
     row: dict[str, Any] = msgspec.to_builtins(run, enc_hook=str)
     provenance = row.pop("provenance", {})
     return {"run": row.pop("id"), "state": run.status.state, **row, "origin": provenance}
 
 
-def _samples(run: Run) -> list[dict[str, Any]]:
+def _samples(run: Run) -> list[dict[str, object]]:
     names = {"run": run.id, "model": run.model, "method": run.method, "dataset": run.dataset}
     rows = []
     for s in run.samples:

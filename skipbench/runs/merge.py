@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -203,7 +203,7 @@ def _unite(there: _Source, run: _Source, done: Merged) -> None:
     )
 
 
-def _decided(sample: Sample) -> dict[str, Any]:
+def _decided(sample: Sample) -> Mapping[str, object]:
     """A sample without what is measured: times, energy, and of the device also the logit gap."""
     raw: dict[str, Any] = msgspec.to_builtins(sample)
     for arm in ("vanilla", "method"):

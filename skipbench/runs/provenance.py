@@ -8,7 +8,7 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -220,16 +220,16 @@ def engine_text(name: str, strict: bool) -> str:
     return f"{name}, strict" if strict else name
 
 
-def config_hash(config: dict[str, Any]) -> str:
+def config_hash(config: Mapping[str, object]) -> str:
     """Ten hexadecimal digits that depend on every setting and nothing else, on every machine."""
     return _digits(portable(config))
 
 
-def _digits(config: dict[str, Any]) -> str:
+def _digits(config: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:10]
 
 
-def check_identity(folder: Path, config: dict[str, Any]) -> None:
+def check_identity(folder: Path, config: Mapping[str, object]) -> None:
     """Raises SkipbenchError where the hash in a run folder's name is not that of its config.yaml; a
     name without a hash is not checked.
     """

@@ -56,7 +56,7 @@ class Published(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     model: str = ""
     method: str = ""
     dataset: str = ""
-    keys: dict[str, Any] = {}
+    keys: dict[str, object] = {}
     """Its row of a paper's table, in the names of `published`."""
     stands_for: str | None = None
     metrics: Metrics | None = None
@@ -82,7 +82,7 @@ class Run(Published, frozen=True, kw_only=True, dict=True):
     """Overrides of its cell in an experiment."""
     search: Search | None = None
     folder: Path | None = None
-    settings: dict[str, Any] = {}
+    settings: Mapping[str, object] = {}
     """Its `config.yaml`; empty without one."""
     provenance: Provenance = msgspec.field(name="provenance_json", default=Provenance())
     status: Status = NO_STATUS
@@ -145,7 +145,7 @@ class Run(Published, frozen=True, kw_only=True, dict=True):
         return {c.index: c for c in read_completions(self.folder / "completions.jsonl")}
 
 
-def plain(run: Run) -> dict[str, Any]:
+def plain(run: Run) -> dict[str, object]:
     """The `Published` part of a run, as plain values."""
     published = Published(**{name: getattr(run, name) for name in Published.__struct_fields__})
     return dict(msgspec.to_builtins(published))

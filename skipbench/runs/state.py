@@ -48,7 +48,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     def done(self) -> bool:
         return self.state == "done"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The contents of the file."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
         return plain if self.sha256 else {k: v for k, v in plain.items() if k != "sha256"}

@@ -145,7 +145,7 @@ class RunStore:
     def __init__(
         self,
         folder: Path,
-        config: dict[str, Any],
+        config: Mapping[str, object],
         provenance: Provenance | None = None,
         mixed: bool = False,
     ) -> None:
@@ -157,7 +157,9 @@ class RunStore:
                 self._settle(config, provenance, mixed)
             self._held = stack.pop_all()
 
-    def _settle(self, config: dict[str, Any], provenance: Provenance | None, mixed: bool) -> None:
+    def _settle(
+        self, config: Mapping[str, object], provenance: Provenance | None, mixed: bool
+    ) -> None:
         path = self.folder / "config.yaml"
         text = yaml.safe_dump(portable(config), sort_keys=False)
         before, own = read_yaml(path), yaml.safe_load(text)
@@ -230,7 +232,7 @@ class RunStore:
     def write_metrics(self, metrics: Metrics) -> None:
         write_json(self.folder / "metrics.json", msgspec.to_builtins(metrics))
 
-    def write_scores(self, scores: list[dict[str, Any]]) -> None:
+    def write_scores(self, scores: Sequence[Mapping[str, object]]) -> None:
         """Replaces `scores.jsonl`: one line per sample."""
         lines = (json.dumps(score) + "\n" for score in scores)
         write_atomic(self.folder / "scores.jsonl", "".join(lines))

@@ -141,7 +141,7 @@ def _settings(run: Run) -> dict[str, str]:
     left_out = ("name", "_target_", "skip", "stop", "stop._target_", "latency")
     return {
         f"method.{k}": str(v)
-        for k, v in (run.settings["method"] | stop).items()
+        for k, v in (run.setting("method") | stop).items()
         if k not in left_out and not isinstance(v, dict)
     }
 
