@@ -11,6 +11,7 @@ import msgspec
 from omegaconf import OmegaConf
 
 from skipbench.config.architecture import ALIASES, Shape, square
+from skipbench.config.configurable import typed
 from skipbench.config.hardware import Hardware
 from skipbench.config.model import HubModel, Model
 from skipbench.config.paths import CONF
@@ -194,7 +195,7 @@ def samples_in_paper(dataset: str, paper: str) -> int | None:
     """Instances of `dataset` that a paper decodes; `None` if it does not say, or takes all."""
     if dataset not in choices("dataset"):
         return None
-    facts = msgspec.convert(_plain("dataset", dataset), _Sized)
+    facts = typed(_plain("dataset", dataset), _Sized, f"dataset={dataset}")
     size = (facts.variants or {}).get(paper, facts).size
     size = facts.size if size is msgspec.UNSET else size
     return None if size is msgspec.UNSET else size
@@ -202,10 +203,14 @@ def samples_in_paper(dataset: str, paper: str) -> int | None:
 
 def axes(experiment: str) -> dict[str, str]:
     """The grid of an experiment: for every axis its values, separated by commas."""
-    params = msgspec.convert(_plain("experiment", experiment), _Experiment).hydra.sweeper.params
+    params = _experiment(experiment).hydra.sweeper.params
     return {axis: str(values) for axis, values in params.items()}
 
 
 def paper_side(experiment: str) -> PaperSide:
     """What an experiment says of the paper's table."""
-    return msgspec.convert(_plain("experiment", experiment), _Experiment).published
+    return _experiment(experiment).published
+
+
+def _experiment(name: str) -> _Experiment:
+    return typed(_plain("experiment", name), _Experiment, f"experiment={name}")

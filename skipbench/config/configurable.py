@@ -20,6 +20,19 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 PositiveFloat = Annotated[float, Meta(gt=0)]
 PositiveShare = Annotated[float, Meta(gt=0, le=1)]
 TwoOrMore = Annotated[int, Meta(ge=2)]
+T = typing.TypeVar("T")
+
+
+def typed(value: object, kind: type[T], key: str) -> T:
+    """The settings below `key` as their type; other keys are left out.
+
+    Raises:
+        SkipbenchError: a value of another type.
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise SkipbenchError(f"{key}: {error}") from error
 
 
 class Stateful:

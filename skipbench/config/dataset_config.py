@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from skipbench.config.build import instantiate
+from skipbench.config.configurable import typed
 
 FORM = ("max_new_tokens", "truncate", "keep", "reserve", "context", "chat", "thinking")
 """Keys of a dataset that decide how a row becomes token ids."""
@@ -41,7 +42,7 @@ class DatasetConfig:
     @cached_property
     def facts(self) -> Facts:
         """Its keys, typed."""
-        return msgspec.convert(self.node, Facts)
+        return typed(self.node, Facts, "dataset")
 
     @property
     def name(self) -> str:

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from skipbench.config.build import instantiate
-from skipbench.config.configurable import Positive, in_words
+from skipbench.config.configurable import Positive, in_words, typed
 from skipbench.config.dataset_config import DatasetConfig
 from skipbench.config.hardware import Local, Slurm
 from skipbench.config.model import Model, PlantedModel
@@ -51,7 +51,7 @@ class MethodConfig:
 
     @functools.cached_property
     def _facts(self) -> _Facts:
-        return msgspec.convert(self.node, _Facts)
+        return typed(self.node, _Facts, "method")
 
     @property
     def name(self) -> str:
@@ -71,7 +71,7 @@ class MethodConfig:
     def max_steps(self) -> int | None:
         """Most draft steps per round, of a method with a stop rule."""
         stop = self._facts.stop
-        return None if stop is None else msgspec.convert(stop, _Stop).max_steps
+        return None if stop is None else typed(stop, _Stop, "method.stop").max_steps
 
     def with_skip(self, skip: str) -> "MethodConfig":
         return MethodConfig({**self.node, "skip": skip})
