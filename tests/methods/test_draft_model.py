@@ -48,9 +48,8 @@ def test_greedy_is_the_plain_loop(tree: str) -> None:
     contract.check_limits(lm, made)
 
 
-@pytest.mark.parametrize(
-    "tree", ["", pytest.param("method.tree=[3,2,2,1]", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("tree", ["", "method.tree=[3,2,2,1]"])
 def test_sampling(tree: str) -> None:
     made = method(*filter(None, [tree]), vocab=7)
     contract.check_sampling(random_lm("llama", "fused", vocab=7), made)
