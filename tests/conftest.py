@@ -84,6 +84,7 @@ def random_model(family: str, vocab: int = 61) -> Any:
 
 
 @functools.cache
+@torch.inference_mode(False)  # kept for tests outside of inference mode, whichever comes first
 def random_lm(family: str, engine: str, vocab: int = 61) -> LM:
     """The random model under an engine, with room for every test; `cuda_graphs` re-executes what it
     records.

@@ -88,6 +88,7 @@ described_model = functools.cache(made)
 
 
 @functools.cache
+@torch.inference_mode(False)  # kept for tests outside of inference mode, whichever comes first
 def described_lm(family: str, engine: str = "reference") -> LM:
     """The model under an engine, with room for every test."""
     lm = LM(described_model(family), engine)
