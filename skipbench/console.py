@@ -192,6 +192,7 @@ def progress_of(name: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def duration(seconds: float) -> str:
+    """Hours and minutes, minutes, or seconds, as text."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

@@ -133,6 +133,10 @@ def profile(
 
 
 def part_bytes(lm: LM) -> PartBytes:
+    """Bytes of weights that one row reads of one attention and one MLP (means over layers) and of
+    the head, of one layer's K/V row, and of a number.
+    """
+
     def size(modules: Iterable[Any]) -> int:
         return sum(p.nbytes for m in modules for p in m.parameters())
 

@@ -59,6 +59,7 @@ def _is_of(settings: _Searched, model: Model) -> bool:
 
 
 def write_stored(path: Path, skip: str, value: float, settings: Mapping[str, object]) -> None:
+    """Writes the set that a search ended with; `value` in seconds per token."""
     write_json(path, {"skip": skip, "seconds_per_token": value, "settings": settings})
 
 

@@ -131,6 +131,7 @@ def arm_s(
 
 
 def datasheet_of(model: Model, device: Hardware) -> Datasheet:
+    """Prices of a model of known sizes on a device, by its datasheet."""
     assert model.sizes is not None
     return Datasheet(model.sizes, str(model.dtype), device, str(model.quantization))
 

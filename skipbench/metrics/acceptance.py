@@ -12,10 +12,12 @@ from skipbench.skipset import SkipSet
 
 
 def over(numerator: float | None, denominator: float | None) -> float | None:
+    """The ratio; None without one of the two, or over zero."""
     return None if numerator is None or not denominator else numerator / denominator
 
 
 def mean(values: Iterable[float]) -> float | None:
+    """The mean; None of no values."""
     listed = list(values)
     return fmean(listed) if listed else None
 
@@ -91,6 +93,9 @@ def expected_M(rounds: Sequence[Round]) -> float | None:
 def tokens_per_time(
     sound: Sequence[Sample], rounds: Sequence[Round], layers: int, latency: Latency | None
 ) -> float | None:
+    """TPT in tokens/s (KnapSpec Eq. 4): M over the seconds of the draft steps, by the sets that
+    drafted, and of one full pass. None without `latency`, or without a rate of acceptance.
+    """
     M = expected_M(rounds)
     if latency is None or M is None:
         return None
@@ -104,6 +109,9 @@ def tokens_per_time(
 def expected_speedup(
     sound: Sequence[Sample], rounds: Sequence[Round], layers: int, vanilla_s_per_token: float | None
 ) -> ExpectedSpeedup:
+    """E(Spd) (SWIFT Eq. 6), with the paper's cost of a draft step, c = 1 - r, and with measured
+    costs of draft steps and verifications in vanilla's seconds per token.
+    """
     M, accepted = mean(r.emitted for r in rounds), alpha([r for r in rounds if r.steps])
     # with nothing accepted Eq. 6, which infers the draft steps from accepted tokens, is 0 / 0
     if not accepted or M is None or M < 1:

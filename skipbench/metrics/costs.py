@@ -58,6 +58,7 @@ class PassCosts:
     layers: int
 
     def at(self, context: float, rows: int = 1) -> Latency:
+        """Latencies at one context and number of rows; each source of prices has its own."""
         raise NotImplementedError
 
     def draft_s(self, context: float, steps: int, skip: SkipSet, how: Verified = PLAIN) -> float:

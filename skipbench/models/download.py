@@ -17,6 +17,8 @@ FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 
 
 class Fetched(NamedTuple):
+    """A checkpoint on this machine."""
+
     folder: Path
     commit: str | None  # None for a local folder
     weight_bytes: int

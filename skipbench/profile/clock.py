@@ -19,6 +19,7 @@ def timed(call: Callable[[], object], device: torch.device) -> float:
 
 
 def synchronize(device: torch.device) -> None:
+    """Waits for a GPU's work; a CPU has none outstanding."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

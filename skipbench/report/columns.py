@@ -13,6 +13,7 @@ MISSING = "\u2014"
 
 
 def known(value: object) -> TypeGuard[float]:
+    """True for a finite number."""
     return isinstance(value, int | float) and math.isfinite(value)
 
 

@@ -103,6 +103,7 @@ def origins(runs: Sequence[Run]) -> dict[tuple[str, ...], str]:
 
 
 def origin_text(origin: tuple[str, ...]) -> str:
+    """The commit, engine, device and versions of a run, for a line below a table."""
     commit, dirty, *others, code = origin
     changed = " with uncommitted changes" if dirty == "True" else ""
     named = zip((*FIELDS[2:-1], "code"), (*others, code[:9]), strict=True)

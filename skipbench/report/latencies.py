@@ -10,6 +10,7 @@ from skipbench.metrics.loop_costs import LatencyRecord
 
 
 def title(record: LatencyRecord, model: Model, engine: Engine, device: str) -> str:
+    """The model, engine and device of a profile."""
     threads = f"{engine.threads} thread{'s' if engine.threads > 1 else ''}"
     name = f"{model.name}: {record.model.layers} layers"
     return f"{name}, engine {engine.name}, {model.dtype}, {device}, {threads}"

@@ -144,6 +144,8 @@ class Optimisation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):
+    """`metrics.json`; what each field means is in docs/metrics.md."""
+
     samples: int = 0
     rounds: int = 0
     M: float | None = None

@@ -75,6 +75,7 @@ def read_status(folder: Path) -> Status:
 
 
 def write_status(folder: Path, status: Status) -> None:
+    """Writes `status.json`, atomically."""
     write_json(folder / "status.json", status.to_dict())
 
 

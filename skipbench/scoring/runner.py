@@ -66,6 +66,7 @@ def unplain(value: Any) -> Any:
 
 
 def send(handle: int, value: Any) -> None:
+    """Writes one line of JSON, however small a pipe is."""
     data = memoryview(json.dumps(value).encode() + b"\n")
     while data:
         data = data[os.write(handle, data) :]
@@ -85,7 +86,7 @@ def serve(asked: int, answer: int) -> None:
                     exec(compile(first, "program.py", "exec"), module.__dict__)
                 else:
                     said = ["value", plain(module.__dict__[first](*rest[0], **rest[1]))]
-            except Exception as error:
+            except Exception as error:  # the program's own, which its tests may expect
                 kinds = [kind.__name__ for kind in type(error).__mro__]
                 said = ["error", kinds, str(error)[:DETAIL_BYTES]]
             send(answer, said)

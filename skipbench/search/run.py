@@ -222,6 +222,7 @@ def retime(
 
 
 def write_retimed(folder: Path, retimed: Retimed) -> None:
+    """Appends to the file of new timings beside a trace."""
     append_line(folder / RETIMED, json.dumps(asdict(retimed), allow_nan=False))
 
 

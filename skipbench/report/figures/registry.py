@@ -17,6 +17,8 @@ Kind = Callable[[list[Run], list[Printed]], Figure]
 
 
 class Spec(NamedTuple):
+    """A figure: the function that draws it, and the paper's numbers that it shows."""
+
     draw: Kind
     axis: tuple[str, ...] = ()
     """Settings of a run that are axes of the figure; every cell of its experiment has them."""

@@ -62,6 +62,7 @@ class Look(NamedTuple):
 
 
 def method_style(method: str) -> Look:
+    """Colour and marker of a method, the same in all figures."""
     return Look(*METHODS.get(method, UNKNOWN))
 
 

@@ -27,6 +27,7 @@ ESCAPES |= {c: rf"\text{name}{{}}" for c, name in zip("\\~^|<>", _NAMES, strict=
 
 
 def latex(table: Table) -> str:
+    """The table as LaTeX, in blocks of columns that fit a page."""
     blocks = [
         (grid, size, [*range(grid.labels), *range(first, last)], grid.groups(first, last))
         for grid in table.grids

@@ -8,6 +8,7 @@ from skipbench.report.tables.model import Cell, Grid, Table
 
 
 def markdown(table: Table) -> str:
+    """The table as Markdown, with cautions and footnotes."""
     blocks = [
         f"## {table.title}",
         table.source,

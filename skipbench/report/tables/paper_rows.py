@@ -146,4 +146,5 @@ def halves(paper: Paper, table: str) -> list[Half]:
 
 
 def named(run: Run) -> str:
+    """The paper's keys of a run, as text."""
     return ", ".join(f"{key}={value}" for key, value in run.keys.items())
