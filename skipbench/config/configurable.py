@@ -78,7 +78,7 @@ class Configurable(Stateful):
             dataclasses.dataclass(kw_only=kw_only, eq=False)(cls)
 
     def __post_init__(self) -> None:
-        for name, kind in _bounds(type(self)).items():  # type: ignore[arg-type]  # a class is hashable
+        for name, kind in _bounds(type(self)).items():  # type: ignore[arg-type]  # mypy: no class is hashable
             value = getattr(self, name)
             try:
                 setattr(self, name, msgspec.convert(value, kind))
@@ -94,10 +94,15 @@ class Configurable(Stateful):
         return type(self).__name__
 
 
+def kinds_of(cls: Any) -> dict[str, Any]:
+    """The types of a class's fields, with their bounds."""
+    return typing.get_type_hints(cls, include_extras=True)
+
+
 @functools.cache
-def _bounds(cls: type) -> dict[str, object]:
+def _bounds(cls: Any) -> dict[str, object]:
     """Types of the settings; those of objects, such as a stop rule, are not checked."""
-    kinds = typing.get_type_hints(cls, include_extras=True)
+    kinds = kinds_of(cls)
     given = [f.name for f in dataclasses.fields(cls) if f.init]
     objects = {n for n in given if isinstance(kinds[n], type) and kinds[n].__module__ != "builtins"}
     return {name: kinds[name] for name in given if name not in objects}

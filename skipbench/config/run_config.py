@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import re
-import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from skipbench.config.build import instantiate
-from skipbench.config.configurable import Positive, in_words, typed
+from skipbench.config.configurable import Positive, in_words, kinds_of, typed
 from skipbench.config.dataset_config import DatasetConfig
 from skipbench.config.hardware import Local, Slurm
 from skipbench.config.model import Model, PlantedModel
@@ -162,7 +161,7 @@ class RunConfig:
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> "RunConfig":
         """Reads what `to_dict` made. Raises SkipbenchError for an unknown key or a wrong value."""
-        kinds = _kinds(cls)  # type: ignore[arg-type]  # a class is hashable
+        kinds = kinds_of(cls)
         if unknown := sorted(set(plain) - set(kinds)):
             known = ", ".join(sorted(kinds))
             raise SkipbenchError(f"unknown key {unknown[0]!r}. Allowed here: {known}")
@@ -180,16 +179,11 @@ class RunConfig:
         return cls(**made)
 
 
-@functools.cache
-def _kinds(cls: Any) -> dict[str, Any]:
-    return typing.get_type_hints(cls, include_extras=True)
-
-
 def _typed(value: Any, kind: Any, key: str) -> Any:
     """The setting `key` as its type. Raises SkipbenchError for a value out of its bounds."""
     try:
         return msgspec.convert(value, kind, dec_hook=lambda kind, value: kind(value))
     except msgspec.ValidationError as error:
         for name in re.findall(r"\.(\w+)", str(error).partition("`$")[2]):
-            value, kind, key = value[name], _kinds(kind)[name], f"{key}.{name}"
+            value, kind, key = value[name], kinds_of(kind)[name], f"{key}.{name}"
         raise SkipbenchError(f"{key}={value}; wanted {in_words(kind) or error}") from error

@@ -10,6 +10,7 @@ import yaml
 
 from skipbench.errors import SkipbenchError
 from skipbench.report.definitions import KEYS, NAMED, UNITS
+from skipbench.runs.reading import LOADER
 
 FOLDER = Path(__file__).parent / "papers"
 LOST, NOTE_LOST = "lost", "the transcribed text has lost this number"
@@ -174,7 +175,7 @@ class _Number(float):
     digits = 0
 
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+class _Loader(LOADER):  # type: ignore[misc]  # chosen as the program runs
     def number(self, node: yaml.ScalarNode) -> _Number:
         value = _Number(self.construct_yaml_float(node))
         value.digits = len(node.value.partition(".")[2])

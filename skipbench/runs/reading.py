@@ -22,7 +22,7 @@ LARGEST = 2**63
 MOST_BYTES = 64 << 20  # of a file without samples; those of a run have kilobytes
 MOST_SAMPLES = 1 << 30  # of a file with a line per sample; 1000 long samples have some 100 MiB
 T = TypeVar("T")
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where there is one
 
 
 def printable(text: str) -> str:
@@ -157,13 +157,13 @@ def is_json(line: bytes) -> bool:
 
 def _safe_yaml(data: bytes) -> Any:
     depth = 0
-    for event in yaml.parse(data, Loader=_LOADER):
+    for event in yaml.parse(data, Loader=LOADER):
         if isinstance(event, yaml.AliasEvent):  # a few of them multiply to any size
             raise ValueError(f"alias {event.anchor!r}; no run writes one")
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > DEEPEST:
             raise ValueError(f"nested more than {DEEPEST} levels deep")
-    value = yaml.load(data, Loader=_LOADER)  # one of the two safe loaders
+    value = yaml.load(data, Loader=LOADER)  # one of the two safe loaders
     json.dumps(value, ensure_ascii=False, default=str).encode()  # refuses half of a surrogate pair
     return value
