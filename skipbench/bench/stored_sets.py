@@ -26,16 +26,11 @@ class _Searched(msgspec.Struct, frozen=True):
     weights_sha256: str | None = None
 
 
-class _Begun(msgspec.Struct, frozen=True):
-    """The first line of a trace, as far as it is read."""
-
-    settings: _Searched = _Searched()
-
-
-class Stored(_Begun, frozen=True, kw_only=True):
+class Stored(msgspec.Struct, frozen=True, kw_only=True):
     """The file of a stored set, as far as it is read."""
 
     skip: str
+    settings: _Searched = _Searched()
 
 
 def stored_path(results: Path, model: Model, method: str) -> Path:
@@ -74,7 +69,7 @@ def other_weights(trace: Path, model: Model) -> str | None:
     """The reason not to use a search: it measured other weights than there are now; else None."""
     try:
         first = next((line for _, line in read_lines(trace)), b"{}") if trace.exists() else b"{}"
-        before = msgspec.convert(strict_json(first), _Begun).settings.weights_sha256
+        before = strict_json(first).get("settings", {}).get("weights_sha256")
     except (ValueError, AttributeError, RecursionError):  # the reader of the trace reports it
         return None
     if before is None or weights_sha256(model) in (None, before):

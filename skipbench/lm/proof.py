@@ -5,12 +5,13 @@ have the bits of its own, and verified rows have the bits that each has alone.
 import statistics
 import time
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from skipbench.errors import SkipbenchError
+from skipbench.lm.cache import KVCache
 from skipbench.lm.fused.bit_exact import MOST, NotStrictError
 from skipbench.lm.layer import Family
 from skipbench.lm.rows import TokenRows
@@ -25,7 +26,21 @@ LOW_PRECISION = 0.05
 """Largest difference of two logits, as a share of the largest logit, by precision."""
 
 
-Proven = Any  # an `LM`, whose module imports this one
+class Proven(Protocol):
+    """An `LM`, as far as the proofs use it: its module imports this one."""
+
+    model: Any
+    config: Any
+    dtype: torch.dtype
+    cache: KVCache
+
+    def allocate(self, capacity: int) -> None: ...
+    def embed(self, tokens: list[int] | Tensor) -> Tensor: ...
+    def run(
+        self, hidden: Tensor, token_rows: TokenRows, *, hidden_states: list[Tensor] | None = None
+    ) -> Tensor: ...
+    def prefill(self, tokens: list[int]) -> Tensor: ...
+    def logits(self, tokens: list[int], token_rows: TokenRows) -> Tensor: ...
 
 
 @torch.inference_mode()
