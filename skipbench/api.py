@@ -177,7 +177,7 @@ class LanguageModel:
     """A loaded model, its tokenizer and a method.
 
     The method keeps what it learns from one prompt to the next. Requests may come from several
-    threads, and streams may be read in turns: each has a K/V cache and a method of its own, and one
+    threads, and streams may be interleaved: each has a K/V cache and a method of its own, and one
     round of one of them runs at a time.
 
     Attributes:

@@ -28,7 +28,7 @@ from skipbench.runs.reading import read_json
 
 # a run measures its own model at thirds of its cache, with so many calls each
 CONTEXTS, REPEATS = 3, 8
-SWEEPS = 2  # in turns over all points
+SWEEPS = 2  # over all points, one after the other
 REACH = 2  # a model measured up to n tokens is used up to so many times n
 FORMAT = 2
 

@@ -157,8 +157,8 @@ def out_of_memory(error: Exception, model: Model, max_new_tokens: int) -> str | 
     import torch  # not above: a plan computes sizes without it
 
     text, kinds = str(error), MemoryError | torch.OutOfMemoryError
-    said = "can't allocate memory" in text or "out of memory" in text
-    if not said and not isinstance(error, kinds):
+    exhausted = "can't allocate memory" in text or "out of memory" in text
+    if not exhausted and not isinstance(error, kinds):
         return None
     first = f": {text.partition(chr(10))[0]}" if text else ""
     reason = f"out of memory ({type(error).__name__}{first})"

@@ -84,7 +84,7 @@ def search_skip_set(
 
 
 def _retimed(goal: Objective, best: Trial, layers: int, iterations: int, trace: Path) -> Trial:
-    """The trial of the best set after the best ones are timed again in turns."""
+    """The trial of the best set after the best ones are timed again, interleaved."""
     trials = searches.read_trials(trace, layers, iterations)
     retimed = searches.read_retimed(trace.parent, iterations)
     if retimed is None:
@@ -95,8 +95,8 @@ def _retimed(goal: Objective, best: Trial, layers: int, iterations: int, trace: 
             retimed = searches.retime(goal, sets, layers, iterations, lambda: advance(""))
         searches.write_retimed(trace.parent, retimed)
     say(
-        f"the best {len(retimed.sets)} sets of the search, timed again {TIMES} times in turns: its "
-        f"number {retimed.rank} is the best"
+        f"the best {len(retimed.sets)} sets of the search, timed again {TIMES} times, interleaved: "
+        f"its number {retimed.rank} is the best"
     )
     trial = next(t for t in trials if t.skip == retimed.best)
     return replace(trial, value=retimed.value)

@@ -96,8 +96,8 @@ def stream(
 ) -> Generator[Step, None, Generation]:
     """Decodes one prompt and yields what every round emitted; arguments and errors as `generate`.
 
-    Several may be read in turns or in threads: each has its rows of the cache and its method, and
-    one round runs at a time. Closed early, it leaves the method as after the last round.
+    Several may be interleaved or in threads: each has its rows of the cache and its method, and one
+    round runs at a time. Closed early, it leaves the method as after the last round.
 
     Args:
         methods: gives the method, at the first step.

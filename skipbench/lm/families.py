@@ -193,7 +193,7 @@ def unlike_llama(model: Any) -> str | None:
     turned = {rope.get("partial_rotary_factor", 1.0) for rope in _rope_parameters(config)}
     differences = {
         "a layer that was traced by hooks": family.traced,
-        "norms behind attention and MLP": family.attention.after is not None,
+        "norms after attention and MLP": family.attention.after is not None,
         "attention and MLP side by side": family.parallel,
         {"rms1": "norms times 1 + w", "layer": "layer norms"}.get(family.norm, ""): (
             family.norm != "rms"

@@ -28,7 +28,7 @@ Linear = tuple[Tensor, Tensor | None]  # weight [out, in] and bias [out] in the 
 
 
 def float32_logits(model: Any, tokens: list[int]) -> Tensor | None:
-    """Logits [V] behind the last of `tokens`, in float32 on the host; `None` where the weights are
+    """Logits [V] after the last of `tokens`, in float32 on the host; `None` where the weights are
     not kept as numbers (quantised).
     """
     parts = parts_of(model)

@@ -48,7 +48,7 @@ class Family:
     """Layers with a window of `sliding_window` tokens: none, `all`, or those of the `type`
     `sliding_attention` in `layer_types`."""
     rotary: str | tuple[str | None, ...] = ""
-    """Rotary tables: the same in all layers; by layer `type` (Gemma 3: another base behind a
+    """Rotary tables: the same in all layers; by layer `type` (Gemma 3: another base with a
     window); none `where` `no_rope_layers` is 0 (NoPE); or the kind of every layer."""
     experts_per_token: str = ""  # field with the number of experts that a token passes
     attention_kernel: str = "sdpa"

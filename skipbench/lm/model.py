@@ -187,7 +187,7 @@ class LM:
         return hidden if self._one_device else hidden.to(self.output_device)
 
     def prefill(self, tokens: list[int]) -> Tensor:
-        """Fills the cache with a prompt from row 0 and commits it; returns the logits [1, V] behind
+        """Fills the cache with a prompt from row 0 and commits it; returns the logits [1, V] after
         its last token. Raises SkipbenchError for no token, or one without an embedding.
         """
         vocabulary = self.model.get_input_embeddings().weight.shape[0]
@@ -235,8 +235,8 @@ class LM:
         states = [list(row) for row in early]
         if done < len(tokens):
             states.append([])
-            behind = TokenRows.chain(start + done, len(tokens) - done).verified()
-            self.run(self.embed(tokens[done:]), behind, last=first, hidden_states=states[-1])
+            rest = TokenRows.chain(start + done, len(tokens) - done).verified()
+            self.run(self.embed(tokens[done:]), rest, last=first, hidden_states=states[-1])
         if hidden_states is not None:
             hidden_states += [torch.cat([row[s] for row in states]) for s in range(first)]
         hidden = torch.cat([row[first] for row in states])

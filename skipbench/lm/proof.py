@@ -75,7 +75,7 @@ def prove(lm: Proven, family: Family) -> str:
     chain = lm.logits(rest, TokenRows.chain(COMMITTED, len(rest)))
     branches = lm.logits(rest, TokenRows.branches(COMMITTED, COMMITTED, len(rest)))
     own = torch.stack([_own(lm, [*committed, token])[-1] for token in rest])
-    where = f"behind {COMMITTED} committed tokens, where the prompt alone agrees"
+    where = f"after {COMMITTED} committed tokens, where the prompt alone agrees"
     gaps.append(check(_gap(chain, wanted[COMMITTED:]), f"a chain {where}"))
     gaps.append(check(_gap(branches, own), f"the branches of a tree {where}"))
     return (
@@ -170,11 +170,11 @@ def _where(lm: Proven, family: Family, tokens: list[int], share: float) -> str:
             if index:
                 return f"the output of layer {index - 1}"
             return "the input of the first layer (positions or a factor beside the embedding?)"
-    return "the head alone, behind states that all agree,"
+    return "the head alone, after states that all agree,"
 
 
 def _one_by_one(lm: Proven, tokens: list[int]) -> Tensor:
-    """Logits [n, V] of a chain behind the prompt, decoded as vanilla would."""
+    """Logits [n, V] of a chain after the prompt, decoded as vanilla would."""
     rows = enumerate(tokens, PROMPT)
     return torch.cat([lm.logits([token], TokenRows.chain(at, 1)) for at, token in rows])
 

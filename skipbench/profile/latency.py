@@ -56,7 +56,7 @@ def part_times(lm: LM, context_tokens: int, rows: int, repeats: int) -> dict[str
     for _ in range(UNTIMED):
         for call, _ in calls.values():
             call()
-    # in turns, so that a busy moment of the machine does not fall on one part alone
+    # interleaved, so that a busy moment of the machine does not fall on one part alone
     for _ in range(repeats):
         for part, (call, count) in calls.items():
             times[part].append(timed(call, lm.output_device) / count)

@@ -20,7 +20,7 @@ _KEPT: WeakKeyDictionary[LM, dict[int, dict[int, float]]] = WeakKeyDictionary()
 @torch.inference_mode()
 def verification_seconds(lm: LM, rows: Sequence[int] = ROWS, repeats: int = 3) -> dict[int, float]:
     """Seconds of verifying so many rows as a tree after the committed ones, by number of rows, the
-    fastest of `repeats` passes in turns: other programs on a machine only add time.
+    fastest of `repeats` interleaved passes: other programs on a machine only add time.
 
     Sizes that do not fit into the cache are left out. Scratch rows are overwritten.
     """

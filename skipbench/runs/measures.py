@@ -188,5 +188,5 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def n(self) -> int:
-        """Prompts behind the interval."""
+        """Prompts that the interval is of."""
         return self.prompts or self.samples

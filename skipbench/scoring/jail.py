@@ -114,7 +114,7 @@ def drop_rights(uid: int | None) -> None:
         except OSError:
             if capability == 0:
                 raise
-            break  # behind the last that the kernel knows
+            break  # after the last that the kernel knows
     if uid is not None:
         os.setgroups([])
         os.setresgid(uid, uid, uid)

@@ -205,7 +205,7 @@ def retime(
     iterations: int,
     advance: Callable[[], None],
 ) -> Retimed:
-    """Times every set `TIMES` times: all of them in turns, each turn from another set on.
+    """Times every set `TIMES` times: interleaved, each time from another set on.
 
     The best of many noisy timings is too good, and often not the best set. The set with the best
     median of new timings is taken.

@@ -174,7 +174,7 @@ def test_other_engines_say_why_the_reference_engine_is_used(family: str) -> None
 def test_strict_where_it_can_be_kept_is_left_out_with_the_reason() -> None:
     lm = make_lm(copy.deepcopy(described_model("olmo2")).to(torch.bfloat16), "fused", None)
     assert lm.engine.name == "reference" and not lm.strict
-    assert any("not strict" in note and "norms behind" in note for note in lm.notes())
+    assert any("not strict" in note and "norms after" in note for note in lm.notes())
 
 
 @pytest.mark.parametrize(

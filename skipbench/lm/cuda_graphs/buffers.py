@@ -109,7 +109,7 @@ class GraphBuffers:
             if len(self._shapes) >= SHAPES:
                 self._shapes.clear()
             depth = torch.tensor([p - token_rows.context_len for p in token_rows.positions[:rows]])
-            # the rows behind see themselves, and nobody sees them
+            # the rows after them see themselves, and nobody sees them
             tree_mask = torch.eye(self.rows, dtype=torch.bool)
             tree_mask[:rows, :rows] = torch.from_numpy(token_rows.tree_mask())[:rows, :rows]
             depth = torch.cat((depth, depth[-1:].expand(self.rows - rows)))

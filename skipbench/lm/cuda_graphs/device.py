@@ -162,7 +162,7 @@ class DeviceGraphs:
         no bucket.
 
         Meanwhile the buffers say that the rows stand at the end of the bucket and are written
-        behind the cache: recording executes the work, and nothing that is in the cache may change.
+        after the cache: recording executes the work, and nothing that is in the cache may change.
         """
         if rows not in self._buffers:
             sizes = rows, self.hidden, self.cache.head_dim, self.group

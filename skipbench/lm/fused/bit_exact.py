@@ -3,7 +3,7 @@
 On the CPUs seen, products do not depend on the rows of a call up to `MOST` of them, and our own
 attention (`attention.c`) never does; torch's does. So products take `MOST` rows at once, and where
 attention is torch's, each row passes it in the call of a one-row pass, a row of a tree with its
-ancestors' keys and values laid behind the committed ones. `self_test` (`lm/proof.py`) checks on the
+ancestors' keys and values laid after the committed ones. `self_test` (`lm/proof.py`) checks on the
 loaded model that nothing else depends on the rows either.
 """
 
