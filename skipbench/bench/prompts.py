@@ -73,17 +73,8 @@ def encode(
     Raises:
         SkipbenchError: a prompt is empty or too long, or a value cannot be.
     """
-    asked = f"dataset.max_new_tokens={max_new_tokens}"
-    if max_new_tokens < 1:
-        raise SkipbenchError(f"{asked}; wanted 1 or more")
-    if reserve < 0 or (context is not None and context < 1):
-        given = f"dataset.reserve={reserve}, dataset.context={context}"
-        raise SkipbenchError(f"{given}; wanted 0 or more, and 1 or more or null")
     limit = max_positions if context is None else min(context, max_positions)
-    longest = limit - max_new_tokens - reserve
-    if longest < 1:
-        place = f"for a prompt in a context of {limit} tokens"
-        raise SkipbenchError(f"{asked} leaves no room {place}")
+    longest = _room(limit, max_new_tokens, reserve, context)
     kept = len(tokenizer.encode(keep)) if isinstance(keep, str) else keep
     if truncate == "end" and not 0 <= kept < longest:
         wanted = f"wanted 0 to {longest - 1}, for prompts have {longest}"
@@ -112,12 +103,7 @@ def encode(
                 f"most {allowed} fit into the model's context of {limit}. Lower "
                 "dataset.max_new_tokens, or cut prompts with dataset.truncate=left"
             )
-        if cut and truncate == "left":
-            head = ids[:1] if ids[0] in tokenizer.all_special_ids else []
-            ids = head + ids[cut + len(head) :]
-        elif cut:
-            ids = ids[: len(ids) - cut - kept] + ids[len(ids) - kept :]
-        return ids, cut
+        return (_shortened(ids, cut, truncate, kept, tokenizer) if cut else ids), cut
 
     def prompt_of(row: Row) -> Prompt:
         before = _turns_before(row, known)
@@ -131,6 +117,28 @@ def encode(
         return Prompt(row, ids, cut, allowed, complete if before else None)
 
     return [prompt_of(row) for row in rows]
+
+
+def _room(limit: int, max_new_tokens: int, reserve: int, context: int | None) -> int:
+    """Tokens that are left for a prompt in a context of `limit`; arguments of `encode`."""
+    asked = f"dataset.max_new_tokens={max_new_tokens}"
+    if max_new_tokens < 1:
+        raise SkipbenchError(f"{asked}; wanted 1 or more")
+    if reserve < 0 or (context is not None and context < 1):
+        given = f"dataset.reserve={reserve}, dataset.context={context}"
+        raise SkipbenchError(f"{given}; wanted 0 or more, and 1 or more or null")
+    if (longest := limit - max_new_tokens - reserve) < 1:
+        place = f"for a prompt in a context of {limit} tokens"
+        raise SkipbenchError(f"{asked} leaves no room {place}")
+    return longest
+
+
+def _shortened(ids: list[int], cut: int, truncate: str, kept: int, tokenizer: Any) -> list[int]:
+    """The prompt without `cut` tokens; `truncate` and `kept` as `encode` has them."""
+    if truncate == "left":
+        head = ids[:1] if ids[0] in tokenizer.all_special_ids else []
+        return head + ids[cut + len(head) :]
+    return ids[: len(ids) - cut - kept] + ids[len(ids) - kept :]
 
 
 def _turns_before(row: Row, known: Mapping[str, Row]) -> list[Row]:

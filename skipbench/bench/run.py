@@ -99,12 +99,9 @@ def run(
         if config.until_ci is not None:
             metrics = replace(metrics, until_ci=_stopped(samples, len(prompts), config.until_ci))
         store.write_metrics(metrics)
-        failed, error = [s for s in samples if s.lossless == "failed"], None
-        if failed:
-            reason = failed[0].vanilla.error or failed[0].method.error
-            error = f"{len(failed)} samples failed, first {failed[0].id}: {reason}"
+        error = _failure(samples)
         note(error or "done")
-        store.status("failed" if failed else "done", error)
+        store.status("failed" if error else "done", error)
         return metrics
     except BaseException as stop:
         state, why = "failed", f"{type(stop).__name__}: {stop}"
@@ -116,6 +113,14 @@ def run(
         raise
     finally:
         store.close()
+
+
+def _failure(samples: Sequence[Sample]) -> str | None:
+    failed = [s for s in samples if s.lossless == "failed"]
+    if not failed:
+        return None
+    reason = failed[0].vanilla.error or failed[0].method.error
+    return f"{len(failed)} samples failed, first {failed[0].id}: {reason}"
 
 
 def _stopped(samples: Sequence[Sample], of: int, wanted: float) -> UntilCi:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_origin, get_type_hints
 
@@ -93,27 +94,10 @@ class Where:
                 f"dataset.columns lacks {', '.join(sorted(unknown))}; give the name of that column"
             )
         columns = {self.columns[field]: of for field, of in kinds.items()}
-        empty = [self.columns[field] for field in may_be_empty]
-
-        def read(split: str, path: str | None) -> Sequence[Mapping[str, Any]]:
-            if path is not None:
-                return read_file(Path(path), columns, empty)
-            advice = _ADVICE.format(name=self.name, columns=", ".join(columns))
-            if self.hub.startswith("https://"):
-                return read_file(fetch(self.hub, self.revision, advice), columns, empty)
-            return from_hub(self.hub, self.config, split, self.revision, list(columns), advice)
+        read = partial(self._read, columns, [self.columns[field] for field in may_be_empty])
 
         def fields_of(row: Mapping[str, Any]) -> F:
-            values = {field: row[self.columns[field]] for field in kinds}
-            # Local files are checked when they are read; of the hub's rows only those drawn.
-            for field, of in kinds.items():
-                if not isinstance(values[field], of):
-                    raise SkipbenchError(
-                        f"{self.name}: column {self.columns[field]!r} holds a "
-                        f"{type(values[field]).__name__}, but must be a {of.__name__}; the dataset "
-                        "has changed: pin dataset.revision"
-                    )
-            return kind(**values)
+            return kind(**{field: self._value(row, field, of) for field, of in kinds.items()})
 
         rows = read(self.split, path)
         first = drawn = 0  # shots at the start of a local file, and at the start of the order
@@ -141,6 +125,27 @@ class Where:
             source = digest([msgspec.structs.asdict(part) for part in (fields, *examples)])
             sample.append(Drawn(self.name, first + place, fields, source))
         return sample, examples
+
+    def _read(
+        self, columns: Mapping[str, type], empty: Sequence[str], split: str, path: str | None
+    ) -> Sequence[Mapping[str, Any]]:
+        """The rows of a local file or of a split; `empty`: columns that may hold an empty text."""
+        if path is not None:
+            return read_file(Path(path), columns, empty)
+        advice = _ADVICE.format(name=self.name, columns=", ".join(columns))
+        if self.hub.startswith("https://"):
+            return read_file(fetch(self.hub, self.revision, advice), columns, empty)
+        return from_hub(self.hub, self.config, split, self.revision, list(columns), advice)
+
+    def _value(self, row: Mapping[str, Any], field: str, of: type) -> Any:
+        """Local files are checked when they are read; of the hub's rows only those drawn."""
+        value = row[self.columns[field]]
+        if not isinstance(value, of):
+            raise SkipbenchError(
+                f"{self.name}: column {self.columns[field]!r} holds a {type(value).__name__}, but "
+                f"must be a {of.__name__}; the dataset has changed: pin dataset.revision"
+            )
+        return value
 
     def _order(self, count: int) -> list[int]:
         if not self.shuffle:

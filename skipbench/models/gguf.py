@@ -176,6 +176,16 @@ def _check_tokens(header: Header) -> None:
         require(f"{key}_token_id", sound, f"the id of one of {count} tokens")
 
 
+def _check_rotary(header: Header, family: str) -> None:
+    """Raises SkipbenchError for rotary positions that cannot be kept."""
+    scaled = _word(header, f"{family}.rope.scaling.type", "none")
+    if scaled != "none" or "rope_freqs.weight" in header.entries:
+        raise SkipbenchError(
+            f"model.path={header.path} has scaled rotary positions ({scaled}), which are not read "
+            "from GGUF; give the model's own folder instead"
+        )
+
+
 def read_gguf(file: str) -> GGUF:
     """Reads the header of a file.
 
@@ -208,12 +218,7 @@ def read_gguf(file: str) -> GGUF:
             return found
         raise SkipbenchError(f"model.path={path}{fault}")
 
-    scaled = _word(header, f"{family}.rope.scaling.type", "none")
-    if scaled != "none" or "rope_freqs.weight" in tensors:
-        raise SkipbenchError(
-            f"model.path={path} has scaled rotary positions ({scaled}), which are not read from "
-            "GGUF; give the model's own folder instead"
-        )
+    _check_rotary(header, family)
     if "token_embd.weight" not in tensors:
         raise SkipbenchError(f"model.path={path} lacks token_embd.weight; fetch it again")
     _check_tokens(header)
