@@ -71,6 +71,11 @@ def _targets(node: Any) -> Iterator[str]:
 
 
 def _source(name: str) -> tuple[str, Path] | None:
+    """`_located`, once per process for the modules of this package."""
+    return _of_package(name) if name.startswith("skipbench.") else _located(name)
+
+
+def _located(name: str) -> tuple[str, Path] | None:
     """Module and file of a dotted name, whose last parts may be names inside the module. Nothing is
     imported.
     """
@@ -88,14 +93,21 @@ def _source(name: str) -> tuple[str, Path] | None:
     return source
 
 
+_of_package = functools.cache(_located)
+
+
+@functools.cache
+def _measures(path: Path) -> bool:
+    return any(path.is_relative_to(PACKAGE / name) for name in MEASURING)
+
+
 def _belongs(imported: tuple[str, Path], root: tuple[str, Path]) -> bool:
     """True if a module is of skipbench and has no hash of its own, is of the root's package, or is
     beside a root that is a single module.
     """
     module, path = imported
     if module.startswith("skipbench."):
-        own = any(path.is_relative_to(PACKAGE / name) for name in MEASURING)
-        return module.startswith(OWN) or not own
+        return module.startswith(OWN) or not _measures(path)
     if module.partition(".")[0] == root[0].partition(".")[0]:
         return True
     single = "." not in root[0] and root[1].name != "__init__.py"

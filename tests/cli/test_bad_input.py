@@ -125,6 +125,7 @@ def test_methods(overrides: list[str], says: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["del", "parallel", "lookahead", "prompt-lookup", "vanilla"])
+@pytest.mark.slow
 def test_a_tree_where_there_can_be_none(method: str) -> None:
     with pytest.raises(SkipbenchError, match=r"unknown key 'method\.tree'\..* Allowed here: "):
         compose([f"method={method}", "method.tree=[10,5,3,1]"])

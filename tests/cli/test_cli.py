@@ -25,6 +25,7 @@ def test_a_misspelt_key_ends_before_a_model_loads(skipbench: Command) -> None:
     assert "Did you mean method" in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_dry_run_runs_and_writes_nothing(skipbench: Command, tmp_path: Path) -> None:
     done = skipbench("dry_run=true", "method=vanilla", f"results={tmp_path}")
     assert done.returncode == 0, done.stderr
@@ -65,6 +66,7 @@ def test_a_sweep_writes_one_folder_a_cell(skipbench: Command, tmp_path: Path) ->
     assert all(m["lossless"]["identical"] == 2 for m in found)
 
 
+@pytest.mark.slow
 def test_a_table_is_written_and_rendered_again_without_running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,6 +85,7 @@ def test_a_table_is_written_and_rendered_again_without_running(
     assert (tmp_path / "tables" / "tiny.md").read_text() == table
 
 
+@pytest.mark.slow
 def test_search_stores_a_set_that_self_sd_then_uses(tmp_path: Path) -> None:
     small = (
         "search.prompts=1",
@@ -137,6 +140,7 @@ def test_sampling_and_low_precision_run(engine: str, tmp_path: Path) -> None:
 @pytest.mark.skipif(
     not SHARED.is_dir(), reason="the folder of real checkpoints is not beside this checkout"
 )
+@pytest.mark.slow
 def test_a_real_checkpoint_on_real_text(skipbench: Command, tmp_path: Path) -> None:
     path = f"model.path={SHARED}/models/stories260K"
     data = ("dataset=tinystories", f"dataset.path={SHARED}/data/tinystories.jsonl")

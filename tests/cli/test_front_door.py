@@ -123,6 +123,7 @@ def test_a_mistake_is_told_in_one_line_on_every_route(
     assert "Traceback" not in line and "HYDRA_FULL_ERROR" not in line
 
 
+@pytest.mark.slow
 def test_a_sweep_begins_only_if_all_its_cells_compose(tmp_path: Path, skipbench: Command) -> None:
     done = skipbench("-m", "method=uniform,fixed", "limit=1", f"results={tmp_path}")
     assert (done.returncode, done.stderr) == (

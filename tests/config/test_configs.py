@@ -59,6 +59,7 @@ def test_every_method_composes_with_the_model_of_fewest_layers(method: str) -> N
         ["method=self-sd", "search=constrained", "engine=reference", "decoding=sampling"],
     ],
 )
+@pytest.mark.slow
 def test_nodes_of_a_process_make_what_hydra_makes(words: list[str]) -> None:
     with hydra_initialized():
         wanted = to_run_config(hydra.compose("config", overrides=words))
@@ -145,6 +146,7 @@ def test_ids_and_revisions_stand_in_one_place() -> None:
         (["model=llama3-70b", "method=clasp", "method.ratio=0.3"], "ratio", 0.3),
     ],
 )
+@pytest.mark.slow
 def test_settings_reach_the_method(overrides: list[str], key: str, value: float) -> None:
     node: Any = compose(overrides).method.node
     for part in key.split("."):

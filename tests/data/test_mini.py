@@ -41,6 +41,7 @@ def training() -> list[Example]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.slow
 def test_a_seed_fixes_the_held_out_examples(family: str) -> None:
     first, again, other = fresh(family, 10), fresh(family, 5), fresh(family, 5, seed=2)
     assert again == first[:5] != other
@@ -53,6 +54,7 @@ def test_an_index_fixes_a_training_document(training: list[Example]) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.slow
 def test_held_out_prompts_are_distinct_and_never_trained_on(
     family: str, training: list[Example]
 ) -> None:

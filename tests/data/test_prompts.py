@@ -80,6 +80,7 @@ NAMED = [name for name in DATASETS if name != "prompts"]  # which must be given 
 
 
 @pytest.mark.parametrize("name", rest_slow(NAMED, lambda d: d in ("cnndm", "gsm8k", "stream")))
+@pytest.mark.slow
 def test_every_dataset_composes_in_every_variant(name: str) -> None:
     dataset = dict(keys_of(name))
     assert dataset["name"] == name and dataset["max_new_tokens"] > 0 and "variants" not in dataset
@@ -116,6 +117,7 @@ LENGTHS = {
 
 
 @pytest.mark.parametrize(("name", "prompt"), LENGTHS)
+@pytest.mark.slow
 def test_the_papers_sizes_and_lengths(name: str, prompt: str) -> None:
     found = keys_of(name, f"prompt={prompt}")
     keys = ("size", "seed", "shots", "shuffle", "max_new_tokens", "scorer")

@@ -161,6 +161,7 @@ for name in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_no_network_is_asked_and_what_is_read_is_not_imported() -> None:
     """In a process of its own, where every way to another machine fails."""
     offline = {key: value for key, value in os.environ.items() if key != "HF_HUB_OFFLINE"}

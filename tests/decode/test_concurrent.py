@@ -41,11 +41,13 @@ def right(ask: Callable[[int], object]) -> str:
 
 
 @pytest.mark.parametrize("method", ["vanilla", "prompt-lookup", "auto"])
+@pytest.mark.slow
 def test_requests_in_threads(tiny: LanguageModel, method: str) -> None:
     lm = tiny.with_method(method)
     assert right(lambda i: lm.generate(PROMPTS[i], NEW).tokens) == "40/40"
 
 
+@pytest.mark.slow
 def test_custom_generate_in_threads(tiny: LanguageModel) -> None:
     model = skipbench.load("tiny", engine="reference").lm.model
     fast = skipbench.custom_generate("prompt-lookup")

@@ -236,6 +236,7 @@ SMALL = [
 ]
 
 
+@pytest.mark.slow
 def test_equal_cells_are_run_once_and_a_failure_stops_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -274,6 +275,7 @@ def test_equal_cells_are_run_once_and_a_failure_stops_no_other(
     assert not begun
 
 
+@pytest.mark.slow
 def test_a_kept_summary_renders_to_the_same_bytes(tmp_path: Path) -> None:
     words = ["scale=embedded", f"results={tmp_path}", *SMALL[:3], "dataset=mini-math"]
     dispatch(["table", "self-sd-table12", *words])
@@ -291,6 +293,7 @@ def test_a_kept_summary_renders_to_the_same_bytes(tmp_path: Path) -> None:
             dispatch(["table", str(folder / name)])
 
 
+@pytest.mark.slow
 def test_a_table_names_rows_that_drafted_the_same_tokens(tmp_path: Path) -> None:
     words = ["scale=embedded", f"results={tmp_path}", *SMALL[:3], "method.stop.max_steps=2,16,18"]
     dispatch(["table", "self-sd-table11", *words])
@@ -379,6 +382,7 @@ def test_samples_of_groups_are_runs_of_their_own(tmp_path: Path) -> None:
     assert sum(r.measured.rounds for r in split) == run.measured.rounds
 
 
+@pytest.mark.slow
 def test_cells_in_a_row_share_a_model_and_draft_as_if_each_had_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -241,6 +241,7 @@ def folders(results: Path) -> list[Path]:
     ]
 
 
+@pytest.mark.slow
 def test_status_counts_and_says_how_to_go_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -433,6 +434,7 @@ def test_a_run_ended_by_a_signal_goes_on(tmp_path: Path) -> None:
     assert records(parts_) == records(whole) and len(records(whole)) == 30
 
 
+@pytest.mark.slow
 def test_cells_that_share_a_search_are_all_submitted_and_wait_for_it(tmp_path: Path) -> None:
     cells = survey("swift-figure2b", ["scale=embedded", f"results={tmp_path}"])
     assert len({found.key for found in cells}) == len(cells) == 9

@@ -113,6 +113,7 @@ def test_two_submissions_at_once_take_turns(slurm: Path, tmp_path: Path) -> None
     assert len(sent(tmp_path)) == len(set(sent(tmp_path))) == 4
 
 
+@pytest.mark.slow
 def test_more_hours_than_allowed_are_submitted_with_yes_alone(slurm: Path, tmp_path: Path) -> None:
     (slurm / "asked.0").touch()
     some = ["clasp-table1", "hardware=slurm-a100", "models=llama3-8b", f"results={tmp_path}"]

@@ -40,6 +40,7 @@ def runs(results: Path) -> int:
     return len(list(results.glob("runs/*/metrics.json")))
 
 
+@pytest.mark.slow
 def test_a_grid_is_one_table_with_its_points_labelled(skipbench: Command, tmp_path: Path) -> None:
     done = skipbench("-m", "method=uniform", "method.ratio=0.2,0.4", *MATHS, f"results={tmp_path}")
     assert done.returncode == 0, done.stderr
@@ -72,6 +73,7 @@ def test_an_experiment_is_swept_with_other_choices_of_its_axes(
     )
 
 
+@pytest.mark.slow
 def test_the_cases_of_an_experiment_are_swept(skipbench: Command, tmp_path: Path) -> None:
     words = ("method=swift", *SMALL, f"results={tmp_path}")
     done = skipbench("-m", "experiment=swift-table8", "scale=embedded", *words)
@@ -182,6 +184,7 @@ def test_a_method_of_ones_own_runs_in_another_process(
     assert f"--config-dir {folder} cell {cells}" in made
 
 
+@pytest.mark.slow
 def test_a_job_of_a_launcher_knows_the_folders_of_its_sweep(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -286,6 +286,7 @@ class Allocated(TorchDispatchMode):
 @pytest.mark.parametrize(
     "rows", [TokenRows.chain(8192, 11), TokenRows.tree(8192, (-1,) + 10 * (0,))]
 )
+@pytest.mark.slow
 def test_verification_allocates_little(rows: TokenRows, engine: str, dtype: str) -> None:
     """One layer's attention of 11 rows at 8,192 tokens, with Llama-3.1-8B's heads, allocates at
     most twice the keys and values that it reads; the reference engine runs Hugging Face's module,
@@ -313,6 +314,7 @@ def test_verification_allocates_little(rows: TokenRows, engine: str, dtype: str)
     ("capacity", "kv_heads", "dtype"),
     [(296, 4, "bf16"), (296, 2, "fp32"), (300, 4, "fp32"), (300, 2, "bf16")],
 )
+@pytest.mark.slow
 def test_no_chain_meets_the_math_kernel(capacity: int, kv_heads: int, dtype: str) -> None:
     """Prefill, one row, and verification at every alignment of the text, with and without groups;
     the efficient kernel refuses a mask whose address is odd.

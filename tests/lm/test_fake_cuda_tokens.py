@@ -95,6 +95,7 @@ _MODELS: dict[str, Any] = {}
 
 
 @pytest.mark.parametrize("method", ["uniform", "swift"])
+@pytest.mark.slow
 def test_sampled_tokens_are_those_of_a_cpu(method: str) -> None:
     """One seed decides the same tokens on every device."""
     made = [make_method(method, TREE) for _ in range(2)]

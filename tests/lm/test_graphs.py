@@ -83,6 +83,7 @@ def text(lm: LM, method: Method, length: int = 100) -> list[int]:
         pytest.param("mistral", "masked", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_tokens_are_those_of_fused_at_every_length(family: str, backend: str) -> None:
     lm, fused = graphs(family, backend), random_lm(family, "fused")
     wanted = text(fused, make_method("vanilla"))
@@ -155,6 +156,7 @@ def test_a_pass_that_skips_nothing_is_one_replay() -> None:
             lm.logits([5, 6, 7], rows, **arguments)
 
 
+@pytest.mark.slow
 def test_a_larger_cache_is_recorded_anew() -> None:
     lm, method = graphs(capacity=150), make_method("uniform")
     wanted = text(lm, method)
@@ -235,6 +237,7 @@ def queued_ahead(count: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("engine", ["fused", "cuda_graphs"])
+@pytest.mark.slow
 def test_queueing_ahead_changes_nothing(engine: str, temperature: float) -> None:
     """The first sub-layers of a step that is not taken leave no trace, nor do they draw a random
     number.

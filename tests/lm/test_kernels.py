@@ -192,6 +192,7 @@ def test_without_packing_the_engine_runs_and_says_so(monkeypatch: pytest.MonkeyP
         (LayoutChoice("rows", "columns"), "qwen3"),
     ],
 )
+@pytest.mark.slow
 def test_the_model_is_the_same_with_any_layout(
     choice: LayoutChoice, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,6 +258,7 @@ def test_missing_instructions_are_named(monkeypatch: pytest.MonkeyPatch) -> None
         assert Weights(0, MIB).notes(like.float()) == []
 
 
+@pytest.mark.slow
 def test_as_much_is_tuned_as_a_pass_of_the_model_reads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -273,6 +275,7 @@ def test_as_much_is_tuned_as_a_pass_of_the_model_reads(
     assert len(json.loads(cache_file().read_text())) == 2
 
 
+@pytest.mark.slow
 def test_a_part_of_a_large_weight_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: set[tuple[int, ...]] = set()
 

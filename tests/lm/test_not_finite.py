@@ -71,6 +71,7 @@ def test_a_rejected_row_changes_no_other(engine: str, parent: list[int] | None) 
 @pytest.mark.parametrize(
     ("method", "engine"), [("parallel", "fused"), ("lookahead", "fused"), ("lookahead", GRAPHS)]
 )
+@pytest.mark.slow
 def test_what_a_method_makes_of_a_row_that_is_not_finite_can_be_proposed(
     method: str, engine: str
 ) -> None:

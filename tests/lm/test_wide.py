@@ -121,6 +121,7 @@ class Calls(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.slow
 def test_memory_at_16k_tokens_and_64_heads() -> None:
     """The shapes of a 70B model, without numbers: the check has room beside the weights."""
     config = transformers.LlamaConfig(

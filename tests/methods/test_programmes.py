@@ -209,6 +209,7 @@ def test_knapspec_from_the_full_model_drafts_a_prompt_as_if_it_were_the_first() 
         ),
     ],
 )
+@pytest.mark.slow
 def test_the_identities_of_a_known_model_are_found(name: str, overrides: list[str]) -> None:
     """7 of 12 layers do nothing: drafts without them are accepted."""
     lm = checkpoint("babyllama-361-deep12-noop")

@@ -59,6 +59,7 @@ def decode(prompts: tuple[LM, list[Prompt]], monkeypatch: pytest.MonkeyPatch) ->
     return run
 
 
+@pytest.mark.slow
 def test_a_ratio_drafts_with_sets_of_its_size(decode: Decode) -> None:
     """From the first round on, over a search of several steps, and another ratio with other
     sets.

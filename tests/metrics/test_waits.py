@@ -118,6 +118,7 @@ def test_a_counter_that_wraps() -> None:
     assert EnergyMeter((), "unknown").stop() is None
 
 
+@pytest.mark.slow
 def test_a_run_records_and_shows_them(tmp_path: Path) -> None:
     words = ["method=self-sd", "limit=2", "dataset.max_new_tokens=24", f"results={tmp_path}"]
     config = compose(words)

@@ -74,6 +74,7 @@ def test_without_the_known_set_the_checkpoint_is_left(family: str, share: float)
     assert not torch.equal(found, deeper.head(deeper.run(deeper.embed(tokens), rows)))
 
 
+@pytest.mark.slow
 def test_the_known_set_is_accepted_and_others_are_not() -> None:
     model = random_model("llama")
     reference = copy.deepcopy(model)

@@ -93,6 +93,7 @@ def logits(lm: LM, texts: list[list[int]]) -> torch.Tensor:
         return torch.cat([lm.logits(ids, TokenRows.chain(0, len(ids))) for ids in texts])
 
 
+@pytest.mark.slow
 def test_wanda_keeps_the_outputs_closer_than_chance() -> None:
     dense, texts = tiny()
     wanda, _ = tiny("model.sparsity=wanda-0.5")

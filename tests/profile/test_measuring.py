@@ -127,6 +127,7 @@ def test_predictions_follow_from_costs(bench: Bench) -> None:
     assert found["measured"] == pytest.approx(emitted / 8, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_peers_decode_the_same_tokens() -> None:
     overrides = ["model=tiny", "dataset=mini-stories", "dataset.max_new_tokens=10"]
     mine, (prompt, warmup), _ = ours(overrides, METHODS, 1)

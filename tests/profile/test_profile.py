@@ -186,6 +186,7 @@ def test_numbers_that_cannot_be_profiled() -> None:
             points_to_measure(lm, contexts, rows, 4)
 
 
+@pytest.mark.slow
 def test_a_profile_is_kept_drawn_and_used(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -58,6 +58,7 @@ def test_imports_go_one_way() -> None:
 @pytest.mark.parametrize(
     "module", ["experiments.grid", "experiments.plan", "cli.table", "cli.figure", "cli.experiments"]
 )
+@pytest.mark.slow
 def test_what_plans_and_draws_starts_without_torch(module: str) -> None:
     """These rooms may import torch, and do where a cell runs; a table or a status needs none."""
     code = f"import sys, skipbench.{module}; print(*{{'torch', 'transformers'}} & {{*sys.modules}})"

@@ -29,6 +29,7 @@ def test_what_is_declared_is_known() -> None:
     assert all(set(facts) <= set(features().meaning) for facts in found.values())
 
 
+@pytest.mark.slow
 def test_declarations_agree_with_the_keys_of_the_methods() -> None:
     for name, facts in declared().items():
         given = compose(

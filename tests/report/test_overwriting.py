@@ -37,6 +37,7 @@ def test_a_plan_for_a_cluster_is_at_the_scale_of_the_paper(
     assert "swift-table2 scale=paper" in told and "a6000" in told
 
 
+@pytest.mark.slow
 def test_a_render_for_a_cluster_is_at_the_scale_of_the_paper(tmp_path: Path) -> None:
     main(["table", *ONE, "hardware=slurm-a100", "--render-only", f"results={tmp_path}"])
     assert (tmp_path / "tables" / "swift-table2.paper.md").exists()

@@ -616,6 +616,7 @@ def test_the_same_runs_give_the_same_bytes() -> None:
     assert markdown(changed) != markdown(paper_table("swift", "table2", THREE, "paper"))
 
 
+@pytest.mark.slow
 def test_a_real_run_in_the_papers_table(tmp_path: Path) -> None:
     small = [
         "method=swift",

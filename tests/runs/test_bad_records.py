@@ -314,6 +314,7 @@ def fuzzed(name: str, data: bytes, rng: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("name", FILES)
+@pytest.mark.slow
 def test_fuzzed_records_are_read_or_refused_with_the_file(name: str, folder: Path) -> None:
     """Nothing but SkipbenchError leaves a reader; what is refused is refused by the frame too; what
     is read has its types.

@@ -109,6 +109,7 @@ def test_a_table_knows_how_many_samples_the_paper_has() -> None:
     assert known("embedded", "dataset=mini-math") is None
 
 
+@pytest.mark.slow
 def test_the_record_of_a_cell_with_a_search_of_its_own_is_found(tmp_path: Path) -> None:
     """Its set is resolved once: with the set in its settings the search would have another name."""
     own = ["search.own=true", "search.iterations=2", "search.prompts=1", "search.max_new_tokens=4"]

@@ -36,6 +36,7 @@ DAILY = [(m, "mini-math") for m in ("self-sd", "lookahead")]
 
 
 @pytest.mark.parametrize(("method", "dataset"), rest_slow(CELLS, DAILY.__contains__))
+@pytest.mark.slow
 def test_both_arms_score_the_same(method: str, dataset: str, tmp_path: Path) -> None:
     small = [
         "limit=2",

@@ -413,6 +413,7 @@ def test_a_search_looks_beyond_a_prompt_that_is_there_twice(tmp_path: Path) -> N
         *((n, None) for n in ("aime25", "mt-bench", "specbench")),
     ],
 )
+@pytest.mark.slow
 def test_where_a_search_draws_from(name: str, split: str | None) -> None:
     dataset = compose([f"dataset={name}"]).dataset
     node, drawn = dataset.node, dataset.for_search(20).node

@@ -60,6 +60,7 @@ def test_a_search_while_decoding_is_counted_and_timed(tmp_path: Path) -> None:
     assert search_costs(compose(["method=uniform", *SMALL]), run) is None
 
 
+@pytest.mark.slow
 def test_a_search_before_decoding_is_counted_and_timed(tmp_path: Path) -> None:
     words = ["search.iterations=4", "search.init=3", "search.prompts=1", "search.own=true"]
     config = compose(
