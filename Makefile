@@ -19,8 +19,8 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
 		{ echo "$(PYTHON) is not Python 3.11, 3.12 or 3.13; name one with PYTHON=/path/to/python3"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) --constraint constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) --constraint constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
 demo: $(READY) ## the main job on the embedded model, with its table (under 90 s)
@@ -102,7 +102,7 @@ results: $(READY) ## the committed results of SmolLM2-135M: real with 20 prompts
 
 # Hashes of the registry's own builds, so not of TORCH_INDEX; with any of them pip wants one of every package.
 lock: $(READY) ## requirements.lock, every dependency with its hashes: pip install --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --target build/uv uv==0.13.9
+	$(BIN)/python -m pip install --quiet --no-compile --target build/uv uv==0.13.9
 	build/uv/bin/uv pip compile pyproject.toml --extra dev --constraint constraints.txt --universal --python-version 3.11 \
 		--generate-hashes --no-annotate --quiet --custom-compile-command 'make lock' --output-file requirements.lock
 

@@ -85,17 +85,11 @@ MISTAKES = [
 # what Hydra would add or delete, a stray word, a flag.
 DAILY = (
     "--methd",
-    "method = swift",
-    "hydra.run.dir=/tmp/x",
     "method=swfit",
-    "experiment=swift-tabel8",
     "model=path",
-    "method=fixed method.skip=attn:1;mlp:3",
     "method.skip=attn:99",
-    "+unknown=1",
     "~seed",
     "swift",
-    "--forse",
 )
 
 

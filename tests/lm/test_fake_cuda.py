@@ -43,17 +43,11 @@ PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 FAULTS = ("device", "capture", "kernel", "pageable")
 TREE = "method.tree=[4,3,2,1]"
-MECHANISMS = [  # one case per way of drafting, verifying and adapting
-    ("vanilla", "greedy", "fused", "bf16"),
+MECHANISMS = [  # every day; all methods in the slow tier
     ("uniform", "greedy", "fused", "fp32"),
     ("uniform", "sampling", "fused", "bf16"),
-    ("uniform", "tree", "fused", "bf16"),
-    ("del", "greedy", "fused", "bf16"),
     ("clasp", "greedy", "fused", "bf16"),
-    ("knapspec", "greedy", "fused", "bf16"),
     ("swift", "tree", "fused", "bf16"),
-    ("lookahead", "greedy", "fused", "bf16"),
-    ("cas-spec", "greedy", "fused", "bf16"),
     ("uniform", "greedy", "reference", "bf16"),
     ("clasp", "greedy", "cuda_graphs", "fp32"),
 ]
