@@ -88,17 +88,13 @@ def search(
             had a value.
     """
     with held(trace.parent):
-        done = _open(trace, settings, layers, iterations)
-        worst: float | None = None
-        best: Trial | None = None
+        done, trials, order = (
+            _open(trace, settings, layers, iterations),
+            list[Trial](),
+            list[Trial](),
+        )
         for iteration in range(iterations):
-            is_new = iteration >= len(done)
-            if is_new:
-                began = time.perf_counter()
-                if (skip := strategy.suggest()) is None:
-                    break
-                trial = _try(objective, skip, iteration, strategy.point, began)
-            else:
+            if iteration < len(done):
                 trial = done[iteration]
                 skip = SkipSet.parse(trial.skip, layers)
                 # A Gaussian process would take seconds to repeat a suggestion; its point is in the
@@ -110,21 +106,23 @@ def search(
                         "away"
                     )
                 strategy.point = trial.point
-            if trial.value is None:  # counts as the worst so far
-                strategy.register(skip, UNKNOWN_WORST if worst is None else worst)
             else:
-                strategy.register(skip, trial.value)
-                worst = trial.value if worst is None else max(worst, trial.value)
-                if best is None or best.value is None or trial.value < best.value:
-                    best = trial
-            if is_new:
-                trial = replace(trial, best=None if best is None else best.value)
+                began = time.perf_counter()
+                if (skip := strategy.suggest()) is None:
+                    break
+                trial = _try(objective, skip, iteration, strategy.point, began)
+            trials.append(trial)
+            order = ranked(trials)
+            counted = order[-1].value if trial.value is None and order else trial.value
+            strategy.register(skip, UNKNOWN_WORST if counted is None else counted)
+            if iteration >= len(done):
+                trial = replace(trial, best=order[0].value if order else None)
                 append_line(trace, json.dumps(asdict(trial), allow_nan=False))
                 if progress is not None:
-                    progress(trial, best or trial)
-        if best is None:
+                    progress(trial, order[0] if order else trial)
+        if not order:
             raise SkipbenchError(f"no skip set of {trace} gave a finite value")
-        return best
+        return order[0]
 
 
 def _try(
@@ -135,15 +133,10 @@ def _try(
         value, detail = objective(skip)
     except FloatingPointError:
         value, detail = math.nan, {}
-    return Trial(
-        iteration,
-        str(skip),
-        value if math.isfinite(value) else None,
-        {k: v for k, v in detail.items() if math.isfinite(v)},  # JSON has no others
-        point,
-        round(suggested - began, 4),
-        round(time.perf_counter() - suggested, 4),
-    )
+    finite = {k: v for k, v in detail.items() if math.isfinite(v)}  # JSON has no others
+    seconds = round(suggested - began, 4), round(time.perf_counter() - suggested, 4)
+    known = value if math.isfinite(value) else None
+    return Trial(iteration, str(skip), known, finite, point, *seconds)
 
 
 def _open(trace: Path, settings: Mapping[str, object], layers: int, limit: int) -> list[Trial]:
@@ -181,8 +174,6 @@ def _trial(trace: Path, number: int, line: bytes, layers: int) -> Trial:
     try:
         trial: Trial = msgspec.convert(strict_json(line), Trial)
         SkipSet.parse(trial.skip, layers)
-        if trial.value is not None and not math.isfinite(trial.value):
-            raise ValueError(f"value {trial.value}")
         if trial.iteration != number - 2:
             raise ValueError(f"iteration {trial.iteration} where {number - 2} belongs")
     except (SkipbenchError, ValueError, RecursionError) as error:
@@ -192,10 +183,14 @@ def _trial(trace: Path, number: int, line: bytes, layers: int) -> Trial:
     return trial
 
 
+def ranked(trials: Sequence[Trial]) -> list[Trial]:
+    """The trials with a value, the best first; of equal ones the earliest."""
+    return sorted((t for t in trials if t.value is not None), key=lambda t: t.value or 0.0)
+
+
 def candidates(trials: Sequence[Trial]) -> list[str]:
     """The best distinct sets of a search, the best first, by the best value of each."""
-    ranked = sorted((t for t in trials if t.value is not None), key=lambda t: t.value or 0.0)
-    return list(dict.fromkeys(t.skip for t in ranked))[:BEST]
+    return list(dict.fromkeys(t.skip for t in ranked(trials)))[:BEST]
 
 
 def retime(
@@ -229,8 +224,6 @@ def write_retimed(folder: Path, retimed: Retimed) -> None:
 def read_retimed(folder: Path, iterations: int) -> Retimed | None:
     """The timings after so many trials, or `None`; SkipbenchError for a file that is damaged."""
     path = folder / RETIMED
-    if not path.exists():
-        return None
     try:
         retimed = [msgspec.convert(strict_json(line), Retimed) for _, line in read_lines(path)]
     except (ValueError, RecursionError) as error:
