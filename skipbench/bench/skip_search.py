@@ -85,7 +85,7 @@ def search_skip_set(
 
 def _retimed(goal: Objective, best: Trial, layers: int, iterations: int, trace: Path) -> Trial:
     """The trial of the best set after the best ones are timed again, interleaved."""
-    trials = searches.read_trials(trace, layers, iterations)
+    trials = searches.read_trials(trace, iterations)
     retimed = searches.read_retimed(trace.parent, iterations)
     if retimed is None:
         sets = searches.candidates(trials)

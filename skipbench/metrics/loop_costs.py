@@ -1,8 +1,9 @@
 """Seconds of draft steps and verifications in the decoding loop, and the latency file with them."""
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import groupby
+from operator import itemgetter
 from statistics import fmean
 
 import msgspec
@@ -79,7 +80,7 @@ Lines = dict[int, Line]
 """A line per context, or per sub-layer of an exit."""
 
 
-class LoopCosts:
+class LoopCosts(Costs):
     """Costs by `rounds` of a profile, which the decoding loop itself ran.
 
     A verification is linear between the measured rows, and in the context; the extra time for a
@@ -170,10 +171,8 @@ def fit_drafts(drafts: Sequence[TimedRound]) -> list[float]:
 
 def lines_of(points: Iterable[tuple[int, float, float]]) -> Lines:
     """Lines of (place, x, y), by place."""
-    values = defaultdict[int, list[tuple[float, float]]](list)
-    for place, x, y in points:
-        values[place].append((x, y))
-    return {place: line_of(values[place]) for place in sorted(values)}
+    groups = groupby(sorted(points), itemgetter(0))
+    return {place: line_of(point[1:] for point in group) for place, group in groups}
 
 
 def between(lines: Lines, key: float, x: float) -> float:

@@ -94,7 +94,12 @@ def search(
             list[Trial](),
         )
         for iteration in range(iterations):
-            if iteration < len(done):
+            if iteration >= len(done):
+                began = time.perf_counter()
+                if (skip := strategy.suggest()) is None:
+                    break
+                trial = _try(objective, skip, iteration, strategy.point, began)
+            else:
                 trial = done[iteration]
                 skip = SkipSet.parse(trial.skip, layers)
                 # A Gaussian process would take seconds to repeat a suggestion; its point is in the
@@ -106,11 +111,6 @@ def search(
                         "away"
                     )
                 strategy.point = trial.point
-            else:
-                began = time.perf_counter()
-                if (skip := strategy.suggest()) is None:
-                    break
-                trial = _try(objective, skip, iteration, strategy.point, began)
             trials.append(trial)
             order = ranked(trials)
             counted = order[-1].value if trial.value is None and order else trial.value
@@ -161,26 +161,35 @@ def _open(trace: Path, settings: Mapping[str, object], layers: int, limit: int) 
             f"{trace} is a search with other settings ({', '.join(sorted(keys))}); move it away or "
             "choose another folder"
         )
-    return [_trial(trace, number, line, layers) for number, line in lines[1:]][:limit]
+    return read_trials(trace, len(lines), layers)[:limit]
 
 
-def read_trials(trace: Path, layers: int, iterations: int) -> list[Trial]:
-    """The first `iterations` trials of a trace; raises SkipbenchError where a line is damaged."""
-    lines = read_lines(trace)[1 : iterations + 1]
-    return [_trial(trace, number, line, layers) for number, line in lines]
+def read_trials(trace: Path, iterations: int, layers: int | None = None) -> list[Trial]:
+    """The first `iterations` trials of a trace, of a model of so many `layers` if they are given.
+    Raises SkipbenchError where a line is damaged.
+    """
+    trials = list[Trial]()
+    for number, line in read_lines(trace)[1 : iterations + 1]:
+        try:
+            trials.append(msgspec.convert(strict_json(line), Trial))
+            if trials[-1].iteration != number - 2:
+                raise ValueError(f"iteration {trials[-1].iteration} where {number - 2} belongs")
+            if layers is not None:
+                SkipSet.parse(trials[-1].skip, layers)
+        except (SkipbenchError, ValueError, RecursionError) as error:
+            reason = f"not a trial ({printable(str(error))}); move it away"
+            raise SkipbenchError(f"{trace}, line {number}: {reason}") from error
+    return trials
 
 
-def _trial(trace: Path, number: int, line: bytes, layers: int) -> Trial:
-    try:
-        trial: Trial = msgspec.convert(strict_json(line), Trial)
-        SkipSet.parse(trial.skip, layers)
-        if trial.iteration != number - 2:
-            raise ValueError(f"iteration {trial.iteration} where {number - 2} belongs")
-    except (SkipbenchError, ValueError, RecursionError) as error:
-        raise SkipbenchError(
-            f"{trace}, line {number}: not a trial ({printable(str(error))})"
-        ) from error
-    return trial
+def best_of_trace(trace: Path, iterations: int) -> str | None:
+    """The best of the first `iterations` sets of a search, by the new timings of the best ones,
+    which earlier versions lack; None where it has not tried so many yet.
+    """
+    order = ranked(trials := read_trials(trace, iterations))
+    if retimed := read_retimed(trace.parent, iterations):  # also of one that ran out of sets
+        return retimed.best
+    return order[0].skip if order and len(trials) >= iterations else None
 
 
 def ranked(trials: Sequence[Trial]) -> list[Trial]:

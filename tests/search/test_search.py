@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from skipbench.bench import skip_search as offline
-from skipbench.bench.stored_sets import best_of_trace
 from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
 from skipbench.config.schemas import Search, StrategyName
@@ -22,7 +21,15 @@ from skipbench.data.mini import held_out
 from skipbench.errors import SkipbenchError
 from skipbench.search import strategies
 from skipbench.search.bayes import suggest_point
-from skipbench.search.run import Trial, candidates, read_trials, retime, search, write_retimed
+from skipbench.search.run import (
+    Trial,
+    best_of_trace,
+    candidates,
+    read_trials,
+    retime,
+    search,
+    write_retimed,
+)
 from skipbench.search.strategies import Random, Space, make_strategy
 from skipbench.skipset import SkipSet
 
@@ -191,7 +198,7 @@ def test_the_best_sets_are_timed_again_in_turns(tmp_path: Path) -> None:
         return value + next(noise), detail
 
     best = run("random", trace, 8, noisy)
-    sets = candidates(read_trials(trace, 4, 8))
+    sets = candidates(read_trials(trace, 8))
     assert len(sets) == 5 and sets[0] == best.skip == trials(trace)[1]["skip"]
     asked: list[str] = []
 

@@ -27,6 +27,7 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from itertools import groupby, pairwise
+from operator import itemgetter
 from typing import Annotated
 
 import numpy as np
@@ -188,10 +189,7 @@ class Search:
     def best(self) -> tuple[int, ...]:
         """The best candidate in the band; else the best of all, brought into it from the centre."""
         near = [t for t in self.tried if abs(self.kept(t[1]) - self.target) <= BAND + 1e-9]
-        _, best = max(near or self.tried, key=lambda tried: tried[0])
-        if near:
-            return best
-        skipped = set(best)
+        skipped = set(max(near or self.tried, key=itemgetter(0))[1])
         free = [i for layers, may_skip in self.groups if may_skip for i in layers]
         free.sort(key=lambda i: abs(i - self.layers / 2))
         for i in free:
