@@ -8,16 +8,8 @@ from statistics import fmean
 
 import msgspec
 
-from skipbench.metrics.costs import (
-    PLAIN,
-    Costs,
-    LatencyModel,
-    Line,
-    Point,
-    Roofline,
-    interpolate,
-    line_of,
-)
+from skipbench.metrics import costs
+from skipbench.metrics.costs import PLAIN, Costs, LatencyModel, Line, interpolate, line_of
 from skipbench.runs.record import Verified
 from skipbench.skipset import SkipSet
 
@@ -39,9 +31,7 @@ class TimedRound(msgspec.Struct, frozen=True):
 
 
 class PartBytes(msgspec.Struct, frozen=True):
-    """Bytes that a row reads of one attention and one MLP (means over layers), of the head, of one
-    layer's K/V row; and of a number.
-    """
+    """Bytes of one attention and one MLP (means over layers), the head, a K/V row, a number."""
 
     attention: int = 0
     mlp: int = 0
@@ -58,12 +48,12 @@ class LatencyRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Source of the version that measured them."""
     contexts: list[int] = []
     model: LatencyModel
-    points: list[Point] = []
+    points: list[costs.Point] = []
     residuals: dict[str, list[float]] = {}
     """Measured over fitted, less 1, of every point of one row."""
     overhead: dict[str, float] = {}
     """Seconds of a sub-layer of each kind and of the head beside their arithmetic."""
-    roofline: Roofline | None = None
+    roofline: costs.Roofline | None = None
     floor: list[dict[str, float]] = []
     """Minimum seconds of the parts of every point."""
     bytes: PartBytes = PartBytes()
@@ -157,9 +147,7 @@ def _terms(p: TimedRound) -> tuple[int, ...]:
 
 
 def fit_drafts(drafts: Sequence[TimedRound]) -> list[float]:
-    """Coefficients of `begin + n (step + attention (a + b context) + mlp m)`, n draft steps: least
-    squares of relative errors.
-    """
+    """Least relative squares of `begin + n (step + attention (a + b context) + mlp m)`, n steps."""
     if not drafts:
         return [0.0] * 5
     import numpy as np  # slow to import

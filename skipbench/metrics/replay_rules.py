@@ -105,16 +105,14 @@ def texts_of(samples: Sequence[Sample], layers: int) -> list[Text]:
             how = verified
             read = trace["confidence"][number]
             first, confidence = len(skips) + 1, [*read, *[None] * (counts.steps - len(read))]
-            for step in range(min(counts.chain, counts.steps)):
-                drafted[first + step] = [Drafted(confidence[step], True)]
-            if counts.chain < counts.steps:
-                wrong, *after = confidence[counts.chain :]
+            tokens = [Drafted(c, n < counts.chain) for n, c in enumerate(confidence)]
+            drafted |= {first + n: [token] for n, token in enumerate(tokens[: counts.chain])}
+            if rest := tokens[counts.chain :]:
                 rank = int(trace["rank"][number]) if "rank" in trace else 0
-                rest = [Drafted(c, False) for c in after]
-                drafted[first + counts.chain] = [Drafted(wrong, False, rank), *rest]
+                drafted[first + counts.chain] = [rest[0]._replace(rank=rank), *rest[1:]]
             skips += [skip] * counts.emitted
-        cut, tokens = ours.finish == "length", len(ours.tokens)
-        texts.append(Text(sample.prompt_tokens, tokens, cut, drafted, skips, how))
+        length, cut = len(ours.tokens), ours.finish == "length"
+        texts.append(Text(sample.prompt_tokens, length, cut, drafted, skips, how))
     return texts
 
 

@@ -1,6 +1,4 @@
-"""The search: tries a set, records the trial, learns, and can be resumed at any moment; then times
-the best sets again.
-"""
+"""The search: tries sets and records each trial, resumable at any; times the best ones again."""
 
 import json
 import math

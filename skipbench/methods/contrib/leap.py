@@ -104,10 +104,9 @@ def group(zones: Sequence[int], change: Sequence[float], gain: Sequence[float]) 
     groups = [[0]]
     for i in range(1, len(zones)):
         cut = spike[i] != spike[i - 1] or (not spike[i] and len(groups[-1]) >= size)
-        if zones[i - 1] == zones[i] and not (zones[i] == 2 and cut):
-            groups[-1].append(i)
-        else:
-            groups.append([i])
+        if zones[i - 1] != zones[i] or (zones[i] == 2 and cut):
+            groups.append([])
+        groups[-1].append(i)
     return groups
 
 
@@ -139,8 +138,7 @@ class Search:
         """`target`: wanted share of layers to keep; `weight`: of exploration in the bound."""
         self.layers, self.target, self.weight = len(zones), target, weight
         self.groups = [(layers, zones[layers[0]] == 2) for layers in groups]
-        self._draws = random.Random(seed)
-        self._children: dict[Path, list[Path]] = {}
+        self._draws, self._children = random.Random(seed), dict[Path, list[Path]]()
         self._visits, self._total = Counter[Path](), defaultdict[Path, float](float)
         self.tried: list[tuple[float, tuple[int, ...]]] = []  # reward and layers left out
 
@@ -173,11 +171,9 @@ class Search:
             choices = (False, True) if self.groups[len(path)][1] else (False,)
             self._children[path] = [(*path, skip) for skip in choices]
             path = self._draws.choice(self._children[path])
-        full = path
-        for _, may_skip in self.groups[len(path) :]:
-            executes = self._draws.random() < max(0.1, self.target - 0.05)
-            full = (*full, may_skip and not executes)
-        return path, self.left_out(full)
+        executes, rest = max(0.1, self.target - 0.05), self.groups[len(path) :]
+        rollout = [self._draws.random() >= executes and may_skip for _, may_skip in rest]
+        return path, self.left_out((*path, *rollout))
 
     def credit(self, path: Path, skipped: tuple[int, ...], value: float) -> None:
         """Backpropagation of the reward of a candidate."""
