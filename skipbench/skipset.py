@@ -30,8 +30,7 @@ class SkipSet:
     >>> str(skip)
     'attn:1,3;mlp:1'
 
-    Raises:
-        SkipbenchError: an index lies outside `0..2 * layers - 1`.
+    Raises SkipbenchError for an index outside `0..2 * layers - 1`.
     """
 
     layers: int

@@ -1,5 +1,6 @@
 """The search: tries sets and records each trial, resumable at any; times the best ones again."""
 
+import itertools
 import json
 import math
 import statistics
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from skipbench.console import progress, say
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import append_line, held, read_lines
 from skipbench.runs.reading import printable, strict_json
@@ -58,11 +60,6 @@ class Retimed:
     values: list[list[float]]
     """New values of each set, in the order of the turns."""
 
-    @property
-    def rank(self) -> int:
-        """Place of `best` in the search, 1 for its best."""
-        return self.sets.index(self.best) + 1
-
 
 def search(
     objective: Objective,
@@ -71,26 +68,21 @@ def search(
     iterations: int,
     trace: Path,
     settings: Mapping[str, object],
-    progress: Callable[[Trial, Trial], None] | None = None,
 ) -> Trial:
     """Tries up to `iterations` sets and returns the best trial; earlier trials in `trace` count.
 
     Args:
         objective: the value of a set (smaller is better) and details for the trace.
         settings: all that the search depends on; a trace with other settings is refused.
-        progress: called with each new trial and the best so far.
 
     Raises:
         SkipbenchError: the trace belongs to other settings or to another course of the strategy, is
             damaged before its last line, not writable or written by another process, or no trial
             had a value.
     """
-    with held(trace.parent):
-        done, trials, order = (
-            _open(trace, settings, layers, iterations),
-            list[Trial](),
-            list[Trial](),
-        )
+    with held(trace.parent), progress("search", iterations) as advance:
+        done = _open(trace, settings, layers, iterations)
+        trials, order = list[Trial](), list[Trial]()
         for iteration in range(iterations):
             if iteration >= len(done):
                 began = time.perf_counter()
@@ -116,8 +108,9 @@ def search(
             if iteration >= len(done):
                 trial = replace(trial, best=order[0].value if order else None)
                 append_line(trace, json.dumps(asdict(trial), allow_nan=False))
-                if progress is not None:
-                    progress(trial, order[0] if order else trial)
+                detail = (order[0] if order else trial).detail
+                speed, alpha = (detail.get(k, 0) for k in ("tokens_per_s", "alpha"))
+                advance(f"best {speed:.0f} tokens/s, alpha {alpha:.3f}")
         if not order:
             raise SkipbenchError(f"no skip set of {trace} gave a finite value")
         return order[0]
@@ -195,37 +188,33 @@ def ranked(trials: Sequence[Trial]) -> list[Trial]:
     return sorted((t for t in trials if t.value is not None), key=lambda t: t.value or 0.0)
 
 
-def candidates(trials: Sequence[Trial]) -> list[str]:
-    """The best distinct sets of a search, the best first, by the best value of each."""
-    return list(dict.fromkeys(t.skip for t in ranked(trials)))[:BEST]
+def retime(objective: Objective, trace: Path, layers: int, iterations: int) -> Trial:
+    """The best trial, by new timings of the best `BEST` sets; its value is their median.
 
-
-def retime(
-    objective: Objective,
-    sets: Sequence[str],
-    layers: int,
-    iterations: int,
-    advance: Callable[[], None],
-) -> Retimed:
-    """Times every set `TIMES` times: interleaved, each time from another set on.
-
-    The best of many noisy timings is too good, and often not the best set. The set with the best
-    median of new timings is taken.
+    The best of many noisy timings is too good, and often not the best set. Each set is timed
+    `TIMES` times: interleaved, each time from another set on. The timings are kept beside the trace
+    and not made again.
     """
-    values: list[list[float]] = [[] for _ in sets]
-    for turn in range(TIMES):
-        for place in range(len(sets)):
-            number = (place + turn) % len(sets)
-            values[number].append(objective(SkipSet.parse(sets[number], layers))[0])
-            advance()
-    medians = [statistics.median(times) for times in values]
-    best = medians.index(min(medians))
-    return Retimed(iterations, sets[best], medians[best], list(sets), values)
-
-
-def write_retimed(folder: Path, retimed: Retimed) -> None:
-    """Appends to the file of new timings beside a trace."""
-    append_line(folder / RETIMED, json.dumps(asdict(retimed), allow_nan=False))
+    trials = read_trials(trace, iterations)
+    if (again := read_retimed(trace.parent, iterations)) is None:
+        sets = list(dict.fromkeys(t.skip for t in ranked(trials)))[:BEST]
+        if len(sets) == 1:
+            return ranked(trials)[0]
+        values: list[list[float]] = [[] for _ in sets]
+        with progress("best sets again", len(sets) * TIMES) as advance:
+            for turn, place in itertools.product(range(TIMES), range(len(sets))):
+                number = (place + turn) % len(sets)
+                values[number].append(objective(SkipSet.parse(sets[number], layers))[0])
+                advance("")
+        medians = [statistics.median(times) for times in values]
+        best = medians.index(min(medians))
+        again = Retimed(iterations, sets[best], medians[best], sets, values)
+        append_line(trace.parent / RETIMED, json.dumps(asdict(again), allow_nan=False))
+    say(
+        f"the best {len(again.sets)} sets of the search, timed again {TIMES} times, interleaved: "
+        f"its number {again.sets.index(again.best) + 1} is the best"
+    )
+    return replace(next(t for t in trials if t.skip == again.best), value=again.value)
 
 
 def read_retimed(folder: Path, iterations: int) -> Retimed | None:

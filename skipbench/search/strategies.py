@@ -27,8 +27,7 @@ class Space:
     With a `ratio`, strategies that read `size` skip that share of the model's sub-layers, or all
     free ones where these are fewer.
 
-    Raises:
-        SkipbenchError: a ratio outside 0 to 1, a protected sub-layer that the model lacks.
+    Raises SkipbenchError for a ratio outside 0 to 1, or a protected sub-layer that the model lacks.
     """
 
     layers: int
@@ -194,9 +193,8 @@ def nested(space: Space, order: Sequence[int], iterations: int) -> Sets:
 def make_strategy(options: Search, layers: int, order: Sequence[int] = ()) -> Strategy:
     """The strategy of `options`; `order`, of the sub-layers, is for `nested` only.
 
-    Raises:
-        SkipbenchError: another name, a ratio outside 0 to 1, a protected sub-layer that the model
-            lacks or that `start` skips.
+    Raises SkipbenchError for another name, a ratio outside 0 to 1, or a protected sub-layer that
+    the model lacks or that `start` skips.
     """
     space = Space(layers, options.ratio, options.protect)
     start = SkipSet.parse(options.start, layers)

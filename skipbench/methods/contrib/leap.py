@@ -242,13 +242,13 @@ class LEAP(SkipMethod):
         zones = zones_of(change, gain, (self.keep_first, self.keep_last), self.percentile)
         groups = group(zones, change, gain)
         self.search = Search(groups, zones, self.ratio, self.exploration, self.seed)
-        self._at, self._rounds = self.latency_at(state), 0
+        self._at = self.latency_at(state)
         self.log |= {"zones": ["".join(map(str, zones))], "groups": [groups]}
         self._choose()
 
     def _choose(self) -> None:
         """The set of the next round: the next candidate, or, once the search is over, the best."""
-        if self._rounds < self.iterations:
+        if len(self.search.tried) < self.iterations:
             self._path, self._candidate = self.search.next()
         else:
             self._candidate = self.search.best()
@@ -260,11 +260,10 @@ class LEAP(SkipMethod):
 
     def adapt(self, state: State, verification: Verification) -> None:
         super().adapt(state, verification)
-        if self._rounds < self.iterations:
+        if len(self.search.tried) < self.iterations:
             tokens = len(verification.accepted) + self.bonus
             passes = 1 + verification.draft.steps * step_price(self.skip, self._at)
             value = reward(tokens / passes, self.search.kept(self._candidate), self.ratio)
             self.search.credit(self._path, self._candidate, value)
             self.note(reward=round(value, 5))
-            self._rounds += 1
             self._choose()
