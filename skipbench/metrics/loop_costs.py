@@ -91,7 +91,8 @@ class LoopCosts(Costs):
             if not p.steps and (names := tuple(n for n, v in p.how._asdict().items() if v)):
                 extra = p.verify_s - self._rows_s(p.context, p.rows, False)
                 self._added.setdefault(names, []).append((p.rows, extra))
-        ratios = [(p, p.draft_s / self._drafts_s(p)) for p in rounds if p.steps]
+        fitted = ((p, self._drafts_s(p.context, p.steps, p.attention, p.mlp)) for p in rounds)
+        ratios = [(p, p.draft_s / seconds) for p, seconds in fitted if p.steps]
         trees = [ratio for p, ratio in ratios if p.how.tree]
         self._tree_step = fmean(trees) if trees else 1.0
         exits = [(p, p.how.exit_sublayer, ratio) for p, ratio in ratios if p.how.exit_sublayer]
@@ -105,8 +106,9 @@ class LoopCosts(Costs):
             for kept in (False, True)
         }
 
-    def _drafts_s(self, p: TimedRound) -> float:
-        return sum(x * c for x, c in zip(_terms(p), self._draft, strict=True))
+    def _drafts_s(self, context: float, steps: int, attention: int, mlp: int) -> float:
+        begin, step, a, b, m = self._draft
+        return begin + steps * (step + attention * (a + b * context) + mlp * m)
 
     def _rows_s(self, context: float, rows: float, drafted: bool) -> float:
         return between((drafted and self._drafted) or self._single, context, rows)
@@ -129,10 +131,8 @@ class LoopCosts(Costs):
         factor = self._tree_step if how.tree else 1.0
         if how.exit_sublayer and self._exit_draft:
             factor = between(self._exit_draft, how.exit_sublayer, 1 / steps)
-        begin, step, a, b, m = self._draft
         attention, mlp = self.layers - len(skip.attention), self.layers - len(skip.mlp)
-        each = step + attention * (a + b * (context + steps / 2)) + mlp * m
-        return factor * (begin + steps * each)
+        return factor * self._drafts_s(context + steps / 2, steps, attention, mlp)
 
     def verify_s(self, context: float, rows: int, how: Verified = PLAIN, before: int = 1) -> float:
         if how.exit_sublayer and (exits := self._exit_verify[how.hidden_states]):
@@ -141,19 +141,16 @@ class LoopCosts(Costs):
         return seconds * (1 + self._after_many * math.log(before or 1)) if rows == 1 else seconds
 
 
-def _terms(p: TimedRound) -> tuple[int, ...]:
-    n, a = p.steps, p.attention
-    return 1, n, n * a, n * a * p.context, n * p.mlp
-
-
 def fit_drafts(drafts: Sequence[TimedRound]) -> list[float]:
     """Least relative squares of `begin + n (step + attention (a + b context) + mlp m)`, n steps."""
     if not drafts:
         return [0.0] * 5
     import numpy as np  # slow to import
 
-    relative = np.array([[x / p.draft_s for x in _terms(p)] for p in drafts])
-    found: list[float] = np.linalg.lstsq(relative, np.ones(len(drafts)), rcond=None)[0].tolist()
+    steps, seconds = ([[p.steps] for p in drafts], [[p.draft_s] for p in drafts])
+    parts = [(1, p.attention, p.attention * p.context, p.mlp) for p in drafts]
+    terms = np.hstack((np.ones_like(steps), np.multiply(steps, parts))) / seconds
+    found: list[float] = np.linalg.lstsq(terms, np.ones(len(drafts)), rcond=None)[0].tolist()
     return found
 
 

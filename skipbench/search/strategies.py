@@ -17,7 +17,7 @@ from skipbench.skipset import SkipSet
 
 EXHAUSTIVE_LIMIT = 12
 Sets = Generator[Iterable[int], float, None]
-"""Sets of sub-layers, each answered with its value."""
+"""Yields sets of sub-layers, and is sent the value of each."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class Bayes(Strategy):
         self._tried.append((corner if self.rounded else self.point or corner, -value))
 
 
-class Course(Strategy):
+class Generated(Strategy):
     """The sets that a generator yields; it is sent the value of each."""
 
     def __init__(self, space: Space, sets: Sets) -> None:
@@ -210,11 +210,11 @@ def make_strategy(options: Search, layers: int, order: Sequence[int] = ()) -> St
         case "random":
             return first
         case "greedy":
-            return Course(space, greedy(space, options.tol, start.skipped))
+            return Generated(space, greedy(space, options.tol, start.skipped))
         case "exhaustive":
-            return Course(space, exhaustive(space))
+            return Generated(space, exhaustive(space))
         case "nested":
-            return Course(space, nested(space, order, options.iterations))
+            return Generated(space, nested(space, order, options.iterations))
     raise SkipbenchError(
         f"unknown search strategy {options.strategy!r}; known: bayes, random, greedy, exhaustive, "
         "nested"
