@@ -71,10 +71,10 @@ def summarise(
         seconds=measures.PhaseSeconds(**seconds),
         lossless=measures.Lossless(ties=labels.pop("tie", 0), **labels),
         looped=sum(arm.looped for arm in method),
-        ttft_s=_ttft_s(method),
+        ttft_s=percentiles([(arm.seconds.prefill, 1) for arm in method]),
         s_per_output_token=_s_per_output_token(method),
         joules_per_token=_joules_per_token(method),
-        ttft_s_vanilla=_ttft_s(vanilla),
+        ttft_s_vanilla=percentiles([(arm.seconds.prefill, 1) for arm in vanilla]),
         s_per_output_token_vanilla=_s_per_output_token(vanilla),
         joules_per_token_vanilla=_joules_per_token(vanilla),
         skipped=measures.Skipped(
@@ -133,11 +133,6 @@ def _by_search(sound: Sequence[Sample]) -> measures.BySearch | None:
 
 def _end_to_end(arms: Sequence[Arm]) -> float | None:
     return over(sum(len(arm.tokens) for arm in arms), math.fsum(arm.seconds.total for arm in arms))
-
-
-def _ttft_s(arms: Sequence[Arm]) -> Percentiles | None:
-    """Seconds to the first token."""
-    return percentiles([(arm.seconds.prefill, 1) for arm in arms])
 
 
 def _s_per_output_token(arms: Sequence[Arm]) -> Percentiles | None:

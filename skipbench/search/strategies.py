@@ -91,28 +91,29 @@ class Random(Strategy):
         self.tried += 1
 
 
-class Bayes(Strategy):
+class Bayes(Random):
     """Bayesian optimisation over one coordinate in [0, 1] per sub-layer, as the published code of
     Self-SD does it.
 
     A coordinate above 0.5 skips; with a `ratio`, the largest ones do. Upper confidence bound with
     kappa 2.576, Gaussian process with noise `alpha=1e-2`. `rounded` registers the set's corner of
-    the cube, to which the value belongs, in place of the raw point. The first `init` sets come from
-    `first`, in whose space the search goes on.
+    the cube, to which the value belongs, in place of the raw point. The first `init` sets, one or
+    more, are those of `Random`.
     """
 
-    def __init__(self, first: Random, init: int = 5, rounded: bool = False) -> None:
-        super().__init__(first.space)
-        self.first, self.init, self.rounded = first, init, rounded
-        self._tried: list[tuple[list[float], float]] = []
+    def __init__(
+        self, space: Space, seed: int, start: SkipSet | None, init: int = 5, rounded: bool = False
+    ) -> None:
+        super().__init__(space, seed, start)
+        self.init, self.rounded = max(1, init), rounded
+        self._points, self._values = list[list[float]](), list[float]()
 
     def suggest(self) -> SkipSet:
         self.point = None
-        if self.first.tried < self.init or not self._tried:
-            return self.first.suggest()
+        if self.tried < self.init:
+            return super().suggest()
         # A seed per step: the draw does not depend on the steps before it.
-        points, values = zip(*self._tried, strict=True)
-        point = suggest_point(points, values, seed=[self.first.seed, self.first.tried])
+        point = suggest_point(self._points, self._values, seed=[self.seed, self.tried])
         chosen = np.flatnonzero(point > 0.5)
         if self.space.size is not None:
             chosen = np.argsort(-point, kind="stable")[: self.space.size]
@@ -121,9 +122,10 @@ class Bayes(Strategy):
 
     def register(self, skip: SkipSet, value: float) -> None:
         """`value` is minimised; the process models its negative."""
-        self.first.register(skip, value)
+        super().register(skip, value)
         corner = [float(s in skip.skipped) for s in self.space.free]
-        self._tried.append((corner if self.rounded else self.point or corner, -value))
+        self._points.append(corner if self.rounded else self.point or corner)
+        self._values.append(-value)
 
 
 class Generated(Strategy):
@@ -203,12 +205,12 @@ def make_strategy(options: Search, layers: int, order: Sequence[int] = ()) -> St
             f"search.start skips the sub-layers {both}, which search.protect keeps; change "
             "one of them"
         )
-    first = Random(space, options.seed, start if start.skipped else None)
+    first = start if start.skipped else None
     match options.strategy:
         case "bayes":
-            return Bayes(first, options.init, options.rounded)
+            return Bayes(space, options.seed, first, options.init, options.rounded)
         case "random":
-            return first
+            return Random(space, options.seed, first)
         case "greedy":
             return Generated(space, greedy(space, options.tol, start.skipped))
         case "exhaustive":
