@@ -82,7 +82,7 @@ def line(
         "runs +-": f"{100 * error:.1f} %",
         "costs +-": f"{50 * abs(a - b):.1f} %",
         **{k: round(v, 3) for k, v in phases.items()},
-        "from the record": f"{100 * (own.adapt_s + own.other_s) / own.method_s:.0f} %",
+        "from the record": f"{100 * (own.adapt_s + own.other_s) / own.decode_s:.0f} %",
         "bar": "5 %" if name in ADAPT else "3 %",
         "held": abs(ratio - 1) <= (0.05 if name in ADAPT else 0.03),
     }

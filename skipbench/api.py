@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     import pandas
 
 Prompt = str | list[dict[str, str]]
-MEASURED = ("tokens_per_s", "tokens_per_s_vanilla", "M", "alpha")
 
 
 def load(
@@ -108,13 +107,13 @@ def compare(
     if prompts is not None:
         path = prompts if isinstance(prompts, str | Path) else _written(prompts, Path(results))
         settings += ["dataset=prompts", f"dataset.path={quoted(str(path))}"]
-    rows = []
+    rows, measured = [], ("tokens_per_s", "tokens_per_s_vanilla", "M", "alpha")
     for one in run(settings, 60 * minutes, methods, limit).runs:
         metrics = one.metrics
         low, high = (metrics and metrics.speedup.ci95) or (None, None)
         row = {
             **{"method": one.method, "speedup": one.speedup, "low": low, "high": high},
-            **{key: getattr(metrics, key, None) for key in MEASURED},
+            **{key: getattr(metrics, key, None) for key in measured},
             "identical": metrics and metrics.lossless.identical,
             "samples": metrics and metrics.samples,
             "reason": one.reason,
@@ -201,12 +200,12 @@ class LanguageModel:
         Raises SkipbenchError for an unknown method, or one that does not fit the model.
         """
         settings = [word for word in self._settings if not word.startswith("method.")]
-        if not isinstance(method, str):
-            return LanguageModel(settings, self.config, self.lm, self.tokenizer, method)
-        settings += overrides
-        config = compose([*settings, f"method={method}"])
-        made = make_method(config, self.lm)
-        return LanguageModel(settings, config, self.lm, self.tokenizer, made)
+        config = self.config
+        if isinstance(method, str):
+            settings += overrides
+            config = compose([*settings, f"method={method}"])
+            method = make_method(config, self.lm)
+        return LanguageModel(settings, config, self.lm, self.tokenizer, method)
 
     @overload
     def generate(

@@ -1,14 +1,15 @@
 """The terminal: results on stdout; messages, errors and progress on stderr."""
 
 import contextlib
-import contextvars
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import rich.console
 from rich.console import ConsoleOptions, RenderableType
@@ -39,6 +40,7 @@ err = Console(stderr=True)
 LINES = 10
 """Without a terminal, a long task prints about so many lines."""
 
+T = TypeVar("T")
 Advance = Callable[[str], None]
 """Reports one finished step, with a note that replaces the last one."""
 
@@ -51,17 +53,21 @@ def show(what: RenderableType) -> None:
         out.print(what)
 
 
-_machine = contextvars.ContextVar("machine", default=False)
-
-
 @contextmanager
-def json_lines(wanted: bool = True) -> Iterator[None]:
-    """Within it, `show_result` prints one line of JSON per result."""
-    token = _machine.set(wanted)
+def _within(variable: ContextVar[T], value: T) -> Iterator[None]:
+    token = variable.set(value)
     try:
         yield
     finally:
-        _machine.reset(token)
+        variable.reset(token)
+
+
+_machine = ContextVar("machine", default=False)
+
+
+def json_lines(wanted: bool = True) -> AbstractContextManager[None]:
+    """Within it, `show_result` prints one line of JSON per result."""
+    return _within(_machine, wanted)
 
 
 def show_result(record: Mapping[str, Any], shown: Callable[[], RenderableType]) -> None:
@@ -77,52 +83,41 @@ def is_json() -> bool:
     return _machine.get()
 
 
-class Log:
-    """Messages for a file; they wait until `write_to` names it."""
+@dataclass
+class _Log:
+    """Messages for a file; they wait until it has a name."""
 
-    def __init__(self) -> None:
-        self._waiting = ""
-        self._path: Path | None = None
+    waiting: str = ""
+    path: Path | None = None
 
-    def write_to(self, path: Path | None) -> None:
-        """Appends to a file from now on."""
-        self._path = path
-        if path is not None:
+    def write(self) -> None:
+        if self.path is not None:
             # a full disk: the run itself will say so
-            with contextlib.suppress(OSError), path.open("a", encoding="utf-8") as file:
-                file.write(self._waiting)
-            self._waiting = ""
-
-    def add(self, text: str) -> None:
-        """Adds a line with the time."""
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        self._waiting += f"{now} {printable(text)}\n"
-        self.write_to(self._path)
+            with contextlib.suppress(OSError), self.path.open("a", encoding="utf-8") as file:
+                file.write(self.waiting)
+            self.waiting = ""
 
 
-_log = contextvars.ContextVar[Log | None]("log", default=None)
+_log = ContextVar[_Log | None]("log", default=None)
 
 
-@contextmanager
-def logged() -> Iterator[None]:
+def logged() -> AbstractContextManager[None]:
     """Keeps what is said within it, for the file that `log_to` names."""
-    token = _log.set(Log())
-    try:
-        yield
-    finally:
-        _log.reset(token)
+    return _within(_log, _Log())
 
 
 def note(text: str) -> None:
-    """Adds a line to the log alone."""
+    """Adds a line with the time to the log alone."""
     if (log := _log.get()) is not None:
-        log.add(text)
+        log.waiting += f"{datetime.now(UTC).isoformat(timespec='seconds')} {printable(text)}\n"
+        log.write()
 
 
 def log_to(path: Path) -> None:
     """Names the file of the log that is open, if one is."""
     if (log := _log.get()) is not None:
-        log.write_to(path)
+        log.path = path
+        log.write()
 
 
 @contextmanager

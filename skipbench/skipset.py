@@ -30,8 +30,7 @@ class SkipSet:
     >>> str(skip)
     'attn:1,3;mlp:1'
 
-    Raises:
-        SkipbenchError: an index lies outside `0..2 * layers - 1`.
+    Raises SkipbenchError for an index outside `0..2 * layers - 1`.
     """
 
     layers: int
@@ -111,41 +110,36 @@ def fixed_set(
     """
     draw = random.Random(seed)
 
-    def placed(kind: str, total: int, share: float) -> Iterable[int]:
+    def placed(total: int, share: float) -> Iterable[int]:
         count = round(total * share)
         if not 0 < count < total:
             raise SkipbenchError(
                 f"ratio={share} skips {count} of {total} layers; choose a ratio that skips some "
                 "and not all"
             )
-        match kind:
-            case "uniform":
-                inner = max(total - 2, 1)
-                count = min(count, inner)
-                spread = (1 + int((i + 0.5) * inner / count) for i in range(count))
-                return spread if total > 2 else [1]
-            case "first":
-                return range(count)
-            case "middle":
-                return range((total - count) // 2, (total - count) // 2 + count)
-            case "last":
-                return range(total - count, total)
-            case "random":
-                return draw.sample(range(total), count)
-        known = "uniform, first, middle, last, random"
-        raise SkipbenchError(f"unknown fixed set {kind=}; known: {known}")
+        starts = {"first": 0, "middle": (total - count) // 2, "last": total - count}
+        if kind in starts:
+            return range(starts[kind], starts[kind] + count)
+        if kind == "random":
+            return draw.sample(range(total), count)
+        if kind != "uniform":
+            known = "uniform, first, middle, last, random"
+            raise SkipbenchError(f"unknown fixed set {kind=}; known: {known}")
+        inner = max(total - 2, 1)
+        count = min(count, inner)
+        return [1 + int((i + 0.5) * inner / count) for i in range(count)]
 
     match attention, mlp:
         case None, None if kind == "random":
-            return SkipSet.of(layers, placed(kind, 2 * layers, ratio))
+            return SkipSet.of(layers, placed(2 * layers, ratio))
         case None, None:
-            return SkipSet.of_layers(layers, placed(kind, layers, ratio))
+            return SkipSet.of_layers(layers, placed(layers, ratio))
         case (None, _) | (_, None):
             raise SkipbenchError(
                 f"{attention=}, {mlp=}: wanted both shares, of attention and of MLP blocks, or none"
             )
         case of_attention, of_mlp:
-            both = placed(kind, layers, of_attention), placed(kind, layers, of_mlp)
+            both = placed(layers, of_attention), placed(layers, of_mlp)
             return SkipSet.of(layers, [2 * i + n for n, part in enumerate(both) for i in part])
 
 

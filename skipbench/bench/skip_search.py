@@ -1,22 +1,19 @@
 """`search`: the offline search of Self-SD for a skip set, over the engine at hand."""
 
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
 
 from skipbench.bench.load import Loaded, LoadModel, load_model, prepare
 from skipbench.bench.prompts import eos_ids
 from skipbench.bench.stored_sets import other_weights, search_folder, stored_path, write_stored
 from skipbench.config.run_config import RunConfig
-from skipbench.console import progress, say
+from skipbench.console import say
 from skipbench.data.rows import Row
 from skipbench.errors import SkipbenchError
 from skipbench.methods.self_sd import objective
 from skipbench.profile.influence import rank_sublayers
 from skipbench.runs.files import set_aside
 from skipbench.runs.fingerprint import weights_sha256
-from skipbench.search import run as searches
-from skipbench.search.run import TIMES, Objective, Trial
+from skipbench.search.run import Trial, retime, search
 from skipbench.search.strategies import make_strategy
 from skipbench.skipset import SkipSet
 
@@ -66,37 +63,10 @@ def search_skip_set(
     order = rank_sublayers(lm, prompts[0]) if options.strategy == "nested" else ()
     strategy = make_strategy(options, lm.layers, order)
     goal(SkipSet.parse(options.start, lm.layers))  # warm-up
-    with progress("search", options.iterations) as advance:
-
-        def report(trial: Trial, best: Trial) -> None:
-            speed, alpha = (best.detail.get(k, 0) for k in ("tokens_per_s", "alpha"))
-            advance(f"best {speed:.0f} tokens/s, alpha {alpha:.3f}")
-
-        best = searches.search(
-            goal, strategy, lm.layers, options.iterations, trace, settings, report
-        )
-    best = _retimed(goal, best, lm.layers, options.iterations, trace)
+    search(goal, strategy, lm.layers, options.iterations, trace, settings)
+    best = retime(goal, trace, lm.layers, options.iterations)
     assert best.value is not None
     if store:
         path = stored_path(config.results, config.model, config.method.name)
         write_stored(path, best.skip, best.value, settings)
     return best
-
-
-def _retimed(goal: Objective, best: Trial, layers: int, iterations: int, trace: Path) -> Trial:
-    """The trial of the best set after the best ones are timed again, interleaved."""
-    trials = searches.read_trials(trace, layers, iterations)
-    retimed = searches.read_retimed(trace.parent, iterations)
-    if retimed is None:
-        sets = searches.candidates(trials)
-        if len(sets) == 1:
-            return best
-        with progress("best sets again", len(sets) * TIMES) as advance:
-            retimed = searches.retime(goal, sets, layers, iterations, lambda: advance(""))
-        searches.write_retimed(trace.parent, retimed)
-    say(
-        f"the best {len(retimed.sets)} sets of the search, timed again {TIMES} times, interleaved: "
-        f"its number {retimed.rank} is the best"
-    )
-    trial = next(t for t in trials if t.skip == retimed.best)
-    return replace(trial, value=retimed.value)

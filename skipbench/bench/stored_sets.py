@@ -9,12 +9,11 @@ import msgspec
 from skipbench.config.derived import KNOWN
 from skipbench.config.model import Model, check_path
 from skipbench.config.run_config import RunConfig
-from skipbench.errors import NotHereError, SkipbenchError
+from skipbench.errors import NotHereError
 from skipbench.runs.files import read_lines, write_json
 from skipbench.runs.fingerprint import FORMS, weights_sha256
 from skipbench.runs.provenance import config_hash, portable, run_name
 from skipbench.runs.reading import printable, read_json, strict_json
-from skipbench.search.run import Trial, read_retimed
 from skipbench.skipset import deepened_set
 
 
@@ -76,30 +75,6 @@ def other_weights(trace: Path, model: Model) -> str | None:
         return None
     other = f"{trace} is a search of other weights (model.path={model.path}): changed since"
     return f"{other}; fresh=true sets it aside and starts anew, results=FOLDER keeps both"
-
-
-def best_of_trace(trace: Path, iterations: int) -> str | None:
-    """The best of the first `iterations` sets of a search, by the new timings of the best ones,
-    which earlier versions lack; None where it has not tried so many yet.
-    """
-    if not trace.exists():
-        return None
-    try:
-        trials = trials_of_trace(trace, iterations)
-        if found := read_retimed(trace.parent, iterations):  # also of one that ran out of sets
-            return found.best
-    except (ValueError, RecursionError) as error:
-        reason = f"{trace} cannot be read ({printable(repr(error))}); move it away"
-        raise SkipbenchError(reason) from error
-    valued = [(one.value, one.skip) for one in trials if one.value is not None]
-    enough = valued and len(trials) >= iterations
-    return min(valued, key=lambda pair: pair[0])[1] if enough else None
-
-
-def trials_of_trace(trace: Path, iterations: int) -> list[Trial]:
-    """The first `iterations` trials of a search, as its trace has them."""
-    lines = [strict_json(line) for _, line in read_lines(trace)]
-    return [msgspec.convert(line, Trial) for line in lines[1 : iterations + 1]]
 
 
 def resolve(skip: str, model: Model, method: str, results: Path) -> str:

@@ -93,12 +93,12 @@ def _experiment(asked: Figure) -> None:
 
 def run_of(cell: PlannedCell, config: RunConfig) -> Run:
     """The finished run of an experiment's cell, with what the experiment knows of it."""
-    from skipbench.bench.stored_sets import trials_of_trace
+    from skipbench.search.run import read_trials
 
     search = None
     if config.search_dataset is not None:
         sets = config.search.iterations
-        seconds = sum(trial.seconds for trial in trials_of_trace(search_trace(config), sets))
+        seconds = sum(trial.seconds for trial in read_trials(search_trace(config), sets))
         search = Search(on=config.search_dataset.name, sets=sets, seconds=seconds)
     resolved = resolve_cell(config)
     checked_run(resolved)

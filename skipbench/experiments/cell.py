@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from skipbench.bench.stored_sets import best_of_trace, other_weights, resolve
+from skipbench.bench.stored_sets import other_weights, resolve
 from skipbench.config.catalog import DEFAULT_METHOD, cell_command
 from skipbench.config.run_config import RunConfig
 from skipbench.console import logged, say, show_result
@@ -32,6 +32,7 @@ from skipbench.runs.provenance import CONDITIONS, config_hash, run_name
 from skipbench.runs.run import Run, read_run
 from skipbench.runs.state import read_status
 from skipbench.scoring.execute import waits_for_score
+from skipbench.search.run import best_of_trace
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,12 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from skipbench.bench.stored_sets import best_of_trace, other_weights, search_folder
+from skipbench.bench.stored_sets import other_weights, search_folder
 from skipbench.config.catalog import choices, model_facts
 from skipbench.config.run_config import RunConfig
 from skipbench.console import show_result
 from skipbench.errors import SkipbenchError
+from skipbench.search.run import best_of_trace
 
 BUDGETS = {
     "self-sd": ["search=self-sd", "search.iterations=1000", "search.max_new_tokens=32"],

@@ -5,7 +5,6 @@ from typing import Any
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from skipbench.bench.stored_sets import trials_of_trace
 from skipbench.config.catalog import paper_side, samples_in_paper
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
@@ -20,6 +19,7 @@ from skipbench.runs.measures import Optimisation
 from skipbench.runs.record import Sample
 from skipbench.runs.run import Run, read_run
 from skipbench.scoring.execute import waits_for_score
+from skipbench.search.run import read_trials
 
 
 def table_runs(
@@ -82,7 +82,7 @@ def search_costs(config: RunConfig, run: Run) -> Optimisation | None:
         run: of the cell.
     """
     if config.search_dataset is not None:
-        trials = trials_of_trace(search_trace(config), config.search.iterations)
+        trials = read_trials(search_trace(config), config.search.iterations)
         steps, bayes = len(trials), sum(trial.point is not None for trial in trials)
         seconds = sum(trial.seconds for trial in trials)
     elif "beta" in config.method.node:

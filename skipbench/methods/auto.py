@@ -93,9 +93,7 @@ LETTERS = [*(kind.source for kind in KINDS), *("d" * (len(PRIORS) - FREE)), "o"]
 """Source by kind, in the trace: of free kinds, `d`rafted, or `o`ther, for `UNCOUNTED`."""
 
 Carried = tuple[list[Match], int]
-"""Occurrences of the path to a node's parent, and the node's place on the drafted chain, -1 beside
-it.
-"""
+"""Occurrences of the path to a node's parent; place on the drafted chain, -1 beside it."""
 
 
 class Auto(Method):
@@ -216,21 +214,18 @@ class Auto(Method):
         if matches:
             length = matches[0][1]
             match = MATCH_CLASS[length] if length < len(MATCH_CLASS) else 5
-        ranks: dict[int, int] = {}  # of the copied continuations
-        for at, _ in matches:
-            ranks.setdefault(text[at], len(ranks))
-            if len(ranks) == CONTINUATIONS:
-                break
-        recycled, context = self.successors.get(before, token)
-        pairs = [(ranks.pop(candidate, NONE), rank) for rank, candidate in enumerate(recycled)]
-        pairs += [(copied, ABSENT) for copied in ranks.values()]
+        copied = list(dict.fromkeys(text[at] for at, _ in matches))[:CONTINUATIONS]
+        ranks = {candidate: rank for rank, candidate in enumerate(copied)}
+        top, context = self.successors.get(before, token)
+        recycled = {candidate: rank for rank, candidate in enumerate(top)}
         # Where copies fail, kinds that were not tried are trusted less, too.
         hits, expected = self.free
         share = min(1.0, (hits + FREE_WEIGHT) / (expected + FREE_WEIGHT))
         children: list[Child] = []
         beside = (matches, -1)
-        for candidate, (copied, rank) in zip([*recycled, *ranks], pairs, strict=True):
-            kind = NUMBER[match, copied, rank, context]
+        for candidate in recycled | ranks:
+            places = ranks.get(candidate, NONE), recycled.get(candidate, ABSENT)
+            kind = NUMBER[match, *places, context]
             chance = self.counters.chance(kind, share * PRIORS[kind])
             children.append((chance, candidate, kind, beside))
         if 0 <= step < len(self._drafted):  # the chances of the others hold where that is wrong

@@ -1,6 +1,4 @@
-"""Skip sets that never change: the fixed strategies of Self-SD Table 8 and SWIFT Figure 2, or one
-given by hand.
-"""
+"""Skip sets that never change: by a rule (Self-SD Table 8, SWIFT Figure 2), or given by hand."""
 
 from collections.abc import Sequence
 

@@ -49,15 +49,12 @@ def objective(
 
     def seconds_per_verified_token(skip: SkipSet) -> tuple[float, dict[str, float]]:
         method = FixedSet("self-sd", skip, stop())
-        seconds = emitted = accepted = steps = 0.0
-        for prompt in prompts:
-            out = generate(lm, method, prompt, max_new_tokens, eos)
-            seconds += sum(out.seconds.values()) - out.seconds["prefill"]
-            emitted += sum(r.emitted for r in out.rounds)
-            accepted += sum(r.accepted for r in out.rounds)
-            steps += sum(r.steps for r in out.rounds)
+        outs = [generate(lm, method, prompt, max_new_tokens, eos) for prompt in prompts]
+        rounds = [r for out in outs for r in out.rounds]
+        seconds = sum(sum(out.seconds.values()) - out.seconds["prefill"] for out in outs)
+        emitted = sum(r.emitted for r in rounds)
         return seconds / max(emitted, 1), {
-            "alpha": accepted / max(steps, 1),
+            "alpha": sum(r.accepted for r in rounds) / max(sum(r.steps for r in rounds), 1),
             "tokens_per_s": emitted / seconds,
             "skipped": len(skip.skipped),
         }

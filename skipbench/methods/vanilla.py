@@ -1,6 +1,4 @@
-"""Vanilla autoregressive decoding: the method that drafts nothing, so that the baseline pays the
-same loop, cache and clock.
-"""
+"""Vanilla autoregressive decoding: nothing is drafted in the same loop, with the same clock."""
 
 from skipbench.decode.draft import Draft, State
 from skipbench.decode.method import Method

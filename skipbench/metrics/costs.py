@@ -1,13 +1,13 @@
 """`Costs`, the price of a pass: by measured sub-layers, a datasheet, or `loop_costs.LoopCosts`."""
 
 from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from operator import itemgetter
 from statistics import fmean
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,21 +19,6 @@ from skipbench.skipset import SkipSet
 READS, COMPUTES = 0.6, 0.4
 """Shares of a datasheet's bandwidth that decoding, and of its arithmetic that prefill, reaches."""
 PLAIN = Verified()
-
-
-class Costs(Protocol):
-    """Seconds of the parts of a round after `context` committed tokens."""
-
-    @property
-    def layers(self) -> int: ...
-
-    def draft_s(self, context: float, steps: int, skip: SkipSet, how: Verified = PLAIN) -> float:
-        """So many draft steps with a skip set."""
-        ...
-
-    def verify_s(self, context: float, rows: int, how: Verified = PLAIN, before: int = 1) -> float:
-        """One verification after a pass of `before` rows, 0 for draft steps (a CPU's caches)."""
-        ...
 
 
 class Latency(NamedTuple):
@@ -52,19 +37,23 @@ class Latency(NamedTuple):
         return attention * self.attention_s + mlp * self.mlp_s + self.head_s
 
 
-class PassCosts:
-    """Each draft step and each verification as one pass, without the host's work around it."""
+class Costs:
+    """Seconds of the parts of a round after `context` committed tokens: each draft step and each
+    verification is one pass, without the host's work around it, unless a subclass knows more.
+    """
 
     layers: int
 
     def at(self, context: float, rows: int = 1) -> Latency:
-        """Latencies at one context and number of rows; each source of prices has its own."""
+        """Latencies at one context and number of rows."""
         raise NotImplementedError
 
     def draft_s(self, context: float, steps: int, skip: SkipSet, how: Verified = PLAIN) -> float:
+        """So many draft steps with a skip set."""
         return steps * self.at(context + steps / 2).pass_s(skip)
 
     def verify_s(self, context: float, rows: int, how: Verified = PLAIN, before: int = 1) -> float:
+        """One verification after a pass of `before` rows, 0 for draft steps (a CPU's caches)."""
         parts, one = self.at(context, rows), self.at(context)
         # all rows but the last have passed the sub-layers before an exit
         early = how.exit_sublayer / (2 * self.layers)
@@ -89,7 +78,7 @@ class Point(msgspec.Struct, frozen=True):
         return cls(context, rows, *(t[(len(t) - 1) // 4] for t in parts))
 
 
-class LatencyModel(PassCosts, msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
+class LatencyModel(Costs, msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     """Measured sub-layers: attention is linear in the context (KnapSpec 3.1), the rest constant."""
 
     attention_s: float
@@ -131,7 +120,7 @@ class Roofline:
 
 
 @dataclass(frozen=True)
-class Datasheet(PassCosts):
+class Datasheet(Costs):
     """A model on a device with a known bandwidth: the longer of reading and arithmetic."""
 
     shape: Shape
@@ -171,10 +160,8 @@ Line = list[tuple[float, float]]
 
 def line_of(points: Iterable[tuple[float, float]]) -> Line:
     """Points with the mean of all values at each place."""
-    values = defaultdict[float, list[float]](list)
-    for x, y in points:
-        values[x].append(y)
-    return [(x, fmean(ys)) for x, ys in sorted(values.items())]
+    groups = groupby(sorted(points), itemgetter(0))
+    return [(x, fmean(y for _, y in group)) for x, group in groups]
 
 
 def interpolate(line: Line, x: float) -> float:

@@ -1,22 +1,15 @@
 """Seconds of draft steps and verifications in the decoding loop, and the latency file with them."""
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import groupby
+from operator import itemgetter
 from statistics import fmean
 
 import msgspec
 
-from skipbench.metrics.costs import (
-    PLAIN,
-    Costs,
-    LatencyModel,
-    Line,
-    Point,
-    Roofline,
-    interpolate,
-    line_of,
-)
+from skipbench.metrics import costs
+from skipbench.metrics.costs import PLAIN, Costs, LatencyModel, Line, interpolate, line_of
 from skipbench.runs.record import Verified
 from skipbench.skipset import SkipSet
 
@@ -38,9 +31,7 @@ class TimedRound(msgspec.Struct, frozen=True):
 
 
 class PartBytes(msgspec.Struct, frozen=True):
-    """Bytes that a row reads of one attention and one MLP (means over layers), of the head, of one
-    layer's K/V row; and of a number.
-    """
+    """Bytes of one attention and one MLP (means over layers), the head, a K/V row, a number."""
 
     attention: int = 0
     mlp: int = 0
@@ -57,12 +48,12 @@ class LatencyRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Source of the version that measured them."""
     contexts: list[int] = []
     model: LatencyModel
-    points: list[Point] = []
+    points: list[costs.Point] = []
     residuals: dict[str, list[float]] = {}
     """Measured over fitted, less 1, of every point of one row."""
     overhead: dict[str, float] = {}
     """Seconds of a sub-layer of each kind and of the head beside their arithmetic."""
-    roofline: Roofline | None = None
+    roofline: costs.Roofline | None = None
     floor: list[dict[str, float]] = []
     """Minimum seconds of the parts of every point."""
     bytes: PartBytes = PartBytes()
@@ -79,7 +70,7 @@ Lines = dict[int, Line]
 """A line per context, or per sub-layer of an exit."""
 
 
-class LoopCosts:
+class LoopCosts(Costs):
     """Costs by `rounds` of a profile, which the decoding loop itself ran.
 
     A verification is linear between the measured rows, and in the context; the extra time for a
@@ -100,7 +91,8 @@ class LoopCosts:
             if not p.steps and (names := tuple(n for n, v in p.how._asdict().items() if v)):
                 extra = p.verify_s - self._rows_s(p.context, p.rows, False)
                 self._added.setdefault(names, []).append((p.rows, extra))
-        ratios = [(p, p.draft_s / self._drafts_s(p)) for p in rounds if p.steps]
+        fitted = ((p, self._drafts_s(p.context, p.steps, p.attention, p.mlp)) for p in rounds)
+        ratios = [(p, p.draft_s / seconds) for p, seconds in fitted if p.steps]
         trees = [ratio for p, ratio in ratios if p.how.tree]
         self._tree_step = fmean(trees) if trees else 1.0
         exits = [(p, p.how.exit_sublayer, ratio) for p, ratio in ratios if p.how.exit_sublayer]
@@ -114,8 +106,9 @@ class LoopCosts:
             for kept in (False, True)
         }
 
-    def _drafts_s(self, p: TimedRound) -> float:
-        return sum(x * c for x, c in zip(_terms(p), self._draft, strict=True))
+    def _drafts_s(self, context: float, steps: int, attention: int, mlp: int) -> float:
+        begin, step, a, b, m = self._draft
+        return begin + steps * (step + attention * (a + b * context) + mlp * m)
 
     def _rows_s(self, context: float, rows: float, drafted: bool) -> float:
         return between((drafted and self._drafted) or self._single, context, rows)
@@ -138,10 +131,8 @@ class LoopCosts:
         factor = self._tree_step if how.tree else 1.0
         if how.exit_sublayer and self._exit_draft:
             factor = between(self._exit_draft, how.exit_sublayer, 1 / steps)
-        begin, step, a, b, m = self._draft
         attention, mlp = self.layers - len(skip.attention), self.layers - len(skip.mlp)
-        each = step + attention * (a + b * (context + steps / 2)) + mlp * m
-        return factor * (begin + steps * each)
+        return factor * self._drafts_s(context + steps / 2, steps, attention, mlp)
 
     def verify_s(self, context: float, rows: int, how: Verified = PLAIN, before: int = 1) -> float:
         if how.exit_sublayer and (exits := self._exit_verify[how.hidden_states]):
@@ -150,30 +141,23 @@ class LoopCosts:
         return seconds * (1 + self._after_many * math.log(before or 1)) if rows == 1 else seconds
 
 
-def _terms(p: TimedRound) -> tuple[int, ...]:
-    n, a = p.steps, p.attention
-    return 1, n, n * a, n * a * p.context, n * p.mlp
-
-
 def fit_drafts(drafts: Sequence[TimedRound]) -> list[float]:
-    """Coefficients of `begin + n (step + attention (a + b context) + mlp m)`, n draft steps: least
-    squares of relative errors.
-    """
+    """Least relative squares of `begin + n (step + attention (a + b context) + mlp m)`, n steps."""
     if not drafts:
         return [0.0] * 5
     import numpy as np  # slow to import
 
-    relative = np.array([[x / p.draft_s for x in _terms(p)] for p in drafts])
-    found: list[float] = np.linalg.lstsq(relative, np.ones(len(drafts)), rcond=None)[0].tolist()
+    steps, seconds = ([[p.steps] for p in drafts], [[p.draft_s] for p in drafts])
+    parts = [(1, p.attention, p.attention * p.context, p.mlp) for p in drafts]
+    terms = np.hstack((np.ones_like(steps), np.multiply(steps, parts))) / seconds
+    found: list[float] = np.linalg.lstsq(terms, np.ones(len(drafts)), rcond=None)[0].tolist()
     return found
 
 
 def lines_of(points: Iterable[tuple[int, float, float]]) -> Lines:
     """Lines of (place, x, y), by place."""
-    values = defaultdict[int, list[tuple[float, float]]](list)
-    for place, x, y in points:
-        values[place].append((x, y))
-    return {place: line_of(values[place]) for place in sorted(values)}
+    groups = groupby(sorted(points), itemgetter(0))
+    return {place: line_of(point[1:] for point in group) for place, group in groups}
 
 
 def between(lines: Lines, key: float, x: float) -> float:

@@ -71,11 +71,8 @@ def _score(scores: Sequence[Score]) -> Score | None:
 
 
 def _arms(scores: Sequence[Score | GroupScores]) -> ArmScores:
-    vanilla, method = scores[0].vanilla, scores[0].method
-    return {
-        "vanilla": {name: _mean([s.vanilla.get(name) for s in scores]) for name in vanilla},
-        "method": {name: _mean([s.method.get(name) for s in scores]) for name in method},
-    }
+    arms = {"vanilla": [s.vanilla for s in scores], "method": [s.method for s in scores]}
+    return {k: {n: _mean([s.get(n) for s in arm]) for n in arm[0]} for k, arm in arms.items()}
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -34,8 +34,12 @@ class Replayed:
         return self.vanilla_pass_s + self.vanilla_other_s
 
     @property
+    def decode_s(self) -> float:
+        return self.draft_s + self.verify_s + self.adapt_s + self.other_s
+
+    @property
     def tokens_per_s(self) -> float:
-        return self.tokens / (self.draft_s + self.verify_s + self.adapt_s + self.other_s)
+        return self.tokens / self.decode_s
 
     @property
     def tokens_per_s_vanilla(self) -> float:
@@ -61,8 +65,8 @@ def measured(samples: Sequence[Sample]) -> Replayed:
     )
 
 
-def _passes(samples: Sequence[Sample], costs: Costs) -> Replayed:
-    """The passes of a run at given costs, without adaptation and host work."""
+def _passes_s(samples: Sequence[Sample], costs: Costs) -> tuple[float, float, float]:
+    """Seconds of vanilla's passes, of draft steps and of verifications at given costs."""
     vanilla_s = draft_s = verify_s = 0.0
     for sample in (s for s in samples if s.lossless != "failed"):
         at = sample.prompt_tokens
@@ -78,10 +82,7 @@ def _passes(samples: Sequence[Sample], costs: Costs) -> Replayed:
             verify_s += costs.verify_s(at, rows, how, before)
             before = rows
             at += round_.emitted
-    own = measured(samples)
-    if not own.tokens or not own.vanilla_tokens or not vanilla_s:
-        raise SkipbenchError("the run holds no decoded tokens; nothing can be projected")
-    return replace(own, vanilla_pass_s=vanilla_s, draft_s=draft_s, verify_s=verify_s)
+    return vanilla_s, draft_s, verify_s
 
 
 def project(samples: Sequence[Sample], there: Costs, here: Costs | None = None) -> Replayed:
@@ -94,21 +95,24 @@ def project(samples: Sequence[Sample], there: Costs, here: Costs | None = None) 
 
     Raises SkipbenchError where no sample decoded anything, or vanilla's seconds are missing.
     """
-    far, own = _passes(samples, there), measured(samples)
+    (vanilla_s, draft_s, verify_s), own = _passes_s(samples, there), measured(samples)
+    if not own.tokens or not own.vanilla_tokens or not vanilla_s:
+        raise SkipbenchError("the run holds no decoded tokens; nothing can be projected")
     if not own.vanilla_pass_s:
         raise SkipbenchError("the run has no times of vanilla; nothing can be projected")
-    scale = far.vanilla_pass_s / own.vanilla_pass_s
-    drafted, verified = far.draft_s or own.draft_s * scale, far.verify_s
+    scale = vanilla_s / own.vanilla_pass_s
+    draft_s = draft_s or own.draft_s * scale
     if here is not None:
-        near = _passes(samples, here)
-        vanilla = own.vanilla_pass_s / near.vanilla_pass_s
-        drafted *= own.draft_s / near.draft_s / vanilla if near.draft_s else 1.0
-        verified *= own.verify_s / near.verify_s / vanilla
+        near_vanilla_s, near_draft_s, near_verify_s = _passes_s(samples, here)
+        vanilla = own.vanilla_pass_s / near_vanilla_s
+        draft_s *= own.draft_s / near_draft_s / vanilla if near_draft_s else 1.0
+        verify_s *= own.verify_s / near_verify_s / vanilla
     return replace(
-        far,
+        own,
+        vanilla_pass_s=vanilla_s,
         vanilla_other_s=own.vanilla_other_s * scale,
-        draft_s=drafted,
-        verify_s=verified,
+        draft_s=draft_s,
+        verify_s=verify_s,
         adapt_s=own.adapt_s * scale,
         other_s=own.other_s * scale,
     )
@@ -121,7 +125,7 @@ def best_length(samples: Sequence[Sample], costs: Costs, longest: int) -> list[t
     longest draft, as its last was.
     """
     rounds = [r for s in samples for r in s.method.rounds if r.steps]
-    drafts = [skip for s in samples for _, skip, _ in rounds_with_sets(s, costs.layers)]
+    drafts = (skip for s in samples for _, skip, _ in rounds_with_sets(s, costs.layers))
     sets = [skip for skip in drafts if skip is not None]
     context = fmean(s.prompt_tokens + len(s.vanilla.tokens) / 2 for s in samples)
     one, ranked = costs.verify_s(context, 1), list[tuple[int, float]]()

@@ -8,7 +8,8 @@ target's bonus token. A round that asks for one ends there and counts as unknown
 to be the same wherever its draft began, which nearly holds: only the draft's own K/V differs.
 """
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple, Protocol
@@ -37,13 +38,12 @@ class Rule(Protocol):
 
 
 class Drafted(NamedTuple):
-    """The run's draft of one position; confidences are None where they were not read."""
+    """A token that the run drafted."""
 
     confidence: float | None
+    """None where it was not read."""
     right: bool
-    """The target has the same token."""
-    after: tuple[float | None, ...] = ()
-    """Confidences of the rest of the draft, after a wrong token."""
+    """The target has the same token there."""
     rank: int = 0
     """Place of the right leaf among the siblings of a wrong token, 0 for none."""
 
@@ -56,11 +56,18 @@ class Text:
     tokens: int
     cut: bool
     """The limit of tokens ended it, which shortens the last drafts."""
-    drafted: Mapping[int, Drafted]
-    """By position."""
+    drafted: Mapping[int, Sequence[Drafted]]
+    """By position: a right token, or a wrong one and the rest of its draft."""
     skips: Sequence[SkipSet]
     """The set that drafted, by position of the pending token."""
     how: Verified
+
+    def after(self, at: int) -> Iterator[Drafted]:
+        """The tokens after a position, as far as the run drafted them."""
+        while tokens := self.drafted.get(at := at + 1, ()):
+            yield from tokens
+            if not tokens[0].right:
+                return
 
 
 @dataclass
@@ -92,21 +99,20 @@ def texts_of(samples: Sequence[Sample], layers: int) -> list[Text]:
                 "the records hold no confidence per drafted token: the method drafts with no stop "
                 "rule, or an earlier version made them"
             )
-        drafted, skips, how = dict[int, Drafted](), list[SkipSet](), PLAIN
+        drafted, skips, how = dict[int, list[Drafted]](), list[SkipSet](), PLAIN
         for number, (counts, skip, verified) in enumerate(rounds_with_sets(sample, layers)):
             assert skip is not None
             how = verified
             read = trace["confidence"][number]
             first, confidence = len(skips) + 1, [*read, *[None] * (counts.steps - len(read))]
-            for step in range(min(counts.chain, counts.steps)):
-                drafted[first + step] = Drafted(confidence[step], True)
-            if counts.chain < counts.steps:
-                wrong, *after = confidence[counts.chain :]
+            tokens = [Drafted(c, n < counts.chain) for n, c in enumerate(confidence)]
+            drafted |= {first + n: [token] for n, token in enumerate(tokens[: counts.chain])}
+            if rest := tokens[counts.chain :]:
                 rank = int(trace["rank"][number]) if "rank" in trace else 0
-                drafted[first + counts.chain] = Drafted(wrong, False, tuple(after), rank)
+                drafted[first + counts.chain] = [rest[0]._replace(rank=rank), *rest[1:]]
             skips += [skip] * counts.emitted
-        cut, tokens = ours.finish == "length", len(ours.tokens)
-        texts.append(Text(sample.prompt_tokens, tokens, cut, drafted, skips, how))
+        length, cut = len(ours.tokens), ours.finish == "length"
+        texts.append(Text(sample.prompt_tokens, length, cut, drafted, skips, how))
     return texts
 
 
@@ -139,29 +145,18 @@ def _draft(
 ) -> tuple[int, int, int, int, bool]:
     """Steps, nodes, accepted first choices, an accepted leaf beside them, and all known."""
     steps = nodes = right = leaf = 0
-    while steps < limit:
-        token = text.drafted.get(at + 1 + steps)
-        if token is None:
-            return steps, nodes, right, 0, False
-        for number, confidence in enumerate((token.confidence, *token.after)):
-            steps += 1
-            above = -1 if confidence is None else sum(confidence > b for b in CLASSES)
-            nodes += (width := widths[above] if widths else 1)
-            if not number:
-                right += token.right
-                leaf = int(not token.right and 0 < token.rank < width)
-            if steps == limit:
-                return steps, nodes, right, leaf, True
-            if confidence is None and rule.threshold > 0:
-                return steps, nodes, right, leaf, False
-            if confidence is not None and confidence < rule.threshold:
-                return steps, nodes, right, leaf, True
-        if not token.right:  # the run's draft ended here, and this one would go on
-            return steps, nodes, right, leaf, False
-    return steps, nodes, right, 0, True
+    for token in itertools.islice(text.after(at), limit):
+        steps += 1
+        above = -1 if token.confidence is None else sum(token.confidence > b for b in CLASSES)
+        nodes += (width := widths[above] if widths else 1)
+        right, leaf = right + token.right, leaf or int(0 < token.rank < width)
+        ends = rule.threshold > (token.confidence or 0.0)
+        if ends and steps < limit:
+            return steps, nodes, right, leaf, token.confidence is not None
+    return steps, nodes, right, leaf, steps == limit
 
 
-class CachedCosts:
+class CachedCosts(Costs):
     """Costs that are computed once per `CONTEXT_STEP` tokens of context."""
 
     def __init__(self, costs: Costs) -> None:

@@ -5,38 +5,20 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
 from statistics import fmean
 
-from skipbench.metrics.acceptance import (
-    accepted_by_position,
-    alpha,
-    alpha_cond,
-    expected_M,
-    expected_speedup,
-    mean,
-    over,
-    tokens_per_time,
-)
+from skipbench.metrics import acceptance
+from skipbench.metrics.acceptance import mean, over
 from skipbench.metrics.costs import Latency
 from skipbench.metrics.interval import Interval, paired_ratio_interval
-from skipbench.runs.measures import (
-    BySearch,
-    GroupScores,
-    Lossless,
-    Metrics,
-    Percentiles,
-    PhaseSeconds,
-    Score,
-    Scores,
-    SearchPart,
-    Skipped,
-    Speedup,
-)
+from skipbench.runs import measures
+from skipbench.runs.measures import GroupScores, Metrics, Percentiles, Score
 from skipbench.runs.record import Arm, Sample, Seconds
 from skipbench.skipset import SkipSet
 
 PERCENTILES = (50, 90, 99)
-ArmScores = dict[str, Scores]
+ArmScores = dict[str, measures.Scores]
 """Scores by arm, vanilla and method."""
 
 
@@ -60,7 +42,7 @@ def summarise(
     sound = [s for s in samples if s.lossless != "failed"]
     rounds = [r for s in sound for r in s.method.rounds]
     drafted = [r for r in rounds if r.steps]
-    per_sample = (alpha(s.method.rounds) for s in sound)
+    per_sample = (acceptance.alpha(s.method.rounds) for s in sound)
     vanilla, method = [s.vanilla for s in sound], [s.method for s in sound]
     vanilla_s_per_token, method_s_per_token = _s_per_token(vanilla), _s_per_token(method)
     labels: Counter[str] = Counter(s.lossless for s in samples)
@@ -71,31 +53,31 @@ def summarise(
         samples=len(sound),
         rounds=len(rounds),
         M=mean(r.emitted for r in rounds),  # SWIFT B.3
-        alpha=alpha(drafted),  # SWIFT B.3
+        alpha=acceptance.alpha(drafted),  # SWIFT B.3
         alpha_macro=mean(a for a in per_sample if a is not None),
         alpha_chain=over(sum(r.chain for r in drafted), sum(r.steps for r in drafted)),
-        alpha_cond=alpha_cond(drafted),  # KnapSpec 2.1
+        alpha_cond=acceptance.alpha_cond(drafted),  # KnapSpec 2.1
         tau=mean(r.emitted for r in drafted),  # CLaSp 4
         tau_draft=mean(r.accepted for r in drafted),
-        M_eq1=expected_M(rounds),
-        accepted_by_position=accepted_by_position(rounds),
-        tpt=tokens_per_time(sound, rounds, layers, latency),
+        M_eq1=acceptance.expected_M(rounds),
+        accepted_by_position=acceptance.accepted_by_position(rounds),
+        tpt=acceptance.tokens_per_time(sound, rounds, layers, latency),
         tpt_vanilla=over(1, latency.pass_s()) if latency and vanilla_s_per_token else None,
         tokens_per_s=over(1, method_s_per_token),
         tokens_per_s_vanilla=over(1, vanilla_s_per_token),
-        expected_speedup=expected_speedup(sound, rounds, layers, vanilla_s_per_token),
+        expected_speedup=acceptance.expected_speedup(sound, rounds, layers, vanilla_s_per_token),
         speedup=_speedup(sound),
         speedup_by_search=_by_search(sound),
-        seconds=PhaseSeconds(**seconds),
-        lossless=Lossless(ties=labels.pop("tie", 0), **labels),
+        seconds=measures.PhaseSeconds(**seconds),
+        lossless=measures.Lossless(ties=labels.pop("tie", 0), **labels),
         looped=sum(arm.looped for arm in method),
-        ttft_s=_ttft_s(method),
+        ttft_s=percentiles([(arm.seconds.prefill, 1) for arm in method]),
         s_per_output_token=_s_per_output_token(method),
         joules_per_token=_joules_per_token(method),
-        ttft_s_vanilla=_ttft_s(vanilla),
+        ttft_s_vanilla=percentiles([(arm.seconds.prefill, 1) for arm in vanilla]),
         s_per_output_token_vanilla=_s_per_output_token(vanilla),
         joules_per_token_vanilla=_joules_per_token(vanilla),
-        skipped=Skipped(
+        skipped=measures.Skipped(
             attention=mean(len(z.attention) for z in sets),
             mlp=mean(len(z.mlp) for z in sets),
             ratio=mean(z.ratio for z in sets),
@@ -123,13 +105,13 @@ def paired(samples: Iterable[Sample]) -> tuple[float | None, Interval | None]:
     return paired_ratio_interval(ratios) if ratios else (None, None)
 
 
-def _speedup(sound: Sequence[Sample]) -> Speedup:
+def _speedup(sound: Sequence[Sample]) -> measures.Speedup:
     """The papers' aggregations of per-sample rates, over samples in which both arms decoded."""
     pairs = ((s.vanilla.s_per_token, s.method.s_per_token) for s in sound)
     timed = [(v, m) for v, m in pairs if v and m]
     ratio, interval = paired(sound)
     method, vanilla = [s.method for s in sound], [s.vanilla for s in sound]
-    return Speedup(
+    return measures.Speedup(
         micro=over(_s_per_token(vanilla), _s_per_token(method)),
         macro=over(mean(1 / m for _, m in timed), mean(1 / v for v, _ in timed)),  # SWIFT
         s_per_token=over(mean(v for v, _ in timed), mean(m for _, m in timed)),  # Self-SD
@@ -139,25 +121,18 @@ def _speedup(sound: Sequence[Sample]) -> Speedup:
     )
 
 
-def _by_search(sound: Sequence[Sample]) -> BySearch | None:
+def _by_search(sound: Sequence[Sample]) -> measures.BySearch | None:
     """Speedups of prompts during an online search and after it; None without one."""
-
-    def part(searching: bool) -> SearchPart:
+    parts = []
+    for searching in (True, False):
         samples = [s for s in sound if s.trace.get("searching") == [searching]]
         ratio, interval = paired(samples)
-        return SearchPart(samples=len(samples), paired=ratio, ci95=interval)
-
-    during = part(True)
-    return BySearch(during=during, after=part(False)) if during.samples else None
+        parts.append(measures.SearchPart(samples=len(samples), paired=ratio, ci95=interval))
+    return measures.BySearch(during=parts[0], after=parts[1]) if parts[0].samples else None
 
 
 def _end_to_end(arms: Sequence[Arm]) -> float | None:
     return over(sum(len(arm.tokens) for arm in arms), math.fsum(arm.seconds.total for arm in arms))
-
-
-def _ttft_s(arms: Sequence[Arm]) -> Percentiles | None:
-    """Seconds to the first token."""
-    return percentiles([(arm.seconds.prefill, 1) for arm in arms])
 
 
 def _s_per_output_token(arms: Sequence[Arm]) -> Percentiles | None:
@@ -179,21 +154,17 @@ def percentiles(weighted: Sequence[tuple[float, int]]) -> Percentiles | None:
         return None
     ordered = sorted(weighted)
     ends = list(itertools.accumulate(weight for _, weight in ordered))
-    p50, p90, p99 = (
-        ordered[bisect.bisect_left(ends, share * ends[-1] / 100)][0] for share in PERCENTILES
-    )
-    return Percentiles(p50=p50, p90=p90, p99=p99)
+    at = {f"p{share}": bisect.bisect_left(ends, share * ends[-1] / 100) for share in PERCENTILES}
+    return Percentiles(**{name: ordered[n][0] for name, n in at.items()})
 
 
 def mean_scores(sound: Sequence[Sample]) -> ArmScores:
     """Mean of each scorer over the samples that it scored, per arm."""
     means: ArmScores = {}
     for arm in ("vanilla", "method"):
-        finite = dict[str, list[float]]()
-        for name, value in sorted(pair for s in sound for pair in s.score.get(arm, {}).items()):
-            if math.isfinite(value):
-                finite.setdefault(name, []).append(value)
-        means[arm] = {name: fmean(values) for name, values in finite.items()}
+        pairs = (pair for s in sound for pair in s.score.get(arm, {}).items())
+        finite = itertools.groupby(sorted(p for p in pairs if math.isfinite(p[1])), itemgetter(0))
+        means[arm] = {name: fmean(value for _, value in same) for name, same in finite}
     return means
 
 

@@ -1,7 +1,6 @@
-"""The search: tries a set, records the trial, learns, and can be resumed at any moment; then times
-the best sets again.
-"""
+"""The search: tries sets and records each trial, resumable at any; times the best ones again."""
 
+import itertools
 import json
 import math
 import statistics
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from skipbench.console import progress, say
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import append_line, held, read_lines
 from skipbench.runs.reading import printable, strict_json
@@ -60,11 +60,6 @@ class Retimed:
     values: list[list[float]]
     """New values of each set, in the order of the turns."""
 
-    @property
-    def rank(self) -> int:
-        """Place of `best` in the search, 1 for its best."""
-        return self.sets.index(self.best) + 1
-
 
 def search(
     objective: Objective,
@@ -73,27 +68,23 @@ def search(
     iterations: int,
     trace: Path,
     settings: Mapping[str, object],
-    progress: Callable[[Trial, Trial], None] | None = None,
 ) -> Trial:
     """Tries up to `iterations` sets and returns the best trial; earlier trials in `trace` count.
 
     Args:
         objective: the value of a set (smaller is better) and details for the trace.
         settings: all that the search depends on; a trace with other settings is refused.
-        progress: called with each new trial and the best so far.
 
     Raises:
         SkipbenchError: the trace belongs to other settings or to another course of the strategy, is
             damaged before its last line, not writable or written by another process, or no trial
             had a value.
     """
-    with held(trace.parent):
+    with held(trace.parent), progress("search", iterations) as advance:
         done = _open(trace, settings, layers, iterations)
-        worst: float | None = None
-        best: Trial | None = None
+        trials, order = list[Trial](), list[Trial]()
         for iteration in range(iterations):
-            is_new = iteration >= len(done)
-            if is_new:
+            if iteration >= len(done):
                 began = time.perf_counter()
                 if (skip := strategy.suggest()) is None:
                     break
@@ -110,21 +101,19 @@ def search(
                         "away"
                     )
                 strategy.point = trial.point
-            if trial.value is None:  # counts as the worst so far
-                strategy.register(skip, UNKNOWN_WORST if worst is None else worst)
-            else:
-                strategy.register(skip, trial.value)
-                worst = trial.value if worst is None else max(worst, trial.value)
-                if best is None or best.value is None or trial.value < best.value:
-                    best = trial
-            if is_new:
-                trial = replace(trial, best=None if best is None else best.value)
+            trials.append(trial)
+            order = ranked(trials)
+            counted = order[-1].value if trial.value is None and order else trial.value
+            strategy.register(skip, UNKNOWN_WORST if counted is None else counted)
+            if iteration >= len(done):
+                trial = replace(trial, best=order[0].value if order else None)
                 append_line(trace, json.dumps(asdict(trial), allow_nan=False))
-                if progress is not None:
-                    progress(trial, best or trial)
-        if best is None:
+                detail = (order[0] if order else trial).detail
+                speed, alpha = (detail.get(k, 0) for k in ("tokens_per_s", "alpha"))
+                advance(f"best {speed:.0f} tokens/s, alpha {alpha:.3f}")
+        if not order:
             raise SkipbenchError(f"no skip set of {trace} gave a finite value")
-        return best
+        return order[0]
 
 
 def _try(
@@ -135,15 +124,10 @@ def _try(
         value, detail = objective(skip)
     except FloatingPointError:
         value, detail = math.nan, {}
-    return Trial(
-        iteration,
-        str(skip),
-        value if math.isfinite(value) else None,
-        {k: v for k, v in detail.items() if math.isfinite(v)},  # JSON has no others
-        point,
-        round(suggested - began, 4),
-        round(time.perf_counter() - suggested, 4),
-    )
+    finite = {k: v for k, v in detail.items() if math.isfinite(v)}  # JSON has no others
+    seconds = round(suggested - began, 4), round(time.perf_counter() - suggested, 4)
+    known = value if math.isfinite(value) else None
+    return Trial(iteration, str(skip), known, finite, point, *seconds)
 
 
 def _open(trace: Path, settings: Mapping[str, object], layers: int, limit: int) -> list[Trial]:
@@ -168,69 +152,74 @@ def _open(trace: Path, settings: Mapping[str, object], layers: int, limit: int) 
             f"{trace} is a search with other settings ({', '.join(sorted(keys))}); move it away or "
             "choose another folder"
         )
-    return [_trial(trace, number, line, layers) for number, line in lines[1:]][:limit]
+    return read_trials(trace, len(lines), layers)[:limit]
 
 
-def read_trials(trace: Path, layers: int, iterations: int) -> list[Trial]:
-    """The first `iterations` trials of a trace; raises SkipbenchError where a line is damaged."""
-    lines = read_lines(trace)[1 : iterations + 1]
-    return [_trial(trace, number, line, layers) for number, line in lines]
-
-
-def _trial(trace: Path, number: int, line: bytes, layers: int) -> Trial:
-    try:
-        trial: Trial = msgspec.convert(strict_json(line), Trial)
-        SkipSet.parse(trial.skip, layers)
-        if trial.value is not None and not math.isfinite(trial.value):
-            raise ValueError(f"value {trial.value}")
-        if trial.iteration != number - 2:
-            raise ValueError(f"iteration {trial.iteration} where {number - 2} belongs")
-    except (SkipbenchError, ValueError, RecursionError) as error:
-        raise SkipbenchError(
-            f"{trace}, line {number}: not a trial ({printable(str(error))})"
-        ) from error
-    return trial
-
-
-def candidates(trials: Sequence[Trial]) -> list[str]:
-    """The best distinct sets of a search, the best first, by the best value of each."""
-    ranked = sorted((t for t in trials if t.value is not None), key=lambda t: t.value or 0.0)
-    return list(dict.fromkeys(t.skip for t in ranked))[:BEST]
-
-
-def retime(
-    objective: Objective,
-    sets: Sequence[str],
-    layers: int,
-    iterations: int,
-    advance: Callable[[], None],
-) -> Retimed:
-    """Times every set `TIMES` times: interleaved, each time from another set on.
-
-    The best of many noisy timings is too good, and often not the best set. The set with the best
-    median of new timings is taken.
+def read_trials(trace: Path, iterations: int, layers: int | None = None) -> list[Trial]:
+    """The first `iterations` trials of a trace, of a model of so many `layers` if they are given.
+    Raises SkipbenchError where a line is damaged.
     """
-    values: list[list[float]] = [[] for _ in sets]
-    for turn in range(TIMES):
-        for place in range(len(sets)):
-            number = (place + turn) % len(sets)
-            values[number].append(objective(SkipSet.parse(sets[number], layers))[0])
-            advance()
-    medians = [statistics.median(times) for times in values]
-    best = medians.index(min(medians))
-    return Retimed(iterations, sets[best], medians[best], list(sets), values)
+    trials = list[Trial]()
+    for number, line in read_lines(trace)[1 : iterations + 1]:
+        try:
+            trials.append(msgspec.convert(strict_json(line), Trial))
+            if trials[-1].iteration != number - 2:
+                raise ValueError(f"iteration {trials[-1].iteration} where {number - 2} belongs")
+            if layers is not None:
+                SkipSet.parse(trials[-1].skip, layers)
+        except (SkipbenchError, ValueError, RecursionError) as error:
+            reason = f"not a trial ({printable(str(error))}); move it away"
+            raise SkipbenchError(f"{trace}, line {number}: {reason}") from error
+    return trials
 
 
-def write_retimed(folder: Path, retimed: Retimed) -> None:
-    """Appends to the file of new timings beside a trace."""
-    append_line(folder / RETIMED, json.dumps(asdict(retimed), allow_nan=False))
+def best_of_trace(trace: Path, iterations: int) -> str | None:
+    """The best of the first `iterations` sets of a search, by the new timings of the best ones,
+    which earlier versions lack; None where it has not tried so many yet.
+    """
+    order = ranked(trials := read_trials(trace, iterations))
+    if retimed := read_retimed(trace.parent, iterations):  # also of one that ran out of sets
+        return retimed.best
+    return order[0].skip if order and len(trials) >= iterations else None
+
+
+def ranked(trials: Sequence[Trial]) -> list[Trial]:
+    """The trials with a value, the best first; of equal ones the earliest."""
+    return sorted((t for t in trials if t.value is not None), key=lambda t: t.value or 0.0)
+
+
+def retime(objective: Objective, trace: Path, layers: int, iterations: int) -> Trial:
+    """The best trial, by new timings of the best `BEST` sets; its value is their median.
+
+    The best of many noisy timings is too good, and often not the best set. Each set is timed
+    `TIMES` times: interleaved, each time from another set on. The timings are kept beside the trace
+    and not made again.
+    """
+    trials = read_trials(trace, iterations)
+    if (again := read_retimed(trace.parent, iterations)) is None:
+        sets = list(dict.fromkeys(t.skip for t in ranked(trials)))[:BEST]
+        if len(sets) == 1:
+            return ranked(trials)[0]
+        values: list[list[float]] = [[] for _ in sets]
+        with progress("best sets again", len(sets) * TIMES) as advance:
+            for turn, place in itertools.product(range(TIMES), range(len(sets))):
+                number = (place + turn) % len(sets)
+                values[number].append(objective(SkipSet.parse(sets[number], layers))[0])
+                advance("")
+        medians = [statistics.median(times) for times in values]
+        best = medians.index(min(medians))
+        again = Retimed(iterations, sets[best], medians[best], sets, values)
+        append_line(trace.parent / RETIMED, json.dumps(asdict(again), allow_nan=False))
+    say(
+        f"the best {len(again.sets)} sets of the search, timed again {TIMES} times, interleaved: "
+        f"its number {again.sets.index(again.best) + 1} is the best"
+    )
+    return replace(next(t for t in trials if t.skip == again.best), value=again.value)
 
 
 def read_retimed(folder: Path, iterations: int) -> Retimed | None:
     """The timings after so many trials, or `None`; SkipbenchError for a file that is damaged."""
     path = folder / RETIMED
-    if not path.exists():
-        return None
     try:
         retimed = [msgspec.convert(strict_json(line), Retimed) for _, line in read_lines(path)]
     except (ValueError, RecursionError) as error:

@@ -4,9 +4,8 @@
 """
 
 import itertools
-import math
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +16,8 @@ from skipbench.search.bayes import suggest_point
 from skipbench.skipset import SkipSet
 
 EXHAUSTIVE_LIMIT = 12
+Sets = Generator[Iterable[int], float, None]
+"""Yields sets of sub-layers, and is sent the value of each."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,7 @@ class Space:
     With a `ratio`, strategies that read `size` skip that share of the model's sub-layers, or all
     free ones where these are fewer.
 
-    Raises:
-        SkipbenchError: a ratio outside 0 to 1, a protected sub-layer that the model lacks.
+    Raises SkipbenchError for a ratio outside 0 to 1, or a protected sub-layer that the model lacks.
     """
 
     layers: int
@@ -91,28 +91,29 @@ class Random(Strategy):
         self.tried += 1
 
 
-class Bayes(Strategy):
+class Bayes(Random):
     """Bayesian optimisation over one coordinate in [0, 1] per sub-layer, as the published code of
     Self-SD does it.
 
     A coordinate above 0.5 skips; with a `ratio`, the largest ones do. Upper confidence bound with
     kappa 2.576, Gaussian process with noise `alpha=1e-2`. `rounded` registers the set's corner of
-    the cube, to which the value belongs, in place of the raw point. The first `init` sets come from
-    `first`, in whose space the search goes on.
+    the cube, to which the value belongs, in place of the raw point. The first `init` sets, one or
+    more, are those of `Random`.
     """
 
-    def __init__(self, first: Random, init: int = 5, rounded: bool = False) -> None:
-        super().__init__(first.space)
-        self.first, self.init, self.rounded = first, init, rounded
-        self._tried: list[tuple[list[float], float]] = []
+    def __init__(
+        self, space: Space, seed: int, start: SkipSet | None, init: int = 5, rounded: bool = False
+    ) -> None:
+        super().__init__(space, seed, start)
+        self.init, self.rounded = max(1, init), rounded
+        self._points, self._values = list[list[float]](), list[float]()
 
     def suggest(self) -> SkipSet:
         self.point = None
-        if self.first.tried < self.init or not self._tried:
-            return self.first.suggest()
+        if self.tried < self.init:
+            return super().suggest()
         # A seed per step: the draw does not depend on the steps before it.
-        points, values = zip(*self._tried, strict=True)
-        point = suggest_point(points, values, seed=[self.first.seed, self.first.tried])
+        point = suggest_point(self._points, self._values, seed=[self.seed, self.tried])
         chosen = np.flatnonzero(point > 0.5)
         if self.space.size is not None:
             chosen = np.argsort(-point, kind="stable")[: self.space.size]
@@ -121,95 +122,81 @@ class Bayes(Strategy):
 
     def register(self, skip: SkipSet, value: float) -> None:
         """`value` is minimised; the process models its negative."""
-        self.first.register(skip, value)
+        super().register(skip, value)
         corner = [float(s in skip.skipped) for s in self.space.free]
-        self._tried.append((corner if self.rounded else self.point or corner, -value))
+        self._points.append(corner if self.rounded else self.point or corner)
+        self._values.append(-value)
 
 
-class _Queued(Strategy):
-    """Tries the sets of a queue; once it is empty, `refill` chooses the next ones."""
+class Generated(Strategy):
+    """The sets that a generator yields; it is sent the value of each."""
 
-    def __init__(self, space: Space, queue: Iterable[Iterable[int]]) -> None:
+    def __init__(self, space: Space, sets: Sets) -> None:
         super().__init__(space)
-        self.queue = [frozenset(skipped) for skipped in queue]
-        self.values: dict[frozenset[int], float] = {}
+        self._sets, self._next = sets, next(sets, None)
 
     def suggest(self) -> SkipSet | None:
-        return SkipSet(self.space.layers, self.queue[0]) if self.queue else None
+        return None if self._next is None else SkipSet.of(self.space.layers, self._next)
 
     def register(self, skip: SkipSet, value: float) -> None:
-        self.values[self.queue.pop(0)] = value
-        if not self.queue:
-            self.refill()
-
-    def refill(self) -> None:
-        """Adds to the queue by `values`."""
-
-    @property
-    def best(self) -> frozenset[int]:
-        """The set of the smallest value, of equal ones the first."""
-        return min(self.values, key=self.values.__getitem__)
+        try:
+            self._next = self._sets.send(value)
+        except StopIteration:
+            self._next = None
 
 
-class Greedy(_Queued):
+def greedy(space: Space, tol: float, start: frozenset[int]) -> Sets:
     """Toggles the sub-layer that helps most, until no change improves the value by `tol`."""
-
-    def __init__(self, space: Space, tol: float, start: frozenset[int]) -> None:
-        super().__init__(space, [start])
-        self.tol, self.base, self.base_value = tol, start, math.inf
-
-    def refill(self) -> None:
-        best, value = self.best, self.values[self.best]
-        if value >= self.base_value * (1 - self.tol):
+    base, base_value = start, (yield start)
+    changes = space.free
+    while changes:
+        values = dict[int, float]()
+        for s in changes:
+            values[s] = yield base ^ {s}
+        best = min(values, key=values.__getitem__)
+        if values[best] >= base_value * (1 - tol):
             return  # a whole level without an improvement
-        arrived = best ^ self.base  # going straight back would only measure noise
-        self.base, self.base_value, self.values = best, value, {}
-        self.queue = [best ^ {s} for s in self.space.free if {s} != arrived]
+        base, base_value = base ^ {best}, values[best]
+        changes = [s for s in space.free if s != best]  # going straight back only measures noise
 
 
-class Exhaustive(_Queued):
+def exhaustive(space: Space) -> Sets:
     """Every set of at most 12 sub-layers that are free."""
+    free = space.free
+    if len(free) > EXHAUSTIVE_LIMIT:
+        raise SkipbenchError(
+            f"exhaustive search over {len(free)} sub-layers means {2 ** len(free)} sets; "
+            f"at most {EXHAUSTIVE_LIMIT} sub-layers are allowed"
+        )
+    for size in range(len(free) + 1):
+        for chosen in itertools.combinations(free, size):
+            yield frozenset(chosen)
 
-    def __init__(self, space: Space) -> None:
-        free = space.free
-        if len(free) > EXHAUSTIVE_LIMIT:
-            raise SkipbenchError(
-                f"exhaustive search over {len(free)} sub-layers means {2 ** len(free)} sets; "
-                f"at most {EXHAUSTIVE_LIMIT} sub-layers are allowed"
-            )
-        sizes = (itertools.combinations(free, k) for k in range(len(free) + 1))
-        super().__init__(space, itertools.chain.from_iterable(sizes))
 
-
-class Nested(_Queued):
+def nested(space: Space, order: Sequence[int], iterations: int) -> Sets:
     """Sets of which each contains the one before: the first sub-layers of `order`, 0, some, more.
 
     Half of the trials are spread evenly over the sizes, up to `space.size` or all; the others
     halve the distance to the best size so far, on both of its sides.
     """
-
-    def __init__(self, space: Space, order: Sequence[int], iterations: int) -> None:
-        self.order = [s for s in order if s in space.free]
-        self.top = len(self.order) if space.size is None else space.size
-        self.gap = max(1, round(self.top / (max(2, (iterations + 1) // 2) - 1)))
-        sizes = sorted({*range(0, self.top, self.gap), self.top})
-        super().__init__(space, [self.order[:size] for size in sizes])
-
-    def refill(self) -> None:
-        while not self.queue and self.gap > 1:
-            self.gap = -(-self.gap // 2)
-            size = len(self.best)
-            near = {max(0, size - self.gap), min(self.top, size + self.gap)}
-            sets = [frozenset(self.order[:n]) for n in sorted(near)]
-            self.queue = [skipped for skipped in sets if skipped not in self.values]
+    order = [s for s in order if s in space.free]
+    top = len(order) if space.size is None else space.size
+    gap = max(1, round(top / (max(2, (iterations + 1) // 2) - 1)))
+    sizes, values = sorted({*range(0, top, gap), top}), dict[int, float]()
+    while sizes:
+        for size in sizes:
+            values[size] = yield order[:size]
+        sizes, best = [], min(values, key=values.__getitem__)
+        while not sizes and gap > 1:
+            gap = -(-gap // 2)
+            sizes = sorted({max(0, best - gap), min(top, best + gap)} - values.keys())
 
 
 def make_strategy(options: Search, layers: int, order: Sequence[int] = ()) -> Strategy:
-    """The strategy of `options`; `order`, of the sub-layers, is for `Nested` only.
+    """The strategy of `options`; `order`, of the sub-layers, is for `nested` only.
 
-    Raises:
-        SkipbenchError: another name, a ratio outside 0 to 1, a protected sub-layer that the model
-            lacks or that `start` skips.
+    Raises SkipbenchError for another name, a ratio outside 0 to 1, or a protected sub-layer that
+    the model lacks or that `start` skips.
     """
     space = Space(layers, options.ratio, options.protect)
     start = SkipSet.parse(options.start, layers)
@@ -218,18 +205,18 @@ def make_strategy(options: Search, layers: int, order: Sequence[int] = ()) -> St
             f"search.start skips the sub-layers {both}, which search.protect keeps; change "
             "one of them"
         )
-    first = Random(space, options.seed, start if start.skipped else None)
+    first = start if start.skipped else None
     match options.strategy:
         case "bayes":
-            return Bayes(first, options.init, options.rounded)
+            return Bayes(space, options.seed, first, options.init, options.rounded)
         case "random":
-            return first
+            return Random(space, options.seed, first)
         case "greedy":
-            return Greedy(space, options.tol, start.skipped)
+            return Generated(space, greedy(space, options.tol, start.skipped))
         case "exhaustive":
-            return Exhaustive(space)
+            return Generated(space, exhaustive(space))
         case "nested":
-            return Nested(space, order, options.iterations)
+            return Generated(space, nested(space, order, options.iterations))
     raise SkipbenchError(
         f"unknown search strategy {options.strategy!r}; known: bayes, random, greedy, exhaustive, "
         "nested"

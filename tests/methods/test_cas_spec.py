@@ -36,8 +36,7 @@ def test_without_the_verification_one_token_is_always_best(alpha: float) -> None
 
 
 def test_an_estimate_follows_the_last_twenty_tries() -> None:
-    estimate = Estimate(0.5)
-    estimate.update([True] * 10 + [False] * 30)
+    estimate = Estimate(0.5).after([True] * 10 + [False] * 30)
     assert estimate.tries == [0] * 20 and estimate.value == pytest.approx(0.7 * 0.5)
 
 

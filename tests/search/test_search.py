@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from skipbench.bench import skip_search as offline
-from skipbench.bench.stored_sets import best_of_trace
 from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
 from skipbench.config.schemas import Search, StrategyName
@@ -22,7 +21,7 @@ from skipbench.data.mini import held_out
 from skipbench.errors import SkipbenchError
 from skipbench.search import strategies
 from skipbench.search.bayes import suggest_point
-from skipbench.search.run import Trial, candidates, read_trials, retime, search, write_retimed
+from skipbench.search.run import Trial, best_of_trace, retime, search
 from skipbench.search.strategies import Random, Space, make_strategy
 from skipbench.skipset import SkipSet
 
@@ -191,23 +190,23 @@ def test_the_best_sets_are_timed_again_in_turns(tmp_path: Path) -> None:
         return value + next(noise), detail
 
     best = run("random", trace, 8, noisy)
-    sets = candidates(read_trials(trace, 4, 8))
-    assert len(sets) == 5 and sets[0] == best.skip == trials(trace)[1]["skip"]
+    assert best_of_trace(trace, 8) == best.skip == trials(trace)[1]["skip"]
     asked: list[str] = []
 
     def again(skip: SkipSet) -> tuple[float, dict[str, float]]:
         asked.append(str(skip))
         return toy(skip)
 
-    found = retime(again, sets, 4, 8, lambda: None)
+    found = retime(again, trace, 4, 8)
+    sets = asked[:5]
+    assert sets[0] == best.skip and len(asked) == 3 * len({*sets})
     # every turn has every set once, and begins with another
     assert [sorted(asked[i : i + 5]) for i in (0, 5, 10)] == [sorted(sets)] * 3
     assert [asked[i] for i in (0, 5, 10)] == sets[:3]
-    assert found.value == min(toy(SkipSet.parse(s, 4))[0] for s in sets) and found.rank > 1
-    assert best_of_trace(trace, 8) == best.skip
-    write_retimed(tmp_path, found)
-    assert best_of_trace(trace, 8) == found.best != best.skip
+    assert found.value == min(toy(SkipSet.parse(s, 4))[0] for s in sets)
+    assert best_of_trace(trace, 8) == found.skip != best.skip
     assert best_of_trace(trace, 7) == best.skip  # what ended there was not timed again
+    assert retime(again, trace, 4, 8) == found and len(asked) == 15  # the timings are kept
 
 
 def test_another_search_in_the_way_is_refused(tmp_path: Path) -> None:

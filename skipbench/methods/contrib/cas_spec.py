@@ -26,8 +26,7 @@ Deviations from the paper, with their switches: docs/methods/cas-spec.md.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from msgspec import Meta
@@ -50,17 +49,16 @@ FIRST, FIRST_COPY = 0.7, 0.3  # guesses: acceptance before a draft was tried
 CONTEXT, NGRAM = 32, 3  # guesses: tokens that rank the sub-layers; longest n-gram distinguished
 
 
-@dataclass
-class Estimate:
+class Estimate(NamedTuple):
     """Acceptance rate: alpha <- lambda alpha + (1 - lambda) share of the last H tries."""
 
     value: float
-    tries: list[int] = field(default_factory=list)
+    tries: Sequence[int] = ()
 
-    def update(self, hits: Sequence[bool]) -> None:
-        self.tries = [*self.tries, *map(int, hits)][-TRIES:]
-        share = sum(self.tries) / len(self.tries)
-        self.value = SMOOTHING * self.value + (1 - SMOOTHING) * share
+    def after(self, hits: Sequence[bool]) -> "Estimate":
+        tries = [*self.tries, *map(int, hits)][-TRIES:]
+        share = sum(tries) / len(tries)
+        return Estimate(SMOOTHING * self.value + (1 - SMOOTHING) * share, tries)
 
 
 def accepted_of(alpha: float, k: int) -> float:
@@ -113,7 +111,7 @@ class CASSpec(Method):
     """
 
     needs_latency = True
-    logged = ("steps_by_set", "chosen", "alpha")
+    logged, carried = ("steps_by_set", "chosen", "alpha"), ("alpha", "by_match", "rounds")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -237,20 +235,16 @@ class CASSpec(Method):
             for n in {0, match} if match >= 0 else ():
                 hits.setdefault((draft, n), []).append(hit)
         for (draft, match), tries in hits.items():
-            (self.by_match[match - 1] if match else self.alpha[draft]).update(tries)
-        for draft, (estimate, first) in enumerate(zip(self.alpha, self.first, strict=True)):
+            estimates, at = (self.by_match, match - 1) if match else (self.alpha, draft)
+            estimates[at] = estimates[at].after(tries)
+        for draft, ((value, tried), first) in enumerate(zip(self.alpha, self.first, strict=True)):
             if (draft, 0) not in hits:
-                estimate.value += self.forget * (first - estimate.value)
+                self.alpha[draft] = Estimate(value + self.forget * (first - value), tried)
         self.text.advance(state)
         self.rounds += 1
         self.note(alpha=[round(estimate.value, 5) for estimate in self.alpha])
 
-    def state_dict(self) -> Any:
-        """Estimates and rounds, which go from prompt to prompt."""
-        alpha, by_match = ([[e.value, e.tries] for e in of] for of in (self.alpha, self.by_match))
-        return {"alpha": alpha, "by_match": by_match, "rounds": self.rounds}
-
     def load_state_dict(self, state: Any) -> None:
-        self.rounds = state["rounds"]
-        self.alpha = [Estimate(value, list(tries)) for value, tries in state["alpha"]]
-        self.by_match = [Estimate(value, list(tries)) for value, tries in state["by_match"]]
+        super().load_state_dict(state)
+        self.alpha = [Estimate(*pair) for pair in state["alpha"]]
+        self.by_match = [Estimate(*pair) for pair in state["by_match"]]

@@ -27,6 +27,7 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from itertools import groupby, pairwise
+from operator import itemgetter
 from typing import Annotated
 
 import numpy as np
@@ -103,10 +104,9 @@ def group(zones: Sequence[int], change: Sequence[float], gain: Sequence[float]) 
     groups = [[0]]
     for i in range(1, len(zones)):
         cut = spike[i] != spike[i - 1] or (not spike[i] and len(groups[-1]) >= size)
-        if zones[i - 1] == zones[i] and not (zones[i] == 2 and cut):
-            groups[-1].append(i)
-        else:
-            groups.append([i])
+        if zones[i - 1] != zones[i] or (zones[i] == 2 and cut):
+            groups.append([])
+        groups[-1].append(i)
     return groups
 
 
@@ -138,8 +138,7 @@ class Search:
         """`target`: wanted share of layers to keep; `weight`: of exploration in the bound."""
         self.layers, self.target, self.weight = len(zones), target, weight
         self.groups = [(layers, zones[layers[0]] == 2) for layers in groups]
-        self._draws = random.Random(seed)
-        self._children: dict[Path, list[Path]] = {}
+        self._draws, self._children = random.Random(seed), dict[Path, list[Path]]()
         self._visits, self._total = Counter[Path](), defaultdict[Path, float](float)
         self.tried: list[tuple[float, tuple[int, ...]]] = []  # reward and layers left out
 
@@ -172,11 +171,9 @@ class Search:
             choices = (False, True) if self.groups[len(path)][1] else (False,)
             self._children[path] = [(*path, skip) for skip in choices]
             path = self._draws.choice(self._children[path])
-        full = path
-        for _, may_skip in self.groups[len(path) :]:
-            executes = self._draws.random() < max(0.1, self.target - 0.05)
-            full = (*full, may_skip and not executes)
-        return path, self.left_out(full)
+        executes, rest = max(0.1, self.target - 0.05), self.groups[len(path) :]
+        rollout = [self._draws.random() >= executes and may_skip for _, may_skip in rest]
+        return path, self.left_out((*path, *rollout))
 
     def credit(self, path: Path, skipped: tuple[int, ...], value: float) -> None:
         """Backpropagation of the reward of a candidate."""
@@ -188,10 +185,7 @@ class Search:
     def best(self) -> tuple[int, ...]:
         """The best candidate in the band; else the best of all, brought into it from the centre."""
         near = [t for t in self.tried if abs(self.kept(t[1]) - self.target) <= BAND + 1e-9]
-        _, best = max(near or self.tried, key=lambda tried: tried[0])
-        if near:
-            return best
-        skipped = set(best)
+        skipped = set(max(near or self.tried, key=itemgetter(0))[1])
         free = [i for layers, may_skip in self.groups if may_skip for i in layers]
         free.sort(key=lambda i: abs(i - self.layers / 2))
         for i in free:
@@ -248,13 +242,13 @@ class LEAP(SkipMethod):
         zones = zones_of(change, gain, (self.keep_first, self.keep_last), self.percentile)
         groups = group(zones, change, gain)
         self.search = Search(groups, zones, self.ratio, self.exploration, self.seed)
-        self._at, self._rounds = self.latency_at(state), 0
+        self._at = self.latency_at(state)
         self.log |= {"zones": ["".join(map(str, zones))], "groups": [groups]}
         self._choose()
 
     def _choose(self) -> None:
         """The set of the next round: the next candidate, or, once the search is over, the best."""
-        if self._rounds < self.iterations:
+        if len(self.search.tried) < self.iterations:
             self._path, self._candidate = self.search.next()
         else:
             self._candidate = self.search.best()
@@ -266,11 +260,10 @@ class LEAP(SkipMethod):
 
     def adapt(self, state: State, verification: Verification) -> None:
         super().adapt(state, verification)
-        if self._rounds < self.iterations:
+        if len(self.search.tried) < self.iterations:
             tokens = len(verification.accepted) + self.bonus
             passes = 1 + verification.draft.steps * step_price(self.skip, self._at)
             value = reward(tokens / passes, self.search.kept(self._candidate), self.ratio)
             self.search.credit(self._path, self._candidate, value)
             self.note(reward=round(value, 5))
-            self._rounds += 1
             self._choose()
