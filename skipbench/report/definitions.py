@@ -1,4 +1,4 @@
-"""Meaning and unit of every column, from definitions.yaml; the terminal shows `LEGEND` instead."""
+"""Everything about columns from definitions.yaml; the terminal shows `LEGEND` instead."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,14 +14,12 @@ PAPER_DEFINITIONS = DEFINITIONS | _COLUMNS["papers"]
 """Definitions of the columns of the papers' tables."""
 SCORE = "the method's score, a mean over the samples."
 UNITS = {column: unit for unit, names in _COLUMNS["units"].items() for column in names.split()}
-# keys whose values are skipbench's ids and stand in `names`
-NAMED = ("model", "method", "dataset", "subtask")
-_SETTINGS = (
-    "temperature top_p max_new_tokens max_length dtype batch sparsity variant stop max_steps "
-    "threshold target interval skipped_layers window search_steps tau_pruning set_from "
-    "train_tokens statistic phase part"
-)
-KEYS = {*NAMED, *_SETTINGS.split()}
+LABELS = _COLUMNS["labels"]
+"""Label of each quantity on an axis of a figure."""
+UNMEASURED = _COLUMNS["unmeasured"]
+"""Columns that no run fills, with the reason."""
+NAMED, _SETTINGS = (tuple(names.split()) for names in _COLUMNS["keys"].values())
+KEYS = {*NAMED, *_SETTINGS}
 
 EMBEDDED_MODEL = "tiny"
 STAND_INS = {EMBEDDED_MODEL: "the embedded model", "smollm2-135m": "the model"}

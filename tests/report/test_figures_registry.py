@@ -24,9 +24,10 @@ from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell, run_cell
 from skipbench.experiments.grid import SCALES, PlannedCell, plan
 from skipbench.experiments.plan import cells_of, composed
+from skipbench.report.definitions import LABELS
 from skipbench.report.figures.registry import FIGURES, NOT_RUN, NOTHING, Spec, draw, printed
 from skipbench.report.figures.runs import finished_run
-from skipbench.report.figures.sweeps import VALUES, setting
+from skipbench.report.figures.sweeps import setting
 from skipbench.report.published import papers, published
 from skipbench.runs.run import Run, Search
 
@@ -153,7 +154,7 @@ def test_axes_are_in_the_experiment_and_printed_values_in_the_figure(
 def test_columns_are_known_and_what_is_left_out_is_printed(name: str) -> None:
     spec: Spec = FIGURES[name]
     keywords = getattr(spec.draw, "keywords", {})
-    assert set(keywords.get("columns", [])) <= set(VALUES)
+    assert set(keywords.get("columns", [])) <= set(LABELS)
     paper, _, table = name.rpartition("-")
     columns = {row["column"] for row in published(paper) if row["table"] == (spec.table or table)}
     assert set(spec.left_out) <= columns and all(spec.left_out.values())

@@ -74,12 +74,12 @@ def _published_lines(axis: Axes, published: list[Printed], column: str) -> None:
     for n, value in with_values(published, column):
         text = f"{', '.join(n.named('method', 'phase', 'statistic'))} {value:g}"
         look = ("--", ":", "-.")[lines[n.method] % 3]
-        style.published_line(axis, value, text, style.color_of(n.method), look)
+        style.published_line(axis, value, text, style.method_style(n.method).color, look)
         lines[n.method] += 1
     lows = with_values(published, f"{column}_low")
     highs = with_values(published, f"{column}_high")
     for (n, low), (_, high) in zip(lows, highs, strict=False):
-        label, color = f"paper: {n.method} {low:g} to {high:g}", style.color_of(n.method)
+        label, color = f"paper: {n.method} {low:g} to {high:g}", style.method_style(n.method).color
         axis.axhspan(low, high, color=color, alpha=0.12, linewidth=0, label=label)
 
 
@@ -151,7 +151,6 @@ def threshold(runs: list[Run], published: list[Printed]) -> Figure:
             text = f"{name}: acceptance rate so far"
             axis.plot(rates.index + 1, rates, ":", label=text, color=color, linewidth=1.0)
     axis.set(xlabel="round", ylabel="threshold" if len(runs) > 1 else "threshold; acceptance rate")
-    style.legend(figure)
     return figure
 
 

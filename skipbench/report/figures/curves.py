@@ -13,9 +13,10 @@ from matplotlib.figure import Figure
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.acceptance import alpha_cond
 from skipbench.metrics.formulas import expected_tokens
+from skipbench.report.definitions import LABELS
 from skipbench.report.figures import style
 from skipbench.report.figures.runs import speedups
-from skipbench.report.figures.sweeps import VALUES, setting, value, with_values
+from skipbench.report.figures.sweeps import setting, value, with_values
 from skipbench.report.published import Printed
 from skipbench.runs.run import Run
 
@@ -37,7 +38,7 @@ def draft_length(runs: list[Run], published: list[Printed]) -> Figure:
     figure, here = style.one_axis(7.4, 4.2)
     lengths = sorted({int(setting(run, STEPS)) for run in runs})
     grid = [i / 100 for i in range(101)]
-    colors = style.tints(style.color_of("self-sd"), len(lengths))
+    colors = style.tints(style.method_style("self-sd").color, len(lengths))
     for steps, color in zip(lengths, colors, strict=True):
         model = [expected_tokens(a, steps) / (steps * COST + 1) for a in grid]
         here.plot(grid, model, color=color, linewidth=1.3, label=f"K = {steps}, model")
@@ -56,40 +57,27 @@ def draft_length(runs: list[Run], published: list[Printed]) -> Figure:
     here.set(xlim=(0, 1.01), ylim=(0, None))
     text = "curves: the model, a draft step costs half a forward of the target"
     here.set_title(text, fontsize=8, loc="left")
-    style.legend(figure)
     return figure
 
 
 def latency(runs: list[Run], published: list[Printed]) -> Figure:
     """Speedup against the seconds that finding the skip set took (SWIFT Figure 11)."""
     figure, here = style.one_axis(7.0)
-    points: dict[str, list[tuple[float, Run]]] = {}
-    for run in runs:
-        seconds = run.search.seconds if run.search else run.measured.seconds.adapt or 0.0
-        points.setdefault(run.method, []).append((seconds, run))
-    for method, found in points.items():
-        found.sort(key=lambda point: point[0])
-        x, y = [seconds for seconds, _ in found], [run.speedup for _, run in found]
+    points = [(r.search.seconds if r.search else r.measured.seconds.adapt or 0.0, r) for r in runs]
+    points.sort(key=lambda point: point[0])
+    for method in dict.fromkeys(run.method for run in runs):
+        x, y = zip(*((s, run.speedup) for s, run in points if run.method == method), strict=True)
         here.plot(x, y, label=method, **style.method_style(method)._asdict())
-        for seconds, run in found:
-            style.whisker(here, seconds, run.measured, style.color_of(method))
-            if run.search and run.speedup is not None:
-                style.note(here, f"{run.search.sets} sets", (seconds, run.speedup), (4, -9))
-    _printed_latencies(here, published)
-    here.set_xscale("log")
-    style.no_gain(here)
-    here.set(xlabel="seconds to find the skip set", ylabel="speedup (x)")
-    style.legend(figure)
-    return figure
-
-
-def _printed_latencies(here: Axes, published: Sequence[Printed]) -> None:
-    """A star if the text prints both numbers of a point; a line if it prints the latency alone."""
+    for seconds, run in points:
+        style.whisker(here, seconds, run.measured, style.method_style(run.method).color)
+        if run.search and run.speedup is not None:
+            style.note(here, f"{run.search.sets} sets", (seconds, run.speedup), (4, -9))
+    # a star if the text prints both numbers of a point; a line if it prints the latency alone
     gains = {
         (n.method, *n.named("search_steps")): gain for n, gain in with_values(published, "speedup")
     }
     for n, seconds in with_values(published, "search_s"):
-        sets, color = n.named("search_steps"), style.color_of(n.method)
+        sets, color = n.named("search_steps"), style.method_style(n.method).color
         named = n.method + (f", {sets[0]} sets" if sets else "")
         if gain := gains.get((n.method, *sets)):
             label = f"paper: {named}, {gain:g}x at {seconds:g} s"
@@ -97,6 +85,10 @@ def _printed_latencies(here: Axes, published: Sequence[Printed]) -> None:
         else:
             text = f"{named}, {seconds:g} s"
             style.published_line(here, seconds, text, color, ":", upright=True)
+    here.set_xscale("log")
+    style.no_gain(here)
+    here.set(xlabel="seconds to find the skip set", ylabel="speedup (x)")
+    return figure
 
 
 def flexible(runs: list[Run], published: list[Printed]) -> Figure:
@@ -169,7 +161,6 @@ def by_task(runs: list[Run], published: list[Printed]) -> Figure:
     here.set_xticks(range(len(models)), models, rotation=20)
     here.margins(y=0.15)
     here.set(xlim=(-0.5, len(models) - 0.5), xlabel="model", ylabel="speedup (x)")
-    style.legend(figure)
     return figure
 
 
@@ -196,8 +187,7 @@ def correlation(runs: list[Run], published: list[Printed]) -> Figure:
         for n, printed in with_values(published, "correlation"):
             text += f"\npaper: r = {printed:g}" if n.named("part") == [column] else ""
         here.set_title(text, fontsize=8, loc="left")
-        here.set(xlabel=VALUES[column], ylabel=VALUES["tokens_per_s"])
-    style.legend(figure)
+        here.set(xlabel=LABELS[column], ylabel=LABELS["tokens_per_s"])
     return figure
 
 
@@ -214,7 +204,6 @@ def skipped(runs: list[Run], published: list[Printed]) -> Figure:
         text = f"falls beyond {printed:g} of 80"
         style.published_line(here, printed / 80, text, style=":", upright=True)
     here.set(xlabel="share of sub-layers skipped", ylabel="speedup (x)")
-    style.legend(figure)
     return figure
 
 

@@ -94,5 +94,4 @@ def against_context(runs: list[Run], published: list[Printed]) -> Figure:
         style.whole_numbers(here.yaxis)
     for here in axes[0]:
         here.set_ylim(-0.05 * highest, 1.08 * highest)
-    style.legend(figure)
     return figure

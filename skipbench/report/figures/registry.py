@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from skipbench.errors import SkipbenchError
 from skipbench.report.figures import courses, curves, maps, sweeps
-from skipbench.report.figures.style import styled
+from skipbench.report.figures.style import legend, styled
 from skipbench.report.published import Printed, papers, read_paper
 from skipbench.runs.run import Run
 
@@ -102,8 +102,16 @@ def draw(name: str, runs: list[Run]) -> tuple[Figure, list[Run]]:
         raise SkipbenchError(
             f"{name}: no run of it can be drawn ({', '.join(r.method for r in runs) or 'none'})"
         )
+    return _drawn(FIGURES[name].draw, shown, printed(name)), shown
+
+
+def _drawn(kind: Kind, runs: list[Run], published: list[Printed]) -> Figure:
+    """The figure in the style of all; one legend, where its axes have none of their own."""
     with styled():
-        return FIGURES[name].draw(shown, printed(name)), shown
+        figure = kind(runs, published)
+        if not any(axis.get_legend() for axis in figure.axes):
+            legend(figure)
+        return figure
 
 
 def printed(name: str) -> list[Printed]:
@@ -120,8 +128,7 @@ def draw_run(run: Run) -> dict[str, Figure]:
     found = {}
     for name, kind in OF_ONE_RUN.items():
         try:
-            with styled():
-                found[name] = kind([run], [])
+            found[name] = _drawn(kind, [run], [])
         except SkipbenchError:  # this run has nothing of the kind
             continue
     return found

@@ -9,27 +9,15 @@ from matplotlib.figure import Figure
 
 from skipbench.errors import SkipbenchError
 from skipbench.report import measured
+from skipbench.report.definitions import LABELS
 from skipbench.report.figures import style
 from skipbench.report.figures.runs import labels
 from skipbench.report.published import Printed
 from skipbench.runs.run import Run
 
-VALUES = {
-    "alpha": "acceptance rate",
-    "tau": "tau (tokens per round)",
-    "M": "M (tokens a verification)",
-    "speedup": "speedup (x)",
-    "tokens_per_s": "throughput (tokens/s)",
-    "TPT": "TPT (tokens/s)",
-    "share": "share of layer selection",
-    "share_saved": "share of layer selection saved",
-    "memory_saved": "memory saved",
-}
-"""Label of each quantity."""
-
 
 def value(run: Run, column: str, first: Run) -> float | None:
-    """A quantity of `VALUES`; what is saved is saved against `first`."""
+    """A quantity of `LABELS`; what is saved is saved against `first`."""
     ours, base = run.measured, first.measured
     seconds = ours.seconds.by_phase
     if column == "share":
@@ -62,7 +50,7 @@ def sweep(
     key: str = "",
     mark: str = "best",
 ) -> Figure:
-    """`columns` of `VALUES` against one setting, a line per method and dataset; 95 % intervals on
+    """`columns` of `LABELS` against one setting, a line per method and dataset; 95 % intervals on
     the speedup.
 
     Published values are stars where `key` (default: last name of the axis) places them on the axis,
@@ -103,13 +91,12 @@ def sweep(
             else:
                 named = (*n.named(key), *n.named("method"), "")[0]
                 style.published_line(here, printed, f"{named} {text}", width=0.8)
-        here.set(xlabel=label, ylabel=VALUES[column])
+        here.set(xlabel=label, ylabel=LABELS[column])
         whole = all(isinstance(v, int) for v in values)
         if whole and values[0] > 0 and values[-1] / values[0] >= 16:
             here.set_xscale("log", base=2)  # such as intervals, which are powers of two
             here.set_xticks(values, [str(v) for v in values], fontsize=7)
             here.minorticks_off()
-    style.legend(figure)
     return figure
 
 
@@ -156,9 +143,8 @@ def bars(
         for n, printed in with_values(published, column, f"{column}_gain"):
             _published_bar(here, n, printed, list(zip(runs, places, strict=True)))
         here.set_xticks(range(len(groups)), groups, rotation=20 if len(groups) > 2 else 0)
-        here.set(xlim=(-0.6, len(groups) - 0.4), ylabel=VALUES[column])
+        here.set(xlim=(-0.6, len(groups) - 0.4), ylabel=LABELS[column])
         here.grid(visible=False, axis="x")
-    style.legend(figure)
     return figure
 
 
@@ -175,4 +161,4 @@ def _published_bar(
         return
     text = " ".join((*n.named("method", "set_from", "dataset", "statistic"), f"{height:g}"))
     text += f" (+{100 * printed:g}%)" if gain else ""
-    style.published_line(here, height, text, style.color_of(n.method))
+    style.published_line(here, height, text, style.method_style(n.method).color)
