@@ -1,6 +1,7 @@
 """Comparison of a table's runs: the best beyond noise, equal decodings, and their origins."""
 
 import math
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from itertools import count, product
 from string import ascii_lowercase
@@ -51,7 +52,7 @@ def noise_floor(runs: Sequence[Run]) -> list[str]:
     if not any(run.metrics for run in runs):
         return []
     found = dict.fromkeys(
-        f"{run.model}, {run.dataset} {speedup_text(run.speedup, m.speedup.ci95)} (n = {m.n})"
+        f"{run.model}, {run.dataset} {speedup_text(m.speedup)} (n = {m.n})"
         for run in runs
         if run.method == BASELINE and (m := run.metrics) and run.speedup
     )
@@ -121,16 +122,14 @@ def mixed(runs: Sequence[Run]) -> list[str]:
         for run in done
         if run.origin.mixed
     ]
-    for noun, what, pairs in (
+    for noun, what, digests in (
         ("method", "sources", [(run.method, run.origin.method_sha256) for run in done]),
         ("model", "weights", [(run.model, run.origin.weights_sha256) for run in done]),
     ):
-        digests: dict[str, set[str]] = {}
-        for name, digest in ((name, digest) for name, digest in pairs if digest):
-            digests.setdefault(name, set()).add(digest)
+        counts = Counter(name for name, digest in dict.fromkeys(digests) if digest)
         lines += [
-            f"{noun} {name}: its runs are of {len(of)} different {what}: do not compare them."
-            for name, of in digests.items()
-            if len(of) > 1
+            f"{noun} {name}: its runs are of {count} different {what}: do not compare them."
+            for name, count in counts.items()
+            if count > 1
         ]
     return lines

@@ -32,10 +32,10 @@ def definitions_for(names: Iterable[str]) -> list[tuple[str, str]]:
     return [(name, text) for name, text in DEFINITIONS.items() if name in wanted]
 
 
-def caution(models: Iterable[str], datasets: Iterable[str]) -> str | None:
-    """The line under a table of the embedded model or the mini datasets; None for others."""
-    mini = any(name.startswith("mini-") for name in datasets)
+def caution(models: Iterable[str], datasets: Iterable[str]) -> list[str]:
+    """The line under a table of the embedded model or the mini datasets; none for others."""
     parts = [f"the embedded model `{EMBEDDED_MODEL}`"] if EMBEDDED_MODEL in set(models) else []
-    if not (parts := parts + (["the embedded `mini-*` datasets"] if mini else [])):
-        return None
-    return f"Made with {' and '.join(parts)}: these are not replications of any paper's numbers."
+    if any(name.startswith("mini-") for name in datasets):
+        parts.append("the embedded `mini-*` datasets")
+    text = f"Made with {' and '.join(parts)}: these are not replications of any paper's numbers."
+    return [text] if parts else []

@@ -131,30 +131,27 @@ def by_task(runs: list[Run], published: list[Printed]) -> Figure:
     A run over all of a benchmark is split by the task of each sample; a cell may also be of one
     task.
     """
-    points: dict[str, dict[str, float]] = {}
+    measured, printed = dict[tuple[str, str], float](), dict[tuple[str, str], float]()
     for run in runs:
         tasks = [run.keys.get("subtask") or s.groups.get("task") for s in run.sound]
         logs = pd.Series(np.log(speedups(run)), tasks if any(tasks) else [run.dataset] * len(tasks))
-        for task, mean in logs.groupby(level=0, sort=False).mean().items():
-            points.setdefault(str(task), {})[run.model] = math.exp(mean)
-    printed: dict[str, dict[str, float]] = {}
+        for name, mean in logs.groupby(level=0, sort=False).mean().items():
+            measured[str(name), run.model] = math.exp(mean)
     for n, speedup in with_values(published, "speedup"):
         task, model = n.named("subtask", "model")
-        printed.setdefault(task, {})[model] = speedup
-    models = [*(run.model for run in runs), *(m for found in printed.values() for m in found)]
-    models = list(dict.fromkeys(models))
+        printed[task, model] = speedup
+    models = list(dict.fromkeys(model for points in (measured, printed) for _, model in points))
     figure, here = style.one_axis(8.0, 4.2)
-    shown = dict.fromkeys([*printed, *points])
+    shown = dict.fromkeys(task for points in (printed, measured) for task, _ in points)
     for task, color, marker in zip(shown, style.TASKS, MARKERS, strict=False):
-        for found, source, look in (
-            (points.get(task), "measured", {"marker": marker, "linestyle": "-"}),
-            (printed.get(task), "paper", {"marker": "*", "linestyle": "--", "markersize": 9}),
+        for points, source, look in (
+            (measured, "measured", {"marker": marker, "linestyle": "-"}),
+            (printed, "paper", {"marker": "*", "linestyle": "--", "markersize": 9}),
         ):
-            if found:
-                x, label = [models.index(model) for model in found], f"{task}, {source}"
-                here.plot(x, list(found.values()), color=color, label=label, **look)
+            if found := [(models.index(m), y) for (of, m), y in points.items() if of == task]:
+                here.plot(*zip(*found, strict=True), color=color, label=f"{task}, {source}", **look)
     for place, model in enumerate(models):
-        if values := sorted(found[model] for found in printed.values() if model in found):
+        if values := sorted(y for (_, of), y in printed.items() if of == model):
             last = model == models[-1]  # lines rise: there is space below, but not at the end
             text, height = ", ".join(f"{v:g}" for v in values), values[-1 if last else 0]
             style.note(here, text, (place, height), (0, 8 if last else -16), ha="center")

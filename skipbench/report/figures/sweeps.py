@@ -59,13 +59,10 @@ def sweep(
     """
     figure, axes = style.new_figure(1, len(columns), (2.4 + 3.0 * len(columns), 3.4))
     key = key or axis.rpartition(".")[2]
-    values = sorted({setting(run, axis) for run in runs})
-    by_key = {run.keys.get(key): setting(run, axis) for run in runs}
-    lines: dict[str, list[tuple[float, Run]]] = {}
-    for run, name in zip(runs, labels(runs, (axis,)), strict=True):
-        lines.setdefault(name, []).append((setting(run, axis), run))
-    for members in lines.values():
-        members.sort(key=lambda member: member[0])
+    settings, names = [setting(run, axis) for run in runs], labels(runs, (axis,))
+    placed = sorted(zip(settings, names, runs, strict=True), key=lambda place: place[0])
+    values, by_key = sorted({*settings}), {run.keys.get(key): x for x, _, run in placed}
+    lines = {name: [(x, r) for x, n, r in placed if n == name] for name in dict.fromkeys(names)}
     styles = style.line_styles([members[0][1].method for members in lines.values()])
     for here, column in zip(axes[0], columns, strict=True):
         for (name, members), look in zip(lines.items(), styles, strict=True):

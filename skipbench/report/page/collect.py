@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from markupsafe import Markup
 from msgspec import Struct, to_builtins
@@ -53,7 +54,7 @@ def one_run(folder: Path) -> Row:
     try:
         run = read_run(folder)
         samples = run.samples
-        shown = [_text(s, run.completions.get(s.index)) for s in samples[:MOST_TEXTS]]
+        texts = [_text(s, run.completions.get(s.index)) for s in samples[:MOST_TEXTS]]
     except (SkipbenchError, OSError) as error:
         cells |= {"note": f"cannot be read: {error}"}
         reason = printable(f"{folder.name}: {error}")
@@ -68,7 +69,7 @@ def one_run(folder: Path) -> Row:
         "commit": (origin.commit or MISSING)[:9] + ("+" if origin.dirty else ""),
     }
     cells |= {column: text for column, text in given.items() if text} | {"note": _note(run)}
-    letters = set[str]().union(*(sources for _, sources in shown))
+    letters = {source for text in texts for *_, source in text["pieces"]}
     detail = {
         "metrics": to_builtins(run.metrics) if run.metrics else {},
         "status": to_builtins(run.status),
@@ -77,7 +78,7 @@ def one_run(folder: Path) -> Row:
         "courses": courses(samples),
         "skip": skip_sets(samples, run.provenance.layers),
         "samples": len(samples),
-        "texts": [text for text, _ in shown],
+        "texts": texts,
         "sources": {k: v for k, v in SOURCES.items() if k in letters},
     }
     numbers = {name: VALUES[name](metrics) for name in MEASURED if name in VALUES}
@@ -89,11 +90,11 @@ def one_run(folder: Path) -> Row:
     return Row(folder.name, cells, sort, detail)
 
 
-def _text(sample: Sample, completion: Completion | None) -> tuple[dict[str, object], set[str]]:
-    """One sample's prompt and coloured output, and the letters of its sources."""
+def _text(sample: Sample, completion: Completion | None) -> dict[str, Any]:
+    """One sample's prompt and coloured output."""
     text, chars = (completion.method, completion.token_chars) if completion else (None, [])
     pieces, how = pieces_of(sample.method, text, chars, letters_of(sample.trace))
-    shown: dict[str, object] = {
+    return {
         "id": sample.id,
         "prompt": completion.prompt if completion else None,
         "pieces": pieces,
@@ -102,7 +103,6 @@ def _text(sample: Sample, completion: Completion | None) -> tuple[dict[str, obje
         "tokens": len(sample.method.tokens),
         "rounds": len(sample.method.rounds),
     }
-    return shown, {source for *_, source in pieces}
 
 
 def _note(run: Run) -> str:
@@ -116,11 +116,6 @@ def _note(run: Run) -> str:
     return ": ".join(filter(None, (run.status.state, run.status.error)))
 
 
-def unreadable(runs: Sequence[Row]) -> list[str]:
-    """Name and error of each run that cannot be read."""
-    return [run.error for run in runs if run.error]
-
-
 def about(runs: Sequence[Row]) -> str | None:
     """The line on top of the page: how many runs of which models, methods and datasets, where and
     when; `None` without a run that can be read.
@@ -128,24 +123,21 @@ def about(runs: Sequence[Row]) -> str | None:
     sound = [run.cells for run in runs if not run.error]
     if not sound:
         return None
-    kinds = {
-        name: list(dict.fromkeys(cells[name] for cells in sound if cells[name] != MISSING))
-        for name in (*NAMES, "device", "date")
-    }
-    *names, devices, dates = kinds.values()
-    models, methods, datasets = (_some(n, f"{k}s") for k, n in zip(NAMES, names, strict=True))
-    text = f"{len(sound)} run{'s' if len(sound) > 1 else ''} of {models}: {methods} on {datasets}"
-    if devices:
+
+    def distinct(column: str) -> list[str]:
+        return list(dict.fromkeys(c[column] for c in sound if c[column] != MISSING))
+
+    def some(kind: str) -> str:
+        shown = ", ".join((names := distinct(kind))[:MOST_NAMES])
+        return shown if len(names) <= MOST_NAMES else f"{len(names)} {kind}s ({shown}, ...)"
+
+    count = f"{len(sound)} run{'s' if len(sound) > 1 else ''}"
+    text = f"{count} of {some('model')}: {some('method')} on {some('dataset')}"
+    if devices := distinct("device"):
         text += f", measured on {', '.join(devices)}"
-    if dates:
+    if dates := distinct("date"):
         text += f", {' to '.join(dict.fromkeys((min(dates), max(dates))))}"
     return f"{text}."
-
-
-def _some(names: Sequence[str], kind: str) -> str:
-    """Up to four names, or how many there are."""
-    shown = ", ".join(names[:MOST_NAMES])
-    return shown if len(names) <= MOST_NAMES else f"{len(names)} {kind} ({shown}, ...)"
 
 
 def as_script(value: object) -> Markup:

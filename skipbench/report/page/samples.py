@@ -55,11 +55,8 @@ def skip_sets(samples: Sequence[Sample], layers: int | None) -> dict[str, Any] |
     """The skip sets in the order of their use: `layers`, `of` how many, and `sets` of `[sample,
     round, attention, mlp]`; None without any.
     """
-    used: list[tuple[int, int, str]] = []
-    for sample in samples:
-        for at, text in sample.skip_changes:
-            if not used or used[-1][2] != text:
-                used.append((sample.index, int(at), str(text)))
+    changes = ((s.index, int(at), str(text)) for s in samples for at, text in s.skip_changes)
+    used = [next(same) for _, same in groupby(changes, key=lambda change: change[2])]
     if layers is None or not any(text for _, _, text in used):
         return None
     try:

@@ -78,19 +78,15 @@ def same_device(ours: str, theirs: str) -> bool:
 def run_notes(runs: Sequence[Run], left: Sequence[Run], parts: Sequence[Half]) -> list[str]:
     """Notes on the runs: vanilla arms, reasons, runs not shown; `left` fit no row of `parts`."""
     arms = ", ".join(sorted({arm for half in parts for arm in half.arms_of}))
-    measured = [(named(run), run, run.metrics) for run in runs if run.metrics]
+    measured = [(named(run), run.reason, run.metrics) for run in runs if run.metrics]
     twice = " | ".join(text for half in parts for text in half.twice)
     # a run with metrics has its reason in a line of its own
     reasons = ("" if r.metrics or not r.reason else f" ({r.reason})" for r in left)
     unplaced = " | ".join(named(r) + reason for r, reason in zip(left, reasons, strict=True))
     notes = [
         f"vanilla without a run of its own is the vanilla arm of {arms}." if arms else "",
-        *(f"{name}: {run.reason}" for name, run, _ in measured if run.reason),
-        *(
-            f"{name}: {'; '.join(of)}."
-            for name, _, m in measured
-            if (of := columns.search_phases(m))
-        ),
+        *(f"{name}: {reason}" for name, reason, _ in measured if reason),
+        *(f"{n}: {'; '.join(of)}." for n, _, m in measured if (of := columns.search_phases(m))),
         *(f"{name}: {end}." for name, _, m in measured if (end := columns.stopped_early(m))),
         f"several runs stand for the same numbers, the first is shown: {twice}." if twice else "",
         f"Runs that belong to no row of this table: {unplaced}." if unplaced else "",
