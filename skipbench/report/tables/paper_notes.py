@@ -33,8 +33,7 @@ def deviations(printed: Sequence[Printed], runs: Sequence[Run]) -> list[str]:
         if not any(same_device(device, name) for name in theirs):
             devices.add(device)
             hardware |= theirs
-    if devices:
-        unlike["device"] = devices, hardware
+    unlike["device"] = devices, hardware
     unlike["engine"] = _values(measured, "engine") or [MISSING], ["its own code"]
     for key in ("dtype", "max_new_tokens", "max_length", "batch"):
         theirs = {str(value) for n in printed if (value := n.keys.get(key)) is not None}
@@ -44,11 +43,12 @@ def deviations(printed: Sequence[Printed], runs: Sequence[Run]) -> list[str]:
         if ours != theirs if key == "dtype" else theirs and ours - theirs:
             unlike[key] = ours or ["not recorded"], theirs or ["not named"]
     pairs = {(str(r.measured.n), str(of)) for r in measured if (of := r.paper_samples) is not None}
-    if others := [pair for pair in pairs if pair[0] != pair[1]]:
-        unlike["n (samples per cell)"] = {n for n, _ in others}, {n for _, n in others}
+    others = [pair for pair in pairs if pair[0] != pair[1]]
+    unlike["n (samples per cell)"] = {n for n, _ in others}, {n for _, n in others}
     lines += [
         f"{name}: {', '.join(sorted(ours))}; the paper's: {', '.join(sorted(theirs))}."
         for name, (ours, theirs) in unlike.items()
+        if ours
     ]
     if calibration := "; ".join(_values(measured, "calibration")):
         lines.append(
