@@ -5,9 +5,8 @@ from pathlib import Path
 
 import msgspec
 
-_COLUMNS = msgspec.yaml.decode(
-    Path(__file__).with_suffix(".yaml").read_bytes(), type=dict[str, dict[str, str]]
-)
+_FILE = Path(__file__).with_suffix(".yaml").read_bytes()
+_COLUMNS = msgspec.yaml.decode(_FILE, type=dict[str, dict[str, str]])
 LEGEND = "columns: python -m skipbench --help columns, or docs/metrics.md"
 DEFINITIONS = _COLUMNS["tables"]
 PAPER_DEFINITIONS = DEFINITIONS | _COLUMNS["papers"]

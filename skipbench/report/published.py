@@ -158,7 +158,7 @@ def read_paper(paper: str) -> Paper:
     where = path.name
     try:
         raw: Any = yaml.load(path.read_text(encoding="utf-8"), _Loader)
-        tables = raw.get("tables") if isinstance(raw, dict) else None
+        tables: Any = raw.get("tables") if isinstance(raw, dict) else None
         for name, table in tables.items() if isinstance(tables, dict) else ():
             where = f"{path.name}, {name}"
             if isinstance(table, dict) and not table.get("parts"):

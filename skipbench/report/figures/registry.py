@@ -6,8 +6,9 @@ from functools import partial
 from matplotlib.figure import Figure
 
 from skipbench.errors import SkipbenchError
-from skipbench.report.figures import courses, curves, maps, sweeps
+from skipbench.report.figures import courses, curves, maps
 from skipbench.report.figures.style import legend, styled
+from skipbench.report.figures.sweeps import bars, sweep
 from skipbench.report.published import Printed, papers, read_paper
 from skipbench.runs.run import Run
 
@@ -15,13 +16,11 @@ Kind = Callable[[list[Run], list[Printed]], Figure]
 
 
 def _sweep(axis: str, columns: str, label: str, key: str = "", mark: str = "best") -> Kind:
-    return partial(
-        sweeps.sweep, axis=axis, columns=columns.split(), label=label, key=key, mark=mark
-    )
+    return partial(sweep, axis=axis, columns=columns.split(), label=label, key=key, mark=mark)
 
 
 def _bars(axis: str, columns: str, by_set: bool = False) -> Kind:
-    return partial(sweeps.bars, axis=axis, columns=columns.split(), by_set=by_set)
+    return partial(bars, axis=axis, columns=columns.split(), by_set=by_set)
 
 
 INTERVALS = "rounds between optimisations"

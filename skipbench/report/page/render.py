@@ -35,10 +35,9 @@ def write_page(results: Path) -> tuple[Path, dict[str, int], list[str]]:
     refused: list[str] = []
     runs, features = collect.all_runs(results), feature_tables()
     unstyled = partial(html, styled=False)
-    tables = _each(
-        results / "tables", "json", lambda d: unstyled(stored_table(d.decode())), refused
-    )
-    for path in sorted((results / "tables").glob("*.html")):  # no text of it is used
+    folder = results / "tables"
+    tables = _each(folder, "json", lambda data: unstyled(stored_table(data.decode())), refused)
+    for path in sorted(folder.glob("*.html")):  # no text of it is used
         if path.stem in features:
             tables[path.stem] = unstyled(feature_table(features[path.stem]))
         elif not path.with_suffix(".json").exists():
