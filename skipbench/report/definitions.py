@@ -11,7 +11,6 @@ LEGEND = "columns: python -m skipbench --help columns, or docs/metrics.md"
 DEFINITIONS = _COLUMNS["tables"]
 PAPER_DEFINITIONS = DEFINITIONS | _COLUMNS["papers"]
 """Definitions of the columns of the papers' tables."""
-SCORE = "the method's score, a mean over the samples."
 UNITS = {column: unit for unit, names in _COLUMNS["units"].items() for column in names.split()}
 LABELS = _COLUMNS["labels"]
 """Label of each quantity on an axis of a figure."""

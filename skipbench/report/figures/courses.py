@@ -73,8 +73,8 @@ def _published_lines(axis: Axes, published: list[Printed], column: str) -> None:
     lines = Counter[str]()
     for n, value in with_values(published, column):
         text = f"{', '.join(n.named('method', 'phase', 'statistic'))} {value:g}"
-        look = ("--", ":", "-.")[lines[n.method] % 3]
-        style.published_line(axis, value, text, style.method_style(n.method).color, look)
+        color, dashes = style.method_style(n.method).color, ("--", ":", "-.")[lines[n.method] % 3]
+        style.published_line(axis, value, text, color=color, linestyle=dashes)
         lines[n.method] += 1
     lows = with_values(published, f"{column}_low")
     highs = with_values(published, f"{column}_high")

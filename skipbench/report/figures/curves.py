@@ -50,7 +50,7 @@ def draft_length(runs: list[Run], published: list[Printed]) -> Figure:
                 style.whisker(here, x, run.measured, color)
     for n, rate in with_values(published, "alpha"):
         text = f"below {rate:g}, K = {n.named('max_steps')[0]} is best"
-        style.published_line(here, rate, text, style=":", upright=True)
+        style.published_line(here, rate, text, True, linestyle=":")
     here.plot([], [], "o", color="white", markeredgecolor="black", label="measured, with its K")
     style.no_gain(here)
     here.set(xlabel="acceptance rate of a draft token", ylabel="speedup (x)")
@@ -84,7 +84,7 @@ def latency(runs: list[Run], published: list[Printed]) -> Figure:
             here.plot([seconds], [gain], "*", markersize=10, color=color, label=label)
         else:
             text = f"{named}, {seconds:g} s"
-            style.published_line(here, seconds, text, color, ":", upright=True)
+            style.published_line(here, seconds, text, True, color=color, linestyle=":")
     here.set_xscale("log")
     style.no_gain(here)
     here.set(xlabel="seconds to find the skip set", ylabel="speedup (x)")
@@ -199,7 +199,7 @@ def skipped(runs: list[Run], published: list[Printed]) -> Figure:
     for _, printed in with_values(published, "skipped_layers"):
         # The paper counts attention and MLP apart: its 40 layers are 80.
         text = f"falls beyond {printed:g} of 80"
-        style.published_line(here, printed / 80, text, style=":", upright=True)
+        style.published_line(here, printed / 80, text, True, linestyle=":")
     here.set(xlabel="share of sub-layers skipped", ylabel="speedup (x)")
     return figure
 

@@ -127,18 +127,10 @@ def star(axis: Axes, at: tuple[float, float], text: str) -> None:
     axis.margins(y=0.1)  # space for the number of the highest
 
 
-def published_line(
-    axis: Axes,
-    value: float,
-    text: str,
-    color: str = "black",
-    style: str = "--",
-    width: float = 1.0,
-    upright: bool = False,
-) -> None:
+def published_line(axis: Axes, value: float, text: str, upright: bool = False, **look: Any) -> None:
     """A published value that belongs on one axis only; `upright` on the axis of x."""
-    draw = axis.axvline if upright else axis.axhline
-    draw(value, color=color, linestyle=style, linewidth=width, label=f"paper: {text}")
+    look = {"color": "black", "linestyle": "--", "linewidth": 1.0, **look}
+    (axis.axvline if upright else axis.axhline)(value, label=f"paper: {text}", **look)
 
 
 def styled() -> AbstractContextManager[None]:

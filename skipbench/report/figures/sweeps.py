@@ -79,7 +79,7 @@ def sweep(
             at = by_key.get(n.keys.get(key), n.keys.get(key))
             if n.column == key:
                 x, text = by_key.get(printed, printed), f"{mark} {printed:g}"
-                style.published_line(here, x, text, style=":", upright=True)
+                style.published_line(here, x, text, True, linestyle=":")
                 continue
             percent = n.column in ("share", "memory_saved")
             text = f"{100 * printed:g}%" if percent else f"{printed:g}"
@@ -87,7 +87,7 @@ def sweep(
                 style.star(here, (at, printed), text)
             else:
                 named = (*n.named(key), *n.named("method"), "")[0]
-                style.published_line(here, printed, f"{named} {text}", width=0.8)
+                style.published_line(here, printed, f"{named} {text}", linewidth=0.8)
         here.set(xlabel=label, ylabel=LABELS[column])
         whole = all(isinstance(v, int) for v in values)
         if whole and values[0] > 0 and values[-1] / values[0] >= 16:
@@ -158,4 +158,4 @@ def _published_bar(
         return
     text = " ".join((*n.named("method", "set_from", "dataset", "statistic"), f"{height:g}"))
     text += f" (+{100 * printed:g}%)" if gain else ""
-    style.published_line(here, height, text, style.method_style(n.method).color)
+    style.published_line(here, height, text, color=style.method_style(n.method).color)
