@@ -2,10 +2,9 @@
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count, product
 from string import ascii_lowercase
-from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -14,7 +13,6 @@ from skipbench.report.columns import MISSING, speedup_text
 from skipbench.runs.measures import Interval
 from skipbench.runs.run import Run
 
-Key = TypeVar("Key", bound=Hashable)
 BASELINE = "vanilla"
 STOOD_FOR = ("dataset", "subtask")
 BOLD = (
@@ -25,7 +23,7 @@ FIELDS = ("commit", "dirty", "device", "torch", "transformers", "package_sha256"
 """Fields in which two runs of the same settings may differ in origin."""
 
 
-def winner(rows: Mapping[Key, tuple[str, Interval | None]]) -> Key | None:
+def winner(rows: Mapping[int, tuple[str, Interval | None]]) -> int | None:
     """The row to print in bold by the rule `BOLD`, or None; None too for a block of one row, or
     where a row other than vanilla has no interval: its speedup could be anything.
 

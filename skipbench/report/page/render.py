@@ -1,7 +1,7 @@
 """The page itself: templates of this folder filled with what was collected."""
 
-import base64
 import hashlib
+from base64 import b64encode
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -45,7 +45,9 @@ def write_page(results: Path) -> tuple[Path, dict[str, int], list[str]]:
                 f"{printable(path.name)} has no {printable(path.stem)}.json to be made from; write "
                 "both with the command table"
             )
-    figures = _each(results / "figures", "svg", _as_image, refused)
+    # data URIs: nothing in an image runs, and no name in it meets another's
+    uri = "data:image/svg+xml;base64,"
+    figures = _each(results / "figures", "svg", lambda svg: uri + b64encode(svg).decode(), refused)
     if not (runs or tables or figures or refused):
         raise SkipbenchError(
             f"no runs, tables or figures in {results}; run a cell first, or name a folder "
@@ -89,7 +91,7 @@ def page(
         script=Markup(script),
         # The one script that runs, whatever else gets into the page; in the form of a
         # Content-Security-Policy.
-        script_hash=f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}",
+        script_hash=f"sha256-{b64encode(hashlib.sha256(script.encode()).digest()).decode()}",
     )
 
 
@@ -117,8 +119,3 @@ def _each(
             kind = type(error).__name__
             refused.append(printable(f"{path}: no table can be made of it ({kind}: {error})"))
     return found
-
-
-def _as_image(data: bytes) -> str:
-    """A data URI: nothing in an image runs, and no name in it meets another's."""
-    return "data:image/svg+xml;base64," + base64.b64encode(data).decode()

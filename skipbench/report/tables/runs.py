@@ -54,13 +54,12 @@ def run_table(
             raise SkipbenchError(
                 f"columns={key}.{did_you_mean(key, list(WAITS))} Wanted any of {', '.join(WAITS)}"
             )
-    first = {name: list(dict.fromkeys(getattr(r, name) for r in runs)) for name in NAMES}
-
-    def place(run: Run) -> list[int]:
-        dataset, model, method = (first[name].index(getattr(run, name)) for name in NAMES)
-        return [dataset, model, run.rank or 0, method]
-
-    everything = sorted(runs, key=place)
+    datasets, models, methods = (
+        list(dict.fromkeys(getattr(run, name) for run in runs)).index for name in NAMES
+    )
+    everything = sorted(
+        runs, key=lambda r: (datasets(r.dataset), models(r.model), r.rank or 0, methods(r.method))
+    )
     ordered = [run for run in everything if not run.group]
     marks = compared.origins(ordered)
     rows = [_cells(run, marks) for run in ordered]
