@@ -38,9 +38,8 @@ def run_profile(asked: Profile) -> None:
     from skipbench.bench.memory import check_memory
     from skipbench.bench.round_costs import measure_rounds
     from skipbench.profile.roofline import device_name
-    from skipbench.report.figures.latency import latency
     from skipbench.report.figures.style import save, styled
-    from skipbench.report.latencies import latency_table, title
+    from skipbench.report.latencies import latency_figure, latency_table, title
 
     options = config.profile
     longest = config.dataset.with_max_new_tokens(max(options.contexts, default=0))
@@ -61,6 +60,6 @@ def run_profile(asked: Profile) -> None:
     if left_out := ", ".join(map(str, sorted(set(options.contexts) - set(contexts)))):
         say(f"left out, beyond the model's {lm.max_positions} positions: {left_out}")
     with styled():
-        drawn = latency(record)
+        drawn = latency_figure(record)
     png, svg = save(drawn, [], config.results / "figures" / f"profile-{path.stem}", text)[:2]
     say(f"written: {path}, which method=knapspec and TPT now use; {png} and {svg.suffix}")

@@ -94,8 +94,7 @@ def markdown_cell(metrics: Metrics, header: Mapping[str, str]) -> str:
 
 
 def _cautions(header: Mapping[str, str]) -> list[str]:
-    text = caution([header.get("model") or ""], [header.get("dataset") or ""])
-    return [text] if text else []
+    return caution([header.get("model") or ""], [header.get("dataset") or ""])
 
 
 @dataclass(frozen=True)

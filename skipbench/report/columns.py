@@ -7,7 +7,7 @@ from typing import TypeGuard
 from msgspec import UNSET
 
 from skipbench.metrics.summary import PERCENTILES
-from skipbench.runs.measures import Interval, Metrics, Percentiles
+from skipbench.runs.measures import Metrics, Percentiles, SearchPart, Speedup
 
 MISSING = "\u2014"
 
@@ -44,7 +44,7 @@ def main_cells(metrics: Metrics) -> dict[str, str]:
         "tau": figures(metrics.tau),
         "TPT": figures(metrics.tpt),
         "E(Spd)": " / ".join(map(number, expected)) if any(map(known, expected)) else MISSING,
-        "speedup": speedup_text(metrics.speedup.paired, metrics.speedup.ci95),
+        "speedup": speedup_text(metrics.speedup),
         "tok/s": " -> ".join(map(figures, rates)) if any(map(known, rates)) else MISSING,
         "lossless": f"{same}/{of}" if of else MISSING,
     }
@@ -70,9 +70,9 @@ def waits_cells(metrics: Metrics, shares: Sequence[int] = PERCENTILES) -> dict[s
     }
 
 
-def speedup_text(value: float | None, ends: Interval | None) -> str:
+def speedup_text(of: Speedup | SearchPart) -> str:
     """`1.37x [1.30, 1.44]`."""
-    text = number(value, 2, "x")
+    text, ends = number(of.paired, 2, "x"), of.ci95
     return f"{text} [{number(ends[0])}, {number(ends[1])}]" if ends and text != MISSING else text
 
 
@@ -102,7 +102,7 @@ def search_phases(metrics: Metrics) -> list[str]:
     """Speedups during and after the search of a method that searches while it decodes."""
     by = metrics.speedup_by_search
     return [
-        f"speedup {word} its search {speedup_text(part.paired, part.ci95)} (n {part.samples})"
+        f"speedup {word} its search {speedup_text(part)} (n {part.samples})"
         for word, part in ([("during", by.during), ("after", by.after)] if by else [])
         if part.samples
     ]

@@ -1,10 +1,10 @@
 """Comparison of a table's runs: the best beyond noise, equal decodings, and their origins."""
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from itertools import count, product
 from string import ascii_lowercase
-from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -13,7 +13,6 @@ from skipbench.report.columns import MISSING, speedup_text
 from skipbench.runs.measures import Interval
 from skipbench.runs.run import Run
 
-Key = TypeVar("Key", bound=Hashable)
 BASELINE = "vanilla"
 STOOD_FOR = ("dataset", "subtask")
 BOLD = (
@@ -24,7 +23,7 @@ FIELDS = ("commit", "dirty", "device", "torch", "transformers", "package_sha256"
 """Fields in which two runs of the same settings may differ in origin."""
 
 
-def winner(rows: Mapping[Key, tuple[str, Interval | None]]) -> Key | None:
+def winner(rows: Mapping[int, tuple[str, Interval | None]]) -> int | None:
     """The row to print in bold by the rule `BOLD`, or None; None too for a block of one row, or
     where a row other than vanilla has no interval: its speedup could be anything.
 
@@ -51,7 +50,7 @@ def noise_floor(runs: Sequence[Run]) -> list[str]:
     if not any(run.metrics for run in runs):
         return []
     found = dict.fromkeys(
-        f"{run.model}, {run.dataset} {speedup_text(run.speedup, m.speedup.ci95)} (n = {m.n})"
+        f"{run.model}, {run.dataset} {speedup_text(m.speedup)} (n = {m.n})"
         for run in runs
         if run.method == BASELINE and (m := run.metrics) and run.speedup
     )
@@ -121,16 +120,14 @@ def mixed(runs: Sequence[Run]) -> list[str]:
         for run in done
         if run.origin.mixed
     ]
-    for noun, what, pairs in (
+    for noun, what, digests in (
         ("method", "sources", [(run.method, run.origin.method_sha256) for run in done]),
         ("model", "weights", [(run.model, run.origin.weights_sha256) for run in done]),
     ):
-        digests: dict[str, set[str]] = {}
-        for name, digest in ((name, digest) for name, digest in pairs if digest):
-            digests.setdefault(name, set()).add(digest)
+        counts = Counter(name for name, digest in dict.fromkeys(digests) if digest)
         lines += [
-            f"{noun} {name}: its runs are of {len(of)} different {what}: do not compare them."
-            for name, of in digests.items()
-            if len(of) > 1
+            f"{noun} {name}: its runs are of {count} different {what}: do not compare them."
+            for name, count in counts.items()
+            if count > 1
         ]
     return lines

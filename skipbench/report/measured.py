@@ -8,6 +8,7 @@ from typing import NamedTuple
 from msgspec import UNSET
 
 from skipbench.report.columns import known, missing_reasons
+from skipbench.report.definitions import UNMEASURED
 from skipbench.runs.measures import Interval, Metrics, Score, Skipped, Speedup
 
 
@@ -53,16 +54,6 @@ VALUES: dict[str, Callable[[Metrics], float | None]] = {
 """Columns that one value of the metrics fills."""
 OF_PHASE = ("share", "ms", "us")
 PHASES = ("draft", "verify", "adapt", "other")
-# Columns that no run fills, with the reason; one that is in none of these dicts is a setting.
-UNMEASURED = {
-    **dict.fromkeys(("training_steps", "gpus"), "a cost of training, which is not repeated here"),
-    **dict.fromkeys(("speedup_low", "speedup_high"), "the paper's range over its tables"),
-    "score": "needs a paid judge",
-    "pass_s": "single passes are not timed inside a run",
-    "matchness": "stands in the figure of one run",
-    "memory_saved": "compares several runs",
-    **dict.fromkeys(("alpha_gain", "speedup_gain", "correlation"), "compares several runs"),
-}
 UNKNOWN = "not in the metrics of this run"
 
 

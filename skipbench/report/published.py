@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import yaml
@@ -17,7 +17,6 @@ LOST, NOTE_LOST = "lost", "the transcribed text has lost this number"
 Row = dict[str, Any]
 Hardware = str | dict[str, str | None] | None
 """One device for all rows, or by model and `default`; None where the paper names none."""
-Kind = TypeVar("Kind", bound=msgspec.Struct)
 
 
 class Printed(msgspec.Struct, kw_only=True):
@@ -156,16 +155,25 @@ def read_paper(paper: str) -> Paper:
         raise SkipbenchError(
             f"no published numbers of paper {paper!r}; there are those of {', '.join(papers())}"
         )
+    where = path.name
     try:
         raw: Any = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        tables: Any = raw.get("tables") if isinstance(raw, dict) else None
+        for name, table in tables.items() if isinstance(tables, dict) else ():
+            where = f"{path.name}, {name}"
+            if isinstance(table, dict) and not table.get("parts"):
+                head = {k: v for k, v in table.items() if k in Contents.__struct_fields__}
+                table = head | {"parts": [{k: v for k, v in table.items() if k not in head}]}
+            tables[name] = msgspec.convert(table, Contents)
+        where = path.name
+        document = msgspec.convert(raw, Paper)
+        for name, contents in document.tables.items():
+            where = f"{path.name}, {name}"
+            _add_numbers(document, contents)
     except yaml.YAMLError as error:
         raise SkipbenchError(f"{path.name} is no YAML: {error}") from error
-    tables = raw.get("tables") if isinstance(raw, dict) else None
-    if isinstance(tables, dict):
-        raw |= {"tables": {k: _contents(v, f"{path.name}, {k}") for k, v in tables.items()}}
-    document = _convert(raw, Paper, path.name)
-    for name, table in document.tables.items():
-        _add_numbers(document, table, f"{path.name}, {name}")
+    except ValueError as error:
+        raise SkipbenchError(f"{where}: {error}") from error
     return document
 
 
@@ -185,58 +193,42 @@ class _Loader(LOADER):  # type: ignore[misc]  # chosen as the program runs
 _Loader.add_constructor("tag:yaml.org,2002:float", _Loader.number)
 
 
-def _convert(raw: Any, kind: type[Kind], where: str) -> Kind:
-    try:
-        return msgspec.convert(raw, kind)
-    except msgspec.ValidationError as error:
-        raise SkipbenchError(f"{where}: {error}") from error
-
-
-def _contents(raw: Any, where: str) -> Contents:
-    if isinstance(raw, dict) and not raw.get("parts"):
-        head = {k: v for k, v in raw.items() if k in Contents.__struct_fields__}
-        raw = head | {"parts": [{k: v for k, v in raw.items() if k not in head}]}
-    return _convert(raw, Contents, where)
-
-
-def _add_numbers(paper: Paper, table: Contents, where: str) -> None:
+def _add_numbers(paper: Paper, table: Contents) -> None:
+    """Sets the `numbers` of each part, with hardware and notes. Raises ValueError for a bad one."""
     for part in table.parts:
-        part.numbers = list(_numbers(part, paper.settings | table.settings | part.settings, where))
+        part.numbers = list(_numbers(part, paper.settings | table.settings | part.settings))
     numbers = [number for part in table.parts for number in part.numbers]
     if not numbers:
-        raise SkipbenchError(f"{where}: no rows; a table without numbers stands in left_out")
+        raise ValueError("no rows; a table without numbers stands in left_out")
     hardware = paper.hardware if table.hardware is msgspec.UNSET else table.hardware
     devices = hardware if isinstance(hardware, dict) else {"default": hardware}
     for number in numbers:
         for key in NAMED:
             known, value = paper.names.get(key, {}), number.keys.get(key)
             if key in number.keys and value not in known:
-                raise SkipbenchError(
-                    f"{where}: {key} {value!r} is not among names: {', '.join(map(str, known))}"
-                )
+                names = ", ".join(map(str, known))
+                raise ValueError(f"{key} {value!r} is not among names: {names}")
         number.hardware = devices.get(str(number.keys.get("model")), devices.get("default"))
     counts = Counter((*sorted(n.keys.items()), n.column) for n in numbers)
     cell, count = counts.most_common(1)[0]
     if count > 1:
-        raise SkipbenchError(f"{where}: two values for {cell}; tell the rows apart by a key")
+        raise ValueError(f"two values for {cell}; tell the rows apart by a key")
     for note in table.notes:
         wanted = note.where | ({"column": note.column} if note.column else {})
         noted = [n for n in numbers if wanted.items() <= (n.keys | {"column": n.column}).items()]
         if note.where and (not noted or (note.check and len(noted) != 1)):
             cells = f"{len(noted)} cells; wanted one that is there"
-            raise SkipbenchError(f"{where}: a note names {wanted}, which is {cells}")
+            raise ValueError(f"a note names {wanted}, which is {cells}")
         for number in noted if note.where else []:
             number.note = "; ".join(filter(None, (number.note, note.text)))
 
 
-def _numbers(part: Part, settings: Row, where: str) -> Iterator[Printed]:
+def _numbers(part: Part, settings: Row) -> Iterator[Printed]:
     columns, split = part.grouped, len(part.keys)
     if isinstance(part.columns, dict) != bool(part.across):
         kind = "a mapping" if isinstance(part.columns, dict) else "a list"
-        raise SkipbenchError(
-            f"{where}: columns are {kind}, but across={part.across}; wanted a list for each value "
-            "of across, or one list"
-        )
+        wanted = "wanted a list for each value of across, or one list"
+        raise ValueError(f"columns are {kind}, but across={part.across}; {wanted}")
     names = list(dict.fromkeys(column for _, column in columns))
     keys = [*part.keys, *settings, *filter(None, [part.across])]
     for kind, given, known in (
@@ -245,12 +237,11 @@ def _numbers(part: Part, settings: Row, where: str) -> Iterator[Printed]:
         ("percent names", part.percent, names),
     ):
         if unknown := sorted({*given}.difference(known)):
-            raise SkipbenchError(f"{where}: {kind} {unknown}; wanted some of {', '.join(known)}")
+            raise ValueError(f"{kind} {unknown}; wanted some of {', '.join(known)}")
     for row in part.rows:
         sized = isinstance(row, list) and len(row) == split + len(columns)
         if not sized or None in row[:split]:
-            wanted = f"{part.keys}, then {len(columns)} values"
-            raise SkipbenchError(f"{where}: row {row!r}; wanted {wanted}")
+            raise ValueError(f"row {row!r}; wanted {part.keys}, then {len(columns)} values")
         own = settings | dict(zip(part.keys, row, strict=False))
         for (group, column), cell in zip(columns, row[split:], strict=True):
             of = own | ({part.across: group} if part.across else {})
@@ -259,9 +250,8 @@ def _numbers(part: Part, settings: Row, where: str) -> Iterator[Printed]:
             if cell == LOST:
                 yield Printed(keys=of, column=column, note=NOTE_LOST)
             elif cell is not None and any(type(v) not in (int, float, _Number) for v in pair):
-                raise SkipbenchError(
-                    f"{where}: row {row}: {cell!r} is no number, [number, spread], null or {LOST}"
-                )
+                wanted = f"number, [number, spread], null or {LOST}"
+                raise ValueError(f"row {row}: {cell!r} is no {wanted}")
             elif cell is not None:
                 percent = column in part.percent
                 digits = getattr(pair[0], "digits", 0) + 2 * percent

@@ -35,8 +35,7 @@ from skipbench.metrics.costs import LatencyModel, Point, Roofline
 from skipbench.metrics.loop_costs import LatencyRecord, PartBytes
 from skipbench.profile.latency import fit, overhead, part_times, residuals
 from skipbench.profile.roofline import bandwidth, match, roofline
-from skipbench.report.figures.latency import latency
-from skipbench.report.latencies import notes
+from skipbench.report.latencies import latency_figure, notes
 
 SMALL = ["profile.contexts=[16,32,5000]", "profile.rows=[1,3]", "profile.repeats=4"]
 
@@ -206,7 +205,7 @@ def test_a_profile_is_kept_drawn_and_used(
     assert not list(tmp_path.rglob(".*"))
 
     typed = msgspec.json.decode(path.read_bytes(), type=LatencyRecord)
-    left, right = latency(typed).axes
+    left, right = latency_figure(typed).axes
     measured = left.get_lines()[0]
     assert list(measured.get_ydata()) == [
         1e6 * p["attention_s"] for p in record["points"] if p["rows"] == 1

@@ -24,9 +24,18 @@ from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import run_cell
 from skipbench.report.definitions import DEFINITIONS
-from skipbench.report.page.collect import COLUMNS, Row, all_runs, as_script
+from skipbench.report.page.collect import (
+    COLUMNS,
+    Row,
+    all_runs,
+    as_script,
+    courses,
+    kinds_of,
+    letters_of,
+    pieces_of,
+    skip_sets,
+)
 from skipbench.report.page.render import page, write_page
-from skipbench.report.page.samples import courses, kinds_of, letters_of, pieces_of, skip_sets
 from skipbench.report.tables.stored import summary
 from skipbench.runs.reading import MOST_BYTES
 from skipbench.runs.record import Arm, Round, Sample, Seconds

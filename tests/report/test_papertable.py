@@ -19,8 +19,8 @@ from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell, run_cell
 from skipbench.experiments.table_runs import run_entry
 from skipbench.report.compared import same_drafts
-from skipbench.report.definitions import UNITS
-from skipbench.report.measured import OF_PHASE, UNMEASURED, VALUES, measure, unmeasured
+from skipbench.report.definitions import UNITS, UNMEASURED
+from skipbench.report.measured import OF_PHASE, VALUES, measure, unmeasured
 from skipbench.report.published import papers, published, read_paper
 from skipbench.report.tables.formats import WRITERS
 from skipbench.report.tables.formats import csv as write_csv

@@ -62,8 +62,8 @@ def test_tables_without_runs_and_the_controls_are_there() -> None:
 
 
 def test_of_every_kind_of_figure_one_is_drawn_again() -> None:
-    kinds = {getattr(spec.draw, "func", spec.draw) for spec in FIGURES.values()}
-    shown = {FIGURES[_experiment(name)].draw for name in DRAWN}
+    kinds = {getattr(kind, "func", kind) for kind in FIGURES.values()}
+    shown = {FIGURES[_experiment(name)] for name in DRAWN}
     # `latency` needs the runs of two searches
     assert kinds - {curves.latency} == {getattr(draw, "func", draw) for draw in shown}
 

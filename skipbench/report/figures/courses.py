@@ -73,13 +73,13 @@ def _published_lines(axis: Axes, published: list[Printed], column: str) -> None:
     lines = Counter[str]()
     for n, value in with_values(published, column):
         text = f"{', '.join(n.named('method', 'phase', 'statistic'))} {value:g}"
-        look = ("--", ":", "-.")[lines[n.method] % 3]
-        style.published_line(axis, value, text, style.color_of(n.method), look)
+        color, dashes = style.method_style(n.method).color, ("--", ":", "-.")[lines[n.method] % 3]
+        style.published_line(axis, value, text, color=color, linestyle=dashes)
         lines[n.method] += 1
     lows = with_values(published, f"{column}_low")
     highs = with_values(published, f"{column}_high")
     for (n, low), (_, high) in zip(lows, highs, strict=False):
-        label, color = f"paper: {n.method} {low:g} to {high:g}", style.color_of(n.method)
+        label, color = f"paper: {n.method} {low:g} to {high:g}", style.method_style(n.method).color
         axis.axhspan(low, high, color=color, alpha=0.12, linewidth=0, label=label)
 
 
@@ -110,24 +110,19 @@ def breakdown(runs: list[Run], published: list[Printed]) -> Figure:
                 axis.text(left[place] + share / 2, place, f"{share:.0f}%", **look)
     names = labels(runs)
     for n, share in with_values(published, "share"):
-        _published_share(axis, len(names), 100 * share)
+        # the rest, which the paper's text does not give, is hatched
+        printed, place = 100 * share, len(names)
+        axis.barh(place, printed, color=style.PHASES["adapt"], height=0.6)
+        rest = {"facecolor": "none", "edgecolor": style.GREY, "hatch": "//", "label": "not printed"}
+        axis.barh(place, 100 - printed, left=printed, height=0.6, **rest)
+        box = {"facecolor": "white", "pad": 1, "lw": 0}
+        axis.text(printed + 1, place, f"{printed:g}%", va="center", fontsize=7, bbox=box)
         names.append(f"paper: {n.method}, adapt")
     axis.set_yticks(range(len(names)), names)
     axis.invert_yaxis()
     axis.set(xlim=(0, 100), xlabel="share of the method's time (%)")
     style.beside(axis)
     return figure
-
-
-def _published_share(axis: Axes, at: int, share: float) -> None:
-    """A bar of the share that the paper prints; the rest, which its text does not give, hatched."""
-    axis.barh(at, share, color=style.PHASES["adapt"], height=0.6)
-    axis.barh(
-        at, 100 - share, left=share, height=0.6, label="not printed",
-        facecolor="none", edgecolor=style.GREY, hatch="//",
-    )  # fmt: skip
-    box = {"facecolor": "white", "pad": 1, "lw": 0}
-    axis.text(share + 1, at, f"{share:g}%", va="center", fontsize=7, bbox=box)
 
 
 def threshold(runs: list[Run], published: list[Printed]) -> Figure:
@@ -151,7 +146,6 @@ def threshold(runs: list[Run], published: list[Printed]) -> Figure:
             text = f"{name}: acceptance rate so far"
             axis.plot(rates.index + 1, rates, ":", label=text, color=color, linewidth=1.0)
     axis.set(xlabel="round", ylabel="threshold" if len(runs) > 1 else "threshold; acceptance rate")
-    style.legend(figure)
     return figure
 
 

@@ -13,9 +13,10 @@ from matplotlib.figure import Figure
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.acceptance import alpha_cond
 from skipbench.metrics.formulas import expected_tokens
+from skipbench.report.definitions import LABELS
 from skipbench.report.figures import style
 from skipbench.report.figures.runs import speedups
-from skipbench.report.figures.sweeps import VALUES, setting, value, with_values
+from skipbench.report.figures.sweeps import setting, value, with_values
 from skipbench.report.published import Printed
 from skipbench.runs.run import Run
 
@@ -37,7 +38,7 @@ def draft_length(runs: list[Run], published: list[Printed]) -> Figure:
     figure, here = style.one_axis(7.4, 4.2)
     lengths = sorted({int(setting(run, STEPS)) for run in runs})
     grid = [i / 100 for i in range(101)]
-    colors = style.tints(style.color_of("self-sd"), len(lengths))
+    colors = style.tints(style.method_style("self-sd").color, len(lengths))
     for steps, color in zip(lengths, colors, strict=True):
         model = [expected_tokens(a, steps) / (steps * COST + 1) for a in grid]
         here.plot(grid, model, color=color, linewidth=1.3, label=f"K = {steps}, model")
@@ -49,54 +50,45 @@ def draft_length(runs: list[Run], published: list[Printed]) -> Figure:
                 style.whisker(here, x, run.measured, color)
     for n, rate in with_values(published, "alpha"):
         text = f"below {rate:g}, K = {n.named('max_steps')[0]} is best"
-        style.published_line(here, rate, text, style=":", upright=True)
+        style.published_line(here, rate, text, True, linestyle=":")
     here.plot([], [], "o", color="white", markeredgecolor="black", label="measured, with its K")
     style.no_gain(here)
     here.set(xlabel="acceptance rate of a draft token", ylabel="speedup (x)")
     here.set(xlim=(0, 1.01), ylim=(0, None))
     text = "curves: the model, a draft step costs half a forward of the target"
     here.set_title(text, fontsize=8, loc="left")
-    style.legend(figure)
     return figure
 
 
 def latency(runs: list[Run], published: list[Printed]) -> Figure:
     """Speedup against the seconds that finding the skip set took (SWIFT Figure 11)."""
     figure, here = style.one_axis(7.0)
-    points: dict[str, list[tuple[float, Run]]] = {}
-    for run in runs:
-        seconds = run.search.seconds if run.search else run.measured.seconds.adapt or 0.0
-        points.setdefault(run.method, []).append((seconds, run))
-    for method, found in points.items():
-        found.sort(key=lambda point: point[0])
-        x, y = [seconds for seconds, _ in found], [run.speedup for _, run in found]
+    points = [(r.search.seconds if r.search else r.measured.seconds.adapt or 0.0, r) for r in runs]
+    points.sort(key=lambda point: point[0])
+    for method in dict.fromkeys(run.method for run in runs):
+        x, y = zip(*((s, run.speedup) for s, run in points if run.method == method), strict=True)
         here.plot(x, y, label=method, **style.method_style(method)._asdict())
-        for seconds, run in found:
-            style.whisker(here, seconds, run.measured, style.color_of(method))
-            if run.search and run.speedup is not None:
-                style.note(here, f"{run.search.sets} sets", (seconds, run.speedup), (4, -9))
-    _printed_latencies(here, published)
-    here.set_xscale("log")
-    style.no_gain(here)
-    here.set(xlabel="seconds to find the skip set", ylabel="speedup (x)")
-    style.legend(figure)
-    return figure
-
-
-def _printed_latencies(here: Axes, published: Sequence[Printed]) -> None:
-    """A star if the text prints both numbers of a point; a line if it prints the latency alone."""
+    for seconds, run in points:
+        style.whisker(here, seconds, run.measured, style.method_style(run.method).color)
+        if run.search and run.speedup is not None:
+            style.note(here, f"{run.search.sets} sets", (seconds, run.speedup), (4, -9))
+    # a star if the text prints both numbers of a point; a line if it prints the latency alone
     gains = {
         (n.method, *n.named("search_steps")): gain for n, gain in with_values(published, "speedup")
     }
     for n, seconds in with_values(published, "search_s"):
-        sets, color = n.named("search_steps"), style.color_of(n.method)
+        sets, color = n.named("search_steps"), style.method_style(n.method).color
         named = n.method + (f", {sets[0]} sets" if sets else "")
         if gain := gains.get((n.method, *sets)):
             label = f"paper: {named}, {gain:g}x at {seconds:g} s"
             here.plot([seconds], [gain], "*", markersize=10, color=color, label=label)
         else:
             text = f"{named}, {seconds:g} s"
-            style.published_line(here, seconds, text, color, ":", upright=True)
+            style.published_line(here, seconds, text, True, color=color, linestyle=":")
+    here.set_xscale("log")
+    style.no_gain(here)
+    here.set(xlabel="seconds to find the skip set", ylabel="speedup (x)")
+    return figure
 
 
 def flexible(runs: list[Run], published: list[Printed]) -> Figure:
@@ -139,37 +131,33 @@ def by_task(runs: list[Run], published: list[Printed]) -> Figure:
     A run over all of a benchmark is split by the task of each sample; a cell may also be of one
     task.
     """
-    points: dict[str, dict[str, float]] = {}
+    measured, printed = dict[tuple[str, str], float](), dict[tuple[str, str], float]()
     for run in runs:
         tasks = [run.keys.get("subtask") or s.groups.get("task") for s in run.sound]
         logs = pd.Series(np.log(speedups(run)), tasks if any(tasks) else [run.dataset] * len(tasks))
-        for task, mean in logs.groupby(level=0, sort=False).mean().items():
-            points.setdefault(str(task), {})[run.model] = math.exp(mean)
-    printed: dict[str, dict[str, float]] = {}
+        for name, mean in logs.groupby(level=0, sort=False).mean().items():
+            measured[str(name), run.model] = math.exp(mean)
     for n, speedup in with_values(published, "speedup"):
         task, model = n.named("subtask", "model")
-        printed.setdefault(task, {})[model] = speedup
-    models = [*(run.model for run in runs), *(m for found in printed.values() for m in found)]
-    models = list(dict.fromkeys(models))
+        printed[task, model] = speedup
+    models = list(dict.fromkeys(model for points in (measured, printed) for _, model in points))
     figure, here = style.one_axis(8.0, 4.2)
-    shown = dict.fromkeys([*printed, *points])
+    shown = dict.fromkeys(task for points in (printed, measured) for task, _ in points)
     for task, color, marker in zip(shown, style.TASKS, MARKERS, strict=False):
-        for found, source, look in (
-            (points.get(task), "measured", {"marker": marker, "linestyle": "-"}),
-            (printed.get(task), "paper", {"marker": "*", "linestyle": "--", "markersize": 9}),
+        for points, source, look in (
+            (measured, "measured", {"marker": marker, "linestyle": "-"}),
+            (printed, "paper", {"marker": "*", "linestyle": "--", "markersize": 9}),
         ):
-            if found:
-                x, label = [models.index(model) for model in found], f"{task}, {source}"
-                here.plot(x, list(found.values()), color=color, label=label, **look)
+            if found := [(models.index(m), y) for (of, m), y in points.items() if of == task]:
+                here.plot(*zip(*found, strict=True), color=color, label=f"{task}, {source}", **look)
     for place, model in enumerate(models):
-        if values := sorted(found[model] for found in printed.values() if model in found):
+        if values := sorted(y for (_, of), y in printed.items() if of == model):
             last = model == models[-1]  # lines rise: there is space below, but not at the end
             text, height = ", ".join(f"{v:g}" for v in values), values[-1 if last else 0]
             style.note(here, text, (place, height), (0, 8 if last else -16), ha="center")
     here.set_xticks(range(len(models)), models, rotation=20)
     here.margins(y=0.15)
     here.set(xlim=(-0.5, len(models) - 0.5), xlabel="model", ylabel="speedup (x)")
-    style.legend(figure)
     return figure
 
 
@@ -196,8 +184,7 @@ def correlation(runs: list[Run], published: list[Printed]) -> Figure:
         for n, printed in with_values(published, "correlation"):
             text += f"\npaper: r = {printed:g}" if n.named("part") == [column] else ""
         here.set_title(text, fontsize=8, loc="left")
-        here.set(xlabel=VALUES[column], ylabel=VALUES["tokens_per_s"])
-    style.legend(figure)
+        here.set(xlabel=LABELS[column], ylabel=LABELS["tokens_per_s"])
     return figure
 
 
@@ -212,9 +199,8 @@ def skipped(runs: list[Run], published: list[Printed]) -> Figure:
     for _, printed in with_values(published, "skipped_layers"):
         # The paper counts attention and MLP apart: its 40 layers are 80.
         text = f"falls beyond {printed:g} of 80"
-        style.published_line(here, printed / 80, text, style=":", upright=True)
+        style.published_line(here, printed / 80, text, True, linestyle=":")
     here.set(xlabel="share of sub-layers skipped", ylabel="speedup (x)")
-    style.legend(figure)
     return figure
 
 

@@ -61,9 +61,8 @@ def jaccard(runs: list[Run], published: list[Printed]) -> Figure:
                 f"{run.folder}: no sample has two skip sets; run longer samples or a shorter "
                 "interval, such as method.interval=2"
             )
-        axis.plot(
-            list(found), [sum(v) / len(v) for v in found.values()], label=name, **look._asdict()
-        )
+        means = [float(np.mean(values)) for values in found.values()]
+        axis.plot(list(found), means, label=name, **look._asdict())
     axis.set(xlabel="distance (optimisations of the set)", ylabel="Jaccard similarity")
     axis.set_ylim(0, 1.02)
     style.whole_numbers(axis.xaxis)
@@ -94,5 +93,4 @@ def against_context(runs: list[Run], published: list[Printed]) -> Figure:
         style.whole_numbers(here.yaxis)
     for here in axes[0]:
         here.set_ylim(-0.05 * highest, 1.08 * highest)
-    style.legend(figure)
     return figure

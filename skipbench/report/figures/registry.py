@@ -1,76 +1,61 @@
 """The figure of each experiment, and the figures that a single run supports."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from types import MappingProxyType
-from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
 from skipbench.errors import SkipbenchError
-from skipbench.report.figures import courses, curves, maps, sweeps
-from skipbench.report.figures.style import styled
+from skipbench.report.figures import courses, curves, maps
+from skipbench.report.figures.style import legend, styled
+from skipbench.report.figures.sweeps import bars, sweep
 from skipbench.report.published import Printed, papers, read_paper
 from skipbench.runs.run import Run
 
 Kind = Callable[[list[Run], list[Printed]], Figure]
 
 
-class Spec(NamedTuple):
-    """A figure: the function that draws it, and the paper's numbers that it shows."""
-
-    draw: Kind
-    axis: tuple[str, ...] = ()
-    """Settings of a run that are axes of the figure; every cell of its experiment has them."""
-    table: str | None = None
-    """The part of the paper's numbers that it shows, where that is not its own name."""
-    left_out: Mapping[str, str] = MappingProxyType({})
-    """Columns of these numbers that are not drawn, and why."""
+def _sweep(axis: str, columns: str, label: str, key: str = "", mark: str = "best") -> Kind:
+    return partial(sweep, axis=axis, columns=columns.split(), label=label, key=key, mark=mark)
 
 
-def _sweep(axis: str, columns: str, label: str, key: str = "", mark: str = "best") -> Spec:
-    draw = partial(
-        sweeps.sweep, axis=axis, columns=columns.split(), label=label, key=key, mark=mark
-    )
-    return Spec(draw, (axis,))
+def _bars(axis: str, columns: str, by_set: bool = False) -> Kind:
+    return partial(bars, axis=axis, columns=columns.split(), by_set=by_set)
 
 
-def _bars(axis: str, columns: str, by_set: bool = False) -> Spec:
-    return Spec(partial(sweeps.bars, axis=axis, columns=columns.split(), by_set=by_set), (axis,))
-
-
-MAP, COURSE = Spec(maps.skip_map), Spec(courses.course)
-INTERVALS, IN_6 = "rounds between optimisations", "drawn in swift-figure6"
-FIGURES = {
+INTERVALS = "rounds between optimisations"
+FIGURES: dict[str, Kind] = {
     "swift-figure2a": _bars("dataset.name", "alpha speedup"),
     "swift-figure2b": _bars("dataset.name", "alpha speedup", by_set=True),
-    "swift-figure6": COURSE._replace(left_out={"share": "drawn in swift-figure6b"}),
-    "swift-figure6b": Spec(courses.breakdown, (), "figure6", {"matchness": IN_6, "speedup": IN_6}),
-    "swift-figure7": COURSE,
-    "swift-figure8": Spec(curves.flexible, ("method.steps", "method.beta", "method.ratio")),
+    "swift-figure6": courses.course,
+    "swift-figure6b": courses.breakdown,
+    "swift-figure7": courses.course,
+    "swift-figure8": curves.flexible,
     "swift-figure9": _bars("model.name", "speedup"),
-    "swift-figure10": MAP,
-    "swift-figure11": Spec(curves.latency),
-    "clasp-figure3a": Spec(maps.jaccard),
-    "clasp-figure3c": Spec(courses.breakdown),
+    "swift-figure10": maps.skip_map,
+    "swift-figure11": curves.latency,
+    "clasp-figure3a": maps.jaccard,
+    "clasp-figure3c": courses.breakdown,
     "clasp-figure4a": _sweep(
         "method.ratio", "tau speedup", "share of layers skipped", "skipped_layers"
     ),
     "clasp-figure4b": _sweep("method.interval", "tau speedup", INTERVALS, mark="falls beyond"),
     "clasp-figure4c": _sweep("method.stop.threshold", "tau speedup", "stop threshold"),
-    "clasp-figure5": Spec(curves.by_task, ("model.name",)),
-    "self-sd-figure2": Spec(curves.draft_length, ("method.stop.max_steps",)),
-    "self-sd-figure4": Spec(curves.skipped),
-    "self-sd-figure5": Spec(courses.threshold),
-    **{f"self-sd-figure{n}": MAP for n in range(6, 11)},
-    "knapspec-figure2": Spec(curves.correlation),
-    "knapspec-figure3": Spec(maps.against_context),
+    "clasp-figure5": curves.by_task,
+    "self-sd-figure2": curves.draft_length,
+    "self-sd-figure4": curves.skipped,
+    "self-sd-figure5": courses.threshold,
+    **{f"self-sd-figure{n}": maps.skip_map for n in range(6, 11)},
+    "knapspec-figure2": curves.correlation,
+    "knapspec-figure3": maps.against_context,
     "knapspec-figure4": _sweep(
         "method.tau", "speedup memory_saved share_saved", "pruning threshold", "tau_pruning"
     ),
-    "knapspec-figure5": MAP,
+    "knapspec-figure5": maps.skip_map,
     "knapspec-figure6": _sweep("method.interval", "tokens_per_s share speedup", INTERVALS),
 }
+PRINTED = {"swift-figure6b": "swift-figure6"}
+"""Figures that show a part of the paper's numbers of another."""
 NOT_RUN = {  # experiments whose figure does not come from runs
     "clasp-figure3b": "brute force over all sets needs models of 12 sub-layers at most. Draw it "
     "with 'python scripts/brute_force.py > brute_force.jsonl' and 'python -m skipbench figure "
@@ -102,17 +87,23 @@ def draw(name: str, runs: list[Run]) -> tuple[Figure, list[Run]]:
         raise SkipbenchError(
             f"{name}: no run of it can be drawn ({', '.join(r.method for r in runs) or 'none'})"
         )
+    return _drawn(FIGURES[name], shown, printed(name)), shown
+
+
+def _drawn(kind: Kind, runs: list[Run], published: list[Printed]) -> Figure:
+    """The figure in the style of all; one legend, where its axes have none of their own."""
     with styled():
-        return FIGURES[name].draw(shown, printed(name)), shown
+        figure = kind(runs, published)
+        if not any(axis.get_legend() for axis in figure.axes):
+            legend(figure)
+        return figure
 
 
 def printed(name: str) -> list[Printed]:
-    """The paper's values in the figure `name`."""
-    paper, _, table = name.rpartition("-")
-    spec, tables = FIGURES[name], read_paper(paper).tables if paper in papers() else {}
-    shown = tables.get(spec.table or table)
-    numbers = [n for part in shown.parts for n in part.numbers] if shown else []
-    return [n for n in numbers if n.column not in spec.left_out]
+    """The paper's values for the figure `name`; it draws the columns that it has an axis for."""
+    paper, _, table = PRINTED.get(name, name).rpartition("-")
+    shown = read_paper(paper).tables.get(table) if paper in papers() else None
+    return [n for part in shown.parts for n in part.numbers] if shown else []
 
 
 def draw_run(run: Run) -> dict[str, Figure]:
@@ -120,8 +111,7 @@ def draw_run(run: Run) -> dict[str, Figure]:
     found = {}
     for name, kind in OF_ONE_RUN.items():
         try:
-            with styled():
-                found[name] = kind([run], [])
+            found[name] = _drawn(kind, [run], [])
         except SkipbenchError:  # this run has nothing of the kind
             continue
     return found

@@ -15,7 +15,7 @@ from skipbench.metrics.drafted import alike, drafted
 from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import Provenance
 from skipbench.runs.reading import MOST_SAMPLES, printable, read_bytes, strict_json
-from skipbench.runs.record import Sample, dump
+from skipbench.runs.record import Sample
 from skipbench.runs.run import Origin, Run, Search, read_run
 from skipbench.skipset import SkipSet
 
@@ -74,18 +74,18 @@ _SHARED = {*_Kept.__struct_fields__} & {*Run.__struct_fields__} - {"folder"}
 
 def dump_runs(name: str, runs: list[Run]) -> str:
     """JSON of the finished runs of a figure, a run per line, with their sound samples."""
-    lines = []
-    for run in runs:
-        given = {
-            "folder": str(run.id),
-            "engine": run.origin.engine,
-            "device": run.origin.device,
-            "layers": run.provenance.layers,
-            "samples": [json.loads(dump(sample)) for sample in run.sound],
-        } | {name: msgspec.to_builtins(getattr(run, name)) for name in _SHARED}
-        kept = {name: given[name] for name in _Kept.__struct_fields__}
-        lines.append(json.dumps(kept, allow_nan=False))
-    text = ",\n".join(lines)
+    kept = (
+        _Kept(
+            folder=str(run.id),
+            engine=run.origin.engine,
+            device=run.origin.device,
+            layers=run.provenance.layers,
+            samples=[*run.sound],
+            **{name: getattr(run, name) for name in _SHARED},
+        )
+        for run in runs
+    )
+    text = ",\n".join(json.dumps(msgspec.to_builtins(run), allow_nan=False) for run in kept)
     return f'{{"figure": {json.dumps(name)}, "runs": [\n{text}\n]}}\n'
 
 

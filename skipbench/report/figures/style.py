@@ -17,14 +17,21 @@ from skipbench.runs.files import write_atomic
 from skipbench.runs.measures import Metrics
 from skipbench.runs.run import Run
 
+
+class Look(NamedTuple):
+    """Of a line or point; `_asdict()` gives matplotlib's arguments."""
+
+    color: str
+    marker: str
+
+
 # Okabe and Ito's palette, which colour-blind readers can tell apart; further methods differ by
 # marker as well.
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 PINK, SKY, YELLOW, GREY = "#CC79A7", "#56B4E9", "#B8A800", "#777777"
 TASKS = (BLUE, RED, GREEN, PINK, ORANGE, SKY, YELLOW, GREY)
-UNKNOWN = ("#000000", "o")
 METHODS = {
-    name: (color, marker)
+    name: Look(color, marker)
     for color, methods in (
         (GREY, "vanilla:o uniform:s random:^ first:< middle:D last:> fixed:v"),
         (ORANGE, "self-sd:s self-sd-c:D"),
@@ -40,34 +47,11 @@ METHODS = {
 }
 """Colour and marker of a method, the same in every figure."""
 PHASES = {"prefill": SKY, "draft": ORANGE, "verify": BLUE, "adapt": RED, "other": GREY}
-SETTINGS: dict[Any, Any] = {
-    "svg.hashsalt": "skipbench",
-    "svg.fonttype": "path",
-    "font.family": "DejaVu Sans",  # comes with matplotlib: the same bytes on every machine
-    "font.size": 9,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#dddddd",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "legend.frameon": False,
-}
-
-
-class Look(NamedTuple):
-    """Of a line or point; `_asdict()` gives matplotlib's arguments."""
-
-    color: str
-    marker: str
 
 
 def method_style(method: str) -> Look:
     """Colour and marker of a method, the same in all figures."""
-    return Look(*METHODS.get(method, UNKNOWN))
-
-
-def color_of(method: str) -> str:
-    return method_style(method).color
+    return METHODS.get(method, Look("#000000", "o"))
 
 
 def tints(color: str, count: int) -> list[str]:
@@ -143,23 +127,15 @@ def star(axis: Axes, at: tuple[float, float], text: str) -> None:
     axis.margins(y=0.1)  # space for the number of the highest
 
 
-def published_line(
-    axis: Axes,
-    value: float,
-    text: str,
-    color: str = "black",
-    style: str = "--",
-    width: float = 1.0,
-    upright: bool = False,
-) -> None:
+def published_line(axis: Axes, value: float, text: str, upright: bool = False, **look: Any) -> None:
     """A published value that belongs on one axis only; `upright` on the axis of x."""
-    draw = axis.axvline if upright else axis.axhline
-    draw(value, color=color, linestyle=style, linewidth=width, label=f"paper: {text}")
+    look = {"color": "black", "linestyle": "--", "linewidth": 1.0, **look}
+    (axis.axvline if upright else axis.axhline)(value, label=f"paper: {text}", **look)
 
 
 def styled() -> AbstractContextManager[None]:
     """Matplotlib's settings for the time of drawing."""
-    return matplotlib.rc_context(SETTINGS)
+    return matplotlib.rc_context(fname=Path(__file__).with_suffix(".mplstyle"))
 
 
 def one_axis(width: float = 6.4, height: float = 3.8) -> tuple[Figure, Any]:

@@ -9,27 +9,15 @@ from matplotlib.figure import Figure
 
 from skipbench.errors import SkipbenchError
 from skipbench.report import measured
+from skipbench.report.definitions import LABELS
 from skipbench.report.figures import style
 from skipbench.report.figures.runs import labels
 from skipbench.report.published import Printed
 from skipbench.runs.run import Run
 
-VALUES = {
-    "alpha": "acceptance rate",
-    "tau": "tau (tokens per round)",
-    "M": "M (tokens a verification)",
-    "speedup": "speedup (x)",
-    "tokens_per_s": "throughput (tokens/s)",
-    "TPT": "TPT (tokens/s)",
-    "share": "share of layer selection",
-    "share_saved": "share of layer selection saved",
-    "memory_saved": "memory saved",
-}
-"""Label of each quantity."""
-
 
 def value(run: Run, column: str, first: Run) -> float | None:
-    """A quantity of `VALUES`; what is saved is saved against `first`."""
+    """A quantity of `LABELS`; what is saved is saved against `first`."""
     ours, base = run.measured, first.measured
     seconds = ours.seconds.by_phase
     if column == "share":
@@ -62,7 +50,7 @@ def sweep(
     key: str = "",
     mark: str = "best",
 ) -> Figure:
-    """`columns` of `VALUES` against one setting, a line per method and dataset; 95 % intervals on
+    """`columns` of `LABELS` against one setting, a line per method and dataset; 95 % intervals on
     the speedup.
 
     Published values are stars where `key` (default: last name of the axis) places them on the axis,
@@ -71,13 +59,10 @@ def sweep(
     """
     figure, axes = style.new_figure(1, len(columns), (2.4 + 3.0 * len(columns), 3.4))
     key = key or axis.rpartition(".")[2]
-    values = sorted({setting(run, axis) for run in runs})
-    by_key = {run.keys.get(key): setting(run, axis) for run in runs}
-    lines: dict[str, list[tuple[float, Run]]] = {}
-    for run, name in zip(runs, labels(runs, (axis,)), strict=True):
-        lines.setdefault(name, []).append((setting(run, axis), run))
-    for members in lines.values():
-        members.sort(key=lambda member: member[0])
+    settings, names = [setting(run, axis) for run in runs], labels(runs, (axis,))
+    placed = sorted(zip(settings, names, runs, strict=True), key=lambda place: place[0])
+    values, by_key = sorted({*settings}), {run.keys.get(key): x for x, _, run in placed}
+    lines = {name: [(x, r) for x, n, r in placed if n == name] for name in dict.fromkeys(names)}
     styles = style.line_styles([members[0][1].method for members in lines.values()])
     for here, column in zip(axes[0], columns, strict=True):
         for (name, members), look in zip(lines.items(), styles, strict=True):
@@ -94,7 +79,7 @@ def sweep(
             at = by_key.get(n.keys.get(key), n.keys.get(key))
             if n.column == key:
                 x, text = by_key.get(printed, printed), f"{mark} {printed:g}"
-                style.published_line(here, x, text, style=":", upright=True)
+                style.published_line(here, x, text, True, linestyle=":")
                 continue
             percent = n.column in ("share", "memory_saved")
             text = f"{100 * printed:g}%" if percent else f"{printed:g}"
@@ -102,14 +87,13 @@ def sweep(
                 style.star(here, (at, printed), text)
             else:
                 named = (*n.named(key), *n.named("method"), "")[0]
-                style.published_line(here, printed, f"{named} {text}", width=0.8)
-        here.set(xlabel=label, ylabel=VALUES[column])
+                style.published_line(here, printed, f"{named} {text}", linewidth=0.8)
+        here.set(xlabel=label, ylabel=LABELS[column])
         whole = all(isinstance(v, int) for v in values)
         if whole and values[0] > 0 and values[-1] / values[0] >= 16:
             here.set_xscale("log", base=2)  # such as intervals, which are powers of two
             here.set_xticks(values, [str(v) for v in values], fontsize=7)
             here.minorticks_off()
-    style.legend(figure)
     return figure
 
 
@@ -156,9 +140,8 @@ def bars(
         for n, printed in with_values(published, column, f"{column}_gain"):
             _published_bar(here, n, printed, list(zip(runs, places, strict=True)))
         here.set_xticks(range(len(groups)), groups, rotation=20 if len(groups) > 2 else 0)
-        here.set(xlim=(-0.6, len(groups) - 0.4), ylabel=VALUES[column])
+        here.set(xlim=(-0.6, len(groups) - 0.4), ylabel=LABELS[column])
         here.grid(visible=False, axis="x")
-    style.legend(figure)
     return figure
 
 
@@ -175,4 +158,4 @@ def _published_bar(
         return
     text = " ".join((*n.named("method", "set_from", "dataset", "statistic"), f"{height:g}"))
     text += f" (+{100 * printed:g}%)" if gain else ""
-    style.published_line(here, height, text, style.color_of(n.method))
+    style.published_line(here, height, text, color=style.method_style(n.method).color)

@@ -1,8 +1,10 @@
 """The contents of the page, from the folders of runs. Nothing but records is read."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, groupby
 from pathlib import Path
+from typing import Any
 
 from markupsafe import Markup
 from msgspec import Struct, to_builtins
@@ -10,13 +12,17 @@ from msgspec import Struct, to_builtins
 from skipbench.errors import SkipbenchError
 from skipbench.report.columns import MISSING, exceptions, main_cells, missing_reasons, waits_cells
 from skipbench.report.measured import VALUES
-from skipbench.report.page.samples import courses, letters_of, pieces_of, skip_sets
 from skipbench.runs.measures import Metrics
 from skipbench.runs.reading import printable, run_folders
-from skipbench.runs.record import SOURCES, Completion, Sample
+from skipbench.runs.record import SOURCES, Arm, Completion, Sample
 from skipbench.runs.run import Run, read_run
+from skipbench.skipset import SkipSet
 
 MOST_TEXTS = 3
+MOST_POINTS = 1000  # of one curve, so that hundreds of runs fit into one file
+MOST_SETS = 200
+# Skip sets have a map of their own; the others are the draft length again, or positions.
+NOT_DRAWN = ("skip", "steps", "optimised", "step", "weights", "searching")
 MOST_NAMES = 4  # of the models, methods and datasets in the line on top
 NAMES = ("model", "method", "dataset")
 MEASURED = ("M", "alpha", "tau", "TPT", "E(Spd)", "speedup", "lossless")
@@ -53,7 +59,7 @@ def one_run(folder: Path) -> Row:
     try:
         run = read_run(folder)
         samples = run.samples
-        shown = [_text(s, run.completions.get(s.index)) for s in samples[:MOST_TEXTS]]
+        texts = [_text(s, run.completions.get(s.index)) for s in samples[:MOST_TEXTS]]
     except (SkipbenchError, OSError) as error:
         cells |= {"note": f"cannot be read: {error}"}
         reason = printable(f"{folder.name}: {error}")
@@ -68,7 +74,7 @@ def one_run(folder: Path) -> Row:
         "commit": (origin.commit or MISSING)[:9] + ("+" if origin.dirty else ""),
     }
     cells |= {column: text for column, text in given.items() if text} | {"note": _note(run)}
-    letters = set[str]().union(*(sources for _, sources in shown))
+    letters = {source for text in texts for *_, source in text["pieces"]}
     detail = {
         "metrics": to_builtins(run.metrics) if run.metrics else {},
         "status": to_builtins(run.status),
@@ -77,7 +83,7 @@ def one_run(folder: Path) -> Row:
         "courses": courses(samples),
         "skip": skip_sets(samples, run.provenance.layers),
         "samples": len(samples),
-        "texts": [text for text, _ in shown],
+        "texts": texts,
         "sources": {k: v for k, v in SOURCES.items() if k in letters},
     }
     numbers = {name: VALUES[name](metrics) for name in MEASURED if name in VALUES}
@@ -89,11 +95,11 @@ def one_run(folder: Path) -> Row:
     return Row(folder.name, cells, sort, detail)
 
 
-def _text(sample: Sample, completion: Completion | None) -> tuple[dict[str, object], set[str]]:
-    """One sample's prompt and coloured output, and the letters of its sources."""
+def _text(sample: Sample, completion: Completion | None) -> dict[str, Any]:
+    """One sample's prompt and coloured output."""
     text, chars = (completion.method, completion.token_chars) if completion else (None, [])
     pieces, how = pieces_of(sample.method, text, chars, letters_of(sample.trace))
-    shown: dict[str, object] = {
+    return {
         "id": sample.id,
         "prompt": completion.prompt if completion else None,
         "pieces": pieces,
@@ -102,7 +108,6 @@ def _text(sample: Sample, completion: Completion | None) -> tuple[dict[str, obje
         "tokens": len(sample.method.tokens),
         "rounds": len(sample.method.rounds),
     }
-    return shown, {source for *_, source in pieces}
 
 
 def _note(run: Run) -> str:
@@ -116,11 +121,6 @@ def _note(run: Run) -> str:
     return ": ".join(filter(None, (run.status.state, run.status.error)))
 
 
-def unreadable(runs: Sequence[Row]) -> list[str]:
-    """Name and error of each run that cannot be read."""
-    return [run.error for run in runs if run.error]
-
-
 def about(runs: Sequence[Row]) -> str | None:
     """The line on top of the page: how many runs of which models, methods and datasets, where and
     when; `None` without a run that can be read.
@@ -128,24 +128,135 @@ def about(runs: Sequence[Row]) -> str | None:
     sound = [run.cells for run in runs if not run.error]
     if not sound:
         return None
-    kinds = {
-        name: list(dict.fromkeys(cells[name] for cells in sound if cells[name] != MISSING))
-        for name in (*NAMES, "device", "date")
-    }
-    *names, devices, dates = kinds.values()
-    models, methods, datasets = (_some(n, f"{k}s") for k, n in zip(NAMES, names, strict=True))
-    text = f"{len(sound)} run{'s' if len(sound) > 1 else ''} of {models}: {methods} on {datasets}"
-    if devices:
+
+    def distinct(column: str) -> list[str]:
+        return list(dict.fromkeys(c[column] for c in sound if c[column] != MISSING))
+
+    def some(kind: str) -> str:
+        shown = ", ".join((names := distinct(kind))[:MOST_NAMES])
+        return shown if len(names) <= MOST_NAMES else f"{len(names)} {kind}s ({shown}, ...)"
+
+    count = f"{len(sound)} run{'s' if len(sound) > 1 else ''}"
+    text = f"{count} of {some('model')}: {some('method')} on {some('dataset')}"
+    if devices := distinct("device"):
         text += f", measured on {', '.join(devices)}"
-    if dates:
+    if dates := distinct("date"):
         text += f", {' to '.join(dict.fromkeys((min(dates), max(dates))))}"
     return f"{text}."
 
 
-def _some(names: Sequence[str], kind: str) -> str:
-    """Up to four names, or how many there are."""
-    shown = ", ".join(names[:MOST_NAMES])
-    return shown if len(names) <= MOST_NAMES else f"{len(names)} {kind} ({shown}, ...)"
+def courses(samples: Sequence[Sample]) -> list[dict[str, Any]]:
+    """One curve per quantity: `name`, `values` over all samples in order, `starts` of the samples,
+    `of` how many values, `by` round or record.
+
+    The draft length comes from the rounds, the rest from numbers, or lists of them (their mean), in
+    the trace.
+    """
+    found = []
+    for name in dict.fromkeys(["draft length", "accepted", *(n for s in samples for n in s.trace)]):
+        parts = [_values(sample, name) for sample in samples]
+        lengths = [len(part) for part in parts]
+        if max(lengths, default=0) < 2 and sum(lengths) < 2:
+            continue
+        shown = [v for part in parts for v in part][:MOST_POINTS]
+        starts = [s for s in accumulate(lengths[:-1], initial=0) if s < len(shown)]
+        rounds = zip(lengths, samples, strict=True)
+        by = "round" if all(n in (0, len(s.method.rounds)) for n, s in rounds) else "record"
+        curve = {"name": name, "values": shown, "starts": starts, "of": sum(lengths), "by": by}
+        found.append(curve)
+    return found
+
+
+def _values(sample: Sample, name: str) -> list[float]:
+    if name in ("draft length", "accepted"):
+        return [r.accepted if name == "accepted" else r.steps for r in sample.method.rounds]
+    found = sample.trace.get(name)
+    values = map(_number, found) if isinstance(found, list) and name not in NOT_DRAWN else ()
+    return [v for v in values if v is not None]
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, list) and value and all(isinstance(v, int | float) for v in value):
+        value = sum(value) / len(value)
+    numeric = isinstance(value, int | float) and not isinstance(value, bool)
+    return round(value, 5) if numeric else None
+
+
+def skip_sets(samples: Sequence[Sample], layers: int | None) -> dict[str, Any] | None:
+    """The skip sets in the order of their use: `layers`, `of` how many, and `sets` of `[sample,
+    round, attention, mlp]`; None without any.
+    """
+    changes = ((s.index, int(at), str(text)) for s in samples for at, text in s.skip_changes)
+    used = [next(same) for _, same in groupby(changes, key=lambda change: change[2])]
+    if layers is None or not any(text for _, _, text in used):
+        return None
+    try:
+        parsed = [(i, at, SkipSet.parse(text, layers)) for i, at, text in used[:MOST_SETS]]
+    except SkipbenchError:
+        return None
+    sets = [[i, at, list(s.attention), list(s.mlp)] for i, at, s in parsed]
+    return {"layers": layers, "of": len(used), "sets": sets}
+
+
+def letters_of(trace: Mapping[str, Any]) -> list[str]:
+    """Letters of the sources of the accepted tokens, per round; empty where none are traced."""
+    found = trace.get("source")
+    known = isinstance(found, list) and all(
+        isinstance(letters, str) and SOURCES.keys() >= set(letters) for letters in found
+    )
+    return list(found) if found and known else []
+
+
+def kinds_of(arm: Arm, letters: Sequence[str] = ()) -> list[tuple[str, int, str]]:
+    """Splits the output into pieces, in order: the kind (prefill, accepted, rejected, bonus, rest),
+    the number of tokens, and the source's letter of accepted ones, empty if it is not recorded.
+
+    Rejected tokens are counted only: records do not hold their ids.
+
+    Args:
+        letters: of `letters_of`.
+    """
+    pieces = [("prefill", 1, "")]
+    for number, turn in enumerate(arm.rounds):
+        kept = min(turn.accepted, turn.emitted)
+        sources = letters[number][:kept] if number < len(letters) else ""
+        pieces += [("accepted", len(list(run)), source) for source, run in groupby(sources)]
+        pieces.append(("accepted", kept - len(sources), ""))
+        pieces.append(("rejected", turn.nodes - turn.accepted, ""))
+        pieces.append(("bonus", turn.emitted - kept, ""))
+    pieces.append(("rest", len(arm.tokens), ""))
+    found, left = [], len(arm.tokens)
+    for kind, count, source in pieces:
+        if kind != "rejected":
+            count = min(count, left)
+            left -= count
+        if count > 0:
+            found.append((kind, count, source))
+    return found
+
+
+def pieces_of(
+    arm: Arm, text: str | None, token_chars: Sequence[int], letters: Sequence[str] = ()
+) -> tuple[list[list[Any]], str]:
+    """`[kind, tokens, text, source]` of each piece, as Self-SD's Figure 1 colours them, and what
+    they show: pieces, text, or counts.
+
+    Args:
+        token_chars: of the record of `text`; without them the text is one piece.
+        letters: as for `kinds_of`.
+    """
+    kinds = kinds_of(arm, letters)
+    if text is None:
+        return [[kind, n, "", source] for kind, n, source in kinds], "counts"
+    if len(token_chars) != len(arm.tokens):
+        return [["rest", len(arm.tokens), text, ""]], "text"
+    ends = [0, *accumulate(token_chars)]
+    ends[-1] = len(text)
+    pieces, done = list[list[Any]](), 0
+    for kind, n, source in kinds:
+        before, done = done, done + (0 if kind == "rejected" else n)
+        pieces.append([kind, n, text[ends[before] : ends[done]], source])
+    return pieces, "pieces"
 
 
 def as_script(value: object) -> Markup:

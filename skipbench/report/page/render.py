@@ -1,21 +1,19 @@
 """The page itself: templates of this folder filled with what was collected."""
 
-import base64
 import hashlib
+from base64 import b64encode
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib.resources import files
 from pathlib import Path
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from skipbench.errors import SkipbenchError
 from skipbench.report.definitions import DEFINITIONS, caution
 from skipbench.report.page import collect
 from skipbench.report.page.collect import Row
 from skipbench.report.tables.features import feature_table, feature_tables
-from skipbench.report.tables.html import html
+from skipbench.report.tables.html import html, rendered
 from skipbench.report.tables.stored import stored_table
 from skipbench.runs.files import write_atomic
 from skipbench.runs.reading import MOST_BYTES, printable, read_bytes
@@ -37,10 +35,9 @@ def write_page(results: Path) -> tuple[Path, dict[str, int], list[str]]:
     refused: list[str] = []
     runs, features = collect.all_runs(results), feature_tables()
     unstyled = partial(html, styled=False)
-    tables = _each(
-        results / "tables", "json", lambda d: unstyled(stored_table(d.decode())), refused
-    )
-    for path in sorted((results / "tables").glob("*.html")):  # no text of it is used
+    folder = results / "tables"
+    tables = _each(folder, "json", lambda data: unstyled(stored_table(data.decode())), refused)
+    for path in sorted(folder.glob("*.html")):  # no text of it is used
         if path.stem in features:
             tables[path.stem] = unstyled(feature_table(features[path.stem]))
         elif not path.with_suffix(".json").exists():
@@ -48,7 +45,9 @@ def write_page(results: Path) -> tuple[Path, dict[str, int], list[str]]:
                 f"{printable(path.name)} has no {printable(path.stem)}.json to be made from; write "
                 "both with the command table"
             )
-    figures = _each(results / "figures", "svg", _as_image, refused)
+    # data URIs: nothing in an image runs, and no name in it meets another's
+    uri = "data:image/svg+xml;base64,"
+    figures = _each(results / "figures", "svg", lambda svg: uri + b64encode(svg).decode(), refused)
     if not (runs or tables or figures or refused):
         raise SkipbenchError(
             f"no runs, tables or figures in {results}; run a cell first, or name a folder "
@@ -58,7 +57,7 @@ def write_page(results: Path) -> tuple[Path, dict[str, int], list[str]]:
     write_atomic(path, page(runs, dict(sorted(tables.items())), figures, refused))
     counts = {"runs": len(runs), "tables": len(tables), "figures": len(figures)}
     counts |= {"files refused": len(refused)} if refused else {}
-    return path, counts, collect.unreadable(runs)
+    return path, counts, [run.error for run in runs if run.error]
 
 
 def page(
@@ -71,16 +70,11 @@ def page(
         tables: title to a fragment of our own HTML; figures: title to a data URI.
         refused: files that are left out, and why.
     """
-    environment = Environment(
-        loader=FunctionLoader(_asset),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     has = {column for run in runs for column, text in run.cells.items() if text}
-    script = f"\n{_asset('page.js')}\n"
-    return environment.get_template("page.html.j2").render(
+    script = f"\n{Path(__file__).with_name('page.js').read_text(encoding='utf-8')}\n"
+    return rendered(
+        "page.html.j2",
+        escape,
         runs=runs,
         as_script=collect.as_script,
         columns=[c for c in collect.COLUMNS if c not in collect.OPTIONAL or c in has],
@@ -90,29 +84,23 @@ def page(
         figures=figures,
         definitions=DEFINITIONS,
         about=collect.about(runs),
-        caution=_caution([(run.cells["model"], run.cells["dataset"]) for run in runs]),
-        unreadable=collect.unreadable(runs),
+        cautions=_cautions(runs),
+        unreadable=[run.error for run in runs if run.error],
         most_texts=collect.MOST_TEXTS,
-        style=Markup(_asset("style.css")),
         refused=refused,
         script=Markup(script),
         # The one script that runs, whatever else gets into the page; in the form of a
         # Content-Security-Policy.
-        script_hash=f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}",
+        script_hash=f"sha256-{b64encode(hashlib.sha256(script.encode()).digest()).decode()}",
     )
 
 
-def _asset(name: str) -> str:
-    return (files("skipbench.report.page") / name).read_text(encoding="utf-8")
-
-
-def _caution(named: Sequence[tuple[str, str]]) -> str | None:
+def _cautions(runs: Sequence[Row]) -> list[str]:
     """The line on runs that replicate nothing, with their number where there are others."""
-    count = sum(caution([model], [dataset]) is not None for model, dataset in named)
-    whole = caution((model for model, _ in named), (dataset for _, dataset in named))
-    if whole is None or count == len(named):
-        return whole
-    return f"{count} of the {len(named)} runs: {whole[0].lower()}{whole[1:]}"
+    models, datasets = ([run.cells[name] for run in runs] for name in ("model", "dataset"))
+    count = sum(bool(caution([m], [d])) for m, d in zip(models, datasets, strict=True))
+    of = f"{count} of the {len(runs)} runs: m" if count < len(runs) else "M"
+    return [of + text[1:] for text in caution(models, datasets)]
 
 
 def _each(
@@ -131,8 +119,3 @@ def _each(
             kind = type(error).__name__
             refused.append(printable(f"{path}: no table can be made of it ({kind}: {error})"))
     return found
-
-
-def _as_image(data: bytes) -> str:
-    """A data URI: nothing in an image runs, and no name in it meets another's."""
-    return "data:image/svg+xml;base64," + base64.b64encode(data).decode()

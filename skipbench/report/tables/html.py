@@ -1,4 +1,4 @@
-"""Writes a table as HTML without scripts or links; renders the templates of this folder."""
+"""Writes a table as HTML without scripts or links; renders the templates of tables and page."""
 
 from collections.abc import Callable
 from html import escape
@@ -10,6 +10,8 @@ from markupsafe import Markup
 
 from skipbench.report.tables.model import Table
 
+FOLDER = Path(__file__).parent
+
 
 def html(table: Table, styled: bool = True) -> str:
     """A `<section>`; without `styled`, for a page with a style of its own."""
@@ -20,7 +22,7 @@ def rendered(name: str, escape: Callable[[str], str], **values: Any) -> str:
     """A template with these values; `escape` applies to every text but those of `Markup`."""
     environment = Environment(
         *("<%", "%>", "<<", ">>"),
-        loader=FileSystemLoader(Path(__file__).parent),
+        loader=FileSystemLoader([FOLDER, FOLDER.parent / "page"]),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -33,15 +33,6 @@ def latex(table: Table) -> str:
         for grid in table.grids
         for size, first, last in column_blocks(grid)
     ]
-    notes = [
-        *([] if blocks else [escape(table.title)]),
-        *(rf"\textbf{{{escape(text)}}}" for text in table.cautions),
-        *(rf"\textsuperscript{{{n}}} {escape(text)}" for n, text in enumerate(table.footnotes, 1)),
-        *map(escape, table.remarks),
-        *(rf"\emph{{{escape(name)}}}: {escape(text)}" for name, text in table.definitions),
-        *map(escape, table.provenance),
-        escape(table.source),
-    ]
     return rendered(
         "table.tex.j2",
         escape,
@@ -50,7 +41,6 @@ def latex(table: Table) -> str:
         label=Markup(re.sub(r"[^A-Za-z0-9_.:-]+", "-", table.name)),
         alignment=_alignment,
         text=_text,
-        notes=[Markup(note) for note in notes if note],
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from skipbench.report.columns import MISSING
 from skipbench.report.compared import BOLD, noise_floor, same_drafts, winner
-from skipbench.report.definitions import PAPER_DEFINITIONS, SCORE, STAND_INS, UNITS
+from skipbench.report.definitions import PAPER_DEFINITIONS, STAND_INS, UNITS
 from skipbench.report.measured import SCORES, Measured, measure, unmeasured
 from skipbench.report.published import Paper, Printed, read_paper
 from skipbench.report.tables import paper_notes
@@ -116,7 +116,6 @@ def paper_table(paper: str, table: str, runs: Sequence[Run], scale: str) -> Tabl
     arxiv = f", arXiv:{document.arxiv}" if document.arxiv else ""
     kinds = r"^(table|figure|section|appendix) ?"
     spoken = re.sub(kinds, lambda kind: f"{kind[1].capitalize()} ", table)
-    sentences = PAPER_DEFINITIONS | dict.fromkeys(SCORES, SCORE)
     return Table(
         name=f"{paper}-{table}-{scale}",
         title=f"{document.printed('method', paper)} {spoken}: {document.tables[table].title}",
@@ -135,7 +134,7 @@ def paper_table(paper: str, table: str, runs: Sequence[Run], scale: str) -> Tabl
             *floor,
             *paper_notes.run_notes(runs, left, parts),
         ),
-        definitions=tuple((name, sentences[name]) for name in columns if name in sentences),
+        definitions=tuple((n, PAPER_DEFINITIONS[n]) for n in columns if n in PAPER_DEFINITIONS),
         provenance=tuple(paper_notes.provenance(runs)),
     )
 

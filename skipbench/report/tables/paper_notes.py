@@ -33,8 +33,7 @@ def deviations(printed: Sequence[Printed], runs: Sequence[Run]) -> list[str]:
         if not any(same_device(device, name) for name in theirs):
             devices.add(device)
             hardware |= theirs
-    if devices:
-        unlike["device"] = devices, hardware
+    unlike["device"] = devices, hardware
     unlike["engine"] = _values(measured, "engine") or [MISSING], ["its own code"]
     for key in ("dtype", "max_new_tokens", "max_length", "batch"):
         theirs = {str(value) for n in printed if (value := n.keys.get(key)) is not None}
@@ -44,11 +43,12 @@ def deviations(printed: Sequence[Printed], runs: Sequence[Run]) -> list[str]:
         if ours != theirs if key == "dtype" else theirs and ours - theirs:
             unlike[key] = ours or ["not recorded"], theirs or ["not named"]
     pairs = {(str(r.measured.n), str(of)) for r in measured if (of := r.paper_samples) is not None}
-    if others := [pair for pair in pairs if pair[0] != pair[1]]:
-        unlike["n (samples per cell)"] = {n for n, _ in others}, {n for _, n in others}
+    others = [pair for pair in pairs if pair[0] != pair[1]]
+    unlike["n (samples per cell)"] = {n for n, _ in others}, {n for _, n in others}
     lines += [
         f"{name}: {', '.join(sorted(ours))}; the paper's: {', '.join(sorted(theirs))}."
         for name, (ours, theirs) in unlike.items()
+        if ours
     ]
     if calibration := "; ".join(_values(measured, "calibration")):
         lines.append(
@@ -78,19 +78,15 @@ def same_device(ours: str, theirs: str) -> bool:
 def run_notes(runs: Sequence[Run], left: Sequence[Run], parts: Sequence[Half]) -> list[str]:
     """Notes on the runs: vanilla arms, reasons, runs not shown; `left` fit no row of `parts`."""
     arms = ", ".join(sorted({arm for half in parts for arm in half.arms_of}))
-    measured = [(named(run), run, run.metrics) for run in runs if run.metrics]
+    measured = [(named(run), run.reason, run.metrics) for run in runs if run.metrics]
     twice = " | ".join(text for half in parts for text in half.twice)
     # a run with metrics has its reason in a line of its own
     reasons = ("" if r.metrics or not r.reason else f" ({r.reason})" for r in left)
     unplaced = " | ".join(named(r) + reason for r, reason in zip(left, reasons, strict=True))
     notes = [
         f"vanilla without a run of its own is the vanilla arm of {arms}." if arms else "",
-        *(f"{name}: {run.reason}" for name, run, _ in measured if run.reason),
-        *(
-            f"{name}: {'; '.join(of)}."
-            for name, _, m in measured
-            if (of := columns.search_phases(m))
-        ),
+        *(f"{name}: {reason}" for name, reason, _ in measured if reason),
+        *(f"{n}: {'; '.join(of)}." for n, _, m in measured if (of := columns.search_phases(m))),
         *(f"{name}: {end}." for name, _, m in measured if (end := columns.stopped_early(m))),
         f"several runs stand for the same numbers, the first is shown: {twice}." if twice else "",
         f"Runs that belong to no row of this table: {unplaced}." if unplaced else "",

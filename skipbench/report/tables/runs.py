@@ -54,19 +54,18 @@ def run_table(
             raise SkipbenchError(
                 f"columns={key}.{did_you_mean(key, list(WAITS))} Wanted any of {', '.join(WAITS)}"
             )
-    first = {name: list(dict.fromkeys(getattr(r, name) for r in runs)) for name in NAMES}
-
-    def place(run: Run) -> list[int]:
-        dataset, model, method = (first[name].index(getattr(run, name)) for name in NAMES)
-        return [dataset, model, run.rank or 0, method]
-
-    everything = sorted(runs, key=place)
+    datasets, models, methods = (
+        list(dict.fromkeys(getattr(run, name) for run in runs)).index for name in NAMES
+    )
+    everything = sorted(
+        runs, key=lambda r: (datasets(r.dataset), models(r.model), r.rank or 0, methods(r.method))
+    )
     ordered = [run for run in everything if not run.group]
     marks = compared.origins(ordered)
     rows = [_cells(run, marks) for run in ordered]
     for _, block in groupby(enumerate(ordered), lambda row: (row[1].dataset, row[1].model)):
-        done = ((at, run, run.metrics) for at, run in block if run.speedup is not None)
-        ends = {at: (run.method, metrics.speedup.ci95) for at, run, metrics in done if metrics}
+        done = [(at, run) for at, run in block if run.speedup is not None]
+        ends = {at: (run.method, run.measured.speedup.ci95) for at, run in done}
         if (best := compared.winner(ends)) is not None:
             rows[best]["speedup"] = replace(rows[best]["speedup"], bold=True)
     wanted = [
@@ -75,8 +74,8 @@ def run_table(
         *(Column(name, kind="text") for name in TEXTS),
     ]
     shown = [c for c in wanted if c.name not in OPTIONAL or any(r[c.name].text for r in rows)]
+    warnings = caution((run.model for run in runs), (run.dataset for run in runs))
     kinds = dict.fromkeys(kind for run in everything for kind in run.group)
-    warning = caution([run.model for run in runs], [run.dataset for run in runs])
     lines = tuple(Row(tuple(row[column.name] for column in shown)) for row in rows)
     grids = (Grid(tuple(shown), lines), *(_by_group(kind, everything) for kind in kinds))
     provenance = "; ".join(f"{name}: {_distinct(runs, name)}" for name in PROVENANCE)
@@ -86,7 +85,7 @@ def run_table(
         source="" if runs else "No runs.",
         grids=grids if runs else (),
         records=tuple(map(_record, everything)),
-        cautions=(*([warning] if warning else []), *compared.mixed(runs)),
+        cautions=(*warnings, *compared.mixed(runs)),
         remarks=(
             *(f"origin {mark}: {compared.origin_text(of)}" for of, mark in marks.items()),
             *notes,
@@ -130,8 +129,8 @@ def _by_group(kind: str, runs: Sequence[Run]) -> Grid:
         row = cells.setdefault((run.dataset, run.model, run.method), {})
         if kind in run.group:
             metrics = run.metrics or Metrics()
-            speedup = text.speedup_text(metrics.speedup.paired, metrics.speedup.ci95)
-            row[run.group[kind]] = Cell(f"{speedup}, n {sample_count(metrics)}")
+            speedup, n = text.speedup_text(metrics.speedup), sample_count(metrics)
+            row[run.group[kind]] = Cell(f"{speedup}, n {n}")
     heads = (*(Column(n, kind="label") for n in NAMES), *(Column(n, group=kind) for n in labels))
     lines = (
         (*map(Cell, n), *(row.get(k, Cell(MISSING)) for k in labels)) for n, row in cells.items()

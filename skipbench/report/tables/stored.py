@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -15,7 +14,7 @@ from skipbench.report.tables.model import Table
 from skipbench.report.tables.paper import paper_table
 from skipbench.report.tables.runs import run_table
 from skipbench.runs.reading import MOST_SAMPLES, printable, read_bytes, strict_json
-from skipbench.runs.run import Run, plain
+from skipbench.runs.run import Published, Run, plain
 
 OLDER = "Made before a change of the engine or of a method: today's code may give other numbers."
 
@@ -69,16 +68,8 @@ def read_table(path: Path) -> Table:
         raise SkipbenchError(f"{path}: {error}") from error
 
 
-class _Measured(msgspec.Struct):
-    model: str = ""
-    method: str = ""
-    dataset: str = ""
-    keys: dict[str, object] = {}
-    metrics: Any = None
-
-
 class _Runs(msgspec.Struct):
-    runs: list[_Measured]
+    runs: list[Published]
 
 
 def would_lose(path: Path, text: str) -> str | None:
