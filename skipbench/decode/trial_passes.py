@@ -1,5 +1,6 @@
 """Extra passes of a method over scratch rows of the cache, besides drafting and verification."""
 
+import functools
 from collections.abc import Callable
 
 import torch
@@ -7,6 +8,7 @@ from torch import Tensor
 
 from skipbench.decode.draft import State
 from skipbench.decode.sampling import best_tokens
+from skipbench.lm.metadata import AttentionMetadata
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.skipset import SkipSet
@@ -54,14 +56,16 @@ def parallel_branches(
     length = lm.cache.length
     scratch = min(PASS_ROWS, lm.cache.capacity - length)
     count = max(1, min(branches, scratch // tokens))
-    metadata = lm.metadata(TokenRows.branches(length, length - tokens, count, tokens))
+
+    @functools.cache
+    def rows_of(alternatives: int) -> AttentionMetadata:
+        return lm.metadata(TokenRows.branches(length, length - tokens, alternatives, tokens))
 
     def run(unit: int, states: Tensor) -> Tensor:
         mlp = size == 1 and unit % 2  # its rows are independent: one pass takes all
         parts = []
         for part in torch.split(states, len(states) if mlp else count):
-            full = mlp or len(part) == count
-            rows = metadata if full else metadata.first(len(part) * tokens)
+            rows = rows_of(count if mlp else len(part))
             out = lm.run(part.flatten(0, 1), rows, first=size * unit, last=size * (unit + 1))
             parts.append(out.clone())  # the next pass may overwrite it
         whole = parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -182,4 +182,4 @@ class _Unpacking(torch.nn.Module):
         return self.packed.to_dense()[self._start : self._end]
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias)
+        return F.linear(x, self.weight.to(x.dtype), self.bias)
