@@ -43,14 +43,12 @@ def choices(logits: Tensor, k: int = 0) -> tuple[list[int], list[list[int]]]:
     twice takes less time than a few more calls.
     """
     k = min(k, logits.shape[-1])
-    if (table := native_top_k(logits, k)) is not None:
-        return [row[0] for row in table], [row[1:] for row in table] if k else []
-    if logits.device.type != "cpu" or logits.dtype not in INFINITY:
+    table = native_top_k(logits, k)
+    if table is None and (logits.device.type != "cpu" or logits.dtype not in INFINITY):
         best = _finite(logits)
-        if k == 0:
-            return best.tolist(), []
-        table = torch.cat((best[:, None], logits.topk(k).indices), 1).tolist()
-        return [row[0] for row in table], [row[1:] for row in table]
+        table = torch.cat([best[:, None], *([logits.topk(k).indices] if k else [])], 1).tolist()
+    if table is not None:
+        return [row[0] for row in table], [row[1:] for row in table] if k else []
     wide, infinity = logits.dtype == torch.float32, INFINITY[logits.dtype]
     bits = logits.view(torch.int32 if wide else torch.int16).numpy()
     top = largest(bits, k).tolist() if k else [[best] for best in bits.argmax(-1).tolist()]

@@ -18,6 +18,7 @@ from skipbench.lm.llama import fold, unfold
 from skipbench.lm.metadata import AttentionMetadata, rotary_cache
 from skipbench.lm.reference import ReferenceEngine, scaled_logits
 from skipbench.lm.rows import TokenRows
+from skipbench.lm.upload import upload
 
 HEAD_ROWS = 8192  # of the output table that are widened at once
 CHUNK = 512  # rows of the text that pass a layer at once
@@ -49,7 +50,7 @@ def _last_state(model: Any, parts: ModelParts, tokens: list[int]) -> Tensor:
     limit = angle_limit(text_config(model.config))
     tables = {d: rotary_cache(parts, len(tokens), torch.float32, d, limit) for d in cache.devices}
     engine = ReferenceEngine(model, describe(model), cache)
-    hidden = engine.embed(torch.tensor(tokens, device=parts.embedding.weight.device)).float()
+    hidden = engine.embed(upload(torch.tensor(tokens), parts.embedding.weight.device)).float()
     for index, device in enumerate(devices):
         hidden = hidden.to(device)
         for at, part in enumerate(torch.split(hidden, CHUNK)):

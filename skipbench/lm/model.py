@@ -1,7 +1,6 @@
 """`LM`: the one model primitive, `run`, over a shared K/V cache."""
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -89,10 +88,6 @@ class LM:
             lines.append(f"strict: 9 rows take {self.strict_cost:.2f} times as long to verify")
         return lines
 
-    def turn(self, request: object | None = None) -> AbstractContextManager[None]:
-        """Holds the model for one request, as `KVCache.turn`."""
-        return self.cache.turn(request)
-
     def __deepcopy__(self, memo: object) -> "LM":
         """Itself: the copy of a method that drafts with a model takes turns on it."""
         return self
@@ -101,21 +96,15 @@ class LM:
         """Allocates `capacity` cache rows and prepares the tables; the rows of a request in flight
         are kept, others are lost when the cache grows.
         """
-        cache, tables = self.cache, self._tables
-        with cache.lock:
-            devices = dict.fromkeys(self.devices)
-            short = [d for d in devices if d not in tables or tables[d].positions < capacity]
-            if not short and capacity <= cache.capacity:
+        with self.cache.lock:
+            if capacity <= self.cache.capacity:
                 return
-            with self.turn():
-                before = cache.rows
-                cache.allocate(capacity)
-                for device in short:
-                    tables[device] = rotary_cache(
-                        self._parts, capacity, self.dtype, device, self._angle_limit
-                    )
-                if cache.rows is not before:
-                    self.engine = self.engine.allocated(tables)
+            with self.cache.turn():
+                for device in dict.fromkeys(self.devices):
+                    sizes = capacity, self.dtype, device, self._angle_limit
+                    self._tables[device] = rotary_cache(self._parts, *sizes)
+                self.cache.allocate(capacity)
+                self.engine = self.engine.allocated(self._tables)
 
     def embed(self, tokens: list[int] | Tensor) -> Tensor:
         """Token ids, on the host or already on the device, -> hidden states [T, D]."""
