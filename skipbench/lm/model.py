@@ -148,11 +148,13 @@ class LM:
         Raises:
             SkipbenchError: the token_rows does not fit into the cache.
         """
-        self.cache.check(token_rows.end)
+        if token_rows.end > self.cache.capacity:
+            full = f"cache of {self.cache.capacity} rows is full: a pass needs {token_rows.end}"
+            raise SkipbenchError(f"{full}; allocate more rows")
         metadata = self.metadata(token_rows) if isinstance(token_rows, TokenRows) else token_rows
         sublayers = self.engine.sublayers
         if hidden_states is not None:
-            hidden_states.append(self._kept(hidden))
+            hidden_states.append(hidden.to(self.output_device))
         if not (skip and skip.skipped) and hidden_states is None and (first, last) == (0, None):
             whole = self.engine.whole_pass(hidden, metadata)
             if whole is not None:
@@ -168,12 +170,8 @@ class LM:
             hidden = sublayers[s](hidden, local)
             if hidden_states is not None:
                 state = hidden.clone() if self.engine.result_is_borrowed else hidden
-                hidden_states.append(self._kept(state))
+                hidden_states.append(state.to(self.output_device))
         return hidden
-
-    def _kept(self, hidden: Tensor) -> Tensor:
-        """A state on the device where methods compare it with others."""
-        return hidden if self._one_device else hidden.to(self.output_device)
 
     def prefill(self, tokens: list[int]) -> Tensor:
         """Fills the cache with a prompt from row 0 and commits it; returns the logits [1, V] after
