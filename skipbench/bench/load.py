@@ -163,7 +163,7 @@ def make_method(config: RunConfig, lm: LM) -> Method:
         lm.allocate(min(PROFILED_ROWS, lm.max_positions))
         device = device_name(lm.output_device)
         path = latency_path(config.model, config.engine, device, Path(config.results))
-        with lm.turn():
+        with lm.cache.turn():
             method.latency_model = stored_latency(lm, path)
     return method
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from skipbench.decode.loop import Generation, NotFinite, Step
+from skipbench.decode.loop import NotFinite, Step
 from skipbench.errors import SkipbenchError
 
 Decode = Callable[[list[int]], str]  # ids -> text
@@ -138,7 +138,7 @@ class Stream:
 
     def __init__(
         self,
-        steps: Generator[Step, None, Generation],
+        steps: Generator[Step, None, Literal["eos", "length"] | None],
         tokenizer: Any,
         stop: Sequence[str],
         prompt_tokens: int,
@@ -184,7 +184,7 @@ class Stream:
             try:
                 step = next(self._steps)
             except StopIteration as end:
-                finish: Finish = end.value.finish
+                finish: Finish = end.value
                 break
             except NotFinite as error:
                 advice = "float16 may overflow, try dtype bfloat16 or float32"

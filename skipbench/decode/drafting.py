@@ -1,8 +1,8 @@
 """`SkipMethod`: the base of all methods that draft with sub-layers left out."""
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import field
 from typing import Any
 
 import torch
@@ -23,63 +23,22 @@ last confidence. Hides the wait for the device; wasted once per draft, when the 
 CONFIDENCE_CLASSES = (0.5, 0.8, 0.95)  # SWIFT section 4.2.2: (0, .5], (.5, .8], (.8, .95], (.95, 1]
 
 
-class DeferredScalar:
-    """One number on its way from a device to the host, which may launch more work meanwhile."""
-
-    def __init__(self, value: Tensor) -> None:
-        """`value`: a tensor of one element, on any device."""
-        self._host = value
-        self._arrived: torch.cuda.Event | None = None
-        if value.device.type == "cuda":
-            self._host = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
-            self._host.copy_(value, non_blocking=True)
-            self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves it so
-            self._arrived.record(torch.cuda.current_stream(value.device))
-
-    def read(self) -> float:
-        """The number; waits for the work launched before it, and for none after it."""
-        if self._arrived is not None:
-            self._arrived.synchronize()
-        return float(self._host)
-
-
-@dataclass
-class _Passes:
-    """Forward passes of one draft, one per step, in two halves: `begin` launches the work that can
-    go on without the host, `finish` returns the logits [1, V].
-
-    Attributes:
-        exit_sublayer, first: as of `SkipMethod` and its `draft`.
-        ahead: sub-layers that `begin` launches, see `LAUNCH_AHEAD`.
-        early: states of every step before `exit_sublayer`.
+def read_later(value: Tensor) -> Callable[[], float]:
+    """Starts the copy of a number to the host, which may launch more work meanwhile; the result
+    waits for the work launched before, and for none after it.
     """
+    if value.device.type != "cuda":
+        return value.item
+    host = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
+    host.copy_(value, non_blocking=True)
+    arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves it so
+    arrived.record(torch.cuda.current_stream(value.device))
 
-    state: State
-    skip: SkipSet
-    exit_sublayer: int | None = None
-    first: Tensor | None = None
-    ahead: int = 0
-    count: int = 0
-    early: list[list[Tensor]] = field(default_factory=list)
-    hidden: Tensor | None = None
+    def read() -> float:
+        arrived.synchronize()
+        return float(host)
 
-    def begin(self, token: list[int] | Tensor) -> None:
-        lm, self.token, self.hidden = self.state.lm, token, None
-        self.rows = lm.metadata(TokenRows.chain(lm.cache.length + self.count, 1))
-        if self.ahead and self.count:
-            self.hidden = lm.run(lm.embed(token), self.rows, self.skip, last=self.ahead)
-
-    def finish(self) -> Tensor:
-        lm, self.count = self.state.lm, self.count + 1
-        if self.first is not None and self.count == 1:
-            return self.first
-        if self.hidden is not None:
-            return lm.head(lm.run(self.hidden, self.rows, self.skip, first=self.ahead))
-        if self.exit_sublayer is None:
-            return lm.logits(self.token, self.rows, self.skip)
-        self.early.append([])
-        hidden, states = lm.embed(self.token), self.early[-1]
-        return lm.head(lm.run(hidden, self.rows, last=self.exit_sublayer, hidden_states=states))
+    return read
 
 
 class SkipMethod(Method):
@@ -140,40 +99,54 @@ class SkipMethod(Method):
         if skip is not self._drafted and skip != self._drafted:
             self._drafted = skip
             self.draft_log["skip"].append([len(self.draft_log["steps"]), str(skip)])
-        steps, threshold = min(self.stop.max_steps, budget), self.stop.threshold
-        if self.tree and not state.sampler.greedy:
-            return self._sampled_tree(_Passes(state, skip, first=first), steps)
+        lm, steps, threshold = state.lm, min(self.stop.max_steps, budget), self.stop.threshold
         # Tokens stay on the device and go from one step into the next. The host reads confidences
-        # if there is a threshold, and at the end the tokens, of a tree with their siblings.
-        waits = self.exit_sublayer is None and threshold > 0
-        ahead = LAUNCH_AHEAD.get(state.lm.output_device.type, 0) if waits else 0
-        passes = _Passes(state, skip, self.exit_sublayer, first, ahead)
-        tokens, siblings, q = list[Tensor](), list[Tensor](), dict[int, Tensor]()
+        # if there is a threshold, and at the end the tokens, of a tree with their siblings; a tree
+        # that is drawn it reads in every step.
+        drawn = bool(self.tree) and not state.sampler.greedy
+        waits = self.exit_sublayer is None and threshold > 0 and not drawn
+        launched = LAUNCH_AHEAD.get(lm.output_device.type, 0) if waits else 0
+        tokens, siblings, nodes = list[Tensor](), list[Tensor](), list[list[float]]()
+        q, early = list[Tensor](), list[list[Tensor]]()
         token: list[int] | Tensor = [state.pending]
-        confidence: DeferredScalar | None = None
+        confidence: Callable[[], float] | None = None
         for step in range(steps):
-            passes.begin(token)
+            rows = lm.metadata(TokenRows.chain(lm.cache.length + step, 1))
+            ahead = launched if step else 0
+            if ahead:
+                hidden = lm.run(lm.embed(token), rows, skip, last=ahead)
             if confidence is not None:
-                self._confidence.append(confidence.read())
+                self._confidence.append(confidence())
                 if self._confidence[-1] < threshold:
                     break
-            logits = passes.finish()
-            token, probability = self._next(state, logits, q, step - 1)
+            if step or first is None:
+                hidden = hidden if ahead else lm.embed(token)
+                early += [] if self.exit_sublayer is None else [[]]
+                states = early[-1] if early else None
+                logits = lm.head(lm.run(hidden, rows, skip, ahead, self.exit_sublayer, states))
+            else:
+                logits = first
+            if drawn:
+                nodes.append(self._children(state, logits, q))
+                if nodes[-1][0] < threshold:
+                    break
+                token = [int(nodes[-1][1])]
+                continue
+            token, probability = self._next(state, logits, q)
             tokens.append(token)
             if self.tree:
                 best = logits[0].topk(min(max(self.tree), logits.shape[-1])).indices
                 # doubles hold every index, so that all comes to the host at once
                 siblings.append(torch.cat([x.double() for x in (probability, token, best)]))
-            confidence = DeferredScalar(probability) if threshold > 0 else None
+            confidence = read_later(probability) if threshold > 0 else None
         if self.tree:
-            return self._tree(torch.stack(siblings).tolist() if siblings else [])
+            return self._tree(torch.stack(siblings).tolist() if siblings else nodes, q)
         chain = torch.cat(tokens).tolist() if tokens else []
-        return Draft(chain, None, q, len(chain), early_exit_states=passes.early)
+        return Draft(chain, None, dict(enumerate(q, -1)), len(chain), early_exit_states=early)
 
-    def _next(
-        self, state: State, logits: Tensor, q: dict[int, Tensor], parent: int
-    ) -> tuple[Tensor, Tensor]:
-        """The next token of a chain [1] and its confidence [1], both still on the device.
+    def _next(self, state: State, logits: Tensor, q: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """The next token of a chain [1] and its confidence [1], both still on the device; under
+        sampling, the distribution that it was drawn from is appended to `q`.
 
         Confidence is a probability before temperature and top-p: the largest one (Self-SD Algorithm
         4, SWIFT section 4.2), or that of the token drawn.
@@ -182,45 +155,28 @@ class SkipMethod(Method):
         top, first = p.max(-1)
         if state.sampler.greedy:
             return first, top
-        q[parent] = distribution = state.sampler.probs(logits)[0]
+        q.append(distribution := state.sampler.probs(logits)[0])
         token = state.sampler.pick(distribution)
         return token, top if self.stop.confidence == "top" else p[0].index_select(0, token)
 
-    def _tree(self, steps: list[list[float]]) -> Draft:
-        """The chain of first choices with leaves, by confidence, first choice and best tokens."""
-        tokens, parents, parent = list[int](), list[int](), -1
+    def _tree(self, steps: list[list[float]], q: list[Tensor]) -> Draft:
+        """The chain of first choices with leaves, by confidence, first choice and its siblings."""
+        tokens, parents, chain = list[int](), list[int](), [-1]
         for confidence, *best in steps:
             # of equal probabilities, topk may put another first
             children = list(dict.fromkeys(map(int, best)))[: self._width(confidence)]
-            parents += [parent] * len(children)
-            parent = len(tokens)
+            parents += [chain[-1]] * len(children)
+            chain.append(len(tokens))
             tokens += children
         self._confidence = [confidence for confidence, *_ in steps]
-        return Draft(tokens, parents, steps=len(steps))
+        return Draft(tokens, parents, dict(zip(chain, q, strict=False)), len(steps))
 
-    def _sampled_tree(self, passes: _Passes, steps: int) -> Draft:
-        """The tree under sampling: the host draws, and reads the result in every step."""
-        token, parent, q = passes.state.pending, -1, dict[int, Tensor]()
-        tokens, parents = list[int](), list[int]()
-        for _ in range(steps):
-            passes.begin([token])
-            children, confidence = self._children(passes.state, passes.finish(), q, parent)
-            parents += [parent] * len(children)
-            token, parent = children[0], len(tokens)
-            tokens += children
-            self._confidence.append(confidence)
-            if confidence < self.stop.threshold:
-                break
-        return Draft(tokens, parents, q, passes.count)
-
-    def _children(
-        self, state: State, logits: Tensor, q: dict[int, Tensor], parent: int
-    ) -> tuple[list[int], float]:
-        """Children of the last node in the order drawn, and the confidence, in two transfers."""
-        child, chance = self._next(state, logits, q, parent)
+    def _children(self, state: State, logits: Tensor, q: list[Tensor]) -> list[float]:
+        """Confidence, and the children of the last node in the order drawn, in two transfers."""
+        child, chance = self._next(state, logits, q)
         # doubles hold every index, so that both come to the host at once
         confidence, first = torch.cat((chance.double(), child.double())).tolist()
-        left, siblings = q[parent].clone(), list[Tensor]()
+        left, siblings = q[-1].clone(), list[Tensor]()
         for _ in range(self._width(confidence) - 1):
             left.index_fill_(0, child, 0.0)
             child = state.sampler.pick(left)
@@ -229,7 +185,7 @@ class SkipMethod(Method):
         # if no probability is left, ignore the pick
         pairs = zip(values[::2], values[1::2], strict=True)
         drawn = itertools.takewhile(lambda pair: pair[0] > 0, pairs)
-        return [int(first), *(int(token) for _, token in drawn)], confidence
+        return [confidence, first, *(token for _, token in drawn)]
 
     def _width(self, confidence: float) -> int:
         return self.tree[sum(confidence > bound for bound in CONFIDENCE_CLASSES)]

@@ -47,12 +47,13 @@ class Step:
     Attributes:
         tokens: emitted ids, cut at EOS and at the token limit.
         sources: per token `Draft.sources`, or `draft`; empty for the target.
-        round: counts of the round; `None` for the prefill.
+        round, verified: counts of the round, and its verification; `None` for the prefill.
     """
 
     tokens: list[int]
     sources: list[str]
     round: Round | None = None
+    verified: Verified | None = None
 
 
 @torch.inference_mode()
@@ -78,10 +79,15 @@ def generate(
         SkipbenchError: the cache is too small.
     """
     state = State(lm, prompt, sampler, max_new_tokens, eos)
-    with lm.turn():
-        *_, result = _steps(state, method, clock or Clock(lm.output_device))
-    assert isinstance(result, Generation)
-    return result
+    clock = clock or Clock(lm.output_device)
+    with lm.cache.turn():
+        steps = list(_steps(state, method, clock))
+        seconds = clock.stop()
+    assert state.finish is not None
+    how = [step.verified for step in steps]  # of the prefill None
+    changes = [(n, now) for n, now in enumerate(how[1:]) if now is not None and now != how[n]]
+    rounds = [step.round for step in steps if step.round is not None]
+    return Generation(state.output, rounds, seconds, state.finish, changes)
 
 
 @torch.inference_mode()
@@ -93,7 +99,7 @@ def stream(
     eos: frozenset[int] = frozenset(),
     sampler: Sampler | None = None,
     process: Process | None = None,
-) -> Generator[Step, None, Generation]:
+) -> Generator[Step, None, Finish | None]:
     """Decodes one prompt and yields what every round emitted; arguments and errors as `generate`.
 
     Several may be interleaved or in threads: each has its rows of the cache and its method, and one
@@ -104,30 +110,27 @@ def stream(
         process: changes the target's logits before tokens are chosen from them.
     """
     state = State(lm, prompt, sampler, max_new_tokens, eos, process)
-    with lm.turn(state):
+    with lm.cache.turn(state):
         method = methods.take()
     steps = _steps(state, method, Clock(lm.output_device))
     try:
         while True:
-            with lm.turn(state):
-                step = next(steps)
-            if isinstance(step, Generation):
-                return step
+            with lm.cache.turn(state):
+                if (step := next(steps, None)) is None:
+                    return state.finish
             yield step
     finally:
         methods.give_back(method)
 
 
-def _steps(state: State, method: Method, clock: Clock) -> Iterator[Step | Generation]:
-    """The loop itself: every step, and the whole at the end."""
+def _steps(state: State, method: Method, clock: Clock) -> Iterator[Step]:
+    """The loop itself."""
     clock.start()
     state.emit([_prefill(state)])
     clock.mark("prefill")
     method.begin(state)
     clock.mark("adapt")
     yield Step(state.output, [""])
-    rounds: list[Round] = []
-    verified: list[tuple[int, Verified]] = []
     while state.finish is None:
         verification, counts = decode_round(state, method, clock)
         draft = verification.draft
@@ -138,15 +141,11 @@ def _steps(state: State, method: Method, clock: Clock) -> Iterator[Step | Genera
             hidden_states=bool(verification.hidden_states),
             top_tokens=method.needs_top_tokens,
         )
-        if not verified or how != verified[-1][1]:
-            verified.append((len(rounds), how))
-        rounds.append(counts)
         emitted = counts.emitted
         names = draft.sources or ["draft"] * len(draft.tokens)
         sources = [names[node] for node in verification.accepted[:emitted]]
         tokens = state.tokens[len(state.tokens) - emitted :]
-        yield Step(tokens, sources + [""] * (emitted - len(sources)), counts)
-    yield Generation(state.output, rounds, clock.stop(), state.finish, verified)
+        yield Step(tokens, sources + [""] * (emitted - len(sources)), counts, how)
 
 
 def decode_round(state: State, method: Method, clock: Clock) -> tuple[Verification, Round]:

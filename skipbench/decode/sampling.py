@@ -18,20 +18,14 @@ def best_tokens(logits: Tensor) -> Tensor:
     """Index [T] of the largest of every row of [T, V], of equal ones the first, and of a NaN where
     there is one.
 
-    On a CPU by numpy, whose search is vectorised: torch's takes ten times as long.
+    On a CPU by the native function, or by numpy, whose search is vectorised: torch's takes ten
+    times as long.
     """
     if logits.device.type != "cpu":
         return logits.argmax(-1)
-    if logits.dtype == torch.bfloat16:
-        # Positive numbers are ordered as their bits are, and lie above all negative ones; to widen
-        # them takes longer than to search.
-        bits = logits.view(torch.int16).numpy()
-        best = bits.argmax(-1)
-        top = np.take_along_axis(bits, best[:, None], -1)
-        unsigned = bits.view(np.uint16)
-        # 0xFF80 is minus infinity; above it are NaNs
-        if top.min() > 0 and top.max() <= INFINITY[logits.dtype] and unsigned.max() <= 0xFF80:
-            return torch.from_numpy(best)
+    table = native_top_k(logits, 0)
+    if table is not None and min(table) >= [0]:
+        return torch.tensor(table)[:, 0]
     return torch.from_numpy(logits.float().numpy().argmax(-1))
 
 
@@ -43,14 +37,12 @@ def choices(logits: Tensor, k: int = 0) -> tuple[list[int], list[list[int]]]:
     twice takes less time than a few more calls.
     """
     k = min(k, logits.shape[-1])
-    if (table := native_top_k(logits, k)) is not None:
-        return [row[0] for row in table], [row[1:] for row in table] if k else []
-    if logits.device.type != "cpu" or logits.dtype not in INFINITY:
+    table = native_top_k(logits, k)
+    if table is None and (logits.device.type != "cpu" or logits.dtype not in INFINITY):
         best = _finite(logits)
-        if k == 0:
-            return best.tolist(), []
-        table = torch.cat((best[:, None], logits.topk(k).indices), 1).tolist()
-        return [row[0] for row in table], [row[1:] for row in table]
+        table = torch.cat([best[:, None], *([logits.topk(k).indices] if k else [])], 1).tolist()
+    if table is not None:
+        return [row[0] for row in table], [row[1:] for row in table] if k else []
     wide, infinity = logits.dtype == torch.float32, INFINITY[logits.dtype]
     bits = logits.view(torch.int32 if wide else torch.int16).numpy()
     top = largest(bits, k).tolist() if k else [[best] for best in bits.argmax(-1).tolist()]

@@ -1,5 +1,6 @@
 """Extra passes of a method over scratch rows of the cache, besides drafting and verification."""
 
+import functools
 from collections.abc import Callable
 
 import torch
@@ -7,6 +8,7 @@ from torch import Tensor
 
 from skipbench.decode.draft import State
 from skipbench.decode.sampling import best_tokens
+from skipbench.lm.metadata import AttentionMetadata
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.skipset import SkipSet
@@ -18,26 +20,19 @@ def recent_states(state: State, rows: int) -> list[Tensor]:
     """The target's S + 1 hidden states [rows, D], before the first and after every sub-layer, of
     the last `rows` cached tokens, or of all if these are fewer.
     """
-    states: list[Tensor] = []
-    rows = min(rows, state.lm.cache.length)
-    _forward(state, state.lm.cache.length - rows, rows, kept=states)
+    lm, states = state.lm, list[Tensor]()
+    end, at = lm.cache.length, max(0, lm.cache.length - rows)
+    token_rows = TokenRows.chain(end, end - at, context_len=at)
+    lm.run(lm.embed(state.tokens[at:end]), token_rows, hidden_states=states)
     return states
 
 
 def predicts(state: State, at: int, rows: int, skip: SkipSet) -> list[bool]:
     """For each of `rows` tokens after `at`, whether the draft predicts it (SWIFT Eqs. 3, 4)."""
-    predicted = best_tokens(state.lm.head(_forward(state, at, rows, skip))).tolist()
-    wanted = state.tokens[at + 1 : at + rows + 1]
-    return [a == b for a, b in zip(predicted, wanted, strict=True)]
-
-
-def _forward(
-    state: State, at: int, rows: int, skip: SkipSet | None = None, kept: list[Tensor] | None = None
-) -> Tensor:
-    """Runs `rows` committed tokens from `at` on again; `kept`: `hidden_states` of `LM.run`."""
     token_rows = TokenRows.chain(state.lm.cache.length, rows, context_len=at)
-    hidden = state.lm.embed(state.tokens[at : at + rows])
-    return state.lm.run(hidden, token_rows, skip, hidden_states=kept)
+    logits = state.lm.logits(state.tokens[at : at + rows], token_rows, skip)
+    wanted = state.tokens[at + 1 : at + rows + 1]
+    return [a == b for a, b in zip(best_tokens(logits).tolist(), wanted, strict=True)]
 
 
 def parallel_branches(
@@ -54,14 +49,16 @@ def parallel_branches(
     length = lm.cache.length
     scratch = min(PASS_ROWS, lm.cache.capacity - length)
     count = max(1, min(branches, scratch // tokens))
-    metadata = lm.metadata(TokenRows.branches(length, length - tokens, count, tokens))
+
+    @functools.cache
+    def rows_of(alternatives: int) -> AttentionMetadata:
+        return lm.metadata(TokenRows.branches(length, length - tokens, alternatives, tokens))
 
     def run(unit: int, states: Tensor) -> Tensor:
         mlp = size == 1 and unit % 2  # its rows are independent: one pass takes all
         parts = []
         for part in torch.split(states, len(states) if mlp else count):
-            full = mlp or len(part) == count
-            rows = metadata if full else metadata.first(len(part) * tokens)
+            rows = rows_of(count if mlp else len(part))
             out = lm.run(part.flatten(0, 1), rows, first=size * unit, last=size * (unit + 1))
             parts.append(out.clone())  # the next pass may overwrite it
         whole = parts[0] if len(parts) == 1 else torch.cat(parts)

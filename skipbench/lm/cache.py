@@ -9,7 +9,6 @@ from weakref import WeakKeyDictionary, ref
 import torch
 from torch import Tensor
 
-from skipbench.errors import SkipbenchError
 from skipbench.lm.upload import upload
 
 
@@ -52,13 +51,6 @@ class KVCache:
         """Zeroes the rows from `start` to before `end`, where some may not be finite."""
         for layer in self.rows:
             layer[start:end] = 0
-
-    def check(self, end: int) -> None:
-        """Raises SkipbenchError when a pass would write after the last row."""
-        if end > self.capacity:
-            raise SkipbenchError(
-                f"cache of {self.capacity} rows is full: a pass needs {end}; allocate more rows"
-            )
 
     def keep(self, rows: list[int]) -> None:
         """Appends the scratch rows `rows` (ascending cache rows) to the committed ones.

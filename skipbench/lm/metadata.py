@@ -1,6 +1,5 @@
 """`AttentionMetadata`: rotary tables and masks of one `TokenRows`, made once per pass."""
 
-import copy
 import functools
 from dataclasses import dataclass
 from typing import Any
@@ -58,7 +57,6 @@ class AttentionMetadata:
         start, end: first cache row written, and the first one after the rows.
         index: positions of the rows, as an index into the rotary tables.
         steps: `bit_exact.steps`, once they are made.
-        whole: the metadata whose first rows these are.
     """
 
     def __init__(
@@ -79,18 +77,14 @@ class AttentionMetadata:
         self.steps: list[Any] | None = None
         self._masks: dict[tuple[int | None, int], Tensor | None] = {}
         self._others: dict[torch.device, AttentionMetadata] = {}
-        self.whole: AttentionMetadata | None = None
 
     def on(self, device: torch.device) -> "AttentionMetadata":
         """The metadata of the same rows on another device."""
         if device == self.tables.device:
             return self
         if device not in self._others:
-            self._others[device] = (
-                AttentionMetadata(self.token_rows, self._by_device[device], self._by_device)
-                if self.whole is None
-                else self.whole.on(device).first(self.rows)
-            )
+            tables = self._by_device[device]
+            self._others[device] = AttentionMetadata(self.token_rows, tables, self._by_device)
         return self._others[device]
 
     @functools.cached_property
@@ -106,9 +100,6 @@ class AttentionMetadata:
     @functools.cached_property
     def rope(self) -> tuple[Tensor, Tensor]:
         """Cosine and sine [T, 1, d] of the rows, as `RotaryCache.rope`."""
-        if self.whole is not None:
-            cos, sin = self.whole.rope
-            return cos[: self.rows], sin[: self.rows]
         cos, sin = self.tables.rope
         if isinstance(self.index, slice):
             return cos[self.index], sin[self.index]
@@ -120,15 +111,6 @@ class AttentionMetadata:
         if isinstance(self.index, Tensor):
             return self.index
         return torch.arange(self.index.start, self.index.stop, device=self.tables.device)
-
-    def first(self, rows: int) -> "AttentionMetadata":
-        """The same without its last rows; its masks are views of the whole one's."""
-        part = copy.copy(self)
-        assert isinstance(self.index, Tensor)
-        part.rows, part.end, part.index = rows, self.start + rows, self.index[:rows]
-        part.steps, part._masks, part._others, part.whole = None, {}, {}, self
-        part.__dict__.pop("rope", None)
-        return part
 
     def within(self, window: int | None) -> bool:
         """True if a window of this many positions hides nothing from any row."""
@@ -167,9 +149,6 @@ class AttentionMetadata:
     def _make_mask(self, window: int | None) -> Tensor | None:
         """The mask [T, end] of one query head."""
         token_rows, device = self.token_rows, self.tables.device
-        if self.whole is not None:
-            mask = self.whole.mask(window, 0)
-            return None if mask is None else mask[: self.rows, : self.end]
         if window is None and token_rows.contiguous_chain:
             if token_rows.rows == 1 or token_rows.start == 0:
                 return None

@@ -1,7 +1,6 @@
 """`LM`: the one model primitive, `run`, over a shared K/V cache."""
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -89,10 +88,6 @@ class LM:
             lines.append(f"strict: 9 rows take {self.strict_cost:.2f} times as long to verify")
         return lines
 
-    def turn(self, request: object | None = None) -> AbstractContextManager[None]:
-        """Holds the model for one request, as `KVCache.turn`."""
-        return self.cache.turn(request)
-
     def __deepcopy__(self, memo: object) -> "LM":
         """Itself: the copy of a method that drafts with a model takes turns on it."""
         return self
@@ -101,21 +96,15 @@ class LM:
         """Allocates `capacity` cache rows and prepares the tables; the rows of a request in flight
         are kept, others are lost when the cache grows.
         """
-        cache, tables = self.cache, self._tables
-        with cache.lock:
-            devices = dict.fromkeys(self.devices)
-            short = [d for d in devices if d not in tables or tables[d].positions < capacity]
-            if not short and capacity <= cache.capacity:
+        with self.cache.lock:
+            if capacity <= self.cache.capacity:
                 return
-            with self.turn():
-                before = cache.rows
-                cache.allocate(capacity)
-                for device in short:
-                    tables[device] = rotary_cache(
-                        self._parts, capacity, self.dtype, device, self._angle_limit
-                    )
-                if cache.rows is not before:
-                    self.engine = self.engine.allocated(tables)
+            with self.cache.turn():
+                for device in dict.fromkeys(self.devices):
+                    sizes = capacity, self.dtype, device, self._angle_limit
+                    self._tables[device] = rotary_cache(self._parts, *sizes)
+                self.cache.allocate(capacity)
+                self.engine = self.engine.allocated(self._tables)
 
     def embed(self, tokens: list[int] | Tensor) -> Tensor:
         """Token ids, on the host or already on the device, -> hidden states [T, D]."""
@@ -159,11 +148,13 @@ class LM:
         Raises:
             SkipbenchError: the token_rows does not fit into the cache.
         """
-        self.cache.check(token_rows.end)
+        if token_rows.end > self.cache.capacity:
+            full = f"cache of {self.cache.capacity} rows is full: a pass needs {token_rows.end}"
+            raise SkipbenchError(f"{full}; allocate more rows")
         metadata = self.metadata(token_rows) if isinstance(token_rows, TokenRows) else token_rows
         sublayers = self.engine.sublayers
         if hidden_states is not None:
-            hidden_states.append(self._kept(hidden))
+            hidden_states.append(hidden.to(self.output_device))
         if not (skip and skip.skipped) and hidden_states is None and (first, last) == (0, None):
             whole = self.engine.whole_pass(hidden, metadata)
             if whole is not None:
@@ -179,12 +170,8 @@ class LM:
             hidden = sublayers[s](hidden, local)
             if hidden_states is not None:
                 state = hidden.clone() if self.engine.result_is_borrowed else hidden
-                hidden_states.append(self._kept(state))
+                hidden_states.append(state.to(self.output_device))
         return hidden
-
-    def _kept(self, hidden: Tensor) -> Tensor:
-        """A state on the device where methods compare it with others."""
-        return hidden if self._one_device else hidden.to(self.output_device)
 
     def prefill(self, tokens: list[int]) -> Tensor:
         """Fills the cache with a prompt from row 0 and commits it; returns the logits [1, V] after

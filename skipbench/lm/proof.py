@@ -15,7 +15,7 @@ from skipbench.lm.cache import KVCache
 from skipbench.lm.fused.bit_exact import MOST, NotStrictError
 from skipbench.lm.layer import Family
 from skipbench.lm.rows import TokenRows
-from skipbench.lm.traced import TOKENS, probe_tokens
+from skipbench.lm.traced import TOKENS, Call, probe_tokens, recorded
 
 COMMITTED = 8  # tokens before the chain and the tree of `prove`
 PROMPT = 24  # likewise of `self_test`
@@ -151,19 +151,12 @@ def _gap(found: Tensor, wanted: Tensor) -> float:
 
 def _where(lm: Proven, family: Family, tokens: list[int], share: float) -> str:
     """The first state of the engine that is not the model's."""
-    own: list[Tensor] = []
-    layers = lm.model.get_submodule(family.layers_path)
-
-    def note(module: Any, args: Any, kwargs: Any, output: Any) -> None:
-        if not own:
-            own.append((args[0] if args else kwargs["hidden_states"])[0])
-        own.append((output[0] if isinstance(output, tuple) else output)[0])
-
+    calls, states = list[Call](), list[Tensor]()
     with ExitStack() as hooks:
-        for layer in layers:
-            hooks.enter_context(layer.register_forward_hook(note, with_kwargs=True))
+        for layer in lm.model.get_submodule(family.layers_path):
+            hooks.enter_context(recorded(calls, "", layer))
         _own(lm, tokens)
-    states: list[Tensor] = []
+    own = [calls[0].input[0], *(call.result[0] for call in calls)]
     lm.run(lm.embed(tokens), TokenRows.chain(0, len(tokens)), hidden_states=states)
     for index, (found, wanted) in enumerate(zip(states[::2], own, strict=True)):
         if _gap(found, wanted) > share * float(wanted.abs().max()):

@@ -7,6 +7,7 @@ Differences that this cannot see, as a factor of the residual sum, are caught by
 
 import inspect
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -42,14 +43,6 @@ class Call(NamedTuple):
         return self.output[0] if isinstance(self.output, tuple) else self.output
 
 
-class _Layer(NamedTuple):
-    attention: Block
-    mlp: Block
-    parallel: bool
-    arguments: Arguments
-    rotary: Any  # the tables that attention was given
-
-
 def probe_tokens(model: Any) -> Tensor:
     """Random token ids [1, TOKENS], the same for every call."""
     table = model.get_input_embeddings().weight
@@ -71,31 +64,28 @@ def trace(model: Any) -> Family:
     with ExitStack() as stack:
         for name, module in body.named_children():
             if module is not layers:
-                stack.enter_context(_recorded(outer, name, module))
+                stack.enter_context(recorded(outer, name, module))
         for index, (calls, layer) in enumerate(zip(inner, layers, strict=True)):
-            stack.enter_context(_recorded(outer, str(index), layer))
+            stack.enter_context(recorded(outer, str(index), layer))
             for name, module in layer.named_children():
-                stack.enter_context(_recorded(calls, name, module))
+                stack.enter_context(recorded(calls, name, module))
         try:
             model(probe_tokens(model), past_key_values=cache, use_cache=True)
         except (TypeError, ValueError, RuntimeError, AttributeError) as error:
             _refuse(model, f"its forward pass with a cache fails ({error})")
-    kv_shape = _kv_shape(model, cache, len(layers))
-    entries = {call.name: call for call in outer}
+    kv_shape, entries = _kv_shape(model, cache, len(layers)), {call.name: call for call in outer}
     found = [_layer(model, entries[str(i)], calls) for i, calls in enumerate(inner)]
-    if len({layer[:-1] for layer in found}) > 1:
+    if len({family for family, _ in found}) > 1:
         _refuse(model, "its layers are not all of one form")
     last = entries[str(len(layers) - 1)].result
     norm = next((call for call in outer if call.input is last), None)
     if norm is None:
         _refuse(model, "no module reads the output of its last layer")
     tables = [call for call in outer if _is_pair(call.output)]
-    made = [next((c for c in tables if layer.rotary is c.output), None) for layer in found]
+    made = [next((c for c in tables if rotary is c.output), None) for _, rotary in found]
     names = {id(module): name for name, module in model.named_modules()}
-    return Family(
-        attention=found[0].attention,
-        mlp=found[0].mlp,
-        parallel=found[0].parallel,
+    return replace(
+        found[0][0],
         qkv=(),
         gate_up=(),
         windows=_windows(model),
@@ -105,14 +95,13 @@ def trace(model: Any) -> Family:
         norm_path=names[id(norm.module)],
         rotary_path=names[id(tables[0].module)] if tables else None,
         head_path=names[id(model.get_output_embeddings())],
-        arguments=found[0].arguments,
         kv_shape=kv_shape,
         traced=True,
     )
 
 
-def _layer(model: Any, whole: Call, calls: list[Call]) -> _Layer:
-    """Connects the modules of one layer by their tensors."""
+def _layer(model: Any, whole: Call, calls: list[Call]) -> tuple[Family, Any]:
+    """Connects the modules of one layer by their tensors; also the rotary tables it was given."""
     calls = [call for call in calls if not isinstance(call.module, nn.Dropout | nn.Identity)]
     attentions = [call for call in calls if any(map(_is_cache, call.given.values()))]
     norms = [call for call in calls if "norm" in type(call.module).__name__.lower()]
@@ -132,7 +121,8 @@ def _layer(model: Any, whole: Call, calls: list[Call]) -> _Layer:
     if first.before is None and read is not entry:
         _refuse(model, f"the input of {attention.name} in layer {whole.name} is made by no module")
     rotary = next(filter(_is_pair, attention.given.values()), None)
-    return _Layer(first, second, mlp_read is entry, _arguments(model, attention), rotary)
+    arguments = _arguments(model, attention)
+    return Family(first, second, parallel=mlp_read is entry, arguments=arguments), rotary
 
 
 def _arguments(model: Any, attention: Call) -> Arguments:
@@ -214,7 +204,7 @@ def _is_pair(value: Any) -> bool:
     )
 
 
-def _recorded(calls: list[Call], name: str, module: nn.Module) -> RemovableHandle:
+def recorded(calls: list[Call], name: str, module: nn.Module) -> RemovableHandle:
     """Appends the calls of a module to `calls` while the handle is open."""
     signature = inspect.signature(module.forward)
 

@@ -65,7 +65,7 @@ class DraftModel(SkipMethod):
             )
         if self.lm.cache.capacity < target.cache.capacity:
             self.lm.allocate(target.cache.capacity)
-        with self.lm.turn(self):  # requests in flight draft with the same model
+        with self.lm.cache.turn(self):  # requests in flight draft with the same model
             self.lm.prefill(state.tokens[:-1])
         self.skip = SkipSet.of(self.lm.layers)
         self.note(draft_model=self.model)
@@ -75,7 +75,7 @@ class DraftModel(SkipMethod):
             return Draft()
         drafted = copy.copy(state)  # the same text, read by the draft model
         drafted.lm = lm = self.lm
-        with lm.turn(self):
+        with lm.cache.turn(self):
             unseen = state.tokens[lm.cache.length :]
             first = lm.logits(unseen, TokenRows.chain(lm.cache.length, len(unseen)))[-1:]
             lm.cache.length = len(state.tokens) - 1
@@ -85,5 +85,5 @@ class DraftModel(SkipMethod):
         """Keeps the rows of the chain as far as it was accepted; its last token has none yet."""
         super().adapt(state, verification)
         if steps := verification.draft.steps:
-            with self.lm.turn(self):
+            with self.lm.cache.turn(self):
                 self.lm.cache.length += 1 + min(verification.chain, steps - 1)

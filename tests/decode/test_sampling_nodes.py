@@ -33,15 +33,15 @@ PAIRS = {
 
 
 def chain(method: SkipMethod, state: Any, logits: torch.Tensor) -> Draft:
-    q: dict[int, torch.Tensor] = {}
-    token, _ = method._next(state, logits, q, -1)
-    return Draft(token.tolist(), None, q, 1)
+    q: list[torch.Tensor] = []
+    token, _ = method._next(state, logits, q)
+    return Draft(token.tolist(), None, {-1: q[0]}, 1)
 
 
 def tree(method: SkipMethod, state: Any, logits: torch.Tensor) -> Draft:
-    q: dict[int, torch.Tensor] = {}
-    children, _ = method._children(state, logits, q, -1)
-    return Draft(children, [-1] * len(children), q, 1)
+    q: list[torch.Tensor] = []
+    _, *children = map(int, method._children(state, logits, q))
+    return Draft(children, [-1] * len(children), {-1: q[0]}, 1)
 
 
 def guesses(method: SkipMethod, state: Any, logits: torch.Tensor) -> Draft:

@@ -164,28 +164,22 @@ def test_a_larger_cache_is_recorded_anew() -> None:
     assert text(lm, method) == wanted
 
 
-def frozen_length(
-    load: Callable[..., None], buffers: GraphBuffers, token_rows: TokenRows, rows: int
-) -> None:
+def frozen_length(load: Callable[..., None], buffers: GraphBuffers, token_rows: TokenRows) -> None:
     """A graph replays the length that it was captured with."""
     if token_rows.start == 0 or getattr(buffers, "loads", 0) < 3:
-        load(buffers, token_rows, rows)
+        load(buffers, token_rows)
     buffers.loads = getattr(buffers, "loads", 0) + 1  # type: ignore[attr-defined]  # the fault's own count
 
 
-def old_mask(
-    load: Callable[..., None], buffers: GraphBuffers, token_rows: TokenRows, rows: int
-) -> None:
+def old_mask(load: Callable[..., None], buffers: GraphBuffers, token_rows: TokenRows) -> None:
     """Rows are written where they belong, and see no more than the pass before saw."""
-    load(buffers, token_rows, rows)
+    load(buffers, token_rows)
     buffers.bounds[1] -= int(token_rows.context_len > 20)
 
 
-def old_shape(
-    load: Callable[..., None], buffers: GraphBuffers, token_rows: TokenRows, rows: int
-) -> None:
+def old_shape(load: Callable[..., None], buffers: GraphBuffers, token_rows: TokenRows) -> None:
     """A tree runs with what the buffers held before it, a chain."""
-    load(buffers, token_rows, rows)
+    load(buffers, token_rows)
     buffers.depth.copy_(buffers._chain[0])
     buffers.tree_mask.copy_(buffers._chain[1])
 
@@ -202,7 +196,7 @@ def test_a_planted_fault_is_caught(
 
 
 def partial_method(fault: Callable[..., None], load: Callable[..., None]) -> Callable[..., None]:
-    return lambda self, token_rows, rows: fault(load, self, token_rows, rows)
+    return lambda self, token_rows: fault(load, self, token_rows)
 
 
 def test_a_bucket_too_short_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,10 +135,11 @@ def test_memory_at_16k_tokens_and_64_heads() -> None:
             float32_logits(model, [1] * 16384)
         # at least the weights of one projection, and the hidden states
         assert 2**30 < whole.most < 2**31
-        last, cached = torch.empty(wide.CHUNK, 64, 128), torch.empty(16384, 8, 128)
+        last, cached = torch.empty(1, 64, wide.CHUNK, 128), torch.empty(1, 8, 16384, 128)
+        mask = torch.empty(1, 1, wide.CHUNK, 16384)
         # as a GPU does whose other kernels refuse
         with sdpa_kernel(SDPBackend.MATH), Peak() as held:
-            wide._attention(last, cached, cached, 16384 - wide.CHUNK, None, 0.1)
+            wide._attend(None, last, cached, cached, mask, 0.1)
     assert 2**28 < held.most < 2**30  # scores of one call, some times
 
 

@@ -231,7 +231,13 @@ class Replay:
     def metadata(self, rows: Any) -> Any:
         return rows
 
-    def logits(self, *args: Any) -> torch.Tensor:
+    def embed(self, tokens: Any) -> Any:
+        return tokens
+
+    def run(self, hidden: Any, *args: Any) -> Any:
+        return hidden
+
+    def head(self, hidden: Any) -> torch.Tensor:
         return torch.tensor([next(self.rows)])
 
 

@@ -86,10 +86,8 @@ class GraphBuffers:
             self._views[rows] = self.hidden[:rows]
         return self._views[rows]
 
-    def load(self, token_rows: TokenRows, rows: int) -> None:
-        """Uploads the positions of the first `rows` rows without waiting for the device; for a
-        chain only two numbers.
-        """
+    def load(self, token_rows: TokenRows) -> None:
+        """Uploads positions without waiting for the device; for a chain only two numbers."""
         context_len, positions = token_rows.context_len, token_rows.positions
         parent = token_rows.parent
         self.bounds.fill_(token_rows.start)
@@ -97,21 +95,22 @@ class GraphBuffers:
             self.bounds[1].fill_(context_len)
         key: object = None
         if parent is not None or not isinstance(positions, range) or positions.start != context_len:
-            key = (parent and parent[:rows], *(p - context_len for p in positions[:rows]))
+            key = (parent, *(p - context_len for p in positions))
         if key != self._shape:
-            depth, tree_mask = self._chain if key is None else self._made(key, token_rows, rows)
+            depth, tree_mask = self._chain if key is None else self._made(key, token_rows)
             self.depth.copy_(depth)
             self.tree_mask.copy_(tree_mask)
             self._shape = key
 
-    def _made(self, key: object, token_rows: TokenRows, rows: int) -> Shape:
+    def _made(self, key: object, token_rows: TokenRows) -> Shape:
         if key not in self._shapes:
             if len(self._shapes) >= SHAPES:
                 self._shapes.clear()
-            depth = torch.tensor([p - token_rows.context_len for p in token_rows.positions[:rows]])
+            rows = token_rows.rows
+            depth = torch.tensor([p - token_rows.context_len for p in token_rows.positions])
             # the rows after them see themselves, and nobody sees them
             tree_mask = torch.eye(self.rows, dtype=torch.bool)
-            tree_mask[:rows, :rows] = torch.from_numpy(token_rows.tree_mask())[:rows, :rows]
+            tree_mask[:rows, :rows] = torch.from_numpy(token_rows.tree_mask())
             depth = torch.cat((depth, depth[-1:].expand(self.rows - rows)))
             self._shapes[key] = upload(depth, self.device), upload(tree_mask, self.device)
         return self._shapes[key]

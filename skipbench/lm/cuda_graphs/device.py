@@ -141,7 +141,7 @@ class DeviceGraphs:
                 self.failed = f"{self.capture.device} has no memory left for {graphs}"
                 return
         self._replays, buffers = self._captured[key], self._buffers[rows]
-        buffers.load(metadata.token_rows, metadata.rows)
+        buffers.load(metadata.token_rows)
         self.buffers, self._out = buffers, buffers.view(metadata.rows)
 
     def _reset(self, tables: RotaryCache) -> None:
@@ -169,7 +169,7 @@ class DeviceGraphs:
             self._buffers[rows] = GraphBuffers(*sizes, self.cache.dtype, self.capture.device)
         buffers, record = self._buffers[rows], self.capture.capture
         end = min(size, self.cache.capacity)
-        buffers.load(TokenRows.chain(max(1, end - rows), rows), rows)
+        buffers.load(TokenRows.chain(max(1, end - rows), rows))
         buffers.bounds[2].fill_(self.cache.capacity)
         state = buffers.hidden.clone()  # the input of the pass at hand may lie in it
         prepare = buffers.input_preparation(size, self._windows, self._columns, *self._rope)

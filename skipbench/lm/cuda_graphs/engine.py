@@ -120,25 +120,19 @@ class CudaGraphsEngine(Engine):
         for layer in rows:
             layer.normal_()  # zeros would hide a wrong mask
         try:
-            return self._difference(TokenRows.chain(at, 1), tables) or self._failed()
+            for device, part in self.parts.items():
+                metadata = AttentionMetadata(TokenRows.chain(at, 1), tables[device])
+                part.metadata = None
+                ones = torch.ones(1, part.hidden, dtype=self.cache.dtype, device=device)
+                for s in (next(iter(part.attentions)), next(iter(part.mlps))):
+                    found = self.sublayers[s](ones, metadata).float()
+                    wanted = self.fused.sublayers[s](ones, metadata).float()
+                    if not float((found - wanted).norm()) <= 0.02 * float((wanted - ones).norm()):
+                        where = f"a replayed sub-layer on {device}"
+                        return f"{where} does not give what the fused engine gives"
+            return self._failed()
         except RuntimeError as error:
             return f"a sub-layer cannot be captured: {str(error).splitlines()[0]}"
         finally:
             for layer in rows:
                 layer.zero_()
-
-    def _difference(
-        self, token_rows: TokenRows, tables: dict[torch.device, RotaryCache]
-    ) -> str | None:
-        for device, part in self.parts.items():
-            metadata = AttentionMetadata(token_rows, tables[device])
-            part.metadata = None
-            ones = torch.ones(1, part.hidden, dtype=self.cache.dtype, device=device)
-            for s in (next(iter(part.attentions)), next(iter(part.mlps))):
-                found, wanted = (
-                    engine.sublayers[s](ones, metadata).float() for engine in (self, self.fused)
-                )
-                if not float((found - wanted).norm()) <= 0.02 * float((wanted - ones).norm()):
-                    where = f"a replayed sub-layer on {device}"
-                    return f"{where} does not give what the fused engine gives"
-        return None

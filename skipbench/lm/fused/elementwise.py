@@ -30,6 +30,7 @@ def is_native(like: Tensor) -> bool:
     return where and few_rows_kernel()[0] is not None
 
 
+@functools.cache
 def _function(name: str, *arguments: Any) -> Any:
     """A C function without a result, by the types of its arguments."""
     function = getattr(library(), name)
@@ -117,11 +118,6 @@ def native_attention(cache: KVCache, layer: int, scale: float, like: Tensor) -> 
     return attend
 
 
-@functools.cache
-def _top_k() -> Any:
-    return _function("top_k", POINTER, POINTER, LONG, LONG, LONG)
-
-
 def native_top_k(logits: Tensor, k: int) -> list[list[int]] | None:
     """Indices of the `k` largest per row of [T, V], the largest first, of equal ones the first;
     before them that of the largest, or -1 where it is not finite or the row has a NaN.
@@ -131,5 +127,6 @@ def native_top_k(logits: Tensor, k: int) -> list[list[int]] | None:
     logits = logits.contiguous()
     (rows, vocabulary), width = logits.shape, k + 1
     index = (ctypes.c_int32 * (rows * width))()
-    _top_k()(index, logits.data_ptr(), rows, vocabulary, k)
+    top_k = _function("top_k", POINTER, POINTER, LONG, LONG, LONG)
+    top_k(index, logits.data_ptr(), rows, vocabulary, k)
     return [index[at : at + width] for at in range(0, rows * width, width)]

@@ -48,7 +48,12 @@ class FusedEngine(Engine):
         self.layers: list[LayerWeights] = []
         self.sublayers: list[Sublayer] = []
         for index, (attention, mlp) in enumerate(parts.layers):
-            layer = weights.of_layer(attention, mlp, family, len(parts.layers))
+            layer = LayerWeights(
+                weights.fuse(attention.module, family.qkv, len(parts.layers)),
+                weights.fuse(attention.module, (family.output,), len(parts.layers)),
+                weights.fuse(mlp.module, family.gate_up, len(parts.layers)),
+                weights.fuse(mlp.module, (family.down,), len(parts.layers)),
+            )
             self.layers.append(layer)
             attend = _attention(attention, layer, index, cache, strict)
             self.sublayers += [attend, _mlp(mlp, layer, strict)]

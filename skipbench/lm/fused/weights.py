@@ -1,8 +1,7 @@
 """Fused weights in their fastest layouts; Hugging Face's modules become views of them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +10,6 @@ from torch import Tensor
 from skipbench.lm.families import parts_of
 from skipbench.lm.fused.autotune import LayoutChoice, choose, products, to_layout, tuned
 from skipbench.lm.fused.few_rows import FEW_ROWS, MOST_ROWS, few_rows_kernel
-from skipbench.lm.layer import AttentionParts, Family, MlpParts
 from skipbench.runs.provenance import cpu_flags
 
 MIB = 1 << 20
@@ -63,8 +61,7 @@ class Weight:
         return self._add_one(residual, x) if x.shape[0] == 1 else self._add_several(residual, x)
 
 
-@dataclass(frozen=True)
-class LayerWeights:
+class LayerWeights(NamedTuple):
     """The fused weights of one decoder layer of Llama's form."""
 
     qkv: Weight
@@ -83,17 +80,6 @@ class Weights:
         self._chosen: dict[tuple[int, int], LayoutChoice] = {}
         self.kernels: dict[str, str] = {}  # layouts by shape, `INxOUT`
         self._faults: set[str] = set()
-
-    def of_layer(
-        self, attention: AttentionParts, mlp: MlpParts, family: Family, layers: int
-    ) -> LayerWeights:
-        """The weights of one of `layers` layers, which all have the same shapes."""
-        return LayerWeights(
-            self.fuse(attention.module, family.qkv, layers),
-            self.fuse(attention.module, (family.output,), layers),
-            self.fuse(mlp.module, family.gate_up, layers),
-            self.fuse(mlp.module, (family.down,), layers),
-        )
 
     def fuse(self, parent: Any, names: Sequence[str], count: int, keep: bool = False) -> Weight:
         """One weight of the linear modules `names` of `parent`, which use its memory from then on.
@@ -182,4 +168,4 @@ class _Unpacking(torch.nn.Module):
         return self.packed.to_dense()[self._start : self._end]
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias)
+        return F.linear(x, self.weight.to(x.dtype), self.bias)
