@@ -9,7 +9,7 @@ import string
 from collections.abc import Callable
 from decimal import Decimal
 
-from skipbench.data.mini.texts import NAMES
+from skipbench.data.mini.texts import WORDS
 from skipbench.data.rows import Reference
 from skipbench.errors import SkipbenchError
 from skipbench.scoring.overlap import bleu, rouge
@@ -145,7 +145,7 @@ def _has_words(text: str, words: str) -> bool:
 
 def _stories(completion: str, reference: Reference) -> Scores:
     text = before_next(completion, "Story:")
-    occurring = {*NAMES} & {*re.findall(r"\b[A-Z][a-z]+\b", text)}
+    occurring = {*WORDS["names"]} & {*re.findall(r"\b[A-Z][a-z]+\b", text)}
     return {
         "names_kept": float(occurring == set(need(reference, "names", list))),
         "thing_kept": float(_has_words(text, need(reference, "thing", str))),
