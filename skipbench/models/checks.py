@@ -11,6 +11,7 @@ from skipbench.config.model import Model, adapter_base, check_path, is_gguf
 from skipbench.config.paths import hub_offline
 from skipbench.errors import SkipbenchError
 from skipbench.models.adapter import check_adapter
+from skipbench.runs.fingerprint import checkpoint_place
 
 FIELDS = {
     "layers": "num_hidden_layers",
@@ -113,13 +114,11 @@ def check_access(path: str, revision: str | None, gated: bool) -> None:
     has neither in the cache nor a token for.
     """
     check_path(path)
-    if not gated or Path(path).exists():
-        return
-    from huggingface_hub import get_token, try_to_load_from_cache
+    if gated and checkpoint_place(path, revision) is None:
+        from huggingface_hub import get_token
 
-    found = try_to_load_from_cache(path, "config.json", revision=revision)
-    if not isinstance(found, str) and get_token() is None:
-        raise SkipbenchError(f"{_gated(path)}; this machine has no token")
+        if get_token() is None:
+            raise SkipbenchError(f"{_gated(path)}; this machine has no token")
 
 
 def _gated(path: str) -> str:

@@ -142,7 +142,7 @@ class Run(Published, frozen=True, kw_only=True, dict=True):
         """
         if self.folder is None:
             return {}
-        return {c.index: c for c in read_completions(self.folder / "completions.jsonl")}
+        return read_completions(self.folder / "completions.jsonl")
 
 
 def plain(run: Run) -> dict[str, object]:
@@ -195,26 +195,21 @@ def read_run(folder: Path) -> Run:
     )
 
 
-RECORDED = ("commit", "dirty", "cpu", "weights_sha256", "method_sha256", "package_sha256")
-"""Entries of an origin that are those of the provenance."""
-
-
 def _origin(provenance: Provenance, settings: Mapping[str, Any]) -> Origin:
     model, engine = settings.get("model") or {}, settings.get("engine") or {}
-    pruned, calibration = model.get("sparsity", "none") != "none", model.get("calibration") or {}
     named = engine_text(str(engine["name"]), bool(engine.get("strict"))) if engine else None
-    return Origin(
-        **{name: getattr(provenance, name) for name in RECORDED},
-        engine=provenance.engine or named,
-        device=provenance.device or model.get("device"),
-        dtype=model.get("dtype"),
-        sparsity=model["sparsity"] if pruned else None,
-        calibration=f"up to {calibration.get('rows')} rows of {settings['dataset']['name']}, "
-        f"{calibration.get('tokens')} tokens each at most"
-        if pruned
-        else None,
-        torch=provenance.versions.get("torch"),
-        transformers=provenance.versions.get("transformers"),
-        date=provenance.started[:10],
-        mixed=provenance.mixed or None,
-    )
+    known: dict[str, Any] = {**provenance.versions, **msgspec.structs.asdict(provenance)}
+    known |= {
+        "engine": provenance.engine or named,
+        "device": provenance.device or model.get("device"),
+        "dtype": model.get("dtype"),
+        "date": provenance.started[:10],
+        "mixed": provenance.mixed or None,
+    }
+    if model.get("sparsity", "none") != "none":
+        calibration = model.get("calibration") or {}
+        rows = f"up to {calibration.get('rows')} rows of {settings['dataset']['name']}"
+        each = f"{calibration.get('tokens')} tokens each at most"
+        known |= {"sparsity": model["sparsity"], "calibration": f"{rows}, {each}"}
+    origin: dict[str, Any] = {name: known.get(name) for name in Origin.__struct_fields__}
+    return Origin(**origin)

@@ -569,7 +569,7 @@ def test_texts_are_kept_as_they_are(tmp_path: Path) -> None:
         "",
     )
     (tmp_path / "completions.jsonl").write_text(dump(odd) + "\n")
-    assert read_completions(tmp_path / "completions.jsonl") == [odd]
+    assert read_completions(tmp_path / "completions.jsonl") == {0: odd}
 
 
 def test_no_text_of_a_summary_steers_the_terminal(
