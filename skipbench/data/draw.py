@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar, get_origin, get_type_hints
 
 import msgspec
 
+from skipbench.config.dataset import HubDataset
 from skipbench.data.rows import Row, check_size, read_file
 from skipbench.data.source import fetch, from_hub
 from skipbench.errors import SkipbenchError
@@ -45,23 +46,8 @@ class Drawn(Generic[F]):
         return SkipbenchError(f"{self.name} row {self.index}: {reason}")
 
 
-@dataclass(frozen=True)
-class Where:
+class Where(HubDataset):
     """The keys of a file of `conf/dataset`: the rows of a dataset, and how a sample is drawn."""
-
-    name: str
-    hub: str
-    config: str | None
-    split: str
-    revision: str
-    columns: dict[str, str]
-    path: str | None
-    size: int | None
-    seed: int
-    shuffle: bool
-    shots: int
-    shots_split: str
-    shots_path: str | None
 
     def draw(
         self, kind: type[F], may_be_empty: Sequence[str] = (), whole: bool = False

@@ -46,13 +46,10 @@ class Row:
 def read_file(
     path: Path, columns: Mapping[str, type], may_be_empty: Sequence[str] = ()
 ) -> list[_Row]:
-    """The columns of a .jsonl or .parquet file, each with its type, in file order.
-
-    Columns in `may_be_empty` may hold an empty text or list.
-
-    Raises:
-        SkipbenchError: no such file, a directory, another suffix, no rows, a row that cannot be
-            read, or a value that is missing, null, empty or of another type.
+    """The columns of a .jsonl or .parquet file, each with its type, in file order; those in
+    `may_be_empty` may hold an empty text or list. Raises SkipbenchError for no such file, a
+    directory, another suffix, no rows, a row that cannot be read, or a value that is missing, null,
+    empty or of another type.
     """
     if rows := [row for _, row in placed_rows(path, columns, may_be_empty)]:
         return rows

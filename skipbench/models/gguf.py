@@ -47,7 +47,7 @@ class GGUF(NamedTuple):
         for a type that cannot be read, and weights that are missing or of another shape.
         """
         with explained(self.header.path, "model"):
-            model = empty_model(self.config, dtype, "cpu")
+            model = empty_model(self.config, dtype, "meta")
         names = {self._name(name): name for name in self.header.entries}
         if self.config.tie_word_embeddings:
             names["lm_head.weight"] = names["model.embed_tokens.weight"]
@@ -62,6 +62,8 @@ class GGUF(NamedTuple):
         weights = {own: self._weight(own).to(dtype) for own in self.header.entries}
         model.load_state_dict({name: weights[own] for name, own in names.items()}, assign=True)
         model.tie_weights()
+        # made on no device, they have no numbers
+        model.model.rotary_emb = type(model.model.rotary_emb)(config=self.config)
         return model
 
     def tokenizer(self) -> Any:
@@ -183,11 +185,9 @@ def _check_rotary(header: Header, family: str) -> None:
 
 
 def read_gguf(file: str) -> GGUF:
-    """Reads the header of a file.
-
-    Raises:
-        SkipbenchError: as `read_header`; another architecture or tokenizer, rotary positions that
-            cannot be kept, or values that no model can have.
+    """Reads the header of a file. Raises SkipbenchError as `read_header`, and for another
+    architecture or tokenizer, rotary positions that cannot be kept, or values that no model can
+    have.
     """
     from transformers import AutoConfig
 

@@ -24,10 +24,8 @@ def layer_count(path: str, revision: str | None = None) -> int:
 
 def read_config(path: str, revision: str | None, shape: Shape | None = None) -> Any:
     """The Hugging Face configuration of a folder, an adapter's base, a GGUF file or a hub id.
-
-    Raises:
-        SkipbenchError: there is none, it is of a family or form that cannot be run, or not of the
-            sizes of `shape`.
+    Raises SkipbenchError where there is none, it is of a family or form that cannot be run, or not
+    of the sizes of `shape`.
     """
     from transformers import AutoConfig
 

@@ -87,7 +87,9 @@ def planted_model(
 
 
 def empty_model(config: Any, dtype: torch.dtype, device: str) -> Any:
-    """The modules of a Hugging Face configuration, in memory that nothing was written to yet."""
+    """The modules of a Hugging Face configuration, in memory that nothing was written to yet; on
+    the device `meta` without memory.
+    """
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):

@@ -100,11 +100,7 @@ class Run(Published, frozen=True, kw_only=True, dict=True):
 
     @property
     def measured(self) -> Metrics:
-        """Its metrics.
-
-        Raises:
-            SkipbenchError: it is not finished.
-        """
+        """Its metrics. Raises SkipbenchError where it is not finished."""
         if self.metrics is None:
             raise SkipbenchError(f"{self.id} is not finished; run its command again")
         return self.metrics
@@ -118,10 +114,8 @@ class Run(Published, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def samples(self) -> Sequence[Sample]:
-        """All samples, in the order written.
-
-        Raises:
-            SkipbenchError: the file cannot be read, or is not of this run.
+        """All samples, in the order written. Raises SkipbenchError for a file that cannot be read,
+        or is not of this run.
         """
         if self.kept_samples is not None:
             return self.kept_samples
@@ -135,10 +129,8 @@ class Run(Published, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def completions(self) -> Mapping[int, Completion]:
-        """Texts of its samples, by index; empty in records without them.
-
-        Raises:
-            SkipbenchError: the file cannot be read.
+        """Texts of its samples, by index; empty in records without them. Raises SkipbenchError for
+        a file that cannot be read.
         """
         if self.folder is None:
             return {}
@@ -167,11 +159,9 @@ class _Names(TypedDict, total=False):
 
 def read_run(folder: Path) -> Run:
     """The run in a folder; files that are missing leave their fields empty, and samples and
-    completions are read at their first use.
-
-    Raises:
-        SkipbenchError: a file cannot be read, is a link, holds something else, or is not what a
-            done run wrote; or the folder has the name of another run.
+    completions are read at their first use. Raises SkipbenchError for a file that cannot be read,
+    is a link, holds something else, or is not what a done run wrote, and for a folder with the name
+    of another run.
     """
     check_name(folder)
     settings: dict[str, Any] = read_yaml(folder / "config.yaml", _Names) or {}

@@ -90,10 +90,7 @@ def _rate(arms: Sequence[Arm]) -> float | None:
 
 def read_completions(path: Path) -> dict[int, Completion]:
     """The completions by index, in the order written, without a torn last line; empty if there is
-    no file.
-
-    Raises:
-        SkipbenchError: a line that cannot be read, or an index that occurs twice.
+    no file. Raises SkipbenchError for a line that cannot be read, or an index that occurs twice.
     """
     return parse_lines(path, read_lines(path), Completion)
 
@@ -138,11 +135,9 @@ def check_digest(path: Path, sha256: Mapping[str, str]) -> None:
 
 
 class RunStore:
-    """The folder of one run, open for writing.
-
-    Raises:
-        SkipbenchError: not writable, held by another process, or made with another configuration,
-            or without `mixed` under other `CONDITIONS`.
+    """The folder of one run, open for writing. Raises SkipbenchError for one that is not writable,
+    is held by another process, or was made with another configuration, or, without `mixed`, under
+    other `CONDITIONS`.
     """
 
     def __init__(

@@ -43,12 +43,9 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def score(scorer: str, completion: str, prompt: str, reference: Reference) -> Scores:
-    """Scores of `completion` by name, higher is better; `{}` where nothing is scored.
-
-    Each is a share from 0 to 1, but BLEU, in percent.
-
-    Raises:
-        SkipbenchError: an unknown scorer, or a reference without the entries of the scorer.
+    """Scores of `completion` by name, higher is better; `{}` where nothing is scored. Each is a
+    share from 0 to 1, but BLEU, in percent. Raises SkipbenchError for an unknown scorer, or a
+    reference without the entries of the scorer.
     """
     if scorer in EXECUTED:
         # A reference that cannot be used shows now, not after the run.
