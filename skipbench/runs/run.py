@@ -1,21 +1,24 @@
 """`Run`: a model on a dataset with a method: settings, origin, samples and metrics. Read once by
-`read_run`; tables, figures and commands take it.
+`read_run`; tables, figures and commands take it. `frame`: a results folder as a pandas frame.
 """
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import msgspec
 
 from skipbench.errors import SkipbenchError
 from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import Provenance, check_identity, engine_text
-from skipbench.runs.reading import Text, check_name, read_json, read_yaml
+from skipbench.runs.reading import Text, check_name, read_json, read_yaml, run_folders
 from skipbench.runs.record import Completion, Sample
 from skipbench.runs.state import NO_STATUS, Status, read_status
 from skipbench.runs.store import SEALED, check_digest, read_completions, read_samples
+
+if TYPE_CHECKING:
+    import pandas
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -203,3 +206,44 @@ def _origin(provenance: Provenance, settings: Mapping[str, Any]) -> Origin:
         known |= {"sparsity": model["sparsity"], "calibration": f"{rows}, {each}"}
     origin: dict[str, Any] = {name: known.get(name) for name in Origin.__struct_fields__}
     return Origin(**origin)
+
+
+def frame(results: str | Path = "results", samples: bool = False) -> "pandas.DataFrame":
+    """The runs of a results folder, one row per run; every setting and number has a column by its
+    path, such as `settings.method.stop.max_steps` or `metrics.speedup.paired`.
+
+    Args:
+        results: a results folder.
+        samples: one row per sample instead: `run`, model, method, dataset, counts, seconds per
+            phase and `speedup`; vanilla's counts and seconds begin with `vanilla.`.
+
+    Raises:
+        SkipbenchError: there are no runs, or one cannot be read.
+    """
+    import pandas
+
+    runs = [read_run(folder) for folder in run_folders(Path(results))]
+    if not runs:
+        raise SkipbenchError(f"{results} has no runs; give a results folder")
+    rows = [row for run in runs for row in (_sample_rows(run) if samples else [_row(run)])]
+    return pandas.json_normalize(rows)
+
+
+def _row(run: Run) -> dict[str, object]:
+    row: dict[str, Any] = msgspec.to_builtins(run, enc_hook=str)
+    provenance = row.pop("provenance", {})
+    return {"run": row.pop("id"), "state": run.status.state, **row, "origin": provenance}
+
+
+def _sample_rows(run: Run) -> list[dict[str, object]]:
+    names = {"run": run.id, "model": run.model, "method": run.method, "dataset": run.dataset}
+    rows = []
+    for s in run.samples:
+        row = msgspec.to_builtins(s)
+        vanilla, method = row.pop("vanilla"), row.pop("method")
+        for arm, plain in ((s.vanilla, vanilla), (s.method, method)):
+            sums = [sum(counts) for counts in zip(*arm.rounds, strict=True)] or [0] * 5
+            counts = zip(("steps", "nodes", "accepted", "chain", "emitted"), sums, strict=True)
+            plain |= {"rounds": len(arm.rounds), "tokens": len(arm.tokens), **dict(counts)}
+        rows.append({**names, **row, **method, "vanilla": vanilla, "speedup": s.speedup})
+    return rows
