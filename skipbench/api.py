@@ -20,7 +20,7 @@ from skipbench.decode.sampling import Sampler
 from skipbench.lm.model import LM
 from skipbench.report.published import published as published
 from skipbench.runs.files import write_atomic
-from skipbench.runs.frame import frame as frame
+from skipbench.runs.run import frame as frame
 
 if TYPE_CHECKING:
     import pandas

@@ -31,8 +31,7 @@ from skipbench.profile.energy import energy_meter
 from skipbench.profile.roofline import bandwidth, device_name, roofline_s_per_token
 from skipbench.runs.fingerprint import fingerprints, refuse_other
 from skipbench.runs.measures import Metrics, Profiled, UntilCi
-from skipbench.runs.method_source import hashed
-from skipbench.runs.provenance import Provenance, engine_text
+from skipbench.runs.provenance import Provenance, engine_text, hashed
 from skipbench.runs.reading import printable
 from skipbench.runs.record import Sample
 from skipbench.runs.signals import Interrupted

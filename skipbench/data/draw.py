@@ -8,9 +8,11 @@ from typing import Any, Generic, TypeVar, get_origin, get_type_hints
 
 import msgspec
 
-from skipbench.data.rows import Row, digest, read_file
+from skipbench.config.dataset import HubDataset
+from skipbench.data.rows import Row, check_size, read_file
 from skipbench.data.source import fetch, from_hub
 from skipbench.errors import SkipbenchError
+from skipbench.runs.provenance import hashed
 
 _ADVICE = (
     "Fetch it where there is a network with `python -m skipbench data {name}`, which fills the "
@@ -44,23 +46,8 @@ class Drawn(Generic[F]):
         return SkipbenchError(f"{self.name} row {self.index}: {reason}")
 
 
-@dataclass(frozen=True)
-class Where:
+class Where(HubDataset):
     """The keys of a file of `conf/dataset`: the rows of a dataset, and how a sample is drawn."""
-
-    name: str
-    hub: str
-    config: str | None
-    split: str
-    revision: str
-    columns: dict[str, str]
-    path: str | None
-    size: int | None
-    seed: int
-    shuffle: bool
-    shots: int
-    shots_split: str
-    shots_path: str | None
 
     def draw(
         self, kind: type[F], may_be_empty: Sequence[str] = (), whole: bool = False
@@ -82,10 +69,7 @@ class Where:
                 cannot be read.
         """
         size, shots, path = self.size, self.shots, self.path
-        if size is not None and size < 1:
-            raise SkipbenchError(
-                f"dataset.size={size} leaves no rows; give 1 or more, or null for all"
-            )
+        check_size(size)
         if shots < 0:
             raise SkipbenchError(f"dataset.shots={shots}; give 0 or more")
         kinds = {field: get_origin(hint) or hint for field, hint in get_type_hints(kind).items()}
@@ -122,7 +106,7 @@ class Where:
         sample = []
         for place in self._order(len(rows) - first)[drawn:][: None if whole else size]:
             fields = fields_of(rows[first + place])
-            source = digest([msgspec.structs.asdict(part) for part in (fields, *examples)])
+            source = hashed([msgspec.structs.asdict(part) for part in (fields, *examples)])
             sample.append(Drawn(self.name, first + place, fields, source))
         return sample, examples
 

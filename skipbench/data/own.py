@@ -6,8 +6,9 @@ from typing import Literal
 
 import msgspec
 
-from skipbench.data.rows import Row, digest, placed_rows, sample_rows
+from skipbench.data.rows import Row, placed_rows, sample_rows
 from skipbench.errors import SkipbenchError
+from skipbench.runs.provenance import hashed
 
 ROLES = ("system", "user", "assistant", "tool")
 
@@ -43,7 +44,7 @@ def _lines(file: Path) -> Iterator[Row]:
             f"dataset.path={file} cannot be read as UTF-8 ({error}); convert it"
         ) from error
     for number, line in enumerate(filter(str.strip, lines), 1):
-        yield Row(f"prompts-{number}", line, source=digest(line))
+        yield Row(f"prompts-{number}", line, source=hashed(line))
 
 
 def _rows(file: Path) -> Iterator[Row]:
@@ -52,7 +53,7 @@ def _rows(file: Path) -> Iterator[Row]:
     for number, (place, row) in enumerate(found, 1):
         name = f"prompts-{number}"
         if "prompt" in row:
-            yield Row(name, row["prompt"], source=digest(row["prompt"]))
+            yield Row(name, row["prompt"], source=hashed(row["prompt"]))
             continue
         messages = [_message(m, place) for m in row["messages"]]
         if messages[-1].role not in ("user", "tool"):
@@ -61,7 +62,7 @@ def _rows(file: Path) -> Iterator[Row]:
                 "of the user, so leave its answer out"
             )
         plain, chat = "\n\n".join(m.content for m in messages), msgspec.to_builtins(messages)
-        yield Row(name, plain, source=digest(chat, sort_keys=False), messages=tuple(chat))
+        yield Row(name, plain, source=hashed(chat, sort_keys=False), messages=tuple(chat))
 
 
 def _message(found: object, place: str) -> _Message:

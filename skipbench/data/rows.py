@@ -1,6 +1,5 @@
 """`Row`, the form of every dataset's prompts, and the reading of local files."""
 
-import hashlib
 import itertools
 import json
 import random
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from skipbench.errors import SkipbenchError
+from skipbench.runs.provenance import hashed
 
 _SUFFIXES = (".jsonl", ".parquet")
 _BATCH_ROWS = 64  # of a parquet file in memory at once; a row may be a whole book
@@ -46,13 +46,10 @@ class Row:
 def read_file(
     path: Path, columns: Mapping[str, type], may_be_empty: Sequence[str] = ()
 ) -> list[_Row]:
-    """The columns of a .jsonl or .parquet file, each with its type, in file order.
-
-    Columns in `may_be_empty` may hold an empty text or list.
-
-    Raises:
-        SkipbenchError: no such file, a directory, another suffix, no rows, a row that cannot be
-            read, or a value that is missing, null, empty or of another type.
+    """The columns of a .jsonl or .parquet file, each with its type, in file order; those in
+    `may_be_empty` may hold an empty text or list. Raises SkipbenchError for no such file, a
+    directory, another suffix, no rows, a row that cannot be read, or a value that is missing, null,
+    empty or of another type.
     """
     if rows := [row for _, row in placed_rows(path, columns, may_be_empty)]:
         return rows
@@ -169,27 +166,25 @@ def _checked(
 
 def prompts_hash(rows: Sequence[Row]) -> str:
     """SHA-256 (hex) of the ids and prompts in their order: equal for the same input."""
-    return digest([[row.id, row.prompt] for row in rows])
+    return hashed([[row.id, row.prompt] for row in rows])
 
 
 def rows_hash(rows: Sequence[Row]) -> str:
     """SHA-256 (hex) of the data that the rows were made from, whatever the prompts' wording."""
-    return digest([[row.id, row.source or [row.prompt, row.reference], row.after] for row in rows])
+    return hashed([[row.id, row.source or [row.prompt, row.reference], row.after] for row in rows])
 
 
-def digest(value: Any, sort_keys: bool = True) -> str:
-    """SHA-256 (hex) of a value as JSON."""
-    return hashlib.sha256(json.dumps(value, sort_keys=sort_keys).encode()).hexdigest()
+def check_size(size: int | None) -> None:
+    """Raises SkipbenchError for a size below 1; None takes all rows."""
+    if size is not None and size < 1:
+        raise SkipbenchError(f"dataset.size={size} leaves no rows; give 1 or more, or null for all")
 
 
 def sample_rows(rows: Sequence[Row], limit: int | None, seed: int, shuffle: bool) -> list[Row]:
     """At most `limit` rows (None: all), drawn with `seed` if `shuffle`; a smaller limit is a prefix
     of a larger one. Raises SkipbenchError for a limit below 1.
     """
-    if limit is not None and limit < 1:
-        raise SkipbenchError(
-            f"{limit=} leaves no rows; give a limit of 1 or more, or none at all for every row"
-        )
+    check_size(limit)
     chosen = list(rows)
     if shuffle:
         random.Random(seed).shuffle(chosen)

@@ -2,9 +2,7 @@
 
 import contextlib
 import hashlib
-import os
 import re
-import tempfile
 import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 
 from skipbench.config.paths import cache_folder, hub_offline, hub_unreachable
 from skipbench.errors import SkipbenchError
+from skipbench.runs.files import write_atomic
 
 _SHA1 = re.compile(r"[0-9a-f]{40}")
 
@@ -122,12 +121,9 @@ def fetch(url: str, sha256: str, advice: str = "") -> Path:
         )
     try:
         if not known:
-            cached.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=cached.parent, delete=False) as file:
-                file.write(data)
-            os.replace(file.name, cached)  # another process sees the whole file or none
-    except OSError as error:
+            write_atomic(cached, data)
+    except SkipbenchError as error:
         raise SkipbenchError(
-            f"cannot write {cached} ({error}); set XDG_CACHE_HOME to a folder with space"
+            f"cannot write {cached} ({error.__cause__}); set XDG_CACHE_HOME to a folder with space"
         ) from error
     return cached

@@ -20,7 +20,7 @@ from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.drafting import SkipMethod
 from skipbench.errors import SkipbenchError
 from skipbench.lm.rows import TokenRows
-from skipbench.models.draft import check_vocabulary, draft_model
+from skipbench.models.load import check_vocabulary, draft_model
 from skipbench.skipset import SkipSet
 
 

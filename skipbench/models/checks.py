@@ -10,7 +10,7 @@ from skipbench.config.architecture import Shape
 from skipbench.config.model import Model, adapter_base, check_path, is_gguf
 from skipbench.config.paths import hub_offline
 from skipbench.errors import SkipbenchError
-from skipbench.models.adapter import check_adapter
+from skipbench.runs.fingerprint import checkpoint_place
 
 FIELDS = {
     "layers": "num_hidden_layers",
@@ -113,13 +113,11 @@ def check_access(path: str, revision: str | None, gated: bool) -> None:
     has neither in the cache nor a token for.
     """
     check_path(path)
-    if not gated or Path(path).exists():
-        return
-    from huggingface_hub import get_token, try_to_load_from_cache
+    if gated and checkpoint_place(path, revision) is None:
+        from huggingface_hub import get_token
 
-    found = try_to_load_from_cache(path, "config.json", revision=revision)
-    if not isinstance(found, str) and get_token() is None:
-        raise SkipbenchError(f"{_gated(path)}; this machine has no token")
+        if get_token() is None:
+            raise SkipbenchError(f"{_gated(path)}; this machine has no token")
 
 
 def _gated(path: str) -> str:
@@ -163,6 +161,32 @@ def explain(path: str, revision: str | None, error: Exception) -> str:
     else:
         reason = f"cannot fetch {path!r} from the hub: is there a network? {local}"
     return f"{reason}. ({text})"
+
+
+def check_adapter(path: str, quantization: str, allow_pickle: bool) -> None:
+    """Raises SkipbenchError, before the base model is loaded, where peft is missing, the weights
+    are pickled or missing, or the base model is to be quantised.
+    """
+    what = f"model.path={path!r} is an adapter"
+    if quantization != "none":
+        raise SkipbenchError(
+            f"{what}, which cannot be merged into weights of model.quantization={quantization}; "
+            "leave that out, or merge it beforehand"
+        )
+    if importlib.util.find_spec("peft") is None:
+        raise SkipbenchError(
+            f"{what} (LoRA), which needs peft: pip install 'skipbench[lora]'; or give a folder "
+            "that merge_and_unload() was saved to"
+        )
+    if (Path(path) / "adapter_model.safetensors").is_file():
+        return
+    if not (Path(path) / "adapter_model.bin").is_file():
+        raise SkipbenchError(f"{what} without weights: it has no adapter_model.safetensors")
+    if not allow_pickle:
+        raise SkipbenchError(
+            f"{what} of pickled weights (adapter_model.bin), which can run code; save it as "
+            "safetensors, or set model.allow_pickle=true"
+        )
 
 
 def check_form(model: Model, engine: str) -> None:

@@ -18,6 +18,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.lm.families import check_config
 from skipbench.models.checks import check_sizes
 from skipbench.models.gguf_file import Header, read_header
+from skipbench.models.random_weights import empty_model
 from skipbench.runs.reading import printable
 
 FAMILIES = ("llama", "qwen2", "qwen3")
@@ -45,11 +46,8 @@ class GGUF(NamedTuple):
         """The causal language model on the CPU, with its weights in `dtype`. Raises SkipbenchError
         for a type that cannot be read, and weights that are missing or of another shape.
         """
-        from transformers import AutoModelForCausalLM
-
-        auto: Any = AutoModelForCausalLM  # its constructors are untyped
-        with explained(self.header.path, "model"), torch.device("meta"):
-            model: Any = auto.from_config(self.config, dtype=dtype, attn_implementation="sdpa")
+        with explained(self.header.path, "model"):
+            model = empty_model(self.config, dtype, "meta")
         names = {self._name(name): name for name in self.header.entries}
         if self.config.tie_word_embeddings:
             names["lm_head.weight"] = names["model.embed_tokens.weight"]
@@ -66,7 +64,7 @@ class GGUF(NamedTuple):
         model.tie_weights()
         # made on no device, they have no numbers
         model.model.rotary_emb = type(model.model.rotary_emb)(config=self.config)
-        return model.eval().requires_grad_(False)
+        return model
 
     def tokenizer(self) -> Any:
         """The tokenizer, with the chat template where the file has one. Raises SkipbenchError for
@@ -187,11 +185,9 @@ def _check_rotary(header: Header, family: str) -> None:
 
 
 def read_gguf(file: str) -> GGUF:
-    """Reads the header of a file.
-
-    Raises:
-        SkipbenchError: as `read_header`; another architecture or tokenizer, rotary positions that
-            cannot be kept, or values that no model can have.
+    """Reads the header of a file. Raises SkipbenchError as `read_header`, and for another
+    architecture or tokenizer, rotary positions that cannot be kept, or values that no model can
+    have.
     """
     from transformers import AutoConfig
 

@@ -1,5 +1,10 @@
-"""Loading a checkpoint: a folder on disk or a hub id with a revision, checked before and after."""
+"""Loading a checkpoint, checked before and after: a folder on disk, with an adapter (LoRA) of peft,
+a GGUF file or a hub id with a revision; and a draft model beside it.
+"""
 
+import functools
+from importlib import import_module
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -10,7 +15,6 @@ from skipbench.lm.engine import SPARE_MIB
 from skipbench.lm.families import attention_kernel
 from skipbench.lm.fused.bit_exact import NotStrictError
 from skipbench.lm.model import LM
-from skipbench.models.adapter import merge
 from skipbench.models.checks import check_form, check_shape, check_tokenizer, explain
 from skipbench.models.deepened import deepen
 from skipbench.models.gguf import read_gguf
@@ -78,7 +82,7 @@ def load(
     else:
         made, tokenizer = _from_folder(model, base or model.path, gpus)
     if base is not None:
-        made, note = merge(made, model.path, len(tokenizer))
+        made, note = merge_adapter(made, model.path, len(tokenizer))
         notes.append(f"{note}: {base}")
     made = made.eval().requires_grad_(False)
     if model.deepened:
@@ -144,3 +148,61 @@ def _from_folder(model: Model, path: str, gpus: int | None) -> tuple[Any, Any]:
     if wrong:
         raise SkipbenchError(f"checkpoint {path!r} does not fit its config.json: {wrong}")
     return made if "device_map" in more else made.to(model.device), tokenizer
+
+
+def merge_adapter(model: Any, path: str, tokens: int) -> tuple[Any, str]:
+    """Merges an adapter into its base model, whose weights change.
+
+    Args:
+        tokens: entries of the tokenizer; the embedding grows to them where the adapter was trained
+            with more than the base model has.
+
+    Returns the plain model of Hugging Face, and a line for the notes. Raises SkipbenchError where
+    the adapter does not fit the model.
+    """
+    peft: Any = import_module("peft")  # optional, and untyped
+    from safetensors import SafetensorError
+
+    if tokens > len(model.get_input_embeddings().weight):
+        model.resize_token_embeddings(tokens, mean_resizing=False)
+    try:
+        adapted = peft.PeftModel.from_pretrained(model, path)
+        merged = adapted.merge_and_unload(safe_merge=True)
+    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
+        text = " ".join(str(error).split())[:400]
+        fault = f"the adapter {path!r} cannot be merged into its base model: {text}"
+        raise SkipbenchError(fault) from error
+    how = f"({adapted.peft_config['default'].peft_type}) was merged into its base model at load"
+    return merged, f"adapter {path} {how}, by peft {peft.__version__}"
+
+
+@functools.lru_cache(maxsize=1)  # copies of a method share it
+def draft_model(path: str, revision: str | None, dtype: str, device: str) -> tuple[LM, Any]:
+    """The model in the fused engine, and its tokenizer. Raises SkipbenchError as `load`."""
+    return load(path, revision=revision, dtype=dtype, device=device)
+
+
+def check_vocabulary(path: str, draft: LM, tokenizer: Any, target: LM) -> None:
+    """Raises SkipbenchError where the vocabularies' sizes differ, or, where the target is a folder
+    with a tokenizer, their tokens.
+    """
+    sizes = draft.config.vocab_size, target.config.vocab_size
+    if sizes[0] != sizes[1]:
+        raise SkipbenchError(
+            f"method.model={path} has {sizes[0]} tokens, the target {sizes[1]}; wanted a draft "
+            "model of the same tokenizer"
+        )
+    own = _vocabulary(str(getattr(target.model.config, "_name_or_path", "")))
+    if own and own != tokenizer.get_vocab():
+        raise SkipbenchError(
+            f"method.model={path} has as many tokens as the target, {sizes[0]}, but others; wanted "
+            "a draft model of the same tokenizer"
+        )
+
+
+@functools.lru_cache(maxsize=1)
+def _vocabulary(folder: str) -> Any:
+    from transformers import AutoTokenizer
+
+    known = (Path(folder) / "tokenizer.json").is_file()
+    return AutoTokenizer.from_pretrained(folder).get_vocab() if known else None

@@ -1,7 +1,6 @@
 """A checkpoint without its weights: its configuration, sizes and tokenizer."""
 
 import dataclasses
-import math
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from skipbench.lm.families import angle_limit, check_config
 from skipbench.lm.layer import text_config
 from skipbench.models import checks
 from skipbench.models.gguf import read_gguf
+from skipbench.runs.fingerprint import checkpoint_place
 
 WEIGHTS = ("*.safetensors", "*.bin")  # files of weights in a folder; the second kind is pickled
 
@@ -24,10 +24,8 @@ def layer_count(path: str, revision: str | None = None) -> int:
 
 def read_config(path: str, revision: str | None, shape: Shape | None = None) -> Any:
     """The Hugging Face configuration of a folder, an adapter's base, a GGUF file or a hub id.
-
-    Raises:
-        SkipbenchError: there is none, it is of a family or form that cannot be run, or not of the
-            sizes of `shape`.
+    Raises SkipbenchError where there is none, it is of a family or form that cannot be run, or not
+    of the sizes of `shape`.
     """
     from transformers import AutoConfig
 
@@ -37,7 +35,8 @@ def read_config(path: str, revision: str | None, shape: Shape | None = None) -> 
     if is_gguf(path):
         config = read_gguf(path).config
     else:
-        if not _in_cache(path, revision) and not hub_offline() and hub_unreachable():
+        here = checkpoint_place(path, revision) is not None
+        if not here and not hub_offline() and hub_unreachable():
             error = ConnectionError("the hub's name cannot be resolved")
             raise SkipbenchError(checks.explain(path, revision, error))
         checks.check_index(path)
@@ -53,15 +52,7 @@ def read_config(path: str, revision: str | None, shape: Shape | None = None) -> 
 
 def is_here(model: Model) -> bool:
     """True if the checkpoint, its configuration at least, is on this machine."""
-    return _in_cache(adapter_base(model.path) or model.path, model.revision)
-
-
-def _in_cache(path: str, revision: str | None) -> bool:
-    from huggingface_hub import try_to_load_from_cache
-
-    if Path(path).exists():
-        return True
-    return isinstance(try_to_load_from_cache(path, "config.json", revision=revision), str)
+    return checkpoint_place(adapter_base(model.path) or model.path, model.revision) is not None
 
 
 def check_checkpoint(model: Model) -> None:
@@ -122,19 +113,14 @@ def positions(config: Any) -> int:
 
 def _parameters(path: str) -> int | None:
     """Parameters of a folder of safetensors, from the headers; `None` for anything else."""
-    from safetensors import SafetensorError, safe_open
+    from huggingface_hub import get_local_safetensors_metadata
+    from huggingface_hub.errors import NotASafetensorsRepoError, SafetensorsParsingError
 
-    count = 0
-    for file in Path(path).glob(WEIGHTS[0]) if Path(path).is_dir() else ():
-        try:
-            with safe_open(file, "pt") as opened:
-                tensors = [opened.get_slice(name) for name in opened.keys()]  # noqa: SIM118
-        except (SafetensorError, OSError):
-            return None
-        if any(tensor.get_dtype() not in ("F64", "F32", "F16", "BF16") for tensor in tensors):
-            return None
-        count += sum(math.prod(tensor.get_shape()) for tensor in tensors)
-    return count or None
+    try:
+        counts = get_local_safetensors_metadata(path).parameter_count
+    except (NotASafetensorsRepoError, SafetensorsParsingError, OSError):
+        return None
+    return sum(counts.values()) if counts.keys() <= {"F64", "F32", "F16", "BF16"} else None
 
 
 def tokenizer_here(model: Model) -> Any | None:

@@ -33,6 +33,8 @@ def planted_model(
 
     Raises SkipbenchError for an unknown family, or a vocabulary smaller than the tokenizer's.
     """
+    from transformers import AutoConfig
+
     if shape.vocab < words:
         raise SkipbenchError(
             f"planted: a vocabulary of {shape.vocab} is smaller than the tokenizer's {words} ids"
@@ -53,7 +55,10 @@ def planted_model(
         start = int(torch.randint(OFFSETS, (1,), generator=generator))
         torch.mul(pool[start : start + weight.numel()], size, out=weight.view(-1))
 
-    model = _empty(shape, dtype, device)
+    sizes = {name: getattr(shape, key) for key, name in FIELDS.items() if key != "family"}
+    none = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    sizes |= {"head_dim": shape.width, "max_position_embeddings": shape.context} | none
+    model = empty_model(AutoConfig.for_model(shape.family, **sizes), dtype, device)
     parts = parts_of(model)
     for index, (attention, mlp) in enumerate(parts.layers):
         at = 2 * index
@@ -81,14 +86,12 @@ def planted_model(
     return model
 
 
-def _empty(shape: Shape, dtype: torch.dtype, device: str) -> Any:
-    """The modules of a shape with memory that nothing was written to yet."""
-    from transformers import AutoConfig, AutoModelForCausalLM
+def empty_model(config: Any, dtype: torch.dtype, device: str) -> Any:
+    """The modules of a Hugging Face configuration, in memory that nothing was written to yet; on
+    the device `meta` without memory.
+    """
+    from transformers import AutoModelForCausalLM
 
-    sizes = {name: getattr(shape, key) for key, name in FIELDS.items() if key != "family"}
-    none = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
-    sizes |= {"head_dim": shape.width, "max_position_embeddings": shape.context} | none
-    config: Any = AutoConfig.for_model(shape.family, **sizes)
     with torch.device("meta"):
         auto: Any = AutoModelForCausalLM  # its constructors are untyped
         model: Any = auto.from_config(config, dtype=dtype, attn_implementation="sdpa")

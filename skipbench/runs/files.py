@@ -57,11 +57,8 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Appends one line durably, or leaves the file as it was.
-
-    Raises:
-        SkipbenchError: the file cannot be opened, or the line not be written in full, for instance
-            on a full disk.
+    """Appends one line durably, or leaves the file as it was. Raises SkipbenchError where it cannot
+    be opened, or the line not be written in full, for instance on a full disk.
     """
     data = line.encode() + b"\n"
     with writing(path), contextlib.ExitStack() as stack:
@@ -145,10 +142,8 @@ def held(folder: Path, wait: bool = False) -> Iterator[None]:
 
 
 def set_aside(folder: Path) -> None:
-    """Moves a run or a search, if it is there, to `replaced/` in its results folder.
-
-    Raises:
-        SkipbenchError: another process writes it, or it cannot be moved.
+    """Moves a run or a search, if it is there, to `replaced/` in its results folder. Raises
+    SkipbenchError where another process writes it, or it cannot be moved.
     """
     if not folder.exists():
         return

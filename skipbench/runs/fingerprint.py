@@ -8,7 +8,7 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,8 @@ from skipbench.config.model import ADAPTER_CONFIG, Model, PlantedModel, adapter_
 from skipbench.config.paths import PACKAGE
 from skipbench.config.run_config import MethodConfig
 from skipbench.errors import SkipbenchError
-from skipbench.runs.method_source import MEASURING, hashed, method_sha256
-from skipbench.runs.provenance import Provenance
+from skipbench.runs.method_source import MEASURING, method_sha256, nodes
+from skipbench.runs.provenance import Provenance, hashed
 from skipbench.runs.reading import read_json
 from skipbench.runs.state import read_status
 
@@ -36,16 +36,11 @@ def fingerprints(model: Model, method: MethodConfig) -> dict[str, str | None]:
     """Entries of the provenance; None where the files or the source are not on this machine, and no
     `draft_sha256` where the method names no checkpoint that is.
     """
-    drafts: dict[str, str] = {}
-    todo: list[Mapping[str, Any]] = [method.node]
-    for node in todo:
-        for key, value in node.items():
-            if isinstance(value, Mapping):
-                todo.append(value)
-            elif isinstance(value, str) and value:
-                draft = Model(name=key, path=value, revision=node.get("revision"))
-                if (digest := weights_sha256(draft)) is not None:
-                    drafts[key] = digest
+    drafts = {}
+    for node in nodes(method.node):
+        for key in (key for key, value in node.items() if isinstance(value, str) and value):
+            if digest := weights_sha256(Model(key, node[key], node.get("revision"))):
+                drafts[key] = digest
     return ({"draft_sha256": hashed(drafts)} if drafts else {}) | {
         "weights_sha256": weights_sha256(model),
         "tokenizer_sha256": _files_sha256(model, *TEXT),
@@ -145,7 +140,7 @@ def weights_sha256(model: Model) -> str | None:
     if isinstance(model, PlantedModel):
         assert model.architecture is not None
         return hashed([dataclasses.asdict(model.architecture), model.redundant, model.seed])
-    folder = _folder(model.path, model.revision)
+    folder = checkpoint_place(model.path, model.revision)
     if folder is None:
         return None
     try:
@@ -165,7 +160,7 @@ def weights_sha256(model: Model) -> str | None:
 
 def _files_sha256(model: Model, *patterns: str) -> str | None:
     """Hash of the files of a checkpoint that have such names; of a GGUF file, of its header."""
-    folder = _folder(model.path, model.revision)
+    folder = checkpoint_place(model.path, model.revision)
     if folder is None:
         return None
     try:
@@ -181,10 +176,13 @@ def _files_sha256(model: Model, *patterns: str) -> str | None:
         return None
 
 
-def _folder(path: str, revision: str | None) -> Path | None:
-    """The checkpoint's folder or GGUF file: `path` itself, or its snapshot in the hub's cache."""
-    if Path(path).is_dir() or is_gguf(path):
-        return Path(path)
+def checkpoint_place(path: str, revision: str | None) -> Path | None:
+    """A checkpoint's folder or GGUF file on this machine: `path` itself, or its snapshot in the
+    hub's cache; None without one.
+    """
+    place = Path(path)
+    if place.is_dir() or (is_gguf(path) and place.is_file()):
+        return place
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 

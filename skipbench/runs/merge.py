@@ -5,8 +5,6 @@ origins both are kept, the later one as `NAME.<hash of its origin>`.
 """
 
 import contextlib
-import hashlib
-import json
 import os
 import shutil
 import tempfile
@@ -21,12 +19,12 @@ from msgspec.structs import replace
 
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import held, write_atomic, writing
-from skipbench.runs.provenance import Provenance, config_hash
+from skipbench.runs.provenance import Provenance, config_hash, hashed
 from skipbench.runs.reading import printable, read_bytes, refuse_link, run_folders, strict_json
 from skipbench.runs.record import MEASURED, Completion, Sample, dump
 from skipbench.runs.run import Run, read_run
 from skipbench.runs.state import write_status
-from skipbench.runs.store import RunStore, digests
+from skipbench.runs.store import RunStore, sealed
 
 OF_THE_WHOLE = ("scores.jsonl", "metrics.json", "table.md")
 """Files made of all samples together, and wrong once some are added."""
@@ -100,7 +98,7 @@ class _Source:
         status = self.run.status
         if status.state in ("running", "missing"):
             status = replace(status, state="failed", error=_UNFINISHED)
-        write_status(folder, replace(status, sha256=digests(folder)) if status.done else status)
+        write_status(folder, sealed(folder, status))
 
 
 def merge_into(source: Path, target: Path) -> Merged:
@@ -141,7 +139,7 @@ def origin_hash(provenance: Provenance) -> str:
     if provenance.device == "cpu":
         origin["device"] = provenance.cpu
     origin["versions"] = origin["versions"] or None
-    return hashlib.sha256(json.dumps(origin, sort_keys=True).encode()).hexdigest()[:6]
+    return hashed(origin)[:6]
 
 
 def _name(folder: Path) -> str:

@@ -4,7 +4,6 @@ import ast
 import contextlib
 import functools
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from importlib.machinery import PathFinder
 from importlib.util import find_spec, resolve_name
@@ -14,17 +13,13 @@ from typing import Any
 from skipbench.config.paths import PACKAGE
 from skipbench.config.run_config import MethodConfig
 from skipbench.config.signature import MOVED
+from skipbench.runs.provenance import hashed
 
 OWN = ("skipbench.decode.", "skipbench.methods.")
 """Parts of skipbench that belong to a method."""
 MEASURING = ["skipset.py", "lm", "models", "decode", "bench"]
 MEASURING += ["profile/clock.py", "methods/vanilla.py"]
 """Files of the package on which a run's tokens and seconds depend, beside its method."""
-
-
-def hashed(value: Any) -> str:
-    """SHA-256 of plain data, independent of the order of keys."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def method_sha256(method: MethodConfig, imported: bool = False) -> str | None:
@@ -40,7 +35,8 @@ def method_sha256(method: MethodConfig, imported: bool = False) -> str | None:
         None if a target's source cannot be found.
     """
     sources: dict[str, bytes] = {}
-    for name in (*_targets(method.node), "skipbench.decode.loop"):
+    targets = [t for node in nodes(method.node) if isinstance(t := node.get("_target_"), str)]
+    for name in (*(MOVED.get(target, target) for target in targets), "skipbench.decode.loop"):
         if (root := _source(name)) is None:
             return None
         todo = [root]
@@ -61,13 +57,12 @@ def method_sha256(method: MethodConfig, imported: bool = False) -> str | None:
     )
 
 
-def _targets(node: Any) -> Iterator[str]:
-    """Every `_target_` in the method's settings: its own, and that of its stop rule."""
-    if isinstance(node, Mapping):
-        if isinstance(target := node.get("_target_"), str):
-            yield MOVED.get(target, target)
-        for value in node.values():
-            yield from _targets(value)
+def nodes(settings: Any) -> Iterator[Mapping[str, Any]]:
+    """The settings of a method, and of its parts such as a stop rule."""
+    if isinstance(settings, Mapping):
+        yield settings
+        for value in settings.values():
+            yield from nodes(value)
 
 
 def _source(name: str) -> tuple[str, Path] | None:

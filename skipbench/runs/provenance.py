@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from importlib import metadata
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -128,14 +129,11 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
         for one in self.resumed:
             process = msgspec.convert(msgspec.to_builtins(self) | {"resumed": []} | one, _Resumed)
             parts.append((process.after_samples, process.conditions))
-        values = {name: {there.get(name) for _, there in parts} - {None} for name in CONDITIONS}
-        differ = [name for name in CONDITIONS if len(values[name]) > 1]
-        texts: list[tuple[int, str]] = []
-        for after, there in parts:
-            text = ", ".join(f"{k} {there.get(k)}" for k in differ)
-            if text != (texts[-1][1] if texts else ""):
-                texts.append((after, text))
-        return "; ".join(f"from sample {after + 1} {text}" for after, text in texts)
+        values = {k: {there[k] for _, there in parts if k in there} for k in CONDITIONS}
+        differ = [k for k in CONDITIONS if len(values[k]) > 1]
+        texts = [(at, ", ".join(f"{k} {there.get(k)}" for k in differ)) for at, there in parts]
+        spans = [next(span) for _, span in groupby(texts, lambda part: part[1])]
+        return "; ".join(f"from sample {after + 1} {text}" for after, text in spans if text)
 
     def resumed_by(self, now: "Provenance", after: int, mixed: bool, folder: Path) -> "Provenance":
         """The provenance of the run in `folder`, resumed by the process `now`.
@@ -220,13 +218,14 @@ def engine_text(name: str, strict: bool) -> str:
     return f"{name}, strict" if strict else name
 
 
+def hashed(value: Any, sort_keys: bool = True) -> str:
+    """SHA-256 (hex) of plain data as JSON."""
+    return hashlib.sha256(json.dumps(value, sort_keys=sort_keys).encode()).hexdigest()
+
+
 def config_hash(config: Mapping[str, object]) -> str:
     """Ten hexadecimal digits that depend on every setting and nothing else, on every machine."""
-    return _digits(portable(config))
-
-
-def _digits(config: Mapping[str, object]) -> str:
-    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:10]
+    return hashed(portable(config))[:10]
 
 
 def check_identity(folder: Path, config: Mapping[str, object]) -> None:
@@ -234,7 +233,7 @@ def check_identity(folder: Path, config: Mapping[str, object]) -> None:
     name without a hash is not checked.
     """
     named = re.search(r"_([0-9a-f]{10})(\.[^_]*)?$", folder.name)  # merged: `NAME.<origin>`
-    if config and named and named[1] != (digest := _digits(config)):
+    if config and named and named[1] != (digest := hashed(config)[:10]):
         raise SkipbenchError(
             f"{folder} holds another run: its config.yaml has the hash {digest}; give the folder "
             "its name back, or move it away"

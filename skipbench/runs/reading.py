@@ -48,11 +48,9 @@ def refuse_link(path: Path) -> None:
 
 
 def read_bytes(path: Path, most: int = MOST_SAMPLES) -> bytes | None:
-    """The contents of a regular file; None if there is none.
-
-    Raises:
-        SkipbenchError: the file or its folder is a symbolic link, it is no regular file, has more
-            than `most` bytes, or cannot be read.
+    """The contents of a regular file; None if there is none. Raises SkipbenchError where the file
+    or its folder is a symbolic link, it is no regular file, has more than `most` bytes, or cannot
+    be read.
     """
     for part in (path.parent, path):
         check_name(part)
@@ -78,9 +76,7 @@ def read_bytes(path: Path, most: int = MOST_SAMPLES) -> bytes | None:
 
 def run_folders(results: Path) -> list[Path]:
     """The folders under `results/runs`, by name; what reads them refuses links and odd names.
-
-    Raises:
-        SkipbenchError: `runs` is a symbolic link. `results` itself may be one.
+    Raises SkipbenchError where `runs` is a symbolic link; `results` itself may be one.
     """
     refuse_link(runs := results / "runs")
     folders = sorted(runs.iterdir()) if runs.is_dir() else []
@@ -88,10 +84,8 @@ def run_folders(results: Path) -> list[Path]:
 
 
 def read_json(path: Path, kind: type[T]) -> T | None:
-    """The value in a JSON file, if it fits the type `kind`; None if there is no file.
-
-    Raises:
-        SkipbenchError: what `read_bytes` and `strict_json` raise, with the file.
+    """The value in a JSON file, if it fits the type `kind`; None if there is no file. Raises
+    SkipbenchError, with the file, for what `read_bytes` and `strict_json` refuse.
     """
     value: T | None = _read(path, kind, strict_json)
     return value
@@ -99,11 +93,8 @@ def read_json(path: Path, kind: type[T]) -> T | None:
 
 def read_yaml(path: Path, kind: type[Any] = dict[str, Any]) -> Any:
     """The mapping in a YAML file of plain values, if it fits the type `kind`; None if there is no
-    file.
-
-    Raises:
-        SkipbenchError: it is something else, holds a tag that would make an object, an alias, or
-            nests too deeply.
+    file. Raises SkipbenchError where it is something else, holds a tag that would make an object,
+    an alias, or nests too deeply.
     """
     return _read(path, kind, _safe_yaml)
 

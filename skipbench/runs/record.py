@@ -177,11 +177,8 @@ def dump(record: Sample | Completion) -> str:
 
 
 def parse(line: str | bytes, kind: type[R]) -> R:
-    """Reads one line.
-
-    Raises:
-        SkipbenchError: a record of another format version, or with other fields or types, or one
-            that holds a name twice.
+    """Reads one line. Raises SkipbenchError for a record of another format version, or with other
+    fields or types, or one that holds a name twice.
     """
     data = line.encode() if isinstance(line, str) else line
     try:

@@ -1,21 +1,24 @@
 """`Run`: a model on a dataset with a method: settings, origin, samples and metrics. Read once by
-`read_run`; tables, figures and commands take it.
+`read_run`; tables, figures and commands take it. `frame`: a results folder as a pandas frame.
 """
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import msgspec
 
 from skipbench.errors import SkipbenchError
 from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import Provenance, check_identity, engine_text
-from skipbench.runs.reading import Text, check_name, read_json, read_yaml
+from skipbench.runs.reading import Text, check_name, read_json, read_yaml, run_folders
 from skipbench.runs.record import Completion, Sample
 from skipbench.runs.state import NO_STATUS, Status, read_status
 from skipbench.runs.store import SEALED, check_digest, read_completions, read_samples
+
+if TYPE_CHECKING:
+    import pandas
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -100,11 +103,7 @@ class Run(Published, frozen=True, kw_only=True, dict=True):
 
     @property
     def measured(self) -> Metrics:
-        """Its metrics.
-
-        Raises:
-            SkipbenchError: it is not finished.
-        """
+        """Its metrics. Raises SkipbenchError where it is not finished."""
         if self.metrics is None:
             raise SkipbenchError(f"{self.id} is not finished; run its command again")
         return self.metrics
@@ -118,10 +117,8 @@ class Run(Published, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def samples(self) -> Sequence[Sample]:
-        """All samples, in the order written.
-
-        Raises:
-            SkipbenchError: the file cannot be read, or is not of this run.
+        """All samples, in the order written. Raises SkipbenchError for a file that cannot be read,
+        or is not of this run.
         """
         if self.kept_samples is not None:
             return self.kept_samples
@@ -135,14 +132,12 @@ class Run(Published, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def completions(self) -> Mapping[int, Completion]:
-        """Texts of its samples, by index; empty in records without them.
-
-        Raises:
-            SkipbenchError: the file cannot be read.
+        """Texts of its samples, by index; empty in records without them. Raises SkipbenchError for
+        a file that cannot be read.
         """
         if self.folder is None:
             return {}
-        return {c.index: c for c in read_completions(self.folder / "completions.jsonl")}
+        return read_completions(self.folder / "completions.jsonl")
 
 
 def plain(run: Run) -> dict[str, object]:
@@ -167,11 +162,9 @@ class _Names(TypedDict, total=False):
 
 def read_run(folder: Path) -> Run:
     """The run in a folder; files that are missing leave their fields empty, and samples and
-    completions are read at their first use.
-
-    Raises:
-        SkipbenchError: a file cannot be read, is a link, holds something else, or is not what a
-            done run wrote; or the folder has the name of another run.
+    completions are read at their first use. Raises SkipbenchError for a file that cannot be read,
+    is a link, holds something else, or is not what a done run wrote, and for a folder with the name
+    of another run.
     """
     check_name(folder)
     settings: dict[str, Any] = read_yaml(folder / "config.yaml", _Names) or {}
@@ -195,26 +188,62 @@ def read_run(folder: Path) -> Run:
     )
 
 
-RECORDED = ("commit", "dirty", "cpu", "weights_sha256", "method_sha256", "package_sha256")
-"""Entries of an origin that are those of the provenance."""
-
-
 def _origin(provenance: Provenance, settings: Mapping[str, Any]) -> Origin:
     model, engine = settings.get("model") or {}, settings.get("engine") or {}
-    pruned, calibration = model.get("sparsity", "none") != "none", model.get("calibration") or {}
     named = engine_text(str(engine["name"]), bool(engine.get("strict"))) if engine else None
-    return Origin(
-        **{name: getattr(provenance, name) for name in RECORDED},
-        engine=provenance.engine or named,
-        device=provenance.device or model.get("device"),
-        dtype=model.get("dtype"),
-        sparsity=model["sparsity"] if pruned else None,
-        calibration=f"up to {calibration.get('rows')} rows of {settings['dataset']['name']}, "
-        f"{calibration.get('tokens')} tokens each at most"
-        if pruned
-        else None,
-        torch=provenance.versions.get("torch"),
-        transformers=provenance.versions.get("transformers"),
-        date=provenance.started[:10],
-        mixed=provenance.mixed or None,
-    )
+    known: dict[str, Any] = {**provenance.versions, **msgspec.structs.asdict(provenance)}
+    known |= {
+        "engine": provenance.engine or named,
+        "device": provenance.device or model.get("device"),
+        "dtype": model.get("dtype"),
+        "date": provenance.started[:10],
+        "mixed": provenance.mixed or None,
+    }
+    if model.get("sparsity", "none") != "none":
+        calibration = model.get("calibration") or {}
+        rows = f"up to {calibration.get('rows')} rows of {settings['dataset']['name']}"
+        each = f"{calibration.get('tokens')} tokens each at most"
+        known |= {"sparsity": model["sparsity"], "calibration": f"{rows}, {each}"}
+    origin: dict[str, Any] = {name: known.get(name) for name in Origin.__struct_fields__}
+    return Origin(**origin)
+
+
+def frame(results: str | Path = "results", samples: bool = False) -> "pandas.DataFrame":
+    """The runs of a results folder, one row per run; every setting and number has a column by its
+    path, such as `settings.method.stop.max_steps` or `metrics.speedup.paired`.
+
+    Args:
+        results: a results folder.
+        samples: one row per sample instead: `run`, model, method, dataset, counts, seconds per
+            phase and `speedup`; vanilla's counts and seconds begin with `vanilla.`.
+
+    Raises:
+        SkipbenchError: there are no runs, or one cannot be read.
+    """
+    import pandas
+
+    runs = [read_run(folder) for folder in run_folders(Path(results))]
+    if not runs:
+        raise SkipbenchError(f"{results} has no runs; give a results folder")
+    rows = [row for run in runs for row in (_sample_rows(run) if samples else [_row(run)])]
+    return pandas.json_normalize(rows)
+
+
+def _row(run: Run) -> dict[str, object]:
+    row: dict[str, Any] = msgspec.to_builtins(run, enc_hook=str)
+    provenance = row.pop("provenance", {})
+    return {"run": row.pop("id"), "state": run.status.state, **row, "origin": provenance}
+
+
+def _sample_rows(run: Run) -> list[dict[str, object]]:
+    names = {"run": run.id, "model": run.model, "method": run.method, "dataset": run.dataset}
+    rows = []
+    for s in run.samples:
+        row = msgspec.to_builtins(s)
+        vanilla, method = row.pop("vanilla"), row.pop("method")
+        for arm, plain in ((s.vanilla, vanilla), (s.method, method)):
+            sums = [sum(counts) for counts in zip(*arm.rounds, strict=True)] or [0] * 5
+            counts = zip(("steps", "nodes", "accepted", "chain", "emitted"), sums, strict=True)
+            plain |= {"rounds": len(arm.rounds), "tokens": len(arm.tokens), **dict(counts)}
+        rows.append({**names, **row, **method, "vanilla": vanilla, "speedup": s.speedup})
+    return rows

@@ -1,6 +1,7 @@
 """The state of a run: `status.json`, and whether the process that wrote it is still alive."""
 
 import contextlib
+import json
 import os
 import socket
 import time
@@ -8,12 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from skipbench.errors import SkipbenchError
-from skipbench.runs.files import write_json
+from skipbench.runs.files import overwrite, write_atomic
 from skipbench.runs.reading import Text, printable, read_json
 
 STALE_S = 1800.0
@@ -48,11 +48,6 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     def done(self) -> bool:
         return self.state == "done"
 
-    def to_dict(self) -> dict[str, object]:
-        """The contents of the file."""
-        plain: dict[str, Any] = msgspec.to_builtins(self)
-        return plain if self.sha256 else {k: v for k, v in plain.items() if k != "sha256"}
-
     @classmethod
     def now(cls, state: str, error: str | None = None) -> "Status":
         """The status of this process."""
@@ -75,8 +70,14 @@ def read_status(folder: Path) -> Status:
 
 
 def write_status(folder: Path, status: Status) -> None:
-    """Writes `status.json`, atomically."""
-    write_json(folder / "status.json", status.to_dict())
+    """Writes `status.json`: atomically, or on a full disk over the one that is there."""
+    path, fields = folder / "status.json", msgspec.structs.asdict(status)
+    text = json.dumps({k: v for k, v in fields.items() if k != "sha256" or v}, indent=2) + "\n"
+    try:
+        write_atomic(path, text)
+    except SkipbenchError:
+        if not overwrite(path, text):
+            raise
 
 
 def run_state(folder: Path, jobs: Mapping[str, str] | None, stale_s: float = STALE_S) -> RunState:

@@ -20,8 +20,7 @@ import yaml
 from msgspec.structs import replace
 
 from skipbench.errors import SkipbenchError
-from skipbench.runs import files
-from skipbench.runs.files import append_line, held, read_lines, write_atomic, write_json
+from skipbench.runs.files import append_line, held, read_lines, write_atomic, write_json, writing
 from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import Provenance, portable
 from skipbench.runs.reading import read_bytes, read_json, read_yaml
@@ -89,13 +88,11 @@ def _rate(arms: Sequence[Arm]) -> float | None:
     return sum(arm.emitted for arm in arms) / decode_s if decode_s else None
 
 
-def read_completions(path: Path) -> list[Completion]:
-    """The completions in the order written, without a torn last line; empty if there is no file.
-
-    Raises:
-        SkipbenchError: a line that cannot be read, or an index that occurs twice.
+def read_completions(path: Path) -> dict[int, Completion]:
+    """The completions by index, in the order written, without a torn last line; empty if there is
+    no file. Raises SkipbenchError for a line that cannot be read, or an index that occurs twice.
     """
-    return list(parse_lines(path, read_lines(path), Completion).values())
+    return parse_lines(path, read_lines(path), Completion)
 
 
 def cut_unfinished(path: Path, finished: Collection[int]) -> None:
@@ -113,10 +110,13 @@ def cut_unfinished(path: Path, finished: Collection[int]) -> None:
         os.truncate(path, end)
 
 
-def digests(folder: Path) -> dict[str, str]:
-    """SHA-256 of the files that make up a run; `status.json` of a done one holds them."""
+def sealed(folder: Path, status: Status) -> Status:
+    """The status, for a done run with the SHA-256 of the files that make it up."""
+    if not status.done:
+        return status
     contents = {name: read_bytes(folder / name) for name in SEALED}
-    return {k: hashlib.sha256(v).hexdigest() for k, v in contents.items() if v is not None}
+    hashes = {k: hashlib.sha256(v).hexdigest() for k, v in contents.items() if v is not None}
+    return replace(status, sha256=hashes)
 
 
 def check_digest(path: Path, sha256: Mapping[str, str]) -> None:
@@ -135,11 +135,9 @@ def check_digest(path: Path, sha256: Mapping[str, str]) -> None:
 
 
 class RunStore:
-    """The folder of one run, open for writing.
-
-    Raises:
-        SkipbenchError: not writable, held by another process, or made with another configuration,
-            or without `mixed` under other `CONDITIONS`.
+    """The folder of one run, open for writing. Raises SkipbenchError for one that is not writable,
+    is held by another process, or was made with another configuration, or, without `mixed`, under
+    other `CONDITIONS`.
     """
 
     def __init__(
@@ -153,7 +151,7 @@ class RunStore:
         self._beaten = 0.0
         with contextlib.ExitStack() as stack:
             stack.enter_context(held(folder))
-            with files.writing(folder):
+            with writing(folder):
                 self._settle(config, provenance, mixed)
             self._held = stack.pop_all()
 
@@ -189,8 +187,8 @@ class RunStore:
         """The samples written so far; cuts a torn last line off, unless the run is done."""
         return read_samples(self.folder / "samples.jsonl", repair=True)
 
-    def completions(self) -> list[Completion]:
-        """The texts of the samples written so far."""
+    def completions(self) -> dict[int, Completion]:
+        """The texts of the samples written so far, by index."""
         return read_completions(self.folder / "completions.jsonl")
 
     def append(self, sample: Sample, completion: Completion | None = None) -> None:
@@ -205,14 +203,7 @@ class RunStore:
 
     def status(self, state: str, error: str | None = None) -> None:
         """`state`: running, done, interrupted or failed; `done` stores the files' digests."""
-        status = Status.now(state, error)
-        status = replace(status, sha256=digests(self.folder)) if status.done else status
-        try:
-            write_status(self.folder, status)
-        except SkipbenchError:
-            text = json.dumps(status.to_dict(), indent=2)
-            if not files.overwrite(self.folder / "status.json", text + "\n"):
-                raise
+        write_status(self.folder, sealed(self.folder, Status.now(state, error)))
 
     @contextlib.contextmanager
     def unsealed(self) -> Iterator[None]:
@@ -222,7 +213,7 @@ class RunStore:
             write_status(self.folder, replace(status, sha256={}))
         yield
         if status.done:
-            write_status(self.folder, replace(status, sha256=digests(self.folder)))
+            write_status(self.folder, sealed(self.folder, status))
 
     def amend(self, **known: Any) -> None:
         """Adds entries to the provenance."""

@@ -1,5 +1,6 @@
 """The second phase of a run: executing stored completions, after the model is gone."""
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -65,9 +66,8 @@ def score_run(
         )
     _ = run.samples  # refused where a sample is missing, not repaired
     name = isolation().name if sandbox == "auto" else "none"
-    store = RunStore(folder, run.settings)
-    try:
-        completions, samples = {c.index: c for c in store.completions()}, store.samples()
+    with contextlib.closing(RunStore(folder, run.settings)) as store:
+        completions, samples = store.completions(), store.samples()
         if missing := [s.id for s in samples if s.index not in completions]:
             raise SkipbenchError(
                 f"{folder} has no completions of {len(missing)} samples, first {missing[0]}: an "
@@ -90,8 +90,6 @@ def score_run(
         with store.unsealed():
             store.write_scores([_line(completions[s.index], verdicts) for s in sound])
             store.write_metrics(metrics)
-    finally:
-        store.close()
     return Scored(metrics, len(sound), differ)
 
 

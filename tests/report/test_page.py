@@ -185,7 +185,7 @@ def test_report_names_a_damaged_run_and_exits_1(
 
 def test_texts_are_the_completions(results: Path, text: str) -> None:
     for folder in (results / "runs").iterdir():
-        completions = read_completions(folder / "completions.jsonl")
+        completions = read_completions(folder / "completions.jsonl").values()
         shown = details(text)[folder.name]["texts"]
         assert [t["how"] for t in shown] == ["pieces"] * 2
         for completion, one, record in zip(

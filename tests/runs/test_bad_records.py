@@ -27,12 +27,11 @@ from skipbench.experiments.cell import run_cell
 from skipbench.metrics.summary import summarise
 from skipbench.report.figures.runs import finished_run
 from skipbench.report.page.collect import all_runs, one_run
-from skipbench.runs.frame import frame
 from skipbench.runs.measures import Metrics
 from skipbench.runs.merge import merge_into
 from skipbench.runs.provenance import Provenance, config_hash
 from skipbench.runs.record import Completion, Round, Seconds, dump
-from skipbench.runs.run import read_run
+from skipbench.runs.run import frame, read_run
 from skipbench.runs.store import RunStore, _check_metrics, read_completions, read_samples
 from skipbench.scoring.execute import score_run
 
@@ -570,7 +569,7 @@ def test_texts_are_kept_as_they_are(tmp_path: Path) -> None:
         "",
     )
     (tmp_path / "completions.jsonl").write_text(dump(odd) + "\n")
-    assert read_completions(tmp_path / "completions.jsonl") == [odd]
+    assert read_completions(tmp_path / "completions.jsonl") == {0: odd}
 
 
 def test_no_text_of_a_summary_steers_the_terminal(

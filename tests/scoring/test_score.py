@@ -270,9 +270,8 @@ def test_completions_without_their_sample_are_cut_off(tail: str, tmp_path: Path)
     path.write_text("".join(lines) + tail)
     cut_unfinished(path, {0, 2})
     assert path.read_text() == "".join(lines[:2])
-    assert [c.index for c in read_completions(path)] == [2, 0] and read_completions(path)[
-        0
-    ].method == "m\r"
+    found = read_completions(path)
+    assert list(found) == [2, 0] and found[2].method == "m\r"
     with path.open("a") as file:
         file.write(lines[0])
     with pytest.raises(SkipbenchError, match=r"line 3: sample 2 occurs twice"):
@@ -286,7 +285,7 @@ def test_a_folder_opened_again_goes_on_without_double_lines(tmp_path: Path) -> N
     (folder / "samples.jsonl").write_text(first)  # killed between the two appends
     config = {"dataset": {"scorer": "humaneval", "name": "d"}, **HEADER}
     store = RunStore(folder, config)
-    assert [c.id for c in store.completions()] == ["a"] and whole.startswith(
+    assert [c.id for c in store.completions().values()] == ["a"] and whole.startswith(
         (folder / "completions.jsonl").read_text()
     )
     store.close()

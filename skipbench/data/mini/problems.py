@@ -2,14 +2,15 @@
 from the solution. mini-math: word problems of two or three steps, answered as GSM8K's (`#### n`).
 """
 
+import operator
 import random
 from collections.abc import Callable
 
-from skipbench.data.mini.texts import GOODS, HOLDERS, NAMES, pick
+from skipbench.data.mini.texts import TEXTS, WORDS, pick
 
 _Unary = tuple[str, str, Callable[[int], object]]  # words, expression, meaning
-
-_Problem = tuple[tuple[str, str], list[str], int]  # wordings, steps, answer
+_Numbers = tuple[dict[str, int], list[tuple[int, str, int]]]  # by name; sums up to the answer
+_SIGNS = {"*": operator.mul, "+": operator.add, "-": operator.sub}
 _FUNCTIONS = ["solve", "compute", "process", "work", "answer", "run", "find", "make"]
 _LISTS = ["xs", "items", "numbers", "values", "data"]
 
@@ -72,67 +73,52 @@ def function(rng: random.Random) -> tuple[str, str, dict[str, object]]:
     return prompt, body, {"tests": tests, "entry_point": name}
 
 
-def _bags_then_away(rng: random.Random, name: str, other: str, goods: str, holder: str) -> _Problem:
+def _sum(a: int, sign: str, b: int) -> str:
+    return f"{a} {sign} {b} = {_SIGNS[sign](a, b)}"
+
+
+def _bags(rng: random.Random) -> _Numbers:
     start, bags, each = rng.randint(2, 30), rng.randint(2, 9), rng.randint(2, 9)
-    gained, total = bags * each, start + bags * each
+    total = start + bags * each
     away = rng.randint(1, min(total - 1, 40))
-    left = total - away
-    texts = (
-        f"{name} has {start} {goods} and buys {bags} {holder} with {each} {goods} each. "
-        f"{name} gives {away} {goods} to {other}.",
-        f"There are {bags} {holder} with {each} {goods} in each. {name} already had "
-        f"{start} {goods} and eats {away}.",
-    )
-    steps = [f"{bags} * {each} = {gained}", f"{start} + {gained} = {total}"]
-    return texts, [*steps, f"{total} - {away} = {left}"], left
+    sums = [(bags, "*", each), (start, "+", bags * each), (total, "-", away)]
+    return {"start": start, "bags": bags, "each": each, "away": away}, sums
 
 
-def _two_friends(rng: random.Random, name: str, other: str, goods: str, holder: str) -> _Problem:
+def _friends(rng: random.Random) -> _Numbers:
     first, more = rng.randint(3, 40), rng.randint(2, 20)
-    second = first + more
-    total = first + second
-    texts = (
-        f"{name} has {first} {goods}. {other} has {more} more {goods} than {name}. They "
-        "put them together.",
-        f"{other} has {more} {goods} more than {name}, who has {first}. They count all {goods}.",
-    )
-    return texts, [f"{first} + {more} = {second}", f"{first} + {second} = {total}"], total
+    return {"first": first, "more": more}, [(first, "+", more), (first, "+", first + more)]
 
 
-def _times_and_left(rng: random.Random, name: str, other: str, goods: str, holder: str) -> _Problem:
+def _losses(rng: random.Random) -> _Numbers:
     bags, each = rng.randint(2, 9), rng.randint(3, 9)
-    total = bags * each
-    lost = rng.randint(1, total - 1)
-    left = total - lost
-    texts = (
-        f"{name} fills {bags} {holder} with {each} {goods} each. Then {name} loses {lost} {goods}.",
-        f"{name} packs {each} {goods} into each of {bags} {holder} and sells {lost} {goods} to "
-        f"{other}.",
-    )
-    return texts, [f"{bags} * {each} = {total}", f"{total} - {lost} = {left}"], left
+    lost = rng.randint(1, bags * each - 1)
+    sums = [(bags, "*", each), (bags * each, "-", lost)]
+    return {"bags": bags, "each": each, "lost": lost}, sums
 
 
-def _days(rng: random.Random, name: str, other: str, goods: str, holder: str) -> _Problem:
+def _days(rng: random.Random) -> _Numbers:
     daily, days, extra = rng.randint(2, 9), rng.randint(2, 9), rng.randint(2, 30)
-    found = daily * days
-    total = found + extra
-    texts = (
-        f"{name} finds {daily} {goods} every day for {days} days. {other} gives {name} {extra} "
-        f"more {goods}.",
-        f"For {days} days {name} makes {daily} {goods} a day, and {extra} {goods} on the last "
-        "evening.",
-    )
-    return texts, [f"{days} * {daily} = {found}", f"{found} + {extra} = {total}"], total
+    sums = [(days, "*", daily), (daily * days, "+", extra)]
+    return {"daily": daily, "days": days, "extra": extra}, sums
+
+
+_PROBLEMS = {"bags": _bags, "friends": _friends, "losses": _losses, "days": _days}
 
 
 def word_problem(rng: random.Random) -> tuple[str, str, dict[str, object]]:
     """Prompt, worked body and the integer answer."""
-    name, other = rng.sample(NAMES, 2)
-    goods = rng.choice(GOODS)
-    kind = rng.choice((_bags_then_away, _two_friends, _times_and_left, _days))
-    texts, steps, answer = kind(rng, name, other, goods, rng.choice(HOLDERS))
-    prompt = f"Question: {pick(rng, texts)} How many {goods} are there now?\nAnswer:"
-    return prompt, "".join(f" {step}." for step in steps) + f" #### {answer}", {"answer": answer}
+    name, other = rng.sample(WORDS["names"], 2)
+    goods = rng.choice(WORDS["goods"])
+    kind, draw = rng.choice(list(_PROBLEMS.items()))
+    words = {"name": name, "other": other, "goods": goods, "holder": rng.choice(WORDS["holders"])}
+    numbers, sums = draw(rng)
+    text = pick(rng, TEXTS.problems[kind]).format(**words, **numbers)
+    steps = [_sum(*step) for step in sums]
+    answer = steps[-1].rpartition(" ")[2]
+    body = "".join(f" {step}." for step in steps)
+    prompt = f"Question: {text} How many {goods} are there now?\nAnswer:"
+    return prompt, f"{body} #### {answer}", {"answer": int(answer)}
 
 
 def drill(rng: random.Random) -> str:
@@ -141,7 +127,5 @@ def drill(rng: random.Random) -> str:
     for _ in range(6):
         a, b = rng.randint(2, 9), rng.randint(2, 9)
         c, d = rng.randint(1, 99), rng.randint(1, 60)
-        low, high = sorted((c, d))
-        sums = f"{a} * {b} = {a * b}", f"{c} + {d} = {c + d}", f"{high} - {low} = {high - low}"
-        lines.append(rng.choice(sums))
+        lines.append(_sum(*rng.choice(((a, "*", b), (c, "+", d), (max(c, d), "-", min(c, d))))))
     return f"Sums: {'. '.join(lines)}."
