@@ -17,18 +17,9 @@ from skipbench.config.signature import schema_of, settings
 from skipbench.errors import SkipbenchError
 from skipbench.report.definitions import DEFINITIONS
 
-GROUPS = tuple(
-    [
-        "model",
-        "method",
-        "dataset",
-        "decoding",
-        "engine",
-        "search",
-        "experiment",
-        "scale",
-        "hardware",
-    ]
+GROUPS = (
+    *("model", "method", "dataset", "decoding", "engine"),
+    *("search", "experiment", "scale", "hardware"),
 )
 TEXT = """\
 skipbench: layer-skipping self-speculative decoding, measured against vanilla on one engine.

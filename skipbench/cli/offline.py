@@ -43,7 +43,7 @@ def run_profile(asked: Profile) -> None:
     from skipbench.report.latencies import latency_table, title
 
     options = config.profile
-    longest = config.dataset.with_max_new_tokens(max(options.contexts, default=0))
+    longest = config.dataset.but(max_new_tokens=max(options.contexts, default=0))
     check_memory(config.model, longest, [])
     lm, _ = load_model(config.model, config.engine, config.calibration_rows())
     contexts, steps = points_to_measure(lm, options.contexts, options.rows, options.repeats)

@@ -1,7 +1,6 @@
 """`project`: a run on another machine, from its records and a latency profile."""
 
 import dataclasses
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,12 +10,13 @@ import msgspec
 from skipbench.cli.commands import Project
 from skipbench.config.architecture import Shape
 from skipbench.config.catalog import known_hardware
+from skipbench.config.configurable import typed
+from skipbench.config.model import Model
 from skipbench.console import show
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.costs import Costs, Datasheet
 from skipbench.metrics.loop_costs import LatencyRecord, LoopCosts
 from skipbench.metrics.replay import best_length, measured, project
-from skipbench.models.checks import FIELDS
 from skipbench.runs.provenance import installed
 from skipbench.runs.record import Sample
 from skipbench.runs.run import Run, read_run
@@ -111,18 +111,16 @@ def _target(asked: Project, run: Run, layers: int) -> tuple[Costs, str]:
 
 def _shape(run: Run) -> Shape:
     """Sizes of the run's model: as recorded, else by the checkpoint's own config.json."""
-    if recorded := run.setting("model.architecture"):
-        return msgspec.convert(recorded, Shape)
-    path = installed(run.setting("model.path")) / "config.json"
-    try:
-        own = {"tie_word_embeddings": False, **json.loads(path.read_text())}
-        sizes = {field: own[key] for field, key in FIELDS.items()}
-        return Shape(**sizes, context=own["max_position_embeddings"], head_dim=own.get("head_dim"))
-    except (OSError, ValueError, KeyError) as error:
+    from skipbench.models.outline import sized
+
+    recorded = typed(run.setting("model"), Model, "model")
+    model = sized(dataclasses.replace(recorded, path=str(installed(recorded.path))))
+    if model.architecture is None:
         raise SkipbenchError(
-            f"the sizes of {run.model!r} are not recorded and {path} cannot be read "
-            f"({type(error).__name__}); give profile=FILE"
-        ) from error
+            f"the sizes of {run.model!r} are not recorded and {model.path} does not say them; give "
+            "profile=FILE"
+        )
+    return model.architecture
 
 
 def _costs(path: str | Path) -> Costs:

@@ -17,8 +17,6 @@ from skipbench.config.model import HubModel, Model
 from skipbench.config.paths import CONF
 from skipbench.errors import SkipbenchError
 
-OF_CASE = ("keys", "reason", "note", "share")
-"""Entries of a case that are no axes."""
 DEFAULT_METHOD = "auto"
 """Of `generate`, `chat` and the Python API; that of a measured cell is in conf/config.yaml."""
 _folders = [CONF]
@@ -35,12 +33,6 @@ class Case(msgspec.Struct, frozen=True):
     """Of the prompts of the other cases."""
 
 
-def _case(plain: dict[str, object]) -> Case:
-    of_case = {k: v for k, v in plain.items() if k in OF_CASE}
-    axes = {k: v for k, v in plain.items() if k not in OF_CASE}
-    return msgspec.convert(of_case | {"axes": axes}, Case)
-
-
 class PaperSide(msgspec.Struct, frozen=True):
     """`published` of an experiment: `cases`, grids over the common axes, and samples' `groups`."""
 
@@ -50,8 +42,11 @@ class PaperSide(msgspec.Struct, frozen=True):
 
     @property
     def cases(self) -> list[Case]:
-        """Its cases, typed."""
-        return [_case(plain) for plain in self.plain]
+        """Its cases, typed; every other entry is an axis."""
+        known = Case.__struct_fields__
+        axes = [{k: v for k, v in plain.items() if k not in known} for plain in self.plain]
+        pairs = zip(self.plain, axes, strict=True)
+        return [msgspec.convert({**plain, "axes": own}, Case) for plain, own in pairs]
 
 
 class _Sized(msgspec.Struct, frozen=True):

@@ -1,8 +1,6 @@
 """`DatasetConfig`: a dataset, its prompt form and its scorer, and the rows that it gives."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -14,9 +12,10 @@ FORM = ("max_new_tokens", "truncate", "keep", "reserve", "context", "chat", "thi
 """Keys of a dataset that decide how a row becomes token ids."""
 
 
-class Facts(msgspec.Struct, frozen=True):
-    """The keys of a dataset that are used here; the others go to its function."""
+class DatasetConfig(msgspec.Struct, frozen=True):
+    """A dataset, its prompt form and its scorer: all keys in `node`, typed those used here."""
 
+    node: Mapping[str, Any]
     name: str = ""
     scorer: str = "none"
     max_new_tokens: int = 0
@@ -32,45 +31,24 @@ class Facts(msgspec.Struct, frozen=True):
     seed: int = 0
     samples_per_task: int | None = None
 
+    @classmethod
+    def of(cls, node: Mapping[str, Any]) -> "DatasetConfig":
+        """Raises SkipbenchError for a value of another type."""
+        return typed({**node, "node": node}, cls, "dataset")
 
-@dataclass(frozen=True)
-class DatasetConfig:
-    """A dataset, its prompt form and its scorer."""
-
-    node: Mapping[str, object]
-
-    @cached_property
-    def facts(self) -> Facts:
-        """Its keys, typed."""
-        return typed(self.node, Facts, "dataset")
+    def but(self, **changes: object) -> "DatasetConfig":
+        """The dataset with other values of these keys."""
+        return DatasetConfig.of({**self.node, **changes})
 
     @property
-    def name(self) -> str:
-        return self.facts.name
-
-    @property
-    def scorer(self) -> str:
-        return self.facts.scorer
-
-    @property
-    def max_new_tokens(self) -> int:
-        return self.facts.max_new_tokens
-
-    @property
-    def context(self) -> int | None:
-        return self.facts.context
-
-    @property
-    def revision(self) -> str | None:
-        return self.facts.revision
+    def tasks(self) -> dict[str, "DatasetConfig"]:
+        """The datasets of a stream, by name."""
+        return {task: DatasetConfig.of(part) for task, part in self.parts.items()}
 
     @property
     def encoding(self) -> Mapping[str, Any]:
         """Keyword arguments of `encode`: length, truncation and chat form."""
         return {key: self.node[key] for key in FORM}
-
-    def with_max_new_tokens(self, count: int) -> "DatasetConfig":
-        return DatasetConfig({**self.node, "max_new_tokens": count})
 
     def rows(self, limit: int | None, seed_offset: int = 0) -> list[Any]:
         """The rows: all of them, or the first `limit`. Raises SkipbenchError if unreadable.
@@ -81,43 +59,35 @@ class DatasetConfig:
         """
         arguments = self._arguments(seed_offset)
         if limit is not None and "size" in arguments:
-            size = self.facts.size
-            arguments |= {"size": limit if size is None else min(limit, size)}
+            arguments |= {"size": limit if self.size is None else min(limit, self.size)}
         # Rows that Hydra passes on would come out as configurations.
-        parts = {
-            task: instantiate(DatasetConfig(part)._arguments(seed_offset))
-            for task, part in self.facts.parts.items()
-        }
-        rows: list[Any] = instantiate(arguments, _partial_=True)(
-            **({"parts": parts} if parts else {})
-        )
+        tasks = {task: instantiate(of._arguments(seed_offset)) for task, of in self.tasks.items()}
+        make = instantiate(arguments, _partial_=True)
+        rows: list[Any] = make(parts=tasks) if tasks else make()
         return rows
 
     def _arguments(self, seed_offset: int) -> dict[str, object]:
         """Arguments of the dataset's function but `parts`; `name` only for rows of the hub."""
         left_out = {*FORM, "scorer", "variants", "run_limit", "parts"}
         left_out |= set() if "hub" in self.node else {"name"}
-        left_out |= {"seed"} if self.facts.parts else set()  # a stream draws nothing itself
+        left_out |= {"seed"} if self.parts else set()  # a stream draws nothing itself
         # in the order of the file the rows would be those of the run
-        drawn = {"seed": self.facts.seed + seed_offset} | ({"shuffle": True} if seed_offset else {})
+        drawn = {"seed": self.seed + seed_offset} | ({"shuffle": True} if seed_offset else {})
         return {k: drawn.get(k, v) for k, v in self.node.items() if k not in left_out}
 
     def for_search(self, limit: int | None) -> "DatasetConfig":
         """The dataset of a search for a skip set of a run with this `limit`: the training split, of
         shots as well; without one, the dataset with `run_limit`, the rows to avoid.
         """
-        facts = self.facts
-        if facts.parts:
-            size = facts.size if limit is None else min(limit, facts.size or 0)
-            searched = ((task, DatasetConfig(part)) for task, part in facts.parts.items())
-            parts = {task: part.for_search(size).node for task, part in searched}
-            return DatasetConfig({**self.node, "parts": parts})
-        if facts.shots_split is not None:
-            path, split = facts.shots_path, facts.shots_split
-            if path != facts.path if path else not facts.path and split != facts.split:
-                return DatasetConfig({**self.node, "path": path, "split": split})
-        once = {"samples_per_task": 1} if facts.samples_per_task is not None else {}
-        return DatasetConfig({**self.node, **once, "run_limit": limit})
+        if self.parts:
+            size = self.size if limit is None else min(limit, self.size or 0)
+            return self.but(parts={t: of.for_search(size).node for t, of in self.tasks.items()})
+        if self.shots_split is not None:
+            path, split = self.shots_path, self.shots_split
+            if path != self.path if path else not self.path and split != self.split:
+                return self.but(path=path, split=split)
+        once = {} if self.samples_per_task is None else {"samples_per_task": 1}
+        return self.but(**once, run_limit=limit)
 
     @property
     def run_limit_matters(self) -> bool:
@@ -129,12 +99,12 @@ class DatasetConfig:
 
         Raises SkipbenchError for a dataset that cannot be read.
         """
-        if self.facts.parts:
-            parts = [DatasetConfig(p).search_rows(count) for p in self.facts.parts.values()]
+        if self.parts:
+            parts = [task.search_rows(count) for task in self.tasks.values()]
             return [row for rows, _ in parts for row in rows], sum(shared for _, shared in parts)
         if "run_limit" not in self.node:
             return self.rows(count, seed_offset=1000), 0
-        of_run = {row.prompt for row in self.rows(self.facts.run_limit)}
+        of_run = {row.prompt for row in self.rows(self.run_limit)}
         # mini datasets generate their rows: no more than needed, all only if prompts come twice
         for size in (count + len(of_run), None):
             rows = [row for row in self.rows(size, seed_offset=1000) if row.after is None]

@@ -1,7 +1,6 @@
 """`RunConfig`: the settings of one cell, typed and frozen. Nothing else leaves this room."""
 
 import dataclasses
-import functools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -27,58 +26,34 @@ CHOOSE = ("source", "wheel", "strict")
 UNTIL_CI = "a share of the speedup above 0 and below 1, such as 0.02, or null"
 
 
-class _Stop(msgspec.Struct, frozen=True):
-    max_steps: int
-
-
-class _Facts(msgspec.Struct, frozen=True):
-    """The keys of a method that are used here; the others go to what makes it."""
-
-    target: str = msgspec.field(name="_target_", default="")
-    name: str = ""
-    skip: str | None = None
-    seed: int | None = None
-    stop: object = None
-
-
-@dataclass(frozen=True)
-class MethodConfig:
-    """A decoding method and its settings."""
+class MethodConfig(msgspec.Struct, frozen=True):
+    """A decoding method and its settings: all keys in `node`, typed those used here."""
 
     node: Mapping[str, Any]
     """`_target_`, as records name it, and the keyword arguments of what it names."""
+    recorded_target: str = msgspec.field(name="_target_", default="")
+    name: str = ""
+    skip: str | None = None
+    """The skip set in text form, or `stored`; `None` for a method that takes none."""
+    seed: int | None = None
 
-    @functools.cached_property
-    def _facts(self) -> _Facts:
-        return typed(self.node, _Facts, "method")
-
-    @property
-    def name(self) -> str:
-        return self._facts.name
+    @classmethod
+    def of(cls, node: Mapping[str, Any]) -> "MethodConfig":
+        """Raises SkipbenchError for a value of another type."""
+        return typed({**node, "node": node}, cls, "method")
 
     @property
     def target(self) -> str:
         """Dotted path of the class or function that makes the method."""
-        return MOVED.get(self._facts.target, self._facts.target)
-
-    @property
-    def skip(self) -> str | None:
-        """The skip set in text form, or `stored`; `None` for a method that takes none."""
-        return self._facts.skip
-
-    @property
-    def max_steps(self) -> int | None:
-        """Most draft steps per round, of a method with a stop rule."""
-        stop = self._facts.stop
-        return None if stop is None else typed(stop, _Stop, "method.stop").max_steps
+        return MOVED.get(self.recorded_target, self.recorded_target)
 
     def with_skip(self, skip: str) -> "MethodConfig":
-        return MethodConfig({**self.node, "skip": skip})
+        return MethodConfig.of({**self.node, "skip": skip})
 
     def reseeded(self, offset: int) -> "MethodConfig":
         """With `offset` added to the method's own seed, where it has one."""
-        own = self._facts.seed
-        return self if own is None else MethodConfig({**self.node, "seed": own + offset})
+        own = self.seed
+        return self if own is None else MethodConfig.of({**self.node, "seed": own + offset})
 
     def factory(self) -> Callable[..., Any]:
         """The method without its model; stop rules are built, and their values checked, at once."""
@@ -171,9 +146,9 @@ class RunConfig:
         made: dict[str, Any] = {}
         for key, value in plain.items():
             if key == "method":
-                made[key] = MethodConfig(with_targets(value, FIRST))
+                made[key] = MethodConfig.of(with_targets(value, FIRST))
             elif key in ("dataset", "search_dataset"):
-                made[key] = None if value is None else DatasetConfig(value)
+                made[key] = None if value is None else DatasetConfig.of(value)
             elif key != "hardware" or value is not None:
                 made[key] = _typed(value, kinds[key], key)
         return cls(**made)

@@ -80,7 +80,7 @@ def search_set(config: RunConfig, store: bool, loaded: Any = None, load: Any = N
     from skipbench.bench.memory import check_memory
     from skipbench.bench.skip_search import search_skip_set
 
-    check_memory(config.model, config.dataset.with_max_new_tokens(config.search.max_new_tokens), [])
+    check_memory(config.model, config.dataset.but(max_new_tokens=config.search.max_new_tokens), [])
     calibration = config.calibration_rows()
     config = dataclasses.replace(config, dataset=config.dataset.for_search(config.limit))
     rows, shared = config.dataset.search_rows(config.search.prompts)

@@ -54,5 +54,5 @@ def test_a_manifest_calls_nothing_that_no_file_of_conf_names(way: str, tmp_path:
     assert not called.exists() and "\n" not in str(refused.value)
     parts = {"one": {**reads, "seed": 0}}
     with pytest.raises(SkipbenchError, match="--config-dir"):
-        DatasetConfig({**parts["one"], "parts": parts}).rows(1)
+        DatasetConfig.of({**parts["one"], "parts": parts}).rows(1)
     assert not called.exists()
