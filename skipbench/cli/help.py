@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple, get_type_hints
 
 from skipbench.cli.commands import COMMANDS
-from skipbench.cli.parser import Command, declared, help_of, texts
+from skipbench.cli.parser import Command, annotated, declared, help_of
 from skipbench.config.catalog import choices, file_of, target_of
 from skipbench.config.explain import did_you_mean
 from skipbench.config.schemas import SCHEMAS
@@ -53,11 +53,7 @@ flags
 
 
 def print_help(words: list[str]) -> None:
-    """Prints the help, or what it says of one key, group or command.
-
-    Raises:
-        SkipbenchError: no such key.
-    """
+    """Prints the help, or what it says of these keys. Raises SkipbenchError for an unknown one."""
     keys = [w.partition("=")[0] for w in words]
     sys.stdout.write("\n\n".join(describe(key) for key in keys) + "\n" if keys else _overview())
 
@@ -74,10 +70,8 @@ def _overview() -> str:
 
 
 def describe(key: str) -> str:
-    """Describes a key, a group or a command, with defaults and choices.
-
-    Raises:
-        SkipbenchError: no such key.
+    """Describes a key, a group or a command, with defaults and choices. Raises SkipbenchError for
+    any other word.
     """
     if key in COMMANDS:
         return _command(COMMANDS[key])
@@ -103,7 +97,7 @@ def _command(command: type[Command]) -> str:
     for name in keys:
         default = getattr(command(), name)
         words[f"{name}={'' if default in (None, ()) else default}"] = name
-    meanings = texts(command)
+    meanings = annotated(command, str)
     lines = [f"  {word:<17} {meanings[name]}" for word, name in words.items() if name in meanings]
     rest = ["  KEY=VALUE         a setting of a cell: --help KEY"] if command.SETTINGS else []
     return "\n".join([f"{command.__name__.lower()}: {help_of(command)}", *lines, *rest])

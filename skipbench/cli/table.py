@@ -18,16 +18,9 @@ from skipbench.config.derived import quoted
 from skipbench.config.run_config import RunConfig
 from skipbench.console import complain, say, show
 from skipbench.errors import NotHereError, SkipbenchError
+from skipbench.experiments import plan
 from skipbench.experiments.cell import all_done, resolve_cell, run_cell
 from skipbench.experiments.last_loaded import LastLoaded
-from skipbench.experiments.plan import (
-    Request,
-    budgeted,
-    composed,
-    file_name,
-    planned_cells,
-    scale_of,
-)
 from skipbench.experiments.table_runs import table_runs
 from skipbench.report.columns import main_cells
 from skipbench.report.compared import BASELINE, ranked
@@ -81,15 +74,15 @@ def run_table(asked: Table) -> None:
         sys.exit(1)
 
 
-def _experiment(name: str, asked: Table, request: Request, load: LastLoaded) -> list[str]:
+def _experiment(name: str, asked: Table, request: plan.Request, load: LastLoaded) -> list[str]:
     """Runs and writes one experiment. Returns what failed, a table that is not written among it."""
     render_only = asked.render_only
-    scale = scale_of(name, request.scale, without_torch=render_only)
-    planned = planned_cells(name, request, scale)
+    scale = plan.scale_of(name, request.scale, without_torch=render_only)
+    planned = plan.planned_cells(name, request, scale)
     if not planned:
         say(f"{name} has none of the models {', '.join(request.models)}")
         return []
-    cells = budgeted(composed(name, planned), request.budget)
+    cells = plan.budgeted(plan.composed(name, planned), request.budget)
     configs: dict[tuple[str, ...], RunConfig] = {}
     reasons: dict[tuple[str, ...], str] = {}
     failed = []
@@ -123,7 +116,7 @@ def _experiment(name: str, asked: Table, request: Request, load: LastLoaded) -> 
     stored = summary(name, scale, runs, asked.columns)
     table = stored_table(stored)
     text = stored.rstrip() if asked.json else for_terminal(table)
-    path = results / "tables" / file_name(name, scale)
+    path = results / "tables" / plan.file_name(name, scale)
     refused = would_lose(path.with_name(f"{path.name}.json"), stored)
     if refused is not None and not asked.force:
         show(text)

@@ -74,7 +74,7 @@ def resolve_cell(config: RunConfig) -> Cell:
             ) from error
     else:
         return Cell(config)
-    return Cell(dataclasses.replace(config, method=method.with_skip(skip)))
+    return Cell(dataclasses.replace(config, method=method.but(skip=skip)))
 
 
 def checked_run(cell: Cell) -> Run:

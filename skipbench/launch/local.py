@@ -57,11 +57,8 @@ def gpu_bytes(found: Sequence[str]) -> int | None:
 
 
 def cells_at_once(workers: int | None, found: Sequence[str]) -> int:
-    """The number of workers, by default one per GPU.
-
-    Raises:
-        SkipbenchError: no worker, or more workers than GPUs: two on one GPU would disturb each
-            other's timings.
+    """The number of workers, by default one per GPU. Raises SkipbenchError for none, or more than
+    GPUs: two on one would disturb each other's timings.
     """
     if workers is not None and (workers < 1 or (found and workers > len(found))):
         upper = f" to {len(found)}, the GPUs at hand" if found else " or more"
