@@ -85,9 +85,8 @@ def compose(overrides: Sequence[str]) -> RunConfig:
 def compose_cells(cells: Sequence[Sequence[str]]) -> list[RunConfig]:
     """`compose` of many cells, from nodes that Hydra composes once per process."""
     configs = list[RunConfig]()
-    files = (
-        p for f in catalog.config_folders() for deep in ("*", "*/*") for p in f.glob(f"{deep}.yaml")
-    )
+    folders = catalog.config_folders()
+    files = (p for f in folders for deep in ("*", "*/*") for p in f.glob(f"{deep}.yaml"))
     nodes = _nodes(tuple(sorted((str(path), path.stat().st_mtime_ns) for path in files)))
     with hydra_initialized():
         for cell in cells:

@@ -41,7 +41,7 @@ def write_cells(folder: Path, cells: Sequence[Mapping[str, Any]]) -> Path:
 
 
 def read_cell(path: Path, index: int) -> RunConfig:
-    """The configuration of cell `index`. Raises SkipbenchError where the file holds no such cell."""
+    """The configuration of cell `index`. Raises SkipbenchError if there is none."""
     try:
         data = read_bytes(path, MOST_SAMPLES)
         if data is None:

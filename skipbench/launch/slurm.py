@@ -152,11 +152,9 @@ def script(name: str, manifest: Path, part: range, hardware: Slurm, python: str,
                 f"{key}={value!r} holds a line break or control character; sbatch reads one "
                 "option a line"
             )
+    quoted = {k: json.dumps(v, ensure_ascii=False) for k, v in given.items()}
     options = [
-        *(
-            f"--{k}={v if PLAIN.fullmatch(v) else json.dumps(v, ensure_ascii=False)}"
-            for k, v in given.items()
-        ),
+        *(f"--{k}={v if PLAIN.fullmatch(v) else quoted[k]}" for k, v in given.items()),
         "--requeue" if hardware.requeues else "--no-requeue",
         *(["--exclusive"] if hardware.exclusive else []),
         *hardware.options,
