@@ -54,19 +54,16 @@ flags
 
 def print_help(words: list[str]) -> None:
     """Prints the help, or what it says of these keys. Raises SkipbenchError for an unknown one."""
-    keys = [w.partition("=")[0] for w in words]
-    sys.stdout.write("\n\n".join(describe(key) for key in keys) + "\n" if keys else _overview())
-
-
-def _overview() -> str:
-    listed = [(name, help_of(kind)) for name, kind in COMMANDS.items() if name != "cell"]
-    commands = "\n".join(f"  {name:<9} {text}" for name, text in listed)
+    if words:
+        sys.stdout.write("\n\n".join(describe(w.partition("=")[0]) for w in words) + "\n")
+        return
+    commands = [f"  {name:<9} {help_of(kind)}" for name, kind in COMMANDS.items() if name != "cell"]
     rows = []
     for group in GROUPS:
         names = choices(group)
         shown = ", ".join(names[:6])
         rows.append(f"  {group:<11} {shown}{f', ... ({len(names)})' if len(names) > 6 else ''}")
-    return TEXT.format(commands=commands, groups="\n".join(rows))
+    sys.stdout.write(TEXT.format(commands="\n".join(commands), groups="\n".join(rows)))
 
 
 def describe(key: str) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from skipbench.cli.commands import Compare, Table
 from skipbench.cli.experiments import request_of, show_plan
 from skipbench.cli.parser import results_of
-from skipbench.config.catalog import choices, paper_side
+from skipbench.config.catalog import choices, experiment_of
 from skipbench.config.derived import quoted
 from skipbench.config.run_config import RunConfig
 from skipbench.console import complain, say, show
@@ -109,7 +109,7 @@ def _experiment(name: str, asked: Table, request: plan.Request, load: LastLoaded
     for cell in planned:
         key = tuple(cell.words(name)) if cell.run else ()
         runs += table_runs(name, cell, configs.get(key), reasons.get(key))
-    if paper_side(name).ranked:
+    if experiment_of(name).published.ranked:
         whole = ranked([run for run in runs if not run.group])
         runs = [*whole, *(run for run in runs if run.group)]
     results = next((config.results for config in configs.values()), Path("results"))

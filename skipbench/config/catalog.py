@@ -61,9 +61,16 @@ class _Hydra(msgspec.Struct, frozen=True):
     sweeper: _Sweeper
 
 
-class _Experiment(msgspec.Struct, frozen=True):
+class Experiment(msgspec.Struct, frozen=True):
+    """An experiment: the grid of its cells, and what it says of the paper's table."""
+
     hydra: _Hydra
     published: PaperSide = PaperSide()
+
+    @property
+    def axes(self) -> dict[str, str]:
+        """For every axis its values, separated by commas."""
+        return {axis: str(values) for axis, values in self.hydra.sweeper.params.items()}
 
 
 def add_config_folder(folder: Path) -> None:
@@ -192,16 +199,6 @@ def samples_in_paper(dataset: str, paper: str) -> int | None:
     return None if size is msgspec.UNSET else size
 
 
-def axes(experiment: str) -> dict[str, str]:
-    """The grid of an experiment: for every axis its values, separated by commas."""
-    params = _experiment(experiment).hydra.sweeper.params
-    return {axis: str(values) for axis, values in params.items()}
-
-
-def paper_side(experiment: str) -> PaperSide:
-    """What an experiment says of the paper's table."""
-    return _experiment(experiment).published
-
-
-def _experiment(name: str) -> _Experiment:
-    return typed(_plain("experiment", name), _Experiment, f"experiment={name}")
+def experiment_of(name: str) -> Experiment:
+    """An experiment of `conf`. Raises SkipbenchError for a file of another form."""
+    return typed(_plain("experiment", name), Experiment, f"experiment={name}")

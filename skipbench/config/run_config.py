@@ -61,10 +61,6 @@ class MethodConfig(Node, frozen=True):
         """Dotted path of the class or function that makes the method."""
         return MOVED.get(self.recorded_target, self.recorded_target)
 
-    def reseeded(self, offset: int) -> "MethodConfig":
-        """With `offset` added to the method's own seed, where it has one."""
-        return self if self.seed is None else self.but(seed=self.seed + offset)
-
     def factory(self) -> Callable[..., Any]:
         """The method without its model; stop rules are built, and their values checked, at once."""
         part: Callable[..., Any] = instantiate(self.node, _partial_=True)
@@ -143,11 +139,6 @@ class DatasetConfig(Node, frozen=True):
         once = {} if self.samples_per_task is None else {"samples_per_task": 1}
         return self.but(**once, run_limit=limit)
 
-    @property
-    def run_limit_matters(self) -> bool:
-        """True if the rows of a search depend on those of the run: there is no training split."""
-        return "run_limit" in self.for_search(None).node
-
     def search_rows(self, count: int) -> tuple[list[Any], int]:
         """The prompts of a search on what `for_search` returned, and how many the run decodes too.
 
@@ -195,8 +186,12 @@ class RunConfig:
 
     def repetitions(self) -> list["RunConfig"]:
         """The cell once per process: the first as it is, the others with seeds of their own."""
-        seeds = [(self.seed + n, self.method.reseeded(n)) for n in range(self.repeats)]
-        return [dataclasses.replace(self, repeats=1, seed=s, method=m) for s, m in seeds]
+        own, ones = self.method.seed, range(self.repeats)
+        methods = [self.method if own is None else self.method.but(seed=own + n) for n in ones]
+        return [
+            dataclasses.replace(self, repeats=1, seed=self.seed + n, method=method)
+            for n, method in enumerate(methods)
+        ]
 
     @property
     def names(self) -> dict[str, str]:

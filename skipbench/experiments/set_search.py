@@ -40,7 +40,7 @@ def search_command(config: RunConfig) -> str:
     for key in ("prompt", "path", "shots_path"):
         if (value := dataset.node.get(key)) is not None:
             words.append(f"dataset.{key}={value}")
-    if dataset.run_limit_matters:
+    if "run_limit" in dataset.for_search(None).node:  # there is no training split
         words += [f"limit={'null' if config.limit is None else config.limit}"]
     words += BUDGETS.get(config.method.name, BUDGETS["self-sd"])
     words += [f"engine={config.engine.name}"] if config.engine.name != "fused" else []
