@@ -127,7 +127,7 @@ class ExperimentSweeper(BasicSweeper):
             params: axes of the grid: key to values separated by commas; those of the command line
                 go before.
         """
-        super().__init__(max_batch_size=None, params=params)
+        self.params = params or {}  # not by super(): Hydra loads the module of its sweeper twice
 
     def sweep(self, arguments: list[str]) -> Any:
         assert self.config is not None and self.launcher is not None
