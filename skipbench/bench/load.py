@@ -11,9 +11,8 @@ from skipbench.bench.latency_file import latency_path, stored_latency
 from skipbench.bench.memory import check_memory, devices_needed
 from skipbench.bench.prompts import SCRATCH_ROWS, Prompt, encode
 from skipbench.bench.stored_sets import resolve
-from skipbench.config.dataset_config import DatasetConfig
 from skipbench.config.model import Model, PlantedModel
-from skipbench.config.run_config import RunConfig
+from skipbench.config.run_config import DatasetConfig, RunConfig
 from skipbench.config.schemas import Engine, EngineName
 from skipbench.data.rows import Row
 from skipbench.decode.method import Method
@@ -153,7 +152,7 @@ def with_stored_set(config: RunConfig) -> RunConfig:
     if method.skip is None:
         return config
     skip = resolve(method.skip, config.model, method.name, config.results)
-    return dataclasses.replace(config, method=method.with_skip(skip))
+    return dataclasses.replace(config, method=method.but(skip=skip))
 
 
 def make_method(config: RunConfig, lm: LM) -> Method:

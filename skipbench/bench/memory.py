@@ -8,8 +8,8 @@ from pathlib import Path
 from skipbench.bench.prompts import SCRATCH_ROWS
 from skipbench.config.architecture import BYTES
 from skipbench.config.catalog import known_models
-from skipbench.config.dataset_config import DatasetConfig
 from skipbench.config.model import Dtype, Model, Quantization
+from skipbench.config.run_config import DatasetConfig
 from skipbench.data.rows import Row
 from skipbench.errors import NotHereError
 

@@ -42,7 +42,7 @@ def search_skip_set(
     if not rows:
         raise SkipbenchError(f"{data} has no development prompts; a search needs at least one")
     lm, tokenizer = loaded or load(config.model, config.engine, calibration)
-    dataset = config.dataset.with_max_new_tokens(options.max_new_tokens)
+    dataset = config.dataset.but(max_new_tokens=options.max_new_tokens)
     # a later turn has no prompt before there is an answer
     first = [row for row in rows if row.after is None]
     prompts = [p.ids for p in prepare(lm, tokenizer, first, dataset)]

@@ -17,59 +17,48 @@ Limit = Annotated[
 Isolation = Annotated[
     Literal["auto", "none"], Meta(title="auto, or none to run generated code without isolation")
 ]
+Columns = Annotated[Names, "more columns of the table"]
+Force = Annotated[bool, "writes although measured values are lost"]
+Json = Annotated[bool, "results for machines"]
+Plan = Annotated[bool, "prints what the cells cost, and runs nothing"]
+RenderOnly = Annotated[bool, "runs nothing"]
 
 
 class Compare(Command):
     """which method is fastest on your model, ranked:  compare model.path=/models/my-llama
     prompts=prompts.jsonl [minutes=20] [columns=ttft,tpot,joules] [--json]
-
-    prompts: a file, .jsonl or .parquet with `prompt` or `messages`, or .txt
-    minutes: time that the runs may take
-    methods: only these; method= says the same
-    limit: prompts per method, null for all; by default as many as fit
-    columns: more columns of the table
-    json: results for machines
     """
 
-    prompts: str | None = None
-    minutes: Positive = 20.0
-    methods: Names = ()
+    prompts: Annotated[
+        str | None, "a file, .jsonl or .parquet with `prompt` or `messages`, or .txt"
+    ] = None
+    minutes: Annotated[Positive, "time that the runs may take"] = 20.0
+    methods: Annotated[Names, "only these; method= says the same"] = ()
     method: Names = ()
-    limit: Limit = None
-    columns: Names = ()
-    json: bool = False
+    limit: Annotated[Limit, "prompts per method, null for all; by default as many as fit"] = None
+    columns: Columns = ()
+    json: Json = False
 
 
 class Prompted(Command):
-    """Base of the commands that answer prompts.
+    """Base of the commands that answer prompts."""
 
-    method: the decoding method
-    system: the system message
-    stop: a text before which the answer ends
-    max_new_tokens: maximum length of an answer
-    chat: auto, none for plain text, template or vicuna
-    compare: decodes the same with vanilla, too
-    """
-
-    method: str = DEFAULT_METHOD
-    system: str | None = None
-    stop: str | None = None
-    max_new_tokens: Count = None
-    chat: str = "auto"
-    compare: bool = False
+    method: Annotated[str, "the decoding method"] = DEFAULT_METHOD
+    system: Annotated[str | None, "the system message"] = None
+    stop: Annotated[str | None, "a text before which the answer ends"] = None
+    max_new_tokens: Annotated[Count, "maximum length of an answer"] = None
+    chat: Annotated[str, "auto, none for plain text, template or vicuna"] = "auto"
+    compare: Annotated[bool, "decodes the same with vanilla, too"] = False
 
 
 class Generate(Prompted):
     """answer a prompt, streamed:  generate model=smollm2-135m "Why is the sky blue?" [--compare]
     [--json]
-
-    prompt: the text, in place of bare words or stdin
-    json: results for machines
     """
 
     WORDS = 0, None
-    prompt: str | None = None
-    json: bool = False
+    prompt: Annotated[str | None, "the text, in place of bare words or stdin"] = None
+    json: Json = False
 
 
 class Chat(Prompted):
@@ -88,71 +77,54 @@ class Export(Command):
 
 
 class Experiments(Command):
-    """Base of the commands on experiments.
-
-    scale: paper, embedded or laptop
-    models: only these of the paper's models
-    budget: GPU-hours of all cells of an experiment together, as --budget 200h
-    columns: more columns of the table
-    """
+    """Base of the commands on experiments."""
 
     WORDS = 0, None
-    scale: str | None = None
-    models: Names = ()
-    budget: str | None = None
-    columns: Names = ()
+    scale: Annotated[str | None, "paper, embedded or laptop"] = None
+    models: Annotated[Names, "only these of the paper's models"] = ()
+    budget: Annotated[
+        str | None, "GPU-hours of all cells of an experiment together, as --budget 200h"
+    ] = None
+    columns: Columns = ()
 
 
 class Table(Experiments):
     """run what is missing of experiments, then write their tables:  table swift-table2
     scale=embedded [columns=ttft,tpot,joules] [--render-only] [--force] [--json]
-
-    render_only: runs nothing
-    force: writes although measured values are lost
-    plan: prints what the cells cost, and runs nothing
-    json: results for machines
     """
 
-    render_only: bool = False
-    force: bool = False
-    plan: bool = False
-    json: bool = False
+    render_only: RenderOnly = False
+    force: Force = False
+    plan: Plan = False
+    json: Json = False
 
 
 class Figure(Experiments):
-    """the same for a figure; or draw one run:  figure swift-figure6 | figure results/runs/RUN
+    """the same for a figure; or draw one run:  figure swift-figure6 | figure results/runs/RUN"""
 
-    render_only: runs nothing
-    distinct: draws nothing if most runs have the draft of another
-    force: writes although measured values are lost
-    """
-
-    render_only: bool = False
-    distinct: bool = False
-    force: bool = False
+    render_only: RenderOnly = False
+    distinct: Annotated[bool, "draws nothing if most runs have the draft of another"] = False
+    force: Force = False
 
 
 class Status(Experiments):
-    """what of experiments is done, failed, running, missing:  status swift-table2 scale=paper
+    """what of experiments is done, failed, running, missing:  status swift-table2 scale=paper"""
 
-    stale: seconds without news after which a run on another machine counts as dead
-    plan: prints what the cells cost, and runs nothing
-    """
-
-    stale: Annotated[float | None, Meta(title="a number of seconds")] = None
-    plan: bool = False
+    stale: Annotated[
+        float | None,
+        Meta(title="a number of seconds"),
+        "seconds without news after which a run on another machine counts as dead",
+    ] = None
+    plan: Plan = False
 
 
 class Submit(Status):
     """run what is missing on Slurm or on this machine's GPUs:  submit swift-table2
     hardware=slurm-a100 [--print|--plan|--yes]
-
-    print: shows the scripts or the cells, and sends nothing
-    yes: submits any number of GPU-hours
     """
 
-    print: bool = False
-    yes: bool = False
+    print: Annotated[bool, "shows the scripts or the cells, and sends nothing"] = False
+    yes: Annotated[bool, "submits any number of GPU-hours"] = False
 
 
 class Search(Command):
@@ -160,19 +132,14 @@ class Search(Command):
 
 
 class Score(Command):
-    """execute generated code in a sandbox and add pass@k:  score RUN | score all
-
-    sandbox: auto, or none for no isolation
-    timeout: seconds per program
-    results: the results folder
-    """
+    """execute generated code in a sandbox and add pass@k:  score RUN | score all"""
 
     SETTINGS = False
     WORDS = 1, None
     NEEDS = "needs a run: its folder, or its name below results/runs; or all that wait for it: all"
-    sandbox: Isolation = "auto"
-    timeout: Annotated[float, Meta(title="seconds")] = 5.0
-    results: Path = Path("results")
+    sandbox: Annotated[Isolation, "auto, or none for no isolation"] = "auto"
+    timeout: Annotated[float, Meta(title="seconds"), "seconds per program"] = 5.0
+    results: Annotated[Path, "the results folder"] = Path("results")
 
 
 class Profile(Command):
@@ -192,26 +159,17 @@ class Report(Command):
 
 
 class Merge(Command):
-    """bring the results of several machines together:  merge A B results=C
-
-    results: the folder to write
-    """
+    """bring the results of several machines together:  merge A B results=C"""
 
     SETTINGS = False
     WORDS = 1, None
     NEEDS = "needs results folders and where to: python -m skipbench merge A B results=TARGET"
-    results: Path | None = None
+    results: Annotated[Path | None, "the folder to write"] = None
 
 
 class Project(Command):
     """what a run would do on another machine, or with other stop rules, from its records:  project
     results/runs/RUN hardware=a100-80gb
-
-    hardware: a device of conf/hardware
-    profile: a latency file of another machine
-    here: a latency file of the run's own machine
-    lengths: ranks so many fixed draft lengths
-    search: shows so many stop rules and trees
     """
 
     SETTINGS = False
@@ -220,11 +178,11 @@ class Project(Command):
         "needs one run, and for another machine hardware=DEVICE or profile=FILE, as in project "
         "results/runs/RUN hardware=a100-80gb"
     )
-    hardware: str | None = None
-    profile: str | None = None
-    here: str | None = None
-    lengths: Count = None
-    search: Count = None
+    hardware: Annotated[str | None, "a device of conf/hardware"] = None
+    profile: Annotated[str | None, "a latency file of another machine"] = None
+    here: Annotated[str | None, "a latency file of the run's own machine"] = None
+    lengths: Annotated[Count, "ranks so many fixed draft lengths"] = None
+    search: Annotated[Count, "shows so many stop rules and trees"] = None
 
 
 class Diff(Command):
@@ -243,12 +201,9 @@ class List(Command):
 
 
 class Doctor(Command):
-    """what this machine can run, and what is missing for more:  doctor [--gpu]
+    """what this machine can run, and what is missing for more:  doctor [--gpu]"""
 
-    gpu: checks what only a CUDA device can show
-    """
-
-    gpu: bool = False
+    gpu: Annotated[bool, "checks what only a CUDA device can show"] = False
 
 
 class Cell(Command):
@@ -270,7 +225,7 @@ MODULES = {
     "answers": ("generate", "chat"),
     "experiments": ("submit", "status"),
     "inventory": ("list", "doctor", "data"),
-    "offline": ("search", "profile"),
+    "offline": ("search", "profile", "project"),
     "results": ("score", "report", "merge", "diff"),
     "table": ("table", "compare"),
 }

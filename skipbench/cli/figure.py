@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from skipbench.cli.commands import Figure
 from skipbench.cli.experiments import request_of
-from skipbench.config.catalog import choices, paper_side
+from skipbench.config.catalog import choices, experiment_of
 from skipbench.config.run_config import RunConfig
 from skipbench.console import say
 from skipbench.errors import SkipbenchError
@@ -87,7 +87,8 @@ def _experiment(asked: Figure) -> None:
         path.with_suffix(".txt").unlink(missing_ok=True)
         _redraw(path)
     elif not cells:
-        reasons = "; ".join(case.reason for case in paper_side(name).cases if case.reason)
+        cases = experiment_of(name).published.cases
+        reasons = "; ".join(case.reason for case in cases if case.reason)
         say(f"{name} has no cell that can be run: {reasons}")
 
 

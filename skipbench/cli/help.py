@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple, get_type_hints
 
 from skipbench.cli.commands import COMMANDS
-from skipbench.cli.parser import Command, declared, help_of, texts
+from skipbench.cli.parser import Command, annotated, declared, help_of
 from skipbench.config.catalog import choices, file_of, target_of
 from skipbench.config.explain import did_you_mean
 from skipbench.config.schemas import SCHEMAS
@@ -17,18 +17,9 @@ from skipbench.config.signature import schema_of, settings
 from skipbench.errors import SkipbenchError
 from skipbench.report.definitions import DEFINITIONS
 
-GROUPS = tuple(
-    [
-        "model",
-        "method",
-        "dataset",
-        "decoding",
-        "engine",
-        "search",
-        "experiment",
-        "scale",
-        "hardware",
-    ]
+GROUPS = (
+    *("model", "method", "dataset", "decoding", "engine"),
+    *("search", "experiment", "scale", "hardware"),
 )
 TEXT = """\
 skipbench: layer-skipping self-speculative decoding, measured against vanilla on one engine.
@@ -62,31 +53,22 @@ flags
 
 
 def print_help(words: list[str]) -> None:
-    """Prints the help, or what it says of one key, group or command.
-
-    Raises:
-        SkipbenchError: no such key.
-    """
-    keys = [w.partition("=")[0] for w in words]
-    sys.stdout.write("\n\n".join(describe(key) for key in keys) + "\n" if keys else _overview())
-
-
-def _overview() -> str:
-    listed = [(name, help_of(kind)) for name, kind in COMMANDS.items() if name != "cell"]
-    commands = "\n".join(f"  {name:<9} {text}" for name, text in listed)
+    """Prints the help, or what it says of these keys. Raises SkipbenchError for an unknown one."""
+    if words:
+        sys.stdout.write("\n\n".join(describe(w.partition("=")[0]) for w in words) + "\n")
+        return
+    commands = [f"  {name:<9} {help_of(kind)}" for name, kind in COMMANDS.items() if name != "cell"]
     rows = []
     for group in GROUPS:
         names = choices(group)
         shown = ", ".join(names[:6])
         rows.append(f"  {group:<11} {shown}{f', ... ({len(names)})' if len(names) > 6 else ''}")
-    return TEXT.format(commands=commands, groups="\n".join(rows))
+    sys.stdout.write(TEXT.format(commands="\n".join(commands), groups="\n".join(rows)))
 
 
 def describe(key: str) -> str:
-    """Describes a key, a group or a command, with defaults and choices.
-
-    Raises:
-        SkipbenchError: no such key.
+    """Describes a key, a group or a command, with defaults and choices. Raises SkipbenchError for
+    any other word.
     """
     if key in COMMANDS:
         return _command(COMMANDS[key])
@@ -112,7 +94,7 @@ def _command(command: type[Command]) -> str:
     for name in keys:
         default = getattr(command(), name)
         words[f"{name}={'' if default in (None, ()) else default}"] = name
-    meanings = texts(command)
+    meanings = annotated(command, str)
     lines = [f"  {word:<17} {meanings[name]}" for word, name in words.items() if name in meanings]
     rest = ["  KEY=VALUE         a setting of a cell: --help KEY"] if command.SETTINGS else []
     return "\n".join([f"{command.__name__.lower()}: {help_of(command)}", *lines, *rest])

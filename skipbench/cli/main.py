@@ -41,11 +41,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def dispatch(argv: list[str]) -> None:
-    """Runs what a command line asks for.
-
-    Raises:
-        SkipbenchError: the command line is wrong.
-    """
+    """Runs what a command line asks for. Raises SkipbenchError where it is wrong."""
     argv = _with_config_dir(argv)
     if "--version" in argv:
         sys.stdout.write(f"skipbench {metadata.version('skipbench')}\n")

@@ -1,12 +1,29 @@
-"""`search` and `profile`: a skip set, and latencies, measured before the runs that use them."""
+"""`search`, `profile` and `project`: a skip set, and latencies, measured before the runs that use
+them; and a run on another machine, from its records and a latency profile.
+"""
 
+import dataclasses
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
 from msgspec.structs import replace
 
-from skipbench.cli.commands import Profile, Search
+from skipbench.cli.commands import Profile, Project, Search
+from skipbench.config.architecture import Shape
 from skipbench.config.catalog import known_hardware
 from skipbench.config.compose import compose
+from skipbench.config.configurable import typed
+from skipbench.config.model import Model
 from skipbench.console import progress, say, show
 from skipbench.errors import SkipbenchError
+from skipbench.metrics.costs import Costs, Datasheet
+from skipbench.metrics.loop_costs import LatencyRecord, LoopCosts
+from skipbench.metrics.replay import best_length, measured, project
+from skipbench.runs.provenance import installed
+from skipbench.runs.record import Sample
+from skipbench.runs.run import Run, read_run
 
 CALLS_PER_VISIT = 5
 """A kind of round is visited once for so many repeats of a sub-layer."""
@@ -42,7 +59,7 @@ def run_profile(asked: Profile) -> None:
     from skipbench.report.latencies import latency_figure, latency_table, title
 
     options = config.profile
-    longest = config.dataset.with_max_new_tokens(max(options.contexts, default=0))
+    longest = config.dataset.but(max_new_tokens=max(options.contexts, default=0))
     check_memory(config.model, longest, [])
     lm, _ = load_model(config.model, config.engine, config.calibration_rows())
     contexts, steps = points_to_measure(lm, options.contexts, options.rows, options.repeats)
@@ -63,3 +80,115 @@ def run_profile(asked: Profile) -> None:
         drawn = latency_figure(record)
     png, svg = save(drawn, [], config.results / "figures" / f"profile-{path.stem}", text)[:2]
     say(f"written: {path}, which method=knapspec and TPT now use; {png} and {svg.suffix}")
+
+
+def run_project(asked: Project) -> None:
+    """Prints tokens/s and speedups as measured and as projected.
+
+    Without a target it is the run's own machine, by the latency file beside the run, which
+    `profile` has written; the run's times of drafting, verification and vanilla are not used then.
+    `here=FILE` carries host work over.
+    """
+    folder = Path(asked.words[0])
+    run = read_run(folder)
+    if not run.settings or run.provenance.layers is None:
+        raise SkipbenchError(f"{folder} holds no run; results/runs has them")
+    samples = run.samples
+    there, name = _target(asked, run, run.provenance.layers)
+    here = None if asked.here is None else _costs(asked.here)
+    speedup = "-" if run.speedup is None else f"{run.speedup:.3f}x"
+    show(f"{folder.name}: {len(samples)} samples")
+    show(f"{'':<11} {'device':<24} {'vanilla tok/s':>14} {'tok/s':>10} {'micro':>8} {'speedup':>8}")
+    for kind, device, value, headline in (
+        ("measured", run.origin.device or "?", measured(samples), speedup),
+        ("projection", name, project(samples, there, here), "-"),
+    ):
+        show(
+            f"{kind:<11} {device:<24} {value.tokens_per_s_vanilla:>14.1f} "
+            f"{value.tokens_per_s:>10.1f} {value.micro:>7.3f}x {headline:>8}"
+        )
+    show(
+        "micro is the ratio of totals, speedup the geometric mean per prompt. A projection is no "
+        "measurement: it keeps the run's accepted tokens, sets and rows, and exchanges the seconds "
+        "per pass."
+    )
+    if asked.lengths:
+        ranked = best_length(samples, there, asked.lengths)[:5]
+        best = ", ".join(f"{length}: {ratio:.3f}x" for length, ratio in ranked)
+        show(f"projection by fixed draft length, micro: {best}")
+    if asked.search:
+        _search(samples, there, run.setting("method.tree") or (), asked.search)
+
+
+def _search(samples: Sequence[Sample], costs: Costs, tree: Sequence[int], shown: int) -> None:
+    """Prints the best stop rules and trees."""
+    from skipbench.experiments.stop_rules import KNOWN, search
+
+    began = time.perf_counter()
+    rules = search(samples, costs, tuple(tree))
+    seconds = time.perf_counter() - began
+    sound = [rule for rule in rules if rule.known >= KNOWN]
+    show(
+        f"{len(rules)} stop rules and trees replayed, {60 * len(rules) / seconds:,.0f} a minute; "
+        f"of {len(sound)} the records hold {KNOWN:.0%} of the rounds or more"
+    )
+    for rule in sound[:shown]:
+        show(
+            f"micro {rule.speedup:7.3f}x  M {rule.M:.2f}  alpha {rule.alpha:.3f}  known "
+            f"{rule.known:.0%}  {rule.words}"
+        )
+    if len(sound) < len(rules):
+        show(
+            "To replay more of them, decode with stop@method.stop=fixed method.stop.max_steps=25 "
+            "method.stop.threshold=1e-6: then the records hold every confidence."
+        )
+
+
+def _target(asked: Project, run: Run, layers: int) -> tuple[Costs, str]:
+    """The costs to project to, and the name of the machine."""
+    if asked.hardware is not None and asked.profile is not None:
+        raise SkipbenchError("project needs one of hardware=DEVICE and profile=FILE")
+    if asked.profile is not None:
+        return _costs(asked.profile), Path(asked.profile).stem
+    if asked.hardware is not None:
+        rated = {name: device for name, device in known_hardware().items() if device.bandwidth}
+        if asked.hardware not in rated:
+            raise SkipbenchError(f"hardware={asked.hardware}; wanted one of {', '.join(rated)}")
+        shape = dataclasses.replace(_shape(run), layers=layers)  # as it ran: some may be added
+        device = rated[asked.hardware]
+        return Datasheet(shape, run.setting("model.dtype"), device), asked.hardware
+    assert run.folder is not None
+    results = run.folder.parent.parent
+    path = results / "latency" / str(run.provenance.latency)
+    if path.is_file() and isinstance(costs := _costs(path), LoopCosts):
+        return costs, "its own machine"
+    raise SkipbenchError(
+        f"{path} holds no times of rounds; write them with: python -m skipbench profile "
+        f"model={run.model} results={results}, or project to another machine with "
+        "hardware=DEVICE or profile=FILE"
+    )
+
+
+def _shape(run: Run) -> Shape:
+    """Sizes of the run's model: as recorded, else by the checkpoint's own config.json."""
+    from skipbench.models.outline import sized
+
+    recorded = typed(run.setting("model"), Model, "model")
+    model = sized(dataclasses.replace(recorded, path=str(installed(recorded.path))))
+    if model.architecture is None:
+        raise SkipbenchError(
+            f"the sizes of {run.model!r} are not recorded and {model.path} does not say them; give "
+            "profile=FILE"
+        )
+    return model.architecture
+
+
+def _costs(path: str | Path) -> Costs:
+    """The costs in a latency file."""
+    try:
+        return msgspec.json.decode(Path(path).read_bytes(), type=LatencyRecord).costs()
+    except (OSError, ValueError) as error:
+        raise SkipbenchError(
+            f"{path} is no latency file ({type(error).__name__}); "
+            "python -m skipbench profile writes one"
+        ) from error

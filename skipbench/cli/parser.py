@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_type_hints
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from skipbench.config.derived import model_words
 from skipbench.config.explain import did_you_mean
 from skipbench.errors import SkipbenchError
 
 C = TypeVar("C", bound="Command")
+T = TypeVar("T")
 Names = tuple[str, ...]
 
 
@@ -21,8 +22,8 @@ class Command(Struct):
     """Base of the declarations.
 
     A subclass is the command of its name in lower case; its docstring is the command's help: what
-    it does, an example, and a line per key and flag. A field of type `bool` is a flag, any other a
-    key; `Meta` holds its bounds, and the words for what is wanted (`title`).
+    it does, and an example. A field of type `bool` is a flag, any other a key; a string in its
+    annotation says what it means, `Meta` its bounds, and the words for what is wanted (`title`).
 
     Attributes:
         words: bare words, in order.
@@ -58,20 +59,21 @@ def results_of(settings: Sequence[str]) -> Path:
 
 def help_of(command: type[Command]) -> str:
     """A command's documentation in a line: what it does, and an example."""
-    return re.sub(r"\n *", " ", (getdoc(command) or "").partition("\n\n")[0])
+    return (getdoc(command) or "").replace("\n", " ")
 
 
-def texts(command: type[Command]) -> dict[str, str]:
-    """The documentation of a command's keys and flags, by field."""
-    documents = "\n".join(getdoc(kind) or "" for kind in reversed(command.__mro__[:-2]))
-    return dict(re.findall(r"^(\w+): (.*)$", documents, re.MULTILINE))
+def annotated(command: type[Command], kind: type[T]) -> dict[str, T]:
+    """The `str` or `Meta` in the annotations of a command's fields, by field."""
+    hints = get_type_hints(command, include_extras=True)
+    extras = ((name, getattr(hint, "__metadata__", ())) for name, hint in hints.items())
+    return {name: part for name, parts in extras for part in parts if isinstance(part, kind)}
 
 
 def declared(command: type[Command]) -> tuple[dict[str, Any], dict[str, str]]:
     """The types of a command's keys by name, and the fields of its flags by word: `--render-only`
     is `render_only`.
     """
-    kinds = get_type_hints(command, include_extras=True)
+    kinds = get_type_hints(command)
     own = [name for name in command.__struct_fields__ if name not in Command.__struct_fields__]
     return (
         {name: kinds[name] for name in own if kinds[name] is not bool},
@@ -82,9 +84,8 @@ def declared(command: type[Command]) -> tuple[dict[str, Any], dict[str, str]]:
 def parse(command: type[C], arguments: Sequence[str]) -> C:
     """Reads the words of a command line: `KEY=VALUE`, `--flag`, `--key VALUE`, bare words.
 
-    Raises:
-        SkipbenchError: an unknown flag or key, a value of another type or out of its bounds, or
-            too few or too many bare words.
+    Raises SkipbenchError for an unknown flag or key, a value of another type or out of its bounds,
+    and a wrong number of bare words.
     """
     name, (keys, flags) = command.__name__.lower(), declared(command)
     values: dict[str, Any] = {}
@@ -131,5 +132,5 @@ def parse(command: type[C], arguments: Sequence[str]) -> C:
         return msgspec.convert(parts, command, strict=False, dec_hook=lambda kind, v: kind(v))
     except msgspec.ValidationError as error:
         key = str(error).rpartition("$.")[2].rstrip("`")
-        wanted = keys[key].__metadata__[0].title
+        wanted = annotated(command, Meta)[key].title
         raise SkipbenchError(f"{key}={values[key]}; wanted {wanted}") from error

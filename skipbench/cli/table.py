@@ -13,22 +13,14 @@ from typing import TYPE_CHECKING
 from skipbench.cli.commands import Compare, Table
 from skipbench.cli.experiments import request_of, show_plan
 from skipbench.cli.parser import results_of
-from skipbench.config.catalog import choices, paper_side
+from skipbench.config.catalog import choices, experiment_of
 from skipbench.config.derived import quoted
 from skipbench.config.run_config import RunConfig
 from skipbench.console import complain, say, show
 from skipbench.errors import NotHereError, SkipbenchError
+from skipbench.experiments import plan
 from skipbench.experiments.cell import all_done, resolve_cell, run_cell
-from skipbench.experiments.grid import PlannedCell
 from skipbench.experiments.last_loaded import LastLoaded
-from skipbench.experiments.plan import (
-    Request,
-    budgeted,
-    composed,
-    file_name,
-    planned_cells,
-    scale_of,
-)
 from skipbench.experiments.table_runs import table_runs
 from skipbench.report.columns import main_cells
 from skipbench.report.compared import BASELINE, ranked
@@ -82,21 +74,22 @@ def run_table(asked: Table) -> None:
         sys.exit(1)
 
 
-def _experiment(name: str, asked: Table, request: Request, load: LastLoaded) -> list[str]:
-    """Runs and writes one experiment. Returns what failed."""
+def _experiment(name: str, asked: Table, request: plan.Request, load: LastLoaded) -> list[str]:
+    """Runs and writes one experiment. Returns what failed, a table that is not written among it."""
     render_only = asked.render_only
-    scale = scale_of(name, request.scale, without_torch=render_only)
-    planned = planned_cells(name, request, scale)
+    scale = plan.scale_of(name, request.scale, without_torch=render_only)
+    planned = plan.planned_cells(name, request, scale)
     if not planned:
         say(f"{name} has none of the models {', '.join(request.models)}")
         return []
-    cells = budgeted(composed(name, planned), request.budget)
+    cells = plan.budgeted(plan.composed(name, planned), request.budget)
+    configs: dict[tuple[str, ...], RunConfig] = {}
     reasons: dict[tuple[str, ...], str] = {}
     failed = []
     for number, (cell, config) in enumerate(cells, 1):
         if not render_only:
             say(f"{name}, cell {number} of {len(cells)}: {cell.name}")
-        key = tuple(cell.words(name))
+        configs[key := tuple(cell.words(name))] = config
         try:
             # records that say it is done need neither torch nor the dataset
             done = (render_only or not config.fresh) and all_done(config)
@@ -109,40 +102,27 @@ def _experiment(name: str, asked: Table, request: Request, load: LastLoaded) -> 
             reasons[key] = str(error) if known else f"{type(error).__name__}: {error}"
             if not isinstance(error, NotHereError):
                 failed.append(f"{name}, {cell.name}: {reasons[key]}")
-    if not any(config.dry_run for _, config in cells):
-        failed += _write_table(name, scale, planned, cells, reasons, asked)
-    return failed
-
-
-def _write_table(
-    name: str,
-    scale: str,
-    planned: list[PlannedCell],
-    cells: list[tuple[PlannedCell, RunConfig]],
-    reasons: dict[tuple[str, ...], str],
-    asked: Table,
-) -> list[str]:
-    """Returns why the table is not written, if it is not."""
-    configs = {tuple(cell.words(name)): config for cell, config in cells}
+    if any(config.dry_run for config in configs.values()):
+        return failed
     runs: list[Run] = []
     # one that is not run may have the overrides of one that is: `run` tells them apart
     for cell in planned:
         key = tuple(cell.words(name)) if cell.run else ()
         runs += table_runs(name, cell, configs.get(key), reasons.get(key))
-    if paper_side(name).ranked:
+    if experiment_of(name).published.ranked:
         whole = ranked([run for run in runs if not run.group])
         runs = [*whole, *(run for run in runs if run.group)]
-    results = next((config.results for _, config in cells), Path("results"))
+    results = next((config.results for config in configs.values()), Path("results"))
     stored = summary(name, scale, runs, asked.columns)
     table = stored_table(stored)
     text = stored.rstrip() if asked.json else for_terminal(table)
-    path = results / "tables" / file_name(name, scale)
+    path = results / "tables" / plan.file_name(name, scale)
     refused = would_lose(path.with_name(f"{path.name}.json"), stored)
     if refused is not None and not asked.force:
         show(text)
-        return [refused]
+        return [*failed, refused]
     write_table(path, table, text, {"json": stored})
-    return []
+    return failed
 
 
 def write_table(

@@ -1,6 +1,5 @@
 """Contents of `conf` without composition: choices, facts of models, axes of an experiment."""
 
-import dataclasses
 import functools
 import re
 import sys
@@ -17,8 +16,6 @@ from skipbench.config.model import HubModel, Model
 from skipbench.config.paths import CONF
 from skipbench.errors import SkipbenchError
 
-OF_CASE = ("keys", "reason", "note", "share")
-"""Entries of a case that are no axes."""
 DEFAULT_METHOD = "auto"
 """Of `generate`, `chat` and the Python API; that of a measured cell is in conf/config.yaml."""
 _folders = [CONF]
@@ -35,12 +32,6 @@ class Case(msgspec.Struct, frozen=True):
     """Of the prompts of the other cases."""
 
 
-def _case(plain: dict[str, object]) -> Case:
-    of_case = {k: v for k, v in plain.items() if k in OF_CASE}
-    axes = {k: v for k, v in plain.items() if k not in OF_CASE}
-    return msgspec.convert(of_case | {"axes": axes}, Case)
-
-
 class PaperSide(msgspec.Struct, frozen=True):
     """`published` of an experiment: `cases`, grids over the common axes, and samples' `groups`."""
 
@@ -50,8 +41,11 @@ class PaperSide(msgspec.Struct, frozen=True):
 
     @property
     def cases(self) -> list[Case]:
-        """Its cases, typed."""
-        return [_case(plain) for plain in self.plain]
+        """Its cases, typed; every other entry is an axis."""
+        known = Case.__struct_fields__
+        axes = [{k: v for k, v in plain.items() if k not in known} for plain in self.plain]
+        pairs = zip(self.plain, axes, strict=True)
+        return [msgspec.convert({**plain, "axes": own}, Case) for plain, own in pairs]
 
 
 class _Sized(msgspec.Struct, frozen=True):
@@ -67,9 +61,16 @@ class _Hydra(msgspec.Struct, frozen=True):
     sweeper: _Sweeper
 
 
-class _Experiment(msgspec.Struct, frozen=True):
+class Experiment(msgspec.Struct, frozen=True):
+    """An experiment: the grid of its cells, and what it says of the paper's table."""
+
     hydra: _Hydra
     published: PaperSide = PaperSide()
+
+    @property
+    def axes(self) -> dict[str, str]:
+        """For every axis its values, separated by commas."""
+        return {axis: str(values) for axis, values in self.hydra.sweeper.params.items()}
 
 
 def add_config_folder(folder: Path) -> None:
@@ -164,11 +165,8 @@ def known_hardware() -> dict[str, Hardware]:
     """
     devices = {}
     for name in sorted(set(choices("hardware")) - set(places())):
-        facts = _plain("hardware", name)
         try:
-            if unknown := sorted(set(facts) - {f.name for f in dataclasses.fields(Hardware)}):
-                raise msgspec.ValidationError(f"unknown key {unknown[0]}")
-            devices[name] = msgspec.convert(facts, Hardware)
+            devices[name] = msgspec.convert(_plain("hardware", name), Hardware)
         except msgspec.ValidationError as error:
             path = file_of("hardware", name)
             raise SkipbenchError(f"{path} is not as config/hardware.py says: {error}") from error
@@ -201,16 +199,6 @@ def samples_in_paper(dataset: str, paper: str) -> int | None:
     return None if size is msgspec.UNSET else size
 
 
-def axes(experiment: str) -> dict[str, str]:
-    """The grid of an experiment: for every axis its values, separated by commas."""
-    params = _experiment(experiment).hydra.sweeper.params
-    return {axis: str(values) for axis, values in params.items()}
-
-
-def paper_side(experiment: str) -> PaperSide:
-    """What an experiment says of the paper's table."""
-    return _experiment(experiment).published
-
-
-def _experiment(name: str) -> _Experiment:
-    return typed(_plain("experiment", name), _Experiment, f"experiment={name}")
+def experiment_of(name: str) -> Experiment:
+    """An experiment of `conf`. Raises SkipbenchError for a file of another form."""
+    return typed(_plain("experiment", name), Experiment, f"experiment={name}")

@@ -17,13 +17,7 @@ from hydra.types import RunMode
 from omegaconf import MISSING, DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from skipbench.config.catalog import (
-    add_config_folder,
-    choices,
-    config_folders,
-    shape_of,
-    with_search_path,
-)
+from skipbench.config import catalog
 from skipbench.config.configurable import check_decoding
 from skipbench.config.derived import derived
 from skipbench.config.explain import explain, hydra_initialized
@@ -63,7 +57,7 @@ def _setting(path: str, *, _parent_: DictConfig, _root_: DictConfig) -> Any:
 RESOLVERS: dict[str, Callable[..., Any]] = {
     "package": lambda path: str(PACKAGE / path),
     "basename": lambda path: Path(path).name,
-    "shape": lambda name: asdict(shape_of(str(name))),
+    "shape": lambda name: asdict(catalog.shape_of(str(name))),
     "variant": _variant,
     "setting": _setting,
 }
@@ -76,7 +70,7 @@ def use_config_dir(folder: Path) -> None:
     """Adds a folder of choices. Raises SkipbenchError where there is none."""
     if not folder.is_dir():
         raise SkipbenchError(f"--config-dir {folder}: no such folder")
-    add_config_folder(folder.resolve())
+    catalog.add_config_folder(folder.resolve())
     register(folder.resolve())
 
 
@@ -99,7 +93,7 @@ def compose_cells(cells: Sequence[Sequence[str]]) -> list[RunConfig]:
                 try:
                     config = _assemble(overrides, nodes)
                 except FAILURES:  # for Hydra's own words
-                    config = hydra.compose("config", overrides=with_search_path(overrides))
+                    config = hydra.compose("config", overrides=catalog.with_search_path(overrides))
                 configs.append(to_run_config(config))
     return configs
 
@@ -116,7 +110,8 @@ def _nodes(written: tuple[tuple[str, int], ...]) -> Nodes:
 
 def _written() -> tuple[tuple[str, int], ...]:
     """Path and time of change of each file of the configuration, sorted."""
-    files = (p for f in config_folders() for deep in ("*", "*/*") for p in f.glob(f"{deep}.yaml"))
+    folders = catalog.config_folders()
+    files = (path for f in folders for deep in ("*", "*/*") for path in f.glob(f"{deep}.yaml"))
     return tuple(sorted((str(path), path.stat().st_mtime_ns) for path in files))
 
 
@@ -128,7 +123,7 @@ def _assemble(overrides: list[str], cache: Nodes) -> DictConfig:
     root = ("", *chosen[""])
     if root not in cache or not cache.keys() >= set(keys.values()):
         words = [word for word, of in groups if of is not None]
-        whole = hydra.compose("config", overrides=with_search_path(words))
+        whole = hydra.compose("config", overrides=catalog.with_search_path(words))
         with open_dict(whole):
             cache |= {key: whole.pop(group) for group, key in keys.items()}
         cache[root] = whole
@@ -145,7 +140,7 @@ def _assemble(overrides: list[str], cache: Nodes) -> DictConfig:
 def _group(word: str) -> str | None:
     """The swapped group that a choice changes; empty for another choice, `None` for a value."""
     group, _, package = word.partition("=")[0].partition("@")
-    if not any((folder / group).is_dir() for folder in config_folders()):
+    if not any((folder / group).is_dir() for folder in catalog.config_folders()):
         return None
     owner = (package or group).partition(".")[0]
     return owner if owner in SWAPPED else ""
@@ -186,7 +181,7 @@ def to_run_config(config: DictConfig) -> RunConfig:
     check_decoding(**plain["decoding"])
     _check_finite(plain)
     if isinstance(stop := plain["method"].get("stop"), str):
-        rules = "|".join(choices("stop"))
+        rules = "|".join(catalog.choices("stop"))
         raise SkipbenchError(
             f"method.stop={stop}; a stop rule is chosen by stop@method.stop={rules}"
         )

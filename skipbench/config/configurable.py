@@ -24,10 +24,8 @@ T = typing.TypeVar("T")
 
 
 def typed(value: object, kind: type[T], key: str) -> T:
-    """The settings below `key` as their type; other keys are left out.
-
-    Raises:
-        SkipbenchError: a value of another type.
+    """The settings below `key` as their type, which leaves other keys out. Raises SkipbenchError
+    for a value of another type.
     """
     try:
         return msgspec.convert(value, kind)

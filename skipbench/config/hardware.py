@@ -2,21 +2,20 @@
 
 from dataclasses import dataclass, field
 
-from omegaconf import MISSING
+import msgspec
 
 from skipbench.config.configurable import Natural, Positive
 
 
-@dataclass
-class Hardware:
+class Hardware(msgspec.Struct, forbid_unknown_fields=True):
     """A device: rates from the maker's datasheet; those that are missing are measured."""
 
-    devices: list[str] = MISSING
+    devices: list[str]
     """Its full names by the driver: a part of a GPU (MIG) has another name, and other rates."""
     memory_bytes: float | None = None
     bandwidth: float | None = None
     """Bytes/s of its memory."""
-    flops: dict[str, float] = field(default_factory=dict)
+    flops: dict[str, float] = {}
     """Floating-point operations/s of dense matrix products, by dtype."""
 
 

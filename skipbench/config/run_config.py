@@ -1,19 +1,17 @@
 """`RunConfig`: the settings of one cell, typed and frozen. Nothing else leaves this room."""
 
 import dataclasses
-import functools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Self
 
 import msgspec
 from msgspec import Meta
 
 from skipbench.config.build import instantiate
 from skipbench.config.configurable import Positive, in_words, kinds_of, typed
-from skipbench.config.dataset_config import DatasetConfig
 from skipbench.config.hardware import Local, Slurm
 from skipbench.config.model import Model, PlantedModel
 from skipbench.config.schemas import Decoding, Engine, Profile, Search
@@ -24,61 +22,44 @@ IN_RECORD = ("model", "method", "dataset", "decoding", "engine", "seed", "limit"
 """Keys on which samples depend: they are a run's record, and their hash its name."""
 CHOOSE = ("source", "wheel", "strict")
 """Keys of a model that only decide on others: on its path, and on `engine.strict`."""
+FORM = ("max_new_tokens", "truncate", "keep", "reserve", "context", "chat", "thinking")
+"""Keys of a dataset that decide how a row becomes token ids."""
 UNTIL_CI = "a share of the speedup above 0 and below 1, such as 0.02, or null"
 
 
-class _Stop(msgspec.Struct, frozen=True):
-    max_steps: int
-
-
-class _Facts(msgspec.Struct, frozen=True):
-    """The keys of a method that are used here; the others go to what makes it."""
-
-    target: str = msgspec.field(name="_target_", default="")
-    name: str = ""
-    skip: str | None = None
-    seed: int | None = None
-    stop: object = None
-
-
-@dataclass(frozen=True)
-class MethodConfig:
-    """A decoding method and its settings."""
+class Node(msgspec.Struct, frozen=True):
+    """Base of what a `_target_` makes: all its keys in `node`, and typed those used here."""
 
     node: Mapping[str, Any]
     """`_target_`, as records name it, and the keyword arguments of what it names."""
 
-    @functools.cached_property
-    def _facts(self) -> _Facts:
-        return typed(self.node, _Facts, "method")
+    KEY: ClassVar[str]
+    """What messages call it."""
 
-    @property
-    def name(self) -> str:
-        return self._facts.name
+    @classmethod
+    def of(cls, node: Mapping[str, Any]) -> Self:
+        """Raises SkipbenchError for a value of another type."""
+        return typed({**node, "node": node}, cls, cls.KEY)
+
+    def but(self, **changes: object) -> Self:
+        """With other values of these keys."""
+        return self.of({**self.node, **changes})
+
+
+class MethodConfig(Node, frozen=True):
+    """A decoding method and its settings."""
+
+    KEY = "method"
+    recorded_target: str = msgspec.field(name="_target_", default="")
+    name: str = ""
+    skip: str | None = None
+    """The skip set in text form, or `stored`; `None` for a method that takes none."""
+    seed: int | None = None
 
     @property
     def target(self) -> str:
         """Dotted path of the class or function that makes the method."""
-        return MOVED.get(self._facts.target, self._facts.target)
-
-    @property
-    def skip(self) -> str | None:
-        """The skip set in text form, or `stored`; `None` for a method that takes none."""
-        return self._facts.skip
-
-    @property
-    def max_steps(self) -> int | None:
-        """Most draft steps per round, of a method with a stop rule."""
-        stop = self._facts.stop
-        return None if stop is None else typed(stop, _Stop, "method.stop").max_steps
-
-    def with_skip(self, skip: str) -> "MethodConfig":
-        return MethodConfig({**self.node, "skip": skip})
-
-    def reseeded(self, offset: int) -> "MethodConfig":
-        """With `offset` added to the method's own seed, where it has one."""
-        own = self._facts.seed
-        return self if own is None else MethodConfig({**self.node, "seed": own + offset})
+        return MOVED.get(self.recorded_target, self.recorded_target)
 
     def factory(self) -> Callable[..., Any]:
         """The method without its model; stop rules are built, and their values checked, at once."""
@@ -88,6 +69,95 @@ class MethodConfig:
     def make_stop(self) -> Any:
         """A stop rule in its first state. Raises SkipbenchError for a value out of bounds."""
         return instantiate(self.node["stop"])
+
+
+class DatasetConfig(Node, frozen=True):
+    """A dataset, its prompt form and its scorer."""
+
+    KEY = "dataset"
+    name: str = ""
+    scorer: str = "none"
+    max_new_tokens: int = 0
+    context: int | None = None
+    revision: str | None = None
+    size: int | None = None
+    path: str | None = None
+    split: str = ""
+    shots_path: str | None = None
+    shots_split: str | None = None
+    parts: dict[str, dict[str, object]] = {}
+    run_limit: int | None = None
+    seed: int = 0
+    samples_per_task: int | None = None
+
+    @property
+    def tasks(self) -> dict[str, "DatasetConfig"]:
+        """The datasets of a stream, by name."""
+        return {task: DatasetConfig.of(part) for task, part in self.parts.items()}
+
+    @property
+    def encoding(self) -> Mapping[str, Any]:
+        """Keyword arguments of `encode`: length, truncation and chat form."""
+        return {key: self.node[key] for key in FORM}
+
+    def rows(self, limit: int | None, seed_offset: int = 0) -> list[Any]:
+        """The rows: all of them, or the first `limit`. Raises SkipbenchError if unreadable.
+
+        Args:
+            limit: in the units of `size`: instances, conversations, or instances of each task.
+            seed_offset: added to the seed, for rows that are not those of a run.
+        """
+        arguments = self._arguments(seed_offset)
+        if limit is not None and "size" in arguments:
+            arguments |= {"size": limit if self.size is None else min(limit, self.size)}
+        # Rows that Hydra passes on would come out as configurations.
+        tasks = {task: instantiate(of._arguments(seed_offset)) for task, of in self.tasks.items()}
+        make = instantiate(arguments, _partial_=True)
+        rows: list[Any] = make(parts=tasks) if tasks else make()
+        return rows
+
+    def _arguments(self, seed_offset: int) -> dict[str, object]:
+        """Arguments of the dataset's function but `parts`; `name` only for rows of the hub."""
+        left_out = {*FORM, "scorer", "variants", "run_limit", "parts"}
+        left_out |= set() if "hub" in self.node else {"name"}
+        left_out |= {"seed"} if self.parts else set()  # a stream draws nothing itself
+        # in the order of the file the rows would be those of the run
+        drawn = {"seed": self.seed + seed_offset} | ({"shuffle": True} if seed_offset else {})
+        return {k: drawn.get(k, v) for k, v in self.node.items() if k not in left_out}
+
+    def for_search(self, limit: int | None) -> "DatasetConfig":
+        """The dataset of a search for a skip set of a run with this `limit`: the training split, of
+        shots as well; without one, the dataset with `run_limit`, the rows to avoid.
+        """
+        if self.parts:
+            size = self.size if limit is None else min(limit, self.size or 0)
+            return self.but(parts={t: of.for_search(size).node for t, of in self.tasks.items()})
+        if self.shots_split is not None:
+            path, split = self.shots_path, self.shots_split
+            if path != self.path if path else not self.path and split != self.split:
+                return self.but(path=path, split=split)
+        once = {} if self.samples_per_task is None else {"samples_per_task": 1}
+        return self.but(**once, run_limit=limit)
+
+    def search_rows(self, count: int) -> tuple[list[Any], int]:
+        """The prompts of a search on what `for_search` returned, and how many the run decodes too.
+
+        Raises SkipbenchError for a dataset that cannot be read.
+        """
+        if self.parts:
+            parts = [task.search_rows(count) for task in self.tasks.values()]
+            return [row for rows, _ in parts for row in rows], sum(shared for _, shared in parts)
+        if "run_limit" not in self.node:
+            return self.rows(count, seed_offset=1000), 0
+        of_run = {row.prompt for row in self.rows(self.run_limit)}
+        # mini datasets generate their rows: no more than needed, all only if prompts come twice
+        for size in (count + len(of_run), None):
+            rows = [row for row in self.rows(size, seed_offset=1000) if row.after is None]
+            # stable: rows of the run come last
+            rows = sorted(rows, key=lambda row: row.prompt in of_run)[:count]
+            if not (shared := sum(row.prompt in of_run for row in rows)):
+                break
+        return rows, shared
 
 
 @dataclass(frozen=True)
@@ -116,8 +186,12 @@ class RunConfig:
 
     def repetitions(self) -> list["RunConfig"]:
         """The cell once per process: the first as it is, the others with seeds of their own."""
-        seeds = [(self.seed + n, self.method.reseeded(n)) for n in range(self.repeats)]
-        return [dataclasses.replace(self, repeats=1, seed=s, method=m) for s, m in seeds]
+        own, ones = self.method.seed, range(self.repeats)
+        methods = [self.method if own is None else self.method.but(seed=own + n) for n in ones]
+        return [
+            dataclasses.replace(self, repeats=1, seed=self.seed + n, method=method)
+            for n, method in enumerate(methods)
+        ]
 
     @property
     def names(self) -> dict[str, str]:
@@ -171,9 +245,9 @@ class RunConfig:
         made: dict[str, Any] = {}
         for key, value in plain.items():
             if key == "method":
-                made[key] = MethodConfig(with_targets(value, FIRST))
+                made[key] = MethodConfig.of(with_targets(value, FIRST))
             elif key in ("dataset", "search_dataset"):
-                made[key] = None if value is None else DatasetConfig(value)
+                made[key] = None if value is None else DatasetConfig.of(value)
             elif key != "hardware" or value is not None:
                 made[key] = _typed(value, kinds[key], key)
         return cls(**made)

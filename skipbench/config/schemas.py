@@ -10,18 +10,9 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
+from skipbench.config import dataset as datasets
 from skipbench.config.catalog import target_of
 from skipbench.config.configurable import Positive
-from skipbench.config.dataset import (
-    HubDataset,
-    HumanEval,
-    MiniDataset,
-    OwnPrompts,
-    Sampled,
-    SpeedBench,
-    Stream,
-    TinyStories,
-)
 from skipbench.config.hardware import Local, Slurm
 from skipbench.config.model import HubModel, Model, PlantedModel
 from skipbench.config.signature import schema_of
@@ -150,14 +141,14 @@ SCHEMAS: dict[tuple[str | None, str], type] = {
     ("model", "_hub"): HubModel,
     ("model", "_planted"): PlantedModel,
     ("search", "_search"): Search,
-    ("dataset", "_mini"): MiniDataset,
-    ("dataset", "_hub"): HubDataset,
-    ("dataset", "_tinystories"): TinyStories,
-    ("dataset", "_speedbench"): SpeedBench,
-    ("dataset", "_stream"): Stream,
-    ("dataset", "_humaneval"): HumanEval,
-    ("dataset", "_sampled"): Sampled,
-    ("dataset", "_own"): OwnPrompts,
+    ("dataset", "_mini"): datasets.MiniDataset,
+    ("dataset", "_hub"): datasets.HubDataset,
+    ("dataset", "_tinystories"): datasets.TinyStories,
+    ("dataset", "_speedbench"): datasets.SpeedBench,
+    ("dataset", "_stream"): datasets.Stream,
+    ("dataset", "_humaneval"): datasets.HumanEval,
+    ("dataset", "_sampled"): datasets.Sampled,
+    ("dataset", "_own"): datasets.OwnPrompts,
     ("decoding", "_decoding"): Decoding,
     ("engine", "_engine"): Engine,
     ("hardware", "_slurm"): Slurm,

@@ -75,7 +75,7 @@ def resolve_cell(config: RunConfig) -> Cell:
             ) from error
     else:
         return Cell(config)
-    return Cell(dataclasses.replace(config, method=method.with_skip(skip)))
+    return Cell(dataclasses.replace(config, method=method.but(skip=skip)))
 
 
 def checked_run(cell: Cell) -> Run:
@@ -88,7 +88,7 @@ def checked_run(cell: Cell) -> Run:
     run, config = read_run(cell.folder), cell.config
     if run.done:
         _ = run.samples  # refused where a sample is missing
-        before, path = run.provenance.rows_sha256, config.dataset.facts.path
+        before, path = run.provenance.rows_sha256, config.dataset.path
         # rows of the hub are pinned by their revision
         local = before is not None and path is not None and Path(path).is_file()
         if local and rows_hash(config.dataset.rows(config.limit)) != before:

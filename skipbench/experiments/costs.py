@@ -88,15 +88,15 @@ def cost_of(config: RunConfig, gpu: Gpu, gpus: int | None = None) -> Cost | None
     model, dataset, search = config.model, config.dataset, config.search
     if model.sizes is None or gpu.facts.bandwidth is None:
         return None
-    whole = dataset.facts.size or WHOLE.get(dataset.name, 1000)
+    whole = dataset.size or WHOLE.get(dataset.name, 1000)
     context = min(model.sizes.context, dataset.context or model.sizes.context)
     prompt_tokens = context - dataset.max_new_tokens
     if dataset.context is None:
         prompt_tokens = min(USUAL_PROMPT, prompt_tokens)
     prompt_tokens = max(1, prompt_tokens)
     weights, cache = needed_bytes(model, prompt_tokens + dataset.max_new_tokens)
-    turns = TURNS.get(dataset.name, 1.0) * (dataset.facts.samples_per_task or 1)
-    turns *= len(dataset.facts.parts) or 1
+    turns = TURNS.get(dataset.name, 1.0) * (dataset.samples_per_task or 1)
+    turns *= len(dataset.parts) or 1
     fixed_s = weights / LOADED_PER_S
     if config.search_dataset is not None:
         decoded = search.iterations * search.prompts

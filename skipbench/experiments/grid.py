@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from skipbench.config.catalog import Case, axes, paper_side
+from skipbench.config.catalog import Case, experiment_of
 from skipbench.config.paths import CONF
 from skipbench.errors import SkipbenchError
 from skipbench.report.definitions import KEYS
@@ -149,8 +149,8 @@ def plan(
 
 def _points(experiment: str, given: Mapping[str, str]) -> Iterator[tuple[dict[str, str], Case]]:
     """Every point of the grid with its case; a case is a grid over its own and the common axes."""
-    common = axes(experiment)
-    cases = paper_side(experiment).cases or [Case()]
+    facts = experiment_of(experiment)
+    common, cases = facts.axes, facts.published.cases or [Case()]
     known = {*common, *(axis for case in cases for axis in case.axes)}
     rest = {k: v for k, v in given.items() if k not in known}
     for case in cases:

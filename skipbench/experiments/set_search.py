@@ -41,7 +41,7 @@ def search_command(config: RunConfig) -> str:
     for key in ("prompt", "path", "shots_path"):
         if (value := dataset.node.get(key)) is not None:
             words.append(f"dataset.{key}={value}")
-    if dataset.run_limit_matters:
+    if "run_limit" in dataset.for_search(None).node:  # there is no training split
         words += [f"limit={'null' if config.limit is None else config.limit}"]
     words += BUDGETS.get(config.method.name, BUDGETS["self-sd"])
     words += [f"engine={config.engine.name}"] if config.engine.name != "fused" else []
@@ -81,7 +81,7 @@ def search_set(config: RunConfig, store: bool, loaded: Any = None, load: Any = N
     from skipbench.bench.memory import check_memory
     from skipbench.bench.skip_search import search_skip_set
 
-    check_memory(config.model, config.dataset.with_max_new_tokens(config.search.max_new_tokens), [])
+    check_memory(config.model, config.dataset.but(max_new_tokens=config.search.max_new_tokens), [])
     calibration = config.calibration_rows()
     config = dataclasses.replace(config, dataset=config.dataset.for_search(config.limit))
     rows, shared = config.dataset.search_rows(config.search.prompts)

@@ -5,7 +5,7 @@ from typing import Any
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from skipbench.config.catalog import paper_side, samples_in_paper
+from skipbench.config.catalog import experiment_of, samples_in_paper
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.cell import Cell, joined_run, repetitions, resolve_cell, to_score
@@ -51,7 +51,7 @@ def table_runs(
     if run.metrics is not None:
         costs = search_costs(config, run) or UNSET
         run = replace(run, metrics=replace(run.metrics, optimisation=costs))
-    groups = paper_side(experiment).groups
+    groups = experiment_of(experiment).published.groups
     missing = {key: group for key, group in groups.items() if key not in one.keys}
     if missing:
         run = replace(run, paper_samples=None)  # of all groups together

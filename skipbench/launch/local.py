@@ -56,79 +56,76 @@ def gpu_bytes(found: Sequence[str]) -> int | None:
     return min(sizes.values()) * 2**20 - RESERVED if sizes and sizes.keys() == set(found) else None
 
 
-def slots(workers: int | None, found: Sequence[str]) -> list[dict[str, str]]:
-    """The environment of each worker: its GPU.
-
-    Raises:
-        SkipbenchError: no worker, or more workers than GPUs: two on one GPU would disturb each
-            other's timings.
+def cells_at_once(workers: int | None, found: Sequence[str]) -> int:
+    """The number of workers, by default one per GPU. Raises SkipbenchError for none, or more than
+    GPUs: two on one would disturb each other's timings.
     """
-    if workers is None:
-        workers = max(1, len(found))
-    if workers < 1 or (found and workers > len(found)):
+    if workers is not None and (workers < 1 or (found and workers > len(found))):
         upper = f" to {len(found)}, the GPUs at hand" if found else " or more"
         raise SkipbenchError(f"hardware.workers={workers}; wanted 1{upper}")
-    return [{"CUDA_VISIBLE_DEVICES": name} for name in found[:workers]] or [{}] * workers
+    return max(1, len(found)) if workers is None else workers
 
 
 def run_cells(
     commands: Mapping[int, Sequence[str]],
     logs: Path,
-    places: Sequence[dict[str, str]],
+    found: Sequence[str],
+    at_once: int,
     ended: Callable[[int, int], None],
     needs: Mapping[int, int] | None = None,
-    at_once: int | None = None,
 ) -> None:
-    """Runs every command, each known by a number, as many at a time as places allow; their output
-    goes to `logs`/NUMBER.log.
+    """Runs every command, each known by a number, on GPUs of its own; their output goes to
+    `logs`/NUMBER.log.
 
     An exception, such as that of Ctrl-C or of a signal, ends the processes by SIGTERM, and waits
     for them.
 
     Args:
-        places: what each place adds to the environment of the command that has it.
+        found: the GPUs; without one, commands see what this process sees.
+        at_once: maximum number of commands at a time, however many GPUs are free.
         ended: called with the number and the exit status of each command that is over.
-        needs: places per command, 1 by default and never more than there are. Commands that need
+        needs: GPUs per command, 1 by default and never more than there are. Commands that need
             more go first.
-        at_once: maximum number of commands at a time, however many places are free.
     """
     count = dict.fromkeys(commands, 1) | dict(needs or {})
-    todo = sorted(commands, key=lambda number: -count[number])
-    free, workers = list(range(len(places))), at_once or len(places)
+    todo, free = sorted(commands, key=lambda number: -count[number]), list(found)
     processes: list[subprocess.Popen[bytes]] = []
     starting, stopped = threading.Lock(), threading.Event()
-    running: dict[Future[int], tuple[int, list[int]]] = {}
+    running: dict[Future[int], tuple[int, list[str]]] = {}
 
     # Processes start in threads: an exception in this one leaves no process unknown.
-    def run(number: int, place: dict[str, str]) -> int:
+    def run(number: int, taken: Sequence[str]) -> int:
         with starting, (logs / f"{number}.log").open("ab") as log:
             if stopped.is_set():
                 return 1
             # In a session of its own Ctrl-C does not reach it; SIGTERM below ends it, once.
-            command, env = commands[number], os.environ | place
+            own = {"CUDA_VISIBLE_DEVICES": ",".join(taken)} if taken else {}
             process = subprocess.Popen(
-                command, env=env, stdout=log, stderr=log, start_new_session=True
+                commands[number],
+                env=os.environ | own,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
             processes.append(process)
         return process.wait()
 
     def start() -> None:
-        while len(running) < workers:
-            n = next((number for number in todo if count[number] <= len(free)), None)
+        while len(running) < at_once:
+            n = next((number for number in todo if not found or count[number] <= len(free)), None)
             if n is None:
                 return
             todo.remove(n)
-            taken = [free.pop(0) for _ in range(count[n])]
-            joined = {key: ",".join(places[i][key] for i in taken) for key in places[0]}
-            running[pool.submit(run, n, joined)] = n, taken
+            taken, free[:] = free[: count[n]], free[count[n] :]
+            running[pool.submit(run, n, taken)] = n, taken
 
-    pool = ThreadPoolExecutor(workers)
+    pool = ThreadPoolExecutor(at_once)
     try:
         start()
         while running:
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 number, taken = running.pop(future)
-                free = sorted([*free, *taken])  # neighbours stay together
+                free[:] = sorted([*free, *taken], key=found.index)  # neighbours stay together
                 start()
                 try:
                     code = future.result()

@@ -41,11 +41,7 @@ def write_cells(folder: Path, cells: Sequence[Mapping[str, Any]]) -> Path:
 
 
 def read_cell(path: Path, index: int) -> RunConfig:
-    """The configuration of cell `index`.
-
-    Raises:
-        SkipbenchError: no such file or line, or no cell in it.
-    """
+    """The configuration of cell `index`. Raises SkipbenchError if there is none."""
     try:
         data = read_bytes(path, MOST_SAMPLES)
         if data is None:

@@ -53,8 +53,7 @@ def wait(ids: Sequence[str], poll_s: float) -> None:
 def sbatch(script: Path, after: Sequence[str] = ()) -> str:
     """Submits a script and returns the id of its job, which waits for the jobs `after` to be over.
 
-    Raises:
-        SkipbenchError: there is no sbatch, or it refuses; with its words.
+    Raises SkipbenchError where there is no sbatch, or it refuses; with its words.
     """
     depends = [f"--dependency=afterany:{':'.join(after)}"] if after else []
     words = ["sbatch", "--parsable", *depends, str(script)]
@@ -99,8 +98,7 @@ def array_limit() -> int:
 def parts(cells: range, limit: int) -> list[range]:
     """Splits numbers of cells into arrays of at most `limit` tasks, Slurm's `MaxArraySize`.
 
-    Raises:
-        SkipbenchError: the cluster allows no arrays.
+    Raises SkipbenchError where the cluster allows no arrays.
     """
     if limit < 1:
         raise SkipbenchError(
@@ -141,6 +139,11 @@ def script(name: str, manifest: Path, part: range, hardware: Slurm, python: str,
         "gres": ":".join(filter(None, ["gpu", hardware.gpu, str(gpus)])) if gpus else None,
         "mem": hardware.memory,
         **{k: getattr(hardware, k) for k in ("partition", "account", "qos", "constraint", "time")},
+        "array": f"0-{len(part) - 1}" + (f"%{hardware.parallel}" if hardware.parallel else ""),
+        "open-mode": "append",
+        "signal": f"B:USR2@{hardware.signal_s}",
+        "ntasks": "1",
+        "cpus-per-task": str(hardware.cpus),
     }
     given = {key: value for key, value in values.items() if value is not None}
     for key, value in [*given.items(), *(("options", word) for word in hardware.options)]:
@@ -149,17 +152,10 @@ def script(name: str, manifest: Path, part: range, hardware: Slurm, python: str,
                 f"{key}={value!r} holds a line break or control character; sbatch reads one "
                 "option a line"
             )
+    quoted = {k: json.dumps(v, ensure_ascii=False) for k, v in given.items()}
     options = [
-        *(
-            f"--{k}={v if PLAIN.fullmatch(v) else json.dumps(v, ensure_ascii=False)}"
-            for k, v in given.items()
-        ),
-        f"--array=0-{len(part) - 1}" + (f"%{hardware.parallel}" if hardware.parallel else ""),
-        "--open-mode=append",
+        *(f"--{k}={v if PLAIN.fullmatch(v) else quoted[k]}" for k, v in given.items()),
         "--requeue" if hardware.requeues else "--no-requeue",
-        f"--signal=B:USR2@{hardware.signal_s}",
-        "--ntasks=1",
-        f"--cpus-per-task={hardware.cpus}",
         *(["--exclusive"] if hardware.exclusive else []),
         *hardware.options,
     ]

@@ -99,26 +99,21 @@ def cell_statuses(configs: Sequence[RunConfig], stale_s: float | None = None) ->
 
 def _status(config: RunConfig, live: Mapping[str, str] | None, stale_s: float) -> CellStatus:
     """The state of a cell by its record."""
-    name = "/".join(config.names.values())
+    name, folder = "/".join(config.names.values()), None
+    searched = config.search_dataset is not None
     try:
         cell = resolve_cell(config)
-        folder = cell.folder
-        state = run_state(folder, live, stale_s)
+        state = run_state(folder := cell.folder, live, stale_s)
         if state.state == "done":
-            try:
-                read_run(folder)
-                refuse_other(folder, cell.config.model, cell.config.method)
-            except SkipbenchError as error:  # submitted again it would be refused again
-                return CellStatus(name, config, folder, RunState("failed", str(error)), False)
+            read_run(folder)
+            refuse_other(folder, cell.config.model, cell.config.method)
         return CellStatus(name, config, folder, state)
     except NotHereError as error:
-        searched = config.search_dataset is not None
         return CellStatus(name, config, None, RunState("missing", str(error)), searched)
-    except SkipbenchError as error:
-        if config.search_dataset is None:
+    except SkipbenchError as error:  # an unreadable search, or a run that would be refused again
+        if folder is None and not searched:
             raise
-        # an unreadable search
-        return CellStatus(name, config, None, RunState("failed", str(error)), False)
+        return CellStatus(name, config, folder, RunState("failed", str(error)), False)
 
 
 def _with_jobs(

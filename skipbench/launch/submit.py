@@ -216,16 +216,16 @@ def _run_here(
 ) -> bool:
     """Runs the cells on this machine, stage by stage. Returns whether one of them failed."""
     cells = [*itertools.chain(*stages)]
-    at_once = len(local.slots(hardware.workers, gpus))
-    slots = local.slots(len(gpus) or at_once, gpus)
-    at_once = min(at_once, len(slots) // min(cell.gpus for cell in cells))
+    at_once = local.cells_at_once(hardware.workers, gpus)
+    if gpus:
+        at_once = min(at_once, len(gpus) // min(cell.gpus for cell in cells))
     if only_print:
         for c in cells:
             sys.stdout.write(f"{c.name}{f', {c.gpus} GPUs' if c.gpus > 1 else ''}\n")
         return False
     folder = manifest.next_folder(cells[0].config.results.resolve(), name, make=True)
     command = cell_command(str(manifest.write_cells(folder, [cell.record() for cell in cells])))
-    used = ", ".join(slot.get("CUDA_VISIBLE_DEVICES", "none") for slot in slots)
+    used = ", ".join(gpus or ["none"] * at_once)
     show(f"{len(cells)} cells, {at_once} at a time, GPUs: {used}; logs in {folder}")
     codes: list[int] = []
 
@@ -237,5 +237,5 @@ def _run_here(
     for stage in stages:
         needs = {len(codes) + n: cell.gpus for n, cell in enumerate(stage)}
         commands = {n: [*command, str(n)] for n in needs}
-        local.run_cells(commands, folder, slots, ended, needs, at_once)
+        local.run_cells(commands, folder, gpus, at_once, ended, needs)
     return any(codes)

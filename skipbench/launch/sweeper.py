@@ -5,7 +5,6 @@ A cell returns its speedup, so that search sweepers such as Optuna's can take th
 `hydra/sweeper=optuna hydra.sweeper.direction=maximize`.
 """
 
-import itertools
 import re
 import sys
 from collections.abc import Sequence
@@ -13,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from hydra._internal.core_plugins.basic_launcher import BasicLauncher
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
-from hydra.plugins.launcher import Launcher
-from hydra.plugins.sweeper import Sweeper
-from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict, read_write
 
 from skipbench.config.compose import explained, to_run_config, use_config_dir
@@ -116,7 +114,7 @@ class SlurmLauncher(BasicLauncher):
         return returns
 
 
-class ExperimentSweeper(Sweeper):
+class ExperimentSweeper(BasicSweeper):
     """Runs every point of a grid, or every cell of experiments, and prints one table that compares
     them.
     """
@@ -129,54 +127,41 @@ class ExperimentSweeper(Sweeper):
             params: axes of the grid: key to values separated by commas; those of the command line
                 go before.
         """
-        self.params = dict(params or {})
-
-    def setup(
-        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
-    ) -> None:
-        self.config, self.config_loader = config, hydra_context.config_loader
-        self.hydra_context = hydra_context  # `validate_batch_is_legal` reads it
-        self.launcher: Launcher = Plugins.instance().instantiate_launcher(
-            hydra_context=hydra_context, task_function=task_function, config=config
-        )
+        self.params = params or {}  # not by super(): Hydra loads the module of its sweeper twice
 
     def sweep(self, arguments: list[str]) -> Any:
+        assert self.config is not None and self.launcher is not None
+        assert self.hydra_context is not None
+        loader = self.hydra_context.config_loader
         chosen = [a.partition("=")[2] for a in arguments if a.startswith("experiment=")]
         names = [name for value in chosen for name in value.split(",")]
         others = [a for a in arguments if not a.startswith("experiment=")]
         cells = [cell for name in names for cell in self._cells(name, others)]
-        if not (points := cells if names else self._grid(others)):
+        if not (points := cells if names else self._grid(loader, others)):
             text = f"experiment={','.join(names)} has no cell with {' '.join(others)}"
             raise SkipbenchError(text)
         names = labels(points)
         batch = [[*point, f"label='{label}'"] for point, label in zip(points, names, strict=True)]
-        assert self.config is not None
         for words in batch:  # before the first one runs
             with explained(words):
-                to_run_config(_node(self.config_loader, self.config, words))
+                to_run_config(_node(loader, self.config, words))
         returns = self.launcher.launch(batch, initial_job_idx=0)
         _compare(returns, names)
         return returns
 
-    def _grid(self, arguments: Sequence[str]) -> list[list[str]]:
-        words = [*(f"{key}={value}" for key, value in self.params.items()), *arguments]
-        parser = OverridesParser.create(config_loader=self.config_loader)
-        axes: dict[str, list[str]] = {}
-        for override in parser.parse_overrides(words):
-            key = override.get_key_element()
-            if not override.is_sweep_override():
-                axes[key] = [f"{key}={override.get_value_element_as_str()}"]
-                continue
-            discrete = override.is_discrete_sweep()
-            values = [*map(str, override.sweep_string_iterator())] if discrete else []
+    def _grid(self, loader: ConfigLoader, arguments: Sequence[str]) -> list[list[str]]:
+        parser = OverridesParser.create(config_loader=loader)
+        overrides = parser.parse_overrides([*self._parse_config(), *arguments])
+        for axis in filter(Override.is_sweep_override, overrides):
+            key, discrete = axis.get_key_element(), axis.is_discrete_sweep()
+            values = [*map(str, axis.sweep_string_iterator())] if discrete else []
             # a skip set is split at its commas
             if key == "method.skip" and not all(map(SKIP_SET.match, values)):
-                raise SkipbenchError(unreadable(str(override.input_line)))
+                raise SkipbenchError(unreadable(str(axis.input_line)))
             if not values:
                 needs = "needs a sweeper that searches, hydra/sweeper=optuna"
                 raise SkipbenchError(f"{key}: a range without steps {needs}")
-            axes[key] = [f"{key}={value}" for value in values]
-        return [list(point) for point in itertools.product(*axes.values())]
+        return self.split_arguments(overrides, None)[0]
 
     def _cells(self, name: str, arguments: Sequence[str]) -> list[list[str]]:
         """The cells of an experiment that can be run, as overrides."""

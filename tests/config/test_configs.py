@@ -33,7 +33,7 @@ METHODS = ("swift", "clasp", "knapspec", "self-sd", "layerskip")
 def made(model: str, method: str) -> dict[str, Any]:
     """The settings of the model for methods, after one of these was made."""
     config = compose([f"model={model}", f"method={method}"])
-    chosen = config.method.with_skip("attn:1") if config.method.skip is not None else config.method
+    chosen = config.method.but(skip="attn:1") if config.method.skip is not None else config.method
     layers = config.model.architecture.layers if config.model.architecture else 12
     assert chosen.name == method and chosen.factory()(layers=layers) is not None
     return config.model.settings

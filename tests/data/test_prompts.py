@@ -22,7 +22,7 @@ from skipbench.bench import cell as bench_cell
 from skipbench.bench.cell import Settings
 from skipbench.bench.prompts import VICUNA, Prompt, encode
 from skipbench.config.compose import compose
-from skipbench.config.dataset_config import DatasetConfig
+from skipbench.config.run_config import DatasetConfig
 from skipbench.data.rows import Row, read_file, rows_hash
 from skipbench.data.source import fetch, from_hub
 from skipbench.errors import SkipbenchError

@@ -16,7 +16,7 @@ from conftest import ROOT, Command
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.launch import manifest
-from skipbench.launch.local import gpu_bytes, gpus, run_cells, slots, watch
+from skipbench.launch.local import cells_at_once, gpu_bytes, gpus, run_cells, watch
 
 
 def python(code: str) -> list[str]:
@@ -29,9 +29,9 @@ def test_a_gpu_has_one_cell_at_a_time(tmp_path: Path) -> None:
         "time.sleep(.2); print(time.time())"
     )
     ended: list[tuple[int, int]] = []
-    places = slots(None, ["2", "5"])
+    found = ["2", "5"]
     commands = {n: python(note) for n in range(5)} | {5: python("raise SystemExit(3)")}
-    run_cells(commands, tmp_path, places, lambda number, code: ended.append((number, code)))
+    run_cells(commands, tmp_path, found, 2, lambda number, code: ended.append((number, code)))
     assert sorted(ended) == [(0, 0), (1, 0), (2, 0), (3, 0), (4, 0), (5, 3)]
     spans: dict[str, list[tuple[float, float]]] = {}
     for number in range(5):
@@ -44,9 +44,9 @@ def test_a_gpu_has_one_cell_at_a_time(tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize(("most", "together"), [(None, 4), (1, 1)])
+@pytest.mark.parametrize(("most", "together"), [(4, 4), (1, 1)])
 def test_a_cell_has_the_gpus_that_it_needs_to_itself(
-    most: int | None, together: int, tmp_path: Path
+    most: int, together: int, tmp_path: Path
 ) -> None:
     note = (
         "import os,time; g=os.environ['CUDA_VISIBLE_DEVICES']; print(g, time.time()); "
@@ -54,9 +54,9 @@ def test_a_cell_has_the_gpus_that_it_needs_to_itself(
     )
     needs = {1: 2, 3: 3, 4: 4}
     codes: list[int] = []
-    places = slots(None, ["0", "1", "2", "7"])
+    found = ["0", "1", "2", "7"]
     commands = {n: python(note) for n in range(6)}
-    run_cells(commands, tmp_path, places, lambda number, code: codes.append(code), needs, most)
+    run_cells(commands, tmp_path, found, most, lambda number, code: codes.append(code), needs)
     assert codes == [0] * 6
     spans = []
     for number in range(6):
@@ -70,11 +70,11 @@ def test_a_cell_has_the_gpus_that_it_needs_to_itself(
 
 
 def test_workers_and_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert slots(None, []) == [{}] and slots(3, []) == [{}, {}, {}]
-    assert slots(1, ["0", "1"]) == [{"CUDA_VISIBLE_DEVICES": "0"}]
+    assert cells_at_once(None, []) == 1 and cells_at_once(3, []) == 3
+    assert cells_at_once(1, ["0", "1"]) == 1 and cells_at_once(None, ["0", "1"]) == 2
     for workers, found in ((0, []), (3, ["0", "1"]), (-1, ["0"])):
         with pytest.raises(SkipbenchError, match=rf"hardware\.workers={workers}; wanted 1"):
-            slots(workers, found)
+            cells_at_once(workers, found)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-abc")
     assert gpus() == ["3", "GPU-abc"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
@@ -112,12 +112,13 @@ def test_what_breaks_the_queue_off_ends_its_cells_and_starts_no_other(tmp_path: 
         run_cells(
             {0: python("pass")} | {n: python(code) for n in range(1, 5)},
             tmp_path,
-            slots(2, []),
+            [],
+            2,
             ended,
         )
     assert time.monotonic() - began < 50 and len(started.read_text()) == 2
     with pytest.raises(SkipbenchError, match="cannot start a cell"):
-        run_cells({0: ["/no/such/program"]}, tmp_path, [{}], ended)
+        run_cells({0: ["/no/such/program"]}, tmp_path, [], 1, ended)
     assert threading.active_count() < 20
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from skipbench.config.compose import compose
-from skipbench.config.dataset_config import DatasetConfig
+from skipbench.config.run_config import DatasetConfig
 from skipbench.errors import SkipbenchError
 from skipbench.launch.manifest import read_cell, write_cells
 
@@ -54,5 +54,5 @@ def test_a_manifest_calls_nothing_that_no_file_of_conf_names(way: str, tmp_path:
     assert not called.exists() and "\n" not in str(refused.value)
     parts = {"one": {**reads, "seed": 0}}
     with pytest.raises(SkipbenchError, match="--config-dir"):
-        DatasetConfig({**parts["one"], "parts": parts}).rows(1)
+        DatasetConfig.of({**parts["one"], "parts": parts}).rows(1)
     assert not called.exists()

@@ -294,7 +294,7 @@ def test_a_method_is_known_by_its_own_source(
     (package / "other.py").write_text("")
     (tmp_path / "rules.py").write_text("class Rule: ...")
     monkeypatch.syspath_prepend(tmp_path)
-    method = MethodConfig({"_target_": "ours.make", "stop": {"_target_": "rules.Rule"}})
+    method = MethodConfig.of({"_target_": "ours.make", "stop": {"_target_": "rules.Rule"}})
     first = method_sha256(method)
     for path in (tmp_path / "rules.py", *package.rglob("*.py")):
         before = path.read_text()
@@ -307,7 +307,7 @@ def test_a_method_is_known_by_its_own_source(
     shutil.rmtree(package)
     monkeypatch.syspath_prepend(tmp_path / "elsewhere")
     assert method_sha256(method) == first
-    assert method_sha256(MethodConfig({"_target_": "no_such_module.make"})) is None
+    assert method_sha256(MethodConfig.of({"_target_": "no_such_module.make"})) is None
     ours = [
         method_sha256(compose([f"method={name}"]).method) for name in ("vanilla", "swift", "clasp")
     ]
