@@ -4,7 +4,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from skipbench.bench.load import Loaded, check_method, check_model
+from skipbench.bench.load import check_method, check_model
 from skipbench.bench.memory import Need, check_memory, longest
 from skipbench.bench.prompts import Prompt, encode
 from skipbench.config.model import Model, PlantedModel
@@ -36,18 +36,18 @@ class Preflight:
         return sum(len(prompt.ids) for prompt in self.prompts)
 
 
-def preflight(config: RunConfig, folder: Path, loaded: Loaded | None = None) -> Preflight:
-    """Checks a cell whose skip set is known, and whose model may be loaded already. Raises
+def preflight(config: RunConfig, folder: Path, held: bool = False) -> Preflight:
+    """Checks a cell whose skip set is known, and whose model may be `held`, loaded already. Raises
     SkipbenchError for whatever a run of it would refuse: its path, tokenizer, device, engine,
     method, memory, dataset, prompts or results folder.
     """
     model = config.model
     # the weights alone may be too much; that is known before a dataset is fetched
     check_memory(model, config.dataset, [])
-    if loaded is None:
+    if not held:
         check_model(model, config.engine)
     check_method(model, config.method.factory())
-    model = model if loaded else sized(model)
+    model = model if held else sized(model)
     check_memory(model, config.dataset, [])
     rows = config.dataset.rows(config.limit)
     begun = None if config.fresh else read_run(folder).provenance.rows_sha256
@@ -56,7 +56,7 @@ def preflight(config: RunConfig, folder: Path, loaded: Loaded | None = None) -> 
         changed = f"the rows of the dataset have changed since {folder} was begun"
         raise SkipbenchError(f"{changed}; {advice}")
     need, prompts = check_memory(model, config.dataset, rows), None
-    if loaded is None and (tokenizer := tokenizer_here(model)) is not None:
+    if not held and (tokenizer := tokenizer_here(model)) is not None:
         if isinstance(model, PlantedModel) and model.architecture is not None:
             context = model.architecture.context
         else:

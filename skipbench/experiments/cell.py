@@ -8,7 +8,6 @@ import tempfile
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -19,6 +18,7 @@ from skipbench.config.run_config import RunConfig
 from skipbench.console import logged, say, show_result
 from skipbench.data.rows import rows_hash
 from skipbench.errors import NotHereError, SkipbenchError
+from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.set_search import ensure_searched, search_command, search_trace
 from skipbench.metrics.drafted import drafted
 from skipbench.metrics.repeats import summarise_repeats
@@ -108,12 +108,12 @@ def header(run: Run) -> dict[str, str]:
 
 
 def run_cell(
-    config: RunConfig, print_table: bool = True, loaded: Any = None, load: Any = None
+    config: RunConfig, print_table: bool = True, load: LastLoaded | None = None
 ) -> Metrics | None:
     """Runs what is missing of one cell and prints its table.
 
     Args:
-        loaded, load: the model, or what loads it, as `bench.run.run` takes them.
+        load: loads the model, unless it holds it; by default for this cell alone.
 
     Returns:
         Its metrics; `None` for a dry run.
@@ -123,6 +123,7 @@ def run_cell(
     """
     if config.repeats != 1:
         return _run_repeats(config, print_table)
+    load = load or LastLoaded()
     if config.search_dataset is not None and not ensure_searched(config, load):
         return None
     try:
@@ -136,17 +137,25 @@ def run_cell(
             read_config(path, revision)
         raise
     if config.dry_run:
-        from skipbench.bench.preflight import preflight
-        from skipbench.experiments.dry_run import describe, text
+        from skipbench.experiments.dry_run import dry_run
 
         state = "missing" if config.fresh else checked_run(cell).status.state
-        checks = preflight(cell.config, cell.folder)
-        plain = describe(cell.config, checks, cell.folder, state)
-        show_result(msgspec.to_builtins(plain), lambda: text(checks, plain))
+        dry_run(cell.config, cell.folder, state)
         return None
-    run = _open_run(cell, loaded)
+    held = load.holds(config)
+    run = _open_run(cell, held)
     if not run.done:
-        run = _measure(cell, loaded, load)
+        from skipbench.bench.cell import decode_missing
+        from skipbench.bench.preflight import preflight
+        from skipbench.bench.run import opened
+
+        with logged():
+            rows = preflight(cell.config, cell.folder, held).rows
+            say(str(cell.folder), "dim")
+            with opened(cell.config, cell.folder, rows, load) as bench:
+                decode_missing(bench)
+        run = read_run(cell.folder)
+        write_atomic(cell.folder / "table.md", markdown_cell(run.measured, header(run)))
     if print_table:
         _show(run)
         if waits_for_score(config.dataset.scorer, run.measured):
@@ -156,13 +165,13 @@ def run_cell(
     return run.measured
 
 
-def _open_run(cell: Cell, loaded: Any) -> Run:
+def _open_run(cell: Cell, held: bool) -> Run:
     """The run of a cell, set aside with `fresh=true`; prints what is not known to be as today."""
     config = cell.config
     if config.fresh:
         from skipbench.bench.preflight import preflight
 
-        preflight(config, cell.folder, loaded)
+        preflight(config, cell.folder, held)
         set_aside(cell.folder)
     run = checked_run(cell)
     if run.status.state == "missing":
@@ -177,22 +186,6 @@ def _open_run(cell: Cell, loaded: Any) -> Run:
         say(f"{cell.folder}: measured by another version of skipbench's code; {anew}")
     if run.done and other_latency(cell.folder, origin):
         say(f"{cell.folder}: decided by other latencies; {anew}")
-    return run
-
-
-def _measure(cell: Cell, loaded: Any, load: Any) -> Run:
-    """Runs what is missing, and stores the table beside it."""
-    from skipbench.bench.load import load_model
-    from skipbench.bench.preflight import preflight
-    from skipbench.bench.run import run as bench
-
-    config = cell.config
-    with logged():
-        rows = preflight(config, cell.folder, loaded).rows
-        say(str(cell.folder), "dim")
-        bench(config, cell.folder, rows, config.calibration_rows(), loaded, load or load_model)
-    run = read_run(cell.folder)
-    write_atomic(cell.folder / "table.md", markdown_cell(run.measured, header(run)))
     return run
 
 

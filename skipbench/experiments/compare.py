@@ -12,7 +12,7 @@ from skipbench.config.compose import compose
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.cell import resolve_cell, run_cell
-from skipbench.experiments.set_search import search_set
+from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.table_runs import run_entry
 from skipbench.report.compared import ranked
 from skipbench.runs.measures import Interval
@@ -74,8 +74,9 @@ def compare(
     Raises:
         SkipbenchError: a model or dataset that cannot be used, or an unknown method.
     """
-    from skipbench.bench.load import check_model, load_model
+    from skipbench.bench.load import check_model
     from skipbench.bench.memory import check_memory
+    from skipbench.bench.skip_search import search_set
     from skipbench.models.outline import sized
 
     began = time.monotonic()
@@ -83,7 +84,8 @@ def compare(
     base = compose([*settings, f"method={NOISE}"])
     check_model(base.model, base.engine)
     check_memory(sized(base.model), base.dataset, [])
-    loaded = load_model(base.model, base.engine, base.calibration_rows())
+    load = LastLoaded(always=True)
+    loaded = load(base.model, base.engine, base.calibration_rows())
     for note in loaded[0].notes():
         tell(note)
     if not any(word.startswith("dataset=") for word in settings):
@@ -114,8 +116,8 @@ def compare(
         tell(f"{number} of {len(configs)}: {name}, {limit} prompts")
         try:
             if searches:
-                search_set(config, store=True, loaded=loaded)
-            run_cell(config, print_table=False, loaded=loaded)
+                search_set(config, True, load)
+            run_cell(config, print_table=False, load=load)
             runs.append(run_entry(resolve_cell(config)))
         except Exception as error:  # the next methods do not depend on it
             known = isinstance(error, SkipbenchError)
