@@ -27,7 +27,7 @@ from skipbench.metrics.summary import speedups
 from skipbench.profile.clock import Clock
 from skipbench.profile.energy import EnergyMeter
 from skipbench.runs.record import Arm, Completion, Divergence, Lossless, Sample, Seconds
-from skipbench.runs.signals import defer_signals
+from skipbench.runs.state import defer_signals
 from skipbench.runs.store import RunStore
 from skipbench.scoring.scorers import score
 

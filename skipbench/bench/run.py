@@ -34,9 +34,9 @@ from skipbench.runs.measures import Metrics, Profiled, UntilCi
 from skipbench.runs.method_source import hashed
 from skipbench.runs.provenance import Provenance, engine_text
 from skipbench.runs.reading import printable
-from skipbench.runs.signals import Interrupted
+from skipbench.runs.state import Interrupted
 from skipbench.runs.store import RunStore
-from skipbench.scoring.overlap import corpus_summary
+from skipbench.scoring.overlap import CORPUS_SCORERS, corpus_summary
 
 
 @contextlib.contextmanager
@@ -134,8 +134,10 @@ def _metrics(bench: Bench, latency: LatencyModel) -> Metrics:
         peak = sum(map(torch.cuda.max_memory_allocated, devices))
     here, floor_s = latency.at(context), roofline_s_per_token(lm, context, rate)
     metrics = summarise(samples, lm.layers, here, floor_s, peak)
-    scores = corpus_summary(bench.config.dataset.scorer, samples, bench.store.completions())
-    metrics = replace(metrics, profiled=Profiled(**here._asdict()), score=scores)
+    metrics = replace(metrics, profiled=Profiled(**here._asdict()))
+    if (scorer := bench.config.dataset.scorer) in CORPUS_SCORERS:
+        scores = corpus_summary(scorer, samples, bench.store.completions())
+        metrics = replace(metrics, score=scores)
     if (wanted := bench.config.until_ci) is None:
         return metrics
     reached, count = half_width([*speedups(samples).values()]), len(samples)

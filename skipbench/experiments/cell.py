@@ -31,7 +31,7 @@ from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import CONDITIONS, config_hash, run_name
 from skipbench.runs.run import Run, read_run
 from skipbench.runs.state import read_status
-from skipbench.scoring.execute import waits_for_score
+from skipbench.scoring.scorers import waits_for_score
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def run_cell(
     run = _open_run(cell, held)
     if not run.done:
         from skipbench.bench.cell import decode_missing
-        from skipbench.bench.preflight import preflight
+        from skipbench.bench.load import preflight
         from skipbench.bench.run import opened
 
         with logged():
@@ -169,7 +169,7 @@ def _open_run(cell: Cell, held: bool) -> Run:
     """The run of a cell, set aside with `fresh=true`; prints what is not known to be as today."""
     config = cell.config
     if config.fresh:
-        from skipbench.bench.preflight import preflight
+        from skipbench.bench.load import preflight
 
         preflight(config, cell.folder, held)
         set_aside(cell.folder)

@@ -5,8 +5,8 @@ from pathlib import Path
 import torch
 
 from skipbench.bench.latency_file import latency_path, passes_to_measure, valid_record
+from skipbench.bench.load import Preflight, preflight
 from skipbench.bench.memory import GIB, weight_kind
-from skipbench.bench.preflight import Preflight, preflight
 from skipbench.config.catalog import known_hardware
 from skipbench.config.hardware import Hardware
 from skipbench.config.run_config import RunConfig

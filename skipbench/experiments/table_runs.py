@@ -19,7 +19,7 @@ from skipbench.report.published import paper_of
 from skipbench.runs.measures import Optimisation
 from skipbench.runs.record import Sample
 from skipbench.runs.run import Run, read_run
-from skipbench.scoring.execute import waits_for_score
+from skipbench.scoring.scorers import waits_for_score
 
 
 def table_runs(
