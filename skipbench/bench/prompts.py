@@ -58,7 +58,8 @@ def encode(
     chat: str = "none",
     thinking: bool | None = None,
 ) -> list[Prompt]:
-    """Token ids of every row, as the tokenizer makes them, special tokens included.
+    """Token ids of every row, as the tokenizer makes them, special tokens included. Raises
+    SkipbenchError for a prompt that is empty or too long, or a value that cannot be.
 
     Args:
         max_positions: of the model, for prompt and output together.
@@ -69,9 +70,6 @@ def encode(
         chat: `none`, plain text; `template`, the tokenizer's own, given `thinking` as
             `enable_thinking`; `auto`, that where there is one, else plain text; `vicuna`, the
             conversation of Vicuna 1.1 as text, which Spec-Bench shows to every model.
-
-    Raises:
-        SkipbenchError: a prompt is empty or too long, or a value cannot be.
     """
     limit = max_positions if context is None else min(context, max_positions)
     longest = _room(limit, max_new_tokens, reserve, context)

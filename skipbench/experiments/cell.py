@@ -52,15 +52,12 @@ class Cell:
 
 
 def resolve_cell(config: RunConfig) -> Cell:
-    """Fills in the stored skip set.
-
-    Raises:
-        NotHereError: no set is stored, or the cell's own search is not done or of other weights.
+    """Fills in the stored skip set. Raises NotHereError where none is stored, or the cell's own
+    search is not done or of other weights.
     """
-    method = config.method
+    method, iterations = config.method, config.search.iterations
     if config.search_dataset is not None:
-        trace, iterations = search_trace(config), config.search.iterations
-        if other := other_weights(trace, config.model):
+        if other := other_weights(trace := search_trace(config), config.model):
             raise NotHereError(other)
         if (skip := best_of_trace(trace, iterations)) is None:
             raise NotHereError(f"its search of {iterations} sets is not done yet")
@@ -78,11 +75,8 @@ def resolve_cell(config: RunConfig) -> Cell:
 
 
 def checked_run(cell: Cell) -> Run:
-    """The run of a cell, checked to be of today's weights, method and rows, and whole if it is
-    done.
-
-    Raises:
-        SkipbenchError: it is of others, cannot be read, or lost samples.
+    """The run of a cell; raises SkipbenchError if it is not of today's weights, method and rows,
+    cannot be read, or is done and lost samples.
     """
     run, config = read_run(cell.folder), cell.config
     if run.done:
@@ -110,16 +104,11 @@ def header(run: Run) -> dict[str, str]:
 def run_cell(
     config: RunConfig, print_table: bool = True, load: LastLoaded | None = None
 ) -> Metrics | None:
-    """Runs what is missing of one cell and prints its table.
+    """Runs what is missing of one cell, prints its table and returns its metrics; None for a dry
+    run. Raises SkipbenchError for a value that cannot be used, or samples that failed.
 
     Args:
         load: loads the model, unless it holds it; by default for this cell alone.
-
-    Returns:
-        Its metrics; `None` for a dry run.
-
-    Raises:
-        SkipbenchError: a value that cannot be used, or samples that failed.
     """
     if config.repeats != 1:
         return _run_repeats(config, print_table)
@@ -206,10 +195,8 @@ def repetitions(cell: Cell) -> list[Cell]:
 
 
 def all_done(config: RunConfig) -> bool:
-    """True if every process of the cell has finished; needs neither torch nor the dataset.
-
-    Raises:
-        SkipbenchError: as `checked_run`.
+    """True if every process of the cell has finished; needs neither torch nor the dataset. Raises
+    SkipbenchError as `checked_run`.
     """
     with contextlib.suppress(NotHereError):
         return all(checked_run(resolve_cell(one)).done for one in config.repetitions())
@@ -223,19 +210,17 @@ def _run_repeats(config: RunConfig, print_table: bool) -> Metrics | None:
         for one in ones:
             run_cell(one, print_table)
         return None
-    with tempfile.TemporaryDirectory() as place:
-        manifest = Path(place) / "cells.jsonl"
-        manifest.write_text("".join(json.dumps({"config": one.to_dict()}) + "\n" for one in ones))
+    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as manifest:
+        manifest.writelines(json.dumps({"config": one.to_dict()}) + "\n" for one in ones)
+        manifest.flush()
         for number, one in enumerate(ones):
             if not config.fresh and all_done(one):
                 continue
             say(name := f"process {number + 1} of {len(ones)}", "dim")
-            command = cell_command(str(manifest), str(number))
+            command = cell_command(manifest.name, str(number))
             if code := subprocess.run(command, check=False).returncode:
-                raise SkipbenchError(
-                    f"{name} ended with exit status {code}; its reason stands above; the same "
-                    "command goes on"
-                )
+                reason = "its reason stands above; the same command goes on"
+                raise SkipbenchError(f"{name} ended with exit status {code}; {reason}")
     run = joined_run(resolve_cell(config))
     if print_table and run.metrics:
         _show(run)
@@ -244,10 +229,7 @@ def _run_repeats(config: RunConfig, print_table: bool) -> Metrics | None:
 
 def joined_run(cell: Cell) -> Run:
     """The run of a cell; of several processes the first one's, with the metrics and drafts of those
-    that are done, and the reason why some are missing.
-
-    Raises:
-        SkipbenchError: as `checked_run`.
+    that are done, and the reason why some are missing. Raises SkipbenchError as `checked_run`.
     """
     runs = [checked_run(one) for one in repetitions(cell)]
     done = [run for run in runs if run.metrics is not None]
@@ -256,16 +238,13 @@ def joined_run(cell: Cell) -> Run:
     joined = replace(done[0], drafted=drafted(s for run in done for s in run.samples))
     if len(runs) == 1:
         return joined
-    others = len({origin_of(run) for run in done}) > 1
-    reasons = [
-        f"{len(done)} of {len(runs)} repeats are done" if len(done) < len(runs) else "",
-        "its repeats are of several commits, devices or versions" if others else "",
-    ]
-    mixed = "; ".join(run.origin.mixed for run in done if run.origin.mixed)
+    reasons = list[str]()
+    if len(done) < len(runs):
+        reasons.append(f"{len(done)} of {len(runs)} repeats are done")
+    if len({origin_of(run) for run in done}) > 1:
+        reasons.append("its repeats are of several commits, devices or versions")
+    mixed = "; ".join(run.origin.mixed for run in done if run.origin.mixed) or None
     pairs = [(run.samples, run.measured) for run in done]
-    return replace(
-        joined,
-        metrics=summarise_repeats(pairs, joined.provenance.layers or 0),
-        origin=replace(joined.origin, mixed=mixed or None),
-        reason="; ".join(filter(None, reasons)) or None,
-    )
+    metrics = summarise_repeats(pairs, joined.provenance.layers or 0)
+    origin = replace(joined.origin, mixed=mixed)
+    return replace(joined, metrics=metrics, origin=origin, reason="; ".join(reasons) or None)

@@ -36,10 +36,9 @@ def search_command(config: RunConfig) -> str:
     keys += [k for k in ("quantization", "sparsity") if getattr(model, k) != "none"]
     keys += ["deepened", "deepened_seed"] if model.deepened else []
     words += [f"model.{k}={getattr(model, k)}" for k in keys if getattr(model, k) is not None]
+    own = {key: dataset.node.get(key) for key in ("prompt", "path", "shots_path")}
     words += [f"dataset={dataset.name}"]
-    for key in ("prompt", "path", "shots_path"):
-        if (value := dataset.node.get(key)) is not None:
-            words.append(f"dataset.{key}={value}")
+    words += [f"dataset.{key}={value}" for key, value in own.items() if value is not None]
     if dataset.run_limit_matters:
         words += [f"limit={'null' if config.limit is None else config.limit}"]
     words += BUDGETS.get(config.method.name, BUDGETS["self-sd"])

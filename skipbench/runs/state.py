@@ -1,5 +1,5 @@
-"""The state of a run: `status.json`, whether the process that wrote it is alive, and the signals that
-ask it to end after the sample that is being measured.
+"""The state of a run: `status.json`, whether its process is alive, and the signals that ask it to
+end after the sample that is being measured.
 """
 
 import contextlib
