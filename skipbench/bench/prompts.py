@@ -146,7 +146,7 @@ def _turns_before(row: Row, known: Mapping[str, Row]) -> list[Row]:
 
 
 def _ids(turns: Turns, row: Row, tokenizer: Any, chat: str, thinking: bool | None) -> list[int]:
-    """Token ids of a prompt after the turns before it; `chat` and `thinking` as `encode` has them."""
+    """Token ids of a prompt after the turns before it; `chat` and `thinking` as of `encode`."""
     if chat not in ("template", "vicuna"):
         # An answer follows its prompt as it was made, so that the model reads on in its own text.
         text = "".join(f"{asked}{answer}\n\n" for asked, answer in turns) + row.prompt
