@@ -87,8 +87,9 @@ def load_model(
 
     lm, tokenizer = load(model, EngineName.reference, False, engine.spare_mib, gpus)
     limit = min(model.calibration.tokens, lm.max_positions)
-    texts = [tokenizer.encode(row.prompt)[:limit] for row in calibration]
-    prune(lm, texts, parse_sparsity(model.sparsity))
+    pattern = parse_sparsity(model.sparsity)
+    assert pattern is not None
+    prune(lm, [tokenizer.encode(row.prompt)[:limit] for row in calibration], pattern)
     return make_lm(lm.model, engine.name, engine.strict, engine.spare_mib), tokenizer
 
 

@@ -114,8 +114,9 @@ def compare(
         except Exception as error:  # the next methods do not depend on it
             known = isinstance(error, SkipbenchError)
             reason = str(error) if known else f"{type(error).__name__}: {error}"
-            names = base.names | {"method": name}
-            runs.append(Run(**names, reason=reason))
+            runs.append(
+                Run(model=base.model.name, method=name, dataset=base.dataset.name, reason=reason)
+            )
     return conclude(runs)
 
 
