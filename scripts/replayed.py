@@ -25,12 +25,12 @@ from typing import Any
 
 import msgspec
 
-from skipbench.bench.load import load_model
 from skipbench.bench.round_costs import measure_rounds
 from skipbench.config.catalog import choices
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell, run_cell
+from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.metrics.loop_costs import LoopCosts, TimedRound
 from skipbench.metrics.replay import measured, project
 from skipbench.profile import clock
@@ -133,8 +133,8 @@ def main() -> None:
         *(f"dataset.max_new_tokens={args.tokens}", f"engine.warmup={args.warmup}"),
     ]
     first = compose([*base, "method=vanilla"])
-    loaded = load_model(first.model, first.engine)
-    lm, found = loaded[0], dict[str, list[Sample]]()
+    load = LastLoaded(always=True)
+    lm, found = load(first.model, first.engine)[0], dict[str, list[Sample]]()
     kept = Path(args.results) / "rounds.json"
     points = json.loads(kept.read_text()) if kept.exists() else []
     names = [name for name in args.methods if name not in LEFT_OUT]
@@ -145,7 +145,7 @@ def main() -> None:
             cell = resolve_cell(config)
             done = cell.state() == "done"
             if not done:
-                run_cell(config, print_table=False, loaded=loaded)
+                run_cell(config, print_table=False, load=load)
         except SkipbenchError as error:
             print(f"{name}: {error}", flush=True)
             continue

@@ -3,17 +3,18 @@
 import copy
 import math
 import random
+import statistics
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
 
 from skipbench.bench.prompts import Prompt
-from skipbench.config.schemas import Decoding
-from skipbench.decode.answer import Decode, Detokenizer
+from skipbench.config.run_config import RunConfig
+from skipbench.console import progress
+from skipbench.decode.answer import Detokenizer
 from skipbench.decode.loop import NotFinite, generate
 from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
@@ -26,7 +27,7 @@ from skipbench.metrics.summary import speedups
 from skipbench.profile.clock import Clock
 from skipbench.profile.energy import EnergyMeter
 from skipbench.runs.record import Arm, Completion, Divergence, Lossless, Sample, Seconds
-from skipbench.runs.signals import defer_signals
+from skipbench.runs.state import defer_signals
 from skipbench.runs.store import RunStore
 from skipbench.scoring.scorers import score
 
@@ -35,66 +36,67 @@ LOOP_TOKENS = 32
 TIE_ULPS = 2
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Decoding of the prompts of a cell."""
+@dataclass
+class Bench:
+    """A cell that is ready to decode: its model is loaded, and its folder open."""
 
-    max_new_tokens: int
+    config: RunConfig
+    lm: LM
+    tokenizer: Any
+    method: Method
+    prompts: list[Prompt]
     eos: frozenset[int]
-    decoding: Decoding = field(default_factory=Decoding)
-    seed: int = 0
-    scorer: str = "none"
-    warmup: int = 2
-    until_ci: float | None = None  # no more prompts once `half_width` of the speedup is below this
+    store: RunStore
     meter: EnergyMeter = field(default_factory=EnergyMeter)
+    samples: list[Sample] = field(init=False)
+    """Of the prompts that are decoded."""
+
+    def __post_init__(self) -> None:
+        self.samples = self.store.samples()
+
+    def text(self, tokens: list[int]) -> str:
+        return str(self.tokenizer.decode(tokens, skip_special_tokens=True))
 
 
-def run_cell(
-    lm: LM,
-    tokenizer: Any,
-    method: Method,
-    prompts: list[Prompt],
-    settings: Settings,
-    store: RunStore,
-    progress: Callable[[Sample], None],
-) -> list[Sample]:
-    """Decodes the prompts that `store` does not hold yet, appends one record per prompt, and
-    returns all records; raises SkipbenchError if one is of another prompt than its row now has.
+def decode_missing(bench: Bench) -> list[Sample]:
+    """Decodes the prompts that have no sample yet, stores one record per prompt, and returns all
+    samples by index; raises SkipbenchError if one is of another prompt than its row now has.
 
     A method that carries state across prompts goes on from the state in the last record. A later
     turn of a conversation comes after vanilla's answer to the turn before it, for both arms.
     """
-    text: Decode = partial(tokenizer.decode, skip_special_tokens=True)
-    if samples := store.samples():
-        method.load_state_dict(samples[-1].carry)
+    config, prompts, samples, store = bench.config, bench.prompts, bench.samples, bench.store
+    if samples:
+        bench.method.load_state_dict(samples[-1].carry)
     followed = {prompt.row.after for prompt in prompts}
-    answers = {s.id: text(s.vanilla.tokens) for s in samples if s.id in followed}
+    answers = {s.id: bench.text(s.vanilla.tokens) for s in samples if s.id in followed}
     for s in samples:
         if s.index >= len(prompts) or prompts[s.index].following(answers).hash != s.prompt_hash:
             other = f"sample {s.index} ({s.id}) is of another prompt than that row has now"
             advice = "fresh=true sets the run aside and starts anew, results=FOLDER keeps both"
             raise SkipbenchError(f"{store.folder}: {other}; {advice}")
-    done = {s.index for s in samples}
-    order = range(len(prompts)) if settings.until_ci is None else spread(prompts)
+    done, ratios = {s.index for s in samples}, list[float]()
+    order = range(len(prompts)) if config.until_ci is None else spread(prompts)
     missing = [i for i in order if i not in done]
     ready = [i for i in missing if prompts[i].row.after is None or prompts[i].row.after in answers]
-    for index in ready[: settings.warmup]:
-        for arm in (Vanilla(), copy.deepcopy(method)):
-            _decode(lm, arm, prompts[index].following(answers), index, settings)
-    for index in missing:
-        if (limit := settings.until_ci) and half_width(list(speedups(samples).values())) < limit:
-            break
-        prompt = prompts[index].following(answers)
-        # a signal waits: both arms of a prompt are measured and written, or neither is
-        with defer_signals():
-            arms = arm_order(settings.seed, store.folder.name, index)
-            sample, completion = _pair(lm, text, method, prompt, index, settings, arms)
-            store.append(sample, completion)
-        if sample.id in followed:
-            answers[sample.id] = completion.vanilla
-        samples.append(sample)
-        progress(sample)
-    return sorted(samples, key=lambda s: s.index)
+    with progress("samples", len(prompts), len(samples)) as advance:
+        for index in ready[: config.engine.warmup]:
+            for arm in (Vanilla(), copy.deepcopy(bench.method)):
+                _decode(bench, arm, prompts[index].following(answers), index)
+        for index in missing:
+            if config.until_ci and half_width([*speedups(samples).values()]) < config.until_ci:
+                break
+            # a signal waits: both arms of a prompt are measured and written, or neither is
+            with defer_signals():
+                sample, completion = _pair(bench, prompts[index].following(answers), index)
+                store.append(sample, completion)
+            if sample.id in followed:
+                answers[sample.id] = completion.vanilla
+            samples.append(sample)
+            ratios += [] if sample.speedup is None else [sample.speedup]
+            advance(f"speedup so far {statistics.geometric_mean(ratios):.2f}x" if ratios else "")
+    samples.sort(key=lambda s: s.index)
+    return samples
 
 
 def spread(prompts: Sequence[Prompt]) -> list[int]:
@@ -118,17 +120,18 @@ def arm_order(seed: int, cell: str, index: int) -> list[str]:
     return order[::-1] if index % 2 else order
 
 
-def _pair(
-    lm: LM, text: Decode, method: Method, prompt: Prompt, index: int, s: Settings, order: list[str]
-) -> tuple[Sample, Completion]:
-    row = prompt.row
-    searching = {} if method.searching is None else {"searching": [method.searching]}
+def _pair(bench: Bench, prompt: Prompt, index: int) -> tuple[Sample, Completion]:
+    row, method, config = prompt.row, bench.method, bench.config
+    order = arm_order(config.seed, bench.store.folder.name, index)
     arms = {"vanilla": Vanilla(), "method": method}
-    out = {name: _decode(lm, arms[name], prompt, index, s) for name in order}
+    searching = {} if method.searching is None else {"searching": [method.searching]}
+    out = {name: _decode(bench, arms[name], prompt, index) for name in order}
     vanilla, (ours, verified) = out["vanilla"][0], out["method"]
-    kind, divergence = _compare(lm, prompt.ids, vanilla, ours, s.decoding.temperature == 0)
-    texts = text(vanilla.tokens), text(ours.tokens)
-    scores = {t: score(s.scorer, t, row.prompt, row.reference) for t in set(texts)}
+    greedy = config.decoding.temperature == 0
+    kind, divergence = _compare(bench.lm, prompt.ids, vanilla, ours, greedy)
+    texts = bench.text(vanilla.tokens), bench.text(ours.tokens)
+    scorer = config.dataset.scorer
+    scores = {t: score(scorer, t, row.prompt, row.reference) for t in set(texts)}
     scored = dict(zip(arms, map(scores.__getitem__, texts), strict=True))
     sample = Sample(
         index=index,
@@ -146,21 +149,22 @@ def _pair(
         carry=method.state_dict(),
         trace=method.trace() | searching | {"verified": verified},
     )
-    chars = [len(piece) for piece in map(Detokenizer(text).add, ours.tokens)]
+    chars = [len(piece) for piece in map(Detokenizer(bench.text).add, ours.tokens)]
     return sample, Completion(index, row.id, row.prompt, row.reference, *texts, chars)
 
 
-def _decode(lm: LM, method: Method, prompt: Prompt, index: int, s: Settings) -> tuple[Arm, Any]:
+def _decode(bench: Bench, method: Method, prompt: Prompt, index: int) -> tuple[Arm, Any]:
     """The arm, and how its rounds were verified: `[first round, *Verified]` per change."""
-    clock = Clock(lm.output_device)
+    lm, config, meter = bench.lm, bench.config, bench.meter
+    clock, limit = Clock(lm.output_device), config.dataset.max_new_tokens
     # Both arms draw with one seed: a method without drafts then emits vanilla's very tokens.
-    sampler = Sampler(**asdict(s.decoding), seed=s.seed * 1_000_003 + index)
-    s.meter.start()
+    sampler = Sampler(**asdict(config.decoding), seed=config.seed * 1_000_003 + index)
+    meter.start()
     try:
-        out = generate(lm, method, prompt.ids, s.max_new_tokens, s.eos, sampler, clock)
+        out = generate(lm, method, prompt.ids, limit, bench.eos, sampler, clock)
     except NotFinite as error:
         return Arm([], [], Seconds(0, 0, 0, 0, 0), "failed", str(error)), []
-    joules, seconds = s.meter.stop(), Seconds(**{k: round(v, 7) for k, v in out.seconds.items()})
+    joules, seconds = meter.stop(), Seconds(**{k: round(v, 7) for k, v in out.seconds.items()})
     joules = None if joules is None else round(joules, 6)
     measured = looped(out.tokens), [round(t, 6) for t in clock.round_s], joules
     arm = Arm(out.tokens, out.rounds, seconds, out.finish, None, *measured)

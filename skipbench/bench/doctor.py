@@ -1,6 +1,5 @@
 """`doctor`: what this machine can run and what is missing, without asking the network."""
 
-import contextlib
 import hashlib
 import os
 import platform
@@ -11,7 +10,7 @@ from pathlib import Path
 import torch
 from huggingface_hub import constants
 
-from skipbench.bench.memory import GIB, Models, fitting, gpu_lines
+from skipbench.bench.memory import GIB, Models, fitting, gpu_lines, group_bytes
 from skipbench.errors import SkipbenchError
 from skipbench.models.load import load
 from skipbench.profile.energy import energy_meter
@@ -27,7 +26,8 @@ INSTRUCTIONS = ("amx_bf16", "avx2", "avx512_bf16", "avx512f")
 
 def findings(results: Path, models: Models) -> list[str]:
     """Lines that begin with `ok`, `note` or `missing`; `models` are those to say where they fit."""
-    memory, flags = _memory(), cpu_flags()
+    total, flags = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), cpu_flags()
+    memory = min([total, *(limit for limit, _ in group_bytes())])
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     none = "none of amx_bf16, avx512_bf16, avx512f, avx2" if flags else "instruction sets unknown"
     has = ", ".join(i for i in INSTRUCTIONS if i in flags) or none
@@ -56,15 +56,6 @@ def findings(results: Path, models: Models) -> list[str]:
         f"{'note' if energy.startswith('unknown') else 'ok':<9}energy per token: {energy}",
         f"note     Slurm: {batch}",
     ]
-
-
-def _memory() -> int:
-    """Bytes of memory, or the lower limit of the control group (container, batch job)."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
-            total = min(total, int(Path(limit).read_text()))
-    return total
 
 
 def _devices(memory: int, models: Models) -> list[str]:

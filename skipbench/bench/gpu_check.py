@@ -5,10 +5,10 @@ minutes.
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,8 +36,7 @@ WORDS = 64  # ids that planted text keeps to
 TREE = (5, 3, 2, 1)
 
 
-@dataclass(frozen=True)
-class Sizes:
+class Sizes(NamedTuple):
     """Sizes of the checks: tokens of the long prompt, and tokens decoded per method."""
 
     shape: Shape

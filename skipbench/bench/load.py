@@ -1,36 +1,67 @@
-"""From settings to a model, its tokenizer, its method and its encoded prompts."""
+"""From settings to a model, its tokenizer, its method and its encoded prompts, and the checks of a
+run before it reads a weight; `dry_run` makes these and nothing else.
+"""
 
 import dataclasses
+import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from skipbench.bench.latency_file import latency_path, stored_latency
-from skipbench.bench.memory import check_memory, devices_needed
+from skipbench.bench.memory import Need, check_memory, devices_needed, longest
 from skipbench.bench.prompts import SCRATCH_ROWS, Prompt, encode
 from skipbench.bench.stored_sets import resolve
 from skipbench.config.model import Model, PlantedModel
 from skipbench.config.run_config import DatasetConfig, RunConfig
 from skipbench.config.schemas import Engine, EngineName
-from skipbench.data.rows import Row
+from skipbench.data.rows import Row, rows_hash
 from skipbench.decode.method import Method
 from skipbench.errors import SkipbenchError
 from skipbench.lm.engine import refuse_strict
+from skipbench.lm.layer import text_config
 from skipbench.lm.model import LM
 from skipbench.models.checks import check_access, check_form
 from skipbench.models.load import load, make_lm
-from skipbench.models.outline import check_checkpoint, layer_count, sized
-from skipbench.models.sparsity import Pattern, parse_sparsity, prune
+from skipbench.models.outline import (
+    check_checkpoint,
+    layer_count,
+    positions,
+    read_config,
+    sized,
+    tokenizer_here,
+)
 from skipbench.profile.roofline import device_name
+from skipbench.runs.files import writing
+from skipbench.runs.reading import check_name
+from skipbench.runs.run import read_run
 from skipbench.skipset import deepened_layers
 
 PROFILED_ROWS = 512  # up to which latencies are measured for a method that needs them
 STEP_ROWS = 512  # by which the cache grows, so that not every turn reallocates it
-MakeMethod = Callable[..., Method]
 Loaded = tuple[LM, Any]  # a model and its tokenizer
 LoadModel = Callable[..., Loaded]  # `load_model` or another loader
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """A cell before its model is loaded."""
+
+    model: Model  # with the sizes of its checkpoint, where they are known
+    rows: list[Row]
+    prompts: list[Prompt] | None
+    """None where the tokenizer is not on this machine yet, or the model is loaded already."""
+    need: Need | None  # None for a model of unknown size
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of all prompts, without later answers; estimated where there is no tokenizer."""
+        if self.prompts is None:
+            return sum(longest([row], 0, len(row.prompt)) for row in self.rows)
+        return sum(len(prompt.ids) for prompt in self.prompts)
 
 
 def load_model(
@@ -44,32 +75,21 @@ def load_model(
         tokens: of the longest prompt with its output, by which `device=auto` takes as few GPUs as
             hold both; None if unknown.
     """
-    pattern = _sparsity(model)
     check_model(model, engine)
     gpus = devices_needed(model, tokens) if model.device == "auto" else None
     if gpus == 1:
         model = dataclasses.replace(model, device="cuda:0")
     torch.set_num_threads(engine.threads)
-    if pattern is None:
+    if model.sparsity == "none":
         return load(model, engine.name, engine.strict, engine.spare_mib, gpus)
+    from skipbench.models.sparsity import parse_sparsity, prune
+
     lm, tokenizer = load(model, EngineName.reference, False, engine.spare_mib, gpus)
     limit = min(model.calibration.tokens, lm.max_positions)
+    pattern = parse_sparsity(model.sparsity)
+    assert pattern is not None
     prune(lm, [tokenizer.encode(row.prompt)[:limit] for row in calibration], pattern)
     return make_lm(lm.model, engine.name, engine.strict, engine.spare_mib), tokenizer
-
-
-def _sparsity(model: Model) -> Pattern | None:
-    """Raises SkipbenchError for a pattern or a calibration that cannot be."""
-    if model.sparsity == "none":
-        return None
-    pattern = parse_sparsity(model.sparsity)
-    if (tokens := model.calibration.tokens) < 1:
-        raise SkipbenchError(f"model.calibration.tokens={tokens}; wanted 1 or more")
-    if model.quantization != "none":
-        none = f"with model.quantization={model.quantization} there are none"
-        given = f"model.sparsity={model.sparsity} prunes weights in full"
-        raise SkipbenchError(f"{given}; {none}. Leave one of them out")
-    return pattern
 
 
 def check_model(model: Model, engine: Engine) -> None:
@@ -81,7 +101,16 @@ def check_model(model: Model, engine: Engine) -> None:
         raise SkipbenchError(f"{engine.spare_mib=}; wanted 0 or more")
     if (wrong := _wrong_device(model.device)) is not None:
         raise SkipbenchError(f"model.device={model.device}{wrong}")
-    _sparsity(model)
+    if model.sparsity != "none":
+        from skipbench.models.sparsity import parse_sparsity
+
+        parse_sparsity(model.sparsity)
+        if (tokens := model.calibration.tokens) < 1:
+            raise SkipbenchError(f"model.calibration.tokens={tokens}; wanted 1 or more")
+        if model.quantization != "none":
+            none = f"with model.quantization={model.quantization} there are none"
+            given = f"model.sparsity={model.sparsity} prunes weights in full"
+            raise SkipbenchError(f"{given}; {none}. Leave one of them out")
     planted = isinstance(model, PlantedModel)
     if not planted:
         check_form(model, engine.name)
@@ -103,11 +132,10 @@ def _wrong_device(device: str) -> str | None:
     return f"; this machine has cuda:0 to cuda:{last}" if int(number or 0) > last else None
 
 
-def check_method(model: Model, make_method: MakeMethod) -> None:
+def check_method(model: Model, make_method: Callable[..., Method]) -> None:
     """Makes the method for a model of this depth, without reading weights. Raises SkipbenchError
     for a setting that does not fit the model, or an unreadable configuration.
     """
-    _sparsity(model)
     method = make_method(layers=depth(model))
     if not isinstance(method, Method):
         advice = "derive it from skipbench.decode.method.Method"
@@ -122,6 +150,42 @@ def depth(model: Model) -> int:
     if not model.deepened:
         return layers
     return len(deepened_layers(layers, model.deepened, model.deepened_seed))
+
+
+def preflight(config: RunConfig, folder: Path, held: bool = False) -> Preflight:
+    """Checks a cell whose skip set is known, and whose model may be `held`, loaded already. Raises
+    SkipbenchError for whatever a run of it would refuse: its path, tokenizer, device, engine,
+    method, memory, dataset, prompts or results folder.
+    """
+    model = config.model
+    # the weights alone may be too much; that is known before a dataset is fetched
+    check_memory(model, config.dataset, [])
+    if not held:
+        check_model(model, config.engine)
+    check_method(model, config.method.factory())
+    model = model if held else sized(model)
+    check_memory(model, config.dataset, [])
+    rows = config.dataset.rows(config.limit)
+    begun = None if config.fresh else read_run(folder).provenance.rows_sha256
+    if begun is not None and begun != rows_hash(rows):
+        advice = "put the old ones back, pin dataset.revision, or use another results folder"
+        changed = f"the rows of the dataset have changed since {folder} was begun"
+        raise SkipbenchError(f"{changed}; {advice}")
+    need, prompts = check_memory(model, config.dataset, rows), None
+    if not held and (tokenizer := tokenizer_here(model)) is not None:
+        if isinstance(model, PlantedModel) and model.architecture is not None:
+            context = model.architecture.context
+        else:
+            context = positions(text_config(read_config(model.path, model.revision)))
+        prompts = encode(rows, tokenizer, context, **config.dataset.encoding)
+    check_name(folder)  # the folder could be made, and nothing is left behind
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    with writing(there):
+        try:
+            tempfile.TemporaryDirectory(dir=there, prefix=".skipbench-").cleanup()
+        except OSError as error:  # without the name drawn above
+            raise OSError(error.errno, error.strerror, str(there)) from error
+    return Preflight(model, rows, prompts, need)
 
 
 def prepare(lm: LM, tokenizer: Any, rows: list[Row], dataset: DatasetConfig) -> list[Prompt]:

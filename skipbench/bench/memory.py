@@ -1,7 +1,7 @@
 """Checks by the bytes of its weights and cache whether a model fits, before it is loaded."""
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from skipbench.data.rows import Row
 from skipbench.errors import NotHereError
 
 GIB = 2**30
+GROUP = Path("/sys/fs/cgroup")
 MARGIN = GIB  # beside weights and cache: activations, logits, the CUDA context
 MIN_MARGIN = GIB // 16  # for a model that is small itself
 # tokens of a prompt whose dataset is not read yet: as memory must hold it, and as hours count it
@@ -165,13 +166,13 @@ def out_of_memory(error: Exception, model: Model, max_new_tokens: int) -> str | 
     if model.sizes is None:
         advice = "give the job more (hardware.memory=), or use a smaller dataset.max_new_tokens"
         return f"{reason}; {advice}"
-    need, changed = _with_margin(model, max_new_tokens), list[tuple[str, Model]]()
+    need, changed = _with_margin(model, max_new_tokens), dict[str, Model]()
     if model.device.startswith("cuda"):
-        changed.append(("quantization=int8", replace(model, quantization=Quantization.int8)))
+        changed["quantization=int8"] = replace(model, quantization=Quantization.int8)
     if model.dtype == Dtype.float32:
-        changed.append(("dtype=bfloat16", replace(model, dtype=Dtype.bfloat16)))
-    sizes = [(words, _with_margin(other, max_new_tokens)) for words, other in changed]
-    smaller = [f"model.{words} ({_gib(size)})" for words, size in sizes if size < need]
+        changed["dtype=bfloat16"] = replace(model, dtype=Dtype.bfloat16)
+    sizes = {words: _with_margin(other, max_new_tokens) for words, other in changed.items()}
+    smaller = [f"model.{words} ({_gib(size)})" for words, size in sizes.items() if size < need]
     smaller += [f"model={name}" for name in fitting(known_models(), need - 1, max_new_tokens)[-1:]]
     return (
         f"{reason}; model {model.name!r} needs {_gib(need)}, more for long prompts. Next smaller: "
@@ -204,14 +205,17 @@ def host_free_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
         available = next(line for line in lines if line.startswith("MemAvailable:"))
     except (OSError, StopIteration):
         return None
-    free, group = int(available.split()[1]) * 1024, Path("/sys/fs/cgroup")
+    return min([int(available.split()[1]) * 1024, *(limit - used for limit, used in group_bytes())])
+
+
+def group_bytes() -> Iterator[tuple[int, int]]:
+    """Limit and use of memory of the control group (container, batch job), where it has a limit."""
     for limit, used in (
         ("memory.max", "memory.current"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
     ):
         with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
-            free = min(free, int((group / limit).read_text()) - int((group / used).read_text()))
-    return free
+            yield int((GROUP / limit).read_text()), int((GROUP / used).read_text())
 
 
 def gpu_lines(models: Models, tokens: int) -> list[str]:

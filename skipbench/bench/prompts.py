@@ -58,7 +58,8 @@ def encode(
     chat: str = "none",
     thinking: bool | None = None,
 ) -> list[Prompt]:
-    """Token ids of every row, as the tokenizer makes them, special tokens included.
+    """Token ids of every row, as the tokenizer makes them, special tokens included. Raises
+    SkipbenchError for a prompt that is empty or too long, or a value that cannot be.
 
     Args:
         max_positions: of the model, for prompt and output together.
@@ -69,9 +70,6 @@ def encode(
         chat: `none`, plain text; `template`, the tokenizer's own, given `thinking` as
             `enable_thinking`; `auto`, that where there is one, else plain text; `vicuna`, the
             conversation of Vicuna 1.1 as text, which Spec-Bench shows to every model.
-
-    Raises:
-        SkipbenchError: a prompt is empty or too long, or a value cannot be.
     """
     limit = max_positions if context is None else min(context, max_positions)
     longest = _room(limit, max_new_tokens, reserve, context)
@@ -90,11 +88,7 @@ def encode(
         except UnicodeEncodeError as error:
             text = f"prompt {row.id!r} is no Unicode text ({error}); correct or remove the row"
             raise SkipbenchError(text) from error
-        if chat == "template":
-            ids = _by_template(turns, row, tokenizer, thinking)
-        else:
-            ids = tokenizer.encode(_plain(turns, row, chat == "vicuna"))
-        if not ids:
+        if not (ids := _ids(turns, row, tokenizer, chat, thinking)):
             raise SkipbenchError(f"prompt {row.id!r} has no tokens: {row.prompt!r}")
         cut = max(0, len(ids) - allowed)
         if cut and truncate == "refuse":
@@ -151,20 +145,18 @@ def _turns_before(row: Row, known: Mapping[str, Row]) -> list[Row]:
     return turns[:-1]
 
 
-def _plain(turns: Turns, row: Row, vicuna: bool) -> str:
-    """A prompt after the turns before it, each a prompt and its answer, as text."""
-    if not vicuna:
+def _ids(turns: Turns, row: Row, tokenizer: Any, chat: str, thinking: bool | None) -> list[int]:
+    """Token ids of a prompt after the turns before it; `chat` and `thinking` as of `encode`."""
+    if chat not in ("template", "vicuna"):
         # An answer follows its prompt as it was made, so that the model reads on in its own text.
-        return "".join(f"{asked}{answer}\n\n" for asked, answer in turns) + row.prompt
-    if row.messages:
-        given = f"dataset.chat=vicuna, but row {row.id!r} holds messages"
-        raise SkipbenchError(f"{given}; use dataset.chat=auto")
-    text = "".join(f"USER: {asked} ASSISTANT: {answer.strip()}</s>" for asked, answer in turns)
-    return f"{VICUNA}{text}USER: {row.prompt} ASSISTANT:"
-
-
-def _by_template(turns: Turns, row: Row, tokenizer: Any, thinking: bool | None) -> list[int]:
-    """Token ids by the tokenizer's chat template."""
+        text = "".join(f"{asked}{answer}\n\n" for asked, answer in turns) + row.prompt
+        return list(tokenizer.encode(text))
+    if chat == "vicuna":
+        if row.messages:
+            given = f"dataset.chat=vicuna, but row {row.id!r} holds messages"
+            raise SkipbenchError(f"{given}; use dataset.chat=auto")
+        text = "".join(f"USER: {asked} ASSISTANT: {answer.strip()}</s>" for asked, answer in turns)
+        return list(tokenizer.encode(f"{VICUNA}{text}USER: {row.prompt} ASSISTANT:"))
     if not getattr(tokenizer, "chat_template", None):
         raise SkipbenchError(
             "dataset.chat=template, but the model's tokenizer has no chat template; use an "

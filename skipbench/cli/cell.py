@@ -16,7 +16,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.experiments import cell as cells
 from skipbench.launch import manifest, slurm
 from skipbench.launch.local import HANDED_ON, WATCHED, watch
-from skipbench.runs.signals import Interrupted
+from skipbench.runs.state import Interrupted
 from skipbench.runs.store import record_failure
 
 EXIT_REPORTED = 3

@@ -20,7 +20,7 @@ from skipbench.config.compose import checked, explained, run_hydra, use_config_d
 from skipbench.config.explain import did_you_mean
 from skipbench.console import complain, json_lines
 from skipbench.errors import SkipbenchError
-from skipbench.runs.signals import Interrupted, handle_signals
+from skipbench.runs.state import Interrupted, handle_signals
 
 NEAR = 0.75
 """Likeness from which a dashed word is taken for a misspelt setting or flag."""

@@ -31,7 +31,7 @@ CALLS_PER_VISIT = 5
 
 def run_search(asked: Search) -> None:
     """Searches on development prompts; `method.skip=stored` then means the best set."""
-    from skipbench.experiments.set_search import search_set
+    from skipbench.bench.skip_search import search_set
 
     config = compose(asked.settings)
     if config.method.skip is None:

@@ -17,7 +17,8 @@ def run_score(asked: Score) -> None:
     from skipbench.experiments.cell import header
     from skipbench.report.cell import markdown_cell
     from skipbench.report.columns import number
-    from skipbench.scoring.execute import score_run, waits_for_score
+    from skipbench.scoring.execute import score_run
+    from skipbench.scoring.scorers import waits_for_score
 
     if asked.words == ("all",):
         runs = map(read_run, run_folders(asked.results))

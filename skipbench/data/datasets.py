@@ -9,7 +9,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from skipbench.data.draw import Where
 from skipbench.data.mini import FAMILIES, Example, body_hash, held_out
 from skipbench.data.rows import Row, check_size
 from skipbench.errors import SkipbenchError
@@ -78,6 +77,8 @@ def tinystories(prompt: str, prefix_words: int, **where: Any) -> list[Row]:
     both are ours. A story without a word after the prefix is left out; SkipbenchError for a prefix
     below 1 word, or no story longer than it.
     """
+    from skipbench.data.draw import Where
+
     if prefix_words < 1:
         raise SkipbenchError(f"{prefix_words=} leaves an empty prompt; give 1 or more")
     stories, shots = (source := Where(**where)).draw(Story, whole=True)

@@ -8,7 +8,6 @@ import tempfile
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -19,6 +18,7 @@ from skipbench.config.run_config import RunConfig
 from skipbench.console import logged, say, show_result
 from skipbench.data.rows import rows_hash
 from skipbench.errors import NotHereError, SkipbenchError
+from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.set_search import ensure_searched, search_command, search_trace
 from skipbench.metrics.drafted import drafted
 from skipbench.metrics.repeats import summarise_repeats
@@ -31,7 +31,7 @@ from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import CONDITIONS, config_hash, run_name
 from skipbench.runs.run import Run, read_run
 from skipbench.runs.state import read_status
-from skipbench.scoring.execute import waits_for_score
+from skipbench.scoring.scorers import waits_for_score
 from skipbench.search.run import best_of_trace
 
 
@@ -53,15 +53,12 @@ class Cell:
 
 
 def resolve_cell(config: RunConfig) -> Cell:
-    """Fills in the stored skip set.
-
-    Raises:
-        NotHereError: no set is stored, or the cell's own search is not done or of other weights.
+    """Fills in the stored skip set. Raises NotHereError where none is stored, or the cell's own
+    search is not done or of other weights.
     """
-    method = config.method
+    method, iterations = config.method, config.search.iterations
     if config.search_dataset is not None:
-        trace, iterations = search_trace(config), config.search.iterations
-        if other := other_weights(trace, config.model):
+        if other := other_weights(trace := search_trace(config), config.model):
             raise NotHereError(other)
         if (skip := best_of_trace(trace, iterations)) is None:
             raise NotHereError(f"its search of {iterations} sets is not done yet")
@@ -79,11 +76,8 @@ def resolve_cell(config: RunConfig) -> Cell:
 
 
 def checked_run(cell: Cell) -> Run:
-    """The run of a cell, checked to be of today's weights, method and rows, and whole if it is
-    done.
-
-    Raises:
-        SkipbenchError: it is of others, cannot be read, or lost samples.
+    """The run of a cell; raises SkipbenchError if it is not of today's weights, method and rows,
+    cannot be read, or is done and lost samples.
     """
     run, config = read_run(cell.folder), cell.config
     if run.done:
@@ -109,21 +103,17 @@ def header(run: Run) -> dict[str, str]:
 
 
 def run_cell(
-    config: RunConfig, print_table: bool = True, loaded: Any = None, load: Any = None
+    config: RunConfig, print_table: bool = True, load: LastLoaded | None = None
 ) -> Metrics | None:
-    """Runs what is missing of one cell and prints its table.
+    """Runs what is missing of one cell, prints its table and returns its metrics; None for a dry
+    run. Raises SkipbenchError for a value that cannot be used, or samples that failed.
 
     Args:
-        loaded, load: the model, or what loads it, as `bench.run.run` takes them.
-
-    Returns:
-        Its metrics; `None` for a dry run.
-
-    Raises:
-        SkipbenchError: a value that cannot be used, or samples that failed.
+        load: loads the model, unless it holds it; by default for this cell alone.
     """
     if config.repeats != 1:
         return _run_repeats(config, print_table)
+    load = load or LastLoaded()
     if config.search_dataset is not None and not ensure_searched(config, load):
         return None
     try:
@@ -137,17 +127,25 @@ def run_cell(
             read_config(path, revision)
         raise
     if config.dry_run:
-        from skipbench.bench.preflight import preflight
-        from skipbench.experiments.dry_run import describe, text
+        from skipbench.experiments.dry_run import dry_run
 
         state = "missing" if config.fresh else checked_run(cell).status.state
-        checks = preflight(cell.config, cell.folder)
-        plain = describe(cell.config, checks, cell.folder, state)
-        show_result(msgspec.to_builtins(plain), lambda: text(checks, plain))
+        dry_run(cell.config, cell.folder, state)
         return None
-    run = _open_run(cell, loaded)
+    held = load.holds(config)
+    run = _open_run(cell, held)
     if not run.done:
-        run = _measure(cell, loaded, load)
+        from skipbench.bench.cell import decode_missing
+        from skipbench.bench.load import preflight
+        from skipbench.bench.run import opened
+
+        with logged():
+            rows = preflight(cell.config, cell.folder, held).rows
+            say(str(cell.folder), "dim")
+            with opened(cell.config, cell.folder, rows, load) as bench:
+                decode_missing(bench)
+        run = read_run(cell.folder)
+        write_atomic(cell.folder / "table.md", markdown_cell(run.measured, header(run)))
     if print_table:
         _show(run)
         if waits_for_score(config.dataset.scorer, run.measured):
@@ -157,13 +155,13 @@ def run_cell(
     return run.measured
 
 
-def _open_run(cell: Cell, loaded: Any) -> Run:
+def _open_run(cell: Cell, held: bool) -> Run:
     """The run of a cell, set aside with `fresh=true`; prints what is not known to be as today."""
     config = cell.config
     if config.fresh:
-        from skipbench.bench.preflight import preflight
+        from skipbench.bench.load import preflight
 
-        preflight(config, cell.folder, loaded)
+        preflight(config, cell.folder, held)
         set_aside(cell.folder)
     run = checked_run(cell)
     if run.status.state == "missing":
@@ -178,22 +176,6 @@ def _open_run(cell: Cell, loaded: Any) -> Run:
         say(f"{cell.folder}: measured by another version of skipbench's code; {anew}")
     if run.done and other_latency(cell.folder, origin):
         say(f"{cell.folder}: decided by other latencies; {anew}")
-    return run
-
-
-def _measure(cell: Cell, loaded: Any, load: Any) -> Run:
-    """Runs what is missing, and stores the table beside it."""
-    from skipbench.bench.load import load_model
-    from skipbench.bench.preflight import preflight
-    from skipbench.bench.run import run as bench
-
-    config = cell.config
-    with logged():
-        rows = preflight(config, cell.folder, loaded).rows
-        say(str(cell.folder), "dim")
-        bench(config, cell.folder, rows, config.calibration_rows(), loaded, load or load_model)
-    run = read_run(cell.folder)
-    write_atomic(cell.folder / "table.md", markdown_cell(run.measured, header(run)))
     return run
 
 
@@ -214,10 +196,8 @@ def repetitions(cell: Cell) -> list[Cell]:
 
 
 def all_done(config: RunConfig) -> bool:
-    """True if every process of the cell has finished; needs neither torch nor the dataset.
-
-    Raises:
-        SkipbenchError: as `checked_run`.
+    """True if every process of the cell has finished; needs neither torch nor the dataset. Raises
+    SkipbenchError as `checked_run`.
     """
     with contextlib.suppress(NotHereError):
         return all(checked_run(resolve_cell(one)).done for one in config.repetitions())
@@ -231,19 +211,17 @@ def _run_repeats(config: RunConfig, print_table: bool) -> Metrics | None:
         for one in ones:
             run_cell(one, print_table)
         return None
-    with tempfile.TemporaryDirectory() as place:
-        manifest = Path(place) / "cells.jsonl"
-        manifest.write_text("".join(json.dumps({"config": one.to_dict()}) + "\n" for one in ones))
+    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as manifest:
+        manifest.writelines(json.dumps({"config": one.to_dict()}) + "\n" for one in ones)
+        manifest.flush()
         for number, one in enumerate(ones):
             if not config.fresh and all_done(one):
                 continue
             say(name := f"process {number + 1} of {len(ones)}", "dim")
-            command = cell_command(str(manifest), str(number))
+            command = cell_command(manifest.name, str(number))
             if code := subprocess.run(command, check=False).returncode:
-                raise SkipbenchError(
-                    f"{name} ended with exit status {code}; its reason stands above; the same "
-                    "command goes on"
-                )
+                reason = "its reason stands above; the same command goes on"
+                raise SkipbenchError(f"{name} ended with exit status {code}; {reason}")
     run = joined_run(resolve_cell(config))
     if print_table and run.metrics:
         _show(run)
@@ -252,10 +230,7 @@ def _run_repeats(config: RunConfig, print_table: bool) -> Metrics | None:
 
 def joined_run(cell: Cell) -> Run:
     """The run of a cell; of several processes the first one's, with the metrics and drafts of those
-    that are done, and the reason why some are missing.
-
-    Raises:
-        SkipbenchError: as `checked_run`.
+    that are done, and the reason why some are missing. Raises SkipbenchError as `checked_run`.
     """
     runs = [checked_run(one) for one in repetitions(cell)]
     done = [run for run in runs if run.metrics is not None]
@@ -264,16 +239,13 @@ def joined_run(cell: Cell) -> Run:
     joined = replace(done[0], drafted=drafted(s for run in done for s in run.samples))
     if len(runs) == 1:
         return joined
-    others = len({origin_of(run) for run in done}) > 1
-    reasons = [
-        f"{len(done)} of {len(runs)} repeats are done" if len(done) < len(runs) else "",
-        "its repeats are of several commits, devices or versions" if others else "",
-    ]
-    mixed = "; ".join(run.origin.mixed for run in done if run.origin.mixed)
+    reasons = list[str]()
+    if len(done) < len(runs):
+        reasons.append(f"{len(done)} of {len(runs)} repeats are done")
+    if len({origin_of(run) for run in done}) > 1:
+        reasons.append("its repeats are of several commits, devices or versions")
+    mixed = "; ".join(run.origin.mixed for run in done if run.origin.mixed) or None
     pairs = [(run.samples, run.measured) for run in done]
-    return replace(
-        joined,
-        metrics=summarise_repeats(pairs, joined.provenance.layers or 0),
-        origin=replace(joined.origin, mixed=mixed or None),
-        reason="; ".join(filter(None, reasons)) or None,
-    )
+    metrics = summarise_repeats(pairs, joined.provenance.layers or 0)
+    origin = replace(joined.origin, mixed=mixed)
+    return replace(joined, metrics=metrics, origin=origin, reason="; ".join(reasons) or None)

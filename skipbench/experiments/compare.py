@@ -12,7 +12,7 @@ from skipbench.config.compose import compose
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.cell import resolve_cell, run_cell
-from skipbench.experiments.set_search import search_set
+from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.table_runs import run_entry
 from skipbench.report.compared import ranked
 from skipbench.runs.measures import Interval
@@ -40,18 +40,14 @@ LONG = 2048  # tokens of context from which the prompts are sections of Python's
 
 @dataclass(frozen=True)
 class Comparison:
-    """The ranking.
-
-    Attributes:
-        runs: best first; without metrics and with a `reason` where a method was left out.
-        best: the fastest method whose interval lies above 1 and above vanilla against itself;
-            `None` where there is none.
-        tied: methods whose intervals overlap that of the best.
-    """
+    """The ranking."""
 
     runs: list[Run]
+    """Best first; without metrics and with a `reason` where a method was left out."""
     best: Run | None
+    """The fastest whose interval lies above 1 and above vanilla against itself, if any."""
     tied: list[str]
+    """Methods whose intervals overlap that of the best."""
 
 
 def compare(
@@ -61,7 +57,8 @@ def compare(
     limit: int | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Comparison:
-    """Runs every method that can run on the model of `settings`.
+    """Runs every method that can run on the model of `settings`. Raises SkipbenchError for a model
+    or dataset that cannot be used, or an unknown method.
 
     Args:
         settings: overrides of all cells: model, dataset, engine; without a dataset, prompts are
@@ -70,12 +67,10 @@ def compare(
         methods: only these; all where empty.
         limit: prompts per method; by default as many of `PROMPTS` as the budget allows.
         tell: gets a line per method.
-
-    Raises:
-        SkipbenchError: a model or dataset that cannot be used, or an unknown method.
     """
-    from skipbench.bench.load import check_model, load_model
+    from skipbench.bench.load import check_model
     from skipbench.bench.memory import check_memory
+    from skipbench.bench.skip_search import search_set
     from skipbench.models.outline import sized
 
     began = time.monotonic()
@@ -83,7 +78,8 @@ def compare(
     base = compose([*settings, f"method={NOISE}"])
     check_model(base.model, base.engine)
     check_memory(sized(base.model), base.dataset, [])
-    loaded = load_model(base.model, base.engine, base.calibration_rows())
+    load = LastLoaded(always=True)
+    loaded = load(base.model, base.engine, base.calibration_rows())
     for note in loaded[0].notes():
         tell(note)
     if not any(word.startswith("dataset=") for word in settings):
@@ -99,28 +95,28 @@ def compare(
     limit = len(base.dataset.rows(limit))  # a file may hold fewer
     runs = []
     for number, (name, config) in enumerate(configs.items(), 1):
-        if isinstance(config, str):
-            runs.append(_left_out(base, name, config))
-            continue
-        left_s = budget_s - (time.monotonic() - began)
-        searches, config = _searches(config), dataclasses.replace(config, limit=limit)
-        cost_s = ARMS_S * prompt_s * limit
-        cost_s += 2 * SEARCH_TOKENS * prompt_s / base.dataset.max_new_tokens * searches
-        done = not searches and resolve_cell(config).state() == "done"
-        if cost_s > left_s and number > 2 and not done:
-            reason = f"not run: it would take {cost_s / 60:.0f} min of the {left_s / 60:.0f} left"
-            runs.append(_left_out(base, name, reason))
-            continue
-        tell(f"{number} of {len(configs)}: {name}, {limit} prompts")
         try:
+            if isinstance(config, str):
+                raise SkipbenchError(config)
+            left_s = budget_s - (time.monotonic() - began)
+            searches, config = _searches(config), dataclasses.replace(config, limit=limit)
+            cost_s = ARMS_S * prompt_s * limit
+            cost_s += 2 * SEARCH_TOKENS * prompt_s / base.dataset.max_new_tokens * searches
+            done = not searches and resolve_cell(config).state() == "done"
+            if cost_s > left_s and number > 2 and not done:
+                takes = f"it would take {cost_s / 60:.0f} min of the {left_s / 60:.0f} left"
+                raise SkipbenchError(f"not run: {takes}")
+            tell(f"{number} of {len(configs)}: {name}, {limit} prompts")
             if searches:
-                search_set(config, store=True, loaded=loaded)
-            run_cell(config, print_table=False, loaded=loaded)
+                search_set(config, True, load)
+            run_cell(config, print_table=False, load=load)
             runs.append(run_entry(resolve_cell(config)))
         except Exception as error:  # the next methods do not depend on it
             known = isinstance(error, SkipbenchError)
             reason = str(error) if known else f"{type(error).__name__}: {error}"
-            runs.append(_left_out(config, name, reason))
+            runs.append(
+                Run(model=base.model.name, method=name, dataset=base.dataset.name, reason=reason)
+            )
     return conclude(runs)
 
 
@@ -176,21 +172,16 @@ def _seconds_per_prompt(loaded: Any, base: RunConfig) -> float:
     return out.seconds["prefill"] + token_s * base.dataset.max_new_tokens
 
 
-def _left_out(config: RunConfig, name: str, reason: str) -> Run:
-    return Run(model=config.model.name, method=name, dataset=config.dataset.name, reason=reason)
-
-
 def conclude(runs: Sequence[Run]) -> Comparison:
     """Ranks runs by their speedup; those without metrics come last."""
+
+    def interval(run: Run) -> Interval:
+        return (run.metrics and run.metrics.speedup.ci95) or (0.0, math.inf)
+
     in_order = sorted(ranked(runs), key=lambda run: run.rank or 0)
     measured = [run for run in in_order if run.metrics and run.method != NOISE]
     bar = max(1.0, next((r.speedup or 1.0 for r in in_order if r.method == NOISE), 1.0))
-    best = next((run for run in measured if _interval(run)[0] > bar), None)
-    others = [run for run in measured if best is not None and run is not best]
-    tied = [run.method for run in others if best and _interval(run)[1] > _interval(best)[0]]
+    best = next((run for run in measured if interval(run)[0] > bar), None)
+    others = [run for run in measured if best and run is not best]
+    tied = [run.method for run in others if best and interval(run)[1] > interval(best)[0]]
     return Comparison(in_order, best, tied)
-
-
-def _interval(run: Run) -> Interval:
-    """The interval of the speedup; from 0 to infinity where there is none."""
-    return (run.metrics and run.metrics.speedup.ci95) or (0.0, math.inf)

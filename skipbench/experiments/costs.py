@@ -34,22 +34,14 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Cost:
-    """One cell.
-
-    Attributes:
-        prompts: that are run, of the `of` in the dataset's sample.
-        gpus: that hold the model; 0 if none does, and `reason` says why.
-        memory_bytes: over all GPUs.
-        fixed_h: hours of loading and of a search for a skip set.
-        prompt_h: hours per prompt, both arms.
-    """
+    """One cell: `prompts` are run, of the `of` in the dataset's sample."""
 
     prompts: int
     of: int
-    gpus: int
-    memory_bytes: int
-    fixed_h: float
-    prompt_h: float
+    gpus: int  # that hold the model; 0 if none does, and `reason` says why
+    memory_bytes: int  # over all GPUs
+    fixed_h: float  # of loading and of a search for a skip set
+    prompt_h: float  # per prompt, both arms
     reason: str | None = None
 
     @property
@@ -62,21 +54,17 @@ class Cost:
 
 
 def gpu_of(hardware: Slurm | Local | None) -> Gpu:
-    """The GPU that hours are estimated for.
-
-    Raises:
-        SkipbenchError: `hardware.device` is no device of conf/hardware.
+    """The GPU that hours are estimated for. Raises SkipbenchError if `hardware.device` is no device
+    of conf/hardware.
     """
     slurm = hardware if isinstance(hardware, Slurm) else Slurm()
     named, known = slurm.device or DEVICE, known_hardware()
     if named not in known or not known[named].bandwidth:
         rated = ", ".join(sorted(n for n, h in known.items() if h.bandwidth))
         raise SkipbenchError(f"hardware.device={named}; wanted one of {rated}")
-    facts = known[named]
-    if slurm.gpu_memory_gib:
-        return Gpu(named, facts, int(slurm.gpu_memory_gib * GIB))
-    memory = int(facts.memory_bytes or 0)
-    return Gpu(named, facts, max((b for b in GPUS.values() if b <= memory * 1.07), default=memory))
+    memory = int(known[named].memory_bytes or 0)
+    usable = max((b for b in GPUS.values() if b <= memory * 1.07), default=memory)
+    return Gpu(named, known[named], int((slurm.gpu_memory_gib or 0) * GIB) or usable)
 
 
 def cost_of(config: RunConfig, gpu: Gpu, gpus: int | None = None) -> Cost | None:
@@ -138,16 +126,12 @@ def datasheet_of(model: Model, device: Hardware) -> Datasheet:
 
 def within(costs: Sequence[Cost], budget_h: float) -> list[Cost]:
     """The costs with as many prompts per cell as fit into `budget_h` GPU-hours: the same share of
-    every cell's, at least `LEAST`.
-
-    Raises:
-        SkipbenchError: that minimum takes more.
+    every cell's, at least `LEAST`. Raises SkipbenchError if that minimum takes more.
     """
 
     def at(share: float) -> list[Cost]:
-        return [
-            replace(c, prompts=min(c.prompts, max(LEAST, int(share * c.prompts)))) for c in costs
-        ]
+        prompts = (min(c.prompts, max(LEAST, int(share * c.prompts))) for c in costs)
+        return [replace(c, prompts=n) for c, n in zip(costs, prompts, strict=True)]
 
     def hours(share: float) -> float:
         return sum(c.gpu_hours for c in at(share))
@@ -167,11 +151,9 @@ def within(costs: Sequence[Cost], budget_h: float) -> list[Cost]:
 def limited(configs: Sequence[RunConfig], budget_h: float, gpu: Gpu) -> list[RunConfig]:
     """The cells with the prompts that a budget leaves; those of unknown size stay as they are."""
     known = {i: c for i, x in enumerate(configs) if (c := cost_of(x, gpu)) is not None}
-    cut = list(configs)
-    for i, cost in zip(known, within(list(known.values()), budget_h), strict=True):
-        if cost.prompts < cost.of:
-            cut[i] = replace(configs[i], limit=cost.prompts)
-    return cut
+    costs = dict(zip(known, within(list(known.values()), budget_h), strict=True))
+    cut = {i: cost.prompts for i, cost in costs.items() if cost.prompts < cost.of}
+    return [replace(x, limit=cut.get(i, x.limit)) for i, x in enumerate(configs)]
 
 
 def budget_hours(text: str) -> float:

@@ -1,17 +1,16 @@
-"""`dry_run`: what a cell would run, and how long that would take."""
+"""`dry_run`: a cell before it is run, and how long it would take."""
 
 from pathlib import Path
 
-import msgspec
 import torch
 
 from skipbench.bench.latency_file import latency_path, passes_to_measure, valid_record
+from skipbench.bench.load import Preflight, preflight
 from skipbench.bench.memory import GIB, weight_kind
-from skipbench.bench.preflight import Preflight
 from skipbench.config.catalog import known_hardware
 from skipbench.config.hardware import Hardware
 from skipbench.config.run_config import RunConfig
-from skipbench.console import duration
+from skipbench.console import duration, show_result
 from skipbench.experiments.costs import LOADED_PER_S, arm_s, datasheet_of
 from skipbench.profile.roofline import device_name, norm_s, roofline
 from skipbench.skipset import SkipSet
@@ -24,91 +23,62 @@ START_S = 8.0
 """Imports, and loading without the reading of the weights: 8 to 11 s of CPU on a 2-core Xeon."""
 
 
-class DryRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A cell in plain values, as `dry_run` prints them with `--json`."""
-
-    model: str
-    method: str
-    dataset: str
-    path: str
-    device: str
-    dtype: str
-    engine: str
-    threads: int
-    layers: int | None
-    parameters: int | None
-    skip: str | None
-    prompts: int
-    prompt_tokens: int
-    prompt_tokens_counted: bool
-    max_new_tokens: int
-    memory_bytes: int | None
-    free_bytes: int | None
-    estimated_s: float | None
-    estimated_from: str | None
-    folder: str
-    state: str
-    """The state of the run in `folder`."""
-
-
-def describe(config: RunConfig, checks: Preflight, folder: Path, state: str) -> DryRun:
-    """The cell, and what its run would take."""
-    model, engine, need = config.model, config.engine, checks.need
-    shape = checks.model.sizes
-    seconds, how = _seconds(config, checks)
-    return DryRun(
-        **config.names,
-        path=model.path,
-        device=model.device,
-        dtype=weight_kind(model),
-        engine=engine.name.value,
-        threads=engine.threads,
-        layers=shape.layers if shape else None,
-        parameters=shape.parameters if shape else None,
-        skip=config.method.skip,
-        prompts=len(checks.rows),
-        prompt_tokens=checks.prompt_tokens,
-        prompt_tokens_counted=checks.prompts is not None,
-        max_new_tokens=config.dataset.max_new_tokens,
-        memory_bytes=need.total_bytes if need else None,
-        free_bytes=need.free_bytes if need else None,
-        estimated_s=seconds,
-        estimated_from=how,
-        folder=str(folder),
-        state=state,
-    )
-
-
-def text(checks: Preflight, cell: DryRun) -> str:
-    """`describe` for the terminal, the folder and its state in the last line."""
-    size, skip = "", cell.skip
-    if cell.parameters:
-        size = f": {cell.parameters / 1e6:.0f}e6 parameters, {cell.layers} layers"
-    if skip and cell.layers:
-        left_out = SkipSet.parse(skip, cell.layers)
-        skip = f"{skip} ({len(left_out.skipped)} of {2 * cell.layers} sub-layers)"
-    threads = f", {cell.threads} CPU thread{'s' if cell.threads > 1 else ''}"
-    about = "" if cell.prompt_tokens_counted else "about "
-    memory = "unknown: the checkpoint does not say its sizes"
-    if checks.need:
-        memory = f"{checks.need.total_bytes / GIB:.1f} GiB: {checks.need.text(cell.dtype)}"
-    time = "unknown: the model's sizes are"
-    if cell.estimated_s is not None:
-        time = (
-            f"at most about {duration(cell.estimated_s)}, both arms as slow as vanilla and every "
-            f"output of {cell.max_new_tokens} tokens ({cell.estimated_from})"
-        )
-    rows = {
-        "model": f"{cell.model}{size} ({cell.path})",
-        "runs on": f"{cell.device}, {cell.dtype}, engine {cell.engine}{threads}",
-        "method": f"{cell.method}{f', skip {skip}' if skip else ''}",
-        "prompts": f"{cell.prompts} of {cell.dataset}, {about}{cell.prompt_tokens} tokens, and up "
-        f"to {cell.max_new_tokens} new tokens each",
-        "memory": memory,
-        "time": time,
+def dry_run(config: RunConfig, folder: Path, state: str) -> None:
+    """Checks a cell, whose run in `folder` is in this `state`, and prints what it would take."""
+    checks = preflight(config, folder)
+    model, engine, dataset, need = config.model, config.engine, config.dataset, checks.need
+    shape, dtype, skip = checks.model.sizes, weight_kind(model), config.method.skip
+    seconds, source = _seconds(config, checks)
+    record = config.names | {
+        "path": model.path,
+        "device": model.device,
+        "dtype": dtype,
+        "engine": engine.name.value,
+        "threads": engine.threads,
+        "layers": shape.layers if shape else None,
+        "parameters": shape.parameters if shape else None,
+        "skip": skip,
+        "prompts": len(checks.rows),
+        "prompt_tokens": checks.prompt_tokens,
+        "prompt_tokens_counted": checks.prompts is not None,
+        "max_new_tokens": dataset.max_new_tokens,
+        "memory_bytes": need.total_bytes if need else None,
+        "free_bytes": need.free_bytes if need else None,
+        "estimated_s": seconds,
+        "estimated_from": source,
+        "folder": str(folder),
+        "state": state,
     }
-    lines = [f"{name:<9}{value}" for name, value in rows.items()]
-    return "\n".join([*lines, f"{cell.folder}: {cell.prompts} samples, {cell.state}"])
+
+    def text() -> str:
+        size, left_out = "", f", skip {skip}" if skip else ""
+        if shape:
+            size = f": {shape.parameters / 1e6:.0f}e6 parameters, {shape.layers} layers"
+        if skip and shape:
+            skipped = len(SkipSet.parse(skip, shape.layers).skipped)
+            left_out += f" ({skipped} of {2 * shape.layers} sub-layers)"
+        threads = f"{engine.threads} CPU thread{'s' if engine.threads > 1 else ''}"
+        about = "" if checks.prompts is not None else "about "
+        memory = "unknown: the checkpoint does not say its sizes"
+        if need:
+            memory = f"{need.total_bytes / GIB:.1f} GiB: {need.text(dtype)}"
+        time = "unknown: the model's sizes are"
+        if seconds is not None:
+            time = (
+                f"at most about {duration(seconds)}, both arms as slow as vanilla and every "
+                f"output of {dataset.max_new_tokens} tokens ({source})"
+            )
+        return f"""\
+model    {model.name}{size} ({model.path})
+runs on  {model.device}, {dtype}, engine {engine.name.value}, {threads}
+method   {config.method.name}{left_out}
+prompts  {len(checks.rows)} of {dataset.name}, {about}{checks.prompt_tokens} tokens, and up to \
+{dataset.max_new_tokens} new tokens each
+memory   {memory}
+time     {time}
+{folder}: {len(checks.rows)} samples, {state}"""
+
+    show_result(record, text)
 
 
 def _seconds(config: RunConfig, checks: Preflight) -> tuple[float | None, str | None]:

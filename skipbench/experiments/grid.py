@@ -37,23 +37,24 @@ KEY_OF = {  # by override, the key of `published`
 }
 
 
-class _Long(msgspec.Struct, frozen=True):
-    """Changes of a scale for the experiments that need long texts."""
-
-    experiments: list[str]
+class _Settings(msgspec.Struct, frozen=True):
     overrides: dict[str, object]
     methods: dict[str, dict[str, object]]
 
 
-class _Scale(msgspec.Struct, frozen=True):
+class _Long(_Settings, frozen=True):
+    """Changes of a scale for the experiments that need long texts."""
+
+    experiments: list[str]
+
+
+class _Scale(_Settings, frozen=True):
     """A file of `conf/scale`: replacements of the paper's model and datasets, and settings."""
 
     model: str
     datasets: dict[str, str | dict[str, str]]
     other: str
     long: _Long
-    overrides: dict[str, object]
-    methods: dict[str, dict[str, object]]
     times: dict[str, float]
     drop: list[str]
     keep: list[str]
@@ -116,16 +117,14 @@ def printed_rows(experiment: str) -> list[Mapping[str, object]]:
 def plan(
     experiment: str, overrides: Sequence[str], scale: str, models: Sequence[str] = ()
 ) -> list[PlannedCell]:
-    """The cells of `experiment`, in its order, without duplicates.
+    """The cells of `experiment`, in its order, without duplicates. Raises SkipbenchError for an
+    unknown scale, or an override that leaves no cell.
 
     Args:
         overrides: of the command line; one of an axis replaces the experiment's values, and may
             hold several.
         scale: `paper`, `embedded` or `laptop`; an experiment of no paper has only one.
         models: of the paper's models only these; all where empty.
-
-    Raises:
-        SkipbenchError: an unknown scale, or an override that leaves no cell.
     """
     if scale not in SCALES:
         raise SkipbenchError(f"scale={scale}; wanted one of {', '.join(SCALES)}")

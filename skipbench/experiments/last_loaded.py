@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from skipbench.config.model import Model
+from skipbench.config.run_config import RunConfig
 from skipbench.config.schemas import Engine
 from skipbench.data.rows import Row
 
@@ -16,25 +17,34 @@ KEPT_BYTES = 2 * 2**30
 
 
 class LastLoaded:
-    """`load_model` that keeps the last model, if it is small, dense and on the CPU, for a cell
-    with the same model and engine. That saves the load and the proof of `engine.strict`.
+    """`load_model` that keeps the last model for a cell with the same model and engine, if it is
+    small, dense and on the CPU, or else with `always`. That saves the load and the proof of
+    `engine.strict`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, always: bool = False) -> None:
+        self._always = always
         self._key: tuple[Model, Engine] | None = None
         self._loaded: Loaded | None = None
+
+    def holds(self, config: RunConfig) -> bool:
+        """True if the model of a cell is loaded already."""
+        return self._key == _key(config.model, config.engine)
 
     def __call__(
         self, model: Model, engine: Engine, rows: Sequence[Row] = (), tokens: int | None = None
     ) -> "Loaded":
         from skipbench.bench.load import load_model
 
-        key = model, dataclasses.replace(engine, warmup=0)
-        if self._loaded is not None and key == self._key:
+        if self._loaded is not None and self._key == _key(model, engine):
             return self._loaded
         self._key = self._loaded = None  # its memory goes first
         loaded = load_model(model, engine, rows, tokens)
         dense = model.device == "cpu" and model.sparsity == "none"
-        if dense and loaded[0].weight_bytes() <= KEPT_BYTES:
-            self._key, self._loaded = key, loaded
+        if self._always or (dense and loaded[0].weight_bytes() <= KEPT_BYTES):
+            self._key, self._loaded = _key(model, engine), loaded
         return loaded
+
+
+def _key(model: Model, engine: Engine) -> tuple[Model, Engine]:
+    return model, dataclasses.replace(engine, warmup=0)

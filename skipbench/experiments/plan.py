@@ -22,30 +22,19 @@ OF_METHOD = ("method", "stop", "search")
 
 @dataclass(frozen=True)
 class Request:
-    """Cells of experiments that a command line asks for.
+    """Cells of experiments that a command line asks for."""
 
-    Attributes:
-        names: the experiments.
-        overrides: for their cells.
-        scale: `paper`, `embedded` or `laptop`; `None`: by the device.
-        models: only these of the paper's models; all where empty.
-        budget: GPU-hours for all cells of an experiment together, as given; `None` for no limit.
-        hardware: of `hardware=`.
-    """
-
-    names: Sequence[str]
+    names: Sequence[str]  # of the experiments
     overrides: Sequence[str]
-    scale: str | None = None
-    models: Sequence[str] = ()
-    budget: str | None = None
+    scale: str | None = None  # `paper`, `embedded` or `laptop`; None: by the device
+    models: Sequence[str] = ()  # only these of the paper's models; all where empty
+    budget: str | None = None  # GPU-hours of all cells of an experiment; None for no limit
     hardware: Slurm | Local | None = None
 
 
 def hardware_of(words: Sequence[str]) -> Slurm | Local | None:
-    """The settings of `hardware=`, `None` where it is not among the words.
-
-    Raises:
-        SkipbenchError: no such choice or key, or a device.
+    """The settings of `hardware=`, `None` where it is not among the words. Raises SkipbenchError
+    for no such choice or key, or a device.
     """
     own = [w for w in words if w.partition("=")[0].partition(".")[0] == "hardware"]
     chosen = [w.partition("=")[2] for w in own if w.startswith("hardware=")]
@@ -99,14 +88,12 @@ def without_repeats(experiment: str, cells: Sequence[PlannedCell], scale: str) -
     if scale != "paper" or "-table" not in experiment:
         return list(cells)
 
-    def alone(cell: PlannedCell) -> bool:
-        return cell.run and cell.overrides.get("method") == BASELINE
-
     def rest(cell: PlannedCell) -> dict[str, str]:
         return {k: v for k, v in cell.overrides.items() if not k.startswith(("method", "search"))}
 
-    covered = [rest(cell) for cell in cells if cell.run and not alone(cell)]
-    return [cell for cell in cells if not (alone(cell) and rest(cell) in covered)]
+    alone = [cell for cell in cells if cell.run and cell.overrides.get("method") == BASELINE]
+    covered = [rest(cell) for cell in cells if cell.run and cell not in alone]
+    return [cell for cell in cells if cell not in alone or rest(cell) not in covered]
 
 
 def _noise_cells(

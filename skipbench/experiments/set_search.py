@@ -3,13 +3,13 @@
 import dataclasses
 import shlex
 from pathlib import Path
-from typing import Any
 
 from skipbench.bench.stored_sets import other_weights, search_folder
 from skipbench.config.catalog import choices, model_facts
 from skipbench.config.run_config import RunConfig
 from skipbench.console import show_result
 from skipbench.errors import SkipbenchError
+from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.search.run import best_of_trace
 
 BUDGETS = {
@@ -37,10 +37,9 @@ def search_command(config: RunConfig) -> str:
     keys += [k for k in ("quantization", "sparsity") if getattr(model, k) != "none"]
     keys += ["deepened", "deepened_seed"] if model.deepened else []
     words += [f"model.{k}={getattr(model, k)}" for k in keys if getattr(model, k) is not None]
+    own = {key: dataset.node.get(key) for key in ("prompt", "path", "shots_path")}
     words += [f"dataset={dataset.name}"]
-    for key in ("prompt", "path", "shots_path"):
-        if (value := dataset.node.get(key)) is not None:
-            words.append(f"dataset.{key}={value}")
+    words += [f"dataset.{key}={value}" for key, value in own.items() if value is not None]
     if "run_limit" in dataset.for_search(None).node:  # there is no training split
         words += [f"limit={'null' if config.limit is None else config.limit}"]
     words += BUDGETS.get(config.method.name, BUDGETS["self-sd"])
@@ -49,7 +48,7 @@ def search_command(config: RunConfig) -> str:
     return shlex.join(words)
 
 
-def ensure_searched(config: RunConfig, load: Any) -> bool:
+def ensure_searched(config: RunConfig, load: LastLoaded) -> bool:
     """Searches the skip set of a cell that has a search of its own; False if a dry run does not."""
     trace = search_trace(config)
     assert config.search_dataset is not None
@@ -69,20 +68,7 @@ def ensure_searched(config: RunConfig, load: Any) -> bool:
         missing = {"folder": str(trace.parent), "search": sets, "state": "missing"}
         show_result(missing, lambda: f"{trace.parent}: a search of {sets} sets, missing")
         return False
-    search_set(dataclasses.replace(config, dataset=config.search_dataset), store=False, load=load)
+    from skipbench.bench.skip_search import search_set
+
+    search_set(dataclasses.replace(config, dataset=config.search_dataset), False, load)
     return True
-
-
-def search_set(config: RunConfig, store: bool, loaded: Any = None, load: Any = None) -> Any:
-    """Searches a skip set on prompts of the training split, or else on rows that the run leaves
-    out; `loaded` and `load` as in `run_cell`.
-    """
-    from skipbench.bench.load import load_model
-    from skipbench.bench.memory import check_memory
-    from skipbench.bench.skip_search import search_skip_set
-
-    check_memory(config.model, config.dataset.but(max_new_tokens=config.search.max_new_tokens), [])
-    calibration = config.calibration_rows()
-    config = dataclasses.replace(config, dataset=config.dataset.for_search(config.limit))
-    rows, shared = config.dataset.search_rows(config.search.prompts)
-    return search_skip_set(config, rows, shared, store, calibration, loaded, load or load_model)

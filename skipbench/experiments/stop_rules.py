@@ -30,10 +30,8 @@ class Replay:
 
 
 def search(samples: Sequence[Sample], costs: Costs, tree: Sequence[int] = ()) -> list[Replay]:
-    """Every rule with every tree that is nowhere wider than the run's own, fastest first.
-
-    Raises:
-        SkipbenchError: the records do not hold what a replay needs.
+    """Every rule with every tree that is nowhere wider than the run's own, fastest first. Raises
+    SkipbenchError if the records do not hold what a replay needs.
     """
     texts, base = texts_of(samples, costs.layers), project(samples, costs)
     cached = CachedCosts(costs)

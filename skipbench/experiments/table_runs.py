@@ -1,5 +1,6 @@
 """The runs of a table: one per cell of an experiment, from its record."""
 
+from collections import defaultdict
 from typing import Any
 
 from msgspec import UNSET
@@ -18,18 +19,15 @@ from skipbench.report.published import paper_of
 from skipbench.runs.measures import Optimisation
 from skipbench.runs.record import Sample
 from skipbench.runs.run import Run, read_run
-from skipbench.scoring.execute import waits_for_score
+from skipbench.scoring.scorers import waits_for_score
 from skipbench.search.run import read_trials
 
 
 def table_runs(
     experiment: str, one: PlannedCell, config: RunConfig | None, reason: str | None
 ) -> list[Run]:
-    """One run of a cell, or one for each group of samples that the experiment tells apart.
-
-    Args:
-        config: of the cell; None if it is not run.
-        reason: why it has no metrics.
+    """One run of a cell, or one for each group of samples that the experiment tells apart; `config`
+    is None if it is not run, and `reason` says why it has no metrics.
     """
     row: dict[str, Any] = {
         "keys": one.keys,
@@ -75,11 +73,7 @@ def _paper_samples(experiment: str, one: PlannedCell, config: RunConfig | None) 
 
 def search_costs(config: RunConfig, run: Run) -> Optimisation | None:
     """Steps and seconds of a cell with a search of its own, or of one that searched while it
-    decoded; None for others.
-
-    Args:
-        config: of the cell, before its skip set is filled in: the search's folder is named by it.
-        run: of the cell.
+    decoded; None for others. `config` is without the skip set: it names the search's folder.
     """
     if config.search_dataset is not None:
         trials = read_trials(search_trace(config), config.search.iterations)
@@ -101,13 +95,11 @@ def _by_group(run: Run, cell: Cell, key: str, group: str) -> list[Run]:
     layers = run.provenance.layers
     if run.metrics is None or layers is None:
         return []
-    labelled: dict[str, list[list[Sample]]] = {}
+    labelled, runs = defaultdict[str, list[list[Sample]]](list), list[Run]()
     for one in repetitions(cell):
         samples = read_run(one.folder).samples
         for label in dict.fromkeys(s.groups[group] for s in samples if group in s.groups):
-            of_label = [s for s in samples if s.groups.get(group) == label]
-            labelled.setdefault(label, []).append(of_label)
-    runs = []
+            labelled[label].append([s for s in samples if s.groups.get(group) == label])
     for label, parts in labelled.items():
         pairs = [(part, summarise(part, layers, None, None, None)) for part in parts]
         metrics = pairs[0][1] if len(pairs) == 1 else summarise_repeats(pairs, layers)

@@ -4,7 +4,6 @@ from typing import Any
 
 from skipbench.errors import SkipbenchError
 from skipbench.lm.cache import KVCache
-from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine, replaced, unsupported_reason
 from skipbench.lm.engine import ENGINES, Engine
 from skipbench.lm.families import unlike_llama
 from skipbench.lm.fused.bit_exact import NotStrictError
@@ -35,6 +34,8 @@ def make_engine(
         return ReferenceEngine(model, family, cache, note)
     if name == "fused":
         return FusedEngine(model, family, cache, spare_mib, strict)
+    from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine, replaced, unsupported_reason
+
     if reason := unsupported_reason(model):
         return replaced(FusedEngine(model, family, cache, spare_mib), reason)
     return CudaGraphsEngine(model, family, cache, strict=strict, spare_mib=spare_mib)

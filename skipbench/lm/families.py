@@ -9,7 +9,6 @@ from weakref import WeakKeyDictionary
 
 from skipbench.errors import SkipbenchError
 from skipbench.lm.layer import AttentionParts, Block, Family, MlpParts, ModelParts, text_config
-from skipbench.lm.traced import trace
 
 POST_NORM = (
     Block("self_attn", None, "post_attention_layernorm"),
@@ -92,6 +91,8 @@ def describe(model: Any) -> Family:
     if model.config.model_type in FAMILIES:
         return FAMILIES[model.config.model_type]
     if model not in _traced:
+        from skipbench.lm.traced import trace
+
         _traced[model] = trace(model)
     return _traced[model]
 

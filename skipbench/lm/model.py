@@ -15,7 +15,6 @@ from skipbench.lm.families import angle_limit, describe, kv_shape, parts_of
 from skipbench.lm.fused.weights import pass_bytes
 from skipbench.lm.layer import text_config
 from skipbench.lm.metadata import AttentionMetadata, RotaryCache, rotary_cache
-from skipbench.lm.proof import prove, self_test
 from skipbench.lm.rows import TokenRows
 from skipbench.lm.upload import upload
 from skipbench.skipset import SkipSet
@@ -72,8 +71,12 @@ class LM:
         self._tables: dict[torch.device, RotaryCache] = {}
         self._chosen: dict[tuple[SkipSet | None, int, int], list[int]] = {}
         if strict:
+            from skipbench.lm.proof import self_test
+
             self.strict_cost = self_test(self)
         if family.traced:
+            from skipbench.lm.proof import prove
+
             self.remarks.append(prove(self, family))
 
     @property

@@ -17,7 +17,6 @@ from skipbench.lm.fused.bit_exact import NotStrictError
 from skipbench.lm.model import LM
 from skipbench.models.checks import check_form, check_shape, check_tokenizer, explain
 from skipbench.models.deepened import deepen
-from skipbench.models.gguf import read_gguf
 from skipbench.models.outline import read_config
 from skipbench.models.random_weights import planted_model
 from skipbench.skipset import SkipSet
@@ -76,6 +75,8 @@ def load(
     check_form(model, engine)
     base, notes = adapter_base(model.path), list[str]()
     if is_gguf(model.path):
+        from skipbench.models.gguf import read_gguf
+
         found = read_gguf(model.path)
         check_shape(model.path, found.config, model.architecture)
         made, tokenizer = found.model(DTYPES[model.dtype]).to(model.device), found.tokenizer()

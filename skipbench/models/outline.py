@@ -11,7 +11,6 @@ from skipbench.errors import SkipbenchError
 from skipbench.lm.families import angle_limit, check_config
 from skipbench.lm.layer import text_config
 from skipbench.models import checks
-from skipbench.models.gguf import read_gguf
 from skipbench.runs.fingerprint import checkpoint_place
 
 WEIGHTS = ("*.safetensors", "*.bin")  # files of weights in a folder; the second kind is pickled
@@ -33,6 +32,8 @@ def read_config(path: str, revision: str | None, shape: Shape | None = None) -> 
     if (base := adapter_base(path)) is not None:
         return read_config(base, revision, shape)
     if is_gguf(path):
+        from skipbench.models.gguf import read_gguf
+
         config = read_gguf(path).config
     else:
         here = checkpoint_place(path, revision) is not None
@@ -132,6 +133,8 @@ def tokenizer_here(model: Model) -> Any | None:
     if not is_here(model):
         return None
     if is_gguf(model.path):
+        from skipbench.models.gguf import read_gguf
+
         return read_gguf(model.path).tokenizer()
     path = checks.check_tokenizer(model.path, adapter_base(model.path) or model.path)
     try:

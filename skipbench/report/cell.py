@@ -13,9 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from skipbench.report import columns
-from skipbench.report.columns import MISSING, main_cells, number
+from skipbench.report.columns import MISSING, main_cells, markdown_grid, number
 from skipbench.report.definitions import LEGEND, caution, definitions_for
-from skipbench.report.tables.markdown import markdown_grid
 from skipbench.runs.measures import GroupScores, Metrics, Score, Skipped
 
 _SEPARATOR = "; "

@@ -125,3 +125,17 @@ def exceptions(metrics: Metrics) -> list[str]:
     counts |= {"unchecked": of.unchecked, "sampled": of.sampled, "failed": of.failed}
     counts["end in a loop"] = metrics.looped
     return [f"{count} {name}" for name, count in counts.items() if count]
+
+
+def markdown_grid(rows: Sequence[Sequence[str]]) -> str:
+    """A grid of texts; columns are padded, the first row is the head."""
+    safe = [[one_line(text.replace("|", "\\|")) for text in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*safe, strict=True)]
+    padded = [[text.ljust(w) for text, w in zip(row, widths, strict=True)] for row in safe]
+    lines = [f"| {' | '.join(row)} |" for row in padded]
+    return "\n".join([lines[0], f"|{'|'.join('-' * (w + 2) for w in widths)}|", *lines[1:]])
+
+
+def one_line(text: str) -> str:
+    """The text without line breaks."""
+    return " ".join(text.split())

@@ -1,14 +1,19 @@
-"""The state of a run: `status.json`, and whether the process that wrote it is still alive."""
+"""The state of a run: `status.json`, whether its process is alive, and the signals that ask it to
+end after the sample that is being measured.
+"""
 
 import contextlib
 import json
 import os
+import signal
 import socket
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from types import FrameType
 
 import msgspec
 
@@ -125,3 +130,66 @@ def _alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (OSError, IndexError):
         return True
+
+
+SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
+"""Sent by preemption, `scancel` and `kill`, and by Slurm before the time limit."""
+
+
+class Interrupted(BaseException):
+    """A signal has asked for the end; no Exception, so that nothing handles it as a failure."""
+
+    def __init__(self, number: int) -> None:
+        self.signal = signal.Signals(number)
+        super().__init__(f"interrupted by {self.signal.name}; the same command goes on")
+
+
+class SignalState:
+    """Process-wide record of the last termination signal received."""
+
+    received: int | None = None
+    deferred = False
+
+    def receive(self, number: int, frame: FrameType | None = None) -> None:
+        self.received = number
+        if not self.deferred:
+            self.end()
+
+    def end(self) -> None:
+        """Raises `Interrupted` if a signal was received, and ignores all that follow: what the
+        first one has begun to write is finished.
+        """
+        if self.received is not None:
+            number, self.received = self.received, None
+            for known in SIGNALS:
+                if signal.getsignal(known) == self.receive:
+                    signal.signal(known, signal.SIG_IGN)
+            raise Interrupted(number)
+
+
+_state = SignalState()
+
+
+@contextlib.contextmanager
+def handle_signals() -> Iterator[None]:
+    """Within it the signals raise `Interrupted`, unless another, as submitit, listens already."""
+    main = threading.current_thread() is threading.main_thread()  # others cannot set handlers
+    ours = [n for n in SIGNALS if main and signal.getsignal(n) == signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, _state.receive)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def defer_signals() -> Iterator[None]:
+    """A signal within it is raised as `Interrupted` at its end."""
+    _state.deferred = True
+    try:
+        yield
+    finally:
+        _state.deferred = False
+    _state.end()

@@ -30,13 +30,6 @@ class Scored(NamedTuple):
     differ: list[str]
 
 
-def waits_for_score(scorer: str, metrics: Metrics | None) -> bool:
-    """True if a run with this scorer still needs the command `score`."""
-    if scorer not in EXECUTED or not metrics or not metrics.samples:
-        return False
-    return not (metrics.score and metrics.score.vanilla)
-
-
 def score_run(
     folder: Path,
     sandbox: Literal["auto", "none"],

@@ -12,6 +12,7 @@ from decimal import Decimal
 from skipbench.data.mini.texts import WORDS
 from skipbench.data.rows import Reference
 from skipbench.errors import SkipbenchError
+from skipbench.runs.measures import Metrics
 from skipbench.scoring.overlap import bleu, rouge
 from skipbench.scoring.programs import EXECUTED, program_of
 from skipbench.scoring.text import Scores, before_next, first_line, malformed, need
@@ -54,6 +55,13 @@ def score(scorer: str, completion: str, prompt: str, reference: Reference) -> Sc
     if scorer not in SCORERS:
         raise SkipbenchError(f"unknown {scorer=}; known: {', '.join([*SCORERS, *EXECUTED])}")
     return SCORERS[scorer](completion, reference)
+
+
+def waits_for_score(scorer: str, metrics: Metrics | None) -> bool:
+    """True if a run with this scorer still needs the command `score`."""
+    if scorer not in EXECUTED or not metrics or not metrics.samples:
+        return False
+    return not (metrics.score and metrics.score.vanilla)
 
 
 def last_number(text: str) -> Decimal | None:

@@ -11,9 +11,8 @@ import pytest
 from conftest import Command
 
 from skipbench.bench import memory
-from skipbench.bench.load import load_model
+from skipbench.bench.load import load_model, preflight
 from skipbench.bench.memory import GIB
-from skipbench.bench.preflight import preflight
 from skipbench.config.compose import compose
 from skipbench.config.paths import PACKAGE
 from skipbench.errors import SkipbenchError

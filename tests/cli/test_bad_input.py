@@ -12,8 +12,7 @@ import torch
 from conftest import make_method, random_lm
 from safetensors.torch import load_file, save_file
 
-from skipbench.bench import cell as bench_cell
-from skipbench.bench.cell import Settings
+from skipbench.bench.cell import Bench, decode_missing
 from skipbench.bench.prompts import encode, eos_ids
 from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
@@ -395,15 +394,10 @@ def test_nan_stops_the_sample_and_keeps_the_rest(
 
     monkeypatch.setattr(lm, "embed", poisoned)
     store = RunStore(tmp_path / "run", {}, Provenance())
-    samples = bench_cell.run_cell(
-        lm,
-        Letters(),
-        make_method("uniform"),
-        prompts,
-        Settings(8, frozenset(), warmup=0),
-        store,
-        lambda _: None,
-    )
+    config = compose(["dataset.max_new_tokens=8", "dataset.scorer=none", "engine.warmup=0"])
+    method = make_method("uniform")
+    bench = Bench(config, lm, Letters(), method, prompts, frozenset(), store)
+    samples = decode_missing(bench)
     assert [s.lossless for s in samples] == ["identical", "failed", "identical"]
     assert "not finite" in str(samples[1].vanilla.error)
     store.close()

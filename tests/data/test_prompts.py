@@ -18,8 +18,7 @@ import pytest
 from conftest import ROOT, SHARED, make_method, nothing_lost, random_lm, rest_slow
 from test_bad_input import Letters
 
-from skipbench.bench import cell as bench_cell
-from skipbench.bench.cell import Settings
+from skipbench.bench.cell import Bench, decode_missing
 from skipbench.bench.prompts import VICUNA, Prompt, encode
 from skipbench.config.compose import compose
 from skipbench.config.run_config import DatasetConfig
@@ -622,28 +621,34 @@ def test_a_turn_needs_the_one_before_it() -> None:
 # Runs
 
 
-def run(prompts: list[Prompt], folder: Path, stop: int | None = None) -> list[Any]:
-    store = RunStore(folder, {}, Provenance())
-    seen = 0
-
-    def count(_: Any) -> None:
-        nonlocal seen
-        seen += 1
-        if seen == stop:
-            raise KeyboardInterrupt
-
+def decoded(
+    prompts: list[Prompt], store: RunStore, method: Any = None, warmup: int = 2
+) -> list[Any]:
+    words = ["dataset.max_new_tokens=8", "dataset.scorer=none", f"engine.warmup={warmup}"]
+    lm, method = random_lm("llama", "fused"), method or make_method("uniform")
     try:
-        return bench_cell.run_cell(
-            random_lm("llama", "fused"),
-            Reader(),
-            make_method("uniform"),
-            prompts,
-            Settings(8, frozenset()),
-            store,
-            count,
-        )
+        bench = Bench(compose(words), lm, Reader(), method, prompts, frozenset(), store)
+        return decode_missing(bench)
     finally:
         store.close()
+
+
+class Stopping(RunStore):
+    """Ends with an interrupt when so many samples are written."""
+
+    left = 0
+
+    def append(self, *both: Any) -> None:
+        super().append(*both)
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+
+def run(prompts: list[Prompt], folder: Path, stop: int = 0) -> list[Any]:
+    store = Stopping(folder, {}, Provenance())
+    store.left = stop
+    return decoded(prompts, store)
 
 
 def test_each_arm_goes_first_at_one_of_two_prompts_in_an_order_of_the_cells_own(
@@ -677,16 +682,7 @@ def test_warming_up_teaches_a_method_nothing(tmp_path: Path) -> None:
     for warmup in (0, 2):
         method = make_method("uniform", "stop@method.stop=adaptive", "method.stop.threshold=0.01")
         store = RunStore(tmp_path / str(warmup), {}, Provenance())
-        samples = bench_cell.run_cell(
-            random_lm("llama", "fused"),
-            Reader(),
-            method,
-            prompts,
-            Settings(8, frozenset(), warmup=warmup),
-            store,
-            lambda _: None,
-        )
-        store.close()
+        samples = decoded(prompts, store, method, warmup)
         carried.append([(s.carry, s.method.rounds) for s in samples])
     assert carried[0] == carried[1] and carried[0][0] != carried[0][1]
 

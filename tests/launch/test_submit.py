@@ -41,8 +41,7 @@ from skipbench.launch.status import (
 )
 from skipbench.runs.files import held
 from skipbench.runs.reading import MOST_BYTES
-from skipbench.runs.signals import Interrupted, defer_signals, handle_signals
-from skipbench.runs.state import run_state
+from skipbench.runs.state import Interrupted, defer_signals, handle_signals, run_state
 from skipbench.runs.store import record_failure
 
 

@@ -195,8 +195,8 @@ def test_a_check_that_cannot_be_made_keeps_the_sample(
     """
     decode = cell._decode
 
-    def bent(lm: LM, method: Any, *rest: Any) -> tuple[Arm, list[Any]]:
-        arm, verified = decode(lm, method, *rest)
+    def bent(bench: cell.Bench, method: Any, *rest: Any) -> tuple[Arm, list[Any]]:
+        arm, verified = decode(bench, method, *rest)
         if method.name == "vanilla":
             arm.tokens[-1] += 1
         return arm, verified

@@ -149,8 +149,8 @@ def test_the_datasets_cut_counts_in_the_memory_check(
     def reached(*_: Any) -> Any:
         raise SkipbenchError("begun")
 
-    monkeypatch.setattr("skipbench.bench.run.run", reached)  # 70 billion weights
-    monkeypatch.setattr("skipbench.bench.preflight.check_model", lambda *_: None)  # gated
+    monkeypatch.setattr("skipbench.bench.run.opened", reached)  # 70 billion weights
+    monkeypatch.setattr("skipbench.bench.load.check_model", lambda *_: None)  # gated
     with pytest.raises(SkipbenchError, match="begun"):
         run_cell(compose(words))
     with pytest.raises(SkipbenchError, match=r"cache 40\.1 GiB for about 131072 tokens"):

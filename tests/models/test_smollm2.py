@@ -148,7 +148,7 @@ def test_low_precision_is_strict_where_that_can_be_kept(monkeypatch: pytest.Monk
 
         raise NotStrictError("2 rows differ")
 
-    monkeypatch.setattr("skipbench.lm.model.self_test", differs)
+    monkeypatch.setattr("skipbench.lm.proof.self_test", differs)
     lm, _ = load_model(exact.model, exact.engine)
     assert not lm.strict and lm.notes()[-1].endswith("2 rows differ")
     asked = compose([*words, "model.dtype=bfloat16", "engine.strict=true"])

@@ -1,8 +1,8 @@
 """Writes a table as Markdown that is readable as text."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
+from skipbench.report.columns import markdown_grid, one_line
 from skipbench.report.definitions import LEGEND
 from skipbench.report.tables.model import Cell, Grid, Table
 
@@ -13,10 +13,10 @@ def markdown(table: Table) -> str:
         f"## {table.title}",
         table.source,
         *(block for grid in table.grids for block in (grid.settings, _grid(grid))),
-        "\n".join(f"**{_line(text)}**  " for text in table.cautions),
-        "\n".join(f"[{n}] {_line(text)}  " for n, text in enumerate(table.footnotes, 1)),
-        "\n".join(f"- {_line(text)}" for text in table.remarks),
-        "\n".join(f"- *{name}*: {_line(text)}" for name, text in table.definitions),
+        "\n".join(f"**{one_line(text)}**  " for text in table.cautions),
+        "\n".join(f"[{n}] {one_line(text)}  " for n, text in enumerate(table.footnotes, 1)),
+        "\n".join(f"- {one_line(text)}" for text in table.remarks),
+        "\n".join(f"- *{name}*: {one_line(text)}" for name, text in table.definitions),
         *table.provenance,
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"
@@ -28,15 +28,6 @@ def for_terminal(table: Table) -> str:
     return markdown(replace(table, definitions=())).rstrip() + line
 
 
-def markdown_grid(rows: Sequence[Sequence[str]]) -> str:
-    """A grid of texts; columns are padded, the first row is the head."""
-    safe = [[_line(text.replace("|", "\\|")) for text in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*safe, strict=True)]
-    padded = [[text.ljust(w) for text, w in zip(row, widths, strict=True)] for row in safe]
-    lines = [f"| {' | '.join(row)} |" for row in padded]
-    return "\n".join([lines[0], f"|{'|'.join('-' * (w + 2) for w in widths)}|", *lines[1:]])
-
-
 def _grid(grid: Grid) -> str:
     def text(cell: Cell) -> str:
         words = f"**{cell.text}**" if cell.bold else cell.text
@@ -44,7 +35,3 @@ def _grid(grid: Grid) -> str:
 
     head = [f"{c.group}: {c.name}" if c.group else c.name for c in grid.columns]
     return markdown_grid([head, *([*map(text, row.cells)] for row in grid.rows)])
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())
