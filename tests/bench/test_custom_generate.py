@@ -99,6 +99,7 @@ def exact(model: Any, temperature: float, path: tuple[int, ...] = ()) -> dict[An
     return found
 
 
+@pytest.mark.slow
 def test_sampling_draws_from_the_models_distribution(model: Any) -> None:
     fast = skipbench.custom_generate("fixed", overrides=SKIP)
     sampled = {"do_sample": True, "max_new_tokens": 3, "temperature": 3.0, "top_k": 2}

@@ -151,6 +151,7 @@ def test_prompts_are_those_of_the_run(tmp_path: Path) -> None:
     assert found.model.architecture.context == lm.max_positions
 
 
+@pytest.mark.slow
 def test_a_sweep_and_a_table_for_machines(tmp_path: Path, skipbench: Command) -> None:
     results = f"results={tmp_path}"
     done = skipbench("-m", "method=uniform,middle", *SMALL[1:], results, "--json")

@@ -5,7 +5,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, rest_slow
 
 EXAMPLES = {
     "answer": "drafted tokens accepted",
@@ -16,7 +16,7 @@ EXAMPLES = {
 }
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", rest_slow(EXAMPLES, ("answer", "own_method").__contains__))
 def test_an_example_runs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -47,6 +47,7 @@ def test_a_seed_fixes_the_held_out_examples(family: str) -> None:
     assert again == first[:5] != other
 
 
+@pytest.mark.slow
 def test_an_index_fixes_a_training_document(training: list[Example]) -> None:
     for index in (0, 7, DOCUMENTS - 1):
         assert training_document(index, WEIGHTS) == training[index]
@@ -71,6 +72,7 @@ def test_the_fold_rule_keeps_every_training_prompt_out_of_the_held_out_fold(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.slow
 def test_every_second_body_is_never_trained_on(family: str, training: list[Example]) -> None:
     trained = {example.body for example in training if example.family == family}
     assert not {example.body for example in examples(family, 40)[1::2]} & trained

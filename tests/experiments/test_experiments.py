@@ -305,6 +305,7 @@ def test_a_table_names_rows_that_drafted_the_same_tokens(tmp_path: Path) -> None
         dispatch(["table", str(tmp_path / "tables" / "self-sd-table11.embedded.json")])
 
 
+@pytest.mark.slow
 def test_a_cell_with_a_search_of_its_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

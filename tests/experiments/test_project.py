@@ -53,6 +53,7 @@ def test_a_datasheet_gives_what_reading_the_weights_takes() -> None:
     assert quantized == pytest.approx(read / (0.6 * device.bandwidth))
 
 
+@pytest.mark.slow
 def test_on_its_own_machine_a_run_projects_to_itself(results: Path) -> None:
     here = measured_costs(results)
     for path in results.glob("runs/*/samples.jsonl"):

@@ -74,6 +74,7 @@ def test_what_may_be_queued_is_not_submitted_again(
     assert len(sent(tmp_path)) == len(set(sent(tmp_path))) == 4
 
 
+@pytest.mark.slow
 def test_hydras_launcher_submits_what_is_missing_and_waits(
     slurm: Path, tmp_path: Path, skipbench: Command
 ) -> None:

@@ -240,6 +240,7 @@ def test_a_place_is_in_the_package_whatever_the_checkout_is_called() -> None:
         assert [place_of(error.value), journal.since[-1].where] == ["lm/any.py:1"] * 2
 
 
+@pytest.mark.slow
 def test_a_faultless_run_finds_nothing() -> None:
     """Whatever the faults above are caught in runs clean without them."""
     for method, variant, engine in {case for *_, case, _ in FAULTY.values()}:

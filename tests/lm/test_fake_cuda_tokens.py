@@ -60,9 +60,6 @@ CASES = [
 ]
 DAILY = [
     ("clasp", "fused", two_devices, "llama"),
-    ("knapspec", "fused", two_devices, "llama"),
-    ("lookahead", "fused", one_device, "llama"),
-    ("cas-spec", "fused", two_devices, "llama"),
     ("uniform", "cuda_graphs", two_devices, "llama"),
     ("vanilla", "reference", two_devices, "mistral"),
 ]

@@ -285,6 +285,7 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("repeat", None)
 
 
+@pytest.mark.slow
 def test_a_method_outside_of_the_tree(outside: Path, skipbench: Command) -> None:
     given = [words for words in commands(OUTSIDE) if "--config-dir" in words]
     small = [

@@ -155,6 +155,7 @@ def test_a_skip_set_counts_if_it_drafted(
     assert swept([one, structs.replace(one, kept_samples=[changed, *rest])]).drafts == drafts
 
 
+@pytest.mark.slow
 def test_a_figure_of_one_draft_is_not_drawn_if_distinct_ones_are_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
