@@ -9,7 +9,7 @@ from skipbench.config.configurable import Stateful
 from skipbench.decode.draft import State
 from skipbench.decode.trial_passes import predicts, recent_states
 from skipbench.metrics.costs import Latency
-from skipbench.profile.influence import squared_turns
+from skipbench.profile.influence import ranked, squared_turns
 from skipbench.skipset import SkipSet
 
 SHARES = (1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4)
@@ -169,7 +169,7 @@ class SkipLadder(Stateful):
         self.trials += 1
         if ranks:
             turned = squared_turns(recent_states(state, self.window))
-            self.rank = sorted(range(len(turned)), key=turned.__getitem__)
+            self.rank = ranked(turned)
             self.turns = [sum(turned[i] for i in self.rank[:size]) for size in self.sizes]
             self.tried = [0] * len(SHARES)
             self.begin(self._latency)

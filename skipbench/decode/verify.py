@@ -4,6 +4,8 @@ p is the target's distribution, q the draft's (Leviathan et al., arXiv:2211.1719
 is drawn from p after the last accepted token, or from the residual of p after a rejection.
 """
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
@@ -83,15 +85,14 @@ def _siblings(
     draft: Draft, nodes: list[int], p: Tensor, q: Tensor | None, sampler: Sampler
 ) -> tuple[int | None, Tensor]:
     """The accepted one of the children after the first, if any, and the residual of p before it."""
-    left: list[tuple[Tensor, Tensor | None]] = []
-    for node in nodes:
-        p, q = _after_rejection(p, q, draft.tokens[node])
-        left.append((p, q))
-    tried = [(*rest, node) for rest, node in zip(left, nodes[1:], strict=False)]
+    tried = list[tuple[Tensor, Tensor | None, int]]()
+    for rejected, node in pairwise(nodes):
+        p, q = _after_rejection(p, q, draft.tokens[rejected])
+        tried.append((p, q, node))
     for (p, _, node), (target, proposed) in zip(tried, _chances(draft, tried), strict=True):
         if sampler.uniform() * proposed < target:
             return node, p
-    return None, left[-1][0]
+    return None, _after_rejection(p, q, draft.tokens[nodes[-1]])[0]
 
 
 def _after_rejection(p: Tensor, q: Tensor | None, token: int) -> tuple[Tensor, Tensor | None]:

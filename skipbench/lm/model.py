@@ -1,4 +1,4 @@
-"""`LM`: the one model primitive, `run`, over a shared K/V cache."""
+"""`LM`: the one model primitive, `run`, over a shared K/V cache; and the choice of its engine."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -9,15 +9,46 @@ from torch import Tensor
 
 from skipbench.errors import SkipbenchError
 from skipbench.lm.cache import KVCache
-from skipbench.lm.choice import make_engine
-from skipbench.lm.engine import SPARE_MIB, Engine, MakeEngine
-from skipbench.lm.families import angle_limit, describe, kv_shape, parts_of
+from skipbench.lm.engine import ENGINES, SPARE_MIB, Engine, MakeEngine
+from skipbench.lm.families import angle_limit, describe, kv_shape, parts_of, unlike_llama
+from skipbench.lm.fused.bit_exact import NotStrictError
+from skipbench.lm.fused.engine import FusedEngine
 from skipbench.lm.fused.weights import pass_bytes
-from skipbench.lm.layer import text_config
+from skipbench.lm.layer import Family, text_config
 from skipbench.lm.metadata import AttentionMetadata, RotaryCache, rotary_cache
+from skipbench.lm.reference import ReferenceEngine
 from skipbench.lm.rows import TokenRows
 from skipbench.lm.upload import upload
 from skipbench.skipset import SkipSet
+
+
+def make_engine(
+    name: str, model: Any, family: Family, cache: KVCache, *, strict: bool, spare_mib: int
+) -> Engine:
+    """The engine of a name, or where it cannot run here another one whose notes say why. Raises
+    SkipbenchError for an unknown name, or an engine that cannot be strict.
+    """
+    if name not in ENGINES:
+        raise SkipbenchError(f"engine={name}; wanted one of {', '.join(ENGINES)}")
+    if name == "reference":
+        return ReferenceEngine(model, family, cache, strict=strict)
+    if (differs := unlike_llama(model)) is not None:
+        note = (
+            f"engine={name} computes Llama's layer only, and {model.config.model_type} has "
+            f"{differs}: engine=reference is used instead, which calls Hugging Face's modules one "
+            "by one"
+        )
+        if strict and name == "fused":
+            fault = f"engine.strict=true cannot be kept: {note}; use engine.strict=false"
+            raise NotStrictError(fault)
+        return ReferenceEngine(model, family, cache, note)
+    if name == "fused":
+        return FusedEngine(model, family, cache, spare_mib, strict)
+    from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine, replaced, unsupported_reason
+
+    if reason := unsupported_reason(model):
+        return replaced(FusedEngine(model, family, cache, spare_mib), reason)
+    return CudaGraphsEngine(model, family, cache, strict=strict, spare_mib=spare_mib)
 
 
 class LM:
@@ -70,14 +101,11 @@ class LM:
         self._one_device = len({*self.devices, self.input_device, self.output_device}) == 1
         self._tables: dict[torch.device, RotaryCache] = {}
         self._chosen: dict[tuple[SkipSet | None, int, int], list[int]] = {}
-        if strict:
-            from skipbench.lm.proof import self_test
+        if strict or family.traced:
+            from skipbench.lm.proof import prove, self_test
 
-            self.strict_cost = self_test(self)
-        if family.traced:
-            from skipbench.lm.proof import prove
-
-            self.remarks.append(prove(self, family))
+            self.strict_cost = self_test(self) if strict else None
+            self.remarks += [prove(self, family)] if family.traced else []
 
     @property
     def sublayers(self) -> int:
@@ -220,12 +248,11 @@ class LM:
             hidden_states: when given, receives the S + 1 states [n + 1, D].
         """
         if not early:
-            return self.logits(tokens, token_rows, hidden_states=hidden_states)
-        start, done, first = token_rows.start, len(early), len(early[0]) - 1
-        states = [list(row) for row in early]
+            return self.head(self.run(self.embed(tokens), token_rows, hidden_states=hidden_states))
+        done, first, states = len(early), len(early[0]) - 1, [list(row) for row in early]
         if done < len(tokens):
             states.append([])
-            rest = TokenRows.chain(start + done, len(tokens) - done).verified()
+            rest = TokenRows.chain(token_rows.start + done, len(tokens) - done).verified()
             self.run(self.embed(tokens[done:]), rest, last=first, hidden_states=states[-1])
         if hidden_states is not None:
             hidden_states += [torch.cat([row[s] for row in states]) for s in range(first)]

@@ -20,16 +20,15 @@ def squared_turns(hidden_states: Sequence[Tensor]) -> list[float]:
     return (2 * (1 - cosine)).clamp_min(0).tolist()
 
 
-def rank_by_cosine(hidden_states: Sequence[Tensor]) -> list[int]:
-    """Sub-layers sorted by `squared_turns`, smallest first."""
-    turned = squared_turns(hidden_states)
+def ranked(turned: Sequence[float]) -> list[int]:
+    """Sub-layers sorted by their `squared_turns`, smallest first."""
     return sorted(range(len(turned)), key=turned.__getitem__)
 
 
 @torch.inference_mode()
 def rank_sublayers(lm: LM, ids: list[int]) -> list[int]:
-    """All 2L sub-layers by `rank_by_cosine` over one prompt; the cache is overwritten."""
+    """All 2L sub-layers by `ranked` over one prompt; the cache is overwritten."""
     lm.allocate(len(ids))
     states: list[Tensor] = []
     lm.run(lm.embed(ids), TokenRows.chain(0, len(ids)), hidden_states=states)
-    return rank_by_cosine(states)
+    return ranked(squared_turns(states))

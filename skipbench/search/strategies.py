@@ -55,65 +55,59 @@ class Space:
 
 
 class Strategy:
-    """Proposes skip sets of a space and learns their values."""
+    """Proposes the skip sets that a generator yields, and sends it the value of each."""
 
     point: list[float] | None = None
     """Raw point of a Bayesian suggestion, for the trace; a resumed search sets it."""
 
-    def __init__(self, space: Space) -> None:
-        self.space = space
+    def __init__(self, space: Space, sets: Sets) -> None:
+        self.space, self._sets, self._next = space, sets, next(sets, None)
 
     def suggest(self) -> SkipSet | None:
         """The next set, or `None` when there is nothing left to try."""
-        raise NotImplementedError
+        return None if self._next is None else SkipSet.of(self.space.layers, self._next)
 
     def register(self, skip: SkipSet, value: float) -> None:
         """Learns the value of a set."""
-        raise NotImplementedError
+        try:
+            self._next = self._sets.send(value)
+        except StopIteration:
+            self._next = None
 
 
-class Random(Strategy):
+def random_sets(space: Space, seed: int, start: SkipSet | None = None) -> Sets:
     """Random sets, after `start`: `space.size` sub-layers, or each with probability one half."""
-
-    def __init__(self, space: Space, seed: int, start: SkipSet | None = None) -> None:
-        super().__init__(space)
-        self.seed, self.start, self.tried = seed, start, 0
-
-    def suggest(self) -> SkipSet:
-        if self.tried == 0 and self.start is not None:
-            return self.start
-        free, size = self.space.free, self.space.size
-        rng = random.Random(f"{self.seed}/{self.tried}")
-        chosen = [s for s in free if rng.random() < 0.5] if size is None else rng.sample(free, size)
-        return SkipSet.of(self.space.layers, chosen)
-
-    def register(self, skip: SkipSet, value: float) -> None:
-        self.tried += 1
+    free, size = space.free, space.size
+    if start is not None:
+        yield start.skipped
+    for tried in itertools.count(0 if start is None else 1):
+        rng = random.Random(f"{seed}/{tried}")
+        yield [s for s in free if rng.random() < 0.5] if size is None else rng.sample(free, size)
 
 
-class Bayes(Random):
+class Bayes(Strategy):
     """Bayesian optimisation over one coordinate in [0, 1] per sub-layer, as the published code of
     Self-SD does it.
 
     A coordinate above 0.5 skips; with a `ratio`, the largest ones do. Upper confidence bound with
     kappa 2.576, Gaussian process with noise `alpha=1e-2`. `rounded` registers the set's corner of
     the cube, to which the value belongs, in place of the raw point. The first `init` sets, one or
-    more, are those of `Random`.
+    more, are those of `random_sets`.
     """
 
     def __init__(
         self, space: Space, seed: int, start: SkipSet | None, init: int = 5, rounded: bool = False
     ) -> None:
-        super().__init__(space, seed, start)
-        self.init, self.rounded = max(1, init), rounded
+        super().__init__(space, random_sets(space, seed, start))
+        self.seed, self.init, self.rounded = seed, max(1, init), rounded
         self._points, self._values = list[list[float]](), list[float]()
 
-    def suggest(self) -> SkipSet:
+    def suggest(self) -> SkipSet | None:
         self.point = None
-        if self.tried < self.init:
+        if (tried := len(self._values)) < self.init:
             return super().suggest()
         # A seed per step: the draw does not depend on the steps before it.
-        point = suggest_point(self._points, self._values, seed=[self.seed, self.tried])
+        point = suggest_point(self._points, self._values, seed=[self.seed, tried])
         chosen = np.flatnonzero(point > 0.5)
         if self.space.size is not None:
             chosen = np.argsort(-point, kind="stable")[: self.space.size]
@@ -126,23 +120,6 @@ class Bayes(Random):
         corner = [float(s in skip.skipped) for s in self.space.free]
         self._points.append(corner if self.rounded else self.point or corner)
         self._values.append(-value)
-
-
-class Generated(Strategy):
-    """The sets that a generator yields; it is sent the value of each."""
-
-    def __init__(self, space: Space, sets: Sets) -> None:
-        super().__init__(space)
-        self._sets, self._next = sets, next(sets, None)
-
-    def suggest(self) -> SkipSet | None:
-        return None if self._next is None else SkipSet.of(self.space.layers, self._next)
-
-    def register(self, skip: SkipSet, value: float) -> None:
-        try:
-            self._next = self._sets.send(value)
-        except StopIteration:
-            self._next = None
 
 
 def greedy(space: Space, tol: float, start: frozenset[int]) -> Sets:
@@ -206,18 +183,15 @@ def make_strategy(options: Search, layers: int, order: Sequence[int] = ()) -> St
             "one of them"
         )
     first = start if start.skipped else None
-    match options.strategy:
-        case "bayes":
-            return Bayes(space, options.seed, first, options.init, options.rounded)
-        case "random":
-            return Random(space, options.seed, first)
-        case "greedy":
-            return Generated(space, greedy(space, options.tol, start.skipped))
-        case "exhaustive":
-            return Generated(space, exhaustive(space))
-        case "nested":
-            return Generated(space, nested(space, order, options.iterations))
-    raise SkipbenchError(
-        f"unknown search strategy {options.strategy!r}; known: bayes, random, greedy, exhaustive, "
-        "nested"
-    )
+    if options.strategy == "bayes":
+        return Bayes(space, options.seed, first, options.init, options.rounded)
+    sets = {
+        "random": random_sets(space, options.seed, first),
+        "greedy": greedy(space, options.tol, start.skipped),
+        "exhaustive": exhaustive(space),
+        "nested": nested(space, order, options.iterations),
+    }
+    if options.strategy not in sets:
+        known = ", ".join(["bayes", *sets])
+        raise SkipbenchError(f"unknown search strategy {options.strategy!r}; known: {known}")
+    return Strategy(space, sets[options.strategy])

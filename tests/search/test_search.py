@@ -22,7 +22,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.search import strategies
 from skipbench.search.bayes import suggest_point
 from skipbench.search.run import Trial, best_of_trace, retime, search
-from skipbench.search.strategies import Random, Space, make_strategy
+from skipbench.search.strategies import Space, Strategy, make_strategy, random_sets
 from skipbench.skipset import SkipSet
 
 # of skipping each sub-layer of a model of 4 layers
@@ -134,7 +134,7 @@ def test_a_suggestion_depends_on_the_trials_alone() -> None:
 
 
 def test_a_set_without_a_value_counts_the_same_after_a_stop(tmp_path: Path) -> None:
-    class Spy(Random):
+    class Spy(Strategy):
         def register(self, skip: SkipSet, value: float) -> None:
             registered.append(value)
             super().register(skip, value)
@@ -150,7 +150,7 @@ def test_a_set_without_a_value_counts_the_same_after_a_stop(tmp_path: Path) -> N
     for name, stops in (("whole", [6]), ("parts", [3, 6])):
         for stop in stops:
             registered: list[float] = []
-            search(objective, Spy(Space(4), 3), 4, stop, tmp_path / name, {})
+            search(objective, Spy(Space(4), random_sets(Space(4), 3)), 4, stop, tmp_path / name, {})
         courses.append(registered)
     assert courses[0] == courses[1] == pytest.approx([0.05, 0.05, 0.052, 0.053, 0.053, 0.055])
     assert (
@@ -214,7 +214,8 @@ def test_another_search_in_the_way_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SkipbenchError, match="protect"):
         run("random", tmp_path / "trace.jsonl", 3, protect=(1,))
     with pytest.raises(SkipbenchError, match=r"line 2.*another version or seed"):
-        search(toy, Random(Space(4), 99), 4, 3, tmp_path / "trace.jsonl", {"strategy": "random"})
+        other = Strategy(Space(4), random_sets(Space(4), 99))
+        search(toy, other, 4, 3, tmp_path / "trace.jsonl", {"strategy": "random"})
 
 
 def test_settings_are_compared_as_they_are_stored(tmp_path: Path) -> None:

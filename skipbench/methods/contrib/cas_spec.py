@@ -41,7 +41,7 @@ from skipbench.decode.tree import Tree
 from skipbench.decode.trial_passes import recent_states
 from skipbench.errors import SkipbenchError
 from skipbench.lm.rows import TokenRows
-from skipbench.profile.influence import rank_by_cosine
+from skipbench.profile.influence import ranked, squared_turns
 from skipbench.skipset import SkipSet
 
 SMOOTHING, TRIES = 0.7, 20  # lambda and H
@@ -131,8 +131,8 @@ class CASSpec(Method):
         """Ranks sub-layers by how little they turn the state, and prices the sets."""
         super().begin(state)
         if not self.sets:
-            ranked = rank_by_cosine(recent_states(state, CONTEXT))
-            free = [s for s in ranked if 0 < s // 2 < self.layers - 1]
+            order = ranked(squared_turns(recent_states(state, CONTEXT)))
+            free = [s for s in order if 0 < s // 2 < self.layers - 1]
             counts = [max(1, round(share * len(free))) for share in sorted(self.sparsity)]
             self.skips = [SkipSet.of(self.layers, free[:count]) for count in counts]
         at = self.latency_at(state)
