@@ -1,6 +1,7 @@
 """The figure of each experiment, and the figures that a single run supports."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 from matplotlib.figure import Figure
@@ -110,8 +111,6 @@ def draw_run(run: Run) -> dict[str, Figure]:
     """Every kind that one run supports, by name."""
     found = {}
     for name, kind in OF_ONE_RUN.items():
-        try:
+        with suppress(SkipbenchError):  # this run has nothing of the kind
             found[name] = _drawn(kind, [run], [])
-        except SkipbenchError:  # this run has nothing of the kind
-            continue
     return found
