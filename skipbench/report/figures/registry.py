@@ -7,6 +7,7 @@ from functools import partial
 from matplotlib.figure import Figure
 
 from skipbench.errors import SkipbenchError
+from skipbench.report.compared import BASELINE
 from skipbench.report.figures import courses, curves, maps
 from skipbench.report.figures.style import legend, styled
 from skipbench.report.figures.sweeps import bars, sweep
@@ -72,8 +73,6 @@ OF_ONE_RUN: dict[str, Kind] = {
     "auto-sources": courses.accepted,
     "auto-calibration": courses.calibration,
 }
-NOTHING = ("vanilla",)
-"""Methods of a grid that have nothing to show: the others are measured against it."""
 
 
 def draw(name: str, runs: list[Run]) -> tuple[Figure, list[Run]]:
@@ -83,7 +82,7 @@ def draw(name: str, runs: list[Run]) -> tuple[Figure, list[Run]]:
     """
     if name not in FIGURES:
         raise SkipbenchError(f"no figure {name!r}; known: {', '.join(sorted(FIGURES))}")
-    shown = [run for run in runs if run.method not in NOTHING]
+    shown = [run for run in runs if run.method != BASELINE]
     if not shown:
         raise SkipbenchError(
             f"{name}: no run of it can be drawn ({', '.join(r.method for r in runs) or 'none'})"
