@@ -56,15 +56,12 @@ def rounds_with_sets(
 def _mean_step_cost(
     sound: Sequence[Sample], layers: int, cost: Callable[[SkipSet], float]
 ) -> float | None:
-    """Mean of `cost` over draft steps: 0 of those without a pass, None of a draft model's.
-
-    Several sets in one round are traced as `sets`, and per round as `steps_by_set`.
-    """
+    """Mean of `cost` over draft steps: 0 of those without a pass, None of a draft model's."""
     if any("draft_model" in sample.trace for sample in sound):
         return None
     costs = list[float]()
     for sample in sound:
-        if "steps_by_set" in sample.trace:
+        if "steps_by_set" in sample.trace:  # several `sets` in one round
             each = [cost(SkipSet.parse(text, layers)) for text in sample.trace["sets"]]
             for counts in sample.trace["steps_by_set"]:
                 costs += [n * c for n, c in zip(counts, each, strict=True)]

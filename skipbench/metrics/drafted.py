@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 
 from skipbench.runs.record import Sample
 
@@ -15,11 +15,3 @@ def drafted(samples: Iterable[Sample]) -> str:
         used = [change for change in changes if change[0] < len(s.method.rounds)]
         drafts.append([s.index, s.prompt_hash, s.method.tokens, s.method.rounds, used])
     return hashlib.sha256(json.dumps(drafts).encode()).hexdigest()[:16] if drafts else ""
-
-
-def alike(digests: Iterable[Hashable]) -> list[list[int]]:
-    """Positions of equal ones, in order of appearance; one that is like no other stands alone."""
-    positions: dict[Hashable, list[int]] = {}
-    for position, digest in enumerate(digests):
-        positions.setdefault(digest, []).append(position)
-    return list(positions.values())

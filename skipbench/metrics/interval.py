@@ -1,7 +1,6 @@
 """Geometric mean and 95 % interval of paired speedups; its coverage: `scripts/coverage.py`."""
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 
 CONFIDENCE = 0.95
@@ -28,7 +27,9 @@ def paired_ratio_interval(ratios: Sequence[float]) -> tuple[float, Interval | No
         return math.exp(center), None
     t = _quantile(len(logs) - 1)
     low, high = (_bootstrap_t(logs) if len(logs) >= BOOTSTRAP_FROM else None) or (-t, t)
-    error = math.sqrt(_variance(logs) / len(logs))
+    # statistics.variance is exact in fractions, and takes hundreds of times as long
+    variance = math.fsum((x - center) ** 2 for x in logs) / (len(logs) - 1)
+    error = math.sqrt(variance / len(logs))
     return math.exp(center), _ends(center - high * error, center - low * error)
 
 
@@ -57,19 +58,14 @@ def repeated_ratio_interval(
     common = sorted(set.intersection(*map(set, repetitions)))
     if len(repetitions) == 1 or len(common) < 2:
         return paired_ratio_interval([each[i] for each in repetitions for i in common])
-    rows = [_logs([each[i] for i in common]) for each in repetitions]
-    n, R = len(common), len(rows)
-    of_process = [statistics.fmean(row) for row in rows]
-    of_prompt = [statistics.fmean(column) for column in zip(*rows, strict=True)]
-    center = statistics.fmean(of_process)
-    rests = (
-        x - process - prompt + center
-        for process, row in zip(of_process, rows, strict=True)
-        for prompt, x in zip(of_prompt, row, strict=True)
-    )
-    rest = math.fsum(x**2 for x in rests) / ((n - 1) * (R - 1))
-    prompts = _variance(of_prompt) / n
-    processes = max(0.0, _variance(of_process) - rest / n) / R
+    import numpy as np  # slow to import
+
+    logs = np.array([_logs([each[i] for i in common]) for each in repetitions])
+    of_process, of_prompt, center = logs.mean(1, keepdims=True), logs.mean(0), float(logs.mean())
+    (R, n), rests = logs.shape, logs - of_process - of_prompt + center
+    rest = float((rests**2).sum()) / ((n - 1) * (R - 1))
+    prompts = float(of_prompt.var(ddof=1)) / n
+    processes = max(0.0, float(of_process.var(ddof=1)) - rest / n) / R
     variance = prompts + processes
     if not variance:
         return math.exp(center), _ends(center, center)
@@ -82,12 +78,6 @@ def _logs(ratios: Sequence[float]) -> list[float]:
     if not ratios or not all(math.isfinite(r) and r > 0 for r in ratios):
         raise ValueError(f"need positive finite ratios, got {list(ratios)}")
     return [math.log(r) for r in ratios]
-
-
-def _variance(logs: Sequence[float]) -> float:
-    # that of statistics is exact in fractions, and takes hundreds of times as long
-    center = math.fsum(logs) / len(logs)
-    return math.fsum((x - center) ** 2 for x in logs) / (len(logs) - 1)
 
 
 def _quantile(freedom: int) -> float:

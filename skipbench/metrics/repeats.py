@@ -7,7 +7,7 @@ from statistics import fmean
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from skipbench.metrics.interval import paired_ratio_interval, repeated_ratio_interval
+from skipbench.metrics.interval import repeated_ratio_interval
 from skipbench.metrics.summary import ArmScores, speedups, summarise
 from skipbench.runs.measures import GroupScores, Metrics, Score, UntilCi
 from skipbench.runs.record import Sample
@@ -24,8 +24,7 @@ def summarise_repeats(runs: Sequence[tuple[Sequence[Sample], Metrics]], layers: 
     pooled = summarise([s for samples, _ in runs for s in samples], layers, None, None, None)
     metrics = [each for _, each in runs]
     timed = [speedups(samples) for samples, _ in runs]
-    ratios = [ratio for each in timed for ratio in each.values()]
-    ratio, interval = (paired_ratio_interval(ratios)[0] if ratios else None), None
+    ratio, interval = pooled.speedup.paired, None
     if set.intersection(*map(set, timed)):  # prompts in common
         ratio, interval = repeated_ratio_interval(timed)
     peaks = [m.peak_memory_bytes for m in metrics if m.peak_memory_bytes is not None]

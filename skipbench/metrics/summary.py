@@ -46,6 +46,7 @@ def summarise(
     vanilla, method = [s.vanilla for s in sound], [s.method for s in sound]
     vanilla_s_per_token, method_s_per_token = _s_per_token(vanilla), _s_per_token(method)
     labels: Counter[str] = Counter(s.lossless for s in samples)
+    scores = [s.score for s in sound if s.score]
     sets = [SkipSet.parse(s.skip, layers) for s in sound]
     phases = Seconds.__struct_fields__ if sound else ()
     seconds = {p: math.fsum(getattr(arm.seconds, p) for arm in method) for p in phases}
@@ -83,7 +84,7 @@ def summarise(
             ratio=mean(z.ratio for z in sets),
         ),
         score=score_summary(sound, mean_scores),
-        score_equal=_score_equal(sound),
+        score_equal=all(x.get("vanilla") == x.get("method") for x in scores) if scores else None,
         peak_memory_bytes=peak_memory_bytes,
         roofline_fraction_vanilla=over(roofline_s_per_token, vanilla_s_per_token),
     )
@@ -166,12 +167,6 @@ def mean_scores(sound: Sequence[Sample]) -> ArmScores:
         finite = itertools.groupby(sorted(p for p in pairs if math.isfinite(p[1])), itemgetter(0))
         means[arm] = {name: fmean(value for _, value in same) for name, same in finite}
     return means
-
-
-def _score_equal(sound: Sequence[Sample]) -> bool | None:
-    """True if each sample scores the same in both arms; None where nothing is scored."""
-    scored = [s.score for s in sound if s.score]
-    return all(score.get("vanilla") == score.get("method") for score in scored) if scored else None
 
 
 def score_summary(

@@ -8,7 +8,6 @@ from string import ascii_lowercase
 
 from msgspec.structs import replace
 
-from skipbench.metrics.drafted import alike
 from skipbench.report.columns import MISSING, speedup_text
 from skipbench.runs.measures import Interval
 from skipbench.runs.run import Run
@@ -62,23 +61,22 @@ def same_drafts(runs: Sequence[Run]) -> list[str]:
     """A line for each set of rows with the same `drafted` tokens, vanilla's left out. Rows are
     named by the keys that vary; one run for several datasets of a paper is one row.
     """
-    drafts = [
-        ({"model": run.model, "method": run.method, "dataset": run.dataset} | run.keys, run)
-        for run in runs
-        if run.drafted and run.keys.get("method", run.method) != BASELINE
-    ]
-    varying = {
-        k for row, _ in drafts for k in row if len({repr(other.get(k)) for other, _ in drafts}) > 1
-    }
+    drafts: dict[str, list[tuple[dict[str, object], str | None]]] = {}
+    for run in runs:
+        keys = {"model": run.model, "method": run.method, "dataset": run.dataset} | run.keys
+        if run.drafted and keys["method"] != BASELINE:
+            drafts.setdefault(run.drafted, []).append((keys, run.id))
+    rows = [keys for same in drafts.values() for keys, _ in same]
+    varying = {k for keys in rows for k in keys if len({repr(row.get(k)) for row in rows}) > 1}
     lines = []
-    for places in alike(run.drafted or "" for _, run in drafts):
+    for same in drafts.values():
         named: dict[tuple[str, ...], str] = {}
-        for place in places:
-            parts = {k: f"{k}={v}" for k, v in drafts[place][0].items() if k in varying}
+        for keys, _ in same:
+            parts = {k: f"{k}={v}" for k, v in keys.items() if k in varying}
             row = tuple(text for k, text in parts.items() if k not in STOOD_FOR)
             named.setdefault(row, ", ".join(parts.values()))
         if len(named) > 1:
-            ids = {drafts[place][1].id for place in places}
+            ids = {name for _, name in same}
             how = "drafted the same tokens, so that only timing tells them apart"
             if len(ids) == 1 and None not in ids:
                 how = "have the same settings here, and are one run"

@@ -107,9 +107,7 @@ def _share(metrics: Metrics, phase: str | None) -> float | None:
 
 
 def _per_token(metrics: Metrics, phase: str | None, part: str, unit: float) -> float | None:
-    """Time per decoded token of a phase: `draft`, `verify`, `threshold update` or `latency` of all.
-    `attention` and `mlp` take the shares of the profiled sub-layers that the pass runs.
-    """
+    """Time per decoded token; `attention` and `mlp` by the profiled sub-layers that a pass runs."""
     if not metrics.tokens_per_s:
         return None
     if phase == "latency" and part == "all":

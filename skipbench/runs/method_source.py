@@ -71,9 +71,7 @@ def _source(name: str) -> tuple[str, Path] | None:
 
 
 def _located(name: str) -> tuple[str, Path] | None:
-    """Module and file of a dotted name, whose last parts may be names inside the module. Nothing is
-    imported.
-    """
+    """Module and file of a dotted name, which may end inside the module; imports nothing."""
     module, *rest = name.split(".")
     spec = source = None
     with contextlib.suppress(ImportError, ValueError):
@@ -97,9 +95,7 @@ def _measures(path: Path) -> bool:
 
 
 def _belongs(imported: tuple[str, Path], root: tuple[str, Path]) -> bool:
-    """True if a module is of skipbench and has no hash of its own, is of the root's package, or is
-    beside a root that is a single module.
-    """
+    """True if the source of an imported module is hashed with that of the root."""
     module, path = imported
     if module.startswith("skipbench."):
         return module.startswith(OWN) or not _measures(path)

@@ -24,6 +24,7 @@ from skipbench.runs.reading import Text
 
 CONDITIONS = ("device", "cpu", "torch", "native_kernels", "threads")
 """A run's times depend on these, beside its settings."""
+SLURM = re.compile(r"SLURM_(ARRAY_)?(JOB|TASK|NODE)_?(ID|LIST)")
 PACKAGES = ["skipbench", "torch", "transformers", "tokenizers", "safetensors", "datasets"]
 PACKAGES += ["hydra-core", "omegaconf", "bayesian-optimization", "numpy"]
 
@@ -33,9 +34,8 @@ def _git(*args: str) -> str | None:
     command = ["git", "-C", str(PACKAGE.parent), *args]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         if (PACKAGE.parent / ".git").exists():
-            return subprocess.check_output(
-                command, stderr=subprocess.DEVNULL, text=True, timeout=10
-            ).strip()
+            done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+            return done.stdout.strip()
     return None
 
 
@@ -175,11 +175,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
             cores=os.cpu_count(),
             memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
             versions=dict(_versions()),
-            slurm={
-                k: v
-                for k, v in os.environ.items()
-                if re.fullmatch(r"SLURM_(ARRAY_)?(JOB|TASK|NODE)_?(ID|LIST)", k)
-            },
+            slurm={k: v for k, v in os.environ.items() if SLURM.fullmatch(k)},
         )
 
 

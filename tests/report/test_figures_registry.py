@@ -24,8 +24,9 @@ from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell, run_cell
 from skipbench.experiments.grid import SCALES, PlannedCell, plan
 from skipbench.experiments.plan import cells_of, composed
+from skipbench.report.compared import BASELINE
 from skipbench.report.definitions import LABELS
-from skipbench.report.figures.registry import FIGURES, NOT_RUN, NOTHING, PRINTED, draw, printed
+from skipbench.report.figures.registry import FIGURES, NOT_RUN, PRINTED, draw, printed
 from skipbench.report.figures.runs import finished_run
 from skipbench.report.figures.sweeps import setting
 from skipbench.report.published import papers, published
@@ -146,13 +147,13 @@ def test_axes_are_in_the_experiment_and_printed_values_in_the_figure(
         return
     swept = getattr(FIGURES[name], "keywords", {}).get("axis")
     for axis in (swept,) if swept else AXES.get(name, ()):
-        values = {str(setting(run, axis)) for run in runs if run.method not in NOTHING}
+        values = {str(setting(run, axis)) for run in runs if run.method != BASELINE}
         assert len(values) > 1 or (scale != "paper" and axis in ("model.name", "dataset.name")), (
             axis,
             values,
         )
     drawn, shown = draw(name, runs)
-    assert len(shown) == len([run for run in runs if run.method not in NOTHING])
+    assert len(shown) == len([run for run in runs if run.method != BASELINE])
     text = texts_of(drawn)
     for row in printed(name):
         if (value := row.value) is not None and row.column not in LEFT_OUT.get(name, ()):

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -219,14 +219,12 @@ def brute_force(lines: list[Any]) -> Figure:
     Raises SkipbenchError without lines, or for one that is no `BruteForce`.
     """
     try:
-        found = msgspec.convert(lines, list[BruteForce])
-    except msgspec.ValidationError:
-        found = []
-    if not found:
+        found = msgspec.convert(lines, Annotated[list[BruteForce], msgspec.Meta(min_length=1)])
+    except msgspec.ValidationError as error:
         raise SkipbenchError(
             f"wanted lines with {', '.join(BruteForce.__struct_fields__)}; make them with python "
             "scripts/brute_force.py > FILE"
-        )
+        ) from error
     figure, axis = style.one_axis(7.4, 1.6 + 0.5 * len(found))
     for offset, label, color, lost in (
         (-0.2, "programme", style.GREEN, [line.lost for line in found]),

@@ -75,11 +75,11 @@ def against_context(runs: list[Run], published: list[Printed]) -> Figure:
     figure, axes = style.new_figure(1, len(runs), (1.6 + 3.2 * len(runs), 3.4))
     highest = 1
     for here, run, name in zip(axes[0], runs, labels(runs), strict=True):
-        points = []
-        for position, at, skipped in skip_sets(run, layers_of(run)):
-            s = run.sound[position]
-            context = s.prompt_tokens + sum(r.emitted for r in s.method.rounds[:at])
-            points.append((context, len(skipped.attention), len(skipped.mlp)))
+        points, layers = [], layers_of(run)
+        for s in run.sound:
+            for at, skipped in skip_sets(s, layers):
+                context = s.prompt_tokens + sum(r.emitted for r in s.method.rounds[:at])
+                points.append((context, len(skipped.attention), len(skipped.mlp)))
         x, attention, mlp = zip(*points, strict=True)
         # squares are hollow, so that both show where they agree
         for y, color, face, marker, size, label in (

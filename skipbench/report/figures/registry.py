@@ -1,11 +1,13 @@
 """The figure of each experiment, and the figures that a single run supports."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 from matplotlib.figure import Figure
 
 from skipbench.errors import SkipbenchError
+from skipbench.report.compared import BASELINE
 from skipbench.report.figures import courses, curves, maps
 from skipbench.report.figures.style import legend, styled
 from skipbench.report.figures.sweeps import bars, sweep
@@ -71,8 +73,6 @@ OF_ONE_RUN: dict[str, Kind] = {
     "auto-sources": courses.accepted,
     "auto-calibration": courses.calibration,
 }
-NOTHING = ("vanilla",)
-"""Methods of a grid that have nothing to show: the others are measured against it."""
 
 
 def draw(name: str, runs: list[Run]) -> tuple[Figure, list[Run]]:
@@ -82,7 +82,7 @@ def draw(name: str, runs: list[Run]) -> tuple[Figure, list[Run]]:
     """
     if name not in FIGURES:
         raise SkipbenchError(f"no figure {name!r}; known: {', '.join(sorted(FIGURES))}")
-    shown = [run for run in runs if run.method not in NOTHING]
+    shown = [run for run in runs if run.method != BASELINE]
     if not shown:
         raise SkipbenchError(
             f"{name}: no run of it can be drawn ({', '.join(r.method for r in runs) or 'none'})"
@@ -110,8 +110,6 @@ def draw_run(run: Run) -> dict[str, Figure]:
     """Every kind that one run supports, by name."""
     found = {}
     for name, kind in OF_ONE_RUN.items():
-        try:
+        with suppress(SkipbenchError):  # this run has nothing of the kind
             found[name] = _drawn(kind, [run], [])
-        except SkipbenchError:  # this run has nothing of the kind
-            continue
     return found

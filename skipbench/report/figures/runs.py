@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +12,7 @@ import numpy as np
 
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.acceptance import alpha, rounds_with_sets
-from skipbench.metrics.drafted import alike, drafted
+from skipbench.metrics.drafted import drafted
 from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import Provenance
 from skipbench.runs.reading import MOST_SAMPLES, printable, read_bytes, strict_json
@@ -176,17 +177,14 @@ def swept(runs: Sequence[Run]) -> Swept:
         if run.method != "vanilla":
             group = (run.model, run.method, run.dataset, *sorted(run.axes))
             sweeps.setdefault(group, []).append(drafted(run.sound))
-    sizes = [len(same) for each in sweeps.values() if len(each) > 1 for same in alike(each)]
+    sizes = [n for each in sweeps.values() if len(each) > 1 for n in Counter(each).values()]
     return Swept(sum(sizes), sum(size for size in sizes if size > 1), len(sizes))
 
 
-def skip_sets(run: Run, layers: int) -> list[tuple[int, int, SkipSet]]:
-    """`(sample, round, set)` of every change in the trace, without one of the last set."""
-    return [
-        (position, int(at), SkipSet.parse(text, layers))
-        for position, sample in enumerate(run.sound)
-        for at, text in sample.skip_changes or [(0, "")]
-    ]
+def skip_sets(sample: Sample, layers: int) -> list[tuple[int, SkipSet]]:
+    """`(round, set)` of every change in the trace, without one of the last set."""
+    changes = sample.skip_changes or [(0, "")]
+    return [(int(at), SkipSet.parse(text, layers)) for at, text in changes]
 
 
 def optimised_sets(run: Run, layers: int) -> list[list[frozenset[int]]]:
@@ -196,10 +194,10 @@ def optimised_sets(run: Run, layers: int) -> list[list[frozenset[int]]]:
     followed is left out. Without that key only changes are known, and the full model before them is
     not one.
     """
-    found, changes = [], skip_sets(run, layers)
-    for position, sample in enumerate(run.sound):
+    found = []
+    for sample in run.sound:
         if (optimised := sample.trace.get("optimised")) is None:
-            known = [s.skipped for p, _, s in changes if p == position]
+            known = [skip.skipped for _, skip in skip_sets(sample, layers)]
             found.append([s for number, s in enumerate(known) if s or number])
         else:
             active = [skip for _, skip, _ in rounds_with_sets(sample, layers)]

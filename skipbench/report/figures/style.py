@@ -45,7 +45,6 @@ METHODS = {
     )
     for name, marker in (method.split(":") for method in methods.split())
 }
-"""Colour and marker of a method, the same in every figure."""
 PHASES = {"prefill": SKY, "draft": ORANGE, "verify": BLUE, "adapt": RED, "other": GREY}
 
 

@@ -1,11 +1,11 @@
 """The contents of the page, from the folders of runs. Nothing but records is read."""
 
-import json
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any
 
+from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 from msgspec import Struct, to_builtins
 
@@ -261,6 +261,4 @@ def pieces_of(
 
 def as_script(value: object) -> Markup:
     """JSON that may stand inside a script element: no text in it can close the element."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True, default=str)
-    escapes = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
-    return Markup(text.translate(escapes))
+    return htmlsafe_json_dumps(value, separators=(",", ":"), sort_keys=True, default=str)

@@ -36,7 +36,7 @@ def write_page(results: Path) -> tuple[Path, dict[str, int], list[str]]:
     runs, features = collect.all_runs(results), feature_tables()
     unstyled = partial(html, styled=False)
     folder = results / "tables"
-    tables = _each(folder, "json", lambda data: unstyled(stored_table(data.decode())), refused)
+    tables = _each(folder, "json", lambda data: unstyled(stored_table(data)), refused)
     for path in sorted(folder.glob("*.html")):  # no text of it is used
         if path.stem in features:
             tables[path.stem] = unstyled(feature_table(features[path.stem]))

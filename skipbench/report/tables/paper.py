@@ -197,9 +197,7 @@ def _measured(half: Half, row: Id, group: Group, column: str, scale: str) -> Mea
 
 
 def _grid(half: Half, lines: list[list[Number]], paper: Paper, marks: dict[str, int]) -> Grid:
-    """Per row the measured line, the paper's and the difference; the paper's only, where nothing
-    was measured for one reason. Adds new footnotes to `marks`.
-    """
+    """Per row the measured line, the paper's and the difference; adds footnotes to `marks`."""
     keys = list(half.keys)
     for key in ("model", "method"):
         differs = len({dict(row).get(key) for row in half.ids}) > 1
@@ -213,7 +211,7 @@ def _grid(half: Half, lines: list[list[Number]], paper: Paper, marks: dict[str, 
         reasons = {n.measured.reason for n in line}
         printed = any(n.printed.value is not None or n.printed.note for n in line)
         theirs = [Cell(n.texts[1], n.bold[1], mark(n.printed.note)) for n in line]
-        if printed and len(reasons) == 1 and None not in reasons:
+        if printed and len(reasons) == 1 and None not in reasons:  # one footnote says it
             shown = [(Cell("paper", mark=mark(reasons.pop())), theirs)]
         else:
             ours = [Cell(n.texts[0], n.bold[0], mark(n.measured.reason), n.run) for n in line]

@@ -61,17 +61,16 @@ class Half:
     @property
     def ids(self) -> list[Id]:
         """The paper's rows in its order, then the others by model and the paper's methods."""
-        own = dict.fromkeys(row for row, _, _ in self.printed)
-        rows = list(own | dict.fromkeys(row for row, _ in self.runs))
+        own = list(dict.fromkeys(row for row, _, _ in self.printed))
+        others = list(dict.fromkeys(row for row, _ in self.runs if row not in own))
         methods = list(dict.fromkeys(n.keys.get("method") for n in self.numbers))
-        models = list(dict.fromkeys(dict(row).get("model") for row in rows))
+        models = [dict(row).get("model") for row in (*own, *others)]
 
         def order(row: Id) -> tuple[int, int]:
             model, method = (dict(row).get(key) for key in ("model", "method"))
-            at = methods.index(method) if method in methods else len(methods)
-            return (-1, 0) if row in own else (models.index(model), at)
+            return models.index(model), [*methods, method].index(method)
 
-        return sorted(rows, key=order)
+        return [*own, *sorted(others, key=order)]
 
     def place(self, keys: Mapping[str, Any]) -> tuple[Id, Group]:
         """Row and group of columns of what has these keys."""

@@ -38,7 +38,7 @@ def summary(experiment: str, scale: str, runs: Sequence[Run], columns: Sequence[
     return f'{json.dumps(head)[:-1]}, "runs": [\n{text}\n]}}\n'
 
 
-def stored_table(text: str) -> Table:
+def stored_table(text: str | bytes) -> Table:
     """The paper's table, or for an experiment of no paper the table of its runs.
 
     Raises:
@@ -61,10 +61,8 @@ def stored_table(text: str) -> Table:
 def read_table(path: Path) -> Table:
     """`stored_table` of a file. Raises SkipbenchError if it cannot be read or holds no summary."""
     try:
-        return stored_table((read_bytes(path, MOST_SAMPLES) or b"").decode())
-    except (OSError, UnicodeDecodeError) as error:
-        raise SkipbenchError(f"{path} cannot be read: {error}") from error
-    except SkipbenchError as error:
+        return stored_table(read_bytes(path, MOST_SAMPLES) or b"")
+    except (OSError, SkipbenchError) as error:
         raise SkipbenchError(f"{path}: {error}") from error
 
 
