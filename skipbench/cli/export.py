@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from skipbench.cli.commands import Export
+from skipbench.cli.parser import template
 from skipbench.config.compose import compose
 from skipbench.config.run_config import RunConfig
 from skipbench.console import say, show
@@ -16,35 +17,6 @@ from skipbench.skipset import SkipSet
 
 FORMAT = 1
 """Version of `skipset.json`; docs/use.md describes it."""
-GENERATE = '''\
-"""Decodes with skipbench: `model.generate(..., custom_generate=..., trust_remote_code=True)`."""
-
-import skipbench
-
-FAST = skipbench.custom_generate({method!r}, overrides={overrides!r})
-
-
-def generate(model, **arguments):
-    """As transformers calls it, with every argument of the call."""
-    given = {{name: value for name, value in arguments.items() if value is not None}}
-    return model.generate(**given, custom_generate=FAST)
-'''
-README = """\
----
-tags: [custom_generate]
-library_name: transformers
----
-
-{model} decoded with {method}, layer-skipping self-speculative decoding. In float32 greedy output is
-that of `generate`; in bfloat16 and float16 near ties may fall another way, unless
-`skipbench.custom_generate(..., strict=True)` is what decodes.
-
-```python
-model.generate(**inputs, custom_generate="THIS_REPOSITORY", trust_remote_code=True)
-```
-
-`skipset.json` holds the skip set. {llama_cpp}
-"""
 DRAFT_LINE = (
     "As a draft model of its own for llama.cpp: `{}`, then `llama-cli -m model.gguf "
     "-md draft.gguf`."
@@ -68,10 +40,14 @@ def run_export(asked: Export) -> None:
     line = prune_line(skip_set)
     advice = NO_LINE if line is None else DRAFT_LINE.format(line)
     files = {
-        "custom_generate/generate.py": GENERATE.format(method=method, overrides=overrides),
+        "custom_generate/generate.py": template(
+            "generate.py.txt", method=method, overrides=overrides
+        ),
         "custom_generate/requirements.txt": "skipbench\n",
         "skipset.json": json.dumps(describe(config, skip_set), indent=2) + "\n",
-        "README.md": README.format(model=config.model.name, method=method, llama_cpp=advice),
+        "README.md": template(
+            "export.md", model=config.model.name, method=method, llama_cpp=advice
+        ),
     }
     for name, text in files.items():
         write_atomic(folder / name, text)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple, get_type_hints
 
 from skipbench.cli.commands import COMMANDS
-from skipbench.cli.parser import Command, annotated, declared, help_of
+from skipbench.cli.parser import Command, annotated, declared, help_of, template
 from skipbench.config.catalog import choices, file_of, target_of
 from skipbench.config.explain import did_you_mean
 from skipbench.config.schemas import SCHEMAS
@@ -21,35 +21,6 @@ GROUPS = (
     *("model", "method", "dataset", "decoding", "engine"),
     *("search", "experiment", "scale", "hardware"),
 )
-TEXT = """\
-skipbench: layer-skipping self-speculative decoding, measured against vanilla on one engine.
-
-usage: python -m skipbench [key=value ...]                 one cell: model x method x dataset
-       python -m skipbench -m method=a,b [key=value ...]   a sweep; also -m experiment=swift-table8
-       python -m skipbench COMMAND [key=value ...]
-
-Running the same command again finishes what is missing and recomputes nothing.
-
-commands
-{commands}
-
-choices (group=choice; all of them: list GROUP, or --help GROUP)
-{groups}
-
-keys
-  limit=20 seed=0 results=FOLDER dry_run=true decoding.temperature=0.7 dataset.max_new_tokens=128
-  model.path=FOLDER_OR_HUB_ID model.dtype=float32|bfloat16|float16 model.device=cpu|cuda|auto
-  engine.threads=1 hydra/launcher=slurm
-  --help KEY explains one, as in --help method.interval; --help columns the columns of the tables
-  --cfg job --resolve prints all keys of a cell with their values
-
-flags
-  --json                  results for machines: of a cell, a sweep, dry_run=true, table, compare
-  -m, --multirun          a sweep over comma-separated values
-  --config-dir DIR        a folder of configuration files of your own, such as those of a new method
-  --cfg job [--resolve]   print the composed configuration
-  --version; --shell-completion; --info defaults: Hydra's own
-"""
 
 
 def print_help(words: list[str]) -> None:
@@ -63,7 +34,7 @@ def print_help(words: list[str]) -> None:
         names = choices(group)
         shown = ", ".join(names[:6])
         rows.append(f"  {group:<11} {shown}{f', ... ({len(names)})' if len(names) > 6 else ''}")
-    sys.stdout.write(TEXT.format(commands="\n".join(commands), groups="\n".join(rows)))
+    sys.stdout.write(template("help.txt", commands="\n".join(commands), groups="\n".join(rows)))
 
 
 def describe(key: str) -> str:

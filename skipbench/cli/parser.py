@@ -134,3 +134,8 @@ def parse(command: type[C], arguments: Sequence[str]) -> C:
         key = str(error).rpartition("$.")[2].rstrip("`")
         wanted = annotated(command, Meta)[key].title
         raise SkipbenchError(f"{key}={values[key]}; wanted {wanted}") from error
+
+
+def template(name: str, **parts: object) -> str:
+    """A text of `cli/texts` with its `{parts}` filled in."""
+    return (Path(__file__).parent / "texts" / name).read_text(encoding="utf-8").format(**parts)
