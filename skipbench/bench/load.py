@@ -24,16 +24,9 @@ from skipbench.errors import SkipbenchError
 from skipbench.lm.engine import refuse_strict
 from skipbench.lm.layer import text_config
 from skipbench.lm.model import LM
+from skipbench.models import outline
 from skipbench.models.checks import check_access, check_form
 from skipbench.models.load import load, make_lm
-from skipbench.models.outline import (
-    check_checkpoint,
-    layer_count,
-    positions,
-    read_config,
-    sized,
-    tokenizer_here,
-)
 from skipbench.profile.roofline import device_name
 from skipbench.runs.files import writing
 from skipbench.runs.reading import check_name
@@ -117,7 +110,7 @@ def check_model(model: Model, engine: Engine) -> None:
     if engine.name == EngineName.reference and model.sparsity == "none":
         refuse_strict(bool(engine.strict), engine.name)
     if not planted:
-        check_checkpoint(model)
+        outline.check_checkpoint(model)
 
 
 def _wrong_device(device: str) -> str | None:
@@ -146,7 +139,7 @@ def depth(model: Model) -> int:
     """Layers of the model as it runs; raises SkipbenchError as `check_method`."""
     if model.sizes is not None:
         return model.sizes.layers
-    layers = layer_count(model.path, model.revision)
+    layers = outline.layer_count(model.path, model.revision)
     if not model.deepened:
         return layers
     return len(deepened_layers(layers, model.deepened, model.deepened_seed))
@@ -163,7 +156,7 @@ def preflight(config: RunConfig, folder: Path, held: bool = False) -> Preflight:
     if not held:
         check_model(model, config.engine)
     check_method(model, config.method.factory())
-    model = model if held else sized(model)
+    model = model if held else outline.sized(model)
     check_memory(model, config.dataset, [])
     rows = config.dataset.rows(config.limit)
     begun = None if config.fresh else read_run(folder).provenance.rows_sha256
@@ -172,11 +165,13 @@ def preflight(config: RunConfig, folder: Path, held: bool = False) -> Preflight:
         changed = f"the rows of the dataset have changed since {folder} was begun"
         raise SkipbenchError(f"{changed}; {advice}")
     need, prompts = check_memory(model, config.dataset, rows), None
-    if not held and (tokenizer := tokenizer_here(model)) is not None:
+    if not held and (tokenizer := outline.tokenizer_here(model)) is not None:
         if isinstance(model, PlantedModel) and model.architecture is not None:
             context = model.architecture.context
         else:
-            context = positions(text_config(read_config(model.path, model.revision)))
+            context = outline.positions(
+                text_config(outline.read_config(model.path, model.revision))
+            )
         prompts = encode(rows, tokenizer, context, **config.dataset.encoding)
     check_name(folder)  # the folder could be made, and nothing is left behind
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
@@ -203,7 +198,7 @@ def load_ready(config: RunConfig, method: Method | None = None) -> tuple[LM, Any
     if method is None:
         config = with_stored_set(config)
     check_model(config.model, config.engine)
-    check_memory(sized(config.model), config.dataset, [])
+    check_memory(outline.sized(config.model), config.dataset, [])
     if method is None:
         check_method(config.model, config.method.factory())
     lm, tokenizer = load_model(config.model, config.engine, config.calibration_rows())

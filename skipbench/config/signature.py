@@ -26,16 +26,14 @@ GIVEN_BY_CODE = ("self", "layers")
 """Parameters that the caller passes when it builds the object; they are no keys."""
 MOVED = {
     "skipbench.decode.tapout.TapOut": "skipbench.methods.contrib.tapout.TapOut",
-    "skipbench.methods.asd.ASD": "skipbench.methods.contrib.asd.ASD",
-    "skipbench.methods.cas_spec.CASSpec": "skipbench.methods.contrib.cas_spec.CASSpec",
-    "skipbench.methods.conflayers.ConfLayers": "skipbench.methods.contrib.conflayers.ConfLayers",
     "skipbench.methods.fixed.explicit": "skipbench.methods.fixed.Explicit",
     "skipbench.methods.fixed.strategy": "skipbench.methods.fixed.Strategy",
     "skipbench.methods.layerskip.layerskip": "skipbench.methods.layerskip.LayerSkip",
-    "skipbench.methods.leap.LEAP": "skipbench.methods.contrib.leap.LEAP",
     "skipbench.methods.self_sd.self_sd": "skipbench.methods.self_sd.SelfSD",
     "skipbench.methods.vanilla.vanilla": "skipbench.methods.vanilla.Vanilla",
 }
+for name in ("asd.ASD", "cas_spec.CASSpec", "conflayers.ConfLayers", "leap.LEAP"):
+    MOVED[f"skipbench.methods.{name}"] = f"skipbench.methods.contrib.{name}"
 """Where a class is now, by the path that records keep: a run's name is a hash of its record."""
 FIRST = {now: first for first, now in MOVED.items()}
 

@@ -17,10 +17,7 @@ def humaneval(
 
     With `samples_per_task` above 1 every task is repeated, with ids such as `HumanEval/0#3`: for
     pass@k, decoded by sampling. The reference holds the task's own prompt, its test and entry
-    point.
-
-    Raises:
-        SkipbenchError: an unknown `prompt`, or a `size` or `samples_per_task` below 1.
+    point. Raises SkipbenchError for an unknown `prompt`, and a size or number below 1.
     """
     if prompt not in PROMPTS:
         raise SkipbenchError(f"dataset.prompt={prompt}; HumanEval has {', '.join(PROMPTS)}")

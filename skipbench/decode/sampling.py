@@ -102,10 +102,7 @@ def _first(
 
 class Sampler:
     """Temperature, top-k and top-p in this order, as Hugging Face applies them; temperature 0 is
-    greedy.
-
-    Raises:
-        SkipbenchError: a value is out of range.
+    greedy. Raises SkipbenchError for a value out of range.
     """
 
     def __init__(

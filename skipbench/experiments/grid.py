@@ -18,23 +18,12 @@ from skipbench.report.definitions import KEYS
 from skipbench.report.published import paper_of, published
 
 SCALES = ("paper", "embedded", "laptop")
-KEY_OF = {  # by override, the key of `published`
-    "model": "model",
-    "dataset": "dataset",
-    "method": "method",
-    "decoding.temperature": "temperature",
-    "decoding.top_p": "top_p",
-    "dataset.max_new_tokens": "max_new_tokens",
-    "model.dtype": "dtype",
-    "method.stop.max_steps": "max_steps",
-    "method.stop.threshold": "threshold",
-    "method.stop.target": "target",
-    "method.interval": "interval",
-    "method.window": "window",
-    "method.tau": "tau_pruning",
-    "search.iterations": "search_steps",
-    "search.on": "set_from",
-}
+SHARED = "model dataset method decoding.temperature decoding.top_p dataset.max_new_tokens"
+SHARED += " model.dtype method.stop.max_steps method.stop.threshold method.stop.target"
+SHARED += " method.interval method.window"
+OTHER = {"method.tau": "tau_pruning", "search.iterations": "search_steps", "search.on": "set_from"}
+KEY_OF = {key: key.rpartition(".")[2] for key in SHARED.split()} | OTHER
+"""Keys of `published`, by override."""
 
 
 class _Settings(msgspec.Struct, frozen=True):

@@ -35,8 +35,6 @@ CHILDREN = {
     **{"0000": 3, "0001": 1, "0002": 1, "0010": 1, "0100": 1, "1000": 1},
     **{"00000": 2, "00010": 1},
 }
-
-
 NODES = sorted((f"{path}{r}" for path, n in CHILDREN.items() for r in range(n)), key=len)
 TEMPLATE = [(NODES.index(path[:-1]) if path[1:] else -1, int(path[-1])) for path in NODES]
 """`(parent, rank)` of every node of the static tree, depth by depth."""

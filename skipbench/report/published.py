@@ -132,9 +132,7 @@ def published(paper: str) -> list[Row]:
     A dict holds `paper`, `table`, `title`, the settings and keys of the row by skipbench's names
     (those in `NAMED` again as printed, `model_printed`), `unit` (of `UNITS`) and the fields of
     `Printed`. Cells in which the paper prints nothing are left out.
-
-    Raises:
-        SkipbenchError: no such paper, or a file breaks the form; it names the file and the table.
+    Raises SkipbenchError, with file and table, for an unknown paper or a file that breaks the form.
     """
     of = read_paper(paper)
     return [

@@ -69,10 +69,8 @@ def refuse_other(folder: Path, model: Model, method: MethodConfig) -> None:
 
     A fingerprint that the record lacks, or that cannot be taken here, is not compared. Of a run
     that is done, the package and the latencies may be others: its command says so
-    (`other_package`, `other_latency`).
-
-    Raises:
-        SkipbenchError: they have changed since the run was begun.
+    (`other_package`, `other_latency`). Raises SkipbenchError for any that has changed since the run
+    was begun.
     """
     before = read_json(folder / "provenance.json", Provenance) or Provenance()
     changed, done = [], read_status(folder).done

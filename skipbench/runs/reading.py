@@ -112,10 +112,7 @@ def _read(path: Path, kind: type[Any], load: Callable[[bytes], Any]) -> Any:
 
 def strict_json(data: bytes | str) -> Any:
     """JSON in which no name occurs twice and every number is finite and of 64 bits.
-
-    Raises:
-        ValueError: anything else.
-        RecursionError: nested too deeply.
+    Raises ValueError for anything else, and RecursionError for JSON nested too deeply.
     """
     msgspec.json.decode(data)  # refuses NaN, what is out of range, and half of a surrogate pair
     return json.loads(data, object_pairs_hook=_once, parse_int=_integer)

@@ -14,16 +14,8 @@ from torch import Tensor
 from skipbench.lm.cache import KVCache
 from skipbench.lm.engine import Engine, Sublayer
 from skipbench.lm.families import HEAD, parts_of
+from skipbench.lm.fused import elementwise
 from skipbench.lm.fused.bit_exact import MOST, rows_one_by_one
-from skipbench.lm.fused.elementwise import (
-    MOST_KEYS,
-    Norm,
-    most_attended,
-    native_attention,
-    native_norm,
-    native_rotation,
-    native_silu,
-)
 from skipbench.lm.fused.weights import LayerWeights, Weights, pass_bytes
 from skipbench.lm.layer import AttentionParts, Family, MlpParts
 from skipbench.lm.llama import fold, rotated, silu_times, unfold
@@ -72,10 +64,10 @@ class FusedEngine(Engine):
         return self._head(self._final_norm(hidden), self._most)
 
 
-def _rms_norm(module: Any) -> Norm:
+def _rms_norm(module: Any) -> elementwise.Norm:
     """The fastest RMS norm `[T, D] -> [T, D]` by a module's weight on its device."""
     weight, eps = module.weight.data, module.variance_epsilon
-    if (native := native_norm(weight, eps)) is not None:
+    if (native := elementwise.native_norm(weight, eps)) is not None:
         return native
     if weight.device.type != "cpu":
         shape = tuple(weight.shape)
@@ -108,15 +100,15 @@ def _attention(
     kv, d, scale, window = cache.kv_heads, cache.head_dim, parts.scale, parts.window
     heads = weights.output.inputs // d
     group, like, norm = heads // kv, parts.norm.weight, _rms_norm(parts.norm)
-    attend_few = native_attention(cache, index, scale, like)
-    most_rows = most_attended() if attend_few is not None else 1
+    attend_few = elementwise.native_attention(cache, index, scale, like)
+    most_rows = elementwise.most_attended() if attend_few is not None else 1
 
     def attend(query: Tensor, metadata: AttentionMetadata) -> Tensor:
         """Queries [T, heads, d] over the cache up to the metadata's end -> [T, heads * d]."""
         t, end = metadata.rows, metadata.end
         alone = t == 1 or (strict and metadata.token_rows.verifies)
-        few = alone or (t <= most_rows and metadata.start > 0)
-        if attend_few is not None and few and end <= MOST_KEYS and metadata.within(window):
+        few = end <= elementwise.MOST_KEYS and (alone or (t <= most_rows and metadata.start > 0))
+        if attend_few is not None and few and metadata.within(window):
             return attend_few(query, metadata)
         if t > 1 and alone:
             each = rows_one_by_one(metadata, cache.rows[index])
@@ -154,7 +146,7 @@ def _attention(
         rows[:, kv:] = qkv[:, heads + kv :]
         return rotated_qk[:, :heads]
 
-    native = None if parts.qk_norms is not None else native_rotation(cache, index, like)
+    native = None if parts.qk_norms is not None else elementwise.native_rotation(cache, index, like)
     store = native or rotated_and_stored
 
     def run(hidden: Tensor, metadata: AttentionMetadata) -> Tensor:
@@ -170,7 +162,7 @@ def _attention(
 
 def _mlp(parts: MlpParts, weights: LayerWeights, strict: bool) -> Sublayer:
     norm = _rms_norm(parts.norm)
-    inner = native_silu(parts.norm.weight) or silu_times
+    inner = elementwise.native_silu(parts.norm.weight) or silu_times
 
     def run(hidden: Tensor, metadata: AttentionMetadata) -> Tensor:
         most = MOST if strict and metadata.token_rows.verifies else None

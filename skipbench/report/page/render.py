@@ -27,10 +27,7 @@ def write_page(results: Path) -> tuple[Path, dict[str, int], list[str]]:
     it, and the error of each run that cannot be read.
 
     Tables are made again from their summaries; a file that cannot be read, or is a link, is named
-    and left out.
-
-    Raises:
-        SkipbenchError: there is nothing to show, or the folder is not writable.
+    and left out. Raises SkipbenchError if there is nothing to show, or the folder is not writable.
     """
     refused: list[str] = []
     runs, features = collect.all_runs(results), feature_tables()

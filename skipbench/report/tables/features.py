@@ -46,9 +46,7 @@ def feature_tables() -> dict[str, str]:
 
 def feature_table(paper: str) -> Table:
     """The feature table of `paper`: each row by the paper, then by what is implemented here.
-
-    Raises:
-        SkipbenchError: the paper has no such table.
+    Raises SkipbenchError for a paper without one.
     """
     if (of := features().papers.get(paper)) is None:
         known = ", ".join(features().papers)

@@ -94,9 +94,7 @@ class Number:
 
 def paper_table(paper: str, table: str, runs: Sequence[Run], scale: str) -> Table:
     """The table of `paper` with what `runs` measured of it at `scale`, paper, embedded or laptop.
-
-    Raises:
-        SkipbenchError: no such paper, or no numbers of that table.
+    Raises SkipbenchError for an unknown paper, or a table without numbers.
     """
     document = read_paper(paper)
     parts = halves(document, table)

@@ -121,10 +121,8 @@ class Half:
 
 
 def halves(paper: Paper, table: str) -> list[Half]:
-    """The parts of `table`; neighbours with the same columns are one.
-
-    Raises:
-        SkipbenchError: the paper has no numbers of that table.
+    """The parts of `table`; neighbours with the same columns are one. Raises SkipbenchError if the
+    paper has no numbers of that table.
     """
     if table not in paper.tables:
         raise SkipbenchError(

@@ -40,9 +40,7 @@ def summary(experiment: str, scale: str, runs: Sequence[Run], columns: Sequence[
 
 def stored_table(text: str | bytes) -> Table:
     """The paper's table, or for an experiment of no paper the table of its runs.
-
-    Raises:
-        SkipbenchError: `text` is not of the form that `summary` returns.
+    Raises SkipbenchError for a `text` that is not of the form that `summary` returns.
     """
     try:
         stored = msgspec.convert(strict_json(text), Summary)
