@@ -155,7 +155,7 @@ def test_attention_of_all_rows_at_once_is_found_out(monkeypatch: pytest.MonkeyPa
     tiny()
 
     # the engine then takes the rows for any others, of which it attends none itself
-    monkeypatch.setattr(engine, "most_attended", lambda: 1)
+    monkeypatch.setattr(engine.elementwise, "most_attended", lambda: 1)
     monkeypatch.setattr(TokenRows, "verified", lambda self: self)
     config = compose(["model.dtype=bfloat16", "engine.strict=true"])
     with pytest.raises(
