@@ -174,13 +174,15 @@ def _shape(run: Run) -> Shape:
     from skipbench.models.outline import sized
 
     recorded = typed(run.setting("model"), Model, "model")
-    model = sized(dataclasses.replace(recorded, path=str(installed(recorded.path))))
-    if model.architecture is None:
-        raise SkipbenchError(
-            f"the sizes of {run.model!r} are not recorded and {model.path} does not say them; give "
-            "profile=FILE"
-        )
-    return model.architecture
+    path, why = str(installed(recorded.path)), "nothing here says them"
+    try:
+        if shape := sized(dataclasses.replace(recorded, path=path)).architecture:
+            return shape
+    except (OSError, ValueError, SkipbenchError) as error:  # it may be gone, or damaged
+        why = f"it cannot be read ({type(error).__name__})"
+    raise SkipbenchError(
+        f"the sizes of {run.model!r} are not recorded, and of {path} {why}; give profile=FILE"
+    )
 
 
 def _costs(path: str | Path) -> Costs:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import yaml
 from conftest import Command, unseal
 
 from skipbench.config.catalog import known_hardware, shape_of
@@ -18,6 +19,7 @@ from skipbench.metrics.costs import Costs, Datasheet
 from skipbench.metrics.loop_costs import LatencyRecord, LoopCosts, TimedRound
 from skipbench.metrics.replay import measured, project
 from skipbench.metrics.replay_rules import replay, texts_of
+from skipbench.runs.provenance import config_hash
 from skipbench.runs.record import Verified
 from skipbench.runs.store import read_samples
 from skipbench.skipset import SkipSet, fixed_set
@@ -93,6 +95,22 @@ def test_what_cannot_be_projected_is_refused(
     (run,) = results.glob("runs/*uniform*")
     done = skipbench("project", str(run), *words)
     assert done.returncode == 2 and why in done.stderr
+
+
+@pytest.mark.parametrize("path", ["/no/such/checkpoint", "nobody/no-such-model", "a/b/c"])
+def test_a_model_that_is_gone_has_no_sizes(
+    path: str, skipbench: Command, results: Path, tmp_path: Path
+) -> None:
+    (run,) = results.glob("runs/*uniform*")
+    settings = yaml.safe_load((run / "config.yaml").read_text())
+    settings["model"]["path"] = path
+    name = f"{run.name.rpartition('_')[0]}_{config_hash(settings)}"
+    moved = shutil.copytree(run, tmp_path / "runs" / name)
+    (moved / "config.yaml").write_text(yaml.safe_dump(settings))
+    unseal(moved)
+    done = skipbench("project", str(moved), "hardware=a100-80gb")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert path in done.stderr and "give profile=FILE" in done.stderr
 
 
 def test_no_run_is_refused(skipbench: Command, tmp_path: Path) -> None:
