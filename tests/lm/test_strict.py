@@ -95,6 +95,7 @@ def test_planted_has_vanillas_bits() -> None:
     same_bits(lm, tree, tokenizer(PROMPTS[2]).input_ids, 16)
 
 
+@pytest.mark.slow  # tunes large products, minutes where nothing is kept
 def test_more_rows_than_a_product_takes_at_once_have_the_bits_of_one() -> None:
     """On a CPU with AMX the products of these shapes add in another order from 33 rows on."""
     lm, _ = strict_or_skip("model=planted", "model.shape=4x576")
