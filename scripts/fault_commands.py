@@ -126,7 +126,7 @@ def commands(base: Path) -> dict[str, list[str]]:
 
 def left_by(name: str, results: Path) -> Any:
     """What a command leaves, without times."""
-    from skipbench.launch.manifest import read_cell, tasks
+    from skipbench.launch.manifest import read_row, tasks
     from skipbench.runs.provenance import config_hash
 
     if name == "score":
@@ -145,7 +145,7 @@ def left_by(name: str, results: Path) -> Any:
         return [(line.get("skip"), line.get("value") is None) for line in lines[1:]]
     accepted = [p.read_text() for p in accepted_in(results).glob("[0-9]*")]
     manifests = [re.findall(r" cell (\S+) ", text)[0] for text in accepted]
-    cells = {config_hash(read_cell(Path(path), 0).record()) for path in manifests}
+    cells = {config_hash(read_row(Path(path), 0)[0].record()) for path in manifests}
     return sorted(tasks(results)), sorted(cells)
 
 

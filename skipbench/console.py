@@ -3,7 +3,7 @@
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -85,24 +85,24 @@ def is_json() -> bool:
 
 @dataclass
 class _Log:
-    """Messages for a file; they wait until it has a name."""
+    """Messages for files; they wait until these have names."""
 
     waiting: str = ""
-    path: Path | None = None
+    paths: Sequence[Path] = ()
 
     def write(self) -> None:
-        if self.path is not None:
+        for path in self.paths:
             # a full disk: the run itself will say so
-            with contextlib.suppress(OSError), self.path.open("a", encoding="utf-8") as file:
+            with contextlib.suppress(OSError), path.open("a", encoding="utf-8") as file:
                 file.write(self.waiting)
-            self.waiting = ""
+        self.waiting = "" if self.paths else self.waiting
 
 
 _log = ContextVar[_Log | None]("log", default=None)
 
 
 def logged() -> AbstractContextManager[None]:
-    """Keeps what is said within it, for the file that `log_to` names."""
+    """Keeps what is said within it, for the files that `log_to` names."""
     return _within(_log, _Log())
 
 
@@ -113,10 +113,10 @@ def note(text: str) -> None:
         log.write()
 
 
-def log_to(path: Path) -> None:
-    """Names the file of the log that is open, if one is."""
+def log_to(paths: Sequence[Path]) -> None:
+    """Names the files of the log that is open, if one is."""
     if (log := _log.get()) is not None:
-        log.path = path
+        log.paths = paths
         log.write()
 
 

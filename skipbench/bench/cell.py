@@ -1,19 +1,15 @@
-"""One cell: vanilla and a method take turns on every prompt, and each pair becomes one record."""
+"""One arm of a row: a method with its prompts and its record, a prompt decoded once, and the sample
+of it beside vanilla.
+"""
 
-import copy
 import math
-import random
-import statistics
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from skipbench.bench.prompts import Prompt
 from skipbench.config.run_config import RunConfig
-from skipbench.console import progress
 from skipbench.decode.answer import Detokenizer
 from skipbench.decode.loop import NotFinite, generate
 from skipbench.decode.method import Method
@@ -21,13 +17,13 @@ from skipbench.decode.sampling import Sampler
 from skipbench.errors import SkipbenchError
 from skipbench.lm.float32 import float32_logits
 from skipbench.lm.model import LM
-from skipbench.methods.vanilla import Vanilla
 from skipbench.metrics.interval import half_width
 from skipbench.metrics.summary import speedups
 from skipbench.profile.clock import Clock
 from skipbench.profile.energy import EnergyMeter
+from skipbench.profile.peak import PeakMemory
+from skipbench.profile.rows import keep_prices
 from skipbench.runs.record import Arm, Completion, Divergence, Lossless, Sample, Seconds
-from skipbench.runs.state import defer_signals
 from skipbench.runs.store import RunStore
 from skipbench.scoring.scorers import score
 
@@ -38,7 +34,7 @@ TIE_ULPS = 2
 
 @dataclass
 class Bench:
-    """A cell that is ready to decode: its model is loaded, and its folder open."""
+    """One arm of a row, ready to decode: the model is loaded, and the arm's folder open."""
 
     config: RunConfig
     lm: LM
@@ -48,91 +44,103 @@ class Bench:
     eos: frozenset[int]
     store: RunStore
     meter: EnergyMeter = field(default_factory=EnergyMeter)
+    others: bool = False
+    """True if other arms go on where this one fails."""
+    error: Exception | None = None
+    """Of the method, which ended this arm."""
     samples: list[Sample] = field(init=False)
     """Of the prompts that are decoded."""
+    done: set[int] = field(init=False)
+    """Their indices."""
+    peak_bytes: int = 0
+    """Most memory of this process, or of its GPUs, while this arm decoded."""
+    answers: dict[str, str] = field(default_factory=dict)
+    """Vanilla's answers, by the row that a later turn comes after."""
+    prices: dict[int, dict[int, float]] = field(default_factory=dict)
+    """Seconds of verifications that this arm has measured: each arm pays for its own."""
 
     def __post_init__(self) -> None:
+        """Raises SkipbenchError where a sample is of another prompt than its row now has."""
         self.samples = self.store.samples()
+        self.done = {s.index for s in self.samples}
+        if self.samples:
+            self.method.load_state_dict(self.samples[-1].carry)
+        self.followed = {prompt.row.after for prompt in self.prompts}
+        for s in self.samples:
+            if s.id in self.followed:
+                self.answers[s.id] = self.text(s.vanilla.tokens)
+        for s in self.samples:
+            if s.index >= len(self.prompts) or self.prompt(s.index).hash != s.prompt_hash:
+                other = f"sample {s.index} ({s.id}) is of another prompt than that row has now"
+                advice = "fresh=true sets the run aside and starts anew, results=FOLDER keeps both"
+                raise SkipbenchError(f"{self.store.folder}: {other}; {advice}")
 
     def text(self, tokens: list[int]) -> str:
         return str(self.tokenizer.decode(tokens, skip_special_tokens=True))
 
+    def prompt(self, index: int) -> Prompt:
+        """The prompt, after vanilla's answers to the turns before it."""
+        return self.prompts[index].following(self.answers)
 
-def decode_missing(bench: Bench) -> list[Sample]:
-    """Decodes the prompts that have no sample yet, stores one record per prompt, and returns all
-    samples by index; raises SkipbenchError if one is of another prompt than its row now has.
+    def finished(self) -> bool:
+        """True if the method failed, or `until_ci` is reached."""
+        wanted = self.config.until_ci
+        reached = wanted and half_width([*speedups(self.samples).values()]) < wanted
+        return self.error is not None or bool(reached)
 
-    A method that carries state across prompts goes on from the state in the last record. A later
-    turn of a conversation comes after vanilla's answer to the turn before it, for both arms.
-    """
-    config, prompts, samples, store = bench.config, bench.prompts, bench.samples, bench.store
-    if samples:
-        bench.method.load_state_dict(samples[-1].carry)
-    followed = {prompt.row.after for prompt in prompts}
-    answers = {s.id: bench.text(s.vanilla.tokens) for s in samples if s.id in followed}
-    for s in samples:
-        if s.index >= len(prompts) or prompts[s.index].following(answers).hash != s.prompt_hash:
-            other = f"sample {s.index} ({s.id}) is of another prompt than that row has now"
-            advice = "fresh=true sets the run aside and starts anew, results=FOLDER keeps both"
-            raise SkipbenchError(f"{store.folder}: {other}; {advice}")
-    done, ratios = {s.index for s in samples}, list[float]()
-    order = range(len(prompts)) if config.until_ci is None else spread(prompts)
-    missing = [i for i in order if i not in done]
-    ready = [i for i in missing if prompts[i].row.after is None or prompts[i].row.after in answers]
-    with progress("samples", len(prompts), len(samples)) as advance:
-        for index in ready[: config.engine.warmup]:
-            for arm in (Vanilla(), copy.deepcopy(bench.method)):
-                _decode(bench, arm, prompts[index].following(answers), index)
-        for index in missing:
-            if config.until_ci and half_width([*speedups(samples).values()]) < config.until_ci:
-                break
-            # a signal waits: both arms of a prompt are measured and written, or neither is
-            with defer_signals():
-                sample, completion = _pair(bench, prompts[index].following(answers), index)
-                store.append(sample, completion)
-            if sample.id in followed:
-                answers[sample.id] = completion.vanilla
-            samples.append(sample)
-            ratios += [] if sample.speedup is None else [sample.speedup]
-            advance(f"speedup so far {statistics.geometric_mean(ratios):.2f}x" if ratios else "")
-    samples.sort(key=lambda s: s.index)
-    return samples
+    def add(self, sample: Sample, completion: Completion) -> None:
+        """Stores a sample."""
+        self.store.append(sample, completion)
+        if sample.id in self.followed:
+            self.answers[sample.id] = completion.vanilla
+        self.samples.append(sample)
+        self.done.add(sample.index)
+
+    def decode(self, method: Method, prompt: Prompt, index: int) -> "Decoded":
+        """Decodes a prompt by the arm's method, or by vanilla for it."""
+        lm, config, meter = self.lm, self.config, self.meter
+        clock, limit = Clock(lm.output_device), config.dataset.max_new_tokens
+        # All arms draw with one seed: a method without drafts then emits vanilla's very tokens.
+        sampler = Sampler(**asdict(config.decoding), seed=config.seed * 1_000_003 + index)
+        keep_prices(lm, self.prices)
+        memory = PeakMemory({*lm.devices, lm.input_device, lm.output_device})
+        searching = method.searching
+        meter.start()
+        try:
+            out = generate(lm, method, prompt.ids, limit, self.eos, sampler, clock)
+        except NotFinite as error:
+            return Decoded(Arm([], [], Seconds(0, 0, 0, 0, 0), "failed", str(error)), [])
+        joules, seconds = meter.stop(), Seconds(**{k: round(v, 7) for k, v in out.seconds.items()})
+        joules = None if joules is None else round(joules, 6)
+        measured = looped(out.tokens), [round(t, 6) for t in clock.round_s], joules
+        arm = Arm(out.tokens, out.rounds, seconds, out.finish, None, *measured)
+        verified = [[number, *how] for number, how in out.verified]
+        return Decoded(arm, verified, searching, memory.peak_bytes())
 
 
-def spread(prompts: Sequence[Prompt]) -> list[int]:
-    """Indices with the groups in turns, but the turns of a conversation together."""
-    seen, ranks = Counter[str](), list[int]()
-    for prompt in prompts:
-        if prompt.row.after is None:
-            group = str(sorted((k, v) for k, v in prompt.row.groups.items() if k != "turn"))
-            rank = seen[group]
-            seen[group] += 1
-        ranks.append(rank)  # a later turn has its first turn's
-    return sorted(range(len(prompts)), key=lambda i: ranks[i])
+class Decoded(NamedTuple):
+    """A prompt decoded once."""
+
+    arm: Arm
+    verified: list[Any]
+    """How its rounds were verified: `[first round, *Verified]` per change."""
+    searching: bool | None = None
+    """`Method.searching` before it."""
+    peak_bytes: int = 0
 
 
-def arm_order(seed: int, cell: str, index: int) -> list[str]:
-    """Order of the arms at a prompt: drawn per block of two prompts by the arguments alone, so that
-    a run that goes on keeps it; reversed at the second.
-    """
-    order = ["method", "vanilla"]
-    random.Random(f"{seed}/{cell}/{index // 2}").shuffle(order)
-    return order[::-1] if index % 2 else order
-
-
-def _pair(bench: Bench, prompt: Prompt, index: int) -> tuple[Sample, Completion]:
+def sample_of(
+    bench: Bench, prompt: Prompt, index: int, order: list[str], vanilla: Arm, ours: Decoded
+) -> tuple[Sample, Completion]:
+    """The record of an arm's part in a turn, and its texts."""
     row, method, config = prompt.row, bench.method, bench.config
-    order = arm_order(config.seed, bench.store.folder.name, index)
-    arms = {"vanilla": Vanilla(), "method": method}
-    searching = {} if method.searching is None else {"searching": [method.searching]}
-    out = {name: _decode(bench, arms[name], prompt, index) for name in order}
-    vanilla, (ours, verified) = out["vanilla"][0], out["method"]
     greedy = config.decoding.temperature == 0
-    kind, divergence = _compare(bench.lm, prompt.ids, vanilla, ours, greedy)
-    texts = bench.text(vanilla.tokens), bench.text(ours.tokens)
+    kind, divergence = _compare(bench.lm, prompt.ids, vanilla, ours.arm, greedy)
+    texts = bench.text(vanilla.tokens), bench.text(ours.arm.tokens)
     scorer = config.dataset.scorer
     scores = {t: score(scorer, t, row.prompt, row.reference) for t in set(texts)}
-    scored = dict(zip(arms, map(scores.__getitem__, texts), strict=True))
+    scored = dict(zip(("vanilla", "method"), map(scores.__getitem__, texts), strict=True))
+    searching = {} if ours.searching is None else {"searching": [ours.searching]}
     sample = Sample(
         index=index,
         id=row.id,
@@ -140,35 +148,17 @@ def _pair(bench: Bench, prompt: Prompt, index: int) -> tuple[Sample, Completion]
         prompt_tokens=len(prompt.ids),
         order=order,
         vanilla=vanilla,
-        method=ours,
+        method=ours.arm,
         lossless=kind,
         divergence=divergence,
         skip=str(method.skip),
         score=scored if scored["vanilla"] else {},
         groups=row.groups | ({"prompt": "cut"} if prompt.cut else {}),
         carry=method.state_dict(),
-        trace=method.trace() | searching | {"verified": verified},
+        trace=method.trace() | searching | {"verified": ours.verified},
     )
-    chars = [len(piece) for piece in map(Detokenizer(bench.text).add, ours.tokens)]
+    chars = [len(piece) for piece in map(Detokenizer(bench.text).add, ours.arm.tokens)]
     return sample, Completion(index, row.id, row.prompt, row.reference, *texts, chars)
-
-
-def _decode(bench: Bench, method: Method, prompt: Prompt, index: int) -> tuple[Arm, Any]:
-    """The arm, and how its rounds were verified: `[first round, *Verified]` per change."""
-    lm, config, meter = bench.lm, bench.config, bench.meter
-    clock, limit = Clock(lm.output_device), config.dataset.max_new_tokens
-    # Both arms draw with one seed: a method without drafts then emits vanilla's very tokens.
-    sampler = Sampler(**asdict(config.decoding), seed=config.seed * 1_000_003 + index)
-    meter.start()
-    try:
-        out = generate(lm, method, prompt.ids, limit, bench.eos, sampler, clock)
-    except NotFinite as error:
-        return Arm([], [], Seconds(0, 0, 0, 0, 0), "failed", str(error)), []
-    joules, seconds = meter.stop(), Seconds(**{k: round(v, 7) for k, v in out.seconds.items()})
-    joules = None if joules is None else round(joules, 6)
-    measured = looped(out.tokens), [round(t, 6) for t in clock.round_s], joules
-    arm = Arm(out.tokens, out.rounds, seconds, out.finish, None, *measured)
-    return arm, [[number, *how] for number, how in out.verified]
 
 
 def looped(tokens: list[int]) -> bool:

@@ -1,11 +1,12 @@
-"""From the settings of a cell to its finished run folder."""
+"""From the settings of a row's arms to their finished run folders."""
 
 import contextlib
 import math
-import resource
 import statistics
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from msgspec import to_builtins
@@ -15,7 +16,7 @@ from skipbench.bench.cell import Bench
 from skipbench.bench.latency_file import latency_path, stored_latency
 from skipbench.bench.load import LoadModel, load_model, prepare
 from skipbench.bench.memory import longest
-from skipbench.bench.prompts import eos_ids
+from skipbench.bench.prompts import Prompt, eos_ids
 from skipbench.config.catalog import known_hardware
 from skipbench.config.run_config import RunConfig
 from skipbench.console import log_to, note, say, working
@@ -27,7 +28,7 @@ from skipbench.lm.model import LM
 from skipbench.metrics.costs import LatencyModel
 from skipbench.metrics.interval import half_width
 from skipbench.metrics.summary import speedups, summarise
-from skipbench.profile.energy import energy_meter
+from skipbench.profile.energy import EnergyMeter, energy_meter
 from skipbench.profile.roofline import bandwidth, device_name, roofline_s_per_token
 from skipbench.runs.fingerprint import fingerprints, refuse_other
 from skipbench.runs.measures import Metrics, Profiled, UntilCi
@@ -38,46 +39,83 @@ from skipbench.runs.store import RunStore
 from skipbench.scoring.overlap import CORPUS_SCORERS, corpus_summary
 
 
+@dataclass(frozen=True)
+class ReadyArm:
+    """An arm whose skip set is filled in, and whose rows are read."""
+
+    config: RunConfig
+    folder: Path
+    rows: list[Row]
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """What the arms of a row share."""
+
+    lm: LM
+    tokenizer: Any
+    meter: EnergyMeter
+    latency: LatencyModel
+    latency_file: Path
+
+
 @contextlib.contextmanager
-def opened(
-    config: RunConfig, folder: Path, rows: list[Row], load: LoadModel = load_model
-) -> Iterator[Bench]:
-    """Loads what a cell needs, its skip set filled in, and opens its folder; the end of the `with`
-    block writes the metrics of its samples. Raises SkipbenchError for anything that the user can
-    put right; `status.json` then has the reason.
+def opened(arms: Sequence[ReadyArm], load: LoadModel = load_model) -> Iterator[list[Bench]]:
+    """Loads what the arms of a row need, which differ in their methods and in how many rows they
+    take, and opens their folders; the end of the `with` block writes the metrics of their samples.
+    Raises SkipbenchError for anything that the user can put right; `status.json` then has the
+    reason.
     """
-    model, dataset, make_method = config.model, config.dataset, config.method.factory()
-    calibration = config.calibration_rows()
+    config, rows = arms[0].config, max((arm.rows for arm in arms), key=len)
+    model, dataset = config.model, config.dataset
     context = dataset.context or (model.sizes and model.sizes.context)
     tokens = longest(rows, dataset.max_new_tokens, context) if context else None
     with working(f"loading {model.name}"):
-        lm, tokenizer = load(model, config.engine, calibration, tokens)
+        lm, tokenizer = load(model, config.engine, config.calibration_rows(), tokens)
     for remark in lm.notes():
         say(remark, "dim")
-    method = make_method(layers=lm.layers)
-    prompts = prepare(lm, tokenizer, rows, dataset)
-    meter = energy_meter({*lm.devices, lm.input_device, lm.output_device})
+    of_limit = {len(arm.rows): prepare(lm, tokenizer, arm.rows, dataset) for arm in arms}
     device = device_name(lm.output_device)
-    latency_file = latency_path(model, config.engine, device, folder.parent.parent)
+    latency_file = latency_path(model, config.engine, device, arms[0].folder.parent.parent)
     with working("measuring sub-layer latencies"):
         latency = stored_latency(lm, latency_file)
-    decided_by = None
+    meter = energy_meter({*lm.devices, lm.input_device, lm.output_device})
+    loaded = _Loaded(lm, tokenizer, meter, latency, latency_file)
+    with contextlib.ExitStack() as stack:
+        contexts = [_opened(arm, loaded, of_limit[len(arm.rows)], arms) for arm in arms]
+        yield [stack.enter_context(context) for context in contexts]
+
+
+@contextlib.contextmanager
+def _opened(
+    arm: ReadyArm, loaded: _Loaded, prompts: list[Prompt], arms: Sequence[ReadyArm]
+) -> Iterator[Bench]:
+    """`opened` for one arm, after the model is loaded."""
+    lm, config, folder = loaded.lm, arm.config, arm.folder
+    method, decided_by = config.method.factory()(layers=lm.layers), None
     if method.needs_latency and method.latency_model is None:
-        method.latency_model, decided_by = latency, hashed(to_builtins(latency))
+        method.latency_model = loaded.latency
+        decided_by = hashed(to_builtins(loaded.latency))
     # loading may have fetched weights, and measured latencies
-    refuse_other(folder, model, config.method)
-    measured = {"latency": latency_file.name, "latency_sha256": decided_by, "energy": meter.source}
-    origin = replace(_provenance(lm, config, rows, calibration), **measured)
+    refuse_other(folder, config.model, config.method)
+    measured = {"latency_sha256": decided_by, "energy": loaded.meter.source}
+    origin = _provenance(lm, config, arm.rows)
+    origin = replace(origin, latency=loaded.latency_file.name, **measured)
     store = RunStore(folder, config.record(), origin, config.mixed)
-    log_to(folder / "run.log")
+    if arm is arms[-1]:  # all folders are there
+        log_to([arm.folder / "run.log" for arm in arms])
+    bench: Bench | None = None
     try:
         store.status("running")
-        bench = Bench(config, lm, tokenizer, method, prompts, eos_ids(lm), store, meter)
+        eos, meter, others = eos_ids(lm), loaded.meter, len(arms) > 1
+        bench = Bench(config, lm, loaded.tokenizer, method, prompts, eos, store, meter, others)
         yield bench
         if (notes := lm.notes()) != origin.notes:
             say(notes[-1], "dim")  # memory for graphs ran out while decoding
             store.amend(notes=notes)
-        store.write_metrics(_metrics(bench, latency))
+        if bench.error is not None:
+            raise bench.error
+        store.write_metrics(_metrics(bench, loaded.latency))
         failed = [s for s in bench.samples if s.lossless == "failed"]
         error = None
         if failed:
@@ -92,22 +130,22 @@ def opened(
         note(f"{state}: {why}")
         with contextlib.suppress(SkipbenchError):  # the user must know the first error
             store.status(state, why)
-        raise
+        if bench is None or stop is not bench.error:
+            raise
     finally:
         store.close()
 
 
-def _provenance(
-    lm: LM, config: RunConfig, rows: list[Row], calibration: Sequence[Row]
-) -> Provenance:
+def _provenance(lm: LM, config: RunConfig, rows: list[Row]) -> Provenance:
     """This process, the data, the device and the engine."""
+    calibration = config.calibration_rows()
     like = torch.empty(0, dtype=lm.dtype, device=lm.output_device)
     native = lm.engine.name == "fused" and is_native(like)
     return replace(
         Provenance.here(),
         rows_sha256=rows_hash(rows),
         prompts_sha256=prompts_hash(rows),
-        calibration_sha256=rows_hash(list(calibration)) if calibration else None,
+        calibration_sha256=rows_hash(calibration) if calibration else None,
         **fingerprints(config.model, config.method),
         device=device_name(lm.output_device),
         threads=torch.get_num_threads(),
@@ -127,12 +165,8 @@ def _metrics(bench: Bench, latency: LatencyModel) -> Metrics:
     lm, samples, of = bench.lm, bench.samples, len(bench.prompts)
     context = round(statistics.mean(s.prompt_tokens + len(s.vanilla.tokens) / 2 for s in samples))
     rate = bandwidth(lm.output_device, lm.weight_bytes(), known_hardware())
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    if lm.output_device.type == "cuda":
-        devices = {*lm.devices, lm.input_device, lm.output_device}
-        peak = sum(map(torch.cuda.max_memory_allocated, devices))
     here, floor_s = latency.at(context), roofline_s_per_token(lm, context, rate)
-    metrics = summarise(samples, lm.layers, here, floor_s, peak)
+    metrics = summarise(samples, lm.layers, here, floor_s, bench.peak_bytes or None)
     metrics = replace(metrics, profiled=Profiled(**here._asdict()))
     if (scorer := bench.config.dataset.scorer) in CORPUS_SCORERS:
         scores = corpus_summary(scorer, samples, bench.store.completions())

@@ -1,11 +1,12 @@
-"""`cell`: one cell of a submitted manifest, in a process of its own; the tasks of an array call
-it.
+"""`cell`: one row of a submitted manifest, in a process of its own; the tasks of an array
+call it.
 """
 
 import contextlib
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from skipbench.cli.commands import Cell
@@ -13,9 +14,11 @@ from skipbench.config.catalog import cell_command
 from skipbench.config.run_config import RunConfig
 from skipbench.console import complain
 from skipbench.errors import SkipbenchError
-from skipbench.experiments import cell as cells
+from skipbench.experiments.cell import resolve_cell
+from skipbench.experiments.row import failure_of, run_row
 from skipbench.launch import manifest, slurm
 from skipbench.launch.local import HANDED_ON, WATCHED, watch
+from skipbench.runs.run import Run
 from skipbench.runs.state import Interrupted
 from skipbench.runs.store import record_failure
 
@@ -24,40 +27,48 @@ EXIT_REPORTED = 3
 
 
 def run_cell(asked: Cell) -> None:
-    """Runs cell NUMBER of MANIFEST under a second process that records how it died; exits with 1
-    when it failed, with 128 + n when signal n asked for its end, or killed it.
+    """Runs row NUMBER of MANIFEST under a second process that records how it died; exits with 1
+    when a cell of it failed, with 128 + n when signal n asked for its end, or killed it.
     """
     path, number = asked.words
     if not number.isdecimal():
         raise SkipbenchError(f"cell {Cell.NEEDS}")
-    config = manifest.read_cell(Path(path), int(number))
+    configs = manifest.read_row(Path(path), int(number))
     if os.environ.get(WATCHED) == str(os.getppid()):
-        _run_watched(config)
+        _run_watched(configs)
         return
     code = watch(cell_command(path, number), os.environ)
-    if reason := exit_reason(code, config, Path(path).parent):
-        _fail(config, reason)
+    if reason := exit_reason(code, configs[0], Path(path).parent):
+        _fail(configs, reason)
     sys.exit(1 if code == EXIT_REPORTED else code if code >= 0 else 128 - code)
 
 
-def _run_watched(config: RunConfig) -> None:
+def _run_watched(configs: Sequence[RunConfig]) -> None:
+    failed = False
     try:
-        cells.run_cell(config, print_table=False)
+        for config, outcome in zip(configs, run_row(configs), strict=True):
+            error = failure_of(outcome) if isinstance(outcome, Run) else outcome
+            if error is not None:
+                _fail([config], _reason(error, config))
+                failed = True
     except Interrupted as stop:
         timed_out = stop.signal == signal.SIGUSR2
         complain(f"{stop}: {slurm.requeue_self() if timed_out else 'preempted or cancelled'}")
         sys.exit(128 + stop.signal)
-    except Exception as error:  # whatever ended the cell, its record must say so
-        _fail(config, _reason(error, config))
+    except Exception as error:  # whatever ended the row, its records must say so
+        _fail(configs, _reason(error, configs[0]))
+        failed = True
+    if failed:
         with contextlib.suppress(OSError):
             sys.stdout.flush()
         # without memory, libraries may fail or spin at the interpreter's end
         os._exit(EXIT_REPORTED)
 
 
-def _fail(config: RunConfig, reason: str) -> None:
-    with contextlib.suppress(SkipbenchError):  # before its search is done a cell has no folder
-        record_failure(cells.resolve_cell(config).folder, reason)
+def _fail(configs: Sequence[RunConfig], reason: str) -> None:
+    for config in configs:
+        with contextlib.suppress(SkipbenchError):  # before its search is done a cell has no folder
+            record_failure(resolve_cell(config).folder, reason)
     complain(f"failed: {reason}")
 
 

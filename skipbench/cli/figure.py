@@ -11,10 +11,11 @@ from skipbench.config.catalog import choices, experiment_of
 from skipbench.config.run_config import RunConfig
 from skipbench.console import say
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import checked_run, resolve_cell, run_cell
+from skipbench.experiments.cell import checked_run, resolve_cell
 from skipbench.experiments.grid import PlannedCell
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.plan import cells_of, file_name, scale_of
+from skipbench.experiments.row import run_rows
 from skipbench.experiments.set_search import search_trace
 from skipbench.report.figures.curves import brute_force
 from skipbench.report.figures.registry import FIGURES, NOT_RUN, draw, draw_run
@@ -55,16 +56,16 @@ def _experiment(asked: Figure) -> None:
         raise SkipbenchError(f"{name} is not drawn from runs: {NOT_RUN[name]}")
     scale = scale_of(name, request.scale)
     cells = cells_of(name, request, scale)
-    runs, missing, load = [], [], LastLoaded()
-    for number, (cell, config) in enumerate(cells, 1):
+    runs, missing = list[Run](), list[str]()
+    errors = run_rows([config for _, config in cells], LastLoaded(), say, asked.render_only)
+    for (cell, config), error in zip(cells, errors, strict=True):
         try:
-            if not asked.render_only:
-                say(f"cell {number} of {len(cells)}: {cell.name}")
-                run_cell(config, print_table=False, load=load)
+            if error is not None:
+                raise error
             if not config.dry_run:
                 runs.append(run_of(cell, config))
-        except SkipbenchError as error:
-            missing.append(f"{cell.name}: {error}")
+        except SkipbenchError as why:
+            missing.append(f"{cell.name}: {why}")
     if missing:
         flags = [f"--{flag}" for flag in ("distinct", "force") if getattr(asked, flag)]
         command = " ".join(["python -m skipbench figure", name, *asked.given, *flags])

@@ -63,6 +63,12 @@ def _cell_or_sweep(argv: list[str]) -> None:
     _check_flags(argv)
     overrides = [a for a in argv if "=" in a and not a.startswith("-")]
     flags = [a for a in argv if a not in overrides]  # argparse wants them together, in front
+    from skipbench.cli.row import methods_of, run_methods
+
+    if not flags and (methods := methods_of(overrides)):
+        with json_lines(as_json):
+            run_methods(methods, [checked(a) for a in overrides])
+        return
     sys.argv = ["skipbench", *flags, *with_search_path([checked(a) for a in overrides])]
     from skipbench.launch.sweeper import job, register
 

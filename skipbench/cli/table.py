@@ -2,6 +2,7 @@
 `compare`: which method is fastest on a model and prompts of one's own.
 """
 
+import contextlib
 import json
 import shlex
 import sys
@@ -19,8 +20,9 @@ from skipbench.config.run_config import RunConfig
 from skipbench.console import complain, say, show
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments import plan
-from skipbench.experiments.cell import all_done, resolve_cell, run_cell
+from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.last_loaded import LastLoaded
+from skipbench.experiments.row import run_rows
 from skipbench.experiments.table_runs import table_runs
 from skipbench.report.columns import main_cells
 from skipbench.report.compared import BASELINE, ranked
@@ -83,25 +85,18 @@ def _experiment(name: str, asked: Table, request: plan.Request, load: LastLoaded
         say(f"{name} has none of the models {', '.join(request.models)}")
         return []
     cells = plan.budgeted(plan.composed(name, planned), request.budget)
-    configs: dict[tuple[str, ...], RunConfig] = {}
-    reasons: dict[tuple[str, ...], str] = {}
-    failed = []
-    for number, (cell, config) in enumerate(cells, 1):
-        if not render_only:
-            say(f"{name}, cell {number} of {len(cells)}: {cell.name}")
-        configs[key := tuple(cell.words(name))] = config
-        try:
-            # records that say it is done need neither torch nor the dataset
-            done = (render_only or not config.fresh) and all_done(config)
-            if not render_only and (config.dry_run or not done):
-                run_cell(config, print_table=False, load=load)
-            if request.budget and config.limit and resolve_cell(config).state() == "done":
-                reasons[key] = f"{config.limit} prompts, chosen by --budget {request.budget}"
-        except Exception as error:  # the next cells do not depend on it
+    configs = {tuple(cell.words(name)): config for cell, config in cells}
+    errors = run_rows([*configs.values()], load, lambda text: say(f"{name}, {text}"), render_only)
+    failed, reasons = list[str](), dict[tuple[str, ...], str]()
+    for (cell, config), error in zip(cells, errors, strict=True):
+        key = tuple(cell.words(name))
+        if error is not None:
             known = isinstance(error, SkipbenchError)
             reasons[key] = str(error) if known else f"{type(error).__name__}: {error}"
             if not isinstance(error, NotHereError):
                 failed.append(f"{name}, {cell.name}: {reasons[key]}")
+        elif request.budget and config.limit and _is_done(config):
+            reasons[key] = f"{config.limit} prompts, chosen by --budget {request.budget}"
     if any(config.dry_run for config in configs.values()):
         return failed
     runs: list[Run] = []
@@ -123,6 +118,12 @@ def _experiment(name: str, asked: Table, request: plan.Request, load: LastLoaded
         return [*failed, refused]
     write_table(path, table, text, {"json": stored})
     return failed
+
+
+def _is_done(config: RunConfig) -> bool:
+    with contextlib.suppress(NotHereError):
+        return resolve_cell(config).state() == "done"
+    return False
 
 
 def write_table(

@@ -1,37 +1,26 @@
-"""One cell: its settings resolved, its folder, its run (with `repeats=R` several), its table."""
+"""One cell: its settings resolved, its folder, its run (with `repeats=R` several)."""
 
 import contextlib
 import dataclasses
-import json
-import subprocess
-import tempfile
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import msgspec
 from msgspec.structs import replace
 
 from skipbench.bench.stored_sets import other_weights, resolve
-from skipbench.config.catalog import DEFAULT_METHOD, cell_command
+from skipbench.config.catalog import DEFAULT_METHOD
 from skipbench.config.run_config import RunConfig
-from skipbench.console import logged, say, show_result
 from skipbench.data.rows import rows_hash
 from skipbench.errors import NotHereError, SkipbenchError
-from skipbench.experiments.last_loaded import LastLoaded
-from skipbench.experiments.set_search import ensure_searched, search_command, search_trace
+from skipbench.experiments.set_search import search_command, search_trace
 from skipbench.metrics.drafted import drafted
 from skipbench.metrics.repeats import summarise_repeats
-from skipbench.models.checks import check_access
-from skipbench.report.cell import markdown_cell, render_cell
 from skipbench.report.compared import origin_of
-from skipbench.runs.files import set_aside, write_atomic
-from skipbench.runs.fingerprint import not_compared, other_latency, other_package, refuse_other
-from skipbench.runs.measures import Metrics
-from skipbench.runs.provenance import CONDITIONS, config_hash, run_name
+from skipbench.runs.fingerprint import refuse_other
+from skipbench.runs.provenance import config_hash, run_name
 from skipbench.runs.run import Run, read_run
 from skipbench.runs.state import read_status
-from skipbench.scoring.scorers import waits_for_score
 from skipbench.search.run import best_of_trace
 
 
@@ -102,94 +91,6 @@ def header(run: Run) -> dict[str, str]:
     return {k: v for k, v in named.items() if v} | {"threads": str(run.setting("engine.threads"))}
 
 
-def run_cell(
-    config: RunConfig, print_table: bool = True, load: LastLoaded | None = None
-) -> Metrics | None:
-    """Runs what is missing of one cell, prints its table and returns its metrics; None for a dry
-    run. Raises SkipbenchError for a value that cannot be used, or samples that failed.
-
-    Args:
-        load: loads the model, unless it holds it; by default for this cell alone.
-    """
-    if config.repeats != 1:
-        return _run_repeats(config, print_table)
-    load = load or LastLoaded()
-    if config.search_dataset is not None and not ensure_searched(config, load):
-        return None
-    try:
-        cell = resolve_cell(config)
-    except NotHereError:
-        path, revision = config.model.path, config.model.revision
-        check_access(path, revision, config.model.gated)  # a model that is not here comes first
-        if not Path(path).exists():
-            from skipbench.models.outline import read_config
-
-            read_config(path, revision)
-        raise
-    if config.dry_run:
-        from skipbench.experiments.dry_run import dry_run
-
-        state = "missing" if config.fresh else checked_run(cell).status.state
-        dry_run(cell.config, cell.folder, state)
-        return None
-    held = load.holds(config)
-    run = _open_run(cell, held)
-    if not run.done:
-        from skipbench.bench.cell import decode_missing
-        from skipbench.bench.load import preflight
-        from skipbench.bench.run import opened
-
-        with logged():
-            rows = preflight(cell.config, cell.folder, held).rows
-            say(str(cell.folder), "dim")
-            with opened(cell.config, cell.folder, rows, load) as bench:
-                decode_missing(bench)
-        run = read_run(cell.folder)
-        write_atomic(cell.folder / "table.md", markdown_cell(run.measured, header(run)))
-    if print_table:
-        _show(run)
-        if waits_for_score(config.dataset.scorer, run.measured):
-            say(to_score(cell.folder))
-    if failed := run.measured.lossless.failed:
-        raise SkipbenchError(f"{failed} samples failed; see {cell.folder / 'status.json'}")
-    return run.measured
-
-
-def _open_run(cell: Cell, held: bool) -> Run:
-    """The run of a cell, set aside with `fresh=true`; prints what is not known to be as today."""
-    config = cell.config
-    if config.fresh:
-        from skipbench.bench.load import preflight
-
-        preflight(config, cell.folder, held)
-        set_aside(cell.folder)
-    run = checked_run(cell)
-    if run.status.state == "missing":
-        return run
-    origin, anew = run.provenance, "fresh=true measures it anew"
-    unknown = not_compared(origin, config.model, config.method)
-    if not run.done:
-        unknown += [f"other {name}" for name in CONDITIONS if name not in origin.conditions]
-    if text := "; ".join(unknown):
-        say(f"{cell.folder}: begun by an earlier version; whether it is of {text} is not known")
-    if run.done and other_package(origin.package_sha256):
-        say(f"{cell.folder}: measured by another version of skipbench's code; {anew}")
-    if run.done and other_latency(cell.folder, origin):
-        say(f"{cell.folder}: decided by other latencies; {anew}")
-    return run
-
-
-def _show(run: Run) -> None:
-    head, metrics = header(run), msgspec.to_builtins(run.measured)
-    record = {"folder": str(run.folder), "label": run.label, **head, "metrics": metrics}
-    show_result(record, lambda: render_cell(run.measured, head))
-
-
-def to_score(folder: Path) -> str:
-    """The command for a run whose code is not executed yet."""
-    return f"not scored yet: python -m skipbench score {folder}"
-
-
 def repetitions(cell: Cell) -> list[Cell]:
     """The runs of a cell, one per process."""
     return [Cell(config) for config in cell.config.repetitions()]
@@ -202,30 +103,6 @@ def all_done(config: RunConfig) -> bool:
     with contextlib.suppress(NotHereError):
         return all(checked_run(resolve_cell(one)).done for one in config.repetitions())
     return False
-
-
-def _run_repeats(config: RunConfig, print_table: bool) -> Metrics | None:
-    """`run_cell` of a cell with several processes, one after another."""
-    ones = config.repetitions()
-    if config.dry_run:
-        for one in ones:
-            run_cell(one, print_table)
-        return None
-    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as manifest:
-        manifest.writelines(json.dumps({"config": one.to_dict()}) + "\n" for one in ones)
-        manifest.flush()
-        for number, one in enumerate(ones):
-            if not config.fresh and all_done(one):
-                continue
-            say(name := f"process {number + 1} of {len(ones)}", "dim")
-            command = cell_command(manifest.name, str(number))
-            if code := subprocess.run(command, check=False).returncode:
-                reason = "its reason stands above; the same command goes on"
-                raise SkipbenchError(f"{name} ended with exit status {code}; {reason}")
-    run = joined_run(resolve_cell(config))
-    if print_table and run.metrics:
-        _show(run)
-    return run.metrics
 
 
 def joined_run(cell: Cell) -> Run:
@@ -249,3 +126,8 @@ def joined_run(cell: Cell) -> Run:
     metrics = summarise_repeats(pairs, joined.provenance.layers or 0)
     origin = replace(joined.origin, mixed=mixed)
     return replace(joined, metrics=metrics, origin=origin, reason="; ".join(reasons) or None)
+
+
+def to_score(folder: Path) -> str:
+    """The command for a run whose code is not executed yet."""
+    return f"not scored yet: python -m skipbench score {folder}"

@@ -11,8 +11,9 @@ from skipbench.config.catalog import DEFAULT_METHOD, choices
 from skipbench.config.compose import compose
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
-from skipbench.experiments.cell import resolve_cell, run_cell
+from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.last_loaded import LastLoaded
+from skipbench.experiments.row import run_cell
 from skipbench.experiments.table_runs import run_entry
 from skipbench.report.compared import BASELINE, ranked
 from skipbench.runs.measures import Interval

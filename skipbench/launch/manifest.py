@@ -1,5 +1,5 @@
-"""Folders of submissions, RESULTS/submit/NAME-N: the cells, one per line, and the jobs that Slurm
-made of them.
+"""Folders of submissions, RESULTS/submit/NAME-N: the rows of cells, one per line, and the jobs that
+Slurm made of them.
 """
 
 import contextlib
@@ -34,47 +34,58 @@ def next_folder(results: Path, name: str, make: bool) -> Path:
     raise AssertionError("counting ends")
 
 
-def write_cells(folder: Path, cells: Sequence[Mapping[str, Any]]) -> Path:
-    """Writes the manifest of cells: `name`, `folder` of the run, and `config`, all settings."""
-    write_atomic(path := folder / CELLS, "".join(json.dumps(cell) + "\n" for cell in cells))
+def write_rows(folder: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
+    """Writes the manifest of rows: `name`, and of their cells the `folders` of the runs and, as
+    `configs`, all settings.
+    """
+    write_atomic(path := folder / CELLS, "".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
-def read_cell(path: Path, index: int) -> RunConfig:
-    """The configuration of cell `index`. Raises SkipbenchError if there is none."""
+def read_row(path: Path, index: int) -> list[RunConfig]:
+    """The configurations of the cells of row `index`. Raises SkipbenchError if there is none."""
     try:
         data = read_bytes(path, MOST_SAMPLES)
         if data is None:
             raise FileNotFoundError("no such file")
         lines = data.decode().splitlines()
         if 0 <= index < len(lines):
-            return RunConfig.from_dict(json.loads(lines[index])["config"])
+            row = json.loads(lines[index])
+            # a submission of an earlier version has one cell per line
+            configs = row["configs"] if "configs" in row else [row["config"]]
+            return [RunConfig.from_dict(config) for config in configs]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SkipbenchError(
             f"{path} cannot be read ({type(error).__name__}: {error}); submit again"
         ) from error
-    raise SkipbenchError(f"{path} has {len(lines)} cells and no number {index}; the first is 0")
+    raise SkipbenchError(f"{path} has {len(lines)} rows and no number {index}; the first is 0")
 
 
 class Array(msgspec.Struct):
-    """A job of Slurm that runs `count` cells from number `first` on."""
+    """A job of Slurm that runs `count` rows from number `first` on."""
 
     job: Annotated[str, Meta(pattern=r"^\w{1,64}$")]
     first: Annotated[int, Meta(ge=0)]
     count: Annotated[int, Meta(ge=0)]
 
 
-class _Cell(msgspec.Struct):
-    folder: str
+class _Row(msgspec.Struct):
+    folders: list[str] = []
+    folder: str | None = None
+    """In a submission of an earlier version, one cell."""
+
+    @property
+    def runs(self) -> list[str]:
+        return self.folders if self.folder is None else [self.folder]
 
 
 def add_job(folder: Path, job: str, first: int, count: int) -> None:
-    """Records that an array `job` runs `count` cells from `first` on."""
+    """Records that an array `job` runs `count` rows from `first` on."""
     append_line(folder / "jobs.jsonl", msgspec.json.encode(Array(job, first, count)).decode())
 
 
 class Task(NamedTuple):
-    """A cell given to Slurm: ARRAY_TASK, and its log, which is there once it has begun."""
+    """A row given to Slurm: ARRAY_TASK, and its log, which is there once it has begun."""
 
     job: str
     log: Path
@@ -87,9 +98,9 @@ def tasks(results: Path) -> dict[str, list[Task]]:
         # a folder that cannot be read blocks no other submission
         with contextlib.suppress(SkipbenchError, msgspec.MsgspecError, LookupError, RecursionError):
             lines = read_lines(path.parent / CELLS)
-            cells = [msgspec.json.decode(line, type=_Cell).folder for _, line in lines]
+            rows = [msgspec.json.decode(line, type=_Row).runs for _, line in lines]
             arrays = [msgspec.json.decode(line, type=Array) for _, line in read_lines(path)]
-            jobs = [(f"{a.job}_{n}", cells[a.first + n]) for a in arrays for n in range(a.count)]
-            for job, folder in jobs:
+            jobs = [(f"{a.job}_{n}", rows[a.first + n]) for a in arrays for n in range(a.count)]
+            for job, folder in ((job, folder) for job, row in jobs for folder in row):
                 by_run[folder].append(Task(job, path.parent / f"{job}.log"))
     return by_run

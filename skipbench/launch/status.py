@@ -66,7 +66,7 @@ class CellStatus:
 
     def record(self) -> dict[str, Any]:
         """The cell as the manifest of a submission holds it."""
-        return {"name": self.name, "folder": self.key, "config": self.config.to_dict()}
+        return {"name": self.name, "folders": [self.key], "configs": [self.config.to_dict()]}
 
 
 def experiment_statuses(

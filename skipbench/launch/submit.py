@@ -178,7 +178,7 @@ def _to_slurm(
     folder = manifest.next_folder(cells[0].config.results.resolve(), name, not only_print)
     path = folder / manifest.CELLS
     if not only_print:
-        manifest.write_cells(folder, [cell.record() for cell in cells])
+        manifest.write_rows(folder, [cell.record() for cell in cells])
     limit, first, python = slurm.array_limit(), 0, hardware.python or sys.executable
     jobs, before = list[str](), list[str]()
     for number, stage in enumerate(stages):
@@ -224,7 +224,7 @@ def _run_here(
             sys.stdout.write(f"{c.name}{f', {c.gpus} GPUs' if c.gpus > 1 else ''}\n")
         return False
     folder = manifest.next_folder(cells[0].config.results.resolve(), name, make=True)
-    command = cell_command(str(manifest.write_cells(folder, [cell.record() for cell in cells])))
+    command = cell_command(str(manifest.write_rows(folder, [cell.record() for cell in cells])))
     used = ", ".join(gpus or ["none"] * at_once)
     show(f"{len(cells)} cells, {at_once} at a time, GPUs: {used}; logs in {folder}")
     codes: list[int] = []

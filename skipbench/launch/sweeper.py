@@ -26,9 +26,10 @@ from skipbench.config.explain import unreadable
 from skipbench.config.hardware import Slurm
 from skipbench.console import complain, is_json, out, show
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import resolve_cell, run_cell
+from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.grid import plan
 from skipbench.experiments.plan import scale_of
+from skipbench.experiments.row import run_cell
 from skipbench.experiments.table_runs import run_entry
 from skipbench.launch import slurm
 from skipbench.launch.status import cell_statuses

@@ -32,6 +32,13 @@ def verification_seconds(lm: LM, rows: Sequence[int] = ROWS, repeats: int = 3) -
     return {n: min(turn[n] for turn in turns[1:]) for n in calls}  # the first is a warm-up
 
 
+def keep_prices(lm: LM, kept: dict[int, dict[int, float]]) -> None:
+    """What `kept_verification_seconds` measures from now on goes to `kept`, and is looked up there:
+    arms that take turns on one model each pay for their own.
+    """
+    _KEPT[lm] = kept
+
+
 def kept_verification_seconds(lm: LM, length_class: int) -> dict[int, float]:
     """`verification_seconds`, measured once per model and class of context lengths; with fewer
     passes after the first class, because a prompt waits for them.

@@ -170,6 +170,11 @@ class SignalState:
 _state = SignalState()
 
 
+def signal_received() -> bool:
+    """True within `defer_signals` once a signal has asked for the end."""
+    return _state.received is not None
+
+
 @contextlib.contextmanager
 def handle_signals() -> Iterator[None]:
     """Within it the signals raise `Interrupted`, unless another, as submitit, listens already."""

@@ -12,8 +12,9 @@ import torch
 from conftest import make_method, random_lm
 from safetensors.torch import load_file, save_file
 
-from skipbench.bench.cell import Bench, decode_missing
+from skipbench.bench.cell import Bench
 from skipbench.bench.prompts import encode, eos_ids
+from skipbench.bench.turns import decode_missing
 from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
 from skipbench.config.paths import PACKAGE
@@ -21,7 +22,7 @@ from skipbench.data.rows import Row
 from skipbench.decode.loop import generate
 from skipbench.decode.sampling import Sampler
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import run_cell
+from skipbench.experiments.row import run_cell
 from skipbench.lm.families import check_config
 from skipbench.models.load import load
 from skipbench.runs.provenance import Provenance
@@ -397,7 +398,8 @@ def test_nan_stops_the_sample_and_keeps_the_rest(
     config = compose(["dataset.max_new_tokens=8", "dataset.scorer=none", "engine.warmup=0"])
     method = make_method("uniform")
     bench = Bench(config, lm, Letters(), method, prompts, frozenset(), store)
-    samples = decode_missing(bench)
+    decode_missing(bench)
+    samples = bench.samples
     assert [s.lossless for s in samples] == ["identical", "failed", "identical"]
     assert "not finite" in str(samples[1].vanilla.error)
     store.close()

@@ -12,7 +12,8 @@ from conftest import METHODS, ROOT, SHARED, Command, nothing_lost, rest_slow
 
 from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
-from skipbench.experiments.cell import resolve_cell, run_cell
+from skipbench.experiments.cell import resolve_cell
+from skipbench.experiments.row import run_cell
 
 
 def metrics(results: Path) -> list[dict[str, Any]]:

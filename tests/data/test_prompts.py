@@ -18,14 +18,15 @@ import pytest
 from conftest import ROOT, SHARED, make_method, nothing_lost, random_lm, rest_slow
 from test_bad_input import Letters
 
-from skipbench.bench.cell import Bench, decode_missing
+from skipbench.bench.cell import Bench
 from skipbench.bench.prompts import VICUNA, Prompt, encode
+from skipbench.bench.turns import decode_missing
 from skipbench.config.compose import compose
 from skipbench.config.run_config import DatasetConfig
 from skipbench.data.rows import Row, read_file, rows_hash
 from skipbench.data.source import fetch, from_hub
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import run_cell
+from skipbench.experiments.row import run_cell
 from skipbench.runs.provenance import Provenance
 from skipbench.runs.store import RunStore
 
@@ -628,7 +629,8 @@ def decoded(
     lm, method = random_lm("llama", "fused"), method or make_method("uniform")
     try:
         bench = Bench(compose(words), lm, Reader(), method, prompts, frozenset(), store)
-        return decode_missing(bench)
+        decode_missing(bench)
+        return bench.samples
     finally:
         store.close()
 

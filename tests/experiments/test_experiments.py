@@ -19,10 +19,11 @@ from skipbench.config.compose import compose
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments import last_loaded
-from skipbench.experiments.cell import resolve_cell, run_cell
+from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.grid import SCALES, PlannedCell, matches, plan, printed_rows
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.plan import composed
+from skipbench.experiments.row import run_cell
 from skipbench.experiments.table_runs import _by_group, run_entry, table_runs
 from skipbench.report.definitions import KEYS
 from skipbench.report.published import published

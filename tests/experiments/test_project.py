@@ -14,7 +14,7 @@ from skipbench.config.catalog import known_hardware, shape_of
 from skipbench.config.compose import compose
 from skipbench.decode.stopping import Fixed
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import run_cell
+from skipbench.experiments.row import run_cell
 from skipbench.metrics.costs import Costs, Datasheet
 from skipbench.metrics.loop_costs import LatencyRecord, LoopCosts, TimedRound
 from skipbench.metrics.replay import measured, project

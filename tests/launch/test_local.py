@@ -202,7 +202,7 @@ def planned(folder: Path) -> Path:
     config = compose(
         ["dataset=mini-math", "method=uniform", "limit=50", f"results={folder / 'results'}"]
     )
-    return manifest.write_cells(folder, [{"config": config.to_dict()}])
+    return manifest.write_rows(folder, [{"configs": [config.to_dict()]}])
 
 
 def begun(folder: Path) -> "tuple[subprocess.Popen[str], Path]":

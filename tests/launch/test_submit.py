@@ -275,7 +275,7 @@ def test_what_became_of_jobs_without_a_record(
     words = [*WORDS, f"results={tmp_path}"]
     cells = survey("tiny", words[1:])
     submission = manifest.next_folder(tmp_path, "tiny", make=True)
-    manifest.write_cells(submission, [found.record() for found in cells])
+    manifest.write_rows(submission, [found.record() for found in cells])
     manifest.add_job(submission, "7", 0, 3)
     for task in (0, 1):
         (submission / f"7_{task}.log").write_text("python: command not found\n")
@@ -339,7 +339,7 @@ def test_a_cluster_of_ones_own_may_have_any_name(
 
 def test_a_manifest_knows_its_cells_and_jobs(tmp_path: Path) -> None:
     folder = manifest.next_folder(tmp_path, "tiny", make=True)
-    manifest.write_cells(folder, [{"name": n, "folder": n, "config": {}} for n in ("a", "b", "c")])
+    manifest.write_rows(folder, [{"name": n, "folder": n, "config": {}} for n in ("a", "b", "c")])
     manifest.add_job(folder, "7", 0, 2)
     manifest.add_job(folder, "9", 2, 1)
     sent = manifest.tasks(tmp_path)
@@ -351,9 +351,9 @@ def test_a_manifest_knows_its_cells_and_jobs(tmp_path: Path) -> None:
     assert manifest.next_folder(tmp_path, "tiny", make=True).name == "tiny-2"
     for index in (3, -1):
         with pytest.raises(SkipbenchError, match="3 cells"):
-            manifest.read_cell(folder / "cells.jsonl", index)
+            manifest.read_row(folder / "cells.jsonl", index)
     with pytest.raises(SkipbenchError, match="cannot be read"):
-        manifest.read_cell(folder / "none.jsonl", 0)
+        manifest.read_row(folder / "none.jsonl", 0)
 
 
 def test_a_job_requeues_itself_only_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -507,7 +507,7 @@ def test_a_bad_status_is_of_its_cell_alone_and_steers_no_terminal(
 
 def test_jobs_that_cannot_be_read_hide_no_others(tmp_path: Path) -> None:
     folder = manifest.next_folder(tmp_path, "good", make=True)
-    manifest.write_cells(folder, [{"name": "a", "folder": "a", "config": {}}])
+    manifest.write_rows(folder, [{"name": "a", "folder": "a", "config": {}}])
     manifest.add_job(folder, "7", 0, 1)
     for number, line in enumerate(
         ("[" * 100_000, '{"job": "8", "first": 0, "count": 1000000000000}', "null")

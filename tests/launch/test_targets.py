@@ -10,7 +10,7 @@ import pytest
 from skipbench.config.compose import compose
 from skipbench.config.run_config import DatasetConfig
 from skipbench.errors import SkipbenchError
-from skipbench.launch.manifest import read_cell, write_cells
+from skipbench.launch.manifest import read_row, write_rows
 
 
 class Mark:
@@ -48,7 +48,8 @@ def test_a_manifest_calls_nothing_that_no_file_of_conf_names(way: str, tmp_path:
     }[way]
     config = compose(["method=uniform", f"results={tmp_path}"]).to_dict()
     config["method"]["stop"] = stop
-    cell = read_cell(write_cells(tmp_path, [{"config": json.loads(json.dumps(config))}]), 0)
+    rows = write_rows(tmp_path, [{"config": json.loads(json.dumps(config))}])
+    (cell,) = read_row(rows, 0)  # as an earlier version wrote it
     with pytest.raises(SkipbenchError, match=r"--config-dir|interpolation") as refused:
         cell.method.factory()
     assert not called.exists() and "\n" not in str(refused.value)

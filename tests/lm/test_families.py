@@ -17,7 +17,7 @@ from described import DESCRIBED, SIZES, TRACED, described_lm, described_model, m
 from skipbench.config.compose import compose
 from skipbench.decode.loop import generate
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import run_cell
+from skipbench.experiments.row import run_cell
 from skipbench.lm.families import FAMILIES, parts_of, unlike_llama
 from skipbench.lm.float32 import float32_logits
 from skipbench.lm.fused.bit_exact import NotStrictError

@@ -25,7 +25,7 @@ from skipbench.decode.loop import generate
 from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
 from skipbench.decode.stopping import Fixed
-from skipbench.experiments.cell import run_cell
+from skipbench.experiments.row import run_cell
 from skipbench.lm.cuda_graphs import buffers as sizes
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.cuda_graphs.capture import EagerCapture

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from skipbench.bench import cell
 from skipbench.bench.cell import TIE_ULPS, _compare
 from skipbench.config.compose import compose
-from skipbench.experiments.cell import run_cell
+from skipbench.experiments.row import run_cell
 from skipbench.lm import float32 as wide
 from skipbench.lm.float32 import float32_logits
 from skipbench.lm.model import LM

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from skipbench.bench.cell import spread
 from skipbench.bench.prompts import Prompt
+from skipbench.bench.turns import spread
 from skipbench.config.compose import compose
 from skipbench.data.rows import Row
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import resolve_cell, run_cell
+from skipbench.experiments.cell import resolve_cell
+from skipbench.experiments.row import run_cell
 from skipbench.metrics.interval import BOOTSTRAP_FROM, half_width, paired_ratio_interval
 from skipbench.metrics.repeats import summarise_repeats
 from skipbench.report.columns import stopped_early

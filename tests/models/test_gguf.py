@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM
 from skipbench.config.compose import compose
 from skipbench.config.paths import PACKAGE
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import run_cell
+from skipbench.experiments.row import run_cell
 from skipbench.models.gguf import INNER, OUTER, explained, read_gguf
 from skipbench.models.gguf_file import read_header
 from skipbench.models.load import load

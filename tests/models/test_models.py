@@ -38,7 +38,8 @@ from skipbench.config.catalog import known_models, model_facts, shape_of
 from skipbench.config.compose import compose
 from skipbench.data.rows import Row
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import resolve_cell, run_cell
+from skipbench.experiments.cell import resolve_cell
+from skipbench.experiments.row import run_cell
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.models.load import load

@@ -14,7 +14,7 @@ from skipbench.bench.load import load_model
 from skipbench.config.compose import compose
 from skipbench.config.model import adapter_base, check_path
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import run_cell
+from skipbench.experiments.row import run_cell
 from skipbench.models.load import load
 from skipbench.models.outline import layer_count
 from skipbench.runs.fingerprint import weights_sha256

@@ -30,7 +30,7 @@ from skipbench.config.hardware import Hardware
 from skipbench.config.model import Dtype
 from skipbench.config.paths import CONF
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import run_cell
+from skipbench.experiments.row import run_cell
 from skipbench.metrics.costs import LatencyModel, Point, Roofline
 from skipbench.metrics.loop_costs import LatencyRecord, PartBytes
 from skipbench.profile.latency import fit, overhead, part_times, residuals

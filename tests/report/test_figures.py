@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import resolve_cell, run_cell
+from skipbench.experiments.cell import resolve_cell
+from skipbench.experiments.row import run_cell
 from skipbench.report.figures import courses, curves, maps
 from skipbench.report.figures.registry import draw, draw_run, printed
 from skipbench.report.figures.runs import Swept, acceptances, finished_run, swept

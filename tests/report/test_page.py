@@ -22,7 +22,7 @@ from msgspec import convert, structs
 from skipbench.cli.main import main
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import run_cell
+from skipbench.experiments.row import run_cell
 from skipbench.report.definitions import DEFINITIONS
 from skipbench.report.page.collect import (
     COLUMNS,

@@ -16,7 +16,8 @@ from msgspec import convert, structs
 
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import resolve_cell, run_cell
+from skipbench.experiments.cell import resolve_cell
+from skipbench.experiments.row import run_cell
 from skipbench.experiments.table_runs import run_entry
 from skipbench.report.compared import same_drafts
 from skipbench.report.definitions import UNITS, UNMEASURED

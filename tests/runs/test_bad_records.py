@@ -23,7 +23,7 @@ from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
 from skipbench.console import Console
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import run_cell
+from skipbench.experiments.row import run_cell
 from skipbench.metrics.summary import summarise
 from skipbench.report.figures.runs import finished_run
 from skipbench.report.page.collect import all_runs, one_run

@@ -29,8 +29,9 @@ from skipbench.config.model import Model
 from skipbench.config.paths import CONF
 from skipbench.config.run_config import MethodConfig, RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
-from skipbench.experiments.cell import resolve_cell, run_cell
+from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.grid import plan
+from skipbench.experiments.row import run_cell
 from skipbench.experiments.table_runs import run_entry
 from skipbench.launch.status import CellStatus, experiment_statuses
 from skipbench.report.compared import mixed

@@ -12,7 +12,8 @@ from test_identity import SMALL, interrupt
 
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import resolve_cell, run_cell
+from skipbench.experiments.cell import resolve_cell
+from skipbench.experiments.row import run_cell
 from skipbench.experiments.table_runs import run_entry
 from skipbench.report.page.collect import all_runs
 from skipbench.report.tables.markdown import markdown

@@ -15,8 +15,8 @@ from skipbench import api
 from skipbench.cli.table import advice
 from skipbench.config.compose import compose
 from skipbench.experiments import compare
-from skipbench.experiments.cell import run_cell
 from skipbench.experiments.compare import Comparison
+from skipbench.experiments.row import run_cell
 from skipbench.report.columns import main_cells
 from skipbench.report.difference import differences
 from skipbench.report.figures.runs import finished_run, speedups

@@ -14,7 +14,7 @@ from skipbench.bench import cell as bench_cell
 from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import run_cell
+from skipbench.experiments.row import run_cell
 from skipbench.runs.measures import GroupScores, Metrics, Score
 from skipbench.runs.record import Arm, Completion, Sample, Seconds, dump
 from skipbench.runs.run import read_run

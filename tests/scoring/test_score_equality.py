@@ -12,7 +12,7 @@ import pytest
 from conftest import METHODS, NEEDED, rest_slow
 
 from skipbench.config.compose import compose
-from skipbench.experiments.cell import run_cell
+from skipbench.experiments.row import run_cell
 from skipbench.models.load import load
 from skipbench.runs.run import read_run
 from skipbench.scoring.scorers import score

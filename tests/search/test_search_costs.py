@@ -8,7 +8,8 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from skipbench.config.compose import compose
-from skipbench.experiments.cell import resolve_cell, run_cell
+from skipbench.experiments.cell import resolve_cell
+from skipbench.experiments.row import run_cell
 from skipbench.experiments.table_runs import search_costs
 from skipbench.report.measured import measure, vanilla_arm
 from skipbench.runs.measures import Metrics, PhaseSeconds, Profiled, Skipped
