@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.last_loaded import LastLoaded
-from skipbench.experiments.row import run_cell
+from skipbench.experiments.row import run_row
 from skipbench.experiments.table_runs import run_entry
 from skipbench.report.compared import BASELINE, ranked
 from skipbench.runs.measures import Interval
@@ -32,7 +32,7 @@ LEFT_OUT = {
 }
 EARLY_EXIT = "layerskip"  # in the name or path of a checkpoint trained for early exit
 PROMPTS = (20, 10, 5, 3)  # per method; the budget chooses
-ARMS_S = 2.5  # time of a method on a prompt, vanilla and warm-up included, over that of vanilla
+ARM_S = 1.25  # time of a method on a prompt, warm-up included, over that of vanilla at most
 SEARCH = ("search.iterations=24", "search.prompts=2", "search.max_new_tokens=24")
 SEARCH_TOKENS = 24 * 2 * 24
 LONG = 2048  # tokens of context from which the prompts are sections of Python's reference
@@ -57,8 +57,8 @@ def compare(
     limit: int | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Comparison:
-    """Runs every method that can run on the model of `settings`. Raises SkipbenchError for a model
-    or dataset that cannot be used, or an unknown method.
+    """Runs every method that can run on the model of `settings`, by turns on each prompt. Raises
+    SkipbenchError for a model or dataset that cannot be used, or an unknown method.
 
     Args:
         settings: overrides of all cells: model, dataset, engine; without a dataset, prompts are
@@ -90,34 +90,58 @@ def compare(
     prompt_s = _seconds_per_prompt(loaded, base)
     if limit is None:
         able = sum(isinstance(config, RunConfig) for config in configs.values())
-        each_s = ARMS_S * prompt_s * able
+        each_s = ARM_S * prompt_s * (1 + able)
         limit = next((n for n in PROMPTS if n * each_s <= budget_s), PROMPTS[-1])
     limit = len(base.dataset.rows(limit))  # a file may hold fewer
-    runs = []
-    for number, (name, config) in enumerate(configs.items(), 1):
+    left_s = budget_s - (time.monotonic() - began)
+    row, reasons = _affordable(configs, limit, ARM_S * prompt_s * limit, left_s)
+    for name in [name for name, config in row.items() if _searches(config)]:
         try:
-            if isinstance(config, str):
-                raise SkipbenchError(config)
-            left_s = budget_s - (time.monotonic() - began)
-            searches, config = _searches(config), dataclasses.replace(config, limit=limit)
-            cost_s = ARMS_S * prompt_s * limit
-            cost_s += 2 * SEARCH_TOKENS * prompt_s / base.dataset.max_new_tokens * searches
-            done = not searches and resolve_cell(config).state() == "done"
-            if cost_s > left_s and number > 2 and not done:
-                takes = f"it would take {cost_s / 60:.0f} min of the {left_s / 60:.0f} left"
-                raise SkipbenchError(f"not run: {takes}")
-            tell(f"{number} of {len(configs)}: {name}, {limit} prompts")
-            if searches:
-                search_set(config, True, load)
-            run_cell(config, print_table=False, load=load)
-            runs.append(run_entry(resolve_cell(config)))
-        except Exception as error:  # the next methods do not depend on it
-            known = isinstance(error, SkipbenchError)
-            reason = str(error) if known else f"{type(error).__name__}: {error}"
-            runs.append(
-                Run(model=base.model.name, method=name, dataset=base.dataset.name, reason=reason)
-            )
+            search_set(row[name], True, load)
+        except Exception as error:  # the other methods do not depend on it
+            reasons[name] = _text(error)
+            del row[name]
+    tell(f"{limit} prompts, by turns: {', '.join(row)}")
+    for name, outcome in zip(list(row), run_row([*row.values()], load), strict=True):
+        if isinstance(outcome, Exception):
+            reasons[name] = _text(outcome)
+    runs = [run_entry(resolve_cell(row[name])) for name in row if name not in reasons]
+    model, dataset = base.model.name, base.dataset.name
+    for name, reason in reasons.items():
+        runs.append(Run(model=model, method=name, dataset=dataset, reason=reason))
     return conclude(runs)
+
+
+def _affordable(
+    configs: Mapping[str, RunConfig | str], limit: int, arm_s: float, left_s: float
+) -> tuple[dict[str, RunConfig], dict[str, str]]:
+    """The cells that fit into `left_s` beside vanilla, and why the others are left out; vanilla and
+    the first method always run.
+
+    Args:
+        arm_s: time of one method on all prompts, without a search.
+    """
+    row, reasons = dict[str, RunConfig](), dict[str, str]()
+    for name, config in configs.items():
+        if isinstance(config, str):
+            reasons[name] = config
+            continue
+        config, cost_s = dataclasses.replace(config, limit=limit), arm_s
+        if _searches(config):
+            cost_s += arm_s * SEARCH_TOKENS / (limit * config.dataset.max_new_tokens)
+        elif resolve_cell(config).state() == "done":
+            cost_s = 0.0
+        if cost_s > left_s and len(row) > 1:
+            takes = f"{cost_s / 60:.0f} min of the {max(0.0, left_s) / 60:.0f} left"
+            reasons[name] = f"not run: it would take {takes}"
+        else:
+            row[name] = config
+            left_s -= cost_s
+    return row, reasons
+
+
+def _text(error: Exception) -> str:
+    return str(error) if isinstance(error, SkipbenchError) else f"{type(error).__name__}: {error}"
 
 
 def _ordered(methods: Sequence[str]) -> list[str]:

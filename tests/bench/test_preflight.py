@@ -139,7 +139,7 @@ def test_a_dry_run_tells_what_the_run_does(tmp_path: Path, skipbench: Command) -
     assert sum(s["prompt_tokens"] for s in samples) == plain["prompt_tokens"]
     assert json.loads(skipbench(*words, "dry_run=true", "--json").stdout)["state"] == "done"
     log = (cell.folder / "run.log").read_text()
-    assert "loading tiny" in log and "samples: 2/2" in log and log.endswith(" done\n")
+    assert "loading tiny" in log and "prompts: 2/2" in log and log.endswith(" done\n")
 
 
 def test_prompts_are_those_of_the_run(tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ from skipbench.experiments.cell import (
     joined_run,
     repetitions,
     resolve_cell,
-    run_cell,
 )
 from skipbench.experiments.grid import plan
+from skipbench.experiments.row import run_cell
 from skipbench.experiments.table_runs import run_entry, table_runs
 from skipbench.metrics.interval import repeated_ratio_interval
 from skipbench.metrics.repeats import summarise_repeats
