@@ -23,10 +23,9 @@ from skipbench.lm.float32 import float32_logits
 from skipbench.lm.model import LM
 from skipbench.methods.vanilla import Vanilla
 from skipbench.metrics.interval import half_width
-from skipbench.metrics.summary import speedups
 from skipbench.profile.clock import Clock
 from skipbench.profile.energy import EnergyMeter
-from skipbench.runs.record import Arm, Completion, Divergence, Lossless, Sample, Seconds
+from skipbench.runs.record import Arm, Completion, Divergence, Lossless, Sample, Seconds, speedups
 from skipbench.runs.state import defer_signals
 from skipbench.runs.store import RunStore
 from skipbench.scoring.scorers import score
@@ -75,7 +74,7 @@ def decode_missing(bench: Bench) -> list[Sample]:
             other = f"sample {s.index} ({s.id}) is of another prompt than that row has now"
             advice = "fresh=true sets the run aside and starts anew, results=FOLDER keeps both"
             raise SkipbenchError(f"{store.folder}: {other}; {advice}")
-    done, ratios = {s.index for s in samples}, list[float]()
+    done = {s.index for s in samples}
     order = range(len(prompts)) if config.until_ci is None else spread(prompts)
     missing = [i for i in order if i not in done]
     ready = [i for i in missing if prompts[i].row.after is None or prompts[i].row.after in answers]
@@ -93,8 +92,8 @@ def decode_missing(bench: Bench) -> list[Sample]:
             if sample.id in followed:
                 answers[sample.id] = completion.vanilla
             samples.append(sample)
-            ratios += [] if sample.speedup is None else [sample.speedup]
-            advance(f"speedup so far {statistics.geometric_mean(ratios):.2f}x" if ratios else "")
+            so_far = speedups(samples).values()
+            advance(f"speedup so far {statistics.geometric_mean(so_far):.2f}x" if so_far else "")
     samples.sort(key=lambda s: s.index)
     return samples
 
@@ -148,6 +147,7 @@ def _pair(bench: Bench, prompt: Prompt, index: int) -> tuple[Sample, Completion]
         groups=row.groups | ({"prompt": "cut"} if prompt.cut else {}),
         carry=method.state_dict(),
         trace=method.trace() | searching | {"verified": verified},
+        question=row.question,
     )
     chars = [len(piece) for piece in map(Detokenizer(bench.text).add, ours.tokens)]
     return sample, Completion(index, row.id, row.prompt, row.reference, *texts, chars)
