@@ -110,7 +110,7 @@ def compare(
     rows, measured = [], ("tokens_per_s", "tokens_per_s_vanilla", "M", "alpha")
     for one in run(settings, 60 * minutes, methods, limit).runs:
         metrics = one.metrics
-        low, high = (metrics and metrics.speedup.ci95) or (None, None)
+        low, high = (metrics and metrics.speedup.headline[1]) or (None, None)
         row = {
             **{"method": one.method, "speedup": one.speedup, "low": low, "high": high},
             **{key: getattr(metrics, key, None) for key in measured},

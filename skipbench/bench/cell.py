@@ -18,12 +18,11 @@ from skipbench.errors import SkipbenchError
 from skipbench.lm.float32 import float32_logits
 from skipbench.lm.model import LM
 from skipbench.metrics.interval import half_width
-from skipbench.metrics.summary import speedups
 from skipbench.profile.clock import Clock
 from skipbench.profile.energy import EnergyMeter
 from skipbench.profile.peak import PeakMemory
 from skipbench.profile.rows import keep_prices
-from skipbench.runs.record import Arm, Completion, Divergence, Lossless, Sample, Seconds
+from skipbench.runs.record import Arm, Completion, Divergence, Lossless, Sample, Seconds, speedups
 from skipbench.runs.store import RunStore
 from skipbench.scoring.scorers import score
 
@@ -156,6 +155,7 @@ def sample_of(
         groups=row.groups | ({"prompt": "cut"} if prompt.cut else {}),
         carry=method.state_dict(),
         trace=method.trace() | searching | {"verified": ours.verified},
+        question=row.question,
     )
     chars = [len(piece) for piece in map(Detokenizer(bench.text).add, ours.arm.tokens)]
     return sample, Completion(index, row.id, row.prompt, row.reference, *texts, chars)

@@ -27,13 +27,14 @@ from skipbench.lm.fused.few_rows import few_rows_kernel
 from skipbench.lm.model import LM
 from skipbench.metrics.costs import LatencyModel
 from skipbench.metrics.interval import half_width
-from skipbench.metrics.summary import speedups, summarise
+from skipbench.metrics.summary import summarise
 from skipbench.profile.energy import EnergyMeter, energy_meter
 from skipbench.profile.roofline import bandwidth, device_name, roofline_s_per_token
 from skipbench.runs.fingerprint import fingerprints, refuse_other
 from skipbench.runs.measures import Metrics, Profiled, UntilCi
 from skipbench.runs.provenance import Provenance, engine_text, hashed
 from skipbench.runs.reading import printable
+from skipbench.runs.record import speedups
 from skipbench.runs.state import Interrupted
 from skipbench.runs.store import RunStore
 from skipbench.scoring.overlap import CORPUS_SCORERS, corpus_summary

@@ -13,6 +13,7 @@ from skipbench.bench.prompts import Prompt
 from skipbench.console import progress
 from skipbench.decode.method import Method
 from skipbench.methods.vanilla import Vanilla
+from skipbench.runs.record import speedups
 from skipbench.runs.state import defer_signals, signal_received
 
 VANILLA = "vanilla"
@@ -114,7 +115,7 @@ def _so_far(benches: Sequence[Bench]) -> str:
     """The fastest arm so far."""
     means = {}
     for bench in benches:
-        if ratios := [s.speedup for s in bench.samples if s.speedup is not None]:
+        if ratios := speedups(bench.samples).values():
             means[bench.config.method.name] = statistics.geometric_mean(ratios)
     if not means:
         return ""

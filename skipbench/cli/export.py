@@ -72,7 +72,7 @@ def describe(config: RunConfig, skip: SkipSet) -> dict[str, object]:
             "M": metrics.M,
             "accepted_by_position": metrics.accepted_by_position,
             "speedup": run.speedup,
-            "speedup_ci95": metrics.speedup.ci95,
+            "speedup_ci95": metrics.speedup.headline[1],
             "seconds": metrics.seconds.by_phase,
             "rounds": metrics.rounds,
         }

@@ -83,7 +83,10 @@ def _conversations(
             if len(turns) > 1 and group == "task":
                 groups["turn"] = str(number)
             after = conversation[-1].id if conversation else None
-            conversation.append(Row(name, text, groups=groups, after=after, source=row.source))
+            question = conversation[0].id if conversation else ""
+            conversation.append(
+                Row(name, text, groups=groups, after=after, source=row.source, question=question)
+            )
         conversations.append(conversation)
     return conversations
 

@@ -31,7 +31,8 @@ def humaneval(
     chosen = sample_rows(tasks, size, seed, shuffle)
     if samples_per_task == 1:
         return chosen
-    return [replace(row, id=f"{row.id}#{n}") for row in chosen for n in range(samples_per_task)]
+    numbers = range(samples_per_task)
+    return [replace(row, id=f"{row.id}#{n}", question=row.id) for row in chosen for n in numbers]
 
 
 def problems() -> dict[str, dict[str, str]]:

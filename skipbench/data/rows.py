@@ -31,6 +31,8 @@ class Row:
             prompt.
         messages: role and content of a whole conversation, for a chat template; `prompt` is then
             its plain text.
+        question: id that the turns of a conversation share, and the samples of one task; empty for
+            its own.
         source: SHA-256 (hex) of the dataset rows that it was made from; empty for generated rows.
     """
 
@@ -41,6 +43,7 @@ class Row:
     after: str | None = None
     messages: tuple[dict[str, str], ...] = ()
     source: str = ""
+    question: str = ""
 
 
 def read_file(

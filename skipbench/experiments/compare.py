@@ -200,7 +200,7 @@ def conclude(runs: Sequence[Run]) -> Comparison:
     """Ranks runs by their speedup; those without metrics come last."""
 
     def interval(run: Run) -> Interval:
-        return (run.metrics and run.metrics.speedup.ci95) or (0.0, math.inf)
+        return (run.metrics and run.metrics.speedup.headline[1]) or (0.0, math.inf)
 
     in_order = sorted(ranked(runs), key=lambda run: run.rank or 0)
     measured = [run for run in in_order if run.metrics and run.method != BASELINE]

@@ -2,20 +2,20 @@
 
 import math
 from collections.abc import Sequence
-from statistics import fmean
+from statistics import fmean, geometric_mean
 
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from skipbench.metrics.interval import repeated_ratio_interval
-from skipbench.metrics.summary import ArmScores, speedups, summarise
-from skipbench.runs.measures import GroupScores, Metrics, Score, UntilCi
-from skipbench.runs.record import Sample
+from skipbench.metrics.summary import ArmScores, summarise
+from skipbench.runs.measures import GroupScores, Metrics, Score, Speedup, UntilCi
+from skipbench.runs.record import Sample, speedups
 
 
 def summarise_repeats(runs: Sequence[tuple[Sequence[Sample], Metrics]], layers: int) -> Metrics:
     """The metrics of all processes together: counts, seconds and rates of all samples, and the
-    `speedup.ci95` of the two-level design.
+    speedup's intervals of the two-level design.
 
     Args:
         runs: of each process its samples and its own metrics.
@@ -23,12 +23,7 @@ def summarise_repeats(runs: Sequence[tuple[Sequence[Sample], Metrics]], layers: 
     """
     pooled = summarise([s for samples, _ in runs for s in samples], layers, None, None, None)
     metrics = [each for _, each in runs]
-    timed = [speedups(samples) for samples, _ in runs]
-    ratio, interval = pooled.speedup.paired, None
-    if set.intersection(*map(set, timed)):  # prompts in common
-        ratio, interval = repeated_ratio_interval(timed)
     peaks = [m.peak_memory_bytes for m in metrics if m.peak_memory_bytes is not None]
-    by_process = [m.speedup.paired for m in metrics]
     return replace(
         pooled,
         until_ci=_until_ci([m.until_ci for m in metrics if m.until_ci]),
@@ -39,7 +34,23 @@ def summarise_repeats(runs: Sequence[tuple[Sequence[Sample], Metrics]], layers: 
         peak_memory_bytes=max(peaks, default=None),
         repeats=len(runs),
         prompts=len({s.index for samples, _ in runs for s in samples}),
-        speedup=replace(pooled.speedup, paired=ratio, ci95=interval, by_repeat=by_process),
+        speedup=_speedup(pooled.speedup, [samples for samples, _ in runs]),
+    )
+
+
+def _speedup(pooled: Speedup, runs: Sequence[Sequence[Sample]]) -> Speedup:
+    """`pooled` with the intervals of the two-level design, over the questions that all processes
+    have.
+    """
+    whole = [speedups(samples) for samples in runs]
+    decoding = [speedups(samples, prefill=False) for samples in runs]
+    found = replace(pooled, by_repeat=[geometric_mean(e.values()) if e else None for e in whole])
+    if not (common := set.intersection(*map(set, whole))):
+        return replace(found, e2e_ci95=None, ci95=None)
+    (e2e, ends), (decoded, ci95) = map(repeated_ratio_interval, (whole, decoding))
+    by_question = {q: r for q, r in (pooled.by_question or {}).items() if q in common}
+    return replace(
+        found, e2e=e2e, e2e_ci95=ends, paired=decoded, ci95=ci95, by_question=by_question
     )
 
 

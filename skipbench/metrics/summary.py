@@ -4,17 +4,20 @@ import bisect
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from statistics import fmean
+
+from msgspec import UNSET
+from msgspec.structs import asdict, replace
 
 from skipbench.metrics import acceptance
 from skipbench.metrics.acceptance import mean, over
 from skipbench.metrics.costs import Latency
-from skipbench.metrics.interval import Interval, paired_ratio_interval
+from skipbench.metrics.interval import paired_ratio_interval
 from skipbench.runs import measures
 from skipbench.runs.measures import GroupScores, Metrics, Percentiles, Score
-from skipbench.runs.record import Arm, Sample, Seconds
+from skipbench.runs.record import Arm, Sample, Seconds, speedups
 from skipbench.skipset import SkipSet
 
 PERCENTILES = (50, 90, 99)
@@ -95,30 +98,25 @@ def _s_per_token(arms: Sequence[Arm]) -> float | None:
     return over(math.fsum(arm.seconds.decode for arm in arms), sum(arm.emitted for arm in arms))
 
 
-def speedups(samples: Iterable[Sample]) -> dict[int, float]:
-    """Speedup of each prompt by its index; those that failed or decoded nothing have none."""
-    return {s.index: s.speedup for s in samples if s.speedup is not None}
-
-
-def paired(samples: Iterable[Sample]) -> tuple[float | None, Interval | None]:
-    """The speedup of a run, the geometric mean over prompts, and its 95 % interval, if any."""
-    ratios = [s.speedup for s in samples if s.speedup is not None]
-    return paired_ratio_interval(ratios) if ratios else (None, None)
+def paired(samples: Sequence[Sample]) -> measures.Paired:
+    """The speedups of a run with and without the prefill, and their intervals, if any."""
+    whole, decoding = speedups(samples), speedups(samples, prefill=False)
+    e2e, ends = paired_ratio_interval([*whole.values()]) if whole else (None, None)
+    decoded, ci95 = paired_ratio_interval([*decoding.values()]) if decoding else (None, None)
+    return measures.Paired(e2e=e2e, e2e_ci95=ends, paired=decoded, ci95=ci95, by_question=whole)
 
 
 def _speedup(sound: Sequence[Sample]) -> measures.Speedup:
     """The papers' aggregations of per-sample rates, over samples in which both arms decoded."""
     pairs = ((s.vanilla.s_per_token, s.method.s_per_token) for s in sound)
     timed = [(v, m) for v, m in pairs if v and m]
-    ratio, interval = paired(sound)
     method, vanilla = [s.method for s in sound], [s.vanilla for s in sound]
     return measures.Speedup(
         micro=over(_s_per_token(vanilla), _s_per_token(method)),
         macro=over(mean(1 / m for _, m in timed), mean(1 / v for v, _ in timed)),  # SWIFT
         s_per_token=over(mean(v for v, _ in timed), mean(m for _, m in timed)),  # Self-SD
-        paired=ratio,
-        ci95=interval,
         end_to_end=over(_end_to_end(method), _end_to_end(vanilla)),
+        **asdict(paired(sound)),
     )
 
 
@@ -127,8 +125,8 @@ def _by_search(sound: Sequence[Sample]) -> measures.BySearch | None:
     parts = []
     for searching in (True, False):
         samples = [s for s in sound if s.trace.get("searching") == [searching]]
-        ratio, interval = paired(samples)
-        parts.append(measures.SearchPart(samples=len(samples), paired=ratio, ci95=interval))
+        ratios = replace(paired(samples), by_question=UNSET)
+        parts.append(measures.SearchPart(samples=len(samples), **asdict(ratios)))
     return measures.BySearch(during=parts[0], after=parts[1]) if parts[0].samples else None
 
 

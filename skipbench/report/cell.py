@@ -26,7 +26,7 @@ def cell_lines(metrics: Metrics, header: Mapping[str, str]) -> list[tuple[str, s
     named = {**header, "samples": header.get("samples") or columns.sample_count(metrics)}
     by, skipped = metrics.speedup, metrics.skipped or Skipped()
     speedups = {"micro": by.micro, "macro": by.macro, "s/token": by.s_per_token}
-    speedups["end-to-end"] = by.end_to_end
+    speedups["micro with prefill"] = by.end_to_end
     alphas = {name: getattr(metrics, f"alpha_{name}") for name in ("macro", "chain", "cond")}
     phases, roofline = metrics.seconds.by_phase, metrics.roofline_fraction_vanilla
     total = math.fsum(phases.values())
@@ -40,6 +40,7 @@ def cell_lines(metrics: Metrics, header: Mapping[str, str]) -> list[tuple[str, s
             name: [f"{text} ms (p50 / p90 / p99)" if "->" in text and name != "J/token" else text]
             for name, text in columns.waits_cells(metrics).items()
         },
+        "decode only": [MISSING if by.decode_only else columns.ratio_text(by.paired, by.ci95)],
         "speedup by": [f"{name} {number(value, 2, 'x')}" for name, value in speedups.items()],
         "search": columns.search_phases(metrics),
         "until_ci": [columns.stopped_early(metrics) or ""],

@@ -7,7 +7,7 @@ from typing import TypeGuard
 from msgspec import UNSET
 
 from skipbench.metrics.summary import PERCENTILES
-from skipbench.runs.measures import Metrics, Percentiles, SearchPart, Speedup
+from skipbench.runs.measures import Interval, Metrics, Paired, Percentiles
 
 MISSING = "\u2014"
 
@@ -70,17 +70,27 @@ def waits_cells(metrics: Metrics, shares: Sequence[int] = PERCENTILES) -> dict[s
     }
 
 
-def speedup_text(of: Speedup | SearchPart) -> str:
-    """`1.37x [1.30, 1.44]`."""
-    text, ends = number(of.paired, 2, "x"), of.ci95
-    return f"{text} [{number(ends[0])}, {number(ends[1])}]" if ends and text != MISSING else text
+def speedup_text(of: Paired) -> str:
+    """`1.37x [1.30, 1.44]`; of few questions `1.37x (1.30, 1.44)`, a value each."""
+    text = ratio_text(*of.headline, [*(of.by_question or {}).values()])
+    return f"{text} decode only" if of.decode_only else text
+
+
+def ratio_text(value: float | None, ends: Interval | None, values: Sequence[float] = ()) -> str:
+    """A ratio with its interval, or without one with its few values."""
+    text = number(value, 2, "x")
+    if text == MISSING or (ends is None and len(values) < 2):
+        return text
+    if ends is None:
+        return f"{text} ({', '.join(map(number, sorted(values)))})"
+    return f"{text} [{number(ends[0])}, {number(ends[1])}]"
 
 
 def missing_reasons(metrics: Metrics) -> dict[str, str]:
     """Why values are missing, by the name of the first one, as far as the metrics say."""
     if not metrics.samples:
         return {"samples": "no sample finished"}
-    alpha, by, lossless = metrics.alpha, metrics.speedup, metrics.lossless
+    alpha, lossless, (speedup, _) = metrics.alpha, metrics.lossless, metrics.speedup.headline
     # Records of earlier versions lack `tpt_vanilla`, and have no TPT where nothing was drafted.
     modelled = alpha is not None or (metrics.M is not None and metrics.tpt_vanilla is not UNSET)
     tpt = "alpha exceeds 1" if (alpha or 0) > 1 else "sub-layer latencies were not profiled"
@@ -90,8 +100,7 @@ def missing_reasons(metrics: Metrics) -> dict[str, str]:
         ("alpha", alpha is None, "alpha, tau and E(Spd): nothing was drafted"),
         ("E(Spd)", alpha == 0, "E(Spd): no draft token was accepted"),
         ("TPT", modelled and metrics.tpt is None, f"TPT: {tpt}"),
-        ("speedup", by.paired is None, "speedup: no sample was decoded past its prefill"),
-        ("interval", by.paired is not None and by.ci95 is None, "interval: needs two samples"),
+        ("speedup", speedup is None, "speedup: no sample was decoded past its prefill"),
         ("lossless", only_sampled, "lossless: tokens were sampled, not greedy"),
         ("roofline", unbounded, "roofline: memory bandwidth was not measured"),
     ]

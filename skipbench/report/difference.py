@@ -41,7 +41,7 @@ def differences(first: Path, second: Path) -> tuple[list[CellDifference], list[l
 def _difference(first: Run, second: Run) -> CellDifference:
     a, b = ({s.id: s for s in run.sound} for run in (first, second))
     ids = [i for i in a if i in b]
-    pairs = [(x, y) for i in ids if (x := a[i].speedup) and (y := b[i].speedup)]
+    pairs = [(x, y) for i in ids if (x := a[i].end_to_end) and (y := b[i].end_to_end)]
     ratio, interval = paired_ratio_interval([y / x for x, y in pairs]) if pairs else (None, None)
     x, y = (geometric_mean(each) for each in zip(*pairs, strict=True)) if pairs else (None, None)
     same = all(a[i].method.tokens == b[i].method.tokens for i in ids)

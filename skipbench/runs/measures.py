@@ -10,16 +10,39 @@ from msgspec import UNSET, UnsetType
 Interval = tuple[float, float]
 
 
-class Speedup(msgspec.Struct, frozen=True, kw_only=True):
-    """Aggregations of decode speedups over prompts; `paired`, a geometric mean, is the headline."""
+class Paired(msgspec.Struct, frozen=True, kw_only=True):
+    """Geometric means over questions of vanilla's seconds per token over the method's."""
+
+    e2e: float | None = None
+    """Prefill included; None too in records of earlier versions."""
+    e2e_ci95: Interval | None = None
+    paired: float | None = None
+    """Decoding only."""
+    ci95: Interval | None = None
+    by_question: dict[str, float] | UnsetType = UNSET
+    """Prefill included, by the question's id; `e2e` is their geometric mean."""
+
+    @property
+    def headline(self) -> tuple[float | None, Interval | None]:
+        """What is printed as the speedup, and its interval: `e2e`, else `paired`."""
+        return (self.paired, self.ci95) if self.e2e is None else (self.e2e, self.e2e_ci95)
+
+    @property
+    def decode_only(self) -> bool:
+        """True if the headline leaves the prefill out, as in records of earlier versions."""
+        return self.e2e is None and self.paired is not None
+
+
+class Speedup(Paired, frozen=True, kw_only=True):
+    """Speedups over prompts: the headline, and other aggregations of them."""
 
     micro: float | None = None
     macro: float | None = None
     s_per_token: float | None = None
-    paired: float | None = None
-    ci95: Interval | None = None
     end_to_end: float | None = None
+    """Ratio of all tokens over all seconds, prefill included."""
     by_repeat: list[float | None] | UnsetType = UNSET
+    """Headline of each process."""
 
 
 class ExpectedSpeedup(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,12 +52,10 @@ class ExpectedSpeedup(msgspec.Struct, frozen=True, kw_only=True):
     measured_cost: float | None = None
 
 
-class SearchPart(msgspec.Struct, frozen=True, kw_only=True):
+class SearchPart(Paired, frozen=True, kw_only=True):
     """Prompts during, or after, a search that goes on while decoding."""
 
     samples: int
-    paired: float | None = None
-    ci95: Interval | None = None
 
 
 class BySearch(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,8 +6,10 @@ Only counts, tokens and seconds are stored; every ratio is derived in `skipbench
 
 import contextlib
 import json
+import math
 from collections.abc import Iterable
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
@@ -99,6 +101,11 @@ class Arm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Seconds of decoding per emitted token; None where nothing was decoded."""
         return self.seconds.decode / self.emitted if self.emitted else None
 
+    @property
+    def total_s_per_token(self) -> float | None:
+        """Seconds of prefill and decoding per token; None where nothing was decoded."""
+        return self.seconds.total / len(self.tokens) if self.emitted else None
+
 
 MEASURED = ("seconds", "round_s", "joules")
 """Fields of an arm that differ from one time to the next; all others follow from the settings."""
@@ -138,6 +145,8 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """State of the method for the next prompt."""
     trace: dict[str, Any] = {}
     """Quantities of the method, one list each."""
+    question: str = ""
+    """Id that the turns of a conversation share, and the samples of one task; empty: `id`."""
     format: Literal[1] = FORMAT
 
     @property
@@ -150,8 +159,29 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Decode speedup: vanilla's seconds per token over the method's; None for a sample that
         failed or decoded nothing.
         """
-        vanilla, method = self.vanilla.s_per_token, self.method.s_per_token
+        return self._ratio(self.vanilla.s_per_token, self.method.s_per_token)
+
+    @property
+    def end_to_end(self) -> float | None:
+        """`speedup` with the prefill: ratio of all seconds per token."""
+        return self._ratio(self.vanilla.total_s_per_token, self.method.total_s_per_token)
+
+    def _ratio(self, vanilla: float | None, method: float | None) -> float | None:
         return vanilla / method if vanilla and method and self.lossless != "failed" else None
+
+
+def speedups(samples: Iterable[Sample], prefill: bool = True) -> dict[str, float]:
+    """Speedup of each question: the geometric mean over its turns and its samples; those that
+    failed or decoded nothing have none.
+
+    Args:
+        prefill: counts its seconds, too.
+    """
+    logs: dict[str, list[float]] = {}
+    for s in samples:
+        if (ratio := s.end_to_end if prefill else s.speedup) is not None:
+            logs.setdefault(s.question or s.id, []).append(math.log(ratio))
+    return {question: math.exp(fmean(each)) for question, each in logs.items()}
 
 
 class Completion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

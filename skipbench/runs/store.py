@@ -24,7 +24,7 @@ from skipbench.runs.files import append_line, held, read_lines, write_atomic, wr
 from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import Provenance, portable
 from skipbench.runs.reading import read_bytes, read_json, read_yaml
-from skipbench.runs.record import Arm, Completion, Sample, dump, parse, parse_lines
+from skipbench.runs.record import Arm, Completion, Sample, dump, parse, parse_lines, speedups
 from skipbench.runs.state import Status, read_status, write_status
 
 BEAT_S = 5.0  # between two signs of life: each may be a round trip to a file server
@@ -66,7 +66,7 @@ def _check_metrics(path: Path, metrics: Metrics, samples: Sequence[Sample]) -> N
     sound = [s for s in samples if s.lossless != "failed"]
     rounds = [r for s in sound for r in s.method.rounds]
     steps = sum(r.steps for r in rounds)
-    ratios = [s.speedup for s in sound if s.speedup is not None]
+    ratios = speedups(sound, prefill=False).values()
     accepted = sum(r.accepted for r in rounds if r.steps)
     values = {
         "M": (metrics.M, fmean(r.emitted for r in rounds) if rounds else None),

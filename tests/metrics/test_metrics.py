@@ -43,8 +43,16 @@ def vanilla(tokens: int, decode_s: float, prefill_s: float = 1.0) -> Arm:
 
 
 def sample(base: Arm, method: Arm, **more: Any) -> Sample:
+    given = {"id": "id", "lossless": "identical", **more}
+    order = ["vanilla", "method"]
     return Sample(
-        0, "id", "hash", 8, ["vanilla", "method"], base, method, **{"lossless": "identical", **more}
+        index=0,
+        prompt_hash="hash",
+        prompt_tokens=8,
+        order=order,
+        vanilla=base,
+        method=method,
+        **given,
     )
 
 
@@ -63,7 +71,14 @@ def two_samples() -> list[Sample]:
             groups={"body": "unseen"},
             score=scores(0.5, 0.25),
         ),
-        sample(vanilla(4, 2.0), b, skip="attn:1", groups={"body": "seen"}, score=scores(1.0, 0.75)),
+        sample(
+            vanilla(4, 2.0),
+            b,
+            id="b",
+            skip="attn:1",
+            groups={"body": "seen"},
+            score=scores(1.0, 0.75),
+        ),
     ]
 
 
@@ -137,53 +152,54 @@ def test_formulas_refuse_what_has_no_meaning() -> None:
 
 
 def test_interval_surrounds_the_geometric_mean() -> None:
-    mean, interval = paired_ratio_interval([1.0, 2.0, 4.0, 2.0])
+    mean, interval = paired_ratio_interval([1.0, 2.0, 4.0, 2.0, 2.0])
     assert mean == pytest.approx(2)
-    # Student's t with 3 degrees of freedom; the logarithms in units of log 2
-    half = 3.18245 * math.sqrt(2 / 3) / 2
+    # Student's t with 4 degrees of freedom, at 99 %; the logarithms in units of log 2
+    half = 4.60409 * math.sqrt(2 / 4 / 5)
     assert interval == pytest.approx((2 ** (1 - half), 2 ** (1 + half)), rel=1e-5)
+    _, of_twenty = paired_ratio_interval([1.0, 4.0] * 10)
+    half = 2.09302 * math.sqrt(20 / 19 / 20)  # from 20 ratios on at 95 %
+    assert of_twenty == pytest.approx((2 ** (1 - half), 2 ** (1 + half)), rel=1e-5)
 
 
 def covered(intervals: list[tuple[float, float] | None], truth: float) -> float:
     return sum(e is not None and e[0] <= truth <= e[1] for e in intervals) / len(intervals)
 
 
-SLOWER = [pytest.param(n, marks=pytest.mark.slow) for n in (20, 40)]
+SIZES = [
+    5,
+    8,
+    14,
+    pytest.param(20, marks=pytest.mark.slow),
+    pytest.param(40, marks=pytest.mark.slow),
+]
 
 
-@pytest.mark.parametrize("n", [4, 8, *SLOWER])
+@pytest.mark.parametrize("n", SIZES)
 def test_an_interval_covers_what_it_says(n: int) -> None:
-    rng, runs = np.random.default_rng(n), 1500
-    rows = np.exp(rng.normal(0.2, 0.1, (runs, n))).tolist()
-    found = covered([paired_ratio_interval(row)[1] for row in rows], math.exp(0.2))
-    assert 0.93 < found < 0.97
+    """Of prompts of which 18 % loop, at 4.5 times the speed; the others' ratios are log-normal."""
+    rng, runs = np.random.default_rng(n), 4000
+    logs = rng.normal(0.0, 0.275, (runs, n)) + math.log(4.5) * (rng.random((runs, n)) < 0.18)
+    intervals = [paired_ratio_interval(row)[1] for row in np.exp(logs).tolist()]
+    assert 0.92 < covered(intervals, 4.5**0.18) < 0.97
 
 
-@pytest.mark.parametrize("n", [4, 8, *SLOWER])
+@pytest.mark.parametrize("n", [8, 20, pytest.param(40, marks=pytest.mark.slow)])
 def test_an_interval_of_three_processes_covers_what_it_says(n: int) -> None:
     """Each prompt and each process has an effect of its own."""
     rng, runs = np.random.default_rng(n), 1000
-    logs = rng.normal(0.2, 0.1, (runs, 1, n)) + rng.normal(0, 0.03, (runs, 3, 1))
+    logs = rng.normal(0.2, 0.275, (runs, 1, n)) + rng.normal(0, 0.03, (runs, 3, 1))
+    logs += math.log(4.5) * (rng.random((runs, 1, n)) < 0.18)
     cells = np.exp(logs + rng.normal(0, 0.05, (runs, 3, n))).tolist()
-    found = [repeated_ratio_interval([dict(enumerate(row)) for row in rows])[1] for rows in cells]
-    assert 0.93 < covered(found, math.exp(0.2)) < 0.975
-
-
-def test_an_interval_of_skewed_ratios_is_skewed() -> None:
-    logs = [0.0, 0.01, 0.02, 0.03, 0.05, 0.08, 0.13, 0.21, 0.34]
-    ratios = [math.exp(x) for x in logs]
-    mean, interval = paired_ratio_interval(ratios)
-    assert interval is not None
-    below, above = math.log(mean / interval[0]), math.log(interval[1] / mean)
-    assert above > 1.3 * below
-    assert paired_ratio_interval(ratios[::-1]) == (mean, interval)
-    # nearly all equal: the bootstrap is undefined, and Student's t is taken
-    _, narrow = paired_ratio_interval([1.0] * 8 + [1.1])
-    assert narrow is not None and narrow[0] * narrow[1] == pytest.approx(1.1 ** (2 / 9))
+    found = [
+        repeated_ratio_interval([dict(zip(map(str, range(n)), row, strict=True)) for row in rows])
+        for rows in cells
+    ]
+    assert 0.92 < covered([ends for _, ends in found], math.exp(0.2) * 4.5**0.18) < 0.975
 
 
 def test_repetitions_that_differ_widen_the_interval() -> None:
-    ratios = {i: 1 + 0.01 * i for i in range(6)}
+    ratios = {str(i): 1 + 0.01 * i for i in range(6)}
     mean, one = paired_ratio_interval(list(ratios.values()))
     alike = repeated_ratio_interval([ratios] * 3)
     assert alike == (pytest.approx(mean), pytest.approx(one))
@@ -196,22 +212,21 @@ def test_repetitions_that_differ_widen_the_interval() -> None:
     half = 4.303 * np.std(np.log([1, 0.8, 0.9]), ddof=1) / math.sqrt(3)
     assert wide is not None and math.log(wide[1] / between) == pytest.approx(half, rel=0.02)
     # a prompt that one process lacks is in none
-    assert repeated_ratio_interval([ratios, ratios | {9: 50.0}]) == alike
+    assert repeated_ratio_interval([ratios, ratios | {"9": 50.0}]) == alike
     assert repeated_ratio_interval([ratios]) == (mean, one)
-    assert repeated_ratio_interval([{0: 1.0}, {0: 4.0}])[0] == pytest.approx(2)
+    assert repeated_ratio_interval([{"0": 1.0}, {"0": 4.0}])[0] == pytest.approx(2)
     with pytest.raises(ValueError, match="positive"):
-        repeated_ratio_interval([{0: 1.0}, {1: 1.0}])
+        repeated_ratio_interval([{"0": 1.0}, {"1": 1.0}])
 
 
 def test_interval_of_one_and_of_equal_ratios() -> None:
     mean, interval = paired_ratio_interval([1.5])
     assert mean == pytest.approx(1.5)
     assert interval is None
-    mean, interval = paired_ratio_interval([1.5] * 3)
+    mean, interval = paired_ratio_interval([1.5] * 5)
     assert (mean, *(interval or ())) == pytest.approx((1.5, 1.5, 1.5))
-    _, interval = paired_ratio_interval([1.0, 1.1])  # 12.7 standard errors on either side
-    assert interval == pytest.approx((1.1 ** (0.5 - 6.3531), 1.1 ** (0.5 + 6.3531)), rel=1e-4)
-    assert paired_ratio_interval([1e-300, 1e300])[1] is None  # beyond every float
+    assert paired_ratio_interval([1.0, 1.1, 1.2, 1.3])[1] is None
+    assert paired_ratio_interval([1e-300, 1e300] * 3)[1] is None  # beyond every float
     with pytest.raises(ValueError, match="positive"):
         paired_ratio_interval([])
     with pytest.raises(ValueError, match="positive"):
@@ -241,7 +256,9 @@ def test_speed_by_hand() -> None:
     assert speedup.macro == pytest.approx(((4 + 2) / 2) / 2)
     assert speedup.s_per_token == pytest.approx(0.5 / ((0.25 + 0.5) / 2))
     assert speedup.paired == pytest.approx(math.sqrt(2 * 1))
-    assert speedup.ci95 == pytest.approx([2 ** (0.5 - 6.3531), 2 ** (0.5 + 6.3531)], rel=1e-4)
+    # with a prefill of 1 s: 5 s / 9 tokens over 3 s / 9, and 3 s / 5 over 3 s / 5
+    assert speedup.by_question == pytest.approx({"id": 5 / 3, "b": 1})
+    assert speedup.headline == (pytest.approx(math.sqrt(5 / 3)), None) and not speedup.decode_only
     # 9 + 5 tokens; 2 s of prefill in each arm
     assert speedup.end_to_end == pytest.approx((14 / 6) / (14 / 8))
     assert found.roofline_fraction_vanilla == pytest.approx(0.2 / 0.5)
@@ -357,10 +374,10 @@ def test_tree_rounds_accept_off_the_chain() -> None:
 
 
 def test_vanilla_as_the_method_drafts_nothing() -> None:
-    found = summary([sample(vanilla(4, 1.0), vanilla(4, 1.0)) for _ in range(3)])
+    found = summary([sample(vanilla(4, 1.0), vanilla(4, 1.0), id=str(i)) for i in range(5)])
     assert found.M == 1
     assert found.speedup.paired == pytest.approx(1)
-    assert found.speedup.ci95 == pytest.approx([1, 1])
+    assert found.speedup.ci95 == found.speedup.e2e_ci95 == pytest.approx([1, 1])
     for name in ("alpha", "alpha_macro", "alpha_chain", "alpha_cond", "tau", "tau_draft"):
         assert getattr(found, name) is None
     assert found.tpt == found.tpt_vanilla == pytest.approx(1 / 0.016)  # Eq. 4 with g = 0

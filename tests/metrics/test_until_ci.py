@@ -12,7 +12,7 @@ from skipbench.data.rows import Row
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.row import run_cell
-from skipbench.metrics.interval import BOOTSTRAP_FROM, half_width, paired_ratio_interval
+from skipbench.metrics.interval import STOP_FROM, half_width, paired_ratio_interval
 from skipbench.metrics.repeats import summarise_repeats
 from skipbench.report.columns import stopped_early
 from skipbench.runs.measures import Metrics, UntilCi
@@ -24,7 +24,7 @@ SHORT = ["method=uniform", "engine.warmup=0", "dataset.max_new_tokens=6", "limit
 
 def test_the_width_needs_eight_samples() -> None:
     ratios = [1.0, 1.1, 1.05, 0.98, 1.2, 1.01, 1.07, 1.02, 1.15]
-    assert half_width(ratios[: BOOTSTRAP_FROM - 1]) == float("inf")
+    assert half_width(ratios[: STOP_FROM - 1]) == float("inf")
     mean, ends = paired_ratio_interval(ratios)
     assert ends is not None
     assert half_width(ratios) == pytest.approx((ends[1] - ends[0]) / 2 / mean)

@@ -39,6 +39,7 @@ def timed(seconds: list[float]) -> list[Sample]:
         replace(
             sample(vanilla(4, 4.0), arm(rounds, Seconds(1, s / 2, s / 2, 0, 0))),
             index=index,
+            id=str(index),
             score={"vanilla": {"rouge": 0.5}, "method": {"rouge": s}},
         )
         for index, s in enumerate(seconds)
@@ -62,17 +63,21 @@ def test_processes_differ_in_their_seeds_and_the_first_is_the_plain_run() -> Non
 
 
 def test_metrics_of_several_processes_by_hand() -> None:
-    runs = [timed([2.0, 4.0]), timed([1.0, 2.0])]
+    runs = [timed([2.0, 4.0, 4.0, 4.0, 4.0]), timed([1.0, 2.0, 2.0, 2.0, 2.0])]
     found = summarise_repeats([(run, summary(run)) for run in runs], layers=4)
-    assert (found.samples, found.prompts, found.repeats) == (4, 2, 2)
-    # speedups 2 and 1, then 4 and 2
-    mean, interval = repeated_ratio_interval([{0: 2.0, 1: 1.0}, {0: 4.0, 1: 2.0}])
-    assert found.speedup.paired == pytest.approx(2) == mean
-    assert interval is not None and found.speedup.ci95 == interval
-    assert found.speedup.by_repeat == pytest.approx([2**0.5, 8**0.5])
-    assert found.tokens_per_s == pytest.approx(16 / 9) and found.peak_memory_bytes == 10
+    assert (found.samples, found.prompts, found.repeats) == (10, 5, 2)
+    # decoding: 4 s of vanilla over the method's; end to end: 5 s / 5 tokens over (1 + seconds) / 5
+    decoding = [{"0": 2.0, **dict.fromkeys("1234", 1.0)}, {"0": 4.0, **dict.fromkeys("1234", 2.0)}]
+    mean, interval = repeated_ratio_interval(decoding)
+    assert found.speedup.paired == pytest.approx(2**0.7) == mean
+    assert interval is not None and found.speedup.ci95 == pytest.approx(interval)
+    ones = (5 / 3) ** 0.2, 2.5**0.2 * (5 / 3) ** 0.8
+    assert found.speedup.by_repeat == pytest.approx(ones)
+    assert found.speedup.e2e == pytest.approx((ones[0] * ones[1]) ** 0.5)
+    assert found.speedup.by_question["1"] == pytest.approx((5 / 3) ** 0.5)
+    assert found.tokens_per_s == pytest.approx(40 / 27) and found.peak_memory_bytes == 10
     assert found.score is not None
-    assert found.score.method["rouge"] == pytest.approx((3 + 1.5) / 2)
+    assert found.score.method["rouge"] == pytest.approx((18 + 9) / 10)
 
 
 @pytest.mark.slow

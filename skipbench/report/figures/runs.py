@@ -220,8 +220,8 @@ def layers_of(run: Run) -> int:
 
 
 def speedups(run: Run) -> list[float]:
-    """Decode speedup of each sample; NaN where nothing was decoded."""
-    return [float(v) for v in np.array([s.speedup for s in run.sound], float)]
+    """Speedup of each sample, prefill included; NaN where nothing was decoded."""
+    return [float(v) for v in np.array([s.end_to_end for s in run.sound], float)]
 
 
 def acceptances(run: Run) -> list[float]:

@@ -65,7 +65,7 @@ def run_table(
     rows = [_cells(run, marks) for run in ordered]
     for _, block in groupby(enumerate(ordered), lambda row: (row[1].dataset, row[1].model)):
         done = [(at, run) for at, run in block if run.speedup is not None]
-        ends = {at: (run.method, run.measured.speedup.ci95) for at, run in done}
+        ends = {at: (run.method, run.measured.speedup.headline[1]) for at, run in done}
         if (best := compared.winner(ends)) is not None:
             rows[best]["speedup"] = replace(rows[best]["speedup"], bold=True)
     wanted = [
@@ -150,6 +150,7 @@ def _record(run: Run) -> dict[str, object]:
     point = {"point": run.label} if run.label else {}
     record = {name: getattr(run, name) for name in NAMES} | point | run.group
     metrics = _flat(msgspec.to_builtins(run.metrics)) if run.metrics else {}
+    metrics = {k: v for k, v in metrics.items() if not k.startswith("speedup.by_question.")}
     origin = _flat(msgspec.to_builtins(run.origin), "provenance.")
     return record | {"reason": run.reason} | metrics | origin
 
