@@ -38,7 +38,7 @@ class Engine:
     threads: int = 1
     """CPU threads of torch. One thread gives the steadiest timings."""
     warmup: int = 2
-    """Prompts decoded by both arms before the clock counts."""
+    """Prompts decoded by every arm before the clock counts."""
     strict: bool | None = False
     """A verified row gets the bits that it has alone, so that bfloat16 output is vanilla's bit for
     bit; engine=fused only. null: where this machine can keep it, in a low precision on a CPU.
@@ -106,7 +106,7 @@ class Config:
     profile: Profile = field(default_factory=Profile)
     """What the command `profile` measures."""
     seed: int = 0
-    """Seed of sampling and of the order of the two arms."""
+    """Seed of sampling and of the order of the arms."""
     repeats: int = 1
     """Processes that decode the cell, each anew with its own seed: `seed`, `seed` + 1, ..."""
     limit: int | None = 20
