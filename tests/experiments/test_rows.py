@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import torch
 from conftest import Command
 
 from skipbench.bench.cell import Bench
@@ -18,6 +19,8 @@ from skipbench.config.run_config import RunConfig
 from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.row import row_key, rows_of, run_cell, run_row
+from skipbench.profile import rows
+from skipbench.profile.peak import PeakMemory
 from skipbench.runs.record import MEASURED, Sample
 from skipbench.runs.run import Run
 from skipbench.runs.store import read_samples
@@ -163,3 +166,37 @@ def test_several_methods_on_the_command_line_are_one_row(
     assert all(len(sample.order) == 3 for samples in row for sample in samples)
     lines = skipbench(*words, "--json").stdout.splitlines()
     assert [json.loads(line)["method"] for line in lines] == chosen
+
+
+def test_each_arm_pays_for_the_prices_that_it_uses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = list[str]()
+    measure, decode = rows.verification_seconds, Bench.decode
+
+    def counted(*arguments: Any) -> dict[int, float]:
+        measured.append(decoding[0])
+        return measure(*arguments)
+
+    def named(self: Bench, method: Any, prompt: Any, index: int) -> Any:
+        decoding[0] = self.store.folder.name
+        return decode(self, method, prompt, index)
+
+    decoding = [""]
+    monkeypatch.setattr(rows, "verification_seconds", counted)
+    monkeypatch.setattr(Bench, "decode", named)
+    words = [*SMALL, "limit=2", f"results={tmp_path}", "method=auto"]
+    configs = [compose([*words, f"method.explore={share}"]) for share in (0, 0.01)]
+    run_row(configs, LOAD)
+    assert sorted(measured) == sorted(resolve_cell(config).folder.name for config in configs)
+
+
+def test_the_peak_of_memory_begins_anew() -> None:
+    cpu = {torch.device("cpu")}
+    large = PeakMemory(cpu)
+    torch.ones(2**26).sum()
+    high = large.peak_bytes()
+    small = PeakMemory(cpu)
+    if small.peak_bytes() == high:
+        pytest.skip("this system does not let the peak begin anew")
+    assert high - small.peak_bytes() > 2**27
