@@ -54,7 +54,8 @@ def of_swift(samples: Sequence[Sample]) -> float:
     """SWIFT, speed.py: the mean over the prompts of new_tokens / wall_time, over the baseline's;
     eval.py reads the clock before the prefill and after the last round.
     """
-    speeds, speeds0 = [], []
+    speeds: list[float] = []
+    speeds0: list[float] = []
     for s in samples:
         for arm, found in ((s.method, speeds), (s.vanilla, speeds0)):
             t = arm.seconds

@@ -9,7 +9,7 @@ from typing import Any
 
 from skipbench.report.columns import MISSING
 from skipbench.report.compared import BOLD, noise_floor, same_drafts, winner
-from skipbench.report.definitions import PAPER_DEFINITIONS, STAND_INS, UNITS
+from skipbench.report.definitions import STAND_INS, UNITS
 from skipbench.report.measured import SCORES, Measured, measure, unmeasured
 from skipbench.report.published import Paper, Printed, read_paper
 from skipbench.report.tables import paper_notes
@@ -129,10 +129,11 @@ def paper_table(paper: str, table: str, runs: Sequence[Run], scale: str) -> Tabl
             *([OUTSIDE] if any(n.inside is not None for n in shown) else []),
             *paper_notes.skipped_shares(runs),
             *same_drafts(runs),
+            *paper_notes.without_estimators(runs, columns),
             *floor,
             *paper_notes.run_notes(runs, left, parts),
         ),
-        definitions=tuple((n, PAPER_DEFINITIONS[n]) for n in columns if n in PAPER_DEFINITIONS),
+        definitions=tuple(paper_notes.definitions(paper, columns, runs)),
         provenance=tuple(paper_notes.provenance(runs)),
     )
 
@@ -172,7 +173,7 @@ def _measured(half: Half, row: Id, group: Group, column: str, scale: str) -> Mea
     run, settings = half.runs.get((row, group)), half.settings | dict(row)
     phase, part, model = map(settings.get, ("phase", "part", "model"))
     if run and run.metrics:
-        found = measure(run.metrics, column, phase, part)
+        found = measure(run.metrics, column, phase, part, half.paper)
         # A run that waits for its scores gives the better reason for a missing score.
         waits = found.reason and column in SCORES and run.reason
         return Measured(reason=run.reason) if waits else found

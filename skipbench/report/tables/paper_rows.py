@@ -30,6 +30,7 @@ class Half:
     keys: list[str]
     across: str | None
     printed_columns: list[tuple[Group, str]]
+    paper: str
     runs: dict[tuple[Id, Group], Run] = field(default_factory=dict)
     twice: dict[str, None] = field(default_factory=dict)
     """Runs that are not shown, since another has the same keys."""
@@ -139,7 +140,8 @@ def halves(paper: Paper, table: str) -> list[Half]:
             last.keys = list(dict.fromkeys([*differing, *last.keys, *part.keys]))
             last.numbers += part.numbers
         else:
-            made.append(Half([*part.numbers], [*part.keys], part.across, part.grouped))
+            columns = part.grouped
+            made.append(Half([*part.numbers], [*part.keys], part.across, columns, paper.paper))
     return made
 
 
