@@ -9,7 +9,7 @@ from skipbench.report.compared import BASELINE, mixed, origin_of, origin_text, o
 from skipbench.report.definitions import BY_PAPER, PAPER_DEFINITIONS, STAND_INS
 from skipbench.report.measured import ESTIMATED
 from skipbench.report.published import Printed
-from skipbench.report.tables.paper_rows import Half, named
+from skipbench.report.tables.paper_rows import Half, named, stand_ins
 from skipbench.runs.measures import Lossless
 from skipbench.runs.run import Run
 
@@ -23,8 +23,9 @@ def deviations(printed: Sequence[Printed], runs: Sequence[Run]) -> list[str]:
     # By its own name: weights from the package index have another than those of the hub.
     used = {run.keys.get("model"): run.model for run in measured}
     made = [f"Made with {STAND_INS[key]} {used[key]}" for key in used if key in STAND_INS]
-    made += sorted({run.stands_for for run in measured if run.stands_for})
-    lines = [f"{', '.join(made)}: not a replication."] if made else []
+    if texts := [run.stands_for for run in measured if run.stands_for]:
+        made += stand_ins(texts)
+    lines = [f"{'; '.join(made)}: not a replication."] if made else []
     unlike: dict[str, tuple[Iterable[str], Iterable[str]]] = {}
     devices, hardware = set[str](), set[str]()
     for run in measured:  # where it is not that on which the paper ran the same model
