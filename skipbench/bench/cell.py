@@ -122,13 +122,19 @@ def arm_order(seed: int, cell: str, index: int) -> list[str]:
 
 def _pair(bench: Bench, prompt: Prompt, index: int) -> tuple[Sample, Completion]:
     row, method, config = prompt.row, bench.method, bench.config
+    forced = config.teacher_forced
     order = arm_order(config.seed, bench.store.folder.name, index)
+    order = ["vanilla", "method"] if forced else order
     arms = {"vanilla": Vanilla(), "method": method}
     searching = {} if method.searching is None else {"searching": [method.searching]}
-    out = {name: _decode(bench, arms[name], prompt, index) for name in order}
+    out: dict[str, tuple[Arm, Any]] = {}
+    for name in order:
+        reference = out["vanilla"][0].tokens if forced and name == "method" else None
+        out[name] = _decode(bench, arms[name], prompt, index, reference)
     vanilla, (ours, verified) = out["vanilla"][0], out["method"]
     greedy = config.decoding.temperature == 0
     kind, divergence = _compare(bench.lm, prompt.ids, vanilla, ours, greedy)
+    kind = "unchecked" if forced and kind != "failed" else kind  # equal by force
     texts = bench.text(vanilla.tokens), bench.text(ours.tokens)
     scorer = config.dataset.scorer
     scores = {t: score(scorer, t, row.prompt, row.reference) for t in set(texts)}
@@ -153,7 +159,9 @@ def _pair(bench: Bench, prompt: Prompt, index: int) -> tuple[Sample, Completion]
     return sample, Completion(index, row.id, row.prompt, row.reference, *texts, chars)
 
 
-def _decode(bench: Bench, method: Method, prompt: Prompt, index: int) -> tuple[Arm, Any]:
+def _decode(
+    bench: Bench, method: Method, prompt: Prompt, index: int, reference: list[int] | None = None
+) -> tuple[Arm, Any]:
     """The arm, and how its rounds were verified: `[first round, *Verified]` per change."""
     lm, config, meter = bench.lm, bench.config, bench.meter
     clock, limit = Clock(lm.output_device), config.dataset.max_new_tokens
@@ -161,7 +169,7 @@ def _decode(bench: Bench, method: Method, prompt: Prompt, index: int) -> tuple[A
     sampler = Sampler(**asdict(config.decoding), seed=config.seed * 1_000_003 + index)
     meter.start()
     try:
-        out = generate(lm, method, prompt.ids, limit, bench.eos, sampler, clock)
+        out = generate(lm, method, prompt.ids, limit, bench.eos, sampler, clock, reference)
     except NotFinite as error:
         return Arm([], [], Seconds(0, 0, 0, 0, 0), "failed", str(error)), []
     joules, seconds = meter.stop(), Seconds(**{k: round(v, 7) for k, v in out.seconds.items()})
