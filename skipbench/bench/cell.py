@@ -95,8 +95,12 @@ class Bench:
         self.samples.append(sample)
         self.done.add(sample.index)
 
-    def decode(self, method: Method, prompt: Prompt, index: int) -> "Decoded":
-        """Decodes a prompt by the arm's method, or by vanilla for it."""
+    def decode(
+        self, method: Method, prompt: Prompt, index: int, reference: list[int] | None = None
+    ) -> "Decoded":
+        """Decodes a prompt by the arm's method, or by vanilla for it; `reference` is an output to
+        force upon verification.
+        """
         lm, config, meter = self.lm, self.config, self.meter
         clock, limit = Clock(lm.output_device), config.dataset.max_new_tokens
         # All arms draw with one seed: a method without drafts then emits vanilla's very tokens.
@@ -106,7 +110,7 @@ class Bench:
         searching = method.searching
         meter.start()
         try:
-            out = generate(lm, method, prompt.ids, limit, self.eos, sampler, clock)
+            out = generate(lm, method, prompt.ids, limit, self.eos, sampler, clock, reference)
         except NotFinite as error:
             return Decoded(Arm([], [], Seconds(0, 0, 0, 0, 0), "failed", str(error)), [])
         joules, seconds = meter.stop(), Seconds(**{k: round(v, 7) for k, v in out.seconds.items()})
@@ -135,6 +139,8 @@ def sample_of(
     row, method, config = prompt.row, bench.method, bench.config
     greedy = config.decoding.temperature == 0
     kind, divergence = _compare(bench.lm, prompt.ids, vanilla, ours.arm, greedy)
+    if config.teacher_forced and kind != "failed":
+        kind = "unchecked"  # equal by force
     texts = bench.text(vanilla.tokens), bench.text(ours.arm.tokens)
     scorer = config.dataset.scorer
     scores = {t: score(scorer, t, row.prompt, row.reference) for t in set(texts)}

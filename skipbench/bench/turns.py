@@ -60,10 +60,12 @@ def _warm_up(benches: Sequence[Bench], missing: Sequence[int]) -> None:
         bench.prices.clear()
 
 
-def _attempt(bench: Bench, method: Method, prompt: Prompt, index: int) -> Decoded | None:
+def _attempt(
+    bench: Bench, method: Method, prompt: Prompt, index: int, reference: list[int] | None = None
+) -> Decoded | None:
     """Decodes a prompt; None if the method fails where other arms go on."""
     try:
-        return bench.decode(method, prompt, index)
+        return bench.decode(method, prompt, index, reference)
     except Exception as error:
         if not bench.others:
             raise
@@ -78,20 +80,24 @@ def _turn(benches: Sequence[Bench], index: int) -> None:
     arms = {bench.store.folder.name: bench for bench in benches}
     prompt, first = benches[0].prompt(index), benches[0]
     done: dict[str, Decoded] = {}
+    order, forced = arm_order(first.config.seed, list(arms), index), first.config.teacher_forced
+    if forced:  # its tokens come first
+        order.sort(key=lambda name: name != VANILLA)
     with defer_signals():
-        for name in arm_order(first.config.seed, list(arms), index):
+        for name in order:
             if name == VANILLA:
                 done[name] = first.decode(Vanilla(), prompt, index)
             elif not signal_received() or not done.keys() - {VANILLA}:
-                decoded = _attempt(arms[name], arms[name].method, prompt, index)
+                reference = done[VANILLA].arm.tokens if forced else None
+                decoded = _attempt(arms[name], arms[name].method, prompt, index, reference)
                 done |= {} if decoded is None else {name: decoded}
         vanilla = done[VANILLA].arm
         for name in [n for n in done if n != VANILLA]:
             bench = arms[name]
             others = {n: arm.config.method.name for n, arm in arms.items()}
             shown = others | {VANILLA: VANILLA, name: "method"}
-            order = [shown[n] for n in done]
-            bench.add(*sample_of(bench, prompt, index, order, vanilla, done[name]))
+            went = [shown[n] for n in done]
+            bench.add(*sample_of(bench, prompt, index, went, vanilla, done[name]))
             bench.peak_bytes = max(bench.peak_bytes, done[name].peak_bytes)
 
 

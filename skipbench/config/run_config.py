@@ -179,6 +179,7 @@ class RunConfig:
     mixed: bool = False
     repeats: Positive = 1
     until_ci: Annotated[Annotated[float, Meta(gt=0, lt=1)] | None, Meta(title=UNTIL_CI)] = None
+    teacher_forced: bool = False
     label: str | None = None
     hardware: Slurm | Local | None = None
     search_dataset: DatasetConfig | None = None
@@ -206,8 +207,8 @@ class RunConfig:
     def record(self) -> dict[str, object]:
         """The settings that a run's folder records, and that its name is the hash of."""
         plain = self.to_dict() | {"model": self._model_record("settings", "gated")}
-        keys = IN_RECORD if self.until_ci is None else (*IN_RECORD, "until_ci")
-        return {key: plain[key] for key in keys}
+        more = [key for key in ("until_ci", "teacher_forced") if plain[key]]  # those that are set
+        return {key: plain[key] for key in (*IN_RECORD, *more)}
 
     def search_record(self) -> dict[str, object]:
         """The settings that the trace of a search depends on."""

@@ -115,6 +115,10 @@ class Config:
     """A cell takes no more prompts once half the width of its speedup's 95 % interval, over the
     speedup, is below this, from 8 prompts on; null takes them all.
     """
+    teacher_forced: bool = False
+    """Vanilla goes first, and verification accepts its tokens, whatever the target's choices are:
+    KnapSpec's `--compare-strategies`. The outputs are equal by force, and count as unchecked.
+    """
     results: str = "results"
     """The folder of records, tables and figures."""
     dry_run: bool = False

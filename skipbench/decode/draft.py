@@ -121,11 +121,14 @@ class State:
         max_new_tokens: int = 128,
         eos: frozenset[int] = frozenset(),
         process: Process | None = None,
+        reference: list[int] | None = None,
     ) -> None:
-        """`sampler`: greedy where none is given; `eos`: ids that end the output."""
+        """`sampler`: greedy where none is given; `eos`: ids that end the output; `reference`: an
+        output whose tokens are accepted in the place of the target's choices (teacher forcing).
+        """
         self.lm, self.sampler, self.process = lm, sampler or Sampler(), process
         self.prompt_length, self.tokens = len(prompt), list(prompt)
-        self.max_new_tokens, self.eos = max_new_tokens, eos
+        self.max_new_tokens, self.eos, self.reference = max_new_tokens, eos, reference
         self.finish: Finish | None = None
 
     @property
@@ -140,6 +143,17 @@ class State:
     def remaining(self) -> int:
         """Tokens that may still be emitted."""
         return self.max_new_tokens - (len(self.tokens) - self.prompt_length)
+
+    def forced(self, draft: Draft) -> list[int] | None:
+        """The reference's tokens after the pending token and after every node, n + 1 of them; past
+        its end its last one.
+        """
+        if not self.reference:
+            return None
+        places = [len(self.tokens) - self.prompt_length]
+        for parent in draft.parents():
+            places.append(places[parent + 1] + 1)
+        return [self.reference[min(place, len(self.reference) - 1)] for place in places]
 
     def emit(self, tokens: list[int]) -> int:
         """Appends tokens up to the first EOS (kept) or the limit; returns how many."""

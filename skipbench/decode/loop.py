@@ -65,6 +65,7 @@ def generate(
     eos: frozenset[int] = frozenset(),
     sampler: Sampler | None = None,
     clock: Clock | None = None,
+    reference: list[int] | None = None,
 ) -> Generation:
     """Decodes one prompt.
 
@@ -73,12 +74,14 @@ def generate(
             into `lm.cache`.
         eos: ids that end the output; the first one emitted is kept.
         sampler: greedy where none is given.
+        reference: an output to force upon verification; the target's own choices are computed, and
+            a method that learns from them sees them, but they decide nothing.
 
     Raises:
         NotFinite: NaN or infinite logits.
         SkipbenchError: the cache is too small.
     """
-    state = State(lm, prompt, sampler, max_new_tokens, eos)
+    state = State(lm, prompt, sampler, max_new_tokens, eos, reference=reference)
     clock = clock or Clock(lm.output_device)
     with lm.cache.turn():
         steps = list(_steps(state, method, clock))
@@ -203,8 +206,8 @@ def _choices(
 
 def _accept(state: State, draft: Draft, logits: Tensor, best: list[int]) -> tuple[list[int], int]:
     """Accepted nodes and the bonus. Rows that they do not come from need not be finite."""
-    if state.sampler.greedy:
-        accepted, bonus = verify_greedy(draft, best)
+    if state.sampler.greedy or state.reference:
+        accepted, bonus = verify_greedy(draft, state.forced(draft) or best)
     else:
         accepted, bonus = verify_sampling(draft, logits, state.sampler)
     # no node is accepted after a row that is not finite

@@ -7,6 +7,7 @@ from statistics import fmean, geometric_mean
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from skipbench.metrics.estimators import estimators
 from skipbench.metrics.interval import repeated_ratio_interval
 from skipbench.metrics.summary import ArmScores, summarise
 from skipbench.runs.measures import GroupScores, Metrics, Score, Speedup, UntilCi
@@ -27,6 +28,7 @@ def summarise_repeats(runs: Sequence[tuple[Sequence[Sample], Metrics]], layers: 
     return replace(
         pooled,
         until_ci=_until_ci([m.until_ci for m in metrics if m.until_ci]),
+        estimators=estimators([samples for samples, _ in runs]),
         tpt=_mean([m.tpt for m in metrics]),
         tpt_vanilla=_mean([m.tpt_vanilla or None for m in metrics]),
         roofline_fraction_vanilla=_mean([m.roofline_fraction_vanilla for m in metrics]),

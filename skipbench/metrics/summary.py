@@ -14,6 +14,7 @@ from msgspec.structs import asdict, replace
 from skipbench.metrics import acceptance
 from skipbench.metrics.acceptance import mean, over
 from skipbench.metrics.costs import Latency
+from skipbench.metrics.estimators import estimators
 from skipbench.metrics.interval import paired_ratio_interval
 from skipbench.runs import measures
 from skipbench.runs.measures import GroupScores, Metrics, Percentiles, Score
@@ -71,6 +72,7 @@ def summarise(
         tokens_per_s_vanilla=over(1, vanilla_s_per_token),
         expected_speedup=acceptance.expected_speedup(sound, rounds, layers, vanilla_s_per_token),
         speedup=_speedup(sound),
+        estimators=estimators([sound]),
         speedup_by_search=_by_search(sound),
         seconds=measures.PhaseSeconds(**seconds),
         lossless=measures.Lossless(ties=labels.pop("tie", 0), **labels),

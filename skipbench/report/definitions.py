@@ -11,6 +11,8 @@ LEGEND = "columns: python -m skipbench --help columns, or docs/metrics.md"
 DEFINITIONS = _COLUMNS["tables"]
 PAPER_DEFINITIONS = DEFINITIONS | _COLUMNS["papers"]
 """Definitions of the columns of the papers' tables."""
+BY_PAPER = {k.removeprefix("of_"): v for k, v in _COLUMNS.items() if k.startswith("of_")}
+"""Definitions of the columns that a paper's own estimator fills, by paper."""
 UNITS = {column: unit for unit, names in _COLUMNS["units"].items() for column in names.split()}
 LABELS = _COLUMNS["labels"]
 """Label of each quantity on an axis of a figure."""

@@ -9,7 +9,15 @@ from msgspec import UNSET
 
 from skipbench.report.columns import known, missing_reasons
 from skipbench.report.definitions import UNMEASURED
-from skipbench.runs.measures import Interval, Metrics, Score, Skipped, Speedup
+from skipbench.runs.measures import (
+    Estimate,
+    Estimators,
+    Interval,
+    Metrics,
+    Score,
+    Skipped,
+    Speedup,
+)
 
 
 class Measured(NamedTuple):
@@ -55,6 +63,10 @@ VALUES: dict[str, Callable[[Metrics], float | None]] = {
 OF_PHASE = ("share", "ms", "us")
 PHASES = ("draft", "verify", "adapt", "other")
 UNKNOWN = "not in the metrics of this run"
+ESTIMATED = ("speedup", "tokens_per_s", "ms_per_token")
+"""Columns of a paper's table that its own estimator fills."""
+MEAN_ALPHA = ("self-sd", "knapspec")
+"""Papers whose alpha is a mean over samples; the others pool all rounds."""
 
 
 def unmeasured(column: str) -> str | None:
@@ -65,17 +77,29 @@ def unmeasured(column: str) -> str | None:
 
 
 def measure(
-    metrics: Metrics, column: str, phase: str | None = None, part: str | None = None
+    metrics: Metrics,
+    column: str,
+    phase: str | None = None,
+    part: str | None = None,
+    paper: str | None = None,
 ) -> Measured:
     """The value of `column` in a run's metrics, in the unit of `published.UNITS`.
 
     Args:
         phase: what `share`, `ms` and `us` are of; the prefill is no part of decoding.
         part: of `ms`: all, attention or mlp.
+        paper: its estimator counts, where the record has it.
     """
     if reason := unmeasured(column):
         return Measured(reason=reason)
-    if column in VALUES:
+    estimate, interval = _estimate(metrics, paper), metrics.speedup.ci95
+    if column in ESTIMATED and estimate:
+        speedup, interval, rate = estimate.speedup, estimate.ci95, estimate.tokens_per_s
+        ms = 1000 / rate if rate else None
+        value = {"speedup": speedup, "tokens_per_s": rate, "ms_per_token": ms}[column]
+    elif column == "alpha" and paper in MEAN_ALPHA and metrics.alpha is not None:
+        value = metrics.alpha_macro
+    elif column in VALUES:
         value = VALUES[column](metrics)
     elif column == "share":
         value = _share(metrics, phase)
@@ -83,7 +107,11 @@ def measure(
         value = _per_token(metrics, phase, part or "all", 1e3 if column == "ms" else 1e6)
     if not known(value):
         return Measured(reason=_why(metrics, column, phase))
-    return Measured(float(value), metrics.speedup.ci95 if column == "speedup" else None)
+    return Measured(float(value), interval if column == "speedup" else None)
+
+
+def _estimate(metrics: Metrics, paper: str | None) -> Estimate | None:
+    return getattr(metrics.estimators or None, (paper or "").replace("-", "_"), None)
 
 
 def vanilla_arm(metrics: Metrics) -> Metrics:
@@ -96,8 +124,18 @@ def vanilla_arm(metrics: Metrics) -> Metrics:
         tokens_per_s=metrics.tokens_per_s_vanilla,
         profiled=metrics.profiled,
         speedup=Speedup(paired=decoded),
+        estimators=_vanilla(metrics.estimators) if metrics.estimators else UNSET,
         score=Score(method=metrics.score.vanilla) if metrics.score else None,
     )
+
+
+def _vanilla(by: Estimators) -> Estimators:
+    def arm(of: Estimate) -> Estimate:
+        rate = of.tokens_per_s_vanilla
+        return Estimate(speedup=1.0 if rate else None, tokens_per_s=rate, tokens_per_s_vanilla=rate)
+
+    papers = by.__struct_fields__
+    return Estimators(**{paper: arm(getattr(by, paper)) for paper in papers})
 
 
 def _share(metrics: Metrics, phase: str | None) -> float | None:

@@ -164,6 +164,24 @@ class Optimisation(msgspec.Struct, frozen=True, kw_only=True):
         return 1e3 * self.seconds / self.steps if self.steps else None
 
 
+class Estimate(msgspec.Struct, frozen=True, kw_only=True):
+    """A paper's speedup, the ratio of its mean speeds, prefill included."""
+
+    speedup: float | None = None
+    ci95: Interval | None = None
+    tokens_per_s: float | None = None
+    tokens_per_s_vanilla: float | None = None
+
+
+class Estimators(msgspec.Struct, frozen=True, kw_only=True, rename={"self_sd": "self-sd"}):
+    """By the papers' ids."""
+
+    swift: Estimate
+    self_sd: Estimate
+    knapspec: Estimate
+    clasp: Estimate
+
+
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     """`metrics.json`; what each field means is in docs/metrics.md."""
 
@@ -184,6 +202,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_s_vanilla: float | None = None
     expected_speedup: ExpectedSpeedup = ExpectedSpeedup()
     speedup: Speedup = Speedup()
+    estimators: Estimators | UnsetType = UNSET
     speedup_by_search: BySearch | None = None
     seconds: PhaseSeconds = PhaseSeconds()
     lossless: Lossless = Lossless()

@@ -310,7 +310,7 @@ def test_the_embedded_model_has_rows_or_columns_of_its_own_and_is_named_as_what_
     assert models.index("tiny") == 12 and models[12:] == ["tiny"] * 2
     assert (
         t.cautions[0]
-        == "Made with the embedded model tiny, mini-summary stands for cnndm: not a replication."
+        == "Made with the embedded model tiny; mini-summary stands for cnndm: not a replication."
     )
     assert cell(t, "speedup", model="llama2-13b", method="swift", dataset="cnndm").measured is None
     across = run(metrics(1.3), model="tiny", method="swift", dataset="humaneval", temperature=0.0)

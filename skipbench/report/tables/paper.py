@@ -9,12 +9,12 @@ from typing import Any
 
 from skipbench.report.columns import MISSING
 from skipbench.report.compared import BOLD, noise_floor, same_drafts, winner
-from skipbench.report.definitions import PAPER_DEFINITIONS, STAND_INS, UNITS
+from skipbench.report.definitions import STAND_INS, UNITS
 from skipbench.report.measured import SCORES, Measured, measure, unmeasured
 from skipbench.report.published import Paper, Printed, read_paper
 from skipbench.report.tables import paper_notes
 from skipbench.report.tables.model import Cell, Column, Grid, Row, Table
-from skipbench.report.tables.paper_rows import Group, Half, Id, halves
+from skipbench.report.tables.paper_rows import Group, Half, Id, halves, once
 from skipbench.runs.run import Run
 
 OVERALL = "overall"
@@ -100,15 +100,16 @@ def paper_table(paper: str, table: str, runs: Sequence[Run], scale: str) -> Tabl
     parts = halves(document, table)
     columns = list(dict.fromkeys(column for half in parts for _, column in half.printed_columns))
     floor = noise_floor(runs) if "speedup" in columns else []
-    runs = [run for run in runs if not run.noise]
+    runs = once([run for run in runs if not run.noise])
     left = [run for run in runs if not any([half.add(run) for half in parts])]
     marks: dict[str, int] = {}
     grids, shown = [], list[Number]()
     for half in parts:
         half.add_vanilla()
-        lines = _numbers(half, scale)
-        grids.append(_grid(half, lines, document, marks))
-        shown += [number for line in lines for number in line]
+        for rows, names in half.blocks:
+            lines = _numbers(half, rows, names, scale)
+            grids.append(_grid(half, rows, names, lines, document, marks))
+            shown += [number for line in lines for number in line]
     keys = dict.fromkeys(key for number in shown for key in number.keys)
     of = {"paper": paper, "table": table, "scale": scale}
     arxiv = f", arXiv:{document.arxiv}" if document.arxiv else ""
@@ -129,23 +130,26 @@ def paper_table(paper: str, table: str, runs: Sequence[Run], scale: str) -> Tabl
             *([OUTSIDE] if any(n.inside is not None for n in shown) else []),
             *paper_notes.skipped_shares(runs),
             *same_drafts(runs),
+            *paper_notes.without_estimators(runs, columns),
             *floor,
             *paper_notes.run_notes(runs, left, parts),
         ),
-        definitions=tuple((n, PAPER_DEFINITIONS[n]) for n in columns if n in PAPER_DEFINITIONS),
+        definitions=tuple(paper_notes.definitions(paper, columns, runs)),
         provenance=tuple(paper_notes.provenance(runs)),
     )
 
 
-def _numbers(half: Half, scale: str) -> list[list[Number]]:
+def _numbers(
+    half: Half, rows: Sequence[Id], columns: Sequence[tuple[Group, str]], scale: str
+) -> list[list[Number]]:
     """The numbers of each row; bold are the winner and the highest printed values of a block."""
-    decimals: dict[str, Counter[int]] = {column: Counter() for _, column in half.columns}
+    decimals: dict[str, Counter[int]] = {column: Counter() for _, column in half.printed_columns}
     for printed in half.numbers:
         decimals[printed.column].update([] if printed.digits is None else [printed.digits])
     lines, blocks = [], dict[tuple[Any, ...], list[Number]]()
-    for row in half.ids:
+    for row in rows:
         lines.append(line := list[Number]())
-        for group, column in half.columns:
+        for group, column in columns:
             keys = half.settings | dict(row) | ({half.across: group} if half.across else {})
             printed = half.printed.get((row, group, column)) or Printed(keys=keys, column=column)
             # without its own decimals, as the paper prints most numbers of the column
@@ -172,7 +176,7 @@ def _measured(half: Half, row: Id, group: Group, column: str, scale: str) -> Mea
     run, settings = half.runs.get((row, group)), half.settings | dict(row)
     phase, part, model = map(settings.get, ("phase", "part", "model"))
     if run and run.metrics:
-        found = measure(run.metrics, column, phase, part)
+        found = measure(run.metrics, column, phase, part, half.paper)
         # A run that waits for its scores gives the better reason for a missing score.
         waits = found.reason and column in SCORES and run.reason
         return Measured(reason=run.reason) if waits else found
@@ -182,7 +186,7 @@ def _measured(half: Half, row: Id, group: Group, column: str, scale: str) -> Mea
         unknown = f"not run at scale={scale}" if elsewhere else "not run yet"
         return Measured(reason=run.reason if run and run.reason else unknown)
     # the mean over the tasks, only where all of them were measured
-    groups = dict.fromkeys(group for group, _ in half.columns if group != OVERALL)
+    groups = dict.fromkeys(group for group, _ in half.printed_columns if group != OVERALL)
     tasks = {group: _measured(half, row, group, column, scale) for group in groups}
     values = [task.value for task in tasks.values() if task.value is not None]
     reasons = {task.reason for task in tasks.values() if task.reason}
@@ -194,18 +198,25 @@ def _measured(half: Half, row: Id, group: Group, column: str, scale: str) -> Mea
     return Measured(reason=f"the mean needs {missing} too")
 
 
-def _grid(half: Half, lines: list[list[Number]], paper: Paper, marks: dict[str, int]) -> Grid:
+def _grid(
+    half: Half,
+    ids: Sequence[Id],
+    names: Sequence[tuple[Group, str]],
+    lines: list[list[Number]],
+    paper: Paper,
+    marks: dict[str, int],
+) -> Grid:
     """Per row the measured line, the paper's and the difference; adds footnotes to `marks`."""
     keys = list(half.keys)
     for key in ("model", "method"):
-        differs = len({dict(row).get(key) for row in half.ids}) > 1
+        differs = len({dict(row).get(key) for row in ids}) > 1
         keys += [key] if differs and key not in (*half.keys, half.across) else []
 
     def mark(text: str | None) -> int | None:
         return marks.setdefault(text, len(marks) + 1) if text else None
 
     rows = list[Row]()
-    for id, line in zip(half.ids, lines, strict=True):
+    for id, line in zip(ids, lines, strict=True):
         reasons = {n.measured.reason for n in line}
         printed = any(n.printed.value is not None or n.printed.note for n in line)
         theirs = [Cell(n.texts[1], n.bold[1], mark(n.printed.note)) for n in line]
@@ -223,7 +234,7 @@ def _grid(half: Half, lines: list[list[Number]], paper: Paper, marks: dict[str, 
             labels = [Cell("")] * len(keys)
     columns = [
         *(Column(key, kind="label") for key in (*keys, "")),
-        *(Column(name, paper.printed(half.across, group)) for group, name in half.columns),
+        *(Column(name, paper.printed(half.across, group)) for group, name in names),
     ]
     settings = {k: paper.printed(k, v) for k, v in half.settings.items() if k not in keys}
     return Grid(tuple(columns), tuple(rows), "; ".join(f"{k} {v}" for k, v in settings.items()))

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from skipbench.report import columns
 from skipbench.report.columns import MISSING
 from skipbench.report.compared import BASELINE, mixed, origin_of, origin_text, origins
-from skipbench.report.definitions import STAND_INS
+from skipbench.report.definitions import BY_PAPER, PAPER_DEFINITIONS, STAND_INS
+from skipbench.report.measured import ESTIMATED
 from skipbench.report.published import Printed
-from skipbench.report.tables.paper_rows import Half, named
+from skipbench.report.tables.paper_rows import Half, named, stand_ins
 from skipbench.runs.measures import Lossless
 from skipbench.runs.run import Run
 
@@ -22,8 +23,9 @@ def deviations(printed: Sequence[Printed], runs: Sequence[Run]) -> list[str]:
     # By its own name: weights from the package index have another than those of the hub.
     used = {run.keys.get("model"): run.model for run in measured}
     made = [f"Made with {STAND_INS[key]} {used[key]}" for key in used if key in STAND_INS]
-    made += sorted({run.stands_for for run in measured if run.stands_for})
-    lines = [f"{', '.join(made)}: not a replication."] if made else []
+    if texts := [run.stands_for for run in measured if run.stands_for]:
+        made += stand_ins(texts)
+    lines = [f"{'; '.join(made)}: not a replication."] if made else []
     unlike: dict[str, tuple[Iterable[str], Iterable[str]]] = {}
     devices, hardware = set[str](), set[str]()
     for run in measured:  # where it is not that on which the paper ran the same model
@@ -103,6 +105,30 @@ def skipped_shares(runs: Sequence[Run]) -> list[str]:
             ratios.setdefault(run.method, set()).add(columns.number(skipped.ratio))
     shares = [f"{name} {' to '.join(sorted({min(of), max(of)}))}" for name, of in ratios.items()]
     return [f"skipped share of the sub-layers: {'; '.join(shares)}."] if shares else []
+
+
+def definitions(paper: str, names: Iterable[str], runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """Name and definition of columns, those of the paper's estimator where the runs have it."""
+    lacking = ESTIMATED if older(runs) else ()
+    own = {name: text for name, text in BY_PAPER[paper].items() if name not in lacking}
+    known = PAPER_DEFINITIONS | own
+    return [(name, known[name]) for name in names if name in known]
+
+
+def older(runs: Sequence[Run]) -> list[str]:
+    """The runs recorded before the papers' estimators were."""
+    return [named(run) for run in runs if run.metrics and not run.metrics.estimators]
+
+
+def without_estimators(runs: Sequence[Run], names: Iterable[str]) -> list[str]:
+    """A line where the paper's estimator should have filled a column, but a record lacks it."""
+    if not {*names} & {*ESTIMATED} or not (which := older(runs)):
+        return []
+    said = "all" if len(which) == sum(bool(run.metrics) for run in runs) else " | ".join(which)
+    return [
+        f"decode-only geometric mean in the place of the paper's estimator, prefill left out, in "
+        f"records made before there was one: {said}."
+    ]
 
 
 def touches(text: str, table: str) -> bool:

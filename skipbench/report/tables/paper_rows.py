@@ -1,6 +1,6 @@
 """Joins runs with the printed numbers of a paper's table."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -19,6 +19,7 @@ Id = tuple[tuple[str, Any], ...]
 Group = Any
 """A value of `across`; None without it."""
 SELECTORS = ("phase", "part", "statistic")  # keys that choose a number of a run, not a run
+STANDS_FOR = " stands for "
 SAMPLING = ("temperature", "top_p")
 
 
@@ -30,6 +31,7 @@ class Half:
     keys: list[str]
     across: str | None
     printed_columns: list[tuple[Group, str]]
+    paper: str
     runs: dict[tuple[Id, Group], Run] = field(default_factory=dict)
     twice: dict[str, None] = field(default_factory=dict)
     """Runs that are not shown, since another has the same keys."""
@@ -53,11 +55,19 @@ class Half:
         return {(*self.place(n.keys), n.column): n for n in self.numbers}
 
     @property
-    def columns(self) -> list[tuple[Group, str]]:
-        """Groups of runs that the paper has not come last."""
+    def blocks(self) -> list[tuple[list[Id], list[tuple[Group, str]]]]:
+        """Rows with their columns: groups of runs that the paper has not come last, or in a block
+        of their own where no row of the paper's columns has them.
+        """
         groups, names = (dict.fromkeys(each) for each in zip(*self.printed_columns, strict=True))
-        new = dict.fromkeys(group for _, group in self.runs if group not in (None, *groups))
-        return [*self.printed_columns, *((group, name) for group in new for name in names)]
+        own = {row for row, _, _ in self.printed} | {row for row, g in self.runs if g in groups}
+        found: list[tuple[list[Id], list[tuple[Group, str]]]] = []
+        for rows in ([r for r in self.ids if r in own], [r for r in self.ids if r not in own]):
+            new = dict.fromkeys(g for r, g in self.runs if r in rows and g not in groups)
+            columns = [(group, name) for group in new for name in names]
+            if rows:
+                found.append((rows, columns if found else [*self.printed_columns, *columns]))
+        return found
 
     @property
     def ids(self) -> list[Id]:
@@ -81,11 +91,13 @@ class Half:
 
     def add(self, run: Run) -> bool:
         """Gives a run the cells of the numbers with the same keys, or else new ones of its model or
-        method; keys that it lacks must not vary. Returns False if it gets none.
+        method, or of the dataset that stands for the paper's; keys that it lacks must not vary.
+        Returns False if it gets none.
         """
         compared = {*self.keys, *self.varying, *NAMED, *SAMPLING}.difference(SELECTORS)
         for free in ((), ("model",), ("method",), ("model", "method")):
             own = {k: run.keys[k] for k in free if k in run.keys}
+            own |= _stand_in(run)
             keys = compared.difference(free)
             fixed, lacking = keys & run.keys.keys(), (keys & self.varying) - run.keys.keys()
             places = [
@@ -139,10 +151,45 @@ def halves(paper: Paper, table: str) -> list[Half]:
             last.keys = list(dict.fromkeys([*differing, *last.keys, *part.keys]))
             last.numbers += part.numbers
         else:
-            made.append(Half([*part.numbers], [*part.keys], part.across, part.grouped))
+            columns = part.grouped
+            made.append(Half([*part.numbers], [*part.keys], part.across, columns, paper.paper))
     return made
+
+
+def once(runs: Sequence[Run]) -> list[Run]:
+    """The runs; one that stands for several datasets is there once, and names them all."""
+    kept: list[Run] = []
+    for run in runs:
+        for place, first in enumerate(kept):
+            same = run.id and first.id == run.id and _setting(first) == _setting(run)
+            if same and run.stands_for and first.stands_for and first.metrics == run.metrics:
+                texts = [first.stands_for, run.stands_for]
+                kept[place] = replace(first, stands_for="; ".join(stand_ins(texts)))
+                break
+        else:
+            kept.append(run)
+    return kept
+
+
+def _setting(run: Run) -> dict[str, Any]:
+    return {k: v for k, v in run.keys.items() if k not in ("dataset", "subtask")}
+
+
+def stand_ins(texts: Iterable[str]) -> list[str]:
+    """`A stands for B` and `A stands for C` as `A stands for B, C`."""
+    found: dict[str, dict[str, None]] = {}
+    for text in "; ".join(texts).split("; "):
+        other, _, names = text.partition(STANDS_FOR)
+        found.setdefault(other, {}).update(dict.fromkeys(names.split(", ")))
+    return [f"{other}{STANDS_FOR}{', '.join(names)}" for other, names in sorted(found.items())]
 
 
 def named(run: Run) -> str:
     """The paper's keys of a run, as text."""
-    return ", ".join(f"{key}={value}" for key, value in run.keys.items())
+    return ", ".join(f"{key}={value}" for key, value in (run.keys | _stand_in(run)).items())
+
+
+def _stand_in(run: Run) -> dict[str, Any]:
+    """The key of a run's dataset where that stands for one of the paper's, or for a part of it."""
+    key = "subtask" if "subtask" in run.keys else "dataset"
+    return {key: run.dataset} if run.stands_for else {}
