@@ -86,7 +86,7 @@ def _estimate(processes: Sequence[_Process], s_per_token: bool = False) -> Estim
         {i: sign * (m / method - v / vanilla) for i, (v, m) in each.items()} for each in rated
     ]
     with contextlib.suppress(OverflowError, ValueError):  # no prompt in all, or one of thousands
-        ratios = [{i: speedup * math.exp(x) for i, x in each.items()} for each in influence]
+        ratios = [{str(i): speedup * math.exp(x) for i, x in each.items()} for each in influence]
         interval = repeated_ratio_interval(ratios)[1]
     per_s = [over(1, rate) if s_per_token else rate for rate in (method, vanilla)]
     return Estimate(

@@ -12,7 +12,7 @@ from skipbench.config.compose import compose
 from skipbench.decode.draft import Draft, State
 from skipbench.decode.loop import generate
 from skipbench.decode.sampling import Sampler
-from skipbench.experiments.cell import run_cell
+from skipbench.experiments.row import run_cell
 from skipbench.lm.model import LM
 from skipbench.methods.vanilla import Vanilla
 from skipbench.runs.reading import run_folders

@@ -10,7 +10,7 @@ from msgspec import json as packed
 from msgspec.structs import replace
 
 from skipbench.config.compose import compose
-from skipbench.experiments.cell import run_cell
+from skipbench.experiments.row import run_cell
 from skipbench.metrics.estimators import estimators
 from skipbench.metrics.interval import paired_ratio_interval
 from skipbench.metrics.repeats import summarise_repeats
