@@ -48,8 +48,7 @@ def _questions(samples: Sequence[Sample]) -> list[list[Sample]]:
     """The turns of each question; a sample without turns is a question."""
     found: dict[str, list[Sample]] = {}
     for sample in samples:
-        later = int(sample.groups.get("turn", 1)) > 1
-        found.setdefault(sample.id.rpartition("/")[0] if later else sample.id, []).append(sample)
+        found.setdefault(sample.question or sample.id, []).append(sample)
     return [*found.values()]
 
 

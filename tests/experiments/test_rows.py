@@ -113,10 +113,10 @@ def test_a_method_that_fails_ends_only_its_own_arm(
 ) -> None:
     decode = Bench.decode
 
-    def failing(self: Bench, method: Any, prompt: Any, index: int) -> Any:
+    def failing(self: Bench, method: Any, prompt: Any, index: int, *more: Any) -> Any:
         if self.config.method.name == "swift" and method is self.method and index == 1:
             raise ZeroDivisionError("of this arm")
-        return decode(self, method, prompt, index)
+        return decode(self, method, prompt, index, *more)
 
     monkeypatch.setattr(Bench, "decode", failing)
     configs = cells(tmp_path)
@@ -178,9 +178,9 @@ def test_each_arm_pays_for_the_prices_that_it_uses(
         measured.append(decoding[0])
         return measure(*arguments)
 
-    def named(self: Bench, method: Any, prompt: Any, index: int) -> Any:
+    def named(self: Bench, method: Any, prompt: Any, index: int, *more: Any) -> Any:
         decoding[0] = self.store.folder.name
-        return decode(self, method, prompt, index)
+        return decode(self, method, prompt, index, *more)
 
     decoding = [""]
     monkeypatch.setattr(rows, "verification_seconds", counted)

@@ -38,7 +38,7 @@ def samples(ran: Path) -> list[Sample]:
     found = list(read_run(ran).sound)
     assert len(found) == 5 and {len(s.method.tokens) for s in found} != {1}
     found[3] = replace(found[3], id="q-7", groups={"turn": "1"})
-    found[4] = replace(found[4], id="q-7/2", groups={"turn": "2"})
+    found[4] = replace(found[4], id="q-7/2", groups={"turn": "2"}, question="q-7")
     found[1] = replace(
         found[1],
         vanilla=replace(found[1].vanilla, finish="eos"),
@@ -159,11 +159,11 @@ def test_the_interval_is_of_the_ratio_of_means(samples: list[Sample]) -> None:
     found = estimators([samples]).swift
     assert found.ci95 and found.speedup and found.ci95[0] < found.speedup < found.ci95[1]
     # equal prompts: no spread; prompts whose vanilla is equally fast: nearly that of the logs
-    one = estimators([[replace(samples[0], index=i, id=str(i)) for i in range(4)]]).swift
+    one = estimators([[replace(samples[0], index=i, id=str(i)) for i in range(5)]]).swift
     assert one.ci95 == pytest.approx((one.speedup, one.speedup))
     base = replace(samples[0].vanilla, seconds=replace(samples[0].vanilla.seconds, draft=1e3))
     near, ratios = [], []
-    for i, more in enumerate((1.0, 1.01, 0.99, 1.02)):
+    for i, more in enumerate((1.0, 1.01, 0.99, 1.02, 0.98)):
         method = replace(base, seconds=replace(base.seconds, draft=1e3 / more))
         near.append(replace(samples[0], index=i, id=str(i), vanilla=base, method=method))
         ratios.append(method.seconds.total / base.seconds.total)
@@ -182,7 +182,6 @@ def test_processes_are_pooled_and_an_empty_run_has_no_estimate(samples: list[Sam
     for name in ("swift", "self_sd", "knapspec"):
         wanted = SCRIPTS[name]([*samples, *slower])
         assert getattr(joined, name).speedup == pytest.approx(wanted, rel=1e-9)
-    assert joined.clasp.ci95
     assert estimators([[]]).swift.speedup is None
     failed = [replace(s, lossless="failed") for s in samples]
     assert estimators([failed]) == estimators([[]])

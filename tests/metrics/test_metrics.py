@@ -438,21 +438,16 @@ def test_kinds_of_samples_are_counted() -> None:
 
 def test_order_of_samples_does_not_matter() -> None:
     draw = random.Random(3)
-    samples = []
-    for _ in range(12):
+    samples = list[Sample]()
+    for index in range(12):
         steps = draw.randint(1, 6)
         accepted = draw.randint(0, steps)
         seconds = Seconds(*(draw.random() for _ in range(5)))
         rounds = [Round(steps, steps, accepted, accepted, accepted + 1)] * draw.randint(1, 5)
         base = vanilla(draw.randint(1, 20), draw.random() + 0.1)
-        samples.append(
-            sample(
-                base,
-                arm(rounds, seconds),
-                skip=f"attn:{draw.randint(0, 3)}",
-                score=scores(0.1, 0.7),
-            )
-        )
+        skip = f"attn:{draw.randint(0, 3)}"
+        one = sample(base, arm(rounds, seconds), skip=skip, score=scores(0.1, 0.7))
+        samples.append(replace(one, index=index, id=str(index)))
     shuffled = draw.sample(samples, len(samples))
     assert summary(samples) == summary(shuffled)
 
