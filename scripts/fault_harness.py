@@ -148,7 +148,7 @@ def check(
     not so.
     """
     from skipbench.report.tables.markdown import markdown
-    from skipbench.report.tables.runs import run_table
+    from skipbench.report.tables.runs import row_table
     from skipbench.runs.reading import run_folders
     from skipbench.runs.run import read_run
 
@@ -162,7 +162,7 @@ def check(
         assert now.keys() <= run.completions.keys(), "a text is lost"
         assert state != "done" or now.keys() == whole.keys(), "done, but samples are missing"
         if run.settings:
-            text = markdown(run_table("harness", [run]))
+            text = markdown(row_table([run], title="harness"))
             shown = f"{SAMPLES}/{SAMPLES}" in text
             assert shown == (run.metrics is not None), "the table is not of the records"
             assert not shown or now.keys() == whole.keys(), "a table of a part"
