@@ -21,7 +21,7 @@ from typing import Any
 
 from skipbench.errors import SkipbenchError
 from skipbench.report.tables.markdown import markdown
-from skipbench.report.tables.runs import run_table
+from skipbench.report.tables.runs import row_table
 from skipbench.runs.provenance import config_hash, run_name
 from skipbench.runs.reading import run_folders
 from skipbench.runs.run import Run, read_run
@@ -102,7 +102,7 @@ def render(results: Path, pipe: Any) -> None:
     while not pipe.poll():
         if run_folders(results):
             runs = [read_run(folder) for folder in run_folders(results)]
-            text = markdown(run_table("writers", runs))
+            text = markdown(row_table(runs, title="writers"))
             assert text.count("not run") + text.count("| tiny") >= len(runs)
             assert all(run.measured.M for run in runs if run.done)
             tables += 1

@@ -151,7 +151,7 @@ def check(results: Path, before: Records, whole: Records) -> tuple[Records, bool
     a table that is not so.
     """
     from skipbench.report.tables.markdown import markdown
-    from skipbench.report.tables.runs import run_table
+    from skipbench.report.tables.runs import row_table
     from skipbench.runs.reading import run_folders
     from skipbench.runs.run import read_run
 
@@ -165,7 +165,7 @@ def check(results: Path, before: Records, whole: Records) -> tuple[Records, bool
         assert not run.done or len(own) == SAMPLES, "done, but samples are missing"
         done += run.done
         if run.settings:
-            text = markdown(run_table("harness", [run]))
+            text = markdown(row_table([run], title="harness"))
             shown = f"{SAMPLES}/{SAMPLES}" in text
             assert shown == (run.metrics is not None), "the table is not of the records"
             assert not shown or len(own) == SAMPLES, "a table of a part"

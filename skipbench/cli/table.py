@@ -27,10 +27,10 @@ from skipbench.experiments.table_runs import table_runs
 from skipbench.report.columns import main_cells
 from skipbench.report.compared import BASELINE, ranked
 from skipbench.report.tables import model
-from skipbench.report.tables import runs as runs_table
 from skipbench.report.tables.features import feature_table, feature_tables
 from skipbench.report.tables.formats import write
 from skipbench.report.tables.markdown import for_terminal
+from skipbench.report.tables.runs import row_table
 from skipbench.report.tables.stored import read_table, stored_table, summary, would_lose
 from skipbench.runs.files import write_atomic
 from skipbench.runs.run import Run, plain
@@ -158,7 +158,7 @@ def run_compare(asked: Compare) -> None:
     notes = ["vanilla against itself is the noise of this machine"]
     notes += [f"left out: {run.method}: {run.reason}" for run in runs if not run.metrics]
     measured, name = [run for run in runs if run.metrics], f"compare-{model}"
-    table = runs_table.run_table(f"Methods on {model}", measured, notes, name, asked.columns)
+    table = row_table(measured, asked.columns, f"Methods on {model}", notes, name)
     text = "" if asked.json else for_terminal(table)
     write_table(results_of(asked.settings) / "tables" / name, table, text)
     if asked.json:

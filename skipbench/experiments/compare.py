@@ -1,7 +1,6 @@
 """Ranks the methods that can run on a model by their speedup, within a budget of time."""
 
 import dataclasses
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +14,7 @@ from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.row import run_row
 from skipbench.experiments.table_runs import run_entry
-from skipbench.report.compared import BASELINE, ranked
-from skipbench.runs.measures import Interval
+from skipbench.report.compared import BASELINE, beside, ranked
 from skipbench.runs.run import Run
 
 FIRST = (BASELINE, DEFAULT_METHOD, "prompt-lookup", "swift", "clasp", "knapspec")
@@ -45,9 +43,9 @@ class Comparison:
     runs: list[Run]
     """Best first; without metrics and with a `reason` where a method was left out."""
     best: Run | None
-    """The fastest whose interval lies above 1 and above vanilla against itself, if any."""
+    """The fastest, if it is told apart from vanilla."""
     tied: list[str]
-    """Methods whose intervals overlap that of the best."""
+    """Methods that are not told apart from it, by pairs."""
 
 
 def compare(
@@ -197,15 +195,12 @@ def _seconds_per_prompt(loaded: Any, base: RunConfig) -> float:
 
 
 def conclude(runs: Sequence[Run]) -> Comparison:
-    """Ranks runs by their speedup; those without metrics come last."""
-
-    def interval(run: Run) -> Interval:
-        return (run.metrics and run.metrics.speedup.headline[1]) or (0.0, math.inf)
-
+    """Ranks runs by their speedup, those without metrics last, and names the fastest beyond noise
+    with those that it is not told apart from.
+    """
     in_order = sorted(ranked(runs), key=lambda run: run.rank or 0)
-    measured = [run for run in in_order if run.metrics and run.method != BASELINE]
-    bar = max(1.0, next((r.speedup or 1.0 for r in in_order if r.method == BASELINE), 1.0))
-    best = next((run for run in measured if interval(run)[0] > bar), None)
-    others = [run for run in measured if best and run is not best]
-    tied = [run.method for run in others if best and interval(run)[1] > interval(best)[0]]
+    places, _ = beside(in_order)
+    first = [(in_order[at], place) for at, place in places.items() if place.tied]
+    best = next((run for run, place in first if place.faster), None)
+    tied = [run.method for run, place in first if place.faster and run is not best]
     return Comparison(in_order, best, tied)

@@ -35,7 +35,7 @@ from skipbench.launch import slurm
 from skipbench.launch.status import cell_statuses
 from skipbench.launch.submit import UNASKED_H, submit, turn
 from skipbench.report.tables.markdown import for_terminal
-from skipbench.report.tables.runs import run_table
+from skipbench.report.tables.runs import row_table
 from skipbench.runs.state import run_state
 
 PLUGIN = str(Path(__file__).parent / "plugin")
@@ -57,7 +57,7 @@ def job(config: DictConfig) -> float | None:
     if run.label and not is_json():
         out.rule(run.label)
     metrics = run_cell(run)
-    return None if metrics is None else metrics.speedup.paired
+    return None if metrics is None else metrics.speedup.headline[0]
 
 
 def _node(loader: ConfigLoader, config: DictConfig, words: Sequence[str]) -> DictConfig:
@@ -108,7 +108,7 @@ class SlurmLauncher(BasicLauncher):
                 run = run_entry(cell := resolve_cell(config))
                 if run.metrics is None:
                     raise SkipbenchError(run_state(cell.folder, None).reason or str(run.reason))
-                done.return_value = run.metrics.speedup.paired
+                done.return_value = run.metrics.speedup.headline[0]
             except SkipbenchError as error:
                 done.status, done.return_value = JobStatus.FAILED, error
             returns.append(done)
@@ -186,7 +186,7 @@ def _compare(returns: Sequence[JobReturn], names: Sequence[str]) -> None:
         elif done.cfg is not None and not (config := to_run_config(done.cfg)).dry_run:
             runs.append(run_entry(resolve_cell(config)))
     if len(runs) > 1 and not is_json():  # each cell has printed its record
-        show(for_terminal(run_table("Sweep", runs)))
+        show(for_terminal(row_table(runs, title="Sweep")))
     reasons = {
         name: str(e) if isinstance(e, SkipbenchError) else f"{type(e).__name__}: {e}"
         for name, e in failed.items()

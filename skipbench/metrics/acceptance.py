@@ -71,6 +71,30 @@ def _mean_step_cost(
     return over(math.fsum(costs), sum(r.steps for s in sound for r in s.method.rounds))
 
 
+def draft_passes(sound: Sequence[Sample], layers: int) -> int | None:
+    """Draft steps that were forward passes, of some layers or of a draft model; None where the
+    trace tells copies and passes of a round not apart.
+    """
+    passes = 0
+    for sample in sound:
+        if "draft_model" in sample.trace:
+            passes += sum(r.steps for r in sample.method.rounds)
+        elif "steps_by_set" in sample.trace:
+            passes += sum(map(sum, sample.trace["steps_by_set"]))
+        elif "source" in sample.trace and sample.trace.get("sets"):
+            return None
+        else:
+            drafts = rounds_with_sets(sample, layers)
+            passes += sum(r.steps for r, skip, _ in drafts if skip is not None)
+    return passes
+
+
+def rows(sound: Sequence[Sample], layers: int) -> int:
+    """Rows of all verifications: the pending token, the drafted ones and a method's own."""
+    drafts = (each for sample in sound for each in rounds_with_sets(sample, layers))
+    return sum(1 + r.nodes + how.extra_rows for r, _, how in drafts)
+
+
 def expected_M(rounds: Sequence[Round]) -> float | None:
     """Tokens per round by KnapSpec Eq. 1: conditional alpha and mean draft length of the rounds
     that drafted; the others emit one token. None without rounds, or with fewer steps than accepted.

@@ -18,6 +18,7 @@ from skipbench.report.definitions import LEGEND, caution, definitions_for
 from skipbench.runs.measures import GroupScores, Metrics, Score, Skipped
 
 _SEPARATOR = "; "
+DRAFTS = ("accepted share", "passes / round", "rows / round", "worst tenth")
 PERCENT_SCORES = ("bleu", "sentence_bleu")
 
 
@@ -45,6 +46,7 @@ def cell_lines(metrics: Metrics, header: Mapping[str, str]) -> list[tuple[str, s
         "search": columns.search_phases(metrics),
         "until_ci": [columns.stopped_early(metrics) or ""],
         "alpha": [f"{name} {number(value, 3)}" for name, value in alphas.items()],
+        **{name: [columns.more_cells(metrics)[name]] for name in DRAFTS},
         "by position": [*map(number, metrics.accepted_by_position)],
         "tau_draft": [number(metrics.tau_draft)],
         "lossless": columns.exceptions(metrics),

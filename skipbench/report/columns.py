@@ -2,10 +2,14 @@
 
 import math
 from collections.abc import Sequence
+from statistics import quantiles
 from typing import TypeGuard
 
 from msgspec import UNSET
 
+from skipbench.metrics.acceptance import over
+from skipbench.metrics.interval import FEWEST
+from skipbench.metrics.pairs import Standing
 from skipbench.metrics.summary import PERCENTILES
 from skipbench.runs.measures import Interval, Metrics, Paired, Percentiles
 
@@ -29,8 +33,12 @@ def figures(value: object) -> str:
 
 
 def sample_count(metrics: Metrics) -> str:
-    """Prompts that were decoded, and where these were several, by how many processes."""
-    return f"{metrics.prompts} x {metrics.repeats}" if metrics.repeats else str(metrics.samples)
+    """Prompts that were decoded, in how many questions where these are fewer, and by how many
+    processes where these are several.
+    """
+    questions = len(metrics.speedup.by_question or {})
+    joined = f" in {questions}" if 0 < questions < metrics.n else ""
+    return f"{metrics.n}{joined}" + (f" x {metrics.repeats}" if metrics.repeats else "")
 
 
 def main_cells(metrics: Metrics) -> dict[str, str]:
@@ -40,13 +48,34 @@ def main_cells(metrics: Metrics) -> dict[str, str]:
     same, of = metrics.lossless.identical, metrics.lossless.comparable
     return {
         "M": figures(metrics.M),
-        "alpha": number(metrics.alpha, 3),
+        "alpha": number(metrics.alpha_of_passes, 3),
         "tau": figures(metrics.tau),
         "TPT": figures(metrics.tpt),
         "E(Spd)": " / ".join(map(number, expected)) if any(map(known, expected)) else MISSING,
         "speedup": speedup_text(metrics.speedup),
         "tok/s": " -> ".join(map(figures, rates)) if any(map(known, rates)) else MISSING,
         "lossless": f"{same}/{of}" if of else MISSING,
+    }
+
+
+def more_cells(metrics: Metrics, standing: Standing | None = None) -> dict[str, str]:
+    """What the table of a row has beside `main_cells`, by column."""
+    by, skipped = metrics.speedup, metrics.skipped
+    ratios = [*(by.by_question or {}).values()]
+    tenth = quantiles(ratios, n=10, method="inclusive")[0] if len(ratios) >= FEWEST else None
+    decoding = metrics.seconds.decoding
+    share = over(decoding.get("adapt"), math.fsum(decoding.values()))
+    return {
+        "n": sample_count(metrics),
+        "over best": ratio_text(standing.ratio, standing.interval) if standing else MISSING,
+        "worst tenth": number(tenth, 2, "x"),
+        "passes / round": figures(metrics.draft_passes),
+        "rows / round": figures(metrics.rows),
+        "skipped": number(skipped.ratio if skipped else None),
+        "adapt": number(share, 0, " %", 100),
+        "decode only": ratio_text(by.paired, by.ci95),
+        "accepted share": number(metrics.accepted_share, 3),
+        **waits_cells(metrics),
     }
 
 
@@ -65,7 +94,7 @@ def waits_cells(metrics: Metrics, shares: Sequence[int] = PERCENTILES) -> dict[s
     unknown = MISSING if joules[1] is UNSET else "unknown"  # unset in records before the quantity
     return {
         "TTFT": arrow(metrics.ttft_s_vanilla, metrics.ttft_s),
-        "TPOT": arrow(metrics.s_per_output_token_vanilla, metrics.s_per_output_token),
+        "ITL": arrow(metrics.s_per_output_token_vanilla, metrics.s_per_output_token),
         "J/token": " -> ".join(map(figures, joules)) if all(map(known, joules)) else unknown,
     }
 
@@ -132,7 +161,7 @@ def exceptions(metrics: Metrics) -> list[str]:
     of = metrics.lossless
     counts = {"tie" if of.ties == 1 else "ties": of.ties, "diverged": of.diverged}
     counts |= {"unchecked": of.unchecked, "sampled": of.sampled, "failed": of.failed}
-    counts["end in a loop"] = metrics.looped
+    counts[f"of {metrics.samples} outputs loop"] = metrics.looped
     return [f"{count} {name}" for name, count in counts.items() if count]
 
 

@@ -8,12 +8,18 @@ from string import ascii_lowercase
 
 from msgspec.structs import replace
 
+from skipbench.metrics.pairs import Standing, standings
 from skipbench.report.columns import MISSING, speedup_text
 from skipbench.runs.measures import Interval
 from skipbench.runs.run import Run
 
 BASELINE = "vanilla"
 STOOD_FOR = ("dataset", "subtask")
+FASTEST = (
+    "bold: not told apart from the fastest method of its row (one model, one dataset), by paired "
+    "ratios of the same questions and an interval that allows for all pairs of the row, and told "
+    "apart from vanilla; below 5 questions nothing is"
+)
 BOLD = (
     "bold: a measured speedup whose 95 % interval lies above 1 and above the intervals of all "
     "other measured rows of the same model and data; vanilla never"
@@ -36,6 +42,28 @@ def winner(rows: Mapping[int, tuple[str, Interval | None]]) -> int | None:
     first = max(methods, key=lambda row: ends[row][0])
     others = [high for row, (_, high) in ends.items() if row != first]
     return first if ends[first][0] > max([1.0, *others]) else None
+
+
+def beside(runs: Sequence[Run]) -> tuple[dict[int, Standing], list[str]]:
+    """Standings by place of the run, among those of its row: one model, dataset and engine; and
+    lines on runs that cannot be paired.
+    """
+    rows: dict[tuple[object, ...], dict[int, Mapping[str, float]]] = {}
+    for at, run in enumerate(runs):
+        if run.speedup is not None:
+            row = rows.setdefault((run.dataset, run.model, run.origin.engine), {})
+            row[at] = run.measured.speedup.by_question or {}
+    found, lines = dict[int, Standing](), list[str]()
+    for row in rows.values():
+        paired = [at for at, arm in row.items() if arm]
+        vanilla = [n for n, at in enumerate(paired) if runs[at].method == BASELINE]
+        found |= zip(paired, standings([row[at] for at in paired], vanilla), strict=False)
+        if (left := [at for at in row if at not in found]) and len(row) > 1:
+            why = "no question is in all" if paired == left else "older records lack the values"
+            names = ", ".join(dict.fromkeys(runs[at].method for at in left))
+            where = f"{runs[left[0]].model}, {runs[left[0]].dataset}"
+            lines.append(f"{where}: not compared by pairs: {names}: {why}.")
+    return found, lines
 
 
 def ranked(runs: Sequence[Run]) -> list[Run]:

@@ -6,6 +6,7 @@ from statistics import geometric_mean
 
 from skipbench.metrics.interval import paired_ratio_interval
 from skipbench.runs.reading import run_folders
+from skipbench.runs.record import speedups
 from skipbench.runs.run import Run, read_run
 
 ORIGIN = ["device", "engine", "threads", "layers", "mixed"]
@@ -19,7 +20,7 @@ class CellDifference:
     name: str
     samples: int
     speedups: tuple[float | None, float | None]  # of A and of B, as in the tables of runs
-    ratio: float | None  # geometric mean of B's speedup over A's, per prompt
+    ratio: float | None  # geometric mean of B's speedup over A's, per question
     interval: tuple[float, float] | None  # 95 %, of the ratio
     same_tokens: bool  # every prompt has the same output in both
     origins: tuple[str, ...]  # differences in where the two come from
@@ -41,7 +42,8 @@ def differences(first: Path, second: Path) -> tuple[list[CellDifference], list[l
 def _difference(first: Run, second: Run) -> CellDifference:
     a, b = ({s.id: s for s in run.sound} for run in (first, second))
     ids = [i for i in a if i in b]
-    pairs = [(x, y) for i in ids if (x := a[i].end_to_end) and (y := b[i].end_to_end)]
+    before, after = speedups(a[i] for i in ids), speedups(b[i] for i in ids)
+    pairs = [(before[q], after[q]) for q in before if q in after]
     ratio, interval = paired_ratio_interval([y / x for x, y in pairs]) if pairs else (None, None)
     x, y = (geometric_mean(each) for each in zip(*pairs, strict=True)) if pairs else (None, None)
     same = all(a[i].method.tokens == b[i].method.tokens for i in ids)

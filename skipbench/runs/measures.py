@@ -196,6 +196,11 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     tau_draft: float | None = None
     M_eq1: float | None = None
     accepted_by_position: list[float] = []
+    accepted_share: float | None = None
+    draft_steps: float | None = None
+    """Per round, as `draft_passes` and `rows`."""
+    draft_passes: float | None = None
+    rows: float | None = None
     tpt: float | None = None
     tpt_vanilla: float | UnsetType | None = UNSET
     tokens_per_s: float | None = None
@@ -230,3 +235,8 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     def n(self) -> int:
         """Prompts that the interval is of."""
         return self.prompts or self.samples
+
+    @property
+    def alpha_of_passes(self) -> float | None:
+        """`alpha` where every draft step was a pass of a model; older records do not tell."""
+        return self.alpha if self.draft_passes == self.draft_steps else None

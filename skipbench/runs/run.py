@@ -210,7 +210,7 @@ def _origin(provenance: Provenance, settings: Mapping[str, Any]) -> Origin:
 
 def frame(results: str | Path = "results", samples: bool = False) -> "pandas.DataFrame":
     """The runs of a results folder, one row per run; every setting and number has a column by its
-    path, such as `settings.method.stop.max_steps` or `metrics.speedup.paired`.
+    path, such as `settings.method.stop.max_steps` or `metrics.speedup.e2e`.
 
     Args:
         results: a results folder.

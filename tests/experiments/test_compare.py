@@ -12,25 +12,33 @@ from conftest import METHODS, ROOT, Command
 import skipbench as package
 from skipbench.cli.table import advice
 from skipbench.experiments.compare import LEFT_OUT, compare, conclude
+from skipbench.metrics.interval import paired_ratio_interval
 from skipbench.runs.measures import Metrics, Speedup
 from skipbench.runs.run import Run
 
 SHORT = ["dataset.max_new_tokens=12", "engine.warmup=0"]
 
 
-def run(method: str, low: float, high: float) -> Run:
-    speedup = Speedup(paired=(low + high) / 2, ci95=(low, high))
+def run(method: str, *ratios: float) -> Run:
+    """A run of these speedups, one per prompt."""
+    mean, ends = paired_ratio_interval(ratios)
+    by_question = {str(i): ratio for i, ratio in enumerate(ratios)}
+    speedup = Speedup(e2e=mean, e2e_ci95=ends, by_question=by_question)
     return Run(model="m", dataset="d", method=method, metrics=Metrics(speedup=speedup))
 
 
+A = (1.2, 1.31, 1.24, 1.26, 1.25, 1.24)
+VANILLA = run("vanilla", 0.99, 1.01, 1.0, 1.02, 0.98, 1.0)
+
+
 def test_the_fastest_beyond_the_noise_is_recommended() -> None:
-    runs = [run("vanilla", 0.98, 1.04), run("a", 1.2, 1.3), run("b", 0.9, 1.25), run("c", 0.5, 0.6)]
+    b, c = [r * 0.99 + 0.02 * (i % 2) for i, r in enumerate(A)], [0.5 * r for r in A]
     left_out = Run(model="m", dataset="d", method="x", reason="y")
-    found = conclude([left_out, *runs])
+    found = conclude([left_out, VANILLA, run("c", *c), run("b", *b), run("a", *A)])
     assert [r.method for r in found.runs] == ["a", "b", "vanilla", "c", "x"]
     assert found.best is not None and found.best.method == "a" and found.tied == ["b"]
     text = "\n".join(advice(found, ["model=path", "model.path='/my model'"]))
-    assert "Recommended: a, 1.25x [1.20, 1.30] of vanilla; not told apart from b." in text
+    assert "Recommended: a, 1.25x [1.19, 1.31] of vanilla; not told apart from b." in text
     assert "chat 'model.path='" in text and 'load("/my model", method="a")' in text
     more = ["model.dtype=bfloat16", "results=/r", "engine.threads=2"]
     _, command, call = advice(found, ["model.path=/m", *more, "limit=4", "dataset.path=p.jsonl"])
@@ -39,9 +47,11 @@ def test_the_fastest_beyond_the_noise_is_recommended() -> None:
     assert advice(found, [])[2] == '  skipbench.load("m", method="a")'
 
 
-@pytest.mark.parametrize("fast", [run("a", 0.99, 1.5), run("a", 1.01, 1.5)])
-def test_noise_is_not_recommended(fast: Run) -> None:
-    found = conclude([run("vanilla", 0.98, 1.08), fast])
+@pytest.mark.parametrize(
+    "fast", [(0.8, 1.6, 1.9, 1.0, 0.9, 1.3), (1.01, 1.03, 0.99, 1.02, 1.0, 1.01), A[:4]]
+)
+def test_noise_is_not_recommended(fast: tuple[float, ...]) -> None:
+    found = conclude([VANILLA, run("a", *fast)])
     told, command, _ = advice(found, ["model=m"])
     assert found.best is None and told.startswith("Recommended: vanilla. No method is faster")
     assert command.endswith("chat model=m method=vanilla")

@@ -18,7 +18,7 @@ from skipbench.profile.clock import Clock
 from skipbench.profile.energy import Counter, EnergyMeter, energy_meter
 from skipbench.report.cell import cell_lines
 from skipbench.report.columns import MISSING, waits_cells
-from skipbench.report.tables.runs import run_table
+from skipbench.report.tables.runs import row_table
 from skipbench.report.tables.stored import stored_table, summary
 from skipbench.runs.measures import Metrics, Percentiles
 from skipbench.runs.record import Arm, Round, Sample, Seconds, dump, parse
@@ -70,7 +70,7 @@ def test_percentiles_weigh_tokens() -> None:
     assert times == pytest.approx((0.05, 0.1, 0.1))
     assert (of.joules_per_token_vanilla, of.joules_per_token) == (2.0, 1.0)
     cells = waits_cells(of)
-    assert cells["TPOT"] == "100 / 100 / 400 -> 50.0 / 100 / 100"
+    assert cells["ITL"] == "100 / 100 / 400 -> 50.0 / 100 / 100"
     assert cells["J/token"] == "2.00 -> 1.00"
 
 
@@ -82,10 +82,10 @@ def test_a_record_of_an_earlier_version_has_no_rounds() -> None:
     assert parse(json.dumps(plain), Sample) == old
     of = summarise([old], 4, None, None, None)
     assert of.s_per_output_token is of.joules_per_token is None
-    assert waits_cells(of) | {"TTFT": ""} == {"TTFT": "", "TPOT": MISSING, "J/token": "unknown"}
+    assert waits_cells(of) | {"TTFT": ""} == {"TTFT": "", "ITL": MISSING, "J/token": "unknown"}
     # metrics.json of that version knows none of the three
     assert set(waits_cells(Metrics()).values()) == {MISSING}
-    assert not {"TTFT", "TPOT", "J/token"} & dict(cell_lines(Metrics(), {})).keys()
+    assert not {"TTFT", "ITL", "J/token"} & dict(cell_lines(Metrics(), {})).keys()
 
 
 def rapl(folder: Path, name: str, energy_uj: int) -> Path:
@@ -134,7 +134,7 @@ def test_a_run_records_and_shows_them(tmp_path: Path) -> None:
     assert 0 < slow.p50 <= slow.p99 and 0 < fast.p50 <= fast.p99
     origin = json.loads((folder / "provenance.json").read_text())
     assert (metrics.joules_per_token is None) == origin["energy"].startswith("unknown")
-    assert "- TPOT: " in (folder / "table.md").read_text()
+    assert "- ITL: " in (folder / "table.md").read_text()
 
 
 def test_columns_are_chosen_by_key() -> None:
@@ -142,11 +142,12 @@ def test_columns_are_chosen_by_key() -> None:
     run = Run(model="m", method="x", dataset="d", metrics=of)
 
     def names(*columns: str) -> list[str]:
-        return [c.name for c in run_table("T", [run], columns=columns).grids[0].columns]
+        return [c.name for c in row_table([run], columns=columns).grids[0].columns]
 
-    assert "TPOT" not in names()
-    assert names("tpot", "joules") == [*names()[:-1], "TPOT", "J/token", names()[-1]]
-    kept = summary("methods", "embedded", [run], ("tpot",))
-    assert "TPOT" in [c.name for c in stored_table(kept).grids[0].columns]
-    with pytest.raises(SkipbenchError, match=r"columns=tpto\. Did you mean tpot"):
-        names("tpto")
+    assert "ITL" not in names()
+    assert names("itl", "joules") == [*names(), "ITL", "J/token"]
+    assert set(names()) < {"alpha", "tau", "TPT", "TTFT"} | set(names()) <= set(names("all"))
+    kept = summary("methods", "embedded", [run], ("itl",))
+    assert "ITL" in [c.name for c in stored_table(kept).grids[0].columns]
+    with pytest.raises(SkipbenchError, match=r"columns=ilt\. Did you mean itl"):
+        names("ilt")

@@ -19,7 +19,7 @@ from skipbench.report.tables.features import feature_table
 from skipbench.report.tables.latex import column_blocks, latex
 from skipbench.report.tables.model import Table
 from skipbench.report.tables.paper import paper_table
-from skipbench.report.tables.runs import run_table
+from skipbench.report.tables.runs import row_table
 
 LOOSE = 2.0  # points by which a line may stand out: not to be seen
 
@@ -48,7 +48,7 @@ def runs_of_all_kinds() -> Table:
         for i, point in enumerate(points)
     ]
     runs.append(run(None, "needs 140 GiB | and a gated model of /a/folder_name", **given))
-    return run_table("Experiment of no paper", runs)
+    return row_table(runs)
 
 
 def compiled(tables: dict[str, str], folder: Path) -> str:

@@ -4,6 +4,8 @@ terminal.
 
 import csv
 import io
+import re
+from statistics import geometric_mean
 from typing import Any
 
 import pytest
@@ -19,7 +21,7 @@ from skipbench.report.tables.formats import csv as write_csv
 from skipbench.report.tables.html import html
 from skipbench.report.tables.markdown import markdown
 from skipbench.report.tables.model import Cell
-from skipbench.report.tables.runs import run_table
+from skipbench.report.tables.runs import row_table
 from skipbench.runs.measures import Metrics, Score, Speedup
 from skipbench.runs.record import Arm, Round, Sample, Seconds
 from skipbench.runs.run import Origin, Run
@@ -98,7 +100,7 @@ def test_rendering_never_shows_none_or_nan(of: Metrics, width: int) -> None:
     for shown in (
         text(render_cell(of, HEADER), width),
         markdown_cell(of, HEADER),
-        markdown(run_table("T", [run])),
+        markdown(row_table([run])),
     ):
         assert "None" not in shown
         assert "nan" not in shown.lower()
@@ -114,7 +116,7 @@ def test_main_row() -> None:
     assert cells["E(Spd)"].startswith("1.09 / ")
     assert cells["lossless"] == "19/20"
     assert cells["tok/s"].startswith("80.0 -> ")  # 40 tokens in 0.5 s
-    low, high = full().speedup.ci95 or ()
+    low, high = full().speedup.headline[1] or ()
     assert cells["speedup"].endswith(f"x [{low:.2f}, {high:.2f}]")
 
 
@@ -175,7 +177,6 @@ def test_missing_values_give_their_reason() -> None:
     drafted_nothing = metrics([sample(0, 0.0, steps=0, skip="")], Latency(2e-4, 4e-4, 3e-4, 6))
     assert main_cells(drafted_nothing)["TPT"] == "256"  # 1 / (6 * 0.6 ms + 0.3 ms)
     assert "TPT" not in dict(cell_lines(drafted_nothing, HEADER))[MISSING]
-    assert "needs two samples" in dict(cell_lines(one, HEADER))[MISSING]
     assert "no sample finished" in text(render_cell(metrics([]), HEADER), 80)
     sampled = metrics([sample(0, 0.1, lossless="sampled")])
     assert "not greedy" in dict(cell_lines(sampled, HEADER))[MISSING]
@@ -185,8 +186,9 @@ def test_every_column_is_defined_once_and_printed() -> None:
     assert set(main_cells(Metrics())) <= set(DEFINITIONS)
     shown = markdown_cell(full(), HEADER)
     for name, sentence in DEFINITIONS.items():
-        # n is a column of tables; nothing was measured of the memory and of rounds
-        assert (f"- *{name}*: {sentence}" in shown) == (name not in ("n", "memory", "TPOT"))
+        # the first ones are columns of tables; nothing was measured of the memory and of rounds
+        of_tables = ("n", "over best", "adapt", "memory", "ITL")
+        assert (f"- *{name}*: {sentence}" in shown) == (name not in of_tables)
     # in the terminal one line stands for all of them
     terminal = text(render_cell(full(), HEADER), 400)
     assert LEGEND in terminal and DEFINITIONS["M"] not in terminal
@@ -199,17 +201,17 @@ def run(method: str, dataset: str, of: Metrics | None, **more: Any) -> Run:
 
 def cells(runs: list[Run]) -> list[dict[str, Cell]]:
     """The rows of the table, by the names of the columns."""
-    (grid,) = run_table("T", runs).grids
+    grid = row_table(runs, ["all"]).grids[0]
     names = [column.name for column in grid.columns]
     return [dict(zip(names, row.cells, strict=True)) for row in grid.rows]
 
 
 def csv_table(runs: list[Run]) -> str:
-    return write_csv(run_table("T", runs))
+    return write_csv(row_table(runs))
 
 
 def html_table(title: str, runs: list[Run]) -> str:
-    return html(run_table(title, runs), styled=False)
+    return html(row_table(runs, title=title), styled=False)
 
 
 def test_rows_are_grouped() -> None:
@@ -229,88 +231,73 @@ def test_rows_are_grouped() -> None:
     ]
     # Vanilla 0.5 s; slow 0.3 + 0.15 s, fast 0.1 + 0.15 s. One sample has no interval, so that none
     # is known to be the best.
-    assert [r["speedup"].text for r in rows] == ["1.11x", "2.00x", MISSING, "1.11x"]
+    assert [r["decode only"].text for r in rows] == ["1.11x", "2.00x", MISSING, "1.11x"]
+    # with the prefill of 0.1 s: 0.6 s over 0.55 s and 0.35 s
+    assert [r["speedup"].text for r in rows] == ["1.09x", "1.71x", MISSING, "1.09x"]
+    by_dataset = row_table(runs).grids[1]
+    assert [(c.group, c.name) for c in by_dataset.columns[2:]] == [
+        ("dataset", "a"),
+        ("dataset", "b"),
+    ]
+    assert [c.text for c in by_dataset.rows[0].cells[1:]] == ["clasp", "1.09x, n 1", MISSING]
 
 
-def timed(method: str, low: float | None, high: float | None = None, dataset: str = "a") -> Run:
-    """A row by hand: the interval of its speedup, or one value without any."""
-    ends = None if low is None or high is None else (low, high)
-    middle = 1.5 if low is None else low if high is None else (low + high) / 2
-    return run(method, dataset, Metrics(samples=4, speedup=Speedup(paired=middle, ci95=ends)))
+NOISE = (0.97, 1.02, 1.0, 0.99, 1.03, 0.98, 1.01, 1.0)
+PROMPTS = (0.5, 1.0, 4.0, 2.0, 0.7, 1.5, 5.0, 3.0)
+"""How much faster than on others any copying method is on some prompts."""
+
+
+def timed(method: str, speed: float, shift: int = 0, dataset: str = "a", n: int = 8) -> Run:
+    """A run by hand; vanilla beside itself has nothing to gain from a prompt."""
+    gains = [1.0] * n if method == "vanilla" else PROMPTS[:n]
+    noise = [NOISE[(i + shift) % 8] for i in range(n)]
+    ratios = {str(i): speed * g * e for i, (g, e) in enumerate(zip(gains, noise, strict=True))}
+    speedup = Speedup(e2e=geometric_mean(ratios.values()), by_question=ratios)
+    return run(method, dataset, Metrics(samples=n, speedup=speedup))
 
 
 @pytest.mark.parametrize(
     ("rows", "bold"),
     [
         pytest.param(
-            [timed("vanilla", 0.97, 1.17), timed("swift", 0.8, 1.1)],
-            [],
-            id="vanilla is the fastest",
+            [timed("x", 3.0), timed("y", 2.0, 3)], ["x"], id="one is faster on all prompts"
         ),
+        pytest.param([timed("x", 3.0), timed("y", 2.99, 3)], ["x", "y"], id="not told apart"),
+        pytest.param([timed("x", 1.0), timed("y", 0.4, 3)], [], id="not told apart from vanilla"),
+        pytest.param([timed("x", 0.1), timed("y", 0.05, 3)], [], id="slower than vanilla"),
+        pytest.param([timed("x", 3, n=4), timed("y", 2, 3, n=4)], [], id="of few prompts"),
+        pytest.param([timed("vanilla", 2.0, 1), timed("x", 3.0)], [], id="vanilla's own noise"),
+        pytest.param([timed("x", 3.0), timed("x", 3.0)], ["x", "x"], id="one run twice"),
         pytest.param(
-            [timed("vanilla", 1.2, 1.3), timed("swift", 1.05, 1.1)],
-            [],
-            id="vanilla beyond its interval",
-        ),
-        pytest.param(
-            [timed("swift", 1.0, 1.4), timed("clasp", 1.3, 1.5)], [], id="intervals overlap"
-        ),
-        pytest.param(
-            [timed("swift", 1.0, 1.2), timed("clasp", 1.2, 1.5)], [], id="intervals touch"
-        ),
-        pytest.param(
-            [timed("swift", 1.0, 1.2), timed("clasp", 1.21, 1.5)], ["clasp"], id="clearly better"
-        ),
-        pytest.param(
-            [timed("vanilla", 0.9, 1.1), timed("clasp", 1.2, 1.5)],
-            ["clasp"],
-            id="better than vanilla",
-        ),
-        pytest.param(
-            [timed("vanilla", 0.9, 1.1), timed("clasp", 1.05, 1.5)],
-            [],
-            id="vanilla's noise reaches it",
-        ),
-        pytest.param(
-            [timed("swift", 0.3, 0.4), timed("clasp", 0.7, 0.9)],
-            [],
-            id="the better of two slow ones",
-        ),
-        pytest.param([timed("swift", 1.4, 1.5)], [], id="nothing to be better than"),
-        pytest.param(
-            [timed("swift", None), timed("clasp", 1.8, 1.9)], [], id="a row that may be anything"
-        ),
-        pytest.param(
-            [timed("a", 1.1, 1.2), timed("b", 2.0, 2.1), timed("b", 2.0, 2.1)],
-            [],
-            id="one run twice",
-        ),
-        pytest.param(
-            [
-                timed("x", 1.1, 1.2),
-                timed("y", 1.3, 1.4),
-                timed("x", 1.1, 1.2, "b"),
-                timed("z", 1.3, 1.4, "b"),
-            ],
-            ["y", "z"],
+            [timed("x", 3.0), timed("y", 2.0, 3), timed("z", 2.0, 3, "b")],
+            ["x", "z"],
             id="each dataset has its own",
         ),
     ],
 )
-def test_only_a_row_that_is_better_beyond_its_interval_is_bold(
+def test_bold_are_those_that_are_not_told_apart_from_the_fastest(
     rows: list[Run], bold: list[str]
 ) -> None:
+    """No two marginal intervals of these are apart: prompts differ tenfold."""
     assert [r["method"].text for r in cells(rows) if r["speedup"].bold] == bold
-    assert (
-        markdown(run_table("T", rows)).count(
-            "- bold: a measured speedup whose 95 % interval lies above 1"
-        )
-        == 1
-    )
-    assert (
-        html_table("T", rows).count("<li>bold: a measured speedup whose 95 % interval lies above 1")
-        == 1
-    )
+    assert markdown(row_table(rows)).count("- bold: not told apart from the fastest method") == 1
+
+
+def test_a_row_says_how_far_behind_the_best_a_method_is() -> None:
+    older = run("old", "a", Metrics(samples=8, speedup=Speedup(paired=1.5, ci95=(1.4, 1.6))))
+    rows = {r["method"].text: r for r in cells([timed("x", 3.0), timed("y", 2.0, 3), older])}
+    assert rows["x"]["over best"].text == "1.00x"
+    assert re.fullmatch(r"0\.67x \[0\.6\d, 0\.6\d\]", rows["y"]["over best"].text)
+    # the second of eight from below, and 0.3 of the way to the first
+    assert rows["x"]["worst tenth"].text == f"{3 * (0.7 * 0.7 * 1.03 + 0.3 * 0.5 * 0.97):.2f}x"
+    assert rows["old"]["speedup"].text == "1.50x [1.40, 1.60] decode only"
+    assert rows["old"]["over best"].text == MISSING
+    shown = markdown(row_table([timed("x", 3.0), older]))
+    assert "llama3-8b, a: not compared by pairs: old: older records lack the values." in shown
+    others = structs.replace(older.metrics.speedup, e2e=1.0, by_question={"another": 1.0})
+    other = run("y", "a", Metrics(speedup=others))
+    shown = markdown(row_table([timed("x", 3.0), other]))
+    assert "not compared by pairs: x, y: no question is in all." in shown
 
 
 def test_points_of_a_sweep_have_a_column() -> None:
@@ -320,21 +307,20 @@ def test_points_of_a_sweep_have_a_column() -> None:
     ]
     lines = [
         line.split("|")[4].strip()
-        for line in markdown(run_table("Sweep", runs)).splitlines()
+        for line in markdown(row_table(runs)).splitlines()
         if line.startswith("|")
     ]
     assert [lines[0], *lines[2:]] == ["point", *points, ""]
     shown = html_table("Sweep", runs)
     assert 'scope="col">point</th>' in shown and ">method.interval=&lt;8&gt;</th>" in shown
     assert ">point<" not in html_table("T", runs[2:]) and "| point" not in markdown(
-        run_table("T", runs[2:])
+        row_table(runs[2:])
     )
 
 
 def test_a_row_without_metrics_shows_the_reason() -> None:
     shown = markdown(
-        run_table(
-            "Table 2",
+        row_table(
             [run("del", "a", None, reason="needs 2 | more\nGiB"), run("swift", "a", full())],
         )
     )
@@ -344,7 +330,7 @@ def test_a_row_without_metrics_shows_the_reason() -> None:
 
 
 def test_table_ends_with_definitions_and_provenance() -> None:
-    shown = markdown(run_table("Table 2", [run("swift", "a", full())], ["limit=20"]))
+    shown = markdown(row_table([run("swift", "a", full())], ["alpha"], "Table 2", ["limit=20"]))
     assert shown.startswith("## Table 2\n")
     assert "- limit=20" in shown
     assert f"- *alpha*: {DEFINITIONS['alpha']}" in shown
@@ -357,13 +343,11 @@ def test_many_dates_are_shown_as_a_range() -> None:
         run("swift", str(i), None, origin=structs.replace(PROVENANCE, date=f"2025-01-0{i}"))
         for i in range(1, 6)
     ]
-    assert "date: 2025-01-01 to 2025-01-05 (5 values)" in markdown(run_table("T", runs))
+    assert "date: 2025-01-01 to 2025-01-05 (5 values)" in markdown(row_table(runs))
 
 
 def test_embedded_model_is_named_as_what_it_is() -> None:
-    assert "not replications" in markdown(
-        run_table("T", [run("swift", "cnndm", full(), model="tiny")])
-    )
+    assert "not replications" in markdown(row_table([run("swift", "cnndm", full(), model="tiny")]))
     assert "not replications" in text(render_cell(full(), {**HEADER, "model": "tiny"}), 400)
     assert "not replications" in markdown_cell(full(), {**HEADER, "dataset": "mini-math"})
     assert caution(["llama3-8b"], ["cnndm"]) == []
@@ -383,5 +367,5 @@ def test_csv_has_every_number_unrounded() -> None:
 
 
 def test_a_table_without_runs() -> None:
-    assert "No runs." in markdown(run_table("T", []))
+    assert "No runs." in markdown(row_table([]))
     assert csv_table([]).strip() == ""

@@ -21,7 +21,7 @@ from skipbench.report.tables.latex import breakable, column_blocks, escape, late
 from skipbench.report.tables.markdown import markdown
 from skipbench.report.tables.model import Grid, Table
 from skipbench.report.tables.paper import paper_table
-from skipbench.report.tables.runs import run_table
+from skipbench.report.tables.runs import row_table
 from skipbench.report.tables.stored import stored_table, summary
 from skipbench.runs.run import Origin
 
@@ -33,11 +33,10 @@ RUNS = [
 TABLES = {
     "features": feature_table("swift"),
     "paper": paper_table("swift", "table2", RUNS, "embedded"),
-    "runs": run_table("Experiment methods", RUNS, ["a note_of the caller"]),
+    "runs": row_table(RUNS, title="Experiment methods", notes=["a note_of the caller"]),
 }
 OTHER = GIVEN | {"method": "clasp"}
-TABLES["groups"] = run_table(
-    "Experiment by group",
+TABLES["groups"] = row_table(
     [
         structs.replace(run(metrics(1.3), **GIVEN), rank=1),
         structs.replace(run(metrics(1.5), **OTHER), rank=0),

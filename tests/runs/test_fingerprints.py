@@ -36,7 +36,7 @@ from skipbench.experiments.table_runs import run_entry
 from skipbench.launch.status import CellStatus, experiment_statuses
 from skipbench.report.compared import mixed
 from skipbench.report.tables.markdown import markdown
-from skipbench.report.tables.runs import run_table
+from skipbench.report.tables.runs import row_table
 from skipbench.runs.measures import Metrics
 from skipbench.runs.merge import merge_into
 from skipbench.runs.run import Origin, Run, read_run
@@ -219,7 +219,7 @@ def test_another_version_of_the_package_is_told_and_does_not_go_on(
     assert "another version of skipbench" in capsys.readouterr().err
     own, run = state.provenance.package_sha256, run_entry(resolve_cell(config))
     today = replace(run, origin=replace(run.origin, package_sha256=own))
-    text = markdown(run_table("Mixed", [run, today]))
+    text = markdown(row_table([run, today]))
     assert "origin a" in text and "code fffffffff" in text and f"code {str(own)[:9]}" in text
     (folder / "status.json").write_text('{"state": "interrupted"}')
     assert "other code of skipbench" in refused(config)

@@ -16,7 +16,7 @@ from test_runs import sample
 from skipbench.cli.main import dispatch
 from skipbench.errors import SkipbenchError
 from skipbench.report.tables.markdown import markdown
-from skipbench.report.tables.runs import run_table
+from skipbench.report.tables.runs import row_table
 from skipbench.runs.measures import Metrics
 from skipbench.runs.merge import _decided, merge_into
 from skipbench.runs.reading import run_folders
@@ -94,7 +94,7 @@ def test_another_origin_is_kept_beside_and_told_apart_in_tables(
         done = merge_into(b, a)
         assert done.left == []
     assert done.did == {"there already": 1} and len(list((a / "runs").iterdir())) == 2
-    text = markdown(run_table("two origins", [read_run(folder) for folder in run_folders(a)]))
+    text = markdown(row_table([read_run(folder) for folder in run_folders(a)]))
     rows = [line for line in text.splitlines() if line.startswith("| mini-code")]
     assert sorted(row.rstrip(" |").split("|")[-1].strip()[:1] for row in rows) == ["a", "b"]
     assert "origin a: commit 0123abc" in text and "origin b: commit" in text
@@ -103,7 +103,7 @@ def test_another_origin_is_kept_beside_and_told_apart_in_tables(
 def test_one_origin_needs_no_marks(tmp_path: Path) -> None:
     make_run(tmp_path, 0, ORIGIN)
     make_run(tmp_path, 1, ORIGIN)
-    text = markdown(run_table("one place", [read_run(folder) for folder in run_folders(tmp_path)]))
+    text = markdown(row_table([read_run(folder) for folder in run_folders(tmp_path)]))
     assert "origin a" not in text and "| origin" not in text
 
 

@@ -17,7 +17,7 @@ from skipbench.experiments.row import run_cell
 from skipbench.experiments.table_runs import run_entry
 from skipbench.report.page.collect import all_runs
 from skipbench.report.tables.markdown import markdown
-from skipbench.report.tables.runs import run_table
+from skipbench.report.tables.runs import row_table
 from skipbench.report.tables.stored import stored_table, summary
 from skipbench.runs.provenance import Provenance
 from skipbench.runs.run import read_run
@@ -56,9 +56,9 @@ def test_a_run_does_not_go_on_elsewhere_unless_told_to_and_every_table_says_so(
     (page,) = all_runs(tmp_path)
     tables = [
         (folder / "table.md").read_text(),
-        markdown(run_table("t", [run])),
+        markdown(row_table([run])),
         markdown(stored_table(summary("t", "embedded", [run]))),
-        markdown(run_table("t", [read_run(folder)])),
+        markdown(row_table([read_run(folder)])),
         str(page.cells["note"]),
     ]
     for text in tables:

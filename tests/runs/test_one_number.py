@@ -25,7 +25,7 @@ from skipbench.report.measured import measure
 from skipbench.report.page.collect import one_run
 from skipbench.report.tables.formats import csv
 from skipbench.report.tables.markdown import markdown
-from skipbench.report.tables.runs import run_table
+from skipbench.report.tables.runs import row_table
 from skipbench.runs.measures import Metrics
 from skipbench.runs.run import Run, read_run
 
@@ -83,7 +83,7 @@ def test_every_place_shows_the_speedup_of_the_record(
 
     assert headline(stored.out) == [short]  # a cell's table
     assert re.findall(r"speedup so far (\S+)x", stored.err)[-1] == short
-    assert headline(markdown(run_table("t", [stored.run]))) == [short]
+    assert headline(markdown(row_table([stored.run]))) == [short]
     for scale in ([], ["--render-only"]):  # an experiment's table
         assert headline(skipbench("table", "tiny", *stored.words, *scale).stdout) == [short]
 
@@ -105,7 +105,7 @@ def test_every_place_shows_the_speedup_of_the_record(
         patch.setattr(compare, "compare", lambda *_: Comparison([stored.run], stored.run, []))
         assert api.compare("tiny", results=tmp_path)["speedup"].item() == speedup
     assert package.frame(stored.results)["metrics.speedup.e2e"].item() == speedup
-    names, line = csv(run_table("t", [stored.run])).splitlines()
+    names, line = csv(row_table([stored.run])).splitlines()
     assert line.split(",")[names.split(",").index("speedup.e2e")] == str(speedup)
 
 
@@ -141,7 +141,7 @@ def test_every_place_shows_the_other_quantities_of_the_record(name: str, stored:
         rows = (line for line in lines[place + 1 :] if len(line) == len(lines[place]))
         return next(row[lines[place].index(name)] for row in rows if set("".join(row)) - set("-─:"))
 
-    table = markdown(run_table("t", [stored.run])).splitlines()
+    table = markdown(row_table([stored.run], ["all"])).splitlines()
     assert column([[c.strip() for c in line.split("|")] for line in table]) == text
     # a cell's table has two spaces or more between columns
     assert column([re.split(r" {2,}", line.strip()) for line in stored.out.splitlines()]) == text

@@ -25,7 +25,7 @@ from skipbench.metrics.interval import repeated_ratio_interval
 from skipbench.metrics.repeats import summarise_repeats
 from skipbench.metrics.summary import summarise
 from skipbench.report.tables.markdown import markdown
-from skipbench.report.tables.runs import run_table
+from skipbench.report.tables.runs import row_table
 from skipbench.runs.measures import Metrics
 from skipbench.runs.record import Round, Sample, Seconds
 
@@ -96,7 +96,7 @@ def test_a_cell_runs_in_processes_of_its_own(tmp_path: Path) -> None:
     pids = {json.loads((c.folder / "status.json").read_text())["pid"] for c in cells}
     assert len(pids) == 2
     entry = run_entry(resolve_cell(config))
-    assert "| 2 x 2 |" in markdown(run_table("Sweep", [entry]))
+    assert "| 2 x 2 |" in markdown(row_table([entry]))
     shutil.rmtree(cells[1].folder)
     run = joined_run(resolve_cell(config))
     assert run.reason == "1 of 2 repeats are done" and run.measured.repeats == 1

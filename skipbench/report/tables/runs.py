@@ -1,14 +1,16 @@
-"""Builds the table of any runs: one row per run, and their speedups by group of samples."""
+"""Builds the table of runs: a line per method of a row (one model, one dataset), their speedups by
+dataset, and by group of samples.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
 from typing import Any
 
 import msgspec
 
 from skipbench.config.explain import did_you_mean
 from skipbench.errors import SkipbenchError
+from skipbench.metrics.pairs import Standing
 from skipbench.report import columns as text
 from skipbench.report import compared
 from skipbench.report.columns import MISSING, sample_count
@@ -19,98 +21,113 @@ from skipbench.runs.run import Run
 
 NAMES = ("dataset", "model", "method")
 LABELS = (*NAMES, "point")
-NUMBERS = ("n", "skipped", "M", "alpha", "tau", "TPT", "E(Spd)", "speedup", "tok/s", "lossless")
+NUMBERS = (
+    *("n", "speedup", "over best", "worst tenth", "M", "passes / round", "rows / round"),
+    *("skipped", "adapt", "tok/s", "lossless"),
+)
 TEXTS = ("origin", "note")
 OPTIONAL = ("point", *TEXTS)
 """Columns that are left out where no row has any content."""
-NOTED = ("samples", "alpha", "E(Spd)", "speedup", "lossless")
-WAITS = {"ttft": "TTFT", "tpot": "TPOT", "joules": "J/token"}
+NOTED = ("samples", "speedup", "lossless")
+MORE = {"decode": "decode only", "alpha": "alpha", "accepted": "accepted share", "tau": "tau"}
+MORE |= {"tpt": "TPT", "expected": "E(Spd)", "ttft": "TTFT", "itl": "ITL", "joules": "J/token"}
 """Columns that a table has only where it is asked for them, by key."""
+ALL = "all"
 PROVENANCE = ("engine", "device", "commit", "date", "torch")
 
 
-def run_table(
-    title: str,
+def row_table(
     runs: Sequence[Run],
+    columns: Sequence[str] = (),
+    title: str = "",
     notes: Sequence[str] = (),
     name: str = "",
-    columns: Sequence[str] = (),
 ) -> Table:
-    """One row per run: grouped by dataset, model, method, each in order of appearance, or methods
-    by `rank`. The best speedup of each dataset and model is bold, by the rule `BOLD`. `point` is
-    the `label` of a run of a sweep; `origin` marks several commits, devices or versions; `note`
-    holds the reason of a run without metrics.
+    """One line per run: grouped by dataset, model, method, each in order of appearance, or methods
+    by `rank`. Bold are the fastest of a row, by the rule `FASTEST`. `point` is the `label` of a run
+    of a sweep; `origin` marks several commits, devices or versions; `note` holds the reason of a
+    run without metrics, and how many outputs loop.
 
     Args:
+        columns: keys of `MORE`, for more columns, or `ALL`.
+        title: by default the models and datasets.
         notes: remarks of the caller.
         name: of the table, as an HTML id; the title by default.
-        columns: keys of `WAITS`, for more columns.
 
     Raises:
         SkipbenchError: no such key.
     """
     for key in columns:
-        if key not in WAITS:
+        if key not in (known := [*MORE, ALL]):
             raise SkipbenchError(
-                f"columns={key}.{did_you_mean(key, list(WAITS))} Wanted any of {', '.join(WAITS)}"
+                f"columns={key}.{did_you_mean(key, known)} Wanted any of {', '.join(known)}"
             )
+    more = [MORE[key] for key in (MORE if ALL in columns else columns)]
     datasets, models, methods = (
-        list(dict.fromkeys(getattr(run, name) for run in runs)).index for name in NAMES
+        list(dict.fromkeys(getattr(run, name) for run in runs)) for name in NAMES
     )
+    title = title or f"{', '.join(models)} on {', '.join(datasets)}"
     everything = sorted(
-        runs, key=lambda r: (datasets(r.dataset), models(r.model), r.rank or 0, methods(r.method))
+        runs,
+        key=lambda r: (
+            *(datasets.index(r.dataset), models.index(r.model)),
+            *(r.rank or 0, methods.index(r.method)),
+        ),
     )
     ordered = [run for run in everything if not run.group]
-    marks = compared.origins(ordered)
-    rows = [_cells(run, marks) for run in ordered]
-    for _, block in groupby(enumerate(ordered), lambda row: (row[1].dataset, row[1].model)):
-        done = [(at, run) for at, run in block if run.speedup is not None]
-        ends = {at: (run.method, run.measured.speedup.headline[1]) for at, run in done}
-        if (best := compared.winner(ends)) is not None:
-            rows[best]["speedup"] = replace(rows[best]["speedup"], bold=True)
+    marks, (places, unpaired) = compared.origins(ordered), compared.beside(ordered)
+    rows = [_cells(run, marks, places.get(at)) for at, run in enumerate(ordered)]
     wanted = [
         *(Column(name, kind="label") for name in LABELS),
-        *(Column(name) for name in (*NUMBERS, *(WAITS[key] for key in columns))),
+        *(Column(name) for name in (*NUMBERS, *more)),
         *(Column(name, kind="text") for name in TEXTS),
     ]
     shown = [c for c in wanted if c.name not in OPTIONAL or any(r[c.name].text for r in rows)]
     warnings = caution((run.model for run in runs), (run.dataset for run in runs))
     kinds = dict.fromkeys(kind for run in everything for kind in run.group)
     lines = tuple(Row(tuple(row[column.name] for column in shown)) for row in rows)
-    grids = (Grid(tuple(shown), lines), *(_by_group(kind, everything) for kind in kinds))
+    grids = [Grid(tuple(shown), lines)]
+    if len(datasets) > 1:
+        grids.append(_across("dataset", ordered, NAMES[1:], [run.dataset for run in ordered]))
+    for kind in kinds:
+        grids.append(_across(kind, everything, NAMES, [r.group.get(kind) for r in everything]))
     provenance = "; ".join(f"{name}: {_distinct(runs, name)}" for name in PROVENANCE)
     return Table(
         name=name or title,
         title=title,
         source="" if runs else "No runs.",
-        grids=grids if runs else (),
+        grids=tuple(grids) if runs else (),
         records=tuple(map(_record, everything)),
         cautions=(*warnings, *compared.mixed(runs)),
         remarks=(
             *(f"origin {mark}: {compared.origin_text(of)}" for of, mark in marks.items()),
             *notes,
             *compared.same_drafts(ordered),
-            *compared.noise_floor(ordered),
-            *([f"{compared.BOLD}."] if any(run.metrics for run in runs) else []),
+            *unpaired,
+            *([f"{compared.FASTEST}."] if places else []),
         ),
         definitions=tuple(definitions_for(column.name for column in shown)),
         provenance=(provenance,) if any(run.origin.date for run in runs) else (),
     )
 
 
-def _cells(run: Run, marks: Mapping[tuple[str, ...], str]) -> dict[str, Cell]:
+def _cells(
+    run: Run, marks: Mapping[tuple[str, ...], str], standing: Standing | None
+) -> dict[str, Cell]:
     metrics = run.metrics or Metrics()
     texts = {
         **{name: str(getattr(run, name) or MISSING) for name in NAMES},
         "point": run.label or "",
-        "n": sample_count(metrics) if run.metrics else MISSING,
-        "skipped": text.number(metrics.skipped.ratio if metrics.skipped else None),
         **text.main_cells(metrics),
-        **text.waits_cells(metrics),
+        **text.more_cells(metrics, standing),
         "origin": marks.get(compared.origin_of(run), "") if run.metrics else "",
         "note": _note(run),
     }
-    return {k: Cell(v, run=run.id if k == "speedup" else None) for k, v in texts.items()}
+    if not run.metrics:
+        texts["n"] = MISSING
+    cells = {k: Cell(v, run=run.id if k == "speedup" else None) for k, v in texts.items()}
+    best = standing is not None and standing.tied and standing.faster
+    return cells | {"speedup": replace(cells["speedup"], bold=best)}
 
 
 def _note(run: Run) -> str:
@@ -121,21 +138,31 @@ def _note(run: Run) -> str:
     return "; ".join(filter(None, [*parts, *(reasons.get(name) for name in NOTED)]))
 
 
-def _by_group(kind: str, runs: Sequence[Run]) -> Grid:
-    """Speedups: a row per method, a column per group of this kind, as Spec-Bench's subtasks."""
-    labels = sorted({run.group[kind] for run in runs if kind in run.group})
+def _across(
+    kind: str, runs: Sequence[Run], names: Sequence[str], labels: Sequence[str | None]
+) -> Grid:
+    """Speedups: a line per method, a column per dataset, or per group as Spec-Bench's subtasks;
+    `labels` name the column of each run.
+    """
     cells: dict[tuple[str, ...], dict[str, Cell]] = {}
-    for run in sorted(runs, key=lambda run: bool(run.group)):
-        row = cells.setdefault((run.dataset, run.model, run.method), {})
-        if kind in run.group:
+    for run, label in sorted(zip(runs, labels, strict=True), key=lambda pair: bool(pair[0].group)):
+        key = tuple(str(getattr(run, name)) for name in names)
+        line = cells.setdefault((*key, run.label or ""), {})
+        if label is not None:
             metrics = run.metrics or Metrics()
-            speedup, n = text.speedup_text(metrics.speedup), sample_count(metrics)
-            row[run.group[kind]] = Cell(f"{speedup}, n {n}")
-    heads = (*(Column(n, kind="label") for n in NAMES), *(Column(n, group=kind) for n in labels))
-    lines = (
-        (*map(Cell, n), *(row.get(k, Cell(MISSING)) for k in labels)) for n, row in cells.items()
-    )
-    return Grid(heads, tuple(map(Row, lines)), f"Speedup by {kind}, of the same runs.")
+            shown = text.speedup_text(metrics.speedup)
+            line[label] = Cell(f"{shown}, n {sample_count(metrics)}" if run.metrics else MISSING)
+    columns = list(dict.fromkeys(label for label in labels if label is not None))
+    points = any(point for *_, point in cells)
+    heads = [Column(n, kind="label") for n in (*names, *(["point"] if points else []))]
+    lines = [
+        Row(
+            (*map(Cell, key if points else key[:-1]), *(row.get(k, Cell(MISSING)) for k in columns))
+        )
+        for key, row in cells.items()
+    ]
+    heads += [Column(n, group=kind) for n in columns]
+    return Grid(tuple(heads), tuple(lines), f"Speedup by {kind}, of the same runs.")
 
 
 def _distinct(runs: Sequence[Run], name: str) -> str:

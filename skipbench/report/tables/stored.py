@@ -12,7 +12,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.report.published import paper_of
 from skipbench.report.tables.model import Table
 from skipbench.report.tables.paper import paper_table
-from skipbench.report.tables.runs import run_table
+from skipbench.report.tables.runs import row_table
 from skipbench.runs.reading import MOST_SAMPLES, printable, read_bytes, strict_json
 from skipbench.runs.run import Published, Run, plain
 
@@ -26,7 +26,7 @@ class Summary(msgspec.Struct, omit_defaults=True):
     scale: str
     runs: list[Run]
     columns: list[str] = []
-    """As `run_table` takes them."""
+    """As `row_table` takes them."""
     older: bool = False
     """Set by scripts/readme_figures.py: `OLDER` stands in the table."""
 
@@ -52,7 +52,7 @@ def stored_table(text: str | bytes) -> Table:
     if of.startswith("table"):
         table = paper_table(paper, of, runs, scale)
     else:
-        table = run_table(f"Experiment {name}", runs, (), f"{name}-{scale}", stored.columns)
+        table = row_table(runs, stored.columns, f"Experiment {name}", name=f"{name}-{scale}")
     return replace(table, cautions=(OLDER, *table.cautions)) if stored.older else table
 
 

@@ -1,0 +1,85 @@
+"""Methods of one row beside each other: ratios of the same questions, which cancel what prompts
+have in common, with intervals that hold for all pairs of the row at once.
+"""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from itertools import combinations
+
+import msgspec
+
+from skipbench.metrics.interval import FEWEST, Interval, ends_of, level
+
+DRAWS = 4000
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """A method among those of its row, vanilla included."""
+
+    ratio: float
+    """Of its speed to the fastest one's, a geometric mean over questions."""
+    interval: Interval | None
+    """Of `ratio`; None for the fastest one, and of fewer than `FEWEST` questions."""
+    tied: bool
+    """The fastest, or not told apart from it; nothing is told of fewer than `FEWEST` questions."""
+    faster: bool
+    """Told apart from vanilla, above it."""
+    questions: int
+    """That all methods of the row have."""
+
+
+def standings(arms: Sequence[Mapping[str, float]], vanilla: Collection[int] = ()) -> list[Standing]:
+    """The standing of each method; empty if there is no question that all have.
+
+    The intervals are those of the largest |t| over all pairs (Tukey's, for correlated means of any
+    spread): which method comes out first does not harm them.
+
+    Args:
+        arms: of each method its speedup over vanilla by question.
+        vanilla: places of the arms that are vanilla measured against itself. They are never the
+            fastest, and a method is `faster` only if it is told apart from them, too.
+    """
+    import numpy as np  # slow to import
+
+    common = sorted(set.intersection(*map(set, arms))) if arms else []
+    if not common:
+        return []
+    n = len(common)
+    logs = np.log([[arm[q] for q in common] for arm in arms] + [[1.0] * n])  # last: vanilla
+    means = logs.mean(1).tolist()
+    best = max((i for i in range(len(logs)) if i not in vanilla), key=lambda i: means[i])
+    differences = {(a, b): logs[a] - logs[b] for a, b in combinations(range(len(logs)), 2)}
+    errors = {pair: float(x.std(ddof=1)) / math.sqrt(n) for pair, x in differences.items() if n > 1}
+    t = _largest_t([differences[pair] for pair, error in errors.items() if error > 1e-12])
+
+    def half(a: int, b: int) -> float:
+        """Half the width of the interval of a pair's log ratio."""
+        return t * errors[min(a, b), max(a, b)] if a != b else 0.0
+
+    known, base, found = n >= FEWEST, (*vanilla, len(arms)), list[Standing]()
+    for i in range(len(arms)):
+        behind, judged = means[i] - means[best], known and i not in vanilla
+        found.append(
+            Standing(
+                ratio=math.exp(behind),
+                interval=ends_of(behind, half(i, best)) if known and i != best else None,
+                tied=judged and behind + half(i, best) >= 0,
+                faster=judged and all(means[i] - means[v] > half(i, v) for v in base),
+                questions=n,
+            )
+        )
+    return found
+
+
+def _largest_t(differences: Sequence[Sequence[float]]) -> float:
+    """Quantile of the largest |t| of all differences, with their correlation."""
+    import numpy as np
+
+    if not differences or (n := len(differences[0])) < FEWEST:
+        return 0.0
+    values, rng = np.asarray(differences), np.random.default_rng(0)
+    rest = values - values.mean(1, keepdims=True)
+    # normal draws with the correlation of the differences, over one estimated spread
+    draws = rng.standard_normal((DRAWS, n)) @ (rest / np.sqrt((rest**2).sum(1, keepdims=True))).T
+    spread = np.sqrt(rng.chisquare(n - 1, DRAWS) / (n - 1))
+    return float(np.quantile(abs(draws).max(1) / spread, level(n)))
