@@ -11,7 +11,7 @@ from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.row import failure_of, run_row, show_run
 from skipbench.experiments.table_runs import run_entry
 from skipbench.report.tables.markdown import for_terminal
-from skipbench.report.tables.runs import run_table
+from skipbench.report.tables.runs import row_table
 from skipbench.runs.run import Run
 
 SEVERAL = re.compile(r"method=([\w.-]+(?:,[\w.-]+)+)")
@@ -37,7 +37,7 @@ def run_methods(methods: Sequence[str], overrides: Sequence[str]) -> None:
             if is_json():
                 show_run(outcome)
     if runs and not is_json():
-        show(for_terminal(run_table(f"{runs[0].model} on {runs[0].dataset}", runs)))
+        show(for_terminal(row_table(runs)))
     for name, error in failed.items():
         text = str(error) if isinstance(error, SkipbenchError) else repr(error)
         complain(f"failed: {name}: {text}")
