@@ -26,7 +26,7 @@ RenderOnly = Annotated[bool, "runs nothing"]
 
 class Compare(Command):
     """which method is fastest on your model, ranked:  compare model.path=/models/my-llama
-    prompts=prompts.jsonl [minutes=20] [columns=ttft,tpot,joules] [--json]
+    prompts=prompts.jsonl [minutes=20] [columns=ttft,itl,joules] [--json]
     """
 
     prompts: Annotated[
@@ -90,7 +90,7 @@ class Experiments(Command):
 
 class Table(Experiments):
     """run what is missing of experiments, then write their tables:  table swift-table2
-    scale=embedded [columns=ttft,tpot,joules] [--render-only] [--force] [--json]
+    scale=embedded [columns=ttft,itl,joules] [--render-only] [--force] [--json]
     """
 
     render_only: RenderOnly = False

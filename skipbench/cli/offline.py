@@ -108,8 +108,8 @@ def run_project(asked: Project) -> None:
             f"{value.tokens_per_s:>10.1f} {value.micro:>7.3f}x {headline:>8}"
         )
     show(
-        "micro is the ratio of totals, speedup the geometric mean per prompt. A projection is no "
-        "measurement: it keeps the run's accepted tokens, sets and rows, and exchanges the seconds "
+        "micro is the ratio of totals without the prefill, speedup that of tables. A projection is "
+        "no measurement: it keeps the run's accepted tokens, sets and rows, and exchanges the seconds "
         "per pass."
     )
     if asked.lengths:

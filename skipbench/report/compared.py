@@ -55,15 +55,24 @@ def beside(runs: Sequence[Run]) -> tuple[dict[int, Standing], list[str]]:
             row[at] = run.measured.speedup.by_question or {}
     found, lines = dict[int, Standing](), list[str]()
     for row in rows.values():
-        paired = [at for at, arm in row.items() if arm]
+        paired = [at for at, arm in row.items() if arm and not _shorter(row, at, runs)]
         vanilla = [n for n, at in enumerate(paired) if runs[at].method == BASELINE]
         found |= zip(paired, standings([row[at] for at in paired], vanilla), strict=False)
-        if (left := [at for at in row if at not in found]) and len(row) > 1:
+        left = [at for at in row if at not in found and not _shorter(row, at, runs)]
+        if left and len(row) > 1:
             why = "no question is in all" if paired == left else "older records lack the values"
             names = ", ".join(dict.fromkeys(runs[at].method for at in left))
             where = f"{runs[left[0]].model}, {runs[left[0]].dataset}"
             lines.append(f"{where}: not compared by pairs: {names}: {why}.")
     return found, lines
+
+
+def _shorter(row: Mapping[int, Mapping[str, float]], at: int, runs: Sequence[Run]) -> bool:
+    """True of vanilla against itself on fewer questions than the methods: its noise is printed, and
+    takes no question from their pairs.
+    """
+    others = [arm.keys() for n, arm in row.items() if runs[n].method != BASELINE and arm]
+    return runs[at].method == BASELINE and any(row[at].keys() < arm for arm in others)
 
 
 def ranked(runs: Sequence[Run]) -> list[Run]:

@@ -88,6 +88,7 @@ def one_run(folder: Path) -> Row:
     }
     numbers = {name: VALUES[name](metrics) for name in MEASURED if name in VALUES}
     numbers |= {
+        "speedup": run.speedup,
         "lossless": metrics.lossless.identical if metrics.samples else None,
         "E(Spd)": metrics.expected_speedup.measured_cost,
     }
