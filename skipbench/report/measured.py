@@ -41,7 +41,7 @@ VALUES: dict[str, Callable[[Metrics], float | None]] = {
     "alpha": lambda m: m.alpha,
     "tau": lambda m: m.tau,
     "TPT": lambda m: m.tpt,
-    "speedup": lambda m: m.speedup.paired,
+    "speedup": lambda m: m.speedup.headline[0],
     "expected_speedup": lambda m: m.expected_speedup.paper,
     "tokens_per_s": lambda m: m.tokens_per_s,
     "ms_per_token": lambda m: 1000 / m.tokens_per_s if m.tokens_per_s else None,
@@ -92,7 +92,7 @@ def measure(
     """
     if reason := unmeasured(column):
         return Measured(reason=reason)
-    estimate, interval = _estimate(metrics, paper), metrics.speedup.ci95
+    estimate, interval = _estimate(metrics, paper), metrics.speedup.headline[1]
     if column in ESTIMATED and estimate:
         speedup, interval, rate = estimate.speedup, estimate.ci95, estimate.tokens_per_s
         ms = 1000 / rate if rate else None

@@ -29,7 +29,7 @@ from skipbench.skipset import SkipSet, fixed_set
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two real runs on the embedded model."""
     folder = tmp_path_factory.mktemp("results")
-    short = ["limit=3", "engine.warmup=0", "dataset.max_new_tokens=24", f"results={folder}"]
+    short = ["limit=5", "engine.warmup=0", "dataset.max_new_tokens=16", f"results={folder}"]
     for method, more in (("uniform", ["method.stop.threshold=0.5"]), ("prompt-lookup", [])):
         run_cell(compose([f"method={method}", *more, *short]), print_table=False)
     return folder
