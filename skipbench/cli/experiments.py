@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from skipbench.cli.commands import Experiments, Status, Submit
@@ -9,9 +10,12 @@ from skipbench.config.catalog import choices, places
 from skipbench.config.compose import compose
 from skipbench.config.explain import did_you_mean
 from skipbench.config.hardware import Slurm
+from skipbench.config.run_config import RunConfig
 from skipbench.console import show
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.costs import Cost, budget_hours, cost_of, gpu_of, plan_lines
+from skipbench.experiments.blocks import blocks_of, costs_of
+from skipbench.experiments.costs import Cost, budget_of, gpu_of, plan_lines
+from skipbench.experiments.grid import PlannedCell
 from skipbench.experiments.plan import Request, cells_of, hardware_of, scale_of
 from skipbench.launch.status import command_line, counts, experiment_statuses
 from skipbench.launch.submit import UNASKED_H, bill_line, submit, turn
@@ -39,27 +43,45 @@ def request_of(asked: Experiments, known: Sequence[str]) -> Request:
 
 
 def show_plan(request: Request) -> None:
-    """Prints every cell of the experiments once, with its cost, and the sums."""
-    gpu = gpu_of(request.hardware)
-    gpus = request.hardware.gpus if request.hardware is not None else None
-    taken: set[str] = set()
-    total: list[Cost | None] = []
+    """Prints the rows of the experiments, each cell once, with their costs, and the sums. A row of
+    several experiments stands with the first one.
+    """
+    gpu, hardware = gpu_of(request.hardware), request.hardware
+    cells: dict[str, tuple[str, PlannedCell, RunConfig]] = {}
+    titles, repeated = dict[str, str](), Counter[str]()
     for name in request.names:
         scale = scale_of(name, request.scale)
-        costs, repeated = list[tuple[str, Cost | None]](), 0
+        titles[name] = f"{name} scale={scale}"
         planned = cells_of(name, request, scale)
         for cell, config in ((c, one) for c, whole in planned for one in whole.repetitions()):
             key = config_hash(config.record() | {"search": config.search_record()})
-            if key in taken:
-                repeated += 1
-            else:
-                taken.add(key)
-                costs.append((cell.name, cost_of(config, gpu, gpus)))
-        show(f"{name} scale={scale}" + (f": {repeated} cells stand above" if repeated else ""))
-        for line in plan_lines([label for label, _ in costs], [cost for _, cost in costs], gpu):
+            repeated[name] += key in cells
+            cells.setdefault(key, (name, cell, config))
+    configs = [config for _, _, config in cells.values()]
+    blocks = blocks_of(configs, cut=hardware is not None)
+    gpus = None if hardware is None else [hardware.gpus] * len(configs)
+    costs = costs_of(configs, blocks, gpu, gpus)
+    every = [*cells.values()]
+    rows = defaultdict[str, list[tuple[str, list[str], Cost | None]]](list)
+    for block, cost in zip(blocks, costs, strict=True):
+        row, arms = row_and_arms([every[at][1] for at in block])
+        rows[every[block[0]][0]].append((row, arms, cost))
+    for name, title in titles.items():
+        show(title + (f": {n} cells stand above" if (n := repeated[name]) else ""))
+        for line in plan_lines(rows[name], gpu):
             show(line)
-        total += [cost for _, cost in costs]
-    show(bill_line(total, request.hardware)[0])
+    show(bill_line(costs, hardware)[0])
+
+
+def row_and_arms(cells: Sequence[PlannedCell]) -> tuple[str, list[str]]:
+    """The overrides that all cells of a row have, and those of each arm but its prompts."""
+    shared = {k: v for k, v in cells[0].overrides.items() if k not in ("method", "hardware")}
+    for cell in cells:
+        shared = {k: v for k, v in shared.items() if cell.overrides.get(k) == v}
+    left_out = {*shared, "hardware", "limit"}
+    arms = ({k: v for k, v in c.overrides.items() if k not in left_out} for c in cells)
+    row, *rest = (" ".join(f"{k}={v}" for k, v in words.items()) for words in (shared, *arms))
+    return row, rest
 
 
 def run_status(asked: Status) -> None:
@@ -114,8 +136,8 @@ def run_submit(asked: Submit) -> None:
             folder = [w for w in asked.settings if w.startswith("results=")]
             stack.enter_context(turn(compose(folder).results))
         cells = ((n, experiment_statuses(n, request, asked.stale)) for n in request.names)
-        hours = UNASKED_H if asked.budget is None else budget_hours(asked.budget)
-        allowed_h = None if asked.yes else hours
+        hours, is_width = (UNASKED_H, False) if asked.budget is None else budget_of(asked.budget)
+        allowed_h = None if asked.yes else UNASKED_H if is_width else hours
         _, failed = submit(cells, request.hardware, allowed_h, only_print=asked.print, sent=sent)
     if failed:
         sys.exit(1)

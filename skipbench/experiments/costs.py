@@ -1,8 +1,9 @@
-"""Prompts, GPUs, memory and hours of a cell, from the model's sizes and the datasheet of a GPU.
+"""Prompts, GPUs, memory and hours of a row, from the model's sizes and the datasheet of a GPU.
 
-Hours are an upper bound: both arms as slow as vanilla, and every output of `max_new_tokens`.
+Hours are an upper bound: every arm as slow as vanilla, and every output of `max_new_tokens`.
 """
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +17,9 @@ from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.metrics.costs import Datasheet
 
 LOADED_PER_S = 1e9  # bytes of weights read from disk
-LEAST = 4  # minimum prompts of a cell within a budget
+LEAST = 4  # minimum prompts of a row within a budget
+SPREAD = 0.15
+"""Standard deviation of a prompt's log speedup that half widths are planned with."""
 WHOLE = {"specbench": 480, "speedbench": 880, "mt-bench": 80, "humaneval": 164, "mini-stories": 300}
 """Prompts of the datasets that are run whole, without a `dataset.size`."""
 TURNS = {"specbench": 560 / 480, "mt-bench": 2.0}  # per conversation
@@ -34,19 +37,25 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Cost:
-    """One cell: `prompts` are run, of the `of` in the dataset's sample."""
+    """Arms of a row that run in one process, which decodes vanilla once for all of them."""
 
-    prompts: int
-    of: int
+    prompts: tuple[int, ...]  # of each arm
+    of: int  # prompts of the dataset's sample
     gpus: int  # that hold the model; 0 if none does, and `reason` says why
     memory_bytes: int  # over all GPUs
-    fixed_h: float  # of loading and of a search for a skip set
-    prompt_h: float  # per prompt, both arms
+    load_h: float
+    search_h: tuple[float, ...]  # of each arm, 0 without a search for a skip set
+    prompt_h: float  # per prompt of one arm
     reason: str | None = None
+
+    def at_most(self, prompts: int) -> "Cost":
+        """With at most so many prompts per arm."""
+        return replace(self, prompts=tuple(min(n, prompts) for n in self.prompts))
 
     @property
     def hours(self) -> float:
-        return self.fixed_h + self.prompts * self.prompt_h
+        decoded = max(self.prompts) + sum(self.prompts)
+        return self.load_h + sum(self.search_h) + decoded * self.prompt_h
 
     @property
     def gpu_hours(self) -> float:
@@ -67,13 +76,14 @@ def gpu_of(hardware: Slurm | Local | None) -> Gpu:
     return Gpu(named, known[named], int((slurm.gpu_memory_gib or 0) * GIB) or usable)
 
 
-def cost_of(config: RunConfig, gpu: Gpu, gpus: int | None = None) -> Cost | None:
-    """The cost of a cell, before its dataset is read; None for a model of unknown size.
+def cost_of(arms: Sequence[RunConfig], gpu: Gpu, gpus: int | None = None) -> Cost | None:
+    """The cost of a row, before its dataset is read; None for a model of unknown size.
 
     Args:
-        gpus: per cell where the user chose; else as many as hold the model.
+        arms: cells of one row.
+        gpus: per row where the user chose; else as many as hold the model.
     """
-    model, dataset, search = config.model, config.dataset, config.search
+    model, dataset = arms[0].model, arms[0].dataset
     if model.sizes is None or gpu.facts.bandwidth is None:
         return None
     whole = dataset.size or WHOLE.get(dataset.name, 1000)
@@ -85,17 +95,20 @@ def cost_of(config: RunConfig, gpu: Gpu, gpus: int | None = None) -> Cost | None
     weights, cache = needed_bytes(model, prompt_tokens + dataset.max_new_tokens)
     turns = TURNS.get(dataset.name, 1.0) * (dataset.samples_per_task or 1)
     turns *= len(dataset.parts) or 1
-    fixed_s = weights / LOADED_PER_S
-    if config.search_dataset is not None:
-        decoded = search.iterations * search.prompts
-        fixed_s += decoded * arm_s(model, gpu.facts, prompt_tokens, search.max_new_tokens)
-    prompt_s = 2 * turns * arm_s(model, gpu.facts, prompt_tokens, dataset.max_new_tokens)
+
+    def search_s(arm: RunConfig) -> float:
+        decoded = arm.search.iterations * arm.search.prompts
+        return decoded * arm_s(model, gpu.facts, prompt_tokens, arm.search.max_new_tokens)
+
+    searches = (0.0 if arm.search_dataset is None else search_s(arm) for arm in arms)
+    prompt_s = turns * arm_s(model, gpu.facts, prompt_tokens, dataset.max_new_tokens)
     cost = Cost(
-        prompts=whole if config.limit is None else min(config.limit, whole),
+        prompts=tuple(min(arm.limit or whole, whole) for arm in arms),
         of=whole,
         gpus=0,
         memory_bytes=weights + cache + MARGIN,
-        fixed_h=fixed_s / 3600,
+        load_h=weights / LOADED_PER_S / 3600,
+        search_h=tuple(seconds / 3600 for seconds in searches),
         prompt_h=prompt_s / 3600,
     )
     try:
@@ -124,53 +137,40 @@ def datasheet_of(model: Model, device: Hardware) -> Datasheet:
     return Datasheet(model.sizes, str(model.dtype), device, str(model.quantization))
 
 
-def within(costs: Sequence[Cost], budget_h: float) -> list[Cost]:
-    """The costs with as many prompts per cell as fit into `budget_h` GPU-hours: the same share of
-    every cell's, at least `LEAST`. Raises SkipbenchError if that minimum takes more.
+def half_width(prompts: int) -> float:
+    """Half width of the 95 % interval of a speedup, as a share of it, that so many prompts leave
+    at a standard deviation of `SPREAD`.
     """
-
-    def at(share: float) -> list[Cost]:
-        prompts = (min(c.prompts, max(LEAST, int(share * c.prompts))) for c in costs)
-        return [replace(c, prompts=n) for c, n in zip(costs, prompts, strict=True)]
-
-    def hours(share: float) -> float:
-        return sum(c.gpu_hours for c in at(share))
-
-    if (minimum := hours(0.0)) > budget_h:
-        raise SkipbenchError(
-            f"budget={budget_h:g}h: {LEAST} prompts per cell take {minimum:.1f} GPU-hours; give "
-            "more, or fewer models with models=A,B"
-        )
-    low, high = 0.0, 2.0  # 1 and more is all prompts
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if hours(middle) <= budget_h else (low, middle)
-    return at(low)
+    return 1.96 * SPREAD / math.sqrt(prompts)
 
 
-def limited(configs: Sequence[RunConfig], budget_h: float, gpu: Gpu) -> list[RunConfig]:
-    """The cells with the prompts that a budget leaves; those of unknown size stay as they are."""
-    known = {i: c for i, x in enumerate(configs) if (c := cost_of(x, gpu)) is not None}
-    costs = dict(zip(known, within(list(known.values()), budget_h), strict=True))
-    cut = {i: cost.prompts for i, cost in costs.items() if cost.prompts < cost.of}
-    return [replace(x, limit=cut.get(i, x.limit)) for i, x in enumerate(configs)]
+def prompts_for(half_width: float) -> int:
+    """The minimum of prompts that leave at most this half width, and at least `LEAST`."""
+    return max(LEAST, math.ceil((1.96 * SPREAD / half_width) ** 2))
 
 
-def budget_hours(text: str) -> float:
-    """Hours of `200h`, `1.5h`, `30min` or a number; raises SkipbenchError for another text."""
-    match = re.fullmatch(r"(\d+\.?\d*|\.\d+) *(h|min|m|)", text.strip(" "))
-    value = float(match[1]) / (60 if "m" in match[2] else 1) if match else 0.0
+def budget_of(text: str) -> tuple[float, bool]:
+    """GPU-hours of `200h`, `1.5h`, `30min` or a number; or the half width of `2%`, .02, and True.
+    Raises SkipbenchError for another text.
+    """
+    match = re.fullmatch(r"(\d+\.?\d*|\.\d+) *(h|min|m|%|)", text.strip(" "))
+    unit = {"%": 0.01, "m": 1 / 60, "min": 1 / 60}.get(match[2], 1.0) if match else 0.0
+    value = float(match[1]) * unit if match else 0.0
     if not 0 < value < float("inf"):
-        raise SkipbenchError(f"budget={text}; wanted GPU-hours above 0, as in budget=200h")
-    return value
+        raise SkipbenchError(
+            f"budget={text}; wanted GPU-hours above 0, as in budget=200h, or the half width of a "
+            "speedup's interval, as in budget=2%"
+        )
+    return value, text.strip(" ").endswith("%")
 
 
 def bill(costs: Sequence[Cost], gpus: int = 1, exclusive: bool = False) -> tuple[float, float]:
-    """Hours until the last cell is over, the longest ones first, and the GPU-hours charged.
+    """Hours until the last job is over, the longest ones first, and the GPU-hours charged.
 
     Args:
-        gpus: that cells share: those of one node.
-        exclusive: each cell takes, and is charged, whole nodes.
+        costs: of the jobs.
+        gpus: that jobs share: those of one node.
+        exclusive: each job takes, and is charged, whole nodes.
     """
     free, charged = [0.0] * gpus, 0.0
     for cost in sorted(costs, key=lambda c: -c.hours):
@@ -182,20 +182,25 @@ def bill(costs: Sequence[Cost], gpus: int = 1, exclusive: bool = False) -> tuple
     return max(free), charged
 
 
-def plan_lines(names: Sequence[str], costs: Sequence[Cost | None], gpu: Gpu) -> list[str]:
-    """A line per cell, and the sum."""
-    width, known = max(map(len, names), default=4), [c for c in costs if c is not None]
-    lines = [f"{'cell':<{width}}  prompts        GPUs  memory     hours  GPU-hours"]
-    for name, cost in zip(names, costs, strict=True):
-        text = "-              -     -          -      -"
+def plan_lines(rows: Sequence[tuple[str, Sequence[str], Cost | None]], gpu: Gpu) -> list[str]:
+    """A line per row, with its name and cost, one per arm of it, and the sum."""
+    width = max((len(name) for name, _, _ in rows), default=3)
+    known = [cost for _, _, cost in rows if cost is not None]
+    lines = [f"{'row':<{width}}  prompts        half width  GPUs  memory     hours  GPU-hours"]
+    for name, arms, cost in rows:
+        text, few = "-              -           -     -          -      -", ["" for _ in arms]
         if cost is not None:
-            prompts = f"{cost.prompts}" + (f" of {cost.of}" if cost.prompts < cost.of else "")
-            text = f"{prompts:<13}  {cost.gpus or '-':<4}  {cost.memory_bytes / GIB:>6.1f} GiB"
-            text += f"{cost.hours:>8.2f}  {cost.gpu_hours:>8.2f}"
+            most = max(cost.prompts)
+            few = [f", {n} prompts" if n < most else "" for n in cost.prompts]
+            prompts = f"{most} of {cost.of}" if most < cost.of else f"{most}"
+            text = f"{prompts:<13}  {100 * half_width(most):>8.1f} %  {cost.gpus or '-':<4}  "
+            text += f"{cost.memory_bytes / GIB:>6.1f} GiB{cost.hours:>8.2f}  {cost.gpu_hours:>8.2f}"
             text += f"  {cost.reason}" if cost.reason else ""
         lines.append(f"{name:<{width}}  {text}")
-    total = f"sum: {len(names)} cells, {sum(c.gpus > 1 for c in known)} of several GPUs, at most "
+        lines += [f"  {arm}{prompts}" for arm, prompts in zip(arms, few, strict=True)]
+    total = f"sum: {sum(len(arms) for _, arms, _ in rows)} cells in {len(rows)} rows, "
+    total += f"{sum(c.gpus > 1 for c in known)} of several GPUs, at most "
     total += f"{sum(c.gpu_hours for c in known):.1f} GPU-hours on {gpu.name}"
-    if unknown := len(names) - len(known):
+    if unknown := len(rows) - len(known):
         total += f"; {unknown} of models of unknown size"
     return [*lines, total]

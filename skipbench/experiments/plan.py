@@ -28,7 +28,7 @@ class Request:
     overrides: Sequence[str]
     scale: str | None = None  # `paper`, `embedded` or `laptop`; None: by the device
     models: Sequence[str] = ()  # only these of the paper's models; all where empty
-    budget: str | None = None  # GPU-hours of all cells of an experiment; None for no limit
+    budget: str | None = None  # GPU-hours of an experiment, or a half width; None for no limit
     hardware: Slurm | Local | None = None
 
 
@@ -130,19 +130,25 @@ def composed(
 
 
 def budgeted(
-    cells: Sequence[tuple[PlannedCell, RunConfig]], budget: str | None
+    cells: Sequence[tuple[PlannedCell, RunConfig]],
+    budget: str | None,
+    hardware: Slurm | Local | None = None,
 ) -> list[tuple[PlannedCell, RunConfig]]:
-    """The cells with as many prompts as a budget leaves; all prompts without one."""
+    """The cells with as many prompts as a budget leaves; all prompts without one.
+
+    Args:
+        hardware: where the configurations do not name it.
+    """
     if budget is None:
         return list(cells)
-    from skipbench.experiments.costs import budget_hours, gpu_of, limited
+    from skipbench.experiments.blocks import limited
 
     configs = [config for _, config in cells]
-    gpu = gpu_of(configs[0].hardware if configs else None)
-    limits = limited(configs, budget_hours(budget), gpu)
+    limits = limited(configs, budget, hardware or (configs[0].hardware if configs else None))
     return [(cell, config) for (cell, _), config in zip(cells, limits, strict=True)]
 
 
 def cells_of(experiment: str, request: Request, scale: str) -> list[tuple[PlannedCell, RunConfig]]:
     """The cells of `planned_cells` that can be run, with the prompts that a budget leaves."""
-    return budgeted(composed(experiment, planned_cells(experiment, request, scale)), request.budget)
+    cells = composed(experiment, planned_cells(experiment, request, scale))
+    return budgeted(cells, request.budget, request.hardware)

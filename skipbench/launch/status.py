@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
@@ -63,10 +62,6 @@ class CellStatus:
     def search(self) -> str:
         """The folder of the search for its skip set."""
         return search_trace(self.config).parent.name
-
-    def record(self) -> dict[str, Any]:
-        """The cell as the manifest of a submission holds it."""
-        return {"name": self.name, "folders": [self.key], "configs": [self.config.to_dict()]}
 
 
 def experiment_statuses(
@@ -127,21 +122,6 @@ def _with_jobs(
         job, log = begun[-1]
         return RunState("failed", f"job {job} is over and left no record; see {log}")
     return cell.state
-
-
-def schedule_stages(cells: Sequence[CellStatus]) -> list[list[CellStatus]]:
-    """Splits cells into at most two stages so that each missing search runs once.
-
-    Stage 1 holds one cell per search, the one with the most iterations; stage 2 holds the cells
-    that reuse its result.
-    """
-    first: dict[str, CellStatus] = {}
-    for cell in cells:
-        key = cell.search if cell.folder is None else cell.key
-        first[key] = max(first.get(key, cell), cell, key=lambda one: one.config.search.iterations)
-    early = {id(cell) for cell in first.values()}
-    stages = [[cell for cell in cells if (id(cell) in early) is now] for now in (True, False)]
-    return [stage for stage in stages if stage]
 
 
 def counts(cells: Sequence[CellStatus]) -> str:

@@ -1,4 +1,4 @@
-"""Sends missing cells to Slurm, or runs them on the GPUs of this machine."""
+"""Sends rows of missing cells to Slurm, or runs them on the GPUs of this machine."""
 
 import itertools
 import sys
@@ -11,9 +11,10 @@ from skipbench.config.catalog import cell_command
 from skipbench.config.hardware import Local, Slurm
 from skipbench.console import say, show
 from skipbench.errors import NotHereError, SkipbenchError
-from skipbench.experiments.costs import Cost, bill, cost_of, gpu_of
+from skipbench.experiments.costs import Cost, bill, gpu_of
 from skipbench.launch import local, manifest, slurm
-from skipbench.launch.status import CellStatus, counts, schedule_stages
+from skipbench.launch.jobs import Job, jobs_of, schedule_stages
+from skipbench.launch.status import CellStatus, counts
 from skipbench.runs.files import held, write_atomic
 
 UNASKED_H = 100
@@ -33,13 +34,13 @@ def submit(
     only_print: bool = False,
     sent: Callable[[str], None] = lambda name: None,
 ) -> tuple[list[str], bool]:
-    """Sends the cells that have to run, each once.
+    """Sends the cells that have to run, each once, as jobs of one row each.
 
     Args:
         experiments: names, and the cells of each.
         allowed_h: GPU-hours that Slurm may be given; `None` for any number.
         confirm: what to give for more hours, in the message.
-        only_print: shows the scripts, or the cells of this machine.
+        only_print: shows the scripts, or the jobs of this machine.
         sent: called with each name whose cells are sent.
 
     Returns:
@@ -52,7 +53,7 @@ def submit(
     tell = say if only_print else show
     gpus = local.gpus() if isinstance(hardware, Local) else None
     gpu_bytes = _gpu_bytes(hardware, gpus)
-    missing: dict[str, dict[str, CellStatus]] = {}
+    names, missing = list[str](), dict[str, CellStatus]()
     for name, statuses in experiments:
         unknown = sum(cell.unknown for cell in statuses)
         if unknown and isinstance(hardware, Slurm) and not only_print:
@@ -65,13 +66,12 @@ def submit(
         for cell in cells:
             if not cell.runnable:
                 tell(f"not submitted: {cell.name}: {cell.state.reason}")
-        taken = {key for todo in missing.values() for key in todo}
-        missing[name] = {c.key: c for c in cells if c.to_run and c.key not in taken}
-    line, every = None, [cell for todo in missing.values() for cell in todo.values()]
-    if every and isinstance(hardware, Slurm):
-        gpu = gpu_of(hardware)
-        costs = [cost_of(cell.config, gpu, cell.gpus) for cell in every]
-        line, charged = bill_line(costs, hardware)
+        names.append(name)
+        for cell in (cell for cell in cells if cell.to_run):
+            missing.setdefault(cell.key, cell)
+    made, line = jobs_of([*missing.values()], gpu_of(hardware)), None
+    if made and isinstance(hardware, Slurm):
+        line, charged = bill_line([job.cost for job in made], hardware)
         if allowed_h is not None and charged > allowed_h and not only_print:
             asked = allowed_h != UNASKED_H
             above = (
@@ -81,26 +81,29 @@ def submit(
                 f"at most {charged:.1f} GPU-hours would be charged, above {above}; nothing is "
                 f"submitted; see them with --plan, then give {confirm}"
             )
-    jobs, failed = list[str](), False
-    for name, todo in missing.items():
-        if stages := schedule_stages([*todo.values()]):
-            if isinstance(hardware, Local):
-                failed |= _run_here(name, stages, hardware, gpus or [], only_print)
-            else:
-                jobs += _to_slurm(name, stages, hardware, only_print)
+    ids, failed = list[str](), False
+    if stages := schedule_stages(made):
+        title = names[0] + (f"+{len(names) - 1}" if names[1:] else "")
+        if isinstance(hardware, Local):
+            failed = _run_here(title, stages, hardware, gpus or [], only_print)
+        else:
+            ids = _to_slurm(title, stages, hardware, only_print)
+    for name in names:
         sent(name)
     if line is not None:
         tell(line)
-    return jobs, failed
+    return ids, failed
 
 
 def bill_line(costs: Sequence[Cost | None], hardware: Slurm | Local | None) -> tuple[str, float]:
-    """Time of all cells together, in a line, and the GPU-hours charged for them.
+    """Time of all jobs together, in a line, and the GPU-hours charged for them.
 
     Args:
-        hardware: `None` where one process runs them, one after another.
+        costs: of the jobs.
+        hardware: `None` where one process runs whole rows, one after another.
     """
-    gpus, where, exclusive = 1, "one cell after another", False
+    what = "rows" if hardware is None else "jobs"
+    gpus, where, exclusive = 1, "one row after another", False
     if isinstance(hardware, Slurm):
         gpus, exclusive = hardware.node_gpus, hardware.exclusive
         where = f"on one node of {gpus} GPUs"
@@ -110,12 +113,12 @@ def bill_line(costs: Sequence[Cost | None], hardware: Slurm | Local | None) -> t
     on_gpus = hardware is None or hardware.gpus != 0
     known = [cost for cost in costs if cost is not None and cost.gpus and on_gpus]
     hours, charged = bill(known, gpus, exclusive)
-    line = f"all: {len(costs)} cells, about {hours:.1f} h wall-clock {where}, at most "
+    line = f"all: {len(costs)} {what}, about {hours:.1f} h wall-clock {where}, at most "
     line += f"{charged:.1f} GPU-hours charged"
     if exclusive:
         line += f" for whole nodes, {sum(c.gpu_hours for c in known):.1f} of them used"
     if unknown := len(costs) - len(known):
-        line += f"; {unknown} cells are not counted: their time is not known"
+        line += f"; {unknown} {what} are not counted: their time is not known"
     return line, charged
 
 
@@ -167,31 +170,26 @@ def _with_gpus(
 
 
 def _to_slurm(
-    name: str, stages: Sequence[Sequence[CellStatus]], hardware: Slurm, only_print: bool
+    name: str, stages: Sequence[Sequence[Job]], hardware: Slurm, only_print: bool
 ) -> list[str]:
     """Submits an array per stage and number of GPUs, or prints its script. Returns the jobs.
 
-    The jobs of the second stage start when those of the first are over, however they ended.
+    The jobs of a stage start when those before it are over, however they ended.
     """
-    stages = [sorted(stage, key=lambda cell: cell.gpus) for stage in stages]
-    cells = [*itertools.chain(*stages)]
-    folder = manifest.next_folder(cells[0].config.results.resolve(), name, not only_print)
+    stages = [sorted(stage, key=lambda job: job.gpus) for stage in stages]
+    rows = [*itertools.chain(*stages)]
+    folder = manifest.next_folder(rows[0].cells[0].config.results.resolve(), name, not only_print)
     path = folder / manifest.CELLS
     if not only_print:
-        manifest.write_rows(folder, [cell.record() for cell in cells])
+        manifest.write_rows(folder, [row.record() for row in rows])
     limit, first, python = slurm.array_limit(), 0, hardware.python or sys.executable
     jobs, before = list[str](), list[str]()
     for number, stage in enumerate(stages):
-        for gpus, group in itertools.groupby(stage, key=lambda cell: cell.gpus):
+        for gpus, group in itertools.groupby(stage, key=lambda job: job.gpus):
             numbers = range(first, first + len([*group]))
             first = numbers.stop
             for part in slurm.parts(numbers, limit):
-                models = [cells[n].config.model for n in part]
-                weights = (
-                    m.sizes and m.sizes.weight_bytes(m.dtype, m.quantization) for m in models
-                )
-                memory = slurm.memory_for(hardware.memory, max(size or 0 for size in weights))
-                asked = replace(hardware, gpus=gpus, memory=memory)
+                asked = _asked(rows[part.start : part.stop], replace(hardware, gpus=gpus))
                 text = slurm.script(f"skipbench-{name}", path, part, asked, python, Path.cwd())
                 if only_print:
                     note = "# Submitted to start after the jobs of the scripts above.\n"
@@ -201,41 +199,55 @@ def _to_slurm(
                 write_atomic(file, text)
                 jobs.append(job := slurm.sbatch(file, after=before))
                 manifest.add_job(folder, job, part.start, len(part))
+                cells = sum(len(rows[n].cells) for n in part)
                 of_gpus = f" of {gpus} GPUs" if gpus > 1 else ""
-                show(f"submitted: job {job}, {len(part)} cells{of_gpus}, {file}")
+                show(f"submitted: job {job}, {len(part)} rows{of_gpus}, {cells} cells, {file}")
         before = jobs[:]
     return jobs
 
 
+def _asked(rows: Sequence[Job], hardware: Slurm) -> Slurm:
+    """What the array of these rows asks for: memory for the largest model, and as many more
+    requeues as the longest row has time limits, since it goes on where it was.
+    """
+    models = [row.cells[0].config.model for row in rows]
+    weights = (m.sizes and m.sizes.weight_bytes(m.dtype, m.quantization) for m in models)
+    memory = slurm.memory_for(hardware.memory, max(size or 0 for size in weights))
+    limit_h, requeues = slurm.limit_hours(hardware.time), hardware.requeues
+    if limit_h and requeues:
+        requeues += int(max(row.cost.hours if row.cost else 0 for row in rows) / limit_h)
+    return replace(hardware, memory=memory, requeues=requeues)
+
+
 def _run_here(
     name: str,
-    stages: Sequence[Sequence[CellStatus]],
+    stages: Sequence[Sequence[Job]],
     hardware: Local,
     gpus: Sequence[str],
     only_print: bool,
 ) -> bool:
-    """Runs the cells on this machine, stage by stage. Returns whether one of them failed."""
-    cells = [*itertools.chain(*stages)]
+    """Runs the rows on this machine, stage by stage. Returns whether one of them failed."""
+    rows = [*itertools.chain(*stages)]
     at_once = local.cells_at_once(hardware.workers, gpus)
     if gpus:
-        at_once = min(at_once, len(gpus) // min(cell.gpus for cell in cells))
+        at_once = min(at_once, len(gpus) // min(row.gpus for row in rows))
     if only_print:
-        for c in cells:
-            sys.stdout.write(f"{c.name}{f', {c.gpus} GPUs' if c.gpus > 1 else ''}\n")
+        for row in rows:
+            sys.stdout.write(f"{row.name}{f', {row.gpus} GPUs' if row.gpus > 1 else ''}\n")
         return False
-    folder = manifest.next_folder(cells[0].config.results.resolve(), name, make=True)
-    command = cell_command(str(manifest.write_rows(folder, [cell.record() for cell in cells])))
+    folder = manifest.next_folder(rows[0].cells[0].config.results.resolve(), name, make=True)
+    command = cell_command(str(manifest.write_rows(folder, [row.record() for row in rows])))
     used = ", ".join(gpus or ["none"] * at_once)
-    show(f"{len(cells)} cells, {at_once} at a time, GPUs: {used}; logs in {folder}")
+    show(f"{len(rows)} rows, {at_once} at a time, GPUs: {used}; logs in {folder}")
     codes: list[int] = []
 
     def ended(number: int, code: int) -> None:
         codes.append(code)
         how = "done" if code == 0 else f"failed, see {folder / f'{number}.log'}"
-        show(f"{len(codes)}/{len(cells)} {cells[number].name}: {how}")
+        show(f"{len(codes)}/{len(rows)} {rows[number].name}: {how}")
 
     for stage in stages:
-        needs = {len(codes) + n: cell.gpus for n, cell in enumerate(stage)}
+        needs = {len(codes) + n: row.gpus for n, row in enumerate(stage)}
         commands = {n: [*command, str(n)] for n in needs}
         local.run_cells(commands, folder, gpus, at_once, ended, needs)
     return any(codes)

@@ -1,5 +1,6 @@
-"""`--plan` and `--budget`: GPUs, memory and hours of cells before anything is loaded."""
+"""`--plan` and `--budget`: GPUs, memory and hours of rows before anything is loaded."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,15 +11,17 @@ from skipbench.config.compose import compose
 from skipbench.config.hardware import Slurm
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
+from skipbench.experiments.blocks import MOST_ARMS, blocks_of, costs_of, limited
 from skipbench.experiments.costs import (
     LEAST,
+    LOADED_PER_S,
     Cost,
     bill,
-    budget_hours,
+    budget_of,
     cost_of,
     gpu_of,
-    limited,
-    within,
+    half_width,
+    prompts_for,
 )
 from skipbench.experiments.grid import plan
 from skipbench.experiments.plan import without_repeats
@@ -43,7 +46,7 @@ def test_gpus_follow_from_the_size_of_the_model(
     model: str, dtype: str, least: int, most: int
 ) -> None:
     words = [f"model={model}", f"model.dtype={dtype}", "dataset=cnndm", "method=swift"]
-    cost = cost_of(config(*words, "limit=null"), gpu_of(None))
+    cost = cost_of([config(*words, "limit=null")], gpu_of(None))
     assert cost is not None and least <= cost.gpus <= most
     # the weights alone, read once per token by both arms at the whole bandwidth, take less
     shape = config(*words).model.sizes
@@ -51,25 +54,28 @@ def test_gpus_follow_from_the_size_of_the_model(
     quantization = config(*words).model.quantization
     weights = shape.weight_bytes(dtype, quantization)
     floor = 2 * 1000 * 64 * weights / 2.039e12 / 3600
-    assert floor < cost.hours < 3 * floor + cost.fixed_h + 1
+    assert floor < cost.hours < 3 * floor + cost.load_h + 1
     assert cost.memory_bytes > weights
 
 
 def test_the_405b_takes_at_least_five() -> None:
     words = ["model=llama3.1-405b", "dataset=cnndm", "method=swift", "model.quantization=nf4"]
-    quantized = cost_of(config(*words, "engine=reference"), gpu_of(None))
-    half = cost_of(config(*words[:3]), gpu_of(None))
+    quantized = cost_of([config(*words, "engine=reference")], gpu_of(None))
+    half = cost_of([config(*words[:3])], gpu_of(None))
     assert quantized is not None and half is not None
     assert quantized.gpus < 5 <= half.gpus
 
 
 def test_a_context_bounds_what_a_novel_needs() -> None:
-    cut = cost_of(config("model=llama3.1-8b", "dataset=pg19", "method=swift"), gpu_of(None))
+    cut = cost_of([config("model=llama3.1-8b", "dataset=pg19", "method=swift")], gpu_of(None))
     assert cut is not None and cut.memory_bytes < 20 * 2**30
 
 
 def test_wall_clock_and_charged_hours_by_hand() -> None:
-    costs = [Cost(1, 1, gpus, 1, hours, 0.0) for gpus, hours in ((1, 3), (2, 4), (1, 1), (8, 1))]
+    costs = [
+        Cost((1,), 1, gpus, 1, hours, (0.0,), 0.0)
+        for gpus, hours in ((1, 3), (2, 4), (1, 1), (8, 1))
+    ]
     assert bill(costs, gpus=4) == (5, 3 + 8 + 1 + 8)  # the last takes two such nodes
     assert bill(costs, gpus=4, exclusive=True) == (9, 4 * (3 + 4 + 1) + 8)
     assert bill(costs) == (9, 20) and bill([]) == (0, 0)
@@ -80,46 +86,116 @@ def test_charged_hours_are_the_planned_ones(name: str) -> None:
     hardware = config(f"hardware={name}").hardware
     assert isinstance(hardware, Slurm)
     words = ["model=llama2-13b", "dataset=cnndm", "method=swift", "limit=null"]
-    cost = cost_of(config(*words), gpu_of(hardware))
+    cost = cost_of([config(*words)], gpu_of(hardware))
     assert cost is not None and cost.gpus == 1
     line, charged = bill_line([cost, cost, None], hardware)
     assert charged == 2 * cost.gpu_hours
-    assert f"3 cells, about {cost.hours:.1f} h wall-clock on one node of 8 GPUs" in line
-    assert line.endswith("1 cells are not counted: their time is not known")
+    assert f"3 jobs, about {cost.hours:.1f} h wall-clock on one node of 8 GPUs" in line
+    assert line.endswith("1 jobs are not counted: their time is not known")
     line, charged = bill_line([cost, cost], replace(hardware, exclusive=True))
     assert charged == 8 * 2 * cost.gpu_hours and f"about {2 * cost.hours:.1f} h" in line
 
 
-def test_a_budget_is_kept_and_shared() -> None:
-    costs = [Cost(1000, 1000, 1, 1, 0.5, 0.01), Cost(80, 80, 2, 1, 0.0, 0.1)]
-    whole = sum(c.gpu_hours for c in costs)
-    assert within(costs, whole) == costs
-    some = within(costs, whole / 2)
-    assert sum(c.gpu_hours for c in some) <= whole / 2
-    shares = [c.prompts / c.of for c in some]
-    assert max(shares) - min(shares) < 0.02 and min(c.prompts for c in some) > LEAST
-    with pytest.raises(SkipbenchError, match=f"{LEAST} prompts per cell take"):
-        within(costs, 0.5)
+ON_8B = ("model=llama3-8b", "dataset=cnndm", "limit=null")
 
 
-def test_a_budget_becomes_the_limit_of_cells() -> None:
-    words = ["model=llama3-8b", "method=swift", "dataset=cnndm", "limit=null"]
-    (some,) = limited([config(*words)], 0.5, gpu_of(None))
-    (all_of,) = limited([config(*words)], 500, gpu_of(None))
-    assert some.limit is not None and LEAST < some.limit < 1000 and all_of.limit is None
-    (unknown,) = limited([config("limit=3")], 0.5, gpu_of(None))
-    assert unknown.limit == 3
+def row(*methods: str, more: Sequence[str] = ()) -> list[RunConfig]:
+    return [config(*ON_8B, f"method={name}", *more) for name in methods]
 
 
-@pytest.mark.parametrize(("text", "hours"), [("200h", 200), ("30min", 0.5), ("1.5", 1.5)])
-def test_hours(text: str, hours: float) -> None:
-    assert budget_hours(text) == hours
+def test_a_row_loads_once_and_decodes_vanilla_once_by_hand() -> None:
+    noise = config(*ON_8B, "method=vanilla", "limit=20")
+    searched = replace(row("self-sd")[0], search_dataset=noise.dataset)
+    (alone,) = costs_of(one := row("swift"), blocks_of(one), gpu_of(None))
+    arms = [*row("swift", "recycling"), searched, noise]
+    (cost,) = costs_of(arms, blocks_of(arms), gpu_of(None))
+    assert alone is not None and cost is not None
+    assert alone.hours == pytest.approx(alone.load_h + 2000 * alone.prompt_h)
+    assert cost.prompts == (1000, 1000, 1000, 20) and cost.load_h == alone.load_h
+    assert alone.load_h == pytest.approx(16.06e9 / LOADED_PER_S / 3600, rel=0.01)
+    decoded = (1000 + 3 * 1000 + 20) * alone.prompt_h
+    assert cost.search_h[2] > 0 and sum(cost.search_h) == cost.search_h[2]
+    assert cost.hours == pytest.approx(alone.load_h + cost.search_h[2] + decoded)
 
 
-@pytest.mark.parametrize("text", ["", "h", "-3h", "2 days", "nan", "inf"])
-def test_what_is_no_number_of_hours_is_refused(text: str) -> None:
+def test_a_search_is_paid_once_by_the_cell_of_most_sets() -> None:
+    sets = [
+        replace(one, search_dataset=one.dataset, search=replace(one.search, iterations=n))
+        for one in row("self-sd", more=["decoding.temperature=0.5"]) + row("self-sd")
+        for n in (20, 50)
+    ]
+    costs = costs_of(sets, blocks_of(sets), gpu_of(None))
+    paid = [hours for cost in costs if cost for hours in cost.search_h]
+    assert [hours > 0 for hours in paid] == [False, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("arms", "sizes"), [(1, [1]), (8, [8]), (9, [5, 4]), (17, [6, 6, 5]), (23, [8, 8, 7])]
+)
+def test_rows_are_cut_into_blocks_of_arms(arms: int, sizes: list[int]) -> None:
+    (one,) = row("random")
+    configs = [replace(one, method=one.method.but(seed=n)) for n in range(arms)]
+    other = config("model=llama3-8b", "dataset=xsum", "method=random")
+    blocks = blocks_of([*configs, other])
+    assert [len(block) for block in blocks] == [*sizes, 1] and max(sizes) <= MOST_ARMS
+    assert [at for block in blocks for at in block] == [*range(arms + 1)]
+    assert [len(block) for block in blocks_of([*configs, other], cut=False)] == [arms, 1]
+
+
+def test_cells_that_may_become_one_run_are_never_cut_apart() -> None:
+    (one,) = row("random")
+    sets = [
+        replace(one, search_dataset=one.dataset, search=replace(one.search, iterations=10 + n))
+        for n in range(6)
+    ]
+    others = [replace(one, method=one.method.but(seed=n)) for n in range(6)]
+    mixed = [cell for pair in zip(others, sets, strict=True) for cell in pair]
+    assert blocks_of(mixed) == [[1, 3, 5, 7, 9, 11], [0, 2, 4, 6, 8, 10]]
+
+
+def test_a_budget_of_hours_is_kept_and_leaves_every_row_the_same_prompts() -> None:
+    noise = config(*ON_8B, "method=vanilla", "limit=20")
+    few = config("model=llama2-13b", "dataset=mt-bench", "method=swift", "limit=30")
+    every = [*row("swift", "recycling"), noise, few]
+
+    def hours(configs: Sequence[RunConfig]) -> float:
+        costs = costs_of(configs, blocks_of(configs), gpu_of(None))
+        return sum(cost.gpu_hours for cost in costs if cost)
+
+    whole = hours(every)
+    assert limited(every, f"{whole + 1e-6}h") == every
+    some = limited(every, f"{whole / 2}h")
+    most = some[0].limit
+    assert most is not None and 30 < most < 1000
+    assert [one.limit for one in some] == [most, most, 20, 30]
+    more = [replace(one, limit=most + 1) if one.limit == most else one for one in some]
+    assert hours(some) <= whole / 2 < hours(more)
+    with pytest.raises(SkipbenchError, match=f"{LEAST} prompts per row take"):
+        limited(every, "0.001h")
+
+
+def test_a_budget_of_precision_leaves_as_many_prompts_as_it_needs() -> None:
+    assert prompts_for(0.02) == 217  # (1.96 * .15 / .02)^2 = 216.09
+    assert half_width(217) <= 0.02 < half_width(216)
+    noise = config(*ON_8B, "method=vanilla", "limit=20")
+    unknown = config("limit=null")
+    assert [one.limit for one in limited([*row("swift"), noise], "2%")] == [217, 20]
+    assert [one.limit for one in limited([unknown, config("limit=3")], "2 %")] == [217, 3]
+    assert limited([config("limit=3"), unknown], "1h") == [config("limit=3"), unknown]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("200h", (200, False)), ("30min", (0.5, False)), ("1.5", (1.5, False)), ("2%", (0.02, True))],
+)
+def test_budgets(text: str, value: tuple[float, bool]) -> None:
+    assert budget_of(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "h", "-3h", "2 days", "nan", "inf", "0%", "%"])
+def test_what_is_no_budget_is_refused(text: str) -> None:
     with pytest.raises(SkipbenchError, match="budget="):
-        budget_hours(text)
+        budget_of(text)
 
 
 def test_vanilla_alone_is_no_cell_of_a_table_where_another_arm_holds_it() -> None:
@@ -153,8 +229,10 @@ def test_a_plan_is_printed_with_its_sum(skipbench: Command, tmp_path: Path) -> N
         done = skipbench(*command, "clasp-table1", *words, *more, "--plan")
         assert done.returncode == 0, done.stderr
         # three methods greedy and sampled, and the noise floor of each decoding
-        assert "sum: 8 cells" in done.stdout and "GPU-hours on a100-80gb" in done.stdout
-        assert done.stdout.splitlines()[-1].startswith("all: 8 cells, about ")
+        assert "sum: 8 cells in 2 rows" in done.stdout and "hours on a100-80gb" in done.stdout
+        assert done.stdout.count("\n  method=vanilla, 20 prompts\n") == 2
+        what = "jobs" if more else "rows"
+        assert done.stdout.splitlines()[-1].startswith(f"all: 2 {what}, about ")
     some = skipbench("table", "clasp-table1", *words, "--plan", "--budget", "5h")
     assert " of 480 " in some.stdout
     used = float(some.stdout.partition("at most ")[2].partition(" ")[0])

@@ -33,12 +33,9 @@ from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.set_search import search_trace
 from skipbench.launch import manifest
+from skipbench.launch.jobs import Job, schedule_stages
 from skipbench.launch.slurm import parts, requeue_self, script
-from skipbench.launch.status import (
-    CellStatus,
-    experiment_statuses,
-    schedule_stages,
-)
+from skipbench.launch.status import CellStatus, experiment_statuses
 from skipbench.runs.files import held
 from skipbench.runs.reading import MOST_BYTES
 from skipbench.runs.state import Interrupted, defer_signals, handle_signals, run_state
@@ -275,7 +272,7 @@ def test_what_became_of_jobs_without_a_record(
     words = [*WORDS, f"results={tmp_path}"]
     cells = survey("tiny", words[1:])
     submission = manifest.next_folder(tmp_path, "tiny", make=True)
-    manifest.write_rows(submission, [found.record() for found in cells])
+    manifest.write_rows(submission, [Job([found]).record() for found in cells])
     manifest.add_job(submission, "7", 0, 3)
     for task in (0, 1):
         (submission / f"7_{task}.log").write_text("python: command not found\n")
@@ -306,7 +303,8 @@ def test_print_shows_the_scripts_and_writes_nothing(
         ["submit", *WORDS, f"results={tmp_path}", "hardware=slurm-a6000", "scale=paper", "--print"]
     )
     shown = capsys.readouterr().out
-    assert shown.startswith("#!/bin/bash\n") and options(shown)["--array"] == "0-2"
+    # one row lacks a method, the other both
+    assert shown.startswith("#!/bin/bash\n") and options(shown)["--array"] == "0-1"
     assert not (tmp_path / "submit").exists()
 
 
@@ -339,18 +337,21 @@ def test_a_cluster_of_ones_own_may_have_any_name(
 
 def test_a_manifest_knows_its_cells_and_jobs(tmp_path: Path) -> None:
     folder = manifest.next_folder(tmp_path, "tiny", make=True)
-    manifest.write_rows(folder, [{"name": n, "folder": n, "config": {}} for n in ("a", "b", "c")])
+    rows = [{"name": "a", "folder": "a", "config": {}}]  # as an earlier version wrote it
+    rows += [{"name": n, "folders": list(n), "configs": []} for n in ("bc", "d")]
+    manifest.write_rows(folder, rows)
     manifest.add_job(folder, "7", 0, 2)
     manifest.add_job(folder, "9", 2, 1)
     sent = manifest.tasks(tmp_path)
     assert {key: [task.job for task in tasks] for key, tasks in sent.items()} == {
         "a": ["7_0"],
         "b": ["7_1"],
-        "c": ["9_0"],
+        "c": ["7_1"],
+        "d": ["9_0"],
     }
     assert manifest.next_folder(tmp_path, "tiny", make=True).name == "tiny-2"
     for index in (3, -1):
-        with pytest.raises(SkipbenchError, match="3 cells"):
+        with pytest.raises(SkipbenchError, match="3 rows"):
             manifest.read_row(folder / "cells.jsonl", index)
     with pytest.raises(SkipbenchError, match="cannot be read"):
         manifest.read_row(folder / "none.jsonl", 0)
@@ -437,17 +438,22 @@ def test_a_run_ended_by_a_signal_goes_on(tmp_path: Path) -> None:
 def test_cells_that_share_a_search_are_all_submitted_and_wait_for_it(tmp_path: Path) -> None:
     cells = survey("swift-figure2b", ["scale=embedded", f"results={tmp_path}"])
     assert len({found.key for found in cells}) == len(cells) == 9
-    first, second = schedule_stages(cells)
-    searches = [search_trace(found.config) for found in first]
+    first, second = schedule_stages([Job([found]) for found in cells])
+    searches = [name for job in first for name in job.searches]
     assert len(set(searches)) == len(searches) == 3
-    assert {search_trace(found.config) for found in second} == set(searches) and len(second) == 6
+    assert {name for job in second for name in job.searches} == set(searches) and len(second) == 6
     assert schedule_stages(first) == [first] and schedule_stages([]) == []
     more = [
         replace(f, config=replace(f.config, search=replace(f.config.search, iterations=10 + n)))
         for n, f in enumerate(cells)
     ]
     most = {search_trace(f.config): f for f in more}  # the last of each, which wants most
-    assert schedule_stages(more)[0] == list(most.values())
+    stages = schedule_stages([Job([f]) for f in more])
+    assert [job.cells[0] for job in stages[0]] == [*most.values()]
+    # rows that share a search with the next one do not run beside it
+    a, b, c = (job.cells[0] for job in first)
+    chain = [Job([a]), Job([a, b]), Job([b, c]), Job([c])]
+    assert schedule_stages(chain) == [[chain[0], chain[2]], [chain[1], chain[3]]]
 
 
 def bad_statuses(path: Path) -> Iterator[str]:
@@ -583,7 +589,7 @@ def test_arrays_hold_the_cells_that_need_their_gpus(
     dispatch(["submit", *SIZES, f"results={tmp_path}", "hardware=slurm-a100", "scale=paper"])
     folder = tmp_path / "submit" / "clasp-table1-1"
     cells = [
-        json.loads(line)["config"]["model"]["name"]
+        [one["model"]["name"] for one in json.loads(line)["configs"]]
         for line in (folder / "cells.jsonl").read_text().splitlines()
     ]
     jobs = [json.loads(line) for line in (folder / "jobs.jsonl").read_text().splitlines()]
@@ -592,7 +598,7 @@ def test_arrays_hold_the_cells_that_need_their_gpus(
         g: cells[job["first"] : job["first"] + job["count"]]
         for g, job in zip(gpus, jobs, strict=True)
     }
-    assert found == {"gpu:a100:1": ["llama3-8b"], "gpu:a100:2": ["llama3-70b"]}
+    assert found == {"gpu:a100:1": [["llama3-8b"]], "gpu:a100:2": [["llama3-70b"]]}
 
 
 def test_here_cells_take_the_gpus_that_they_need(

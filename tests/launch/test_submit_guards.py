@@ -50,7 +50,7 @@ def words(results: Path) -> list[str]:
 def sent(results: Path) -> list[str]:
     """The cells of all submissions."""
     lines = [p.read_text().splitlines() for p in results.glob("submit/*/cells.jsonl")]
-    return [json.loads(line)["folder"] for own in lines for line in own]
+    return [folder for own in lines for line in own for folder in json.loads(line)["folders"]]
 
 
 def test_what_may_be_queued_is_not_submitted_again(
@@ -83,7 +83,7 @@ def test_hydras_launcher_submits_what_is_missing_and_waits(
     (slurm / "over").touch()  # jobs leave the queue at once, and nothing has run them
     command = ["-m", "dataset=mini-math,mini-code", *small, "hydra/launcher=slurm"]
     done = skipbench(*command, "hardware=slurm-local")
-    assert done.returncode == 1 and "submitted: job 101, 1 cells" in done.stdout
+    assert done.returncode == 1 and "submitted: job 101, 1 rows, 1 cells" in done.stdout
     assert "failed: dataset=mini-code: " in done.stderr
     (cell,) = sent(tmp_path)
     assert cell.startswith("tiny_uniform_mini-code_")

@@ -1,0 +1,107 @@
+"""Rows cut into blocks of arms, each with vanilla, one per job; and the prompts of a budget."""
+
+import bisect
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from skipbench.config.hardware import Local, Slurm
+from skipbench.config.run_config import RunConfig
+from skipbench.errors import SkipbenchError
+from skipbench.experiments.costs import LEAST, Cost, Gpu, budget_of, cost_of, gpu_of, prompts_for
+from skipbench.experiments.row import rows_of
+from skipbench.experiments.set_search import search_trace
+
+MOST_ARMS = 8
+"""Arms of a job: the graphs of every row count that an arm verifies take memory of the GPU."""
+
+
+def blocks_of(configs: Sequence[RunConfig], cut: bool = True) -> list[list[int]]:
+    """Positions of the cells of each job: a row, or about `MOST_ARMS` of its arms. Cells whose sets
+    come from one search stay together, since they are one run if it ends at one set.
+
+    Args:
+        cut: False for whole rows, which one process runs.
+    """
+    blocks = list[list[int]]()
+    for row in rows_of(configs):
+        together = defaultdict[object, list[int]](list)
+        for at in row:
+            config = configs[at]
+            together[at if config.search_dataset is None else search_trace(config)].append(at)
+        parts = -(-len(row) // MOST_ARMS) if cut else 1
+        filled = list[int]()
+        for unit in sorted(together.values(), key=lambda unit: -len(unit)):
+            if filled and len(filled) + len(unit) > -(-len(row) // parts):
+                blocks.append(filled)
+                filled = []
+            filled = [*filled, *unit]
+        blocks.append(filled)
+    return blocks
+
+
+def costs_of(
+    configs: Sequence[RunConfig],
+    blocks: Sequence[Sequence[int]],
+    gpu: Gpu,
+    gpus: Sequence[int | None] | None = None,
+) -> list[Cost | None]:
+    """The cost of each block; of the cells that share a search, the one of most sets has its time.
+
+    Args:
+        gpus: of each cell, where the user chose.
+    """
+    longest: dict[Path, int] = {}
+    for at in (at for block in blocks for at in block if configs[at].search_dataset is not None):
+        first = longest.setdefault(search_trace(configs[at]), at)
+        if configs[at].search.iterations > configs[first].search.iterations:
+            longest[search_trace(configs[at])] = at
+    found = list[Cost | None]()
+    for block in blocks:
+        cost = cost_of([configs[at] for at in block], gpu, None if gpus is None else gpus[block[0]])
+        if cost is not None:
+            hours = zip(block, cost.search_h, strict=True)
+            own = tuple(h if at in longest.values() else 0.0 for at, h in hours)
+            cost = replace(cost, search_h=own)
+        found.append(cost)
+    return found
+
+
+def limited(
+    configs: Sequence[RunConfig], budget: str, hardware: Slurm | Local | None = None
+) -> list[RunConfig]:
+    """The cells with at most as many prompts as a budget leaves every row; arms of fewer keep
+    theirs. Raises SkipbenchError for another text, or if `LEAST` prompts take more.
+
+    Args:
+        budget: GPU-hours of all rows, as `200h`; or as `2%` the half width that they leave.
+    """
+    value, is_width = budget_of(budget)
+    costs = costs_of(configs, blocks := blocks_of(configs), gpu_of(hardware))
+    known = [cost for cost in costs if cost is not None]
+
+    def hours(most: int) -> float:
+        return sum(cost.at_most(most).gpu_hours for cost in known)
+
+    if is_width:
+        most = prompts_for(value)
+    elif not known:
+        return list(configs)
+    elif (minimum := hours(LEAST)) > value:
+        raise SkipbenchError(
+            f"budget={budget}: {LEAST} prompts per row take {minimum:.1f} GPU-hours; give more, or "
+            "fewer models with models=A,B"
+        )
+    else:
+        counts = range(LEAST, max(n for cost in known for n in cost.prompts) + 1)
+        most = LEAST - 1 + bisect.bisect_right(counts, value, key=hours)
+    prompts = {
+        at: n
+        for block, cost in zip(blocks, costs, strict=True)
+        for at, n in zip(block, cost.prompts if cost else (), strict=False)
+    }
+    return [
+        replace(config, limit=most) if prompts.get(at, config.limit or most + 1) > most else config
+        for at, config in enumerate(configs)
+    ]

@@ -1,0 +1,72 @@
+"""Jobs of a submission: arms of one row that have to run, in one process."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from skipbench.experiments.blocks import blocks_of, costs_of
+from skipbench.experiments.costs import Cost, Gpu
+from skipbench.launch.status import CellStatus
+
+
+@dataclass(frozen=True)
+class Job:
+    """Cells of one row, and what they cost; `None` for a model of unknown size."""
+
+    cells: Sequence[CellStatus]
+    cost: Cost | None = None
+
+    @property
+    def name(self) -> str:
+        names = self.cells[0].config.names
+        methods = dict.fromkeys(cell.config.method.name for cell in self.cells)
+        return "/".join((names | {"method": ",".join(methods)}).values())
+
+    @property
+    def gpus(self) -> int:
+        return self.cells[0].gpus
+
+    @property
+    def searches(self) -> dict[str, int]:
+        """The searches that are missing, each with its number of sets."""
+        found: dict[str, int] = {}
+        for cell in self.cells:
+            if cell.folder is None and cell.config.search_dataset is not None:
+                sets = cell.config.search.iterations
+                found[cell.search] = max(sets, found.get(cell.search, 0))
+        return found
+
+    def record(self) -> dict[str, Any]:
+        """The job as the manifest of a submission holds it."""
+        folders = [cell.key for cell in self.cells]
+        configs = [cell.config.to_dict() for cell in self.cells]
+        return {"name": self.name, "folders": folders, "configs": configs}
+
+
+def jobs_of(cells: Sequence[CellStatus], gpu: Gpu) -> list[Job]:
+    """A job per row of cells, or per block of its arms."""
+    configs = [cell.config for cell in cells]
+    blocks = blocks_of(configs)
+    costs = costs_of(configs, blocks, gpu, [cell.gpus for cell in cells])
+    pairs = zip(blocks, costs, strict=True)
+    return [Job([cells[at] for at in block], cost) for block, cost in pairs]
+
+
+def schedule_stages(jobs: Sequence[Job]) -> list[list[Job]]:
+    """Splits jobs into stages, one after another, so that no two of a stage do the same search. Of
+    the jobs that share one, that of most sets goes first.
+    """
+    stages, done = list[list[Job]](), dict[str, int]()
+    left = sorted(jobs, key=lambda job: -max(job.searches.values(), default=0))
+    while left:
+        now, begun = list[Job](), dict[str, int]()
+        for job in left:
+            missing = {k: sets for k, sets in job.searches.items() if sets > done.get(k, 0)}
+            if missing.keys().isdisjoint(begun):
+                begun |= missing
+                now.append(job)
+        taken = {id(job) for job in now}
+        stages.append([job for job in jobs if id(job) in taken])
+        left = [job for job in left if id(job) not in taken]
+        done |= begun
+    return stages
