@@ -7,6 +7,7 @@ single modules, and `pydoc-summary` only the language reference. `urllib` is lef
 """
 
 import ast
+import functools
 import random
 import sysconfig
 from collections.abc import Iterator
@@ -50,7 +51,11 @@ def tuning(size: int | None, seed: int, shuffle: bool) -> list[Row]:
     """The rows, their kinds in turns, grouped by the `task`. Arguments are those of `sample_rows`;
     SkipbenchError if the library's source is not installed.
     """
-    folder = Path(sysconfig.get_path("stdlib"))
+    return sample_rows(_rows(Path(sysconfig.get_path("stdlib"))), size, seed, shuffle)
+
+
+@functools.cache  # parsing takes seconds
+def _rows(folder: Path) -> tuple[Row, ...]:
     files = [path for name in PACKAGES for path in sorted((folder / name).glob("*.py"))]
     code = _spread([row for path in files for row in functions(path)], 2 * EACH)
     texts = _spread([row for path in files for row in _docstrings(path)], EACH)
@@ -69,12 +74,11 @@ def tuning(size: int | None, seed: int, shuffle: bool) -> list[Row]:
         "edit": [Row(row.id, _renaming(row)) for row in code[1::2]],
         "sum": list(_sums()),
     }
-    rows = [
+    return tuple(
         Row(f"{task}-{row.id}", row.prompt, groups={"task": task})
         for turn in zip(*kinds.values(), strict=True)
         for task, row in zip(kinds, turn, strict=True)
-    ]
-    return sample_rows(rows, size, seed, shuffle)
+    )
 
 
 def _spread(rows: list[Row], count: int) -> list[Row]:
