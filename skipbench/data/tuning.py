@@ -19,8 +19,10 @@ from skipbench.errors import SkipbenchError
 
 EACH = 12  # rows of a kind
 DOCSTRING = (700, 2600)  # characters, for prompts of 200 to 700 tokens
-PACKAGES = ("asyncio", "concurrent/futures", "email", "http", "importlib", "json", "logging")
-PACKAGES += ("multiprocessing", "unittest", "wsgiref", "xml/dom", "xml/etree", "xmlrpc")
+PACKAGES = (
+    *("asyncio", "concurrent/futures", "email", "http", "importlib", "json", "logging"),
+    *("multiprocessing", "unittest", "wsgiref", "xml/dom", "xml/etree", "xmlrpc"),
+)
 QUESTIONS = (
     "Why does bread rise in the oven, and why does it stop rising?",
     "My neighbour's dog barks all night. Draft a polite note that I can put into their letter box.",

@@ -1,6 +1,7 @@
 """`Priced`: a method that knows what the rows of a verification cost."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from skipbench.config.configurable import PositiveFloat
 from skipbench.decode.draft import State
@@ -20,7 +21,7 @@ class Priced(Method):
     row_prices: Sequence[PositiveFloat] = ()
     """Seconds of verifying 1, 2, 4, 8, 16 and 32 rows; empty measures them."""
 
-    carried = ("measured",)
+    carried: ClassVar[tuple[str, ...]] = ("measured",)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -78,8 +78,8 @@ class Recycling(Priced):
     """
 
     nodes: Annotated[int, Meta(ge=0, le=len(TEMPLATE))] = 80
-    """Maximum nodes of the static tree, the likeliest ones; 0: per round as many as the price of rows
-    allows, 31 at most.
+    """Maximum nodes of the static tree, the likeliest ones; 0: per round as many as the price of
+    rows allows, 31 at most.
     """
     memory: Positive = 8192
     """Tokens whose successors are kept, those verified last; the published code keeps all."""
