@@ -27,7 +27,7 @@ from skipbench.config.schemas import register
 from skipbench.config.signature import schema_of
 from skipbench.errors import SkipbenchError
 
-OURS = ("experiment", "local", "published", "scale", "models")
+OURS = ("experiment", "local", "published", "scale", "models", "preset")
 """Top-level keys that choose cells; a cell itself does not have them."""
 SWAPPED = ("model", "method", "dataset")
 """Groups that differ from cell to cell, whose nodes are composed once per choice."""
@@ -54,12 +54,22 @@ def _setting(path: str, *, _parent_: DictConfig, _root_: DictConfig) -> Any:
     return getattr(schema_of(_parent_["_target_"]), key) if value is None else value
 
 
+def _cpu(value: Any, *, _node_: Any, _parent_: DictConfig, _root_: DictConfig) -> Any:
+    """The value of a method's setting on a CPU; with `preset=gpu`, or on one, the paper's."""
+    preset = str(_root_["preset"])
+    if preset not in (presets := ("device", "cpu", "gpu")):
+        raise SkipbenchError(f"preset={preset}; wanted preset of {' or '.join(presets)}")
+    on_cpu = preset == "cpu" or (preset == "device" and _root_["model"]["device"] == "cpu")
+    return value if on_cpu else getattr(schema_of(_parent_["_target_"]), _node_._key())
+
+
 RESOLVERS: dict[str, Callable[..., Any]] = {
     "package": lambda path: str(PACKAGE / path),
     "basename": lambda path: Path(path).name,
     "shape": lambda name: asdict(catalog.shape_of(str(name))),
     "variant": _variant,
     "setting": _setting,
+    "cpu": _cpu,
 }
 for name, resolver in RESOLVERS.items():
     OmegaConf.register_new_resolver(name, resolver, replace=True)

@@ -135,6 +135,10 @@ class Config:
     """For experiments: `paper`, `embedded` or `laptop`; no run depends on it."""
     models: Any = None
     """For experiments: only these of the paper's models."""
+    preset: str = "device"
+    """Settings of the methods that depend on the machine: `cpu`, tuned here; `gpu`, the papers'; or
+    as `model.device` says. Records hold the settings themselves.
+    """
     published: Any = None
     """In an experiment: the keys of its cells in the paper's table; no run depends on it."""
 

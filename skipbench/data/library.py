@@ -42,10 +42,10 @@ def stdlib_code(size: int | None, seed: int, shuffle: bool) -> list[Row]:
 @functools.cache  # parsing takes seconds, and every cell of a table asks
 def _library(folder: Path) -> tuple[Row, ...]:
     files = [p for p in sorted(folder.glob("*.py")) if p.stem not in LEFT_OUT]
-    return tuple(row for path in files for row in _functions(path))
+    return tuple(row for path in files for row in functions(path))
 
 
-def _functions(path: Path) -> Iterator[Row]:
+def functions(path: Path) -> Iterator[Row]:
     """The functions of a module, from its first level, that are documented and long enough."""
     try:
         source = path.read_text(encoding="utf-8")

@@ -18,22 +18,19 @@ docs/auto.md.
 """
 
 import itertools
-from collections.abc import Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
 import torch
 
-from skipbench.config.configurable import Natural, Positive, PositiveFloat, Share
+from skipbench.config.configurable import Natural, Positive, Share
 from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.drafting import CONFIDENCE_CLASSES
 from skipbench.decode.ladder import MAX_STEPS, Calibration, Counters, SkipLadder
-from skipbench.decode.method import Method
+from skipbench.decode.priced import Priced
 from skipbench.decode.sources import Match, Successors, TextIndex
 from skipbench.decode.tree import Child, Tree, grow, min_slopes
-from skipbench.errors import SkipbenchError
 from skipbench.lm.rows import TokenRows
-from skipbench.profile.rows import ROWS, curve, kept_verification_seconds
 from skipbench.runs.record import SOURCES
 
 RATE_SHARE = 0.05  # of the newest round in the rate
@@ -96,7 +93,7 @@ Carried = tuple[list[Match], int]
 """Occurrences of the path to a node's parent; place on the drafted chain, -1 beside it."""
 
 
-class Auto(Method):
+class Auto(Priced):
     """Copies, recycled successors and drafts of skip sets in one tree per round, by value.
 
     >>> method = Auto(name="auto", layers=4, row_prices=[1, 1.02, 1.04, 1.1, 1.2, 1.4])
@@ -117,20 +114,12 @@ class Auto(Method):
     """Output tokens that a skip set is tried on."""
     explore: Share = 0.01
     """Share of the time for trying skip sets, besides four passes at the start; 0 uses none."""
-    row_prices: Sequence[PositiveFloat] = ()
-    """Seconds of verifying 1, 2, 4, 8, 16 and 32 rows; empty measures them."""
-
     needs_latency, needs_top_tokens = True, TOP
     carried = "successors", "counters", "calibration", "free", "rate", "ladder", "measured", "text"
     logged = ("expected", "price", "source", "sets", "explored")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.row_prices and len(self.row_prices) != len(ROWS):
-            raise SkipbenchError(
-                f"auto: row_prices={list(self.row_prices)}; wanted {len(ROWS)} positive numbers, "
-                f"the seconds of {', '.join(map(str, ROWS))} rows, or none to measure them"
-            )
         self.text = TextIndex(limit=self.earlier)
         self.successors = Successors(self.memory)
         self.counters, self.calibration = Counters(PRIORS), Calibration()
@@ -138,27 +127,15 @@ class Auto(Method):
         """Free tokens accepted, and expected by the priors, after an accepted parent."""
         self.ladder = SkipLadder(self.layers, self.window, self.explore)
         self.rate = 1.2
-        self.measured: dict[str, dict[str, float]] = {}
-        """Seconds by rows, by class of the context's length."""
 
     def begin(self, state: State) -> None:
         super().begin(state)
         self._drafted: list[tuple[int, float, int]] = []  # token, confidence, its class
         self._rung = -1
         self.text.begin(state.tokens)
-        self.prices = curve(self._seconds(state), self.max_nodes + 1)
+        self.prices = self.prices_at(state, self.max_nodes + 1)
         self.slopes = min_slopes(self.prices)
         self.ladder.begin(self.latency_at(state))
-
-    def _seconds(self, state: State) -> dict[int, float]:
-        """Seconds by rows: measured below 1024 tokens of context, and again at every fourfold."""
-        if self.row_prices:
-            return dict(zip(ROWS, self.row_prices, strict=True))
-        length_class = max(0, state.lm.cache.length.bit_length() - 9) // 2
-        if (key := str(length_class)) not in self.measured:
-            seconds = kept_verification_seconds(state.lm, length_class)
-            self.measured[key] = {str(rows): s for rows, s in seconds.items()}
-        return {int(rows): s for rows, s in self.measured[key].items()}
 
     def propose(self, state: State, budget: int) -> Draft:
         self._before = state.tokens[-2] if len(state.tokens) > 1 else state.pending

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from skipbench.console import say
+from skipbench.decode.draft import State
 from skipbench.decode.drafting import SkipMethod
 from skipbench.decode.stopping import StopRule
 from skipbench.skipset import SkipSet, fixed_set
@@ -60,3 +62,11 @@ class Explicit(SkipMethod):
         skip = str(self.skip)
         super().__post_init__()
         self.skip = SkipSet.parse(skip, self.layers)
+        self._told = bool(self.skip.skipped)
+
+    def begin(self, state: State) -> None:
+        """Says once if the set is empty: the draft is then the whole model, and always right."""
+        super().begin(state)
+        if not self._told:
+            say(f"{self.name} skips nothing: every draft step is a whole pass, and alpha is 1")
+        self._told = True

@@ -11,25 +11,60 @@ fill a pool, and those that begin with the pending token are verified in the sam
 | N | `level` | length of an n-gram with its key, and levels of the window plus one |
 | G | `guesses` | n-grams kept per key and verified per pass |
 | n-gram pool C | `pool` | key token -> its last `guesses` continuations, oldest first |
+| | `SIZES` | (ours) sizes among which the price of rows chooses with `window=0` |
 
 Deviations from the paper and its published code, with their switches: docs/methods/lookahead.md.
 """
 
 import random
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from msgspec import Meta
 
-from skipbench.config.configurable import Positive, TwoOrMore
+from skipbench.config.configurable import Natural, Positive
 from skipbench.decode.draft import Draft, State, Verification
-from skipbench.decode.method import Method
+from skipbench.decode.priced import Priced
 from skipbench.decode.sampling import best_tokens
 from skipbench.errors import SkipbenchError
 from skipbench.lm.rows import TokenRows
+from skipbench.profile.rows import ROWS
 
 
-class Lookahead(Method):
+class Size(NamedTuple):
+    """W, N and G."""
+
+    window: int
+    level: int
+    guesses: int
+
+
+SIZES = {
+    Size(2, 3, 4): (1.5, 8.0),
+    Size(2, 4, 4): (1.6, 12.0),
+    Size(4, 4, 4): (1.6, 17.0),
+    Size(5, 5, 5): (1.7, 27.0),
+}
+"""Tokens per round and mean rows per round of each size, with the prompt's n-grams in the pool: on
+`dataset=tuning`, by scripts/tune_baselines.py.
+"""
+
+
+def size_by(prices: Sequence[float]) -> Size:
+    """The size with the most tokens per pass, by the `prices` of 0, 1, ... rows.
+
+    >>> size_by([0.0, *[1.0] * 32]) == max(SIZES, key=SIZES.__getitem__)  # rows are free
+    True
+    """
+
+    def rate(size: Size) -> float:
+        tokens, rows = SIZES[size]
+        return tokens / prices[round(rows)]
+
+    return max(SIZES, key=rate)
+
+
+class Lookahead(Priced):
     """Jacobi trajectories feed a pool of n-grams.
 
     >>> method = Lookahead(name="lookahead", level=3, guesses=2)
@@ -40,8 +75,8 @@ class Lookahead(Method):
     {5: [(7, 8), (3, 4)]}
     """
 
-    window: TwoOrMore = 7
-    """W, columns of the window, 2 or more."""
+    window: Natural = 7
+    """W, columns of the window, 2 or more; 0 chooses W, N and G by the price of rows."""
     level: Annotated[int, Meta(ge=3)] = 5
     """N, tokens of an n-gram with its key, 3 or more."""
     guesses: Positive = 7
@@ -57,10 +92,19 @@ class Lookahead(Method):
     first_window: Sequence[int] = ()
     """Ids of the first window, W + N - 3 of them; empty draws them."""
 
-    logged = ("guesses",)
+    logged = ("guesses", "size")
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.size = Size(self.window, self.level, self.guesses)
+        if not self.window and (self.size[1:] != (5, 7) or self.first_window):
+            raise SkipbenchError(
+                f"lookahead: level={self.level}, guesses={self.guesses}, "
+                f"first_window={list(self.first_window)} without a window; window=0 chooses all "
+                "of them, so leave them out or set window, too"
+            )
+        if self.window == 1:
+            raise SkipbenchError("lookahead: window=1; wanted window of 2 or more, or 0")
         wanted = self.window + self.level - 3
         if self.first_window and len(self.first_window) != wanted:
             raise SkipbenchError(
@@ -72,7 +116,10 @@ class Lookahead(Method):
         """Runs the first level after the prompt, where the published code prefills it."""
         super().begin(state)
         lm, at = state.lm, state.lm.cache.length
-        prompt, size = state.tokens[:at], self.window + self.level - 3
+        if not self.window:
+            self.size = size_by(self.prices_at(state, ROWS[-1]))
+        self.log["size"] = [list(self.size)]
+        prompt, size = state.tokens[:at], self.size.window + self.size.level - 3
         draw = random.Random(f"{self.seed}/{prompt}")
         first = list(self.first_window) or [draw.choice(prompt) for _ in range(size)]
         self.pool: dict[int, list[tuple[int, ...]]] = {}
@@ -84,11 +131,11 @@ class Lookahead(Method):
 
     def propose(self, state: State, budget: int) -> Draft:
         self._pending = state.pending
-        full = len(self._levels) == self.level - 1
+        full = len(self._levels) == self.size.level - 1
         tokens, parent = list[int](), list[int]()
         nodes: dict[tuple[int, ...], int] = {(): -1}  # node of every prefix; n-grams share them
         for gram in self.pool.get(state.pending, []) if full else []:
-            for n in range(1, min(budget, len(gram) if self.whole else self.level - 2) + 1):
+            for n in range(1, min(budget, len(gram) if self.whole else self.size.level - 2) + 1):
                 if gram[:n] not in nodes:
                     nodes[gram[:n]] = len(tokens)
                     tokens.append(gram[n - 1])
@@ -112,7 +159,7 @@ class Lookahead(Method):
         """Moves the window on by one column, and enters its n-grams when all levels are there."""
         levels = self._levels
         fresh = verification.target_tokens[-len(levels[-1]) :]  # choices after the deepest level
-        if len(levels) < self.level - 1:
+        if len(levels) < self.size.level - 1:
             self._levels = [entries[1:] for entries in levels] + [fresh[1:]]
         else:
             keys = [self._pending, *levels[0]]
@@ -127,11 +174,11 @@ class Lookahead(Method):
         """Enters the n-grams that end with one of the next tokens of the text."""
         for token in tokens:
             self._history.append(token)
-            if len(self._history) >= self.level:
-                key, *gram = self._history[-self.level :]
+            if len(self._history) >= self.size.level:
+                key, *gram = self._history[-self.size.level :]
                 self._enter(key, tuple(gram))
 
     def _enter(self, key: int, gram: tuple[int, ...]) -> None:
         """Enters an n-gram as the newest; the oldest goes when there are more than G."""
         kept = [g for g in self.pool.get(key, []) if g != gram]
-        self.pool[key] = [*kept, gram][-self.guesses :]
+        self.pool[key] = [*kept, gram][-self.size.guesses :]

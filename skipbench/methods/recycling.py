@@ -3,25 +3,31 @@ with Token Recycling, arXiv:2408.08696.
 
 A matrix holds, for every token, the target's k most likely successors as last verified. The draft
 is a tree of fixed shape filled from it, rank by rank; every verified row, of accepted and rejected
-nodes alike, refreshes the matrix, which goes from prompt to prompt.
+nodes alike, refreshes the matrix, which goes from prompt to prompt. A smaller tree has the nodes
+that are accepted most often, and can be as large as the measured price of rows allows.
 
 | paper | here | |
 |---|---|---|
 | adjacency matrix M [V, k] | `successors` | k most likely tokens after a token |
 | k | `TOP` | 8 |
 | static tree | `TEMPLATE` | 80 nodes, depth 6, template 2.2.2 of the published code |
+| | `CHANCES`, `size` | (ours) order of the nodes, and how many of them pay |
 
 Deviations from the paper and its published code, with their switches: docs/methods/recycling.md.
 """
 
+import itertools
+import math
+from collections.abc import Sequence
 from typing import Annotated
 
 from msgspec import Meta
 
 from skipbench.config.configurable import Positive
 from skipbench.decode.draft import Draft, State, Verification
-from skipbench.decode.method import Method
+from skipbench.decode.priced import Priced
 from skipbench.decode.sources import Successors
+from skipbench.profile.rows import ROWS
 
 TOP = 8
 # Children per path of ranks, of the paths that have any: the published template.
@@ -35,12 +41,33 @@ CHILDREN = {
     **{"0000": 3, "0001": 1, "0002": 1, "0010": 1, "0100": 1, "1000": 1},
     **{"00000": 2, "00010": 1},
 }
-NODES = sorted((f"{path}{r}" for path, n in CHILDREN.items() for r in range(n)), key=len)
+CHANCES = (0.38, 0.086, 0.063, 0.042, 0.021, 0.016, 0.007, 0.007)
+"""Share of the nodes of each rank that is accepted where the parent is: on `dataset=tuning`, by
+scripts/tune_baselines.py.
+"""
+PRODUCTS = {
+    f"{path}{rank}": math.prod(CHANCES[int(r)] for r in f"{path}{rank}")
+    for path, children in CHILDREN.items()
+    for rank in range(children)
+}
+NODES = sorted(PRODUCTS, key=PRODUCTS.__getitem__, reverse=True)
 TEMPLATE = [(NODES.index(path[:-1]) if path[1:] else -1, int(path[-1])) for path in NODES]
-"""`(parent, rank)` of every node of the static tree, depth by depth."""
+"""`(parent, rank)` of every node of the static tree, the likeliest first."""
 
 
-class Recycling(Method):
+def size(chances: Sequence[float], prices: Sequence[float]) -> int:
+    """How many of the first nodes have the most expected tokens per pass, by the `chances` that
+    each is accepted and the `prices` of 0, 1, ... rows.
+
+    >>> size([0.4, 0.2, 0.1], [0, 1, 1.1, 1.2, 9])
+    2
+    """
+    expected = itertools.accumulate(chances, initial=1.0)
+    rates = [tokens / price for tokens, price in zip(expected, prices[1:], strict=False)]
+    return rates.index(max(rates))
+
+
+class Recycling(Priced):
     """Drafts from successors that were seen before.
 
     >>> method = Recycling(name="recycling", nodes=8)
@@ -50,32 +77,40 @@ class Recycling(Method):
     [9, 2]
     """
 
-    nodes: Annotated[int, Meta(ge=1, le=len(TEMPLATE))] = 80
-    """Maximum nodes of the static tree, its first ones, depth by depth."""
+    nodes: Annotated[int, Meta(ge=0, le=len(TEMPLATE))] = 80
+    """Maximum nodes of the static tree, the likeliest ones; 0: per round as many as the price of
+    rows allows, 31 at most.
+    """
     memory: Positive = 8192
     """Tokens whose successors are kept, those verified last; the published code keeps all."""
 
     needs_top_tokens = TOP
-    logged, carried = ("filled",), ("successors",)
+    logged, carried = ("filled",), (*Priced.carried, "successors")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.successors = Successors(self.memory, pairs=False)
 
+    def begin(self, state: State) -> None:
+        super().begin(state)
+        self._prices = [] if self.nodes else self.prices_at(state, ROWS[-1])
+
     def propose(self, state: State, budget: int) -> Draft:
         """Leaves out nodes whose successors are not known yet, and their descendants."""
         self._pending, get = state.pending, self.successors.get
-        tokens, parents = list[int](), list[int]()
+        tokens, parents, chances = list[int](), list[int](), list[float]()
         # node of the template -> node of the draft, its depth and its successors
         placed = {-1: (-1, 0, get(-1, state.pending)[0])}
-        for node, (above, rank) in enumerate(TEMPLATE[: self.nodes]):
+        for node, (above, rank) in enumerate(TEMPLATE[: self.nodes or None]):
             parent, depth, top = placed.get(above, (-1, 0, []))
             if depth < budget and rank < len(top):
                 placed[node] = (len(tokens), depth + 1, get(-1, top[rank])[0])
                 tokens.append(top[rank])
                 parents.append(parent)
-        self.note(filled=len(tokens))
-        return Draft(tokens, parents, steps=len(tokens))
+                chances.append(PRODUCTS[NODES[node]])
+        kept = len(tokens) if self.nodes else size(chances, self._prices)
+        self.note(filled=kept)
+        return Draft(tokens[:kept], parents[:kept], steps=kept)
 
     def adapt(self, state: State, verification: Verification) -> None:
         draft, top = verification.draft, verification.top_tokens

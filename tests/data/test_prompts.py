@@ -31,7 +31,7 @@ from skipbench.runs.provenance import Provenance
 from skipbench.runs.store import RunStore
 
 DATASETS = sorted(p.stem for p in (ROOT / "conf" / "dataset").glob("*.yaml"))
-AT_HAND = ("humaneval", "prompts", "pydoc-summary", "stdlib-code")  # without a hub
+AT_HAND = ("humaneval", "prompts", "pydoc-summary", "stdlib-code", "tuning")  # without a hub
 PAPERS = [d for d in DATASETS if not d.startswith("mini") and d not in ("stream", *AT_HAND)]
 SAMPLES = {
     "cnndm": "cnn_dailymail.jsonl",

@@ -1,0 +1,46 @@
+"""`Priced`: a method that knows what the rows of a verification cost."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from skipbench.config.configurable import PositiveFloat
+from skipbench.decode.draft import State
+from skipbench.decode.method import Method
+from skipbench.errors import SkipbenchError
+from skipbench.profile.rows import ROWS, curve, kept_verification_seconds
+
+
+class Priced(Method):
+    """Base of methods that choose the size of their drafts by the price of rows.
+
+    >>> method = Priced(name="mine", row_prices=[2, 2, 3, 4, 6, 8])
+    >>> method.prices_at(State(None, [3, 1, 5]), 4)  # in passes of one row
+    [0.0, 1.0, 1.0, 1.25, 1.5]
+    """
+
+    row_prices: Sequence[PositiveFloat] = ()
+    """Seconds of verifying 1, 2, 4, 8, 16 and 32 rows; empty measures them."""
+
+    carried: ClassVar[tuple[str, ...]] = ("measured",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.row_prices and len(self.row_prices) != len(ROWS):
+            raise SkipbenchError(
+                f"{self.label}: row_prices={list(self.row_prices)}; wanted {len(ROWS)} positive "
+                f"numbers, the seconds of {', '.join(map(str, ROWS))} rows, or none to measure them"
+            )
+        self.measured: dict[str, dict[str, float]] = {}
+        """Seconds by rows, by class of the context's length."""
+
+    def prices_at(self, state: State, rows: int) -> list[float]:
+        """Price of 0 to `rows` rows, in passes of one row: measured below 1024 tokens of context,
+        and again at every fourfold.
+        """
+        if self.row_prices:
+            return curve(dict(zip(ROWS, self.row_prices, strict=True)), rows)
+        length_class = max(0, state.lm.cache.length.bit_length() - 9) // 2
+        if (key := str(length_class)) not in self.measured:
+            seconds = kept_verification_seconds(state.lm, length_class)
+            self.measured[key] = {str(n): s for n, s in seconds.items()}
+        return curve({int(n): s for n, s in self.measured[key].items()}, rows)
