@@ -127,12 +127,19 @@ def plan(
         cell = PlannedCell(point, keys, reason=reason, run=case.reason is None)
         smaller = of_paper and scale != "paper"
         scaled = _scaled(cell, given, scale, experiment) if smaller else [cell]
-        cells += [one for one in scaled if one not in cells]
+        cells += [one for one in scaled if not any(_twice(one, c, smaller) for c in cells)]
     if not cells and not models:
         raise SkipbenchError(
             f"{experiment} has no cell with {' '.join(overrides)}; leave one of them out"
         )
     return cells
+
+
+def _twice(one: PlannedCell, other: PlannedCell, smaller: bool) -> bool:
+    """True for the same cell; at a smaller scale, for another name of a method with it, too."""
+    if not (smaller and one.run and other.run and one.overrides == other.overrides):
+        return one == other
+    return one.keys | {"method": ""} == other.keys | {"method": ""}
 
 
 def _points(experiment: str, given: Mapping[str, str]) -> Iterator[tuple[dict[str, str], Case]]:
@@ -213,6 +220,7 @@ def _scaled(
     parts = scale.datasets.get(dataset, scale.other)
     if "dataset" in given or dataset.startswith("mini-") or parts == dataset:
         return [replace(cell, overrides=point | settings, keys=keys)]
+    tasks = yaml.safe_load(cell.overrides.get("dataset.tasks", "[]"))
     if isinstance(parts, str) or not any("subtask" in row for row in printed_rows(experiment)):
         parts = {"": scale.dataset(dataset)}
     return [
@@ -223,6 +231,7 @@ def _scaled(
             stands_for=f"{other} stands for {dataset}" + (f", {part}" if part else ""),
         )
         for part, other in parts.items()
+        if not tasks or part in tasks or not part
     ]
 
 
