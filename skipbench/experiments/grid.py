@@ -136,10 +136,12 @@ def plan(
 
 
 def _twice(one: PlannedCell, other: PlannedCell, smaller: bool) -> bool:
-    """True for the same cell; at a smaller scale, for another name of a method with it, too."""
-    if not (smaller and one.run and other.run and one.overrides == other.overrides):
-        return one == other
-    return one.keys | {"method": ""} == other.keys | {"method": ""}
+    """True for the same cell; at a smaller scale, for one with a name of its own for the method of
+    the same cell, too, such as that with another engine.
+    """
+    named = [cell.keys.get("method") == cell.overrides.get("method") for cell in (one, other)]
+    alike = smaller and one.run and other.run and one.overrides == other.overrides
+    return one == other or (alike and named == [False, True])
 
 
 def _points(experiment: str, given: Mapping[str, str]) -> Iterator[tuple[dict[str, str], Case]]:
@@ -173,8 +175,9 @@ def _keys(
     if "temperature" in used:
         keys.setdefault("temperature", 0.0)  # conf/decoding: greedy, unless something else is said
     keys |= case.keys
+    method = {"method": point["method"]} if "method" in point else {}
     # what all printed rows of these keys have in common, such as the paper's number format
-    alike = [row for row in rows if matches(keys, row)]
+    alike = [row for row in rows if matches(keys | method, row)]
     for key in sorted({key for row in alike for key in row if key in KEYS} - keys.keys()):
         values = {row.get(key) for row in alike}
         if len(values) == 1:
