@@ -104,6 +104,13 @@ class SpeedBench(HubDataset):
 
 
 @dataclass
+class SpecBench(HubDataset):
+    _target_: str = "skipbench.data.chat.spec_bench"
+    tasks: list[str] | None = None
+    """Subtasks, such as mt-bench and qa; null takes all six."""
+
+
+@dataclass
 class Stream(Dataset):
     _target_: str = "skipbench.data.datasets.stream"
     size: int = 500

@@ -231,6 +231,8 @@ class RunConfig:
         plain: dict[str, Any] = msgspec.to_builtins(self, enc_hook=str)
         for key in ("method", "dataset", "search_dataset"):
             plain[key] = plain[key] and plain[key]["node"]
+            if plain[key] and plain[key].get("tasks", 0) is None:  # earlier records lack the key
+                plain[key] = {k: v for k, v in plain[key].items() if k != "tasks"}
         return plain
 
     @classmethod

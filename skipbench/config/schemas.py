@@ -153,6 +153,7 @@ SCHEMAS: dict[tuple[str | None, str], type] = {
     ("dataset", "_hub"): datasets.HubDataset,
     ("dataset", "_tinystories"): datasets.TinyStories,
     ("dataset", "_speedbench"): datasets.SpeedBench,
+    ("dataset", "_specbench"): datasets.SpecBench,
     ("dataset", "_stream"): datasets.Stream,
     ("dataset", "_humaneval"): datasets.HumanEval,
     ("dataset", "_sampled"): datasets.Sampled,

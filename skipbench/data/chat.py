@@ -2,7 +2,7 @@
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -42,10 +42,17 @@ def mt_bench(prompt: str, **where: Any) -> list[Row]:
     return _balanced(_conversations(Numbered, source), source.size)
 
 
-def spec_bench(prompt: str, **where: Any) -> list[Row]:
-    """Spec-Bench (Xia et al., 2024): six subtasks, MT-bench with two turns; counts questions."""
-    source, tasks = Where(**where), dict.fromkeys(MT_BENCH, "mt-bench")
-    return _balanced(_conversations(Numbered, source, tasks=tasks), source.size)
+def spec_bench(prompt: str, tasks: Sequence[str] | None = None, **where: Any) -> list[Row]:
+    """Spec-Bench (Xia et al., 2024): six subtasks, MT-bench with two turns; counts questions.
+    Raises SkipbenchError for `tasks`, the subtasks to take, that are not there.
+    """
+    source, names = Where(**where), dict.fromkeys(MT_BENCH, "mt-bench")
+    questions = _conversations(Numbered, source, tasks=names)
+    there = sorted({turns[0].groups["task"] for turns in questions})
+    if unknown := sorted({*(tasks or ())}.difference(there)):
+        raise SkipbenchError(f"dataset.tasks={unknown}; wanted some of {', '.join(there)}")
+    wanted = tasks or there
+    return _balanced([q for q in questions if q[0].groups["task"] in wanted], source.size)
 
 
 def speed_bench(prompt: str, leave_out: bool, **where: Any) -> list[Row]:

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 from skipbench.bench.memory import GIB, GPUS, MARGIN, USUAL_PROMPT, gpus_needed, needed_bytes
 from skipbench.config.catalog import known_hardware
@@ -86,14 +87,18 @@ def cost_of(arms: Sequence[RunConfig], gpu: Gpu, gpus: int | None = None) -> Cos
     model, dataset = arms[0].model, arms[0].dataset
     if model.sizes is None or gpu.facts.bandwidth is None:
         return None
-    whole = dataset.size or WHOLE.get(dataset.name, 1000)
+    tasks = dataset.node.get("tasks")
+    of_task = {"mt-bench": TURNS["mt-bench"]}  # of Spec-Bench, 80 questions each
+    whole = dataset.size or (80 * len(tasks) if tasks else WHOLE.get(dataset.name, 1000))
     context = min(model.sizes.context, dataset.context or model.sizes.context)
     prompt_tokens = context - dataset.max_new_tokens
     if dataset.context is None:
         prompt_tokens = min(USUAL_PROMPT, prompt_tokens)
     prompt_tokens = max(1, prompt_tokens)
     weights, cache = needed_bytes(model, prompt_tokens + dataset.max_new_tokens)
-    turns = TURNS.get(dataset.name, 1.0) * (dataset.samples_per_task or 1)
+    turns = TURNS.get(dataset.name, 1.0)
+    turns = fmean(of_task.get(task, 1.0) for task in tasks) if tasks else turns
+    turns *= dataset.samples_per_task or 1
     turns *= len(dataset.parts) or 1
 
     def search_s(arm: RunConfig) -> float:

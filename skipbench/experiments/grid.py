@@ -127,12 +127,21 @@ def plan(
         cell = PlannedCell(point, keys, reason=reason, run=case.reason is None)
         smaller = of_paper and scale != "paper"
         scaled = _scaled(cell, given, scale, experiment) if smaller else [cell]
-        cells += [one for one in scaled if one not in cells]
+        cells += [one for one in scaled if not any(_twice(one, c, smaller) for c in cells)]
     if not cells and not models:
         raise SkipbenchError(
             f"{experiment} has no cell with {' '.join(overrides)}; leave one of them out"
         )
     return cells
+
+
+def _twice(one: PlannedCell, other: PlannedCell, smaller: bool) -> bool:
+    """True for the same cell; at a smaller scale, for one with a name of its own for the method of
+    the same cell, too, such as that with another engine.
+    """
+    named = [cell.keys.get("method") == cell.overrides.get("method") for cell in (one, other)]
+    alike = smaller and one.run and other.run and one.overrides == other.overrides
+    return one == other or (alike and named == [False, True])
 
 
 def _points(experiment: str, given: Mapping[str, str]) -> Iterator[tuple[dict[str, str], Case]]:
@@ -166,8 +175,9 @@ def _keys(
     if "temperature" in used:
         keys.setdefault("temperature", 0.0)  # conf/decoding: greedy, unless something else is said
     keys |= case.keys
+    method = {"method": point["method"]} if "method" in point else {}
     # what all printed rows of these keys have in common, such as the paper's number format
-    alike = [row for row in rows if matches(keys, row)]
+    alike = [row for row in rows if matches(keys | method, row)]
     for key in sorted({key for row in alike for key in row if key in KEYS} - keys.keys()):
         values = {row.get(key) for row in alike}
         if len(values) == 1:
@@ -213,6 +223,7 @@ def _scaled(
     parts = scale.datasets.get(dataset, scale.other)
     if "dataset" in given or dataset.startswith("mini-") or parts == dataset:
         return [replace(cell, overrides=point | settings, keys=keys)]
+    tasks = yaml.safe_load(cell.overrides.get("dataset.tasks", "[]"))
     if isinstance(parts, str) or not any("subtask" in row for row in printed_rows(experiment)):
         parts = {"": scale.dataset(dataset)}
     return [
@@ -223,6 +234,7 @@ def _scaled(
             stands_for=f"{other} stands for {dataset}" + (f", {part}" if part else ""),
         )
         for part, other in parts.items()
+        if not tasks or part in tasks or not part
     ]
 
 

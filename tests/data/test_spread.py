@@ -1,6 +1,7 @@
 """A limit takes the groups of Spec-Bench and MT-bench in turns."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,17 @@ def questions(tmp_path: Path) -> Path:
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
+
+
+def test_subtasks_of_spec_bench_are_taken_alone(questions: Path) -> None:
+    words = ["dataset=specbench", f"dataset.path={questions}"]
+    some = compose([*words, "dataset.tasks=[mt-bench,qa]"])
+    rows = [r for r in some.dataset.rows(None) if r.after is None]
+    assert Counter(r.groups["task"] for r in rows) == {"mt-bench": 12, "qa": 6}
+    with pytest.raises(SkipbenchError, match=r"\['rag'\]; wanted some of mt-bench, qa, summ"):
+        compose([*words, "dataset.tasks=[rag]"]).dataset.rows(None)
+    assert "tasks" not in compose(words).to_dict()["dataset"]  # a run's name is as before
+    assert some.to_dict()["dataset"]["tasks"] == ["mt-bench", "qa"]
 
 
 @pytest.mark.parametrize(

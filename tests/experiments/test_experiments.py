@@ -40,6 +40,9 @@ TABLES = {
 }
 # Cells that agree with printed numbers, at the papers' scale. Figures whose numbers are read off
 # curves have fewer than cells.
+LABELS = (", our defaults", ", fused engine")
+"""Ends of the names of rows that stand beside the paper's methods."""
+LABELLED = {"knapspec-table2", *(f"self-sd-table{n}" for n in range(1, 6))}
 JOINED = {
     **{"swift-table2": 36, "swift-table3": 8, "swift-table4": 18, "swift-table5": 24,
     "swift-table6": 12},
@@ -123,8 +126,8 @@ def test_cells_stand_for_printed_rows(name: str) -> None:
     if name in JOINED:
         assert len(joined) == JOINED[name]
     if "-table" in name:  # a number of a table that no cell stands for would stay empty for ever
-        ours = [c for c in planned if str(c.keys["method"]).endswith(", our defaults")]
-        assert len(joined) + len(ours) == len(planned) and bool(ours) == (name == "knapspec-table2")
+        ours = [c for c in planned if str(c.keys["method"]).endswith(LABELS)]
+        assert len(joined) + len(ours) == len(planned) and bool(ours) == (name in LABELLED)
         assert all(
             any(matches(c.keys, r) for c in planned) for r in rows if r.get("dataset") != "overall"
         )
@@ -165,6 +168,45 @@ def test_laptop_cells_are_of_a_real_model_and_named_as_what_they_are(name: str) 
         assert dataset in ("pydoc-summary", "stdlib-code", "humaneval")
         if dataset != "humaneval":
             assert (cell.stands_for or "").startswith(f"{dataset} stands for ")
+
+
+def test_figures_of_clasp_are_of_the_paper_s_subtasks() -> None:
+    for name, tasks in (("4a", "[mt-bench]"), ("5", "[mt-bench,math_reasoning,qa]")):
+        cells = plan(f"clasp-figure{name}", [], "paper")
+        assert {cell.overrides["dataset.tasks"] for cell in cells} == {tasks}
+    small = plan("clasp-figure5", [], "embedded")
+    assert {cell.keys["subtask"] for cell in small} == {"mt-bench", "math_reasoning", "qa"}
+
+
+def test_knapspec_s_clasp_has_the_script_s_budget_and_interval() -> None:
+    found = {}
+    for cell in plan("knapspec-table2", [], "paper"):
+        if cell.keys["method"] in ("clasp", "knapspec"):
+            method = compose(cell.words("knapspec-table2")).method.node
+            ratio = method.get("ratio", 0) if cell.keys["method"] == "clasp" else None
+            found.setdefault(str(cell.keys["model"]), set()).add((method["interval"], ratio))
+    layers = {"llama3.2-3b": (28, 8), "llama3.2-1b": (16, 4), "llama3.1-70b": (80, 20)}
+    layers |= {"qwen3-32b": (64, 20), "qwen3-14b": (40, 10), "qwen3-8b": (36, 8)}
+    for model, (of, skipped) in layers.items():
+        intervals = {interval for interval, _ in found[model]}
+        assert intervals == {64 if model in ("llama3.2-3b", "llama3.2-1b", "qwen3-8b") else 128}
+        (ratio,) = [ratio for _, ratio in found[model] if ratio is not None]
+        assert round(of * float(ratio)) == skipped
+
+
+def test_another_engine_has_no_row_of_its_own_at_a_smaller_scale() -> None:
+    names = {c.keys["method"] for c in plan("self-sd-table2", [], "paper")}
+    assert {"self-sd", "self-sd, fused engine"} <= names
+    assert {c.keys["method"] for c in plan("self-sd-table2", [], "laptop")} == {
+        "vanilla",
+        "self-sd",
+    }
+    assert len(plan("self-sd-table5", [], "embedded")) == 2
+    of = {c.keys["method"]: c for c in plan("self-sd-table5", [], "paper")}
+    assert of["self-sd"].overrides["engine"] == "reference"
+    assert "engine" not in of["self-sd, fused engine"].overrides
+    # vanilla's phases that the paper prints, on both
+    assert of["vanilla"].keys["phase"] == of["vanilla, fused engine"].keys["phase"] == "latency"
 
 
 def test_the_controls_run_every_method_on_both_models() -> None:
