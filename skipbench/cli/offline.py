@@ -109,8 +109,8 @@ def run_project(asked: Project) -> None:
         )
     show(
         "micro is the ratio of totals without the prefill, speedup that of tables. A projection is "
-        "no measurement: it keeps the run's accepted tokens, sets and rows, and exchanges the seconds "
-        "per pass."
+        "no measurement: it keeps the run's accepted tokens, sets and rows, and exchanges the "
+        "seconds per pass."
     )
     if asked.lengths:
         ranked = best_length(samples, there, asked.lengths)[:5]
