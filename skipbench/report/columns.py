@@ -63,7 +63,7 @@ def more_cells(metrics: Metrics, standing: Standing | None = None) -> dict[str, 
     by, skipped = metrics.speedup, metrics.skipped
     ratios = [*(by.by_question or {}).values()]
     tenth = quantiles(ratios, n=10, method="inclusive")[0] if len(ratios) >= FEWEST else None
-    decoding = metrics.seconds.decoding
+    decoding, drafts = metrics.seconds.decoding, metrics.draft_passes or metrics.draft_steps is None
     share = over(decoding.get("adapt"), math.fsum(decoding.values()))
     return {
         "n": sample_count(metrics),
@@ -71,7 +71,7 @@ def more_cells(metrics: Metrics, standing: Standing | None = None) -> dict[str, 
         "worst tenth": number(tenth, 2, "x"),
         "passes / round": figures(metrics.draft_passes),
         "rows / round": figures(metrics.rows),
-        "skipped": number(skipped.ratio if skipped else None),
+        "skipped": number(skipped.ratio if skipped and drafts else None),
         "adapt": number(share, 0, " %", 100),
         "decode only": ratio_text(by.paired, by.ci95),
         "accepted share": number(metrics.accepted_share, 3),
