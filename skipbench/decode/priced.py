@@ -1,13 +1,15 @@
 """`Priced`: a method that knows what the rows of a verification cost."""
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, TypeVar
 
 from skipbench.config.configurable import PositiveFloat
 from skipbench.decode.draft import State
 from skipbench.decode.method import Method
 from skipbench.errors import SkipbenchError
 from skipbench.profile.rows import ROWS, curve, kept_verification_seconds
+
+Size = TypeVar("Size")
 
 
 class Priced(Method):
@@ -16,6 +18,8 @@ class Priced(Method):
     >>> method = Priced(name="mine", row_prices=[2, 2, 3, 4, 6, 8])
     >>> method.prices_at(State(None, [3, 1, 5]), 4)  # in passes of one row
     [0.0, 1.0, 1.0, 1.25, 1.5]
+    >>> method.size_by_price(State(None, [3]), {"small": (1.3, 2), "large": (1.6, 4)})
+    'small'
     """
 
     row_prices: Sequence[PositiveFloat] = ()
@@ -44,3 +48,10 @@ class Priced(Method):
             seconds = kept_verification_seconds(state.lm, length_class)
             self.measured[key] = {str(n): s for n, s in seconds.items()}
         return curve({int(n): s for n, s in self.measured[key].items()}, rows)
+
+    def size_by_price(self, state: State, sizes: Mapping[Size, tuple[float, float]]) -> Size:
+        """Of the sizes, each with its tokens and mean rows per round, the one with the most tokens
+        per pass.
+        """
+        prices = self.prices_at(state, ROWS[-1])
+        return max(sizes, key=lambda size: sizes[size][0] / prices[round(sizes[size][1])])

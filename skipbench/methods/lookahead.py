@@ -28,7 +28,6 @@ from skipbench.decode.priced import Priced
 from skipbench.decode.sampling import best_tokens
 from skipbench.errors import SkipbenchError
 from skipbench.lm.rows import TokenRows
-from skipbench.profile.rows import ROWS
 
 
 class Size(NamedTuple):
@@ -40,28 +39,13 @@ class Size(NamedTuple):
 
 
 SIZES = {
-    Size(2, 3, 4): (1.5, 8.0),
-    Size(2, 4, 4): (1.6, 12.0),
-    Size(4, 4, 4): (1.6, 17.0),
-    Size(5, 5, 5): (1.7, 27.0),
+    Size(2, 3, 2): (1.535, 6.0),
+    Size(2, 4, 2): (1.612, 8.8),
+    Size(2, 4, 4): (1.703, 10.0),
 }
 """Tokens per round and mean rows per round of each size, with the prompt's n-grams in the pool: on
 `dataset=tuning`, by scripts/tune_baselines.py.
 """
-
-
-def size_by(prices: Sequence[float]) -> Size:
-    """The size with the most tokens per pass, by the `prices` of 0, 1, ... rows.
-
-    >>> size_by([0.0, *[1.0] * 32]) == max(SIZES, key=SIZES.__getitem__)  # rows are free
-    True
-    """
-
-    def rate(size: Size) -> float:
-        tokens, rows = SIZES[size]
-        return tokens / prices[round(rows)]
-
-    return max(SIZES, key=rate)
 
 
 class Lookahead(Priced):
@@ -117,7 +101,7 @@ class Lookahead(Priced):
         super().begin(state)
         lm, at = state.lm, state.lm.cache.length
         if not self.window:
-            self.size = size_by(self.prices_at(state, ROWS[-1]))
+            self.size = self.size_by_price(state, SIZES)
         self.log["size"] = [list(self.size)]
         prompt, size = state.tokens[:at], self.size.window + self.size.level - 3
         draw = random.Random(f"{self.seed}/{prompt}")

@@ -11,14 +11,12 @@ that are accepted most often, and can be as large as the measured price of rows 
 | adjacency matrix M [V, k] | `successors` | k most likely tokens after a token |
 | k | `TOP` | 8 |
 | static tree | `TEMPLATE` | 80 nodes, depth 6, template 2.2.2 of the published code |
-| | `CHANCES`, `size` | (ours) order of the nodes, and how many of them pay |
+| | `CHANCES`, `SIZES` | (ours) order of the nodes, and how many of them pay |
 
 Deviations from the paper and its published code, with their switches: docs/methods/recycling.md.
 """
 
-import itertools
 import math
-from collections.abc import Sequence
 from typing import Annotated
 
 from msgspec import Meta
@@ -27,7 +25,6 @@ from skipbench.config.configurable import Positive
 from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.priced import Priced
 from skipbench.decode.sources import Successors
-from skipbench.profile.rows import ROWS
 
 TOP = 8
 # Children per path of ranks, of the paths that have any: the published template.
@@ -55,16 +52,8 @@ TEMPLATE = [(NODES.index(path[:-1]) if path[1:] else -1, int(path[-1])) for path
 """`(parent, rank)` of every node of the static tree, the likeliest first."""
 
 
-def size(chances: Sequence[float], prices: Sequence[float]) -> int:
-    """How many of the first nodes have the most expected tokens per pass, by the `chances` that
-    each is accepted and the `prices` of 0, 1, ... rows.
-
-    >>> size([0.4, 0.2, 0.1], [0, 1, 1.1, 1.2, 9])
-    2
-    """
-    expected = itertools.accumulate(chances, initial=1.0)
-    rates = [tokens / price for tokens, price in zip(expected, prices[1:], strict=False)]
-    return rates.index(max(rates))
+SIZES = {4: (1.215, 2.7), 8: (1.318, 4.7), 16: (1.455, 8.5), 31: (1.605, 14.7)}
+"""Tokens and mean rows per round by number of nodes, counted as `CHANCES`."""
 
 
 class Recycling(Priced):
@@ -78,8 +67,8 @@ class Recycling(Priced):
     """
 
     nodes: Annotated[int, Meta(ge=0, le=len(TEMPLATE))] = 80
-    """Maximum nodes of the static tree, the likeliest ones; 0: per round as many as the price of
-    rows allows, 31 at most.
+    """Maximum nodes of the static tree, the likeliest ones; 0: as many of `SIZES` as the price of
+    rows allows.
     """
     memory: Positive = 8192
     """Tokens whose successors are kept, those verified last; the published code keeps all."""
@@ -93,24 +82,22 @@ class Recycling(Priced):
 
     def begin(self, state: State) -> None:
         super().begin(state)
-        self._prices = [] if self.nodes else self.prices_at(state, ROWS[-1])
+        self._nodes = self.nodes or self.size_by_price(state, SIZES)
 
     def propose(self, state: State, budget: int) -> Draft:
         """Leaves out nodes whose successors are not known yet, and their descendants."""
         self._pending, get = state.pending, self.successors.get
-        tokens, parents, chances = list[int](), list[int](), list[float]()
+        tokens, parents = list[int](), list[int]()
         # node of the template -> node of the draft, its depth and its successors
         placed = {-1: (-1, 0, get(-1, state.pending)[0])}
-        for node, (above, rank) in enumerate(TEMPLATE[: self.nodes or None]):
+        for node, (above, rank) in enumerate(TEMPLATE[: self._nodes]):
             parent, depth, top = placed.get(above, (-1, 0, []))
             if depth < budget and rank < len(top):
                 placed[node] = (len(tokens), depth + 1, get(-1, top[rank])[0])
                 tokens.append(top[rank])
                 parents.append(parent)
-                chances.append(PRODUCTS[NODES[node]])
-        kept = len(tokens) if self.nodes else size(chances, self._prices)
-        self.note(filled=kept)
-        return Draft(tokens[:kept], parents[:kept], steps=kept)
+        self.note(filled=len(tokens))
+        return Draft(tokens, parents, steps=len(tokens))
 
     def adapt(self, state: State, verification: Verification) -> None:
         draft, top = verification.draft, verification.top_tokens

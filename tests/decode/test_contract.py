@@ -52,11 +52,11 @@ SWITCHES = {
     "asd": ["threshold=-1", "threshold=1", "keep_first=0", "keep_last=0", "most=0.3", "every=1"],
     "parallel": ["init=prompt", "init=random", "window=sliding", "block_size=2"],
     "lookahead": ["pool_from_prompt=true", "repeat_hit=true", "whole=false", "window=2", "level=3",
-    "guesses=1", "preset=cpu"],
+    "guesses=1", "window=0"],
     "prompt-lookup": ["occurrence=first", "output=false", "ngram=1", "length=2",
     "continuation=full", "continuation=cut"],
     "suffix": ["factor=0.5", "shortest=1", "min_share=0.6", "earlier=64", "max_nodes=3"],
-    "recycling": ["nodes=0", "nodes=8", "memory=4"],
+    "recycling": ["nodes=8", "memory=4"],
     "auto": ["max_nodes=3", "memory=4", "earlier=64", "window=2", "explore=0"],
     "self-sd": ["stop.first_beta1=code", "stop.full_length_guard=true", "stop.every=2"],
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 import pytest
 from conftest import ALONE, composed_method, make_method, random_lm
+from contract import check_greedy
 from test_traces import tiny
 
 from skipbench.config.compose import compose
@@ -60,6 +61,13 @@ def test_rows_that_cost_little_buy_larger_drafts() -> None:
 
     for name in ("recycling", "lookahead"):
         assert rows(name, FLAT) > 1.5 * rows(name, STEEP)
+
+
+@pytest.mark.parametrize("name", ["recycling", "lookahead"])
+def test_the_output_is_vanillas_at_the_size_of_a_cpu(name: str) -> None:
+    check_greedy(
+        random_lm("llama", "fused"), make_method(name, "preset=cpu", f"method.row_prices={FLAT}")
+    )
 
 
 @pytest.mark.parametrize("name", WITHOUT_STEPS)
