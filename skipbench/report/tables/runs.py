@@ -16,7 +16,7 @@ from skipbench.report import compared
 from skipbench.report.columns import MISSING, sample_count
 from skipbench.report.definitions import caution, definitions_for
 from skipbench.report.tables.model import Cell, Column, Grid, Row, Table
-from skipbench.runs.measures import Metrics
+from skipbench.runs.measures import Metrics, Paired, Speedup
 from skipbench.runs.run import Run
 
 NAMES = ("dataset", "model", "method")
@@ -89,6 +89,10 @@ def row_table(
     grids = [Grid(tuple(shown), lines)]
     if len(datasets) > 1:
         grids.append(_across("dataset", ordered, NAMES[1:], [run.dataset for run in ordered]))
+    if parts := _by_search(ordered):
+        grids.append(
+            _across("search", [run for run, _ in parts], NAMES, [word for _, word in parts])
+        )
     for kind in kinds:
         grids.append(_across(kind, everything, NAMES, [r.group.get(kind) for r in everything]))
     provenance = "; ".join(f"{name}: {_distinct(runs, name)}" for name in PROVENANCE)
@@ -134,7 +138,7 @@ def _note(run: Run) -> str:
     if not run.metrics:
         return run.reason or "not run"
     reasons = text.missing_reasons(run.metrics)
-    parts = [run.reason, *text.search_phases(run.metrics), *text.exceptions(run.metrics)]
+    parts = [run.reason, *text.exceptions(run.metrics)]
     return "; ".join(filter(None, [*parts, *(reasons.get(name) for name in NOTED)]))
 
 
@@ -163,6 +167,19 @@ def _across(
     ]
     heads += [Column(n, group=kind) for n in columns]
     return Grid(tuple(heads), tuple(lines), f"Speedup by {kind}, of the same runs.")
+
+
+def _by_search(runs: Sequence[Run]) -> dict[tuple[int, str], Run]:
+    """Prompts during and after the search of the methods that search while they decode."""
+    found = dict[tuple[int, str], Run]()
+    for at, run in enumerate(runs):
+        by = run.metrics and run.metrics.speedup_by_search
+        for word, part in (("during", by.during), ("after", by.after)) if by else ():
+            if part.samples:
+                paired = Speedup(**{f: getattr(part, f) for f in Paired.__struct_fields__})
+                metrics = Metrics(samples=part.samples, speedup=paired)
+                found[at, word] = msgspec.structs.replace(run, metrics=metrics)
+    return found
 
 
 def _distinct(runs: Sequence[Run], name: str) -> str:
