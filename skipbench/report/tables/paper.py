@@ -186,6 +186,8 @@ def _measured(half: Half, row: Id, group: Group, column: str, scale: str) -> Mea
         model = group if half.across == "model" else model
         elsewhere = not run and scale != "paper" and model not in STAND_INS
         unknown = f"not run at scale={scale}" if elsewhere else "not run yet"
+        if not run and model in STAND_INS and any(g == group for _, g in half.runs):
+            unknown = "the paper prints no such number"
         return Measured(reason=run.reason if run and run.reason else unknown)
     # the mean over the tasks, only where all of them were measured
     groups = dict.fromkeys(group for group, _ in half.printed_columns if group != OVERALL)
