@@ -29,7 +29,7 @@ from typing import Any
 # no threads: this process forks
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 SAMPLES = 6
-METHODS = ("uniform", "swift", "prompt-lookup", "recycling", "conflayers")
+METHODS = ("uniform", "swift", "prompt-lookup", "suffix", "conflayers")
 """With and without a state that goes from prompt to prompt."""
 WORDS = [
     f"method={','.join(METHODS)}",

@@ -32,7 +32,8 @@ MODELS = {"smollm2-135m": "SmolLM2", "smollm2-135m-deep": "with redundant layers
 
 def written(readme: str, table: str) -> str:
     """The text of README with the figures of the table."""
-    rows = [_cells(line) for line in table.splitlines() if line.startswith("| ")]
+    first = table[table.index("\n| ") :].strip().partition("\n\n")[0]  # without later grids
+    rows = [_cells(line) for line in first.splitlines() if line.startswith("| ")]
     runs = [dict(zip(rows[0], row, strict=True)) for row in rows[1:]]
     mark = "made before a change of the engine or of a method" if OLDER in table else ""
     lines = [f"| {mark} | {' | '.join(METHODS.values())} |", "|---" * (len(METHODS) + 1) + "|"]

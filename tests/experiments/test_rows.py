@@ -25,7 +25,7 @@ from skipbench.runs.record import MEASURED, Sample
 from skipbench.runs.run import Run
 from skipbench.runs.store import read_samples
 
-METHODS = ("uniform", "prompt-lookup", "swift", "recycling")
+METHODS = ("uniform", "prompt-lookup", "swift", "suffix")
 LOAD = LastLoaded()  # one model for all tests
 SMALL = ["dataset.max_new_tokens=12", "dataset.scorer=none", "engine.warmup=0"]
 

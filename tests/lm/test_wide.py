@@ -193,15 +193,15 @@ def test_a_check_that_cannot_be_made_keeps_the_sample(
     """Vanilla's last token is bent, so that the outputs part; then the check fails as it would for
     want of memory.
     """
-    decode = cell._decode
+    decode = cell.Bench.decode
 
-    def bent(bench: cell.Bench, method: Any, *rest: Any) -> tuple[Arm, list[Any]]:
-        arm, verified = decode(bench, method, *rest)
+    def bent(bench: cell.Bench, method: Any, *rest: Any) -> cell.Decoded:
+        decoded = decode(bench, method, *rest)
         if method.name == "vanilla":
-            arm.tokens[-1] += 1
-        return arm, verified
+            decoded.arm.tokens[-1] += 1
+        return decoded
 
-    monkeypatch.setattr(cell, "_decode", bent)
+    monkeypatch.setattr(cell.Bench, "decode", bent)
     monkeypatch.setattr(cell, "float32_logits", scored)
     settings = [
         "method=uniform",

@@ -67,15 +67,14 @@ def test_a_method_that_loses_tokens_scores_for_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from skipbench.bench import cell
+    from skipbench.methods.vanilla import Vanilla
 
     generate = cell.generate
 
     def lossy(lm: Any, method: Any, *rest: Any) -> Any:
         out = generate(lm, method, *rest)
         return (
-            out
-            if isinstance(method, cell.Vanilla)
-            else dataclasses.replace(out, tokens=out.tokens[:3])
+            out if isinstance(method, Vanilla) else dataclasses.replace(out, tokens=out.tokens[:3])
         )
 
     monkeypatch.setattr(cell, "generate", lossy)

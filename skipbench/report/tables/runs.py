@@ -90,9 +90,7 @@ def row_table(
     if len(datasets) > 1:
         grids.append(_across("dataset", ordered, NAMES[1:], [run.dataset for run in ordered]))
     if parts := _by_search(ordered):
-        grids.append(
-            _across("search", [run for run, _ in parts], NAMES, [word for _, word in parts])
-        )
+        grids.append(_across("search", [*parts.values()], NAMES, [word for _, word in parts]))
     for kind in kinds:
         grids.append(_across(kind, everything, NAMES, [r.group.get(kind) for r in everything]))
     provenance = "; ".join(f"{name}: {_distinct(runs, name)}" for name in PROVENANCE)
