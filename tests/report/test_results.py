@@ -12,19 +12,24 @@ from statistics import fmean, median
 
 import pytest
 from conftest import ROOT, rest_slow
+from msgspec import to_builtins
 
+from scripts.pack_records import pack, table_of, unpacked
 from scripts.readme_figures import README, STORED, TABLE, older, written
 from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
 from skipbench.metrics.acceptance import expected_M
+from skipbench.metrics.summary import summarise
 from skipbench.report.figures import curves
 from skipbench.report.figures.registry import FIGURES
 from skipbench.report.figures.runs import read_runs, swept
 from skipbench.report.tables.features import feature_table, feature_tables
 from skipbench.report.tables.formats import write
 from skipbench.report.tables.stored import OLDER, read_table
+from skipbench.runs.files import write_atomic
 from skipbench.runs.fingerprint import package_sha256
 from skipbench.runs.method_source import method_sha256
+from skipbench.runs.record import Arm, Round, Sample, Seconds, dump
 
 RESULTS = ROOT / "results"
 LAPTOP, EMBEDDED = RESULTS / "laptop", RESULTS / "embedded"
@@ -162,3 +167,31 @@ def test_nothing_of_a_machine_is_in_them() -> None:
         if path.suffix != ".png":
             found = re.search(r"/(home|root|tmp|work|Users)/", path.read_text())
             assert not found, f"{path} names {found[0] if found else ''}"
+
+
+@pytest.mark.parametrize("name", _named("records/*.xz"))
+def test_the_numbers_of_a_table_follow_from_its_records(name: str) -> None:
+    place = RESULTS / f"{name}.xz"
+    stored = json.loads(table_of(place).read_text())["runs"]
+    by_run = unpacked(place)
+    measured = [run for run in stored if run.get("metrics") and not run.get("group")]
+    assert by_run.keys() == {run["id"] for run in measured}
+    for run in measured:
+        layers = 60 if "deep" in run["model"] else 30
+        again = to_builtins(summarise(by_run[run["id"]], layers, None, None, None))
+        kept = run["metrics"]
+        for key in ("samples", "M", "alpha", "tokens_per_s", "lossless", "skipped", "speedup"):
+            assert again[key] == pytest.approx(kept[key], rel=1e-9), key
+
+
+def test_records_are_packed_and_read(tmp_path: Path) -> None:
+    arm = Arm([1, 2], [Round(1, 1, 0, 0, 1)], Seconds(0.1, 0.1, 0.1, 0, 0), "length")
+    sample = Sample(0, "a", "b", 3, ["vanilla", "method"], arm, arm, "identical")
+    run = tmp_path / "results" / "runs" / "one"
+    run.mkdir(parents=True)
+    (run / "samples.jsonl").write_text(f"{dump(sample)}\n")
+    table = tmp_path / "tables" / "t.json"
+    write_atomic(table, json.dumps({"runs": [{"id": "one", "metrics": {}}, {"id": None}]}))
+    assert unpacked(pack(tmp_path / "results", table)) == {}
+    write_atomic(table, json.dumps({"runs": [{"id": "one", "metrics": {"M": 1}}]}))
+    assert unpacked(pack(tmp_path / "results", table)) == {"one": [sample]}
