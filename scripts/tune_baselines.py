@@ -1,5 +1,5 @@
-r"""Settings of the methods that draft without a model, over `dataset=tuning`: tokens per round, mean
-rows per round, and the speed that the price of rows makes of them; no wall clock of a run.
+r"""Settings of the methods that draft without a model, over `dataset=tuning`: tokens per round,
+mean rows per round, and the speed that the price of rows makes of them; no wall clock of a run.
 
     python scripts/tune_baselines.py --only lookahead recycling --prompts 10 --tokens 40 --ranks \
         --more model.dtype=float32
