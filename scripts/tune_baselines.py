@@ -1,8 +1,10 @@
-"""Settings of the methods that draft without a model, over `dataset=tuning`: tokens per round, mean
-rows per round, and the speed that the price of rows makes of them; no wall clock of a run.
+r"""Settings of the methods that draft without a model, over `dataset=tuning`: tokens per round,
+mean rows per round, and the speed that the price of rows makes of them; no wall clock of a run.
 
-    python scripts/tune_baselines.py --model smollm2-135m --only lookahead
+    python scripts/tune_baselines.py --only lookahead recycling --prompts 10 --tokens 40 --ranks \
+        --more model.dtype=float32
 
+This command counted `SIZES` and `CHANCES` of methods/lookahead.py and methods/recycling.py.
 `speed` is in tokens per pass of one row. With `--ranks`, the share of recycling's nodes of each
 rank that is accepted where the parent is.
 """
