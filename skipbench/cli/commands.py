@@ -20,7 +20,7 @@ Isolation = Annotated[
 Columns = Annotated[Names, "more columns of the table"]
 Force = Annotated[bool, "writes although measured values are lost"]
 Json = Annotated[bool, "results for machines"]
-Plan = Annotated[bool, "prints what the cells cost, and runs nothing"]
+Plan = Annotated[bool, "prints what the rows cost, and runs nothing"]
 RenderOnly = Annotated[bool, "runs nothing"]
 
 
@@ -83,7 +83,7 @@ class Experiments(Command):
     scale: Annotated[str | None, "paper, embedded or laptop"] = None
     models: Annotated[Names, "only these of the paper's models"] = ()
     budget: Annotated[
-        str | None, "GPU-hours of all cells of an experiment together, as --budget 200h"
+        str | None, "fewer prompts per row: GPU-hours, as 200h, or a half width, as 2%"
     ] = None
     columns: Columns = ()
 
@@ -123,7 +123,7 @@ class Submit(Status):
     hardware=slurm-a100 [--print|--plan|--yes]
     """
 
-    print: Annotated[bool, "shows the scripts or the cells, and sends nothing"] = False
+    print: Annotated[bool, "shows the scripts or the rows, and sends nothing"] = False
     yes: Annotated[bool, "submits any number of GPU-hours"] = False
 
 
@@ -207,7 +207,7 @@ class Doctor(Command):
 
 
 class Cell(Command):
-    """run one cell of a submitted manifest; jobs call it:  cell MANIFEST NUMBER"""
+    """run one row of a submitted manifest; jobs call it:  cell MANIFEST NUMBER"""
 
     SETTINGS = False
     WORDS = 2, 2

@@ -17,6 +17,8 @@ from skipbench.experiments.blocks import blocks_of, costs_of
 from skipbench.experiments.costs import Cost, budget_of, gpu_of, plan_lines
 from skipbench.experiments.grid import PlannedCell
 from skipbench.experiments.plan import Request, cells_of, hardware_of, scale_of
+from skipbench.experiments.row import rows_of
+from skipbench.launch.jobs import Job
 from skipbench.launch.status import command_line, counts, experiment_statuses
 from skipbench.launch.submit import UNASKED_H, bill_line, submit, turn
 from skipbench.runs.provenance import config_hash
@@ -95,9 +97,14 @@ def run_status(asked: Status) -> None:
         cells = experiment_statuses(name, request, asked.stale)
         show(f"{name}: {counts(cells)}")
         left = [cell for cell in cells if cell.state.state != "done"]
-        for cell in sorted(left, key=lambda cell: STATES.index(cell.state.state)):
-            reason = f": {cell.state.reason}" if cell.state.reason else ""
-            show(f"{cell.state.state:<12}{cell.name}{reason}")
+        for row in ([cells[at] for at in row] for row in rows_of([c.config for c in cells])):
+            undone_here = [cell for cell in row if cell in left]
+            if undone_here and len(row) > 1:
+                done = len(row) - len(undone_here)
+                show(f"row {Job(row).name}: {done} of {len(row)} cells done")
+            for cell in sorted(undone_here, key=lambda cell: STATES.index(cell.state.state)):
+                reason = f": {cell.state.reason}" if cell.state.reason else ""
+                show(f"{cell.state.state:<12}{cell.name}{reason}")
         if unknown := sum(cell.unknown for cell in cells):
             show(f"squeue does not answer: {unknown} of them were submitted and may be queued")
         undone |= bool(left)
@@ -109,7 +116,7 @@ def run_status(asked: Status) -> None:
 
 
 def run_submit(asked: Submit) -> None:
-    """Submits sbatch arrays, or runs cells here with `hardware=local`; exits with 1 when a cell
+    """Submits sbatch arrays, or runs rows here with `hardware=local`; exits with 1 when a cell
     failed here. More GPU-hours than `budget=`, 100 without one, take `--yes`.
     """
     request = request_of(asked, choices("experiment"))

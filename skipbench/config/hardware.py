@@ -36,27 +36,28 @@ class Slurm:
     gpu: str | None = None
     """Slurm's name of a GPU type; null takes any."""
     gpus: Natural | None = 0
-    """GPUs per cell; null: as many as its model needs, by `gpu_memory_gib`."""
+    """GPUs per job; null: as many as its model needs, by `gpu_memory_gib`."""
     gpu_memory_gib: float | None = None
     """What a process can use of the memory of one GPU."""
     device: str | None = None
     """Its GPU among the devices of conf/hardware, by whose rates `--plan` estimates hours."""
     cpus: Positive = 1
-    """CPUs per cell."""
+    """CPUs per job."""
     memory: str | None = None
-    """sbatch --mem, such as 120G; a cell whose weights need more asks for more."""
+    """sbatch --mem, such as 120G; a job whose weights need more asks for more."""
     time: str | None = None
-    """Time limit per cell, as sbatch --time."""
+    """Time limit per job, as sbatch --time; one that takes longer goes on in a requeue."""
     node_gpus: Positive = 8
     """GPUs per node, by which wall-clock and charged hours are planned."""
     exclusive: bool = False
     """Takes whole nodes, which the cluster charges in full, so that nothing disturbs timings."""
     parallel: Positive | None = None
-    """How many cells of an array run at once."""
+    """How many jobs of an array run at once."""
     requeues: Natural = 3
-    """How often a cell starts again after its time limit or a preemption."""
+    """How often a job starts again after its time limit or a preemption, besides the time limits
+    that its planned hours hold; 0 for never."""
     signal_s: Positive = 300
-    """Seconds before the limit at which a cell is told to end; one sample must fit."""
+    """Seconds before the limit at which a job is told to end; one sample must fit."""
     offline: bool = True
     """Only what the hub's cache holds; `data` fills it."""
     setup: list[str] = field(default_factory=list)
@@ -69,11 +70,11 @@ class Slurm:
 
 @dataclass
 class Local:
-    """This machine, as a queue of cells."""
+    """This machine, as a queue of rows."""
 
     name: str = "local"
     """Its name in messages."""
     workers: int | None = None
-    """Cells at once; null: as many as the GPUs allow, or one, for its timings, without GPUs."""
+    """Rows at once; null: as many as the GPUs allow, or one, for its timings, without GPUs."""
     gpus: int | None = None
-    """GPUs per cell; null: as many as its model needs."""
+    """GPUs per row; null: as many as its model needs."""

@@ -1,7 +1,7 @@
 """The cells of an experiment with their configurations, for a request of the command line."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from skipbench.config.catalog import places
@@ -82,10 +82,11 @@ def planned_cells(experiment: str, request: Request, scale: str) -> list[Planned
 
 
 def without_repeats(experiment: str, cells: Sequence[PlannedCell], scale: str) -> list[PlannedCell]:
-    """The cells of a paper's table without those of vanilla where another method runs on the same:
-    its record holds vanilla's arm, too. Those of other scales and of figures stay.
+    """The cells of a paper without those of vanilla where another method runs on the same: its
+    record holds vanilla's arm, too. In figures they take `NOISE_LIMIT` prompts, those of other
+    scales stay.
     """
-    if scale != "paper" or "-table" not in experiment:
+    if scale != "paper" or paper_of(experiment) is None:
         return list(cells)
 
     def rest(cell: PlannedCell) -> dict[str, str]:
@@ -93,7 +94,15 @@ def without_repeats(experiment: str, cells: Sequence[PlannedCell], scale: str) -
 
     alone = [cell for cell in cells if cell.run and cell.overrides.get("method") == BASELINE]
     covered = [rest(cell) for cell in cells if cell.run and cell not in alone]
-    return [cell for cell in cells if cell not in alone or rest(cell) not in covered]
+    if "-table" in experiment:
+        return [cell for cell in cells if cell not in alone or rest(cell) not in covered]
+    few = {"limit": NOISE_LIMIT}
+    return [
+        replace(cell, overrides=few | cell.overrides)
+        if cell in alone and rest(cell) in covered
+        else cell
+        for cell in cells
+    ]
 
 
 def _noise_cells(

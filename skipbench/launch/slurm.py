@@ -1,4 +1,4 @@
-"""Slurm: its commands as functions, and the text of an sbatch script, an array of cells."""
+"""Slurm: its commands as functions, and the text of an sbatch script, an array of rows."""
 
 import json
 import os
@@ -95,8 +95,8 @@ def array_limit() -> int:
     return int(found[1]) if found else ARRAY_LIMIT
 
 
-def parts(cells: range, limit: int) -> list[range]:
-    """Splits numbers of cells into arrays of at most `limit` tasks, Slurm's `MaxArraySize`.
+def parts(rows: range, limit: int) -> list[range]:
+    """Splits numbers of rows into arrays of at most `limit` tasks, Slurm's `MaxArraySize`.
 
     Raises SkipbenchError where the cluster allows no arrays.
     """
@@ -104,7 +104,7 @@ def parts(cells: range, limit: int) -> list[range]:
         raise SkipbenchError(
             f"this cluster allows arrays of {limit} tasks (MaxArraySize); ask for at least 1"
         )
-    return [cells[first : first + limit] for first in range(0, len(cells), limit)]
+    return [rows[first : first + limit] for first in range(0, len(rows), limit)]
 
 
 def limit_hours(time: str | None) -> float | None:
@@ -137,10 +137,10 @@ def script(name: str, manifest: Path, part: range, hardware: Slurm, python: str,
     """The script of one array; absolute paths, since nothing but this text reaches the node.
 
     Args:
-        manifest: one cell per line; logs lie beside it.
-        part: numbers of the cells.
+        manifest: one row per line; logs lie beside it.
+        part: numbers of the rows.
         python: the interpreter on the nodes.
-        cwd: where the cells run, and what their relative paths start from.
+        cwd: where the rows run, and what their relative paths start from.
 
     Raises:
         SkipbenchError: a value that cannot stand in a script.
