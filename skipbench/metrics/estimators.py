@@ -4,11 +4,11 @@ with their sources are in docs/metrics.md.
 
 import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from skipbench.metrics.acceptance import mean, over
-from skipbench.metrics.interval import repeated_ratio_interval
+from skipbench.metrics.interval import paired_ratio_interval, repeated_ratio_interval
 from skipbench.runs.measures import Estimate, Estimators
 from skipbench.runs.record import Arm, Sample
 
@@ -20,8 +20,8 @@ class _Timed(NamedTuple):
     method: tuple[int, float]
 
 
-_Process = Mapping[int, _Timed]
-"""One process, by the index of the prompt or of the question's first turn."""
+_Process = Sequence[tuple[int, _Timed]]
+"""One process, each with the index of the prompt or of the question's first turn."""
 
 
 def estimators(processes: Sequence[Sequence[Sample]]) -> Estimators:
@@ -31,10 +31,10 @@ def estimators(processes: Sequence[Sequence[Sample]]) -> Estimators:
         processes: the samples of each process that decoded the prompts.
     """
     sound = [[s for s in samples if s.lossless != "failed"] for samples in processes]
-    prompts = [{s.index: _timed([s], eos=True) for s in each} for each in sound]
-    without_eos = [{s.index: _timed([s], eos=False) for s in each} for each in sound]
+    prompts = [[(s.index, _timed([s], eos=True)) for s in each] for each in sound]
+    without_eos = [[(s.index, _timed([s], eos=False)) for s in each] for each in sound]
     questions = [
-        {turns[0].index: _timed(turns, eos=True) for turns in _questions(each)} for each in sound
+        [(turns[0].index, _timed(turns, eos=True)) for turns in _questions(each)] for each in sound
     ]
     return Estimators(
         swift=_estimate(prompts),
@@ -74,19 +74,20 @@ def _estimate(processes: Sequence[_Process], s_per_token: bool = False) -> Estim
             return (seconds / tokens, spent / others) if tokens and others else None
         return (tokens / seconds, others / spent) if seconds and spent else None
 
-    rated = [{i: pair for i, t in each.items() if (pair := rates(t))} for each in processes]
-    pairs = [pair for each in rated for pair in each.values()]
+    rated = [[(i, pair) for i, t in each if (pair := rates(t))] for each in processes]
+    pairs = [pair for each in rated for _, pair in each]
     vanilla, method = mean(v for v, _ in pairs), mean(m for _, m in pairs)
     if not vanilla or not method:
         return Estimate()
     speedup, sign = (vanilla / method, -1) if s_per_token else (method / vanilla, 1)
     interval = None
-    influence = [
-        {i: sign * (m / method - v / vanilla) for i, (v, m) in each.items()} for each in rated
-    ]
+    influence = [[(i, sign * (m / method - v / vanilla)) for i, (v, m) in each] for each in rated]
     with contextlib.suppress(OverflowError, ValueError):  # no prompt in all, or one of thousands
-        ratios = [{str(i): speedup * math.exp(x) for i, x in each.items()} for each in influence]
-        interval = repeated_ratio_interval(ratios)[1]
+        ratios = [[(i, speedup * math.exp(x)) for i, x in each] for each in influence]
+        if len(ratios) > 1:
+            interval = repeated_ratio_interval([{str(i): r for i, r in each} for each in ratios])[1]
+        else:
+            interval = paired_ratio_interval([ratio for _, ratio in ratios[0]])[1]
     per_s = [over(1, rate) if s_per_token else rate for rate in (method, vanilla)]
     return Estimate(
         speedup=speedup, ci95=interval, tokens_per_s=per_s[0], tokens_per_s_vanilla=per_s[1]
