@@ -56,7 +56,7 @@ def test_a_cell_returns_its_speedup(tmp_path: Path) -> None:
         config = hydra.compose("config", overrides=words)
     speedup = job(config)
     metrics = json.loads((resolve_cell(compose(words)).folder / "metrics.json").read_text())
-    assert speedup == metrics["speedup"]["paired"] is not None
+    assert speedup == metrics["speedup"]["e2e"] is not None
 
 
 @pytest.mark.slow
