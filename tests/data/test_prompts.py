@@ -718,6 +718,7 @@ def test_a_run_of_two_turns(tmp_path: Path) -> None:
     (folder,) = (tmp_path / "runs").iterdir()
     samples = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
     assert [s["id"] for s in samples] == ["specbench-81", "specbench-81/2"]
+    assert [s["question"] or s["id"] for s in samples] == ["specbench-81"] * 2
     assert samples[1]["prompt_tokens"] > len(samples[0]["vanilla"]["tokens"])
     origin = json.loads((folder / "provenance.json").read_text())
     assert len(origin["rows_sha256"]) == len(origin["prompts_sha256"]) == 64

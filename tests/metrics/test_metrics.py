@@ -242,6 +242,10 @@ def test_acceptance_by_hand() -> None:
     assert found.alpha_cond == pytest.approx(7 / (7 + 3))  # rounds 2, 3 and 5 met a rejection
     assert found.tau == pytest.approx(11 / 4)  # the round without a draft is left out
     assert found.tau_draft == pytest.approx(7 / 4)
+    # all chains: 7 of 12 nodes; a row more per round for the pending token
+    assert found.accepted_share == pytest.approx(7 / 12) and found.rows == pytest.approx(17 / 5)
+    assert found.draft_passes == found.draft_steps == pytest.approx(12 / 5)
+    assert found.alpha_of_passes == found.alpha
     # Steps 1 and 2 exist in 4 rounds, steps 3 and 4 in 2 rounds.
     assert found.accepted_by_position == pytest.approx([3 / 4, 2 / 4, 1 / 2, 1 / 2])
 
@@ -264,6 +268,21 @@ def test_speed_by_hand() -> None:
     assert found.roofline_fraction_vanilla == pytest.approx(0.2 / 0.5)
     expected = {"prefill": 2.0, "draft": 1.2, "verify": 2.0, "adapt": 0.6, "other": 0.2}
     assert found.seconds.by_phase == pytest.approx(expected)
+
+
+def test_the_turns_of_a_conversation_are_one_question() -> None:
+    """Its two turns have 5/3 and 5/2, another question 1; both arms have 5 tokens."""
+    rounds = [Round(2, 2, 1, 1, 2)] * 2
+    turns = [
+        sample(vanilla(4, 4.0), arm(rounds, Seconds(1.0, s, 0.0, 0.0, 0.0)), id=name, question="q")
+        for s, name in ((2.0, "q"), (1.0, "q/2"))
+    ]
+    other = sample(vanilla(4, 4.0), vanilla(4, 4.0), id="b")
+    found = summary([*turns, other]).speedup
+    assert found.by_question == pytest.approx({"q": math.sqrt(25 / 6), "b": 1})
+    assert found.e2e == pytest.approx((25 / 6) ** 0.25)
+    assert found.paired == pytest.approx(8**0.25)  # 2 and 4 while decoding
+    assert turns[0].end_to_end == pytest.approx(5 / 3) and turns[0].speedup == pytest.approx(2)
 
 
 def test_costs_by_hand() -> None:
@@ -338,6 +357,8 @@ def test_drafts_without_a_forward_pass_cost_none() -> None:
     tokens = (2 * (1 - 0.5**5.5) / 0.5 + 1) / 3
     assert found.tpt == pytest.approx(tokens / 0.016)
     assert found.expected_speedup.paper == pytest.approx(5 / 3)  # M
+    assert (found.draft_passes, found.alpha_of_passes) == (0, None)
+    assert found.accepted_share == pytest.approx(2 / 9)
 
 
 def test_scores_are_means_and_split_by_group() -> None:

@@ -92,6 +92,7 @@ def test_choosing_tasks() -> None:
     assert drawn == rows("dataset.shuffle=true", "dataset.seed=3")[:5] != every[:5]
     assert drawn != rows("dataset.size=5", "dataset.shuffle=true", "dataset.seed=4")
     ten = rows("dataset.samples_per_task=10", limit=2)
+    assert {row.question for row in ten} == {"HumanEval/0", "HumanEval/1"}
     assert [r.id for r in ten] == [f"HumanEval/{task}#{n}" for task in (0, 1) for n in range(10)]
     assert all(r.prompt == every[n // 10].prompt for n, r in enumerate(ten))
 
