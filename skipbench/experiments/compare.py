@@ -29,7 +29,7 @@ LEFT_OUT = {
     **dict.fromkeys(("layerskip", "del"), "for checkpoints trained for early exit"),
 }
 EARLY_EXIT = "layerskip"  # in the name or path of a checkpoint trained for early exit
-PROMPTS = (20, 10, 5, 3)  # per method; the budget chooses
+PROMPTS = (20, 10, 5)  # per method; the budget chooses
 ARM_S = 1.25  # time of a method on a prompt, warm-up included, over that of vanilla at most
 SEARCH = ("search.iterations=24", "search.prompts=2", "search.max_new_tokens=24")
 SEARCH_TOKENS = 24 * 2 * 24

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from skipbench.metrics.pairs import Standing, standings
 from skipbench.report.columns import MISSING, speedup_text
-from skipbench.runs.measures import Interval
 from skipbench.runs.run import Run
 
 BASELINE = "vanilla"
@@ -20,28 +19,8 @@ FASTEST = (
     "ratios of the same questions and an interval that allows for all pairs of the row, and told "
     "apart from vanilla; below 5 questions nothing is"
 )
-BOLD = (
-    "bold: a measured speedup whose 95 % interval lies above 1 and above the intervals of all "
-    "other measured rows of the same model and data; vanilla never"
-)
 FIELDS = ("commit", "dirty", "device", "torch", "transformers", "package_sha256")
 """Fields in which two runs of the same settings may differ in origin."""
-
-
-def winner(rows: Mapping[int, tuple[str, Interval | None]]) -> int | None:
-    """The row to print in bold by the rule `BOLD`, or None; None too for a block of one row, or
-    where a row other than vanilla has no interval: its speedup could be anything.
-
-    Args:
-        rows: method and interval of the speedup, by row of a block.
-    """
-    ends = {row: interval for row, (_, interval) in rows.items() if interval is not None}
-    methods = [row for row, (method, _) in rows.items() if method != BASELINE]
-    if len(rows) < 2 or not methods or not ends.keys() >= {*methods}:
-        return None
-    first = max(methods, key=lambda row: ends[row][0])
-    others = [high for row, (_, high) in ends.items() if row != first]
-    return first if ends[first][0] > max([1.0, *others]) else None
 
 
 def beside(runs: Sequence[Run]) -> tuple[dict[int, Standing], list[str]]:

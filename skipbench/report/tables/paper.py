@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from skipbench.report.columns import MISSING
-from skipbench.report.compared import BOLD, noise_floor, same_drafts, winner
+from skipbench.report.compared import FASTEST, beside, noise_floor, same_drafts
 from skipbench.report.definitions import STAND_INS, UNITS
 from skipbench.report.measured import SCORES, Measured, measure, unmeasured
 from skipbench.report.published import Paper, Printed, read_paper
@@ -126,7 +126,11 @@ def paper_table(paper: str, table: str, runs: Sequence[Run], scale: str) -> Tabl
         remarks=(
             *(note.text for note in document.tables[table].notes if not note.where),
             *(note.text for note in document.notes if paper_notes.touches(note.text, table)),
-            *([f"{BOLD}; of the paper's rows, the highest value."] if {*columns} & {*BEST} else []),
+            *(
+                [f"{FASTEST}; of the paper's rows, the highest value."]
+                if {*columns} & {*BEST}
+                else []
+            ),
             *([OUTSIDE] if any(n.inside is not None for n in shown) else []),
             *paper_notes.skipped_shares(runs),
             *paper_costs.adaptation(runs),
@@ -144,11 +148,11 @@ def paper_table(paper: str, table: str, runs: Sequence[Run], scale: str) -> Tabl
 def _numbers(
     half: Half, rows: Sequence[Id], columns: Sequence[tuple[Group, str]], scale: str
 ) -> list[list[Number]]:
-    """The numbers of each row; bold are the winner and the highest printed values of a block."""
+    """The numbers of each row; bold are the fastest by `FASTEST`, and a block's highest printed."""
     decimals: dict[str, Counter[int]] = {column: Counter() for _, column in half.printed_columns}
     for printed in half.numbers:
         decimals[printed.column].update([] if printed.digits is None else [printed.digits])
-    lines, blocks = [], dict[tuple[Any, ...], list[Number]]()
+    lines, blocks = [], dict[tuple[Any, ...], list[tuple[Number, Run]]]()
     for row in rows:
         lines.append(line := list[Number]())
         for group, column in columns:
@@ -162,13 +166,14 @@ def _numbers(
             line.append(Number(keys, measured, printed, digits, run.id if run else None))
             if column in BEST:
                 block = (*(dict(row).get(key) for key in _BLOCK), group, column)
-                blocks.setdefault(block, []).append(line[-1])
+                blocks.setdefault(block, []).append((line[-1], run or Run()))
     for numbers in blocks.values():
-        shown = [(at, n) for at, n in enumerate(numbers) if n.measured.value is not None]
-        best = winner({at: (str(n.keys.get("method")), n.measured.interval) for at, n in shown})
-        values = [n.printed.value for n in numbers if n.printed.value is not None]
-        for place, n in enumerate(numbers):
-            n.bold = place == best, len(values) > 1 and n.printed.value == max(values)
+        places, _ = beside([run for _, run in numbers])
+        values = [n.printed.value for n, _ in numbers if n.printed.value is not None]
+        for at, (n, _) in enumerate(numbers):
+            fastest = n.printed.column == "speedup" and at in places
+            best = fastest and places[at].tied and places[at].faster
+            n.bold = best, len(values) > 1 and n.printed.value == max(values)
     return lines
 
 
