@@ -24,9 +24,10 @@ from skipbench.experiments.costs import (
     prompts_for,
 )
 from skipbench.experiments.grid import plan
-from skipbench.experiments.plan import without_repeats
+from skipbench.experiments.plan import Request, cells_of, without_repeats
 from skipbench.launch.slurm import memory_for
 from skipbench.launch.submit import bill_line
+from skipbench.runs.provenance import config_hash
 
 
 def config(*words: str) -> RunConfig:
@@ -202,6 +203,9 @@ def test_vanilla_alone_is_no_cell_of_a_table_where_another_arm_holds_it() -> Non
     for scale, others in (("paper", set()), ("embedded", {"vanilla"})):
         cells = without_repeats("clasp-table1", plan("clasp-table1", [], scale), scale)
         assert {c.overrides["method"] for c in cells} == {"self-sd", "swift", "clasp"} | others
+    figure = without_repeats("swift-figure9", plan("swift-figure9", [], "paper"), "paper")
+    limits = {c.overrides["method"]: c.overrides.get("limit") for c in figure}
+    assert limits == {"vanilla": "20", "swift": None}
 
 
 @pytest.mark.parametrize(
@@ -238,6 +242,23 @@ def test_a_plan_is_printed_with_its_sum(skipbench: Command, tmp_path: Path) -> N
     used = float(some.stdout.partition("at most ")[2].partition(" ")[0])
     assert 4 < used <= 5.05
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_all_that_the_papers_measure_fits_into_its_hours() -> None:
+    """On A100s, as the jobs that `submit` makes of all experiments together."""
+    every: dict[str, RunConfig] = {}
+    for name in PAPERS:
+        for _, one in cells_of(name, Request(PAPERS, []), "paper"):
+            every.setdefault(config_hash(one.record() | {"search": one.search_record()}), one)
+    whole = [*every.values()]
+
+    def gpu_hours(configs: Sequence[RunConfig]) -> float:
+        costs = costs_of(configs, blocks_of(configs), gpu_of(None))
+        return sum(cost.gpu_hours for cost in costs if cost)
+
+    assert gpu_hours(whole) <= 4150
+    assert gpu_hours(limited(whole, "2%")) <= 2400
 
 
 @pytest.mark.slow

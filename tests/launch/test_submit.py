@@ -31,10 +31,11 @@ from skipbench.config.model import Dtype
 from skipbench.config.paths import CONF
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell
+from skipbench.experiments.row import row_key
 from skipbench.experiments.set_search import search_trace
 from skipbench.launch import manifest
 from skipbench.launch.jobs import Job, schedule_stages
-from skipbench.launch.slurm import parts, requeue_self, script
+from skipbench.launch.slurm import limit_hours, parts, requeue_self, script
 from skipbench.launch.status import CellStatus, experiment_statuses
 from skipbench.runs.files import held
 from skipbench.runs.reading import MOST_BYTES
@@ -599,6 +600,46 @@ def test_arrays_hold_the_cells_that_need_their_gpus(
         for g, job in zip(gpus, jobs, strict=True)
     }
     assert found == {"gpu:a100:1": [["llama3-8b"]], "gpu:a100:2": [["llama3-70b"]]}
+    # 480 conversations of two arms: 3 h, and 36 h, in which a limit of 12 h ends three times
+    requeues = [f"export SKIPBENCH_REQUEUES={n}\n" for n in (3, 6)]
+    scripts = [(folder / f"{n}.sh").read_text() for n in range(2)]
+    assert all(line in script for line, script in zip(requeues, scripts, strict=True))
+
+
+def test_rows_of_several_experiments_are_one_and_no_run_is_in_two_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tool := tmp_path / "sbatch").write_text("#!/bin/sh\necho 7\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    names = ["clasp-table1", "clasp-figure4b"]
+    words = ["models=llama3-70b", "scale=paper", f"results={tmp_path}"]
+    dispatch(["submit", *names, *words, "hardware=slurm-a100", "--yes"])
+    (path,) = tmp_path.glob("submit/*/cells.jsonl")
+    assert path.parent.name == "clasp-table1+1-1"
+    rows = [manifest.read_row(path, n) for n in range(len(path.read_text().splitlines()))]
+    assert all(len({row_key(config) for config in row}) == 1 for row in rows)
+    # four of the table, sampled; four greedy and seven of the figure, in two blocks
+    assert sorted(len(row) for row in rows) == [4, 5, 6]
+    folders = [f for line in path.read_text().splitlines() for f in json.loads(line)["folders"]]
+    cells = {found.key for name in names for found in survey(name, words)}
+    assert sorted(folders) == sorted(cells)
+
+
+@pytest.mark.parametrize(
+    ("time", "hours"),
+    [
+        ("90", 1.5),
+        ("30:00", 0.5),
+        ("12:00:00", 12),
+        ("2-0", 48),
+        ("1-6:30", 30.5),
+        ("1-0:0:36", 24.01),
+    ],
+)
+def test_hours_of_a_time_limit(time: str, hours: float) -> None:
+    assert limit_hours(time) == hours
+    assert limit_hours(None) is limit_hours("UNLIMITED") is None
 
 
 def test_here_cells_take_the_gpus_that_they_need(
