@@ -1,5 +1,6 @@
 """Renders the committed tables again, marks those that are older than the engine or a method, and
-writes the speedups of results/laptop/tables/real.md into README.md, between the marks there.
+writes their figures into the documents: into README.md those of results/laptop/tables/real.md,
+between the marks there, and into `PAGES` the columns that a block names.
 
 python scripts/readme_figures.py
 """
@@ -19,7 +20,13 @@ from skipbench.runs.method_source import method_sha256
 ROOT = Path(__file__).resolve().parent.parent
 STORED = sorted((ROOT / "results").glob("*/tables/*.json"))
 README, TABLE = ROOT / "README.md", ROOT / "results" / "laptop" / "tables" / "real.md"
+PAGES = [README, ROOT / "docs" / "auto.md"]
+BLOCK = re.compile(
+    r"(<!-- table (?P<table>\S+) (?P<model>\S+): (?P<columns>.+) -->\n).*?(<!-- /table -->\n)", re.S
+)
+"""`<!-- table PATH MODEL: COLUMN, COLUMN -->`: rows of a model in a table below `results`."""
 MARKED = re.compile(r"(<!-- real -->\n).*?(<!-- /real -->\n)", re.DOTALL)
+MADE_BEFORE = "before a change of the engine or of a method"
 METHODS = {
     "vanilla": "vanilla again",
     **{name: f"`{name}`" for name in ("auto", "prompt-lookup")},
@@ -30,12 +37,33 @@ NO_SET = {"vanilla", "auto", "prompt-lookup"}
 MODELS = {"smollm2-135m": "SmolLM2", "smollm2-135m-deep": "with redundant layers"}
 
 
+def filled(page: str) -> str:
+    """The text of a page with the figures of its blocks."""
+
+    def block(marks: re.Match[str]) -> str:
+        table = (ROOT / "results" / marks["table"]).read_text()
+        names = marks["columns"].split(", ")
+        lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
+        for run in runs_of(table):
+            if run["model"].replace("-q4_1", "") == marks["model"]:
+                lines.append(f"| {' | '.join(run.get(name, '') for name in names)} |")
+        older = ["", f"Made {MADE_BEFORE}."] if OLDER in table else []
+        return "".join(f"{line}\n" for line in [marks[1][:-1], *lines, *older, marks[5][:-1]])
+
+    return BLOCK.sub(block, page)
+
+
+def runs_of(table: str) -> list[dict[str, str]]:
+    """The first grid of a table in Markdown, by column."""
+    first = table[table.index("\n| ") :].strip().partition("\n\n")[0]
+    rows = [_cells(line) for line in first.splitlines() if line.startswith("| ")]
+    return [dict(zip(rows[0], row, strict=True)) for row in rows[1:]]
+
+
 def written(readme: str, table: str) -> str:
     """The text of README with the figures of the table."""
-    first = table[table.index("\n| ") :].strip().partition("\n\n")[0]  # without later grids
-    rows = [_cells(line) for line in first.splitlines() if line.startswith("| ")]
-    runs = [dict(zip(rows[0], row, strict=True)) for row in rows[1:]]
-    mark = "made before a change of the engine or of a method" if OLDER in table else ""
+    runs = runs_of(table)
+    mark = f"made {MADE_BEFORE}" if OLDER in table else ""
     lines = [f"| {mark} | {' | '.join(METHODS.values())} |", "|---" * (len(METHODS) + 1) + "|"]
     for model, name in MODELS.items():
         # a note with an equals sign is of a variant of the method
@@ -82,3 +110,5 @@ if __name__ == "__main__":
         for suffix, made in write(read_table(path)).items():
             path.with_suffix(f".{suffix}").write_text(made)
     README.write_text(written(README.read_text(), TABLE.read_text()))
+    for page in PAGES:
+        page.write_text(filled(page.read_text()))

@@ -16,6 +16,7 @@ import pytest
 from conftest import METHODS, ROOT, Command, random_lm, rest_slow
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from scripts import readme_figures
 from scripts.make_keys import PAGE, page
 from scripts.readme_figures import README, TABLE, written
 from skipbench.cli.commands import COMMANDS, Chat, Data, Experiments, Generate, List
@@ -345,3 +346,17 @@ def test_the_contract_command_runs_what_the_page_promises(
 
 def test_the_outside_method_is_not_one_of_the_tree() -> None:
     assert "repeat" not in METHODS
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/auto.md", "docs/gpu.md"])
+def test_no_interval_is_typed_by_hand(name: str) -> None:
+    """Those in blocks of code are examples of what is printed."""
+    made = r"(?s)```.*?```|<!-- real -->.*?<!-- /real -->|<!-- table .*?<!-- /table -->"
+    typed = re.sub(made, "", (ROOT / name).read_text())
+    assert not re.findall(r"\[\d+\.\d+, \d+\.\d+\]", typed)
+
+
+def test_the_blocks_of_pages_are_those_of_the_committed_tables() -> None:
+    for path in readme_figures.PAGES:
+        text = path.read_text()
+        assert readme_figures.filled(text) == text, "run scripts/readme_figures.py"
