@@ -21,7 +21,7 @@ from skipbench.config.explain import hydra_initialized
 from skipbench.config.hardware import Slurm
 from skipbench.config.paths import CONF
 from skipbench.experiments.cell import resolve_cell
-from skipbench.launch.manifest import write_cells
+from skipbench.launch.manifest import write_rows
 from skipbench.launch.slurm import script
 from skipbench.launch.sweeper import job, labels
 
@@ -180,7 +180,7 @@ def test_a_method_of_ones_own_runs_in_another_process(
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{tmp_path}")
     use_config_dir(Path(folder))
     config = compose(["method=mine", *MATHS, f"results={tmp_path / 'results'}"])
-    cells = write_cells(tmp_path, [{"config": config.to_dict()}])
+    cells = write_rows(tmp_path, [{"configs": [config.to_dict()]}])
     done = subprocess.run(cell_command(str(cells), "0"), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert runs(tmp_path / "results") == 1
