@@ -13,13 +13,15 @@ from skipbench.experiments.costs import LEAST, Cost, Gpu, budget_of, cost_of, gp
 from skipbench.experiments.row import rows_of
 from skipbench.experiments.set_search import search_trace
 
-MOST_ARMS = 8
-"""Arms of a job: the graphs of every row count that an arm verifies take memory of the GPU."""
+MOST_ARMS = 9
+"""Arms of a job, eight methods and vanilla's noise floor: the graphs of every number of tokens that
+an arm verifies at once take memory of the GPU."""
 
 
 def blocks_of(configs: Sequence[RunConfig], cut: bool = True) -> list[list[int]]:
-    """Positions of the cells of each job: a row, or about `MOST_ARMS` of its arms. Cells whose sets
-    come from one search stay together, since they are one run if it ends at one set.
+    """Positions of the cells of each job: a row, or at most `MOST_ARMS` of its arms. Cells whose
+    sets come from one search stay together, however many: where it ends at one set, they are one
+    run.
 
     Args:
         cut: False for whole rows, which one process runs.

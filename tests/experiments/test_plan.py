@@ -131,7 +131,7 @@ def test_a_search_is_paid_once_by_the_cell_of_most_sets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arms", "sizes"), [(1, [1]), (8, [8]), (9, [5, 4]), (17, [6, 6, 5]), (23, [8, 8, 7])]
+    ("arms", "sizes"), [(1, [1]), (9, [9]), (10, [5, 5]), (17, [9, 8]), (23, [8, 8, 7])]
 )
 def test_rows_are_cut_into_blocks_of_arms(arms: int, sizes: list[int]) -> None:
     (one,) = row("random")
