@@ -8,8 +8,9 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from skipbench.cli.commands import Compare, Table
 from skipbench.cli.experiments import request_of, show_plan
@@ -21,6 +22,7 @@ from skipbench.console import complain, say, show
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments import plan
 from skipbench.experiments.cell import resolve_cell
+from skipbench.experiments.grid import PlannedCell
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.row import run_rows
 from skipbench.experiments.table_runs import table_runs
@@ -62,10 +64,16 @@ def run_table(asked: Table) -> None:
     if asked.plan:
         show_plan(replace(request, names=[n for n in request.names if n not in features]))
         return
-    failed, load = list[str](), LastLoaded()
+    grids = [_grid(n, request, asked.render_only) for n in request.names if n not in features]
+    configs = [config for grid in grids for _, config in grid.cells]
+    # rows that experiments share are one
+    errors = iter(run_rows(configs, LastLoaded(), say, asked.render_only))
+    measured = {grid.name: list(islice(errors, len(grid.cells))) for grid in grids}
+    failed = list[str]()
     for name in request.names:
         if name not in features:
-            failed += _experiment(name, asked, request, load)
+            grid = next(grid for grid in grids if grid.name == name)
+            failed += _experiment(grid, asked, request, measured[name])
             continue
         table = feature_table(features[name])
         text = json.dumps(list(table.records)) if asked.json else for_terminal(table)
@@ -76,17 +84,35 @@ def run_table(asked: Table) -> None:
         sys.exit(1)
 
 
-def _experiment(name: str, asked: Table, request: plan.Request, load: LastLoaded) -> list[str]:
-    """Runs and writes one experiment. Returns what failed, a table that is not written among it."""
-    render_only = asked.render_only
+class _Grid(NamedTuple):
+    """The cells of an experiment; `cells` are those that can be run."""
+
+    name: str
+    scale: str
+    planned: list[PlannedCell]
+    cells: list[tuple[PlannedCell, RunConfig]]
+
+
+def _grid(name: str, request: plan.Request, render_only: bool) -> _Grid:
     scale = plan.scale_of(name, request.scale, without_torch=render_only)
     planned = plan.planned_cells(name, request, scale)
+    cells = plan.budgeted(plan.composed(name, planned), request.budget, request.hardware)
+    return _Grid(name, scale, planned, cells)
+
+
+def _experiment(
+    grid: _Grid, asked: Table, request: plan.Request, errors: Sequence[Exception | None]
+) -> list[str]:
+    """Writes one experiment. Returns what failed, a table that is not written among it.
+
+    Args:
+        errors: of its cells that can be run.
+    """
+    name, scale, planned, cells = grid
     if not planned:
         say(f"{name} has none of the models {', '.join(request.models)}")
         return []
-    cells = plan.budgeted(plan.composed(name, planned), request.budget)
     configs = {tuple(cell.words(name)): config for cell, config in cells}
-    errors = run_rows([*configs.values()], load, lambda text: say(f"{name}, {text}"), render_only)
     failed, reasons = list[str](), dict[tuple[str, ...], str]()
     for (cell, config), error in zip(cells, errors, strict=True):
         key = tuple(cell.words(name))
