@@ -9,6 +9,7 @@ import pytest
 import torch
 from conftest import LAYERS, make_method, random_lm
 
+from scripts.fit_auto import decode, fit
 from skipbench.config.architecture import Shape
 from skipbench.decode import sampling
 from skipbench.decode.draft import State
@@ -18,6 +19,7 @@ from skipbench.decode.sampling import choices
 from skipbench.decode.sources import Successors, TextIndex
 from skipbench.decode.tree import Child, grow, min_slopes
 from skipbench.lm.model import LM
+from skipbench.methods import auto
 from skipbench.methods.vanilla import Vanilla
 from skipbench.models.random_weights import planted_model
 from skipbench.profile.rows import curve, verification_seconds
@@ -193,3 +195,16 @@ def test_hopeless_sets_are_not_tried() -> None:
     method = make_method("auto", "method.explore=0")
     generate(random_lm("llama", "fused"), method, [3, 1, 4, 1, 5], 48)
     assert method.ladder.trials == ladder.trials == 0  # type: ignore[attr-defined]
+
+
+def test_counts_of_what_the_priors_expect_give_the_priors_again() -> None:
+    tried = np.full(auto.FREE, 1e6)
+    expected = np.stack([tried * auto.PRIORS[: auto.FREE], tried])
+    few = np.stack([tried * 0, tried * 1e-8])  # a model with next to no tries changes nothing
+    for name, values in fit([expected, few]).items():
+        assert values == pytest.approx(getattr(auto, name), abs=1e-3), name
+
+
+def test_every_token_that_is_accepted_is_counted_for_the_priors() -> None:
+    hits, tried = decode(random_lm("llama", "fused"), [[3, 1, 4, 1, 5] * 3], 32, "random")
+    assert (hits <= tried).all() and 0 < hits.sum() < min(32, tried.sum())
