@@ -33,15 +33,10 @@ MODELS = {
     "tiny": ["mini-code", "mini-math", "mini-stories", "mini-summary"],
 }
 PRICES = (1, 1.06, 1.07, 1.10, 1.18, 1.44)
+TOKENS = 48
 FEW = 30  # tries of a model that say too little beside those of another
 Array = NDArray[np.float64]
 Values = dict[str, Sequence[float] | float]  # constants of methods/auto.py by their names
-
-
-def use(values: Values) -> None:
-    """Replaces constants of `auto`."""
-    vars(auto).update(values)
-    auto.PRIORS[:FREE] = [kind.prior for kind in KINDS]
 
 
 class Counted(Auto):
@@ -51,7 +46,8 @@ class Counted(Auto):
         super().__post_init__()
         self.counts = np.zeros((2, FREE))
         """Tokens by kind that were right, and that were tried."""
-        self.rounds, self.emitted, self.expected, self.passes = 0, 0, 0.0, 0.0
+        self.sums = np.zeros(4)
+        """Rounds, tokens, expected tokens, passes."""
 
     def propose(self, state: State, budget: int) -> Draft:
         self._seen: dict[tuple[int, ...], list[Child]] = {}
@@ -67,10 +63,8 @@ class Counted(Auto):
         for n, token in enumerate(emitted):
             for _, candidate, kind, _ in self._seen.get(tuple(emitted[:n]), ()):
                 self.counts[:, kind] += candidate == token, 1
-        self.rounds += 1
-        self.emitted += len(emitted)
-        self.expected += self.tree.expected + 1
-        self.passes += self.prices[1 + len(self.tree.tokens)]
+        price = self.prices[1 + len(self.tree.tokens)]
+        self.sums += 1, len(emitted), self.tree.expected + 1, price
         super().adapt(state, verification)
 
 
@@ -79,9 +73,8 @@ def decode(lm: LM, prompts: Sequence[list[int]], tokens: int, label: str) -> Arr
     method = Counted(name="auto", layers=lm.layers, row_prices=PRICES, explore=0.0)
     for prompt in prompts:
         generate(lm, method, prompt, tokens, eos_ids(lm))
-    of = method.rounds, method.passes, method.emitted
-    cells = zip((method.emitted, method.emitted, method.expected), of, strict=True)
-    print(f"| {label} |", " | ".join(f"{a / b:.3f}" for a, b in cells), "|", flush=True)
+    rounds, n, expected, passes = method.sums
+    print(f"| {label} | {n / rounds:.3f} | {n / passes:.3f} | {expected / n:.3f} |", flush=True)
     return method.counts
 
 
@@ -99,7 +92,7 @@ def fit(counts: Sequence[Array]) -> Values:
 
     falling = np.minimum.accumulate  # no later rank is likelier than an earlier one
     # Axes: the model, the match's class after none, the copy's rank, the recycled token's rank.
-    copied, copies = hits[:, 1:, :NONE, 1:].sum(3), tried[:, 1:, :NONE, 1:].sum(3)
+    copied, copies = (of[:, 1:, :NONE, 1:].sum(3) for of in (hits, tried))
     match = np.maximum.accumulate(share(copied[:, :, 0], copies[:, :, 0], copies[:, :, 0]))
     expected = (copies * match[:, None]).sum(1)
     later = falling(share(copied.sum(1), expected, copies.sum(1)))
@@ -120,9 +113,8 @@ def halves_of(model: str, datasets: Sequence[str], limit: int) -> tuple[LM, list
     """The model and two halves of its prompts: of five kinds in turns, every other turn."""
     halves: list[list[list[int]]] = [[], []]
     for name in datasets:
-        words = [f"model={model}", f"dataset={name}"]
-        own = name != "tuning"
-        config = compose([*" ".join(words).split(), *["dataset.seed=1"] * own])
+        words, own = [*f"model={model}".split(), f"dataset={name}"], name != "tuning"
+        config = compose([*words, *["dataset.seed=1"] * own])
         lm, tokenizer = load_model(config.model, config.engine)
         rows = config.dataset.rows(limit // len(datasets))
         if own:
@@ -134,11 +126,8 @@ def halves_of(model: str, datasets: Sequence[str], limit: int) -> tuple[LM, list
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser()
     parser.add_argument("--prompts", type=int, default=20, help="per model")
-    parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
     print("| | tokens per round | speed | expected tokens / emitted |\n|---|---|---|---|")
@@ -146,13 +135,14 @@ def main() -> None:
 
     def counts(half: int, label: str) -> list[Array]:
         return [
-            decode(lm, halves[half], args.tokens, f"{model.split()[0]}, half {half + 1}, {label}")
+            decode(lm, halves[half], TOKENS, f"{model.split()[0]}, half {half + 1}, {label}")
             for model, (lm, halves) in models.items()
         ]
 
     first, second = counts(0, "in use"), counts(1, "in use")
     if args.check:
-        use(fit(first))
+        vars(auto).update(fit(first))
+        auto.PRIORS[:FREE] = [kind.prior for kind in KINDS]
         counts(1, "values of half 1")
     for name, value in fit([a + b for a, b in zip(first, second, strict=True)]).items():
         print(f"{name} = {value}")
