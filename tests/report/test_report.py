@@ -4,6 +4,7 @@ terminal.
 
 import csv
 import io
+import itertools
 import re
 from statistics import geometric_mean
 from typing import Any
@@ -300,16 +301,17 @@ def test_a_row_says_how_far_behind_the_best_a_method_is() -> None:
     assert "not compared by pairs: x, y: no question is in all." in shown
 
 
+def first_grid(text: str) -> list[str]:
+    lines = itertools.dropwhile(lambda line: not line.startswith("|"), text.splitlines())
+    return list(itertools.takewhile(lambda line: line.startswith("|"), lines))
+
+
 def test_points_of_a_sweep_have_a_column() -> None:
     points = ("method.interval=2", "method.interval=<8>")
     runs = [run("clasp", "a", full(), label=label) for label in points] + [
         run("vanilla", "a", full())
     ]
-    lines = [
-        line.split("|")[4].strip()
-        for line in markdown(row_table(runs)).splitlines()
-        if line.startswith("|")
-    ]
+    lines = [line.split("|")[4].strip() for line in first_grid(markdown(row_table(runs)))]
     assert [lines[0], *lines[2:]] == ["point", *points, ""]
     shown = html_table("Sweep", runs)
     assert 'scope="col">point</th>' in shown and ">method.interval=&lt;8&gt;</th>" in shown
@@ -325,8 +327,7 @@ def test_a_row_without_metrics_shows_the_reason() -> None:
         )
     )
     assert "needs 2 \\| more GiB" in shown
-    lines = [line for line in shown.splitlines() if line.startswith("|")]
-    assert len({len(line) for line in lines}) == 1
+    assert len({len(line) for line in first_grid(shown)}) == 1
 
 
 def test_table_ends_with_definitions_and_provenance() -> None:
