@@ -22,7 +22,9 @@ STORED = sorted((ROOT / "results").glob("*/tables/*.json"))
 README, TABLE = ROOT / "README.md", ROOT / "results" / "laptop" / "tables" / "real.md"
 PAGES = [README, ROOT / "docs" / "auto.md"]
 BLOCK = re.compile(
-    r"(<!-- table (?P<table>\S+) (?P<model>\S+): (?P<columns>.+) -->\n).*?(<!-- /table -->\n)", re.S
+    r"(<!-- table (?P<table>\S+) (?P<model>\S+): (?P<columns>[^\n]+?) -->\n)"
+    r".*?(<!-- /table -->\n)",
+    re.DOTALL,
 )
 """`<!-- table PATH MODEL: COLUMN, COLUMN -->`: rows of a model in a table below `results`."""
 MARKED = re.compile(r"(<!-- real -->\n).*?(<!-- /real -->\n)", re.DOTALL)
