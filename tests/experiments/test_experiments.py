@@ -178,6 +178,7 @@ def test_figures_of_clasp_are_of_the_paper_s_subtasks() -> None:
     assert {cell.keys["subtask"] for cell in small} == {"mt-bench", "math_reasoning", "qa"}
 
 
+@pytest.mark.slow
 def test_knapspec_s_clasp_has_the_script_s_budget_and_interval() -> None:
     found = {}
     for cell in plan("knapspec-table2", [], "paper"):
