@@ -66,7 +66,7 @@ def _attempt(
     """Decodes a prompt; None if the method fails where other arms go on."""
     try:
         return bench.decode(method, prompt, index, reference)
-    except Exception as error:
+    except Exception as error:  # kept in the record of this arm, and raised where it is alone
         if not bench.others:
             raise
         bench.error = error

@@ -2,6 +2,7 @@
 alone is a row of its method and vanilla.
 """
 
+import contextlib
 import json
 import subprocess
 import tempfile
@@ -40,6 +41,8 @@ if TYPE_CHECKING:  # a row of finished cells needs no torch
 
 OF_AN_ARM = ("method", "limit")
 """Settings in which the arms of a row may differ; of prompts each takes the first `limit`."""
+CELL_FAILED = 1
+"""Exit status of a process in which a cell of the row failed, and the others went on."""
 Outcome = Run | Exception | None
 """Of a cell: its run, why there is none, or nothing in a dry run."""
 
@@ -80,7 +83,7 @@ def run_rows(
                 anew = configs[at].dry_run or (configs[at].fresh and not only_check)
                 if (anew or not all_done(configs[at])) and not only_check:
                     todo.append(at)
-            except Exception as error:
+            except Exception as error:  # returned; the other cells do not depend on it
                 errors[at] = error
         if only_check:
             continue
@@ -156,7 +159,7 @@ def run_row(configs: Sequence[RunConfig], load: LastLoaded | None = None) -> lis
                 prepared.append(found.folder)
             else:
                 prepared.append(found)
-        except Exception as error:
+        except Exception as error:  # returned; the other cells do not depend on it
             prepared.append(error)
     measured = _measured(list(ready.values()), load) if ready else []
     of_folder = dict(zip(ready, measured, strict=True))
@@ -207,7 +210,7 @@ def _measured(arms: "Sequence[ReadyArm]", load: LastLoaded) -> list[Outcome]:
                 say(str(arm.folder), "dim")
             with opened(arms, load) as benches:
                 decode_missing(*benches)
-    except Exception as error:
+    except Exception as error:  # returned; the next row does not depend on it
         return [error] * len(arms)
     outcomes = list[Outcome]()
     for arm, bench in zip(arms, benches, strict=True):
@@ -250,16 +253,36 @@ def _run_repeats(configs: Sequence[RunConfig]) -> list[Outcome]:
     if configs[0].dry_run:
         dry = [run_row(row) for row in processes]
         return dry[0]
+    failed: SkipbenchError | None = None
     for number, whole in enumerate(processes, 1):
-        row = [one for one in whole if one.fresh or not all_done(one)]
+        row = [one for one in whole if one.fresh or not _is_done(one)]
         if not row:
             continue
         say(name := f"process {number} of {len(processes)}", "dim")
         with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as manifest:
             manifest.write(json.dumps({"configs": [one.to_dict() for one in row]}) + "\n")
             manifest.flush()
-            if code := subprocess.run(cell_command(manifest.name, "0"), check=False).returncode:
-                reason = "its reason stands above; the same command goes on"
-                error = SkipbenchError(f"{name} ended with exit status {code}; {reason}")
-                return [error] * len(configs)
-    return [joined_run(resolve_cell(config)) for config in configs]
+            code = subprocess.run(cell_command(manifest.name, "0"), check=False).returncode
+        if code:
+            reason = "its reason stands above; the same command goes on"
+            failed = SkipbenchError(f"{name} ended with exit status {code}; {reason}")
+            if code != CELL_FAILED or len(configs) == 1:
+                break
+    return [_joined(config, failed) for config in configs]
+
+
+def _is_done(config: RunConfig) -> bool:
+    """False too of a record that is refused: the process that would go on says why."""
+    with contextlib.suppress(SkipbenchError):
+        return all_done(config)
+    return False
+
+
+def _joined(config: RunConfig, failed: SkipbenchError | None) -> Outcome:
+    """The run of a cell with several processes; `failed` if a process failed and it is not done."""
+    if failed is not None and not _is_done(config):
+        return failed
+    try:
+        return joined_run(resolve_cell(config))
+    except SkipbenchError as error:
+        return error

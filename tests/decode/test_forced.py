@@ -44,7 +44,7 @@ def test_the_output_is_the_reference_by_force(name: str, temperature: float) -> 
         drafts.append((len(state.output), propose(state, budget)))
         return drafts[-1][1]
 
-    method.propose = kept  # type: ignore[method-assign]
+    method.propose = kept  # type: ignore[method-assign]  # of one test
     sampler = Sampler(temperature, seed=3)
     out = generate(lm, method, ids, TOKENS, sampler=sampler, reference=reference)
     assert out.tokens == reference

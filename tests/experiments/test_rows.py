@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from skipbench.bench.cell import Bench
 from skipbench.bench.turns import arm_order
 from skipbench.config.compose import compose
 from skipbench.config.run_config import RunConfig
+from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.row import row_key, rows_of, run_cell, run_row
@@ -153,6 +155,17 @@ def test_a_row_that_is_killed_between_two_writes_goes_on_as_if_it_had_not_been(
     for resumed, samples in zip(samples_of(configs), samples_of(whole), strict=True):
         ours, theirs = sorted(resumed, key=lambda s: s.index), samples
         assert [decided(s) for s in ours] == [decided(s) for s in theirs]
+
+
+@pytest.mark.slow
+def test_a_record_that_is_refused_keeps_no_other_repeat_from_its_processes(tmp_path: Path) -> None:
+    configs = [replace(config, repeats=2) for config in cells(tmp_path, METHODS[:2], 1)]
+    other, refused = (resolve_cell(config.repetitions()[0]).folder for config in configs)
+    refused.mkdir(parents=True)
+    (refused / "status.json").write_text("no JSON")
+    run, error = run_row(configs)
+    assert isinstance(run, Run) and run.metrics and run.metrics.repeats == 2
+    assert isinstance(error, SkipbenchError) and other.exists()
 
 
 def test_several_methods_on_the_command_line_are_one_row(

@@ -57,11 +57,7 @@ def row_table(
     Raises:
         SkipbenchError: no such key.
     """
-    for key in columns:
-        if key not in (known := [*MORE, ALL]):
-            raise SkipbenchError(
-                f"columns={key}.{did_you_mean(key, known)} Wanted any of {', '.join(known)}"
-            )
+    _check_keys(columns)
     more = [MORE[key] for key in (MORE if ALL in columns else columns)]
     datasets, models, methods = (
         list(dict.fromkeys(getattr(run, name) for run in runs)) for name in NAMES
@@ -111,6 +107,14 @@ def row_table(
         definitions=tuple(definitions_for(column.name for column in shown)),
         provenance=(provenance,) if any(run.origin.date for run in runs) else (),
     )
+
+
+def _check_keys(columns: Sequence[str]) -> None:
+    for key in columns:
+        if key not in (known := [*MORE, ALL]):
+            raise SkipbenchError(
+                f"columns={key}.{did_you_mean(key, known)} Wanted any of {', '.join(known)}"
+            )
 
 
 def _cells(
