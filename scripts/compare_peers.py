@@ -13,21 +13,27 @@ Per prompt all arms decode in turns, in an order drawn anew. A method goes from 
 with what it learned, and every run begins with a method that has seen only the warm-up prompt,
 which is not among those timed: one that saw the same prompts a run before could recycle the
 outputs. A ratio is of seconds per token, per prompt, the median over the runs; the table has its
-geometric mean over the prompts with the 95 % interval. One line of JSON per arm follows.
+geometric mean over the prompts with the 95 % interval. `--out` keeps the record, and `--render`
+writes its table again:
+
+    python scripts/compare_peers.py --render results/laptop/peers/smollm2-135m.json
 """
 
 import argparse
-import json
 import random
+import shlex
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from transformers import AutoModelForCausalLM
 
@@ -42,12 +48,19 @@ from skipbench.decode.method import Method
 from skipbench.experiments.cell import resolve_cell
 from skipbench.metrics.interval import Interval, paired_ratio_interval
 from skipbench.models.load import DTYPES
+from skipbench.runs.files import write_atomic
+from skipbench.runs.provenance import cpu_name
 
 Decode = Callable[[list[int]], list[int]]
 Arm = Callable[[], Decode]
 """Makes a decoder that has seen no prompt."""
 METHODS = ["vanilla", "self-sd", "prompt-lookup", "layerskip", "del"]
 BASE = "generate"
+BASES = (BASE, "skipbench vanilla", "llama.cpp", "llama.cpp Q8_0", "llama.cpp Q4_1")
+OTHER_WEIGHTS = (
+    "`Q8_0` and `Q4_1` are llama.cpp's quantised products, what one would take there instead: "
+    "they are another model's tokens."
+)
 
 
 def theirs(model: Model, tokens: int, exit_layer: int, lookup: int) -> dict[str, Arm]:
@@ -76,11 +89,11 @@ def theirs(model: Model, tokens: int, exit_layer: int, lookup: int) -> dict[str,
 
         return lambda: decode
 
-    exits = {f"generate, assistant_early_exit={exit_layer}": arm(assistant_early_exit=exit_layer)}
+    exits = {f"generate assistant_early_exit={exit_layer}": arm(assistant_early_exit=exit_layer)}
     return {
         BASE: arm(),
         **(exits if exit_layer else {}),
-        f"generate, prompt_lookup_num_tokens={lookup}": arm(prompt_lookup_num_tokens=lookup),
+        f"generate prompt_lookup_num_tokens={lookup}": arm(prompt_lookup_num_tokens=lookup),
     }
 
 
@@ -105,34 +118,55 @@ def ours(
             method.latency_model = stored_latency(lm, path)
         return lambda prompt: generate(lm, method, prompt, tokens, eos).tokens
 
-    return {f"skipbench, {name}": partial(arm, name) for name in methods}, ids, eos
+    return {f"skipbench {name}": partial(arm, name) for name in methods}, ids, eos
 
 
-@dataclass(frozen=True)
-class Timing:
+class Timing(msgspec.Struct, frozen=True):
     """One arm.
 
     Args:
         seconds: per prompt, the median over the runs.
-        outputs: per prompt, the tokens of the last run.
+        tokens: per prompt, the tokens of the output.
+        same: per prompt, whether they are those of `generate`.
     """
 
     seconds: list[float]
-    outputs: list[list[int]]
+    tokens: list[int]
+    same: list[bool]
 
     @property
     def tokens_per_s(self) -> float:
-        return sum(map(len, self.outputs)) / sum(self.seconds)
+        return sum(self.tokens) / sum(self.seconds)
 
     def faster_than(self, other: "Timing") -> tuple[float, Interval | None]:
         """Seconds per token of `other` over ours, paired per prompt, with the interval."""
-        return paired_ratio_interval(
-            [
-                (theirs / len(b)) / (ours / len(a))
-                for ours, theirs, a, b in zip(
-                    self.seconds, other.seconds, self.outputs, other.outputs, strict=True
-                )
-            ]
+        of = zip(self.seconds, other.seconds, self.tokens, other.tokens, strict=True)
+        return paired_ratio_interval([(theirs / m) / (ours / n) for ours, theirs, n, m in of])
+
+
+class Record(msgspec.Struct, frozen=True):
+    """What `--out` keeps."""
+
+    command: str
+    date: str
+    cpu: str
+    versions: dict[str, str]
+    model: str
+    dtype: str
+    dataset: str
+    runs: int
+    arms: dict[str, Timing]
+
+    def page(self) -> str:
+        """The table in Markdown."""
+        return (
+            f"# Beside other programs: {self.model} on {self.dataset}\n\n"
+            f"{table(self.model, self.arms)}\n"
+            f"Seconds per token of the column's program over the row's, geometric mean over the "
+            f"prompts with its 95 % interval. {OTHER_WEIGHTS}\n\n"
+            f"{self.dtype}, one thread, {self.cpu}, {self.date}; "
+            f"{', '.join(f'{name} {of}' for name, of in self.versions.items())}\n\n"
+            f"```\n{self.command}\n```\n"
         )
 
 
@@ -160,36 +194,32 @@ def compare(
                     seconds[name][i].append(now() - began)
                 advance(f"run {run + 1}")
     return {
-        name: Timing([statistics.median(times) for times in seconds[name]], outputs[name])
+        name: Timing(
+            [round(statistics.median(times), 5) for times in seconds[name]],
+            [len(ids) for ids in outputs[name]],
+            [ours == theirs for ours, theirs in zip(outputs[name], outputs[BASE], strict=True)],
+        )
         for name in arms
     }
 
 
-def table(timings: dict[str, Timing]) -> tuple[str, list[dict[str, Any]]]:
-    """What is printed: the table, and a JSON line per arm."""
-    bases = [name for name in (BASE, "skipbench, vanilla", "llama.cpp") if name in timings]
-    head = "".join(f"{'over ' + name:>30}" for name in bases)
-    rows, lines = [f"{'arm':42}{'tokens/s':>10}{head}{'same tokens':>13}"], []
-    for name, timing in timings.items():
-        ratios = {base: timing.faster_than(timings[base]) for base in bases}
-        same = sum(a == b for a, b in zip(timing.outputs, timings[BASE].outputs, strict=True))
-        cells = "".join(f"{_ratio(*ratio):>30}" for ratio in ratios.values())
-        counts = f"{same}/{len(timing.outputs)}"
-        rows.append(f"{name:42}{timing.tokens_per_s:10.1f}{cells}{counts:>13}")
-        lines.append(
-            {
-                "arm": name,
-                "over": ratios,
-                "same": same,
-                "tokens": list(map(len, timing.outputs)),
-                "seconds": [round(s, 4) for s in timing.seconds],
-            }
-        )
-    return "\n".join(rows), lines
+def table(model: str, timings: dict[str, Timing]) -> str:
+    """The table in Markdown, fastest arm first."""
+    bases = [name for name in BASES if name in timings]
+    head = ["model", "arm", "n", "tokens/s", *(f"over {base}" for base in bases), "same tokens"]
+    lines = [head, ["---"] * len(head)]
+    for name, timing in sorted(timings.items(), key=lambda item: -item[1].tokens_per_s):
+        n = len(timing.tokens)
+        over = [
+            "1" if base == name else _ratio(*timing.faster_than(timings[base])) for base in bases
+        ]
+        same = f"{sum(timing.same)}/{n}"
+        lines.append([model, name, str(n), f"{timing.tokens_per_s:.1f}", *over, same])
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
 def _ratio(mean: float, interval: Interval | None) -> str:
-    return f"{mean:.2f}" + (f" [{interval[0]:.2f}, {interval[1]:.2f}]" if interval else "")
+    return f"{mean:.2f}x" + (f" [{interval[0]:.2f}, {interval[1]:.2f}]" if interval else "")
 
 
 def main() -> None:
@@ -221,7 +251,11 @@ def main() -> None:
     parser.add_argument(
         "--more", nargs="*", default=[], help="further overrides, such as model.dtype=bfloat16"
     )
+    parser.add_argument("--out", type=Path, help="FILE.json for the record, FILE.md for the table")
+    parser.add_argument("--render", type=Path, help="writes FILE.md of a record again, no run")
     args = parser.parse_args()
+    if args.render:
+        return write_page(args.render)
     if args.runs * args.prompts < 5:
         parser.error("fewer than 5 timings per arm say little: more --prompts, or more --runs")
     overrides = [
@@ -238,24 +272,39 @@ def main() -> None:
         if args.gguf is not None:
             from scripts import peer_llama
 
-            path = peer_llama.dequantised(args.gguf, Path(place) / "model.gguf", model.dtype)
             context = max(map(len, [*prompts, warmup])) + args.tokens + 64
-            arms |= peer_llama.arms(path, args.tokens, eos, args.lookup, context)
+            arms |= peer_llama.arms(
+                args.gguf, Path(place), model.dtype, args.tokens, eos, args.lookup, context
+            )
         timings = compare(arms, prompts, warmup, args.runs, clock)
-    text, lines = table(timings)
-    print(text)
-    of = {
-        "figure": "peers",
-        "model": args.model,
-        "dtype": model.dtype,
-        "dataset": args.dataset,
-        "prompts": len(prompts),
-        "runs": args.runs,
-    }
-    for line in lines:
-        print(json.dumps(of | line))
-    if model.dtype == "float32" and any(line["same"] < len(prompts) for line in lines):
+    print(table(args.model, timings))
+    if args.out is not None:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        record = Record(
+            command=shlex.join(["python", "scripts/compare_peers.py", *sys.argv[1:]]),
+            date=datetime.now(UTC).date().isoformat(),
+            cpu=cpu_name(),
+            versions={
+                name: version(name)
+                for name in ("torch", "transformers", *(["llama-cpp-python"] if args.gguf else []))
+            },
+            model=args.model,
+            dtype=model.dtype,
+            dataset=args.dataset,
+            runs=args.runs,
+            arms=timings,
+        )
+        write_atomic(args.out, msgspec.json.encode(record) + b"\n")
+        write_page(args.out)
+    exact = [name for name in timings if "Q" not in name]
+    if model.dtype == "float32" and not all(all(timings[name].same) for name in exact):
         raise SystemExit("tokens differ from generate's: the ratios compare different work")
+
+
+def write_page(record: Path) -> None:
+    """Writes the table of a record beside it."""
+    page = msgspec.json.decode(record.read_bytes(), type=Record).page()
+    write_atomic(record.with_suffix(".md"), page)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Any
 import gguf
 from gguf.constants import GGMLQuantizationType as Kind
 
-KINDS = {"float32": Kind.F32, "bfloat16": Kind.BF16, "float16": Kind.F16}
+KINDS = {"float32": Kind.F32, "bfloat16": Kind.BF16, "float16": Kind.F16, "Q8_0": Kind.Q8_0}
 
 
 def dequantised(source: Path, out: Path, dtype: str) -> Path:
@@ -41,12 +41,21 @@ def dequantised(source: Path, out: Path, dtype: str) -> Path:
 
 
 def arms(
-    path: Path, tokens: int, eos: frozenset[int], lookup: int, context: int
+    source: Path,
+    place: Path,
+    dtype: str,
+    tokens: int,
+    eos: frozenset[int],
+    lookup: int,
+    context: int,
 ) -> dict[str, Callable[[], Callable[[list[int]], list[int]]]]:
-    """Greedy decoding by llama.cpp on one thread, alone and with its own prompt lookup.
+    """Greedy decoding by llama.cpp on one thread: the weights that are measured, alone and with its
+    own prompt lookup; the same in Q8_0; and the file as it is.
 
     Args:
-        path: the GGUF file.
+        source: the model's GGUF file, with matrices in Q4_1.
+        place: an empty folder for the files that are written.
+        dtype: precision that is measured, a key of `KINDS`.
         tokens: tokens to decode per prompt.
         eos: ids that end an output; the end is part of it.
         lookup: tokens that a prompt lookup copies.
@@ -55,7 +64,7 @@ def arms(
     import llama_cpp
     from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
-    def arm(**options: Any) -> Callable[[], Callable[[list[int]], list[int]]]:
+    def arm(path: Path, **options: Any) -> Callable[[], Callable[[list[int]], list[int]]]:
         llm = llama_cpp.Llama(
             str(path), n_ctx=context, n_threads=1, n_threads_batch=1, verbose=False, **options
         )
@@ -71,8 +80,11 @@ def arms(
 
         return lambda: decode
 
+    same = dequantised(source, place / "same.gguf", dtype)
     draft = LlamaPromptLookupDecoding(num_pred_tokens=lookup)
     return {
-        "llama.cpp": arm(),
-        f"llama.cpp, prompt lookup of {lookup}": arm(draft_model=draft, logits_all=True),
+        "llama.cpp": arm(same),
+        f"llama.cpp prompt lookup of {lookup}": arm(same, draft_model=draft, logits_all=True),
+        "llama.cpp Q8_0": arm(dequantised(source, place / "q8_0.gguf", "Q8_0")),
+        "llama.cpp Q4_1": arm(source),
     }

@@ -9,7 +9,7 @@ import pytest
 from conftest import rest_slow
 from torch import Tensor
 
-from scripts.compare_peers import BASE, METHODS, Timing, compare, ours, table, theirs
+from scripts.compare_peers import BASE, METHODS, Timing, compare, ours, theirs
 from scripts.peak_memory import peak
 from scripts.predicted import Bench, Kind, Watched, predicted_speedup
 from skipbench.config.compose import compose
@@ -134,14 +134,13 @@ def test_peers_decode_the_same_tokens() -> None:
     arms = theirs(compose(overrides).model, 10, 6, 4) | mine
     timings = compare(arms, [prompt], warmup, 1, time.thread_time)
     assert set(timings) == set(arms) and BASE in timings and len(timings) == 3 + len(METHODS)
-    _, lines = table(timings)
-    for line in lines:
-        assert line["seconds"][0] > 0 and line["tokens"] == [10] and line["same"] == 1, line
+    for name, timing in timings.items():
+        assert timing.seconds[0] > 0 and timing.tokens == [10] and timing.same == [True], name
 
 
 def test_a_ratio_to_a_peer_is_per_token_and_paired_per_prompt() -> None:
-    slow = Timing([4.0, 1.0], [[1, 2, 3, 4], [1]])
-    fast = Timing([1.0, 1.0], [[1, 2], [1, 2]])  # half a second per token, against one
+    slow = Timing([4.0, 1.0], [4, 1], [True, True])
+    fast = Timing([1.0, 1.0], [2, 2], [True, True])  # half a second per token, against one
     assert fast.faster_than(slow)[0] == pytest.approx(2)
 
 

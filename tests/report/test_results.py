@@ -13,7 +13,9 @@ from statistics import fmean, median
 import pytest
 from conftest import ROOT, rest_slow
 from msgspec import to_builtins
+from msgspec.json import decode as json_decode
 
+from scripts.compare_peers import Record
 from scripts.pack_records import pack, table_of, unpacked
 from scripts.readme_figures import README, STORED, TABLE, older, written
 from skipbench.cli.main import dispatch
@@ -110,6 +112,13 @@ def test_a_table_that_is_older_than_the_engine_or_a_method_says_so(path: Path) -
     stored = json.loads(path.read_text())
     says = stored.get("older", False), OLDER in path.with_suffix(".md").read_text()
     assert says == (older(stored["runs"]),) * 2, "run: python scripts/readme_figures.py"
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*/peers/*.json")), ids=lambda path: path.stem)
+def test_a_table_of_peers_is_what_its_record_says(path: Path) -> None:
+    record = json_decode(path.read_bytes(), type=Record)
+    assert record.page() == path.with_suffix(".md").read_text()
+    assert path.name in record.command  # what made it, and wrote it here
 
 
 def test_older_is_what_another_engine_or_another_method_made() -> None:
