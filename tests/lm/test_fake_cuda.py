@@ -13,7 +13,6 @@ import transformers
 from conftest import ALONE, EVERY_ENGINE, composed_method, make_method, random_model, rest_slow
 from fake_cuda import (
     SOURCE,
-    FakeCapture,
     Journal,
     PhaseClock,
     fake_cuda,
@@ -30,6 +29,7 @@ from skipbench.decode.sampling import Sampler, best_tokens, choices
 from skipbench.lm import metadata
 from skipbench.lm.cuda_graphs import device
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
+from skipbench.lm.cuda_graphs.capture import CudaGraphCapture, EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.fused import engine as fused
 from skipbench.lm.metadata import AttentionMetadata
@@ -78,12 +78,12 @@ PRODUCT = [
 
 
 def fake_lm(
-    journal: Journal,
     engine: str,
     dtype: torch.dtype,
     backend: str | None = "masked",
     config: Any = None,
     capacity: int = 300,
+    capture: Any = CudaGraphCapture,
 ) -> LM:
     """The random model on a device that is not there; inside `fake_cuda`."""
     torch.set_default_dtype(dtype)
@@ -95,8 +95,7 @@ def fake_lm(
     make: Any = engine
     if engine == "cuda_graphs":  # its self-test compares numbers, which are not there
         blind = type("Blind", (CudaGraphsEngine,), {"self_test": lambda *_: None})
-        capture = type("Capture", (FakeCapture,), {"journal": journal})
-        make = partial(blind, capture=capture, backend=backend)
+        make = partial(blind, backend=backend, capture=capture)
     lm = LM(model, make)
     lm.allocate(capacity)
     return lm
@@ -112,7 +111,7 @@ def decoded(
     with fake_cuda() as journal:
         made = make_method(method, *overrides_of(method, variant))
         sampler = Sampler(0.8 if "sampl" in variant else 0.0, top_p=0.9)
-        lm = fake_lm(journal, engine, DTYPES[dtype])
+        lm = fake_lm(engine, DTYPES[dtype])
         if engine == "cuda_graphs":
             generate(lm, made, PROMPT, tokens, sampler=sampler)
         journal.mark("")
@@ -251,7 +250,7 @@ def test_a_faultless_run_finds_nothing() -> None:
 def test_every_backend_of_graphs_can_be_captured(rows: int) -> None:
     """`backend=None` tries all of them; what fails there for want of a kernel is not captured."""
     with fake_cuda() as journal:
-        lm = fake_lm(journal, "cuda_graphs", torch.bfloat16, None)
+        lm = fake_lm("cuda_graphs", torch.bfloat16, None)
         lm.prefill(PROMPT)
         lm.logits([5] * rows, TokenRows.chain(len(PROMPT), rows))
         journal.mark("")
@@ -292,7 +291,7 @@ def test_verification_allocates_little(rows: TokenRows, engine: str, dtype: str)
         num_key_value_heads=8, vocab_size=64, max_position_embeddings=8704,
     )  # fmt: skip
     with fake_cuda() as journal:
-        lm = fake_lm(journal, engine, DTYPES[dtype], config=config, capacity=8704)
+        lm = fake_lm(engine, DTYPES[dtype], config=config, capacity=8704, capture=EagerCapture)
         metadata = lm.metadata(rows).on(torch.device("cuda", 0))
         hidden = torch.empty(11, 4096, dtype=DTYPES[dtype], device="cuda")
         lm.engine.sublayers[0](hidden, metadata)  # graphs are captured
@@ -319,7 +318,7 @@ def test_no_chain_meets_the_math_kernel(capacity: int, kv_heads: int, dtype: str
         num_key_value_heads=kv_heads, vocab_size=61, max_position_embeddings=512,
     )  # fmt: skip
     with fake_cuda() as journal:
-        lm = fake_lm(journal, "fused", DTYPES[dtype], config=config, capacity=capacity)
+        lm = fake_lm("fused", DTYPES[dtype], config=config, capacity=capacity)
         lm.prefill(PROMPT)
         for start in range(20, 29):
             for rows in (1, 3, 70):
