@@ -9,8 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from fake_cuda.journal import Journal
 from torch.nn.attention import SDPBackend
+
+from fake_cuda.journal import Journal
 
 aten = torch.ops.aten
 Tensor = torch.Tensor

@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._device import _device_constructors
+
 from fake_cuda.journal import Journal
 from fake_cuda.streams import Event, Machine, Stream
 from fake_cuda.tape import Graph
-from torch.utils._device import _device_constructors
 
 GUARD = """#include <c10/core/impl/DeviceGuardImplInterface.h>
 C10_REGISTER_GUARD_IMPL(CUDA, c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::CUDA>);

@@ -1,4 +1,4 @@
-"""What was found, by phase of the decoding loop, each with file and line; and how faults are planted."""
+"""What was found, by phase of the decoding loop, with file and line; and how faults are planted."""
 
 import os
 import sys

@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
 from fake_cuda.driver import no_driver
 from fake_cuda.journal import Journal, here
 from fake_cuda.on_fake import READS
 from fake_cuda.streams import Machine, Memory
 from fake_cuda.tape import NOT_VALID, CheckedCapture, tensors
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
 
 aten = torch.ops.aten
 CPU = torch.device("cpu")
@@ -217,6 +218,8 @@ def cpu_behind_cuda() -> Iterator[Journal]:
     journal = Journal()
     with no_driver(journal) as (patch, machine), CpuBehindCuda(), torch.no_grad():
         patch.setattr(CpuBehindCuda, "machine", machine)
+        tolist: Any = torch.Tensor.tolist  # of a tensor of the host, which no mode sees
+        patch.setattr(torch.Tensor, "tolist", lambda t: [machine.host_reads([t]), tolist(t)][1])
         patch.setattr(CheckedCapture, "machine", machine, raising=False)
         yield journal
 

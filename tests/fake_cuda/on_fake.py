@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
 from fake_cuda.attention import attention_on, rms_norm
 from fake_cuda.driver import no_driver
 from fake_cuda.journal import Journal
 from fake_cuda.streams import Machine
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 aten = torch.ops.aten
 READS = {

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+
 from fake_cuda.journal import Journal
 
 Count = int

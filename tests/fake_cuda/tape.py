@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from fake_cuda.journal import here
-from fake_cuda.streams import Machine, Memory
 from torch.utils._python_dispatch import _disable_current_modes
 
+from fake_cuda.journal import here
+from fake_cuda.streams import Machine, Memory
 from skipbench.lm.cuda_graphs.capture import CudaGraphCapture, Replay, Work
 
 Storage = torch.UntypedStorage
@@ -157,7 +157,8 @@ NOT_VALID = "memory of a graph that was not replayed yet, or that the replay of 
 class CheckedCapture(CudaGraphCapture):
     """The real captures; before a replay the work is captured again, and must be the same.
 
-    So a number of the host that changes, which a graph would not see, is found with its place.
+    So a number of the host that changes, which a graph would not see, is found with its place. The
+    work must leave nothing of Python's behind, such as a tensor that it hands out.
     """
 
     machine: Machine
