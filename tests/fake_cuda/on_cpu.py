@@ -182,9 +182,9 @@ class CpuBehindCuda(TorchDispatchMode):
 
 
 def _efficient(query: Any, key: Any, value: Any, bias: Any, *_: Any, scale: Any = None) -> Any:
-    """Private operator of CUDA: outputs, and logarithms of the sums."""
+    """Private operator of CUDA: outputs, logarithms of the sums, and two seeds."""
     flash = aten._scaled_dot_product_flash_attention_for_cpu
-    return flash(query, key, value, attn_mask=bias, scale=scale)
+    return *flash(query, key, value, attn_mask=bias, scale=scale), torch.zeros(()), torch.zeros(())
 
 
 ON_CPU = {aten._scaled_dot_product_efficient_attention.default: _efficient}

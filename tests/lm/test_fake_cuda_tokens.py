@@ -38,7 +38,7 @@ def two_devices(name: str) -> str:
 def lm_on(place: Any, engine: str, family: str = "llama") -> LM:
     """The random model there; inside `cpu_behind_cuda`."""
     make: Any = (
-        partial(CudaGraphsEngine, capture=CheckedCapture, backend="masked")
+        partial(CudaGraphsEngine, capture=CheckedCapture, backend="split_kv")
         if engine == "cuda_graphs"
         else engine
     )
