@@ -9,17 +9,17 @@ import pytest
 import torch
 from conftest import ALONE, EVERY_ENGINE, composed_method, make_method, random_model, rest_slow
 from contract import PROMPT, plain_greedy
-from fake_cuda import cpu_behind_cuda, moved
+from fake_cuda import CheckedCapture, cpu_behind_cuda, moved
 
 from skipbench.decode.loop import generate
 from skipbench.decode.sampling import Sampler
-from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.float32 import float32_logits
 from skipbench.lm.model import LM
 from skipbench.profile.clock import Clock
 
 LENGTH = 12
+FAULTS = ("order", "graph", "capture")
 TREE = "method.tree=[4,3,2,1]"
 
 
@@ -38,7 +38,9 @@ def two_devices(name: str) -> str:
 def lm_on(place: Any, engine: str, family: str = "llama") -> LM:
     """The random model there; inside `cpu_behind_cuda`."""
     make: Any = (
-        partial(CudaGraphsEngine, capture=EagerCapture) if engine == "cuda_graphs" else engine
+        partial(CudaGraphsEngine, capture=CheckedCapture, backend="split_kv")
+        if engine == "cuda_graphs"
+        else engine
     )
     lm = LM(moved(random_model(family), place), make)
     lm.allocate(400)
@@ -72,7 +74,7 @@ def test_tokens_are_those_of_the_plain_model(
     method: str, engine: str, place: Any, family: str
 ) -> None:
     wanted = plain_greedy(random_model_once(family), PROMPT, LENGTH)
-    with cpu_behind_cuda():
+    with cpu_behind_cuda() as journal:
         lm = lm_on(place, engine, family)
         for overrides in variants(method):
             made = make_method(method, *overrides)
@@ -80,6 +82,7 @@ def test_tokens_are_those_of_the_plain_model(
             for _ in range(2 if method in ("clasp", "swift", "auto") and not overrides else 1):
                 found = generate(lm, made, PROMPT, LENGTH, clock=Clock(torch.device("cuda:0")))
                 assert found.tokens == wanted, overrides
+        assert not journal.lines(*FAULTS)
 
 
 def random_model_once(family: str) -> Any:

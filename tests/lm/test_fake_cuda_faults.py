@@ -1,0 +1,209 @@
+"""Faults planted in the package: each is found with file and line, in the first tier or in the
+second.
+"""
+
+import re
+from functools import partial
+from typing import Any
+
+import pytest
+from conftest import make_method, random_model
+from fake_cuda import (
+    SOURCE,
+    CheckedCapture,
+    Journal,
+    cpu_behind_cuda,
+    moved,
+    place_of,
+    planted,
+)
+from test_fake_cuda import PROMPT, decoded, excess
+from test_fake_cuda_tokens import one_device, two_devices
+
+from skipbench.decode import drafting
+from skipbench.decode.draft import State
+from skipbench.decode.drafting import SkipMethod
+from skipbench.decode.loop import generate
+from skipbench.decode.sampling import best_tokens, choices
+from skipbench.lm import metadata
+from skipbench.lm.cache import KVCache
+from skipbench.lm.cuda_graphs import device
+from skipbench.lm.cuda_graphs.buffers import GraphBuffers
+from skipbench.lm.cuda_graphs.capture import CudaGraphCapture
+from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
+from skipbench.lm.fused import engine as fused
+from skipbench.lm.metadata import AttentionMetadata, RotaryCache
+from skipbench.lm.model import LM
+from skipbench.lm.upload import upload
+from skipbench.methods.knapspec import KnapSpec
+
+pytestmark = pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
+
+Case = tuple[str, ...]
+"""Method, variant, engine and perhaps dtype in the first tier; in the second a devices' map, engine
+and tokens.
+"""
+FAULTY: dict[str, tuple[Any, str, str, Case, str]] = {
+    # name: function, text, text with the fault, case, file that must be named
+    "item in a chain": (
+        SkipMethod._next, "return first, top", "int(first); return first, top",
+        ("uniform", "greedy", "fused"), "decode/drafting.py",
+    ),
+    "pageable copy": (
+        upload, "values.pin_memory().to(device, non_blocking=True)", "values.to(device)",
+        ("vanilla", "greedy", "fused"), "lm/upload.py",
+    ),
+    "mask on the host": (
+        AttentionMetadata._make_mask, "dtype=self.tables.dtype, device=device)",
+        "dtype=self.tables.dtype)", ("uniform", "tree", "fused"), "lm/metadata.py",
+    ),
+    "frozen length": (
+        GraphBuffers.input_preparation, "start, context_len, target = self.bounds.chunk(3)",
+        "start, context_len, target = self.bounds.tolist()", ("vanilla", "greedy", "cuda_graphs"),
+        "lm/cuda_graphs/buffers.py",
+    ),
+    "boolean index": (
+        choices, "best = _finite(logits)", "best = _finite(logits); best[best < 0]",
+        ("vanilla", "greedy", "fused"), "decode/sampling.py",
+    ),
+    "index on the host": (
+        KnapSpec.adapt, "states.index_select(1, upload(rows, states.device))", "states[:, rows]",
+        ("knapspec", "tree", "fused"), "methods/knapspec.py",
+    ),
+    "copy to the host": (
+        best_tokens, "return logits.argmax(-1)", "return logits.cpu().argmax(-1)",
+        ("vanilla", "greedy", "fused"), "decode/",
+    ),
+    "condition on a tensor": (
+        fused._attention, "out = attend(store(qkv, cos, sin, metadata.start), metadata)",
+        "out = attend(store(qkv, cos, sin, metadata.start), metadata)"
+        " if bool(qkv.sum() < 1) or t else qkv",
+        ("uniform", "greedy", "fused"), "lm/fused/engine.py",
+    ),
+    "grouped heads with a mask": (
+        fused._attention, "fold(query, kv), keys, values, mask, scale=scale)",
+        "fold(query, kv), keys, values, mask, scale=scale, enable_gqa=True)",
+        ("uniform", "greedy", "fused"), "lm/fused/engine.py",
+    ),
+    "unaligned mask": (
+        AttentionMetadata._repeated, 'mask.device.type == "cpu"', "True",
+        ("uniform", "greedy", "fused"), "lm/fused/engine.py",
+    ),
+    "number of the host in a capture": (
+        device.Mlp.work, "gate_up = self.gate_up(",
+        "float(buffers.hidden.sum()); gate_up = self.gate_up(",
+        ("vanilla", "greedy", "cuda_graphs"), "lm/cuda_graphs/device.py",
+    ),
+    "tables on the host": (
+        metadata.rotary_cache, "= cos[0].to(device), sin[0].to(device)",
+        "= cos[0].cpu(), sin[0].cpu()", ("vanilla", "greedy", "fused"), "lm/",
+    ),
+    "number read in commit": (
+        State.commit, "base, draft, accepted = self.lm", "float(self.lm.cache.rows[0].sum()); "
+        "base, draft, accepted = self.lm", ("vanilla", "greedy", "fused"), "decode/draft.py",
+    ),
+    "float32 mask": (
+        RotaryCache._causal, "dtype=self.dtype", "dtype=torch.float32",
+        ("uniform", "greedy", "fused"), "lm/fused/engine.py",
+    ),
+    "view of what a kernel lays out": (
+        fused._attention, "return out.reshape(1, heads * d)", "return out.view(1, heads * d)",
+        ("vanilla", "greedy", "fused", "fp32"), "lm/fused/engine.py",
+    ),
+    "confidence before its event": (
+        drafting.read_later, "arrived.synchronize()", "pass", ("chain",), "decode/drafting.py",
+    ),
+    "event on another stream": (
+        drafting.read_later, "arrived.record(torch.cuda.current_stream(value.device))",
+        "arrived.record()", ("chain", "two"), "decode/drafting.py",
+    ),
+    "index on another device": (
+        KVCache.keep, "layer[index[layer.device]]", "layer[index[self.devices[0]]]",
+        ("keep", "two"), "lm/cache.py",
+    ),
+    "stream not waited for": (
+        CudaGraphCapture.capture, "self.stream.wait_stream(now)", "pass", ("graphs",),
+        "lm/cuda_graphs/",
+    ),
+    "number frozen in the prepare graph": (
+        device.DeviceGraphs._capture, "prepare_replay = record(prepare)", "prepare_replay = record("
+        "lambda: [prepare(), buffers.used.fill_(self.cache.length)])", ("graphs",),
+        "lm/cuda_graphs/device.py",
+    ),
+    "buffer made anew": (
+        device.DeviceGraphs._load, "buffers.load(metadata.token_rows)",
+        "buffers.load(metadata.token_rows); buffers.bounds = buffers.bounds.clone()", ("graphs",),
+        "lm/cuda_graphs/buffers.py",
+    ),
+    "output of a graph in its pool": (
+        GraphBuffers.input_preparation, "self.cos.copy_(cos.index_select(0, positions))",
+        "self.cos = cos.index_select(0, positions)", ("graphs",), "lm/llama.py",
+    ),
+}  # fmt: skip
+
+
+LENGTHS = {"greedy": 5, "tree": 12}  # tokens; of a tree so many that rows have to be moved
+
+
+def on_fake(method: str, variant: str, engine: str, dtype: str = "bf16") -> list[str]:
+    """What the first tier finds."""
+    return excess(*decoded(method, variant, engine, dtype, LENGTHS[variant]), variant)
+
+
+def on_cpu(case: str, devices: str = "one") -> list[str]:
+    """What the second tier finds."""
+    with cpu_behind_cuda() as journal:
+        place = two_devices if devices == "two" else one_device
+        graphs: Any = partial(CudaGraphsEngine, capture=CheckedCapture, backend="masked")
+        lm = LM(moved(random_model("llama"), place), graphs if case == "graphs" else "fused")
+        lm.allocate(120)
+        if case == "keep":
+            lm.prefill(PROMPT)
+            lm.cache.keep([len(PROMPT) + 1, len(PROMPT) + 3])
+        else:
+            generate(lm, make_method("uniform", "method.stop.threshold=0.01"), PROMPT, 4)
+        return journal.lines("order", "graph", "capture")
+
+
+def found_in(case: Case) -> list[str]:
+    return (on_cpu if case[0] in ("chain", "keep", "graphs") else on_fake)(*case)
+
+
+@pytest.mark.parametrize("fault", FAULTY)
+def test_an_injected_fault_is_caught_with_file_and_line(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    function, old, new, case, file = FAULTY[fault]
+    planted(monkeypatch, function, old, new)
+    try:
+        found = found_in(case)
+    except AssertionError as error:  # what was found before the first token
+        found = str(error).splitlines()
+    except (RuntimeError, ValueError) as error:  # what torch refuses
+        found = [f"{place_of(error)}: {error}"]
+    assert any(re.search(rf"{file}[\w/.]*:\d+", line) for line in found), found
+
+
+@pytest.mark.slow
+def test_a_faultless_run_finds_nothing() -> None:
+    """Whatever the faults above are caught in runs clean without them."""
+    for case in {case for *_, case, _ in FAULTY.values()}:
+        assert not found_in(case), case
+
+
+@pytest.mark.parametrize("case", [("graphs",), ("chain", "two"), ("keep", "two")])
+def test_the_second_tier_finds_nothing_without_a_fault(case: Case) -> None:
+    assert not found_in(case)
+
+
+def test_a_place_is_in_the_package_whatever_the_checkout_is_called() -> None:
+    def caller(path: str) -> Any:
+        return eval(compile("lambda call, *arguments: call(*arguments)", path, "eval"))
+
+    ours, journal = caller(f"{SOURCE}lm/any.py"), Journal()
+    for folder in ("/x/skipbench/.venv", "/x/.venvs/skipbench"):
+        theirs = caller(f"{folder}/lib/python3.12/site-packages/torch/any.py")
+        ours(theirs, journal.add, "read", "")
+        with pytest.raises(ZeroDivisionError) as error:
+            ours(theirs, lambda: 1 / 0)
+        assert [place_of(error.value), journal.since[-1].where] == ["lm/any.py:1"] * 2
