@@ -19,6 +19,8 @@ from skipbench.lm.rows import TokenRows
 
 PREPARE_INPUTS = -1  # among the sub-layers of a pass: masks and tables of its rows
 WHOLE_PASS = -2  # all of it in one graph
+BACKEND_ERRORS = (RuntimeError, AttributeError, TypeError, ImportError)
+"""Of a backend whose operator is missing or wants other arguments."""
 
 
 class Attention:
@@ -63,6 +65,14 @@ class Mlp:
             self.add_down(buffers.hidden, silu_times(gate_up))
 
         return run
+
+
+def out_of_memory(error: RuntimeError) -> bool:
+    """True if the device had no memory left. What the driver lacks while it makes a graph comes as
+    a plain `torch.AcceleratorError`, libraries as `..._ALLOC_FAILED`.
+    """
+    words = ("out of memory", "ALLOC_FAILED")
+    return isinstance(error, torch.OutOfMemoryError) or any(w in str(error) for w in words)
 
 
 def _added(weight: Weight) -> Any:
@@ -136,7 +146,9 @@ class DeviceGraphs:
                 return
             try:
                 self._captured[key] = self._capture(*key)
-            except torch.OutOfMemoryError:
+            except RuntimeError as error:
+                if not out_of_memory(error):
+                    raise
                 graphs = f"graphs of {rows} rows over {size} cache rows"
                 self.failed = f"{self.capture.device} has no memory left for {graphs}"
                 return
@@ -212,8 +224,7 @@ class DeviceGraphs:
                 result = attend(*inputs).float()
                 replay = self.capture.capture(first.work(buffers, size, attend))
                 seconds = self.capture.seconds(replay)
-            except (RuntimeError, AttributeError, TypeError, ImportError) as error:
-                # an operator that is missing or wants other shapes
+            except BACKEND_ERRORS as error:
                 first_line = str(error).partition("\n")[0]
                 self.discarded.setdefault(name, f"{type(error).__name__}: {first_line}")
                 continue

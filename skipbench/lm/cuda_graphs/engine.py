@@ -17,7 +17,7 @@ from torch import Tensor
 from skipbench.lm.cache import KVCache
 from skipbench.lm.cuda_graphs.buffers import MAX_ROWS
 from skipbench.lm.cuda_graphs.capture import CudaGraphCapture, EagerCapture
-from skipbench.lm.cuda_graphs.device import Attention, DeviceGraphs, Mlp
+from skipbench.lm.cuda_graphs.device import BACKEND_ERRORS, Attention, DeviceGraphs, Mlp
 from skipbench.lm.engine import Engine, Sublayer, refuse_strict
 from skipbench.lm.families import parts_of
 from skipbench.lm.fused.engine import FusedEngine
@@ -131,7 +131,7 @@ class CudaGraphsEngine(Engine):
                         where = f"a replayed sub-layer on {device}"
                         return f"{where} does not give what the fused engine gives"
             return self._failed()
-        except RuntimeError as error:
+        except BACKEND_ERRORS as error:
             return f"a sub-layer cannot be captured: {str(error).splitlines()[0]}"
         finally:
             for layer in rows:

@@ -1,0 +1,116 @@
+"""What a GPU would break, as far as a machine without one can show it: calls in the form that every
+torch takes, and errors of a driver.
+"""
+
+import subprocess
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import contract
+import pytest
+import torch
+from conftest import make_method, random_model
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from skipbench.decode.loop import generate
+from skipbench.lm.cuda_graphs import device
+from skipbench.lm.cuda_graphs.attention import varlen
+from skipbench.lm.cuda_graphs.buffers import GraphBuffers
+from skipbench.lm.cuda_graphs.capture import EagerCapture
+from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
+from skipbench.lm.model import LM
+
+PROMPT = [41, 22, 24, 53, 42, 16, 9, 35, 44, 0, 29, 47]
+FLASH_2_11 = (
+    "aten::_flash_attention_forward(Tensor query, Tensor key, Tensor value, Tensor? cum_seq_q, "
+    "Tensor? cum_seq_k, SymInt max_q, SymInt max_k, float dropout_p, bool is_causal, "
+    "bool return_debug_mask, *, float? scale=None, SymInt? window_size_left=None, "
+    "SymInt? window_size_right=None, Tensor? seqused_k=None, Tensor? alibi_slopes=None) -> "
+    "(Tensor output, Tensor softmax_logsumexp, Tensor rng_state, Tensor unused, "
+    "Tensor debug_attn_mask)"
+)
+
+
+class Calls(TorchDispatchMode):
+    """Every operator that is called, with its arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[tuple[Any, Any, Any]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.made.append((func, args, kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("rows", [1, 9])
+def test_varlen_is_called_as_torch_2_11_takes_it_and_with_split_keys_for_one_row(rows: int) -> None:
+    buffers = GraphBuffers(rows, 64, 16, 2, torch.bfloat16, torch.device("meta"))
+    buffers.whole[64] = torch.empty(2, dtype=torch.int32, device="meta")
+    query, cache = (torch.empty(n, 4, 16, dtype=buffers.dtype, device="meta") for n in (rows, 64))
+    with Calls() as calls:
+        out = varlen(query, cache, buffers, torch.empty(0), 0.25)
+    assert out.shape == (rows, 64)
+    ((_, args, kwargs),) = [c for c in calls.made if "flash_attention_forward" in str(c[0])]
+    names = [a.name for a in torch._C.parse_schema(FLASH_2_11).arguments]
+    given = dict(zip(names, args, strict=False)) | kwargs
+    assert given.keys() <= set(names)
+    assert given["seqused_k"] is buffers.used and given["is_causal"] == (rows > 1)
+    # a window on the right keeps one row from packing its heads and splitting its keys
+    assert all(given.get(f"window_size_{side}") in (None, -1) for side in ("left", "right"))
+
+
+def graphs(capture: type[EagerCapture], **settings: Any) -> LM:
+    lm = LM(random_model("llama"), partial(CudaGraphsEngine, capture=capture, **settings))
+    lm.allocate(300)
+    return lm
+
+
+def test_a_backend_with_other_arguments_gives_way_to_fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def other(*_: object) -> torch.Tensor:
+        raise TypeError("varlen_attn() got an unexpected keyword argument 'enable_gqa'")
+
+    monkeypatch.setattr(device, "attention_backends", lambda *_: {"masked": other, "varlen": other})
+    lm = graphs(EagerCapture, backend="varlen")
+    assert lm.engine.name == "fused" and "unexpected keyword argument" in " ".join(lm.notes())
+
+
+@pytest.mark.parametrize(
+    "text", ["CUDA error: out of memory", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"]
+)
+def test_a_driver_without_memory_for_a_graph_leaves_the_fused_engine(text: str) -> None:
+    class Full(EagerCapture):
+        left = 60
+
+        def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+            self.left -= 1
+            if self.left < 0:
+                raise torch.AcceleratorError(text)
+            return super().capture(work)
+
+    lm = graphs(Full)
+    tokens = generate(lm, make_method("uniform"), PROMPT, 20).tokens
+    assert tokens == contract.plain_greedy(lm.model, PROMPT, 20)
+    assert "no memory left" in " ".join(lm.notes())
+
+
+def test_another_error_of_a_capture_is_not_taken_for_one_of_memory() -> None:
+    assert not device.out_of_memory(torch.AcceleratorError("CUDA error: invalid argument"))
+
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a checkout of git")
+def test_what_a_gpu_measures_is_not_ignored() -> None:
+    asked = ["git", "-C", str(ROOT), "check-ignore", "results/gpu/a/report.json", "results/runs/a"]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["results/runs/a"]
+
+
+def test_streams_are_checked_by_a_tool_that_sees_streams() -> None:
+    """`racecheck` sees the shared memory of one kernel alone."""
+    text = (ROOT / "docs" / "gpu.md").read_text()
+    assert "TORCH_CUDA_SANITIZER=1" in text and "racecheck" not in text
