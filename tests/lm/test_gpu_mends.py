@@ -2,6 +2,7 @@
 torch takes, and errors of a driver.
 """
 
+import contextlib
 import subprocess
 from collections.abc import Callable
 from functools import partial
@@ -12,8 +13,11 @@ import contract
 import pytest
 import torch
 from conftest import make_method, random_model
+from fake_cuda import fake_cuda
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from scripts import bench_gpu
+from skipbench.config.catalog import shape_of
 from skipbench.decode.loop import generate
 from skipbench.lm.cuda_graphs import device
 from skipbench.lm.cuda_graphs.attention import varlen
@@ -21,6 +25,9 @@ from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.model import LM
+from skipbench.metrics.formulas import expected_speedup
+from skipbench.profile.roofline import QUEUED, memory_rates, read_bandwidth
+from skipbench.skipset import SkipSet, planted_set
 
 PROMPT = [41, 22, 24, 53, 42, 16, 9, 35, 44, 0, 29, 47]
 FLASH_2_11 = (
@@ -98,6 +105,48 @@ def test_a_driver_without_memory_for_a_graph_leaves_the_fused_engine(text: str) 
 
 def test_another_error_of_a_capture_is_not_taken_for_one_of_memory() -> None:
     assert not device.out_of_memory(torch.AcceleratorError("CUDA error: invalid argument"))
+
+
+def test_bars_of_the_gpu_benchmark_do_not_contradict_each_other() -> None:
+    """An engine that reads each byte once at the whole bandwidth meets them, with the acceptance
+    that the bar on it asks for; a decode is short by default, and no bar is above what bytes allow.
+    """
+    shape = shape_of("llama3-8b")
+    share = bench_gpu.byte_share(shape, 2048, planted_set(shape.layers, 0.5, 0))
+    args = bench_gpu.parser().parse_args([])
+    assert args.minutes <= 2 and 0.53 < share < bench_gpu.draft_bar(args) < share + 0.011
+    assert bench_gpu.byte_share(shape, 0, SkipSet.of(32)) == 1.0
+    sign, alpha = bench_gpu.BARS["alpha of the planted set, K=8"]
+    assert sign == ">=" and alpha is not None
+    reached = expected_speedup(1 + 8 * alpha, alpha, share, 1.0)
+    bar = bench_gpu.NEAR * expected_speedup(1 + 8 * alpha, alpha, share + 0.01, bench_gpu.VERIFY)
+    assert reached >= bar and bench_gpu.BARS["speedup of the planted set, K=8"][1] is None
+
+
+def test_two_texts_warm_the_allocator_up() -> None:
+    """As on a GPU: the first text captures, which empties the allocator, and the second text's
+    prompt allocates again.
+    """
+    made = iter([9, 3, *[0] * 1000])
+    stats = {"num_device_alloc": 0, "reserved_bytes.all.current": 5}
+
+    def decode() -> int:
+        stats["num_device_alloc"] += next(made)
+        return 7
+
+    assert bench_gpu.allocations(decode, 0.0, stats.copy) == (7, 0, 0)
+
+
+def test_memory_of_a_gpu_is_timed_by_events_over_gigabytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every event is 1 ms behind the one before it here; the host's clock plays no part."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (64 << 30, 80 << 30))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
+    with fake_cuda():
+        rates = memory_rates(torch.device("cuda", 0))
+        assert read_bandwidth(torch.device("cuda", 0), 1 << 20) == rates.read
+    queued = 1e3 * QUEUED
+    assert rates.read == queued * (4 << 30) and rates.copy == 2 * rates.read
 
 
 ROOT = Path(__file__).parents[2]
