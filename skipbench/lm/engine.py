@@ -34,6 +34,15 @@ class Engine:
         """All sub-layers at once, [T, D] -> [T, D]; `None` where they run one by one."""
         return None
 
+    def capture_ahead(self, start: int, end: int) -> None:
+        """Prepares passes that begin at the cache rows `start` to `end`, with the numbers of rows
+        met so far, so that nothing is captured while a text is timed.
+        """
+
+    def captured(self) -> tuple[int, float]:
+        """CUDA graphs captured so far, and the seconds that took."""
+        return 0, 0.0
+
     def allocated(self, rotary: dict[torch.device, RotaryCache]) -> "Engine":
         """The engine to go on with after the cache or its rotary tables were made anew."""
         return self

@@ -3,6 +3,7 @@ torch takes, and errors of a driver.
 """
 
 import contextlib
+import re
 import subprocess
 from collections.abc import Callable
 from functools import partial
@@ -18,8 +19,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from scripts import bench_gpu
 from skipbench.config.catalog import shape_of
+from skipbench.config.compose import compose
 from skipbench.decode.loop import generate
-from skipbench.lm.cuda_graphs import device
+from skipbench.experiments.row import run_cell
+from skipbench.lm.cuda_graphs import buffers as sizes
+from skipbench.lm.cuda_graphs import device, engine
 from skipbench.lm.cuda_graphs.attention import varlen
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.cuda_graphs.capture import EagerCapture
@@ -101,6 +105,35 @@ def test_a_driver_without_memory_for_a_graph_leaves_the_fused_engine(text: str) 
     tokens = generate(lm, make_method("uniform"), PROMPT, 20).tokens
     assert tokens == contract.plain_greedy(lm.model, PROMPT, 20)
     assert "no memory left" in " ".join(lm.notes())
+
+
+def test_graphs_of_the_rows_that_were_met_are_captured_ahead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sizes, "FIRST", 32)
+    lm, method = graphs(EagerCapture), make_method("uniform", "method.stop.threshold=0")
+    lm.engine.capture_ahead(0, 300)  # nothing was met
+    assert generate(lm, method, PROMPT, 20).rounds
+    before, seconds = lm.engine.captured()
+    lm.engine.capture_ahead(0, 300)
+    ahead = lm.engine.captured()
+    assert ahead[0] > before and ahead[1] > seconds
+    tokens = generate(lm, method, PROMPT, 60).tokens  # passes five more buckets
+    assert lm.engine.captured() == ahead
+    assert tokens == contract.plain_greedy(lm.model, PROMPT, 60)
+
+
+def test_a_run_captures_ahead_of_its_timed_rounds_and_logs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eager = partial(CudaGraphsEngine, capture=EagerCapture)
+    monkeypatch.setattr(engine, "unsupported_reason", lambda _: None)
+    monkeypatch.setattr(engine, "CudaGraphsEngine", eager)
+    monkeypatch.setattr(sizes, "FIRST", 32)
+    words = ["engine=cuda_graphs", "method=uniform", "limit=2", "dataset.max_new_tokens=24"]
+    run_cell(compose([*words, f"results={tmp_path}"]))
+    (log,) = tmp_path.glob("runs/*/run.log")
+    assert re.search(r"[1-9]\d* CUDA graphs captured in [\d.]+ s before", log.read_text())
 
 
 def test_another_error_of_a_capture_is_not_taken_for_one_of_memory() -> None:

@@ -95,6 +95,14 @@ class CudaGraphsEngine(Engine):
         (part,) = self.parts.values()
         return part.whole_pass(hidden, metadata)
 
+    def capture_ahead(self, start: int, end: int) -> None:
+        for part in self.parts.values():
+            part.capture_ahead(start, end)
+
+    def captured(self) -> tuple[int, float]:
+        parts = self.parts.values()
+        return sum(part.graphs for part in parts), sum(part.seconds for part in parts)
+
     def notes(self) -> list[str]:
         lines = self.fused.notes()
         if failed := self._failed():
