@@ -153,7 +153,7 @@ def _provenance(lm: LM, config: RunConfig, rows: list[Row]) -> Provenance:
         device=device_name(lm.output_device),
         threads=torch.get_num_threads(),
         gpus=[gpu(f"GPU-{torch.cuda.get_device_properties(d).uuid}") for d in cuda],
-        cudnn=torch.backends.cudnn.version() if cuda else None,
+        cudnn=torch.backends.cudnn.version() if cuda else None,  # type: ignore[no-untyped-call]  # torch's
         cudnn_attention=lm.output_device.type == "cuda" and torch.backends.cuda.cudnn_sdp_enabled(),  # type: ignore[no-untyped-call]  # torch's
         layers=lm.layers,
         engine=engine_text(lm.engine.name, lm.strict),

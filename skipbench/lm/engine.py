@@ -24,6 +24,8 @@ class Engine:
     """Layouts of the weights by shape `INxOUT`, where the engine chooses any."""
     result_is_borrowed: bool = False
     """True if a result is a buffer that the next sub-layer overwrites."""
+    padded_rows: int = 0
+    """Passes run at multiples of so many rows: no bit depends on their number. 0: they do not."""
     _notes: list[str]
 
     def notes(self) -> list[str]:
