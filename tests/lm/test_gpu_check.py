@@ -12,7 +12,7 @@ from skipbench.config.architecture import Shape
 from skipbench.config.catalog import known_hardware
 from skipbench.lm.model import LM
 
-SMALL = Sizes(Shape(2, 128, 4, 2, 128, 96, 2048), 600, 12)
+SMALL = Sizes(Shape(2, 128, 4, 2, 128, 96, 2048), 600, 12, 40)
 
 
 def test_every_check_runs_and_none_fails() -> None:
@@ -21,6 +21,8 @@ def test_every_check_runs_and_none_fails() -> None:
     wanted = [
         "attention, engine=fused bfloat16",
         "12 tokens of vanilla, chain, tree, clasp",
+        "strict, bfloat16: ",
+        "strict, float32: ",
         "the float32 check of ties at 600",
         "the roofline",
         "host reads of a tree",

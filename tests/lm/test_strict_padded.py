@@ -101,5 +101,21 @@ def test_a_device_whose_rows_differ_even_so_is_refused(monkeypatch: pytest.Monke
     monkeypatch.setattr(Weight, "__call__", mixed)
     with pytest.raises(SkipbenchError) as refused:
         padded(monkeypatch)
-    assert "cannot be kept on cpu in float32" in str(refused.value)
+    assert "2 rows at once differ" in str(refused.value)
     assert "although every pass ran at 16 rows" in str(refused.value)
+
+
+def test_rows_that_differ_in_a_longer_context_alone_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As where a kernel splits the keys of long contexts; the proof's own prompt is short."""
+    attend = TokenRows.padded
+
+    def unpadded_there(self: TokenRows, step: int) -> TokenRows:
+        return self if self.start > 50 else attend(self, step)
+
+    monkeypatch.setattr(TokenRows, "padded", unpadded_there)
+    monkeypatch.setattr(Weight, "__call__", by_rows(Weight.__call__))
+    said = r"on cpu in float32: \d+ of 1\d\d rows, the first row .* 57 tokens, verified at once"
+    with pytest.raises(SkipbenchError, match=said):
+        padded(monkeypatch)
