@@ -69,7 +69,8 @@ def load_model(
             hold both; None if unknown.
     """
     check_model(model, engine)
-    gpus = devices_needed(model, tokens) if model.device == "auto" else None
+    spread = model.device == "auto" and model.tensor_parallel_size == 1
+    gpus = devices_needed(model, tokens) if spread else None
     if gpus == 1:
         model = dataclasses.replace(model, device="cuda:0")
     torch.set_num_threads(engine.threads)
@@ -94,6 +95,8 @@ def check_model(model: Model, engine: Engine) -> None:
         raise SkipbenchError(f"{engine.spare_mib=}; wanted 0 or more")
     if (wrong := _wrong_device(model.device)) is not None:
         raise SkipbenchError(f"model.device={model.device}{wrong}")
+    if model.tensor_parallel_size > 1:
+        _check_parallel(model, engine)
     if model.sparsity != "none":
         from skipbench.models.sparsity import parse_sparsity
 
@@ -111,6 +114,22 @@ def check_model(model: Model, engine: Engine) -> None:
         refuse_strict(bool(engine.strict), engine.name)
     if not planted:
         outline.check_checkpoint(model)
+
+
+def _check_parallel(model: Model, engine: Engine) -> None:
+    """Refuses what one rank's part of a model cannot be, or has no GPU for."""
+    ranks = model.tensor_parallel_size
+    given = f"model.tensor_parallel_size={ranks}"
+    refused = {
+        f"model.device={model.device}": ":" in model.device,
+        f"model.quantization={model.quantization}": model.quantization != "none",
+        f"model.sparsity={model.sparsity}": model.sparsity != "none",
+        "engine.strict=true": bool(engine.strict),
+    }
+    if wrong := [words for words, found in refused.items() if found]:
+        raise SkipbenchError(f"{given} cannot be with {', '.join(wrong)}; leave one of them out")
+    if model.device != "cpu" and (gpus := torch.cuda.device_count()) < ranks:
+        raise SkipbenchError(f"{given} needs so many GPUs; this machine has {gpus}")
 
 
 def _wrong_device(device: str) -> str | None:

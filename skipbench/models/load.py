@@ -62,13 +62,24 @@ def load(
         SkipbenchError: not found, gated, unknown family, or weights that are missing or of another
             shape.
     """
-    import transformers
-
     if isinstance(model, str):
         model = Model(path=model, **settings)
+    if model.tensor_parallel_size > 1:
+        from skipbench.models.ranks import load_on_ranks
+
+        return load_on_ranks(model, engine, spare_mib)
+    made, tokenizer, notes = read_model(model, engine, gpus)
+    lm = make_lm(made, engine, strict, spare_mib)
+    lm.remarks += notes
+    return lm, tokenizer
+
+
+def read_model(model: Model, engine: str, gpus: int | None = None) -> tuple[Any, Any, list[str]]:
+    """The Hugging Face model, its tokenizer, and lines for the notes; as `load`."""
+    import transformers
+
     if isinstance(model, PlantedModel):
-        made, tokenizer = _planted(model)
-        return make_lm(made, engine, strict, spare_mib), tokenizer
+        return *_planted(model), []
     logging: Any = transformers.logging  # its functions are untyped
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -88,9 +99,7 @@ def load(
     made = made.eval().requires_grad_(False)
     if model.deepened:
         deepen(made, model.deepened, model.deepened_seed)
-    lm = make_lm(made, engine, strict, spare_mib)
-    lm.remarks += notes
-    return lm, tokenizer
+    return made, tokenizer, notes
 
 
 def _planted(model: PlantedModel) -> tuple[Any, Any]:
