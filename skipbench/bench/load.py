@@ -25,7 +25,7 @@ from skipbench.lm.engine import refuse_strict
 from skipbench.lm.layer import text_config
 from skipbench.lm.model import LM
 from skipbench.models import outline
-from skipbench.models.checks import check_access, check_form
+from skipbench.models.checks import check_access, check_form, check_parallel
 from skipbench.models.load import load, make_lm
 from skipbench.profile.roofline import device_name
 from skipbench.runs.files import writing
@@ -95,8 +95,7 @@ def check_model(model: Model, engine: Engine) -> None:
         raise SkipbenchError(f"{engine.spare_mib=}; wanted 0 or more")
     if (wrong := _wrong_device(model.device)) is not None:
         raise SkipbenchError(f"model.device={model.device}{wrong}")
-    if model.tensor_parallel_size > 1:
-        _check_parallel(model, engine)
+    check_parallel(model, bool(engine.strict))
     if model.sparsity != "none":
         from skipbench.models.sparsity import parse_sparsity
 
@@ -114,22 +113,6 @@ def check_model(model: Model, engine: Engine) -> None:
         refuse_strict(bool(engine.strict), engine.name)
     if not planted:
         outline.check_checkpoint(model)
-
-
-def _check_parallel(model: Model, engine: Engine) -> None:
-    """Refuses what one rank's part of a model cannot be, or has no GPU for."""
-    ranks = model.tensor_parallel_size
-    given = f"model.tensor_parallel_size={ranks}"
-    refused = {
-        f"model.device={model.device}": ":" in model.device,
-        f"model.quantization={model.quantization}": model.quantization != "none",
-        f"model.sparsity={model.sparsity}": model.sparsity != "none",
-        "engine.strict=true": bool(engine.strict),
-    }
-    if wrong := [words for words, found in refused.items() if found]:
-        raise SkipbenchError(f"{given} cannot be with {', '.join(wrong)}; leave one of them out")
-    if model.device != "cpu" and (gpus := torch.cuda.device_count()) < ranks:
-        raise SkipbenchError(f"{given} needs so many GPUs; this machine has {gpus}")
 
 
 def _wrong_device(device: str) -> str | None:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from skipbench.config.architecture import check_ranks
 from skipbench.errors import SkipbenchError
 from skipbench.lm.cache import KVCache
+from skipbench.lm.engine import MakeEngine
 from skipbench.lm.families import HEAD, describe, kv_shape, parts_of, unlike_llama
 from skipbench.lm.layer import text_config
 from skipbench.lm.metadata import AttentionMetadata
@@ -139,7 +140,9 @@ class TensorParallelLM(LM):
     cache_type = ToldCache
     cache: ToldCache
 
-    def __init__(self, model: Any, engine: str, spare_mib: int, tell: Tell | None) -> None:
+    def __init__(
+        self, model: Any, engine: str | MakeEngine, spare_mib: int, tell: Tell | None
+    ) -> None:
         """
         Args:
             model: what `shard` left.

@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from skipbench.config.model import Model, PlantedModel
 from skipbench.errors import SkipbenchError
+from skipbench.lm.engine import MakeEngine
 from skipbench.lm.tensor_parallel import Tell, TensorParallelLM, shard
 from skipbench.models.load import read_model
 
@@ -80,7 +81,9 @@ _launched: dict[str, str] | None = None
 _ranks: Ranks | None = None
 
 
-def load_on_ranks(model: Model, engine: str, spare_mib: int) -> tuple[TensorParallelLM, Any]:
+def load_on_ranks(
+    model: Model, engine: str | MakeEngine, spare_mib: int
+) -> tuple[TensorParallelLM, Any]:
     """Rank 0's part of a model, whose other parts the other ranks hold; and its tokenizer. The
     model before it, if one was loaded so, cannot run any more. Raises SkipbenchError as `load` and
     `shard`, and for another number of ranks than `torchrun` started.
@@ -129,7 +132,7 @@ def launched_by_torchrun() -> Iterator[None]:
 
 
 def _part(
-    model: Model, engine: str, spare_mib: int, tell: Tell | None
+    model: Model, engine: str | MakeEngine, spare_mib: int, tell: Tell | None
 ) -> tuple[TensorParallelLM, Any]:
     """This rank's part of a model, and the tokenizer."""
     rank, count, device = dist.get_rank(), model.tensor_parallel_size, torch.device("cpu")
@@ -141,7 +144,7 @@ def _part(
     # of a file on the host, each rank reads the pages of its own part
     place = str(device) if isinstance(model, PlantedModel) else "cpu"
     whole = dataclasses.replace(model, device=place, tensor_parallel_size=1)
-    made, tokenizer, notes = read_model(whole, engine)
+    made, tokenizer, notes = read_model(whole)
     lm = TensorParallelLM(shard(made, rank, count, device, group), engine, spare_mib, tell)
     lm.remarks += notes
     return lm, tokenizer
