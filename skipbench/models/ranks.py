@@ -11,8 +11,9 @@ import signal
 import socket
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterator
-from multiprocessing.connection import Client, Listener
+from multiprocessing.connection import Client, Connection, Listener
 from typing import Any, NoReturn
 
 import torch
@@ -61,9 +62,16 @@ class Ranks:
             self.others = [listener.accept() for _ in range(1, count)]
 
     def tell(self, call: str, *arguments: Any) -> None:
-        """Makes the other ranks call a method of their part of the model."""
-        for other in self.others:
-            other.send((call, arguments))
+        """Makes the other ranks call a method of their part of the model. Raises RuntimeError where
+        one of them is gone.
+        """
+        try:
+            for other in self.others:
+                other.send((call, arguments))
+        except OSError as error:
+            count, self.count = self.count, 0  # the next model gets others
+            text = f"a rank of model.tensor_parallel_size={count} is gone; its error stands above"
+            raise RuntimeError(text) from error
 
     def close(self) -> None:
         """Ends the other ranks."""
@@ -183,17 +191,29 @@ def serve() -> NoReturn:
     place: list[Any] = [None]
     dist.broadcast_object_list(place, 0)
     address, key = place[0]
+    status = 1  # without the interpreter's end: a GPU may wait for rank 0 for ever
+    try:
+        with Client(address, authkey=key) as rank_0:
+            _follow(rank_0)
+    except (EOFError, ConnectionError):
+        status = 0
+    except Exception:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def _follow(rank_0: "Connection[Any, Any]") -> NoReturn:
+    """Does what it is told; raises EOFError once rank 0 is gone."""
     lm: TensorParallelLM | None = None
-    with contextlib.suppress(EOFError, ConnectionError), Client(address, authkey=key) as rank_0:
-        while True:
-            call, arguments = rank_0.recv()
-            # of a wrong value, at which rank 0 stops at the same place
-            with contextlib.suppress(SkipbenchError):
-                if call == "load":
-                    lm = None  # its memory goes first
-                    model, engine, spare_mib, threads = arguments
-                    torch.set_num_threads(threads)
-                    lm, _ = _part(model, engine, spare_mib, None)
-                else:
-                    getattr(lm, call)(*arguments)
-    os._exit(0)  # a GPU may wait for rank 0 for ever
+    while True:
+        call, arguments = rank_0.recv()
+        # of a wrong value, at which rank 0 stops at the same place
+        with contextlib.suppress(SkipbenchError):
+            if call == "load":
+                lm = None  # its memory goes first
+                model, engine, spare_mib, threads = arguments
+                torch.set_num_threads(threads)
+                lm, _ = _part(model, engine, spare_mib, None)
+            else:
+                getattr(lm, call)(*arguments)
