@@ -179,5 +179,5 @@ def test_a_cell_of_two_ranks_is_recorded_once(launcher: str, tmp_path: Path) -> 
     assert [s["lossless"] for s in samples] == ["identical"] * 2
     model = api.load("tiny")
     rows = compose(["dataset=mini-stories"]).dataset.rows(2)
-    wanted = [model.generate(row.prompt, 16, method="vanilla").tokens for row in rows]
+    wanted = [model.generate(row.prompt, 16).tokens for row in rows]
     assert [s["vanilla"]["tokens"] for s in samples] == wanted
