@@ -15,7 +15,6 @@ from skipbench.decode.loop import NotFinite, generate
 from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
 from skipbench.errors import SkipbenchError
-from skipbench.lm.float32 import float32_logits
 from skipbench.lm.model import LM
 from skipbench.metrics.interval import half_width
 from skipbench.profile.clock import Clock
@@ -191,7 +190,7 @@ def _compare(
     try:
         tokens = prompt + vanilla.tokens[:at]
         with torch.inference_mode():  # in float32: without the rounding that parted the outputs
-            wide = float32_logits(lm.model, tokens)
+            wide = lm.float32_logits(tokens)
             logits = lm.prefill(tokens)[0].float() if wide is None else wide
     except Exception as error:  # such as memory: the sample is measured, its check is not made
         return "unchecked", Divergence(at, a, b, None, f"{type(error).__name__}: {error}")

@@ -40,6 +40,8 @@ def latency_path(model: Model, engine: Engine, device: str, results: Path) -> Pa
     """The file of these weights in any folder, dtype and engine, on this CPU or GPU `device`."""
     weights = ("path", "revision", "deepened", "deepened_seed")
     key = {k: getattr(model, k) for k in ("dtype", *FORMS)}
+    if model.tensor_parallel_size > 1:
+        key |= {"tensor_parallel_size": model.tensor_parallel_size}
     key |= {"weights": weights_sha256(model) or [getattr(model, k) for k in weights]}
     key |= {k: v for k, v in dataclasses.asdict(engine).items() if k != "warmup"}
     key |= {"machine": cpu_name() if device == "cpu" else device}

@@ -25,7 +25,7 @@ from skipbench.lm.engine import refuse_strict
 from skipbench.lm.layer import text_config
 from skipbench.lm.model import LM
 from skipbench.models import outline
-from skipbench.models.checks import check_access, check_form
+from skipbench.models.checks import check_access, check_form, check_parallel
 from skipbench.models.load import load, make_lm
 from skipbench.profile.roofline import device_name
 from skipbench.runs.files import writing
@@ -69,7 +69,8 @@ def load_model(
             hold both; None if unknown.
     """
     check_model(model, engine)
-    gpus = devices_needed(model, tokens) if model.device == "auto" else None
+    spread = model.device == "auto" and model.tensor_parallel_size == 1
+    gpus = devices_needed(model, tokens) if spread else None
     if gpus == 1:
         model = dataclasses.replace(model, device="cuda:0")
     torch.set_num_threads(engine.threads)
@@ -94,6 +95,7 @@ def check_model(model: Model, engine: Engine) -> None:
         raise SkipbenchError(f"{engine.spare_mib=}; wanted 0 or more")
     if (wrong := _wrong_device(model.device)) is not None:
         raise SkipbenchError(f"model.device={model.device}{wrong}")
+    check_parallel(model, bool(engine.strict))
     if model.sparsity != "none":
         from skipbench.models.sparsity import parse_sparsity
 

@@ -81,7 +81,10 @@ def opened(arms: Sequence[ReadyArm], load: LoadModel = load_model) -> Iterator[l
     latency_file = latency_path(model, config.engine, device, arms[0].folder.parent.parent)
     with working("measuring sub-layer latencies"):
         latency = stored_latency(lm, latency_file)
-    meter = energy_meter({*lm.devices, lm.input_device, lm.output_device})
+    devices = {*lm.devices, lm.input_device, lm.output_device}
+    if lm.output_device.type == "cuda":  # those of the other ranks
+        devices |= {torch.device("cuda", rank) for rank in range(1, model.tensor_parallel_size)}
+    meter = energy_meter(devices)
     loaded = _Loaded(lm, tokenizer, meter, latency, latency_file)
     with contextlib.ExitStack() as stack:
         contexts = [_opened(arm, loaded, of_limit[len(arm.rows)], arms) for arm in arms]
@@ -156,7 +159,8 @@ def _provenance(lm: LM, config: RunConfig, rows: list[Row]) -> Provenance:
         cudnn=torch.backends.cudnn.version() if cuda else None,  # type: ignore[no-untyped-call]  # torch's
         cudnn_attention=lm.output_device.type == "cuda" and torch.backends.cuda.cudnn_sdp_enabled(),  # type: ignore[no-untyped-call]  # torch's
         layers=lm.layers,
-        engine=engine_text(lm.engine.name, lm.strict),
+        engine=engine_text(lm.engine.name, lm.strict, config.model.tensor_parallel_size),
+        tensor_parallel_size=config.model.tensor_parallel_size,
         kernels=lm.engine.kernels,
         native_kernels=(few_rows_kernel()[0] if native else None) or "torch",
         strict_cost=lm.strict_cost,

@@ -2,6 +2,7 @@
 through Hydra.
 """
 
+import contextlib
 import difflib
 import importlib
 import os
@@ -36,7 +37,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Entry point; exit status 0 done, 1 something failed, 2 the command was wrong, 130
     interrupted, 128 + n signal n.
     """
-    with handle_signals(), one_kind_of_error():
+    with contextlib.ExitStack() as stack:
+        if "MASTER_PORT" in os.environ and "RANK" in os.environ:
+            from skipbench.models import ranks
+
+            if os.environ["RANK"] != "0":
+                ranks.serve()
+            stack.enter_context(ranks.launched_by_torchrun())
+        stack.enter_context(handle_signals())
+        stack.enter_context(one_kind_of_error())
         dispatch(list(sys.argv[1:] if argv is None else argv))
 
 

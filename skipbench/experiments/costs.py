@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
+import msgspec
+
 from skipbench.bench.memory import GIB, GPUS, MARGIN, USUAL_PROMPT, gpus_needed, needed_bytes
 from skipbench.config.catalog import known_hardware
 from skipbench.config.hardware import Hardware, Local, Slurm
 from skipbench.config.model import Model
 from skipbench.config.run_config import RunConfig
-from skipbench.errors import NotHereError, SkipbenchError
+from skipbench.errors import SkipbenchError
 from skipbench.metrics.costs import Datasheet
 
 LOADED_PER_S = 1e9  # bytes of weights read from disk
@@ -118,7 +120,7 @@ def cost_of(arms: Sequence[RunConfig], gpu: Gpu, gpus: int | None = None) -> Cos
     )
     try:
         return replace(cost, gpus=gpus or gpus_needed(model, dataset, gpu.usable_bytes))
-    except NotHereError as error:
+    except SkipbenchError as error:
         return replace(cost, reason=str(error))
 
 
@@ -137,8 +139,14 @@ def arm_s(
 
 
 def datasheet_of(model: Model, device: Hardware) -> Datasheet:
-    """Prices of a model of known sizes on a device, by its datasheet."""
+    """Prices of a model of known sizes on a device, by its datasheet, or on as many of it as its
+    ranks are, without the time of their sums.
+    """
     assert model.sizes is not None
+    if (ranks := model.tensor_parallel_size) > 1:
+        flops = {dtype: ranks * rate for dtype, rate in device.flops.items()}
+        bandwidth = device.bandwidth and ranks * device.bandwidth
+        device = msgspec.structs.replace(device, bandwidth=bandwidth, flops=flops)
     return Datasheet(model.sizes, str(model.dtype), device, str(model.quantization))
 
 

@@ -151,20 +151,24 @@ def _with_gpus(
     """The cell with its number of GPUs, or not runnable; arguments as of `_gpu_bytes`."""
     if not cell.to_run:
         return cell
+    model = cell.config.model
     if gpu_bytes is None:
-        return replace(cell, gpus=1 if hardware.gpus is None else hardware.gpus)
+        count = 1 if hardware.gpus is None else hardware.gpus
+        if model.device != "cpu" and count < (ranks := model.tensor_parallel_size):
+            reason = f"model.tensor_parallel_size={ranks}, and hardware.gpus={count}"
+            return replace(cell, runnable=False, state=replace(cell.state, reason=reason))
+        return replace(cell, gpus=count)
     from skipbench.bench.memory import gpus_needed
 
-    model = cell.config.model
     try:
         needed = gpus_needed(model, cell.config.dataset, gpu_bytes)
         size = f"it needs {needed} GPUs of {gpu_bytes / 2**30:.0f} GiB"
-        if needed > 1 and model.device != "auto":
+        if needed > 1 and model.device != "auto" and model.tensor_parallel_size == 1:
             give = "is one: give model.device=auto"
             raise NotHereError(f"{size}, and model.device={model.device} {give}")
         if gpus is not None and needed > len(gpus):
             raise NotHereError(f"{size}; {len(gpus)} at hand")
-    except NotHereError as error:
+    except SkipbenchError as error:
         return replace(cell, runnable=False, state=replace(cell.state, reason=str(error)))
     return replace(cell, gpus=needed)
 

@@ -35,8 +35,11 @@ def float32_logits(model: Any, tokens: list[int]) -> Tensor | None:
     with _in_float32(model, parts):
         last = _last_state(model, parts, tokens)
     head, bias = parts.head.weight, parts.head.bias
-    logits = [F.linear(last.to(head.device), p.float())[0] for p in torch.split(head, HEAD_ROWS)]
-    return scaled_logits(parts, torch.cat(logits) + (0.0 if bias is None else bias.float())).cpu()
+    rows = [F.linear(last.to(head.device), p.float())[0] for p in torch.split(head, HEAD_ROWS)]
+    logits = torch.cat(rows) + (0.0 if bias is None else bias.float())
+    if (join := getattr(parts.head, "join", None)) is not None:  # a rank's part of the vocabulary
+        logits = join(logits)
+    return scaled_logits(parts, logits).cpu()
 
 
 def _last_state(model: Any, parts: ModelParts, tokens: list[int]) -> Tensor:

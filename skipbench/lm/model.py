@@ -11,6 +11,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.lm.cache import KVCache
 from skipbench.lm.engine import ENGINES, SPARE_MIB, Engine, MakeEngine
 from skipbench.lm.families import angle_limit, describe, kv_shape, parts_of, unlike_llama
+from skipbench.lm.float32 import float32_logits
 from skipbench.lm.fused.bit_exact import NotStrictError
 from skipbench.lm.fused.engine import FusedEngine
 from skipbench.lm.fused.weights import pass_bytes
@@ -57,6 +58,8 @@ class LM:
     Letters of shapes: T rows, D hidden, V vocabulary, S = 2L sub-layers.
     """
 
+    cache_type: type[KVCache] = KVCache
+
     def __init__(
         self,
         model: Any,
@@ -89,7 +92,7 @@ class LM:
         if any(device.type == "cuda" for device in self.devices):
             # On Hopper torch takes cuDNN's attention first, which plans anew for every length.
             torch.backends.cuda.enable_cudnn_sdp(False)
-        self.cache = KVCache(self.devices, *kv_shape(model), self.dtype)
+        self.cache = self.cache_type(self.devices, *kv_shape(model), self.dtype)
         self._weight_bytes = pass_bytes(model)
         self._parts = parts
         make = partial(make_engine, engine) if isinstance(engine, str) else engine
@@ -293,6 +296,10 @@ class LM:
         if hidden_states is not None:
             hidden_states += [torch.cat(state) for state in zip(*states, strict=True)]
         return torch.cat(logits)
+
+    def float32_logits(self, tokens: list[int]) -> Tensor | None:
+        """`float32.float32_logits` of this model."""
+        return float32_logits(self.model, tokens)
 
     def weight_bytes(self) -> int:
         """Bytes of weights that one decoding step reads; of the embedding table, one row."""

@@ -189,11 +189,34 @@ def check_adapter(path: str, quantization: str, allow_pickle: bool) -> None:
         )
 
 
+def check_parallel(model: Model, strict: bool) -> None:
+    """Raises SkipbenchError for a setting that the ranks of a model cannot keep, and where there
+    are fewer GPUs than ranks.
+    """
+    if (ranks := model.tensor_parallel_size) == 1:
+        return
+    given = f"model.tensor_parallel_size={ranks}"
+    refused = {
+        f"model.device={model.device}": ":" in model.device,
+        f"model.quantization={model.quantization}": model.quantization != "none",
+        f"model.sparsity={model.sparsity}": model.sparsity != "none",
+        "engine.strict=true": strict,
+    }
+    if wrong := [words for words, found in refused.items() if found]:
+        raise SkipbenchError(f"{given} cannot be with {', '.join(wrong)}; leave one of them out")
+    import torch  # not above: rows of finished cells need none
+
+    if model.device != "cpu" and (gpus := torch.cuda.device_count()) < ranks:
+        raise SkipbenchError(f"{given} needs {ranks} GPUs; this machine has {gpus}")
+
+
 def check_form(model: Model, engine: str) -> None:
     """Raises SkipbenchError where the settings of a checkpoint contradict each other, or need a
     package that is missing.
     """
     path, quantization, device = model.path, model.quantization, model.device
+    if model.tensor_parallel_size > 1 and device == "auto":  # no layers are spread
+        device = "cuda"
     check_path(path)
     if (is_gguf(path) or model.deepened) and (quantization != "none" or device == "auto"):
         gguf = f"model.path={path}, a GGUF file,"

@@ -16,7 +16,13 @@ from skipbench.lm.engine import SPARE_MIB
 from skipbench.lm.families import attention_kernel
 from skipbench.lm.fused.bit_exact import NotStrictError
 from skipbench.lm.model import LM
-from skipbench.models.checks import check_form, check_shape, check_tokenizer, explain
+from skipbench.models.checks import (
+    check_form,
+    check_parallel,
+    check_shape,
+    check_tokenizer,
+    explain,
+)
 from skipbench.models.deepened import deepen
 from skipbench.models.outline import read_config
 from skipbench.models.random_weights import planted_model
@@ -67,17 +73,30 @@ def load(
         SkipbenchError: not found, gated, unknown family, or weights that are missing or of another
             shape.
     """
-    import transformers
-
     if isinstance(model, str):
         model = Model(path=model, **settings)
+    check_parallel(model, bool(strict))
+    if model.tensor_parallel_size > 1:
+        from skipbench.models.ranks import load_on_ranks
+
+        return load_on_ranks(model, engine, spare_mib)
+    if not isinstance(model, PlantedModel):
+        check_form(model, engine)
+    made, tokenizer, notes = read_model(model, gpus)
+    lm = make_lm(made, engine, strict, spare_mib)
+    lm.remarks += notes
+    return lm, tokenizer
+
+
+def read_model(model: Model, gpus: int | None = None) -> tuple[Any, Any, list[str]]:
+    """The Hugging Face model, its tokenizer, and lines for the notes; as `load`."""
+    import transformers
+
     if isinstance(model, PlantedModel):
-        made, tokenizer = _planted(model)
-        return make_lm(made, engine, strict, spare_mib), tokenizer
+        return *_planted(model), []
     logging: Any = transformers.logging  # its functions are untyped
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    check_form(model, engine)
     base, notes = adapter_base(model.path), list[str]()
     if is_gguf(model.path):
         from skipbench.models.gguf import read_gguf
@@ -95,9 +114,7 @@ def load(
     made = made.eval().requires_grad_(False)
     if model.deepened:
         deepen(made, model.deepened, model.deepened_seed)
-    lm = make_lm(made, engine, strict, spare_mib)
-    lm.remarks += notes
-    return lm, tokenizer
+    return made, tokenizer, notes
 
 
 def _planted(model: PlantedModel) -> tuple[Any, Any]:

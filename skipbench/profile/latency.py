@@ -2,12 +2,9 @@
 
 import statistics
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from skipbench.config.architecture import Shape
 from skipbench.lm.model import LM
@@ -32,24 +29,12 @@ def part_times(lm: LM, context_tokens: int, rows: int, repeats: int) -> dict[str
     """
     lm.allocate(context_tokens + rows)
     tokens, token_rows = [0] * rows, TokenRows.chain(context_tokens, rows)
-    metadata = lm.metadata(token_rows)
-    hidden = lm.embed([0] * metadata.rows)
-    borrowed = lm.engine.result_is_borrowed
-    inputs = {d: (hidden.to(d), metadata.on(d)) for d in set(lm.devices)}
-    places = (d for d in lm.devices for _ in range(2))
-    sublayers = [(s, *inputs[d]) for s, d in zip(lm.engine.sublayers, places, strict=True)]
-
-    def through(calls: list[tuple[Any, Tensor, Any]]) -> None:
-        out: Tensor | None = None
-        for sublayer, state, local in calls:
-            # A buffer that goes from sub-layer to sub-layer is not copied in decoding, either.
-            goes_on = borrowed and out is not None and out.device == state.device
-            out = sublayer(out if goes_on and out is not None else state, local)
-
+    metadata, hidden = lm.metadata(token_rows), lm.embed(tokens)
     last = hidden.to(lm.output_device)
+    attention, mlp = (SkipSet.of(lm.layers, range(s, lm.sublayers, 2)) for s in (1, 0))
     calls: dict[str, tuple[Callable[[], object], int]] = {
-        "attention": (partial(through, sublayers[::2]), lm.layers),
-        "mlp": (partial(through, sublayers[1::2]), lm.layers),
+        "attention": (lambda: lm.run(hidden, metadata, attention), lm.layers),
+        "mlp": (lambda: lm.run(hidden, metadata, mlp), lm.layers),
         "head": (lambda: lm.head(last), 1),
         "whole": (lambda: lm.logits(tokens, token_rows), 1),
     }

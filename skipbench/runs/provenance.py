@@ -100,6 +100,8 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     cudnn_attention: bool | None = None
     layers: int | None = None
     engine: Text | None = None
+    tensor_parallel_size: int | None = None
+    """Processes that shared the model's weights."""
     kernels: dict[str, str] = {}
     native_kernels: Text | None = None
     strict_cost: float | None = None
@@ -217,9 +219,11 @@ def installed(path: str) -> Path:
     return PLACES[kind]() / name if kind in PLACES else Path(path)
 
 
-def engine_text(name: str, strict: bool) -> str:
-    """Name of an engine in tables, with the setting that changes its arithmetic."""
-    return f"{name}, strict" if strict else name
+def engine_text(name: str, strict: bool, ranks: int = 1) -> str:
+    """Name of an engine in tables, with the settings that change its arithmetic."""
+    more = ["strict"] if strict else []
+    more += [f"tensor parallel {ranks}"] if ranks > 1 else []
+    return ", ".join([name, *more])
 
 
 def hashed(value: Any, sort_keys: bool = True) -> str:

@@ -202,7 +202,7 @@ def test_a_check_that_cannot_be_made_keeps_the_sample(
         return decoded
 
     monkeypatch.setattr(cell.Bench, "decode", bent)
-    monkeypatch.setattr(cell, "float32_logits", scored)
+    monkeypatch.setattr(LM, "float32_logits", scored)
     settings = [
         "method=uniform",
         "limit=2",

@@ -12,7 +12,7 @@ from skipbench.lm.cuda_graphs.attention import AttentionBackend, attention_backe
 from skipbench.lm.cuda_graphs.buffers import MAX_ROWS, GraphBuffers, bucket, padded_rows
 from skipbench.lm.cuda_graphs.capture import EagerCapture, Replay, Work
 from skipbench.lm.engine import Sublayer
-from skipbench.lm.fused.weights import LayerWeights, Weight
+from skipbench.lm.fused.weights import LayerWeights, ParallelWeight, Weight
 from skipbench.lm.layer import AttentionParts, MlpParts
 from skipbench.lm.llama import rms_norm, rotated, silu_times
 from skipbench.lm.metadata import AttentionMetadata, RotaryCache
@@ -78,6 +78,8 @@ def out_of_memory(error: RuntimeError) -> bool:
 
 def _added(weight: Weight) -> Any:
     """`hidden, x -> None`: hidden += x @ weight (+ bias), in the buffer itself."""
+    if isinstance(weight, ParallelWeight):
+        return lambda hidden, x: hidden.add_(weight(x))
     across, bias = weight.transposed()
 
     def add(hidden: Tensor, x: Tensor) -> None:

@@ -1,6 +1,6 @@
 """Fused weights in their fastest layouts; Hugging Face's modules become views of them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -61,6 +61,27 @@ class Weight:
         return self._add_one(residual, x) if x.shape[0] == 1 else self._add_several(residual, x)
 
 
+class ParallelWeight(Weight):
+    """A rank's part of a weight: `join` makes the whole product of the ranks' products."""
+
+    def __init__(
+        self,
+        one: Tensor,
+        several: Tensor,
+        bias: Tensor | None,
+        choice: LayoutChoice,
+        join: Callable[[Tensor], Tensor],
+    ) -> None:
+        super().__init__(one, several, bias, choice)
+        self.join = join
+
+    def __call__(self, x: Tensor, most: int | None = None) -> Tensor:
+        return self.join(super().__call__(x, most))
+
+    def added(self, residual: Tensor, x: Tensor, most: int | None = None) -> Tensor:
+        return residual + self(x, most)
+
+
 class LayerWeights(NamedTuple):
     """The fused weights of one decoder layer of Llama's form."""
 
@@ -105,7 +126,9 @@ class Weights:
                     module.weight.data = shared[start:end]
                 else:
                     setattr(parent, name, _Unpacking(packed, start, end, module.bias))
-        return Weight(made[choice.one], made[choice.several], bias, choice)
+        layouts = made[choice.one], made[choice.several], bias, choice
+        join = getattr(modules[0], "join", None)  # of `lm/tensor_parallel.py`
+        return Weight(*layouts) if join is None else ParallelWeight(*layouts, join)
 
     def notes(self, like: Tensor) -> list[str]:
         """Lines on the parts that this machine lacks for weights like this one."""
