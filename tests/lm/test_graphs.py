@@ -180,8 +180,7 @@ def old_mask(load: Callable[..., None], buffers: GraphBuffers, token_rows: Token
 def old_shape(load: Callable[..., None], buffers: GraphBuffers, token_rows: TokenRows) -> None:
     """A tree runs with what the buffers held before it, a chain."""
     load(buffers, token_rows)
-    buffers.depth.copy_(buffers._chain[0])
-    buffers.tree_mask.copy_(buffers._chain[1])
+    buffers.shape.copy_(buffers._chain)
 
 
 @pytest.mark.parametrize("fault", [frozen_length, old_mask, old_shape])
