@@ -11,6 +11,7 @@ from skipbench.lm.cuda_graphs import ops
 from skipbench.lm.cuda_graphs.attention import BACKENDS, TRITON, attention_backends
 from skipbench.lm.cuda_graphs.buffers import MAX_ROWS, GraphBuffers, bucket, padded_rows
 from skipbench.lm.cuda_graphs.capture import EagerCapture, Replay, Work
+from skipbench.lm.cuda_graphs.launches import Launches
 from skipbench.lm.cuda_graphs.trial import AttentionTrial, differs, small_kernels_differ
 from skipbench.lm.engine import Sublayer
 from skipbench.lm.fused.weights import LayerWeights, Weight
@@ -157,6 +158,19 @@ class DeviceGraphs:
         self._out.copy_(hidden)
         self._replays[WHOLE_PASS]()
         return self._out
+
+    def launches(self, metadata: AttentionMetadata) -> tuple[int, int]:
+        """Kernels of one layer of a pass, and those that load its positions and make its tables
+        and masks; of graphs that `EagerCapture` made.
+        """
+        self._load(metadata)  # captures
+        with Launches() as layer:
+            self._replays[min(self.attentions)]()
+            self._replays[min(self.mlps)]()
+        with Launches() as inputs:
+            self._load(metadata)
+            self._replays[PREPARE_INPUTS]()
+        return layer.count, inputs.count
 
     def _load(self, metadata: AttentionMetadata) -> None:
         """Uploads the position of the rows; `buffers` becomes `None` where they have no graphs."""

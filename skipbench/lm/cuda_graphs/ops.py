@@ -28,6 +28,12 @@ def _device_of(tensor: Tensor) -> AbstractContextManager[None]:
     return cast("AbstractContextManager[None]", guard(tensor))
 
 
+def _multiprocessors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 8  # for the interpreter
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
 def _power_of_2(least: int, at_least: int = 1) -> int:
     return max(at_least, 1 << (least - 1).bit_length())
 
@@ -172,8 +178,7 @@ def attend(
     block_n = 64 if qkv.dtype.itemsize * block_d <= 256 else 32
     tiles, most = -(-group * rows // block_m), -(-size // block_n)
     if not splits:
-        count = torch.cuda.get_device_properties(qkv.device).multi_processor_count
-        splits = WAVES * count // (kv * tiles)
+        splits = WAVES * _multiprocessors(qkv.device) // (kv * tiles)
     splits = max(1, min(splits, most))
     parts = qkv.new_empty(splits, rows, heads, d, dtype=torch.float32)
     log_sums = parts.new_empty(splits, rows, heads)
