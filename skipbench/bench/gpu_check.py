@@ -18,7 +18,11 @@ from torch.overrides import TorchFunctionMode
 from skipbench.config.architecture import Shape
 from skipbench.decode.loop import generate
 from skipbench.decode.stopping import Fixed
-from skipbench.lm.engine import ENGINES
+from skipbench.lm.cuda_graphs import ops
+from skipbench.lm.cuda_graphs.attention import TRITON
+from skipbench.lm.cuda_graphs.capture import EagerCapture
+from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
+from skipbench.lm.engine import ENGINES, MakeEngine
 from skipbench.lm.float32 import float32_logits
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
@@ -51,6 +55,7 @@ def gpu_findings(device: torch.device, known: Known, sizes: Sizes = ON_GPU) -> I
     """Lines that begin with `ok`, `note` or `fault`; a check that fails says why."""
     checks: dict[str, Callable[[torch.device, Sizes], Iterator[str]]] = {
         "attention kernels": _kernels,
+        "launches": _launches,
         "token identity": _identity,
         "long prompts": _memory,
         "time per pass": partial(_time, known),
@@ -65,7 +70,12 @@ def gpu_findings(device: torch.device, known: Known, sizes: Sizes = ON_GPU) -> I
 
 
 def _lm(
-    device: torch.device, sizes: Sizes, dtype: torch.dtype, engine: str, capacity: int, layers: int
+    device: torch.device,
+    sizes: Sizes,
+    dtype: torch.dtype,
+    engine: str | MakeEngine,
+    capacity: int,
+    layers: int,
 ) -> LM:
     shape = replace(sizes.shape, layers=layers)
     redundant = fixed_set("uniform", layers, 0.5) if layers > 1 else SkipSet.of(layers)
@@ -115,6 +125,23 @@ def _kernels(device: torch.device, sizes: Sizes) -> Iterator[str]:
         kind = "note " if bad and engine == "reference" else "fault" if bad else "ok   "
         name = str(dtype).removeprefix("torch.")
         yield f"{kind}    attention, engine={engine} {name}: {', '.join(kernels)}"
+
+
+@torch.inference_mode()
+def _launches(device: torch.device, sizes: Sizes) -> Iterator[str]:
+    passes = {
+        "one row": TokenRows.chain(240, 1),
+        "11 rows": TokenRows.chain(240, 11),
+        "a tree": TokenRows.tree(240, (-1, *(0,) * 10)),
+    }
+    for backend in ("masked", "split_kv", *[TRITON] * ops.at_hand(device)):
+        engine = partial(CudaGraphsEngine, capture=EagerCapture, backend=backend)
+        lm = _lm(device, sizes, torch.bfloat16, engine, 512, 1)
+        assert isinstance(lm.engine, CudaGraphsEngine), lm.notes()
+        (part,) = lm.engine.parts.values()
+        found = {name: part.launches(lm.metadata(rows)) for name, rows in passes.items()}
+        each = (f"{name} {layer} and {inputs}" for name, (layer, inputs) in found.items())
+        yield f"note     launches per layer and per pass, attention {backend}: {', '.join(each)}"
 
 
 def _identity(device: torch.device, sizes: Sizes) -> Iterator[str]:

@@ -19,6 +19,7 @@ def test_every_check_runs_and_none_fails() -> None:
         "attention, engine=fused bfloat16",
         "12 tokens of vanilla, chain, tree, clasp",
         "the float32 check of ties at 600",
+        "attention masked: one row ",
         "the roofline",
         "host reads of a tree",
     ]

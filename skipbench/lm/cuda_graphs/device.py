@@ -160,14 +160,17 @@ class DeviceGraphs:
         return self._out
 
     def launches(self, metadata: AttentionMetadata) -> tuple[int, int]:
-        """Kernels of one layer of a pass, and those that load its positions and make its tables
-        and masks; of graphs that `EagerCapture` made.
+        """Kernels of one layer of a pass, and copies and kernels that make its positions, tables
+        and masks, behind a chain elsewhere; of graphs that `EagerCapture` made.
         """
+        device = self.capture.device
         self._load(metadata)  # captures
-        with Launches() as layer:
+        with Launches(device) as layer:
             self._replays[min(self.attentions)]()
             self._replays[min(self.mlps)]()
-        with Launches() as inputs:
+        chain = TokenRows.chain(metadata.start - 1, metadata.rows)
+        self._load(AttentionMetadata(chain, metadata.tables))
+        with Launches(device) as inputs:
             self._load(metadata)
             self._replays[PREPARE_INPUTS]()
         return layer.count, inputs.count
@@ -272,10 +275,9 @@ class DeviceGraphs:
 
     def _triton_works(self) -> bool:
         """True if Triton's kernels give on this device what torch's operators give."""
-        if self.capture.device.type != "cuda":
-            return False
-        if not ops.at_hand():
-            self.discarded[TRITON] = "Triton is not installed"
+        if not ops.at_hand(self.capture.device):
+            if self.capture.device.type == "cuda":
+                self.discarded[TRITON] = "Triton is not installed"
             return False
         first = next(iter(self.attentions.values()))
         try:

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 aten = torch.ops.aten
 NONE = {
@@ -14,11 +15,14 @@ NONE = {
 SEVERAL = {"skipbench::attend": 2}
 
 
-class Launches(TorchDispatchMode):
-    """Counts operators that are neither views nor allocations: on a GPU a kernel each."""
+class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it so
+    """Counts operators on a device that are neither views nor allocations: on a GPU a kernel or a
+    copy each.
+    """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # likewise
+        self.device = device
         self.operators: list[str] = []
 
     @property
@@ -27,6 +31,9 @@ class Launches(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         shared = (r.alias_info for r in func._schema.returns)
-        if func not in NONE and not any(s is not None and not s.is_write for s in shared):
+        view = any(s is not None and not s.is_write for s in shared)
+        given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        here = not given or any(t.device.type == self.device.type for t in given)
+        if here and not view and func not in NONE:
             self.operators.append(func._schema.name)
         return func(*args, **(kwargs or {}))

@@ -17,9 +17,9 @@ WAVES = 1  # programs of `attend` per multiprocessor
 Norms = tuple[Tensor, float, Tensor, float]  # weight and epsilon of the norms of queries and keys
 
 
-def at_hand() -> bool:
-    """True if Triton is installed."""
-    return importlib.util.find_spec("triton") is not None
+def at_hand(device: torch.device) -> bool:
+    """True if Triton is installed for a device."""
+    return device.type == "cuda" and importlib.util.find_spec("triton") is not None
 
 
 def _device_of(tensor: Tensor) -> AbstractContextManager[None]:
