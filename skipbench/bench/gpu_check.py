@@ -19,7 +19,11 @@ from skipbench.config.architecture import Shape
 from skipbench.decode.loop import generate
 from skipbench.decode.stopping import Fixed
 from skipbench.lm.bit_probe import compare_rows
-from skipbench.lm.engine import ENGINES
+from skipbench.lm.cuda_graphs import ops
+from skipbench.lm.cuda_graphs.attention import TRITON
+from skipbench.lm.cuda_graphs.capture import EagerCapture
+from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
+from skipbench.lm.engine import ENGINES, MakeEngine
 from skipbench.lm.float32 import float32_logits
 from skipbench.lm.fused.bit_exact import NotStrictError
 from skipbench.lm.model import LM
@@ -58,6 +62,7 @@ def gpu_findings(device: torch.device, known: Known, sizes: Sizes = ON_GPU) -> I
     """
     checks: dict[str, Callable[[torch.device, Sizes], Iterator[str]]] = {
         "attention kernels": _kernels,
+        "launches": _launches,
         "token identity": _identity,
         "strict": _strict,
         "long prompts": _memory,
@@ -81,7 +86,7 @@ def _lm(
     device: torch.device,
     sizes: Sizes,
     dtype: torch.dtype,
-    engine: str,
+    engine: str | MakeEngine,
     capacity: int,
     layers: int,
     strict: bool = False,
@@ -140,6 +145,23 @@ def _kernels_of(
     # one query head per key head everywhere: Hugging Face's module groups float32, too
     kind = "note " if bad and engine == "reference" else "fault" if bad else "ok   "
     yield f"{kind}    {name}: {', '.join(kernels)}"
+
+
+@torch.inference_mode()
+def _launches(device: torch.device, sizes: Sizes) -> Iterator[str]:
+    passes = {
+        "one row": TokenRows.chain(240, 1),
+        "11 rows": TokenRows.chain(240, 11),
+        "a tree": TokenRows.tree(240, (-1, *(0,) * 10)),
+    }
+    for backend in ("masked", "split_kv", *[TRITON] * ops.at_hand(device)):
+        engine = partial(CudaGraphsEngine, capture=EagerCapture, backend=backend)
+        lm = _lm(device, sizes, torch.bfloat16, engine, 512, 1)
+        assert isinstance(lm.engine, CudaGraphsEngine), lm.notes()
+        (part,) = lm.engine.parts.values()
+        found = {name: part.launches(lm.metadata(rows)) for name, rows in passes.items()}
+        each = (f"{name} {layer} and {inputs}" for name, (layer, inputs) in found.items())
+        yield f"note     launches per layer and per pass, attention {backend}: {', '.join(each)}"
 
 
 def _identity(device: torch.device, sizes: Sizes) -> Iterator[str]:

@@ -12,3 +12,10 @@ def upload(values: Tensor, device: torch.device) -> Tensor:
     if device.type == "cuda" and values.device.type == "cpu":
         return values.pin_memory().to(device, non_blocking=True)
     return values.to(device)
+
+
+def upload_into(target: Tensor, values: Tensor) -> None:
+    """`upload` into a tensor that is there."""
+    if target.device.type == "cuda":
+        values = values.pin_memory()
+    target.copy_(values, non_blocking=True)

@@ -24,6 +24,7 @@ def test_every_check_runs_and_none_fails() -> None:
         "strict, bfloat16: ",
         "strict, float32: ",
         "the float32 check of ties at 600",
+        "attention masked: one row ",
         "the roofline",
         "host reads of a tree",
     ]

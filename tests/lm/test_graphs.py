@@ -28,10 +28,12 @@ from skipbench.decode.sampling import Sampler
 from skipbench.decode.stopping import Fixed
 from skipbench.experiments.row import run_cell
 from skipbench.lm.cuda_graphs import buffers as sizes
+from skipbench.lm.cuda_graphs import ops
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.cuda_graphs.capture import EagerCapture
-from skipbench.lm.cuda_graphs.device import WHOLE_PASS
+from skipbench.lm.cuda_graphs.device import WHOLE_PASS, Attention
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
+from skipbench.lm.llama import silu_times
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.fixed import FixedSet
@@ -181,8 +183,7 @@ def old_mask(load: Callable[..., None], buffers: GraphBuffers, token_rows: Token
 def old_shape(load: Callable[..., None], buffers: GraphBuffers, token_rows: TokenRows) -> None:
     """A tree runs with what the buffers held before it, a chain."""
     load(buffers, token_rows)
-    buffers.depth.copy_(buffers._chain[0])
-    buffers.tree_mask.copy_(buffers._chain[1])
+    buffers.shape.copy_(buffers._chain)
 
 
 @pytest.mark.parametrize("fault", [frozen_length, old_mask, old_shape])
@@ -270,6 +271,26 @@ def test_a_graph_that_computes_something_else_is_refused() -> None:
     assert lm.engine.name == "fused" and "does not give what the fused engine gives" in " ".join(
         lm.notes()
     )
+
+
+@torch.inference_mode()
+def test_triton_kernels_that_do_not_work_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = graphs()
+    lm.prefill(PROMPT)
+    lm.logits([5], TokenRows.chain(len(PROMPT), 1))
+    assert isinstance(lm.engine, CudaGraphsEngine)
+    (part,) = lm.engine.parts.values()
+    prepare, rotated = GraphBuffers.input_preparation, Attention.rotated
+    monkeypatch.setattr(ops, "at_hand", lambda device: True)
+    monkeypatch.setattr(GraphBuffers, "input_preparation", lambda *a: prepare(*a[:-1]))
+    monkeypatch.setattr(Attention, "rotated", lambda *a: rotated(*a[:-1], False))
+    monkeypatch.setattr(ops, "silu_times", silu_times)
+    assert part._triton_works() and not part.discarded
+    monkeypatch.setattr(ops, "silu_times", lambda gate_up: silu_times(gate_up.roll(1, 1)))
+    assert not part._triton_works()
+    assert "triton is left out: its kernel silu_times does not" in lm.notes()[-1]
+    monkeypatch.setattr(ops, "silu_times", lambda: None)
+    assert not part._triton_works() and "TypeError: " in lm.notes()[-1]
 
 
 def test_out_of_memory_while_recording_goes_on_with_fused() -> None:

@@ -1,8 +1,8 @@
 """Backends of attention of a few rows over a bucket of the cache; the fastest on the device is
 taken.
 
-Each is `query [R, H, d], bucket [B, 2 KV, d], buffers, mask [G * R, B], scale -> [R, H * d]`, and
-takes the length from the buffers.
+Each of `BACKENDS` is `query [R, H, d], bucket [B, 2 KV, d], buffers, mask [G * R, B], scale ->
+[R, H * d]`, and takes the length from the buffers.
 """
 
 from collections.abc import Callable
@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from skipbench.lm.cuda_graphs import ops
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.llama import fold, unfold
 
@@ -73,9 +74,13 @@ def varlen(
     return out.reshape(rows, -1)
 
 
-def attention_backends(bucket: int, chain: bool) -> dict[str, AttentionBackend]:
-    """The backends to try for a bucket: `masked` always, first."""
-    backends: dict[str, AttentionBackend] = {"masked": masked}
-    if bucket % PARTS[-1] == 0:
-        backends["split_kv"] = split_kv
-    return backends | ({"varlen": varlen} if chain else {})
+BACKENDS: dict[str, AttentionBackend] = {"masked": masked, "split_kv": split_kv, "varlen": varlen}
+TRITON = "triton"
+"""A further backend: `ops.attend`, which also does what comes before attention."""
+
+
+def attention_backends(rows: int, bucket: int, chain: bool, triton: bool) -> list[str]:
+    """The backends to try for a row count and bucket: `masked` always, first."""
+    split = ["split_kv"] * (bucket % PARTS[-1] == 0)
+    own = [TRITON] * (triton and rows <= ops.MAX_ROWS)
+    return ["masked", *split, *["varlen"] * chain, *own]

@@ -2,12 +2,15 @@
 for a pass. Rows and lengths are rounded up to few steps, so that few graphs serve every pass.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
+from skipbench.lm.cuda_graphs import ops
 from skipbench.lm.cuda_graphs.capture import Work
 from skipbench.lm.rows import TokenRows
-from skipbench.lm.upload import upload
+from skipbench.lm.upload import upload, upload_into
 
 # Chains and small trees run at their own size; a wide tree carries at most half as many rows
 # again, which read no more weights.
@@ -15,7 +18,7 @@ ROW_STEPS: tuple[int, ...] = (*range(1, 17), 24, 32, 48, 64, 96, 128)
 MAX_ROWS = ROW_STEPS[-1]  # wider ones are bound by arithmetic, not launches: without graphs
 FIRST = 256  # shortest length, in cache rows
 SHAPES = 512  # kept shapes of trees and branches
-Shape = tuple[Tensor, Tensor]  # depth of each row after the context [R], and the tree mask [R, R]
+NO_WINDOW = 1 << 62  # tokens
 
 
 def padded_rows(rows: int) -> int:
@@ -46,6 +49,8 @@ class GraphBuffers:
             reads the length here. The third equals the first except during capture.
         target: [R] cache rows that are written.
         cos, sin: [R, 1, d], the sine with the sign of `rotate_half`.
+        depth, tree_mask: position of each row after the context [R], and the rows that it sees
+            [R, R]; views of `shape`, which holds the bytes of both.
         masks: additive, [G * R, B] for every bucket and window in use, rows of one query head after
             the other.
         ends: `[0, R]`, whole: `[0, B]` a bucket, used: `[end]`: what kernels for sequences of any
@@ -69,16 +74,17 @@ class GraphBuffers:
             self.target = self.ramp.clone()
             self.cos = torch.zeros(rows, 1, head_dim, dtype=dtype, device=device)
             self.sin = torch.zeros_like(self.cos)
-            self.depth = self.ramp.clone()
-            self.tree_mask = torch.ones(rows, rows, dtype=torch.bool, device=device).tril_()
+            self.shape = self._packed(range(rows), torch.ones(rows, rows, dtype=torch.bool).tril_())
+            self.depth = self.shape[: 8 * rows].view(torch.int64)
+            self.tree_mask = self.shape[8 * rows :].view(torch.bool).view(rows, rows)
             self.ends = upload(torch.tensor([0, rows], dtype=torch.int32), device)
             self.used = torch.zeros(1, dtype=torch.int32, device=device)
         self.masks: dict[tuple[int, int | None], Tensor] = {}
         self.whole: dict[int, Tensor] = {}
         self._views = {rows: self.hidden}
-        self._chain: Shape = (self.depth.clone(), self.tree_mask.clone())
-        self._shapes: dict[object, Shape] = {}
-        self._shape: object = None  # of the rows that `depth` and `tree_mask` hold; None: a chain
+        self._chain = self.shape.clone()
+        self._shapes: dict[object, Tensor] = {}
+        self._shape: object = None  # of the rows that `shape` holds; None: a chain
 
     def view(self, rows: int) -> Tensor:
         """The first `rows` rows of the state: one and the same tensor object per count."""
@@ -90,29 +96,36 @@ class GraphBuffers:
         """Uploads positions without waiting for the device; for a chain only two numbers."""
         context_len, positions = token_rows.context_len, token_rows.positions
         parent = token_rows.parent
-        self.bounds.fill_(token_rows.start)
-        if context_len != token_rows.start:
-            self.bounds[1].fill_(context_len)
+        if context_len == token_rows.start:
+            self.bounds.fill_(context_len)
+        else:
+            upload_into(
+                self.bounds, torch.tensor([token_rows.start, context_len, token_rows.start])
+            )
         key: object = None
         if parent is not None or not isinstance(positions, range) or positions.start != context_len:
             key = (parent, *(p - context_len for p in positions))
         if key != self._shape:
-            depth, tree_mask = self._chain if key is None else self._made(key, token_rows)
-            self.depth.copy_(depth)
-            self.tree_mask.copy_(tree_mask)
+            self.shape.copy_(self._chain if key is None else self._made(key, token_rows))
             self._shape = key
 
-    def _made(self, key: object, token_rows: TokenRows) -> Shape:
+    def _packed(self, depth: Sequence[int], tree_mask: Tensor) -> Tensor:
+        """Depth and tree mask as bytes on the device, so that one copy brings both."""
+        depths = torch.tensor(depth, dtype=torch.int64)
+        packed = torch.cat((depths.view(torch.uint8), tree_mask.flatten().view(torch.uint8)))
+        return upload(packed, self.device)
+
+    def _made(self, key: object, token_rows: TokenRows) -> Tensor:
         if key not in self._shapes:
             if len(self._shapes) >= SHAPES:
                 self._shapes.clear()
             rows = token_rows.rows
-            depth = torch.tensor([p - token_rows.context_len for p in token_rows.positions])
+            depth = [p - token_rows.context_len for p in token_rows.positions]
             # the rows after them see themselves, and nobody sees them
             tree_mask = torch.eye(self.rows, dtype=torch.bool)
             tree_mask[:rows, :rows] = torch.from_numpy(token_rows.tree_mask())
-            depth = torch.cat((depth, depth[-1:].expand(self.rows - rows)))
-            self._shapes[key] = upload(depth, self.device), upload(tree_mask, self.device)
+            depth += depth[-1:] * (self.rows - rows)
+            self._shapes[key] = self._packed(depth, tree_mask)
         return self._shapes[key]
 
     def input_preparation(
@@ -122,6 +135,7 @@ class GraphBuffers:
         columns: Tensor,
         cos: Tensor,
         sin: Tensor,
+        triton: bool = False,
     ) -> Work:
         """The work that turns `bounds`, `depth` and `tree_mask` into targets, rotary tables
         and the masks of a bucket.
@@ -129,15 +143,18 @@ class GraphBuffers:
         Args:
             columns: [N] numbers of all cache rows.
             cos, sin: [P, 1, d] of all positions.
+            triton: in one kernel.
         """
         # Not minus infinity: a part of the cache that is masked altogether stays finite.
         low = torch.finfo(self.dtype).min / 2
-        shape = (self.group * self.rows, bucket)
+        shape = (len(windows), self.group * self.rows, bucket)
         with torch.inference_mode(False):
             self.whole[bucket] = upload(torch.tensor([0, bucket], dtype=torch.int32), self.device)
-            for window in windows:
-                empty = torch.zeros(shape, dtype=self.dtype, device=self.device)
-                self.masks[bucket, window] = empty
+            masks = torch.zeros(shape, dtype=self.dtype, device=self.device)
+            for window, mask in zip(windows, masks, strict=True):
+                self.masks[bucket, window] = mask
+            widths = torch.tensor([NO_WINDOW if w is None else w for w in windows])
+            widths = upload(widths, self.device)
 
         def place() -> None:
             start, context_len, target = self.bounds.chunk(3)
@@ -152,9 +169,15 @@ class GraphBuffers:
             row = row.clamp(0, self.rows - 1)
             sees = (column < context_len) | (self.tree_mask.index_select(1, row) & inside)
             at = torch.where(inside, positions.index_select(0, row), column)
-            for window in windows:
+            for window, made in zip(windows, masks, strict=True):
                 near = sees if window is None else sees & (positions[:, None] - at < window)
                 mask = torch.zeros((), dtype=self.dtype, device=self.device).masked_fill(~near, low)
-                self.masks[bucket, window].view(self.group, self.rows, bucket).copy_(mask)
+                made.view(self.group, self.rows, bucket).copy_(mask)
 
-        return place
+        def place_in_one() -> None:
+            ops.prepare(
+                self.bounds, self.depth, self.tree_mask, widths, cos, sin,
+                self.target, self.used, self.cos, self.sin, masks,
+            )  # fmt: skip
+
+        return place_in_one if triton else place

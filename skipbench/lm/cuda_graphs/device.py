@@ -8,9 +8,12 @@ import torch
 from torch import Tensor
 
 from skipbench.lm.cache import KVCache
-from skipbench.lm.cuda_graphs.attention import AttentionBackend, attention_backends
+from skipbench.lm.cuda_graphs import ops
+from skipbench.lm.cuda_graphs.attention import BACKENDS, TRITON, attention_backends
 from skipbench.lm.cuda_graphs.buffers import MAX_ROWS, GraphBuffers, bucket, padded_rows
 from skipbench.lm.cuda_graphs.capture import EagerCapture, Replay, Work
+from skipbench.lm.cuda_graphs.launches import Launches
+from skipbench.lm.cuda_graphs.trial import AttentionTrial, differs, small_kernels_differ
 from skipbench.lm.engine import Sublayer
 from skipbench.lm.fused.weights import LayerWeights, ParallelWeight, Weight
 from skipbench.lm.layer import AttentionParts, MlpParts
@@ -33,25 +36,56 @@ class Attention:
         self.index, self.cache, self.window, self.scale = index, cache, parts.window, parts.scale
         self.norm, self.qk_norms, self.qkv = parts.norm, parts.qk_norms, weights.qkv
         self.add_output = _added(weights.output)
-        self.heads = weights.output.inputs // cache.head_dim
+        self.heads, kv = weights.output.inputs // cache.head_dim, cache.kv_heads
+        self.shape = (self.heads + 2 * kv, cache.head_dim)
+        self._norms: tuple[Any, ...] = (None, None, 0.0, 0.0)  # as the operators take them
+        if self.qk_norms is not None:
+            norms = self.qk_norms
+            self._norms = (*(n.weight for n in norms), *(n.variance_epsilon for n in norms))
 
-    def work(self, buffers: GraphBuffers, bucket: int, attend: AttentionBackend) -> Work:
+    def work(self, buffers: GraphBuffers, bucket: int, backend: str, triton: bool) -> Work:
         """Attention over the rows of the cache as they are now; a cache that grows needs new
         work.
         """
-        rows, heads, kv = self.cache.rows[self.index], self.heads, self.cache.kv_heads
-        attended, mask = rows[:bucket], buffers.masks[bucket, self.window]
-        shape = (buffers.rows, heads + 2 * kv, self.cache.head_dim)
+        rows, shape = self.cache.rows[self.index], (buffers.rows, *self.shape)
 
         def run() -> None:
             qkv = self.qkv(rms_norm(buffers.hidden, self.norm)).view(shape)
-            rotated_qk = rotated(qkv, kv, self.qk_norms, buffers.cos, buffers.sin)
-            keys_values = torch.cat((rotated_qk[:, heads:], qkv[:, heads + kv :]), 1)
-            rows.index_copy_(0, buffers.target, keys_values)
-            out = attend(rotated_qk[:, :heads], attended, buffers, mask, self.scale)
+            out = self.attended(qkv, rows, buffers, bucket, backend, triton)
             self.add_output(buffers.hidden, out)
 
         return run
+
+    def attended(
+        self,
+        qkv: Tensor,
+        rows: Tensor,
+        buffers: GraphBuffers,
+        bucket: int,
+        backend: str,
+        triton: bool,
+    ) -> Tensor:
+        """[R, H + 2 KV, d] -> [R, H * d], of a cache whose `rows` get the keys and values."""
+        mask = buffers.masks[bucket, self.window]
+        if backend == TRITON:
+            out: Tensor = ops.attend(
+                qkv, buffers.cos, buffers.sin, buffers.target, buffers.bounds, mask, rows,
+                *self._norms, self.scale, 0,
+            )  # fmt: skip
+            return out
+        query = self.rotated(qkv, rows, buffers, triton)
+        return BACKENDS[backend](query, rows[:bucket], buffers, mask, self.scale)
+
+    def rotated(self, qkv: Tensor, rows: Tensor, buffers: GraphBuffers, triton: bool) -> Tensor:
+        """Queries [R, H, d]; keys and values are written into `rows`."""
+        cos, sin, target, heads = buffers.cos, buffers.sin, buffers.target, self.heads
+        if triton:
+            query: Tensor = ops.rotate_and_write(qkv, cos, sin, target, rows, *self._norms)
+            return query
+        kv = self.cache.kv_heads
+        rotated_qk = rotated(qkv, kv, self.qk_norms, cos, sin)
+        rows.index_copy_(0, target, torch.cat((rotated_qk[:, heads:], qkv[:, heads + kv :]), 1))
+        return rotated_qk[:, :heads]
 
 
 class Mlp:
@@ -60,10 +94,12 @@ class Mlp:
     def __init__(self, parts: MlpParts, weights: LayerWeights) -> None:
         self.norm, self.gate_up, self.add_down = parts.norm, weights.gate_up, _added(weights.down)
 
-    def work(self, buffers: GraphBuffers) -> Work:
+    def work(self, buffers: GraphBuffers, triton: bool) -> Work:
+        inner = ops.silu_times if triton else silu_times
+
         def run() -> None:
             gate_up = self.gate_up(rms_norm(buffers.hidden, self.norm))
-            self.add_down(buffers.hidden, silu_times(gate_up))
+            self.add_down(buffers.hidden, inner(gate_up))
 
         return run
 
@@ -109,6 +145,7 @@ class DeviceGraphs:
         self.graphs, self.seconds = 0, 0.0
         """Graphs that were captured, and the time that took with the work around it."""
         self._seen: set[tuple[int, bool]] = set()  # row counts, and whether of chains for `varlen`
+        self.triton = False  # the small kernels are those of `ops`
         self._rows: list[Tensor] | None = None  # the cache that was captured
 
     def sublayer(self, s: int, eager: Sublayer) -> Sublayer:
@@ -137,6 +174,22 @@ class DeviceGraphs:
         self._out.copy_(hidden)
         self._replays[WHOLE_PASS]()
         return self._out
+
+    def launches(self, metadata: AttentionMetadata) -> tuple[int, int]:
+        """Kernels of one layer of a pass, and copies and kernels that make its positions, tables
+        and masks, behind a chain elsewhere; of graphs that `EagerCapture` made.
+        """
+        device = self.capture.device
+        self._load(metadata)  # captures
+        with Launches(device) as layer:
+            self._replays[min(self.attentions)]()
+            self._replays[min(self.mlps)]()
+        chain = TokenRows.chain(metadata.start - 1, metadata.rows)
+        self._load(AttentionMetadata(chain, metadata.tables))
+        with Launches(device) as inputs:
+            self._load(metadata)
+            self._replays[PREPARE_INPUTS]()
+        return layer.count, inputs.count
 
     def _load(self, metadata: AttentionMetadata) -> None:
         """Uploads the position of the rows; `buffers` becomes `None` where they have no graphs."""
@@ -195,6 +248,7 @@ class DeviceGraphs:
         self._varlen = cuda and half_precision and self._windows == (None,)
         with torch.inference_mode(False):
             self._columns = torch.arange(len(self._rows[0]), device=tables.device)
+        self.triton = self._triton_works() if self.backend is None else self.backend == TRITON
 
     def _capture(self, rows: int, size: int, chain: bool) -> dict[int, Replay]:
         """Replays of a row count and bucket by sub-layer, PREPARE_INPUTS and WHOLE_PASS; MLPs know
@@ -211,15 +265,17 @@ class DeviceGraphs:
         buffers.load(TokenRows.chain(max(1, end - rows), rows))
         buffers.bounds[2].fill_(self.cache.capacity)
         state = buffers.hidden.clone()  # the input of the pass at hand may lie in it
-        prepare = buffers.input_preparation(size, self._windows, self._columns, *self._rope)
+        prepare = buffers.input_preparation(
+            size, self._windows, self._columns, *self._rope, self.triton
+        )
         prepare_replay = record(prepare)
         prepare_replay()
         buffers.hidden.normal_()
-        attend = self._fastest_backend(buffers, size, chain)
-        works = {s: a.work(buffers, size, attend) for s, a in self.attentions.items()}
+        chosen = self._fastest_backend(buffers, size, chain), self.triton
+        works = {s: a.work(buffers, size, *chosen) for s, a in self.attentions.items()}
         found = {s: record(work) for s, work in works.items()} | {PREPARE_INPUTS: prepare_replay}
         if rows not in self._mlps:
-            mlps = {s: mlp.work(buffers) for s, mlp in self.mlps.items()}
+            mlps = {s: mlp.work(buffers, self.triton) for s, mlp in self.mlps.items()}
             self._mlps[rows] = {s: (work, record(work)) for s, work in mlps.items()}
         for s, (work, replay) in self._mlps[rows].items():
             works[s], found[s] = work, replay
@@ -238,29 +294,46 @@ class DeviceGraphs:
         self.graphs += 1
         return self.capture.capture(work)
 
-    def _fastest_backend(self, buffers: GraphBuffers, size: int, chain: bool) -> AttentionBackend:
+    def _fastest_backend(self, buffers: GraphBuffers, size: int, chain: bool) -> str:
         """The fastest backend here, of those that work and agree with `masked`."""
         first = next(iter(self.attentions.values()))
-        choices = attention_backends(size, chain)
+        choices = attention_backends(buffers.rows, size, chain, self.triton)
         if self.backend is not None:
-            return choices.get(self.backend, choices["masked"])
-        shape = (buffers.rows, first.heads, self.cache.head_dim)
-        query = torch.randn(shape, dtype=buffers.dtype, device=buffers.device)
-        cached, mask = self.cache.rows[first.index][:size], buffers.masks[size, first.window]
-        inputs = query, cached, buffers, mask, first.scale
-        wanted = choices["masked"](*inputs).float()
-        best, shortest = "masked", math.inf
-        for name, attend in choices.items():
+            return self.backend if self.backend in choices else "masked"
+        trial = AttentionTrial(first, buffers, size)
+        best, shortest, wanted = "masked", math.inf, trial.result("masked", False)
+        for name in choices:
             try:
-                result = attend(*inputs).float()
-                replay = self._record(first.work(buffers, size, attend))
+                fault = differs(trial.result(name, self.triton), wanted)
+                replay = self._record(first.work(buffers, size, name, self.triton))
                 seconds = self.capture.seconds(replay)
-            except BACKEND_ERRORS as error:
-                first_line = str(error).partition("\n")[0]
-                self.discarded.setdefault(name, f"{type(error).__name__}: {first_line}")
+            except Exception as error:  # an operator that is missing, or a compiler's
+                self.discarded.setdefault(name, _first_line(error))
                 continue
-            if not float((result - wanted).norm()) <= 0.02 * float(wanted.norm()):
+            if fault:
                 self.discarded.setdefault(name, "its result is not near that of `masked`")
             elif seconds is not None and seconds < shortest:
                 best, shortest = name, seconds
-        return choices[best]
+        return best
+
+    def _triton_works(self) -> bool:
+        """True if Triton's kernels give on this device what torch's operators give."""
+        if not ops.at_hand(self.capture.device):
+            if self.capture.device.type == "cuda":
+                self.discarded[TRITON] = "Triton is not installed"
+            return False
+        first = next(iter(self.attentions.values()))
+        try:
+            fault = small_kernels_differ(
+                first, self.group, self._windows, self._columns, self._rope
+            )
+        except Exception as error:  # whatever its compiler or driver does
+            self.discarded[TRITON] = _first_line(error)
+            return False
+        if fault is not None:
+            self.discarded[TRITON] = f"its kernel {fault} does not give what torch gives"
+        return fault is None
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"

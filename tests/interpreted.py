@@ -1,0 +1,52 @@
+"""Triton's interpreter, which runs kernels on a CPU; skips the importing tests where Triton is not
+installed. On a machine with a GPU the kernels run there instead.
+"""
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+if DEVICE.type == "cpu":
+    os.environ["TRITON_INTERPRET"] = "1"  # read where a kernel is defined
+
+interpreter = pytest.importorskip("triton.runtime.interpreter", exc_type=ImportError)
+_patch_tensor = interpreter._patch_lang_tensor
+
+
+def _with_index(tensor: Any) -> None:
+    """Triton 3.5 makes an `int` of an array of one element, which NumPy 2.4 refuses."""
+    _patch_tensor(tensor)
+    tensor.__index__ = lambda self: int(self.handle.data.item())
+
+
+interpreter._patch_lang_tensor = _with_index
+
+
+def _wide(data: Any, dtype: Any) -> Any:
+    """bfloat16, which NumPy lacks and the interpreter keeps as integers, as float32."""
+    if dtype.scalar.name != "bf16":
+        return data
+    return (data.astype("uint32") << 16).view("float32")
+
+
+def _dot(builder: Any, a: Any, b: Any, d: Any, precision: Any, imprecise: Any) -> Any:
+    """The interpreter of Triton 3.5 multiplies the integers."""
+    found = np.matmul(_wide(a.data, a.dtype), _wide(b.data, b.dtype), dtype=d.data.dtype) + d.data
+    return interpreter.TensorHandle(found, d.dtype.scalar)
+
+
+def _cast(builder: Any, source: Any, to: Any) -> Any:
+    """The interpreter of Triton 3.5 rounds bfloat16 towards zero, a GPU to the nearest."""
+    if source.dtype.scalar.name == "fp32" and to.scalar.name == "bf16":
+        rounded = torch.from_numpy(np.ascontiguousarray(source.data)).bfloat16()
+        return interpreter.TensorHandle(rounded.view(torch.int16).numpy().view("uint16"), to.scalar)
+    return _plain_cast(builder, source, to)
+
+
+_plain_cast = interpreter.InterpreterBuilder.cast_impl
+interpreter.InterpreterBuilder.create_dot = _dot
+interpreter.InterpreterBuilder.cast_impl = _cast
