@@ -5,6 +5,7 @@ them; and a run on another machine, from its records and a latency profile.
 import dataclasses
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -16,7 +17,7 @@ from skipbench.config.catalog import known_hardware
 from skipbench.config.compose import compose
 from skipbench.config.configurable import typed
 from skipbench.config.model import Model
-from skipbench.console import progress, say, show
+from skipbench.console import json_lines, progress, say, show, show_result
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.costs import Costs, Datasheet
 from skipbench.metrics.loop_costs import LatencyRecord, LoopCosts
@@ -55,8 +56,7 @@ def run_profile(asked: Profile) -> None:
     from skipbench.bench.memory import check_memory
     from skipbench.bench.round_costs import measure_rounds
     from skipbench.profile.roofline import device_name
-    from skipbench.report.figures.style import save, styled
-    from skipbench.report.latencies import latency_figure, latency_table, title
+    from skipbench.report.latencies import latency_table, title
 
     options = config.profile
     longest = config.dataset.but(max_new_tokens=max(options.contexts, default=0))
@@ -71,15 +71,23 @@ def run_profile(asked: Profile) -> None:
         rounds = measure_rounds(lm, contexts, visits, lambda: advance(""))
     device = device_name(lm.output_device)
     path = latency_path(config.model, config.engine, device, config.results)
-    write_record(path, replace(record, rounds=rounds))
+    write_record(path, record := replace(record, rounds=rounds))
     text = title(record, config.model, config.engine, device)
-    show(latency_table(record, text))
+    with json_lines(asked.json):
+        show_result(msgspec.to_builtins(record), lambda: latency_table(record, text))
     if left_out := ", ".join(map(str, sorted(set(options.contexts) - set(contexts)))):
         say(f"left out, beyond the model's {lm.max_positions} positions: {left_out}")
+    written = f"written: {path}, which method=knapspec and TPT now use"
+    if not find_spec("matplotlib"):
+        say(f"{written}; no figure: matplotlib is not installed")
+        return
+    from skipbench.report.figures.latencies import latency_figure
+    from skipbench.report.figures.style import save, styled
+
     with styled():
         drawn = latency_figure(record)
     png, svg = save(drawn, [], config.results / "figures" / f"profile-{path.stem}", text)[:2]
-    say(f"written: {path}, which method=knapspec and TPT now use; {png} and {svg.suffix}")
+    say(f"{written}; {png} and {svg.suffix}")
 
 
 def run_project(asked: Project) -> None:
