@@ -185,6 +185,7 @@ class Project(Command):
     here: Annotated[str | None, "a latency file of the run's own machine"] = None
     lengths: Annotated[Count, "ranks so many fixed draft lengths"] = None
     search: Annotated[Count, "shows so many stop rules and trees"] = None
+    json: Annotated[bool, "the run and its projection for machines, and no more"] = False
 
 
 class Diff(Command):

@@ -3,6 +3,7 @@ them; and a run on another machine, from its records and a latency profile.
 """
 
 import dataclasses
+import json
 import time
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -95,7 +96,7 @@ def run_project(asked: Project) -> None:
 
     Without a target it is the run's own machine, by the latency file beside the run, which
     `profile` has written; the run's times of drafting, verification and vanilla are not used then.
-    `here=FILE` carries host work over.
+    `here=FILE` carries host work over. `--json` prints these two rows alone.
     """
     folder = Path(asked.words[0])
     run = read_run(folder)
@@ -105,12 +106,20 @@ def run_project(asked: Project) -> None:
     there, name = _target(asked, run, run.provenance.layers)
     here = None if asked.here is None else _costs(asked.here)
     speedup = "-" if run.speedup is None else f"{run.speedup:.3f}x"
-    show(f"{folder.name}: {len(samples)} samples")
-    show(f"{'':<11} {'device':<24} {'vanilla tok/s':>14} {'tok/s':>10} {'micro':>8} {'speedup':>8}")
-    for kind, device, value, headline in (
+    rows = (
         ("measured", run.origin.device or "?", measured(samples), speedup),
         ("projection", name, project(samples, there, here), "-"),
-    ):
+    )
+    if asked.json:
+        record: dict[str, object] = {"run": folder.name, "method": run.method, "model": run.model}
+        for kind, device, value, _ in rows:
+            rate = {"tokens_per_s": value.tokens_per_s, "vanilla": value.tokens_per_s_vanilla}
+            record[kind] = {"device": device, **rate, "micro": value.micro}
+        show(json.dumps(record, allow_nan=False))
+        return
+    show(f"{folder.name}: {len(samples)} samples")
+    show(f"{'':<11} {'device':<24} {'vanilla tok/s':>14} {'tok/s':>10} {'micro':>8} {'speedup':>8}")
+    for kind, device, value, headline in rows:
         show(
             f"{kind:<11} {device:<24} {value.tokens_per_s_vanilla:>14.1f} "
             f"{value.tokens_per_s:>10.1f} {value.micro:>7.3f}x {headline:>8}"
