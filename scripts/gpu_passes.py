@@ -2,6 +2,7 @@
 
     python scripts/gpu_passes.py decoding [--small]        every token has a new length
     python scripts/gpu_passes.py kernels [--small]         where the time of a pass goes
+    python scripts/gpu_passes.py strict [--small]          bits of rows, verified together and alone
     python scripts/gpu_passes.py projections RESULTS DEVICE   runs, measured and projected
 
 small: on the CPU, to show that it runs.
@@ -20,6 +21,7 @@ from skipbench.cli.main import dispatch
 from skipbench.config.catalog import known_hardware, shape_of
 from skipbench.decode.loop import generate
 from skipbench.errors import SkipbenchError
+from skipbench.lm.bit_probe import compare_rows
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.vanilla import Vanilla
@@ -104,6 +106,20 @@ def _kernels(call: Callable[[], object], wall_us: float, title: str, small: bool
         yield {"table": title, "kernel": name[:100], "calls": count, "us": us, "share": us / total}
 
 
+def strict(small: bool) -> Figures:
+    """Rows verified together against the same rows alone, bit by bit, without `strict` and with."""
+    shape = shape_of("2x64" if small else "4x2048")
+    device, dtype = ("cpu", torch.float32) if small else ("cuda", torch.bfloat16)
+    model = planted_model(shape, planted_set(shape.layers, 0.5, 0), 0, dtype, device, WORDS)
+    for wanted, rows in ((False, 2000), (True, 10_000)):
+        line: dict[str, Any] = {"table": "", "engine": "fused", "strict": wanted}
+        try:
+            found = compare_rows(LM(model, "fused", wanted), 20 if small else rows)
+            yield line | found._asdict()
+        except SkipbenchError as error:
+            yield line | {"refused": str(error)[:200]}
+
+
 def projections(results: Path, device: str) -> None:
     """Every run of the planted model, by the prices in `latency/` and by the datasheet."""
     name = match(torch.cuda.get_device_name(0) if device == "cuda" else device, known_hardware())
@@ -116,11 +132,14 @@ def projections(results: Path, device: str) -> None:
                 print(json.dumps({"run": folder.name, "error": str(error)[:200]}), flush=True)
 
 
+PARTS = {"decoding": decoding, "kernels": kernels, "strict": strict}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("figures", choices=("decoding", "kernels", "projections"))
+    parser.add_argument("figures", choices=(*PARTS, "projections"))
     parser.add_argument("of", nargs="*", help="RESULTS DEVICE, of projections")
     parser.add_argument("--small", action="store_true")
     args = parser.parse_args()
@@ -128,7 +147,7 @@ def main() -> None:
     if args.figures == "projections":
         projections(Path(args.of[0]), args.of[1])
         return
-    for line in (decoding if args.figures == "decoding" else kernels)(args.small):
+    for line in PARTS[args.figures](args.small):
         print(json.dumps(line), flush=True)
 
 

@@ -9,18 +9,23 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from importlib import metadata
 from itertools import product
 from typing import Any
 
+import msgspec
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from skipbench.config.catalog import known_hardware
+from skipbench.profile.roofline import device_name, match, memory_rates, read_bandwidth
+from skipbench.runs.gpu import gpu
 
 KERNELS = ("FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION")
 ROWS = (1, 2, 4, 8, 9, 16, 17, 32, 33, 64)
@@ -30,8 +35,8 @@ SHAPES = {  # products of Llama-3-8B: [out, in]
     "head": (128256, 4096),
 }  # fmt: skip
 CACHES_BYTES = 300e6  # weights are taken in turns that are larger than a GPU's caches
-SMI = "driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit,temperature.gpu,memory.total"
-Figures = Iterator[dict[str, Any]]
+Line = dict[str, Any]
+Figures = Iterator[Line]
 
 
 class Probe:
@@ -67,33 +72,28 @@ class Probe:
         return torch.randn(*sizes, device=self.device, dtype=dtype or self.dtype)
 
     def environment(self) -> Figures:
-        facts = {
+        facts: Line = {
             "python": sys.version.split()[0], "torch": torch.__version__,
-            "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version(),
+            "transformers": metadata.version("transformers"), "cuda": torch.version.cuda,
+            "cudnn": torch.backends.cudnn.version(), "cores": os.cpu_count(),
         }  # fmt: skip
-        import transformers
-
-        facts["transformers"] = transformers.__version__
-        facts["cores"] = os.cpu_count()
         if not self.small:
             about = torch.cuda.get_device_properties(0)
             facts |= {"gpu": about.name, "multiprocessors": about.multi_processor_count}
-            facts["capability"] = f"{about.major}.{about.minor}"
-            asked = ["nvidia-smi", "-i", "0", f"--query-gpu={SMI}", "--format=csv,noheader"]
-            values = subprocess.run(asked, capture_output=True, text=True).stdout.strip()
-            facts |= dict(zip(SMI.split(","), values.split(", "), strict=False))
+            facts |= {"capability": f"{about.major}.{about.minor}", "bytes": about.total_memory}
+            facts |= msgspec.to_builtins(gpu(f"GPU-{about.uuid}"))
         yield facts
 
     def ceilings(self) -> Figures:
-        """Rates of several GiB: a sum, which writes nothing, and a copy."""
-        size_bytes = 1 << (22 if self.small else 32)
-        source = torch.ones(size_bytes // 8, dtype=torch.int64, device=self.device)
-        target = torch.empty_like(source)
-        yield {
-            "bytes": size_bytes,
-            "read GB/s": size_bytes / self.ms(source.sum, 10) / 1e6,
-            "copy GB/s": 2 * size_bytes / self.ms(lambda: target.copy_(source), 10) / 1e6,
-        }
+        """Rates of the memory over several GiB, and the datasheet's."""
+        name = match(device_name(self.device), known_hardware())
+        sheet = known_hardware()[name].bandwidth if name else None
+        line = {"datasheet GB/s": sheet / 1e9 if sheet else None}
+        if self.small:
+            yield line | {"read GB/s": read_bandwidth(self.device, 1 << 22) / 1e9}
+        else:
+            rates = memory_rates(self.device)
+            yield line | {"read GB/s": rates.read / 1e9, "copy GB/s": rates.copy / 1e9}
 
     def attention_inputs(self, rows: int, context: int, dtype: torch.dtype | None = None) -> Any:
         """Queries of 32 heads in 8 groups, and a cache as the engines lay it out."""
@@ -157,7 +157,7 @@ class Probe:
         for context, rows in product((256,) if self.small else (2048, 16384), (1, 9, 32)):
             given = self.attention_inputs(rows, context)
             mask = torch.zeros(4 * rows, context, device=self.device, dtype=self.dtype)
-            line: dict[str, Any] = {"context": context, "rows": rows}
+            line: Line = {"context": context, "rows": rows}
             for name in KERNELS:
                 try:
                     with sdpa_kernel(getattr(SDPBackend, name)):
@@ -174,7 +174,7 @@ class Probe:
             size_bytes = 2 * outs * ins
             count = 1 if self.small else max(1, min(8, round(CACHES_BYTES / size_bytes)))
             weights = [self.normal(outs, ins) for _ in range(count)]
-            line: dict[str, Any] = {"product": name}
+            line: Line = {"product": name}
             for rows in ROWS[:2] if self.small else ROWS:
                 x = self.normal(rows, ins)
                 took = self.ms(lambda x=x, ws=weights: [x @ w.T for w in ws]) / count

@@ -40,6 +40,8 @@ STEPS = (
          "the datasheet.", 40, "scripts/gpu_passes.py projections {out} {device}"),
     Step("kernels", "Where the time of one whole and one half pass goes.", 70,
          "scripts/gpu_passes.py kernels {small}"),
+    Step("strict rows", "Rows that are verified together, bit by bit against the same rows alone.",
+         150, "scripts/gpu_passes.py strict {small}"),
     Step("bars at a long context", "The same bars at 15,000 tokens.", 100, BARS +
          "--dtype {dtype} {long}"),
     Step("float32", "The same in float32, where tokens are compared.", 60, BARS +

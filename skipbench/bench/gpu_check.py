@@ -4,7 +4,7 @@ minutes.
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -28,7 +28,7 @@ from skipbench.methods.vanilla import Vanilla
 from skipbench.metrics.costs import Point
 from skipbench.models.random_weights import planted_model
 from skipbench.profile.latency import part_times
-from skipbench.profile.roofline import Known, roofline, roofline_s_per_token
+from skipbench.profile.roofline import Known, bandwidth, roofline_s_per_token
 from skipbench.skipset import SkipSet, fixed_set
 
 PROMPT = [5, 17, 3, 44, 9, 28, 51, 2, 13, 40, 6, 33]
@@ -49,7 +49,9 @@ ON_CPU = Sizes(Shape(2, 128, 4, 2, 128, 96, 2048), 600, 12)  # shows that the ch
 
 
 def gpu_findings(device: torch.device, known: Known, sizes: Sizes = ON_GPU) -> Iterator[str]:
-    """Lines that begin with `ok`, `note` or `fault`; a check that fails says why."""
+    """Lines that begin with `ok`, `note` or `fault`; a line that fails says why, and the next is
+    made.
+    """
     checks: dict[str, Callable[[torch.device, Sizes], Iterator[str]]] = {
         "attention kernels": _kernels,
         "token identity": _identity,
@@ -58,11 +60,16 @@ def gpu_findings(device: torch.device, known: Known, sizes: Sizes = ON_GPU) -> I
         "host reads": _reads,
     }
     for name, check in checks.items():
-        try:
-            yield from check(device, sizes)
-        except Exception as error:  # whatever a driver or kernel does is the finding
-            first = str(error).partition("\n")[0]
-            yield f"fault    {name}: {type(error).__name__}: {first}"
+        yield from _tried(name, check, device, sizes)
+
+
+def _tried(what: str, check: Callable[..., Iterator[str]], *given: Any) -> Iterator[str]:
+    """The lines of a check, or the fault that ended it."""
+    try:
+        yield from check(*given)
+    except Exception as error:  # whatever a driver or kernel does is the finding
+        first = str(error).partition("\n")[0]
+        yield f"fault    {what}: {type(error).__name__}: {first}"
 
 
 def _lm(
@@ -95,44 +102,56 @@ class _Choices(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-@torch.inference_mode()
 def _kernels(device: torch.device, sizes: Sizes) -> Iterator[str]:
-    tree = TokenRows.tree(240, (-1, *(0,) * 10))
     for engine, dtype in product(ENGINES, (torch.float16, torch.bfloat16, torch.float32)):
-        lm = _lm(device, sizes, dtype, engine, 512, 1)
-        passes: dict[str, Callable[[], Tensor]] = {
-            "prefill": partial(lm.prefill, PROMPT * 20),
-            "one row": partial(lm.logits, [5], TokenRows.chain(240, 1)),
-            "11 rows": partial(lm.logits, [5] * 11, TokenRows.chain(240, 11)),
-            "a tree": partial(lm.logits, [5] * 11, tree),
-        }
-        kernels = []
-        for name, run in passes.items():
-            with _Choices() as choices:
-                run()
-            kernels.append(f"{name} {'+'.join(choices.found) or 'captured'}")
-        bad = device.type == "cuda" and any("math" in t for t in kernels)
-        # one query head per key head everywhere: Hugging Face's module groups float32, too
-        kind = "note " if bad and engine == "reference" else "fault" if bad else "ok   "
-        name = str(dtype).removeprefix("torch.")
-        yield f"{kind}    attention, engine={engine} {name}: {', '.join(kernels)}"
+        name = f"attention, engine={engine} {str(dtype).removeprefix('torch.')}"
+        yield from _tried(name, _kernels_of, name, engine, dtype, device, sizes)
+
+
+@torch.inference_mode()
+def _kernels_of(
+    name: str, engine: str, dtype: torch.dtype, device: torch.device, sizes: Sizes
+) -> Iterator[str]:
+    tree = TokenRows.tree(240, (-1, *(0,) * 10))
+    lm = _lm(device, sizes, dtype, engine, 512, 1)
+    passes: dict[str, Callable[[], Tensor]] = {
+        "prefill": partial(lm.prefill, PROMPT * 20),
+        "one row": partial(lm.logits, [5], TokenRows.chain(240, 1)),
+        "11 rows": partial(lm.logits, [5] * 11, TokenRows.chain(240, 11)),
+        "a tree": partial(lm.logits, [5] * 11, tree),
+    }
+    kernels = []
+    for what, run in passes.items():
+        with _Choices() as choices:
+            run()
+        kernels.append(f"{what} {'+'.join(choices.found) or 'captured'}")
+    bad = device.type == "cuda" and any("math" in t for t in kernels)
+    # one query head per key head everywhere: Hugging Face's module groups float32, too
+    kind = "note " if bad and engine == "reference" else "fault" if bad else "ok   "
+    yield f"{kind}    {name}: {', '.join(kernels)}"
 
 
 def _identity(device: torch.device, sizes: Sizes) -> Iterator[str]:
-    wanted: list[int] | None = None
+    wanted: list[int] = []  # of the first engine that works
     for engine in ENGINES:
-        lm = _lm(device, sizes, torch.float32, engine, 1024, sizes.shape.layers)
-        clasp = CLaSp(layers=lm.layers, name="clasp", stop=Fixed(6, 0.0), interval=4)
-        methods = (Vanilla(), _draft(lm, 0.05), _draft(lm, 0.0, TREE), clasp)
-        tokens = {m.name: generate(lm, m, PROMPT, sizes.tokens).tokens for m in methods}
-        wanted = wanted or tokens["vanilla"]
-        unlike = ", ".join(name for name in tokens if tokens[name] != wanted)
-        reason = next((note for note in lm.notes() if "cuda_graphs" in note), "")
-        other = reason and lm.engine.name != engine
-        used = f"engine={engine}{f' (runs as {lm.engine.name}: {reason})' if other else ''}"
-        fine = f"ok       {used}: {sizes.tokens} tokens of {', '.join(tokens)}"
-        yield f"fault    {used}: other tokens than reference: {unlike}" if unlike else fine
-        yield from (f"note     {note}" for note in lm.notes() if "left out" in note)
+        yield from _tried(f"engine={engine}", _identity_of, engine, wanted, device, sizes)
+
+
+def _identity_of(
+    engine: str, wanted: list[int], device: torch.device, sizes: Sizes
+) -> Iterator[str]:
+    lm = _lm(device, sizes, torch.float32, engine, 1024, sizes.shape.layers)
+    clasp = CLaSp(layers=lm.layers, name="clasp", stop=Fixed(6, 0.0), interval=4)
+    methods = (Vanilla(), _draft(lm, 0.05), _draft(lm, 0.0, TREE), clasp)
+    tokens = {m.name: generate(lm, m, PROMPT, sizes.tokens).tokens for m in methods}
+    wanted[:] = wanted or tokens["vanilla"]
+    unlike = ", ".join(name for name in tokens if tokens[name] != wanted)
+    reason = next((note for note in lm.notes() if "cuda_graphs" in note), "")
+    other = reason and lm.engine.name != engine
+    used = f"engine={engine}{f' (runs as {lm.engine.name}: {reason})' if other else ''}"
+    fine = f"ok       {used}: {sizes.tokens} tokens of {', '.join(tokens)}"
+    yield f"fault    {used}: other tokens than the first engine: {unlike}" if unlike else fine
+    yield from (f"note     {note}" for note in lm.notes() if "left out" in note)
 
 
 @torch.inference_mode()
@@ -148,48 +167,69 @@ def _memory(device: torch.device, sizes: Sizes) -> Iterator[str]:
     ]
     for name, run, limit in passes:
         name += f" at {sizes.long} tokens"
-        if device.type != "cuda":
-            run()
-            yield f"note     {name} ran; memory is counted on a GPU alone"
-            continue
-        torch.cuda.synchronize(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
+        yield from _tried(name, _memory_of, name, run, limit, device)
+
+
+@torch.inference_mode()
+def _memory_of(
+    name: str, run: Callable[[], object], limit: int | None, device: torch.device
+) -> Iterator[str]:
+    if device.type != "cuda":
         run()
-        torch.cuda.synchronize(device)
-        grown = torch.cuda.max_memory_allocated(device) - before
-        kind = "ok   " if limit is None or grown <= limit else "fault"
-        wanted = "" if limit is None else f", wanted at most {limit / 2**20:.0f}"
-        yield f"{kind}    {name}: {grown / 2**20:.0f} MiB beside{wanted}"
+        yield f"note     {name} ran; memory is counted on a GPU alone"
+        return
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    run()
+    torch.cuda.synchronize(device)
+    grown = torch.cuda.max_memory_allocated(device) - before
+    kind = "ok   " if limit is None or grown <= limit else "fault"
+    wanted = "" if limit is None else f", wanted at most {limit / 2**20:.0f}"
+    yield f"{kind}    {name}: {grown / 2**20:.0f} MiB beside{wanted}"
 
 
 def _time(known: Known, device: torch.device, sizes: Sizes) -> Iterator[str]:
     for engine in ENGINES:
-        lm = _lm(device, sizes, torch.bfloat16, engine, 1100, sizes.shape.layers)
-        rates = roofline(device, lm.dtype, lm.weight_bytes(), known)
-        floor = roofline_s_per_token(lm, 1000, rates.bandwidth)
-        for rows in (1, 11):
-            point = Point.of(1000, rows, part_times(lm, 1000, rows, 10))
-            takes = f"{rows} rows at 1000 tokens take {point.whole_s * 1e3:.2f} ms"
-            least = f"the roofline ({rates.source}) {floor * 1e3:.2f}"
-            yield f"note     engine={lm.engine.name}: {takes}, {least}"
+        yield from _tried(f"time of engine={engine}", _time_of, engine, known, device, sizes)
+
+
+def _time_of(engine: str, known: Known, device: torch.device, sizes: Sizes) -> Iterator[str]:
+    lm = _lm(device, sizes, torch.bfloat16, engine, 1100, sizes.shape.layers)
+    rate = bandwidth(device, lm.weight_bytes(), known)
+    floor = roofline_s_per_token(lm, 1000, rate)
+    for rows in (1, 11):
+        point = Point.of(1000, rows, part_times(lm, 1000, rows, 10))
+        takes = f"{rows} rows at 1000 tokens take {point.whole_s * 1e3:.2f} ms"
+        least = f"the roofline at {rate / 1e9:.0f} GB/s {floor * 1e3:.2f}"
+        yield f"note     engine={lm.engine.name}: {takes}, {least}"
 
 
 def _reads(device: torch.device, sizes: Sizes) -> Iterator[str]:
     lm = _lm(device, sizes, torch.bfloat16, "fused", 1024, sizes.shape.layers)
     for method in (_draft(lm), _draft(lm, 0.0, TREE)):
-        generate(lm, method, PROMPT, sizes.tokens)
-        if device.type != "cuda":
-            yield f"note     host reads of a {method.name}: counted on a GPU alone"
-            continue
-        with warnings.catch_warnings(record=True) as found:
-            warnings.simplefilter("always")
-            torch.cuda.set_sync_debug_mode("warn")
-            try:
-                out = generate(lm, method, PROMPT, sizes.tokens)
-            finally:
-                torch.cuda.set_sync_debug_mode("default")
-        waits = sum("synchroniz" in str(w.message) for w in found)
-        rounds, steps = len(out.rounds), sum(r.steps for r in out.rounds)
-        kind = "ok   " if waits <= steps + 2 * rounds + 4 else "fault"
-        yield f"{kind}    host reads of a {method.name}: {waits} in {rounds} rounds, {steps} steps"
+        yield from _tried(f"host reads of a {method.name}", _reads_of, lm, method, device, sizes)
+
+
+def _reads_of(lm: LM, method: FixedSet, device: torch.device, sizes: Sizes) -> Iterator[str]:
+    generate(lm, method, PROMPT, sizes.tokens)
+    if device.type != "cuda":
+        yield f"note     host reads of a {method.name}: counted on a GPU alone"
+        return
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            out = generate(lm, method, PROMPT, sizes.tokens)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    waits, rounds, steps = host_waits(found), len(out.rounds), sum(r.steps for r in out.rounds)
+    kind = "ok   " if waits <= steps + 2 * rounds + 4 else "fault"
+    yield f"{kind}    host reads of a {method.name}: {waits} in {rounds} rounds, {steps} steps"
+
+
+def host_waits(found: Iterable[warnings.WarningMessage]) -> int:
+    """Operations that made the host wait, by the warnings of torch's sync debug mode; the first one
+    of a process comes with another warning, that the mode is a prototype.
+    """
+    return sum("called a synchronizing" in str(warning.message) for warning in found)

@@ -31,6 +31,7 @@ from skipbench.metrics.summary import summarise
 from skipbench.profile.energy import EnergyMeter, energy_meter
 from skipbench.profile.roofline import bandwidth, device_name, roofline_s_per_token
 from skipbench.runs.fingerprint import fingerprints, refuse_other
+from skipbench.runs.gpu import gpu
 from skipbench.runs.measures import Metrics, Profiled, UntilCi
 from skipbench.runs.provenance import Provenance, engine_text, hashed
 from skipbench.runs.reading import printable
@@ -142,6 +143,7 @@ def _provenance(lm: LM, config: RunConfig, rows: list[Row]) -> Provenance:
     calibration = config.calibration_rows()
     like = torch.empty(0, dtype=lm.dtype, device=lm.output_device)
     native = lm.engine.name == "fused" and is_native(like)
+    cuda = [device for device in dict.fromkeys(lm.devices) if device.type == "cuda"]
     return replace(
         Provenance.here(),
         rows_sha256=rows_hash(rows),
@@ -150,6 +152,8 @@ def _provenance(lm: LM, config: RunConfig, rows: list[Row]) -> Provenance:
         **fingerprints(config.model, config.method),
         device=device_name(lm.output_device),
         threads=torch.get_num_threads(),
+        gpus=[gpu(f"GPU-{torch.cuda.get_device_properties(d).uuid}") for d in cuda],
+        cudnn=torch.backends.cudnn.version() if cuda else None,  # type: ignore[no-untyped-call]  # torch's
         cudnn_attention=lm.output_device.type == "cuda" and torch.backends.cuda.cudnn_sdp_enabled(),  # type: ignore[no-untyped-call]  # torch's
         layers=lm.layers,
         engine=engine_text(lm.engine.name, lm.strict),

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from skipbench.bench.cell import Bench, Decoded, sample_of
 from skipbench.bench.prompts import Prompt
-from skipbench.console import progress
+from skipbench.console import note, progress
 from skipbench.decode.method import Method
 from skipbench.methods.vanilla import Vanilla
 from skipbench.runs.record import speedups
@@ -83,6 +83,7 @@ def _turn(benches: Sequence[Bench], index: int) -> None:
     order, forced = arm_order(first.config.seed, list(arms), index), first.config.teacher_forced
     if forced:  # its tokens come first
         order.sort(key=lambda name: name != VANILLA)
+    timed_from = _captured_ahead(first, prompt)
     with defer_signals():
         for name in order:
             if name == VANILLA:
@@ -92,6 +93,8 @@ def _turn(benches: Sequence[Bench], index: int) -> None:
                 decoded = _attempt(arms[name], arms[name].method, prompt, index, reference)
                 done |= {} if decoded is None else {name: decoded}
         vanilla = done[VANILLA].arm
+        if late := first.lm.engine.captured()[0] - timed_from:
+            note(f"{late} CUDA graphs captured in the timed rounds of prompt {index}")
         for name in [n for n in done if n != VANILLA]:
             bench = arms[name]
             others = {n: arm.config.method.name for n, arm in arms.items()}
@@ -99,6 +102,18 @@ def _turn(benches: Sequence[Bench], index: int) -> None:
             went = [shown[n] for n in done]
             bench.add(*sample_of(bench, prompt, index, went, vanilla, done[name]))
             bench.peak_bytes = max(bench.peak_bytes, done[name].peak_bytes)
+
+
+def _captured_ahead(bench: Bench, prompt: Prompt) -> int:
+    """Captures the graphs of a turn before its clocks run; how many there are then."""
+    engine, before = bench.lm.engine, bench.lm.engine.captured()
+    start = len(prompt.ids)
+    engine.capture_ahead(start, start + bench.config.dataset.max_new_tokens)
+    graphs, seconds = engine.captured()
+    if graphs > before[0]:
+        took = f"in {seconds - before[1]:.1f} s"
+        note(f"{graphs - before[0]} CUDA graphs captured {took} before the next prompt")
+    return graphs
 
 
 def arm_order(seed: int, names: Sequence[str], index: int) -> list[str]:

@@ -24,6 +24,8 @@ class Engine:
     """Layouts of the weights by shape `INxOUT`, where the engine chooses any."""
     result_is_borrowed: bool = False
     """True if a result is a buffer that the next sub-layer overwrites."""
+    padded_rows: int = 0
+    """Passes run at multiples of so many rows: no bit depends on their number. 0: they do not."""
     _notes: list[str]
 
     def notes(self) -> list[str]:
@@ -33,6 +35,15 @@ class Engine:
     def whole_pass(self, hidden: Tensor, metadata: AttentionMetadata) -> Tensor | None:
         """All sub-layers at once, [T, D] -> [T, D]; `None` where they run one by one."""
         return None
+
+    def capture_ahead(self, start: int, end: int) -> None:
+        """Prepares passes that begin at the cache rows `start` to `end`, with the numbers of rows
+        met so far, so that nothing is captured while a text is timed.
+        """
+
+    def captured(self) -> tuple[int, float]:
+        """CUDA graphs captured so far, and the seconds that took."""
+        return 0, 0.0
 
     def allocated(self, rotary: dict[torch.device, RotaryCache]) -> "Engine":
         """The engine to go on with after the cache or its rotary tables were made anew."""

@@ -132,7 +132,8 @@ class LM:
                 return
             with self.cache.turn():
                 for device in dict.fromkeys(self.devices):
-                    sizes = capacity, self.dtype, device, self._angle_limit
+                    spare = self.cache.spare if self.engine.padded_rows else 0
+                    sizes = capacity + spare, self.dtype, device, self._angle_limit
                     self._tables[device] = rotary_cache(self._parts, *sizes)
                 self.cache.allocate(capacity)
                 self.engine = self.engine.allocated(self._tables)
@@ -149,6 +150,10 @@ class LM:
 
     def metadata(self, token_rows: TokenRows) -> AttentionMetadata:
         """Positions and masks of rows, for several calls of `run` over the same rows."""
+        if most := self.engine.padded_rows:
+            chain = token_rows.contiguous_chain and token_rows.start > 0 and token_rows.rows < most
+            if chain or token_rows.verifies:
+                token_rows = token_rows.padded(most)
         return AttentionMetadata(token_rows, self._tables[self.devices[0]], self._tables)
 
     def run(
@@ -179,13 +184,16 @@ class LM:
         Raises:
             SkipbenchError: the token_rows does not fit into the cache.
         """
-        if token_rows.end > self.cache.capacity:
-            full = f"cache of {self.cache.capacity} rows is full: a pass needs {token_rows.end}"
+        given = token_rows if isinstance(token_rows, TokenRows) else token_rows.token_rows
+        if (end := given.end - given.padding) > self.cache.capacity:
+            full = f"cache of {self.cache.capacity} rows is full: a pass needs {end}"
             raise SkipbenchError(f"{full}; allocate more rows")
         metadata = self.metadata(token_rows) if isinstance(token_rows, TokenRows) else token_rows
-        sublayers = self.engine.sublayers
+        sublayers, rows, padding = self.engine.sublayers, len(hidden), metadata.token_rows.padding
         if hidden_states is not None:
             hidden_states.append(hidden.to(self.output_device))
+        if padding:
+            hidden = torch.nn.functional.pad(hidden, (0, 0, 0, padding))
         if not (skip and skip.skipped) and hidden_states is None and (first, last) == (0, None):
             whole = self.engine.whole_pass(hidden, metadata)
             if whole is not None:
@@ -201,8 +209,8 @@ class LM:
             hidden = sublayers[s](hidden, local)
             if hidden_states is not None:
                 state = hidden.clone() if self.engine.result_is_borrowed else hidden
-                hidden_states.append(state.to(self.output_device))
-        return hidden
+                hidden_states.append(state[:rows].to(self.output_device))
+        return hidden[:rows] if padding else hidden
 
     def prefill(self, tokens: list[int]) -> Tensor:
         """Fills the cache with a prompt from row 0 and commits it; returns the logits [1, V] after

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from skipbench.errors import SkipbenchError
 from skipbench.lm.cache import KVCache
+from skipbench.lm.engine import Engine
 from skipbench.lm.fused.bit_exact import MOST, NotStrictError
 from skipbench.lm.layer import Family
 from skipbench.lm.rows import TokenRows
@@ -33,6 +34,7 @@ class Proven(Protocol):
     config: Any
     dtype: torch.dtype
     cache: KVCache
+    engine: Engine
 
     def allocate(self, capacity: int) -> None: ...
     def embed(self, tokens: list[int] | Tensor) -> Tensor: ...
@@ -112,21 +114,21 @@ def self_test(lm: Proven) -> float:
     lm.allocate(PROMPT + MOST)
     generator, size = torch.Generator().manual_seed(0), (PROMPT + MOST,)
     tokens = torch.randint(int(lm.config.vocab_size), size, generator=generator).tolist()
-    prompt, rest = tokens[:PROMPT], tokens[PROMPT:]
+    prompt, rest, padded = tokens[:PROMPT], tokens[PROMPT:], lm.engine.padded_rows
     lm.prefill(prompt)
     alone = _one_by_one(lm, rest)
     cached = [rows[PROMPT : PROMPT + MOST].clone() for rows in lm.cache.rows]
     for count in range(2, MOST + 1):
         logits = lm.logits(rest[:count], TokenRows.chain(PROMPT, count).verified())
-        _compare(f"{count} rows", logits, alone[:count])
+        _compare(f"{count} rows", logits, alone[:count], padded)
         for rows, wanted in zip(lm.cache.rows, cached, strict=True):
             written = rows[PROMPT : PROMPT + count]
-            _compare(f"keys and values of {count} rows", written, wanted[:count])
+            _compare(f"keys and values of {count} rows", written, wanted[:count], padded)
     tree = TokenRows.tree(PROMPT, TREE).verified()
     together = lm.logits(rest[: len(TREE)], tree)
     for row, path in zip(together, tree.paths(), strict=True):
         wanted = _one_by_one(lm, [rest[node] for node in path])[-1]
-        _compare(f"a tree of {len(TREE)} rows", row, wanted)
+        _compare(f"a tree of {len(TREE)} rows", row, wanted, padded)
     chain, times = TokenRows.chain(PROMPT, TIMED_ROWS), []
     for _ in range(5):
         began = time.perf_counter()
@@ -172,14 +174,18 @@ def _one_by_one(lm: Proven, tokens: list[int]) -> Tensor:
     return torch.cat([lm.logits([token], TokenRows.chain(at, 1)) for at, token in rows])
 
 
-def _compare(what: str, found: Tensor, alone: Tensor) -> None:
+def _compare(what: str, found: Tensor, alone: Tensor, padded: int) -> None:
     if torch.equal(found, alone):
         return
     gap = float((found.float() - alone.float()).abs().max())
     where = f"{found.device} in {str(found.dtype).removeprefix('torch.')}"
     instead = (
-        "the products of float32 add in another order for one row and for several, and its tokens "
-        "have to be vanilla's without strict: use engine.strict=false, or model.dtype=bfloat16"
+        f"although every pass ran at {padded} rows, the kernels of this device add in another "
+        "order: use engine.strict=false, which classifies every divergence by its logit gap"
+        if padded
+        else "the products of float32 add in another order for one row and for several, and its "
+        "tokens have to be vanilla's without strict: use engine.strict=false, or "
+        "model.dtype=bfloat16"
         if found.dtype == torch.float32
         else "the kernels of this machine add in another order when rows share a call: use "
         "engine.strict=false, which classifies every divergence by its logit gap"

@@ -22,6 +22,8 @@ class TokenRows:
     """Index of each row's parent among the rows, -1 for none, parents first; `None` for a chain."""
     verifies: bool = False
     """The rows decide the emitted tokens: a strict engine gives each the bits that it has alone."""
+    padding: int = 0
+    """Rows at the end that stand for no token."""
 
     @property
     def rows(self) -> int:
@@ -71,6 +73,23 @@ class TokenRows:
     def verified(self) -> "TokenRows":
         """The same rows as those of a verification."""
         return replace(self, verifies=True)
+
+    def padded(self, step: int) -> "TokenRows":
+        """The rows with others behind them, as many as make their number a multiple of `step`; no
+        row sees those, and their keys and values go to cache rows behind the pass.
+        """
+        if (missing := -self.rows % step) == 0:
+            return self
+        if self.contiguous_chain:
+            positions: tuple[int, ...] | range = range(self.start, self.end + missing)
+            return replace(self, positions=positions, parent=None, padding=missing)
+        parent = range(-1, self.rows - 1) if self.parent is None else self.parent
+        return replace(
+            self,
+            positions=(*self.positions, *(self.context_len,) * missing),
+            parent=(*parent, *(-1,) * missing),
+            padding=missing,
+        )
 
     def tree_mask(self) -> NDArray[np.bool_]:
         """[T, T], true where a row may see another: itself and its ancestors. Not to be written."""

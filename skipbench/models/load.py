@@ -3,6 +3,7 @@ a GGUF file or a hub id with a revision; and a draft model beside it.
 """
 
 import functools
+import importlib.util
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -21,6 +22,10 @@ from skipbench.models.outline import read_config
 from skipbench.models.random_weights import planted_model
 from skipbench.skipset import SkipSet
 
+HOST_FIRST = (
+    "weights were read into the host's memory first, which must hold them all: accelerate, which "
+    "puts them on the GPU one by one, is not installed (pip install 'skipbench[big]')"
+)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -82,6 +87,8 @@ def load(
         made, tokenizer = found.model(DTYPES[model.dtype]).to(model.device), found.tokenizer()
     else:
         made, tokenizer = _from_folder(model, base or model.path, gpus)
+        if model.device.startswith("cuda") and not has_accelerate():
+            notes.append(HOST_FIRST)
     if base is not None:
         made, note = merge_adapter(made, model.path, len(tokenizer))
         notes.append(f"{note}: {base}")
@@ -110,19 +117,34 @@ def _planted(model: PlantedModel) -> tuple[Any, Any]:
     return made, tokenizer
 
 
+def has_accelerate() -> bool:
+    """True if accelerate is installed, without which transformers reads into the host's memory."""
+    return importlib.util.find_spec("accelerate") is not None
+
+
+def placement(model: Model, gpus: int | None) -> dict[str, Any]:
+    """Where transformers puts each weight as it reads it, past the host's memory; empty where the
+    whole model is moved afterwards. `gpus` as `load` takes it.
+    """
+    if model.device == "auto":
+        chosen: dict[str, Any] = {"device_map": "auto"}
+        if gpus:  # layers go to the free memory of these alone
+            chosen["max_memory"] = {i: torch.cuda.mem_get_info(i)[0] for i in range(gpus)}
+        return chosen
+    # weights in fewer bits cannot be moved
+    straight = model.device.startswith("cuda") and has_accelerate()
+    return {"device_map": {"": model.device}} if straight or model.quantization != "none" else {}
+
+
 def _from_folder(model: Model, path: str, gpus: int | None) -> tuple[Any, Any]:
     """The Hugging Face model of `path`, the adapter's base or `model.path`, and its tokenizer."""
     import transformers
     from transformers import AutoTokenizer
 
-    dtype, spread = DTYPES[model.dtype], model.device == "auto"
+    dtype = DTYPES[model.dtype]
     source: dict[str, Any] = {"revision": model.revision, "trust_remote_code": False}
-    more: dict[str, Any] = {"device_map": model.device} if spread else {}
-    if spread and gpus:  # layers go to the free memory of these alone
-        more["max_memory"] = {i: torch.cuda.mem_get_info(i)[0] for i in range(gpus)}
+    more = placement(model, gpus)
     if model.quantization != "none":
-        if not spread:  # weights in fewer bits cannot be moved afterwards
-            more["device_map"] = {"": model.device}
         four = {"bnb_4bit_quant_type": model.quantization, "bnb_4bit_compute_dtype": dtype}
         eight = model.quantization == "int8"
         bits = {"load_in_8bit": True} if eight else {"load_in_4bit": True, **four}

@@ -32,7 +32,8 @@ def part_times(lm: LM, context_tokens: int, rows: int, repeats: int) -> dict[str
     """
     lm.allocate(context_tokens + rows)
     tokens, token_rows = [0] * rows, TokenRows.chain(context_tokens, rows)
-    metadata, hidden = lm.metadata(token_rows), lm.embed(tokens)
+    metadata = lm.metadata(token_rows)
+    hidden = lm.embed([0] * metadata.rows)
     borrowed = lm.engine.result_is_borrowed
     inputs = {d: (hidden.to(d), metadata.on(d)) for d in set(lm.devices)}
     places = (d for d in lm.devices for _ in range(2))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 
@@ -14,6 +15,8 @@ MAX_BYTES = 256 << 20  # of the matrix that is read to measure bandwidth
 PRODUCT = 1024  # rows and columns of the matrices whose product measures arithmetic
 TRIES = 10
 NORMS = 32  # in one try
+GPU_BYTES = 4 << 30  # that are read or copied at once: many times a GPU's cache
+QUEUED = 4  # reads between two events, so that no launch is waited for
 
 Known = Mapping[str, Hardware]  # devices by the name of their file in `conf/hardware`
 
@@ -55,10 +58,52 @@ def _fastest(device: torch.device, call: Callable[..., object], *arguments: obje
 def read_bandwidth(device: torch.device, size_bytes: int) -> float:
     """Bytes/s at which a matrix-vector product reads `size_bytes` (at most 256 MiB), the best of
     ten. At the model's size, a model that fits into a cache is compared with the cache's bandwidth.
+    On a GPU it is `memory_rates(device).read`.
     """
+    if device.type == "cuda":
+        return memory_rates(device).read
     rows = max(1, min(size_bytes, MAX_BYTES) // (4 * 4096))
     matrix, vector = torch.ones(rows, 4096, device=device), torch.ones(4096, device=device)
     return matrix.nbytes / _fastest(device, torch.mv, matrix, vector)
+
+
+class MemoryRates(NamedTuple):
+    """Bytes/s of a GPU's memory: read alone, and read plus written by a copy."""
+
+    read: float
+    copy: float
+
+
+@torch.inference_mode()
+def memory_rates(device: torch.device) -> MemoryRates:
+    """Measured between events of the device over 4 GiB, or a quarter of the memory that is free;
+    the best of ten. The host's clock would add launch and wait, a fifth of a read of 256 MiB.
+    """
+    size_bytes = min(GPU_BYTES, torch.cuda.mem_get_info(device)[0] // 4)
+    source = torch.ones(max(1, size_bytes // (4 * 4096)), 4096, device=device)
+    target, vector = torch.empty_like(source), torch.ones(4096, device=device)
+    reads = (partial(torch.mv, source, vector), partial(torch.sum, source))
+    read = source.nbytes / min(_event_s(device, call) for call in reads)
+    copy = 2 * source.nbytes / _event_s(device, partial(target.copy_, source))
+    del reads, source, target
+    torch.cuda.empty_cache()
+    return MemoryRates(read, copy)
+
+
+def _event_s(device: torch.device, call: Callable[[], object]) -> float:
+    """Seconds of a call in a queue of `QUEUED`, between events; the fastest of ten queues."""
+    times, make = list[float](), partial[Any](torch.cuda.Event, enable_timing=True)
+    with torch.cuda.device(device):
+        for _ in range(TRIES + 1):  # the first warms up
+            first, last = make(), make()
+            call()  # the host queues the others meanwhile
+            first.record()
+            for _ in range(QUEUED):
+                call()
+            last.record()
+            last.synchronize()
+            times.append(first.elapsed_time(last) / QUEUED / 1e3)
+    return min(times[1:])
 
 
 @torch.inference_mode()

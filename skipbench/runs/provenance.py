@@ -20,10 +20,12 @@ from msgspec.structs import replace
 
 from skipbench.config.paths import PACKAGE, cache_folder
 from skipbench.errors import SkipbenchError
+from skipbench.runs.gpu import Gpu
 from skipbench.runs.reading import Text
 
 CONDITIONS = ("device", "cpu", "torch", "native_kernels", "threads")
 """A run's times depend on these, beside its settings."""
+COMMIT = "SKIPBENCH_COMMIT"
 SLURM = re.compile(r"SLURM_(ARRAY_)?(JOB|TASK|NODE)_?(ID|LIST)")
 PACKAGES = ["skipbench", "torch", "transformers", "tokenizers", "safetensors", "datasets"]
 PACKAGES += ["hydra-core", "omegaconf", "bayesian-optimization", "numpy"]
@@ -91,6 +93,10 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     imports_sha256: Text | None = None
     device: Text | None = None
     threads: int | None = None
+    gpus: list[Gpu] = []
+    """Of the model's devices, in their order."""
+    cudnn: int | None = None
+    """Version of cuDNN, as torch numbers it; None without a GPU."""
     cudnn_attention: bool | None = None
     layers: int | None = None
     engine: Text | None = None
@@ -160,11 +166,13 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def here(cls) -> "Provenance":
-        """Commit, command line, start, machine, versions and Slurm job of this process."""
+        """Commit, command line, start, machine, versions and Slurm job of this process. A copy
+        without a repository takes the commit from the environment, SKIPBENCH_COMMIT.
+        """
         code = (".", ":!results")
         changed = _git("status", "--porcelain", "--untracked-files=no", "--", *code)
         return cls(
-            commit=_git("rev-parse", "HEAD"),
+            commit=_git("rev-parse", "HEAD") or os.environ.get(COMMIT) or None,
             dirty=None if changed is None else bool(changed),
             argv=sys.argv,
             started=datetime.now(UTC).isoformat(timespec="seconds"),

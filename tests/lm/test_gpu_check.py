@@ -1,6 +1,7 @@
 """`doctor --gpu`: every check runs on a CPU, where nothing is judged that only a GPU can show."""
 
 import json
+import warnings
 
 import pytest
 import torch
@@ -8,8 +9,9 @@ from conftest import Command
 
 from skipbench.bench import gpu_check
 from skipbench.bench.gpu_check import ON_CPU as SMALL
-from skipbench.bench.gpu_check import gpu_findings
+from skipbench.bench.gpu_check import Sizes, gpu_findings
 from skipbench.config.catalog import known_hardware
+from skipbench.lm.model import LM
 
 
 def test_every_check_runs_and_none_fails(skipbench: Command) -> None:
@@ -43,6 +45,42 @@ def test_a_failing_check_is_a_finding_and_the_next_is_made(monkeypatch: pytest.M
         for check in ("attention kernels", "time per pass")
     ]
     assert any(line.startswith("ok       engine=fused") for line in lines)
+
+
+def test_one_line_that_fails_leaves_the_others_of_its_check(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As one engine of three, one dtype of nine, or one method of two would fail on a GPU."""
+    made = gpu_check._lm
+
+    def fails(
+        device: torch.device, sizes: Sizes, dtype: torch.dtype, engine: str, *rest: int
+    ) -> LM:
+        if engine == "fused" and dtype == torch.float32:
+            raise RuntimeError("view size is not compatible")
+        return made(device, sizes, dtype, engine, *rest)
+
+    monkeypatch.setattr(gpu_check, "_lm", fails)
+    lines = [*gpu_check._kernels(torch.device("cpu"), SMALL)]
+    lines += gpu_check._identity(torch.device("cpu"), SMALL)
+    faults = [line for line in lines if line.startswith("fault")]
+    assert [line.partition(": ")[0].split()[1:] for line in faults] == [
+        ["attention,", "engine=fused", "float32"],
+        ["engine=fused"],
+    ]
+    assert len(lines) == 9 + 3 and lines[-1].startswith("ok       engine=cuda_graphs")
+
+
+def test_the_warning_that_comes_once_is_no_wait() -> None:
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        warnings.warn(
+            "Synchronization debug mode is a prototype feature and does not yet detect all "
+            "synchronizing operations",
+            stacklevel=1,
+        )
+        warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
+    assert gpu_check.host_waits(found) == 1
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")

@@ -18,6 +18,7 @@ import torch
 from conftest import make_method, random_lm, random_model
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from skipbench.config.catalog import shape_of
 from skipbench.config.compose import compose
 from skipbench.decode import drafting
 from skipbench.decode.draft import State
@@ -37,7 +38,7 @@ from skipbench.methods.fixed import FixedSet
 from skipbench.runs.provenance import Provenance
 from skipbench.runs.run import read_run
 from skipbench.runs.store import RunStore
-from skipbench.skipset import SkipSet, fixed_set
+from skipbench.skipset import SkipSet, fixed_set, planted_set
 
 # behind which the random models do not fall into repeating one token, which would hide a wrong
 # length
@@ -328,6 +329,10 @@ def test_the_gpu_benchmark_runs_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> 
     assert all(line["met"] is None and line["engine"] == "cuda_graphs" for line in lines)
     values = {line["figure"]: line["value"] for line in lines}
     assert values.pop("device allocations in a long decode") is None
+    bars = {line["figure"]: line["bar"] for line in lines}
+    shape = shape_of("6x64")
+    share = bench_gpu.byte_share(shape, 40, planted_set(shape.layers, 0.5, 0))
+    assert bars["draft half skipped / full step"] == f"<= {share + 0.01:.4g}"
     assert values["graphs tokens equal fused's"] == 1.0 and None not in values.values()
 
 

@@ -13,6 +13,7 @@ from conftest import make_method, random_model
 from test_graphs import METHODS, PROMPT, PROMPTS, frozen_length, old_mask, old_shape, partial_method
 from test_graphs import short_buckets as short_buckets  # a fixture
 
+from skipbench.bench.gpu_check import host_waits
 from skipbench.decode.draft import State
 from skipbench.decode.loop import generate
 from skipbench.decode.sampling import Sampler
@@ -104,14 +105,15 @@ def test_a_draft_chain_waits_only_at_its_end(threshold: float) -> None:
             method.propose(state, 6)
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    assert sum("synchroniz" in str(w.message) for w in found) == 1
+    assert host_waits(found) == 1
 
 
 @torch.inference_mode()
 def test_new_sets_record_nothing_and_long_texts_allocate_nothing() -> None:
     lm = on_gpu("llama", "cuda_graphs")
     method = make_method("uniform", "method.stop.threshold=0")
-    generate(lm, method, PROMPT, 100)
+    for _ in range(2):  # a capture empties the allocator, so the text after it allocates anew
+        generate(lm, method, PROMPT, 100)
     known = set(test_graphs.captured(lm))
     for seed in range(5):
         lm.logits([5], TokenRows.chain(100, 1), fixed_set("random", 4, 0.5, seed))

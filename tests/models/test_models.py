@@ -36,13 +36,15 @@ from skipbench.bench.stored_sets import resolve, stored_path, write_stored
 from skipbench.config.architecture import Shape
 from skipbench.config.catalog import known_models, model_facts, shape_of
 from skipbench.config.compose import compose
+from skipbench.config.model import Model
 from skipbench.data.rows import Row
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
-from skipbench.models.load import load
+from skipbench.models import load as load_module
+from skipbench.models.load import load, placement
 from skipbench.models.outline import layer_count
 from skipbench.skipset import SkipSet, planted_set
 
@@ -409,3 +411,17 @@ def test_planted_sets_spare_the_ends(share: float, count: int) -> None:
 def test_planted_refuses(overrides: list[str], says: str) -> None:
     with pytest.raises(SkipbenchError, match=says):
         compose(["model=planted", *overrides])
+
+
+def test_weights_go_straight_to_a_gpu_where_accelerate_can_put_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise the host's memory would have to hold a model that only has to fit a GPU."""
+    monkeypatch.setattr(load_module, "has_accelerate", lambda: True)
+    assert placement(Model(path="x", device="cuda:1"), None) == {"device_map": {"": "cuda:1"}}
+    assert placement(Model(path="x", device="auto"), None) == {"device_map": "auto"}
+    assert placement(Model(path="x"), None) == {}
+    monkeypatch.setattr(load_module, "has_accelerate", lambda: False)
+    assert placement(Model(path="x", device="cuda"), None) == {}
+    bits = Model(path="x", device="cuda", quantization="nf4")
+    assert placement(bits, None) == {"device_map": {"": "cuda"}}

@@ -58,16 +58,19 @@ def varlen(
 ) -> Tensor:
     """Flash attention with the length on the device; contiguous chains without a window, half
     precision, CUDA.
-    """
-    from torch.nn.attention.varlen import varlen_attn
 
+    The operator behind `torch.nn.attention.varlen`, which takes neither grouped heads nor
+    `seqused_k` in torch 2.11. No window is given: one on the right of a single row would keep the
+    kernel from packing its heads and splitting the keys.
+    """
     keys, values = bucket.chunk(2, 1)
-    out = varlen_attn(
-        query, keys, values, buffers.ends, buffers.whole[len(bucket)], buffers.rows, len(bucket),
-        scale=scale, window_size=(-1, 0), enable_gqa=True, seqused_k=buffers.used,
+    rows, size = buffers.rows, len(bucket)
+    out, *_ = torch.ops.aten._flash_attention_forward(
+        query, keys, values, buffers.ends, buffers.whole[size], rows, size, 0.0, rows > 1, False,
+        scale=scale, seqused_k=buffers.used,
     )  # fmt: skip
     assert isinstance(out, Tensor)
-    return out.reshape(buffers.rows, -1)
+    return out.reshape(rows, -1)
 
 
 def attention_backends(bucket: int, chain: bool) -> dict[str, AttentionBackend]:

@@ -1,6 +1,7 @@
 """`DeviceGraphs`: the captured graphs of the layers of one device, and the replay of a pass."""
 
 import math
+import time
 from typing import Any
 
 import torch
@@ -19,6 +20,8 @@ from skipbench.lm.rows import TokenRows
 
 PREPARE_INPUTS = -1  # among the sub-layers of a pass: masks and tables of its rows
 WHOLE_PASS = -2  # all of it in one graph
+BACKEND_ERRORS = (RuntimeError, AttributeError, TypeError, ImportError)
+"""Of a backend whose operator is missing or wants other arguments."""
 
 
 class Attention:
@@ -65,6 +68,14 @@ class Mlp:
         return run
 
 
+def out_of_memory(error: RuntimeError) -> bool:
+    """True if the device had no memory left. What the driver lacks while it makes a graph comes as
+    a plain `torch.AcceleratorError`, libraries as `..._ALLOC_FAILED`.
+    """
+    words = ("out of memory", "ALLOC_FAILED")
+    return isinstance(error, torch.OutOfMemoryError) or any(w in str(error) for w in words)
+
+
 def _added(weight: Weight) -> Any:
     """`hidden, x -> None`: hidden += x @ weight (+ bias), in the buffer itself."""
     across, bias = weight.transposed()
@@ -93,6 +104,9 @@ class DeviceGraphs:
         self.failed: str | None = None  # the reason why no more graphs are captured
         self.discarded: dict[str, str] = {}
         """Backends of attention that did not work here, with the error of each."""
+        self.graphs, self.seconds = 0, 0.0
+        """Graphs that were captured, and the time that took with the work around it."""
+        self._seen: set[tuple[int, bool]] = set()  # row counts, and whether of chains for `varlen`
         self._rows: list[Tensor] | None = None  # the cache that was captured
 
     def sublayer(self, s: int, eager: Sublayer) -> Sublayer:
@@ -131,18 +145,41 @@ class DeviceGraphs:
             self._reset(metadata.tables)
         rows, size = padded_rows(metadata.rows), bucket(metadata.end, len(self.cache.rows[0]))
         key = rows, size, self._varlen and metadata.token_rows.contiguous_chain
-        if key not in self._captured:
-            if self.failed:
-                return
-            try:
-                self._captured[key] = self._capture(*key)
-            except torch.OutOfMemoryError:
-                graphs = f"graphs of {rows} rows over {size} cache rows"
-                self.failed = f"{self.capture.device} has no memory left for {graphs}"
-                return
+        self._seen.add((rows, key[2]))
+        if not self._ready(*key):
+            return
         self._replays, buffers = self._captured[key], self._buffers[rows]
         buffers.load(metadata.token_rows)
         self.buffers, self._out = buffers, buffers.view(metadata.rows)
+
+    def _ready(self, rows: int, size: int, chain: bool) -> bool:
+        """True if the graphs of a row count and bucket are there, or could be captured now."""
+        key, began = (rows, size, chain), time.perf_counter()
+        if key in self._captured or self.failed:
+            return key in self._captured
+        try:
+            self._captured[key] = self._capture(*key)
+        except RuntimeError as error:
+            if not out_of_memory(error):
+                raise
+            graphs = f"graphs of {rows} rows over {size} cache rows"
+            self.failed = f"{self.capture.device} has no memory left for {graphs}"
+        self.seconds += time.perf_counter() - began
+        return key in self._captured
+
+    @torch.inference_mode()
+    def capture_ahead(self, start: int, end: int) -> None:
+        """Captures all row counts met so far over every bucket of passes that begin at the cache
+        rows `start` to `end`.
+        """
+        if self.cache.rows is not self._rows:
+            return  # nothing ran over this cache yet
+        total = len(self._rows[0])
+        for rows, chain in sorted(self._seen):
+            ends = range(start + rows, min(end + rows, total) + 1)
+            for size in dict.fromkeys(bucket(n, total) for n in ends):
+                self._ready(rows, size, chain)
+        self.metadata = None
 
     def _reset(self, tables: RotaryCache) -> None:
         """The cache was made anew: nothing captured holds any more."""
@@ -167,7 +204,7 @@ class DeviceGraphs:
         if rows not in self._buffers:
             sizes = rows, self.hidden, self.cache.head_dim, self.group
             self._buffers[rows] = GraphBuffers(*sizes, self.cache.dtype, self.capture.device)
-        buffers, record = self._buffers[rows], self.capture.capture
+        buffers, record = self._buffers[rows], self._record
         end = min(size, self.cache.capacity)
         buffers.load(TokenRows.chain(max(1, end - rows), rows))
         buffers.bounds[2].fill_(self.cache.capacity)
@@ -195,6 +232,10 @@ class DeviceGraphs:
         buffers.hidden.copy_(state)
         return found
 
+    def _record(self, work: Work) -> Replay:
+        self.graphs += 1
+        return self.capture.capture(work)
+
     def _fastest_backend(self, buffers: GraphBuffers, size: int, chain: bool) -> AttentionBackend:
         """The fastest backend here, of those that work and agree with `masked`."""
         first = next(iter(self.attentions.values()))
@@ -210,10 +251,9 @@ class DeviceGraphs:
         for name, attend in choices.items():
             try:
                 result = attend(*inputs).float()
-                replay = self.capture.capture(first.work(buffers, size, attend))
+                replay = self._record(first.work(buffers, size, attend))
                 seconds = self.capture.seconds(replay)
-            except (RuntimeError, AttributeError, TypeError, ImportError) as error:
-                # an operator that is missing or wants other shapes
+            except BACKEND_ERRORS as error:
                 first_line = str(error).partition("\n")[0]
                 self.discarded.setdefault(name, f"{type(error).__name__}: {first_line}")
                 continue

@@ -17,7 +17,7 @@ from torch import Tensor
 from skipbench.lm.cache import KVCache
 from skipbench.lm.cuda_graphs.buffers import MAX_ROWS
 from skipbench.lm.cuda_graphs.capture import CudaGraphCapture, EagerCapture
-from skipbench.lm.cuda_graphs.device import Attention, DeviceGraphs, Mlp
+from skipbench.lm.cuda_graphs.device import BACKEND_ERRORS, Attention, DeviceGraphs, Mlp
 from skipbench.lm.engine import Engine, Sublayer, refuse_strict
 from skipbench.lm.families import parts_of
 from skipbench.lm.fused.engine import FusedEngine
@@ -95,6 +95,14 @@ class CudaGraphsEngine(Engine):
         (part,) = self.parts.values()
         return part.whole_pass(hidden, metadata)
 
+    def capture_ahead(self, start: int, end: int) -> None:
+        for part in self.parts.values():
+            part.capture_ahead(start, end)
+
+    def captured(self) -> tuple[int, float]:
+        parts = self.parts.values()
+        return sum(part.graphs for part in parts), sum(part.seconds for part in parts)
+
     def notes(self) -> list[str]:
         lines = self.fused.notes()
         if failed := self._failed():
@@ -131,7 +139,7 @@ class CudaGraphsEngine(Engine):
                         where = f"a replayed sub-layer on {device}"
                         return f"{where} does not give what the fused engine gives"
             return self._failed()
-        except RuntimeError as error:
+        except BACKEND_ERRORS as error:
             return f"a sub-layer cannot be captured: {str(error).splitlines()[0]}"
         finally:
             for layer in rows:

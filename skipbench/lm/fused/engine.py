@@ -15,7 +15,7 @@ from skipbench.lm.cache import KVCache
 from skipbench.lm.engine import Engine, Sublayer
 from skipbench.lm.families import HEAD, parts_of
 from skipbench.lm.fused import elementwise
-from skipbench.lm.fused.bit_exact import MOST, rows_one_by_one
+from skipbench.lm.fused.bit_exact import MOST, padded_rows, rows_one_by_one
 from skipbench.lm.fused.weights import LayerWeights, Weights, pass_bytes
 from skipbench.lm.layer import AttentionParts, Family, MlpParts
 from skipbench.lm.llama import fold, rotated, silu_times, unfold
@@ -33,9 +33,13 @@ class FusedEngine(Engine):
         """
         Args:
             spare_mib: memory that second layouts of weights may take, MiB.
-            strict: verified rows pass attention with the bits of one, and products `MOST` at once.
+            strict: verified rows pass attention with the bits of one, and products `MOST` at once;
+                on a GPU passes run at `MOST` rows.
         """
         weights, parts = Weights(spare_mib, pass_bytes(model)), parts_of(model)
+        self.padded_rows = padded_rows(parts.embedding.weight.device) if strict else 0
+        if self.padded_rows:
+            cache.spare = 2 * MOST  # of a padded pass, and of a padded row behind it
         self._most = MOST if strict else None
         self.layers: list[LayerWeights] = []
         self.sublayers: list[Sublayer] = []
@@ -47,7 +51,7 @@ class FusedEngine(Engine):
                 weights.fuse(mlp.module, (family.down,), len(parts.layers)),
             )
             self.layers.append(layer)
-            attend = _attention(attention, layer, index, cache, strict)
+            attend = _attention(attention, layer, index, cache, strict, self.padded_rows)
             self.sublayers += [attend, _mlp(mlp, layer, strict)]
         self._final_norm, self._embedding = _rms_norm(parts.norm), parts.embedding.weight
         tied = parts.head.weight.data_ptr() == self._embedding.data_ptr()
@@ -61,7 +65,10 @@ class FusedEngine(Engine):
         return F.embedding(tokens, self._embedding)
 
     def head(self, hidden: Tensor) -> Tensor:
-        return self._head(self._final_norm(hidden), self._most)
+        rows, missing = len(hidden), -len(hidden) % (self.padded_rows or 1)
+        if missing:
+            hidden = F.pad(hidden, (0, 0, 0, missing))
+        return self._head(self._final_norm(hidden), self._most)[:rows]
 
 
 def _rms_norm(module: Any) -> elementwise.Norm:
@@ -95,7 +102,12 @@ def _rms_norm(module: Any) -> elementwise.Norm:
 
 
 def _attention(
-    parts: AttentionParts, weights: LayerWeights, index: int, cache: KVCache, strict: bool
+    parts: AttentionParts,
+    weights: LayerWeights,
+    index: int,
+    cache: KVCache,
+    strict: bool,
+    padded: int,
 ) -> Sublayer:
     kv, d, scale, window = cache.kv_heads, cache.head_dim, parts.scale, parts.window
     heads = weights.output.inputs // d
@@ -105,8 +117,15 @@ def _attention(
 
     def attend(query: Tensor, metadata: AttentionMetadata) -> Tensor:
         """Queries [T, heads, d] over the cache up to the metadata's end -> [T, heads * d]."""
-        t, end = metadata.rows, metadata.end
-        alone = t == 1 or (strict and metadata.token_rows.verifies)
+        t, end, rows = metadata.rows, metadata.end, metadata.token_rows
+        if padded and rows.verifies and not (t == padded and rows.contiguous_chain):
+            each = rows_one_by_one(metadata, cache.rows[index], padded)
+            out = query.new_zeros(t, heads * d)
+            for step in each:
+                row = F.pad(query[step.row : step.row + 1], (0, 0, 0, 0, 0, padded - 1))
+                out[step.row] = attend(row, step.alone)[0]
+            return out
+        alone = t == 1 or (strict and not padded and rows.verifies)
         few = end <= elementwise.MOST_KEYS and (alone or (t <= most_rows and metadata.start > 0))
         if attend_few is not None and few and metadata.within(window):
             return attend_few(query, metadata)

@@ -1,0 +1,105 @@
+"""Strict as on a GPU, where passes run at 16 rows: tokens stay what they are, every row has its own
+bits, and the probe finds a row that depends on how many share its pass.
+"""
+
+from typing import Any
+
+import contract
+import pytest
+import torch
+from conftest import make_method, random_model
+from test_strict import same_bits
+
+from skipbench.errors import SkipbenchError
+from skipbench.lm.bit_probe import compare_rows
+from skipbench.lm.fused import engine
+from skipbench.lm.fused.bit_exact import MOST
+from skipbench.lm.fused.weights import Weight
+from skipbench.lm.model import LM
+from skipbench.lm.rows import TokenRows
+
+PROMPT = [41, 22, 24, 53, 42, 16, 9, 35, 44, 0, 29, 47]
+
+
+def padded(monkeypatch: pytest.MonkeyPatch, family: str = "llama") -> LM:
+    """A strict model whose passes are padded on this CPU, too."""
+    monkeypatch.setattr(engine, "padded_rows", lambda _: MOST)
+    lm = LM(random_model(family), strict=True)
+    lm.allocate(160)
+    return lm
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "overrides"),
+    [
+        ("llama", "uniform", ("method.ratio=0.3", "method.stop.threshold=0")),
+        ("mistral", "swift", ("method.tree=[4,3,2,1]", "method.window=4", "method.beta=3")),
+        ("llama", "layerskip", ("method.exit_layer=2", "method.stop.threshold=0")),
+        ("llama", "recycling", ("method.nodes=40",)),  # more rows than a product takes at once
+        ("llama", "clasp", ("method.interval=2", "method.stop.threshold=0")),
+    ],
+)
+def test_padded_passes_give_vanillas_tokens_and_bits(
+    family: str, name: str, overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lm = padded(monkeypatch, family)
+    method = make_method(name, *overrides, layers=lm.layers)
+    same_bits(lm, method, PROMPT, 40)
+    assert lm.cache.length == len(PROMPT) + 39
+    out = contract.plain_greedy(lm.model, PROMPT, 40)
+    assert contract.generate(lm, make_method("vanilla"), PROMPT, 40).tokens == out
+
+
+def test_padding_keeps_what_a_row_sees() -> None:
+    chain = TokenRows.chain(30, 3).padded(16)
+    assert (chain.rows, chain.padding, chain.contiguous_chain) == (16, 13, True)
+    assert TokenRows.chain(30, 16).padded(16).padding == 0
+    tree = TokenRows.tree(30, (-1, 0, 0)).padded(4)
+    assert tree.parent == (-1, 0, 0, -1) and tree.positions == (30, 31, 31, 30)
+    other = TokenRows.chain(30, 2, context_len=20).padded(4)  # not behind its context
+    assert other.parent == (-1, 0, -1, -1) and other.positions == (20, 21, 20, 20)
+
+
+def test_a_full_cache_holds_the_last_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that stand for no token need no room in the cache."""
+    lm = padded(monkeypatch)
+    last = lm.cache.capacity - 1
+    lm.prefill([3] * last)
+    assert lm.logits([5], TokenRows.chain(last, 1).verified()).shape[0] == 1
+    with pytest.raises(SkipbenchError, match="a pass needs 161"):
+        lm.logits([5, 6], TokenRows.chain(last, 2).verified())
+
+
+def by_rows(method: Any) -> Any:
+    """The planted fault: a product whose bits depend on its number of rows, as those of libraries
+    that choose a kernel by it.
+    """
+
+    def product(self: Weight, x: torch.Tensor, *rest: Any) -> torch.Tensor:
+        out: torch.Tensor = method(self, x, *rest)
+        return out * (1 + 1e-5 * (len(x) == 1))
+
+    return product
+
+
+def test_the_probe_finds_rows_that_depend_on_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Weight, "__call__", by_rows(Weight.__call__))
+    found = compare_rows(LM(random_model("llama")), 60)
+    assert found.compared >= 60 and found.differing > 30 and found.gap > 0
+    assert "rows after" in found.first
+    alike = compare_rows(padded(monkeypatch), 60)  # no product of one row is left
+    assert alike.compared >= 60 and (alike.differing, alike.first, alike.gap) == (0, "", 0.0)
+
+
+def test_a_device_whose_rows_differ_even_so_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product that depends on which rows are beside one cannot be mended by padding."""
+    call = Weight.__call__
+
+    def mixed(self: Weight, x: torch.Tensor, *rest: Any) -> torch.Tensor:
+        return call(self, x, *rest) + 1e-4 * x.abs().sum()
+
+    monkeypatch.setattr(Weight, "__call__", mixed)
+    with pytest.raises(SkipbenchError) as refused:
+        padded(monkeypatch)
+    assert "cannot be kept on cpu in float32" in str(refused.value)
+    assert "although every pass ran at 16 rows" in str(refused.value)
