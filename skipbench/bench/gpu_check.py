@@ -34,7 +34,7 @@ from skipbench.methods.vanilla import Vanilla
 from skipbench.metrics.costs import Point
 from skipbench.models.random_weights import planted_model
 from skipbench.profile.latency import part_times
-from skipbench.profile.roofline import Known, roofline, roofline_s_per_token
+from skipbench.profile.roofline import Known, bandwidth, roofline_s_per_token
 from skipbench.skipset import SkipSet, fixed_set
 
 PROMPT = [5, 17, 3, 44, 9, 28, 51, 2, 13, 40, 6, 33]
@@ -54,6 +54,7 @@ class Sizes(NamedTuple):
 
 
 ON_GPU = Sizes(Shape(8, 4096, 32, 8, 14336, 32000, 20480), 16384, 48)
+ON_CPU = Sizes(Shape(2, 128, 4, 2, 128, 96, 2048), 600, 12, 40)  # shows that the checks run
 
 
 def gpu_findings(device: torch.device, known: Known, sizes: Sizes = ON_GPU) -> Iterator[str]:
@@ -251,12 +252,12 @@ def _time(known: Known, device: torch.device, sizes: Sizes) -> Iterator[str]:
 
 def _time_of(engine: str, known: Known, device: torch.device, sizes: Sizes) -> Iterator[str]:
     lm = _lm(device, sizes, torch.bfloat16, engine, 1100, sizes.shape.layers)
-    rates = roofline(device, lm.dtype, lm.weight_bytes(), known)
-    floor = roofline_s_per_token(lm, 1000, rates.bandwidth)
+    rate = bandwidth(device, lm.weight_bytes(), known)
+    floor = roofline_s_per_token(lm, 1000, rate)
     for rows in (1, 11):
         point = Point.of(1000, rows, part_times(lm, 1000, rows, 10))
         takes = f"{rows} rows at 1000 tokens take {point.whole_s * 1e3:.2f} ms"
-        least = f"the roofline ({rates.source}) {floor * 1e3:.2f}"
+        least = f"the roofline at {rate / 1e9:.0f} GB/s {floor * 1e3:.2f}"
         yield f"note     engine={lm.engine.name}: {takes}, {least}"
 
 

@@ -147,6 +147,8 @@ class Profile(Command):
     profile.contexts=[64,1024]
     """
 
+    json: Json = False
+
 
 class Data(Command):
     """fetch datasets and models for machines without a network:  data cnndm llama3-8b"""
@@ -183,6 +185,7 @@ class Project(Command):
     here: Annotated[str | None, "a latency file of the run's own machine"] = None
     lengths: Annotated[Count, "ranks so many fixed draft lengths"] = None
     search: Annotated[Count, "shows so many stop rules and trees"] = None
+    json: Annotated[bool, "the run and its projection for machines, and no more"] = False
 
 
 class Diff(Command):
@@ -204,6 +207,8 @@ class Doctor(Command):
     """what this machine can run, and what is missing for more:  doctor [--gpu]"""
 
     gpu: Annotated[bool, "checks what only a CUDA device can show"] = False
+    rehearse: Annotated[bool, "with --gpu: small, on the CPU, which judges nothing"] = False
+    json: Json = False
 
 
 class Cell(Command):

@@ -1,7 +1,8 @@
 """`list`, `doctor`, `data`: choices, what this machine can run, and fetching what it lacks."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from skipbench.cli.commands import Data, Doctor, List
@@ -10,7 +11,7 @@ from skipbench.config.catalog import choices, file_of, known_hardware, known_mod
 from skipbench.config.compose import compose
 from skipbench.config.explain import did_you_mean
 from skipbench.config.model import PlantedModel, Source
-from skipbench.console import show
+from skipbench.console import json_lines, show, show_result
 from skipbench.errors import SkipbenchError
 
 KINDS = {"models": "model", "methods": "method", "datasets": "dataset", "experiments": "experiment"}
@@ -37,27 +38,34 @@ def run_list(asked: List) -> None:
 
 def run_doctor(asked: Doctor) -> None:
     """Prints one line per finding: `ok`, `note` or `missing`; with `--gpu` what only a GPU can
-    show, and `fault` for what is wrong there, which exits with 1.
+    show, and `fault` for what is wrong there, which exits with 1. With `--json` each line is
+    {"kind", "finding"}.
     """
-    if not asked.gpu:
+    if asked.gpu:
+        lines = _gpu_lines(asked.rehearse)
+    else:
         from skipbench.bench.doctor import findings
 
-        for line in findings(compose(asked.settings).results, known_models()):
-            show(line)
-        return
+        lines = iter(findings(compose(asked.settings).results, known_models()))
+    wrong = False
+    with json_lines(asked.json):
+        for line in lines:
+            kind, _, text = line.partition(" ")
+            show_result({"kind": kind, "finding": text.strip()}, partial(str, line))
+            wrong |= asked.gpu and kind in ("fault", "missing")
+    if wrong:
+        sys.exit(1)
+
+
+def _gpu_lines(rehearse: bool) -> Iterator[str]:
     import torch
 
-    from skipbench.bench.gpu_check import gpu_findings
+    from skipbench.bench.gpu_check import ON_CPU, ON_GPU, gpu_findings
 
-    if not torch.cuda.is_available():
-        show("missing  no CUDA device is at hand: nothing was checked")
-        sys.exit(1)
-    faults = 0
-    for line in gpu_findings(torch.device("cuda", 0), known_hardware()):
-        show(line)
-        faults += line.startswith("fault")
-    if faults:
-        sys.exit(1)
+    if not (rehearse or torch.cuda.is_available()):
+        return iter(["missing  no CUDA device is at hand: nothing was checked"])
+    device = torch.device("cpu") if rehearse else torch.device("cuda", 0)
+    return gpu_findings(device, known_hardware(), ON_CPU if rehearse else ON_GPU)
 
 
 def run_data(asked: Data) -> None:

@@ -3,8 +3,10 @@ them; and a run on another machine, from its records and a latency profile.
 """
 
 import dataclasses
+import json
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -16,7 +18,7 @@ from skipbench.config.catalog import known_hardware
 from skipbench.config.compose import compose
 from skipbench.config.configurable import typed
 from skipbench.config.model import Model
-from skipbench.console import progress, say, show
+from skipbench.console import json_lines, progress, say, show, show_result
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.costs import Costs, Datasheet
 from skipbench.metrics.loop_costs import LatencyRecord, LoopCosts
@@ -55,8 +57,7 @@ def run_profile(asked: Profile) -> None:
     from skipbench.bench.memory import check_memory
     from skipbench.bench.round_costs import measure_rounds
     from skipbench.profile.roofline import device_name
-    from skipbench.report.figures.style import save, styled
-    from skipbench.report.latencies import latency_figure, latency_table, title
+    from skipbench.report.latencies import latency_table, title
 
     options = config.profile
     longest = config.dataset.but(max_new_tokens=max(options.contexts, default=0))
@@ -71,15 +72,23 @@ def run_profile(asked: Profile) -> None:
         rounds = measure_rounds(lm, contexts, visits, lambda: advance(""))
     device = device_name(lm.output_device)
     path = latency_path(config.model, config.engine, device, config.results)
-    write_record(path, replace(record, rounds=rounds))
+    write_record(path, record := replace(record, rounds=rounds))
     text = title(record, config.model, config.engine, device)
-    show(latency_table(record, text))
+    with json_lines(asked.json):
+        show_result(msgspec.to_builtins(record), lambda: latency_table(record, text))
     if left_out := ", ".join(map(str, sorted(set(options.contexts) - set(contexts)))):
         say(f"left out, beyond the model's {lm.max_positions} positions: {left_out}")
+    written = f"written: {path}, which method=knapspec and TPT now use"
+    if not find_spec("matplotlib"):
+        say(f"{written}; no figure: matplotlib is not installed")
+        return
+    from skipbench.report.figures.latencies import latency_figure
+    from skipbench.report.figures.style import save, styled
+
     with styled():
         drawn = latency_figure(record)
     png, svg = save(drawn, [], config.results / "figures" / f"profile-{path.stem}", text)[:2]
-    say(f"written: {path}, which method=knapspec and TPT now use; {png} and {svg.suffix}")
+    say(f"{written}; {png} and {svg.suffix}")
 
 
 def run_project(asked: Project) -> None:
@@ -87,7 +96,7 @@ def run_project(asked: Project) -> None:
 
     Without a target it is the run's own machine, by the latency file beside the run, which
     `profile` has written; the run's times of drafting, verification and vanilla are not used then.
-    `here=FILE` carries host work over.
+    `here=FILE` carries host work over. `--json` prints these two rows alone.
     """
     folder = Path(asked.words[0])
     run = read_run(folder)
@@ -97,12 +106,20 @@ def run_project(asked: Project) -> None:
     there, name = _target(asked, run, run.provenance.layers)
     here = None if asked.here is None else _costs(asked.here)
     speedup = "-" if run.speedup is None else f"{run.speedup:.3f}x"
-    show(f"{folder.name}: {len(samples)} samples")
-    show(f"{'':<11} {'device':<24} {'vanilla tok/s':>14} {'tok/s':>10} {'micro':>8} {'speedup':>8}")
-    for kind, device, value, headline in (
+    rows = (
         ("measured", run.origin.device or "?", measured(samples), speedup),
         ("projection", name, project(samples, there, here), "-"),
-    ):
+    )
+    if asked.json:
+        record: dict[str, object] = {"run": folder.name, "method": run.method, "model": run.model}
+        for kind, device, value, _ in rows:
+            rate = {"tokens_per_s": value.tokens_per_s, "vanilla": value.tokens_per_s_vanilla}
+            record[kind] = {"device": device, **rate, "micro": value.micro}
+        show(json.dumps(record, allow_nan=False))
+        return
+    show(f"{folder.name}: {len(samples)} samples")
+    show(f"{'':<11} {'device':<24} {'vanilla tok/s':>14} {'tok/s':>10} {'micro':>8} {'speedup':>8}")
+    for kind, device, value, headline in rows:
         show(
             f"{kind:<11} {device:<24} {value.tokens_per_s_vanilla:>14.1f} "
             f"{value.tokens_per_s:>10.1f} {value.micro:>7.3f}x {headline:>8}"

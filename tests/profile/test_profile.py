@@ -35,7 +35,8 @@ from skipbench.metrics.costs import LatencyModel, Point, Roofline
 from skipbench.metrics.loop_costs import LatencyRecord, PartBytes
 from skipbench.profile.latency import fit, overhead, part_times, residuals
 from skipbench.profile.roofline import bandwidth, match, roofline
-from skipbench.report.latencies import latency_figure, notes
+from skipbench.report.figures.latencies import latency_figure
+from skipbench.report.latencies import notes
 
 SMALL = ["profile.contexts=[16,32,5000]", "profile.rows=[1,3]", "profile.repeats=4"]
 

@@ -1,0 +1,149 @@
+"""The page of `scripts/gpu_report.py`: from the report's JSON, by Python alone."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+Found = dict[str, Any]  # a line of JSON that a step printed
+Row = dict[str, Any]
+LONGEST = 120  # characters of a text in a table
+
+
+def page(report: Found) -> str:
+    """Markdown: what is missing or wrong first, then every step with its tables."""
+    steps = {step["name"]: step for step in report["steps"]}
+    name = _first(steps, "probe", "environment").get("gpu", "a GPU")
+    kind = (
+        "Rehearsal on a CPU: no figure here means a GPU"
+        if report["rehearsal"]
+        else f"{name}, measured"
+    )
+    head = [
+        f"# {kind}",
+        f"`python scripts/gpu_report.py` at commit {report['commit']}, begun {report['began']}; "
+        f"{report['seconds']:.0f} s of {report['budget_s']:.0f}. Data: [report.json](report.json).",
+        "## Missing or wrong",
+        "\n".join(f"- {line}" for line in wrong(report["steps"])) or "Nothing.",
+    ]
+    return (
+        "\n\n".join([*head, *(block for step in report["steps"] for block in section(step, steps))])
+        + "\n"
+    )
+
+
+def wrong(steps: Iterable[Found]) -> Iterator[str]:
+    """Steps that are not done, bars that are missed, faults, failed tests and failed probes."""
+    for step in steps:
+        if step["state"] != "done":
+            yield f"**{step['name']}**: {step['state']}" + (
+                f", {step['why']}" if step["why"] else ""
+            )
+        for line in step["found"]:
+            if line.get("met") is False:
+                bar = f"{_text(line['value'])}, wanted {line['bar']}"
+                yield f"{step['name']}: {line['figure']} is {bar}"
+            elif line.get("kind") == "fault":
+                yield f"{step['name']}: {line['finding']}"
+            elif line.get("outcome") in ("failed", "error"):
+                yield f"test {line['test']}: {line['why']}"
+            elif "error" in line:
+                yield f"{step['name']}, {line.get('table', '')}: {line['error']}"
+
+
+def section(step: Found, steps: dict[str, Found]) -> Iterator[str]:
+    """A step's heading, command, and a table per kind of line."""
+    yield f"## {step['name'][0].upper()}{step['name'][1:]}"
+    why = f", {step['why']}" if step["why"] else ""
+    yield f"{step['shows']} {step['state'].capitalize()}{why}, {step['seconds']:.0f} s."
+    shape = next((s for name, s in SHAPES.items() if step["name"].startswith(name)), _as_is)
+    found = [line for line in step["found"] if "error" not in line]
+    rows = [row for line in found for row in shape(line, steps)]
+    for title, group in groupby(rows, lambda row: row.get("table", "")):
+        if title:
+            yield f"**{title}**"
+        yield table([{k: v for k, v in row.items() if k != "table"} for row in group])
+    if step["state"] == "failed" and step["tail"]:
+        yield "\n".join(["```", *step["tail"].replace("```", "").splitlines()[-12:], "```"])
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Markdown of rows whose keys are the columns; one row alone is turned on its side."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    if len(rows) == 1 and len(columns) > 7:
+        rows, columns = [{"": k, "value": rows[0][k]} for k in columns], ["", "value"]
+    cells = [columns, ["---"] * len(columns), *([_text(r.get(c)) for c in columns] for r in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+    text = str(value).replace("|", "/").replace("\n", " ")
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+
+
+def _first(steps: dict[str, Found], step: str, table: str) -> Found:
+    found = steps.get(step, {}).get("found", [])
+    return next((line for line in found if line.get("table") == table), {})
+
+
+def _as_is(line: Found, steps: dict[str, Found]) -> list[Row]:
+    return [{k: v for k, v in line.items() if k != "kind"}]
+
+
+def _finding(line: Found, steps: dict[str, Found]) -> list[Row]:
+    return [{"": line["kind"], "finding": line["finding"]}]
+
+
+def _bar(line: Found, steps: dict[str, Found]) -> list[Row]:
+    return [{key: line.get(key) for key in ("figure", "value", "bar", "met", "note")}]
+
+
+def _prices(line: Found, steps: dict[str, Found]) -> list[Row]:
+    """A row per context and number of rows; the share is of the rate that the probe measured."""
+    sizes, layers = line["bytes"], line["model"]["layers"]
+    reads = _first(steps, "probe", "ceilings").get("read GB/s")
+    rows = []
+    for point in line["points"]:
+        cached = (point["context"] + point["rows"]) * sizes["row"]
+        moved = layers * (sizes["attention"] + sizes["mlp"] + cached) + sizes["head"]
+        rate = moved / point["whole_s"] / 1e9
+        rows.append({
+            "context": point["context"], "rows": point["rows"], "ms": 1e3 * point["whole_s"],
+            "GB": moved / 1e9, "GB/s": rate, "of the read rate": rate / reads if reads else None,
+            "attention us": 1e6 * point["attention_s"], "MLP us": 1e6 * point["mlp_s"],
+            "head us": 1e6 * point["head_s"],
+        })  # fmt: skip
+    return rows
+
+
+def _cell(line: Found, steps: dict[str, Found]) -> list[Row]:
+    metrics = line.get("metrics")
+    if not metrics:
+        return []
+    return [{
+        "method": line["method"], "engine": line["engine"], "dtype": line["dtype"],
+        "samples": metrics["samples"], "tok/s": metrics["tokens_per_s"],
+        "vanilla tok/s": metrics["tokens_per_s_vanilla"], "speedup": metrics["speedup"]["e2e"],
+        "M": metrics["M"], "alpha": metrics["alpha"],
+        "lossless": ", ".join(f"{n} {k}" for k, n in metrics["lossless"].items() if n),
+    }]  # fmt: skip
+
+
+def _projection(line: Found, steps: dict[str, Found]) -> list[Row]:
+    own, there = line["measured"], line["projection"]
+    return [{
+        "method": line["method"], "run": line["run"][-10:], "by": there["device"],
+        "tok/s": own["tokens_per_s"], "projected tok/s": there["tokens_per_s"],
+        "micro": own["micro"], "projected micro": there["micro"],
+        "off by": f"{there['micro'] / own['micro'] - 1:+.1%}",
+    }]  # fmt: skip
+
+
+SHAPES: dict[str, Callable[[Found, dict[str, Found]], list[Row]]] = {
+    "doctor": _finding, "prices": _prices, "bars": _bar, "float32": _bar, "cells": _cell,
+    "a cell": _cell, "streams": _cell, "projections": _projection,
+}  # fmt: skip
+"""What a step's lines become, by how its name begins."""

@@ -1,0 +1,155 @@
+"""Passes of the engines on a planted model, a line of JSON per figure.
+
+    python scripts/gpu_passes.py decoding [--small]        every token has a new length
+    python scripts/gpu_passes.py kernels [--small]         where the time of a pass goes
+    python scripts/gpu_passes.py strict [--small]          bits of rows, verified together and alone
+    python scripts/gpu_passes.py projections RESULTS DEVICE   runs, measured and projected
+
+small: on the CPU, to show that it runs.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from skipbench.cli.main import dispatch
+from skipbench.config.catalog import known_hardware, shape_of
+from skipbench.decode.loop import generate
+from skipbench.errors import SkipbenchError
+from skipbench.lm.bit_probe import compare_rows
+from skipbench.lm.model import LM
+from skipbench.lm.rows import TokenRows
+from skipbench.methods.vanilla import Vanilla
+from skipbench.models.random_weights import planted_model
+from skipbench.profile.clock import synchronize
+from skipbench.profile.roofline import match
+from skipbench.skipset import planted_set
+
+ENGINES = ("fused", "cuda_graphs")
+WORDS = 500
+SHOWN = 15  # kernels of a pass
+Figures = Iterator[dict[str, Any]]
+
+
+def engines(small: bool, capacity: int) -> Iterator[LM]:
+    """Each engine over the same weights."""
+    shape = shape_of("4x64" if small else "llama3-8b")
+    device, dtype = ("cpu", torch.float32) if small else ("cuda", torch.bfloat16)
+    model = planted_model(shape, planted_set(shape.layers, 0.5, 0), 0, dtype, device, WORDS)
+    for engine in ENGINES:
+        lm = LM(model, engine)
+        lm.allocate(capacity)
+        yield lm
+
+
+def decoding(small: bool) -> Figures:
+    """Milliseconds per token of vanilla, at lengths that are new and at the same ones again."""
+    context, tokens = (20, 6) if small else (1000, 128)
+    prompt = [7 * i % WORDS for i in range(context)]
+    for lm in engines(small, context + tokens + 16):
+        for cudnn in (False, True):
+            torch.backends.cuda.enable_cudnn_sdp(cudnn)
+            line: dict[str, Any] = {"engine": lm.engine.name, "cuDNN attention": cudnn}
+            for what in ("new", "met"):
+                out = generate(lm, Vanilla(), prompt, tokens)
+                took = sum(out.seconds.values()) - out.seconds["prefill"]
+                line[f"{what} ms per token"] = 1e3 * took / len(out.tokens)
+            yield {"table": "", **line, "notes": "; ".join(lm.notes())}
+
+
+@torch.inference_mode()
+def kernels(small: bool) -> Figures:
+    """Kernels of one whole pass and of one without half of the sub-layers, by torch.profiler."""
+    context = 20 if small else 2048
+    for lm in engines(small, context + 16):
+        half = planted_set(lm.layers, 0.5, 0)
+        lm.prefill([7 * i % WORDS for i in range(context)])
+        for what, skip in (("a whole pass", None), ("half a pass", half)):
+
+            def call(lm: LM = lm, skip: Any = skip) -> object:
+                return lm.logits([5], TokenRows.chain(context, 1), skip)
+
+            for _ in range(3):
+                call()
+            synchronize(lm.output_device)
+            began = time.perf_counter()
+            call()
+            synchronize(lm.output_device)
+            wall_us = 1e6 * (time.perf_counter() - began)
+            yield from _kernels(call, wall_us, f"{what}, {lm.engine.name}", small)
+
+
+def _kernels(call: Callable[[], object], wall_us: float, title: str, small: bool) -> Figures:
+    """The kernels that take longest, and all together; on a CPU its operators."""
+    kinds = torch.profiler.ProfilerActivity
+    with torch.profiler.profile(
+        activities=[kinds.CPU] if small else [kinds.CPU, kinds.CUDA]
+    ) as run:
+        call()
+        if not small:
+            torch.cuda.synchronize()
+    wanted = torch.autograd.DeviceType.CPU if small else torch.autograd.DeviceType.CUDA
+    times = [
+        (e.key, e.count, float(e.self_cpu_time_total if small else e.self_device_time_total))
+        for e in run.key_averages()
+        if e.device_type == wanted
+    ]
+    total = sum(us for _, _, us in times)
+    together = {"kernel": "all", "calls": sum(n for _, n, _ in times), "us": total}
+    yield {"table": title, **together, "share": total / wall_us, "of wall us": wall_us}
+    for name, count, us in sorted(times, key=lambda t: -t[2])[:SHOWN]:
+        yield {"table": title, "kernel": name[:100], "calls": count, "us": us, "share": us / total}
+
+
+def strict(small: bool) -> Figures:
+    """Rows verified together against the same rows alone, bit by bit, without `strict` and with."""
+    shape = shape_of("2x64" if small else "4x2048")
+    device, dtype = ("cpu", torch.float32) if small else ("cuda", torch.bfloat16)
+    model = planted_model(shape, planted_set(shape.layers, 0.5, 0), 0, dtype, device, WORDS)
+    for wanted, rows in ((False, 2000), (True, 10_000)):
+        line: dict[str, Any] = {"table": "", "engine": "fused", "strict": wanted}
+        try:
+            found = compare_rows(LM(model, "fused", wanted), 20 if small else rows)
+            yield line | found._asdict()
+        except SkipbenchError as error:
+            yield line | {"refused": str(error)[:200]}
+
+
+def projections(results: Path, device: str) -> None:
+    """Every run of the planted model, by the prices in `latency/` and by the datasheet."""
+    name = match(torch.cuda.get_device_name(0) if device == "cuda" else device, known_hardware())
+    targets = [[], [f"hardware={name}"]] if name and known_hardware()[name].bandwidth else [[]]
+    for folder in sorted((results / "runs").glob("planted*")):
+        for words in targets:
+            try:
+                dispatch(["project", str(folder), "--json", *words])
+            except SkipbenchError as error:
+                print(json.dumps({"run": folder.name, "error": str(error)[:200]}), flush=True)
+
+
+PARTS = {"decoding": decoding, "kernels": kernels, "strict": strict}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("figures", choices=(*PARTS, "projections"))
+    parser.add_argument("of", nargs="*", help="RESULTS DEVICE, of projections")
+    parser.add_argument("--small", action="store_true")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    if args.figures == "projections":
+        projections(Path(args.of[0]), args.of[1])
+        return
+    for line in PARTS[args.figures](args.small):
+        print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,275 @@
+"""All figures of a GPU with one command: `python scripts/gpu_report.py --budget 25m --out
+results/gpu/h100`.
+
+Steps in the order of their worth, each a process of its own with its own limit; what the budget
+does not hold is cut, and said to be. `report.json` and its page, `README.md`, are written anew
+after each: whenever this process is killed, both are whole. The same command goes on with the steps
+that are not done; `--only` does some again. Status 1 unless all are done.
+
+    --rehearse      all of it on a CPU with tiny sizes, in under two minutes; no figure means a GPU
+    --carry FOLDER  fetches the packages that a machine with torch and transformers still needs:
+                    there, pip install --no-index --no-deps --target SITE FOLDER/*.whl, and
+                    PYTHONPATH=SITE
+
+This file needs Python alone: a package that is missing or broken is a finding of the steps.
+"""
+
+import argparse
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # nothing is installed
+
+from scripts.gpu_page import page  # noqa: E402
+from scripts.gpu_steps import FULL, SMALL, STEPS, Step  # noqa: E402
+
+CARRIED = ("hydra-core", "omegaconf", "msgspec", "bayesian-optimization")
+CARRIED_SOURCE = ("antlr4-python3-runtime",)  # the index has no wheel of it
+PYTHON, PLATFORMS = (
+    "3.12",
+    ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64"),
+)
+LEAST = 0.25  # a step begins if so much of its limit is left of the budget
+BUSY = 3  # limits of a rehearsal are longer: a CPU may have other work
+TAIL = 3000  # characters of a step's log in the report
+Found = dict[str, Any]  # a line of JSON that a step printed
+
+
+@dataclass
+class Result:
+    """What became of a step: waiting, running, done, failed, or cut, and why."""
+
+    name: str
+    shows: str
+    state: str = "waiting"
+    why: str = ""
+    seconds: float = 0.0
+    cpu_s: float = 0.0
+    limit_s: float = 0.0
+    command: str = ""
+    found: list[Found] = field(default_factory=list)
+    tail: str = ""
+
+
+@dataclass
+class Report:
+    """`report.json`."""
+
+    began: str
+    commit: str
+    rehearsal: bool
+    budget_s: float
+    steps: list[Result]
+    seconds: float = 0.0
+    """Of the last call; one that goes on has a budget of its own."""
+
+
+def write(path: Path, text: str) -> None:
+    """Replaces a file as a whole: a process that is killed leaves the old one or the new one."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(text)
+    os.replace(part, path)
+
+
+def keep(report: Report, out: Path) -> None:
+    """Writes the report and its page."""
+    write(out / "report.json", json.dumps(asdict(report), indent=1) + "\n")
+    write(out / "README.md", page(asdict(report)))
+
+
+def earlier(out: Path) -> Report | None:
+    """The report of an earlier call; a step that was running then was killed, and waits again."""
+    path = out / "report.json"
+    if not path.is_file():
+        return None
+    read = json.loads(path.read_text())
+    steps = [Result(**one) for one in read.pop("steps")]
+    for step in steps:
+        step.state = "waiting" if step.state == "running" else step.state
+    return Report(**read, steps=steps)
+
+
+def run(step: Result, out: Path, words: Sequence[str], environment: dict[str, str]) -> None:
+    """Runs one step under its limit; its lines of JSON, its exit status and the end of its log."""
+    log = out / "logs" / f"{step.name.replace(' ', '-')}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    began, used = time.monotonic(), children_cpu_s()
+    with log.open("wb") as file:
+        child = subprocess.Popen(
+            [sys.executable, *words], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL,
+            stdout=file, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        try:
+            status = child.wait(step.limit_s)
+            step.state = "failed" if status else "done"
+            step.why = f"exit status {status}" if status else ""
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+            step.state, step.why = "cut", f"killed after its {step.limit_s:.0f} s"
+    step.seconds = round(time.monotonic() - began, 1)
+    step.cpu_s = round(children_cpu_s() - used, 1)
+    text = log.read_text(errors="replace")
+    step.found, step.tail = list(lines(text)), text[-TAIL:]
+    for word in words:
+        if word.startswith("--junitxml="):
+            step.found += junit(Path(word.partition("=")[2]))
+
+
+def children_cpu_s() -> float:
+    """Seconds of CPU of the processes that have ended."""
+    times = os.times()
+    return times.children_user + times.children_system
+
+
+def lines(text: str) -> Iterator[Found]:
+    """The lines of a log that hold JSON objects; one that was cut off is none."""
+    for line in text.splitlines():
+        if line.startswith("{"):
+            try:
+                yield json.loads(line)
+            except ValueError:
+                continue
+
+
+def junit(path: Path) -> Iterator[Found]:
+    """Every test with its outcome; nothing if pytest was killed before it wrote the file."""
+    if not path.is_file():
+        return
+    for case in ElementTree.parse(path).iter("testcase"):
+        bad = next(
+            (case.find(k) for k in ("failure", "error", "skipped") if case.find(k) is not None),
+            None,
+        )
+        outcome = "passed" if bad is None else {"failure": "failed"}.get(bad.tag, bad.tag)
+        why = "" if bad is None else bad.get("message", "").partition("\n")[0][:200]
+        yield {"kind": "tests", "test": case.get("name"), "outcome": outcome, "why": why}
+
+
+def run_all(steps: Sequence[Step], report: Report, out: Path, facts: dict[str, Any]) -> None:
+    """Runs the steps that wait, as far as the budget goes; the report is kept around each."""
+    began, results = time.monotonic(), {result.name: result for result in report.steps}
+    waiting = [step for step in steps if results[step.name].state != "done"]
+    # what ran before, and failed, comes last
+    for step in sorted(waiting, key=lambda step: results[step.name].seconds > 0):
+        result = results[step.name]
+        left = report.budget_s - (time.monotonic() - began)
+        result.command = f"python {step.words.format(**facts)}"
+        limit_s = step.limit_s * (BUSY if report.rehearsal else 1)
+        result.limit_s = min(limit_s, left)
+        if left < LEAST * step.limit_s:
+            result.state = "cut"
+            result.why = f"{max(0, left):.0f} s are left, and it may take {step.limit_s:.0f}"
+            print(f"{step.name}: cut, {result.why}", flush=True)
+            continue
+        result.state, result.why = "running", ""
+        keep(report, out)
+        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        more = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
+        run(
+            result, out, shlex.split(result.command)[1:], os.environ | more | dict(step.environment)
+        )
+        report.seconds = round(time.monotonic() - began, 1)
+        took = f"{result.seconds} s, {result.cpu_s} of CPU {result.why}".rstrip()
+        print(f"{step.name}: {result.state}, {took}", flush=True)
+        keep(report, out)
+    keep(report, out)
+
+
+def commit() -> str:
+    """The commit of the checkout; SKIPBENCH_COMMIT where there is no `.git`."""
+    command = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
+    done = (
+        subprocess.run(command, capture_output=True, text=True)
+        if (ROOT / ".git").exists()
+        else None
+    )
+    found = done.stdout.strip() if done else ""
+    return found or os.environ.get("SKIPBENCH_COMMIT", "unknown")
+
+
+def carry(folder: Path) -> None:
+    """Fetches the wheels of the versions in constraints.txt."""
+    pins = dict(
+        re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    )
+    pip = [sys.executable, "-m", "pip"]
+    wanted, source = (
+        [f"{name}=={pins[name]}" for name in names] for names in (CARRIED, CARRIED_SOURCE)
+    )
+    platforms = [word for name in PLATFORMS for word in ("--platform", name)]
+    fetch = [*pip, "download", "--no-deps", "--only-binary=:all:", "--python-version", PYTHON]
+    subprocess.run(
+        [*fetch, "--implementation", "cp", *platforms, "-d", str(folder), *wanted], check=True
+    )
+    subprocess.run([*pip, "wheel", "--no-deps", "-w", str(folder), *source], check=True)
+    print(f"{sum(f.stat().st_size for f in folder.glob('*.whl')) / 1e6:.2f} MB in {folder}")
+
+
+def seconds(text: str) -> float:
+    """`25m`, `90s` or `1h` in seconds."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text)
+    if not match:
+        raise argparse.ArgumentTypeError("a number with s, m or h, as 25m")
+    return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=ROOT / "results" / "gpu" / "report")
+    parser.add_argument("--budget", type=seconds, default=1500.0, help="25m by default")
+    parser.add_argument("--only", help="names of steps, with commas: these, done or not")
+    parser.add_argument("--rehearse", action="store_true")
+    parser.add_argument("--carry", type=Path, metavar="FOLDER")
+    args = parser.parse_args(words)
+    if args.carry:
+        return carry(args.carry)
+    names = [step.name for step in STEPS]
+    only = args.only.split(",") if args.only else []
+    if unknown := set(only) - set(names):
+        parser.error(f"no step {', '.join(unknown)}; there are: {', '.join(names)}")
+    out = args.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    report = earlier(out)
+    if report is None or (report.commit, report.rehearsal) != (commit(), args.rehearse):
+        began = datetime.now(UTC).isoformat(timespec="seconds")
+        results = [Result(step.name, step.shows) for step in STEPS]
+        report = Report(began, commit(), args.rehearse, args.budget, results)
+    report.budget_s = args.budget
+    for result in report.steps:
+        if result.name in only:
+            result.state = "waiting"
+    searches = all(map(find_spec, ("bayes_opt", "sklearn", "scipy")))
+    swift = "swift" if searches else "uniform"
+    tests = sorted(
+        str(p.relative_to(ROOT))
+        for p in (ROOT / "tests").rglob("test_*.py")
+        if "mark.gpu" in p.read_text()
+    )
+    facts = (SMALL if args.rehearse else FULL) | {
+        "out": shlex.quote(str(out)), "tests": " ".join(tests),
+        "methods": f"self-sd,{swift},clasp,knapspec,prompt-lookup",
+    }  # fmt: skip
+    run_all([s for s in STEPS if not only or s.name in only], report, out, facts)
+    print(f"{report.seconds:.0f} s; written: {out / 'README.md'}, report.json")
+    if any(result.state != "done" for result in report.steps):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
