@@ -43,6 +43,8 @@ PAPERS = [name for name in choices("experiment") if paper_of(name)]
 """Experiments of the papers."""
 ALONE = [m for m in METHODS if m != "draft-model"]
 """Those that need no second checkpoint (tests/methods/test_draft_model.py makes one)."""
+ONE_SET = {"first", "fixed", "last", "middle", "random", "self-sd-c"}
+"""Those that are `uniform` or `self-sd` with another skip set: the same class does all else."""
 ENGINES = ("reference", "fused")
 EVERY_ENGINE = (*ENGINES, "cuda_graphs")
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral")
