@@ -28,7 +28,7 @@ CELLS = {
     "clasp8": ["method=clasp", "method.interval=8"],
     "auto": ["method=auto", "method.row_prices=[1,1.02,1.04,1.1,1.2,1.4]"],
 }
-SHORT = ["limit=2", "engine.warmup=0", "dataset.max_new_tokens=48"]
+SHORT = ["limit=2", "engine.warmup=0", "dataset.max_new_tokens=32"]
 
 
 @pytest.fixture(scope="session")
