@@ -50,8 +50,8 @@ EVERY_ENGINE = (*ENGINES, "cuda_graphs")
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral")
 Command = Callable[..., "CompletedProcess[str]"]  # the fixture `skipbench`
 # What a timing says does not matter here: runs of tests take few calls for theirs.
-latency_file.CONTEXTS, latency_file.REPEATS, round_costs.ROUNDS = 1, 2, 1
-roofline.PRODUCT = 64
+latency_file.CONTEXTS, latency_file.REPEATS, round_costs.ROUNDS = 1, 1, 1
+roofline.PRODUCT, roofline.MAX_BYTES, roofline.TRIES = 64, 1 << 20, 2
 
 
 def random_model(family: str, vocab: int = 61) -> Any:
