@@ -7,6 +7,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
+# What is imported is compiled once: an environment that forbids it costs every process seconds.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help demo real test test-all test-experiments test-real slurm check table table2 tables figures results bench report docs lock clean
 

@@ -43,13 +43,15 @@ PAPERS = [name for name in choices("experiment") if paper_of(name)]
 """Experiments of the papers."""
 ALONE = [m for m in METHODS if m != "draft-model"]
 """Those that need no second checkpoint (tests/methods/test_draft_model.py makes one)."""
+ONE_SET = {"first", "fixed", "last", "middle", "random", "self-sd-c"}
+"""Those that are `uniform` or `self-sd` with another skip set: the same class does all else."""
 ENGINES = ("reference", "fused")
 EVERY_ENGINE = (*ENGINES, "cuda_graphs")
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral")
 Command = Callable[..., "CompletedProcess[str]"]  # the fixture `skipbench`
 # What a timing says does not matter here: runs of tests take few calls for theirs.
-latency_file.CONTEXTS, latency_file.REPEATS, round_costs.ROUNDS = 1, 2, 1
-roofline.PRODUCT = 64
+latency_file.CONTEXTS, latency_file.REPEATS, round_costs.ROUNDS = 1, 1, 1
+roofline.PRODUCT, roofline.MAX_BYTES, roofline.TRIES = 64, 1 << 20, 2
 
 
 def random_model(family: str, vocab: int = 61) -> Any:

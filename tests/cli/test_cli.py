@@ -20,12 +20,6 @@ def metrics(results: Path) -> list[dict[str, Any]]:
     return [json.loads(p.read_text()) for p in sorted(results.glob("runs/*/metrics.json"))]
 
 
-def test_a_misspelt_key_ends_before_a_model_loads(skipbench: Command) -> None:
-    done = skipbench("methdo=uniform")
-    assert done.returncode == 2
-    assert "Did you mean method" in done.stderr and "Traceback" not in done.stderr
-
-
 @pytest.mark.slow
 def test_dry_run_runs_and_writes_nothing(skipbench: Command, tmp_path: Path) -> None:
     done = skipbench("dry_run=true", "method=vanilla", f"results={tmp_path}")
@@ -125,8 +119,8 @@ def test_doctor_and_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize("engine", rest_slow(["fused", "reference"], "fused".__eq__))
 def test_sampling_and_low_precision_run(engine: str, tmp_path: Path) -> None:
     small = [
-        "limit=2",
-        "dataset.max_new_tokens=12",
+        "limit=1",
+        "dataset.max_new_tokens=8",
         "engine.warmup=0",
         f"engine={engine}",
         f"results={tmp_path}",
@@ -135,7 +129,7 @@ def test_sampling_and_low_precision_run(engine: str, tmp_path: Path) -> None:
     assert nothing_lost(run_cell(compose([*small, "decoding=sampling"])))
     assert nothing_lost(run_cell(compose([*small, "model.dtype=bfloat16"])))
     kinds = [m["lossless"] for m in metrics(tmp_path)]
-    assert sorted(k["sampled"] for k in kinds) == [0, 2]
+    assert sorted(k["sampled"] for k in kinds) == [0, 1]
 
 
 @pytest.mark.skipif(
@@ -152,6 +146,7 @@ def test_a_real_checkpoint_on_real_text(skipbench: Command, tmp_path: Path) -> N
     assert "model stories260K" in done.stdout and "4/4" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not SHARED.is_dir(), reason="the folder of real checkpoints is not beside this checkout"
 )

@@ -56,7 +56,7 @@ def mine() -> frozenset[tuple[str, ...]]:
 
 @pytest.mark.parametrize("name", EVALUATED)
 def test_no_prompt_of_an_evaluation_is_among_them(name: str) -> None:
-    limit = 40 if name.startswith("mini-") else None
+    limit = 12 if name.startswith("mini-") else None
     for row in compose([f"dataset={name}"]).dataset.rows(limit):
         assert not (both := mine() & runs(row.prompt)), f"{row.id}: {both}"
 

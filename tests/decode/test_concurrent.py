@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ALONE, EVERY_ENGINE, make_method, random_lm
+from conftest import ALONE, EVERY_ENGINE, make_method, random_lm, rest_slow
 
 import skipbench
 from skipbench.api import LanguageModel
@@ -95,7 +95,11 @@ def read_in_turns(lm: LM, name: str) -> None:
     assert methods.take() is methods.first  # what it learns stays with the one that was given
 
 
-@pytest.mark.parametrize("name", ALONE)
+# One of each kind: what learns from a text, what keeps tokens of earlier ones, what searches.
+DAILY = ("auto", "cas-spec", "knapspec", "lookahead", "prompt-lookup", "swift")
+
+
+@pytest.mark.parametrize("name", rest_slow(ALONE, DAILY.__contains__))
 def test_streams_read_in_turns(name: str) -> None:
     read_in_turns(random_lm("llama", "fused"), name)
 

@@ -8,7 +8,7 @@ from typing import Any
 import contract
 import pytest
 import torch
-from conftest import EVERY_ENGINE, make_method, random_lm
+from conftest import EVERY_ENGINE, make_method, random_lm, rest_slow
 
 from skipbench.decode import loop, verify
 from skipbench.decode.draft import Draft, State
@@ -137,12 +137,12 @@ FAULTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("engine", EVERY_ENGINE)
+@pytest.mark.parametrize("engine", rest_slow(EVERY_ENGINE, "fused".__eq__))
 def test_no_fault_no_failure(engine: str) -> None:
     check_all(engine)
 
 
-@pytest.mark.parametrize("engine", EVERY_ENGINE)
+@pytest.mark.parametrize("engine", rest_slow(EVERY_ENGINE, "fused".__eq__))
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_caught(
     fault: Callable[[Patch], None], engine: str, monkeypatch: Patch
@@ -174,6 +174,7 @@ def fixed(widths: tuple[int, ...] = (), kind: type[FixedSet] = FixedSet) -> Fixe
     return kind("fixed", SkipSet.parse("attn:1,2;mlp:2", 4), Fixed(5), widths)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method", [fixed(kind=Accepted), Copied(7, False)], ids=["chain", "guesses"]
 )
@@ -190,6 +191,7 @@ def test_a_method_that_never_drafts_is_caught() -> None:
         contract.check_sampling(random_lm("llama", "fused", vocab=7), Vanilla(), runs=2)
 
 
+@pytest.mark.slow
 def test_a_bonus_drawn_from_the_wrong_distribution_is_caught(monkeypatch: Patch) -> None:
     """Rejection without the residual: SWIFT's published sampling error is of this kind."""
     monkeypatch.setattr(verify, "_after_rejection", lambda p, q, token: (p, q))

@@ -67,7 +67,7 @@ def test_a_folder_and_a_file_of_prompts(
         f"model.path={ROOT / 'skipbench/models/tiny'}",
         f"prompts={prompts}",
         f"results={tmp_path / 'results'}",
-        "method=uniform,prompt-lookup,fixed",
+        "method=uniform,fixed",
         *SHORT,
     ]
     done = skipbench(*words)
@@ -84,7 +84,7 @@ def test_a_folder_and_a_file_of_prompts(
     again = skipbench(*words, "--json")
     assert "samples:" not in again.stderr  # nothing is measured twice
     runs = json.loads(again.stdout)
-    assert {r["method"] for r in runs} == {"vanilla", "uniform", "prompt-lookup", "fixed"}
+    assert {r["method"] for r in runs} == {"vanilla", "uniform", "fixed"}
 
 
 def test_the_budget_leaves_methods_out(tmp_path: Path) -> None:

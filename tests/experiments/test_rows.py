@@ -32,7 +32,7 @@ LOAD = LastLoaded()  # one model for all tests
 SMALL = ["dataset.max_new_tokens=12", "dataset.scorer=none", "engine.warmup=0"]
 
 
-def cells(folder: Path, methods: Sequence[str] = METHODS, limit: int = 4) -> list[RunConfig]:
+def cells(folder: Path, methods: Sequence[str] = METHODS, limit: int = 2) -> list[RunConfig]:
     words = [*SMALL, f"limit={limit}", f"results={folder}"]
     return [compose([*words, f"method={name}"]) for name in methods]
 
@@ -102,7 +102,7 @@ def test_a_method_added_later_brings_its_own_vanilla_and_changes_no_record(
 
 
 def test_arms_of_fewer_prompts_leave_the_row_early(tmp_path: Path) -> None:
-    noise, swift = cells(tmp_path, ["vanilla"], 2)[0], cells(tmp_path, ["swift"])[0]
+    noise, swift = cells(tmp_path, ["vanilla"])[0], cells(tmp_path, ["swift"], 4)[0]
     assert row_key(noise) == row_key(swift)
     run_row([noise, swift], LOAD)
     few, all_ = samples_of([noise, swift])
@@ -128,10 +128,10 @@ def test_a_method_that_fails_ends_only_its_own_arm(
     assert states == ["done", "done", "failed", "done"]
     monkeypatch.undo()
     run_row(configs, LOAD)
-    assert [len(samples) for samples in samples_of(configs)] == [4] * 4
+    assert [len(samples) for samples in samples_of(configs)] == [2] * 4
 
 
-@pytest.mark.parametrize("writes", rest_slow((1, 6, 15), lambda writes: writes == 6))
+@pytest.mark.parametrize("writes", rest_slow((1, 3, 7), lambda writes: writes == 3))
 def test_a_row_that_is_killed_between_two_writes_goes_on_as_if_it_had_not_been(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int
 ) -> None:
@@ -175,7 +175,7 @@ def test_several_methods_on_the_command_line_are_one_row(
     words = [*SMALL, "limit=2", f"results={tmp_path}", "method=uniform,swift"]
     done = skipbench(*words)
     assert all(name in done.stdout for name in chosen)
-    row = samples_of(cells(tmp_path, chosen, 2))
+    row = samples_of(cells(tmp_path, chosen))
     assert all(len(sample.order) == 3 for samples in row for sample in samples)
     lines = skipbench(*words, "--json").stdout.splitlines()
     assert [json.loads(line)["method"] for line in lines] == chosen

@@ -86,6 +86,7 @@ def test_the_cases_of_an_experiment_are_swept(skipbench: Command, tmp_path: Path
     ), status.stdout
 
 
+@pytest.mark.slow
 def test_a_failed_cell_is_named_and_stops_no_other(skipbench: Command, tmp_path: Path) -> None:
     done = skipbench(
         "-m", "method=uniform", "method.ratio=0.01,0.2,0.4", *MATHS, f"results={tmp_path}"
@@ -226,6 +227,7 @@ def test_a_file_with_a_key_that_its_method_lacks_is_named(
     )
 
 
+@pytest.mark.slow
 def test_an_error_of_a_single_cell_is_one_line(skipbench: Command, tmp_path: Path) -> None:
     done = skipbench("method=uniform", "method.ratio=1.5", *MATHS, f"results={tmp_path}")
     assert done.returncode == 2

@@ -46,12 +46,10 @@ def generated(model: Any, prompt: list[int], length: int) -> list[int]:
 @pytest.mark.parametrize("family", rest_slow(EVERY, [*DESCRIBED, "gpt_neox"].__contains__))
 def test_greedy_is_generate(family: str) -> None:
     lm = described_lm(family)
-    wanted = generated(lm.model, contract.PROMPT, 16)
+    wanted = generated(lm.model, contract.PROMPT, 12)
     assert len(set(wanted)) >= 3
-    assert contract.plain_greedy(lm.model, contract.PROMPT, 16) == wanted
-    contract.check_greedy(lm, make_method("vanilla"), length=16, drafts=False)
-    for method in make_method("uniform"), make_method("uniform", *TREE):
-        contract.check_greedy(lm, method, length=16)
+    assert contract.plain_greedy(lm.model, contract.PROMPT, 12) == wanted
+    contract.check_greedy(lm, make_method("uniform", *TREE), length=12)
 
 
 def test_every_row_has_a_model_here_and_a_line_in_the_documentation() -> None:

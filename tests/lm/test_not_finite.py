@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from conftest import EVERY_ENGINE, make_method, random_model
+from conftest import EVERY_ENGINE, make_method, random_model, rest_slow
 
 from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.loop import NotFinite, generate
@@ -53,7 +53,7 @@ class Spoiled(Method):
 
 
 @pytest.mark.parametrize("parent", [None, [-1, 0, 1, 0], [-1, 0, 1, -1]])
-@pytest.mark.parametrize("engine", EVERY_ENGINE)
+@pytest.mark.parametrize("engine", rest_slow(EVERY_ENGINE, GRAPHS.__eq__))
 def test_a_rejected_row_changes_no_other(engine: str, parent: list[int] | None) -> None:
     wanted = generate(poisoned(engine, None), make_method("vanilla"), PROMPT, TOKENS)
     text = PROMPT + wanted.tokens

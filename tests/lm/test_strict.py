@@ -78,10 +78,7 @@ def same_bits(lm: LM, method: Method, prompt: list[int], length: int) -> int:
 def test_tiny_has_vanillas_bits(name: str, overrides: tuple[str, ...]) -> None:
     lm, tokenizer = tiny()
     method = make_method(name, *overrides, layers=lm.layers)
-    assert (
-        sum(same_bits(lm, method, tokenizer(prompt).input_ids * 2, 24) for prompt in PROMPTS[:2])
-        > 0
-    )
+    assert same_bits(lm, method, tokenizer(PROMPTS[0]).input_ids * 2, 24) > 0
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ def test_vanilla_is_hugging_face_greedy(name: str, engine: str) -> None:
         )
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", rest_slow(ENGINES, "fused".__eq__))
 def test_the_identity_layers_are_found_free(engine: str) -> None:
     """With exactly the identity layers skipped, every draft token is right."""
     name = "babyllama-361-deep12-noop"

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from recorded import NEEDS_RECORDS, checkpoint, golden, skip_of, ties
+from conftest import rest_slow
+from recorded import MODELS, NEEDS_RECORDS, checkpoint, golden, skip_of, ties
 
 from skipbench.decode.draft import State
 from skipbench.decode.loop import generate
@@ -31,6 +32,17 @@ from skipbench.skipset import SkipSet
 
 pytestmark = NEEDS_RECORDS
 SWIFT_CODE_TREE = (10, 8, 5, 3)
+
+
+def of_models(*models: str) -> pytest.MarkDecorator:
+    """A case per checkpoint; the smallest is decoded every day."""
+    return pytest.mark.parametrize("model", rest_slow(models, "stories260K".__eq__))
+
+
+def cases(paper: str, kind: str, model: str) -> list[Any]:
+    found = [case for case in golden(paper)[kind] if case["model"] == model]
+    assert found
+    return found
 
 
 def same_rounds(ours: Sequence[Any], theirs: Sequence[Any]) -> bool:
@@ -57,6 +69,7 @@ def verified_states(lm: LM, prompt: list[int], chunks: list[list[int]]) -> list[
     return found
 
 
+@pytest.mark.slow
 @torch.inference_mode()
 def test_clasp_sets_and_cosines() -> None:
     """The cosines of every cell on the way to the last one, to 1e-5, and the set in every case
@@ -92,8 +105,9 @@ def test_clasp_sets_and_cosines() -> None:
     assert equal >= 115  # of 138; the rest tie exactly, and the machine's kernels decide
 
 
-def test_clasp_generation() -> None:
-    for case in golden("clasp")["generation"]:
+@of_models(*MODELS)
+def test_clasp_generation(model: str) -> None:
+    for case in cases("clasp", "generation", model):
         lm = checkpoint(case["model"])
         stop, ratio = Fixed(case["gamma"], case["th_exit"]), case["M"] / lm.layers
         interval, size = case["optimize_interval"], {"layers": lm.layers, "name": "clasp"}
@@ -170,8 +184,9 @@ def test_knapspec_generation() -> None:
         assert same_rounds([(r.accepted, r.steps) for r in out.rounds], theirs)
 
 
-def test_del_exit_layers_and_counts() -> None:
-    for case in golden("del")["generation"]:
+@of_models(*MODELS)
+def test_del_exit_layers_and_counts(model: str) -> None:
+    for case in cases("del", "generation", model):
         lm = checkpoint(case["model"])
         method = DEL(
             layers=lm.layers,
@@ -194,9 +209,10 @@ def swift(layers: int, **options: Any) -> SWIFT:
     return SWIFT(layers=layers, name="swift", stop=Fixed(25, 0.8), **options)
 
 
+@of_models(*MODELS)
 @torch.inference_mode()
-def test_swift_matchness() -> None:
-    for case in golden("swift")["matchness"]:
+def test_swift_matchness(model: str) -> None:
+    for case in cases("swift", "matchness", model):
         lm, window = checkpoint(case["model"]), case["context_window"]
         state = State(lm, case["prompt_ids"], Sampler(), 100, frozenset())
         lm.prefill(case["prompt_ids"] + case["generated_ids"][:-1])
@@ -293,12 +309,13 @@ def test_swift_generation() -> None:
         assert same_rounds([(r.accepted, r.steps) for r in out.rounds], theirs)
 
 
-def test_swift_search() -> None:
+@of_models(*MODELS)
+def test_swift_search(model: str) -> None:
     """The on-the-fly random search over three prompts: every score, the best set, and every round
     but the last.
     """
     prompts = {(g["model"], g["prompt"]): g["prompt_ids"] for g in golden("swift")["generation"]}
-    for case in golden("swift")["optimisation_run"]:
+    for case in cases("swift", "optimisation_run", model):
         lm = checkpoint(case["model"])
         if case["prompt"] == 0:
             code = {"beta": 0, "initial": "odd", "seed": case["np_seed"], "tree": SWIFT_CODE_TREE}
@@ -315,8 +332,9 @@ def test_swift_search() -> None:
         assert same_rounds(accepted, case["accept_length_list_incl_root"])
 
 
-def test_lookahead_steps() -> None:
-    for case in golden("lade")["generation"]:
+@of_models(*MODELS[:2])
+def test_lookahead_steps(model: str) -> None:
+    for case in cases("lade", "generation", model):
         lm, config = checkpoint(case["model"]), case["config"]
         sizes = {
             "window": config["WINDOW_SIZE"],

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from conftest import rest_slow
 
 from skipbench.bench.load import load_model, prepare
 from skipbench.bench.prompts import Prompt, eos_ids
@@ -140,9 +141,11 @@ def test_the_odd_set_gives_way_to_the_first_candidate(decode: Decode) -> None:
     assert drafted[0] == odd and {len(skip.skipped) for skip in after} == {6}
 
 
-@pytest.mark.parametrize("effort", [(), ("method.bayes_starts=1", "method.bayes_restarts=1")])
+@pytest.mark.parametrize(
+    "effort", rest_slow([[], ["method.bayes_starts=1", "method.bayes_restarts=1"]], bool)
+)
 def test_the_first_bayesian_step_imports_nothing(
-    effort: tuple[str, ...], decode: Decode, monkeypatch: pytest.MonkeyPatch
+    effort: list[str], decode: Decode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its time is that of a step; a search without Bayesian steps needs no such package at all."""
     monkeypatch.delitem(sys.modules, "bayes_opt", raising=False)  # another test may have loaded it
@@ -177,7 +180,7 @@ def test_no_import_falls_into_the_time_of_a_bayesian_step(
     assert sum(out.seconds.values()) == out.seconds["adapt"]
 
 
-@pytest.mark.parametrize("initial", ["ratio", "odd"])
+@pytest.mark.parametrize("initial", rest_slow(["ratio", "odd"], "ratio".__eq__))
 def test_a_lowered_ratio_has_sets_of_its_size(
     initial: str, decode: Decode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,7 +195,7 @@ def test_a_lowered_ratio_has_sets_of_its_size(
     assert sizes == sorted(sizes, reverse=True) and method.ratio == 0.1
 
 
-@pytest.mark.parametrize("rescore", [True, False])
+@pytest.mark.parametrize("rescore", rest_slow([True, False], bool))
 @pytest.mark.parametrize("context", ["first", "recent"])
 def test_scores_of_other_tokens_judge_no_candidate(
     rescore: bool, context: str, decode: Decode

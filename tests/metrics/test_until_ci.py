@@ -54,6 +54,7 @@ def test_a_cell_stops_and_says_so(tmp_path: Path) -> None:
     assert [s.index for s in read_samples(folder / "samples.jsonl")] == list(range(8))
 
 
+@pytest.mark.slow
 def test_a_width_that_is_never_reached_takes_all(tmp_path: Path) -> None:
     config = compose([*SHORT, "until_ci=1e-9", f"results={tmp_path}"])
     metrics = run_cell(config, print_table=False)

@@ -256,8 +256,9 @@ NO_IDS = (2**31 - 1, -5, "x", 1.5)
 def test_values_that_no_model_has_are_refused(
     key: str, values: tuple[Any, ...], says: str, tmp_path: Path
 ) -> None:
+    model = random_model("llama")
     for value in values:
-        path = written(tmp_path / "m.gguf", random_model("llama"), **{key: value})
+        path = written(tmp_path / "m.gguf", model, **{key: value})
         with pytest.raises(SkipbenchError, match=says) as refused:
             read_gguf(str(path)).model(torch.float32)
         assert "\n" not in str(refused.value) and str(path) in str(refused.value)

@@ -113,6 +113,7 @@ def test_wanda_keeps_the_outputs_closer_than_chance() -> None:
     assert 0 < divergence(wanda) < 0.5 * divergence(chance)
 
 
+@pytest.mark.slow
 def test_engines_agree_on_a_sparsified_model() -> None:
     fused, texts = tiny("model.sparsity=wanda-2:4")
     reference, _ = tiny("model.sparsity=wanda-2:4", "engine=reference")
@@ -123,8 +124,9 @@ def settings(results: Path, *overrides: str) -> RunConfig:
     given = [
         "method=self-sd",
         "dataset=mini-stories",
-        "limit=2",
-        "dataset.max_new_tokens=24",
+        "limit=1",
+        "engine.warmup=0",
+        "dataset.max_new_tokens=16",
         f"results={results}",
     ]
     return compose([*given, *overrides])
@@ -139,7 +141,7 @@ def test_a_run_is_lossless_and_named_by_its_sparsity(tmp_path: Path) -> None:
     config = settings(tmp_path, "model.sparsity=wanda-4:8", "model.calibration.rows=8")
     assert run_cell(config)
     state = read_run(resolve_cell(config).folder)
-    assert state.measured.lossless.identical == 2
+    assert state.measured.lossless.identical == 1
     assert len(str(state.provenance.calibration_sha256)) == 64
     assert header(state)["sparsity"] == "wanda-4:8"
 

@@ -17,6 +17,7 @@ from skipbench.config.catalog import choices
 ONE = ["swift-table2", "models=llama2-13b", "method=swift", "dataset=cnndm"]
 
 
+@pytest.mark.slow
 def test_a_table_at_another_scale_is_another_file(tmp_path: Path) -> None:
     words = ["table", *ONE, "--render-only", f"results={tmp_path}"]
     main([*words, "scale=paper"])
@@ -60,15 +61,17 @@ def test_a_render_that_would_lose_measured_values_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "tables"
-    shutil.copytree(ROOT / "results" / "laptop" / "tables", folder)
+    folder.mkdir()
+    for path in (ROOT / "results" / "embedded" / "tables").glob("swift-table12.*"):
+        shutil.copy(path, folder)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    words = ["table", "real", "--render-only", f"results={tmp_path}"]
+    words = ["table", "swift-table12", "scale=embedded", "--render-only", f"results={tmp_path}"]
     with pytest.raises(SystemExit) as left:
         main(words)
     told = capsys.readouterr()
-    measured = before["real.json"].count(b'"metrics": {')
+    measured = before["swift-table12.embedded.json"].count(b'"metrics": {')
     assert left.value.code == 1 and "not run yet" in told.out
     assert f"the measured values of {measured} of its {measured} runs" in told.err
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     main([*words, "--force"])
-    assert "not run yet" in (folder / "real.md").read_text()
+    assert "not run yet" in (folder / "swift-table12.embedded.md").read_text()

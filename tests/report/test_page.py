@@ -49,7 +49,7 @@ EVIL = "</script><script>document.title='broken'</script><img src=x onerror=aler
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two real runs, a table and a figure."""
     folder = tmp_path_factory.mktemp("results")
-    short = ["limit=2", "engine.warmup=0", "dataset.max_new_tokens=48"]
+    short = ["limit=2", "engine.warmup=0", "dataset.max_new_tokens=24"]
     for method in ("self-sd", "swift"):
         run_cell(
             compose([f"method={method}", *short, f"results={folder}"]),

@@ -2,6 +2,7 @@
 order, number by number.
 """
 
+import functools
 import re
 from typing import Any
 
@@ -101,6 +102,7 @@ def transcribed(table: Any, order: str) -> list[str]:
     return [n for n in flat if n and re.fullmatch(r"\d+(?:\.\d+)?", n)]
 
 
+@functools.cache  # YAML is slow to read
 def tables_as_spelled(paper: str) -> Any:
     """The file with every scalar as its text, so that 1.40 stays 1.40."""
     return yaml.load((FOLDER / f"{paper}.yaml").read_text(encoding="utf-8"), yaml.BaseLoader)[

@@ -535,6 +535,7 @@ def test_metrics_of_more_samples_are_refused_in_a_failed_run(folder: Path) -> No
     ), told
 
 
+@pytest.mark.slow
 def test_the_commands_of_a_damaged_cell_refuse(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, unseal
+from conftest import ROOT, rest_slow, unseal
 from test_bad_records import make_run, readers, refused_by
 
 from skipbench.cli.commands import Status
@@ -47,6 +47,7 @@ def test_a_run_under_another_runs_name_is_refused_by_all_that_read_it(tmp_path: 
     assert read_run(mine).metrics
 
 
+@pytest.mark.slow
 def test_a_cell_under_another_cells_name_is_not_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -91,27 +92,31 @@ def edit(path: Path, **values: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
-@pytest.mark.parametrize(
-    ("name", "values", "told"),
-    [
-        ("generation_config.json", {"eos_token_id": 7}, "EOS ids (model.path="),
-        ("tokenizer_config.json", {"chat_template": "x"}, "another tokenizer or chat template"),
-        ("draft/config.json", {"rms_norm_eps": 1e-3}, "draft model (method.model="),
-    ],
-)
+CHANGES: list[tuple[str, dict[str, Any], str]] = [
+    ("generation_config.json", {"eos_token_id": 7}, "EOS ids (model.path="),
+    ("tokenizer_config.json", {"chat_template": "x"}, "another tokenizer or chat template"),
+    ("draft/config.json", {"rms_norm_eps": 1e-3}, "draft model (method.model="),
+]
+
+
 def test_files_of_a_checkpoint_that_changed_are_refused_by_name(
-    name: str, values: dict[str, Any], told: str, checkpoint: Path, tmp_path: Path
+    checkpoint: Path, tmp_path: Path
 ) -> None:
+    def refused() -> None:
+        for name, values, told in CHANGES:
+            before = (checkpoint / name).read_bytes()
+            edit(checkpoint / name, **values)
+            with pytest.raises(SkipbenchError, match=re.escape(told)):
+                run_cell(config)
+            (checkpoint / name).write_bytes(before)
+
     draft = shutil.copytree(checkpoint, checkpoint / "draft")
     words = ["model=path", f"model.path={checkpoint}", "method=draft-model"]
     config = compose([*SMALL, *words, f"method.model={draft}", f"results={tmp_path}"])
     run_cell(config)
-    edit(checkpoint / name, **values)
-    with pytest.raises(SkipbenchError, match=re.escape(told)):
-        run_cell(config)
+    refused()
     interrupt(resolve_cell(config).folder, 0)
-    with pytest.raises(SkipbenchError, match=re.escape(told)):
-        run_cell(config)
+    refused()
 
 
 def test_latencies_that_a_method_decided_by_are_compared(
@@ -132,12 +137,15 @@ def test_latencies_that_a_method_decided_by_are_compared(
 
 @pytest.mark.parametrize(
     ("method", "module"),
-    [
-        ("swift", "search/bayes.py"),
-        ("cas-spec", "profile/influence.py"),
-        ("knapspec", "metrics/formulas.py"),
-        ("auto", "profile/rows.py"),
-    ],
+    rest_slow(
+        [
+            ("swift", "search/bayes.py"),
+            ("cas-spec", "profile/influence.py"),
+            ("knapspec", "metrics/formulas.py"),
+            ("auto", "profile/rows.py"),
+        ],
+        lambda case: case[0] in ("swift", "knapspec"),
+    ),
 )
 def test_code_that_a_method_imports_from_anywhere_in_skipbench_is_in_its_fingerprint(
     method: str, module: str, monkeypatch: pytest.MonkeyPatch
@@ -165,6 +173,7 @@ def test_a_kept_sample_of_another_prompt_is_refused(tmp_path: Path) -> None:
         run_cell(config)
 
 
+@pytest.mark.slow
 def test_a_record_without_a_fingerprint_says_what_is_not_compared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

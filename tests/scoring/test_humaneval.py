@@ -61,7 +61,7 @@ def test_the_canonical_solutions_pass_as_answers_of_a_chat_model() -> None:
 
 @pytest.mark.usefixtures("isolated")
 def test_a_solution_may_be_indented_by_tabs_and_go_on() -> None:
-    canonical = {name: task["canonical_solution"] for name, task in list(problems().items())[:8]}
+    canonical = {name: task["canonical_solution"] for name, task in list(problems().items())[:4]}
     tabs = {
         name: text.replace("    ", "\t") + "\n\nif __name__ == '__main__':\n\tbroken(\n"
         for name, text in canonical.items()
