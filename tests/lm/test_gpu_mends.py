@@ -24,7 +24,7 @@ from skipbench.decode.loop import generate
 from skipbench.experiments.row import run_cell
 from skipbench.lm.cuda_graphs import buffers as sizes
 from skipbench.lm.cuda_graphs import device, engine
-from skipbench.lm.cuda_graphs.attention import varlen
+from skipbench.lm.cuda_graphs.attention import BACKENDS, varlen
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
@@ -83,7 +83,7 @@ def test_a_backend_with_other_arguments_gives_way_to_fused(monkeypatch: pytest.M
     def other(*_: object) -> torch.Tensor:
         raise TypeError("varlen_attn() got an unexpected keyword argument 'enable_gqa'")
 
-    monkeypatch.setattr(device, "attention_backends", lambda *_: {"masked": other, "varlen": other})
+    monkeypatch.setitem(BACKENDS, "varlen", other)
     lm = graphs(EagerCapture, backend="varlen")
     assert lm.engine.name == "fused" and "unexpected keyword argument" in " ".join(lm.notes())
 
