@@ -31,8 +31,9 @@ from skipbench.lm.cuda_graphs import buffers as sizes
 from skipbench.lm.cuda_graphs import ops
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.cuda_graphs.capture import EagerCapture
-from skipbench.lm.cuda_graphs.device import WHOLE_PASS, Attention
+from skipbench.lm.cuda_graphs.device import WHOLE_PASS
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
+from skipbench.lm.cuda_graphs.work import Attention
 from skipbench.lm.llama import silu_times
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows

@@ -17,7 +17,8 @@ from torch import Tensor
 from skipbench.lm.cache import KVCache
 from skipbench.lm.cuda_graphs.buffers import MAX_ROWS
 from skipbench.lm.cuda_graphs.capture import CudaGraphCapture, EagerCapture
-from skipbench.lm.cuda_graphs.device import BACKEND_ERRORS, Attention, DeviceGraphs, Mlp
+from skipbench.lm.cuda_graphs.device import BACKEND_ERRORS, DeviceGraphs
+from skipbench.lm.cuda_graphs.work import Attention, Mlp
 from skipbench.lm.engine import Engine, Sublayer, refuse_strict
 from skipbench.lm.families import parts_of
 from skipbench.lm.fused.engine import FusedEngine

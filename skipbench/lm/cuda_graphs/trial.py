@@ -2,18 +2,14 @@
 operators give?
 """
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from skipbench.lm.cuda_graphs import ops
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
+from skipbench.lm.cuda_graphs.work import Attention
 from skipbench.lm.llama import silu_times
 from skipbench.lm.rows import TokenRows
-
-if TYPE_CHECKING:
-    from skipbench.lm.cuda_graphs.device import Attention
 
 TOLERANCE = 0.02  # of the norm; a wrong mask or position is off by 1
 SIZE, TREE, WIDTH = 64, (-1, 0, 0, 1, 3), 200  # bucket, rows and numbers of an MLP
@@ -28,7 +24,7 @@ def differs(found: Tensor, wanted: Tensor) -> bool:
 class AttentionTrial:
     """What every backend is given: drawn queries, keys and values, and cache."""
 
-    def __init__(self, attention: "Attention", buffers: GraphBuffers, size: int) -> None:
+    def __init__(self, attention: Attention, buffers: GraphBuffers, size: int) -> None:
         self.attention, self.buffers, self.size = attention, buffers, size
         cached = attention.cache.rows[attention.index]
         self.qkv = cached.new_empty(buffers.rows, *attention.shape).normal_()
@@ -46,7 +42,7 @@ class AttentionTrial:
 
 
 def small_kernels_differ(
-    attention: "Attention",
+    attention: Attention,
     group: int,
     windows: tuple[int | None, ...],
     columns: Tensor,
