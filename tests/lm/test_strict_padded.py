@@ -124,7 +124,7 @@ def test_rows_that_differ_in_a_longer_context_alone_are_refused(
         padded(monkeypatch)
 
 
-TREES = ("uniform", "method.tree=[3,2,1]", "method.stop.threshold=0")
+TREES = ("uniform", "method.tree=[4,3,2,1]", "method.stop.threshold=0")
 CHAINS = ("uniform", "method.stop.threshold=0")
 
 
