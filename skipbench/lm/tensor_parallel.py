@@ -172,9 +172,12 @@ class TensorParallelLM(LM):
         return hidden
 
     def allocate(self, capacity: int) -> None:
-        with self.together("allocate", capacity):
-            super().allocate(capacity)
-            self._followed = None
+        with self.cache.lock:
+            if capacity > self.cache.capacity:
+                # refused before the other ranks are told
+                with self.cache.turn(), self.together("allocate", capacity):
+                    super().allocate(capacity)
+                    self._followed = None
 
     def run(
         self,

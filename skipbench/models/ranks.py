@@ -79,8 +79,11 @@ class Ranks:
             other.close()
         self.others = []
         for process in self.started:
-            with contextlib.suppress(subprocess.TimeoutExpired):
+            try:
                 process.wait(GOES_ON)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
         with contextlib.suppress(RuntimeError):  # they are gone
             dist.destroy_process_group()
 
