@@ -167,7 +167,7 @@ def run_all(steps: Sequence[Step], report: Report, out: Path, facts: dict[str, A
     for step in sorted(waiting, key=lambda step: results[step.name].seconds > 0):
         result = results[step.name]
         left = report.budget_s - (time.monotonic() - began)
-        result.command = f"python {step.words.format(**facts)}"
+        result.command = shlex.join(["python", *shlex.split(step.words.format(**facts))])
         if same := [r for r in report.steps if (r.command, r.state) == (result.command, "done")]:
             result.state, result.why = "done", f"the same command as {same[0].name}"
             continue
