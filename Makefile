@@ -11,7 +11,7 @@ READY := $(VENV)/.ready
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo real test test-all test-experiments test-real slurm check table table2 tables figures results bench report docs lock clean
+.PHONY: help demo real test test-all test-experiments test-real slurm check table table2 tables figures results bench gpu report docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -121,6 +121,9 @@ bench: $(READY) ## the engine's and the methods' ratios, one JSON line per figur
 	$(BIN)/python scripts/predicted.py
 	$(BIN)/python scripts/peak_memory.py
 	$(BIN)/python scripts/compare_peers.py
+
+gpu: $(READY) ## all figures of a GPU in 25 minutes, results/gpu/report; OPTIONS='--budget 9m --out FOLDER', or --rehearse on a CPU
+	$(BIN)/python scripts/gpu_report.py $(OPTIONS)
 
 report: $(READY) ## one HTML page of everything in results: results/report.html
 	$(BIN)/python -m skipbench report

@@ -28,7 +28,7 @@ from skipbench.methods.vanilla import Vanilla
 from skipbench.models.random_weights import planted_model
 from skipbench.profile.clock import synchronize
 from skipbench.profile.roofline import match
-from skipbench.skipset import planted_set
+from skipbench.skipset import SkipSet, planted_set
 
 ENGINES = ("fused", "cuda_graphs")
 WORDS = 500
@@ -110,7 +110,7 @@ def strict(small: bool) -> Figures:
     """Rows verified together against the same rows alone, bit by bit, without `strict` and with."""
     shape = shape_of("2x64" if small else "4x2048")
     device, dtype = ("cpu", torch.float32) if small else ("cuda", torch.bfloat16)
-    model = planted_model(shape, planted_set(shape.layers, 0.5, 0), 0, dtype, device, WORDS)
+    model = planted_model(shape, SkipSet.of(shape.layers), 0, dtype, device, WORDS)
     for wanted, rows in ((False, 2000), (True, 10_000)):
         line: dict[str, Any] = {"table": "", "engine": "fused", "strict": wanted}
         try:

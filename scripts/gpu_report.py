@@ -114,12 +114,11 @@ def run(step: Result, out: Path, words: Sequence[str], environment: dict[str, st
         )  # fmt: skip
         try:
             status = child.wait(step.limit_s)
-            step.state = "failed" if status else "done"
             step.why = f"exit status {status}" if status else ""
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
-            step.state, step.why = "cut", f"killed after its {step.limit_s:.0f} s"
+            step.why = f"killed after its {step.limit_s:.0f} s"
     step.seconds = round(time.monotonic() - began, 1)
     step.cpu_s = round(children_cpu_s() - used, 1)
     text = log.read_text(errors="replace")
@@ -127,6 +126,8 @@ def run(step: Result, out: Path, words: Sequence[str], environment: dict[str, st
     for word in words:
         if word.startswith("--junitxml="):
             step.found += junit(Path(word.partition("=")[2]))
+    step.why = step.why or ("" if step.found else "no figure was printed")
+    step.state = "failed" if step.why else "done"
 
 
 def children_cpu_s() -> float:
@@ -150,13 +151,12 @@ def junit(path: Path) -> Iterator[Found]:
     if not path.is_file():
         return
     for case in ElementTree.parse(path).iter("testcase"):
-        bad = next(
-            (case.find(k) for k in ("failure", "error", "skipped") if case.find(k) is not None),
-            None,
-        )
-        outcome = "passed" if bad is None else {"failure": "failed"}.get(bad.tag, bad.tag)
-        why = "" if bad is None else bad.get("message", "").partition("\n")[0][:200]
-        yield {"kind": "tests", "test": case.get("name"), "outcome": outcome, "why": why}
+        line = {"kind": "tests", "test": case.get("name"), "outcome": "passed"}
+        for bad in case:
+            if bad.tag in ("failure", "error", "skipped"):
+                line["outcome"] = "failed" if bad.tag == "failure" else bad.tag
+                line["why"] = bad.get("message", "").partition("\n")[0][:200]
+        yield line
 
 
 def run_all(steps: Sequence[Step], report: Report, out: Path, facts: dict[str, Any]) -> None:
@@ -167,7 +167,10 @@ def run_all(steps: Sequence[Step], report: Report, out: Path, facts: dict[str, A
     for step in sorted(waiting, key=lambda step: results[step.name].seconds > 0):
         result = results[step.name]
         left = report.budget_s - (time.monotonic() - began)
-        result.command = f"python {step.words.format(**facts)}"
+        result.command = shlex.join(["python", *shlex.split(step.words.format(**facts))])
+        if same := [r for r in report.steps if (r.command, r.state) == (result.command, "done")]:
+            result.state, result.why = "done", f"the same command as {same[0].name}"
+            continue
         limit_s = step.limit_s * (BUSY if report.rehearsal else 1)
         result.limit_s = min(limit_s, left)
         if left < LEAST * step.limit_s:
@@ -179,9 +182,8 @@ def run_all(steps: Sequence[Step], report: Report, out: Path, facts: dict[str, A
         keep(report, out)
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         more = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
-        run(
-            result, out, shlex.split(result.command)[1:], os.environ | more | dict(step.environment)
-        )
+        words = shlex.split(result.command)[1:]
+        run(result, out, words, os.environ | more | dict(step.environment))
         report.seconds = round(time.monotonic() - began, 1)
         took = f"{result.seconds} s, {result.cpu_s} of CPU {result.why}".rstrip()
         print(f"{step.name}: {result.state}, {took}", flush=True)
@@ -191,31 +193,26 @@ def run_all(steps: Sequence[Step], report: Report, out: Path, facts: dict[str, A
 
 def commit() -> str:
     """The commit of the checkout; SKIPBENCH_COMMIT where there is no `.git`."""
-    command = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
-    done = (
-        subprocess.run(command, capture_output=True, text=True)
-        if (ROOT / ".git").exists()
-        else None
-    )
-    found = done.stdout.strip() if done else ""
+    found = ""
+    if (ROOT / ".git").exists():
+        command = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
+        found = subprocess.run(command, capture_output=True, text=True).stdout.strip()
     return found or os.environ.get("SKIPBENCH_COMMIT", "unknown")
 
 
 def carry(folder: Path) -> None:
     """Fetches the wheels of the versions in constraints.txt."""
-    pins = dict(
-        re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
-    )
+    text = (ROOT / "constraints.txt").read_text()
+    pins = {line.partition("==")[0]: line for line in text.splitlines()}
     pip = [sys.executable, "-m", "pip"]
-    wanted, source = (
-        [f"{name}=={pins[name]}" for name in names] for names in (CARRIED, CARRIED_SOURCE)
-    )
+    fetch = [*pip, "download", "--only-binary=:all:", "--python-version", PYTHON]
     platforms = [word for name in PLATFORMS for word in ("--platform", name)]
-    fetch = [*pip, "download", "--no-deps", "--only-binary=:all:", "--python-version", PYTHON]
-    subprocess.run(
-        [*fetch, "--implementation", "cp", *platforms, "-d", str(folder), *wanted], check=True
-    )
-    subprocess.run([*pip, "wheel", "--no-deps", "-w", str(folder), *source], check=True)
+    for command, names in (
+        ([*fetch, *platforms, "--implementation", "cp", "-d"], CARRIED),
+        ([*pip, "wheel", "-w"], CARRIED_SOURCE),
+    ):
+        wanted = [pins[name] for name in names]
+        subprocess.run([*command, str(folder), "--no-deps", *wanted], check=True)
     print(f"{sum(f.stat().st_size for f in folder.glob('*.whl')) / 1e6:.2f} MB in {folder}")
 
 
