@@ -370,9 +370,9 @@ def test_a_prompt_with_half_of_a_surrogate_pair_is_refused() -> None:
 
 
 @pytest.mark.parametrize("value", ["2", [[2]], 2.5, {"a": 1}, True])
-def test_an_eos_that_is_no_id_is_refused(value: Any) -> None:
+def test_an_eos_that_is_no_id_is_refused(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     lm = random_lm("llama", "fused")
-    lm.model.generation_config.eos_token_id = value
+    monkeypatch.setattr(lm.model.generation_config, "eos_token_id", value)
     with pytest.raises(SkipbenchError, match=re.escape(f"eos_token_id={value!r} in the model's")):
         eos_ids(lm)
 
