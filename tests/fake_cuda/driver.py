@@ -17,7 +17,7 @@ import torch
 from torch.utils._device import _device_constructors
 
 from fake_cuda.journal import Journal
-from fake_cuda.streams import Event, Machine, Stream
+from fake_cuda.streams import Event, Machine, Stream, pinned
 from fake_cuda.tape import Graph
 
 GUARD = """#include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -54,16 +54,9 @@ def no_driver(journal: Journal) -> Iterator[tuple[pytest.MonkeyPatch, Machine]]:
     empty, patch, machine = torch.empty, pytest.MonkeyPatch(), Machine(journal)
     _device_constructors()  # kept by torch from its first call on: with the real `torch.empty`
 
-    def pinned(tensor: torch.Tensor) -> torch.Tensor:
-        copy = tensor.clone()
-        copy.is_page_locked = True  # type: ignore[attr-defined]  # seen by the modes
-        return copy
-
     def empty_pinned(*args: Any, pin_memory: bool = False, **more: Any) -> torch.Tensor:
         made = empty(*args, **more)
-        if pin_memory:
-            made.is_page_locked = True  # type: ignore[attr-defined]  # as above
-        return made
+        return pinned(made) if pin_memory else made
 
     def enter(mode: Any) -> None:  # neither tier can live with inference tensors
         mode.held = torch.no_grad() if mode.mode else contextlib.nullcontext()
@@ -105,5 +98,5 @@ def no_driver(journal: Journal) -> Iterator[tuple[pytest.MonkeyPatch, Machine]]:
         p.setattr(torch.inference_mode, "__enter__", enter)
         p.setattr(torch.inference_mode, "__exit__", lambda mode, *e: mode.held.__exit__(*e))
         p.setattr(torch, "empty", empty_pinned)
-        p.setattr(torch.Tensor, "pin_memory", pinned)
+        p.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned(tensor.clone()))
         yield p, machine

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map
 from fake_cuda.driver import no_driver
 from fake_cuda.journal import Journal, here
 from fake_cuda.on_fake import READS
-from fake_cuda.streams import Machine, Memory
+from fake_cuda.streams import Machine, Memory, pinned, pinned_memory
 from fake_cuda.tape import NOT_VALID, CheckedCapture, tensors
 
 aten = torch.ops.aten
@@ -69,7 +69,7 @@ class CpuBehindCuda(TorchDispatchMode):
         given = [*tensors(args), *tensors(kwargs.values())]
         if any(isinstance(t, OnCuda) for t in given) or _is_cuda(kwargs.get("device")):
             return self.compute(func, args, kwargs)
-        self.machine.host_reads(given)
+        self.machine.host_uses(given, _written(func, args, kwargs))
         return func(*args, **kwargs)
 
     @classmethod
@@ -118,8 +118,9 @@ class CpuBehindCuda(TorchDispatchMode):
     def _to_host(cls, func: Any, args: Any, kwargs: Any, given: list[Any]) -> Any:
         source = given[-1]
         target = func(*map(_inner, args), **kwargs)
-        later = kwargs.get("non_blocking", len(args) > 2 and args[2])
-        if later and (func is not COPIES[0] or getattr(target, "is_page_locked", False)):
+        if func is not COPIES[0] and _non_blocking(args, kwargs):
+            pinned(target)  # as torch does
+        if pinned_memory(target) is not None and _non_blocking(args, kwargs):
             cls._valid(source)
             cls.machine.to_host(target, source.device, [(source.memory, None)])
         else:
@@ -165,18 +166,24 @@ class CpuBehindCuda(TorchDispatchMode):
             if graph is not None:
                 graph.record(call, inner_args, inside, made, stream)
             else:
-                cls._launch(stream, ours, [*(t.memory for t in written), *new])
+                read = [t.memory for t in ours]
+                if func in COPIES and _non_blocking(args, kwargs):
+                    pages = [pinned_memory(t) for t in tensors(args) if not isinstance(t, OnCuda)]
+                    read += [page for page in pages if page is not None]
+                cls._launch(stream, ours, read, [*(t.memory for t in written), *new])
         return result
 
     @classmethod
-    def _launch(cls, stream: Any, ours: list[OnCuda], written: list[Memory]) -> None:
+    def _launch(
+        cls, stream: Any, ours: list[OnCuda], read: list[Memory], written: list[Memory]
+    ) -> None:
         """One operator, on the stream of what it writes; a copy between devices has both streams
         wait for each other.
         """
         others = {t.device for t in ours} - {stream.device}
         for device in others:
             stream.wait_stream(cls.machine.stream(device))
-        cls.machine.launch(stream, [(t.memory, None) for t in ours], [(m, None) for m in written])
+        cls.machine.launch(stream, [(m, None) for m in read], [(m, None) for m in written])
         for device in others:
             cls.machine.stream(device).wait_stream(stream)
 
@@ -208,6 +215,11 @@ def _inner(value: Any) -> Any:
     return value.inner if isinstance(value, OnCuda) else value
 
 
+def _non_blocking(args: Any, kwargs: Any) -> bool:
+    """Of a copy."""
+    return bool(kwargs.get("non_blocking", len(args) > 2 and args[2]))
+
+
 def _is_cuda(device: Any) -> bool:
     return device is not None and torch.device(device).type == "cuda"
 
@@ -219,7 +231,7 @@ def cpu_behind_cuda() -> Iterator[Journal]:
     with no_driver(journal) as (patch, machine), CpuBehindCuda(), torch.no_grad():
         patch.setattr(CpuBehindCuda, "machine", machine)
         tolist: Any = torch.Tensor.tolist  # of a tensor of the host, which no mode sees
-        patch.setattr(torch.Tensor, "tolist", lambda t: [machine.host_reads([t]), tolist(t)][1])
+        patch.setattr(torch.Tensor, "tolist", lambda t: [machine.host_uses([t]), tolist(t)][1])
         patch.setattr(CheckedCapture, "machine", machine, raising=False)
         yield journal
 

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from fake_cuda.attention import attention_on, rms_norm
 from fake_cuda.driver import no_driver
 from fake_cuda.journal import Journal
-from fake_cuda.streams import Machine
+from fake_cuda.streams import Machine, pinned_memory
 
 aten = torch.ops.aten
 READS = {
@@ -72,7 +72,7 @@ class Watch(TorchDispatchMode):
         given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
         on_device = [t for t in given if t.is_cuda]
         if func in READS:
-            self.machine.host_reads(given)
+            self.machine.host_uses(t for t in given if not t.is_cuda)
             if on_device:
                 self.journal.add("read", READS[func])
             if func is aten._local_scalar_dense.default:
@@ -96,7 +96,7 @@ class Watch(TorchDispatchMode):
         if func in (aten.copy_.default, aten._to_copy.default):
             target, source = (given[0], given[1]) if len(given) == 2 else (made[0], given[0])
             goes_up = target.is_cuda
-            waits = not getattr(source if goes_up else target, "is_page_locked", False)
+            waits = pinned_memory(source if goes_up else target) is None
             if goes_up:
                 size = source.numel() * source.element_size()
                 kind = "pageable" if waits else "upload"

@@ -28,6 +28,17 @@ class Memory:
         self.readers: Clock = {}
 
 
+def pinned(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of the host, its storage pinned from now on."""
+    tensor.untyped_storage().memory = Memory()  # type: ignore[attr-defined]  # all views share it
+    return tensor
+
+
+def pinned_memory(tensor: torch.Tensor) -> Memory | None:
+    """That of a pinned tensor of the host or a view of one, else `None`."""
+    return getattr(tensor.untyped_storage(), "memory", None)
+
+
 def merge(clock: Clock, other: Clock) -> None:
     for stream, count in other.items():
         clock[stream] = max(count, clock.get(stream, 0))
@@ -36,7 +47,7 @@ def merge(clock: Clock, other: Clock) -> None:
 class Stream:
     """A queue of one device."""
 
-    def __init__(self, machine: "Machine", device: Any = None, priority: int = 0) -> None:
+    def __init__(self, machine: "Machine", device: Any = None) -> None:
         index = machine.device if device is None else torch.device(device).index or 0
         self.machine, self.device = machine, torch.device("cuda", index)
         self.count: Count = 0
@@ -54,10 +65,6 @@ class Stream:
     def wait_stream(self, other: "Stream") -> None:
         self.wait_event(other.record_event())
 
-    def synchronize(self) -> None:
-        self.machine.journal.add("wait", "a stream is waited for")
-        self.machine.wait(self)
-
 
 class Event:
     """A mark behind what one stream had been given when it was recorded."""
@@ -69,9 +76,6 @@ class Event:
         stream = stream or self.machine.stream()
         self.clock = {**stream.clock, stream: stream.count}
         merge(self.clock, self.machine.host)
-
-    def wait(self, stream: Stream | None = None) -> None:
-        (stream or self.machine.stream()).wait_event(self)
 
     def synchronize(self) -> None:
         self.machine.journal.add("wait", "an event is waited for")
@@ -136,18 +140,26 @@ class Machine:
     def _after(self, stream: Stream, other: Stream, count: Count) -> bool:
         return other is stream or max(stream.clock.get(other, 0), self.host.get(other, 0)) >= count
 
-    def host_reads(self, tensors: Iterable[torch.Tensor]) -> None:
-        """The host uses tensors of its own, to which a copy may be on its way."""
+    def host_uses(
+        self, tensors: Iterable[torch.Tensor], written: Iterable[torch.Tensor] = ()
+    ) -> None:
+        """The host reads tensors of its own, and writes some, while copies may be on their way."""
         for tensor in tensors:
-            memory: Memory | None = getattr(tensor, "memory", None)
-            if memory is not None and memory.writer is not None:
-                stream, count = memory.writer
-                if self.host.get(stream, 0) < count:
-                    what = "the host reads a copy without having waited for its event"
-                    self.journal.add("order", what)
+            memory = pinned_memory(tensor)
+            if memory is None:
+                continue
+            if memory.writer is not None and not self._done(*memory.writer):
+                what = "the host reads a copy without having waited for its event"
+                self.journal.add("order", what)
+            writes = any(tensor is w for w in written)
+            if writes and not all(self._done(*reader) for reader in memory.readers.items()):
+                self.journal.add("order", "the host overwrites what a copy may not have read")
+
+    def _done(self, stream: Stream, count: Count) -> bool:
+        return self.host.get(stream, 0) >= count
 
     def to_host(self, target: torch.Tensor, device: torch.device, source: Iterable[Use]) -> None:
-        """A copy for which the host does not wait."""
-        if getattr(target, "memory", None) is None:
-            target.memory = Memory()  # type: ignore[attr-defined]  # seen by `host_reads`
-        self.launch(self.stream(device), source, [(target.memory, None)])  # type: ignore[attr-defined]  # as above
+        """A copy into pinned memory, for which the host does not wait."""
+        memory = pinned_memory(target)
+        assert memory is not None
+        self.launch(self.stream(device), source, [(memory, None)])

@@ -58,7 +58,7 @@ class Graph:
             tell how it is used.
     """
 
-    def __init__(self, machine: Machine, keep_graph: bool = False) -> None:
+    def __init__(self, machine: Machine) -> None:
         self.machine, self.tape = machine, list[Operator]()
         self.valid = self.captured = False
         self.outside: dict[int, tuple[weakref.ref[Memory], str]] = {}
@@ -133,6 +133,8 @@ class Graph:
             new = [*theirs.args, *theirs.kwargs.values()]
             for one, two in zip([*ours.args, *ours.kwargs.values()], new, strict=True):
                 if (frozen := self._sign(one)) != (now := other._sign(two)):
+                    if isinstance(frozen, tuple):
+                        frozen, now = "a tensor", "another"
                     what = f"{ours.call} has {frozen} from its capture, and now it is {now}"
                     yield what, ours.where
         if len(self.tape) != len(other.tape):

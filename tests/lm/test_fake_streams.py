@@ -104,6 +104,18 @@ def test_the_host_waits_before_it_reads_what_is_on_its_way(read: object) -> None
             assert bool(found(journal)) is not waits
 
 
+def test_the_host_waits_before_it_overwrites_what_is_read() -> None:
+    with cpu_behind_cuda() as journal:
+        staged, event = torch.zeros(4).pin_memory(), cuda.Event()
+        for waits in (True, False):
+            staged[:2].to(CUDA, non_blocking=True)
+            event.record()
+            if waits:
+                event.synchronize()
+            staged[1] = 5.0
+            assert bool(found(journal)) is not waits
+
+
 @pytest.mark.parametrize(
     ("capability", "cudnn", "kernel"),
     [(8, True, "efficient"), (9, True, "cudnn"), (9, False, "efficient")],
