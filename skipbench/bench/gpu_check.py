@@ -18,8 +18,10 @@ from torch.overrides import TorchFunctionMode
 from skipbench.config.architecture import Shape
 from skipbench.decode.loop import generate
 from skipbench.decode.stopping import Fixed
+from skipbench.lm.bit_probe import compare_rows
 from skipbench.lm.engine import ENGINES
 from skipbench.lm.float32 import float32_logits
+from skipbench.lm.fused.bit_exact import NotStrictError
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.clasp import CLaSp
@@ -37,11 +39,14 @@ TREE = (5, 3, 2, 1)
 
 
 class Sizes(NamedTuple):
-    """Sizes of the checks: tokens of the long prompt, and tokens decoded per method."""
+    """Sizes of the checks: tokens of the long prompt, tokens decoded per method, and rows of which
+    strict is probed.
+    """
 
     shape: Shape
     long: int
     tokens: int
+    rows: int = 1000
 
 
 ON_GPU = Sizes(Shape(8, 4096, 32, 8, 14336, 32000, 20480), 16384, 48)
@@ -55,6 +60,7 @@ def gpu_findings(device: torch.device, known: Known, sizes: Sizes = ON_GPU) -> I
     checks: dict[str, Callable[[torch.device, Sizes], Iterator[str]]] = {
         "attention kernels": _kernels,
         "token identity": _identity,
+        "strict": _strict,
         "long prompts": _memory,
         "time per pass": partial(_time, known),
         "host reads": _reads,
@@ -73,11 +79,17 @@ def _tried(what: str, check: Callable[..., Iterator[str]], *given: Any) -> Itera
 
 
 def _lm(
-    device: torch.device, sizes: Sizes, dtype: torch.dtype, engine: str, capacity: int, layers: int
+    device: torch.device,
+    sizes: Sizes,
+    dtype: torch.dtype,
+    engine: str,
+    capacity: int,
+    layers: int,
+    strict: bool = False,
 ) -> LM:
     shape = replace(sizes.shape, layers=layers)
     redundant = fixed_set("uniform", layers, 0.5) if layers > 1 else SkipSet.of(layers)
-    lm = LM(planted_model(shape, redundant, 0, dtype, str(device), WORDS), engine)
+    lm = LM(planted_model(shape, redundant, 0, dtype, str(device), WORDS), engine, strict)
     lm.allocate(capacity)
     return lm
 
@@ -152,6 +164,28 @@ def _identity_of(
     fine = f"ok       {used}: {sizes.tokens} tokens of {', '.join(tokens)}"
     yield f"fault    {used}: other tokens than the first engine: {unlike}" if unlike else fine
     yield from (f"note     {note}" for note in lm.notes() if "left out" in note)
+
+
+def _strict(device: torch.device, sizes: Sizes) -> Iterator[str]:
+    for dtype in (torch.bfloat16, torch.float32):
+        name = f"strict, {str(dtype).removeprefix('torch.')}"
+        yield from _tried(name, _strict_of, name, dtype, device, sizes)
+
+
+def _strict_of(name: str, dtype: torch.dtype, device: torch.device, sizes: Sizes) -> Iterator[str]:
+    given = device, sizes, dtype, "fused", 512, sizes.shape.layers
+    before = compare_rows(_lm(*given), sizes.rows)
+    without = f"without strict {before.differing} of {before.compared}"
+    try:
+        lm = _lm(*given, strict=True)
+    except NotStrictError as error:
+        yield f"note     {name}: refused, {error}; {without}"
+        return
+    found = compare_rows(lm, sizes.rows)
+    worst = f" (first {found.first}, gap {found.gap:.3g})" if found.differing else ""
+    differ = f"{found.differing} of {found.compared} verified rows differ from the same row alone"
+    cost = f"9 rows take {lm.strict_cost:.2f} times as long"
+    yield f"{'fault' if worst else 'ok   '}    {name}: {differ}{worst}, {without}; {cost}"
 
 
 @torch.inference_mode()

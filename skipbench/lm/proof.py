@@ -5,14 +5,12 @@ have the bits of its own, and verified rows have the bits that each has alone.
 import statistics
 import time
 from contextlib import ExitStack
-from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from skipbench.errors import SkipbenchError
-from skipbench.lm.cache import KVCache
-from skipbench.lm.engine import Engine
+from skipbench.lm.bit_probe import Proven, compare_rows
 from skipbench.lm.fused.bit_exact import MOST, NotStrictError
 from skipbench.lm.layer import Family
 from skipbench.lm.rows import TokenRows
@@ -20,29 +18,12 @@ from skipbench.lm.traced import TOKENS, Call, probe_tokens, recorded
 
 COMMITTED = 8  # tokens before the chain and the tree of `prove`
 PROMPT = 24  # likewise of `self_test`
+PROBED = 100  # rows that are drawn where passes are padded
 TIMED_ROWS = 9  # rows of the verification whose cost is reported
 TREE = (-1, 0, 0, 1, 1, 1, 3, 3, 2, 8)  # parents; branches that go on, and leaves between them
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
 LOW_PRECISION = 0.05
 """Largest difference of two logits, as a share of the largest logit, by precision."""
-
-
-class Proven(Protocol):
-    """An `LM`, as far as the proofs use it: its module imports this one."""
-
-    model: Any
-    config: Any
-    dtype: torch.dtype
-    cache: KVCache
-    engine: Engine
-
-    def allocate(self, capacity: int) -> None: ...
-    def embed(self, tokens: list[int] | Tensor) -> Tensor: ...
-    def run(
-        self, hidden: Tensor, token_rows: TokenRows, *, hidden_states: list[Tensor] | None = None
-    ) -> Tensor: ...
-    def prefill(self, tokens: list[int]) -> Tensor: ...
-    def logits(self, tokens: list[int], token_rows: TokenRows) -> Tensor: ...
 
 
 @torch.inference_mode()
@@ -107,7 +88,8 @@ def has_own_bits(lm: Proven) -> bool:
 @torch.inference_mode()
 def self_test(lm: Proven) -> float:
     """Runs random tokens one by one and together, as chains of 2 to 16 rows and as a tree, and
-    raises NotStrictError where a bit of a logit or a cached key or value differs.
+    raises NotStrictError where a bit of a logit or a cached key or value differs. Where passes are
+    padded, `compare_rows` draws others after longer contexts.
 
     Returns the time of verifying 9 rows so, over that without; the median of a few turns.
     """
@@ -129,10 +111,14 @@ def self_test(lm: Proven) -> float:
     for row, path in zip(together, tree.paths(), strict=True):
         wanted = _one_by_one(lm, [rest[node] for node in path])[-1]
         _compare(f"a tree of {len(TREE)} rows", row, wanted, padded)
+    if padded and (found := compare_rows(lm, PROBED)).differing:
+        many = f"{found.differing} of {found.compared} rows, the first {found.first},"
+        raise _not_strict(lm.dtype, lm.cache.rows[0].device, f"{many} verified", found.gap, padded)
     chain, times = TokenRows.chain(PROMPT, TIMED_ROWS), []
     for _ in range(5):
-        began = time.perf_counter()
+        began, lm.engine.padded_rows = time.perf_counter(), 0
         lm.logits(rest[:TIMED_ROWS], chain).argmax(-1).tolist()
+        lm.engine.padded_rows = padded
         between = time.perf_counter()
         lm.logits(rest[:TIMED_ROWS], chain.verified()).argmax(-1).tolist()
         times.append((time.perf_counter() - between) / (between - began))
@@ -178,19 +164,27 @@ def _compare(what: str, found: Tensor, alone: Tensor, padded: int) -> None:
     if torch.equal(found, alone):
         return
     gap = float((found.float() - alone.float()).abs().max())
-    where = f"{found.device} in {str(found.dtype).removeprefix('torch.')}"
-    instead = (
-        f"although every pass ran at {padded} rows, the kernels of this device add in another "
-        "order: use engine.strict=false, which classifies every divergence by its logit gap"
-        if padded
-        else "the products of float32 add in another order for one row and for several, and its "
-        "tokens have to be vanilla's without strict: use engine.strict=false, or "
-        "model.dtype=bfloat16"
-        if found.dtype == torch.float32
-        else "the kernels of this machine add in another order when rows share a call: use "
-        "engine.strict=false, which classifies every divergence by its logit gap"
-    )
-    raise NotStrictError(
-        f"engine.strict=true cannot be kept on {where}: {what} at once differ from the same "
-        f"rows one by one by up to {gap:.3g}; {instead}"
+    raise _not_strict(found.dtype, found.device, what, gap, padded)
+
+
+def _not_strict(
+    dtype: torch.dtype, device: torch.device, what: str, gap: float, padded: int
+) -> NotStrictError:
+    instead = "use engine.strict=false, which classifies every divergence by its logit gap"
+    if padded:
+        reason = f"although every pass ran at {padded} rows, the kernels of this device add in"
+        instead = f"{reason} another order: {instead}"
+    elif dtype == torch.float32:
+        instead = (
+            "the products of float32 add in another order for one row and for several, and its "
+            "tokens have to be vanilla's without strict: use engine.strict=false, or "
+            "model.dtype=bfloat16"
+        )
+    else:
+        instead = (
+            f"the kernels of this machine add in another order when rows share a call: {instead}"
+        )
+    return NotStrictError(
+        f"engine.strict=true cannot be kept on {device} in {str(dtype).removeprefix('torch.')}: "
+        f"{what} at once differ from the same rows one by one by up to {gap:.3g}; {instead}"
     )

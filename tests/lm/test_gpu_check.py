@@ -23,6 +23,8 @@ def test_every_check_runs_and_none_fails(skipbench: Command) -> None:
     wanted = [
         "attention, engine=fused bfloat16",
         "12 tokens of vanilla, chain, tree, clasp",
+        "strict, bfloat16: ",
+        "strict, float32: ",
         "the float32 check of ties at 600",
         "the roofline",
         "host reads of a tree",

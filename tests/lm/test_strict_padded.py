@@ -8,12 +8,15 @@ import contract
 import pytest
 import torch
 from conftest import make_method, random_model
+from fake_cuda import cpu_behind_cuda, fake_cuda, moved
 from test_strict import same_bits
 
+from skipbench.decode.loop import generate
 from skipbench.errors import SkipbenchError
 from skipbench.lm.bit_probe import compare_rows
 from skipbench.lm.fused import engine
 from skipbench.lm.fused.bit_exact import MOST
+from skipbench.lm.fused.engine import FusedEngine
 from skipbench.lm.fused.weights import Weight
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
@@ -47,7 +50,7 @@ def test_padded_passes_give_vanillas_tokens_and_bits(
     same_bits(lm, method, PROMPT, 40)
     assert lm.cache.length == len(PROMPT) + 39
     out = contract.plain_greedy(lm.model, PROMPT, 40)
-    assert contract.generate(lm, make_method("vanilla"), PROMPT, 40).tokens == out
+    assert generate(lm, make_method("vanilla"), PROMPT, 40).tokens == out
 
 
 def test_padding_keeps_what_a_row_sees() -> None:
@@ -101,5 +104,63 @@ def test_a_device_whose_rows_differ_even_so_is_refused(monkeypatch: pytest.Monke
     monkeypatch.setattr(Weight, "__call__", mixed)
     with pytest.raises(SkipbenchError) as refused:
         padded(monkeypatch)
-    assert "cannot be kept on cpu in float32" in str(refused.value)
+    assert "2 rows at once differ" in str(refused.value)
     assert "although every pass ran at 16 rows" in str(refused.value)
+
+
+def test_rows_that_differ_in_a_longer_context_alone_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As where a kernel splits the keys of long contexts; the proof's own prompt is short."""
+    attend = TokenRows.padded
+
+    def unpadded_there(self: TokenRows, step: int) -> TokenRows:
+        return self if self.start > 50 else attend(self, step)
+
+    monkeypatch.setattr(TokenRows, "padded", unpadded_there)
+    monkeypatch.setattr(Weight, "__call__", by_rows(Weight.__call__))
+    said = r"on cpu in float32: \d+ of 1\d\d rows, the first row .* 57 tokens, verified at once"
+    with pytest.raises(SkipbenchError, match=said):
+        padded(monkeypatch)
+
+
+TREES = ("uniform", "method.tree=[4,3,2,1]", "method.stop.threshold=0")
+CHAINS = ("uniform", "method.stop.threshold=0")
+
+
+def unproven(model: Any, family: Any, cache: Any, **_: Any) -> FusedEngine:
+    """The strict engine without its proof, which takes these tiers long."""
+    return FusedEngine(model, family, cache, 0, True)
+
+
+def test_on_a_gpu_strict_pads_by_itself_and_gives_vanillas_tokens() -> None:
+    """On tensors that say `cuda` and compute on a CPU."""
+    wanted = contract.plain_greedy(random_model("llama"), PROMPT, 10)
+    with cpu_behind_cuda():
+        lm = LM(moved(random_model("llama"), lambda _: "cuda:0"), unproven)
+        lm.allocate(400)
+        assert lm.engine.padded_rows == MOST
+        for name, *overrides in (CHAINS, TREES):
+            assert generate(lm, make_method(name, *overrides), PROMPT, 10).tokens == wanted, name
+
+
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
+def test_padded_passes_wait_for_nothing_and_take_one_kernel() -> None:
+    """On FakeTensors of a GPU in bfloat16: flash in the prompt, the efficient kernel elsewhere."""
+    methods = [make_method(name, *overrides) for name, *overrides in (CHAINS, TREES)]
+    with fake_cuda() as journal:
+        torch.set_default_dtype(torch.bfloat16)
+        try:
+            with torch.device("cuda"):
+                model = random_model("llama")
+        finally:
+            torch.set_default_dtype(torch.float32)
+        lm = LM(model, unproven)
+        lm.allocate(400)
+        journal.clear()
+        for method in methods:
+            generate(lm, method, PROMPT, 6)
+        journal.mark("")
+    assert not journal.lines("device", "kernel", "pageable")
+    assert journal.kernels.keys() == {"flash", "efficient"}
+    assert journal.kernels["flash"] == lm.layers * len(methods)
