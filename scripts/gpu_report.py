@@ -182,8 +182,9 @@ def run_all(steps: Sequence[Step], report: Report, out: Path, facts: dict[str, A
         keep(report, out)
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         more = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
-        words = shlex.split(result.command)[1:]
-        run(result, out, words, os.environ | more | dict(step.environment))
+        if not report.rehearsal:
+            more |= step.environment
+        run(result, out, shlex.split(result.command)[1:], os.environ | more)
         report.seconds = round(time.monotonic() - began, 1)
         took = f"{result.seconds} s, {result.cpu_s} of CPU {result.why}".rstrip()
         print(f"{step.name}: {result.state}, {took}", flush=True)

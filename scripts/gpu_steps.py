@@ -1,6 +1,6 @@
 """The steps of `scripts/gpu_report.py`, in the order of their worth."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -11,7 +11,8 @@ class Step:
     shows: str
     limit_s: float
     words: str
-    environment: tuple[tuple[str, str], ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    """Variables, on a GPU only."""
 
 
 PLANTED = "model=planted model.shape={shape} model.device={device} results={out} "
@@ -50,7 +51,7 @@ STEPS = (
          "-m skipbench method=self-sd engine=fused model.dtype={dtype} " + CELLS),
     Step("streams", "torch's own check of streams and events: a hazard is an error.", 60,
          "-m skipbench method=clasp model=tiny model.device={device} model.dtype=bfloat16 limit=2 "
-         "dataset.max_new_tokens={tokens} results={out} --json", (("TORCH_CUDA_SANITIZER", "1"),)),
+         "dataset.max_new_tokens={tokens} results={out} --json", {"TORCH_CUDA_SANITIZER": "1"}),
     Step("prices in float32", "Prices of engine `cuda_graphs` in float32.", 120,
          "-m skipbench profile engine=cuda_graphs model.dtype=float32 " + PROFILE),
 )  # fmt: skip
