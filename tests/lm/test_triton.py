@@ -2,7 +2,12 @@
 GPU.
 """
 
+import os
+import re
+import subprocess
+import sys
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import contract
@@ -176,3 +181,14 @@ def test_tokens_are_those_of_the_plain_model(family: str) -> None:
     tree = FixedSet("tree", SkipSet.parse("attn:1;mlp:2", 4), Fixed(2, 0.0), (2, 2, 1, 1))
     for method in (make_method("vanilla"), tree):
         assert generate(lm, method, prompt, 10).tokens == wanted, method.name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_every_kernel_compiles_for_a_gpu_that_is_not_here(dtype: str) -> None:
+    """The interpreter runs code that the compiler refuses."""
+    script = Path(__file__).resolve().parents[2] / "scripts" / "compile_kernels.py"
+    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    words = [sys.executable, str(script), "90", dtype]
+    told = subprocess.run(words, env=env, capture_output=True, text=True, check=True).stdout
+    assert "attend_parts" in told and not re.search(r"[1-9]\d* bytes spill", told), told

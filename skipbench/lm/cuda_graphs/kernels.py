@@ -4,8 +4,6 @@ Letters of shapes as in `lm.llama`; N: tile of cache rows, M: tile of query rows
 attention windows of a model. Numbers are float32 inside, and rounded where torch's operators round.
 """
 
-from typing import Any
-
 import triton
 import triton.language as tl
 
@@ -13,7 +11,7 @@ LOWEST: tl.constexpr = tl.constexpr(-3e38)  # below every masked score, and fini
 
 
 @triton.jit
-def silu_times(gate_up: Any, out: Any, width: Any, BLOCK: tl.constexpr) -> None:
+def silu_times(gate_up: tl.tensor, out: tl.tensor, width: tl.tensor, BLOCK: tl.constexpr) -> None:
     """`gate_up` [R, 2 F] -> `out` [R, F]; a program per row and block."""
     row, at = tl.program_id(0), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     gate = tl.load(gate_up + row * 2 * width + at, at < width, 0.0).to(tl.float32)
@@ -24,9 +22,9 @@ def silu_times(gate_up: Any, out: Any, width: Any, BLOCK: tl.constexpr) -> None:
 
 @triton.jit
 def _turned(
-    heads: Any, cos: Any, sin: Any, norm: Any, eps: Any, known: Any, at: Any, d: Any,
-    NORMED: tl.constexpr,
-) -> Any:  # fmt: skip
+    heads: tl.tensor, cos: tl.tensor, sin: tl.tensor, norm: tl.tensor, eps: tl.tensor,
+    known: tl.tensor, at: tl.tensor, d: tl.constexpr, NORMED: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
     """Heads at their positions, float32 with the bits of the model's dtype.
 
     heads, cos, sin: pointers [T, 1] to one head or row of tables each. known: [T, 1], those that
@@ -49,9 +47,9 @@ def _turned(
 
 @triton.jit
 def rotate_and_write(
-    qkv: Any, cos: Any, sin: Any, target: Any, cache: Any, query: Any, q_norm: Any, k_norm: Any,
-    q_eps: Any, k_eps: Any, q_heads: Any, kv: Any, d: Any,
-    NORMED: tl.constexpr, BLOCK_D: tl.constexpr,
+    qkv: tl.tensor, cos: tl.tensor, sin: tl.tensor, target: tl.tensor, cache: tl.tensor,
+    query: tl.tensor, q_norm: tl.tensor, k_norm: tl.tensor, q_eps: tl.tensor, k_eps: tl.tensor,
+    q_heads: tl.tensor, kv: tl.tensor, d: tl.constexpr, NORMED: tl.constexpr, BLOCK_D: tl.constexpr,
 ) -> None:  # fmt: skip
     """`qkv` [R, H + 2 KV, d] -> `query` [R, H, d], and `cache` [_, 2 KV, d] at `target` [R]; a
     program per row and head.
@@ -76,9 +74,10 @@ def rotate_and_write(
 
 @triton.jit
 def prepare(
-    bounds: Any, depth: Any, tree_mask: Any, windows: Any, all_cos: Any, all_sin: Any,
-    target: Any, used: Any, cos: Any, sin: Any, masks: Any,
-    rows: Any, group: Any, size: Any, positions: Any, d: Any, low: Any,
+    bounds: tl.tensor, depth: tl.tensor, tree_mask: tl.tensor, windows: tl.tensor,
+    all_cos: tl.tensor, all_sin: tl.tensor, target: tl.tensor, used: tl.tensor, cos: tl.tensor,
+    sin: tl.tensor, masks: tl.tensor, rows: tl.tensor, group: tl.tensor, size: tl.tensor,
+    positions: tl.tensor, d: tl.constexpr, low: tl.tensor,
     BLOCK: tl.constexpr, BLOCK_D: tl.constexpr,
 ) -> None:  # fmt: skip
     """`GraphBuffers.input_preparation`; a program per block of columns, row and window."""
@@ -108,8 +107,9 @@ def prepare(
 
 @triton.jit
 def _attend(
-    q: Any, k: Any, v: Any, bias: Any, scale: Any, best: Any, total: Any, out: Any,
-) -> Any:  # fmt: skip
+    q: tl.tensor, k: tl.tensor, v: tl.tensor, bias: tl.tensor, scale: tl.tensor, best: tl.tensor,
+    total: tl.tensor, out: tl.tensor,
+) -> tl.tensor:  # fmt: skip
     """One more tile of keys `k` [D, N] and values `v` [N, D] in a running softmax."""
     score = tl.dot(q, k, input_precision="ieee") * scale + bias
     now = tl.maximum(best, tl.max(score, 1))
@@ -121,9 +121,10 @@ def _attend(
 
 @triton.jit
 def attend_parts(
-    qkv: Any, cos: Any, sin: Any, target: Any, bounds: Any, mask: Any, cache: Any, parts: Any,
-    log_sums: Any, q_norm: Any, k_norm: Any, q_eps: Any, k_eps: Any, scale: Any, rows: Any, d: Any,
-    size: Any, GROUP: tl.constexpr, NORMED: tl.constexpr,
+    qkv: tl.tensor, cos: tl.tensor, sin: tl.tensor, target: tl.tensor, bounds: tl.tensor,
+    mask: tl.tensor, cache: tl.tensor, parts: tl.tensor, log_sums: tl.tensor, q_norm: tl.tensor,
+    k_norm: tl.tensor, q_eps: tl.tensor, k_eps: tl.tensor, scale: tl.tensor, rows: tl.tensor,
+    d: tl.constexpr, size: tl.tensor, GROUP: tl.constexpr, NORMED: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
 ) -> None:  # fmt: skip
     """Attention of all query heads of a key head over one part of the cache rows before `start`,
@@ -136,7 +137,8 @@ def attend_parts(
     """
     split, head, tile = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     splits, kv = tl.num_programs(0), tl.num_programs(1)
-    q_heads, dtype = kv * GROUP, qkv.dtype.element_ty
+    q_heads = kv * GROUP
+    dtype = qkv.dtype.element_ty
     width = (q_heads + 2 * kv) * d
     m = tile * BLOCK_M + tl.arange(0, BLOCK_M)
     row, q_head, known = m % rows, head * GROUP + m // rows, m < GROUP * rows
@@ -161,31 +163,30 @@ def attend_parts(
         bias = tl.load(sees + column[None, :], (column < last)[None, :], float("-inf"))
         best, total, out = _attend(q, tl.trans(k), v, bias.to(tl.float32), scale, best, total, out)
     if split == splits - 1:
-        r = tl.arange(0, BLOCK_R)
-        inside, tables = (r < rows)[:, None], (r * d)[:, None]
-        here = qkv + (r * width + (q_heads + head) * d)[:, None]
-        k = _turned(here, cos + tables, sin + tables, k_norm, k_eps, inside, at, d, NORMED)
-        k = k.to(dtype)
-        inside = inside & (at < d)
-        v = tl.load(here + kv * d + at, inside, 0.0)
+        own = tl.arange(0, BLOCK_R)
+        own_known, own_tables = (own < rows)[:, None], (own * d)[:, None]
+        of = qkv + (own * width + (q_heads + head) * d)[:, None]
+        key = _turned(
+            of, cos + own_tables, sin + own_tables, k_norm, k_eps, own_known, at, d, NORMED
+        )
+        key = key.to(dtype)
+        value = tl.load(of + kv * d + at, own_known & (at < d), 0.0)
         if tile == 0:
-            line = tl.load(target + r, r < rows, 0) * 2 * kv + head
-            line = (cache + line * d)[:, None] + at
-            tl.store(line, k, inside)
-            tl.store(line + kv * d, v, inside)
-        column = start + r
-        inside = ((r < rows) & (column < size))[None, :]
-        bias = tl.load(sees + column[None, :], inside, float("-inf")).to(tl.float32)
-        best, total, out = _attend(q, tl.trans(k), v, bias, scale, best, total, out)
-    line = (split * rows + row) * q_heads + q_head
+            to = cache + ((tl.load(target + own, own < rows, 0) * 2 * kv + head) * d)[:, None] + at
+            tl.store(to, key, own_known & (at < d))
+            tl.store(to + kv * d, value, own_known & (at < d))
+        seen = ((own < rows) & (start + own < size))[None, :]
+        own_bias = tl.load(sees + (start + own)[None, :], seen, float("-inf")).to(tl.float32)
+        best, total, out = _attend(q, tl.trans(key), value, own_bias, scale, best, total, out)
+    place = (split * rows + row) * q_heads + q_head
     out = out / tl.where(total > 0.0, total, 1.0)[:, None]
-    tl.store(parts + (line * d)[:, None] + at, out, known & (at < d))
-    tl.store(log_sums + line, best + tl.log(total), m < GROUP * rows)
+    tl.store(parts + (place * d)[:, None] + at, out, known & (at < d))
+    tl.store(log_sums + place, best + tl.log(total), m < GROUP * rows)
 
 
 @triton.jit
 def join_parts(
-    parts: Any, log_sums: Any, out: Any, splits: Any, d: Any,
+    parts: tl.tensor, log_sums: tl.tensor, out: tl.tensor, splits: tl.tensor, d: tl.constexpr,
     BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
 ) -> None:  # fmt: skip
     """`out` [R * H, d] of what `attend_parts` made; a program per row and query head."""

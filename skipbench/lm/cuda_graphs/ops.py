@@ -173,9 +173,10 @@ def attend(
     kv, size = cache.shape[1] // 2, mask.shape[1]
     heads = all_heads - 2 * kv
     group = heads // kv
-    block_m = min(64, _power_of_2(group * rows, 16))
+    wide = qkv.dtype.itemsize == 4  # larger tiles than these would not stay in registers
+    block_m = min(16 if wide else 64, _power_of_2(group * rows, 16))
     block_d = _power_of_2(d, 16)
-    block_n = 64 if qkv.dtype.itemsize * block_d <= 256 else 32
+    block_n = 32 if wide or d > 128 else 64
     tiles, most = -(-group * rows // block_m), -(-size // block_n)
     if not splits:
         splits = WAVES * _multiprocessors(qkv.device) // (kv * tiles)
@@ -190,6 +191,7 @@ def attend(
             q_eps, k_eps, scale, rows, d, size,
             GROUP=group, NORMED=q_norm is not None, BLOCK_M=block_m, BLOCK_N=block_n,
             BLOCK_R=_power_of_2(rows, 16), BLOCK_D=block_d, num_stages=2,
+            num_warps=8 if wide or block_m > 16 else 4,
         )  # fmt: skip
         kernels.join_parts[(rows * heads,)](
             parts, log_sums, out, splits, d, BLOCK_S=_power_of_2(splits), BLOCK_D=block_d
