@@ -35,6 +35,11 @@ def fresh(family: str, count: int, seed: int = 1) -> list[Example]:
 examples = cache(fresh)
 
 
+@cache
+def first() -> list[Example]:
+    return [training_document(index, WEIGHTS) for index in range(3000)]
+
+
 @pytest.fixture(scope="module")
 def training() -> list[Example]:
     return [training_document(index, WEIGHTS) for index in range(DOCUMENTS)]
@@ -67,8 +72,7 @@ def test_held_out_prompts_are_distinct_and_never_trained_on(
 
 def test_the_fold_rule_keeps_every_training_prompt_out_of_the_held_out_fold() -> None:
     # one prompt in 256 is held out: without the rule a dozen would be among these
-    documents = [training_document(index, WEIGHTS) for index in range(3000)]
-    assert not any(is_held_out(one.prompt) for one in documents if one.family != "drill")
+    assert not any(is_held_out(one.prompt) for one in first() if one.family != "drill")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -78,10 +82,10 @@ def test_every_second_body_is_never_trained_on(family: str, training: list[Examp
     assert not {example.body for example in examples(family, 40)[1::2]} & trained
 
 
-def test_bodies_of_the_other_half_may_be_trained_on(training: list[Example]) -> None:
+def test_bodies_of_the_other_half_may_be_trained_on() -> None:
     # mini-code has few bodies: were none of these among the training documents, `seen` would mean
     # nothing.
-    trained = {example.body for example in training if example.family == "mini-code"}
+    trained = {example.body for example in first() if example.family == "mini-code"}
     assert {example.body for example in examples("mini-code", 40)[::2]} & trained
 
 
