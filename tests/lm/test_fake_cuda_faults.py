@@ -92,7 +92,7 @@ FAULTY: dict[str, tuple[Any, str, str, Case, str]] = {
     "number of the host in a capture": (
         device.Mlp.work, "gate_up = self.gate_up(",
         "float(buffers.hidden.sum()); gate_up = self.gate_up(",
-        ("vanilla", "greedy", "cuda_graphs"), "lm/cuda_graphs/device.py",
+        ("vanilla", "greedy", "cuda_graphs"), "lm/cuda_graphs/work.py",
     ),
     "tables on the host": (
         metadata.rotary_cache, "= cos[0].to(device), sin[0].to(device)",
