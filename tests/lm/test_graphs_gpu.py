@@ -18,6 +18,7 @@ from skipbench.decode.draft import State
 from skipbench.decode.loop import generate
 from skipbench.decode.sampling import Sampler
 from skipbench.decode.stopping import Fixed
+from skipbench.lm.bit_probe import compare_rows
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.model import LM
@@ -106,6 +107,12 @@ def test_a_draft_chain_waits_only_at_its_end(threshold: float) -> None:
         finally:
             torch.cuda.set_sync_debug_mode("default")
     assert host_waits(found) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_strict_row_has_the_bits_that_it_has_alone(dtype: torch.dtype) -> None:
+    lm = LM(random_model("llama").to("cuda", dtype), strict=True)  # else refused, and says why
+    assert lm.engine.padded_rows == 16 and compare_rows(lm, 1000).differing == 0
 
 
 @torch.inference_mode()
