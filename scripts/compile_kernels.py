@@ -23,6 +23,8 @@ NUMBERS = {
     "q_eps": "fp32", "k_eps": "fp32",
 }  # fmt: skip
 COUNTS = {"width", "q_heads", "kv", "rows", "group", "size", "positions", "splits"}
+ONES = dict.fromkeys(("rows", "group", "kv", "q_heads", "splits"), 1)
+"""Triton makes a kernel of its own where an argument is 1."""
 ATTEND = {"GROUP": 4, "NORMED": False, "BLOCK_R": 16, "BLOCK_D": 128, "d": 128}
 CASES: list[tuple[Any, dict[str, Any], dict[str, Any]]] = [
     (kernels.silu_times, {"BLOCK": 1024}, {}),
@@ -39,8 +41,11 @@ WIDE = [(kernels.attend_parts, ATTEND | {"BLOCK_M": 16, "BLOCK_N": 32}, {"num_wa
 
 def main(architecture: int, dtype: str) -> None:
     target = GPUTarget("cuda", architecture, 32)
-    for kernel, constants, options in [*CASES, *(WIDE if dtype == "fp32" else HALF)]:
+    cases = [*CASES, *(WIDE if dtype == "fp32" else HALF)]
+    of_one = [(kernel, ONES | constants, options) for kernel, constants, options in cases]
+    for kernel, given, options in [*cases, *of_one]:
         names = [p.name for p in kernel.params]
+        constants = {n: value for n, value in given.items() if n in names}
         types = {n: "i32" if n in COUNTS else NUMBERS.get(n, f"*{dtype}") for n in names}
         types |= dict.fromkeys(constants, "constexpr")
         aligned = [i for i, n in enumerate(names) if types[n][0] == "*" or n == "size"]

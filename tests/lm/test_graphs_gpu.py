@@ -42,7 +42,7 @@ def on_gpu(family: str, engine: Any, dtype: torch.dtype = torch.float32, capacit
     return lm
 
 
-@pytest.mark.parametrize("backend", [None, "masked", "split_kv"])
+@pytest.mark.parametrize("backend", [None, "masked", "split_kv", "triton"])
 @pytest.mark.parametrize("family", ["llama", "mistral"])
 def test_tokens_are_those_of_fused_at_every_length(family: str, backend: str | None) -> None:
     lm, fused = on_gpu(family, partial(CudaGraphsEngine, backend=backend)), on_gpu(family, "fused")
@@ -53,7 +53,7 @@ def test_tokens_are_those_of_fused_at_every_length(family: str, backend: str | N
         )
 
 
-@pytest.mark.parametrize("backend", [None, "masked", "split_kv", "varlen"])
+@pytest.mark.parametrize("backend", [None, "masked", "split_kv", "varlen", "triton"])
 @torch.inference_mode()
 def test_half_precision_logits_are_near_those_of_the_fused_engine(backend: str | None) -> None:
     """What differs between two kernels is a few units of the last place; a wrong length differs by
