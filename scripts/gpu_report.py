@@ -252,7 +252,7 @@ def main(words: Sequence[str] | None = None) -> None:
     for result in report.steps:
         if result.name in only:
             result.state = "waiting"
-    searches = all(map(find_spec, ("bayes_opt", "sklearn", "scipy")))
+    searches = all(map(find_spec, ("bayes_opt", "sklearn", "colorama")))
     swift = "swift" if searches else "uniform"
     tests = sorted(
         str(p.relative_to(ROOT))

@@ -28,9 +28,9 @@ STEPS = (
          "-m pytest -o addopts= -p no:cacheprovider -m gpu -q --junitxml={out}/tests.xml {tests}"),
     Step("doctor", "`doctor --gpu`.", 120, "-m skipbench doctor --gpu --json {rehearse}"),
     Step("prices of cuda_graphs", "A pass by context and rows, and the bytes that it reads; with "
-         "timed rounds in `latency/`, for `project RUN profile=FILE`.", 150,
+         "timed rounds in `latency/`, for `project RUN profile=FILE`.", 240,
          "-m skipbench profile engine=cuda_graphs model.dtype={dtype} " + PROFILE),
-    Step("prices of fused", "The same of engine `fused`.", 120,
+    Step("prices of fused", "The same of engine `fused`.", 180,
          "-m skipbench profile engine=fused model.dtype={dtype} " + PROFILE),
     Step("bars", "The bars of the engine of graphs.", 130, BARS + "--dtype {dtype}"),
     Step("growing lengths", "Vanilla decoding, where every token has a new length, twice; with "

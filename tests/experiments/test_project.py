@@ -71,6 +71,8 @@ def test_a_projection_says_that_it_is_one(skipbench: Command, results: Path) -> 
     assert done.returncode == 0, done.stderr
     assert "projection  a100-80gb" in done.stdout and "no measurement" in done.stdout
     assert "by fixed draft length, micro: " in done.stdout
+    machine = json.loads(skipbench("project", str(run), "hardware=a100-80gb", "--json").stdout)
+    assert machine["projection"]["device"] == "a100-80gb" and machine["method"] == "uniform"
     headline = json.loads((run / "metrics.json").read_text())["speedup"]
     head, own, _ = done.stdout.splitlines()[1:4]
     assert head.split()[-2:] == ["micro", "speedup"]
