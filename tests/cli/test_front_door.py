@@ -81,9 +81,9 @@ MISTAKES = [
 ]
 
 
-# One of each kind every day: a choice, what Hydra would add or delete, a stray word, a flag. Keys,
-# types, missing and wrong values are in `test_bad_input.py`, on one route.
-DAILY = ("--methd", "method=swfit", "~seed", "swift")
+# One of each kind every day: a choice, a value that the cell refuses, what Hydra would add or
+# delete, a stray word, a flag. Keys, types and other values are in `test_bad_input.py`, on one route.
+DAILY = ("--methd", "method=swfit", "method.skip=attn:99", "~seed", "swift")
 
 
 @pytest.mark.parametrize(

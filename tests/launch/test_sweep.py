@@ -86,7 +86,6 @@ def test_the_cases_of_an_experiment_are_swept(skipbench: Command, tmp_path: Path
     ), status.stdout
 
 
-@pytest.mark.slow
 def test_a_failed_cell_is_named_and_stops_no_other(skipbench: Command, tmp_path: Path) -> None:
     done = skipbench(
         "-m", "method=uniform", "method.ratio=0.01,0.2,0.4", *MATHS, f"results={tmp_path}"
