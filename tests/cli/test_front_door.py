@@ -82,7 +82,8 @@ MISTAKES = [
 
 
 # One of each kind every day: a choice, a value that the cell refuses, what Hydra would add or
-# delete, a stray word, a flag. Keys, types and other values are in `test_bad_input.py`, on one route.
+# delete, a stray word, a flag. Keys, types and other values are in `test_bad_input.py`, where they
+# take one route.
 DAILY = ("--methd", "method=swfit", "method.skip=attn:99", "~seed", "swift")
 
 
