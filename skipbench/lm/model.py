@@ -58,7 +58,7 @@ class LM:
     Letters of shapes: T rows, D hidden, V vocabulary, S = 2L sub-layers.
     """
 
-    cache_type: type[KVCache] = KVCache
+    cache_type: type[KVCache] = KVCache  # a class of ranks has another
 
     def __init__(
         self,
@@ -153,10 +153,7 @@ class LM:
 
     def metadata(self, token_rows: TokenRows) -> AttentionMetadata:
         """Positions and masks of rows, for several calls of `run` over the same rows."""
-        if most := self.engine.padded_rows:
-            chain = token_rows.contiguous_chain and token_rows.start > 0 and token_rows.rows < most
-            if chain or token_rows.verifies:
-                token_rows = token_rows.padded(most)
+        token_rows = token_rows.padded(self.engine.padded_rows)
         return AttentionMetadata(token_rows, self._tables[self.devices[0]], self._tables)
 
     def run(
@@ -187,12 +184,11 @@ class LM:
         Raises:
             SkipbenchError: the token_rows does not fit into the cache.
         """
-        given = token_rows if isinstance(token_rows, TokenRows) else token_rows.token_rows
-        if (end := given.end - given.padding) > self.cache.capacity:
-            full = f"cache of {self.cache.capacity} rows is full: a pass needs {end}"
-            raise SkipbenchError(f"{full}; allocate more rows")
         metadata = self.metadata(token_rows) if isinstance(token_rows, TokenRows) else token_rows
         sublayers, rows, padding = self.engine.sublayers, len(hidden), metadata.token_rows.padding
+        if (end := metadata.token_rows.end - padding) > self.cache.capacity:
+            full = f"cache of {self.cache.capacity} rows is full: a pass needs {end}"
+            raise SkipbenchError(f"{full}; allocate more rows")
         if hidden_states is not None:
             hidden_states.append(hidden.to(self.output_device))
         if padding:
@@ -203,8 +199,7 @@ class LM:
                 return whole
         last, local = self.sublayers if last is None else last, metadata
         if (key := (skip, first, last)) not in self._chosen:
-            left_out = skip.skipped if skip is not None else frozenset()
-            self._chosen[key] = [s for s in range(first, last) if s not in left_out]
+            self._chosen[key] = [s for s in range(first, last) if not skip or s not in skip.skipped]
         for s in self._chosen[key]:
             if not self._one_device:
                 device = self.devices[s // 2]
@@ -239,8 +234,8 @@ class LM:
         hidden_states: list[Tensor] | None = None,
     ) -> Tensor:
         """Logits [T, V] of the rows of `token_rows`, which hold `tokens`."""
-        hidden = self.embed(tokens)
-        return self.head(self.run(hidden, token_rows, skip, hidden_states=hidden_states))
+        hidden = self.run(self.embed(tokens), token_rows, skip, hidden_states=hidden_states)
+        return self.head(hidden)
 
     def score(
         self,

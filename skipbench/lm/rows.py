@@ -76,9 +76,11 @@ class TokenRows:
 
     def padded(self, step: int) -> "TokenRows":
         """The rows with others behind them, as many as make their number a multiple of `step`; no
-        row sees those, and their keys and values go to cache rows behind the pass.
+        row sees those, and their keys and values go to cache rows behind the pass. Unchanged with
+        step 0, and a prompt or longer chain that is not verified.
         """
-        if (missing := -self.rows % step) == 0:
+        short = self.contiguous_chain and self.start > 0 and self.rows < step
+        if not step or not (short or self.verifies) or (missing := -self.rows % step) == 0:
             return self
         if self.contiguous_chain:
             positions: tuple[int, ...] | range = range(self.start, self.end + missing)
