@@ -57,9 +57,9 @@ def test_padding_keeps_what_a_row_sees() -> None:
     chain = TokenRows.chain(30, 3).padded(16)
     assert (chain.rows, chain.padding, chain.contiguous_chain) == (16, 13, True)
     assert TokenRows.chain(30, 16).padded(16).padding == 0
-    tree = TokenRows.tree(30, (-1, 0, 0)).padded(4)
+    tree = TokenRows.tree(30, (-1, 0, 0)).verified().padded(4)
     assert tree.parent == (-1, 0, 0, -1) and tree.positions == (30, 31, 31, 30)
-    other = TokenRows.chain(30, 2, context_len=20).padded(4)  # not behind its context
+    other = TokenRows.chain(30, 2, context_len=20).verified().padded(4)  # not behind its context
     assert other.parent == (-1, 0, -1, -1) and other.positions == (20, 21, 20, 20)
 
 
