@@ -10,18 +10,22 @@ import torch
 from conftest import make_method, random_model
 
 from skipbench.bench.load import load_model
+from skipbench.config.catalog import shape_of
 from skipbench.config.compose import compose
 from skipbench.decode.loop import generate
 from skipbench.decode.method import Method
 from skipbench.errors import SkipbenchError
+from skipbench.lm.bit_probe import compare_rows
 from skipbench.lm.families import FAMILIES
 from skipbench.lm.fused import engine
-from skipbench.lm.fused.bit_exact import steps
+from skipbench.lm.fused.bit_exact import NotStrictError, steps
 from skipbench.lm.fused.engine import FusedEngine
 from skipbench.lm.metadata import AttentionMetadata
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.vanilla import Vanilla
+from skipbench.models.random_weights import planted_model
+from skipbench.skipset import SkipSet
 
 PROMPTS = ["Once there was a dog and", "Lily and Tom went to the", "The dog had a red ball, and"]
 
@@ -171,6 +175,16 @@ def test_float32_and_the_reference_engine_refuse() -> None:
         load_model(config.model, config.engine)
     with pytest.raises(SkipbenchError, match="cpu in float32"):
         LM(random_model("llama"), "reference", strict=True)
+
+
+def test_float32_that_passes_the_short_proof_is_probed_after_longer_contexts() -> None:
+    model = planted_model(shape_of("2x64"), SkipSet.of(2), 0, torch.float32, "cpu", 64)
+    try:
+        lm = LM(model, strict=True)
+    except NotStrictError as error:
+        assert "one by one" in str(error)
+    else:  # a machine on which it holds
+        assert compare_rows(lm, 60, seed=1).differing == 0
 
 
 def test_the_model_loads_as_bfloat16() -> None:
