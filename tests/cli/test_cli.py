@@ -75,7 +75,7 @@ def test_a_table_is_written_and_rendered_again_without_running(
     dispatch(["table", "tiny", *small])
     table = (tmp_path / "tables" / "tiny.md").read_text()
     assert "mini-summary" in table and "not replications" in table
-    monkeypatch.setattr("skipbench.cli.table.run_cell", None)
+    monkeypatch.setattr("skipbench.bench.run.opened", None)
     dispatch(["table", "tiny", "--render-only", *small])
     assert (tmp_path / "tables" / "tiny.md").read_text() == table
 

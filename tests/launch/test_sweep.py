@@ -30,8 +30,9 @@ MATHS = ("dataset=mini-math", *SMALL)
 
 
 def rows(stdout: str) -> list[dict[str, str]]:
-    """The table of a sweep: column to text."""
-    lines = [line for line in stdout.partition("## Sweep")[2].splitlines() if line.startswith("|")]
+    """The first table of a sweep: column to text."""
+    table = stdout.partition("## Sweep")[2].strip().partition("\n\n")[0]
+    lines = [line for line in table.splitlines() if line.startswith("|")]
     head, _, *body = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     return [dict(zip(head, row, strict=True)) for row in body]
 
