@@ -192,7 +192,7 @@ def test_a_set_of_another_task_is_searched_once_and_told_apart(
     dispatch(["figure", "swift-figure2b", *words])
     searches = {p.parent.name for p in tmp_path.glob("search/*/trace.jsonl")}
     assert len(searches) == 2 and (tmp_path / "figures" / "swift-figure2b.embedded.svg").exists()
-    dispatch(["figure", "swift-figure2b", *words, "dataset=mini-code"])
+    dispatch(["figure", "swift-figure2b", *words, "dataset=mini-code", "--force"])
     assert {p.parent.name for p in tmp_path.glob("search/*/trace.jsonl")} == searches
     request = request_of(parse(Figure, ["swift-figure2b", *words]), DRAWN)
     cells = cells_of("swift-figure2b", request, "embedded")
