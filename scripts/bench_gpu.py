@@ -99,8 +99,8 @@ def byte_share(shape: Shape, context: int, skip: SkipSet) -> float:
     """Share of the bytes of a step at `context` tokens, weights and K/V, that a draft without
     `skip` still reads: no engine can cost less.
     """
-    kept = 2 * context * shape.kv_heads * shape.width
-    attention = 2 * shape.hidden * shape.width * (shape.heads + shape.kv_heads) + kept
+    kv_cache = 2 * context * shape.kv_heads * shape.width
+    attention = 2 * shape.hidden * shape.width * (shape.heads + shape.kv_heads) + kv_cache
     mlp, head = 3 * shape.hidden * shape.intermediate, shape.hidden * shape.vocab
     left_out = len(skip.attention) * attention + len(skip.mlp) * mlp
     return 1 - left_out / (shape.layers * (attention + mlp) + head)
@@ -120,10 +120,10 @@ def bandwidths(lm: LM, args: argparse.Namespace) -> dict[str, float]:
     if device.type != "cuda":
         return {"read": roofline.read_bandwidth(device, lm.weight_bytes())}
     known, rates = known_hardware(), roofline.memory_rates(device)
-    found = {"copy": rates.copy, "read": rates.read}
+    bytes_per_s = {"copy": rates.copy, "read": rates.read}
     name = roofline.match(roofline.device_name(device), known)
     sheet = known[name].bandwidth if name is not None else None
-    return found | ({"datasheet": sheet} if sheet else {})
+    return bytes_per_s | ({"datasheet": sheet} if sheet else {})
 
 
 @torch.inference_mode()
@@ -291,9 +291,9 @@ def main(words: list[str] | None = None) -> None:
         met = None
         if value is not None and bar is not None and judged:
             met = value >= bar if sign == ">=" else value <= bar
-        found: dict[str, object] = {"figure": name, "value": value and round(value, 4)}
-        found |= {"bar": None if bar is None else f"{sign} {bar:.4g}", "met": met}
-        print(json.dumps(found | ({"note": note} if note else {}) | origin), flush=True)
+        line: dict[str, object] = {"figure": name, "value": value and round(value, 4)}
+        line |= {"bar": None if bar is None else f"{sign} {bar:.4g}", "met": met}
+        print(json.dumps(line | ({"note": note} if note else {}) | origin), flush=True)
 
 
 if __name__ == "__main__":

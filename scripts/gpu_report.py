@@ -33,8 +33,8 @@ from xml.etree import ElementTree
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # nothing is installed
 
-from scripts.gpu_page import page  # noqa: E402
-from scripts.gpu_steps import FULL, SMALL, STEPS, Step  # noqa: E402
+from scripts.gpu_page import page  # noqa: E402  # found by the line above
+from scripts.gpu_steps import FULL, SMALL, STEPS, Step  # noqa: E402  # likewise
 
 CARRIED = ("hydra-core", "omegaconf", "msgspec", "bayesian-optimization")
 CARRIED_SOURCE = ("antlr4-python3-runtime",)  # the index has no wheel of it
