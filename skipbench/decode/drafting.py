@@ -85,6 +85,7 @@ class SkipMethod(Method):
                 f"tree widths={list(self.tree)}: wanted {len(CONFIDENCE_CLASSES) + 1} positive "
                 "numbers, or none for a chain"
             )
+        self.needs_latency = self.needs_latency or self.stop.needs_latency
         self.skip = self.plan()
 
     def plan(self, skipped: Iterable[int] = ()) -> DraftPlan:
@@ -131,12 +132,13 @@ class SkipMethod(Method):
         if plan is not self._drafted and plan != self._drafted:
             self._drafted = plan
             self.draft_log["skip"].append([len(self.draft_log["steps"]), str(plan)])
-        lm, steps, threshold = state.lm, min(self.stop.max_steps, budget), self.stop.threshold
+            self.stop.priced(state, plan, self.latency_at(state))
+        lm, steps, reads = state.lm, min(self.stop.limit(), budget), self.stop.reads_confidence
         # Tokens stay on the device and go from one step into the next. The host reads confidences
-        # if there is a threshold, and at the end the tokens, of a tree with their siblings; a tree
+        # if the stop rule does, and at the end the tokens, of a tree with their siblings; a tree
         # that is drawn it reads in every step.
         drawn = bool(self.tree) and not state.sampler.greedy
-        waits = self.exit_sublayer is None and threshold > 0 and not drawn
+        waits = self.exit_sublayer is None and reads and not drawn
         launched = LAUNCH_AHEAD.get(lm.output_device.type, 0) if waits else 0
         tokens, siblings, nodes = list[Tensor](), list[Tensor](), list[list[float]]()
         q, early = list[Tensor](), list[list[Tensor]]()
@@ -149,7 +151,7 @@ class SkipMethod(Method):
                 hidden = lm.run(lm.embed(token), rows, plan, last=ahead)
             if confidence is not None:
                 self._confidence.append(confidence())
-                if self._confidence[-1] < threshold:
+                if self.stop.ends(self._confidence[-1]):
                     break
             if step or first is None:
                 hidden = hidden if ahead else lm.embed(token)
@@ -161,7 +163,7 @@ class SkipMethod(Method):
                 logits = first
             if drawn:
                 nodes.append(self._children(state, logits, q))
-                if nodes[-1][0] < threshold:
+                if self.stop.ends(nodes[-1][0]):
                     break
                 token = [int(nodes[-1][1])]
                 continue
@@ -171,7 +173,7 @@ class SkipMethod(Method):
                 best = logits[0].topk(min(max(self.tree), logits.shape[-1])).indices
                 # doubles hold every index, so that all comes to the host at once
                 siblings.append(torch.cat([x.double() for x in (probability, token, best)]))
-            confidence = read_later(probability) if threshold > 0 else None
+            confidence = read_later(probability) if reads else None
         if self.tree:
             return self._tree(torch.stack(siblings).tolist() if siblings else nodes, q)
         chain = torch.cat(tokens).tolist() if tokens else []
