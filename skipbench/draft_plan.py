@@ -22,6 +22,10 @@ from skipbench.errors import SkipbenchError
 
 SINKS = 4
 """First positions that a window keeps: much attention goes there (StreamingLLM, 2309.17453)."""
+LIKELY = 8192
+"""First ids of a vocabulary that a head of likely tokens has, besides the prompt's: a tokenizer
+numbers what it merges most often first.
+"""
 Head = Literal["full", "int8", "likely"]
 HEADS: tuple[Head, ...] = get_args(Head)
 _BLOCKS = re.compile(r"(int8-)?(attn|mlp):(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)")
@@ -108,6 +112,11 @@ class DraftPlan:
         return replace(self, int8=low, window=window, head=head)
 
     @property
+    def levers(self) -> frozenset[str]:
+        """Of `int8` and `likely`, what it uses: prices of full sub-layers do not tell theirs."""
+        return frozenset([self.head, "int8" if self.int8 else "full"]) - {"full"}
+
+    @property
     def whole(self) -> bool:
         """True if every sub-layer runs as in the full model."""
         return not (self.skipped or self.int8 or self.window)
@@ -126,6 +135,12 @@ class DraftPlan:
     def ratio(self) -> float:
         """Share of the sub-layers that is skipped, `r` in SWIFT."""
         return len(self.skipped) / (2 * self.layers)
+
+    @property
+    def low(self) -> tuple[int, int]:
+        """How many attention and MLP blocks are read in 8 bits."""
+        mlp = sum(s % 2 for s in self.int8)
+        return len(self.int8) - mlp, mlp
 
     def positions_read(self, context: float) -> float:
         """Cached positions that attention reads after `context` tokens."""

@@ -12,7 +12,7 @@ from skipbench.config.configurable import Natural, Positive
 from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.method import Method
 from skipbench.decode.stopping import StopRule
-from skipbench.draft_plan import DraftPlan, Head
+from skipbench.draft_plan import LIKELY, DraftPlan, Head
 from skipbench.errors import SkipbenchError
 from skipbench.lm.rows import TokenRows
 
@@ -20,7 +20,6 @@ LAUNCH_AHEAD = {"cuda": 2}
 """By kind of device, sub-layers of the next draft step that are launched before the host reads the
 last confidence. Hides the wait for the device; wasted once per draft, when the draft ends.
 """
-LIKELY = 8192  # first ids of a vocabulary that a head of likely tokens has, besides the prompt's
 CONFIDENCE_CLASSES = (0.5, 0.8, 0.95)  # SWIFT section 4.2.2: (0, .5], (.5, .8], (.8, .95], (.95, 1]
 
 
@@ -97,6 +96,10 @@ class SkipMethod(Method):
         head = skip.head if self.head == "full" else self.head
         return skip.cheaper(self.precision == "int8", self.kv_window or skip.window, head)
 
+    @property
+    def levers(self) -> frozenset[str]:
+        return self.plan().levers | self.skip.levers
+
     def check_states_shared(self) -> None:
         """Raises SkipbenchError for states of a draft that verification cannot continue from."""
         if self.precision != "full" or self.kv_window:
@@ -111,7 +114,6 @@ class SkipMethod(Method):
         self.stop.begin()
         self._likely: Tensor | None = None
         if self.skip.head == "likely":
-            # a tokenizer numbers what it merges most often first
             ids = sorted({*range(min(LIKELY, state.lm.vocabulary)), *state.tokens})
             self._likely = torch.tensor(ids, device=state.lm.output_device)
         names = ("skip", "threshold", "steps", "accepted", "confidence", "rank")
