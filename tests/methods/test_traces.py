@@ -35,6 +35,7 @@ OWN = sorted({path.stem for path in (CONF / "method").glob("*.yaml")} - LEFT_OUT
 CASES: dict[str, tuple[str, ...]] = {
     **{name: () for name in OWN},
     "swift": SWIFT,
+    "int8": ("method.stop.row_prices=[1,1.02,1.04,1.1,1.2,1.4]",),
     "swift tree": (*SWIFT, "method.tree=[10,5,3,1]"),
     "swift code": (*SWIFT, "method.initial=odd", "method.register=raw", "method.rescore=false"),
     "uniform tree": ("method.ratio=0.3", "method.tree=[4,3,2,1]"),
