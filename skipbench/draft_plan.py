@@ -14,7 +14,7 @@ Verification is always the full model.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -145,6 +145,23 @@ class DraftPlan:
     def positions_read(self, context: float) -> float:
         """Cached positions that attention reads after `context` tokens."""
         return context if self.window is None else min(context, SINKS + self.window)
+
+
+def levers_of(method: Mapping[str, object]) -> str:
+    """What a method's settings let its drafts use besides skip sets, for names and labels.
+
+    >>> levers_of({"precision": "int8", "kv_window": 512, "skip": "head:likely;attn:1"})
+    'int8 window 512 head likely'
+    """
+    text = str(method.get("skip") or "")
+    head = str(method.get("head", "full"))
+    for other in HEADS[1:]:
+        head = other if head == "full" and f"head:{other}" in text else head
+    found = re.search(_WINDOW, text)
+    window = method.get("kv_window") or (found and found[1])
+    int8 = method.get("precision") == "int8" or bool(re.search(r"int8(:|-)", text))
+    parts = ["int8" if int8 else "", f"window {window}" if window else ""]
+    return " ".join(filter(None, [*parts, f"head {head}" if head != "full" else ""]))
 
 
 def _layers(sublayers: Iterable[int], kind: int) -> tuple[int, ...]:

@@ -114,6 +114,12 @@ NEEDED = {  # what a run provides, or what lets a method act within a few tokens
     "recycling": ["preset=gpu"],
     "swift": ["method.window=4", "method.beta=3"],
     "int8": ["method.stop.row_prices=[1,1.02,1.04,1.1,1.2,1.4]"],
+    "knapspec-choices": [
+        "method.stop.row_prices=[1,1.02,1.04,1.1,1.2,1.4]",
+        "method.interval=3",
+        "method.window=4",
+        "method.first=1",
+    ],
     "auto": [
         "method.row_prices=[1,1.02,1.04,1.1,1.2,1.4]",
         "method.window=4",

@@ -212,7 +212,8 @@ def with_stored_set(config: RunConfig) -> RunConfig:
     method = config.method
     if method.skip is None:
         return config
-    skip = resolve(method.skip, config.model, method.name, config.results)
+    names = config.model, method.name, config.results, method.levers
+    skip = resolve(method.skip, *names)
     return dataclasses.replace(config, method=method.but(skip=skip))
 
 
