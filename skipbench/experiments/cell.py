@@ -79,7 +79,7 @@ def checked_run(cell: Cell) -> Run:
                 f"{cell.folder} was made with other rows (dataset.path={path}): changed since; "
                 "fresh=true sets it aside and starts anew, results=FOLDER keeps both"
             )
-    refuse_other(cell.folder, config.model, config.method)
+    refuse_other(cell.folder, config)
     return run
 
 
