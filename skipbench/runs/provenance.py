@@ -25,7 +25,8 @@ from skipbench.runs.reading import Text
 
 COMPUTING = ["torch", "transformers", "tokenizers", "numpy", "bayesian-optimization"]
 COMPUTING += ["bitsandbytes", "peft", "triton"]
-CONDITIONS = ("device", "cpu", "python", *COMPUTING, "native_kernels", "arithmetic", "threads")
+CONDITIONS = ["device", "cpu", "threads", "engine", "native_kernels", "arithmetic", "python"]
+CONDITIONS += COMPUTING
 """A run's times, and what rounds otherwise, depend on these, beside its settings."""
 COMMIT = "SKIPBENCH_COMMIT"
 SLURM = re.compile(r"SLURM_(ARRAY_)?(JOB|TASK|NODE)_?(ID|LIST)")
