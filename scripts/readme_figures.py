@@ -14,8 +14,7 @@ from typing import Any
 from skipbench.config.compose import compose
 from skipbench.report.tables.formats import write
 from skipbench.report.tables.stored import OLDER, read_table
-from skipbench.runs.fingerprint import package_sha256
-from skipbench.runs.method_source import method_sha256
+from skipbench.runs.source import method_sha256, package_sha256
 
 ROOT = Path(__file__).resolve().parent.parent
 STORED = sorted((ROOT / "results").glob("*/tables/*.json"))
@@ -96,7 +95,7 @@ def older(runs: Iterable[Mapping[str, Any]]) -> bool:
         now = compose([f"method={run['method']}", *needed]).method
         made = run["provenance"].get
         if (made("package_sha256"), made("method_sha256")) != (
-            package_sha256(),
+            package_sha256(made("engine") or ""),
             method_sha256(now),
         ):
             return True

@@ -23,9 +23,10 @@ from skipbench.metrics.loop_costs import LatencyRecord, PartBytes
 from skipbench.profile.latency import UNTIMED, fit, overhead, part_times, residuals
 from skipbench.profile.roofline import Known, roofline, row_bytes
 from skipbench.runs.files import write_json
-from skipbench.runs.fingerprint import FORMS, other_package, package_sha256, weights_sha256
+from skipbench.runs.fingerprint import FORMS, other_package, weights_sha256
 from skipbench.runs.provenance import config_hash, cpu_name, run_name
 from skipbench.runs.reading import read_json
+from skipbench.runs.source import package_sha256
 
 # a run measures its own model at thirds of its cache, with so many calls each
 CONTEXTS, REPEATS = 3, 8
@@ -53,16 +54,17 @@ def stored_latency(lm: LM, path: Path, levers: Set[str] = frozenset()) -> Latenc
     """The model in `path` if this version measured it as far as this run's cache, else one that is
     measured now and kept there; with the prices of `levers` (`DraftPlan.levers`).
     """
-    needed, record = lm.cache.capacity - 1, valid_record(path)
+    needed, record = lm.cache.capacity - 1, valid_record(path, lm.engine.name)
     contexts = sorted({max(1, needed * i // CONTEXTS) for i in range(CONTEXTS + 1)})
     if record is None or needed > REACH * max(record.contexts):
         points = measure(lm, contexts, [1], REPEATS, lambda: None)
         model = fit(points, lm.layers)
         record = LatencyRecord(format=FORMAT, contexts=contexts, model=model, points=points)
-        write_record(path, record)
+        write_record(path, record, lm.engine.name)
     if levers - record.model.at(0).levers:
         model = with_levers(lm, record.model, contexts, REPEATS, levers)
-        write_record(path, record := structs.replace(record, model=model))
+        record = structs.replace(record, model=model)
+        write_record(path, record, lm.engine.name)
     return record.model
 
 
@@ -89,7 +91,7 @@ def passes_to_measure() -> int:
     return 2 * (CONTEXTS + 1) * (REPEATS + SWEEPS * UNTIMED)
 
 
-def valid_record(path: Path) -> LatencyRecord | None:
+def valid_record(path: Path, engine: str) -> LatencyRecord | None:
     """The record of this format and version of the package; None without one. Raises SkipbenchError
     if the file is a link.
     """
@@ -99,13 +101,13 @@ def valid_record(path: Path) -> LatencyRecord | None:
         if path.is_symlink():
             raise
         return None  # another format, or damaged: it is measured again
-    here = record and record.format == FORMAT and not other_package(record.package_sha256)
+    here = record and record.format == FORMAT and not other_package(record.package_sha256, engine)
     return record if here else None
 
 
-def write_record(path: Path, record: LatencyRecord) -> None:
+def write_record(path: Path, record: LatencyRecord, engine: str) -> None:
     """Raises SkipbenchError if the results folder is not writable."""
-    write_json(path, to_builtins(record) | {"package_sha256": package_sha256()})
+    write_json(path, to_builtins(record) | {"package_sha256": package_sha256(engine)})
 
 
 def measure(

@@ -18,7 +18,7 @@ from skipbench.bench.stored_sets import resolve
 from skipbench.config.model import Model, PlantedModel
 from skipbench.config.run_config import DatasetConfig, RunConfig
 from skipbench.config.schemas import Engine, EngineName
-from skipbench.data.rows import Row, rows_hash
+from skipbench.data.rows import Row, other_rows
 from skipbench.decode.method import Method
 from skipbench.errors import SkipbenchError
 from skipbench.lm.engine import refuse_strict
@@ -161,8 +161,7 @@ def preflight(config: RunConfig, folder: Path, held: bool = False) -> Preflight:
     model = model if held else outline.sized(model)
     check_memory(model, config.dataset, [])
     rows = config.dataset.rows(config.limit)
-    begun = None if config.fresh else read_run(folder).provenance.rows_sha256
-    if begun is not None and begun != rows_hash(rows):
+    if not config.fresh and other_rows(read_run(folder).provenance, rows):
         advice = "put the old ones back, pin dataset.revision, or use another results folder"
         changed = f"the rows of the dataset have changed since {folder} was begun"
         raise SkipbenchError(f"{changed}; {advice}")

@@ -1,6 +1,7 @@
 """From the settings of a row's arms to their finished run folders."""
 
 import contextlib
+import hashlib
 import math
 import statistics
 from collections.abc import Iterator, Sequence
@@ -25,6 +26,7 @@ from skipbench.decode.method import Method
 from skipbench.errors import SkipbenchError
 from skipbench.lm.fused.elementwise import is_native
 from skipbench.lm.fused.few_rows import few_rows_kernel
+from skipbench.lm.fused.native import compiled
 from skipbench.lm.model import LM
 from skipbench.metrics.costs import LatencyModel
 from skipbench.metrics.interval import half_width
@@ -112,7 +114,7 @@ def _opened(
         method.latency_model = loaded.latency
         decided_by = hashed(to_builtins(loaded.latency))
     # loading may have fetched weights, and measured latencies
-    refuse_other(folder, config.model, config.method)
+    refuse_other(folder, config)
     measured = {"latency_sha256": decided_by, "energy": loaded.meter.source}
     origin = _provenance(lm, config, arm.rows)
     origin = replace(origin, latency=loaded.latency_file.name, **measured)
@@ -156,13 +158,15 @@ def _provenance(lm: LM, config: RunConfig, rows: list[Row]) -> Provenance:
     calibration = config.calibration_rows()
     like = torch.empty(0, dtype=lm.dtype, device=lm.output_device)
     native = lm.engine.name == "fused" and is_native(like)
+    parts = [torch.backends.cpu.get_cpu_capability(), torch.get_float32_matmul_precision()]
+    parts += [hashlib.sha256(compiled().read_bytes()).hexdigest()[:8]] if native else []
     cuda = [device for device in dict.fromkeys(lm.devices) if device.type == "cuda"]
     return replace(
         Provenance.here(),
         rows_sha256=rows_hash(rows),
         prompts_sha256=prompts_hash(rows),
         calibration_sha256=rows_hash(calibration) if calibration else None,
-        **fingerprints(config.model, config.method),
+        **fingerprints(config),
         device=device_name(lm.output_device),
         threads=torch.get_num_threads(),
         gpus=[gpu(f"GPU-{torch.cuda.get_device_properties(d).uuid}") for d in cuda],
@@ -173,6 +177,7 @@ def _provenance(lm: LM, config: RunConfig, rows: list[Row]) -> Provenance:
         tensor_parallel_size=config.model.tensor_parallel_size,
         kernels=lm.engine.kernels,
         native_kernels=(few_rows_kernel()[0] if native else None) or "torch",
+        arithmetic=" ".join(parts),
         strict_cost=lm.strict_cost,
         notes=lm.notes(),
         label=None if config.label is None else printable(config.label),

@@ -79,7 +79,7 @@ def run_profile(asked: Profile) -> None:
         rounds = measure_rounds(lm, contexts, visits, lambda: advance(""), levers)
     device = device_name(lm.output_device)
     path = latency_path(config.model, config.engine, device, config.results)
-    write_record(path, record := replace(record, rounds=rounds))
+    write_record(path, record := replace(record, rounds=rounds), lm.engine.name)
     text = title(record, config.model, config.engine, device)
     with json_lines(asked.json):
         show_result(msgspec.to_builtins(record), lambda: latency_table(record, text))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from skipbench.errors import SkipbenchError
-from skipbench.runs.provenance import hashed
+from skipbench.runs.provenance import Provenance, hashed
 
 _SUFFIXES = (".jsonl", ".parquet")
 _BATCH_ROWS = 64  # of a parquet file in memory at once; a row may be a whole book
@@ -175,6 +175,12 @@ def prompts_hash(rows: Sequence[Row]) -> str:
 def rows_hash(rows: Sequence[Row]) -> str:
     """SHA-256 (hex) of the data that the rows were made from, whatever the prompts' wording."""
     return hashed([[row.id, row.source or [row.prompt, row.reference], row.after] for row in rows])
+
+
+def other_rows(origin: Provenance, rows: Sequence[Row]) -> bool:
+    """True if a run, by its provenance, was made with other rows, or prompts of another wording."""
+    now = {"rows_sha256": rows_hash(rows), "prompts_sha256": prompts_hash(rows)}
+    return any(getattr(origin, name) not in (None, digest) for name, digest in now.items())
 
 
 def check_size(size: int | None) -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from skipbench.bench.stored_sets import other_weights, resolve
 from skipbench.config.catalog import DEFAULT_METHOD
 from skipbench.config.run_config import RunConfig
-from skipbench.data.rows import rows_hash
+from skipbench.data.rows import other_rows
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.set_search import search_command, search_trace
 from skipbench.metrics.drafted import drafted
@@ -72,15 +72,14 @@ def checked_run(cell: Cell) -> Run:
     run, config = read_run(cell.folder), cell.config
     if run.done:
         _ = run.samples  # refused where a sample is missing
-        before, path = run.provenance.rows_sha256, config.dataset.path
-        # rows of the hub are pinned by their revision
-        local = before is not None and path is not None and Path(path).is_file()
-        if local and rows_hash(config.dataset.rows(config.limit)) != before:
+        path = config.dataset.path  # rows of the hub are pinned by their revision
+        local = path is not None and Path(path).is_file()
+        if local and other_rows(run.provenance, config.dataset.rows(config.limit)):
             raise SkipbenchError(
                 f"{cell.folder} was made with other rows (dataset.path={path}): changed since; "
                 "fresh=true sets it aside and starts anew, results=FOLDER keeps both"
             )
-    refuse_other(cell.folder, config.model, config.method)
+    refuse_other(cell.folder, config)
     return run
 
 

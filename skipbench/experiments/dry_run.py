@@ -94,7 +94,8 @@ def _seconds(config: RunConfig, checks: Preflight) -> tuple[float | None, str | 
     facts = Hardware([rates.name], None, rates.bandwidth, {dtype: rates.flops})
     fixed_s = START_S + weights / LOADED_PER_S
     path = latency_path(config.model, config.engine, device_name(device), Path(config.results))
-    if (record := valid_record(path)) is not None:  # a run or `profile` measured this engine here
+    # a run or `profile` measured this engine here
+    if (record := valid_record(path, config.engine.name)) is not None:
         step_s, how = record.model.verify_s(context, 1), "from profiled latencies"
     else:
         how = f"from {rates.source} memory bandwidth"

@@ -32,7 +32,7 @@ from skipbench.report.cell import markdown_cell, render_cell
 from skipbench.runs.files import set_aside, write_atomic
 from skipbench.runs.fingerprint import not_compared, other_latency, other_package
 from skipbench.runs.measures import Metrics
-from skipbench.runs.provenance import CONDITIONS, hashed
+from skipbench.runs.provenance import COMPUTING, CONDITIONS, hashed
 from skipbench.runs.run import Run, read_run
 from skipbench.scoring.scorers import waits_for_score
 
@@ -235,12 +235,13 @@ def _open_run(cell: Cell, held: bool) -> Run:
     if run.status.state == "missing":
         return run
     origin, anew = run.provenance, "fresh=true measures it anew"
-    unknown = not_compared(origin, config.model, config.method)
+    unknown = not_compared(origin, config)
     if not run.done:
-        unknown += [f"other {name}" for name in CONDITIONS if name not in origin.conditions]
+        lacking = [name for name in CONDITIONS if name not in (*COMPUTING, *origin.conditions)]
+        unknown += [f"other {name}" for name in lacking]
     if text := "; ".join(unknown):
         say(f"{cell.folder}: begun by an earlier version; whether it is of {text} is not known")
-    if run.done and other_package(origin.package_sha256):
+    if run.done and other_package(origin.package_sha256, config.engine.name):
         say(f"{cell.folder}: measured by another version of skipbench's code; {anew}")
     if run.done and other_latency(cell.folder, origin):
         say(f"{cell.folder}: decided by other latencies; {anew}")

@@ -101,7 +101,7 @@ def _status(config: RunConfig, live: Mapping[str, str] | None, stale_s: float) -
         state = run_state(folder := cell.folder, live, stale_s)
         if state.state == "done":
             read_run(folder)
-            refuse_other(folder, cell.config.model, cell.config.method)
+            refuse_other(folder, cell.config)
         return CellStatus(name, config, folder, state)
     except NotHereError as error:
         return CellStatus(name, config, None, RunState("missing", str(error)), searched)

@@ -8,17 +8,16 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from skipbench.config.model import ADAPTER_CONFIG, Model, PlantedModel, adapter_base, is_gguf
-from skipbench.config.paths import PACKAGE
-from skipbench.config.run_config import MethodConfig
+from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
-from skipbench.runs.method_source import MEASURING, method_sha256, nodes
 from skipbench.runs.provenance import Provenance, hashed
 from skipbench.runs.reading import read_json
+from skipbench.runs.source import leaves, method_sha256, other_scheme, package_sha256
 from skipbench.runs.state import read_status
 
 FORMS = ("quantization", "sparsity")
@@ -30,42 +29,42 @@ ADAPTERS = (ADAPTER_CONFIG, "adapter_model.safetensors", "adapter_model.bin")
 TEXT = ("*token*.json", "chat_template*", "additional_chat_templates/*")
 VOCABULARY = ("vocab*", "merges*", "*.model", "tekken.json")
 """Files from which a tokenizer is loaded: `TEXT`, and without tokenizer.json these."""
+BY_ROW = ("dataset.path", "dataset.shots_path")
+"""Settings that name a file of which the run's own rows are compared."""
 
 
-def fingerprints(model: Model, method: MethodConfig) -> dict[str, str | None]:
-    """Entries of the provenance; None where the files or the source are not on this machine, and no
-    `draft_sha256` where the method names no checkpoint that is.
-    """
-    drafts = {}
-    for node in nodes(method.node):
-        for key in (key for key, value in node.items() if isinstance(value, str) and value):
-            if digest := weights_sha256(Model(key, node[key], node.get("revision"))):
-                drafts[key] = digest
-    return ({"draft_sha256": hashed(drafts)} if drafts else {}) | {
+def fingerprints(config: RunConfig) -> dict[str, Any]:
+    """Entries of the provenance; None where the files or the source are not on this machine."""
+    model, method = config.model, config.method
+    return {
         "weights_sha256": weights_sha256(model),
         "tokenizer_sha256": _files_sha256(model, *TEXT),
         "generation_sha256": _files_sha256(model, "generation_config.json"),
         "method_sha256": method_sha256(method),
         "imports_sha256": method_sha256(method, imported=True),
-        "package_sha256": package_sha256(),
+        "package_sha256": package_sha256(config.engine.name),
+        "files": {key: digest for key, _, digest in _named(config)},
     }
 
 
-@functools.cache
-def package_sha256() -> str:
-    """Hash of the sources of the package that measure, not of those of reports and commands."""
-    roots = [PACKAGE / name for name in MEASURING]
-    paths = [p for r in roots for p in (r.rglob("*.*") if r.is_dir() else [r])]
-    sources = {
-        path.relative_to(PACKAGE).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in paths
-        if path.suffix in (".py", ".c")
-    }
-    return hashed(sources)
+def _named(config: RunConfig) -> Iterator[tuple[str, str, str]]:
+    """Key, value and content's hash of each setting of method and dataset that names a checkpoint
+    or a file, but for `BY_ROW`.
+    """
+    settings = dict(leaves({"method": config.method.node, "dataset": config.dataset.node}))
+    for key, value in settings.items():
+        if isinstance(value, str) and value and key not in BY_ROW:
+            revision = settings.get(f"{key.rpartition('.')[0]}.revision")
+            digest = weights_sha256(Model(key, value, revision))
+            with contextlib.suppress(OSError, ValueError):  # as a path too long, or with a NUL
+                if digest is None and Path(value).is_file():
+                    digest = _digest(value, *_stamp(Path(value)))
+            if digest is not None:
+                yield key, value, digest
 
 
-def refuse_other(folder: Path, model: Model, method: MethodConfig) -> None:
-    """Compares the record in `folder` with the checkpoints and the code as they are now.
+def refuse_other(folder: Path, config: RunConfig) -> None:
+    """Compares the record in `folder` with the files and the code as they are now.
 
     A fingerprint that the record lacks, or that cannot be taken here, is not compared. Of a run
     that is done, the package and the latencies may be others: its command says so
@@ -73,10 +72,11 @@ def refuse_other(folder: Path, model: Model, method: MethodConfig) -> None:
     was begun.
     """
     before = read_json(folder / "provenance.json", Provenance) or Provenance()
-    changed, done = [], read_status(folder).done
-    for key, text, now in _compared(model, method):
-        recorded = getattr(before, key)
-        if recorded is not None and recorded != now and not (done and key == "package_sha256"):
+    done, changed = read_status(folder).done, list[str]()
+    for key, text, recorded, now in _compared(before, config):
+        # of an earlier scheme the package's hash alone says that the code is another
+        left = done if key == "package_sha256" else other_scheme(recorded, now)
+        if recorded is not None and recorded != now and not left:
             changed.append(text)
     if not done and other_latency(folder, before):
         changed.append(f"other latencies ({before.latency})")
@@ -87,30 +87,37 @@ def refuse_other(folder: Path, model: Model, method: MethodConfig) -> None:
         )
 
 
-def _compared(model: Model, method: MethodConfig) -> list[tuple[str, str, str]]:
-    """Name, meaning of a difference, and value now of each fingerprint that can be taken here."""
-    of, draft, name = f"(model.path={model.path})", method.node.get("model"), method.name
+def _compared(before: Provenance, config: RunConfig) -> Iterator[tuple[str, str, str | None, str]]:
+    """Of each fingerprint that can be taken: name, meaning of a difference, as recorded, now."""
+    of, method = f"(model.path={config.model.path})", config.method
     texts = {
         "weights_sha256": f"other weights {of}",
         "tokenizer_sha256": f"another tokenizer or chat template {of}",
         "generation_sha256": f"another generation_config.json, which has EOS ids {of}",
-        "draft_sha256": f"other weights of the draft model (method.model={draft})",
-        "method_sha256": f"other code of method {name} ({method.target})",
-        "imports_sha256": f"other code of skipbench that method {name} imports",
+        "method_sha256": f"other code of method {method.name} ({method.target})",
+        "imports_sha256": f"other code of skipbench that method {method.name} imports",
         "package_sha256": "other code of skipbench",
     }
-    values = fingerprints(model, method)
-    return [(k, text, now) for k, text in texts.items() if (now := values.get(k)) is not None]
+    values = fingerprints(config)
+    for key, text in texts.items():
+        if (now := values[key]) is not None:
+            yield key, text, getattr(before, key), now
+    for key, value, now in _named(config):
+        yield key, f"other content of {key}={value}", before.files.get(key), now
 
 
-def not_compared(provenance: Provenance, model: Model, method: MethodConfig) -> list[str]:
+def not_compared(provenance: Provenance, config: RunConfig) -> list[str]:
     """Texts of the fingerprints that a record of an earlier version does not have."""
-    return [text for k, text, _ in _compared(model, method) if getattr(provenance, k) is None]
+    return [
+        text
+        for key, text, recorded, now in _compared(provenance, config)
+        if recorded is None or (other_scheme(recorded, now) and key != "package_sha256")
+    ]
 
 
-def other_package(package: str | None) -> bool:
+def other_package(package: str | None, engine: str) -> bool:
     """True if a record's `package_sha256` is of another version of the package."""
-    return package not in (None, package_sha256())
+    return package not in (None, package_sha256(engine))
 
 
 def other_latency(folder: Path, provenance: Provenance) -> bool:

@@ -32,6 +32,7 @@ COPIED = ("config.yaml", "provenance.json", *OF_THE_WHOLE)
 ORIGIN = ("commit", "dirty", "device", "versions", "model_commit", "rows_sha256", "prompts_sha256")
 FINGERPRINTS = ["weights_sha256", "tokenizer_sha256", "generation_sha256", "draft_sha256"]
 FINGERPRINTS += ["method_sha256", "imports_sha256", "package_sha256", "latency_sha256"]
+FINGERPRINTS += ["files"]
 _UNFINISHED = "merged before it was finished; the same command goes on"
 
 

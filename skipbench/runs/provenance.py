@@ -23,12 +23,14 @@ from skipbench.errors import SkipbenchError
 from skipbench.runs.gpu import Gpu
 from skipbench.runs.reading import Text
 
-CONDITIONS = ("device", "cpu", "torch", "native_kernels", "threads")
-"""A run's times depend on these, beside its settings."""
+COMPUTING = ["torch", "transformers", "tokenizers", "numpy", "bayesian-optimization"]
+COMPUTING += ["bitsandbytes", "peft", "triton"]
+CONDITIONS = ["device", "cpu", "threads", "engine", "native_kernels", "arithmetic", "python"]
+CONDITIONS += COMPUTING
+"""A run's times, and what rounds otherwise, depend on these, beside its settings."""
 COMMIT = "SKIPBENCH_COMMIT"
 SLURM = re.compile(r"SLURM_(ARRAY_)?(JOB|TASK|NODE)_?(ID|LIST)")
-PACKAGES = ["skipbench", "torch", "transformers", "tokenizers", "safetensors", "datasets"]
-PACKAGES += ["hydra-core", "omegaconf", "bayesian-optimization", "numpy"]
+PACKAGES = ["skipbench", *COMPUTING, "safetensors", "datasets", "hydra-core", "omegaconf"]
 
 
 def _git(*args: str) -> str | None:
@@ -90,7 +92,10 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer_sha256: Text | None = None
     generation_sha256: Text | None = None
     draft_sha256: Text | None = None
+    """Of earlier versions, in place of `files`."""
     imports_sha256: Text | None = None
+    files: dict[Text, Text] = {}
+    """By setting: hash of the content of the file or checkpoint that it names."""
     device: Text | None = None
     threads: int | None = None
     gpus: list[Gpu] = []
@@ -104,6 +109,8 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     """Processes that shared the model's weights."""
     kernels: dict[str, str] = {}
     native_kernels: Text | None = None
+    arithmetic: Text | None = None
+    """Instructions and precision of torch's products, and the C functions as compiled here."""
     strict_cost: float | None = None
     notes: list[str] = []
     label: Text | None = None
@@ -124,9 +131,8 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def conditions(self) -> dict[str, str]:
         """`CONDITIONS` of the run, as far as they are recorded."""
-        values = {name: getattr(self, name, None) for name in CONDITIONS}
-        values["torch"] = self.versions.get("torch")
-        return {name: str(value) for name, value in values.items() if value is not None}
+        values = msgspec.structs.asdict(self) | self.versions
+        return {name: str(v) for name in CONDITIONS if (v := values.get(name)) is not None}
 
     @property
     def mixed(self) -> str:

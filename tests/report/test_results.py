@@ -29,9 +29,8 @@ from skipbench.report.tables.features import feature_table, feature_tables
 from skipbench.report.tables.formats import write
 from skipbench.report.tables.stored import OLDER, read_table
 from skipbench.runs.files import write_atomic
-from skipbench.runs.fingerprint import package_sha256
-from skipbench.runs.method_source import method_sha256
 from skipbench.runs.record import Arm, Round, Sample, Seconds, dump
+from skipbench.runs.source import method_sha256, package_sha256
 
 RESULTS = ROOT / "results"
 LAPTOP, EMBEDDED = RESULTS / "laptop", RESULTS / "embedded"
@@ -123,8 +122,8 @@ def test_a_table_of_peers_is_what_its_record_says(path: Path) -> None:
 
 def test_older_is_what_another_engine_or_another_method_made() -> None:
     config = compose(["method=swift"]).method
-    today = {"package_sha256": package_sha256(), "method_sha256": method_sha256(config)}
-    run = {"method": "swift", "metrics": {"M": 2.0}, "provenance": today}
+    today = {"package_sha256": package_sha256("fused"), "method_sha256": method_sha256(config)}
+    run = {"method": "swift", "metrics": {"M": 2.0}, "provenance": today | {"engine": "fused"}}
     assert not older([run, {**run, "metrics": None, "provenance": {}}])
     assert all(older([run, {**run, "provenance": today | {key: "f" * 64}}]) for key in today)
     assert older([{**run, "provenance": {}}])

@@ -178,7 +178,9 @@ def test_edited_code_of_a_method_outside_the_package_is_refused(
     run_cell(config)
     for name in ("thirds.py", "thirds_parts.py"):
         before = (tmp_path / name).read_text()
-        (tmp_path / name).write_text(f"{before}\n# edited")
+        (tmp_path / name).write_text(f"# a comment\n{before}\n")
+        run_cell(config)
+        (tmp_path / name).write_text(f"{before}\nedited = 1")
         text = refused(config)
         assert "other code of method" in text and "thirds.make" in text and "weights" not in text
         (tmp_path / name).write_text(before)
@@ -211,7 +213,7 @@ def test_another_version_of_the_package_is_told_and_does_not_go_on(
     config = compose([*SMALL, "method=uniform", f"results={tmp_path}"])
     run_cell(config)
     folder, state = record(config)
-    other = replace(state.provenance, package_sha256="f" * 64)
+    other = replace(state.provenance, package_sha256="2:" + "f" * 64)
     unseal(folder)
     (folder / "provenance.json").write_bytes(msgspec.json.encode(other))
     capsys.readouterr()
@@ -220,7 +222,7 @@ def test_another_version_of_the_package_is_told_and_does_not_go_on(
     own, run = state.provenance.package_sha256, run_entry(resolve_cell(config))
     today = replace(run, origin=replace(run.origin, package_sha256=own))
     text = markdown(row_table([run, today]))
-    assert "origin a" in text and "code fffffffff" in text and f"code {str(own)[:9]}" in text
+    assert "origin a" in text and "code 2:fffffff" in text and f"code {str(own)[:9]}" in text
     (folder / "status.json").write_text('{"state": "interrupted"}')
     assert "other code of skipbench" in refused(config)
     (latency,) = tmp_path.glob("latency/*.json")
@@ -281,7 +283,7 @@ def test_a_latency_model_belongs_to_the_weights(checkpoint: Path, tmp_path: Path
 def test_a_method_is_known_by_its_own_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from skipbench.runs.method_source import method_sha256
+    from skipbench.runs.source import method_sha256
 
     package = tmp_path / "ours"
     (package / "drafts").mkdir(parents=True)
@@ -299,7 +301,7 @@ def test_a_method_is_known_by_its_own_source(
     first = method_sha256(method)
     for path in (tmp_path / "rules.py", *package.rglob("*.py")):
         before = path.read_text()
-        path.write_text(before + "\n# edited\n")
+        path.write_text(before + "\nedited = 1\n")
         unused = path in (package / "other.py", package / "drafts" / "__init__.py")
         assert (method_sha256(method) == first) == unused, path
         path.write_text(before)

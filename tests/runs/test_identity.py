@@ -22,7 +22,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.launch.status import CellStatus, experiment_statuses
-from skipbench.runs import fingerprint, method_source
+from skipbench.runs import fingerprint, source
 from skipbench.runs.run import read_run
 
 SMALL = ["limit=1", "dataset.max_new_tokens=8", "engine.warmup=0"]
@@ -95,7 +95,7 @@ def edit(path: Path, **values: Any) -> None:
 CHANGES: list[tuple[str, dict[str, Any], str]] = [
     ("generation_config.json", {"eos_token_id": 7}, "EOS ids (model.path="),
     ("tokenizer_config.json", {"chat_template": "x"}, "another tokenizer or chat template"),
-    ("draft/config.json", {"rms_norm_eps": 1e-3}, "draft model (method.model="),
+    ("draft/config.json", {"rms_norm_eps": 1e-3}, "other content of method.model="),
 ]
 
 
@@ -151,14 +151,14 @@ def test_code_that_a_method_imports_from_anywhere_in_skipbench_is_in_its_fingerp
     method: str, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = compose([f"method={method}"]).method
-    before = method_source.method_sha256(settings, imported=True)
+    before = source.method_sha256(settings, imported=True)
     monkeypatch.setattr(
         Path,
         "read_bytes",
-        lambda path, read=Path.read_bytes: read(path) + b"#" * path.match(f"skipbench/{module}"),
+        lambda path, read=Path.read_bytes: read(path) + b"0" * path.match(f"skipbench/{module}"),
     )
-    assert method_source.method_sha256(settings, imported=True) != before
-    assert fingerprint.fingerprints(compose([]).model, settings)["imports_sha256"] != before
+    assert source.method_sha256(settings, imported=True) != before
+    assert fingerprint.fingerprints(compose([f"method={method}"]))["imports_sha256"] != before
 
 
 def test_a_kept_sample_of_another_prompt_is_refused(tmp_path: Path) -> None:
