@@ -181,6 +181,19 @@ class Card(Command):
     json: Annotated[str | None, "writes the cards, one a line; without a file prints them"] = None
 
 
+class Bundle(Command):
+    """a results folder to publish, with claims that anybody can compute again:  bundle OUT
+    results=FOLDER | bundle --check OUT
+    """
+
+    SETTINGS = False
+    WORDS = 1, 1
+    NEEDS = "needs a folder to write, or with --check one that was written: bundle OUT results=DIR"
+    results: Annotated[Path, "the results folder"] = Path("results")
+    check: Annotated[bool, "computes every claim of OUT again from its samples"] = False
+    json: Annotated[bool, "with --check: a line of JSON per claim"] = False
+
+
 class Project(Command):
     """what a run would do on another machine, or with other stop rules, from its records:  project
     results/runs/RUN hardware=a100-80gb | project card=FILE hardware=a100-80gb
@@ -236,7 +249,7 @@ COMMANDS: dict[str, type[Command]] = {
     kind.__name__.lower(): kind
     for kind in (
         Compare, Generate, Chat, Export, Table, Figure, Submit, Status, Search, Score, Profile,
-        Data, Report, Merge, Card, Project, Diff, List, Doctor, Cell,
+        Data, Report, Merge, Card, Bundle, Project, Diff, List, Doctor, Cell,
     )
 }  # fmt: skip
 MODULES = {
