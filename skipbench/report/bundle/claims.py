@@ -147,7 +147,7 @@ def _same(there: object, here: object) -> bool:
 def _files(folder: Path) -> Iterator[tuple[bool, str]]:
     """Every file against its digest in the RO-Crate's metadata."""
     crate = read_json(folder / CRATE, _Crate) or _Crate([])
-    named = {unquote(one["@id"]): one["sha256"] for one in crate.graph if "sha256" in one}
+    named = {unquote(str(one.get("@id"))): one["sha256"] for one in crate.graph if "sha256" in one}
     there = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()} - {CRATE}
     for name in sorted(named.keys() | there):
         if name not in there:
