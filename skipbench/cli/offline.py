@@ -20,6 +20,7 @@ from skipbench.config.configurable import typed
 from skipbench.config.model import Model
 from skipbench.console import json_lines, progress, say, show, show_result
 from skipbench.errors import SkipbenchError
+from skipbench.metrics.card import read_cards
 from skipbench.metrics.costs import Costs, Datasheet
 from skipbench.metrics.loop_costs import LatencyRecord, LoopCosts
 from skipbench.metrics.replay import best_length, measured, project
@@ -103,14 +104,24 @@ def run_project(asked: Project) -> None:
 
     Without a target it is the run's own machine, by the latency file beside the run, which
     `profile` has written; the run's times of drafting, verification and vanilla are not used then.
-    `here=FILE` carries host work over. `--json` prints these two rows alone.
+    `here=FILE` carries host work over. `--json` prints these two rows alone. A card says of the
+    run's machine only what its phases took in passes of vanilla.
     """
-    folder = Path(asked.words[0])
-    run = read_run(folder)
+    if bool(asked.words) == (asked.card is not None):
+        raise SkipbenchError(f"project {Project.NEEDS}")
+    if asked.card is not None:
+        for card in read_cards(Path(asked.card)):
+            _project(asked, card.run, card.layers, f"{card.method} on {card.model}, {card.dataset}")
+        return
+    run = read_run(folder := Path(asked.words[0]))
     if not run.settings or run.provenance.layers is None:
         raise SkipbenchError(f"{folder} holds no run; results/runs has them")
+    _project(asked, run, run.provenance.layers, folder.name)
+
+
+def _project(asked: Project, run: Run, layers: int, named: str) -> None:
     samples = run.samples
-    there, name = _target(asked, run, run.provenance.layers)
+    there, name = _target(asked, run, layers)
     here = None if asked.here is None else _costs(asked.here)
     speedup = "-" if run.speedup is None else f"{run.speedup:.3f}x"
     rows = (
@@ -118,19 +129,20 @@ def run_project(asked: Project) -> None:
         ("projection", name, project(samples, there, here), "-"),
     )
     if asked.json:
-        record: dict[str, object] = {"run": folder.name, "method": run.method, "model": run.model}
+        record: dict[str, object] = {"run": named, "method": run.method, "model": run.model}
         for kind, device, value, _ in rows:
             rate = {"tokens_per_s": value.tokens_per_s, "vanilla": value.tokens_per_s_vanilla}
+            if kind == "measured" and asked.card is not None:
+                rate = {}  # in passes of vanilla
             record[kind] = {"device": device, **rate, "micro": value.micro}
         show(json.dumps(record, allow_nan=False))
         return
-    show(f"{folder.name}: {len(samples)} samples")
+    show(f"{named}: {len(samples)} samples")
     show(f"{'':<11} {'device':<24} {'vanilla tok/s':>14} {'tok/s':>10} {'micro':>8} {'speedup':>8}")
     for kind, device, value, headline in rows:
-        show(
-            f"{kind:<11} {device:<24} {value.tokens_per_s_vanilla:>14.1f} "
-            f"{value.tokens_per_s:>10.1f} {value.micro:>7.3f}x {headline:>8}"
-        )
+        rates = [f"{rate:.1f}" for rate in (value.tokens_per_s_vanilla, value.tokens_per_s)]
+        vanilla, ours = ["-", "-"] if kind == "measured" and asked.card is not None else rates
+        show(f"{kind:<11} {device:<24} {vanilla:>14} {ours:>10} {value.micro:>7.3f}x {headline:>8}")
     show(
         "micro is the ratio of totals without the prefill, speedup that of tables. A projection is "
         "no measurement: it keeps the run's accepted tokens, sets and rows, and exchanges the "
@@ -178,10 +190,13 @@ def _target(asked: Project, run: Run, layers: int) -> tuple[Costs, str]:
         rated = {name: device for name, device in known_hardware().items() if device.bandwidth}
         if asked.hardware not in rated:
             raise SkipbenchError(f"hardware={asked.hardware}; wanted one of {', '.join(rated)}")
-        shape = dataclasses.replace(_shape(run), layers=layers)  # as it ran: some may be added
+        shape = dataclasses.replace(shape_of(run), layers=layers)  # as it ran: some may be added
         device = rated[asked.hardware]
         return Datasheet(shape, run.setting("model.dtype"), device), asked.hardware
-    assert run.folder is not None
+    if run.folder is None:
+        raise SkipbenchError(
+            "a card has no machine of its own; give hardware=DEVICE or profile=FILE"
+        )
     results = run.folder.parent.parent
     path = results / "latency" / str(run.provenance.latency)
     if path.is_file() and isinstance(costs := _costs(path), LoopCosts):
@@ -193,8 +208,14 @@ def _target(asked: Project, run: Run, layers: int) -> tuple[Costs, str]:
     )
 
 
-def _shape(run: Run) -> Shape:
-    """Sizes of the run's model: as recorded, else by the checkpoint's own config.json."""
+def shape_of(run: Run) -> Shape:
+    """Sizes of the run's model: as recorded, else by the checkpoint's own config.json. Raises
+    SkipbenchError where neither is there.
+    """
+    if known := run.setting("model.architecture"):
+        return msgspec.convert(known, Shape)
+    if run.folder is None:
+        raise SkipbenchError(f"the card has no sizes of {run.model!r}; give profile=FILE")
     from skipbench.models.outline import sized
 
     recorded = typed(run.setting("model"), Model, "model")

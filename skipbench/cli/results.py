@@ -30,7 +30,7 @@ def run_score(asked: Score) -> None:
         if not folders:
             show(f"no run in {asked.results} waits for a score")
     else:
-        folders = [_folder(name, asked.results) for name in asked.words]
+        folders = [run_folder(name, asked.results) for name in asked.words]
     for folder in folders:
         with progress_of(folder.name) as update:
             scored = score_run(folder, asked.sandbox, asked.timeout, update)
@@ -54,7 +54,8 @@ def run_score(asked: Score) -> None:
         show(f"  a program had {rules['program']} ({rules['limits']})")
 
 
-def _folder(name: str, results: Path) -> Path:
+def run_folder(name: str, results: Path) -> Path:
+    """The folder of a run, given as it is or by its name. Raises SkipbenchError without one."""
     for folder in (Path(name), results / "runs" / name):
         if (folder / "config.yaml").is_file():
             return folder

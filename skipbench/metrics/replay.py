@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from skipbench.errors import SkipbenchError
-from skipbench.metrics.acceptance import rounds_with_sets
+from skipbench.metrics.acceptance import conditional_acceptance, rounds_with_sets
 from skipbench.metrics.costs import Costs
 from skipbench.runs.record import Sample
 
@@ -130,10 +130,11 @@ def best_length(samples: Sequence[Sample], costs: Costs, longest: int) -> list[t
     context = fmean(s.prompt_tokens + len(s.vanilla.tokens) / 2 for s in samples)
     one, ranked = costs.verify_s(context, 1), list[tuple[int, float]]()
     chance, along, expected = 0.0, 1.0, 1.0
+    counts = iter(conditional_acceptance((r.steps, r.chain) for r in rounds))
     for length in range(1, longest + 1):
-        reached = [r.chain >= length for r in rounds if min(r.chain + 1, r.steps) >= length]
-        if len(reached) >= 5 or length == 1:
-            chance = fmean(reached) if reached else 0.0
+        reached, accepted = next(counts, (0, 0))
+        if reached >= 5 or (reached and length == 1):
+            chance = accepted / reached
         along *= chance
         expected += along
         draft_s = fmean(costs.draft_s(context, length, skip) for skip in sets) if sets else 0.0

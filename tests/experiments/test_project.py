@@ -81,6 +81,32 @@ def test_a_projection_says_that_it_is_one(skipbench: Command, results: Path) -> 
     assert own.split()[-2:] == [f"{headline['micro']:.3f}x", f"{headline['e2e']:.3f}x"]
 
 
+def test_a_card_projects_as_its_run(skipbench: Command, results: Path, tmp_path: Path) -> None:
+    (run,) = results.glob("runs/*uniform*")
+    shown = skipbench("card", run.name, f"results={results}").stdout
+    assert "uniform on tiny, mini-stories: 5 requests" in shown
+    assert '"rejection_sample_method": "synthetic"' in shown and "draft length" in shown
+    cards = tmp_path / "cards.jsonl"
+    skipbench("card", f"results={results}", "--json", str(cards))
+    assert len(cards.read_text().splitlines()) == 2
+    one = skipbench("card", f"results={results}", "arm=uniform", "--json").stdout
+    assert one in cards.read_text()
+    cards.write_text(one)
+    of_card = json.loads(skipbench("project", f"card={cards}", "hardware=h200", "--json").stdout)
+    of_run = json.loads(skipbench("project", str(run), "hardware=h200", "--json").stdout)
+    for rate in ("tokens_per_s", "vanilla", "micro"):
+        assert of_card["projection"][rate] == pytest.approx(of_run["projection"][rate])
+    assert of_card["measured"]["micro"] == pytest.approx(of_run["measured"]["micro"])
+    for words, why in (
+        ([f"card={cards}"], "no machine of its own"),
+        ([str(run), f"card={cards}", "hardware=h200"], "needs one run, or card=FILE"),
+        (["card=/nowhere", "hardware=h200"], "holds no acceptance cards"),
+    ):
+        done = skipbench("project", *words)
+        assert done.returncode == 2 and why in done.stderr
+    assert "no run of asd in" in skipbench("card", f"results={results}", "arm=asd").stderr
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [

@@ -1,0 +1,188 @@
+"""Claims: the numbers of each run with what they rest on, computed from its samples; and the check
+of a bundle, which computes them again.
+"""
+
+import hashlib
+import shlex
+from collections.abc import Iterator
+from math import isclose
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+
+from skipbench.errors import SkipbenchError
+from skipbench.metrics.interval import Interval
+from skipbench.metrics.summary import summarise
+from skipbench.runs.files import read_lines
+from skipbench.runs.measures import Metrics
+from skipbench.runs.provenance import Provenance, check_identity
+from skipbench.runs.reading import read_bytes, read_json, read_yaml, run_folders
+from skipbench.runs.record import Sample, parse_lines
+from skipbench.runs.run import Published
+
+CLAIMS, CRATE = "claims.json", "ro-crate-metadata.json"
+QUANTITIES: dict[str, tuple[str, str | None]] = {
+    "speedup.e2e": ("speedup over vanilla, prefill included", "speedup.e2e_ci95"),
+    "speedup.paired": ("speedup over vanilla, decode only", "speedup.ci95"),
+    "M": ("tokens per verification", None),
+    "alpha": ("accepted draft tokens per draft step", None),
+    "tokens_per_s": ("tokens per second, without the prefill", None),
+    "tokens_per_s_vanilla": ("vanilla's tokens per second, without the prefill", None),
+    "lossless.identical": ("samples with vanilla's tokens", None),
+}
+"""By path in metrics.json: the words of a claim, and the path of the 95 % interval."""
+EXACT = 1e-9
+"""Relative difference that another order of summation may make."""
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """One number of one run."""
+
+    claim: str
+    run: str
+    quantity: str
+    """Path in metrics.json."""
+    number: float
+    interval: Interval | None
+    """95 %; None for a quantity without one, or below 5 questions."""
+    samples: int
+    command: str
+    hardware: str
+    commit: str | None
+
+
+class _Claims(msgspec.Struct):
+    claims: list[Claim]
+
+
+class _Tables(msgspec.Struct):
+    runs: list[Published]
+
+
+class _Crate(msgspec.Struct):
+    graph: list[dict[str, Any]] = msgspec.field(name="@graph")
+
+
+def claims_of(folder: Path) -> list[Claim]:
+    """The claims of a run, from its samples, settings and provenance; nothing of `metrics.json`.
+
+    Raises SkipbenchError where its files cannot be read or are of another run.
+    """
+    config = read_yaml(folder / "config.yaml") or {}
+    check_identity(folder, config)
+    provenance = read_json(folder / "provenance.json", Provenance) or Provenance()
+    path = folder / "samples.jsonl"
+    samples = [*parse_lines(path, read_lines(path), Sample).values()]
+    metrics = summarise(samples, provenance.layers or 0, None, None, None)
+    model, method, dataset = (config[kind]["name"] for kind in ("model", "method", "dataset"))
+    return [
+        Claim(
+            claim=f"{method} on {model}, {dataset}: {words}",
+            run=folder.name,
+            quantity=quantity,
+            number=number,
+            interval=attrgetter(ends)(metrics) if ends else None,
+            samples=metrics.samples,
+            command=shlex.join(provenance.argv),
+            hardware=hardware(provenance),
+            commit=provenance.commit and provenance.commit + "+" * bool(provenance.dirty),
+        )
+        for quantity, (words, ends) in QUANTITIES.items()
+        if (number := attrgetter(quantity)(metrics)) is not None
+    ]
+
+
+def hardware(provenance: Provenance) -> str:
+    """The processor that computed, and its threads."""
+    chip = provenance.cpu if provenance.device in (None, "cpu") else provenance.device
+    return f"{chip}, {provenance.threads} threads of {provenance.cores} cores"
+
+
+def check(folder: Path) -> Iterator[tuple[bool, str]]:
+    """Whether each claim of a bundle holds, then each file and table, with what does not hold.
+
+    Raises SkipbenchError for a folder that is no bundle.
+    """
+    stored = read_json(folder / CLAIMS, _Claims)
+    if stored is None or not (folder / CRATE).is_file():
+        raise SkipbenchError(f"{folder} is no bundle: it has no {CLAIMS} and {CRATE}")
+    made, broken = dict[tuple[str, str], Claim](), dict[str, str]()
+    for run in run_folders(folder):
+        try:
+            made |= {(claim.run, claim.quantity): claim for claim in claims_of(run)}
+        except (SkipbenchError, KeyError, TypeError) as error:
+            broken[run.name] = str(error)
+    for claim in stored.claims:
+        again = made.pop((claim.run, claim.quantity), None)
+        wrong = broken.get(claim.run, "its samples give no such number")
+        if again is not None:
+            wrong = "; ".join(_differences(claim, again))
+        told = f"{claim.claim} = {claim.number:.6g}"
+        yield not wrong, f"{told}: {wrong}" if wrong else told
+    for (name, _), claim in made.items():
+        yield False, f"{claim.claim}: {name} gives {claim.number:.6g}, which nothing claims"
+    yield from _files(folder)
+    yield from _copies(folder, stored.claims)
+
+
+def _differences(claim: Claim, again: Claim) -> Iterator[str]:
+    for field in Claim.__struct_fields__:
+        there, here = getattr(claim, field), getattr(again, field)
+        if not _same(there, here):
+            yield f"{field} is {here} by the run's files, not {there}"
+
+
+def _same(there: object, here: object) -> bool:
+    match there, here:
+        case float() | int(), float() | int():
+            return isclose(there, here, rel_tol=EXACT)
+        case tuple(), tuple():
+            return all(map(_same, there, here))
+    return there == here
+
+
+def _files(folder: Path) -> Iterator[tuple[bool, str]]:
+    """Every file against its digest in the RO-Crate's metadata."""
+    crate = read_json(folder / CRATE, _Crate) or _Crate([])
+    named = {unquote(str(one.get("@id"))): one["sha256"] for one in crate.graph if "sha256" in one}
+    there = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()} - {CRATE}
+    for name in sorted(named.keys() | there):
+        if name not in there:
+            yield False, f"{name}: missing"
+        elif name not in named:
+            yield False, f"{name}: not in {CRATE}"
+        elif hashlib.sha256(read_bytes(folder / name) or b"").hexdigest() != named[name]:
+            yield False, f"{name}: another sha256 than in {CRATE}"
+    yield True, f"{len(named)} files compared with {CRATE}"
+
+
+def _copies(folder: Path, claims: list[Claim]) -> Iterator[tuple[bool, str]]:
+    """The same numbers in `metrics.json` and in tables, where they are of one run alone."""
+    numbers = {(claim.run, claim.quantity): claim.number for claim in claims}
+
+    def differ(run: str, metrics: Metrics) -> Iterator[str]:
+        for quantity in QUANTITIES:
+            there, here = attrgetter(quantity)(metrics), numbers.get((run, quantity))
+            if here is not None and not _same(there, here):
+                yield f"{quantity} of {run} is {there}, claimed {here:.6g}"
+
+    for path in [
+        *sorted(folder.glob("runs/*/metrics.json")),
+        *sorted(folder.glob("tables/*.json")),
+    ]:
+        name = path.relative_to(folder)
+        try:
+            if path.name == "metrics.json":
+                rows = [(path.parent.name, read_json(path, Metrics))]
+            else:
+                table = read_json(path, _Tables) or _Tables([])
+                rows = [(str(row.id), row.metrics) for row in table.runs if not row.group]
+        except SkipbenchError as error:
+            yield False, f"{name}: {error}"
+            continue
+        for run, metrics in rows:
+            if metrics is not None and not metrics.repeats:
+                yield from ((False, f"{name}: {text}") for text in differ(run, metrics))

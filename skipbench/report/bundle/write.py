@@ -1,0 +1,196 @@
+"""A results folder for others: runs, tables, figures and claims, without names of places, machines
+and persons, described by RO-Crate metadata. It is a results folder, too: every command reads it.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+from msgspec.structs import replace
+
+from skipbench.errors import SkipbenchError
+from skipbench.report.bundle.claims import CLAIMS, CRATE, claims_of
+from skipbench.report.bundle.eval_records import eval_record
+from skipbench.runs.files import write_atomic, write_json
+from skipbench.runs.provenance import Provenance, config_hash
+from skipbench.runs.reading import read_bytes, read_json, run_folders
+from skipbench.runs.run import Run, read_run
+from skipbench.runs.state import write_status
+from skipbench.runs.store import sealed
+
+COPIED = ("tables", "figures", "latency", "skip_sets")
+"""Folders of a results folder that are copied whole."""
+TEXTS = {".json", ".jsonl", ".yaml", ".md", ".csv", ".tex", ".html", ".svg", ".txt"}
+README = """# {runs} runs of skipbench {version}
+
+`claims.json` holds every number with its interval, command, hardware and commit; `runs/` the
+samples, settings and provenance that they follow from; `environment.json` machines and versions.
+
+    python -m skipbench bundle --check .       # computes every claim again from the samples
+    python -m skipbench report results=.       # one page of all runs
+    python -m skipbench card results=.         # what the drafts had accepted
+
+`every_eval_ever/` holds the runs in the schema of Every Eval Ever; `ro-crate-metadata.json`
+describes all files (RO-Crate), with their SHA-256. Prompts and texts are left out: the samples hold
+tokens.
+"""
+ENVIRONMENT = ["commit", "dirty", "python", "platform", "cpu", "cores", "memory_bytes", "versions"]
+ENVIRONMENT += ["device", "threads", "gpus", "engine", "native_kernels", "package_sha256"]
+
+
+def write_bundle(out: Path, results: Path) -> tuple[int, int]:
+    """Writes the bundle of a results folder; returns its numbers of runs and of claims.
+
+    Args:
+        out: a folder that is not there yet.
+        results: a results folder with runs that are done; others are left out.
+
+    Raises SkipbenchError without the extra `bundle`, where `out` exists, where no run is done or
+    one cannot be read, and for a file in which the path of a home or of `results` is left.
+    """
+    try:
+        from rocrate.rocrate import ROCrate
+    except ImportError as error:
+        raise SkipbenchError(
+            "bundle writes RO-Crate metadata with the package rocrate, of the extra `bundle`: "
+            "pip install 'skipbench[bundle]'"
+        ) from error
+    if out.exists():
+        raise SkipbenchError(f"{out} exists; give a folder that is not there yet")
+    found = [run for run in map(read_run, run_folders(results)) if run.done and run.metrics]
+    if not found:
+        raise SkipbenchError(f"{results} has no run that is done; give a results folder")
+    names = {str(run.id): _copy_run(run, out) for run in found}
+    for path in (p for name in COPIED for p in sorted((results / name).glob("*"))):
+        if path.is_file() and not path.name.startswith("."):
+            write_atomic(out / path.parent.name / path.name, _renamed(path, names))
+    runs = [read_run(folder) for folder in run_folders(out)]
+    claims = [claim for folder in run_folders(out) for claim in claims_of(folder)]
+    write_json(out / CLAIMS, {"claims": msgspec.to_builtins(claims)})
+    write_json(out / "environment.json", _environments(runs))
+    for run in runs:
+        place, record = eval_record(run)
+        write_json(out / "every_eval_ever" / place, record)
+    readme = README.format(runs=len(runs), version=version("skipbench"))
+    write_atomic(out / "README.md", readme)
+    _refuse_places(out, results)
+    _describe(ROCrate(), out, runs)
+    return len(runs), len(claims)
+
+
+def _copy_run(run: Run, out: Path) -> str:
+    """Copies the files of a run; returns its name there, another one where a setting names a place
+    of this machine.
+    """
+    assert run.folder is not None
+    settings = _public(run.settings)
+    name = run.folder.name
+    if settings != run.settings:
+        name = re.sub(r"_[0-9a-f]{10}(?=(\.[^_]*)?$)", f"_{config_hash(settings)}", name)
+    folder = out / "runs" / name
+    write_atomic(folder / "config.yaml", yaml.safe_dump(settings, sort_keys=False))
+    for copied in ("samples.jsonl", "metrics.json"):
+        write_atomic(folder / copied, read_bytes(run.folder / copied) or b"")
+    resumed = [_of_nobody(one) for one in run.provenance.resumed]
+    kept = _of_nobody(msgspec.to_builtins(run.provenance)) | {"resumed": resumed}
+    write_json(folder / "provenance.json", kept | {"argv": _command(run)})
+    status = replace(run.status, pid=None, host=None, slurm=None, sha256={})
+    write_status(folder, sealed(folder, status))
+    return name
+
+
+def _of_nobody(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """Entries of a provenance without the machine's name, its jobs and the command line."""
+    return {k: v for k, v in entries.items() if k not in ("host", "slurm", "argv")}
+
+
+def _command(run: Run) -> list[str]:
+    """The command line that made the run, or one that makes it; places are left out."""
+    words = run.provenance.argv[1:]
+    if not words or words[0] == "cell":
+        words = [f"{kind}={getattr(run, kind)}" for kind in ("model", "method", "dataset")]
+    kept = [_public_word(word) for word in words if not word.startswith("results=")]
+    return ["python", "-m", "skipbench", *kept]
+
+
+def _public_word(word: str) -> str:
+    key, sign, value = word.partition("=")
+    return f"{key}={_public(value)}" if sign else str(_public(word))
+
+
+def _public(value: Any) -> Any:
+    """Settings in which of a path of this machine only the last part is left."""
+    match value:
+        case dict():
+            return {k: _public(v) for k, v in value.items()}
+        case list():
+            return [_public(v) for v in value]
+        case str() if value.startswith(("/", "~")):
+            return f"elsewhere:{Path(value).name}"
+    return value
+
+
+def _renamed(path: Path, names: Mapping[str, str]) -> bytes:
+    data = read_bytes(path) or b""
+    for before, after in names.items():
+        if before != after and path.suffix in TEXTS:
+            data = data.replace(before.encode(), after.encode())
+    return data
+
+
+def _environments(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Each machine and set of versions, with its runs."""
+    found: dict[str, dict[str, Any]] = {}
+    for run in runs:
+        known = msgspec.to_builtins(run.provenance)
+        machine = {name: known[name] for name in ENVIRONMENT}
+        found.setdefault(json.dumps(machine), machine | {"runs": []})["runs"].append(run.id)
+    return [*found.values()]
+
+
+def _refuse_places(out: Path, results: Path) -> None:
+    places = {str(Path.home()), str(Path.cwd()), str(results.resolve()), str(out.resolve())}
+    literal = "|".join(re.escape(place) + r"\b" for place in places - {"/"})
+    pattern = re.compile(rf"{literal}|/(?:home|Users)/[^\s\"'/]+".encode())
+    for path in sorted(out.rglob("*")):
+        if path.suffix in TEXTS and (match := pattern.search(read_bytes(path) or b"")):
+            raise SkipbenchError(
+                f"{path} names a place of this machine, {match[0].decode(errors='replace')!r}; "
+                f"remove it from the results folder's file, and {out}, then bundle again"
+            )
+
+
+def _describe(crate: Any, out: Path, runs: Sequence[Run]) -> None:
+    """Writes the RO-Crate's metadata: every file with its digest, and an action per run."""
+    from rocrate.model.contextentity import ContextEntity
+
+    crate.name = f"Runs of skipbench: {', '.join(sorted({run.method for run in runs}))}"
+    crate.description = "Self-speculative decoding measured against vanilla; see README.md"
+    files = {}
+    for path in sorted(p for p in out.rglob("*") if p.is_file()):
+        name = path.relative_to(out).as_posix()
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        size = {"sha256": digest, "contentSize": str(path.stat().st_size)}
+        files[name] = crate.add_file(path, name, properties=size)
+    about = {"@type": "SoftwareApplication", "name": "skipbench", "version": version("skipbench")}
+    program = crate.add(ContextEntity(crate, "#skipbench", properties=about))
+    for run in runs:
+        provenance = read_json(out / "runs" / str(run.id) / "provenance.json", Provenance)
+        action = {
+            "@type": "CreateAction",
+            "name": run.id,
+            "description": " ".join(provenance.argv if provenance else []),
+            "startTime": run.provenance.started,
+        }
+        entity = crate.add(ContextEntity(crate, f"#{run.id}", properties=action))
+        entity["instrument"] = program
+        entity["object"] = files[f"runs/{run.id}/config.yaml"]
+        made = ("samples.jsonl", "metrics.json")
+        entity["result"] = [files[f"runs/{run.id}/{name}"] for name in made]
+    write_json(out / CRATE, crate.metadata.generate())

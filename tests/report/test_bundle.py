@@ -1,0 +1,269 @@
+"""`bundle`: what is in it, and that its check finds what was changed afterwards. The runs are every
+sixth sample of a committed table's, with settings that name a person's folder.
+"""
+
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from conftest import ROOT, Command
+
+from scripts.pack_records import table_of, unpacked
+from skipbench.errors import SkipbenchError
+from skipbench.metrics.summary import summarise
+from skipbench.report.bundle.claims import CLAIMS, CRATE, check
+from skipbench.report.bundle.write import write_bundle
+from skipbench.report.tables.stored import summary
+from skipbench.runs.files import write_atomic
+from skipbench.runs.provenance import Provenance, config_hash
+from skipbench.runs.reading import run_folders
+from skipbench.runs.record import Sample, dump
+from skipbench.runs.run import Run, read_run
+from skipbench.runs.store import RunStore
+
+pytest.importorskip("rocrate", reason="of the extra `bundle`")
+RECORDS = ROOT / "results/laptop/records/copying.jsonl.xz"
+METHODS = ("auto", "prompt-lookup")
+HOME = "/home/alice/models"
+Edit = Callable[[Path], None]
+
+
+def make_run(results: Path, stored: dict[str, Any], samples: list[Sample]) -> Run:
+    """A done run of packed samples."""
+    method = stored["method"]
+    groups = {
+        "model": {"name": stored["model"], "path": f"{HOME}/smollm2.gguf", "dtype": "float32"},
+        "method": {"name": method},
+        "dataset": {"name": stored["dataset"], "max_new_tokens": 64},
+        "decoding": {"temperature": 0.0, "top_p": 1.0, "top_k": 0},
+    }
+    name = f"smollm2_{method}_specbench_{config_hash(groups)}"
+    argv = ["/home/alice/skipbench/__main__.py", "table", "copying", f"model.path={HOME}/s.gguf"]
+    here = {"argv": [*argv, "results=/home/alice/r"], "host": "alices-box", "layers": 30}
+    here |= {"threads": 1, "cores": 2, "started": "2026-11-23T10:00:00+00:00"}
+    known = {k: v for k, v in stored["provenance"].items() if k in Provenance.__struct_fields__}
+    provenance = msgspec.convert({**known, **here}, Provenance)
+    store = RunStore(results / "runs" / name, groups, provenance)
+    lines = "".join(f"{dump(sample)}\n" for sample in samples)
+    write_atomic(store.folder / "samples.jsonl", lines)
+    store.write_metrics(summarise(samples, 30, None, None, None))
+    store.status("done")
+    store.close()
+    return read_run(store.folder)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, packed = tmp_path_factory.mktemp("results"), unpacked(RECORDS)
+    table = json.loads(table_of(RECORDS).read_text())["runs"]
+    whole = [one for one in table if one["method"] in METHODS and not one.get("group")]
+    runs = [make_run(folder, stored, packed[stored["id"]][::6]) for stored in whole]
+    write_atomic(folder / "tables" / "copying.json", summary("copying", "laptop", runs))
+    write_atomic(folder / "figures" / "copying.png", b"\x89PNG")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bundle(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("out") / "bundle"
+    assert write_bundle(out, results) == (2, 14)
+    return out
+
+
+def failures(folder: Path) -> str:
+    return "\n".join(text for holds, text in check(folder) if not holds)
+
+
+def run_of(folder: Path, method: str) -> Path:
+    (found,) = folder.glob(f"runs/*_{method}_*")
+    return found
+
+
+def redigested(folder: Path) -> None:
+    """Who edits a bundle with care writes the new digests into its metadata."""
+    crate = json.loads((folder / CRATE).read_text())
+    for entity in crate["@graph"]:
+        if "sha256" in entity:
+            data = (folder / entity["@id"]).read_bytes()
+            entity["sha256"] = hashlib.sha256(data).hexdigest()
+    (folder / CRATE).write_text(json.dumps(crate))
+
+
+def test_a_bundle_holds_its_claims_and_names_nobody(bundle: Path, skipbench: Command) -> None:
+    done = skipbench("bundle", "--check", str(bundle))
+    assert done.returncode == 0, done.stdout
+    assert len(re.findall("^holds  ", done.stdout, re.M)) == 14 + 1  # and the files
+    for path in (p for p in bundle.rglob("*") if p.is_file()):
+        assert not re.search(b"alice|/root/|/tmp/", path.read_bytes()), path
+    (claim,) = (
+        one
+        for one in json.loads((bundle / CLAIMS).read_text())["claims"]
+        if one["run"] == run_of(bundle, "auto").name and one["quantity"] == "speedup.e2e"
+    )
+    assert claim["command"] == "python -m skipbench table copying model.path=elsewhere:s.gguf"
+    assert claim["hardware"] == "AMD EPYC, 1 threads of 2 cores" and claim["samples"] == 14
+    speedup = read_run(run_of(bundle, "auto")).measured.speedup
+    assert (claim["number"], tuple(claim["interval"])) == (speedup.e2e, speedup.e2e_ci95)
+
+
+def test_a_bundle_is_a_results_folder_and_an_ro_crate(bundle: Path) -> None:
+    from rocrate.rocrate import ROCrate
+
+    for folder in run_folders(bundle):
+        run = read_run(folder)
+        assert run.done and len(run.samples) == run.measured.samples
+        assert run.setting("model.path") == "elsewhere:smollm2.gguf"
+        assert run.provenance.host is None
+        assert folder.name in (bundle / "tables/copying.json").read_text()
+    crate = ROCrate(bundle)
+    actions = [one for one in crate.get_entities() if one.type == "CreateAction"]
+    assert [one["instrument"]["name"] for one in actions] == ["skipbench"] * 2
+    assert all((bundle / part.id).is_file() for one in actions for part in one["result"])
+    (record, _) = sorted(bundle.glob("every_eval_ever/data/specbench/skipbench/*/*.json"))
+    assert json.loads(record.read_text())["evaluation_results"][0]["score_details"]["score"] > 0
+
+
+def claims_edit(**changes: object) -> Edit:
+    def edit(folder: Path) -> None:
+        record = json.loads((folder / CLAIMS).read_text())
+        record["claims"][0] |= changes
+        (folder / CLAIMS).write_text(json.dumps(record))
+
+    return edit
+
+
+def without_a_claim(folder: Path) -> None:
+    record = json.loads((folder / CLAIMS).read_text())
+    (folder / CLAIMS).write_text(json.dumps({"claims": record["claims"][1:]}))
+
+
+def sample_edit(change: Callable[[list[Any]], None]) -> Edit:
+    def edit(folder: Path) -> None:
+        path = run_of(folder, "auto") / "samples.jsonl"
+        samples = [json.loads(line) for line in path.read_text().splitlines()]
+        change(samples)
+        path.write_text("".join(json.dumps(one) + "\n" for one in samples))
+
+    return edit
+
+
+def swap_arms(samples: list[Any]) -> None:
+    for one in samples:
+        one["vanilla"], one["method"] = one["method"], one["vanilla"]
+
+
+def faster(samples: list[Any]) -> None:
+    samples[0]["method"]["seconds"]["verify"] *= 0.9
+
+
+def swap_runs(folder: Path) -> None:
+    one, other = (run_of(folder, method) / "samples.jsonl" for method in METHODS)
+    first, second = one.read_bytes(), other.read_bytes()
+    one.write_bytes(second)
+    other.write_bytes(first)
+
+
+def json_edit(name: str, old: str, new: str) -> Edit:
+    """Replaces text in a file of `auto`'s run, or of the bundle."""
+
+    def edit(folder: Path) -> None:
+        path = run_of(folder, "auto") / name
+        path = path if path.is_file() else folder / name
+        before = path.read_text()
+        assert re.search(old, before)
+        path.write_text(re.sub(old, new, before, count=1))
+
+    return edit
+
+
+def other_setting(folder: Path) -> None:
+    path = run_of(folder, "auto") / "config.yaml"
+    path.write_text(path.read_text().replace("max_new_tokens: 64", "max_new_tokens: 128"))
+
+
+def figure(folder: Path) -> None:
+    (folder / "figures" / "copying.png").write_bytes(b"\x89PNG, but another")
+
+
+EDITS: dict[str, tuple[Edit, str]] = {
+    "a number": (claims_edit(number=9.9), r"= 9.9: number is 1\.\d+ by the run's files"),
+    "an interval": (claims_edit(interval=[1.0, 1.1]), "interval is "),
+    "an interval removed": (claims_edit(interval=None), "interval is "),
+    "the hardware": (claims_edit(hardware="a100"), "hardware is AMD EPYC"),
+    "a command": (claims_edit(command="python -m skipbench"), "command is python -m skipbench t"),
+    "a commit claimed": (claims_edit(commit="0123abc"), "commit is "),
+    "a claim removed": (without_a_claim, "which nothing claims"),
+    "a sample removed": (sample_edit(lambda samples: samples.pop()), "samples is 13"),
+    "a time": (sample_edit(faster), "number is "),
+    "arms swapped": (sample_edit(swap_arms), "number is "),
+    "runs swapped": (swap_runs, "number is "),
+    "a commit recorded": (json_edit("provenance.json", '"commit": "..', '"commit": "xy'), "commit"),
+    "a setting": (other_setting, "has the hash"),
+    "a metric": (json_edit("metrics.json", '"M": [0-9.]+', '"M": 9.9'), "M of .* is 9.9, claimed"),
+    "a table's number": (
+        json_edit("tables/copying.json", r'(_auto_.*?"M": )[0-9.]+', r"\g<1>9.9"),
+        "tables/copying.json: M of .* is 9.9, claimed",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_a_careful_edit_is_found(name: str, bundle: Path, tmp_path: Path) -> None:
+    """With new digests: what is found is found in the numbers."""
+    edit, why = EDITS[name]
+    edited = shutil.copytree(bundle, tmp_path / "bundle")
+    edit(edited)
+    redigested(edited)
+    assert re.search(why, failures(edited)), failures(edited)
+
+
+@pytest.mark.parametrize(
+    ("edit", "why"),
+    [
+        (figure, "figures/copying.png: another sha256"),
+        (lambda folder: (folder / "figures/copying.png").unlink(), "copying.png: missing"),
+        (lambda folder: (folder / "more.txt").touch(), "more.txt: not in ro-crate"),
+    ],
+)
+def test_another_file_is_found(edit: Edit, why: str, bundle: Path, tmp_path: Path) -> None:
+    edited = shutil.copytree(bundle, tmp_path / "bundle")
+    edit(edited)
+    assert why in failures(edited)
+
+
+def test_what_fails_is_printed_and_the_status_says_it(
+    bundle: Path, skipbench: Command, tmp_path: Path
+) -> None:
+    edited = shutil.copytree(bundle, tmp_path / "bundle")
+    other_setting(edited)
+    done = skipbench("bundle", "--check", str(edited))
+    assert done.returncode == 1 and done.stdout.count("FAILS  auto on") == 7
+    lines = skipbench("bundle", "--check", str(edited), "--json").stdout.splitlines()
+    assert sum(not json.loads(line)["holds"] for line in lines) == 8  # and the file
+    assert "is no bundle" in skipbench("bundle", "--check", str(tmp_path)).stderr
+
+
+def test_no_bundle_is_written_over_a_folder_without_runs_or_with_places(
+    results: Path, bundle: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(SkipbenchError, match="exists"):
+        write_bundle(bundle, results)
+    with pytest.raises(SkipbenchError, match="no run that is done"):
+        write_bundle(tmp_path / "out", tmp_path)
+    told = shutil.copytree(results, tmp_path / "told")
+    (told / "tables/note.md").write_text("from /home/alice/r")
+    with pytest.raises(SkipbenchError, match=r"note\.md names a place .*/home/alice"):
+        write_bundle(tmp_path / "out", told)
+
+
+def test_settings_keep_their_hash_where_they_name_no_place(bundle: Path) -> None:
+    for folder in run_folders(bundle):
+        settings = yaml.safe_load((folder / "config.yaml").read_text())
+        assert folder.name.endswith(config_hash(settings))
