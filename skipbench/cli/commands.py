@@ -47,17 +47,27 @@ class Prompted(Command):
     system: Annotated[str | None, "the system message"] = None
     stop: Annotated[str | None, "a text before which the answer ends"] = None
     max_new_tokens: Annotated[Count, "maximum length of an answer"] = None
-    chat: Annotated[str, "auto, none for plain text, template or vicuna"] = "auto"
+    chat: Annotated[str, "auto, none for plain text, template, vicuna, or a template's file"] = (
+        "auto"
+    )
+    thinking: Annotated[
+        Annotated[bool, Meta(title="true or false")] | None,
+        "whether a chat template that knows enable_thinking lets the model think",
+    ] = None
     compare: Annotated[bool, "decodes the same with vanilla, too"] = False
 
 
 class Generate(Prompted):
-    """answer a prompt, streamed:  generate model=smollm2-135m "Why is the sky blue?" [--compare]
-    [--json]
+    """answer a prompt, streamed, or a file of prompts:  generate model=smollm2-135m "Why is the sky
+    blue?" [--compare] [--json] | generate model=smollm2-135m prompts=FILE out=answers.jsonl
     """
 
     WORDS = 0, None
     prompt: Annotated[str | None, "the text, in place of bare words or stdin"] = None
+    prompts: Annotated[
+        str | None, "a file, .jsonl or .parquet with `prompt` or `messages`, or .txt"
+    ] = None
+    out: Annotated[str | None, "the file of the answers; what is in it is not decoded again"] = None
     json: Json = False
 
 
@@ -227,7 +237,7 @@ COMMANDS: dict[str, type[Command]] = {
     )
 }  # fmt: skip
 MODULES = {
-    "answers": ("generate", "chat"),
+    "answers": ("generate",),
     "experiments": ("submit", "status"),
     "inventory": ("list", "doctor", "data"),
     "offline": ("search", "profile", "project"),
