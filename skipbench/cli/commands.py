@@ -77,6 +77,24 @@ class Chat(Prompted):
     NEEDS = "reads its prompts from the terminal; for a single one use generate"
 
 
+class Serve(Command):
+    """OpenAI's API over a model, one decoding at a time:  serve model=smollm2-135m method=auto
+    [port=8000] [host=127.0.0.1]
+    """
+
+    method: Annotated[str, "the decoding method"] = DEFAULT_METHOD
+    host: Annotated[str, "for another than this machine a key in SKIPBENCH_API_KEY is needed"] = (
+        "127.0.0.1"
+    )
+    port: Annotated[
+        Annotated[int, Meta(ge=1, le=65535, title="1 to 65535")], "where it listens"
+    ] = 8000
+    queue: Annotated[
+        Annotated[int, Meta(ge=1, title="1 or more")], "requests at the same time; more get a 429"
+    ] = 64
+    timeout: Annotated[Positive, "seconds of one request"] = 600.0
+
+
 class Export(Command):
     """a method for other programs: a custom_generate folder, skipset.json, llama.cpp's prune
     line:  export OUT model=tiny method=self-sd
@@ -232,8 +250,8 @@ class Cell(Command):
 COMMANDS: dict[str, type[Command]] = {
     kind.__name__.lower(): kind
     for kind in (
-        Compare, Generate, Chat, Export, Table, Figure, Submit, Status, Search, Score, Profile,
-        Data, Report, Merge, Project, Diff, List, Doctor, Cell,
+        Compare, Generate, Chat, Serve, Export, Table, Figure, Submit, Status, Search, Score,
+        Profile, Data, Report, Merge, Project, Diff, List, Doctor, Cell,
     )
 }  # fmt: skip
 MODULES = {

@@ -159,7 +159,7 @@ def test_stop_strings_end_it(model: Any) -> None:
     found = tiny.lm.model.generate(**given, stop_strings=stop, custom_generate=fast)
     assert found.tolist() == plain.tolist() and plain.shape[1] < whole.shape[1]
     with pytest.raises(SkipbenchError, match="stop_strings need tokenizer="):
-        model.generate(PROMPT, stop_strings=stop, custom_generate=fast)
+        model.generate(PROMPT, max_new_tokens=4, stop_strings=stop, custom_generate=fast)
 
 
 def test_weights_are_shared(model: Any) -> None:
