@@ -1,14 +1,15 @@
 """The Python API: `load`, `generate`, `compare`, `custom_generate`, `frame`, `published`."""
 
+import copy
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
+from skipbench.bench.ask import Form, Prompt, encode_prompt, listed, sampling_of
 from skipbench.bench.custom_generate import CustomGenerate
-from skipbench.bench.load import encode_prompt, load_ready, make_method
-from skipbench.bench.prompts import eos_ids
+from skipbench.bench.load import load_ready, make_method
 from skipbench.config.catalog import DEFAULT_METHOD
 from skipbench.config.compose import compose
 from skipbench.config.derived import model_words, quoted
@@ -16,7 +17,8 @@ from skipbench.config.run_config import RunConfig
 from skipbench.decode.answer import Answer, Stream
 from skipbench.decode.loop import stream as decode_stream
 from skipbench.decode.method import Method, MethodCopies
-from skipbench.decode.sampling import Sampler
+from skipbench.decode.processors import until
+from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
 from skipbench.report.published import published as published
 from skipbench.runs.files import write_atomic
@@ -24,8 +26,6 @@ from skipbench.runs.run import frame as frame
 
 if TYPE_CHECKING:
     import pandas
-
-Prompt = str | list[dict[str, str]]
 
 
 def load(
@@ -163,15 +163,6 @@ def custom_generate(
     return CustomGenerate(method, engine, overrides, strict)
 
 
-class Options(TypedDict, total=False):
-    temperature: float
-    top_p: float
-    top_k: int
-    seed: int
-    stop: str | Sequence[str]
-    chat: str | None
-
-
 class LanguageModel:
     """A loaded model, its tokenizer and a method.
 
@@ -211,58 +202,93 @@ class LanguageModel:
     def generate(
         self,
         prompt: Prompt,
-        max_new_tokens: int = ...,
+        max_new_tokens: int | None = ...,
         *,
         stream: Literal[False] = ...,
-        **options: Unpack[Options],
+        **options: Any,
     ) -> Answer: ...
     @overload
     def generate(
         self,
         prompt: Prompt,
-        max_new_tokens: int = ...,
+        max_new_tokens: int | None = ...,
         *,
         stream: Literal[True],
-        **options: Unpack[Options],
+        **options: Any,
     ) -> Stream: ...
+    @overload
+    def generate(
+        self, prompt: Sequence[Prompt], max_new_tokens: int | None = ..., **options: Any
+    ) -> list[Answer]: ...
     def generate(
         self,
-        prompt: Prompt,
-        max_new_tokens: int = 128,
+        prompt: Prompt | Sequence[Prompt],
+        max_new_tokens: int | None = None,
         *,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        top_k: int = 0,
         seed: int = 0,
         stop: str | Sequence[str] = (),
         chat: str | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        thinking: bool | None = None,
+        logprobs: int | None = None,
         stream: bool = False,
-    ) -> Answer | Stream:
-        """Decodes one prompt; ends at an EOS of the model's generation config.
+        generation_config: Any = None,
+        logits_processor: Sequence[Any] = (),
+        **options: Any,
+    ) -> Answer | Stream | list[Answer]:
+        """Decodes a prompt, or several one after the other; each ends at an EOS of the model.
+
+        Greedy output is vanilla's, in a low precision up to near ties without
+        `engine.strict=true`; sampled output has the model's own distribution, after all processors.
 
         Args:
-            prompt: a text, which is continued as it is, or a list of messages, dicts with `role`
-                and `content`, which pass the model's chat template where it has one.
-            max_new_tokens: maximum length of the output.
-            temperature: 0 decodes greedily: vanilla's tokens, in a low precision up to near ties
-                without `engine.strict=true`. Above 0, speculative sampling with the model's own
-                distribution.
-            top_p, top_k: the usual limits of sampling; 1 and 0 are off.
+            prompt: a text, which is continued as it is; messages, dicts with `role` and `content`,
+                which pass the model's chat template where it has one; token ids; or a list of
+                these, which gives a list of answers.
+            max_new_tokens: maximum length of the output; by default that of `generation_config`,
+                else 128.
             seed: of sampling; the same seed gives the same tokens, unless the method has learnt
                 from a prompt in between.
             stop: a text, or several, before which the output ends.
-            chat: `none` for plain text, `template`, `auto` or `vicuna`; by default none for a text
-                and auto for messages.
+            chat: `none` for plain text, `template`, `auto`, `vicuna`, or a file with a chat
+                template; by default none for a text and auto for messages.
+            tools: functions as JSON schemas, for the chat template.
+            thinking: `enable_thinking` of the chat template.
+            logprobs: keeps every token's log-probability in the model's own distribution, before
+                processors and temperature, and this many of the most likely.
             stream: returns an iterator of pieces instead of the whole answer.
+            generation_config: Hugging Face's; what it leaves unset is the checkpoint's own.
+            logits_processor: more of Hugging Face's processors; each has to be a function of the
+                ids and the scores alone, since the tokens of a draft are verified at once.
+            options: `temperature` (0, the default, is greedy), `top_p`, `top_k`, and every other
+                field of a `GenerationConfig`: `min_p`, `repetition_penalty`, `eos_token_id`, ...;
+                they replace those of `generation_config`.
 
         Raises:
-            SkipbenchError: a prompt that does not fit, or a value out of range.
+            SkipbenchError: a prompt that does not fit, a value out of range, or, by its name, an
+                option that cannot be honoured.
         """
-        form = chat or ("none" if isinstance(prompt, str) else "auto")
-        sampler = Sampler(temperature, top_p, top_k, seed)
-        ids = encode_prompt(self.lm, self.tokenizer, prompt, max_new_tokens, form)
-        eos = eos_ids(self.lm)
-        steps = decode_stream(self.lm, self._methods, ids, max_new_tokens, eos, sampler)
-        stops = (stop,) if isinstance(stop, str) else tuple(stop)
-        answer = Stream(steps, self.tokenizer, stops, len(ids), self.method.name)
+        ask = {"seed": seed, "stop": stop, "chat": chat, "tools": tools, "thinking": thinking}
+        ask |= {"logprobs": logprobs, "generation_config": generation_config, **options}
+        if (several := listed(prompt)) is not None:
+            if stream:
+                raise SkipbenchError("stream=True is for one prompt; give the prompts one by one")
+            processors = {"logits_processor": logits_processor}
+            return [self.generate(one, max_new_tokens, **ask, **processors) for one in several]
+        stops = [stop] if isinstance(stop, str) else [*stop]
+        if generation_config is not None:
+            generation_config = copy.deepcopy(generation_config)
+            stops += generation_config.stop_strings or []
+            generation_config.stop_strings = None
+            max_new_tokens = max_new_tokens or generation_config.max_new_tokens
+        limit = 128 if max_new_tokens is None else max_new_tokens
+        if logprobs is not None and not 0 <= logprobs <= self.lm.vocabulary:
+            raise SkipbenchError(f"{logprobs=}; wanted 0 to {self.lm.vocabulary}")
+        ids = encode_prompt(self.lm, self.tokenizer, prompt, limit, Form(chat, tools, thinking))
+        how = sampling_of(self.lm, ids, limit, seed, generation_config, logits_processor, options)
+        steps = decode_stream(
+            self.lm, self._methods, ids, limit, how.eos, how.sampler, how.process, logprobs
+        )
+        ended = until(steps, ids, how.criteria, self.lm.output_device)
+        answer = Stream(ended, self.tokenizer, stops, len(ids), self.method.name)
         return answer if stream else answer.answer

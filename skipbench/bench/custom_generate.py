@@ -3,7 +3,7 @@
 import sys
 import threading
 from collections.abc import Sequence
-from functools import partial
+from types import FrameType
 from typing import Any
 
 import torch
@@ -13,15 +13,15 @@ from skipbench.bench.load import make_method
 from skipbench.bench.prompts import SCRATCH_ROWS
 from skipbench.config.compose import compose
 from skipbench.config.derived import quoted
-from skipbench.decode.draft import Draft
 from skipbench.decode.loop import stream
 from skipbench.decode.method import Method, MethodCopies
+from skipbench.decode.processors import process_by, until
 from skipbench.decode.sampling import Sampler
 from skipbench.errors import SkipbenchError
 from skipbench.lm.fused.bit_exact import NotStrictError
 from skipbench.lm.model import LM
 from skipbench.lm.proof import has_own_bits
-from skipbench.models.generation import check_generation, output, own_criteria, split_processors
+from skipbench.models.generation import output, read_call, stop_criterion
 
 REFUSED = ("assistant_model", "synced_gpus", "negative_prompt_ids")
 
@@ -51,10 +51,15 @@ class CustomGenerate:
         logits_processor: Any,
         stopping_criteria: Any,
         generation_config: Any,
+        stop_strings: str | Sequence[str] | None = None,
         **model_kwargs: Any,
     ) -> Any:
         """As `generate` calls it; `input_ids` [1, T] -> ids [1, T + new]. Raises SkipbenchError
         with the name of what cannot be honoured.
+
+        Args:
+            stop_strings: named here, so that `generate` hands them over: to a callable it loses the
+                `tokenizer` that it wants for them.
         """
         if (count := input_ids.shape[0]) != 1:
             counted = f"{count} (beams and return sequences count)"
@@ -67,28 +72,26 @@ class CustomGenerate:
             others["use_cache=False with strict=True"] = generation_config.use_cache is False
             for key in ("cache_implementation", "prefill_chunk_size"):
                 others[f"{key} with strict=True"] = getattr(generation_config, key, None)
-        check_generation(generation_config, model_kwargs, others)
-        processors, sampling = split_processors(logits_processor, generation_config.do_sample)
-        criteria, streamer = own_criteria(stopping_criteria), call.get("streamer")
+        asked = read_call(
+            logits_processor, stopping_criteria, generation_config, model_kwargs, others
+        )
+        streamer, criteria = call.get("streamer"), asked.criteria
+        if stop_strings:
+            criteria.append(stop_criterion(stop_strings, _tokenizer(frame), model))
         with self._loading:
             lm, methods = self._ready(model)
         tokens, device = input_ids[0].tolist(), input_ids.device
         limit = generation_config.max_length - len(tokens)
         lm.allocate(generation_config.max_length + SCRATCH_ROWS)
         # the seed comes from torch's generator, so that torch.manual_seed decides it
-        sampler = Sampler(**sampling, seed=int(torch.randint(2**31, ())) if sampling else 0)
-        process = partial(_processed, processors, device) if processors else None
-        eos_ids = getattr(generation_config, "_eos_token_tensor", None)
-        eos = frozenset[int]() if eos_ids is None else frozenset(eos_ids.flatten().tolist())
-        steps = stream(lm, methods, list(tokens), limit, eos, sampler, process)
-        for token in (token for step in steps for token in step.tokens):
-            tokens.append(token)
-            if streamer is not None:
+        seed = int(torch.randint(2**31, ())) if asked.sampling else 0
+        sampler = Sampler(**asked.sampling, seed=seed)
+        process = process_by(asked.processors, device)
+        steps = stream(lm, methods, list(tokens), limit, asked.eos, sampler, process)
+        for step in until(steps, input_ids[0].tolist(), criteria, device):
+            tokens += step.tokens
+            for token in step.tokens if streamer is not None else ():
                 streamer.put(torch.tensor([token]))
-            ids = torch.tensor([tokens], device=device) if criteria else None
-            if any(bool(torch.as_tensor(one(ids, None)).all()) for one in criteria):
-                steps.close()
-                break
         if streamer is not None:
             streamer.end()
         sequences = torch.tensor([tokens], device=device)
@@ -129,18 +132,13 @@ class CustomGenerate:
         return self._lm, self._methods
 
 
-def _processed(
-    processors: Any, device: torch.device, committed: list[int], draft: Draft, logits: Tensor
-) -> Tensor:
-    """Hugging Face's processors over every row of a verification, each after the tokens before it,
-    as `decode.draft.Process`; rows that no token is chosen from stay as they are.
+def _tokenizer(frame: FrameType | None) -> Any:
+    """The `tokenizer` of a call of `generate`, whose frame is given: torch's decorator around it
+    still has the arguments that it has dropped.
     """
-    rows, paths = logits.float().clone(), [committed]
-    for node, parent in enumerate(draft.parents()[: draft.num_verifiable]):
-        paths.append([*paths[parent + 1], draft.tokens[node]])
-    for row, path in enumerate(paths):
-        ids, scores = torch.tensor([path], device=device), rows[row : row + 1].to(device)
-        for processor in processors:
-            scores = processor(ids, scores)
-        rows[row] = scores[0].to(rows.device)
-    return rows
+    for _ in range(3):
+        given = {} if frame is None else frame.f_locals.get("kwargs")
+        if isinstance(given, dict) and given.get("tokenizer") is not None:
+            return given["tokenizer"]
+        frame = frame and frame.f_back
+    return None

@@ -34,7 +34,6 @@ from skipbench.runs.run import read_run
 from skipbench.skipset import deepened_layers
 
 PROFILED_ROWS = 512  # up to which latencies are measured for a method that needs them
-STEP_ROWS = 512  # by which the cache grows, so that not every turn reallocates it
 Loaded = tuple[LM, Any]  # a model and its tokenizer
 LoadModel = Callable[..., Loaded]  # `load_model` or another loader
 
@@ -226,29 +225,3 @@ def make_method(config: RunConfig, lm: LM) -> Method:
         with lm.cache.turn():
             method.latency_model = stored_latency(lm, path, method.levers)
     return method
-
-
-def encode_prompt(
-    lm: LM, tokenizer: Any, prompt: str | list[dict[str, str]], max_new_tokens: int, chat: str
-) -> list[int]:
-    """Encodes a text or messages with `role` and `content`, and allocates a cache for them and the
-    output; `chat` as for `encode`. Raises SkipbenchError where there is no prompt, a message has
-    another form, or it does not fit.
-    """
-    text, messages = (prompt, ()) if isinstance(prompt, str) else ("", tuple(prompt))
-    for message in messages:
-        if not (isinstance(message, dict) and {"role", "content"} <= message.keys()):
-            raise SkipbenchError(
-                f"a message is {str(message)[:80]!r}; wanted a dict with 'role' (system, user, "
-                "assistant or tool) and 'content', a text"
-            )
-    if not isinstance(prompt, str) and not messages:
-        raise SkipbenchError("no messages; give at least one of the user")
-    text = text or "\n\n".join(m["content"] for m in messages)
-    row = Row("prompt", text, {}, {}, messages=messages)
-    if max_new_tokens < 1:
-        raise SkipbenchError(f"{max_new_tokens=}; wanted 1 or more")
-    (made,) = encode([row], tokenizer, lm.max_positions, max_new_tokens, "refuse", chat=chat)
-    rows = len(made.ids) + max_new_tokens + SCRATCH_ROWS
-    lm.allocate(-(-rows // STEP_ROWS) * STEP_ROWS)
-    return made.ids

@@ -80,16 +80,11 @@ def encode(
     known = {row.id: row for row in rows}
     if chat == "auto":
         chat = "template" if getattr(tokenizer, "chat_template", None) else "none"
+    more = {} if thinking is None else {"enable_thinking": thinking}
 
     def make(row: Row, turns: Turns, allowed: int) -> tuple[list[int], int]:
         """Token ids after the turns before it, and the number of tokens cut."""
-        try:
-            row.prompt.encode()
-        except UnicodeEncodeError as error:
-            text = f"prompt {row.id!r} is no Unicode text ({error}); correct or remove the row"
-            raise SkipbenchError(text) from error
-        if not (ids := _ids(turns, row, tokenizer, chat, thinking)):
-            raise SkipbenchError(f"prompt {row.id!r} has no tokens: {row.prompt!r}")
+        ids = prompt_ids(turns, row, tokenizer, chat, more)
         cut = max(0, len(ids) - allowed)
         if cut and truncate == "refuse":
             raise SkipbenchError(
@@ -145,36 +140,62 @@ def _turns_before(row: Row, known: Mapping[str, Row]) -> list[Row]:
     return turns[:-1]
 
 
-def _ids(turns: Turns, row: Row, tokenizer: Any, chat: str, thinking: bool | None) -> list[int]:
-    """Token ids of a prompt after the turns before it; `chat` and `thinking` as of `encode`."""
+def prompt_ids(
+    turns: Turns,
+    row: Row,
+    tokenizer: Any,
+    chat: str,
+    more: Mapping[str, Any],
+    key: str = "dataset.chat",
+) -> list[int]:
+    """Token ids of a prompt after the turns before it. Raises SkipbenchError for a text that has
+    none, or that a template refuses.
+
+    Args:
+        chat: as for `encode`, without `auto`.
+        more: what the template is given, such as `tools`.
+        key: the setting that `chat` was given by.
+    """
+    try:
+        row.prompt.encode()
+    except UnicodeEncodeError as error:
+        text = f"prompt {row.id!r} is no Unicode text ({error}); correct or remove the row"
+        raise SkipbenchError(text) from error
+    if ids := _ids(turns, row, tokenizer, chat, more, key):
+        return ids
+    raise SkipbenchError(f"prompt {row.id!r} has no tokens: {row.prompt!r}")
+
+
+def _ids(
+    turns: Turns, row: Row, tokenizer: Any, chat: str, more: Mapping[str, Any], key: str
+) -> list[int]:
+    """`prompt_ids`, or none."""
     if chat not in ("template", "vicuna"):
         # An answer follows its prompt as it was made, so that the model reads on in its own text.
         text = "".join(f"{asked}{answer}\n\n" for asked, answer in turns) + row.prompt
         return list(tokenizer.encode(text))
     if chat == "vicuna":
         if row.messages:
-            given = f"dataset.chat=vicuna, but row {row.id!r} holds messages"
-            raise SkipbenchError(f"{given}; use dataset.chat=auto")
+            given = f"{key}=vicuna, but row {row.id!r} holds messages"
+            raise SkipbenchError(f"{given}; use {key}=auto")
         text = "".join(f"USER: {asked} ASSISTANT: {answer.strip()}</s>" for asked, answer in turns)
         return list(tokenizer.encode(f"{VICUNA}{text}USER: {row.prompt} ASSISTANT:"))
-    if not getattr(tokenizer, "chat_template", None):
+    if not (more.get("chat_template") or getattr(tokenizer, "chat_template", None)):
         raise SkipbenchError(
-            "dataset.chat=template, but the model's tokenizer has no chat template; use an "
-            "instruct model, or dataset.chat=none for plain text, dataset.chat=vicuna for Vicuna's "
-            "conversation"
+            f"{key}=template, but the model's tokenizer has no chat template; use an instruct "
+            f"model, or {key}=none for plain text, {key}=vicuna for Vicuna's conversation"
         )
     messages: list[dict[str, str]] = []
     for asked, answer in turns:
         messages += [{"role": "user", "content": asked}]
         messages += [{"role": "assistant", "content": answer.strip()}]
     messages += row.messages or [{"role": "user", "content": row.prompt}]
-    more = {} if thinking is None else {"enable_thinking": thinking}
-    more |= {"add_generation_prompt": True, "return_dict": False}
+    more = {**more, "add_generation_prompt": True, "return_dict": False}
     try:
         ids: list[int] = tokenizer.apply_chat_template(messages, **more)
     except Exception as error:  # a checkpoint's template, in jinja's sandbox, raises anything
         reason = f"the model's chat template refuses row {row.id!r} ({error})"
-        raise SkipbenchError(f"{reason}; change the row, or use dataset.chat=none") from error
+        raise SkipbenchError(f"{reason}; change the row, or use {key}=none") from error
     return ids
 
 

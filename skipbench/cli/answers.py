@@ -1,4 +1,4 @@
-"""`generate` and `chat`: answers shown while they are decoded."""
+"""`generate`, and what `chat` shares with it: answers shown while they are decoded."""
 
 import json
 import signal
@@ -7,6 +7,7 @@ import threading
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import asdict
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from skipbench.cli.commands import Chat, Generate
-from skipbench.console import complain, err, out, say, show, working
+from skipbench.console import err, out, say, show, working
 from skipbench.errors import SkipbenchError
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 COLOURS = ("green", "cyan", "magenta", "yellow", "blue")
 LENGTH = {Generate: 256, Chat: 512}
 """Tokens of an answer without `max_new_tokens=`."""
-HELP = "/new forgets the conversation, /quit or Ctrl-D ends, Ctrl-C stops an answer"
 Messages = list[dict[str, str]]
 
 
@@ -50,6 +50,7 @@ class Session:
             "seed": config.seed,
             "stop": () if asked.stop is None else escapes,
             "chat": asked.chat,
+            "thinking": asked.thinking,
             "max_new_tokens": asked.max_new_tokens or min(LENGTH[type(asked)], longest),
         }
         self.system = [{"role": "system", "content": asked.system}] if asked.system else []
@@ -83,6 +84,15 @@ class Session:
 def run_generate(asked: Generate) -> None:
     """Answers the prompt of the command line or of stdin."""
     text = asked.prompt or " ".join(asked.words)
+    if asked.prompts or asked.out:
+        from skipbench.cli.answer_file import answer_file
+
+        if text or asked.compare or asked.json or not (asked.prompts and asked.out):
+            raise SkipbenchError(
+                "prompts=FILE and out=FILE go together, without a prompt, --compare and --json"
+            )
+        answer_file(Session(asked), Path(asked.prompts), Path(asked.out))
+        return
     if not text and not sys.stdin.isatty():
         text = sys.stdin.read().strip()
     if not text:
@@ -97,61 +107,6 @@ def run_generate(asked: Generate) -> None:
         answers += session.vanilla(answers[0], messages, asked.json)
     for answer in answers if asked.json else ():
         show(json.dumps(asdict(answer) | {"tokens_per_s": answer.tokens_per_s}))
-
-
-def run_chat(asked: Chat) -> None:
-    """Reads a line, streams the answer, and goes on until the input ends."""
-    if any(word.startswith("prompt=") for word in asked.settings):
-        raise SkipbenchError(f"chat {Chat.NEEDS}")
-    session = Session(asked)
-    model = session.model
-    if asked.chat == "auto" and not getattr(model.tokenizer, "chat_template", None):
-        say("this model has no chat template: it continues the text of the conversation")
-    say(f"{model.config.model.name}, {model.method.name}. {HELP}", "dim")
-    history: Messages = []
-    while (line := _read()) not in (None, "/quit"):
-        if line == "/new":
-            history = []
-        elif line and line.startswith("/"):
-            say(HELP)
-        elif line:
-            history = _turn(session, asked.compare, [*history, {"role": "user", "content": line}])
-
-
-def _read() -> str | None:
-    """The next line; `None` where the input ends."""
-    while sys.stdin.isatty():
-        try:
-            return err.input("[bold]> [/bold]").strip()
-        except EOFError:
-            say("")
-            return None
-        except KeyboardInterrupt:  # may have been meant for an answer that has just ended
-            say(f"\n{HELP}", "dim")
-    line = sys.stdin.readline()
-    return line.strip() if line else None
-
-
-def _turn(session: Session, compare: bool, history: Messages) -> Messages:
-    """Streams the answer to the last message; returns the conversation with it.
-
-    The oldest turns are left out where all do not fit into the model's context.
-    """
-    before = history[:-1]
-    while True:
-        try:
-            stream = session.stream(history)
-            break
-        except SkipbenchError as error:
-            if len(history) < 3:
-                complain(f"error: {error}")
-                return before
-            history = history[2:]
-            say("the oldest turn no longer fits and is left out", "dim")
-    answer = show_stream(stream)
-    if compare:
-        session.vanilla(answer, history)
-    return [*history, {"role": "assistant", "content": answer.text}]
 
 
 def show_stream(stream: "Stream") -> "Answer":
@@ -249,8 +204,22 @@ def speed_text(answer: "Answer") -> str:
     tokens, passes, drafted = len(answer.tokens), answer.rounds, ""
     if answer.drafted:
         drafted = f", {answer.accepted} of {answer.drafted} drafted tokens accepted"
+        if {*answer.sources} - {"draft"}:
+            ranked = sorted(answer.sources.items(), key=lambda one: -one[1])
+            drafted += f" ({', '.join(f'{name} {count}' for name, count in ranked)})"
     return (
         f"{answer.method}: {tokens} token{'s' * (tokens != 1)} in {passes} pass"
         f"{'es' * (passes != 1)}{drafted}, {answer.tokens_per_s:.0f} tokens/s, first after "
-        f"{answer.first_token_s:.2f} s"
+        f"{answer.first_token_s:.2f} s{_tried_text(answer)}"
+    )
+
+
+def _tried_text(answer: "Answer") -> str:
+    """What the method has tried of skip sets."""
+    if not answer.tried:
+        return ""
+    best, drafted = answer.tried[0], sum(one.drafted for one in answer.tried)
+    return (
+        f"; skip sets: {len(answer.tried)} tried, the best agrees {best.agreement:.2f} at "
+        f"{best.price:.2f} of a pass per token, {drafted or 'none'} drafted"
     )

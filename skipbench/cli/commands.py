@@ -47,17 +47,27 @@ class Prompted(Command):
     system: Annotated[str | None, "the system message"] = None
     stop: Annotated[str | None, "a text before which the answer ends"] = None
     max_new_tokens: Annotated[Count, "maximum length of an answer"] = None
-    chat: Annotated[str, "auto, none for plain text, template or vicuna"] = "auto"
+    chat: Annotated[str, "auto, none for plain text, template, vicuna, or a template's file"] = (
+        "auto"
+    )
+    thinking: Annotated[
+        Annotated[bool, Meta(title="true or false")] | None,
+        "whether a chat template that knows enable_thinking lets the model think",
+    ] = None
     compare: Annotated[bool, "decodes the same with vanilla, too"] = False
 
 
 class Generate(Prompted):
-    """answer a prompt, streamed:  generate model=smollm2-135m "Why is the sky blue?" [--compare]
-    [--json]
+    """answer a prompt, streamed, or a file of prompts:  generate model=smollm2-135m "Why is the sky
+    blue?" [--compare] [--json] | generate model=smollm2-135m prompts=FILE out=answers.jsonl
     """
 
     WORDS = 0, None
     prompt: Annotated[str | None, "the text, in place of bare words or stdin"] = None
+    prompts: Annotated[
+        str | None, "a file, .jsonl or .parquet with `prompt` or `messages`, or .txt"
+    ] = None
+    out: Annotated[str | None, "the file of the answers; what is in it is not decoded again"] = None
     json: Json = False
 
 
@@ -65,6 +75,24 @@ class Chat(Prompted):
     """a conversation in the terminal:  chat model=smollm2-135m [--compare]"""
 
     NEEDS = "reads its prompts from the terminal; for a single one use generate"
+
+
+class Serve(Command):
+    """OpenAI's API over a model, one decoding at a time:  serve model=smollm2-135m method=auto
+    [port=8000] [host=127.0.0.1]
+    """
+
+    method: Annotated[str, "the decoding method"] = DEFAULT_METHOD
+    host: Annotated[str, "for another than this machine a key in SKIPBENCH_API_KEY is needed"] = (
+        "127.0.0.1"
+    )
+    port: Annotated[
+        Annotated[int, Meta(ge=1, le=65535, title="1 to 65535")], "where it listens"
+    ] = 8000
+    queue: Annotated[
+        Annotated[int, Meta(ge=1, title="1 or more")], "requests at the same time; more get a 429"
+    ] = 64
+    timeout: Annotated[Positive, "seconds of one request"] = 600.0
 
 
 class Export(Command):
@@ -248,12 +276,12 @@ class Cell(Command):
 COMMANDS: dict[str, type[Command]] = {
     kind.__name__.lower(): kind
     for kind in (
-        Compare, Generate, Chat, Export, Table, Figure, Submit, Status, Search, Score, Profile,
-        Data, Report, Merge, Card, Bundle, Project, Diff, List, Doctor, Cell,
+        Compare, Generate, Chat, Serve, Export, Table, Figure, Submit, Status, Search, Score,
+        Profile, Data, Report, Merge, Card, Bundle, Project, Diff, List, Doctor, Cell,
     )
 }  # fmt: skip
 MODULES = {
-    "answers": ("generate", "chat"),
+    "answers": ("generate",),
     "experiments": ("submit", "status"),
     "inventory": ("list", "doctor", "data"),
     "offline": ("search", "profile", "project"),

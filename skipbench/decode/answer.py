@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from skipbench.decode.loop import NotFinite, Step
+from skipbench.decode.method import Method, TriedPlan
+from skipbench.decode.sampling import Logprob
 from skipbench.errors import SkipbenchError
 
 Decode = Callable[[list[int]], str]  # ids -> text
@@ -29,6 +31,9 @@ class Answer:
         rounds: verification passes, each a full forward; the prefill is not among them.
         drafted: draft steps; a guess that needs no forward pass counts one per token.
         accepted: draft tokens that verification accepted.
+        sources: how many of them each source proposed.
+        tried: plans of a draft pass that the method has tried.
+        logprobs: per token, where they were asked for.
         seconds: from the call to the last token, without the time between two reads of a stream.
         first_token_s: from the call to the first token (TTFT): the prefill.
     """
@@ -41,6 +46,9 @@ class Answer:
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0
+    sources: dict[str, int] = field(default_factory=dict)
+    tried: list[TriedPlan] = field(default_factory=list)
+    logprobs: list[Logprob] = field(default_factory=list)
     seconds: float = 0.0
     first_token_s: float = 0.0
 
@@ -138,7 +146,7 @@ class Stream:
 
     def __init__(
         self,
-        steps: Generator[Step, None, Literal["eos", "length"] | None],
+        steps: Generator[Step, None, Literal["eos", "length", "stop"] | None],
         tokenizer: Any,
         stop: Sequence[str],
         prompt_tokens: int,
@@ -150,6 +158,7 @@ class Stream:
         self._steps, self._answer = steps, Answer(prompt_tokens, method)
         self._text = Detokenizer(lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True)))
         self._stops, self._pieces = StopStrings(stop), self._decode()
+        self._method: Method | None = None
 
     def __iter__(self) -> Iterator[Piece]:
         return self
@@ -162,7 +171,14 @@ class Stream:
     @property
     def so_far(self) -> Answer:
         """The answer up to the last piece that was read."""
-        return dataclasses.replace(self._answer, tokens=list(self._answer.tokens))
+        answer = self._answer
+        return dataclasses.replace(
+            answer,
+            tokens=list(answer.tokens),
+            logprobs=list(answer.logprobs),
+            sources=dict(answer.sources),
+            tried=self._method.tried_plans() if self._method else [],
+        )
 
     @property
     def answer(self) -> Answer:
@@ -196,9 +212,13 @@ class Stream:
             else:
                 answer.rounds += 1
                 answer.drafted += step.round.steps
-                answer.accepted += sum(source != "" for source in step.sources)
-            pieces: list[Piece] = []
+                for source in filter(None, step.sources):
+                    answer.accepted += 1
+                    answer.sources[source] = answer.sources.get(source, 0) + 1
+            self._method = step.method
+            pieces, before = list[Piece](), len(answer.tokens)
             for token, source in zip(step.tokens, step.sources, strict=True):
+                answer.logprobs += step.logprobs[len(answer.tokens) - before :][:1]
                 answer.tokens.append(token)
                 unfinished.append(token)
                 if text := self._text.add(token):

@@ -6,7 +6,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from skipbench.decode.sampling import Sampler
+from skipbench.decode.sampling import Logprob, Sampler
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 
@@ -77,6 +77,7 @@ class Verification:
             need them, else empty.
         top_tokens: the target's `needs_top_tokens` most likely tokens after the pending token and
             after every node, most likely first, n + 1 lists; else empty.
+        logprobs: of the accepted tokens and the bonus, where `State.top_logprobs` asks for them.
     """
 
     draft: Draft
@@ -85,6 +86,7 @@ class Verification:
     target_tokens: list[int]
     hidden_states: list[Tensor]
     top_tokens: list[list[int]] = field(default_factory=list)
+    logprobs: list[Logprob] = field(default_factory=list)
 
     @property
     def last_row(self) -> int:
@@ -122,13 +124,16 @@ class State:
         eos: frozenset[int] = frozenset(),
         process: Process | None = None,
         reference: list[int] | None = None,
+        top_logprobs: int | None = None,
     ) -> None:
         """`sampler`: greedy where none is given; `eos`: ids that end the output; `reference`: an
-        output whose tokens are accepted in the place of the target's choices (teacher forcing).
+        output whose tokens are accepted in the place of the target's choices (teacher forcing);
+        `top_logprobs`: how many log-probabilities are kept per emitted token, besides its own.
         """
         self.lm, self.sampler, self.process = lm, sampler or Sampler(), process
         self.prompt_length, self.tokens = len(prompt), list(prompt)
         self.max_new_tokens, self.eos, self.reference = max_new_tokens, eos, reference
+        self.top_logprobs = top_logprobs
         self.finish: Finish | None = None
 
     @property

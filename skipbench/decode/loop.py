@@ -11,14 +11,14 @@ One round, with K = 3 drafted tokens of which the target accepts two:
 """
 
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from skipbench.decode.draft import Draft, Finish, Process, State, Verification
 from skipbench.decode.method import Method, MethodCopies
-from skipbench.decode.sampling import Sampler, choices
+from skipbench.decode.sampling import Logprob, Sampler, choices, logprobs
 from skipbench.decode.verify import verify_greedy, verify_sampling
 from skipbench.lm.model import LM
 from skipbench.profile.clock import Clock
@@ -48,12 +48,21 @@ class Step:
         tokens: emitted ids, cut at EOS and at the token limit.
         sources: per token `Draft.sources`, or `draft`; empty for the target.
         round, verified: counts of the round, and its verification; `None` for the prefill.
+        logprobs: per token, where they are asked for.
+        method: what drafted, as it is after the step.
     """
 
     tokens: list[int]
     sources: list[str]
     round: Round | None = None
     verified: Verified | None = None
+    logprobs: list[Logprob] = field(default_factory=list)
+    method: Method | None = field(default=None, compare=False, repr=False)
+
+    def cut(self, count: int) -> "Step":
+        """The step with its first `count` tokens alone."""
+        parts = self.tokens[:count], self.sources[:count], self.logprobs[:count]
+        return replace(self, tokens=parts[0], sources=parts[1], logprobs=parts[2])
 
 
 @torch.inference_mode()
@@ -102,6 +111,7 @@ def stream(
     eos: frozenset[int] = frozenset(),
     sampler: Sampler | None = None,
     process: Process | None = None,
+    top_logprobs: int | None = None,
 ) -> Generator[Step, None, Finish | None]:
     """Decodes one prompt and yields what every round emitted; arguments and errors as `generate`.
 
@@ -111,8 +121,9 @@ def stream(
     Args:
         methods: gives the method, at the first step.
         process: changes the target's logits before tokens are chosen from them.
+        top_logprobs: as for `State`.
     """
-    state = State(lm, prompt, sampler, max_new_tokens, eos, process)
+    state = State(lm, prompt, sampler, max_new_tokens, eos, process, top_logprobs=top_logprobs)
     with lm.cache.turn(state):
         method = methods.take()
     steps = _steps(state, method, Clock(lm.output_device))
@@ -129,11 +140,12 @@ def stream(
 def _steps(state: State, method: Method, clock: Clock) -> Iterator[Step]:
     """The loop itself."""
     clock.start()
-    state.emit([_prefill(state)])
+    first, found = _prefill(state)
+    state.emit([first])
     clock.mark("prefill")
     method.begin(state)
     clock.mark("adapt")
-    yield Step(state.output, [""])
+    yield Step(state.output, [""], logprobs=found, method=method)
     while state.finish is None:
         verification, counts = decode_round(state, method, clock)
         draft = verification.draft
@@ -148,7 +160,8 @@ def _steps(state: State, method: Method, clock: Clock) -> Iterator[Step]:
         names = draft.sources or ["draft"] * len(draft.tokens)
         sources = [names[node] for node in verification.accepted[:emitted]]
         tokens = state.tokens[len(state.tokens) - emitted :]
-        yield Step(tokens, sources + [""] * (emitted - len(sources)), counts, how)
+        sources += [""] * (emitted - len(sources))
+        yield Step(tokens, sources, counts, how, verification.logprobs[:emitted], method)
 
 
 def decode_round(state: State, method: Method, clock: Clock) -> tuple[Verification, Round]:
@@ -171,12 +184,14 @@ def decode_round(state: State, method: Method, clock: Clock) -> tuple[Verificati
     return verification, counts
 
 
-def _prefill(state: State) -> int:
+def _prefill(state: State) -> tuple[int, list[Logprob]]:
     """Fills the cache with the prompt. Returns the first token of the output."""
     state.lm.cache.length = 0
     draft = Draft()  # an empty one: the bonus alone
-    logits, best, _ = _choices(state, draft, state.lm.prefill(state.tokens))
-    return _accept(state, draft, logits, best)[1]
+    raw = state.lm.prefill(state.tokens)
+    logits, best, _ = _choices(state, draft, raw)
+    accepted, first = _accept(state, draft, logits, best)
+    return first, _logprobs(state, draft, raw, accepted, first)
 
 
 def _verify(state: State, draft: Draft, keeps_states: bool, top: int) -> Verification:
@@ -184,15 +199,26 @@ def _verify(state: State, draft: Draft, keeps_states: bool, top: int) -> Verific
     hidden_states: list[Tensor] = []
     kept = hidden_states if keeps_states else None
     rows, tokens = draft.token_rows(state.lm.cache.length), [state.pending, *draft.tokens]
-    logits = state.lm.score(tokens, rows, draft.early_exit_states, kept)
-    logits, best, top_tokens = _choices(state, draft, logits, top)
+    raw = state.lm.score(tokens, rows, draft.early_exit_states, kept)
+    logits, best, top_tokens = _choices(state, draft, raw, top)
     if min(best) < 0:  # a rejected row may have reached others
         hidden_states.clear()
-        logits = state.lm.score_alone(tokens, rows, kept)
-        logits, best, top_tokens = _choices(state, draft, logits, top)
+        raw = state.lm.score_alone(tokens, rows, kept)
+        logits, best, top_tokens = _choices(state, draft, raw, top)
     accepted, bonus = _accept(state, draft, logits, best)
+    found = _logprobs(state, draft, raw, accepted, bonus)
     best = [max(0, token) for token in best]
-    return Verification(draft, accepted, bonus, best, hidden_states, top_tokens)
+    return Verification(draft, accepted, bonus, best, hidden_states, top_tokens, found)
+
+
+def _logprobs(
+    state: State, draft: Draft, raw: Tensor, accepted: list[int], bonus: int
+) -> list[Logprob]:
+    """Of the accepted tokens and the bonus, if asked for; `raw`: the model's logits [n + 1, V]."""
+    if state.top_logprobs is None:
+        return []
+    tokens = [*(draft.tokens[node] for node in accepted), bonus]
+    return logprobs(raw[[0, *(node + 1 for node in accepted)]], tokens, state.top_logprobs)
 
 
 def _choices(

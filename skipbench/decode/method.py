@@ -2,12 +2,28 @@
 
 import copy
 from dataclasses import field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from skipbench.config.configurable import Configurable
 from skipbench.decode.draft import Draft, State, Verification
 from skipbench.draft_plan import DraftPlan
 from skipbench.metrics.costs import Latency, LatencyModel
+
+
+class TriedPlan(NamedTuple):
+    """A plan of a draft pass that a method has tried.
+
+    Attributes:
+        plan: what it leaves out, as text.
+        agreement: chance that a token drafted with it is right.
+        price: of a draft step, in passes of one row.
+        drafted: whether it drafted for the present prompt.
+    """
+
+    plan: str
+    agreement: float
+    price: float
+    drafted: bool
 
 
 class Method(Configurable):
@@ -77,6 +93,10 @@ class Method(Configurable):
         """Appends to quantities in `log`."""
         for name, value in values.items():
             self.log[name].append(value)
+
+    def tried_plans(self) -> list[TriedPlan]:
+        """The plans that were tried until now, the most agreeing first."""
+        return []
 
     def trace(self) -> dict[str, list[Any]]:
         """Everything logged for the prompt that just ended."""

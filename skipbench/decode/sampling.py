@@ -1,5 +1,7 @@
 """Logits to the distribution that is sampled, and the most likely tokens of many rows at once."""
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -98,6 +100,30 @@ def _first(
     best = keys[:, -k:]
     best.sort(axis=1)
     return -best[:, ::-1] & LOW
+
+
+class Logprob(NamedTuple):
+    """The model's own log-probabilities at one token, before processors and temperature.
+
+    Attributes:
+        token: the emitted id.
+        logprob: its natural logarithm of the probability.
+        top: the most likely ids with theirs, most likely first.
+    """
+
+    token: int
+    logprob: float
+    top: list[tuple[int, float]]
+
+
+def logprobs(logits: Tensor, tokens: list[int], top: int) -> list[Logprob]:
+    """Log-probabilities of the tokens [T] by the logits [T, V], with the `top` most likely ones."""
+    scores = logits.float().log_softmax(-1)
+    values, ids = scores.topk(top)
+    own = scores.gather(-1, torch.tensor(tokens, device=scores.device)[:, None])[:, 0].tolist()
+    pairs = zip(ids.tolist(), values.tolist(), strict=True)
+    best = [list(zip(*pair, strict=True)) for pair in pairs]
+    return [Logprob(*parts) for parts in zip(tokens, own, best, strict=True)]
 
 
 class Sampler:

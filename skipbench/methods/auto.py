@@ -27,6 +27,7 @@ from skipbench.config.configurable import Natural, Positive, Share
 from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.drafting import CONFIDENCE_CLASSES
 from skipbench.decode.ladder import MAX_STEPS, Calibration, Counters, SkipLadder
+from skipbench.decode.method import TriedPlan
 from skipbench.decode.priced import Priced
 from skipbench.decode.sources import Match, Successors, TextIndex
 from skipbench.decode.tree import Child, Tree, grow, min_slopes
@@ -153,6 +154,16 @@ class Auto(Priced):
         tree = self.tree
         sources = [SOURCES[LETTERS[kind]] for kind in tree.kinds]
         return Draft(tree.tokens, tree.parents, steps=len(tree.tokens), sources=sources)
+
+    def tried_plans(self) -> list[TriedPlan]:
+        drafted = {plan for _, plan in self.log.get("sets", ())}
+        ladder = self.ladder
+        found = [
+            TriedPlan(text := str(ladder.sets[rung]), ladder.chance(rung), step, text in drafted)
+            for rung, step in enumerate(ladder.steps)
+            if ladder.tried[rung]
+        ]
+        return sorted(found, key=lambda one: -one.agreement)
 
     def _grow(self, rate: float, budget: int) -> Tree:
         """The tree of all sources, the drafted chain among them."""

@@ -1,10 +1,16 @@
 """Arguments and result of a `custom_generate` function of Hugging Face's `generate`."""
 
-from collections.abc import Iterable, Mapping
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
+from transformers import AutoTokenizer, GenerationConfig, LogitsProcessorList, StopStringCriteria
+from transformers.generation.utils import GenerateDecoderOnlyOutput
 
+from skipbench.config.explain import did_you_mean
 from skipbench.errors import SkipbenchError
 
 # Processors whose result depends on more than the tokens and the logits.
@@ -48,8 +54,8 @@ def check_generation(
         wrong.append("attention_mask (the prompt is padded)")
     if wrong:
         raise SkipbenchError(
-            f"custom_generate cannot honour {', '.join(wrong)}; leave it out, or leave out "
-            "custom_generate"
+            f"skipbench cannot honour {', '.join(wrong)}; leave it out, or decode with Hugging "
+            "Face's own generate"
         )
 
 
@@ -62,7 +68,7 @@ def split_processors(processors: Iterable[Any], sample: bool) -> tuple[list[Any]
     names = [type(processor).__name__ for processor in found]
     for name in names:
         if name in STATEFUL:
-            raise SkipbenchError(f"custom_generate cannot honour {name}: it {STATEFUL[name]}")
+            raise SkipbenchError(f"skipbench cannot honour {name}: it {STATEFUL[name]}")
     if not sample:
         return found, {}
     split = len(names) - sum(name in WARPERS for name in names)
@@ -80,14 +86,101 @@ def own_criteria(criteria: Iterable[Any]) -> list[Any]:
     """
     found = [c for c in criteria if type(c).__name__ not in LIMITS]
     if any(type(c).__name__ == "ConfidenceCriteria" for c in found):
-        raise SkipbenchError("custom_generate cannot honour ConfidenceCriteria: it reads scores")
+        raise SkipbenchError("skipbench cannot honour ConfidenceCriteria: it reads scores")
     return found
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of `generate`, as it has prepared it.
+
+    Attributes:
+        processors: those that change the logits before tokens are chosen from them.
+        sampling: arguments of `Sampler`; empty where it is greedy.
+        criteria: stopping criteria beside length and EOS.
+        eos: ids that end the output.
+    """
+
+    processors: list[Any]
+    sampling: dict[str, Any]
+    criteria: list[Any]
+    eos: frozenset[int]
+
+
+def read_call(
+    processors: Iterable[Any],
+    criteria: Iterable[Any],
+    config: Any,
+    model_kwargs: Mapping[str, Any],
+    others: Mapping[str, Any],
+) -> Call:
+    """What `generate` hands to a callable; arguments and errors as of `check_generation`."""
+    check_generation(config, model_kwargs, others)
+    eos = getattr(config, "_eos_token_tensor", None)
+    return Call(
+        *split_processors(processors, config.do_sample),
+        own_criteria(criteria),
+        frozenset[int]() if eos is None else frozenset(eos.flatten().tolist()),
+    )
+
+
+def prepare_call(
+    model: Any, tokens: list[int], config: Any, processors: Iterable[Any], options: dict[str, Any]
+) -> Call:
+    """What `generate` of the model would do with a prompt: it prepares the call for a callable that
+    decodes nothing. Raises SkipbenchError for an option that it does not know, or that cannot be
+    honoured.
+
+    Args:
+        config: a `GenerationConfig`, whose unset values are the model's; `None` takes nothing but
+            `options`, so that what a checkpoint recommends changes no output unasked.
+        options: fields of a `GenerationConfig` that replace those of `config`.
+    """
+    known = vars(GenerationConfig())
+    if unknown := [name for name in options if name not in known or name.startswith("_")]:
+        hint = did_you_mean(unknown[0], [*known])
+        raise SkipbenchError(f"generate does not know {', '.join(unknown)}.{hint}")
+    if config is None:
+        model = copy.copy(model)  # shares the weights
+        config = model.generation_config = GenerationConfig()
+    config, found = copy.deepcopy(config), list[Call]()
+    config.update(**options)
+
+    def read(
+        model: Any,
+        input_ids: Tensor,
+        logits_processor: Any,
+        stopping_criteria: Any,
+        generation_config: Any,
+        **more: Any,
+    ) -> Tensor:
+        found.append(read_call(logits_processor, stopping_criteria, generation_config, more, {}))
+        return input_ids
+
+    ids = torch.tensor([tokens], device=model.device)
+    given = {"attention_mask": torch.ones_like(ids), "generation_config": config}
+    given["logits_processor"] = LogitsProcessorList(processors)
+    try:
+        model.generate(ids, custom_generate=read, **given)
+    except (ValueError, TypeError) as error:
+        raise SkipbenchError(f"generate: {error}") from error
+    return found[0]
+
+
+def stop_criterion(stop: str | Sequence[str], tokenizer: Any, model: Any) -> Any:
+    """Hugging Face's criterion for stop strings, with the model's own tokenizer where none is
+    given; raises SkipbenchError where there is none.
+    """
+    if tokenizer is None:
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(model.config._name_or_path or "no path")
+        except (OSError, ValueError) as error:
+            raise SkipbenchError("stop_strings need tokenizer=, beside them in generate") from error
+    return StopStringCriteria(tokenizer, [stop] if isinstance(stop, str) else list(stop))
 
 
 def output(sequences: Tensor, as_dict: bool) -> Any:
     """The result of `generate`: the ids [1, T], or these in Hugging Face's class."""
     if not as_dict:
         return sequences
-    from transformers.generation.utils import GenerateDecoderOnlyOutput
-
     return GenerateDecoderOnlyOutput(sequences=sequences)  # type: ignore[arg-type]  # a LongTensor

@@ -147,6 +147,21 @@ def test_text_streamer_prints(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.strip() == new.strip() != ""
 
 
+def test_stop_strings_end_it(model: Any) -> None:
+    tiny = skipbench.load("tiny", engine="reference")
+    inputs = tiny.tokenizer("Once upon a time", return_tensors="pt")
+    given = {"max_new_tokens": 24, "do_sample": False, "tokenizer": tiny.tokenizer}
+    given |= {"input_ids": inputs["input_ids"]}
+    whole = tiny.lm.model.generate(**given)
+    stop = tiny.tokenizer.decode(whole[0, 10:12])
+    plain = tiny.lm.model.generate(**given, stop_strings=stop)
+    fast = skipbench.custom_generate("prompt-lookup")
+    found = tiny.lm.model.generate(**given, stop_strings=stop, custom_generate=fast)
+    assert found.tolist() == plain.tolist() and plain.shape[1] < whole.shape[1]
+    with pytest.raises(SkipbenchError, match="stop_strings need tokenizer="):
+        model.generate(PROMPT, max_new_tokens=4, stop_strings=stop, custom_generate=fast)
+
+
 def test_weights_are_shared(model: Any) -> None:
     before = {name: p.data_ptr() for name, p in model.named_parameters()}
     fast = skipbench.custom_generate("prompt-lookup")

@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "skipbench"
 ROOMS = [
     "errors", "draft_plan", "skipset", "config", "runs", "console", "metrics", "data", "scoring",
     "search", "report", "lm", "models", "profile", "decode", "methods", "bench",
-    "experiments", "launch", "api", "cli", "__main__", "__init__",
+    "experiments", "launch", "api", "serve", "cli", "__main__", "__init__",
 ]  # fmt: skip
 WITHOUT_TORCH = ROOMS[: ROOMS.index("lm")]
 KNOW_TRANSFORMERS, KNOW_HYDRA = ("lm", "models"), ("config", "launch")

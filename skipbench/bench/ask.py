@@ -1,0 +1,188 @@
+"""What is asked of a model: a text, messages or token ids, and how the answer is sampled."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from skipbench.bench.prompts import SCRATCH_ROWS, eos_ids, prompt_ids
+from skipbench.config.dataset import Chat
+from skipbench.data.rows import Row
+from skipbench.decode.draft import Process
+from skipbench.decode.processors import process_by
+from skipbench.decode.sampling import Sampler
+from skipbench.errors import SkipbenchError
+from skipbench.lm.model import LM
+from skipbench.models.generation import prepare_call
+
+STEP_ROWS = 512  # by which the cache grows, so that not every turn reallocates it
+Message = Mapping[str, Any]
+"""`role` and `content`, a text or a list of parts `{"type": "text", "text": ...}`, and whatever
+else the chat template knows.
+"""
+Prompt = str | Sequence[Message] | Sequence[int]
+WANTED = "wanted a text, messages, token ids, or a list of these"
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a prompt becomes tokens.
+
+    Attributes:
+        chat: `none`, plain text; `template`, the tokenizer's chat template; `auto`, that where
+            there is one; `vicuna`; or a file with a template. `None`: none for a text, auto for
+            messages.
+        tools: functions as JSON schemas, for the template.
+        thinking: `enable_thinking` of the template.
+    """
+
+    chat: str | None = None
+    tools: Sequence[Mapping[str, Any]] | None = None
+    thinking: bool | None = None
+
+    def arguments(self, tokenizer: Any, text: bool) -> tuple[str, dict[str, Any]]:
+        """The form as `prompt_ids` has it, and what its template gets."""
+        chat, more = self.chat or ("none" if text else "auto"), dict[str, Any]()
+        if chat not in [one.value for one in Chat]:
+            more["chat_template"] = _template(chat)
+            chat = "template"
+        if chat == "auto":
+            chat = "template" if getattr(tokenizer, "chat_template", None) else "none"
+        given = {"tools": self.tools, "enable_thinking": self.thinking}
+        more |= {key: value for key, value in given.items() if value is not None}
+        if more and chat != "template":
+            named = "tools" if self.tools is not None else "thinking"
+            raise SkipbenchError(
+                f"{named}= is for a chat template, but here it is chat={chat}; give messages to a "
+                "model with a template, or chat=FILE"
+            )
+        return chat, more
+
+
+def _template(path: str) -> str:
+    """The text of a template's file."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        forms = ", ".join(one.value for one in Chat)
+        raise SkipbenchError(
+            f"chat={path}; wanted {forms}, or a template's file ({error})"
+        ) from error
+
+
+def listed(prompt: Any) -> list[Prompt] | None:
+    """The prompts of a list of them; `None` where it is a single one."""
+    if isinstance(prompt, str) or not isinstance(prompt, Sequence):
+        return None
+    single = not prompt or all(isinstance(one, Mapping) or type(one) is int for one in prompt)
+    return None if single else list(prompt)
+
+
+def encode_prompt(
+    lm: LM, tokenizer: Any, prompt: Prompt, max_new_tokens: int, form: Form
+) -> list[int]:
+    """Token ids of a prompt, with rows of the cache for them and the output. Raises SkipbenchError
+    where there is no prompt, a message has another form, or it does not fit.
+    """
+    if max_new_tokens < 1:
+        raise SkipbenchError(f"{max_new_tokens=}; wanted 1 or more")
+    if isinstance(prompt, str | Sequence) and prompt and type(prompt[0]) is int:
+        ids: list[int] = [*prompt]  # type: ignore[list-item]  # `listed` has seen them
+    elif isinstance(prompt, str | Sequence):
+        ids = _encoded(tokenizer, prompt, form)  # type: ignore[arg-type]  # of these no ids are left
+    else:
+        raise SkipbenchError(f"{prompt=}; {WANTED}")
+    limit = lm.max_positions
+    if max_new_tokens >= limit:
+        raise SkipbenchError(
+            f"{max_new_tokens=} leaves no room for a prompt in the model's context of {limit} "
+            "tokens; lower it"
+        )
+    if (most := limit - len(ids)) < max_new_tokens:
+        advice = f"lower max_new_tokens to {most} or less" if most > 0 else "shorten the prompt"
+        raise SkipbenchError(
+            f"the prompt has {len(ids)} tokens, and with {max_new_tokens=} at most "
+            f"{limit - max_new_tokens} fit into the model's context of {limit}; {advice}"
+        )
+    lm.allocate(-(-(len(ids) + max_new_tokens + SCRATCH_ROWS) // STEP_ROWS) * STEP_ROWS)
+    return ids
+
+
+def _encoded(tokenizer: Any, prompt: str | Sequence[Message], form: Form) -> list[int]:
+    """Ids of a text or of messages."""
+    text, messages = (prompt, ()) if isinstance(prompt, str) else ("", tuple(map(_plain, prompt)))
+    if not isinstance(prompt, str) and not messages:
+        raise SkipbenchError(f"no messages; {WANTED}")
+    text = text or "\n\n".join(str(m["content"]) for m in messages if m["content"])
+    chat, more = form.arguments(tokenizer, isinstance(prompt, str))
+    row = Row("prompt", text, {}, {}, messages=messages)
+    return prompt_ids([], row, tokenizer, chat, more, "chat")
+
+
+def _plain(message: Any) -> dict[str, Any]:
+    """A message whose content is a text: its parts, one below the other."""
+    if not (isinstance(message, Mapping) and {"role", "content"} <= message.keys()):
+        raise SkipbenchError(
+            f"a message is {str(message)[:80]!r}; wanted a dict with 'role' (system, user, "
+            "assistant or tool) and 'content', a text"
+        )
+    content = message["content"]
+    if isinstance(content, list):
+        for part in content:
+            if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
+                raise SkipbenchError(
+                    f"content has the part {str(part)[:80]!r}; wanted texts, as in "
+                    "{'type': 'text', 'text': ...}"
+                )
+        content = "\n".join(part["text"] for part in content)
+    if not isinstance(content, str) and not (content is None and message.get("tool_calls")):
+        raise SkipbenchError(f"content={str(content)[:80]}; wanted a text, or a list of text parts")
+    return {**message, "content": content}
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are chosen, and what ends the output."""
+
+    sampler: Sampler
+    process: Process | None
+    eos: frozenset[int]
+    criteria: list[Any]
+
+
+def sampling_of(
+    lm: LM,
+    tokens: list[int],
+    max_new_tokens: int,
+    seed: int,
+    config: Any,
+    processors: Sequence[Any],
+    options: dict[str, Any],
+) -> Sampling:
+    """Sampling by Hugging Face's names; errors as of `prepare_call`.
+
+    Args:
+        config: a `GenerationConfig`, or None.
+        processors: further logits processors.
+        options: fields of a `GenerationConfig`, which replace those of `config`; without
+            `do_sample` a temperature above 0 samples.
+    """
+    eos, direct = eos_ids(lm), {"temperature", "top_p", "top_k"}
+    if config is None and not processors and options.keys() <= direct:
+        return Sampling(Sampler(**options, seed=seed), None, eos, [])
+    options = dict(options)
+    if (temperature := options.get("temperature")) is not None:
+        Sampler(temperature, options.get("top_p", 1.0), options.get("top_k", 0))  # in range
+        options.setdefault("do_sample", temperature > 0)
+        if temperature == 0:
+            del options["temperature"]
+    if config is None:  # Hugging Face's default is 50
+        options.setdefault("top_k", 0)
+        options.setdefault("do_sample", False)
+    if getattr(config, "eos_token_id", None) is None and eos:
+        options.setdefault("eos_token_id", sorted(eos))
+    options.setdefault("pad_token_id", 0)  # there is no padding
+    options["max_new_tokens"] = max_new_tokens
+    call = prepare_call(lm.model, tokens, config, processors, options)
+    process = process_by(call.processors, lm.output_device)
+    return Sampling(Sampler(**call.sampling, seed=seed), process, call.eos, call.criteria)

@@ -1,0 +1,86 @@
+"""`generate prompts=F out=G`: one answer per line, resumed where they end."""
+
+import contextlib
+import fcntl
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from skipbench.console import progress, say
+from skipbench.data.own import prompts as read_prompts
+from skipbench.data.rows import Row
+from skipbench.errors import SkipbenchError
+from skipbench.runs.files import append_line, read_lines, writing
+from skipbench.runs.provenance import hashed
+
+if TYPE_CHECKING:
+    from skipbench.cli.answers import Session
+    from skipbench.decode.answer import Answer
+
+
+def answer_file(session: "Session", prompts: Path, out: Path) -> None:
+    """Decodes the prompts that `out` has no answer to. Raises SkipbenchError for files that cannot
+    be read or written, and where `out` holds answers to other prompts or of other settings.
+    """
+    rows, model = read_prompts(str(prompts), None, 0, False), session.model
+    config, options = model.config, session.options
+    asked = [asdict(config.model), str(config.engine.name), config.engine.strict, options]
+    settings = hashed([*json.loads(json.dumps(asked, default=str)), session.system])[:16]
+    with _alone(out):
+        done = _done(out, rows, settings)
+        if done:
+            say(f"{out} has {done} of {len(rows)} answers; going on", "dim")
+        with progress(prompts.name, len(rows), done) as advance:
+            for row in rows[done:]:
+                said = [*row.messages] or [{"role": "user", "content": row.prompt}]
+                answer = model.generate([*session.system, *said], **options)
+                append_line(out, json.dumps(_line(row, settings, answer), ensure_ascii=False))
+                advance(f"{answer.tokens_per_s:.0f} tokens/s")
+    say(f"{len(rows)} answers in {out}")
+
+
+def _line(row: Row, settings: str, answer: "Answer") -> dict[str, Any]:
+    """A line of the file: nothing that another run of the same would say otherwise, such as time.
+
+    A surrogate, which a file cannot hold, is in no text that a tokenizer makes.
+    """
+    asked = {"messages": row.messages} if row.messages else {"prompt": row.prompt}
+    found = {"text": answer.text, "tokens": answer.tokens, "finish": answer.finish}
+    return {"id": row.id, **asked, **found, "settings": settings}
+
+
+@contextlib.contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Makes the file, and holds it for this process."""
+    with writing(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        file = out.open("a")
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise SkipbenchError(f"{out} is being written by another process") from error
+        yield
+
+
+def _done(out: Path, rows: list[Row], settings: str) -> int:
+    """How many answers are there; a torn last line is cut off."""
+    lines = read_lines(out, repair=True)
+    for (number, line), row in zip(lines, rows, strict=False):
+        try:
+            found = json.loads(line)
+            same = found["id"] == row.id and found["settings"] == settings
+            same = same and found.get("prompt", row.prompt) == row.prompt
+            same = same and found.get("messages", [*row.messages]) == [*row.messages]
+        except (ValueError, TypeError, KeyError, AttributeError):
+            same = False
+        if not same:
+            raise SkipbenchError(
+                f"{out} line {number} is no answer to prompt {number} of these prompts with these "
+                "settings; name another file with out=, or remove this one"
+            )
+    if len(lines) > len(rows):
+        raise SkipbenchError(f"{out} has {len(lines)} answers to {len(rows)} prompts")
+    return len(lines)

@@ -1,0 +1,87 @@
+"""`chat`: a conversation in the terminal."""
+
+import contextlib
+import select
+import sys
+
+from skipbench.cli.answers import Messages, Session, show_stream
+from skipbench.cli.commands import Chat
+from skipbench.console import complain, err, out, say
+from skipbench.errors import SkipbenchError
+
+HELP = "/new forgets the conversation, /quit or Ctrl-D ends, Ctrl-C stops an answer"
+PASTE_S = 0.05
+"""Within it the next line of a paste is there."""
+
+
+def run_chat(asked: Chat) -> None:
+    """Reads a line, streams the answer, and goes on until the input ends."""
+    if any(word.startswith("prompt=") for word in asked.settings):
+        raise SkipbenchError(f"chat {Chat.NEEDS}")
+    session = Session(asked)
+    model = session.model
+    if asked.chat == "auto" and not getattr(model.tokenizer, "chat_template", None):
+        say("this model has no chat template: it continues the text of the conversation")
+    say(f"{model.config.model.name}, {model.method.name}. {HELP}", "dim")
+    history: Messages = []
+    while (line := _read()) not in (None, "/quit"):
+        if line == "/new":
+            history = []
+        elif line and line.startswith("/"):
+            say(HELP)
+        elif line:
+            history = _turn(session, asked.compare, [*history, {"role": "user", "content": line}])
+
+
+def _read() -> str | None:
+    """The next line; `None` where the input ends."""
+    while sys.stdin.isatty():
+        try:
+            return read_turn()
+        except EOFError:
+            say("")
+            return None
+        except KeyboardInterrupt:  # may have been meant for an answer that has just ended
+            say(f"\n{HELP}", "dim")
+    line = sys.stdin.readline()
+    return line.strip() if line else None
+
+
+def read_turn() -> str:
+    """What is typed, or pasted: several lines of a paste are one turn. Raises EOFError at the end
+    of the input.
+
+    A terminal that marks a paste hands it to readline as a whole; another one has its next line
+    ready at once.
+    """
+    with contextlib.suppress(ImportError):
+        import readline
+
+        readline.parse_and_bind("set enable-bracketed-paste on")
+    # readline has to know the prompt, or it would paint over it
+    lines = [input("> ") if out.is_terminal else err.input("[bold]> [/bold]")]
+    while select.select([sys.stdin], [], [], PASTE_S)[0]:
+        lines.append(input())
+    return "\n".join(lines).strip()
+
+
+def _turn(session: Session, compare: bool, history: Messages) -> Messages:
+    """Streams the answer to the last message; returns the conversation with it.
+
+    The oldest turns are left out where all do not fit into the model's context.
+    """
+    before = history[:-1]
+    while True:
+        try:
+            stream = session.stream(history)
+            break
+        except SkipbenchError as error:
+            if len(history) < 3:
+                complain(f"error: {error}")
+                return before
+            history = history[2:]
+            say("the oldest turn no longer fits and is left out", "dim")
+    answer = show_stream(stream)
+    if compare:
+        session.vanilla(answer, history)
+    return [*history, {"role": "assistant", "content": answer.text}]

@@ -1,0 +1,62 @@
+"""`serve`: OpenAI's API over one model."""
+
+import ipaddress
+import os
+from dataclasses import asdict
+from importlib.util import find_spec
+
+from skipbench.cli.commands import Serve
+from skipbench.console import say, working
+from skipbench.errors import SkipbenchError
+
+KEY = "SKIPBENCH_API_KEY"
+NEEDED = ("starlette", "uvicorn", "prometheus_client")
+
+
+def run_serve(asked: Serve) -> None:
+    """Serves until Ctrl-C."""
+    key = os.environ.get(KEY) or None
+    if not _local(asked.host) and key is None:
+        raise SkipbenchError(
+            f"host={asked.host} can be reached by others; set {KEY} to a key that they have to "
+            "send, or leave host out"
+        )
+    if missing := [name for name in NEEDED if find_spec(name) is None]:
+        raise SkipbenchError(f"serve needs {', '.join(missing)}: pip install 'skipbench[serve]'")
+    import uvicorn
+
+    from skipbench.api import load_settings
+    from skipbench.serve.app import Server
+
+    with working("loading the model"):
+        model = load_settings(asked.model_settings(), asked.method)
+    for note in model.lm.notes():
+        say(note, "dim")
+    server = Server(
+        model,
+        asdict(model.config.decoding),
+        queue=asked.queue,
+        timeout_s=asked.timeout,
+        key=key,
+    )
+    shown = f"[{asked.host}]" if ":" in asked.host else asked.host
+    where = f"http://{shown}:{asked.port}/v1"
+    say(f"{model.config.model.name}, {model.method.name}, at {where}; Ctrl-C ends")
+    config = uvicorn.Config(
+        server.app,
+        host=asked.host,
+        port=asked.port,
+        log_level="warning",
+        limit_concurrency=asked.queue + 256,
+        timeout_graceful_shutdown=5,
+        server_header=False,
+    )
+    uvicorn.Server(config).run()
+
+
+def _local(host: str) -> bool:
+    """Whether only this machine can reach a host."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

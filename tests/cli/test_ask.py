@@ -1,0 +1,221 @@
+"""How a model is asked: texts, messages, ids, lists of them; Hugging Face's sampling; files."""
+
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import NEEDED, ROOT, Command
+from transformers import GenerationConfig, MinPLogitsWarper
+
+import skipbench as package
+from skipbench.api import LanguageModel
+from skipbench.bench.ask import Form, encode_prompt
+from skipbench.errors import SkipbenchError
+
+STORY = "Once upon a time there was a dog. Once upon a time"
+MESSAGES = [{"role": "user", "content": "Hello"}]
+
+
+@pytest.fixture(scope="module")
+def tiny() -> LanguageModel:
+    return package.load("tiny", method="prompt-lookup")
+
+
+def test_a_list_has_the_answers_of_its_prompts(tiny: LanguageModel) -> None:
+    ids = tiny.tokenizer.encode(STORY)
+    prompts = [STORY, MESSAGES, ids]
+    alone = [tiny.generate(one, 8).tokens for one in prompts]
+    assert [a.tokens for a in tiny.generate(prompts, 8)] == alone
+    assert alone[0] == alone[2] != alone[1] and tiny.generate([ids], 8)[0].tokens == alone[2]
+    parts = [{"role": "user", "content": [{"type": "text", "text": "Hello"}]}]
+    assert tiny.generate(parts, 8).tokens == alone[1]
+
+
+def of_hugging_face(tiny: LanguageModel, **options: Any) -> list[int]:
+    ids = torch.tensor([tiny.tokenizer.encode(STORY)])
+    given = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 24, "pad_token_id": 0}
+    return tiny.lm.model.generate(ids, **given, **options)[0, ids.shape[1] :].tolist()  # type: ignore[no-any-return]
+
+
+def test_greedy_with_processors_is_hugging_faces(tiny: LanguageModel) -> None:
+    plain = tiny.generate(STORY, 24).tokens
+    for options in ({"repetition_penalty": 1.4}, {"no_repeat_ngram_size": 2}):
+        found = tiny.generate(STORY, 24, **options)
+        assert found.tokens == of_hugging_face(tiny, do_sample=False, **options) != plain, options
+        by_config = tiny.generate(
+            STORY, generation_config=GenerationConfig(**options, max_new_tokens=24, do_sample=False)
+        )
+        assert by_config.tokens == found.tokens
+    ended = tiny.generate(STORY, 24, eos_token_id=plain[5])
+    assert ended.finish == "eos" and ended.tokens == plain[: plain.index(plain[5]) + 1]
+    stopped = GenerationConfig(stop_strings=[" the"], max_new_tokens=24, do_sample=False)
+    assert (
+        tiny.generate(STORY, generation_config=stopped).text
+        == tiny.generate(STORY, 24, stop=" the").text
+    )
+    assert len(tiny.generate(STORY, 24, max_time=0.0).tokens) == 1
+
+
+def test_min_p_of_one_leaves_the_most_likely(tiny: LanguageModel) -> None:
+    greedy, hot = tiny.generate(STORY, 24).tokens, {"temperature": 3.0, "seed": 1}
+    assert tiny.generate(STORY, 24, **hot).tokens != greedy
+    assert tiny.generate(STORY, 24, **hot, min_p=1.0).tokens == greedy
+    assert (
+        tiny.generate(STORY, 24, **hot, logits_processor=[MinPLogitsWarper(1.0)]).tokens == greedy
+    )
+
+
+@pytest.mark.slow
+def test_sampling_with_processors_is_exact(tiny: LanguageModel) -> None:
+    """Pairs of tokens against the product of processed distributions, in total variation."""
+    how = {"temperature": 2.0, "min_p": 0.2, "repetition_penalty": 1.3}
+    ids, runs = tiny.tokenizer.encode(STORY), 2000
+
+    def processed(more: list[int]) -> dict[int, float]:
+        path = torch.tensor([[*ids, *more]])
+        scores = tiny.lm.model(path).logits[0, -1:].float()
+        seen = scores.gather(1, path)
+        scores = scores.scatter(1, path, torch.where(seen < 0, seen * 1.3, seen / 1.3)) / 2.0
+        p = scores.softmax(-1)[0]
+        p[p < 0.2 * p.max()] = 0
+        return {t: float(p[t] / p.sum()) for t in p.nonzero()[:, 0].tolist()}
+
+    wanted = {
+        (a, b): pa * pb for a, pa in processed([]).items() for b, pb in processed([a]).items()
+    }
+    # a draft after the first token is needed, so that its verification is what is judged
+    copies = tiny.with_method("prompt-lookup", ["method.ngram=1"])
+    found = Counter(tuple(copies.generate(ids, 3, seed=s, **how).tokens[:2]) for s in range(runs))
+    distance = sum(abs(found[key] / runs - wanted.get(key, 0)) for key in {*found, *wanted}) / 2
+    assert found.keys() <= wanted.keys() and distance < 0.5 * math.sqrt(len(wanted) / runs)
+
+
+def test_logprobs_are_the_models_own(tiny: LanguageModel) -> None:
+    ids, accepted = tiny.tokenizer.encode(STORY), 0
+    for more in ({}, {"repetition_penalty": 1.4}):
+        answer = tiny.generate(STORY, 24, logprobs=2, **more)
+        scores = tiny.lm.model(torch.tensor([[*ids, *answer.tokens]])).logits[0, len(ids) - 1 : -1]
+        scores, accepted = scores.float().log_softmax(-1), accepted + answer.accepted
+        assert [one.token for one in answer.logprobs] == answer.tokens
+        for row, one in zip(scores, answer.logprobs, strict=True):
+            assert one.logprob == pytest.approx(float(row[one.token]), abs=1e-3)
+            assert [token for token, _ in one.top] == row.topk(2).indices.tolist()
+    assert accepted and tiny.generate(STORY, 4).logprobs == []
+
+
+def test_the_template_gets_what_it_is_given(tiny: LanguageModel, tmp_path: Path) -> None:
+    file = tmp_path / "mine.jinja"
+    file.write_text("{{ messages[0].content }}|{{ enable_thinking }}|{{ tools[0].name }}")
+    tools = [{"name": "clock"}]
+
+    def text(**form: Any) -> str:
+        ids = encode_prompt(tiny.lm, tiny.tokenizer, MESSAGES, 4, Form(**form))
+        return str(tiny.tokenizer.decode(ids, skip_special_tokens=True))
+
+    assert text(chat=str(file), thinking=False, tools=tools) == "Hello|False|clock"
+    assert text(chat=str(file), tools=tools) == "Hello||clock"
+    for wrong, says in (
+        (
+            {"chat": "bogus"},
+            "chat=bogus; wanted none, auto, template, vicuna, or a template's file",
+        ),
+        ({"thinking": False}, "thinking= is for a chat template"),
+        ({"tools": tools}, "tools= is for a chat template"),
+    ):
+        with pytest.raises(SkipbenchError, match=says):
+            text(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"prompt": None}, "prompt=None; wanted a text, messages, token ids"),
+        ({"prompt": [1, 10**9]}, "out of range"),
+        ({"prompt": ["a", "b"], "stream": True}, "for one prompt"),
+        ({"min_q": 0.1}, "generate does not know min_q. Did you mean min_p"),
+        ({"num_beams": 2}, "cannot honour num_beams"),
+        ({"num_return_sequences": 2, "do_sample": True}, "cannot honour num_return_sequences"),
+        ({"guidance_scale": 2.0}, "cannot honour UnbatchedClassifierFreeGuidance"),
+        ({"temperature": 1.0, "min_p": 3.0}, "min_p"),
+        ({"prompt": [{"role": "user", "content": [{"type": "image_url"}]}]}, "wanted texts"),
+        ({"logprobs": -1}, "logprobs=-1; wanted 0 to"),
+    ],
+)
+def test_what_cannot_be_is_named(tiny: LanguageModel, wrong: dict[str, Any], says: str) -> None:
+    with pytest.raises(SkipbenchError, match=says):
+        tiny.generate(**{"prompt": STORY, "max_new_tokens": 4, **wrong})
+
+
+def test_the_hint_on_a_long_prompt_works(tiny: LanguageModel) -> None:
+    ids = [5] * (tiny.lm.max_positions - 3)
+    with pytest.raises(SkipbenchError, match="the prompt has") as told:
+        tiny.generate(ids, 8)
+    most = int(re.findall(r"lower max_new_tokens to (\d+) or less", str(told.value))[0])
+    assert most == 3 and tiny.generate(ids, most).tokens
+
+
+def test_auto_says_what_it_did(tiny: LanguageModel) -> None:
+    from skipbench.cli.answers import speed_text
+
+    auto = tiny.with_method("auto", NEEDED["auto"])
+    answer = auto.generate(STORY, 48)
+    assert sum(answer.sources.values()) == answer.accepted > 0
+    assert {*answer.sources} <= {"copied", "recycled", "copied and recycled", "layers", "other"}
+    assert answer.tried and all(0 < one.agreement <= 1 and one.price < 1 for one in answer.tried)
+    line = speed_text(answer)
+    assert (
+        f"{next(iter(answer.sources))} " in line and f"skip sets: {len(answer.tried)} tried" in line
+    )
+
+
+def test_a_file_of_prompts_is_resumed(skipbench: Command, tmp_path: Path) -> None:
+    prompts, out = tmp_path / "p.jsonl", tmp_path / "out.jsonl"
+    lines = [{"prompt": STORY}, {"messages": MESSAGES}, {"prompt": "The \u00e9 ball"}]
+    prompts.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    words = "generate", "method=vanilla", "max_new_tokens=6", f"prompts={prompts}", f"out={out}"
+    done = skipbench(*words)
+    assert done.returncode == 0 and "3 answers in" in done.stderr, done.stderr
+    whole = out.read_bytes()
+    assert [json.loads(line)["id"] for line in whole.splitlines()] == [
+        f"prompts-{n}" for n in (1, 2, 3)
+    ]
+    out.write_bytes(whole[: whole.index(b"\n") + 20])  # killed while it wrote the second line
+    done = skipbench(*words)
+    assert out.read_bytes() == whole and "has 1 of 3 answers" in done.stderr
+    done = skipbench(*words, "seed=2")
+    assert done.returncode == 2 and "line 1 is no answer to prompt 1" in done.stderr
+    assert "go together" in skipbench(*words, "x").stderr and out.read_bytes() == whole
+
+
+@pytest.mark.slow
+def test_a_hundred_prompts_killed_five_times(tmp_path: Path) -> None:
+    prompts = tmp_path / "p.txt"
+    prompts.write_text("".join(f"{STORY} number {n}\n" for n in range(100)))
+
+    def start(out: Path) -> "subprocess.Popen[bytes]":
+        words = ["generate", f"prompts={prompts}", f"out={out}", "max_new_tokens=24"]
+        return subprocess.Popen([sys.executable, "-m", "skipbench", *words], cwd=ROOT)
+
+    whole, broken, seen = tmp_path / "whole.jsonl", tmp_path / "broken.jsonl", []
+    assert start(whole).wait(600) == 0
+    for kill in range(1, 6):
+        process = start(broken)
+        while not broken.exists() or broken.read_bytes().count(b"\n") < 15 * kill:
+            assert process.poll() is None
+            time.sleep(0.01)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(60)
+        seen.append(broken.read_bytes().count(b"\n"))
+    assert seen == sorted(seen) and seen[-1] < 100
+    assert start(broken).wait(600) == 0
+    assert broken.read_bytes() == whole.read_bytes() and whole.read_bytes().count(b"\n") == 100

@@ -1,0 +1,309 @@
+"""The server, asked by OpenAI's own client: what works, what is refused by name, and that answers
+of concurrent requests are those that they have alone, whoever goes away.
+"""
+
+import asyncio
+import http.client
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+
+import skipbench as package
+from skipbench.api import LanguageModel
+
+for needed in ("starlette", "prometheus_client"):
+    pytest.importorskip(needed)
+openai, uvicorn = pytest.importorskip("openai"), pytest.importorskip("uvicorn")
+from skipbench.serve.app import Server  # noqa: E402
+
+PROMPTS = ["Once upon a time", "Tom and Lily went", "The red ball", "One day, a bird"]
+P, NEW = PROMPTS[0], 8
+
+
+@pytest.fixture(scope="module")
+def tiny() -> LanguageModel:
+    return package.load("tiny", method="prompt-lookup")
+
+
+@contextmanager
+def served(model: LanguageModel, **options: Any) -> Iterator[int]:
+    """The port of a server in a thread."""
+    app = Server(model, {"temperature": 0.0}, **options).app
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", ws="none"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    try:
+        yield server.servers[0].sockets[0].getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def port(tiny: LanguageModel) -> Iterator[int]:
+    with served(tiny, queue=300) as port:
+        yield port
+
+
+@pytest.fixture(scope="module")
+def client(port: int) -> Iterator[Any]:
+    with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="x", max_retries=0) as made:
+        yield made
+
+
+def chat(client: Any, **more: Any) -> Any:
+    said = [{"role": "user", "content": P}]
+    return client.chat.completions.create(
+        **{"model": "tiny", "messages": said, "max_tokens": NEW, **more}
+    )
+
+
+def complete(client: Any, **more: Any) -> Any:
+    return client.completions.create(**{"model": "tiny", "prompt": P, "max_tokens": NEW, **more})
+
+
+def text(reply: Any) -> str:
+    choice = reply.choices[0]
+    return str(choice.message.content if hasattr(choice, "message") else choice.text)
+
+
+def streamed(events: Any) -> str:
+    parts = [one.choices[0] for one in events if one.choices]
+    return "".join((p.delta.content if hasattr(p, "delta") else p.text) or "" for p in parts)
+
+
+Works = Callable[[Any, LanguageModel], object]
+WORKS: dict[str, Works] = {
+    "chat": lambda c, m: text(chat(c))
+    == m.generate([{"role": "user", "content": P}], NEW).text,
+    "chat, streamed": lambda c, m: streamed(chat(c, stream=True)) == text(chat(c)),
+    "completions": lambda c, m: text(complete(c)) == m.generate(P, NEW).text,
+    "completions, streamed": lambda c, m: streamed(complete(c, stream=True)) == text(complete(c)),
+    "stop": lambda c, m: text(complete(c, stop=[" a"])) == m.generate(P, NEW, stop=" a").text,
+    "seed, temperature, top_p": lambda c, m: text(complete(c, seed=3, temperature=1, top_p=0.9))
+    == m.generate(P, NEW, seed=3, temperature=1.0, top_p=0.9).text,
+    "max_completion_tokens": lambda c, m: chat(
+        c, max_completion_tokens=3, max_tokens=None
+    ).usage.completion_tokens == 3,
+    "logprobs of chat": lambda c, m: [
+        one.token for one in chat(c, logprobs=True, top_logprobs=2).choices[0].logprobs.content
+    ] == [max(one.top_logprobs, key=lambda t: t.logprob).token for one in chat(
+        c, logprobs=True, top_logprobs=2).choices[0].logprobs.content],
+    "logprobs of completions": lambda c, m: "".join(
+        complete(c, logprobs=1).choices[0].logprobs.tokens) == text(complete(c)),
+    "n": lambda c, m: [one.text for one in complete(c, n=2, temperature=1, seed=1).choices]
+    == [m.generate(P, NEW, seed=s, temperature=1.0).text for s in (1, 2)],
+    "several prompts": lambda c, m: [one.text for one in complete(c, prompt=PROMPTS[:2]).choices]
+    == [m.generate(p, NEW).text for p in PROMPTS[:2]],
+    "token ids": lambda c, m: text(complete(c, prompt=m.tokenizer.encode(P)))
+    == text(complete(c)),
+    "usage of a stream": lambda c, m: [
+        *chat(c, stream=True, stream_options={"include_usage": True})][-1].usage.total_tokens == chat(c).usage.total_tokens,
+    "accepted and drafted tokens": lambda c, m: (
+        (found := complete(c, max_tokens=32).usage).speculation[0]["accepted"]
+        == found.completion_tokens_details.accepted_prediction_tokens > 0
+        and sum(found.speculation[0]["sources"].values()) == found.speculation[0]["accepted"]
+    ),
+    "models": lambda c, m: [one.id for one in c.models.list()] == [c.models.retrieve("tiny").id],
+    "logit_bias": lambda c, m: complete(
+        c, logit_bias={"70": 100}, max_tokens=2, logprobs=0
+    ).choices[0].logprobs.tokens == [m.tokenizer.decode([70])] * 2,
+    "content parts": lambda c, m: text(chat(c, messages=[
+        {"role": "user", "content": [{"type": "text", "text": P}]}])) == text(chat(c)),
+    "a system message": lambda c, m: text(chat(c, messages=[
+        {"role": "system", "content": "Be short."}, {"role": "user", "content": "Hi"}])),
+    "Hugging Face's sampling": lambda c, m: text(complete(
+        c, temperature=2, extra_body={"min_p": 1.0, "repetition_penalty": 1.2}))
+    == m.generate(P, NEW, repetition_penalty=1.2).text,
+    "stop_token_ids, min_tokens": lambda c, m: complete(
+        c, extra_body={"stop_token_ids": [m.generate(P, NEW).tokens[2]], "min_tokens": 1}
+    ).usage.completion_tokens == 3,
+}  # fmt: skip
+REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
+    "response_format": ({"response_format": {"type": "json_object"}}, 400, "wanted the type text"),
+    "tool_choice": ({"tool_choice": "required"}, 400, "wanted auto or none"),
+    "tools without a template": (
+        {"tools": [{"type": "function", "function": {"name": "f"}}]}, 400, "chat template"),
+    "frequency_penalty": (
+        {"frequency_penalty": 0.5}, 400, "frequency_penalty=0.5 is not supported; wanted 0"),
+    "temperature": ({"temperature": 3}, 400, "temperature=3 is not supported; wanted 0 to 2"),
+    "n": ({"n": 99}, 400, "n=99 is not supported; wanted 1 to 16"),
+    "images": (
+        {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "wanted texts"),
+    "unknown fields": ({"extra_body": {"foo": 1}}, 400, "foo is not supported"),
+    "another model": ({"model": "gpt"}, 404, "model=gpt is not served; wanted tiny"),
+    "no room": ({"max_tokens": 9999}, 400, "leaves no room"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("feature", WORKS)
+def test_works(client: Any, tiny: LanguageModel, feature: str) -> None:
+    assert WORKS[feature](client, tiny)
+
+
+@pytest.mark.parametrize("feature", REFUSED)
+def test_refused_by_name(client: Any, feature: str) -> None:
+    more, status, says = REFUSED[feature]
+    with pytest.raises(openai.APIStatusError, match=says) as told:
+        chat(client, **more)
+    assert told.value.status_code == status and told.value.body["type"] == "invalid_request_error"
+
+
+def test_the_page_names_them(client: Any) -> None:
+    page = (ROOT / "docs" / "serve.md").read_text()
+    assert all(f"| {name} |" in page for name in [*WORKS, *REFUSED])
+
+
+def raw(port: int, body: bytes, **headers: str) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("POST", "/v1/completions", body, headers)
+    reply = connection.getresponse()
+    found = reply.status, reply.read()
+    connection.close()
+    return found
+
+
+MALFORMED = [b"", b"{", b"[]", b"\xff\xfe", b"[" * 5000, b'{"model": "tiny"}', b"null",
+             b'{"model": "tiny", "prompt": 1}', b'{"model": "tiny", "prompt": ["a", 1]}',
+             b'{"model": "tiny", "prompt": "a", "max_tokens": -1}']  # fmt: skip
+
+
+async def crowd(port: int, requests: int, cancelled: int, malformed: int) -> list[tuple[int, str]]:
+    """Asks at the same time, streamed or not; returns the finished answers with their numbers."""
+    lots = random.Random(0)
+    gone = {*lots.sample(range(requests), cancelled)}
+    found: list[tuple[int, str]] = []
+    async with openai.AsyncOpenAI(
+        base_url=f"http://127.0.0.1:{port}/v1", api_key="x", max_retries=0, timeout=600
+    ) as asked:
+
+        async def ask(i: int) -> None:
+            how = {"model": "tiny", "prompt": PROMPTS[i % 4], "max_tokens": NEW, "seed": i}
+            how |= {"temperature": float(i % 2)}
+            if i in gone:
+                late = lots.random() * requests / 50
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(
+                        asked.completions.create(**how | {"max_tokens": 500}), late
+                    )
+            elif i % 3:
+                found.append((i, (await asked.completions.create(**how)).choices[0].text))
+            else:
+                events = await asked.completions.create(**how, stream=True)
+                found.append((i, "".join([e.choices[0].text async for e in events])))
+
+        async def spoil(i: int) -> None:
+            status, body = await asyncio.to_thread(raw, port, MALFORMED[i % len(MALFORMED)])
+            assert status == 400 and json.loads(body)["error"]["message"], body
+
+        await asyncio.gather(*map(ask, range(requests)), *map(spoil, range(malformed)))
+    return found
+
+
+@pytest.mark.parametrize(
+    "sizes", [(10, 4, 10), pytest.param((200, 100, 20), marks=pytest.mark.slow)]
+)
+def test_a_crowd_gets_right_answers(
+    port: int, tiny: LanguageModel, sizes: tuple[int, int, int]
+) -> None:
+    found = asyncio.run(crowd(port, *sizes))
+    assert len(found) >= sizes[0] - sizes[1]
+    for i, answer in found:
+        alone = tiny.generate(PROMPTS[i % 4], NEW, seed=i, temperature=float(i % 2))
+        assert answer == alone.text, i
+    deadline = time.monotonic() + 60
+    while health(port)["waiting"] and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert health(port) == {"status": "ok", "waiting": 0}
+
+
+def health(port: int, path: str = "/health") -> Any:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("GET", path)
+    body = connection.getresponse().read()
+    connection.close()
+    return json.loads(body) if path == "/health" else body.decode()
+
+
+def test_who_goes_away_is_not_decoded_on(port: int, client: Any) -> None:
+    events = chat(client, max_tokens=900, stream=True)
+    next(iter(events))
+    events.close()
+    while health(port)["waiting"]:
+        time.sleep(0.02)
+    found = dict(
+        line.rsplit(" ", 1) for line in health(port, "/metrics").splitlines() if line[0] != "#"
+    )
+    before = float(found["skipbench_generation_tokens_total"])
+    assert text(complete(client))
+    now = float(
+        health(port, "/metrics").partition("\nskipbench_generation_tokens_total ")[2].split()[0]
+    )
+    assert now == before + NEW, "the answer that nobody reads went on"
+
+
+def test_limits(tiny: LanguageModel) -> None:
+    body = json.dumps({"model": "tiny", "prompt": "Once", "max_tokens": 900}).encode()
+    with served(tiny, queue=1, timeout_s=0.5) as port:
+        found = list[int]()
+        first = threading.Thread(target=lambda: found.append(raw(port, body)[0]))
+        first.start()
+        while not health(port)["waiting"]:
+            time.sleep(0.01)
+        status, reply = raw(port, body)
+        assert status == 429 and "the queue holds 1" in json.loads(reply)["error"]["message"]
+        first.join()
+        assert found == [504]
+        assert raw(port, b" " * (5 << 20))[0] == 413
+        assert raw(port, body, host="evil.example")[0] == 400
+    with served(tiny, key="secret") as port:
+        assert raw(port, body)[0] == raw(port, body, authorization="Bearer x")[0] == 401
+        short = body.replace(b"900", b"2")
+        assert raw(port, short, authorization="Bearer secret")[0] == 200
+
+
+def test_other_hosts_need_a_key(skipbench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SKIPBENCH_API_KEY", raising=False)
+    done = skipbench("serve", "host=0.0.0.0")
+    assert done.returncode == 2 and "set SKIPBENCH_API_KEY" in done.stderr
+
+
+@pytest.mark.slow
+def test_the_memory_stays_flat(tmp_path: Path) -> None:
+    """A server of its own over 1,000 requests; Ctrl-C ends it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = ["serve", "model=tiny", "method=auto", f"port={port}", f"results={tmp_path}"]
+    server = subprocess.Popen([sys.executable, "-m", "skipbench", *words], cwd=ROOT)
+    try:
+        for _ in range(1200):
+            with suppress(OSError):
+                if health(port)["status"] == "ok":
+                    break
+            time.sleep(0.1)
+        sizes = []
+        for i in range(1000):
+            body = {"model": "tiny", "prompt": f"{PROMPTS[i % 4]} {i}", "max_tokens": 8}
+            assert raw(port, json.dumps(body).encode())[0] == 200
+            pages = int(Path(f"/proc/{server.pid}/statm").read_text().split()[1])
+            sizes.append(pages * os.sysconf("SC_PAGE_SIZE") >> 10)
+        assert sizes[-1] - sizes[99] < 8 << 10, (sizes[99], sizes[-1])
+    finally:
+        server.send_signal(signal.SIGINT)
+        assert server.wait(60) in (0, 130)
