@@ -50,9 +50,7 @@ def silu_times(gate_up: Tensor) -> Tensor:
     return out
 
 
-@silu_times.register_fake
-def _(gate_up: Tensor) -> Tensor:
-    return gate_up.new_empty(gate_up.shape[0], gate_up.shape[1] // 2)
+silu_times.register_fake(lambda x: x.new_empty(x.shape[0], x.shape[1] // 2))
 
 
 @custom_op("skipbench::rotate_and_write", mutates_args=("cache",))
@@ -85,19 +83,11 @@ def rotate_and_write(
     return query
 
 
-@rotate_and_write.register_fake
-def _(
-    qkv: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    target: Tensor,
-    cache: Tensor,
-    q_norm: Tensor | None,
-    k_norm: Tensor | None,
-    q_eps: float,
-    k_eps: float,
-) -> Tensor:
-    return qkv.new_empty(qkv.shape[0], qkv.shape[1] - cache.shape[1], qkv.shape[2])
+rotate_and_write.register_fake(
+    lambda qkv, cos, sin, target, cache, *_: qkv.new_empty(
+        qkv.shape[0], qkv.shape[1] - cache.shape[1], qkv.shape[2]
+    )
+)
 
 
 @custom_op("skipbench::prepare", mutates_args=("target", "used", "cos", "sin", "masks"))
@@ -127,21 +117,7 @@ def prepare(
         )  # fmt: skip
 
 
-@prepare.register_fake
-def _(
-    bounds: Tensor,
-    depth: Tensor,
-    tree_mask: Tensor,
-    windows: Tensor,
-    all_cos: Tensor,
-    all_sin: Tensor,
-    target: Tensor,
-    used: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    masks: Tensor,
-) -> None:
-    return None
+prepare.register_fake(lambda *_: None)
 
 
 @custom_op("skipbench::attend", mutates_args=("cache",))
@@ -199,21 +175,8 @@ def attend(
     return out
 
 
-@attend.register_fake
-def _(
-    qkv: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    target: Tensor,
-    bounds: Tensor,
-    mask: Tensor,
-    cache: Tensor,
-    q_norm: Tensor | None,
-    k_norm: Tensor | None,
-    q_eps: float,
-    k_eps: float,
-    scale: float,
-    splits: int,
-) -> Tensor:
-    heads = qkv.shape[1] - cache.shape[1]
-    return qkv.new_empty(qkv.shape[0], heads * qkv.shape[2])
+attend.register_fake(
+    lambda qkv, cos, sin, target, bounds, mask, cache, *_: qkv.new_empty(
+        qkv.shape[0], (qkv.shape[1] - cache.shape[1]) * qkv.shape[2]
+    )
+)
