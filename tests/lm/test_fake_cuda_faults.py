@@ -63,8 +63,8 @@ FAULTY: dict[str, tuple[Any, str, str, Case, str]] = {
         "lm/cuda_graphs/buffers.py",
     ),
     "boolean index": (
-        choices, "best = _finite(logits)", "best = _finite(logits); best[best < 0]",
-        ("vanilla", "greedy", "fused"), "decode/sampling.py",
+        choices, "best = finite_best(logits)", "best = finite_best(logits); best[best < 0]",
+        ("uniform", "greedy", "fused"), "decode/sampling.py",
     ),
     "index on the host": (
         KnapSpec.adapt, "states.index_select(1, upload(rows, states.device))", "states[:, rows]",
