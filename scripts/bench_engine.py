@@ -28,11 +28,12 @@ from skipbench.bench.load import load_model
 from skipbench.config.compose import compose
 from skipbench.decode.loop import generate
 from skipbench.decode.stopping import Fixed
+from skipbench.draft_plan import DraftPlan
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.fixed import FixedSet
 from skipbench.methods.vanilla import Vanilla
-from skipbench.skipset import SkipSet, fixed_set
+from skipbench.skipset import fixed_set
 
 TINY = Path(__file__).resolve().parent.parent / "skipbench" / "models" / "tiny"
 EQUAL = "tokens equal generate's"
@@ -165,7 +166,7 @@ def strict(name: str, prompts: int, tokens: int) -> dict[str, float]:
     print(name, *lm.notes(), sep="\n", file=sys.stderr)
     skip = fixed_set("uniform", lm.layers, 0.4)
     if name != "tiny":
-        skip = SkipSet.parse(config.model.sets["self-sd"], lm.layers)
+        skip = DraftPlan.parse(config.model.sets["self-sd"], lm.layers)
     lm.allocate(640)
     made = {
         "chain": FixedSet("chain", skip, Fixed(8)),

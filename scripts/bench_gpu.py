@@ -25,6 +25,7 @@ from skipbench.config.architecture import Shape
 from skipbench.config.catalog import known_hardware, shape_of
 from skipbench.decode.loop import Generation, generate
 from skipbench.decode.stopping import Fixed
+from skipbench.draft_plan import DraftPlan
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.model import LM
@@ -35,7 +36,7 @@ from skipbench.metrics.formulas import expected_speedup
 from skipbench.models.load import DTYPES
 from skipbench.models.random_weights import planted_model
 from skipbench.profile import roofline
-from skipbench.skipset import SkipSet, fixed_set, planted_set
+from skipbench.skipset import fixed_set, planted_set
 
 # judged in float32: in half precision a near-tie makes texts part
 IDENTITY = "graphs tokens equal fused's"
@@ -95,7 +96,7 @@ def decode_seconds(out: Generation) -> float:
     return sum(out.seconds.values()) - out.seconds["prefill"]
 
 
-def byte_share(shape: Shape, context: int, skip: SkipSet) -> float:
+def byte_share(shape: Shape, context: int, skip: DraftPlan) -> float:
     """Share of the bytes of a step at `context` tokens, weights and K/V, that a draft without
     `skip` still reads: no engine can cost less.
     """

@@ -19,6 +19,7 @@ import torch
 from skipbench.data.datasets import mini
 from skipbench.data.mini import FAMILIES
 from skipbench.decode.loop import generate
+from skipbench.draft_plan import DraftPlan
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.vanilla import Vanilla
@@ -26,7 +27,7 @@ from skipbench.models.load import load
 from skipbench.scoring.programs import EXECUTED, program_of
 from skipbench.scoring.sandbox import run_program
 from skipbench.scoring.scorers import score
-from skipbench.skipset import SkipSet, fixed_set
+from skipbench.skipset import fixed_set
 
 TINY = Path("skipbench/models/tiny")
 MAX_NEW = {"mini-stories": 192, "mini-math": 64, "mini-code": 96, "mini-summary": 64}
@@ -67,7 +68,7 @@ def greedy_outputs(
 
 
 @torch.inference_mode()
-def agreement(lm: LM, skip: SkipSet, outputs: list[tuple[list[int], list[int]]]) -> float:
+def agreement(lm: LM, skip: DraftPlan, outputs: list[tuple[list[int], list[int]]]) -> float:
     """Share of greedy tokens that the model predicts again without the sub-layers in `skip`."""
     same = total = 0
     for prompt, out in outputs:
@@ -83,17 +84,17 @@ def agreement(lm: LM, skip: SkipSet, outputs: list[tuple[list[int], list[int]]])
     return same / total
 
 
-def searched(lm: LM, size: int, outputs: list[tuple[list[int], list[int]]]) -> SkipSet:
+def searched(lm: LM, size: int, outputs: list[tuple[list[int], list[int]]]) -> DraftPlan:
     """Greedy search: `size` times the sub-layer whose loss costs least agreement."""
     skipped: set[int] = set()
     while len(skipped) < size:
         trials = {
-            s: agreement(lm, SkipSet.of(lm.layers, skipped | {s}), outputs)
+            s: agreement(lm, DraftPlan.of(lm.layers, skipped | {s}), outputs)
             for s in range(lm.sublayers)
             if s not in skipped
         }
         skipped.add(max(trials, key=lambda s: trials[s]))
-    return SkipSet.of(lm.layers, skipped)
+    return DraftPlan.of(lm.layers, skipped)
 
 
 def main() -> None:

@@ -20,6 +20,7 @@ import torch
 from skipbench.cli.main import dispatch
 from skipbench.config.catalog import known_hardware, shape_of
 from skipbench.decode.loop import generate
+from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.lm.bit_probe import compare_rows
 from skipbench.lm.model import LM
@@ -28,7 +29,7 @@ from skipbench.methods.vanilla import Vanilla
 from skipbench.models.random_weights import planted_model
 from skipbench.profile.clock import synchronize
 from skipbench.profile.roofline import match
-from skipbench.skipset import SkipSet, planted_set
+from skipbench.skipset import planted_set
 
 ENGINES = ("fused", "cuda_graphs")
 WORDS = 500
@@ -110,7 +111,7 @@ def strict(small: bool) -> Figures:
     """Rows verified together against the same rows alone, bit by bit, without `strict` and with."""
     shape = shape_of("2x64" if small else "4x2048")
     device, dtype = ("cpu", torch.float32) if small else ("cuda", torch.bfloat16)
-    model = planted_model(shape, SkipSet.of(shape.layers), 0, dtype, device, WORDS)
+    model = planted_model(shape, DraftPlan.of(shape.layers), 0, dtype, device, WORDS)
     for wanted, rows in ((False, 2000), (True, 10_000)):
         line: dict[str, Any] = {"table": "", "engine": "fused", "strict": wanted}
         try:

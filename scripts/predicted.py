@@ -38,11 +38,11 @@ from skipbench.decode.loop import _verify, generate  # the very code that runs v
 from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
 from skipbench.decode.stopping import Fixed
+from skipbench.draft_plan import DraftPlan
 from skipbench.experiments.cell import resolve_cell
 from skipbench.methods.fixed import FixedSet
 from skipbench.methods.vanilla import Vanilla
 from skipbench.profile.clock import Clock
-from skipbench.skipset import SkipSet
 
 
 def predicted_speedup(M: float, steps: float, c: float, v: float, a: float = 0.0) -> float:
@@ -80,7 +80,7 @@ class Kind:
 class Example:
     """One round of a kind, enough to do it again."""
 
-    skip: SkipSet | None
+    skip: DraftPlan | None
     widths: tuple[int, ...]
     parent: list[int] | None
 
@@ -102,7 +102,7 @@ class Watched:
         draft = self.method.propose(state, budget)
         exit_at = len(draft.early_exit_states[0]) - 1 if draft.early_exit_states else None
         tree = self.method.tree if isinstance(self.method, SkipMethod) else None
-        skip = self.method.skip if isinstance(self.method.skip, SkipSet) else None
+        skip = self.method.skip if isinstance(self.method.skip, DraftPlan) else None
         skip = skip if exit_at is None else None
         kind = Kind(
             draft.steps if tree is not None else 0,
@@ -125,7 +125,7 @@ def round_of(
     """Drafting and verifying as in a round of that kind, behind the tokens of `state`: the
     drafter's and the loop's own code.
     """
-    lm, skip = state.lm, example.skip or SkipSet.of(state.lm.layers)
+    lm, skip = state.lm, example.skip or DraftPlan.of(state.lm.layers)
     method = FixedSet("drafts", skip, Fixed(max(1, kind.steps)), example.widths)
     method.exit_sublayer = kind.exit
     method.begin(state)

@@ -1,94 +1,14 @@
-"""`SkipSet`: the sub-layers that a draft leaves out; and the sets that are known by rule.
-
-A model of `L` layers has `S = 2L` sub-layers: `2i` is attention of layer `i`, `2i + 1` its MLP. The
-text form names layers, not sub-layers: `attn:1,3-5;mlp:2,4`, either part optional, empty for no
-skipping.
-"""
+"""Skip sets that are known by rule: plans of a draft pass that leave sub-layers out."""
 
 import random
-import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 
 FAINTEST, STRONGEST = 0.001, 0.02
 """Outputs of the redundant sub-layers of a deepened model, over those of the sub-layers copied."""
-_PART = re.compile(r"(attn|mlp):(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)")
-
-
-@dataclass(frozen=True)
-class SkipSet:
-    """Skipped sub-layers of a model with `layers` layers.
-
-    >>> skip = SkipSet.parse("attn:1,3;mlp:1", layers=4)
-    >>> skip.attention, skip.mlp, skip.ratio
-    ((1, 3), (1,), 0.375)
-    >>> sorted(skip.skipped)  # attention of layer i is 2i, its MLP 2i + 1
-    [2, 3, 6]
-    >>> str(skip)
-    'attn:1,3;mlp:1'
-
-    Raises SkipbenchError for an index outside `0..2 * layers - 1`.
-    """
-
-    layers: int
-    skipped: frozenset[int]
-
-    def __post_init__(self) -> None:
-        if outside := sorted(s for s in self.skipped if not 0 <= s < 2 * self.layers):
-            raise SkipbenchError(
-                f"skip set names sub-layers {outside}, but a model of {self.layers} layers has 0 "
-                f"to {2 * self.layers - 1} (attention of layer i is 2i, its MLP 2i + 1)"
-            )
-
-    @classmethod
-    def of(cls, layers: int, skipped: Iterable[int] = ()) -> "SkipSet":
-        return cls(layers, frozenset(skipped))
-
-    @classmethod
-    def of_layers(cls, layers: int, skipped: Iterable[int]) -> "SkipSet":
-        """Skips whole layers: attention and MLP."""
-        return cls.of(layers, (s for i in skipped for s in (2 * i, 2 * i + 1)))
-
-    @classmethod
-    def parse(cls, text: str, layers: int) -> "SkipSet":
-        """Reads `attn:1,3-5;mlp:2`. Raises SkipbenchError for other text or unknown layers."""
-        skipped = set[int]()
-        for part in filter(None, text.replace(" ", "").split(";")):
-            if (match := _PART.fullmatch(part)) is None:
-                raise SkipbenchError(
-                    f"skip set {text!r}: cannot read {part!r}; write it like 'attn:1,3-5;mlp:2,4'"
-                )
-            kind = 0 if match[1] == "attn" else 1
-            for item in match[2].split(","):
-                first, _, last = item.partition("-")
-                if last and int(last) < int(first):
-                    raise SkipbenchError(
-                        f"skip set {text!r}: cannot read {item!r}; a range goes from low to high"
-                    )
-                skipped |= {2 * i + kind for i in range(int(first), int(last or first) + 1)}
-        return cls(layers, frozenset(skipped))
-
-    def __str__(self) -> str:
-        kinds = {"attn": self.attention, "mlp": self.mlp}
-        return ";".join(f"{kind}:{','.join(map(str, of))}" for kind, of in kinds.items() if of)
-
-    @property
-    def attention(self) -> tuple[int, ...]:
-        """Layers whose attention is skipped."""
-        return tuple(sorted(s // 2 for s in self.skipped if s % 2 == 0))
-
-    @property
-    def mlp(self) -> tuple[int, ...]:
-        """Layers whose MLP is skipped."""
-        return tuple(sorted(s // 2 for s in self.skipped if s % 2 == 1))
-
-    @property
-    def ratio(self) -> float:
-        """Share of the sub-layers that is skipped, `r` in SWIFT."""
-        return len(self.skipped) / (2 * self.layers)
 
 
 def fixed_set(
@@ -98,7 +18,7 @@ def fixed_set(
     seed: int = 0,
     attention: float | None = None,
     mlp: float | None = None,
-) -> SkipSet:
+) -> DraftPlan:
     """The fixed strategies of Self-SD Table 8 and SWIFT Figure 2.
 
     `uniform` spreads the skipped layers evenly over the inner layers, keeping the first and the
@@ -131,19 +51,19 @@ def fixed_set(
 
     match attention, mlp:
         case None, None if kind == "random":
-            return SkipSet.of(layers, placed(2 * layers, ratio))
+            return DraftPlan.of(layers, placed(2 * layers, ratio))
         case None, None:
-            return SkipSet.of_layers(layers, placed(layers, ratio))
+            return DraftPlan.of_layers(layers, placed(layers, ratio))
         case (None, _) | (_, None):
             raise SkipbenchError(
                 f"{attention=}, {mlp=}: wanted both shares, of attention and of MLP blocks, or none"
             )
         case of_attention, of_mlp:
             both = placed(layers, of_attention), placed(layers, of_mlp)
-            return SkipSet.of(layers, [2 * i + n for n, part in enumerate(both) for i in part])
+            return DraftPlan.of(layers, [2 * i + n for n, part in enumerate(both) for i in part])
 
 
-def planted_set(layers: int, share: float, seed: int) -> SkipSet:
+def planted_set(layers: int, share: float, seed: int) -> DraftPlan:
     """The sub-layers that are redundant in a `planted` model: `share` of all, drawn from all layers
     but the first and the last.
 
@@ -158,7 +78,7 @@ def planted_set(layers: int, share: float, seed: int) -> SkipSet:
             f"{max(2 * (layers - 2), 0)}, since the first and the last layer are kept"
         )
     order = random.Random(seed).sample(range(1, layers - 1), layers - 2)
-    return SkipSet.of(layers, [s for i in order for s in (2 * i, 2 * i + 1)][:count])
+    return DraftPlan.of(layers, [s for i in order for s in (2 * i, 2 * i + 1)][:count])
 
 
 class DeepenedLayer(NamedTuple):
@@ -205,8 +125,8 @@ def deepened_layers(layers: int, share: float, seed: int) -> list[DeepenedLayer]
     return deeper
 
 
-def deepened_set(layers: int, share: float, seed: int) -> SkipSet:
+def deepened_set(layers: int, share: float, seed: int) -> DraftPlan:
     """The redundant sub-layers of `deepened_layers`, in the deepened model's numbering."""
     deeper = deepened_layers(layers, share, seed)
     sizes = [size for layer in deeper for size in (layer.attention, layer.mlp)]
-    return SkipSet.of(len(deeper), [s for s, size in enumerate(sizes) if size != 1.0])
+    return DraftPlan.of(len(deeper), [s for s, size in enumerate(sizes) if size != 1.0])

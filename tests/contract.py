@@ -17,10 +17,10 @@ from skipbench.decode.loop import generate
 from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
 from skipbench.decode.stopping import Fixed
+from skipbench.draft_plan import DraftPlan
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.fixed import FixedSet
-from skipbench.skipset import SkipSet
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 
@@ -67,13 +67,13 @@ def check_cache(lm: LM, tokens: list[int]) -> None:
 
 def check_empty_set(lm: LM, widths: tuple[int, ...] = ()) -> None:
     """A draft that skips nothing is always right."""
-    method = FixedSet("empty", SkipSet.of(lm.layers), Fixed(5), widths)
+    method = FixedSet("empty", DraftPlan.of(lm.layers), Fixed(5), widths)
     out = generate(lm, method, PROMPT, 24)
     assert all(r.chain == r.steps for r in out.rounds)
 
 
 @torch.inference_mode()
-def check_draft_logits(lm: LM, skip: SkipSet) -> None:
+def check_draft_logits(lm: LM, skip: DraftPlan) -> None:
     """Logits of a drafted chain equal Hugging Face's, with the skipped modules silenced behind the
     full model's K/V.
     """
@@ -105,7 +105,7 @@ def check_draft_logits(lm: LM, skip: SkipSet) -> None:
 
 
 @torch.inference_mode()
-def check_tree_logits(lm: LM, skip: SkipSet) -> None:
+def check_tree_logits(lm: LM, skip: DraftPlan) -> None:
     """Each node of a tree has the logits of its path as a chain; two branches, deeper than a
     window.
     """

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from conftest import SHARED
 
+from skipbench.draft_plan import DraftPlan
 from skipbench.lm.model import LM
 from skipbench.models.load import load
-from skipbench.skipset import SkipSet
 
 NEEDS_RECORDS = pytest.mark.skipif(
     not SHARED.is_dir(), reason="the folder of recorded values is not beside this checkout"
@@ -43,5 +43,5 @@ def ties(name: str) -> bool:
     return name.endswith("noop")
 
 
-def skip_of(lm: LM, attention: list[int], mlp: list[int]) -> SkipSet:
-    return SkipSet.of(lm.layers, [2 * i for i in attention] + [2 * i + 1 for i in mlp])
+def skip_of(lm: LM, attention: list[int], mlp: list[int]) -> DraftPlan:
+    return DraftPlan.of(lm.layers, [2 * i for i in attention] + [2 * i + 1 for i in mlp])

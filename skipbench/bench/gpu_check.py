@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from skipbench.config.architecture import Shape
 from skipbench.decode.loop import generate
 from skipbench.decode.stopping import Fixed
+from skipbench.draft_plan import DraftPlan
 from skipbench.lm.bit_probe import compare_rows
 from skipbench.lm.cuda_graphs import ops
 from skipbench.lm.cuda_graphs.attention import TRITON
@@ -35,7 +36,7 @@ from skipbench.metrics.costs import Point
 from skipbench.models.random_weights import planted_model
 from skipbench.profile.latency import part_times
 from skipbench.profile.roofline import Known, bandwidth, roofline_s_per_token
-from skipbench.skipset import SkipSet, fixed_set
+from skipbench.skipset import fixed_set
 
 PROMPT = [5, 17, 3, 44, 9, 28, 51, 2, 13, 40, 6, 33]
 WORDS = 64  # ids that planted text keeps to
@@ -93,7 +94,7 @@ def _lm(
     strict: bool = False,
 ) -> LM:
     shape = replace(sizes.shape, layers=layers)
-    redundant = fixed_set("uniform", layers, 0.5) if layers > 1 else SkipSet.of(layers)
+    redundant = fixed_set("uniform", layers, 0.5) if layers > 1 else DraftPlan.of(layers)
     lm = LM(planted_model(shape, redundant, 0, dtype, str(device), WORDS), engine, strict)
     lm.allocate(capacity)
     return lm

@@ -16,12 +16,13 @@ from skipbench.decode.loop import decode_round
 from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
 from skipbench.decode.stopping import Fixed
+from skipbench.draft_plan import DraftPlan
 from skipbench.lm.model import LM
 from skipbench.metrics.costs import PLAIN
 from skipbench.metrics.loop_costs import TimedRound
 from skipbench.profile.clock import Clock
 from skipbench.runs.record import Verified
-from skipbench.skipset import SkipSet, fixed_set
+from skipbench.skipset import fixed_set
 
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 17, 25, 33, 49, 65, 97)
 """Rows of plain verifications; kernels take them in blocks, so that few would hide steps."""
@@ -46,7 +47,7 @@ class Kind:
     context: int
     rows: int
     steps: int
-    skip: SkipSet
+    skip: DraftPlan
     how: Verified = PLAIN
 
 
@@ -75,8 +76,8 @@ class Scripted(SkipMethod):
 
 def kinds(layers: int, contexts: Sequence[int]) -> Iterator[Kind]:
     """All kinds that are timed, at the first and the last context."""
-    none, half = SkipSet.of(layers), fixed_set("uniform", layers, 0.5)
-    attention, mlp = (SkipSet.of(layers, range(part, 2 * layers, 2)) for part in (0, 1))
+    none, half = DraftPlan.of(layers), fixed_set("uniform", layers, 0.5)
+    attention, mlp = (DraftPlan.of(layers, range(part, 2 * layers, 2)) for part in (0, 1))
     near = min(contexts)
     for context in dict.fromkeys((near, max(contexts))):
         yield from (Kind(context, rows, 0, none) for rows in ROWS)
@@ -87,7 +88,7 @@ def kinds(layers: int, contexts: Sequence[int]) -> Iterator[Kind]:
         yield Kind(near, rows, 0, none, how)
     yield Kind(near, 1 + STEPS, STEPS, half, Verified(tree=True))
     for exit_layer in sorted({1, max(1, layers // 2)}) if layers > 1 else ():
-        late = SkipSet.of(layers, range(2 * exit_layer, 2 * layers))
+        late = DraftPlan.of(layers, range(2 * exit_layer, 2 * layers))
         for states, steps in itertools.product((False, True), (1, STEPS)):
             how = Verified(exit_sublayer=2 * exit_layer, hidden_states=states)
             yield Kind(near, 1 + steps, steps, late, how)
@@ -107,7 +108,7 @@ def measure_rounds(
     tokens = [n % lm.config.vocab_size for n in range(max(fitting) + 1)]
     lm.prefill(tokens[:-1])
     timed: dict[Kind, list[tuple[float, ...]]] = {k: [] for k in kinds(lm.layers, fitting)}
-    vanilla, seconds = Kind(min(fitting), 1, 0, SkipSet.of(lm.layers)), list[float]()
+    vanilla, seconds = Kind(min(fitting), 1, 0, DraftPlan.of(lm.layers)), list[float]()
     for _ in range(visits):
         before = _visit(lm, tokens, vanilla)[2]
         for kind, ratios in timed.items():

@@ -8,6 +8,7 @@ from skipbench.bench.prompts import eos_ids
 from skipbench.bench.stored_sets import other_weights, search_folder, stored_path, write_stored
 from skipbench.config.run_config import RunConfig
 from skipbench.console import say
+from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.methods.self_sd import objective
 from skipbench.profile.influence import rank_sublayers
@@ -15,7 +16,6 @@ from skipbench.runs.files import set_aside
 from skipbench.runs.fingerprint import weights_sha256
 from skipbench.search.run import Trial, retime, search
 from skipbench.search.strategies import make_strategy
-from skipbench.skipset import SkipSet
 
 
 def search_set(config: RunConfig, store: bool, load: LoadModel = load_model) -> Trial:
@@ -55,7 +55,7 @@ def search_set(config: RunConfig, store: bool, load: LoadModel = load_model) -> 
         raise SkipbenchError(other)
     order = rank_sublayers(lm, prompts[0]) if options.strategy == "nested" else ()
     strategy = make_strategy(options, lm.layers, order)
-    goal(SkipSet.parse(options.start, lm.layers))  # warm-up
+    goal(DraftPlan.parse(options.start, lm.layers))  # warm-up
     search(goal, strategy, lm.layers, options.iterations, trace, settings)
     best = retime(goal, trace, lm.layers, options.iterations)
     assert best.value is not None

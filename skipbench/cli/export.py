@@ -10,10 +10,10 @@ from skipbench.cli.parser import template
 from skipbench.config.compose import compose
 from skipbench.config.run_config import RunConfig
 from skipbench.console import say, show
+from skipbench.draft_plan import DraftPlan
 from skipbench.runs.files import write_atomic
 from skipbench.runs.fingerprint import weights_sha256
 from skipbench.runs.provenance import portable
-from skipbench.skipset import SkipSet
 
 FORMAT = 1
 """Version of `skipset.json`; docs/use.md describes it."""
@@ -34,7 +34,7 @@ def run_export(asked: Export) -> None:
     config = with_stored_set(compose(asked.settings))
     layers = depth(config.model)
     skip = str(config.method.factory()(layers=layers).skip)
-    skip_set = SkipSet.parse(skip, layers)
+    skip_set = DraftPlan.parse(skip, layers)
     folder, method = Path(asked.words[0]), config.method.name
     overrides = [] if config.method.skip is None else [f"method.skip='{skip}'"]
     line = prune_line(skip_set)
@@ -56,7 +56,7 @@ def run_export(asked: Export) -> None:
     say(f"written: {', '.join(str(folder / name) for name in files)}")
 
 
-def describe(config: RunConfig, skip: SkipSet) -> dict[str, object]:
+def describe(config: RunConfig, skip: DraftPlan) -> dict[str, object]:
     """The contents of `skipset.json`, with the results of the finished run of these settings."""
     from skipbench.experiments.cell import checked_run, resolve_cell
 
@@ -97,7 +97,7 @@ def describe(config: RunConfig, skip: SkipSet) -> dict[str, object]:
     }
 
 
-def prune_line(skip: SkipSet) -> str | None:
+def prune_line(skip: DraftPlan) -> str | None:
     """llama.cpp's command that makes the draft a model of its own; `None` where the set is not one
     of whole layers.
     """

@@ -19,7 +19,7 @@ from omegaconf import MISSING
 from skipbench.config import configurable
 from skipbench.errors import SkipbenchError
 
-TYPES: dict[str, Any] = {"int": int, "float": float, "str": str, "bool": bool, "SkipSet": str}
+TYPES: dict[str, Any] = {"int": int, "float": float, "str": str, "bool": bool, "DraftPlan": str}
 bounded = {name: kind for name, kind in vars(configurable).items() if hasattr(kind, "__metadata__")}
 TYPES |= {name: kind.__origin__ for name, kind in bounded.items()}
 GIVEN_BY_CODE = ("self", "layers")

@@ -1,25 +1,26 @@
 """`SkipMethod`: the base of all methods that draft with sub-layers left out."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from skipbench.config.configurable import Positive
+from skipbench.config.configurable import Natural, Positive
 from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.method import Method
 from skipbench.decode.stopping import StopRule
+from skipbench.draft_plan import DraftPlan, Head
 from skipbench.errors import SkipbenchError
 from skipbench.lm.rows import TokenRows
-from skipbench.skipset import SkipSet
 
 LAUNCH_AHEAD = {"cuda": 2}
 """By kind of device, sub-layers of the next draft step that are launched before the host reads the
 last confidence. Hides the wait for the device; wasted once per draft, when the draft ends.
 """
+LIKELY = 8192  # first ids of a vocabulary that a head of likely tokens has, besides the prompt's
 CONFIDENCE_CLASSES = (0.5, 0.8, 0.95)  # SWIFT section 4.2.2: (0, .5], (.5, .8], (.8, .95], (.95, 1]
 
 
@@ -63,10 +64,18 @@ class SkipMethod(Method):
     choice included, such as [10, 5, 3, 1]; empty drafts a chain.
     """
 
-    skip: SkipSet = field(init=False)
+    precision: Literal["full", "int8"] = "full"
+    """Weights of draft steps: the model's own, or a second copy in 8 bits, one scale per row."""
+    kv_window: Natural = 0
+    """Draft steps attend to the first `SINKS` and so many last positions; 0 to all of them."""
+    head: Head = "full"
+    """Head of draft steps: the model's own, in 8 bits, or its rows of likely tokens."""
+
+    skip: DraftPlan = field(init=False)
     exit_sublayer: int | None = field(default=None, init=False)
     """Leaves out the sub-layers from there on, and lets verification continue from the states of
-    those before; `skip` then only says so in the trace. `None` shares no states.
+    those before, which are then the full model's; `skip` only says so in the trace. `None` shares
+    no states.
     """
 
     def __post_init__(self) -> None:
@@ -76,16 +85,39 @@ class SkipMethod(Method):
                 f"tree widths={list(self.tree)}: wanted {len(CONFIDENCE_CLASSES) + 1} positive "
                 "numbers, or none for a chain"
             )
-        self.skip = SkipSet.of(self.layers)
+        self.skip = self.plan()
+
+    def plan(self, skipped: Iterable[int] = ()) -> DraftPlan:
+        """A draft without these sub-layers, the rest as `precision`, `kv_window` and `head` say."""
+        return self.cheaper(DraftPlan.of(self.layers, skipped))
+
+    def cheaper(self, skip: DraftPlan) -> DraftPlan:
+        """A skip set with `precision`, `kv_window` and `head`, which add to what it says itself."""
+        head = skip.head if self.head == "full" else self.head
+        return skip.cheaper(self.precision == "int8", self.kv_window or skip.window, head)
+
+    def check_states_shared(self) -> None:
+        """Raises SkipbenchError for states of a draft that verification cannot continue from."""
+        if self.precision != "full" or self.kv_window:
+            raise SkipbenchError(
+                f"{self.name}: precision={self.precision}, kv_window={self.kv_window}; "
+                "verification continues from the draft's states, so they must be the full model's: "
+                "wanted precision=full and kv_window=0"
+            )
 
     def begin(self, state: State) -> None:
         super().begin(state)
         self.stop.begin()
+        self._likely: Tensor | None = None
+        if self.skip.head == "likely":
+            # a tokenizer numbers what it merges most often first
+            ids = sorted({*range(min(LIKELY, state.lm.vocabulary)), *state.tokens})
+            self._likely = torch.tensor(ids, device=state.lm.output_device)
         names = ("skip", "threshold", "steps", "accepted", "confidence", "rank")
         self.draft_log: dict[str, list[Any]] = {
             name: [] for name in names[: None if self.tree else -1]
         }
-        self._drafted: SkipSet | None = None
+        self._drafted: DraftPlan | None = None
         self._confidence: list[float] = []
 
     def propose(self, state: State, budget: int) -> Draft:
@@ -95,10 +127,10 @@ class SkipMethod(Method):
         """Drafts up to K tokens after the pending one; the first whose confidence is below the
         threshold is the last. `first`: the draft's logits [1, V] after the pending one, if known.
         """
-        skip = self.skip
-        if skip is not self._drafted and skip != self._drafted:
-            self._drafted = skip
-            self.draft_log["skip"].append([len(self.draft_log["steps"]), str(skip)])
+        plan = self.skip
+        if plan is not self._drafted and plan != self._drafted:
+            self._drafted = plan
+            self.draft_log["skip"].append([len(self.draft_log["steps"]), str(plan)])
         lm, steps, threshold = state.lm, min(self.stop.max_steps, budget), self.stop.threshold
         # Tokens stay on the device and go from one step into the next. The host reads confidences
         # if there is a threshold, and at the end the tokens, of a tree with their siblings; a tree
@@ -114,7 +146,7 @@ class SkipMethod(Method):
             rows = lm.metadata(TokenRows.chain(lm.cache.length + step, 1))
             ahead = launched if step else 0
             if ahead:
-                hidden = lm.run(lm.embed(token), rows, skip, last=ahead)
+                hidden = lm.run(lm.embed(token), rows, plan, last=ahead)
             if confidence is not None:
                 self._confidence.append(confidence())
                 if self._confidence[-1] < threshold:
@@ -123,7 +155,8 @@ class SkipMethod(Method):
                 hidden = hidden if ahead else lm.embed(token)
                 early += [] if self.exit_sublayer is None else [[]]
                 states = early[-1] if early else None
-                logits = lm.head(lm.run(hidden, rows, skip, ahead, self.exit_sublayer, states))
+                hidden = lm.run(hidden, rows, plan, ahead, self.exit_sublayer, states)
+                logits = lm.head(hidden, plan, self._likely)
             else:
                 logits = first
             if drawn:
@@ -215,4 +248,4 @@ class SkipMethod(Method):
         super().load_state_dict(state)
         self.stop.load_state_dict(state["stop"])
         if "skip" in self.carried:
-            self.skip = SkipSet.parse(state["skip"], self.layers)
+            self.skip = DraftPlan.parse(state["skip"], self.layers)

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from skipbench.config.configurable import Stateful
 from skipbench.decode.draft import State
 from skipbench.decode.trial_passes import predicts, recent_states
+from skipbench.draft_plan import DraftPlan
 from skipbench.metrics.costs import Latency
 from skipbench.profile.influence import ranked, squared_turns
-from skipbench.skipset import SkipSet
 
 SHARES = (1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4)
 """Shares of the sub-layers that the rungs leave out; each rung contains the one before."""
@@ -108,7 +108,7 @@ class SkipLadder(Stateful):
         self.layers, self.window, self.explore = layers, window, explore
         self.sizes = [max(1, min(2 * layers - 1, round(share * 2 * layers))) for share in SHARES]
         """Sub-layers that each rung leaves out."""
-        self.sets: list[SkipSet] = []
+        self.sets: list[DraftPlan] = []
         self.agreement = Counters([0.5] * len(SHARES), WEIGHT, DECAY)
         self.turns = [0.0] * len(SHARES)
         """Squared angle per rung."""
@@ -123,7 +123,7 @@ class SkipLadder(Stateful):
         """Makes the sets of the ranking, and prices them; `latency`: at the present length."""
         self._latency = latency
         if self.rank:
-            self.sets = [SkipSet.of(self.layers, self.rank[:size]) for size in self.sizes]
+            self.sets = [DraftPlan.of(self.layers, self.rank[:size]) for size in self.sizes]
             self.steps = [step_price(skip, latency) for skip in self.sets]
 
     def chance(self, rung: int) -> float:
@@ -181,7 +181,7 @@ class SkipLadder(Stateful):
         return price
 
 
-def step_price(skip: SkipSet, latency: Latency | None) -> float:
+def step_price(skip: DraftPlan, latency: Latency | None) -> float:
     """Price of a draft step in passes of one row, by latencies or by the number of sub-layers."""
     return 1 - skip.ratio if latency is None else latency.pass_s(skip) / latency.pass_s()
 

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 from skipbench.config.configurable import Configurable
 from skipbench.decode.draft import Draft, State, Verification
+from skipbench.draft_plan import DraftPlan
 from skipbench.metrics.costs import Latency, LatencyModel
-from skipbench.skipset import SkipSet
 
 
 class Method(Configurable):
@@ -41,7 +41,7 @@ class Method(Configurable):
     logged: ClassVar[tuple[str, ...]] = ()
     """Names of the quantities in `log`."""
     latency_model: LatencyModel | None = field(default=None, init=False)
-    skip: SkipSet | str = field(default="", init=False)
+    skip: DraftPlan | str = field(default="", init=False)
     """The skip set that drafts now; its text is recorded per sample."""
     log: dict[str, list[Any]] = field(default_factory=dict, init=False)
     """Quantities of the present prompt."""

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from skipbench.decode.draft import State
 from skipbench.decode.sampling import best_tokens
+from skipbench.draft_plan import DraftPlan
 from skipbench.lm.metadata import AttentionMetadata
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
-from skipbench.skipset import SkipSet
 
 PASS_ROWS = 128  # in a pass of more, attention would spend most of its time on masked pairs
 
@@ -27,7 +27,7 @@ def recent_states(state: State, rows: int) -> list[Tensor]:
     return states
 
 
-def predicts(state: State, at: int, rows: int, skip: SkipSet) -> list[bool]:
+def predicts(state: State, at: int, rows: int, skip: DraftPlan) -> list[bool]:
     """For each of `rows` tokens after `at`, whether the draft predicts it (SWIFT Eqs. 3, 4)."""
     token_rows = TokenRows.chain(state.lm.cache.length, rows, context_len=at)
     logits = state.lm.logits(state.tokens[at : at + rows], token_rows, skip)

@@ -11,9 +11,9 @@ from skipbench.config.catalog import known_hardware
 from skipbench.config.hardware import Hardware
 from skipbench.config.run_config import RunConfig
 from skipbench.console import duration, show_result
+from skipbench.draft_plan import DraftPlan
 from skipbench.experiments.costs import LOADED_PER_S, arm_s, datasheet_of
 from skipbench.profile.roofline import device_name, norm_s, roofline
-from skipbench.skipset import SkipSet
 
 NORMS_PER_SUBLAYER = 5.5
 """Time of a sub-layer's calls on a CPU, beside the reading of its weights, in RMS norms of one row:
@@ -55,7 +55,7 @@ def dry_run(config: RunConfig, folder: Path, state: str) -> None:
         if shape:
             size = f": {shape.parameters / 1e6:.0f}e6 parameters, {shape.layers} layers"
         if skip and shape:
-            skipped = len(SkipSet.parse(skip, shape.layers).skipped)
+            skipped = len(DraftPlan.parse(skip, shape.layers).skipped)
             left_out += f" ({skipped} of {2 * shape.layers} sub-layers)"
         threads = f"{engine.threads} CPU thread{'s' if engine.threads > 1 else ''}"
         about = "" if checks.prompts is not None else "about "

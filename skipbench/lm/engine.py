@@ -32,6 +32,28 @@ class Engine:
         """Lines on the parts that this machine lacks, their replacement, and its cost."""
         return self._notes
 
+    def int8_sublayers(self) -> list[Sublayer]:
+        """The sub-layers with weights of 8 bits, quantised at the first call. Raises SkipbenchError
+        in an engine that has none.
+        """
+        raise SkipbenchError(self._no_int8())
+
+    def int8_head(self, hidden: Tensor) -> Tensor:
+        """`head` with weights of 8 bits. Raises SkipbenchError in an engine that has none."""
+        raise SkipbenchError(self._no_int8())
+
+    def _no_int8(self) -> str:
+        return (
+            f"engine={self.name} has no products of 8 bits; use engine=fused, or drafts without "
+            "method.precision=int8 and int8 in method.skip"
+        )
+
+    def likely_head(self, hidden: Tensor, ids: Tensor) -> Tensor:
+        """`head` of the tokens `ids` [N] alone; -inf for the others."""
+        logits = self.head(hidden)
+        few = torch.full_like(logits, float("-inf"))
+        return few.index_copy_(1, ids, logits.index_select(1, ids))
+
     def whole_pass(self, hidden: Tensor, metadata: AttentionMetadata) -> Tensor | None:
         """All sub-layers at once, [T, D] -> [T, D]; `None` where they run one by one."""
         return None

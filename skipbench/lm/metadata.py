@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from skipbench.draft_plan import SINKS
 from skipbench.lm.layer import ModelParts
 from skipbench.lm.rows import TokenRows
 from skipbench.lm.upload import upload
@@ -64,9 +65,15 @@ class AttentionMetadata:
         token_rows: TokenRows,
         tables: RotaryCache,
         by_device: dict[torch.device, RotaryCache] | None = None,
+        draft_window: int | None = None,
     ) -> None:
-        """`by_device`: the tables of all devices of the model."""
+        """
+        Args:
+            by_device: the tables of all devices of the model.
+            draft_window: rows see the first `SINKS` positions and so many last ones.
+        """
         self.token_rows, self.tables, self._by_device = token_rows, tables, by_device or {}
+        self.draft_window = draft_window
         self.start, self.end, self.rows = token_rows.start, token_rows.end, token_rows.rows
         positions = token_rows.positions
         self.index: slice | Tensor = (
@@ -77,15 +84,26 @@ class AttentionMetadata:
         self.steps: list[Any] | None = None
         self._masks: dict[tuple[int | None, int], Tensor | None] = {}
         self._others: dict[torch.device, AttentionMetadata] = {}
+        self._windowed: AttentionMetadata | None = None
 
     def on(self, device: torch.device) -> "AttentionMetadata":
         """The metadata of the same rows on another device."""
         if device == self.tables.device:
             return self
         if device not in self._others:
-            tables = self._by_device[device]
-            self._others[device] = AttentionMetadata(self.token_rows, tables, self._by_device)
+            tables, window = self._by_device[device], self.draft_window
+            other = AttentionMetadata(self.token_rows, tables, self._by_device, window)
+            self._others[device] = other
         return self._others[device]
+
+    def windowed(self, window: int) -> "AttentionMetadata":
+        """The metadata of the same rows in a draft's window; the same where it hides nothing."""
+        if max(self.token_rows.positions) < SINKS + window:
+            return self
+        if self._windowed is None or self._windowed.draft_window != window:
+            parts = self.token_rows, self.tables, self._by_device, window
+            self._windowed = AttentionMetadata(*parts)
+        return self._windowed
 
     @functools.cached_property
     def parents(self) -> Tensor | None:
@@ -113,7 +131,9 @@ class AttentionMetadata:
         return torch.arange(self.index.start, self.index.stop, device=self.tables.device)
 
     def within(self, window: int | None) -> bool:
-        """True if a window of this many positions hides nothing from any row."""
+        """True if neither a window of this many positions nor the draft's hides any from a row."""
+        if self.draft_window is not None:
+            return False
         return window is None or max(self.token_rows.positions) < window
 
     def mask(self, window: int | None, group: int = 1) -> Tensor | None:
@@ -149,7 +169,7 @@ class AttentionMetadata:
     def _make_mask(self, window: int | None) -> Tensor | None:
         """The mask [T, end] of one query head."""
         token_rows, device = self.token_rows, self.tables.device
-        if window is None and token_rows.contiguous_chain:
+        if window is None and self.draft_window is None and token_rows.contiguous_chain:
             if token_rows.rows == 1 or token_rows.start == 0:
                 return None
             return self.tables.chain_mask(token_rows.start, token_rows.rows)
@@ -159,11 +179,16 @@ class AttentionMetadata:
         mask[:, : token_rows.context_len] = 0.0
         sees = upload(torch.from_numpy(token_rows.tree_mask()), device)
         mask[:, token_rows.start :].masked_fill_(sees, 0.0)
+        if window is None and self.draft_window is None:
+            return mask
+        index, columns = self.positions, torch.arange(token_rows.end, device=device)
+        columns[token_rows.start :] = index
+        behind = index[:, None] - columns
         if window is not None:
-            index = self.positions
-            columns = torch.arange(token_rows.end, device=device)
-            columns[token_rows.start :] = index
-            mask.masked_fill_(index[:, None] - columns >= window, float("-inf"))
+            mask.masked_fill_(behind >= window, float("-inf"))
+        if self.draft_window is not None:
+            hidden = (behind >= self.draft_window) & (columns >= SINKS)
+            mask.masked_fill_(hidden, float("-inf"))
         return mask
 
 

@@ -1,4 +1,4 @@
-"""`LM`: the one model primitive, `run`, over a shared K/V cache; and the choice of its engine."""
+"""`LM`: the one model primitive, `run`, over a shared K/V cache."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -7,49 +7,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.lm.cache import KVCache
-from skipbench.lm.engine import ENGINES, SPARE_MIB, Engine, MakeEngine
-from skipbench.lm.families import angle_limit, describe, kv_shape, parts_of, unlike_llama
+from skipbench.lm.engine import SPARE_MIB, Engine, MakeEngine
+from skipbench.lm.engines import make_engine
+from skipbench.lm.families import angle_limit, describe, kv_shape, parts_of
 from skipbench.lm.float32 import float32_logits
-from skipbench.lm.fused.bit_exact import NotStrictError
-from skipbench.lm.fused.engine import FusedEngine
 from skipbench.lm.fused.weights import pass_bytes
-from skipbench.lm.layer import Family, text_config
+from skipbench.lm.layer import text_config
 from skipbench.lm.metadata import AttentionMetadata, RotaryCache, rotary_cache
-from skipbench.lm.reference import ReferenceEngine
 from skipbench.lm.rows import TokenRows
 from skipbench.lm.upload import upload
-from skipbench.skipset import SkipSet
 
-
-def make_engine(
-    name: str, model: Any, family: Family, cache: KVCache, *, strict: bool, spare_mib: int
-) -> Engine:
-    """The engine of a name, or where it cannot run here another one whose notes say why. Raises
-    SkipbenchError for an unknown name, or an engine that cannot be strict.
-    """
-    if name not in ENGINES:
-        raise SkipbenchError(f"engine={name}; wanted one of {', '.join(ENGINES)}")
-    if name == "reference":
-        return ReferenceEngine(model, family, cache, strict=strict)
-    if (differs := unlike_llama(model)) is not None:
-        note = (
-            f"engine={name} computes Llama's layer only, and {model.config.model_type} has "
-            f"{differs}: engine=reference is used instead, which calls Hugging Face's modules one "
-            "by one"
-        )
-        if strict and name == "fused":
-            fault = f"engine.strict=true cannot be kept: {note}; use engine.strict=false"
-            raise NotStrictError(fault)
-        return ReferenceEngine(model, family, cache, note)
-    if name == "fused":
-        return FusedEngine(model, family, cache, spare_mib, strict)
-    from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine, replaced, unsupported_reason
-
-    if reason := unsupported_reason(model):
-        return replaced(FusedEngine(model, family, cache, spare_mib), reason)
-    return CudaGraphsEngine(model, family, cache, strict=strict, spare_mib=spare_mib)
+KEPT_PLANS = 1024  # plans whose sub-layers are listed
 
 
 class LM:
@@ -103,7 +74,7 @@ class LM:
         """Time of verifying 9 rows strictly, over the same without it."""
         self._one_device = len({*self.devices, self.input_device, self.output_device}) == 1
         self._tables: dict[torch.device, RotaryCache] = {}
-        self._chosen: dict[tuple[SkipSet | None, int, int], list[int]] = {}
+        self._chosen: dict[tuple[DraftPlan | None, int, int], list[tuple[int, bool]]] = {}
         if strict or family.traced:
             from skipbench.lm.proof import prove, self_test
 
@@ -114,6 +85,11 @@ class LM:
     def sublayers(self) -> int:
         """S = 2L."""
         return 2 * self.layers
+
+    @property
+    def vocabulary(self) -> int:
+        """V, rows of the embedding."""
+        return int(self.model.get_input_embeddings().weight.shape[0])
 
     def notes(self) -> list[str]:
         """Lines on what this machine lacks, what is used instead, and the cost of `strict`."""
@@ -147,9 +123,20 @@ class LM:
             tokens = torch.tensor(tokens)
         return self.engine.embed(upload(tokens, self.input_device))
 
-    def head(self, hidden: Tensor) -> Tensor:
-        """Hidden states [T, D] -> logits [T, V] through the final norm."""
-        return self.engine.head(hidden if self._one_device else hidden.to(self.output_device))
+    def head(
+        self, hidden: Tensor, plan: DraftPlan | None = None, likely: Tensor | None = None
+    ) -> Tensor:
+        """Hidden states [T, D] -> logits [T, V] through the final norm, by the plan's head.
+
+        `likely`: ids of the tokens that a head of likely tokens computes; -inf for the others.
+        """
+        hidden = hidden if self._one_device else hidden.to(self.output_device)
+        match "full" if plan is None else plan.head:
+            case "int8":
+                return self.engine.int8_head(hidden)
+            case "likely" if likely is not None:
+                return self.engine.likely_head(hidden, likely)
+        return self.engine.head(hidden)
 
     def metadata(self, token_rows: TokenRows) -> AttentionMetadata:
         """Positions and masks of rows, for several calls of `run` over the same rows."""
@@ -160,18 +147,17 @@ class LM:
         self,
         hidden: Tensor,
         token_rows: TokenRows | AttentionMetadata,
-        skip: SkipSet | None = None,
+        plan: DraftPlan | None = None,
         first: int = 0,
         last: int | None = None,
         hidden_states: list[Tensor] | None = None,
     ) -> Tensor:
-        """Runs the sub-layers `first .. last - 1` that are not in `skip` over the rows of
-        `token_rows`.
+        """Runs the sub-layers `first .. last - 1` over the rows of `token_rows`, as a plan says.
 
         Args:
             hidden: [T, D], the input of sub-layer `first`.
             token_rows: the rows; prepared by `metadata` where several passes share them.
-            skip: the sub-layers that are left out; `None` for none.
+            plan: what is left out, read in 8 bits, or attended in a window; `None` for nothing.
             first, last: the first sub-layer, and the one before which to stop (`None`: S = 2L).
             hidden_states: when given, receives the state [T, D] before the first and after every
                 sub-layer that ran, all on the output's device.
@@ -193,18 +179,26 @@ class LM:
             hidden_states.append(hidden.to(self.output_device))
         if padding:
             hidden = torch.nn.functional.pad(hidden, (0, 0, 0, padding))
-        if not (skip and skip.skipped) and hidden_states is None and (first, last) == (0, None):
+        if (plan is None or plan.whole) and hidden_states is None and (first, last) == (0, None):
             whole = self.engine.whole_pass(hidden, metadata)
             if whole is not None:
                 return whole
-        last, local = self.sublayers if last is None else last, metadata
-        if (key := (skip, first, last)) not in self._chosen:
-            self._chosen[key] = [s for s in range(first, last) if not skip or s not in skip.skipped]
-        for s in self._chosen[key]:
+        last, low = self.sublayers if last is None else last, sublayers
+        if plan is not None and plan.int8:
+            low = self.engine.int8_sublayers()
+        if plan is not None and plan.window:
+            metadata = metadata.windowed(plan.window)
+        if (key := (plan, first, last)) not in self._chosen:
+            if len(self._chosen) == KEPT_PLANS:  # a search tries thousands
+                self._chosen.clear()
+            kept = (s for s in range(first, last) if plan is None or s not in plan.skipped)
+            self._chosen[key] = [(s, plan is not None and s in plan.int8) for s in kept]
+        local = metadata
+        for s, int8 in self._chosen[key]:
             if not self._one_device:
                 device = self.devices[s // 2]
                 hidden, local = hidden.to(device), metadata.on(device)
-            hidden = sublayers[s](hidden, local)
+            hidden = (low if int8 else sublayers)[s](hidden, local)
             if hidden_states is not None:
                 state = hidden.clone() if self.engine.result_is_borrowed else hidden
                 hidden_states.append(state[:rows].to(self.output_device))
@@ -214,7 +208,7 @@ class LM:
         """Fills the cache with a prompt from row 0 and commits it; returns the logits [1, V] after
         its last token. Raises SkipbenchError for no token, or one without an embedding.
         """
-        vocabulary = self.model.get_input_embeddings().weight.shape[0]
+        vocabulary = self.vocabulary
         if not tokens or not 0 <= min(tokens) <= max(tokens) < vocabulary:
             wrong = sorted({t for t in tokens if not 0 <= t < vocabulary})[:5]
             raise SkipbenchError(
@@ -230,12 +224,13 @@ class LM:
         self,
         tokens: list[int] | Tensor,
         token_rows: TokenRows | AttentionMetadata,
-        skip: SkipSet | None = None,
+        plan: DraftPlan | None = None,
         hidden_states: list[Tensor] | None = None,
+        likely: Tensor | None = None,
     ) -> Tensor:
         """Logits [T, V] of the rows of `token_rows`, which hold `tokens`."""
-        hidden = self.run(self.embed(tokens), token_rows, skip, hidden_states=hidden_states)
-        return self.head(hidden)
+        hidden = self.run(self.embed(tokens), token_rows, plan, hidden_states=hidden_states)
+        return self.head(hidden, plan, likely)
 
     def score(
         self,

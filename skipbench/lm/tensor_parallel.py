@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from skipbench.config.architecture import check_ranks
+from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.lm.cache import KVCache
 from skipbench.lm.engine import MakeEngine
@@ -24,7 +25,6 @@ from skipbench.lm.layer import text_config
 from skipbench.lm.metadata import AttentionMetadata
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
-from skipbench.skipset import SkipSet
 
 Tell = Callable[..., None]
 """`method of TensorParallelLM, its arguments`: makes the other ranks call it."""
@@ -183,22 +183,22 @@ class TensorParallelLM(LM):
         self,
         hidden: Tensor,
         token_rows: TokenRows | AttentionMetadata,
-        skip: SkipSet | None = None,
+        plan: DraftPlan | None = None,
         first: int = 0,
         last: int | None = None,
         hidden_states: list[Tensor] | None = None,
     ) -> Tensor:
         rows = token_rows if isinstance(token_rows, TokenRows) else token_rows.token_rows
-        what = rows, skip, first, last, hidden_states is not None
+        what = rows, plan, first, last, hidden_states is not None
         with self.together("follow", len(hidden), *what):
             hidden = self._same(hidden)
-            return super().run(hidden, token_rows, skip, first, last, hidden_states)
+            return super().run(hidden, token_rows, plan, first, last, hidden_states)
 
     def follow(
         self,
         count: int,
         rows: TokenRows,
-        skip: SkipSet | None,
+        plan: DraftPlan | None,
         first: int,
         last: int | None,
         keeps_states: bool,
@@ -207,19 +207,21 @@ class TensorParallelLM(LM):
         if self._followed is None or self._followed.token_rows != rows:
             self._followed = self.metadata(rows)  # else its masks are there
         states = list[Tensor]() if keeps_states else None
-        self.run(self._empty(count), self._followed, skip, first, last, states)
+        self.run(self._empty(count), self._followed, plan, first, last, states)
 
     def _empty(self, count: int) -> Tensor:
         shape = count, self.config.hidden_size
         return torch.empty(shape, dtype=self.dtype, device=self.input_device)
 
-    def head(self, hidden: Tensor) -> Tensor:
-        with self.together("follow_head", len(hidden)):
-            return super().head(self._same(hidden))
+    def head(
+        self, hidden: Tensor, plan: DraftPlan | None = None, likely: Tensor | None = None
+    ) -> Tensor:
+        with self.together("follow_head", len(hidden), plan, likely):
+            return super().head(self._same(hidden), plan, likely)
 
-    def follow_head(self, count: int) -> None:
+    def follow_head(self, count: int, plan: DraftPlan | None, likely: Tensor | None) -> None:
         """`head` on the other ranks."""
-        self.head(self._empty(count))
+        self.head(self._empty(count), plan, likely)
 
     def keep(self, start: int, rows: list[int]) -> None:
         """`KVCache.keep` on the other ranks, after `start` committed rows."""

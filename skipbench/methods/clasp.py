@@ -30,7 +30,6 @@ from skipbench.decode.draft import State, Verification
 from skipbench.decode.drafting import SkipMethod
 from skipbench.decode.trial_passes import parallel_branches, recent_states
 from skipbench.errors import SkipbenchError
-from skipbench.skipset import SkipSet
 
 
 def choose_layers(
@@ -114,7 +113,7 @@ class CLaSp(SkipMethod):
 
     def begin(self, state: State) -> None:
         super().begin(state)
-        self.skip = SkipSet.of(self.layers)
+        self.skip = self.plan()
         self._since: int | None = None  # rounds or tokens since the last programme
         if self.start == "prompt":
             self._optimise(state, [x[0] for x in recent_states(state, 1)])
@@ -132,6 +131,6 @@ class CLaSp(SkipMethod):
         run = parallel_branches(state.lm, 1, self.skipped, self.size)
         chosen, _, _, last = choose_layers(x, lambda u, g: run(u, g[:, None])[:, 0], self.skipped)
         skipped = [self.size * unit + k for unit in chosen for k in range(self.size)]
-        self.skip, self._since = SkipSet.of(self.layers, skipped), 0
+        self.skip, self._since = self.plan(skipped), 0
         cosine = float(torch.cosine_similarity(last, x[-1], dim=0))
         self.note(optimised=len(self.draft_log["steps"]), cosine=round(cosine, 6))

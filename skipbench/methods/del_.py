@@ -29,7 +29,6 @@ from skipbench.config.configurable import Positive, PositiveShare, TwoOrMore
 from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.drafting import SkipMethod
 from skipbench.decode.trial_passes import recent_states
-from skipbench.skipset import SkipSet
 
 # of the prompt, whose shadow tokens the first choice rests on; the published port's number
 CONTEXT_TOKENS = 33
@@ -63,6 +62,7 @@ class DEL(SkipMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.check_states_shared()
         exits = torch.arange(1, self.layers)[:, None]
         # denominator of TPL [L - 1, d_max]
         self._layers_run = (torch.arange(self.max_length) * exits + self.layers).double()
@@ -107,4 +107,4 @@ class DEL(SkipMethod):
         best = int((tokens / self._layers_run).numpy().argmax())  # TPL(l, d)
         self.exit_layer, self.length = best // self.max_length + 1, best % self.max_length
         self.exit_sublayer = 2 * self.exit_layer
-        self.skip = SkipSet.of(self.layers, range(self.exit_sublayer, 2 * self.layers))
+        self.skip = self.plan(range(self.exit_sublayer, 2 * self.layers))

@@ -18,10 +18,10 @@ from typing import Literal
 
 from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.drafting import SkipMethod
+from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.lm.rows import TokenRows
 from skipbench.models.load import check_vocabulary, draft_model
-from skipbench.skipset import SkipSet
 
 
 class DraftModel(SkipMethod):
@@ -67,7 +67,7 @@ class DraftModel(SkipMethod):
             self.lm.allocate(target.cache.capacity)
         with self.lm.cache.turn(self):  # requests in flight draft with the same model
             self.lm.prefill(state.tokens[:-1])
-        self.skip = SkipSet.of(self.lm.layers)
+        self.skip = self.cheaper(DraftPlan.of(self.lm.layers))
         self.note(draft_model=self.model)
 
     def propose(self, state: State, budget: int) -> Draft:

@@ -6,19 +6,22 @@ from skipbench.console import say
 from skipbench.decode.draft import State
 from skipbench.decode.drafting import SkipMethod
 from skipbench.decode.stopping import StopRule
-from skipbench.skipset import SkipSet, fixed_set
+from skipbench.draft_plan import DraftPlan
+from skipbench.skipset import fixed_set
 
 
 class FixedSet(SkipMethod):
     """Drafts with one skip set, for code that has one.
 
     >>> from skipbench.decode.stopping import Fixed
-    >>> method = FixedSet("mine", SkipSet.parse("attn:1", 4), Fixed(max_steps=5))
+    >>> method = FixedSet("mine", DraftPlan.parse("attn:1", 4), Fixed(max_steps=5))
     >>> str(method.skip), method.stop.max_steps
     ('attn:1', 5)
     """
 
-    def __init__(self, name: str, skip: SkipSet, stop: StopRule, tree: Sequence[int] = ()) -> None:
+    def __init__(
+        self, name: str, skip: DraftPlan, stop: StopRule, tree: Sequence[int] = ()
+    ) -> None:
         super().__init__(name=name, layers=skip.layers, stop=stop, tree=tree)
         self.skip = skip
 
@@ -42,9 +45,8 @@ class Strategy(SkipMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.skip = fixed_set(
-            self.name, self.layers, self.ratio, self.seed, self.attention, self.mlp
-        )
+        sizes = self.ratio, self.seed, self.attention, self.mlp
+        self.skip = self.cheaper(fixed_set(self.name, self.layers, *sizes))
 
 
 class Explicit(SkipMethod):
@@ -55,14 +57,14 @@ class Explicit(SkipMethod):
     frozenset({2, 4, 5})
     """
 
-    skip: SkipSet
+    skip: DraftPlan
     """The set in text form, such as `attn:1,3-5;mlp:2`, counted from 0."""
 
     def __post_init__(self) -> None:
         skip = str(self.skip)
         super().__post_init__()
-        self.skip = SkipSet.parse(skip, self.layers)
-        self._told = bool(self.skip.skipped)
+        self.skip = self.cheaper(DraftPlan.parse(skip, self.layers))
+        self._told = not self.skip.whole or self.skip.head != "full"
 
     def begin(self, state: State) -> None:
         """Says once if the set is empty: the draft is then the whole model, and always right."""

@@ -30,12 +30,12 @@ from skipbench.decode.draft import State, Verification
 from skipbench.decode.drafting import SkipMethod
 from skipbench.decode.sampling import best_tokens
 from skipbench.decode.trial_passes import parallel_branches
+from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
 from skipbench.lm.upload import upload
 from skipbench.metrics.costs import Latency, LatencyModel
 from skipbench.metrics.formulas import tpt
-from skipbench.skipset import SkipSet
 
 
 def knapsack(
@@ -104,7 +104,7 @@ def integer_weights(latency: Latency, cap: int | None) -> tuple[int, int]:
 
 
 def highest_tpt(
-    alpha: Sequence[float], sets: Sequence[SkipSet], latency: Latency, lengths: Sequence[int]
+    alpha: Sequence[float], sets: Sequence[DraftPlan], latency: Latency, lengths: Sequence[int]
 ) -> tuple[int, int, float]:
     """Index of the set, gamma and TPT of the best pair (Eq. 4, section 3.5), the first if equal."""
     value, best, gamma = max(
@@ -181,7 +181,7 @@ class KnapSpec(SkipMethod):
     def begin(self, state: State) -> None:
         super().begin(state)
         if self.start == "full":
-            self.skip, self.due = SkipSet.of(self.layers), self.history + 1
+            self.skip, self.due = self.plan(), self.history + 1
             self.stop.max_steps = self._max_steps
         self._x: list[Tensor] = []  # of each of the last rounds [S + 1, tokens, D]
 
@@ -209,9 +209,9 @@ class KnapSpec(SkipMethod):
         weight, skipped, cosine, states = knapsack(
             x, run, weights * self.layers, budget, self.tau, self.free
         )
-        self.skip, alpha, gamma, value = SkipSet.of(self.layers), [], None, None
+        self.skip, alpha, gamma, value = self.plan(), [], None, None
         if weight:  # not all pruned
-            sets = [SkipSet(self.layers, s) for s in skipped]
+            sets = [self.plan(s) for s in skipped]
             # Eq. 9: share of the r tokens that a candidate predicts as the target does
             tokens = best_tokens(lm.head(torch.cat((x[-1], states.flatten(0, 1)))))
             tokens = tokens.view(-1, x.shape[1])

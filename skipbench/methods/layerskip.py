@@ -16,7 +16,6 @@ Deviations from the paper and its published code, with their switches: docs/meth
 
 from skipbench.decode.drafting import SkipMethod
 from skipbench.errors import SkipbenchError
-from skipbench.skipset import SkipSet
 
 PUBLISHED_EXIT = 8
 
@@ -49,5 +48,7 @@ class LayerSkip(SkipMethod):
                 f"layerskip: method.tree={list(self.tree)} needs method.share=false: the nodes of "
                 "a tree have no early states to share"
             )
-        self.skip = SkipSet.of(layers, range(2 * exit_layer, 2 * layers))
+        if self.share:
+            self.check_states_shared()
+        self.skip = self.plan(range(2 * exit_layer, 2 * layers))
         self.exit_sublayer = 2 * exit_layer if self.share else None

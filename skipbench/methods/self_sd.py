@@ -8,7 +8,7 @@ Eqs. 2 to 4, in `skipbench.decode.stopping.Adaptive`).
 
 | paper | here | |
 |---|---|---|
-| z in {0, 1}^2L | `SkipSet` | sub-layers that the draft leaves out |
+| z in {0, 1}^2L | `DraftPlan` | sub-layers that the draft leaves out |
 | f(z) | `seconds_per_verified_token` | seconds per token, drafting and verification |
 | K | `stop.max_steps` | maximum draft tokens per round |
 | gamma, alpha, epsilon, beta1, beta2 | `stop.*` | adaptive draft-exiting |
@@ -20,9 +20,9 @@ from collections.abc import Callable
 
 from skipbench.decode.loop import generate
 from skipbench.decode.stopping import StopRule
+from skipbench.draft_plan import DraftPlan
 from skipbench.lm.model import LM
 from skipbench.methods.fixed import Explicit, FixedSet
-from skipbench.skipset import SkipSet
 
 
 class SelfSD(Explicit):
@@ -34,7 +34,7 @@ class SelfSD(Explicit):
     0.125
     """
 
-    skip: SkipSet
+    skip: DraftPlan
     """The set in text form, or `stored` for the one that `search` stored for this model."""
 
 
@@ -44,10 +44,10 @@ def objective(
     max_new_tokens: int,
     eos: frozenset[int],
     stop: Callable[[], StopRule],
-) -> Callable[[SkipSet], tuple[float, dict[str, float]]]:
+) -> Callable[[DraftPlan], tuple[float, dict[str, float]]]:
     """f(z) of Eq. 1: decode seconds per token over development prompts, with the stop rule."""
 
-    def seconds_per_verified_token(skip: SkipSet) -> tuple[float, dict[str, float]]:
+    def seconds_per_verified_token(skip: DraftPlan) -> tuple[float, dict[str, float]]:
         method = FixedSet("self-sd", skip, stop())
         outs = [generate(lm, method, prompt, max_new_tokens, eos) for prompt in prompts]
         rounds = [r for out in outs for r in out.rounds]

@@ -29,9 +29,9 @@ from skipbench.config.configurable import Natural, Positive, Share
 from skipbench.decode.draft import State, Verification
 from skipbench.decode.drafting import SkipMethod
 from skipbench.decode.trial_passes import predicts
+from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.search.bayes import suggest_point
-from skipbench.skipset import SkipSet
 
 ADJUST_ROUNDS, ADJUST_BY = 100, 0.1
 KAPPA = 2.5
@@ -96,7 +96,7 @@ class SWIFT(SkipMethod):
         self._moved = False  # the tokens that candidates are scored on
         self._restart(self.ratio)
         if self.initial == "odd":
-            self.skip = SkipSet.of(self.layers, [s for s in self.free if s // 2 % 2])
+            self.skip = self.plan(s for s in self.free if s // 2 % 2)
             self.score = 0.0
         if 0 < self.beta <= self.steps:  # its first call imports for seconds, decoding is timed
             suggest_point([[0.0]], [0.0], (self.seed, 0), kappa=KAPPA, **self.effort)
@@ -113,7 +113,7 @@ class SWIFT(SkipMethod):
         attention, layers = self.free[: len(self.free) // 2], (self.count + 1) // 2
         chosen = [attention[int((i + 0.5) * len(attention) / layers)] for i in range(layers)]
         even = [s for a in chosen for s in (a, a + 1)][: self.count]
-        self.skip, self.best_step = SkipSet.of(self.layers, even), 0
+        self.skip, self.best_step = self.plan(even), 0
         self.score = None  # until there is output
         self.tried: list[tuple[list[float], float]] = []  # point and matchness of every step
         self._draws = np.random.RandomState(self.seed)
@@ -168,12 +168,12 @@ class SWIFT(SkipMethod):
         """A random candidate, as indices of `free`."""
         return set(self._draws.choice(len(self.free), self.count, replace=False).tolist())
 
-    def rounded(self, point: Sequence[float]) -> SkipSet:
+    def rounded(self, point: Sequence[float]) -> DraftPlan:
         """The set of the largest coordinates; equal ones by name as the code's: x0, x1, x10, ..."""
         largest = sorted(sorted(range(len(point)), key=str), key=lambda i: -point[i])
-        return SkipSet.of(self.layers, [self.free[i] for i in largest[: self.count]])
+        return self.plan(self.free[i] for i in largest[: self.count])
 
-    def matchness(self, state: State, skip: SkipSet) -> float:
+    def matchness(self, state: State, skip: DraftPlan) -> float:
         """Eqs. 3 and 4: share of `window` generated tokens that the candidate predicts."""
         recent = len(state.tokens) - 1 - self.window
         at = recent if self.context == "recent" else state.prompt_length

@@ -4,11 +4,11 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import fmean
 
+from skipbench.draft_plan import DraftPlan
 from skipbench.metrics import formulas
 from skipbench.metrics.costs import PLAIN, Latency
 from skipbench.runs.measures import ExpectedSpeedup
 from skipbench.runs.record import Round, Sample, Verified
-from skipbench.skipset import SkipSet
 
 
 def over(numerator: float | None, denominator: float | None) -> float | None:
@@ -41,11 +41,11 @@ def accepted_by_position(rounds: Sequence[Round]) -> list[float]:
 
 def rounds_with_sets(
     sample: Sample, layers: int
-) -> Iterator[tuple[Round, SkipSet | None, Verified]]:
+) -> Iterator[tuple[Round, DraftPlan | None, Verified]]:
     """The rounds, each with the skip set that drafted, of the trace, else that at the end of the
     sample, None without a forward pass; and how it was verified, plain in earlier versions.
     """
-    sets = {int(at): SkipSet.parse(text, layers) for at, text in sample.skip_changes}
+    sets = {int(at): DraftPlan.parse(text, layers) for at, text in sample.skip_changes}
     hows = {int(at): Verified(*how) for at, *how in sample.trace.get("verified", [])}
     skip, how = None, PLAIN
     for number, round_ in enumerate(sample.method.rounds):
@@ -54,7 +54,7 @@ def rounds_with_sets(
 
 
 def _mean_step_cost(
-    sound: Sequence[Sample], layers: int, cost: Callable[[SkipSet], float]
+    sound: Sequence[Sample], layers: int, cost: Callable[[DraftPlan], float]
 ) -> float | None:
     """Mean of `cost` over draft steps: 0 of those without a pass, None of a draft model's."""
     if any("draft_model" in sample.trace for sample in sound):
@@ -62,7 +62,7 @@ def _mean_step_cost(
     costs = list[float]()
     for sample in sound:
         if "steps_by_set" in sample.trace:  # several `sets` in one round
-            each = [cost(SkipSet.parse(text, layers)) for text in sample.trace["sets"]]
+            each = [cost(DraftPlan.parse(text, layers)) for text in sample.trace["sets"]]
             for counts in sample.trace["steps_by_set"]:
                 costs += [n * c for n, c in zip(counts, each, strict=True)]
         else:

@@ -13,8 +13,8 @@ import msgspec
 
 from skipbench.config.architecture import BYTES, QUANTIZED, Shape
 from skipbench.config.hardware import Hardware
+from skipbench.draft_plan import DraftPlan
 from skipbench.runs.record import Verified
-from skipbench.skipset import SkipSet
 
 READS, COMPUTES = 0.6, 0.4
 """Shares of a datasheet's bandwidth that decoding, and of its arithmetic that prefill, reaches."""
@@ -29,7 +29,7 @@ class Latency(NamedTuple):
     head_s: float
     layers: int
 
-    def pass_s(self, skip: SkipSet | None = None) -> float:
+    def pass_s(self, skip: DraftPlan | None = None) -> float:
         """One pass with the head: KnapSpec's t_Draft with a skip set, t_Target without (Eq. 4)."""
         attention = mlp = self.layers
         if skip is not None:
@@ -48,7 +48,7 @@ class Costs:
         """Latencies at one context and number of rows."""
         raise NotImplementedError
 
-    def draft_s(self, context: float, steps: int, skip: SkipSet, how: Verified = PLAIN) -> float:
+    def draft_s(self, context: float, steps: int, skip: DraftPlan, how: Verified = PLAIN) -> float:
         """So many draft steps with a skip set."""
         return steps * self.at(context + steps / 2).pass_s(skip)
 

@@ -8,10 +8,10 @@ from statistics import fmean
 
 import msgspec
 
+from skipbench.draft_plan import DraftPlan
 from skipbench.metrics import costs
 from skipbench.metrics.costs import PLAIN, Costs, LatencyModel, Line, interpolate, line_of
 from skipbench.runs.record import Verified
-from skipbench.skipset import SkipSet
 
 
 class TimedRound(msgspec.Struct, frozen=True):
@@ -125,7 +125,7 @@ class LoopCosts(Costs):
         known = [names] if names in self._added else [(n,) for n in names if (n,) in self._added]
         return sum(interpolate(self._added[n], rows) for n in known)
 
-    def draft_s(self, context: float, steps: int, skip: SkipSet, how: Verified = PLAIN) -> float:
+    def draft_s(self, context: float, steps: int, skip: DraftPlan, how: Verified = PLAIN) -> float:
         if not steps:
             return 0.0
         factor = self._tree_step if how.tree else 1.0

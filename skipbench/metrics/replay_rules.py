@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple, Protocol
 
+from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.acceptance import rounds_with_sets
 from skipbench.metrics.costs import PLAIN, Costs
 from skipbench.metrics.replay import Replayed
 from skipbench.runs.record import Sample, Verified
-from skipbench.skipset import SkipSet
 
 CLASSES = (0.5, 0.8, 0.95)
 """Bounds of the classes of confidence by which a tree is as wide as `widths` say."""
@@ -58,7 +58,7 @@ class Text:
     """The limit of tokens ended it, which shortens the last drafts."""
     drafted: Mapping[int, Sequence[Drafted]]
     """By position: a right token, or a wrong one and the rest of its draft."""
-    skips: Sequence[SkipSet]
+    skips: Sequence[DraftPlan]
     """The set that drafted, by position of the pending token."""
     how: Verified
 
@@ -99,7 +99,7 @@ def texts_of(samples: Sequence[Sample], layers: int) -> list[Text]:
                 "the records hold no confidence per drafted token: the method drafts with no stop "
                 "rule, or an earlier version made them"
             )
-        drafted, skips, how = dict[int, list[Drafted]](), list[SkipSet](), PLAIN
+        drafted, skips, how = dict[int, list[Drafted]](), list[DraftPlan](), PLAIN
         for number, (counts, skip, verified) in enumerate(rounds_with_sets(sample, layers)):
             assert skip is not None
             how = verified
@@ -163,7 +163,7 @@ class CachedCosts(Costs):
         self.layers = costs.layers
         self._draft_s, self._verify_s = cache(costs.draft_s), cache(costs.verify_s)
 
-    def draft_s(self, context: float, steps: int, skip: SkipSet, how: Verified = PLAIN) -> float:
+    def draft_s(self, context: float, steps: int, skip: DraftPlan, how: Verified = PLAIN) -> float:
         return self._draft_s(context // CONTEXT_STEP * CONTEXT_STEP, steps, skip, how)
 
     def verify_s(self, context: float, rows: int, how: Verified = PLAIN, before: int = 1) -> float:

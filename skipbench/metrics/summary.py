@@ -11,6 +11,7 @@ from statistics import fmean
 from msgspec import UNSET
 from msgspec.structs import asdict, replace
 
+from skipbench.draft_plan import DraftPlan
 from skipbench.metrics import acceptance
 from skipbench.metrics.acceptance import mean, over
 from skipbench.metrics.costs import Latency
@@ -19,7 +20,6 @@ from skipbench.metrics.interval import paired_ratio_interval
 from skipbench.runs import measures
 from skipbench.runs.measures import GroupScores, Metrics, Percentiles, Score
 from skipbench.runs.record import Arm, Sample, Seconds, speedups
-from skipbench.skipset import SkipSet
 
 PERCENTILES = (50, 90, 99)
 ArmScores = dict[str, measures.Scores]
@@ -51,7 +51,7 @@ def summarise(
     vanilla_s_per_token, method_s_per_token = _s_per_token(vanilla), _s_per_token(method)
     labels: Counter[str] = Counter(s.lossless for s in samples)
     scores = [s.score for s in sound if s.score]
-    sets = [SkipSet.parse(s.skip, layers) for s in sound]
+    sets = [DraftPlan.parse(s.skip, layers) for s in sound]
     phases = Seconds.__struct_fields__ if sound else ()
     seconds = {p: math.fsum(getattr(arm.seconds, p) for arm in method) for p in phases}
     return Metrics(

@@ -11,6 +11,7 @@ from typing import Any, cast
 import torch
 
 from skipbench.config.model import Model, PlantedModel, adapter_base, is_gguf
+from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.lm.engine import SPARE_MIB
 from skipbench.lm.families import attention_kernel
@@ -26,7 +27,6 @@ from skipbench.models.checks import (
 from skipbench.models.deepened import deepen
 from skipbench.models.outline import read_config
 from skipbench.models.random_weights import planted_model
-from skipbench.skipset import SkipSet
 
 HOST_FIRST = (
     "weights were read into the host's memory first, which must hold them all: accelerate, which "
@@ -129,7 +129,7 @@ def _planted(model: PlantedModel) -> tuple[Any, Any]:
             "one, as cuda:0"
         )
     tokenizer = AutoTokenizer.from_pretrained(model.path)
-    redundant, dtype = SkipSet.parse(skip, shape.layers), DTYPES[model.dtype]
+    redundant, dtype = DraftPlan.parse(skip, shape.layers), DTYPES[model.dtype]
     made = planted_model(shape, redundant, model.seed, dtype, model.device, len(tokenizer))
     return made, tokenizer
 

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from skipbench.config.architecture import Shape
+from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.lm.families import parts_of
 from skipbench.models.checks import FIELDS
-from skipbench.skipset import SkipSet
 
 LEAK = 0.004  # output of a redundant sub-layer, against 1 of another: near bfloat16's rounding
 FOCUS = 1.6  # size of queries and keys: attention looks at a few tokens of the text
@@ -22,7 +22,7 @@ OFFSETS = 1 << 20  # places in the pool at which a weight may begin
 
 
 def planted_model(
-    shape: Shape, redundant: SkipSet, seed: int, dtype: torch.dtype, device: str, words: int
+    shape: Shape, redundant: DraftPlan, seed: int, dtype: torch.dtype, device: str, words: int
 ) -> Any:
     """A causal language model of Hugging Face, made in the memory of `device` and nowhere else.
 

@@ -7,12 +7,12 @@ import numpy as np
 import torch
 
 from skipbench.config.architecture import Shape
+from skipbench.draft_plan import DraftPlan
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.metrics.costs import LatencyModel, Point
 from skipbench.models.random_weights import PLANTABLE, planted_model
 from skipbench.profile.clock import timed
-from skipbench.skipset import SkipSet
 
 UNTIMED = 3  # calls before the timed ones
 NARROW = 64  # width of the model whose arithmetic takes next to nothing
@@ -31,7 +31,7 @@ def part_times(lm: LM, context_tokens: int, rows: int, repeats: int) -> dict[str
     tokens, token_rows = [0] * rows, TokenRows.chain(context_tokens, rows)
     metadata, hidden = lm.metadata(token_rows), lm.embed(tokens)
     last = hidden.to(lm.output_device)
-    attention, mlp = (SkipSet.of(lm.layers, range(s, lm.sublayers, 2)) for s in (1, 0))
+    attention, mlp = (DraftPlan.of(lm.layers, range(s, lm.sublayers, 2)) for s in (1, 0))
     calls: dict[str, tuple[Callable[[], object], int]] = {
         "attention": (lambda: lm.run(hidden, metadata, attention), lm.layers),
         "mlp": (lambda: lm.run(hidden, metadata, mlp), lm.layers),
@@ -83,5 +83,7 @@ def overhead(lm: LM, repeats: int) -> Point:
     """
     family = lm.config.model_type if lm.config.model_type in PLANTABLE else "llama"
     shape = Shape(4, NARROW, 1, 1, NARROW, NARROW, NARROW, NARROW, family=family)
-    narrow = planted_model(shape, SkipSet.of(shape.layers), 0, lm.dtype, str(lm.devices[0]), NARROW)
+    narrow = planted_model(
+        shape, DraftPlan.of(shape.layers), 0, lm.dtype, str(lm.devices[0]), NARROW
+    )
     return Point.of(1, 1, part_times(LM(narrow, lm.engine.name), 1, 1, repeats))

@@ -17,7 +17,7 @@ from skipbench.runs.provenance import hashed
 
 OWN = ("skipbench.decode.", "skipbench.methods.")
 """Parts of skipbench that belong to a method."""
-MEASURING = ["skipset.py", "lm", "models", "decode", "bench"]
+MEASURING = ["draft_plan.py", "skipset.py", "lm", "models", "decode", "bench"]
 MEASURING += ["profile/clock.py", "methods/vanilla.py"]
 """Files of the package on which a run's tokens and seconds depend, beside its method."""
 

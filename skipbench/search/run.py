@@ -12,11 +12,11 @@ from pathlib import Path
 import msgspec
 
 from skipbench.console import progress, say
+from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import append_line, held, read_lines
 from skipbench.runs.reading import printable, strict_json
 from skipbench.search.strategies import Strategy
-from skipbench.skipset import SkipSet
 
 # seconds per token, registered for a set without a value before any other set has one
 UNKNOWN_WORST = 1.0
@@ -24,7 +24,7 @@ BEST, TIMES = 5, 3  # sets that are timed again, and how often
 RETIMED = "retimed.jsonl"
 """Beside the trace; one line per number of iterations at which a search has ended."""
 
-Objective = Callable[[SkipSet], tuple[float, dict[str, float]]]
+Objective = Callable[[DraftPlan], tuple[float, dict[str, float]]]
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def search(
                 trial = _try(objective, skip, iteration, strategy.point, began)
             else:
                 trial = done[iteration]
-                skip = SkipSet.parse(trial.skip, layers)
+                skip = DraftPlan.parse(trial.skip, layers)
                 # A Gaussian process would take seconds to repeat a suggestion; its point is in the
                 # trace. The others answer at once.
                 if trial.point is None and strategy.suggest() != skip:
@@ -117,7 +117,7 @@ def search(
 
 
 def _try(
-    objective: Objective, skip: SkipSet, iteration: int, point: list[float] | None, began: float
+    objective: Objective, skip: DraftPlan, iteration: int, point: list[float] | None, began: float
 ) -> Trial:
     suggested = time.perf_counter()
     try:
@@ -166,7 +166,7 @@ def read_trials(trace: Path, iterations: int, layers: int | None = None) -> list
             if trials[-1].iteration != number - 2:
                 raise ValueError(f"iteration {trials[-1].iteration} where {number - 2} belongs")
             if layers is not None:
-                SkipSet.parse(trials[-1].skip, layers)
+                DraftPlan.parse(trials[-1].skip, layers)
         except (SkipbenchError, ValueError, RecursionError) as error:
             reason = f"not a trial ({printable(str(error))}); move it away"
             raise SkipbenchError(f"{trace}, line {number}: {reason}") from error
@@ -204,7 +204,7 @@ def retime(objective: Objective, trace: Path, layers: int, iterations: int) -> T
         with progress("best sets again", len(sets) * TIMES) as advance:
             for turn, place in itertools.product(range(TIMES), range(len(sets))):
                 number = (place + turn) % len(sets)
-                values[number].append(objective(SkipSet.parse(sets[number], layers))[0])
+                values[number].append(objective(DraftPlan.parse(sets[number], layers))[0])
                 advance("")
         medians = [statistics.median(times) for times in values]
         best = medians.index(min(medians))

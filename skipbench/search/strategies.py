@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from skipbench.config.schemas import Search
+from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.search.bayes import suggest_point
-from skipbench.skipset import SkipSet
 
 EXHAUSTIVE_LIMIT = 12
 Sets = Generator[Iterable[int], float, None]
@@ -39,7 +39,7 @@ class Space:
             raise SkipbenchError(
                 f"search.ratio={self.ratio}; wanted 0 to 1, or null for any number of sub-layers"
             )
-        SkipSet.of(self.layers, self.protect)  # refuses sub-layers that the model lacks
+        DraftPlan.of(self.layers, self.protect)  # refuses sub-layers that the model lacks
 
     @property
     def free(self) -> list[int]:
@@ -63,11 +63,11 @@ class Strategy:
     def __init__(self, space: Space, sets: Sets) -> None:
         self.space, self._sets, self._next = space, sets, next(sets, None)
 
-    def suggest(self) -> SkipSet | None:
+    def suggest(self) -> DraftPlan | None:
         """The next set, or `None` when there is nothing left to try."""
-        return None if self._next is None else SkipSet.of(self.space.layers, self._next)
+        return None if self._next is None else DraftPlan.of(self.space.layers, self._next)
 
-    def register(self, skip: SkipSet, value: float) -> None:
+    def register(self, skip: DraftPlan, value: float) -> None:
         """Learns the value of a set."""
         try:
             self._next = self._sets.send(value)
@@ -75,7 +75,7 @@ class Strategy:
             self._next = None
 
 
-def random_sets(space: Space, seed: int, start: SkipSet | None = None) -> Sets:
+def random_sets(space: Space, seed: int, start: DraftPlan | None = None) -> Sets:
     """Random sets, after `start`: `space.size` sub-layers, or each with probability one half."""
     free, size = space.free, space.size
     if start is not None:
@@ -96,13 +96,13 @@ class Bayes(Strategy):
     """
 
     def __init__(
-        self, space: Space, seed: int, start: SkipSet | None, init: int = 5, rounded: bool = False
+        self, space: Space, seed: int, start: DraftPlan | None, init: int = 5, rounded: bool = False
     ) -> None:
         super().__init__(space, random_sets(space, seed, start))
         self.seed, self.init, self.rounded = seed, max(1, init), rounded
         self._points, self._values = list[list[float]](), list[float]()
 
-    def suggest(self) -> SkipSet | None:
+    def suggest(self) -> DraftPlan | None:
         self.point = None
         if (tried := len(self._values)) < self.init:
             return super().suggest()
@@ -112,9 +112,9 @@ class Bayes(Strategy):
         if self.space.size is not None:
             chosen = np.argsort(-point, kind="stable")[: self.space.size]
         self.point = [round(float(x), 6) for x in point]
-        return SkipSet.of(self.space.layers, [self.space.free[i] for i in chosen])
+        return DraftPlan.of(self.space.layers, [self.space.free[i] for i in chosen])
 
-    def register(self, skip: SkipSet, value: float) -> None:
+    def register(self, skip: DraftPlan, value: float) -> None:
         """`value` is minimised; the process models its negative."""
         super().register(skip, value)
         corner = [float(s in skip.skipped) for s in self.space.free]
@@ -176,7 +176,7 @@ def make_strategy(options: Search, layers: int, order: Sequence[int] = ()) -> St
     the model lacks or that `start` skips.
     """
     space = Space(layers, options.ratio, options.protect)
-    start = SkipSet.parse(options.start, layers)
+    start = DraftPlan.parse(options.start, layers)
     if both := sorted(start.skipped.intersection(options.protect)):
         raise SkipbenchError(
             f"search.start skips the sub-layers {both}, which search.protect keeps; change "

@@ -9,7 +9,7 @@ import torch
 from conftest import Command, random_model
 
 from skipbench.cli.export import prune_line
-from skipbench.skipset import SkipSet
+from skipbench.draft_plan import DraftPlan
 
 
 def test_the_folder_decodes_in_hugging_face(
@@ -34,7 +34,7 @@ def test_the_folder_decodes_in_hugging_face(
     wanted = model.generate(prompt, max_new_tokens=12, do_sample=False)
     given = {"inputs": prompt, "max_new_tokens": 12, "do_sample": False, "streamer": None}
     assert scope["generate"](model, **given).tolist() == wanted.tolist()
-    assert scope["FAST"].method.skip == SkipSet.parse("attn:1,2;mlp:1,2", 4)
+    assert scope["FAST"].method.skip == DraftPlan.parse("attn:1,2;mlp:1,2", 4)
 
 
 def test_what_was_measured_is_in_it(tmp_path: Path, skipbench: Command) -> None:
@@ -47,8 +47,8 @@ def test_what_was_measured_is_in_it(tmp_path: Path, skipbench: Command) -> None:
 
 
 def test_sets_of_part_layers_have_no_line() -> None:
-    assert prune_line(SkipSet.parse("attn:1;mlp:2", 4)) is None
-    assert prune_line(SkipSet.parse("", 4)) is None
+    assert prune_line(DraftPlan.parse("attn:1;mlp:2", 4)) is None
+    assert prune_line(DraftPlan.parse("", 4)) is None
 
 
 @pytest.mark.parametrize(

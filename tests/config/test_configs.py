@@ -21,9 +21,9 @@ from skipbench.config.compose import compose, to_run_config, use_config_dir
 from skipbench.config.explain import hydra_initialized
 from skipbench.config.paths import CONF
 from skipbench.config.schemas import SCHEMAS
+from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.lm.families import FAMILIES
-from skipbench.skipset import SkipSet
 
 MODELS = [m for m in choices("model") if m != "path"]
 # those whose files read a model's settings
@@ -91,7 +91,7 @@ def test_every_hub_model_is_described() -> None:
         assert re.fullmatch(r"[0-9a-f]{40}|main", str(model.revision)), name
         assert model.architecture.family in FAMILIES, name
         for skip in filter(None, model.sets.values()):
-            assert SkipSet.parse(skip, model.architecture.layers).skipped, name
+            assert DraftPlan.parse(skip, model.architecture.layers).skipped, name
 
 
 def test_ids_and_revisions_stand_in_one_place() -> None:

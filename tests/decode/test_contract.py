@@ -20,7 +20,8 @@ from conftest import (
 
 from skipbench.decode.loop import generate
 from skipbench.decode.method import Method
-from skipbench.skipset import SkipSet, fixed_set
+from skipbench.draft_plan import DraftPlan
+from skipbench.skipset import fixed_set
 
 VARIANTS = {
     "default": (),
@@ -168,13 +169,13 @@ def test_an_empty_set_is_always_right(family: str, engine: str) -> None:
     rest_slow(["attn:0;mlp:3", "attn:1-3", "mlp:0,2", "attn:0-3;mlp:0-3"], "attn:0;mlp:3".__eq__),
 )
 def test_draft_logits(skip: str, family: str, engine: str) -> None:
-    contract.check_draft_logits(random_lm(family, engine), SkipSet.parse(skip, LAYERS))
+    contract.check_draft_logits(random_lm(family, engine), DraftPlan.parse(skip, LAYERS))
 
 
 @pytest.mark.parametrize("engine", EVERY_ENGINE)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_tree_logits(family: str, engine: str) -> None:
-    contract.check_tree_logits(random_lm(family, engine), SkipSet.parse("attn:1;mlp:2", LAYERS))
+    contract.check_tree_logits(random_lm(family, engine), DraftPlan.parse("attn:1;mlp:2", LAYERS))
 
 
 # Whatever drafts with a skip set samples in `SkipMethod`; the others have ways of their own.

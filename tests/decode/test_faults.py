@@ -15,13 +15,13 @@ from skipbench.decode.draft import Draft, State
 from skipbench.decode.drafting import SkipMethod
 from skipbench.decode.method import Method
 from skipbench.decode.stopping import Fixed
+from skipbench.draft_plan import DraftPlan
 from skipbench.lm.cache import KVCache
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.metadata import AttentionMetadata
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.fixed import FixedSet
 from skipbench.methods.vanilla import Vanilla
-from skipbench.skipset import SkipSet
 
 Patch = pytest.MonkeyPatch
 
@@ -125,8 +125,8 @@ def check_all(engine: str) -> None:
     contract.check_greedy(lm, contract.Guesser(61, tree=True))
     contract.check_greedy(lm, make_method("layerskip"))
     contract.check_greedy(lm, make_method("clasp"))
-    contract.check_draft_logits(lm, SkipSet.parse("attn:1;mlp:2", lm.layers))
-    contract.check_greedy(lm, FixedSet("empty", SkipSet.of(lm.layers), Fixed(5), (4, 3, 2, 1)))
+    contract.check_draft_logits(lm, DraftPlan.parse("attn:1;mlp:2", lm.layers))
+    contract.check_greedy(lm, FixedSet("empty", DraftPlan.of(lm.layers), Fixed(5), (4, 3, 2, 1)))
     contract.check_empty_set(lm, (4, 3, 2, 1))
     contract.check_empty_set(lm)
 
@@ -171,7 +171,7 @@ class Copied(contract.Guesser):
 
 
 def fixed(widths: tuple[int, ...] = (), kind: type[FixedSet] = FixedSet) -> FixedSet:
-    return kind("fixed", SkipSet.parse("attn:1,2;mlp:2", 4), Fixed(5), widths)
+    return kind("fixed", DraftPlan.parse("attn:1,2;mlp:2", 4), Fixed(5), widths)
 
 
 @pytest.mark.slow

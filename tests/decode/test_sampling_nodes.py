@@ -20,8 +20,8 @@ from skipbench.decode.drafting import SkipMethod
 from skipbench.decode.sampling import Sampler
 from skipbench.decode.stopping import Fixed
 from skipbench.decode.verify import verify_sampling
+from skipbench.draft_plan import DraftPlan
 from skipbench.methods.fixed import FixedSet
-from skipbench.skipset import SkipSet
 
 DRAWS = 2000
 # target and draft; total variation 0.55, 0.6 and 0.85
@@ -58,7 +58,7 @@ DAILY = {(chain, "zeros"), (tree, "four"), (guesses, "four")}
 @pytest.mark.parametrize(("propose", "pair"), rest_slow(CASES, DAILY.__contains__))
 def test_what_is_emitted_is_distributed_as_the_target(propose: Any, pair: str) -> None:
     p, q = PAIRS[pair]
-    sampler, method = Sampler(1.0, seed=0), FixedSet("x", SkipSet.of(1), Fixed(1), (3, 3, 3, 3))
+    sampler, method = Sampler(1.0, seed=0), FixedSet("x", DraftPlan.of(1), Fixed(1), (3, 3, 3, 3))
     state = SimpleNamespace(sampler=sampler)
     target, logits = torch.tensor(p).log(), torch.tensor([q]).log()
     found: Counter[int] = Counter()

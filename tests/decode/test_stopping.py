@@ -9,8 +9,8 @@ from contract import PROMPT
 from skipbench.decode.loop import generate
 from skipbench.decode.sampling import Sampler
 from skipbench.decode.stopping import Adaptive, Fixed
+from skipbench.draft_plan import DraftPlan
 from skipbench.methods.fixed import FixedSet
-from skipbench.skipset import SkipSet
 
 
 def test_equations_2_to_4_by_hand() -> None:
@@ -43,7 +43,7 @@ def test_a_confidence_is_a_probability_without_temperature(widths: tuple[int, ..
     """
     lm, steps = random_lm("llama", "fused", vocab=7), {}
     for temperature in (0.0, 1e-5):
-        skip = SkipSet.parse("mlp:2", lm.layers)
+        skip = DraftPlan.parse("mlp:2", lm.layers)
         method = FixedSet("fixed", skip, Fixed(6, threshold=0.3), widths)
         found = generate(lm, method, PROMPT[:3], 40, sampler=Sampler(temperature))
         steps[temperature] = [r.steps for r in found.rounds]

@@ -13,6 +13,7 @@ from conftest import Command, unseal
 from skipbench.config.catalog import known_hardware, shape_of
 from skipbench.config.compose import compose
 from skipbench.decode.stopping import Fixed
+from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.row import run_cell
 from skipbench.metrics.costs import Costs, Datasheet
@@ -22,7 +23,7 @@ from skipbench.metrics.replay_rules import replay, texts_of
 from skipbench.runs.provenance import config_hash
 from skipbench.runs.record import Verified
 from skipbench.runs.store import read_samples
-from skipbench.skipset import SkipSet, fixed_set
+from skipbench.skipset import fixed_set
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +198,7 @@ def test_the_first_step_of_an_early_exit_has_a_price_of_its_own() -> None:
     points += [point(n, kept, 0, n * kept * 4e-4) for n in (1, 4, 8) for kept in (5, 10)]
     points += [point(n, 1, 2, first + (n - 1) * step) for n in (1, 4)]
     costs = LoopCosts(layers, points)
-    late = SkipSet.of(layers, range(2, 2 * layers))
+    late = DraftPlan.of(layers, range(2, 2 * layers))
     for steps in (1, 2, 4, 8):
         found = costs.draft_s(64 - steps / 2, steps, late, Verified(exit_sublayer=2))
         assert found == pytest.approx(first + (steps - 1) * step, rel=1e-3)

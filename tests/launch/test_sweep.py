@@ -126,11 +126,11 @@ def test_points_are_labelled_by_what_they_differ_in() -> None:
 MINE = """
 from skipbench.decode.stopping import Fixed
 from skipbench.methods.fixed import FixedSet
-from skipbench.skipset import SkipSet
+from skipbench.draft_plan import DraftPlan
 
 
 def every(layers: int, name: str, step: int = 2) -> FixedSet:
-    skip = SkipSet.parse("mlp:" + ",".join(map(str, range(1, layers, step))), layers)
+    skip = DraftPlan.parse("mlp:" + ",".join(map(str, range(1, layers, step))), layers)
     return FixedSet(name, skip, Fixed(4))
 """
 

@@ -16,6 +16,7 @@ from described import DESCRIBED, SIZES, TRACED, described_lm, described_model, m
 
 from skipbench.config.compose import compose
 from skipbench.decode.loop import generate
+from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.row import run_cell
 from skipbench.lm.families import FAMILIES, parts_of, unlike_llama
@@ -26,7 +27,6 @@ from skipbench.lm.model import LM
 from skipbench.lm.traced import trace
 from skipbench.models.load import load, make_lm
 from skipbench.profile.latency import overhead
-from skipbench.skipset import SkipSet
 
 EVERY = [*DESCRIBED, *TRACED]
 TREE = ("stop@method.stop=fixed", "method.stop.max_steps=4", "method.tree=[4,3,2,1]")
@@ -85,8 +85,8 @@ def _generated(family: str, prompt: list[int]) -> list[int]:
 @pytest.mark.parametrize("family", DESCRIBED)
 def test_draft_and_tree_logits(family: str) -> None:
     lm = described_lm(family)
-    contract.check_draft_logits(lm, SkipSet.parse("attn:0,2;mlp:2,3", LAYERS))
-    contract.check_tree_logits(lm, SkipSet.parse("attn:1;mlp:2", LAYERS))
+    contract.check_draft_logits(lm, DraftPlan.parse("attn:0,2;mlp:2,3", LAYERS))
+    contract.check_tree_logits(lm, DraftPlan.parse("attn:1;mlp:2", LAYERS))
 
 
 @pytest.mark.parametrize("engine", EVERY_ENGINE)

@@ -21,6 +21,7 @@ from scripts import bench_gpu
 from skipbench.config.catalog import shape_of
 from skipbench.config.compose import compose
 from skipbench.decode.loop import generate
+from skipbench.draft_plan import DraftPlan
 from skipbench.experiments.row import run_cell
 from skipbench.lm.cuda_graphs import buffers as sizes
 from skipbench.lm.cuda_graphs import device, engine
@@ -31,7 +32,7 @@ from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.model import LM
 from skipbench.metrics.formulas import expected_speedup
 from skipbench.profile.roofline import QUEUED, memory_rates, read_bandwidth
-from skipbench.skipset import SkipSet, planted_set
+from skipbench.skipset import planted_set
 
 PROMPT = [41, 22, 24, 53, 42, 16, 9, 35, 44, 0, 29, 47]
 FLASH_2_11 = (
@@ -149,7 +150,7 @@ def test_bars_of_the_gpu_benchmark_do_not_contradict_each_other() -> None:
     share = bench_gpu.byte_share(shape, 2048, planted_set(shape.layers, 0.5, 0))
     args = bench_gpu.parser().parse_args([])
     assert args.minutes <= 2 and 0.53 < share < bench_gpu.draft_bar(args) < share + 0.011
-    assert bench_gpu.byte_share(shape, 0, SkipSet.of(32)) == 1.0
+    assert bench_gpu.byte_share(shape, 0, DraftPlan.of(32)) == 1.0
     sign, alpha = bench_gpu.BARS["alpha of the planted set, K=8"]
     assert sign == ">=" and alpha is not None
     reached = expected_speedup(1 + 8 * alpha, alpha, share, 1.0)

@@ -26,6 +26,7 @@ from skipbench.decode.loop import generate
 from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
 from skipbench.decode.stopping import Fixed
+from skipbench.draft_plan import DraftPlan
 from skipbench.experiments.row import run_cell
 from skipbench.lm.cuda_graphs import buffers as sizes
 from skipbench.lm.cuda_graphs import ops
@@ -41,7 +42,7 @@ from skipbench.methods.fixed import FixedSet
 from skipbench.runs.provenance import Provenance
 from skipbench.runs.run import read_run
 from skipbench.runs.store import RunStore
-from skipbench.skipset import SkipSet, fixed_set, planted_set
+from skipbench.skipset import fixed_set, planted_set
 
 # behind which the random models do not fall into repeating one token, which would hide a wrong
 # length
@@ -111,7 +112,7 @@ def test_logits_are_those_of_fused_for_every_shape_of_rows() -> None:
         TokenRows.branches(36, 30, 5, 3),
         TokenRows.tree(36, (-1, 0, 0, 1, 1, 4)), TokenRows.branches(36, 0, 2),
     ]  # fmt: skip
-    for skip in (None, SkipSet.parse("attn:1,2;mlp:0", 4)):
+    for skip in (None, DraftPlan.parse("attn:1,2;mlp:0", 4)):
         for token_rows in spans:
             lm.prefill(text)
             fused.prefill(text)
@@ -153,9 +154,9 @@ def test_a_pass_that_skips_nothing_is_one_replay() -> None:
         raise AssertionError("replayed besides the whole pass")
 
     replays |= dict.fromkeys(replays.keys() - {WHOLE_PASS}, refused)
-    for skip in (None, SkipSet.of(4)):
+    for skip in (None, DraftPlan.of(4)):
         assert torch.equal(lm.logits([5, 6, 7], rows, skip), wanted)
-    for arguments in ({"skip": SkipSet.parse("mlp:1", 4)}, {"hidden_states": []}):
+    for arguments in ({"skip": DraftPlan.parse("mlp:1", 4)}, {"hidden_states": []}):
         with pytest.raises(AssertionError, match="besides"):
             lm.logits([5, 6, 7], rows, **arguments)
 
@@ -385,7 +386,7 @@ def test_a_chain_reads_only_what_its_stop_rule_needs(
         random_model("llama").to(torch.bfloat16), partial(CudaGraphsEngine, capture=EagerCapture)
     )
     lm.allocate(100)
-    method = FixedSet("chain", SkipSet.parse("attn:1;mlp:2", 4), Fixed(6, threshold))
+    method = FixedSet("chain", DraftPlan.parse("attn:1;mlp:2", 4), Fixed(6, threshold))
     state = State(lm, PROMPT, Sampler(temperature), 64, frozenset())
     method.begin(state)
     lm.prefill(PROMPT[:-1])

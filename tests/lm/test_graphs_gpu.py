@@ -18,13 +18,14 @@ from skipbench.decode.draft import State
 from skipbench.decode.loop import generate
 from skipbench.decode.sampling import Sampler
 from skipbench.decode.stopping import Fixed
+from skipbench.draft_plan import DraftPlan
 from skipbench.lm.bit_probe import compare_rows
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.fixed import FixedSet
-from skipbench.skipset import SkipSet, fixed_set
+from skipbench.skipset import fixed_set
 
 pytestmark = [
     pytest.mark.gpu,
@@ -93,7 +94,7 @@ def test_a_draft_chain_waits_only_at_its_end(threshold: float) -> None:
     count as a synchronisation.
     """
     lm = on_gpu("llama", "cuda_graphs")
-    method = FixedSet("chain", SkipSet.parse("attn:1;mlp:2", 4), Fixed(6, threshold))
+    method = FixedSet("chain", DraftPlan.parse("attn:1;mlp:2", 4), Fixed(6, threshold))
     state = State(lm, PROMPT, Sampler(), 64, frozenset())
     method.begin(state)
     lm.prefill(PROMPT[:-1])

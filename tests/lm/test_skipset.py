@@ -4,24 +4,25 @@ import random
 
 import pytest
 
+from skipbench.draft_plan import HEADS, DraftPlan
 from skipbench.errors import SkipbenchError
-from skipbench.skipset import SkipSet, fixed_set
+from skipbench.skipset import fixed_set
 
 
 def test_text_and_back() -> None:
     rng = random.Random(0)
     for _ in range(200):
         layers = rng.randint(1, 40)
-        skip = SkipSet.of(layers, rng.sample(range(2 * layers), rng.randint(0, 2 * layers)))
-        assert SkipSet.parse(str(skip), layers) == skip
+        skip = DraftPlan.of(layers, rng.sample(range(2 * layers), rng.randint(0, 2 * layers)))
+        assert DraftPlan.parse(str(skip), layers) == skip
 
 
 def test_parse() -> None:
-    skip = SkipSet.parse(" attn:1,3-5 ; mlp:2", 6)
+    skip = DraftPlan.parse(" attn:1,3-5 ; mlp:2", 6)
     assert (skip.attention, skip.mlp) == ((1, 3, 4, 5), (2,))
     assert skip.skipped == {2, 6, 8, 10, 5}
     assert skip.ratio == 5 / 12
-    assert SkipSet.parse("", 6).skipped == frozenset()
+    assert DraftPlan.parse("", 6).skipped == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -30,19 +31,19 @@ def test_parse() -> None:
 )
 def test_unreadable_text(text: str) -> None:
     with pytest.raises(SkipbenchError, match="cannot read"):
-        SkipSet.parse(text, 6)
+        DraftPlan.parse(text, 6)
 
 
 @pytest.mark.parametrize("text", ["mlp:6", "attn:6", "attn:2-6", "attn:0;mlp:999"])
 def test_layers_outside_the_model(text: str) -> None:
     with pytest.raises(SkipbenchError, match="0 to 11"):
-        SkipSet.parse(text, 6)
+        DraftPlan.parse(text, 6)
 
 
 @pytest.mark.parametrize("index", [-1, 12])
 def test_sublayers_outside_the_model(index: int) -> None:
     with pytest.raises(SkipbenchError, match=rf"\[{index}\].*0 to 11"):
-        SkipSet.of(6, [0, index, 11])
+        DraftPlan.of(6, [0, index, 11])
 
 
 @pytest.mark.parametrize(
@@ -87,3 +88,24 @@ def test_a_ratio_that_skips_nothing_or_everything(kind: str, ratio: float) -> No
 def test_an_unknown_kind_names_those_that_exist() -> None:
     with pytest.raises(SkipbenchError, match="known: uniform, first, middle, last, random"):
         fixed_set("outer", 12, 0.5)
+
+
+def test_cheaper_plans_in_text() -> None:
+    rng = random.Random(1)
+    for _ in range(200):
+        layers = rng.randint(1, 40)
+        skip = DraftPlan.of(layers, rng.sample(range(2 * layers), rng.randint(0, 2 * layers)))
+        low = frozenset(rng.sample(range(2 * layers), rng.randint(0, 2 * layers)))
+        window = rng.choice([None, 1, 512])
+        plan = DraftPlan(layers, skip.skipped, low, window, rng.choice(HEADS))
+        assert not plan.int8 & plan.skipped
+        assert DraftPlan.parse(str(plan), layers) == plan
+    everything = DraftPlan.parse("head:likely;int8:all;window:9", 3)
+    assert everything == DraftPlan.of(3).cheaper(int8=True, window=9, head="likely")
+    assert [everything.positions_read(n) for n in (5, 13, 14)] == [5, 13, 13]
+
+
+@pytest.mark.parametrize("text", ["window:0", "window:", "head:big", "int8:1", "int8-attn:x"])
+def test_unreadable_plans(text: str) -> None:
+    with pytest.raises(SkipbenchError, match="cannot read"):
+        DraftPlan.parse(text, 6)

@@ -14,6 +14,7 @@ from skipbench.config.catalog import shape_of
 from skipbench.config.compose import compose
 from skipbench.decode.loop import generate
 from skipbench.decode.method import Method
+from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.lm.bit_probe import compare_rows
 from skipbench.lm.families import FAMILIES
@@ -25,7 +26,6 @@ from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.vanilla import Vanilla
 from skipbench.models.random_weights import planted_model
-from skipbench.skipset import SkipSet
 
 PROMPTS = ["Once there was a dog and", "Lily and Tom went to the", "The dog had a red ball, and"]
 
@@ -178,7 +178,7 @@ def test_float32_and_the_reference_engine_refuse() -> None:
 
 
 def test_float32_that_passes_the_short_proof_is_probed_after_longer_contexts() -> None:
-    model = planted_model(shape_of("2x64"), SkipSet.of(2), 0, torch.float32, "cpu", 64)
+    model = planted_model(shape_of("2x64"), DraftPlan.of(2), 0, torch.float32, "cpu", 64)
     try:
         lm = LM(model, strict=True)
     except NotStrictError as error:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from skipbench.decode.loop import generate
 from skipbench.decode.stopping import Fixed
+from skipbench.draft_plan import DraftPlan
 from skipbench.lm.cuda_graphs import ops
 from skipbench.lm.cuda_graphs.attention import masked
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
@@ -31,7 +32,6 @@ from skipbench.lm.llama import rotated, silu_times
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.fixed import FixedSet
-from skipbench.skipset import SkipSet
 
 TOLERANCES = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 """Largest norm of a difference from float32 arithmetic, as a share: one rounding of an output."""
@@ -178,7 +178,7 @@ def test_tokens_are_those_of_the_plain_model(family: str) -> None:
     assert part.triton and not part.discarded
     prompt = PROMPTS[family] * 2
     wanted = contract.plain_greedy(lm.model, prompt, 10)
-    tree = FixedSet("tree", SkipSet.parse("attn:1;mlp:2", 4), Fixed(2, 0.0), (2, 2, 1, 1))
+    tree = FixedSet("tree", DraftPlan.parse("attn:1;mlp:2", 4), Fixed(2, 0.0), (2, 2, 1, 1))
     for method in (make_method("vanilla"), tree):
         assert generate(lm, method, prompt, 10).tokens == wanted, method.name
 

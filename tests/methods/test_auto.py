@@ -18,12 +18,12 @@ from skipbench.decode.loop import generate
 from skipbench.decode.sampling import choices
 from skipbench.decode.sources import Successors, TextIndex
 from skipbench.decode.tree import Child, grow, min_slopes
+from skipbench.draft_plan import DraftPlan
 from skipbench.lm.model import LM
 from skipbench.methods import auto
 from skipbench.methods.vanilla import Vanilla
 from skipbench.models.random_weights import planted_model
 from skipbench.profile.rows import curve, verification_seconds
-from skipbench.skipset import SkipSet
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 
@@ -162,7 +162,7 @@ def test_every_accepted_token_has_its_source() -> None:
 
 def test_skip_sets_are_nested_and_used_where_their_steps_pay() -> None:
     """On a model whose layers can be left out without a trace, a chain of the cheapest set wins."""
-    shape, redundant = Shape(LAYERS, 32, 4, 2, 48, 61, 256), SkipSet.of(LAYERS, range(2, 7))
+    shape, redundant = Shape(LAYERS, 32, 4, 2, 48, 61, 256), DraftPlan.of(LAYERS, range(2, 7))
     method = make_method("auto", "method.memory=1")
     lm = LM(planted_model(shape, redundant, 0, torch.float32, "cpu", 61), "fused")
     lm.allocate(480)

@@ -11,9 +11,9 @@ from recorded import MODELS, NEEDS_RECORDS, checkpoint, golden
 
 from skipbench.decode.loop import generate
 from skipbench.decode.stopping import Adaptive, Fixed, StopRule
+from skipbench.draft_plan import DraftPlan
 from skipbench.methods.fixed import FixedSet
 from skipbench.methods.vanilla import Vanilla
-from skipbench.skipset import SkipSet
 
 pytestmark = NEEDS_RECORDS
 
@@ -35,7 +35,7 @@ def test_the_identity_layers_are_found_free(engine: str) -> None:
     """With exactly the identity layers skipped, every draft token is right."""
     name = "babyllama-361-deep12-noop"
     noop = json.loads((SHARED / "models" / name / "DERIVED.json").read_text())["noop_layers"]
-    skip = SkipSet.of(12, [s for i in noop for s in (2 * i, 2 * i + 1)])
+    skip = DraftPlan.of(12, [s for i in noop for s in (2 * i, 2 * i + 1)])
     for case in golden("hf_greedy")["models"][name]:
         out = generate(
             checkpoint(name, engine),
@@ -84,7 +84,7 @@ def test_self_sd_rounds_are_those_of_the_published_code() -> None:
     """
     for case in golden("selfsd")["generation"]:
         lm = checkpoint(case["model"], "fused")
-        skip = SkipSet.of(
+        skip = DraftPlan.of(
             lm.layers, [2 * i for i in case["attn_skip"]] + [2 * i + 1 for i in case["mlp_skip"]]
         )
         method = FixedSet("self-sd", skip, stop_rule(case["config"], case["auto_parameters"]))

@@ -20,6 +20,7 @@ from skipbench.decode.sampling import Sampler
 from skipbench.decode.stopping import Fixed
 from skipbench.decode.trial_passes import parallel_branches
 from skipbench.decode.verify import verify_greedy
+from skipbench.draft_plan import DraftPlan
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.clasp import CLaSp, choose_layers
@@ -28,7 +29,6 @@ from skipbench.methods.fixed import FixedSet
 from skipbench.methods.knapspec import KnapSpec
 from skipbench.methods.lookahead import Lookahead
 from skipbench.methods.swift import SWIFT
-from skipbench.skipset import SkipSet
 
 pytestmark = NEEDS_RECORDS
 SWIFT_CODE_TREE = (10, 8, 5, 3)
@@ -275,7 +275,7 @@ def test_swift_trees_and_their_acceptance() -> None:
         lm.cache = type("Cache", (), {"length": 1})()
         state = State(lm, [case["root_token"]], Sampler(), 99, frozenset())
         stop = Fixed(len(case["draft_logits"]))
-        method = FixedSet("swift", SkipSet.of(1), stop, SWIFT_CODE_TREE)
+        method = FixedSet("swift", DraftPlan.of(1), stop, SWIFT_CODE_TREE)
         method.begin(state)
         draft = method.propose(state, 98)
         parents = [-1, *(p + 1 for p in draft.parents())]

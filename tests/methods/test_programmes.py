@@ -14,11 +14,11 @@ from scripts.brute_force import one_case, states_of
 from skipbench.decode.loop import generate
 from skipbench.decode.method import Method
 from skipbench.decode.trial_passes import parallel_branches
+from skipbench.draft_plan import DraftPlan
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.clasp import choose_layers
 from skipbench.methods.knapspec import knapsack
-from skipbench.skipset import SkipSet
 
 TOKENS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
 ONE_BY_ONE = 1e-5
@@ -221,8 +221,9 @@ def test_the_identities_of_a_known_model_are_found(name: str, overrides: list[st
             accepted + sum(r.accepted for r in rounds),
             steps + sum(r.steps for r in rounds),
         )
-        found = SkipSet.parse(str(method.skip), lm.layers)
+        found = DraftPlan.parse(str(method.skip), lm.layers)
     assert accepted >= 0.99 * steps > 0
     assert (
-        SkipSet.parse("attn:1,2,4,6,7,9,10;mlp:1,2,4,6,7,9,10", lm.layers).skipped <= found.skipped
+        DraftPlan.parse("attn:1,2,4,6,7,9,10;mlp:1,2,4,6,7,9,10", lm.layers).skipped
+        <= found.skipped
     )

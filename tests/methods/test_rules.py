@@ -17,10 +17,10 @@ from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
 from skipbench.decode.stopping import Fixed
 from skipbench.decode.trial_passes import parallel_branches
+from skipbench.draft_plan import DraftPlan
 from skipbench.lm.model import LM
 from skipbench.methods.clasp import choose_layers
 from skipbench.methods.self_sd import objective
-from skipbench.skipset import SkipSet
 
 FAMILY = "qwen3"
 
@@ -161,7 +161,7 @@ def test_clasp_looks_at_the_last_accepted_token() -> None:
         x = states_of(second(), tokens)[::2, -1]
         run = parallel_branches(second(), 1, 2, 2)
         chosen, *_ = choose_layers(x, lambda u, g, run=run: run(u, g[:, None])[:, 0], 2)  # type: ignore[misc]  # mypy cannot infer a lambda with a default
-        assert skip == SkipSet.of(4, [2 * layer + k for layer in chosen for k in range(2)])
+        assert skip == DraftPlan.of(4, [2 * layer + k for layer in chosen for k in range(2)])
         assert len(skip.skipped) == 4  # half of the layers
         several += bool(verification.accepted)
     assert several > 2
@@ -185,7 +185,7 @@ def test_knapspec_solves_eq_4_over_the_last_rounds_at_the_present_length() -> No
     found = rounds(method, 64)
     log = method.log
     weights_seen, skips = set(), dict(map(tuple, method.draft_log["skip"]))
-    current, programmes = SkipSet.of(layers), 0
+    current, programmes = DraftPlan.of(layers), 0
     for at, (weights, candidates) in zip(
         log["optimised"], zip(log["weights"], log["candidates"], strict=True), strict=True
     ):
@@ -216,9 +216,9 @@ def test_knapspec_solves_eq_4_over_the_last_rounds_at_the_present_length() -> No
             return sum(a**i for i in range(g + 1)) / (g * draft + layers * sum(cost))
 
         value = [max(per_s(z, a, g) for g in lengths) for z, a in zip(sets, alpha, strict=True)]
-        chosen = SkipSet(layers, sets[value.index(max(value))])
+        chosen = DraftPlan(layers, sets[value.index(max(value))])
         if at < len(found):
-            current = SkipSet.parse(skips.get(at, str(current)), layers)
+            current = DraftPlan.parse(skips.get(at, str(current)), layers)
             assert current == chosen
         assert log["tpt"][programmes] == pytest.approx(max(value))
         weights_seen.add(w)
@@ -229,5 +229,5 @@ def test_knapspec_solves_eq_4_over_the_last_rounds_at_the_present_length() -> No
 def test_self_sd_searches_for_the_shortest_time_per_token() -> None:
     lm = random_lm(FAMILY, "fused")
     f = objective(lm, [PROMPT], 8, frozenset(), functools.partial(Fixed, 3))
-    value, more = f(SkipSet.parse("mlp:1", lm.layers))
+    value, more = f(DraftPlan.parse("mlp:1", lm.layers))
     assert value > 0 and value * more["tokens_per_s"] == pytest.approx(1)

@@ -15,14 +15,14 @@ from skipbench.bench.prompts import Prompt, eos_ids
 from skipbench.config.compose import compose
 from skipbench.decode.loop import generate
 from skipbench.decode.stopping import Fixed
+from skipbench.draft_plan import DraftPlan
 from skipbench.lm.model import LM
 from skipbench.methods import swift
 from skipbench.methods.swift import SWIFT
 from skipbench.profile.clock import Clock
-from skipbench.skipset import SkipSet
 
 FREE = 20  # sub-layers of the embedded model's 12 layers that may be skipped
-Decode = Callable[..., list[SkipSet]]
+Decode = Callable[..., list[DraftPlan]]
 
 
 def make(*overrides: str) -> SWIFT:
@@ -41,10 +41,10 @@ def prompts() -> tuple[LM, list[Prompt]]:
 
 @pytest.fixture
 def decode(prompts: tuple[LM, list[Prompt]], monkeypatch: pytest.MonkeyPatch) -> Decode:
-    def run(method: SWIFT, first: int = 0, last: int = 4) -> list[SkipSet]:
+    def run(method: SWIFT, first: int = 0, last: int = 4) -> list[DraftPlan]:
         """The set of every round, over some of the four prompts."""
         lm, texts = prompts
-        drafted: list[SkipSet] = []
+        drafted: list[DraftPlan] = []
         propose = method.propose
 
         def watched(*arguments: Any) -> Any:
@@ -65,7 +65,7 @@ def test_a_ratio_drafts_with_sets_of_its_size(decode: Decode) -> None:
     """From the first round on, over a search of several steps, and another ratio with other
     sets.
     """
-    found: dict[float, set[SkipSet]] = {}
+    found: dict[float, set[DraftPlan]] = {}
     for ratio in (0.3, 0.45, 0.85):
         method = make("method.window=16", f"method.ratio={ratio}")
         found[ratio] = set(decode(method))
@@ -135,7 +135,7 @@ def test_a_bayesian_step_goes_where_scores_are_high() -> None:
 def test_the_odd_set_gives_way_to_the_first_candidate(decode: Decode) -> None:
     """As in the published code: whatever the odd layers would score."""
     method = make("method.window=8", "method.initial=odd", "method.ratio=0.3")
-    odd = SkipSet.of(12, [s for i in range(1, 11, 2) for s in (2 * i, 2 * i + 1)])
+    odd = DraftPlan.of(12, [s for i in range(1, 11, 2) for s in (2 * i, 2 * i + 1)])
     drafted = decode(method, last=1)
     after = drafted[[skip == odd for skip in drafted].index(False) :]
     assert drafted[0] == odd and {len(skip.skipped) for skip in after} == {6}
@@ -212,7 +212,7 @@ def test_scores_of_other_tokens_judge_no_candidate(
     scored: list[float] = []
     matchness = method.matchness
 
-    def watched(state: Any, skip: SkipSet) -> float:
+    def watched(state: Any, skip: DraftPlan) -> float:
         scored.append(matchness(state, skip))
         return scored[-1]
 

@@ -10,6 +10,7 @@ import pytest
 from msgspec import structs, to_builtins
 from msgspec.structs import replace
 
+from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.acceptance import _mean_step_cost
 from skipbench.metrics.costs import Latency
@@ -29,7 +30,6 @@ from skipbench.runs.measures import (
     Skipped,
 )
 from skipbench.runs.record import Arm, Round, Sample, Seconds
-from skipbench.skipset import SkipSet
 
 LATENCY = Latency(attention_s=0.001, mlp_s=0.002, head_s=0.004, layers=4)
 
@@ -297,7 +297,7 @@ def test_costs_by_hand() -> None:
     )
     assert found.expected_speedup.measured_cost == pytest.approx(2.4 / (2.4 * 0.2 + 0.8))
     # draft 2 * 0.001 + 3 * 0.002 + 0.004 = 0.012 s; target 4 * 0.003 + 0.004 = 0.016 s
-    assert LATENCY.pass_s(SkipSet.parse("attn:0-1;mlp:2", 4)) == pytest.approx(0.012)
+    assert LATENCY.pass_s(DraftPlan.parse("attn:0-1;mlp:2", 4)) == pytest.approx(0.012)
     assert LATENCY.pass_s() == pytest.approx(0.016)
     # alpha_cond = 0.7; 4 rounds with g = 3, and one without a draft; 8 steps of 2 + 6 + 4 = 12 ms,
     # 4 of 3 + 8 + 4 = 15 ms: 13 ms on average, 12 steps in 5 rounds

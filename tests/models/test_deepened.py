@@ -14,6 +14,7 @@ from skipbench.bench.load import depth, load_model
 from skipbench.bench.stored_sets import resolve
 from skipbench.config.compose import compose
 from skipbench.decode.loop import generate
+from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
@@ -21,7 +22,7 @@ from skipbench.methods.vanilla import Vanilla
 from skipbench.models.deepened import deepen
 from skipbench.profile.influence import rank_sublayers
 from skipbench.runs.fingerprint import weights_sha256
-from skipbench.skipset import STRONGEST, SkipSet, deepened_layers, deepened_set
+from skipbench.skipset import STRONGEST, deepened_layers, deepened_set
 
 
 @pytest.mark.parametrize(("layers", "share"), [(4, 1.0), (30, 1.0), (30, 0.4), (2, 0.5)])
@@ -82,7 +83,7 @@ def test_the_known_set_is_accepted_and_others_are_not() -> None:
     lm = LM(model)
     lm.allocate(160)
     known = deepened_set(LAYERS, 1.0, 2)
-    wrong = SkipSet.of(known.layers, {s for s in range(2, 14) if s not in known.skipped})
+    wrong = DraftPlan.of(known.layers, {s for s in range(2, 14) if s not in known.skipped})
     drafted = {}
     for skip in (known, wrong):
         method = make_method(
@@ -127,7 +128,7 @@ def test_the_set_of_the_positive_control_is_part_of_its_settings() -> None:
     model = compose(["model=smollm2-135m-deep"]).model
     assert model.sizes is not None and model.sizes.layers == 60
     assert model.sets["self-sd"] == str(deepened_set(30, 1.0, 0)) == model.sets["self-sd-c"]
-    assert len(SkipSet.parse(str(model.sets["self-sd"]), 60).skipped) == 60
+    assert len(DraftPlan.parse(str(model.sets["self-sd"]), 60).skipped) == 60
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ from skipbench.config.catalog import known_models, model_facts, shape_of
 from skipbench.config.compose import compose
 from skipbench.config.model import Model
 from skipbench.data.rows import Row
+from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.row import run_cell
@@ -46,7 +47,7 @@ from skipbench.lm.rows import TokenRows
 from skipbench.models import load as load_module
 from skipbench.models.load import load, placement
 from skipbench.models.outline import layer_count
-from skipbench.skipset import SkipSet, planted_set
+from skipbench.skipset import planted_set
 
 
 def sizes(name: str) -> Shape:
@@ -309,7 +310,7 @@ def planted(*overrides: str) -> tuple[LM, Any, str]:
     return lm, tokenizer, skip
 
 
-def agreement(lm: LM, prompt: list[int], text: list[int], skip: SkipSet) -> float:
+def agreement(lm: LM, prompt: list[int], text: list[int], skip: DraftPlan) -> float:
     """Share of greedy tokens that a draft without `skip` finds over the target's cache."""
     right = 0
     with torch.inference_mode():
@@ -348,13 +349,13 @@ def test_what_was_planted_is_redundant_and_nothing_else(
         )  # fmt: skip
         monkeypatch.setattr("skipbench.config.derived.shape_of", lambda name: small)
     lm, tokenizer, text = planted(*overrides)
-    skip = SkipSet.parse(text, lm.layers)
+    skip = DraftPlan.parse(text, lm.layers)
     assert len(skip.skipped) == 12
     inner = [s for s in range(2, 22) if s not in skip.skipped]
     prompt = tokenizer.encode("Once upon a time there was a little dog.")
     out = greedy(lm, prompt, 120)
     assert agreement(lm, prompt, out, skip) >= 0.9
-    assert agreement(lm, prompt, out, SkipSet.of(lm.layers, inner)) < 0.5  # fewer of the others
+    assert agreement(lm, prompt, out, DraftPlan.of(lm.layers, inner)) < 0.5  # fewer of the others
     assert len(set(out)) > 60 and not looped(out) and max(out) < len(tokenizer)
 
 

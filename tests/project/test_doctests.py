@@ -14,7 +14,7 @@ METHODS = [
     if not module.ispkg
 ]
 OTHERS = ["decode.draft", "decode.method", "decode.stopping", "decode.tree", "decode.verify"]
-OTHERS += ["config.configurable", "skipset"]
+OTHERS += ["config.configurable", "draft_plan"]
 
 
 @pytest.mark.parametrize("name", [*METHODS, *(f"skipbench.{name}" for name in OTHERS)])

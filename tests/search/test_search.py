@@ -18,12 +18,12 @@ from skipbench.config.compose import compose
 from skipbench.config.schemas import Search, StrategyName
 from skipbench.data import datasets
 from skipbench.data.mini import held_out
+from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.search import strategies
 from skipbench.search.bayes import suggest_point
 from skipbench.search.run import Trial, best_of_trace, retime, search
 from skipbench.search.strategies import Space, Strategy, make_strategy, random_sets
-from skipbench.skipset import SkipSet
 
 # of skipping each sub-layer of a model of 4 layers
 COST = [0.3, -0.2, -0.4, 0.5, -0.1, 0.2, -0.3, 0.1]
@@ -37,7 +37,7 @@ def little_effort(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(strategies, "suggest_point", partial(suggest_point, draws=500, starts=1))
 
 
-def toy(skip: SkipSet) -> tuple[float, dict[str, float]]:
+def toy(skip: DraftPlan) -> tuple[float, dict[str, float]]:
     value = 2 + sum(COST[s] for s in skip.skipped) + (0.3 if {4, 6} <= skip.skipped else 0.0)
     return value, {"skipped": len(skip.skipped)}
 
@@ -48,7 +48,11 @@ def make(name: str, **more: Any) -> Any:
 
 
 def run(
-    name: str, trace: Path, iterations: int, objective: Callable[[SkipSet], Any] = toy, **more: Any
+    name: str,
+    trace: Path,
+    iterations: int,
+    objective: Callable[[DraftPlan], Any] = toy,
+    **more: Any,
 ) -> Trial:
     return search(objective, make(name, **more), 4, iterations, trace, {"strategy": name} | more)
 
@@ -60,7 +64,7 @@ def trials(trace: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(("name", "iterations"), [("greedy", 100), ("exhaustive", 300)])
 def test_the_optimum_is_found(name: str, iterations: int, tmp_path: Path) -> None:
     best = run(name, tmp_path / "trace.jsonl", iterations)
-    assert SkipSet.parse(best.skip, 4).skipped == OPTIMUM
+    assert DraftPlan.parse(best.skip, 4).skipped == OPTIMUM
     assert best.value == pytest.approx(1.1)
 
 
@@ -99,7 +103,7 @@ def test_a_search_that_was_stopped_goes_on(name: str, rounded: bool, tmp_path: P
     run(name, tmp_path / "whole.jsonl", 5, rounded=rounded)
     for stop in (2, 4):
 
-        def until(skip: SkipSet, stop: int = stop) -> tuple[float, dict[str, float]]:
+        def until(skip: DraftPlan, stop: int = stop) -> tuple[float, dict[str, float]]:
             if len(trials(tmp_path / "parts.jsonl")) >= stop:
                 raise KeyboardInterrupt
             return toy(skip)
@@ -135,11 +139,11 @@ def test_a_suggestion_depends_on_the_trials_alone() -> None:
 
 def test_a_set_without_a_value_counts_the_same_after_a_stop(tmp_path: Path) -> None:
     class Spy(Strategy):
-        def register(self, skip: SkipSet, value: float) -> None:
+        def register(self, skip: DraftPlan, value: float) -> None:
             registered.append(value)
             super().register(skip, value)
 
-    def objective(skip: SkipSet) -> tuple[float, dict[str, float]]:
+    def objective(skip: DraftPlan) -> tuple[float, dict[str, float]]:
         tried = len(registered)
         return (
             math.nan if tried in (1, 4) else 0.05 + 0.001 * tried,
@@ -185,7 +189,7 @@ def test_the_best_sets_are_timed_again_in_turns(tmp_path: Path) -> None:
     trace = tmp_path / "trace.jsonl"
     noise = iter([0.0, -0.9, 0.1, 0.0, 0.0, 0.0, 0.0, 0.0])
 
-    def noisy(skip: SkipSet) -> tuple[float, dict[str, float]]:
+    def noisy(skip: DraftPlan) -> tuple[float, dict[str, float]]:
         value, detail = toy(skip)
         return value + next(noise), detail
 
@@ -193,7 +197,7 @@ def test_the_best_sets_are_timed_again_in_turns(tmp_path: Path) -> None:
     assert best_of_trace(trace, 8) == best.skip == trials(trace)[1]["skip"]
     asked: list[str] = []
 
-    def again(skip: SkipSet) -> tuple[float, dict[str, float]]:
+    def again(skip: DraftPlan) -> tuple[float, dict[str, float]]:
         asked.append(str(skip))
         return toy(skip)
 
@@ -203,7 +207,7 @@ def test_the_best_sets_are_timed_again_in_turns(tmp_path: Path) -> None:
     # every turn has every set once, and begins with another
     assert [sorted(asked[i : i + 5]) for i in (0, 5, 10)] == [sorted(sets)] * 3
     assert [asked[i] for i in (0, 5, 10)] == sets[:3]
-    assert found.value == min(toy(SkipSet.parse(s, 4))[0] for s in sets)
+    assert found.value == min(toy(DraftPlan.parse(s, 4))[0] for s in sets)
     assert best_of_trace(trace, 8) == found.skip != best.skip
     assert best_of_trace(trace, 7) == best.skip  # what ended there was not timed again
     assert retime(again, trace, 4, 8) == found and len(asked) == 15  # the timings are kept
@@ -248,16 +252,16 @@ def test_a_damaged_trace_names_the_line(tmp_path: Path) -> None:
 
 
 def test_values_that_are_no_numbers(tmp_path: Path) -> None:
-    def sometimes(skip: SkipSet) -> tuple[float, dict[str, float]]:
+    def sometimes(skip: DraftPlan) -> tuple[float, dict[str, float]]:
         if 0 in skip.skipped:
             raise FloatingPointError
         return (math.inf, {}) if 1 in skip.skipped else toy(skip)
 
     best = run("random", tmp_path / "trace.jsonl", 20, sometimes)
     assert best.value is not None
-    assert {0, 1}.isdisjoint(SkipSet.parse(best.skip, 4).skipped)
+    assert {0, 1}.isdisjoint(DraftPlan.parse(best.skip, 4).skipped)
     for trial in trials(tmp_path / "trace.jsonl"):
-        broken = not {0, 1}.isdisjoint(SkipSet.parse(trial["skip"], 4).skipped)
+        broken = not {0, 1}.isdisjoint(DraftPlan.parse(trial["skip"], 4).skipped)
         assert (trial["value"] is None) == broken
 
 

@@ -101,7 +101,7 @@ class DeviceGraphs:
     def _load(self, metadata: AttentionMetadata) -> None:
         """Uploads the position of the rows; `buffers` becomes `None` where they have no graphs."""
         self.metadata, self.buffers = metadata, None
-        if metadata.start == 0 or metadata.rows > MAX_ROWS:
+        if metadata.start == 0 or metadata.rows > MAX_ROWS or metadata.draft_window:
             return
         if self.cache.rows is not self._rows:
             self._reset(metadata.tables)

@@ -28,7 +28,6 @@ from skipbench.decode.draft import State, Verification
 from skipbench.decode.drafting import SkipMethod
 from skipbench.decode.trial_passes import recent_states
 from skipbench.errors import SkipbenchError
-from skipbench.skipset import SkipSet
 
 
 class ASD(SkipMethod):
@@ -77,7 +76,7 @@ class ASD(SkipMethod):
         similar = [i for i in self.candidates if cosine[i] > self.threshold]
         similar.sort(key=lambda i: -cosine[i])
         most = max(1, int(self.most * self.layers))
-        self.skip = SkipSet.of(self.layers, [2 * i for i in similar[:most]])
+        self.skip = self.plan(2 * i for i in similar[:most])
         self.note(cosine=[round(c, 5) for c in cosine])
 
     def adapt(self, state: State, verification: Verification) -> None:

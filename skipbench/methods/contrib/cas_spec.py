@@ -39,10 +39,10 @@ from skipbench.decode.method import Method
 from skipbench.decode.sources import TextIndex
 from skipbench.decode.tree import Tree
 from skipbench.decode.trial_passes import recent_states
+from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.lm.rows import TokenRows
 from skipbench.profile.influence import ranked, squared_turns
-from skipbench.skipset import SkipSet
 
 SMOOTHING, TRIES = 0.7, 20  # lambda and H
 FIRST, FIRST_COPY = 0.7, 0.3  # guesses: acceptance before a draft was tried
@@ -120,7 +120,7 @@ class CASSpec(Method):
                 f"cas-spec: layers={self.layers}, sparsity={list(self.sparsity)}, "
                 f"sets={list(self.sets)}; wanted 3 layers or more, and a share or a set"
             )
-        self.skips = [SkipSet.parse(text, self.layers) for text in self.sets]
+        self.skips = [DraftPlan.parse(text, self.layers) for text in self.sets]
         self.bottom = len(self.sets) or len(self.sparsity)  # index of the copies among the drafts
         self.first = [*[FIRST] * self.bottom, FIRST_COPY]
         self.alpha = [Estimate(first) for first in self.first]
@@ -134,7 +134,7 @@ class CASSpec(Method):
             order = ranked(squared_turns(recent_states(state, CONTEXT)))
             free = [s for s in order if 0 < s // 2 < self.layers - 1]
             counts = [max(1, round(share * len(free))) for share in sorted(self.sparsity)]
-            self.skips = [SkipSet.of(self.layers, free[:count]) for count in counts]
+            self.skips = [DraftPlan.of(self.layers, free[:count]) for count in counts]
         at = self.latency_at(state)
         self.costs = [*(step_price(skip, at) for skip in self.skips), self.bottom_cost]
         self.text.begin(state.tokens)

@@ -30,7 +30,7 @@ from skipbench.config.configurable import Positive, TwoOrMore
 from skipbench.decode.draft import State, Verification
 from skipbench.decode.drafting import SkipMethod
 from skipbench.decode.trial_passes import recent_states
-from skipbench.skipset import SkipSet
+from skipbench.draft_plan import DraftPlan
 
 SPREAD, LAMBDA_STEP = 0.25, 0.05  # width of the range of ratios; change of lambda per choice
 MAX_CHOICES, GOOD_ACCEPTED, GOOD_SHARE = 1000, 4, 0.95  # when no other set is chosen any more
@@ -94,7 +94,7 @@ class ConfLayers(SkipMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.skip = SkipSet.of_layers(self.layers, range(1, self.layers - 1, 2))
+        self.skip = self.cheaper(DraftPlan.of_layers(self.layers, range(1, self.layers - 1, 2)))
         self.lam, self.choices, self.best = 0.0, 0, 0.0
         self.rounds: list[tuple[int, int]] = []  # accepted and drafted, since the last choice
 
@@ -127,6 +127,6 @@ class ConfLayers(SkipMethod):
         share = len(chosen) / len(inner)
         self.lam += LAMBDA_STEP * ((share > self.ratio + SPREAD) - (share < self.ratio))
         if chosen:
-            self.skip = SkipSet.of_layers(self.layers, chosen)
+            self.skip = self.cheaper(DraftPlan.of_layers(self.layers, chosen))
         self.choices, self.rounds = self.choices + 1, []
         self.note(confidence=[round(v, 5) for v in values])

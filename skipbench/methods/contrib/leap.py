@@ -39,8 +39,8 @@ from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.drafting import SkipMethod
 from skipbench.decode.ladder import step_price
 from skipbench.decode.trial_passes import recent_states
+from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
-from skipbench.skipset import SkipSet
 
 BAND = 0.05  # of the ratio about its target, either way
 MAX_REWARD, HEAVY = 5.0, 0.8  # rewards end there; the worst one for a ratio above this
@@ -252,11 +252,11 @@ class LEAP(SkipMethod):
             self._path, self._candidate = self.search.next()
         else:
             self._candidate = self.search.best()
-        self.skip = SkipSet.of_layers(self.layers, self._candidate)
+        self.skip = self.cheaper(DraftPlan.of_layers(self.layers, self._candidate))
 
     def propose(self, state: State, budget: int) -> Draft:
         # a full-model draft would only repeat the verification
-        return super().propose(state, budget) if self.skip.skipped else Draft()
+        return Draft() if self.skip.whole else super().propose(state, budget)
 
     def adapt(self, state: State, verification: Verification) -> None:
         super().adapt(state, verification)

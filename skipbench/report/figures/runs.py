@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.acceptance import alpha, rounds_with_sets
 from skipbench.metrics.drafted import drafted
@@ -18,7 +19,6 @@ from skipbench.runs.provenance import Provenance
 from skipbench.runs.reading import MOST_SAMPLES, printable, read_bytes, strict_json
 from skipbench.runs.record import Sample
 from skipbench.runs.run import Origin, Run, Search, read_run
-from skipbench.skipset import SkipSet
 
 _PHRASES = {
     "search.on": "set of {}",
@@ -181,10 +181,10 @@ def swept(runs: Sequence[Run]) -> Swept:
     return Swept(sum(sizes), sum(size for size in sizes if size > 1), len(sizes))
 
 
-def skip_sets(sample: Sample, layers: int) -> list[tuple[int, SkipSet]]:
+def skip_sets(sample: Sample, layers: int) -> list[tuple[int, DraftPlan]]:
     """`(round, set)` of every change in the trace, without one of the last set."""
     changes = sample.skip_changes or [(0, "")]
-    return [(int(at), SkipSet.parse(text, layers)) for at, text in changes]
+    return [(int(at), DraftPlan.parse(text, layers)) for at, text in changes]
 
 
 def optimised_sets(run: Run, layers: int) -> list[list[frozenset[int]]]:

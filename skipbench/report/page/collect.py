@@ -9,6 +9,7 @@ from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 from msgspec import Struct, to_builtins
 
+from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.report.columns import MISSING, exceptions, main_cells, missing_reasons, waits_cells
 from skipbench.report.measured import VALUES
@@ -16,7 +17,6 @@ from skipbench.runs.measures import Metrics
 from skipbench.runs.reading import printable, run_folders
 from skipbench.runs.record import SOURCES, Arm, Completion, Sample
 from skipbench.runs.run import Run, read_run
-from skipbench.skipset import SkipSet
 
 MOST_TEXTS = 3
 MOST_POINTS = 1000  # of one curve, so that hundreds of runs fit into one file
@@ -192,7 +192,7 @@ def skip_sets(samples: Sequence[Sample], layers: int | None) -> dict[str, Any] |
     if layers is None or not any(text for _, _, text in used):
         return None
     try:
-        parsed = [(i, at, SkipSet.parse(text, layers)) for i, at, text in used[:MOST_SETS]]
+        parsed = [(i, at, DraftPlan.parse(text, layers)) for i, at, text in used[:MOST_SETS]]
     except SkipbenchError:
         return None
     sets = [[i, at, list(s.attention), list(s.mlp)] for i, at, s in parsed]

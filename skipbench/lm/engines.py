@@ -1,0 +1,41 @@
+"""The choice of an engine, or of the one that replaces it on this machine or for this model."""
+
+from typing import Any
+
+from skipbench.errors import SkipbenchError
+from skipbench.lm.cache import KVCache
+from skipbench.lm.engine import ENGINES, Engine
+from skipbench.lm.families import unlike_llama
+from skipbench.lm.fused.bit_exact import NotStrictError
+from skipbench.lm.fused.engine import FusedEngine
+from skipbench.lm.layer import Family
+from skipbench.lm.reference import ReferenceEngine
+
+
+def make_engine(
+    name: str, model: Any, family: Family, cache: KVCache, *, strict: bool, spare_mib: int
+) -> Engine:
+    """The engine of a name, or where it cannot run here another one whose notes say why. Raises
+    SkipbenchError for an unknown name, or an engine that cannot be strict.
+    """
+    if name not in ENGINES:
+        raise SkipbenchError(f"engine={name}; wanted one of {', '.join(ENGINES)}")
+    if name == "reference":
+        return ReferenceEngine(model, family, cache, strict=strict)
+    if (differs := unlike_llama(model)) is not None:
+        note = (
+            f"engine={name} computes Llama's layer only, and {model.config.model_type} has "
+            f"{differs}: engine=reference is used instead, which calls Hugging Face's modules one "
+            "by one"
+        )
+        if strict and name == "fused":
+            fault = f"engine.strict=true cannot be kept: {note}; use engine.strict=false"
+            raise NotStrictError(fault)
+        return ReferenceEngine(model, family, cache, note)
+    if name == "fused":
+        return FusedEngine(model, family, cache, spare_mib, strict)
+    from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine, replaced, unsupported_reason
+
+    if reason := unsupported_reason(model):
+        return replaced(FusedEngine(model, family, cache, spare_mib), reason)
+    return CudaGraphsEngine(model, family, cache, strict=strict, spare_mib=spare_mib)

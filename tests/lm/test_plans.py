@@ -1,0 +1,74 @@
+"""Draft passes by a plan: what a window hides, and what a head of few tokens computes."""
+
+import pytest
+import torch
+
+from skipbench.decode.loop import generate
+from skipbench.draft_plan import SINKS, DraftPlan
+from skipbench.errors import SkipbenchError
+from skipbench.lm.model import LM
+from skipbench.lm.rows import TokenRows
+from tests.conftest import make_method, random_lm
+
+PROMPT = [3 + i * 7 % 50 for i in range(30)]
+
+
+@pytest.mark.parametrize("engine", ["fused", "reference"])
+def test_a_window_is_the_model_that_lacks_the_positions(engine: str) -> None:
+    lm = random_lm("llama", engine)
+    lm.allocate(64)
+    lm.prefill(PROMPT)
+    end, window = len(PROMPT), 6
+    plan = DraftPlan(lm.layers, frozenset(range(2, lm.sublayers)), window=window)
+    rows = TokenRows.chain(end, 1)
+    found = lm.logits([5], rows, plan)
+    everything = lm.logits([5], rows, DraftPlan.of(lm.layers, plan.skipped))
+    hidden = slice(SINKS, end + 1 - window)
+    kept = lm.cache.rows[0].clone()
+    assert not torch.equal(found, everything)
+    lm.cache.rows[0][hidden] = torch.randn_like(lm.cache.rows[0][hidden])
+    assert torch.equal(lm.logits([5], rows, plan), found)  # nothing hidden is read
+    lm.cache.rows[0].copy_(kept)
+    for seen in (SINKS - 1, end + 1 - window):  # and all that is seen is
+        lm.cache.rows[0][seen] += 1.0
+        assert not torch.equal(lm.logits([5], rows, plan), found)
+        lm.cache.rows[0].copy_(kept)
+
+
+def test_a_wide_window_hides_nothing() -> None:
+    lm = random_lm("llama", "fused")
+    lm.allocate(64)
+    lm.prefill(PROMPT)
+    rows = TokenRows.chain(len(PROMPT), 1)
+    wide = DraftPlan(lm.layers, window=len(PROMPT))
+    assert torch.equal(lm.logits([5], rows, wide), lm.logits([5], rows))
+
+
+def test_a_head_of_likely_tokens_has_their_logits_and_no_others() -> None:
+    lm = random_lm("llama", "fused")
+    lm.allocate(64)
+    lm.prefill(PROMPT)
+    rows, ids = TokenRows.chain(len(PROMPT), 1), torch.tensor([2, 5, 40])
+    full = lm.logits([5], rows)
+    few = lm.logits([5], rows, DraftPlan(lm.layers, head="likely"), likely=ids)
+    torch.testing.assert_close(few[:, ids], full[:, ids])
+    assert few.isfinite().sum() == len(ids)
+
+
+@pytest.mark.parametrize(
+    "options", [("kv_window=5",), ("head=likely",), ("kv_window=3", "tree=[3,2,1,1]")]
+)
+def test_tokens_stay_the_models_own(options: tuple[str, ...]) -> None:
+    lm: LM = random_lm("llama", "fused")
+    wanted = generate(lm, make_method("vanilla", layers=lm.layers), PROMPT, 24, frozenset())
+    given = [f"method.{option}" for option in options]
+    method = make_method("fixed", 'method.skip="mlp:1"', *given, layers=lm.layers)
+    out = generate(lm, method, PROMPT, 24, frozenset())
+    assert out.tokens == wanted.tokens
+    assert str(method.skip) != "mlp:1"
+
+
+@pytest.mark.parametrize("name", ["layerskip", "del"])
+def test_states_that_verification_continues_from_are_the_full_models(name: str) -> None:
+    with pytest.raises(SkipbenchError, match=r"kv_window=8.*wanted"):
+        make_method(name, "method.kv_window=8")
