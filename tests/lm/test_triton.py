@@ -28,6 +28,7 @@ from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.device import PREPARE_INPUTS
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
+from skipbench.lm.cuda_graphs.int8 import quantised_rows
 from skipbench.lm.llama import rotated, silu_times
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
@@ -137,6 +138,31 @@ def test_attend(case: Any, dtype: torch.dtype) -> None:
     assert error(out, out) == 0 and error(out[:real], wanted[:real]) < TOLERANCES[dtype]
     end = start + count
     assert torch.equal(cache[start:end], wanted_cache[start:end]) and cache[end:].isnan().all()
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("shape", [(1, 64, 32), (7, 130, 71), (20, 513, 17)], ids=str)
+def test_int8_linear(shape: tuple[int, int, int], dtype: torch.dtype) -> None:
+    """Rows, inputs and outputs, also odd ones; a row has the same bits alone as among others."""
+    rows, inputs, outputs = shape
+    x, weight = drawn(rows, inputs, dtype=dtype), drawn(outputs, inputs, dtype=dtype)
+    bias, hidden = drawn(outputs, dtype=dtype), drawn(rows, outputs, dtype=dtype)
+    scale, rounded = quantised_rows(weight)
+    weight_error = (rounded * scale[:, None] - weight.float()).abs().amax(1)
+    assert (weight_error <= scale * 0.51).all()
+    wanted = x.float() @ (rounded.float() * scale[:, None]).T
+    for added, of_bias in ((None, None), (hidden, bias)):
+        out = torch.empty_like(hidden)
+        ops.int8_linear(x, rounded, scale, of_bias, added, out)
+        if added is not None and of_bias is not None:
+            wanted = wanted + of_bias.float() + added.float()
+        assert error(out, wanted) < TOLERANCES[dtype] / 2
+        for row in range(0, rows, ops.INT8_ROWS):  # NumPy's products depend on a row's place
+            own = slice(row, row + 1)
+            alone, before = torch.empty_like(out[own]), None if added is None else added[own]
+            ops.int8_linear(x[own], rounded, scale, of_bias, before, alone)
+            assert torch.equal(alone, out[own])
+    ops.int8_linear(x, rounded, scale, bias, hidden, hidden)  # in its place
+    assert torch.equal(hidden, out)
 
 
 class Timed(EagerCapture):

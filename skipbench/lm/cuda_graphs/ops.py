@@ -14,6 +14,8 @@ from torch.library import custom_op
 
 MAX_ROWS = 32  # of `attend`: keys of all rows of a pass are one tile
 WAVES = 1  # programs of `attend` per multiprocessor
+INT8_ROWS = 16  # of one block of `int8_linear`
+WIDE_OUTPUTS = 8192  # of a weight that fills a device with blocks of 32 outputs
 Norms = tuple[Tensor, float, Tensor, float]  # weight and epsilon of the norms of queries and keys
 
 
@@ -180,3 +182,31 @@ attend.register_fake(
         qkv.shape[0], (qkv.shape[1] - cache.shape[1]) * qkv.shape[2]
     )
 )
+
+
+@custom_op("skipbench::int8_linear", mutates_args=("out",))
+def int8_linear(
+    x: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    out: Tensor,
+) -> None:
+    """`out` [R, out] = `x` [R, in] by `weight` [out, in] of 8 bits, a factor per output, + `bias` +
+    `residual`, which may be `out`.
+    """
+    from skipbench.lm.cuda_graphs import kernels
+
+    (rows, inputs), outputs = x.shape, len(weight)
+    block_n = 16 if outputs <= WIDE_OUTPUTS else 32  # as many programs as fill a device
+    with _device_of(x):
+        kernels.int8_linear[-(-outputs // block_n), -(-rows // INT8_ROWS)](
+            x, weight, weight_scale, x if bias is None else bias,  # what is not there is not read
+            x if residual is None else residual, out, rows, inputs, outputs,
+            BIASED=bias is not None, ADDED=residual is not None, BLOCK_M=INT8_ROWS,
+            BLOCK_N=block_n, BLOCK_K=256, num_warps=4, num_stages=3,
+        )  # fmt: skip
+
+
+int8_linear.register_fake(lambda *_: None)
