@@ -22,23 +22,38 @@ NUMBERS = {
     "used": "*i32", "parts": "*fp32", "log_sums": "*fp32", "scale": "fp32", "low": "fp32",
     "q_eps": "fp32", "k_eps": "fp32", "weight": "*i8", "weight_scale": "*fp32",
 }  # fmt: skip
-COUNTS = {"width", "q_heads", "kv", "rows", "group", "size", "positions", "splits", "inputs", "outputs"}
+COUNTS = {
+    "width",
+    "q_heads",
+    "kv",
+    "rows",
+    "group",
+    "size",
+    "positions",
+    "splits",
+    "inputs",
+    "outputs",
+}
 ONES = dict.fromkeys(("rows", "group", "kv", "q_heads", "splits"), 1)
 """Triton makes a kernel of its own where an argument is 1."""
 ATTEND = {"GROUP": 4, "NORMED": False, "BLOCK_R": 16, "BLOCK_D": 128, "d": 128}
-INT8 = {"BIASED": True, "ADDED": True, "BLOCK_M": 16, "BLOCK_K": 256}
+DEEP = {"num_warps": 4, "num_stages": 4}
+INT8 = {"BIASED": True, "ADDED": True, "BLOCK_M": 16}
 CASES: list[tuple[Any, dict[str, Any], dict[str, Any]]] = [
     (kernels.silu_times, {"BLOCK": 1024}, {}),
     (kernels.rotate_and_write, {"NORMED": True, "BLOCK_D": 128, "d": 128}, {"num_warps": 1}),
     (kernels.prepare, {"BLOCK": 256, "BLOCK_D": 128, "d": 128}, {}),
     (kernels.join_parts, {"BLOCK_S": 16, "BLOCK_D": 128, "d": 128}, {}),
-    *((kernels.int8_linear, INT8 | {"BLOCK_N": n}, {"num_warps": 4}) for n in (16, 32)),
 ]
 HALF = [
+    *((kernels.int8_linear, INT8 | {"BLOCK_N": n, "BLOCK_K": 256}, DEEP) for n in (16, 32)),
     (kernels.attend_parts, ATTEND | {"BLOCK_M": 16, "BLOCK_N": 64}, {"num_warps": 4}),
     (kernels.attend_parts, ATTEND | {"BLOCK_M": 64, "BLOCK_N": 64}, {"num_warps": 8}),
 ]
-WIDE = [(kernels.attend_parts, ATTEND | {"BLOCK_M": 16, "BLOCK_N": 32}, {"num_warps": 8})]
+WIDE = [
+    *((kernels.int8_linear, INT8 | {"BLOCK_N": n, "BLOCK_K": 64}, DEEP) for n in (16, 32)),
+    (kernels.attend_parts, ATTEND | {"BLOCK_M": 16, "BLOCK_N": 32}, {"num_warps": 8}),
+]
 
 
 def main(architecture: int, dtype: str) -> None:
@@ -57,7 +72,7 @@ def main(architecture: int, dtype: str) -> None:
             constexprs={(names.index(n),): value for n, value in constants.items()},
             attrs={(i,): [["tt.divisibility", 16]] for i in aligned},
         )
-        made = triton.compile(source, target=target, options=options | {"num_stages": 2})
+        made = triton.compile(source, target=target, options={"num_stages": 2} | options)
         name, shared = kernel.fn.__name__, made.metadata.shared
         rows = constants.get("BLOCK_M", "") if "size" in names else constants.get("BLOCK_N", "")
         print(f"{name} {rows}: {shared} bytes shared, {spilled(made, architecture)}")

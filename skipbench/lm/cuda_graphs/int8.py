@@ -1,7 +1,5 @@
 """Weights in 8 bits for draft passes on a GPU: half the bytes of bfloat16 are read."""
 
-import functools
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -16,18 +14,17 @@ class GpuInt8Weight(Int8Weight):
     torch's, torch multiplies, which takes longer than by the weight itself.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        """`weight`, `bias`: [out, in] and [out]."""
+    def __init__(self, weight: Tensor, bias: Tensor | None, fault: str | None) -> None:
+        """`weight`, `bias`: [out, in] and [out]; `fault`: of `int8_fault`."""
         (self._outputs, self.inputs), self._dtype = weight.shape, weight.dtype
         self._scale, self._blocks = quantised_rows(weight)
         self._bias, self._plain = bias, None
-        self.fault = int8_fault(weight.device, weight.dtype)
+        self.fault = fault
 
     def dequantised(self) -> Tensor:
         return self._blocks * self._scale[:, None]
 
     def add_to(self, hidden: Tensor, x: Tensor) -> None:
-        """Adds the product to `hidden` [R, out], in its place."""
         self._into(x, hidden, hidden)
 
     def _multiply(self, x: Tensor, residual: Tensor | None) -> Tensor:
@@ -66,12 +63,11 @@ def quantised_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
     return scale, rounded
 
 
-@functools.cache
-def int8_fault(device: torch.device, dtype: torch.dtype) -> str | None:
+def int8_fault(like: Tensor) -> str | None:
     """Why the kernel is not used on a device; `None` where it gives what torch gives."""
-    if not ops.at_hand(device):
+    if not ops.at_hand(like.device):
         return "Triton is not installed"
-    drawn = [torch.randn(n, 200, device=device, dtype=dtype) for n in (40, 3)]
+    drawn = [like.new_empty(n, 200).normal_() for n in (40, 3)]
     scale, rounded = quantised_rows(drawn[0])
     bias, residual, ours, torchs = (drawn[0].new_ones(n, 40) for n in (1, 3, 3, 3))
     try:

@@ -7,6 +7,9 @@ attention windows of a model. Numbers are float32 inside, and rounded where torc
 import triton
 import triton.language as tl
 
+from skipbench.draft_plan import SINKS
+
+HEAD_ROWS: tl.constexpr = tl.constexpr(SINKS)
 LOWEST: tl.constexpr = tl.constexpr(-3e38)  # below every masked score, and finite
 
 
@@ -98,7 +101,10 @@ def prepare(
     ancestor = tl.load(tree_mask + row * rows + of, inside, 0) != 0
     there = tl.minimum(tl.load(depth + of, inside, 0) + context_len, positions - 1)
     distance = position - tl.where(inside, there, column)
-    sees = ((column < context_len) | (ancestor & inside)) & (distance < tl.load(windows + kind))
+    near = (column < HEAD_ROWS) | (column >= HEAD_ROWS + tl.load(bounds + 3))
+    sees = (((column < context_len) & near) | (ancestor & inside)) & (
+        distance < tl.load(windows + kind)
+    )
     bias = tl.where(sees, 0.0, low).to(masks.dtype.element_ty)
     for head in range(group):
         line = ((kind * group + head) * rows + row).to(tl.int64) * size
@@ -128,7 +134,8 @@ def attend_parts(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
 ) -> None:  # fmt: skip
     """Attention of all query heads of a key head over one part of the cache rows before `start`,
-    and in the last part over the rows of this pass too, whose keys and values it writes.
+    without those that a draft's window hides, and in the last part over the rows of this pass too,
+    whose keys and values it writes.
 
     qkv, cache: as in `rotate_and_write`. mask: [R, size], additive. parts, log_sums: softmaxes
     [splits, R, H, d] and logarithms of their sums [splits, R, H], to be joined by `join_parts`.
@@ -151,16 +158,18 @@ def attend_parts(
     total = tl.zeros([BLOCK_M], tl.float32)
     out = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     start = tl.load(bounds).to(tl.int32)
-    each = tl.cdiv(tl.cdiv(start, BLOCK_N), splits) * BLOCK_N
-    last = tl.minimum((split + 1) * each, start)
+    hidden = tl.load(bounds + 3).to(tl.int32)  # rows
+    each = tl.cdiv(tl.cdiv(start - hidden, BLOCK_N), splits) * BLOCK_N
+    last = tl.minimum((split + 1) * each, start - hidden)
     sees = mask + (row * size)[:, None]
     for n in range(split * each, last, BLOCK_N):
-        column = n + tl.arange(0, BLOCK_N)
+        place = n + tl.arange(0, BLOCK_N)  # among the rows that are seen
+        column = place + tl.where(place < HEAD_ROWS, 0, hidden)
         line = (cache + (column.to(tl.int64) * 2 * kv + head) * d)[:, None] + at
-        inside = (column < last)[:, None] & (at < d)
+        inside = (place < last)[:, None] & (at < d)
         k = tl.load(line, inside, 0.0)
         v = tl.load(line + kv * d, inside, 0.0)
-        bias = tl.load(sees + column[None, :], (column < last)[None, :], float("-inf"))
+        bias = tl.load(sees + column[None, :], (place < last)[None, :], float("-inf"))
         best, total, out = _attend(q, tl.trans(k), v, bias.to(tl.float32), scale, best, total, out)
     if split == splits - 1:
         own = tl.arange(0, BLOCK_R)

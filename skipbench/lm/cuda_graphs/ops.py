@@ -138,8 +138,8 @@ def attend(
     scale: float,
     splits: int,
 ) -> Tensor:
-    """`rotate_and_write`, then attention of the rows over `cache` before `bounds[0]` and over each
-    other: [R, H * d].
+    """`rotate_and_write`, then attention of the rows over `cache` before `bounds[0]`, without the
+    `bounds[3]` rows behind the first `SINKS`, and over each other: [R, H * d].
 
     Args:
         mask: additive, [>= R, B]; the first R rows are read.
@@ -200,12 +200,13 @@ def int8_linear(
 
     (rows, inputs), outputs = x.shape, len(weight)
     block_n = 16 if outputs <= WIDE_OUTPUTS else 32  # as many programs as fill a device
+    block_k = 64 if x.dtype.itemsize == 4 else 256
     with _device_of(x):
         kernels.int8_linear[-(-outputs // block_n), -(-rows // INT8_ROWS)](
             x, weight, weight_scale, x if bias is None else bias,  # what is not there is not read
             x if residual is None else residual, out, rows, inputs, outputs,
             BIASED=bias is not None, ADDED=residual is not None, BLOCK_M=INT8_ROWS,
-            BLOCK_N=block_n, BLOCK_K=256, num_warps=4, num_stages=3,
+            BLOCK_N=block_n, BLOCK_K=block_k, num_warps=4, num_stages=4,
         )  # fmt: skip
 
 
