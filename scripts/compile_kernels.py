@@ -20,12 +20,25 @@ from skipbench.lm.cuda_graphs import kernels
 NUMBERS = {
     "bounds": "*i64", "depth": "*i64", "windows": "*i64", "target": "*i64", "tree_mask": "*i1",
     "used": "*i32", "parts": "*fp32", "log_sums": "*fp32", "scale": "fp32", "low": "fp32",
-    "q_eps": "fp32", "k_eps": "fp32",
+    "q_eps": "fp32", "k_eps": "fp32", "weight": "*i8", "weight_scale": "*fp32",
 }  # fmt: skip
-COUNTS = {"width", "q_heads", "kv", "rows", "group", "size", "positions", "splits"}
+COUNTS = {
+    "width",
+    "q_heads",
+    "kv",
+    "rows",
+    "group",
+    "size",
+    "positions",
+    "splits",
+    "inputs",
+    "outputs",
+}
 ONES = dict.fromkeys(("rows", "group", "kv", "q_heads", "splits"), 1)
 """Triton makes a kernel of its own where an argument is 1."""
 ATTEND = {"GROUP": 4, "NORMED": False, "BLOCK_R": 16, "BLOCK_D": 128, "d": 128}
+DEEP = {"num_warps": 4, "num_stages": 4}
+INT8 = {"BIASED": True, "ADDED": True, "BLOCK_M": 16}
 CASES: list[tuple[Any, dict[str, Any], dict[str, Any]]] = [
     (kernels.silu_times, {"BLOCK": 1024}, {}),
     (kernels.rotate_and_write, {"NORMED": True, "BLOCK_D": 128, "d": 128}, {"num_warps": 1}),
@@ -33,10 +46,14 @@ CASES: list[tuple[Any, dict[str, Any], dict[str, Any]]] = [
     (kernels.join_parts, {"BLOCK_S": 16, "BLOCK_D": 128, "d": 128}, {}),
 ]
 HALF = [
+    *((kernels.int8_linear, INT8 | {"BLOCK_N": n, "BLOCK_K": 256}, DEEP) for n in (16, 32)),
     (kernels.attend_parts, ATTEND | {"BLOCK_M": 16, "BLOCK_N": 64}, {"num_warps": 4}),
     (kernels.attend_parts, ATTEND | {"BLOCK_M": 64, "BLOCK_N": 64}, {"num_warps": 8}),
 ]
-WIDE = [(kernels.attend_parts, ATTEND | {"BLOCK_M": 16, "BLOCK_N": 32}, {"num_warps": 8})]
+WIDE = [
+    *((kernels.int8_linear, INT8 | {"BLOCK_N": n, "BLOCK_K": 64}, DEEP) for n in (16, 32)),
+    (kernels.attend_parts, ATTEND | {"BLOCK_M": 16, "BLOCK_N": 32}, {"num_warps": 8}),
+]
 
 
 def main(architecture: int, dtype: str) -> None:
@@ -48,16 +65,16 @@ def main(architecture: int, dtype: str) -> None:
         constants = {n: value for n, value in given.items() if n in names}
         types = {n: "i32" if n in COUNTS else NUMBERS.get(n, f"*{dtype}") for n in names}
         types |= dict.fromkeys(constants, "constexpr")
-        aligned = [i for i, n in enumerate(names) if types[n][0] == "*" or n == "size"]
+        aligned = [i for i, n in enumerate(names) if types[n][0] == "*" or n in ("size", "inputs")]
         source = ASTSource(
             fn=kernel,
             signature=types,
             constexprs={(names.index(n),): value for n, value in constants.items()},
             attrs={(i,): [["tt.divisibility", 16]] for i in aligned},
         )
-        made = triton.compile(source, target=target, options=options | {"num_stages": 2})
+        made = triton.compile(source, target=target, options={"num_stages": 2} | options)
         name, shared = kernel.fn.__name__, made.metadata.shared
-        rows = constants.get("BLOCK_M", "")
+        rows = constants.get("BLOCK_M", "") if "size" in names else constants.get("BLOCK_N", "")
         print(f"{name} {rows}: {shared} bytes shared, {spilled(made, architecture)}")
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -101,6 +101,24 @@ class Verification:
         return len(self.draft.first_choices().intersection(self.accepted))
 
 
+@dataclass(frozen=True)
+class Launched:
+    """A pass of one token that the host has not waited for.
+
+    Attributes:
+        best: the target's choice [1] after it, on the device.
+        read: waits for the choice; -1 where the logits are not finite.
+        switches: of the cache, which has the token's keys and values in a scratch row until then.
+        began, ended: moments of the clock before and after the pass.
+    """
+
+    best: Tensor
+    read: Callable[[], float]
+    switches: int
+    began: Any
+    ended: Any
+
+
 Finish = Literal["eos", "length"]
 Process = Callable[[list[int], Draft, Tensor], Tensor]
 """Committed tokens, the draft, and the target's logits [n + 1, V] after the pending token and
@@ -135,6 +153,7 @@ class State:
         self.max_new_tokens, self.eos, self.reference = max_new_tokens, eos, reference
         self.top_logprobs = top_logprobs
         self.finish: Finish | None = None
+        self.launched: Launched | None = None  # the pass of the pending token
 
     @property
     def pending(self) -> int:

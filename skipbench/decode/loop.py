@@ -16,11 +16,13 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from skipbench.decode.draft import Draft, Finish, Process, State, Verification
+from skipbench.decode.draft import Draft, Finish, Launched, Process, State, Verification
+from skipbench.decode.drafting import read_later
 from skipbench.decode.method import Method, MethodCopies
-from skipbench.decode.sampling import Logprob, Sampler, choices, logprobs
+from skipbench.decode.sampling import Logprob, Sampler, choices, finite_best, logprobs
 from skipbench.decode.verify import verify_greedy, verify_sampling
 from skipbench.lm.model import LM
+from skipbench.lm.rows import TokenRows
 from skipbench.profile.clock import Clock
 from skipbench.runs.record import Round, Verified
 
@@ -166,6 +168,10 @@ def _steps(state: State, method: Method, clock: Clock) -> Iterator[Step]:
 
 def decode_round(state: State, method: Method, clock: Clock) -> tuple[Verification, Round]:
     """One round after a prefilled prompt, its phases marked on the clock."""
+    plain = state.process is None and not state.reference and state.top_logprobs is None
+    chosen = state.sampler.greedy and plain and not method.drafts
+    if chosen and state.lm.output_device.type == "cuda":
+        return _round_read_late(state, clock)
     draft = method.propose(state, state.remaining - 1)
     clock.mark("draft")
     verification = _verify(state, draft, method.needs_hidden_states, method.needs_top_tokens)
@@ -182,6 +188,34 @@ def decode_round(state: State, method: Method, clock: Clock) -> tuple[Verificati
     method.adapt(state, verification)
     clock.mark("adapt")
     return verification, counts
+
+
+def _round_read_late(state: State, clock: Clock) -> tuple[Verification, Round]:
+    """A round that drafts nothing, on a GPU, which goes on meanwhile: before the host reads the
+    token, the pass of that token is launched. Its keys and values are in the scratch row that the
+    next round commits; after EOS the pass was for nothing.
+    """
+    lm, now = state.lm, state.launched
+    if now is None or now.switches != lm.cache.switches:
+        now = _launch(state, [state.pending], 0, clock)
+    clock.mark("other", now.began)  # where the device had nothing to do
+    clock.mark("draft", now.began)
+    state.launched = _launch(state, now.best, 1, clock) if state.remaining > 1 else None
+    best = int(now.read())
+    clock.mark("verify", now.ended)
+    verification = Verification(Draft(), [], best, [best], [])
+    if best < 0:
+        state.launched, verification = None, _verify(state, Draft(), False, 0)
+    return verification, Round(0, 0, 0, 0, state.commit(verification))
+
+
+def _launch(state: State, token: list[int] | Tensor, ahead: int, clock: Clock) -> Launched:
+    """Starts the pass of a token `ahead` rows behind the committed ones."""
+    lm, began = state.lm, clock.moment()
+    rows = TokenRows.chain(lm.cache.length + ahead, 1).verified()
+    best = finite_best(lm.logits(token, rows))
+    read = read_later(best)
+    return Launched(best.clamp(min=0), read, lm.cache.switches, began, clock.moment())
 
 
 def _prefill(state: State) -> tuple[int, list[Logprob]]:

@@ -46,6 +46,8 @@ class Method(Configurable):
     name: str
     """Name in records and tables."""
 
+    drafts: ClassVar[bool] = True
+    """False: every draft is empty and `adapt` learns nothing."""
     needs_hidden_states = False
     """`adapt` reads the target's hidden states."""
     needs_top_tokens = 0

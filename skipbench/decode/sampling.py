@@ -41,7 +41,7 @@ def choices(logits: Tensor, k: int = 0) -> tuple[list[int], list[list[int]]]:
     k = min(k, logits.shape[-1])
     table = native_top_k(logits, k)
     if table is None and (logits.device.type != "cpu" or logits.dtype not in INFINITY):
-        best = _finite(logits)
+        best = finite_best(logits)
         table = torch.cat([best[:, None], *([logits.topk(k).indices] if k else [])], 1).tolist()
     if table is not None:
         return [row[0] for row in table], [row[1:] for row in table] if k else []
@@ -57,13 +57,13 @@ def choices(logits: Tensor, k: int = 0) -> tuple[list[int], list[list[int]]]:
     ):
         # the bits of a negative number order the other way
         ordered = bits ^ ((bits >> 15 + 16 * wide) & bits.dtype.type(LOW >> 1 + 16 * (not wide)))
-        return _finite(logits).tolist(), largest(ordered, k).tolist() if k else []
+        return finite_best(logits).tolist(), largest(ordered, k).tolist() if k else []
     if k > 1 and any(first == last for first, last in values):  # the first may be in no group
         return bits.argmax(-1).tolist(), top
     return [best[0] for best in top], top if k else []
 
 
-def _finite(logits: Tensor) -> Tensor:
+def finite_best(logits: Tensor) -> Tensor:
     """The most likely token per row, -1 where its logit is not finite."""
     best = best_tokens(logits)
     return best.masked_fill(~logits.gather(-1, best[:, None])[:, 0].isfinite(), -1)

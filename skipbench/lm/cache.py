@@ -28,6 +28,7 @@ class KVCache:
         self.length = 0
         self.spare = 0  # rows after the last one, where an engine that rounds row counts up writes
         self.lock = threading.RLock()
+        self.switches = 0  # how often another request got its turn, and scratch rows were lost
         self._served: ref[Any] | None = None  # the request whose rows are committed
         self._aside: WeakKeyDictionary[Any, list[Tensor]] = WeakKeyDictionary()
         """Committed rows of the other requests."""
@@ -79,6 +80,7 @@ class KVCache:
         with self.lock:
             before = None if self._served is None else self._served()
             if before is not request:
+                self.switches += 1
                 if before is not None:
                     self._aside[before] = self.copied()
                 self._served = None if request is None else ref(request)

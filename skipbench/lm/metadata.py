@@ -105,6 +105,12 @@ class AttentionMetadata:
             self._windowed = AttentionMetadata(*parts)
         return self._windowed
 
+    @property
+    def hidden(self) -> int:
+        """Cache rows behind the first `SINKS` that a draft's window hides from its one row."""
+        context = self.token_rows.context_len
+        return context - SINKS - self.draft_window + 1 if self.draft_window else 0
+
     @functools.cached_property
     def parents(self) -> Tensor | None:
         """Parent of every row, [T] of int32 on the host; `None` where row `i` sees all rows up to

@@ -13,5 +13,7 @@ class Vanilla(Method):
 
     name: str = "vanilla"
 
+    drafts = False
+
     def propose(self, state: State, budget: int) -> Draft:
         return Draft()

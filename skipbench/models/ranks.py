@@ -200,7 +200,7 @@ def serve() -> NoReturn:
             _follow(rank_0)
     except (EOFError, ConnectionError):
         status = 0
-    except Exception:
+    except Exception:  # whatever it is, the process ends here, without the interpreter's end
         traceback.print_exc()
     finally:
         os._exit(status)

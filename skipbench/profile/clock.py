@@ -37,19 +37,20 @@ class Clock:
         """Begins a sample; waits for the device first."""
         synchronize(self.device)
         self._began = self.now()
-        self._marks: list[tuple[str, Any]] = [("", self._event() or self._began)]
+        first = self.moment() if self.device.type == "cuda" else self._began
+        self._marks: list[tuple[str, Any]] = [("", first)]
 
-    def _event(self) -> torch.cuda.Event | None:
-        """An event in the work of a GPU; `None` on a CPU."""
+    def moment(self) -> Any:
+        """Now: an event in the work of a GPU, seconds on a CPU."""
         if self.device.type != "cuda":
-            return None
+            return self.now()
         event: torch.cuda.Event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch leaves it so
         event.record(torch.cuda.current_stream(self.device))
         return event
 
-    def mark(self, phase: str) -> None:
-        """Everything since the last mark belongs to `phase`."""
-        self._marks.append((phase, self._event() or self.now()))
+    def mark(self, phase: str, at: Any = None) -> None:
+        """Everything from the last mark to `at`, a `moment` (`None`: now), belongs to `phase`."""
+        self._marks.append((phase, self.moment() if at is None else at))
 
     def stop(self) -> dict[str, float]:
         """Seconds by phase; what no mark covers of the wall-clock is `other`."""

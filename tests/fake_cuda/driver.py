@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers.models.llama.modeling_llama  # noqa: F401  # its annotations name real classes
 from torch.utils._device import _device_constructors
 
 from fake_cuda.journal import Journal

@@ -111,7 +111,10 @@ class PhaseClock:
     def start(self) -> None:
         self.journal.mark("")
 
-    def mark(self, phase: str) -> None:
+    def moment(self) -> None:
+        pass
+
+    def mark(self, phase: str, at: None = None) -> None:
         self.journal.mark(phase)
 
     def stop(self) -> dict[str, float]:

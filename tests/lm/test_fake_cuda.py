@@ -38,6 +38,9 @@ MECHANISMS = [  # every day; all methods in the slow tier
     ("swift", "tree", "fused", "bf16"),
     ("uniform", "greedy", "reference", "bf16"),
     ("clasp", "greedy", "cuda_graphs", "fp32"),
+    ("uniform", "int8", "cuda_graphs", "bf16"),
+    ("uniform", "int8 tree", "fused", "bf16"),
+    ("uniform", "window", "fused", "bf16"),
 ]
 VARIANTS: dict[str, tuple[str, ...]] = {
     "greedy": (),
@@ -45,11 +48,19 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "tree": (TREE,),
     "threshold": ("method.stop.threshold=0.3",),
     "sampled tree": (TREE,),
+    "int8": ("method.precision=int8", "method.head=int8"),
+    "int8 tree": ("method.precision=int8", TREE),
+    "window": ("method.kv_window=3", "method.stop.threshold=0.3"),
+    "window tree": ("method.kv_window=3", TREE),
 }
+PLANS = ("int8", "window")
+OWN_STATES = ("layerskip", "del")  # whose verification continues from the draft's states
 
 
 def has(method: str, variant: str) -> bool:
     keys = composed_method(method).node
+    if variant.startswith(PLANS) and (method in OWN_STATES or "precision" not in keys):
+        return False
     return ("tree" not in variant or "tree" in keys) and (variant != "threshold" or "stop" in keys)
 
 
@@ -61,7 +72,7 @@ def overrides_of(method: str, variant: str) -> tuple[str, ...]:
 PRODUCT = [
     (m, v, e, d)
     for m, v, e, d in itertools.product(ANYWHERE, VARIANTS, EVERY_ENGINE, DTYPES)
-    if has(m, v)
+    if has(m, v) and not (e == "reference" and v.startswith("int8"))
 ]
 
 

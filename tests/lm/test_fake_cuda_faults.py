@@ -58,13 +58,13 @@ FAULTY: dict[str, tuple[Any, str, str, Case, str]] = {
         "dtype=self.tables.dtype)", ("uniform", "tree", "fused"), "lm/metadata.py",
     ),
     "frozen length": (
-        GraphBuffers.input_preparation, "start, context_len, target = self.bounds.chunk(3)",
-        "start, context_len, target = self.bounds.tolist()", ("vanilla", "greedy", "cuda_graphs"),
-        "lm/cuda_graphs/buffers.py",
+        GraphBuffers.input_preparation, "start, context_len, target, _ = self.bounds.chunk(4)",
+        "start, context_len, target, _ = self.bounds.tolist()",
+        ("vanilla", "greedy", "cuda_graphs"), "lm/cuda_graphs/buffers.py",
     ),
     "boolean index": (
-        choices, "best = _finite(logits)", "best = _finite(logits); best[best < 0]",
-        ("vanilla", "greedy", "fused"), "decode/sampling.py",
+        choices, "best = finite_best(logits)", "best = finite_best(logits); best[best < 0]",
+        ("uniform", "greedy", "fused"), "decode/sampling.py",
     ),
     "index on the host": (
         KnapSpec.adapt, "states.index_select(1, upload(rows, states.device))", "states[:, rows]",
@@ -131,9 +131,9 @@ FAULTY: dict[str, tuple[Any, str, str, Case, str]] = {
         "lm/cuda_graphs/device.py",
     ),
     "buffer made anew": (
-        device.DeviceGraphs._load, "buffers.load(metadata.token_rows)",
-        "buffers.load(metadata.token_rows); buffers.bounds = buffers.bounds.clone()", ("graphs",),
-        "lm/cuda_graphs/buffers.py",
+        device.DeviceGraphs._load, "buffers.load(metadata.token_rows, metadata.hidden)",
+        "buffers.load(metadata.token_rows, metadata.hidden); "
+        "buffers.bounds = buffers.bounds.clone()", ("graphs",), "lm/cuda_graphs/buffers.py",
     ),
     "output of a graph in its pool": (
         GraphBuffers.input_preparation, "self.cos.copy_(cos.index_select(0, positions))",

@@ -3,6 +3,7 @@ device, and layers over two.
 """
 
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from conftest import ANYWHERE, EVERY_ENGINE, composed_method, make_method, rando
 from contract import PROMPT, plain_greedy
 from fake_cuda import CheckedCapture, cpu_behind_cuda, moved
 
-from skipbench.decode.loop import generate
+from skipbench.decode.loop import generate, stream
+from skipbench.decode.method import MethodCopies
 from skipbench.decode.sampling import Sampler
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.float32 import float32_logits
@@ -82,6 +84,43 @@ def test_tokens_are_those_of_the_plain_model(
             for _ in range(2 if method in ("clasp", "swift", "auto") and not overrides else 1):
                 found = generate(lm, made, PROMPT, LENGTH, clock=Clock(torch.device("cuda:0")))
                 assert found.tokens == wanted, overrides
+        assert not journal.lines(*FAULTS)
+
+
+@pytest.mark.parametrize("engine", ["fused", "cuda_graphs"])
+def test_vanillas_next_pass_is_launched_before_the_host_reads(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with EOS in the text, and where another request takes the cache in between."""
+    vanilla, prompts = make_method("vanilla"), [PROMPT, PROMPT[2:]]
+    wanted = [plain_greedy(random_model_once("llama"), p, LENGTH) for p in prompts]
+    eos = wanted[0][LENGTH - 3]
+    cut = wanted[0].index(eos) + 1
+    with cpu_behind_cuda() as journal:
+        lm, waits = lm_on(one_device, engine), list[int]()
+        launch = lm.logits
+
+        def counted(*arguments: Any, **more: Any) -> Any:
+            waits.append(len([found for found in journal.since if found.kind == "wait"]))
+            return launch(*arguments, **more)
+
+        monkeypatch.setattr(lm, "logits", counted)
+        clock = Clock(torch.device("cuda:0"))
+        assert generate(lm, vanilla, PROMPT, LENGTH, clock=clock).tokens == wanted[0]
+        assert waits == [0, *range(LENGTH - 2)]  # a token is the prefill's
+        assert len(clock.round_s) == LENGTH - 1
+        waits.clear()
+        journal.clear()
+        found = generate(lm, vanilla, PROMPT, LENGTH, frozenset({eos}), clock=clock)
+        assert found.tokens == wanted[0][:cut] and found.finish == "eos" and len(waits) == cut
+        assert lm.cache.length == len(PROMPT) + cut - 1 and len(clock.round_s) == cut - 1
+        copies = MethodCopies(vanilla)
+        streams = [stream(lm, copies, prompt, LENGTH) for prompt in prompts]
+        texts = [list[int](), list[int]()]
+        for steps in zip_longest(*streams):
+            for text, step in zip(texts, steps, strict=True):
+                text += step.tokens
+        assert texts == wanted
         assert not journal.lines(*FAULTS)
 
 

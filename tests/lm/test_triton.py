@@ -21,14 +21,16 @@ from torch import Tensor
 
 from skipbench.decode.loop import generate
 from skipbench.decode.stopping import Fixed
-from skipbench.draft_plan import DraftPlan
+from skipbench.draft_plan import SINKS, DraftPlan
 from skipbench.lm.cuda_graphs import ops
 from skipbench.lm.cuda_graphs.attention import masked
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.device import PREPARE_INPUTS
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
+from skipbench.lm.cuda_graphs.int8 import quantised_rows
 from skipbench.lm.llama import rotated, silu_times
+from skipbench.lm.metadata import AttentionMetadata, RotaryCache
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.fixed import FixedSet
@@ -137,6 +139,66 @@ def test_attend(case: Any, dtype: torch.dtype) -> None:
     assert error(out, out) == 0 and error(out[:real], wanted[:real]) < TOLERANCES[dtype]
     end = start + count
     assert torch.equal(cache[start:end], wanted_cache[start:end]) and cache[end:].isnan().all()
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("shape", [(1, 64, 32), (7, 130, 71), (20, 513, 17)], ids=str)
+def test_int8_linear(shape: tuple[int, int, int], dtype: torch.dtype) -> None:
+    """Rows, inputs and outputs, also odd ones; a row has the same bits alone as among others."""
+    rows, inputs, outputs = shape
+    x, weight = drawn(rows, inputs, dtype=dtype), drawn(outputs, inputs, dtype=dtype)
+    bias, hidden = drawn(outputs, dtype=dtype), drawn(rows, outputs, dtype=dtype)
+    scale, rounded = quantised_rows(weight)
+    weight_error = (rounded * scale[:, None] - weight.float()).abs().amax(1)
+    assert (weight_error <= scale * 0.51).all()
+    wanted = x.float() @ (rounded.float() * scale[:, None]).T
+    for added, of_bias in ((None, None), (hidden, bias)):
+        out = torch.empty_like(hidden)
+        ops.int8_linear(x, rounded, scale, of_bias, added, out)
+        if added is not None and of_bias is not None:
+            wanted = wanted + of_bias.float() + added.float()
+        assert error(out, wanted) < TOLERANCES[dtype] / 2
+        for row in range(0, rows, ops.INT8_ROWS):  # NumPy's products depend on a row's place
+            own = slice(row, row + 1)
+            alone, before = torch.empty_like(out[own]), None if added is None else added[own]
+            ops.int8_linear(x[own], rounded, scale, of_bias, before, alone)
+            assert torch.equal(alone, out[own])
+    ops.int8_linear(x, rounded, scale, bias, hidden, hidden)  # in its place
+    assert torch.equal(hidden, out)
+
+
+@pytest.mark.parametrize("window", [9, 60, 69])
+def test_attend_in_a_window_reads_no_hidden_row(window: int) -> None:
+    """The result is that over the rows that are seen alone, in one piece."""
+    heads, kv, d, start, size = 6, 2, 16, 77, 96
+    tables = drawn(size, 1, d), drawn(size, 1, d)
+    columns = torch.arange(size, device=DEVICE)
+    metadata = AttentionMetadata(
+        TokenRows.chain(start, 1), RotaryCache({}, torch.float32, DEVICE, size), None, window
+    )
+    qkv, cache = drawn(1, heads + 2 * kv, d), drawn(size, 2 * kv, d)
+    hidden = slice(SINKS, start + 1 - window)
+    seen = torch.cat((cache[:SINKS], cache[start + 1 - window : start]))
+    cache[hidden] = torch.nan
+    outs = []
+    for rows, of, hides in ((start, cache, metadata.hidden), (len(seen), seen, 0)):
+        buffers = GraphBuffers(1, 8, d, heads // kv, torch.float32, DEVICE)
+        buffers.load(TokenRows.chain(start, 1), hides)
+        buffers.input_preparation(size, (None,), columns, *tables, triton=True)()
+        mask = buffers.masks[size, None]
+        assert bool((mask[:, hidden] < 0).all()) == (hides > 0)
+        buffers.bounds[0] = rows
+        buffers.target.fill_(rows)
+        if not hides:
+            mask = torch.zeros_like(mask)
+            of = torch.cat((seen, drawn(size - rows, 2 * kv, d)))
+        outs.append(
+            ops.attend(
+                qkv, buffers.cos, buffers.sin, buffers.target, buffers.bounds, mask, of, *NO_NORMS,
+                0.3, 2,
+            )
+        )  # fmt: skip
+    assert error(*outs) < TOLERANCES[torch.float32]
 
 
 class Timed(EagerCapture):

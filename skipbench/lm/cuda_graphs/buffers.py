@@ -45,8 +45,9 @@ class GraphBuffers:
     Attributes:
         hidden: [R, D], the state; every sub-layer adds its output in place, so that any choice of
             sub-layers follows on.
-        bounds: `start`, `context_len` and the first cache row written, on the device: captured work
-            reads the length here. The third equals the first except during capture.
+        bounds: `start`, `context_len`, the first cache row written, and how many rows behind the
+            first `SINKS` a draft's window hides, on the device: captured work reads the length
+            here. The third equals the first except during capture.
         target: [R] cache rows that are written.
         cos, sin: [R, 1, d], the sine with the sign of `rotate_half`.
         depth, tree_mask: position of each row after the context [R], and the rows that it sees
@@ -69,7 +70,7 @@ class GraphBuffers:
         self.rows, self.group, self.dtype, self.device = rows, group, dtype, device
         with torch.inference_mode(False):  # else only code in inference mode could fill them
             self.hidden = torch.zeros(rows, hidden, dtype=dtype, device=device)
-            self.bounds = torch.zeros(3, dtype=torch.int64, device=device)
+            self.bounds = torch.zeros(4, dtype=torch.int64, device=device)
             self.ramp = torch.arange(rows, device=device)
             self.target = self.ramp.clone()
             self.cos = torch.zeros(rows, 1, head_dim, dtype=dtype, device=device)
@@ -81,6 +82,7 @@ class GraphBuffers:
             self.used = torch.zeros(1, dtype=torch.int32, device=device)
         self.masks: dict[tuple[int, int | None], Tensor] = {}
         self.whole: dict[int, Tensor] = {}
+        self._place, self._hidden = self.bounds[:3], 0
         self._views = {rows: self.hidden}
         self._chain = self.shape.clone()
         self._shapes: dict[object, Tensor] = {}
@@ -92,16 +94,19 @@ class GraphBuffers:
             self._views[rows] = self.hidden[:rows]
         return self._views[rows]
 
-    def load(self, token_rows: TokenRows) -> None:
-        """Uploads positions without waiting for the device; for a chain only two numbers."""
+    def load(self, token_rows: TokenRows, hidden: int = 0) -> None:
+        """Uploads positions without waiting for the device; for a chain only a few numbers.
+
+        `hidden`: rows that a draft's window hides, for kernels of Triton.
+        """
         context_len, positions = token_rows.context_len, token_rows.positions
         parent = token_rows.parent
-        if context_len == token_rows.start:
-            self.bounds.fill_(context_len)
+        start = token_rows.start
+        if context_len == start and hidden == self._hidden:
+            self._place.fill_(context_len)
         else:
-            upload_into(
-                self.bounds, torch.tensor([token_rows.start, context_len, token_rows.start])
-            )
+            upload_into(self.bounds, torch.tensor([start, context_len, start, hidden]))
+            self._hidden = hidden
         key: object = None
         if parent is not None or not isinstance(positions, range) or positions.start != context_len:
             key = (parent, *(p - context_len for p in positions))
@@ -157,7 +162,7 @@ class GraphBuffers:
             widths = upload(widths, self.device)
 
         def place() -> None:
-            start, context_len, target = self.bounds.chunk(3)
+            start, context_len, target, _ = self.bounds.chunk(4)
             torch.add(self.ramp, target, out=self.target)
             self.used.copy_(start + self.rows)
             positions = (self.depth + context_len).clamp(max=len(cos) - 1)

@@ -42,6 +42,7 @@ class DeviceGraphs:
         self.cache, self.capture, self.backend = cache, capture, backend
         self.hidden, self.layers = int(config.hidden_size), int(config.num_hidden_layers)
         self.group = config.num_attention_heads // config.num_key_value_heads
+        # by number; 2L and more: the same in 8 bits
         self.attentions: dict[int, Attention] = {}
         self.mlps: dict[int, Mlp] = {}
         self.metadata: AttentionMetadata | None = None
@@ -101,17 +102,20 @@ class DeviceGraphs:
     def _load(self, metadata: AttentionMetadata) -> None:
         """Uploads the position of the rows; `buffers` becomes `None` where they have no graphs."""
         self.metadata, self.buffers = metadata, None
-        if metadata.start == 0 or metadata.rows > MAX_ROWS or metadata.draft_window:
+        if metadata.start == 0 or metadata.rows > MAX_ROWS:
             return
         if self.cache.rows is not self._rows:
             self._reset(metadata.tables)
+        windowed = metadata.draft_window is not None
+        if windowed and not (self.triton and metadata.rows == 1):
+            return
         rows, size = padded_rows(metadata.rows), bucket(metadata.end, len(self.cache.rows[0]))
-        key = rows, size, self._varlen and metadata.token_rows.contiguous_chain
+        key = rows, size, self._varlen and metadata.token_rows.contiguous_chain and not windowed
         self._seen.add((rows, key[2]))
         if not self._ready(*key):
             return
         self._replays, buffers = self._captured[key], self._buffers[rows]
-        buffers.load(metadata.token_rows)
+        buffers.load(metadata.token_rows, metadata.hidden)
         self.buffers, self._out = buffers, buffers.view(metadata.rows)
 
     def _ready(self, rows: int, size: int, chain: bool) -> bool:
@@ -142,6 +146,10 @@ class DeviceGraphs:
             for size in dict.fromkeys(bucket(n, total) for n in ends):
                 self._ready(rows, size, chain)
         self.metadata = None
+
+    def forget(self) -> None:
+        """Sub-layers were added: the graphs of a pass are captured anew."""
+        self._rows = self.metadata = None
 
     def _reset(self, tables: RotaryCache) -> None:
         """The cache was made anew: nothing captured holds any more."""
@@ -186,8 +194,9 @@ class DeviceGraphs:
             self._mlps[rows] = {s: (work, record(work)) for s, work in mlps.items()}
         for s, (work, replay) in self._mlps[rows].items():
             works[s], found[s] = work, replay
-        if len(self.attentions) == self.layers:  # no graph spans two devices
-            whole = [prepare, *(works[s] for s in sorted(works))]
+        full = [works[s] for s in sorted(works) if s < 2 * self.layers]
+        if len(full) == 2 * self.layers:  # no graph spans two devices
+            whole = [prepare, *full]
 
             def run_all() -> None:
                 for work in whole:

@@ -22,6 +22,7 @@ from skipbench.lm.cuda_graphs.work import Attention, Mlp
 from skipbench.lm.engine import Engine, Sublayer, refuse_strict
 from skipbench.lm.families import parts_of
 from skipbench.lm.fused.engine import FusedEngine
+from skipbench.lm.fused.weights import LayerWeights, W
 from skipbench.lm.layer import Family
 from skipbench.lm.metadata import AttentionMetadata, RotaryCache
 from skipbench.lm.rows import TokenRows
@@ -79,16 +80,42 @@ class CudaGraphsEngine(Engine):
         self.kernels, self.cache = self.fused.kernels, cache
         self.embed, self.head = self.fused.embed, self.fused.head
         cache.spare = MAX_ROWS
-        self.parts: dict[torch.device, DeviceGraphs] = {}
-        self.sublayers: list[Sublayer] = []
-        layers = zip(parts_of(model).layers, self.fused.layers, cache.devices, strict=True)
-        for index, ((attention, mlp), weights, device) in enumerate(layers):
-            if device not in self.parts:
-                self.parts[device] = DeviceGraphs(model.config, cache, capture(device), backend)
-            part, s = self.parts[device], 2 * index
-            part.attentions[s] = Attention(attention, weights, index, cache)
+        self.parts = {
+            device: DeviceGraphs(model.config, cache, capture(device), backend)
+            for device in dict.fromkeys(cache.devices)
+        }
+        self._layers = parts_of(model).layers
+        self.sublayers = self._sublayers(self.fused.layers, self.fused.sublayers)
+        self._int8_sublayers: list[Sublayer] = []
+
+    def _sublayers(
+        self, layers: list[LayerWeights[W]], eager: list[Sublayer], first: int = 0
+    ) -> list[Sublayer]:
+        """Sub-layers whose graphs have the numbers `first ..`; those that there are go."""
+        made, places = list[Sublayer](), zip(self._layers, layers, self.cache.devices, strict=True)
+        for index, ((attention, mlp), weights, device) in enumerate(places):
+            part, s = self.parts[device], first + 2 * index
+            part.attentions[s] = Attention(attention, weights, index, self.cache)
             part.mlps[s + 1] = Mlp(mlp, weights)
-            self.sublayers += [part.sublayer(i, self.fused.sublayers[i]) for i in (s, s + 1)]
+            made += [part.sublayer(i, eager[i - first]) for i in (s, s + 1)]
+            part.forget()
+        return made
+
+    def int8_sublayers(self) -> list[Sublayer]:
+        if not self._int8_sublayers:
+            eager = self.fused.int8_sublayers()
+            low = self._sublayers(self.fused.int8_layers, eager, len(eager))
+            self._int8_sublayers = low
+        return self._int8_sublayers
+
+    def int8_head(self, hidden: Tensor) -> Tensor:
+        return self.fused.int8_head(hidden)
+
+    def int8_bytes(self) -> int:
+        return self.fused.int8_bytes()
+
+    def likely_head(self, hidden: Tensor, ids: Tensor) -> Tensor:
+        return self.fused.likely_head(hidden, ids)
 
     def whole_pass(self, hidden: Tensor, metadata: AttentionMetadata) -> Tensor | None:
         if len(self.parts) > 1:

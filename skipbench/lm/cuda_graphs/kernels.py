@@ -7,6 +7,9 @@ attention windows of a model. Numbers are float32 inside, and rounded where torc
 import triton
 import triton.language as tl
 
+from skipbench.draft_plan import SINKS
+
+HEAD_ROWS: tl.constexpr = tl.constexpr(SINKS)
 LOWEST: tl.constexpr = tl.constexpr(-3e38)  # below every masked score, and finite
 
 
@@ -98,7 +101,10 @@ def prepare(
     ancestor = tl.load(tree_mask + row * rows + of, inside, 0) != 0
     there = tl.minimum(tl.load(depth + of, inside, 0) + context_len, positions - 1)
     distance = position - tl.where(inside, there, column)
-    sees = ((column < context_len) | (ancestor & inside)) & (distance < tl.load(windows + kind))
+    near = (column < HEAD_ROWS) | (column >= HEAD_ROWS + tl.load(bounds + 3))
+    sees = (((column < context_len) & near) | (ancestor & inside)) & (
+        distance < tl.load(windows + kind)
+    )
     bias = tl.where(sees, 0.0, low).to(masks.dtype.element_ty)
     for head in range(group):
         line = ((kind * group + head) * rows + row).to(tl.int64) * size
@@ -128,7 +134,8 @@ def attend_parts(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
 ) -> None:  # fmt: skip
     """Attention of all query heads of a key head over one part of the cache rows before `start`,
-    and in the last part over the rows of this pass too, whose keys and values it writes.
+    without those that a draft's window hides, and in the last part over the rows of this pass too,
+    whose keys and values it writes.
 
     qkv, cache: as in `rotate_and_write`. mask: [R, size], additive. parts, log_sums: softmaxes
     [splits, R, H, d] and logarithms of their sums [splits, R, H], to be joined by `join_parts`.
@@ -151,16 +158,18 @@ def attend_parts(
     total = tl.zeros([BLOCK_M], tl.float32)
     out = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     start = tl.load(bounds).to(tl.int32)
-    each = tl.cdiv(tl.cdiv(start, BLOCK_N), splits) * BLOCK_N
-    last = tl.minimum((split + 1) * each, start)
+    hidden = tl.load(bounds + 3).to(tl.int32)  # rows
+    each = tl.cdiv(tl.cdiv(start - hidden, BLOCK_N), splits) * BLOCK_N
+    last = tl.minimum((split + 1) * each, start - hidden)
     sees = mask + (row * size)[:, None]
     for n in range(split * each, last, BLOCK_N):
-        column = n + tl.arange(0, BLOCK_N)
+        place = n + tl.arange(0, BLOCK_N)  # among the rows that are seen
+        column = place + tl.where(place < HEAD_ROWS, 0, hidden)
         line = (cache + (column.to(tl.int64) * 2 * kv + head) * d)[:, None] + at
-        inside = (column < last)[:, None] & (at < d)
+        inside = (place < last)[:, None] & (at < d)
         k = tl.load(line, inside, 0.0)
         v = tl.load(line + kv * d, inside, 0.0)
-        bias = tl.load(sees + column[None, :], (column < last)[None, :], float("-inf"))
+        bias = tl.load(sees + column[None, :], (place < last)[None, :], float("-inf"))
         best, total, out = _attend(q, tl.trans(k), v, bias.to(tl.float32), scale, best, total, out)
     if split == splits - 1:
         own = tl.arange(0, BLOCK_R)
@@ -199,3 +208,31 @@ def join_parts(
     part = tl.load(parts + ((s * lines + line) * d)[:, None] + at, inside, 0.0)
     joined = tl.sum(part * share[:, None], 0)[None, :]
     tl.store(out + line * d + at, joined.to(out.dtype.element_ty), at < d)
+
+
+@triton.jit
+def int8_linear(
+    x: tl.tensor, weight: tl.tensor, weight_scale: tl.tensor, bias: tl.tensor, residual: tl.tensor,
+    out: tl.tensor, rows: tl.tensor, inputs: tl.tensor, outputs: tl.tensor, BIASED: tl.constexpr,
+    ADDED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+) -> None:  # fmt: skip
+    """`x` [R, in] by `weight` [out, in] of 8 bits -> `out` [R, out]; a program per block of outputs
+    and of rows, which are as many in every pass: no bit of a row depends on the others.
+    """
+    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    m = (tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M))[:, None]
+    line = weight + (n.to(tl.int64) * inputs)[:, None]
+    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for k in range(0, inputs, BLOCK_K):
+        at = (k + tl.arange(0, BLOCK_K))[None, :]
+        part = tl.load(x + m * inputs + at, (m < rows) & (at < inputs), 0.0)
+        held = tl.load(line + at, (n < outputs)[:, None] & (at < inputs), 0)
+        held = held.to(tl.float32).to(part.dtype)  # 8 bits fit into those of bfloat16
+        total += tl.dot(part, tl.trans(held), input_precision="ieee")
+    total = total * tl.load(weight_scale + n, n < outputs, 0.0)[None, :]
+    if BIASED:
+        total += tl.load(bias + n, n < outputs, 0.0).to(tl.float32)[None, :]
+    to, inside = m * outputs + n[None, :], (m < rows) & (n < outputs)[None, :]
+    if ADDED:
+        total += tl.load(residual + to, inside, 0.0).to(tl.float32)
+    tl.store(out + to, total.to(out.dtype.element_ty), inside)

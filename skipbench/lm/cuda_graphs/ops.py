@@ -14,6 +14,8 @@ from torch.library import custom_op
 
 MAX_ROWS = 32  # of `attend`: keys of all rows of a pass are one tile
 WAVES = 1  # programs of `attend` per multiprocessor
+INT8_ROWS = 16  # of one block of `int8_linear`
+WIDE_OUTPUTS = 8192  # of a weight that fills a device with blocks of 32 outputs
 Norms = tuple[Tensor, float, Tensor, float]  # weight and epsilon of the norms of queries and keys
 
 
@@ -50,9 +52,7 @@ def silu_times(gate_up: Tensor) -> Tensor:
     return out
 
 
-@silu_times.register_fake
-def _(gate_up: Tensor) -> Tensor:
-    return gate_up.new_empty(gate_up.shape[0], gate_up.shape[1] // 2)
+silu_times.register_fake(lambda x: x.new_empty(x.shape[0], x.shape[1] // 2))
 
 
 @custom_op("skipbench::rotate_and_write", mutates_args=("cache",))
@@ -85,19 +85,11 @@ def rotate_and_write(
     return query
 
 
-@rotate_and_write.register_fake
-def _(
-    qkv: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    target: Tensor,
-    cache: Tensor,
-    q_norm: Tensor | None,
-    k_norm: Tensor | None,
-    q_eps: float,
-    k_eps: float,
-) -> Tensor:
-    return qkv.new_empty(qkv.shape[0], qkv.shape[1] - cache.shape[1], qkv.shape[2])
+rotate_and_write.register_fake(
+    lambda qkv, cos, sin, target, cache, *_: qkv.new_empty(
+        qkv.shape[0], qkv.shape[1] - cache.shape[1], qkv.shape[2]
+    )
+)
 
 
 @custom_op("skipbench::prepare", mutates_args=("target", "used", "cos", "sin", "masks"))
@@ -127,21 +119,7 @@ def prepare(
         )  # fmt: skip
 
 
-@prepare.register_fake
-def _(
-    bounds: Tensor,
-    depth: Tensor,
-    tree_mask: Tensor,
-    windows: Tensor,
-    all_cos: Tensor,
-    all_sin: Tensor,
-    target: Tensor,
-    used: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    masks: Tensor,
-) -> None:
-    return None
+prepare.register_fake(lambda *_: None)
 
 
 @custom_op("skipbench::attend", mutates_args=("cache",))
@@ -160,8 +138,8 @@ def attend(
     scale: float,
     splits: int,
 ) -> Tensor:
-    """`rotate_and_write`, then attention of the rows over `cache` before `bounds[0]` and over each
-    other: [R, H * d].
+    """`rotate_and_write`, then attention of the rows over `cache` before `bounds[0]`, without the
+    `bounds[3]` rows behind the first `SINKS`, and over each other: [R, H * d].
 
     Args:
         mask: additive, [>= R, B]; the first R rows are read.
@@ -199,21 +177,37 @@ def attend(
     return out
 
 
-@attend.register_fake
-def _(
-    qkv: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    target: Tensor,
-    bounds: Tensor,
-    mask: Tensor,
-    cache: Tensor,
-    q_norm: Tensor | None,
-    k_norm: Tensor | None,
-    q_eps: float,
-    k_eps: float,
-    scale: float,
-    splits: int,
-) -> Tensor:
-    heads = qkv.shape[1] - cache.shape[1]
-    return qkv.new_empty(qkv.shape[0], heads * qkv.shape[2])
+attend.register_fake(
+    lambda qkv, cos, sin, target, bounds, mask, cache, *_: qkv.new_empty(
+        qkv.shape[0], (qkv.shape[1] - cache.shape[1]) * qkv.shape[2]
+    )
+)
+
+
+@custom_op("skipbench::int8_linear", mutates_args=("out",))
+def int8_linear(
+    x: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    out: Tensor,
+) -> None:
+    """`out` [R, out] = `x` [R, in] by `weight` [out, in] of 8 bits, a factor per output, + `bias` +
+    `residual`, which may be `out`.
+    """
+    from skipbench.lm.cuda_graphs import kernels
+
+    (rows, inputs), outputs = x.shape, len(weight)
+    block_n = 16 if outputs <= WIDE_OUTPUTS else 32  # as many programs as fill a device
+    block_k = 64 if x.dtype.itemsize == 4 else 256
+    with _device_of(x):
+        kernels.int8_linear[-(-outputs // block_n), -(-rows // INT8_ROWS)](
+            x, weight, weight_scale, x if bias is None else bias,  # what is not there is not read
+            x if residual is None else residual, out, rows, inputs, outputs,
+            BIASED=bias is not None, ADDED=residual is not None, BLOCK_M=INT8_ROWS,
+            BLOCK_N=block_n, BLOCK_K=block_k, num_warps=4, num_stages=4,
+        )  # fmt: skip
+
+
+int8_linear.register_fake(lambda *_: None)

@@ -33,7 +33,7 @@ class AttentionTrial:
     def result(self, backend: str, triton: bool) -> Tensor:
         """The output and what was written. Meanwhile `target` is `start ..`."""
         buffers, rows = self.buffers, self.rows.clone()
-        start, _, written = buffers.bounds.chunk(3)
+        start, _, written, _ = buffers.bounds.chunk(4)
         buffers.target.sub_(written - start)
         out = self.attention.attended(self.qkv, rows, buffers, self.size, backend, triton)
         written_rows = rows.index_select(0, buffers.target)

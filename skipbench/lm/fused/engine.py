@@ -19,7 +19,7 @@ from skipbench.lm.families import HEAD, parts_of
 from skipbench.lm.fused import elementwise
 from skipbench.lm.fused.bit_exact import MOST, padded_rows, rows_one_by_one
 from skipbench.lm.fused.few_rows import Product
-from skipbench.lm.fused.int8 import Int8Weight, int8_kernel
+from skipbench.lm.fused.int8 import Int8Weight
 from skipbench.lm.fused.weights import (
     LayerWeights,
     ParallelWeight,
@@ -64,6 +64,7 @@ class FusedEngine(Engine):
         ]
         self.sublayers = self._sublayers(self.layers)
         self._int8: list[Int8Weight] = []
+        self.int8_layers: list[LayerWeights[Int8Weight]] = []
         self._int8_sublayers: list[Sublayer] = []
         self._int8_head: Int8Weight | None = None
         self._likely: tuple[Tensor, Product] | None = None
@@ -86,7 +87,7 @@ class FusedEngine(Engine):
         if not self._int8:
             return self._notes
         size = f"a copy of weights in 8 bits for drafts takes {self.int8_bytes() >> 20} MiB"
-        fault = int8_kernel()[1]
+        fault = self._int8[0].fault
         slow = f"; torch multiplies by it, no faster than by the weights ({fault})" if fault else ""
         return [*self._notes, size + slow]
 
@@ -101,8 +102,8 @@ class FusedEngine(Engine):
 
     def int8_sublayers(self) -> list[Sublayer]:
         if not self._int8_sublayers:
-            low = [LayerWeights(*map(self._quantised, layer)) for layer in self.layers]
-            self._int8_sublayers = self._sublayers(low)
+            self.int8_layers = [LayerWeights(*map(self._quantised, w)) for w in self.layers]
+            self._int8_sublayers = self._sublayers(self.int8_layers)
         return self._int8_sublayers
 
     def int8_head(self, hidden: Tensor) -> Tensor:
@@ -114,14 +115,21 @@ class FusedEngine(Engine):
         return sum(weight.nbytes for weight in self._int8)
 
     def _quantised(self, weight: Weight) -> Int8Weight:
-        if self._embedding.device.type != "cpu" or isinstance(weight, ParallelWeight):
+        if isinstance(weight, ParallelWeight):
             raise SkipbenchError(
-                "engine=fused has products of 8 bits on a CPU and in one process only; use drafts "
-                "without method.precision=int8 and int8 in method.skip"
+                "engine=fused has products of 8 bits in one process only; use drafts without "
+                "method.precision=int8 and int8 in method.skip"
             )
         across, bias = weight.transposed()
-        self._int8.append(Int8Weight(across.t(), bias))
-        return self._int8[-1]
+        if across.device.type == "cpu":
+            made = Int8Weight(across.t(), bias)
+        else:
+            from skipbench.lm.cuda_graphs import int8
+
+            known = self._int8[0].fault if self._int8 else int8.int8_fault(across)
+            made = int8.GpuInt8Weight(across.t(), bias, known)
+        self._int8.append(made)
+        return made
 
     def likely_head(self, hidden: Tensor, ids: Tensor) -> Tensor:
         if isinstance(self._head, ParallelWeight):

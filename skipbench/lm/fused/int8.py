@@ -77,6 +77,7 @@ class Int8Weight:
         """
         (self._outputs, self.inputs), self._dtype = weight.shape, weight.dtype
         native = weight.dtype in (torch.float32, torch.bfloat16)
+        self.fault = int8_kernel()[1]  # why torch multiplies
         kernel = kernel or (int8_kernel()[0] if native else None)
         self._scale, self._blocks, largest_sum = _quantised(weight)
         self._bias = None if bias is None else bias.float().contiguous()
@@ -111,6 +112,10 @@ class Int8Weight:
     def added(self, residual: Tensor, x: Tensor, most: int | None = None) -> Tensor:
         """`residual` [T, out] + product; neither argument changes."""
         return self._multiply(x, residual.contiguous())
+
+    def add_to(self, hidden: Tensor, x: Tensor) -> None:
+        """Adds the product to `hidden` [T, out], in its place."""
+        hidden.copy_(self.added(hidden, x))
 
     def _multiply(self, x: Tensor, residual: Tensor | None) -> Tensor:
         if self._plain is not None:

@@ -1,0 +1,79 @@
+"""Weights in 8 bits for draft passes on a GPU: half the bytes of bfloat16 are read."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from skipbench.lm.cuda_graphs import ops
+from skipbench.lm.cuda_graphs.trial import differs
+from skipbench.lm.fused.int8 import CHUNK_BYTES, LARGEST, Int8Weight
+
+
+class GpuInt8Weight(Int8Weight):
+    """`Int8Weight` on a GPU, by a Triton kernel. Where Triton is missing or its product is not
+    torch's, torch multiplies, which takes longer than by the weight itself.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, fault: str | None) -> None:
+        """`weight`, `bias`: [out, in] and [out]; `fault`: of `int8_fault`."""
+        (self._outputs, self.inputs), self._dtype = weight.shape, weight.dtype
+        self._scale, self._blocks = quantised_rows(weight)
+        self._bias, self._plain = bias, None
+        self.fault = fault
+
+    def dequantised(self) -> Tensor:
+        return self._blocks * self._scale[:, None]
+
+    def add_to(self, hidden: Tensor, x: Tensor) -> None:
+        self._into(x, hidden, hidden)
+
+    def _multiply(self, x: Tensor, residual: Tensor | None) -> Tensor:
+        out = x.new_empty(x.shape[0], self._outputs)
+        self._into(x.contiguous(), residual, out)
+        return out
+
+    def _into(self, x: Tensor, residual: Tensor | None, out: Tensor) -> None:
+        parts = x, self._blocks, self._scale, self._bias, residual, out
+        (ops.int8_linear if self.fault is None else plain_int8_linear)(*parts)
+
+
+def plain_int8_linear(
+    x: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    out: Tensor,
+) -> None:
+    """`ops.int8_linear` by torch's operators."""
+    y = F.linear(x, weight.to(x.dtype)).float() * weight_scale
+    y = y if bias is None else y + bias
+    out.copy_(y if residual is None else y + residual)
+
+
+def quantised_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Factors [out] in float32 and a weight [out, in] in 8 bits, whose product is near `weight`."""
+    scale = torch.empty(len(weight), device=weight.device)
+    rounded = torch.empty(weight.shape, dtype=torch.int8, device=weight.device)
+    step = max(1, CHUNK_BYTES // (4 * weight.shape[1]))
+    for part, factor, to in zip(*(t.split(step) for t in (weight, scale, rounded)), strict=True):
+        wide = part.float()
+        factor.copy_(wide.abs().amax(1).clamp_(min=torch.finfo().tiny) / LARGEST)
+        to.copy_((wide / factor[:, None]).round_().clamp_(-LARGEST, LARGEST))
+    return scale, rounded
+
+
+def int8_fault(like: Tensor) -> str | None:
+    """Why the kernel is not used on a device; `None` where it gives what torch gives."""
+    if not ops.at_hand(like.device):
+        return "Triton is not installed"
+    drawn = [like.new_empty(n, 200).normal_() for n in (40, 3)]
+    scale, rounded = quantised_rows(drawn[0])
+    bias, residual, ours, torchs = (drawn[0].new_ones(n, 40) for n in (1, 3, 3, 3))
+    try:
+        parts = drawn[1], rounded, scale, bias[0], residual
+        ops.int8_linear(*parts, ours)
+        plain_int8_linear(*parts, torchs)
+        return "its kernel does not give what torch gives" if differs(ours, torchs) else None
+    except Exception as error:  # whatever its compiler or driver does
+        return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
