@@ -75,6 +75,8 @@ class Completion(_Request):
     prompt: str | Annotated[list[str | int | list[int]], Meta(min_length=1)]
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     best_of: Annotated[int, Meta(ge=1, le=1, title="1")] | None = None
+    echo: bool | None = None
+    suffix: None = None
 
 
 class _Format(Struct):
@@ -167,6 +169,8 @@ def _of_chat(asked: ChatCompletion, options: dict[str, Any]) -> list[Prompt]:
 
 
 def _of(asked: Completion, options: dict[str, Any]) -> list[Prompt]:
+    if asked.echo:
+        raise Refused("echo=true is not supported; wanted false", param="echo")
     options["logprobs"] = asked.logprobs
     prompt = asked.prompt
     if isinstance(prompt, str) or all(type(one) is int for one in prompt):
