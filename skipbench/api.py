@@ -268,27 +268,27 @@ class LanguageModel:
             SkipbenchError: a prompt that does not fit, a value out of range, or, by its name, an
                 option that cannot be honoured.
         """
-        ask = {"seed": seed, "stop": stop, "chat": chat, "tools": tools, "thinking": thinking}
-        ask |= {"logprobs": logprobs, "generation_config": generation_config, **options}
-        if (several := listed(prompt)) is not None:
-            if stream:
-                raise SkipbenchError("stream=True is for one prompt; give the prompts one by one")
-            processors = {"logits_processor": logits_processor}
-            return [self.generate(one, max_new_tokens, **ask, **processors) for one in several]
-        stops = [stop] if isinstance(stop, str) else [*stop]
-        if generation_config is not None:
-            generation_config = copy.deepcopy(generation_config)
-            stops += generation_config.stop_strings or []
-            generation_config.stop_strings = None
-            max_new_tokens = max_new_tokens or generation_config.max_new_tokens
-        limit = 128 if max_new_tokens is None else max_new_tokens
+        stops, config = [stop] if isinstance(stop, str) else [*stop], generation_config
+        if config is not None:
+            config = copy.deepcopy(config)
+            stops += config.stop_strings or []
+            config.stop_strings = None
+            max_new_tokens = max_new_tokens or config.max_new_tokens
+        limit, form = 128 if max_new_tokens is None else max_new_tokens, Form(chat, tools, thinking)
         if logprobs is not None and not 0 <= logprobs <= self.lm.vocabulary:
             raise SkipbenchError(f"{logprobs=}; wanted 0 to {self.lm.vocabulary}")
-        ids = encode_prompt(self.lm, self.tokenizer, prompt, limit, Form(chat, tools, thinking))
-        how = sampling_of(self.lm, ids, limit, seed, generation_config, logits_processor, options)
-        steps = decode_stream(
-            self.lm, self._methods, ids, limit, how.eos, how.sampler, how.process, logprobs
-        )
-        ended = until(steps, ids, how.criteria, self.lm.output_device)
-        answer = Stream(ended, self.tokenizer, stops, len(ids), self.method.name)
-        return answer if stream else answer.answer
+
+        def begun(one: Any) -> Stream:
+            lm, ids = self.lm, encode_prompt(self.lm, self.tokenizer, one, limit, form)
+            how = sampling_of(lm, ids, limit, seed, config, logits_processor, options)
+            steps = decode_stream(
+                lm, self._methods, ids, limit, how.eos, how.sampler, how.process, logprobs
+            )
+            ended = until(steps, ids, how.criteria, lm.output_device)
+            return Stream(ended, self.tokenizer, stops, len(ids), self.method.name)
+
+        if (several := listed(prompt)) is None:
+            return begun(prompt) if stream else begun(prompt).answer
+        if stream:
+            raise SkipbenchError("stream=True is for one prompt; give the prompts one by one")
+        return [begun(one).answer for one in several]

@@ -87,7 +87,7 @@ def encode_prompt(
     if max_new_tokens < 1:
         raise SkipbenchError(f"{max_new_tokens=}; wanted 1 or more")
     if isinstance(prompt, str | Sequence) and prompt and type(prompt[0]) is int:
-        ids: list[int] = [*prompt]  # type: ignore[list-item]  # `listed` has seen them
+        ids = list(map(int, prompt))  # type: ignore[arg-type]  # `listed` has seen them
     elif isinstance(prompt, str | Sequence):
         ids = _encoded(tokenizer, prompt, form)  # type: ignore[arg-type]  # of these no ids are left
     else:

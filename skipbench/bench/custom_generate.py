@@ -90,8 +90,9 @@ class CustomGenerate:
         steps = stream(lm, methods, list(tokens), limit, asked.eos, sampler, process)
         for step in until(steps, input_ids[0].tolist(), criteria, device):
             tokens += step.tokens
-            for token in step.tokens if streamer is not None else ():
-                streamer.put(torch.tensor([token]))
+            if streamer is not None:
+                for token in step.tokens:
+                    streamer.put(torch.tensor([token]))
         if streamer is not None:
             streamer.end()
         sequences = torch.tensor([tokens], device=device)

@@ -20,7 +20,11 @@ from skipbench.scoring.sandbox import isolation
 TINY = Path(__file__).resolve().parent.parent / "models" / "tiny"
 WEIGHTS = "model.safetensors"
 MODEL_TOKENS = 2048  # prompt and output for which the models' memory is computed
-EXTRAS = {"accelerate": "'skipbench[big]'", "bitsandbytes": "'skipbench[quant]'"}
+EXTRAS = {
+    "accelerate": "'skipbench[big]'",
+    "bitsandbytes": "'skipbench[quant]'",
+    "starlette": "'skipbench[serve]'",
+}
 INSTRUCTIONS = ("amx_bf16", "avx2", "avx512_bf16", "avx512f")
 
 

@@ -136,13 +136,14 @@ def prepare_call(
             `options`, so that what a checkpoint recommends changes no output unasked.
         options: fields of a `GenerationConfig` that replace those of `config`.
     """
-    known = vars(GenerationConfig())
+    blank: Any = GenerationConfig  # untyped
+    known = vars(blank())
     if unknown := [name for name in options if name not in known or name.startswith("_")]:
         hint = did_you_mean(unknown[0], [*known])
         raise SkipbenchError(f"generate does not know {', '.join(unknown)}.{hint}")
     if config is None:
         model = copy.copy(model)  # shares the weights
-        config = model.generation_config = GenerationConfig()
+        config = model.generation_config = blank()
     config, found = copy.deepcopy(config), list[Call]()
     config.update(**options)
 

@@ -103,7 +103,7 @@ class Server:
             stack.enter_context(self._worker.place())
             streams = await self._worker.streams(asked)
             for stream in streams:
-                stack.callback(lambda stream=stream: self._metrics.count(stream.so_far))
+                stack.callback(self._metrics.count, stream)
             reply = Reply(asked, self._model.tokenizer)
             if asked.stream:
                 self._metrics.requests.labels(request.url.path, 200).inc()

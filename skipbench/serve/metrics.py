@@ -2,7 +2,7 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from skipbench.decode.answer import Answer
+from skipbench.decode.answer import Stream
 from skipbench.serve.worker import Worker
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100)
@@ -41,8 +41,9 @@ class ServerMetrics:
             registry=registry,
         )
 
-    def count(self, answer: Answer) -> None:
+    def count(self, stream: Stream) -> None:
         """Counts an answer, whether it was cancelled or not."""
+        answer = stream.so_far
         if not answer.tokens:
             return
         amounts = answer.prompt_tokens, len(answer.tokens), answer.rounds, answer.drafted
@@ -53,4 +54,4 @@ class ServerMetrics:
 
     def text(self) -> bytes:
         """The exposition format."""
-        return generate_latest(self._registry)
+        return bytes(generate_latest(self._registry))

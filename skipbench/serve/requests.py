@@ -19,6 +19,13 @@ Zero = Annotated[float, Meta(ge=0, le=0, title="0")] | None
 Unused = Any  # known to OpenAI's clients, without a meaning here
 
 
+SAMPLING = (
+    *("temperature", "top_p", "top_k", "min_p", "typical_p"),
+    *("repetition_penalty", "no_repeat_ngram_size"),
+)
+"""Fields that `generate` has under the same name."""
+
+
 class Refused(SkipbenchError):
     """A request that is answered with an error."""
 
@@ -68,6 +75,8 @@ class Completion(_Request):
     prompt: str | Annotated[list[str | int | list[int]], Meta(min_length=1)]
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     best_of: Annotated[int, Meta(ge=1, le=1, title="1")] | None = None
+    echo: bool | None = None
+    suffix: None = None
 
 
 class _Format(Struct):
@@ -120,14 +129,11 @@ def read_request(body: bytes, chat: bool, eos: frozenset[int], defaults: dict[st
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise Refused(f"the body is no JSON: {error}") from error
     try:
-        asked: Completion | ChatCompletion
-        asked = msgspec.convert(fields, ChatCompletion if chat else Completion)
+        asked: Any = msgspec.convert(fields, ChatCompletion if chat else Completion)
     except msgspec.ValidationError as error:
         raise _named(fields, str(error), ChatCompletion if chat else Completion) from error
     options = {**defaults, "max_new_tokens": asked.max_tokens, "stop": asked.stop or ()}
-    names = ("temperature", "top_p", "top_k", "min_p", "typical_p")
-    names += ("repetition_penalty", "no_repeat_ngram_size")
-    options |= {k: value for k in names if (value := getattr(asked, k)) is not None}
+    options |= {k: value for k in SAMPLING if (value := getattr(asked, k)) is not None}
     if asked.min_tokens:
         options["min_new_tokens"] = asked.min_tokens
     if asked.stop_token_ids:
@@ -163,6 +169,8 @@ def _of_chat(asked: ChatCompletion, options: dict[str, Any]) -> list[Prompt]:
 
 
 def _of(asked: Completion, options: dict[str, Any]) -> list[Prompt]:
+    if asked.echo:
+        raise Refused("echo=true is not supported; wanted false", param="echo")
     options["logprobs"] = asked.logprobs
     prompt = asked.prompt
     if isinstance(prompt, str) or all(type(one) is int for one in prompt):

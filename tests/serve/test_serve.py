@@ -113,7 +113,8 @@ WORKS: dict[str, Works] = {
     "token ids": lambda c, m: text(complete(c, prompt=m.tokenizer.encode(P)))
     == text(complete(c)),
     "usage of a stream": lambda c, m: [
-        *chat(c, stream=True, stream_options={"include_usage": True})][-1].usage.total_tokens == chat(c).usage.total_tokens,
+        *chat(c, stream=True, stream_options={"include_usage": True})
+    ][-1].usage.total_tokens == chat(c).usage.total_tokens,
     "accepted and drafted tokens": lambda c, m: (
         (found := complete(c, max_tokens=32).usage).speculation[0]["accepted"]
         == found.completion_tokens_details.accepted_prediction_tokens > 0
