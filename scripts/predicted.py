@@ -164,15 +164,15 @@ class Bench:
             p.ids for p in prepare(self.lm, tokenizer, config.dataset.rows(prompts), config.dataset)
         ]
         self.tokens, self.eos, self.now = tokens, eos_ids(self.lm), now
-        self.folder = tempfile.TemporaryDirectory()
 
     def method(self, words: str) -> Method:
         name, *more = words.split()
         config = resolve_cell(compose([*self.overrides, f"method={name}", *more])).config
         method: Method = config.method.factory()(layers=self.lm.layers)
         if method.needs_latency and method.latency_model is None:
-            path = Path(self.folder.name) / "latency.json"
-            method.latency_model = stored_latency(self.lm, path, method.levers)
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / "latency.json"
+                method.latency_model = stored_latency(self.lm, path, method.levers)
         return method
 
     def decode(self, method: Any, prompt: list[int]) -> Any:
