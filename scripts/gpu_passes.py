@@ -1,6 +1,7 @@
 """Passes of the engines on a planted model, a line of JSON per figure.
 
     python scripts/gpu_passes.py decoding [--small]        every token has a new length
+    python scripts/gpu_passes.py plans [--small]           a draft step by plan
     python scripts/gpu_passes.py kernels [--small]         where the time of a pass goes
     python scripts/gpu_passes.py strict [--small]          bits of rows, verified together and alone
     python scripts/gpu_passes.py projections RESULTS DEVICE   runs, measured and projected
@@ -12,6 +13,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.vanilla import Vanilla
 from skipbench.models.random_weights import planted_model
-from skipbench.profile.clock import synchronize
+from skipbench.profile.clock import synchronize, timed
 from skipbench.profile.roofline import match
 from skipbench.skipset import planted_set
 
@@ -61,6 +63,40 @@ def decoding(small: bool) -> Figures:
                 took = sum(out.seconds.values()) - out.seconds["prefill"]
                 line[f"{what} ms per token"] = 1e3 * took / len(out.tokens)
             yield {"table": "", **line, "notes": "; ".join(lm.notes())}
+
+
+@torch.inference_mode()
+def plans(small: bool) -> Figures:
+    """Milliseconds of a draft step by plan and context, and as a share of a whole pass."""
+    contexts, calls = ((20, 40), 2) if small else ((2048, 15_000), 20)
+    for lm in engines(small, contexts[-1] + 16):
+        half = planted_set(lm.layers, 0.5, 0)
+        made = [DraftPlan.of(lm.layers), half, half.cheaper(head="int8")]
+        made += [plan.cheaper(int8=True) for plan in made[:2]]
+        made += [plan.cheaper(window=16 if small else 512) for plan in made[:2]]
+        for context in contexts:
+            lm.prefill([7 * i % WORDS for i in range(context)])
+            whole: float | None = None
+            for plan in made:
+
+                def steps(plan: DraftPlan = plan, count: int = calls, lm: LM = lm) -> None:
+                    for _ in range(count):
+                        lm.logits([5], TokenRows.chain(lm.cache.length, 1), plan)
+
+                steps()  # quantises and captures
+                ms = 1e3 * min(timed(steps, lm.output_device) for _ in range(3)) / calls
+                whole = whole or ms
+                line = {"table": "", "engine": lm.engine.name, "context": context}
+                yield line | {"plan": short(plan), "ms": ms, "share of a pass": ms / whole}
+        yield {"table": "notes", "engine": lm.engine.name, "notes": "; ".join(lm.notes())}
+
+
+def short(plan: DraftPlan) -> str:
+    """A plan's text, its skip set as a share."""
+    rest = str(replace(plan, skipped=frozenset()))
+    left_out = f"{plan.ratio:.0%} of sub-layers left out" if plan.skipped else ""
+    rest = "int8" if rest.startswith("int8") else rest
+    return "; ".join(filter(None, (rest, left_out))) or "whole"
 
 
 @torch.inference_mode()
@@ -133,7 +169,7 @@ def projections(results: Path, device: str) -> None:
                 print(json.dumps({"run": folder.name, "error": str(error)[:200]}), flush=True)
 
 
-PARTS = {"decoding": decoding, "kernels": kernels, "strict": strict}
+PARTS = {"decoding": decoding, "plans": plans, "kernels": kernels, "strict": strict}
 
 
 def main() -> None:

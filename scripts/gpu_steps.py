@@ -32,6 +32,8 @@ STEPS = (
          "-m skipbench profile engine=cuda_graphs model.dtype={dtype} " + PROFILE),
     Step("prices of fused", "The same of engine `fused`.", 180,
          "-m skipbench profile engine=fused model.dtype={dtype} " + PROFILE),
+    Step("draft plans", "A draft step by plan: 8 bits, a window, half of the sub-layers left out.",
+         90, "scripts/gpu_passes.py plans {small}"),
     Step("bars", "The bars of the engine of graphs.", 130, BARS + "--dtype {dtype}"),
     Step("growing lengths", "Vanilla decoding, where every token has a new length, twice; with "
          "cuDNN's attention left on, too.", 90, "scripts/gpu_passes.py decoding {small}"),

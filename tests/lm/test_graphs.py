@@ -112,7 +112,7 @@ def test_logits_are_those_of_fused_for_every_shape_of_rows() -> None:
         TokenRows.branches(36, 30, 5, 3),
         TokenRows.tree(36, (-1, 0, 0, 1, 1, 4)), TokenRows.branches(36, 0, 2),
     ]  # fmt: skip
-    for skip in (None, DraftPlan.parse("attn:1,2;mlp:0", 4)):
+    for skip in (None, *(DraftPlan.parse(p, 4) for p in ("attn:1,2;mlp:0", "int8:all;mlp:0"))):
         for token_rows in spans:
             lm.prefill(text)
             fused.prefill(text)
@@ -156,7 +156,7 @@ def test_a_pass_that_skips_nothing_is_one_replay() -> None:
     replays |= dict.fromkeys(replays.keys() - {WHOLE_PASS}, refused)
     for skip in (None, DraftPlan.of(4)):
         assert torch.equal(lm.logits([5, 6, 7], rows, skip), wanted)
-    for arguments in ({"skip": DraftPlan.parse("mlp:1", 4)}, {"hidden_states": []}):
+    for arguments in ({"plan": DraftPlan.parse("mlp:1", 4)}, {"hidden_states": []}):
         with pytest.raises(AssertionError, match="besides"):
             lm.logits([5, 6, 7], rows, **arguments)
 

@@ -3,14 +3,21 @@ of a pass that takes four milliseconds.
 """
 
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from conftest import random_model
 from fake_cuda import fake_cuda
+from test_fake_cuda import fake_lm
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import LlamaConfig
 
+from skipbench.draft_plan import DraftPlan
+from skipbench.lm.cuda_graphs import int8
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
+from skipbench.lm.cuda_graphs.launches import Launches
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 
@@ -41,3 +48,40 @@ def test_launches_per_layer_and_pass(backend: str) -> None:
         (part,) = lm.engine.parts.values()  # type: ignore[attr-defined]  # an engine of graphs
         found = [part.launches(lm.metadata(rows)) for rows in PASSES]
     assert found == WANTED[backend]
+
+
+class Read(TorchDispatchMode):  # type: ignore[misc]  # torch leaves it so
+    """Bytes of the weights that products read."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(name in func._schema.name for name in ("mm", "linear")):
+            given = [t for t in args if isinstance(t, torch.Tensor)]
+            self.bytes += max(t.nbytes for t in given)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", ["fused", "cuda_graphs"])
+def test_a_step_in_8_bits_reads_half_and_launches_no_more(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(int8, "int8_fault", lambda like: None)
+    sizes: Any = {"vocab_size": 512, "hidden_size": 64, "intermediate_size": 96}
+    config = LlamaConfig(num_hidden_layers=3, num_attention_heads=4, head_dim=16, **sizes)
+    found = []
+    with fake_cuda() as journal:
+        lm = fake_lm(name, torch.bfloat16, "triton", config, capture=EagerCapture)
+        some = DraftPlan.parse("mlp:1", 3)
+        plans = [some, some.cheaper(int8=True, head="int8"), some.cheaper(window=20)]
+        for plan in plans:
+            for _ in range(2):  # the first one quantises and captures
+                journal.clear()
+                with Launches(torch.device("cuda")) as launches, Read() as read:
+                    lm.logits([5], TokenRows.chain(70, 1), plan)
+            found.append((launches.count, read.bytes))
+            assert not journal.lines("read", "wait", "pageable", "device", "capture", "kernel")
+    (full, weights), (low, low_weights), (near, _) = found
+    assert low <= full and 0.5 <= low_weights / weights < 0.51
+    if name == "cuda_graphs":
+        assert near == full  # the same graphs: a window is four numbers

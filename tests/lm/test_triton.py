@@ -229,6 +229,24 @@ def test_the_kernels_are_compared_with_torchs_and_taken_where_they_are_faster(
     assert "near that of `masked`" in part.discarded["triton"]
 
 
+@torch.inference_mode()
+def test_a_plans_logits_are_those_of_fused() -> None:
+    """A window, 8 bits and skipped sub-layers in graphs, of which no more are captured."""
+    engine = partial(CudaGraphsEngine, capture=EagerCapture, backend="triton")
+    lms = [LM(random_model("llama").to(DEVICE), e) for e in (engine, "fused")]
+    plan = DraftPlan.parse("int8:all;window:6;attn:1;mlp:2", 4)
+    for lm in lms:
+        lm.allocate(64)
+        lm.prefill(PROMPTS["llama"] * 2)
+    part, graphs = lms[0].engine.parts[DEVICE], []  # type: ignore[attr-defined]  # as above
+    for start, of in ((24, plan), (25, plan), (20, DraftPlan.of(4)), (26, plan.cheaper(True))):
+        found, wanted = (lm.logits([5], TokenRows.chain(start, 1), of) for lm in lms)
+        assert error(found, wanted) < 1e-4
+        assert part.buffers is not None and part.buffers._hidden == (start - 9) * bool(of.window)
+        graphs.append(part.graphs)
+    assert len(set(graphs)) == 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "mistral"])
 def test_tokens_are_those_of_the_plain_model(family: str) -> None:

@@ -19,7 +19,11 @@ class GpuInt8Weight(Int8Weight):
         (self._outputs, self.inputs), self._dtype = weight.shape, weight.dtype
         self._scale, self._blocks = quantised_rows(weight)
         self._bias, self._plain = bias, None
-        self.fault = fault
+        self._fault = fault
+
+    @property
+    def fault(self) -> str | None:
+        return self._fault
 
     def dequantised(self) -> Tensor:
         return self._blocks * self._scale[:, None]
@@ -34,7 +38,7 @@ class GpuInt8Weight(Int8Weight):
 
     def _into(self, x: Tensor, residual: Tensor | None, out: Tensor) -> None:
         parts = x, self._blocks, self._scale, self._bias, residual, out
-        (ops.int8_linear if self.fault is None else plain_int8_linear)(*parts)
+        (ops.int8_linear if self._fault is None else plain_int8_linear)(*parts)
 
 
 def plain_int8_linear(

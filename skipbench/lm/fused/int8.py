@@ -77,7 +77,6 @@ class Int8Weight:
         """
         (self._outputs, self.inputs), self._dtype = weight.shape, weight.dtype
         native = weight.dtype in (torch.float32, torch.bfloat16)
-        self.fault = int8_kernel()[1]  # why torch multiplies
         kernel = kernel or (int8_kernel()[0] if native else None)
         self._scale, self._blocks, largest_sum = _quantised(weight)
         self._bias = None if bias is None else bias.float().contiguous()
@@ -93,6 +92,11 @@ class Int8Weight:
             *(self.inputs, self._outputs, most, weight.dtype == torch.bfloat16),
         )
         self._at, self._function = ctypes.addressof(self._described), functions()[kernel]
+
+    @property
+    def fault(self) -> str | None:
+        """Why torch multiplies; `None` where a kernel does."""
+        return int8_kernel()[1]
 
     @property
     def nbytes(self) -> int:
