@@ -61,10 +61,7 @@ def main() -> None:
             except SkipbenchError:  # vanilla
                 continue
             ordered = sorted(made.requests, key=lambda r: (r.groups.get("task", ""), r.question))
-            if len({r.question for r in ordered}) == 1:  # one file with many prompts
-                questions = [[request] for request in ordered]
-            else:
-                questions = [list(turns) for _, turns in groupby(ordered, lambda r: r.question)]
+            questions = [list(turns) for _, turns in groupby(ordered, lambda r: r.question)]
             draw = random.Random(0)
             pairs = [error(halves(questions, draw)) for _ in range(SPLITS)]
             errors, covered = [e for e, _ in pairs], fmean(inside for _, inside in pairs)

@@ -17,6 +17,11 @@ from skipbench.runs.files import write_atomic
 from skipbench.runs.reading import run_folders
 from skipbench.runs.run import Run, read_run
 
+RARE = 0.01
+"""Share of the verifications below which a draft length has no line."""
+SHOWN = 10
+"""Positions on a line."""
+
 
 def run_card(asked: Card) -> None:
     """Prints the cards of `RUN [RUN ...]`, or of all runs of a folder but vanilla's, or writes
@@ -69,11 +74,16 @@ def _text(card: cards.Card) -> str:
         lines.append(
             _row(one.category, one.num_spec_steps, drafted, accepted, one.conditional_acceptance)
         )
+    rare = 0
     for length, counts in whole.acceptance_histogram_by_draft_length.items():
         steps, accepted = sum(counts), sum(n * count for n, count in enumerate(counts))
+        if steps < RARE * whole.num_spec_steps:
+            rare += steps
+            continue
         drafts = ((length, n) for n, count in enumerate(counts) for _ in range(count))
         shares = [there / came for came, there in conditional_acceptance(drafts)]
         lines.append(_row(f"draft length {length}", steps, length * steps, accepted, shares))
+    lines += [f"{'others, in --json':<22} {rare:>6}"] if rare else []
     lines.append("the same acceptance, simulated:")
     vllm, *variables = whole.simulate.values()
     lines.append(f"  vllm serve MODEL --speculative-config '{json.dumps(vllm)}'")
@@ -84,7 +94,8 @@ def _text(card: cards.Card) -> str:
 
 def _row(name: str, steps: int, drafted: int, accepted: int, shares: list[float]) -> str:
     """Drafted and accepted tokens per verification, and the shares by position."""
-    each = " ".join(f"{share:.2f}" for share in shares)
+    each = " ".join(f"{share:.2f}" for share in shares[:SHOWN])
+    each += " ..." * (len(shares) > SHOWN)
     return (
         f"{name:<22} {steps:>6} {drafted / steps:>8.2f} {accepted / steps:>8.2f}  {each}".rstrip()
     )
