@@ -78,7 +78,7 @@ def test_a_process_under_the_same_conditions_goes_on_and_is_written_down(
     path.write_text(json.dumps(early))
     capsys.readouterr()
     run_cell(config)
-    assert "other native_kernels; other threads is not known" in capsys.readouterr().err
+    assert "other threads; other native_kernels is not known" in capsys.readouterr().err
     (one,) = read_run(folder).provenance.resumed
     assert one["after_samples"] == 1 and one["host"] != "node7" and "device" not in one
     assert not read_run(folder).provenance.mixed
