@@ -1,8 +1,9 @@
-"""The Python API: `load`, `generate`, `compare`, `custom_generate`, `frame`, `published`."""
+"""The Python API: `load`, `generate`, `compare`, `custom_generate`, `verify`, `frame`,
+`published`."""
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
@@ -18,6 +19,10 @@ from skipbench.decode.loop import stream as decode_stream
 from skipbench.decode.method import Method, MethodCopies
 from skipbench.decode.sampling import Sampler
 from skipbench.lm.model import LM
+from skipbench.oracle.outputs import from_records, read_outputs
+from skipbench.oracle.page import report
+from skipbench.oracle.sampling import Settings
+from skipbench.oracle.verify import Oracle, Verification, result_of
 from skipbench.report.published import published as published
 from skipbench.runs.files import write_atomic
 from skipbench.runs.run import frame as frame
@@ -120,6 +125,80 @@ def compare(
         }
         rows.append(row)
     return pandas.DataFrame(rows)
+
+
+def verify(
+    outputs: str | Path | Sequence[Mapping[str, Any]],
+    model: "str | LanguageModel",
+    *,
+    chat: Literal["none", "template"] = "none",
+    own_dtype: bool = False,
+    overrides: Sequence[str] = (),
+) -> Verification:
+    """Judges the outputs of any engine by the model's own choices, as the command `verify` does.
+
+    Args:
+        outputs: a file or a run's folder as the command takes it, or records such as
+            `{"prompt": "...", "output": "..."}` in one of its formats.
+        model: as `load` takes it, or one that is loaded.
+        chat: form of prompts that are text: as they are, or through the chat template.
+        own_dtype: computes as the model does in its dtype instead of in float32.
+        overrides: more settings, as on the command line: `["model.dtype=bfloat16"]`, the engine's;
+            `["decoding.temperature=0.7"]` where the records do not say.
+
+    Returns:
+        A `Verification`: `verdicts`, one per output; `counts`; `failed("wrong")`.
+
+    Raises:
+        SkipbenchError: outputs that cannot be read, or a model that cannot be used.
+    """
+    if isinstance(outputs, str | Path):
+        found, form = read_outputs(Path(outputs))
+    else:
+        found, form = from_records((f"record {n}", dict(r)) for n, r in enumerate(outputs, 1))
+    if isinstance(model, str):
+        model = load_settings([*model_words(model), *overrides], "vanilla")
+    oracle = oracle_of(model, chat, own_dtype)
+    judged = list(oracle.judge(found))
+    return result_of(oracle, judged, len(found), form, model.config.model)
+
+
+def assert_lossless(
+    model: "str | LanguageModel",
+    prompts: Sequence[str],
+    decode: Callable[[str], str | Sequence[int]],
+    *,
+    chat: Literal["none", "template"] = "none",
+    fail_on: Literal["wrong", "tie"] = "wrong",
+) -> Verification:
+    """Decodes prompts and judges the outputs, for tests of a method or an engine.
+
+    Args:
+        model: as `verify` takes it.
+        prompts: texts.
+        decode: a prompt to its greedy output, a text or token ids.
+        chat: as of `verify`.
+        fail_on: `wrong`, or `tie` for outputs that have to be identical.
+
+    Raises:
+        AssertionError: the verdicts on outputs that fail, a line each.
+    """
+    records = list[dict[str, Any]]()
+    for prompt in prompts:
+        made = decode(prompt)
+        given = {"output": made} if isinstance(made, str) else {"output_ids": list(made)}
+        records.append({"prompt": prompt, **given})
+    result = verify(records, model, chat=chat)
+    if result.failed(fail_on):
+        raise AssertionError("\n".join(report(result)))
+    return result
+
+
+def oracle_of(model: "LanguageModel", chat: str = "none", own_dtype: bool = False) -> Oracle:
+    """The oracle of a loaded model; arguments as of `verify`."""
+    decoding = model.config.decoding
+    settings = Settings(decoding.temperature, decoding.top_p, decoding.top_k)
+    return Oracle(model.lm, model.tokenizer, eos_ids(model.lm), chat, own_dtype, settings)
 
 
 def _written(prompts: Sequence[Prompt], results: Path) -> Path:

@@ -67,6 +67,32 @@ class Chat(Prompted):
     NEEDS = "reads its prompts from the terminal; for a single one use generate"
 
 
+class Verify(Command):
+    """were these the model's own tokens? outputs of any engine:  verify OUTPUTS model=M
+    [--fail-on wrong] [--json F] [--page F]
+    """
+
+    WORDS = 1, 1
+    NEEDS = "needs one file of outputs or a run's folder, as in verify out.jsonl model=tiny"
+    fail_on: Annotated[
+        Annotated[Literal["wrong", "tie"] | None, Meta(title="wrong or tie")],
+        "exit status 1 where an output is wrong, or not identical",
+    ] = None
+    chat: Annotated[
+        Annotated[Literal["none", "template"], Meta(title="none or template")],
+        "prompts of text: as they are, or through the model's chat template",
+    ] = "none"
+    own_dtype: Annotated[bool, "computes as the model does in model.dtype instead of float32"] = (
+        False
+    )
+    json: Annotated[Path | None, "a file for the verdicts"] = None
+    page: Annotated[Path | None, "an HTML file with the texts side by side"] = None
+
+    @property
+    def outputs(self) -> Path:
+        return Path(self.words[0])
+
+
 class Export(Command):
     """a method for other programs: a custom_generate folder, skipset.json, llama.cpp's prune
     line:  export OUT model=tiny method=self-sd
@@ -222,8 +248,8 @@ class Cell(Command):
 COMMANDS: dict[str, type[Command]] = {
     kind.__name__.lower(): kind
     for kind in (
-        Compare, Generate, Chat, Export, Table, Figure, Submit, Status, Search, Score, Profile,
-        Data, Report, Merge, Project, Diff, List, Doctor, Cell,
+        Compare, Generate, Chat, Verify, Export, Table, Figure, Submit, Status, Search, Score,
+        Profile, Data, Report, Merge, Project, Diff, List, Doctor, Cell,
     )
 }  # fmt: skip
 MODULES = {

@@ -10,7 +10,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[2] / "skipbench"
 ROOMS = [
     "errors", "skipset", "config", "runs", "console", "metrics", "data", "scoring", "search",
-    "report", "lm", "models", "profile", "decode", "methods", "bench",
+    "report", "lm", "models", "profile", "decode", "oracle", "methods", "bench",
     "experiments", "launch", "api", "cli", "__main__", "__init__",
 ]  # fmt: skip
 WITHOUT_TORCH = ROOMS[: ROOMS.index("lm")]
