@@ -4,7 +4,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from skipbench.api import LanguageModel, compare, custom_generate, frame, load, published
+    from skipbench.api import (
+        LanguageModel,
+        compare,
+        custom_generate,
+        frame,
+        load,
+        published,
+        verify,
+    )
 
     __version__: str
 
@@ -16,6 +24,7 @@ __all__ = [
     "frame",
     "load",
     "published",
+    "verify",
 ]
 
 

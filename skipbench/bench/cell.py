@@ -2,11 +2,8 @@
 of it beside vanilla.
 """
 
-import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
-
-import torch
 
 from skipbench.bench.prompts import Prompt
 from skipbench.config.run_config import RunConfig
@@ -17,6 +14,8 @@ from skipbench.decode.sampling import Sampler
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
 from skipbench.metrics.interval import half_width
+from skipbench.oracle.check import compare
+from skipbench.oracle.verdict import Kind
 from skipbench.profile.clock import Clock
 from skipbench.profile.energy import EnergyMeter
 from skipbench.profile.peak import PeakMemory
@@ -27,7 +26,8 @@ from skipbench.scoring.scorers import score
 
 # an output whose last so many tokens repeat with a period of at most a quarter of them is a loop
 LOOP_TOKENS = 32
-TIE_ULPS = 2
+RECORDED: dict[Kind, Lossless] = {"tie": "tie", "wrong": "diverged", "unchecked": "unchecked"}
+"""Kinds of a verdict in the words of the records."""
 
 
 @dataclass
@@ -175,27 +175,16 @@ def looped(tokens: list[int]) -> bool:
 def _compare(
     lm: LM, prompt: list[int], vanilla: Arm, ours: Arm, greedy: bool
 ) -> tuple[Lossless, Divergence | None]:
-    """Compares the tokens of both arms, and finds where they part."""
+    """The verdict on an arm beside vanilla, as records have it."""
     if "failed" in (vanilla.finish, ours.finish):
         return "failed", None
     if not greedy:
         return "sampled", None
-    if vanilla.tokens == ours.tokens:
+    verdict = compare(lm, prompt, vanilla.tokens, ours.tokens)
+    if verdict.position is None:
         return "identical", None
-    pairs = list(zip(vanilla.tokens, ours.tokens, strict=False))
-    at = next((i for i, (a, b) in enumerate(pairs) if a != b), len(pairs))
-    if at == len(pairs):  # one is a prefix of the other: no rule of the loop allows that
-        return "diverged", Divergence(at, -1, -1, 0.0)
-    a, b = pairs[at]
-    try:
-        tokens = prompt + vanilla.tokens[:at]
-        with torch.inference_mode():  # in float32: without the rounding that parted the outputs
-            wide = lm.float32_logits(tokens)
-            logits = lm.prefill(tokens)[0].float() if wide is None else wide
-    except Exception as error:  # such as memory: the sample is measured, its check is not made
-        return "unchecked", Divergence(at, a, b, None, f"{type(error).__name__}: {error}")
-    gap, largest = float(logits[a] - logits[b]), float(logits.abs().max())
-    if not math.isfinite(gap) or not math.isfinite(largest):
-        return "unchecked", Divergence(at, a, b, None, "logits in float32 are not finite")
-    ulp = torch.finfo(lm.dtype).eps * largest
-    return ("tie" if abs(gap) <= TIE_ULPS * ulp else "diverged"), Divergence(at, a, b, gap)
+    ends = verdict.wanted is None or verdict.given is None  # no rule of the loop allows that
+    tokens = (-1, -1) if ends else (verdict.wanted, verdict.given)
+    gap = 0.0 if ends else verdict.gap
+    divergence = Divergence(verdict.position, *tokens, gap, verdict.error or None)
+    return RECORDED[verdict.kind], divergence

@@ -15,7 +15,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from skipbench.cli.commands import Chat, Generate
+from skipbench.cli.asking import Chat, Generate
 from skipbench.console import err, out, say, show, working
 from skipbench.errors import SkipbenchError
 

@@ -5,7 +5,7 @@ import select
 import sys
 
 from skipbench.cli.answers import Messages, Session, show_stream
-from skipbench.cli.commands import Chat
+from skipbench.cli.asking import Chat
 from skipbench.console import complain, err, out, say
 from skipbench.errors import SkipbenchError
 

@@ -1,27 +1,23 @@
 """The commands: what each does, its keys, its flags, and how many bare words it takes."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta
 
+from skipbench.cli.asking import Chat, Generate, Serve, Verify
+from skipbench.cli.keys import (
+    Columns,
+    Count,
+    Force,
+    Isolation,
+    Json,
+    Limit,
+    Plan,
+    Positive,
+    RenderOnly,
+)
 from skipbench.cli.parser import Command, Names
-from skipbench.config.catalog import DEFAULT_METHOD
-
-Positive = Annotated[float, Meta(gt=0, title="a number above 0")]
-Count = Annotated[Annotated[int, Meta(ge=1)] | None, Meta(title="a number of 1 or more")]
-Limit = Annotated[
-    Annotated[str, Meta(pattern=r"^([1-9]\d*|null)$")] | None,
-    Meta(title="1 or more, or null for all"),
-]
-Isolation = Annotated[
-    Literal["auto", "none"], Meta(title="auto, or none to run generated code without isolation")
-]
-Columns = Annotated[Names, "more columns of the table"]
-Force = Annotated[bool, "writes although measured values are lost"]
-Json = Annotated[bool, "results for machines"]
-Plan = Annotated[bool, "prints what the rows cost, and runs nothing"]
-RenderOnly = Annotated[bool, "runs nothing"]
 
 
 class Compare(Command):
@@ -38,61 +34,6 @@ class Compare(Command):
     limit: Annotated[Limit, "prompts per method, null for all; by default as many as fit"] = None
     columns: Columns = ()
     json: Json = False
-
-
-class Prompted(Command):
-    """Base of the commands that answer prompts."""
-
-    method: Annotated[str, "the decoding method"] = DEFAULT_METHOD
-    system: Annotated[str | None, "the system message"] = None
-    stop: Annotated[str | None, "a text before which the answer ends"] = None
-    max_new_tokens: Annotated[Count, "maximum length of an answer"] = None
-    chat: Annotated[str, "auto, none for plain text, template, vicuna, or a template's file"] = (
-        "auto"
-    )
-    thinking: Annotated[
-        Annotated[bool, Meta(title="true or false")] | None,
-        "whether a chat template that knows enable_thinking lets the model think",
-    ] = None
-    compare: Annotated[bool, "decodes the same with vanilla, too"] = False
-
-
-class Generate(Prompted):
-    """answer a prompt, streamed, or a file of prompts:  generate model=smollm2-135m "Why is the sky
-    blue?" [--compare] [--json] | generate model=smollm2-135m prompts=FILE out=answers.jsonl
-    """
-
-    WORDS = 0, None
-    prompt: Annotated[str | None, "the text, in place of bare words or stdin"] = None
-    prompts: Annotated[
-        str | None, "a file, .jsonl or .parquet with `prompt` or `messages`, or .txt"
-    ] = None
-    out: Annotated[str | None, "the file of the answers; what is in it is not decoded again"] = None
-    json: Json = False
-
-
-class Chat(Prompted):
-    """a conversation in the terminal:  chat model=smollm2-135m [--compare]"""
-
-    NEEDS = "reads its prompts from the terminal; for a single one use generate"
-
-
-class Serve(Command):
-    """OpenAI's API over a model, one decoding at a time:  serve model=smollm2-135m method=auto
-    [port=8000] [host=127.0.0.1]
-    """
-
-    method: Annotated[str, "the decoding method"] = DEFAULT_METHOD
-    host: Annotated[str, "for another than this machine a key in SKIPBENCH_API_KEY is needed"] = (
-        "127.0.0.1"
-    )
-    port: Annotated[
-        Annotated[int, Meta(ge=1, le=65535, title="1 to 65535")], "where it listens"
-    ] = 8000
-    queue: Annotated[
-        Annotated[int, Meta(ge=1, title="1 or more")], "requests at the same time; more get a 429"
-    ] = 64
-    timeout: Annotated[Positive, "seconds of one request"] = 600.0
 
 
 class Export(Command):
@@ -276,8 +217,8 @@ class Cell(Command):
 COMMANDS: dict[str, type[Command]] = {
     kind.__name__.lower(): kind
     for kind in (
-        Compare, Generate, Chat, Serve, Export, Table, Figure, Submit, Status, Search, Score,
-        Profile, Data, Report, Merge, Card, Bundle, Project, Diff, List, Doctor, Cell,
+        Compare, Generate, Chat, Serve, Verify, Export, Table, Figure, Submit, Status, Search,
+        Score, Profile, Data, Report, Merge, Card, Bundle, Project, Diff, List, Doctor, Cell,
     )
 }  # fmt: skip
 MODULES = {

@@ -93,8 +93,8 @@ def parse(command: type[C], arguments: Sequence[str]) -> C:
     rest = iter(arguments)
     for word in rest:
         key, sign, value = word.partition("=")
-        if key[2:] in keys and key.startswith("--"):
-            key, sign, value = key[2:], "=", value if sign else next(rest, "")
+        if (long := key[2:].replace("-", "_")) in keys and key.startswith("--"):
+            key, sign, value = long, "=", value if sign else next(rest, "")
             word = f"{key}={value}"
         if word in flags:
             values[flags[word]] = True

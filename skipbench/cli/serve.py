@@ -5,7 +5,7 @@ import os
 from dataclasses import asdict
 from importlib.util import find_spec
 
-from skipbench.cli.commands import Serve
+from skipbench.cli.asking import Serve
 from skipbench.console import say, working
 from skipbench.errors import SkipbenchError
 

@@ -25,25 +25,25 @@ CHUNK = 512  # rows of the text that pass a layer at once
 SCORES = 2**26  # attention scores of one call at most: 256 MiB where a kernel holds them
 
 
-def float32_logits(model: Any, tokens: list[int]) -> Tensor | None:
-    """Logits [V] after the last of `tokens`, in float32 on the host; `None` where the weights are
-    not kept as numbers (quantised).
+def float32_logits(model: Any, tokens: list[int], rows: int = 1) -> Tensor | None:
+    """Logits [rows, V] after the last `rows` of `tokens`, in float32 on the host; `None` where the
+    weights are not kept as numbers (quantised).
     """
     parts = parts_of(model)
     if not all(p.is_floating_point() for p in model.parameters()):
         return None
     with _in_float32(model, parts):
-        last = _last_state(model, parts, tokens)
+        last = _last_states(model, parts, tokens, rows)
     head, bias = parts.head.weight, parts.head.bias
-    rows = [F.linear(last.to(head.device), p.float())[0] for p in torch.split(head, HEAD_ROWS)]
-    logits = torch.cat(rows) + (0.0 if bias is None else bias.float())
+    pieces = [F.linear(last.to(head.device), p.float()) for p in torch.split(head, HEAD_ROWS)]
+    logits = torch.cat(pieces, -1) + (0.0 if bias is None else bias.float())
     if (join := getattr(parts.head, "join", None)) is not None:  # a rank's part of the vocabulary
         logits = join(logits)
     return scaled_logits(parts, logits).cpu()
 
 
-def _last_state(model: Any, parts: ModelParts, tokens: list[int]) -> Tensor:
-    """The normed state [1, D] of the last token, by the model's own modules."""
+def _last_states(model: Any, parts: ModelParts, tokens: list[int], count: int) -> Tensor:
+    """The normed states [count, D] of the last tokens, by the model's own modules."""
     devices = [next(a.module.parameters()).device for a, _ in parts.layers]
     # keys and values of one layer, which those of the next overwrite
     cache = KVCache([*dict.fromkeys(devices)], *kv_shape(model), torch.float32)
@@ -62,7 +62,7 @@ def _last_state(model: Any, parts: ModelParts, tokens: list[int]) -> Tensor:
             for sublayer in engine.sublayers[2 * index : 2 * index + 2]:
                 state = sublayer(state, metadata)
             part.copy_(state)
-    last: Tensor = parts.norm(hidden[-1:].to(parts.norm.weight.device))
+    last: Tensor = parts.norm(hidden[-count:].to(parts.norm.weight.device))
     return last
 
 

@@ -287,9 +287,9 @@ class LM:
             hidden_states += [torch.cat(state) for state in zip(*states, strict=True)]
         return torch.cat(logits)
 
-    def float32_logits(self, tokens: list[int]) -> Tensor | None:
+    def float32_logits(self, tokens: list[int], rows: int = 1) -> Tensor | None:
         """`float32.float32_logits` of this model."""
-        return float32_logits(self.model, tokens)
+        return float32_logits(self.model, tokens, rows)
 
     def weight_bytes(self) -> int:
         """Bytes of weights that one decoding step reads; of the embedding table, one row."""

@@ -238,6 +238,6 @@ class TensorParallelLM(LM):
         with self.together("score_alone", tokens, token_rows):
             return super().score_alone(tokens, token_rows, hidden_states)
 
-    def float32_logits(self, tokens: list[int]) -> Tensor | None:
-        with self.together("float32_logits", tokens):
-            return super().float32_logits(tokens)
+    def float32_logits(self, tokens: list[int], rows: int = 1) -> Tensor | None:
+        with self.together("float32_logits", tokens, rows):
+            return super().float32_logits(tokens, rows)

@@ -182,7 +182,7 @@ def test_strict_where_it_can_be_kept_is_left_out_with_the_reason() -> None:
 def test_float32_logits_of_every_layer(family: str) -> None:
     lm, text = described_lm(family), [*contract.PROMPT, *range(20)]
     torch.testing.assert_close(
-        float32_logits(lm.model, text), lm.prefill(text)[0], rtol=1e-4, atol=1e-4
+        float32_logits(lm.model, text), lm.prefill(text), rtol=1e-4, atol=1e-4
     )
     low = copy.deepcopy(lm.model).to(torch.bfloat16)
     before = {k: v.clone() for k, v in low.state_dict().items()}
@@ -190,8 +190,8 @@ def test_float32_logits_of_every_layer(family: str) -> None:
     assert found is not None and found.dtype == torch.float32
     assert all(torch.equal(before[k], v) for k, v in low.state_dict().items())
     wide = copy.deepcopy(low).float()
-    wanted = wide(torch.tensor([text]), use_cache=False).logits[0, -1]
-    coarse = low(torch.tensor([text]), use_cache=False).logits[0, -1].float()
+    wanted = wide(torch.tensor([text]), use_cache=False).logits[0, -1:]
+    coarse = low(torch.tensor([text]), use_cache=False).logits[0, -1:].float()
     assert float((found - wanted).abs().max()) < 0.5 * float((coarse - wanted).abs().max())
 
 

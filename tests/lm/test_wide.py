@@ -16,13 +16,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from skipbench.bench import cell
-from skipbench.bench.cell import TIE_ULPS, _compare
+from skipbench.bench.cell import _compare
 from skipbench.config.compose import compose
 from skipbench.experiments.row import run_cell
 from skipbench.lm import float32 as wide
 from skipbench.lm.float32 import float32_logits
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
+from skipbench.oracle.verdict import TIE_ULPS
 from skipbench.report.columns import exceptions, main_cells
 from skipbench.runs.record import Arm, Seconds
 from skipbench.runs.run import read_run
@@ -37,8 +38,10 @@ TEXT = [5, 17, 3, 44, 9, 28, 51, 2, 13, 40, 6, 33]
 def test_they_are_the_models_own_in_float32(family: str, engine: str) -> None:
     lm = random_lm(family, engine)
     torch.testing.assert_close(
-        float32_logits(lm.model, TEXT), lm.prefill(TEXT)[0], rtol=1e-4, atol=1e-4
+        float32_logits(lm.model, TEXT), lm.prefill(TEXT), rtol=1e-4, atol=1e-4
     )
+    rows = torch.cat([lm.prefill(TEXT[:end]) for end in (10, 11, 12)])
+    torch.testing.assert_close(float32_logits(lm.model, TEXT, 3), rows, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -51,9 +54,9 @@ def test_of_bfloat16_they_are_the_same_weights_without_its_rounding(family: str)
     lm.allocate(64)
     found = float32_logits(lm.model, TEXT)
     assert found is not None and found.dtype == torch.float32
-    wanted = exact.prefill(TEXT)[0]
+    wanted = exact.prefill(TEXT)
     torch.testing.assert_close(found, wanted, rtol=1e-2, atol=1e-2 * float(wanted.abs().max()))
-    low = lm.prefill(TEXT)[0].float()
+    low = lm.prefill(TEXT).float()
     assert float((found - wanted).abs().max()) < 0.5 * float((low - wanted).abs().max())
 
 
@@ -65,8 +68,9 @@ def arm(tokens: list[int]) -> Arm:
 def test_a_gap_within_two_ulp_is_a_tie_and_a_wider_one_a_divergence() -> None:
     lm = LM(random_model("llama").to(torch.bfloat16), "fused")
     lm.allocate(64)
-    logits = float32_logits(lm.model, TEXT)
-    assert logits is not None
+    found = float32_logits(lm.model, TEXT)
+    assert found is not None
+    logits = found[0]
     order = logits.argsort(descending=True).tolist()
     ulp = torch.finfo(torch.bfloat16).eps * float(logits.abs().max())
     seen = set()
@@ -184,7 +188,7 @@ def refuses(model: Any, tokens: list[int]) -> Any:
     ("scored", "why"),
     [
         (refuses, "OutOfMemoryError: CUDA out of memory"),
-        (lambda *_: torch.full((2048,), float("nan")), "not finite"),
+        (lambda *_: torch.full((1, 2048), float("nan")), "not finite"),
     ],
 )
 def test_a_check_that_cannot_be_made_keeps_the_sample(

@@ -19,7 +19,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from scripts import readme_figures
 from scripts.make_keys import PAGE, page
 from scripts.readme_figures import README, TABLE, written
-from skipbench.cli.commands import COMMANDS, Chat, Data, Experiments, Generate, List
+from skipbench.cli.asking import Chat, Generate
+from skipbench.cli.commands import COMMANDS, Data, Experiments, List
 from skipbench.cli.experiments import request_of
 from skipbench.cli.help import describe
 from skipbench.cli.inventory import KINDS

@@ -1,0 +1,22 @@
+"""Types of keys and flags that several commands have."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from skipbench.cli.parser import Names
+
+Positive = Annotated[float, Meta(gt=0, title="a number above 0")]
+Count = Annotated[Annotated[int, Meta(ge=1)] | None, Meta(title="a number of 1 or more")]
+Limit = Annotated[
+    Annotated[str, Meta(pattern=r"^([1-9]\d*|null)$")] | None,
+    Meta(title="1 or more, or null for all"),
+]
+Isolation = Annotated[
+    Literal["auto", "none"], Meta(title="auto, or none to run generated code without isolation")
+]
+Columns = Annotated[Names, "more columns of the table"]
+Force = Annotated[bool, "writes although measured values are lost"]
+Json = Annotated[bool, "results for machines"]
+Plan = Annotated[bool, "prints what the rows cost, and runs nothing"]
+RenderOnly = Annotated[bool, "runs nothing"]

@@ -1,0 +1,125 @@
+"""The check of one output: teacher-forced through the model, in float32 or as the engine computes,
+in blocks of rows.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from msgspec.structs import replace
+from torch import Tensor
+
+from skipbench.lm.model import LM
+from skipbench.lm.rows import TokenRows
+from skipbench.oracle.verdict import Verdict, judged, tie_bound
+
+BLOCK = 2**28
+"""Logits of one block of rows: 1 GiB in float32."""
+
+
+class Checked(NamedTuple):
+    """The verdict, and what the model would have emitted at every position of the output [n + 1]:
+    after the last one, what follows it.
+    """
+
+    verdict: Verdict
+    best: list[int]
+    logprobs: list[float]
+    """The model's log-probability of every token of the output [n]."""
+
+
+def logit_blocks(lm: LM, prompt: list[int], output: list[int], own: bool) -> Iterator[Tensor]:
+    """Logits [rows, V], a block after the other: of the token after the prompt, and after every
+    token of the output, n + 1 rows in all.
+
+    Args:
+        own: computed by the model's engine in its dtype instead of float32. So are models without
+            weights in numbers (quantised).
+    """
+    tokens, size = prompt + output, max(1, BLOCK // lm.model.get_input_embeddings().weight.shape[0])
+    for first in range(len(prompt), len(tokens) + 1, size):
+        end = min(first + size, len(tokens) + 1)
+        rows, text = end - first, tokens[: end - 1]
+        wide = None if own else lm.float32_logits(text, rows)
+        if wide is None:
+            if lm.cache.capacity < len(text):
+                lm.allocate(len(tokens))
+            hidden = lm.run(lm.embed(text), TokenRows.chain(0, len(text)))
+            wide = lm.head(hidden[-rows:]).float()
+        yield wide
+
+
+@torch.inference_mode()
+def check(
+    lm: LM,
+    prompt: list[int],
+    output: list[int],
+    eos: frozenset[int] = frozenset(),
+    ended: bool = False,
+    own: bool = False,
+) -> Checked:
+    """Judges one greedy output, token ids after the prompt's.
+
+    Args:
+        eos: ids that end an output.
+        ended: the engine stopped by itself, so that an EOS has to follow the last token.
+        own: as of `logit_blocks`.
+    """
+    best, logprobs = list[int](), list[float]()
+    first_tie, verdict, ties, at = None, None, 0, 0
+    for logits in logit_blocks(lm, prompt, output, own):
+        choice, given = logits.argmax(-1).tolist(), output[at : at + len(logits)]
+        best += choice
+        for row, (wanted, token) in enumerate(zip(choice, given, strict=False)):
+            if wanted != token and verdict is None:
+                found = judged(logits[row], wanted, token, at + row, lm.dtype)
+                if found.kind == "tie":
+                    ties, first_tie = ties + 1, first_tie or found
+                else:
+                    verdict = found
+        if given:
+            chosen = logits[: len(given)].log_softmax(-1)
+            logprobs += chosen.gather(-1, torch.tensor(given)[:, None])[:, 0].tolist()
+        at += len(logits)
+    over = next((i + 1 for i, token in enumerate(output[:-1]) if token in eos), None)
+    if over is not None and (verdict is None or over <= (verdict.position or 0)):
+        verdict = Verdict("wrong", position=over, given=output[over])
+    if verdict is None and ended and not {*output[-1:]} & eos and best[-1] not in eos:
+        verdict = _early_end(logits[-1], len(output), best[-1], eos, lm.dtype)
+    judgement = replace(verdict or first_tie or Verdict("identical"), tokens=len(output), ties=ties)
+    return Checked(judgement, best, logprobs)
+
+
+def _early_end(
+    logits: Tensor, position: int, wanted: int, eos: frozenset[int], dtype: torch.dtype
+) -> Verdict | None:
+    """An output that ends where the model goes on; None where an EOS ties with its choice."""
+    likely = max(eos, key=lambda token: float(logits[token]), default=None)
+    largest = float(logits.abs().max())
+    if likely is not None:
+        gap = float(logits[wanted] - logits[likely])
+        if gap <= tie_bound(largest, dtype):
+            return None
+    return Verdict("wrong", position=position, wanted=wanted, wanted_logit=float(logits[wanted]))
+
+
+@torch.inference_mode()
+def compare(lm: LM, prompt: list[int], wanted: list[int], given: list[int]) -> Verdict:
+    """Judges an output beside another one of the same prompt, the wanted one, by the logits in
+    float32 where they part. One that is the other's beginning is wrong.
+    """
+    if wanted == given:
+        return Verdict("identical")
+    pairs = list(zip(wanted, given, strict=False))
+    at = next((i for i, (a, b) in enumerate(pairs) if a != b), len(pairs))
+    if at == len(pairs):
+        return Verdict("wrong", position=at)
+    a, b = pairs[at]
+    tokens = prompt + wanted[:at]
+    try:
+        wide = lm.float32_logits(tokens)
+        logits = (lm.prefill(tokens).float() if wide is None else wide)[0]
+    except Exception as error:  # such as memory: the output is there, its check is not
+        text = f"{type(error).__name__}: {error}"
+        return Verdict("unchecked", position=at, wanted=a, given=b, error=text)
+    return judged(logits, a, b, at, lm.dtype)

@@ -1,0 +1,122 @@
+"""Between the text of a record and the ids that the model reads: prompts, other forms of them that
+an engine may have used, and outputs of which only the text is known.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from skipbench.decode.answer import BROKEN
+from skipbench.errors import SkipbenchError
+from skipbench.oracle.outputs import Output
+
+ANCHOR = 4
+"""Last tokens of the prompt, after which an output's text is decoded: a first token alone loses the
+space in front of it."""
+
+
+def prompt_ids(tokenizer: Any, output: Output, chat: str) -> list[int]:
+    """Ids of an output's prompt.
+
+    Args:
+        chat: for a prompt of text: `none`, as it is, or `template`, as a message of the user.
+
+    Raises:
+        SkipbenchError: no ids, a chat template that is missing or refuses the messages, or a prompt
+            of a run that this tokenizer does not make.
+    """
+    if output.prompt_ids:
+        return list(output.prompt_ids)
+    if output.prompt_hash:
+        for form in ("none", "template"):
+            ids = _rendered(tokenizer, output, form)
+            if ids and hashlib.sha256(repr(ids).encode()).hexdigest()[:16] == output.prompt_hash:
+                return ids
+        raise SkipbenchError(
+            f"output {output.id}: its run read another prompt than this tokenizer makes of it "
+            "(a later turn, a cut one, or another model); give the run's own model"
+        )
+    if (ids := _rendered(tokenizer, output, chat)) is None:
+        advice = "use chat=none, or give the prompt as text or ids"
+        raise SkipbenchError(f"output {output.id}: the model has no chat template for it; {advice}")
+    return ids
+
+
+def _rendered(tokenizer: Any, output: Output, chat: str) -> list[int] | None:
+    """The prompt as text or through the chat template; None where there is no template."""
+    if not output.messages and chat == "none":
+        return list(tokenizer.encode(output.prompt))
+    return _templated(tokenizer, messages_of(output))
+
+
+def messages_of(output: Output) -> list[dict[str, str]]:
+    """Its messages, or its text as one of the user."""
+    return list(output.messages) or [{"role": "user", "content": output.prompt or ""}]
+
+
+def _templated(tokenizer: Any, messages: list[dict[str, str]], **how: Any) -> list[int] | None:
+    if not getattr(tokenizer, "chat_template", None):
+        return None
+    options = {"add_generation_prompt": True, "return_dict": False} | how
+    try:
+        return list(tokenizer.apply_chat_template(messages, **options))
+    except Exception:  # a checkpoint's template, in jinja's sandbox, raises anything
+        return None
+
+
+def other_prompts(
+    tokenizer: Any, output: Output, used: list[int]
+) -> Iterator[tuple[str, list[int]]]:
+    """Other ids that an engine may have read in place of `used`, with what differs."""
+    bos = tokenizer.bos_token_id
+    if bos is not None:
+        yield "BOS doubled", [bos, *used]
+        if used[0] == bos:
+            yield "no BOS", used[1:]
+    messages = messages_of(output)
+    if not (output.messages or output.prompt):
+        text = tokenizer.decode(used, skip_special_tokens=True)
+        messages = [{"role": "user", "content": text}]
+    rest = [m for m in messages if m["role"] != "system"]
+    forms: Mapping[str, list[int] | None] = {
+        "the text without a chat template": tokenizer.encode(
+            "\n\n".join(m["content"] for m in rest)
+        ),
+        "the chat template": _templated(tokenizer, messages),
+        "the chat template without the system prompt": _templated(
+            tokenizer, [{"role": "system", "content": ""}, *rest]
+        ),
+        "the chat template without the system message": _templated(tokenizer, rest),
+        "the chat template without the generation prompt": _templated(
+            tokenizer, messages, add_generation_prompt=False
+        ),
+    }
+    for name, ids in forms.items():
+        if ids:
+            yield name, list(ids)
+    # a template that adds a system message by itself, cut behind it
+    if (whole := _templated(tokenizer, rest)) and (system := _templated(tokenizer, [])):
+        start = next((i for i, (a, b) in enumerate(zip(whole, system, strict=False)) if a != b), 0)
+        yield "the chat template without the system prompt", whole[start:]
+    stripped = (output.prompt or "").strip()
+    if stripped and stripped != output.prompt:
+        yield "the prompt without the spaces around it", list(tokenizer.encode(stripped))
+
+
+class Texts:
+    """Texts of outputs after a prompt."""
+
+    def __init__(self, tokenizer: Any, prompt: list[int]) -> None:
+        self._tokenizer, self._anchor = tokenizer, prompt[-ANCHOR:]
+        self._start = len(self._decode(self._anchor))
+
+    def _decode(self, ids: list[int]) -> str:
+        return str(self._tokenizer.decode(ids, skip_special_tokens=True))
+
+    def text(self, ids: list[int]) -> str:
+        """The text that these ids add to the prompt, whole characters only."""
+        return self._decode(self._anchor + ids)[self._start :].rstrip(BROKEN)
+
+    def ids(self, text: str) -> list[int]:
+        """Ids of a text that goes on after other tokens."""
+        return list(self._tokenizer.encode(text, add_special_tokens=False)) if text else []

@@ -1,0 +1,185 @@
+"""Tests of sampled outputs against the model's own distribution after temperature, top-k, top-p."""
+
+from collections import defaultdict
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import stats
+from torch import Tensor
+
+from skipbench.decode.sampling import Sampler
+from skipbench.oracle.verdict import Cause, Verdict, tie_bound
+
+BINS = 20
+PER_BIN = 5  # tokens of a bin that are expected at least
+SHARED = 8  # outputs from which on the tokens after a context they share are tested
+REPEATS = 999  # multinomial draws per such context
+LIKELIER = 5.0  # nats by which other settings must explain the tokens better to be named
+LEAST = 1e-9  # probability of a token that a setting cannot emit, for its likelihood
+FAILS = 0.001
+"""p-value below which sampled outputs count as wrong."""
+
+
+class SamplingTest(msgspec.Struct, frozen=True):
+    """All sampled tokens beside the model's distribution.
+
+    Attributes:
+        tokens, contexts: number of tokens, and of contexts that several outputs share.
+        p_value: of both tests together; None for too few tokens.
+        p_ranks: where each token lies in its distribution, most likely first, is uniform.
+        p_contexts: counts of tokens after shared contexts, exact multinomial; None without any.
+        detectable: share of tokens drawn elsewhere that is found with 80 % power at p = .05.
+        outside: outputs with a token that the settings cannot emit.
+        cause: settings that explain the tokens better.
+    """
+
+    tokens: int
+    contexts: int
+    p_value: float | None
+    p_ranks: float | None
+    p_contexts: float | None
+    detectable: float | None
+    outside: int
+    cause: Cause | None
+
+    @property
+    def wrong(self) -> bool:
+        return self.outside > 0 or (self.p_value is not None and self.p_value < FAILS)
+
+
+class Settings(NamedTuple):
+    temperature: float
+    top_p: float = 1.0
+    top_k: int = 0
+
+    def sampler(self) -> Sampler:
+        return Sampler(self.temperature, self.top_p, self.top_k)
+
+    def others(self) -> dict[str, "Settings"]:
+        """Settings that a fault would make of these."""
+        found = {
+            "temperature applied twice": self._replace(temperature=self.temperature**2),
+            "temperature not applied": self._replace(temperature=1.0),
+            "top-p not applied": self._replace(top_p=1.0),
+            "top-k not applied": self._replace(top_k=0),
+        }
+        return {name: other for name, other in found.items() if other != self}
+
+
+class Draws:
+    """Collects sampled outputs, and tests them together. All outputs are known before the first is
+    added, so that the tokens after a shared context are counted at once.
+    """
+
+    def __init__(self, settings: Settings, outputs: list[tuple[list[int], list[int]]]) -> None:
+        """`outputs`: ids of every prompt and of its output."""
+        self.settings, self.sampler = settings, settings.sampler()
+        self._others = {name: s.sampler() for name, s in settings.others().items()}
+        self._likelihood = dict.fromkeys(["", *self._others], 0.0)
+        self._random = np.random.default_rng(0)
+        self.places, self._contexts, self.outside = list[float](), list[float](), 0
+        self._shared, self._tested = dict[tuple[int, ...], list[int]](), set[tuple[int, ...]]()
+        level, at = defaultdict[tuple[int, ...], list[list[int]]](list), 0
+        for prompt, ids in outputs:
+            level[(*prompt,)].append(ids)
+        while level:
+            below = defaultdict[tuple[int, ...], list[list[int]]](list)
+            for context, rows in level.items():
+                if len(longer := [row for row in rows if len(row) > at]) >= SHARED:
+                    self._shared[context] = [row[at] for row in longer]
+                    for row in longer:
+                        below[(*context, row[at])].append(row)
+            level, at = below, at + 1
+
+    def add(self, prompt: list[int], ids: list[int], logits: Tensor, dtype: torch.dtype) -> Verdict:
+        """Adds one output with the model's logits [n, V] before each of its tokens; a verdict on
+        tokens that the settings cannot emit.
+        """
+        token = torch.tensor(ids, device=logits.device)[:, None]
+        p = self.sampler.probs(logits)
+        chosen = p.gather(-1, token)
+        likely = {"": p} | {name: s.probs(logits) for name, s in self._others.items()}
+        for name, q in likely.items():
+            self._likelihood[name] += float(q.gather(-1, token).clamp(min=LEAST).log().sum())
+        order = torch.arange(p.shape[-1], device=p.device)
+        before = torch.where((p > chosen) | ((p == chosen) & (order < token)), p, 0.0)
+        spread = torch.from_numpy(self._random.random(len(ids)))
+        place = before.double().sum(-1).cpu() + spread * chosen[:, 0].double().cpu()
+        self.places += place.clamp(0, 1).tolist()
+        for at in range(len(ids)):
+            if (counted := self._shared.get(context := (*prompt, *ids[:at]))) is None:
+                break  # nor are longer ones shared
+            if context not in self._tested:
+                self._tested.add(context)
+                self._contexts.append(self._multinomial(p[at].double().cpu().numpy(), counted))
+        for at in (chosen[:, 0] == 0).nonzero()[:, 0].tolist():
+            row, least = logits[at], float(logits[at][p[at] > 0].min())
+            bound = tie_bound(float(row.abs().max()), dtype)
+            if least - float(row[ids[at]]) > bound:
+                self.outside += 1
+                best, given = int(row.argmax()), ids[at]
+                cause = Cause(
+                    "token outside of top-k or top-p",
+                    f"its logit is {least - float(row[given]):.3g} below the cut",
+                )
+                values = float(row[best]), float(row[given])
+                return Verdict("wrong", "", len(ids), at, best, given, *values, bound, cause=cause)
+        return Verdict("sampled", tokens=len(ids))
+
+    def _multinomial(self, p: NDArray[np.float64], tokens: list[int]) -> float:
+        """Exact p-value of the counts of tokens after one context, by draws; equal ones are split
+        by chance, so that it is uniform.
+        """
+        n = len(tokens)
+        cells = np.flatnonzero(p * n >= 1)
+        inner = p[cells]
+        shares = np.append(inner, max(0.0, 1 - inner.sum()))
+        shares /= shares.sum()
+        counts = np.array([tokens.count(int(cell)) for cell in cells])
+        seen = np.append(counts, n - counts.sum())
+        drawn = self._random.multinomial(n, shares, REPEATS)
+        expected = np.maximum(shares * n, LEAST)
+        found, others = (((x - expected) ** 2 / expected).sum(-1) for x in (seen, drawn))
+        more, same = int((others > found + 1e-9).sum()), int((abs(others - found) <= 1e-9).sum())
+        return float((more + self._random.random() * (same + 1)) / (REPEATS + 1))
+
+    def result(self) -> SamplingTest:
+        """The test of all outputs that were added."""
+        n, p_ranks, detectable = len(self.places), None, None
+        if (bins := min(BINS, n // PER_BIN)) > 1:
+            counts = np.histogram(self.places, bins, (0, 1))[0]
+            p_ranks = float(stats.chisquare(counts).pvalue)
+            detectable = _detectable(n, bins)
+        p_contexts = None
+        if self._contexts:
+            p_contexts = float(stats.combine_pvalues(np.maximum(self._contexts, LEAST)).pvalue)
+        both = [p for p in (p_ranks, p_contexts) if p is not None]
+        p_value = min(1.0, len(both) * min(both)) if both else None  # Bonferroni
+        cause, outside = self._cause(), self.outside
+        found = p_value, p_ranks, p_contexts, detectable
+        return SamplingTest(n, len(self._contexts), *found, outside, cause)
+
+    def _cause(self) -> Cause | None:
+        own = self._likelihood[""]
+        name = max(self._likelihood, key=self._likelihood.__getitem__)
+        more = self._likelihood[name] - own
+        if not name or more < LIKELIER:
+            return None
+        return Cause(name, f"the tokens are {more:.1f} nats more likely so")
+
+
+def _detectable(tokens: int, bins: int) -> float:
+    """Share of the tokens that, if all fall into one bin, the chi-square test finds at p = .05 with
+    80 % power.
+    """
+    critical, low, high = stats.chi2.isf(0.05, bins - 1), 0.0, 1e4
+    for _ in range(60):  # the noncentrality of that power
+        middle = (low + high) / 2
+        if stats.ncx2.sf(critical, bins - 1, middle) < 0.8:
+            low = middle
+        else:
+            high = middle
+    return min(1.0, float((high / (tokens * (bins - 1))) ** 0.5))

@@ -1,0 +1,259 @@
+"""The oracle: outputs of any engine beside the model's own choices, one verdict each."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import torch
+from msgspec.structs import replace
+
+from skipbench.config.model import Model
+from skipbench.errors import SkipbenchError
+from skipbench.lm.model import LM
+from skipbench.oracle.causes import END, Case, cause_of
+from skipbench.oracle.check import Checked, check, logit_blocks
+from skipbench.oracle.outputs import Output
+from skipbench.oracle.prompts import Texts, prompt_ids
+from skipbench.oracle.replay import Replay
+from skipbench.oracle.sampling import Draws, SamplingTest, Settings
+from skipbench.oracle.verdict import Cause, Verdict, counts
+
+SPELLINGS = 16
+"""Times that the text of an output is spelt with other tokens before it counts as another text."""
+STOP_TOKENS = 16
+"""Tokens after an output in which its stop string has to appear."""
+
+
+GREEDY = Settings(0.0)
+
+
+class Verification(msgspec.Struct, frozen=True):
+    """Verdicts on outputs, in their order.
+
+    Attributes:
+        verdicts: of the outputs that were judged, which are fewer than `outputs` after Ctrl-C.
+        outputs: number of outputs in the file.
+        format: of the records.
+        dtype: the stated one, whose rounding decides what is a tie.
+        sampling: of those that were drawn.
+    """
+
+    verdicts: list[Verdict]
+    outputs: int
+    format: str
+    model: str
+    dtype: str
+    sampling: SamplingTest | None = None
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return counts(self.verdicts)
+
+    def failed(self, on: str = "wrong") -> bool:
+        """Whether an output is wrong or could not be checked, or with `on="tie"` not identical."""
+        bad = {"wrong", "unchecked"} | ({"tie"} if on == "tie" else set())
+        return bool(bad & self.counts.keys()) or bool(self.sampling and self.sampling.wrong)
+
+
+class Judged(NamedTuple):
+    """An output with its ids and the model's choice at every position."""
+
+    output: Output
+    prompt: list[int]
+    ids: list[int]
+    best: list[int]
+    verdict: Verdict
+
+
+class Oracle:
+    """Judges outputs by one model.
+
+    Args:
+        eos: ids that end an output.
+        chat: form of prompts that are text: `none` or `template`.
+        own: computes as the model's engine does, in its dtype, instead of in float32.
+        settings: of sampling, where the records do not say.
+    """
+
+    def __init__(
+        self,
+        lm: LM,
+        tokenizer: Any,
+        eos: frozenset[int],
+        chat: str = "none",
+        own: bool = False,
+        settings: Settings = GREEDY,
+    ) -> None:
+        self.lm, self.tokenizer, self.eos, self.chat, self.own = lm, tokenizer, eos, chat, own
+        self.settings, self._replay = settings, Replay(lm)
+        self._draws: Draws | None = None
+
+    def judge(self, outputs: Sequence[Output]) -> Iterator[Judged]:
+        """Judges one output after another; raises SkipbenchError for prompts that cannot be read,
+        before the first.
+        """
+        prompts = [prompt_ids(self.tokenizer, output, self.chat) for output in outputs]
+        drawn = [
+            (o, p, self._ids(o, p)) for o, p in zip(outputs, prompts, strict=True) if self._drawn(o)
+        ]
+        if len(kinds := {self._settings_of(o) for o, _, _ in drawn}) > 1:
+            raise SkipbenchError(
+                f"{len(kinds)} settings of sampling in one file; verify each in its own"
+            )
+        if kinds:
+            self._draws = Draws(kinds.pop(), [(p, ids) for _, p, ids in drawn])
+        for output, prompt in zip(outputs, prompts, strict=True):
+            yield self._one(output, prompt)
+
+    def continued(self, tokens: list[int], count: int) -> list[int]:
+        """The model's next tokens, up to `count`, or to an EOS."""
+        self._replay = Replay(self.lm)
+        return self._replay.greedy(tokens, count, self.eos)
+
+    @property
+    def sampling(self) -> SamplingTest | None:
+        """The test of the sampled outputs judged so far."""
+        return self._draws.result() if self._draws else None
+
+    def _settings_of(self, output: Output) -> Settings:
+        given = output.temperature, output.top_p, output.top_k
+        return Settings(*(s if g is None else g for g, s in zip(given, self.settings, strict=True)))
+
+    def _drawn(self, output: Output) -> bool:
+        return self._settings_of(output).temperature > 0
+
+    def _ids(self, output: Output, prompt: list[int]) -> list[int]:
+        """Its ids without padding; of a text, as the tokenizer spells it."""
+        if output.ids is None:
+            return Texts(self.tokenizer, prompt).ids(output.text or "")
+        pads = self.eos | {self.tokenizer.pad_token_id}
+        end = next(
+            (i + 1 for i, token in enumerate(output.ids) if token in self.eos), len(output.ids)
+        )
+        return output.ids[:end] if {*output.ids[end:]} <= pads else list(output.ids)
+
+    def _one(self, output: Output, prompt: list[int]) -> Judged:
+        ids = self._ids(output, prompt)
+        vocabulary = self.lm.model.get_input_embeddings().weight.shape[0]
+        error = ""
+        if len(prompt) + len(ids) > self.lm.max_positions:
+            error = f"{len(prompt) + len(ids)} tokens; the model reads {self.lm.max_positions}"
+        elif not prompt or not all(0 <= t < vocabulary for t in (*prompt, *ids)):
+            error = f"no prompt, or an id outside of 0 to {vocabulary - 1}: another tokenizer"
+        if error:
+            verdict = Verdict("unchecked", output.id, len(ids), error=error)
+            return Judged(output, prompt, ids, [], verdict)
+        if self._draws is not None and self._drawn(output):
+            return self._sampled(output, prompt, ids)
+        ids, checked = self._greedy(output, prompt, ids)
+        verdict = checked.verdict
+        if output.logprobs and len(output.logprobs) == len(checked.logprobs):
+            pairs = zip(output.logprobs, checked.logprobs, strict=True)
+            verdict = replace(verdict, logprob_difference=max(abs(a - b) for a, b in pairs))
+        case = Case(output, prompt, ids, checked.best, verdict)
+        if verdict.kind == "wrong" and verdict.cause is None:
+            with self.lm.cache.turn():
+                cause = cause_of(self._replay, self.tokenizer, case, self.eos)
+            verdict = replace(verdict, cause=cause)
+        return Judged(output, prompt, ids, checked.best, replace(verdict, id=output.id))
+
+    def _sampled(self, output: Output, prompt: list[int], ids: list[int]) -> Judged:
+        assert self._draws is not None
+        with torch.inference_mode():
+            logits = torch.cat([*logit_blocks(self.lm, prompt, ids, self.own)])
+            verdict = self._draws.add(prompt, ids, logits[:-1], self.lm.dtype)
+            chosen = logits[:-1].log_softmax(-1).cpu().gather(-1, torch.tensor(ids)[:, None])[:, 0]
+        if len(output.logprobs) == len(ids) > 0:
+            difference = float((chosen - torch.tensor(output.logprobs)).abs().max())
+            verdict = replace(verdict, logprob_difference=difference)
+        return Judged(
+            output, prompt, ids, logits.argmax(-1).tolist(), replace(verdict, id=output.id)
+        )
+
+    def _greedy(
+        self, output: Output, prompt: list[int], ids: list[int]
+    ) -> tuple[list[int], Checked]:
+        """Its ids and their check; a text may be spelt with other tokens than the tokenizer's."""
+        ended = output.finish == "stop" or (
+            not output.finish and output.limit is not None and len(ids) < output.limit
+        )
+        ended = ended and not output.stop
+        checked = self._check(prompt, ids, ended)
+        if output.ids is None:
+            texts, text = Texts(self.tokenizer, prompt), output.text or ""
+            for _ in range(SPELLINGS):
+                other = self._respelt(texts, prompt, text, ids, checked.verdict)
+                if other is None:
+                    break
+                ids = other
+                checked = self._check(prompt, ids, ended)
+        if (
+            output.stop
+            and checked.verdict.kind != "wrong"
+            and (wrong := self._stop(output, prompt, ids))
+        ):
+            checked = checked._replace(verdict=wrong)
+        return ids, checked
+
+    def _check(self, prompt: list[int], ids: list[int], ended: bool) -> Checked:
+        self._replay = Replay(self.lm)  # the rows of the cache may be overwritten
+        return check(self.lm, prompt, ids, self.eos, ended, self.own)
+
+    def _respelt(
+        self, texts: Texts, prompt: list[int], text: str, ids: list[int], verdict: Verdict
+    ) -> list[int] | None:
+        """The ids of the same text with the model's token where `ids` part from it, or without the
+        last ones where the text ends inside that token; None where it writes another text.
+        """
+        at, wanted = verdict.position, verdict.wanted
+        if verdict.kind != "wrong" or at is None or wanted is None or wanted in self.eos:
+            return None
+        head = [*ids[:at], wanted]
+        said = texts.text(head)
+        while len(head) < at + 4 and said == texts.text(ids[:at]):  # inside a character
+            head += self._replay.greedy(prompt + head, 1, self.eos)
+            said = texts.text(head)
+        if said.startswith(text):
+            return ids[:at]
+        if not text.startswith(said):
+            spaces = said[: len(said) - len(said.lstrip())]
+            text = spaces + text  # an engine that strips its text
+            if at or not spaces or not text.startswith(said):
+                return None
+        found = head + texts.ids(text[len(said) :])
+        return found if found != ids else None
+
+    def _stop(self, output: Output, prompt: list[int], ids: list[int]) -> Verdict | None:
+        """A verdict on an output that goes on after a stop string, or ends before none."""
+        texts = Texts(self.tokenizer, prompt)
+        text = texts.text(ids)
+        for stop in output.stop:
+            if stop and (place := text.find(stop)) >= 0 and place + len(stop) < len(text.rstrip()):
+                at = next(i for i in range(len(ids)) if stop in texts.text(ids[: i + 1])) + 1
+                if at >= len(ids):
+                    continue
+                cause = Cause(END, f"it goes on after the stop string {stop!r}")
+                return Verdict("wrong", tokens=len(ids), position=at, given=ids[at], cause=cause)
+        if (
+            output.finish != "stop"
+            or {*ids[-1:]} & self.eos
+            or any(text.endswith(s) for s in output.stop)
+        ):
+            return None
+        more = self._replay.greedy(prompt + ids, STOP_TOKENS, self.eos)
+        later = texts.text(ids + more)
+        ends = [later.find(stop) for stop in output.stop if stop in later]
+        ends += [len(texts.text(ids + more[:-1]))] if {*more} & self.eos else []
+        if ends and later[: min(ends)].rstrip() == text.rstrip():
+            return None
+        cause = Cause(END, f"the output ends; the model goes on without EOS or {output.stop}")
+        return Verdict("wrong", tokens=len(ids), position=len(ids), wanted=more[0], cause=cause)
+
+
+def result_of(
+    oracle: Oracle, judged: Sequence[Judged], outputs: int, form: str, model: Model
+) -> Verification:
+    """The verdicts on `judged`, of so many `outputs` of one format."""
+    verdicts = [one.verdict for one in judged]
+    dtype = str(oracle.lm.dtype).removeprefix("torch.")
+    return Verification(verdicts, outputs, form, model.name, dtype, oracle.sampling)

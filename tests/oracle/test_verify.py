@@ -1,0 +1,194 @@
+"""Verdicts on outputs, and the command `verify`."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from conftest import Command
+from test_planted import TEXTS, TINY, plain, tiny
+
+import skipbench as package
+from skipbench.api import LanguageModel
+from skipbench.cli import pytest_plugin
+from skipbench.lm.model import LM
+from skipbench.oracle import causes, check
+from skipbench.oracle.outputs import Output
+from skipbench.oracle.verdict import TIE_ULPS
+from skipbench.oracle.verify import Judged, Oracle
+
+TEXT = TEXTS[0]
+assert_lossless = pytest_plugin.assert_lossless
+
+
+def ids() -> list[int]:
+    prompt: list[int] = tiny()[2].encode(TEXT)
+    return prompt
+
+
+def judge(eos: frozenset[int] = frozenset(), **record: Any) -> Judged:
+    _, lm, tokenizer = tiny()
+    given = {"prompt": TEXT} | record
+    (found,) = Oracle(lm, tokenizer, eos).judge([Output(**given)])
+    return found
+
+
+def test_ids_and_text_of_the_plain_output_are_identical() -> None:
+    own, tokenizer = plain(tuple(ids())), tiny()[2]
+    assert judge(ids=own).verdict.kind == "identical"
+    assert judge(text=tokenizer.decode(own)).verdict.kind == "identical"
+    assert judge(text=tokenizer.decode(own).strip()).verdict.kind == "identical"
+
+
+def test_a_text_spelt_with_other_tokens_is_the_same_text() -> None:
+    """One token for two: the tokenizer's own spelling is another than the output's."""
+    _, lm, tokenizer = tiny()
+    own = plain(tuple(ids()))
+    oracle = Oracle(lm, tokenizer, frozenset())
+    split = [i for i, token in enumerate(own) if len(tokenizer.decode([token])) > 3][2]
+    word = tokenizer.decode([own[split]])
+    letters = [
+        t for part in (word[:2], word[2:]) for t in tokenizer.encode(part, add_special_tokens=False)
+    ]
+    assert len(letters) > 1
+    spelt = [*own[:split], *letters, *own[split + 1 :]]
+    assert tokenizer.decode(spelt) == tokenizer.decode(own)
+    output = Output(prompt=TEXT, text=tokenizer.decode(own))
+    found, checked = oracle._greedy(output, ids(), spelt)
+    assert checked.verdict.kind == "identical" and found == own
+
+
+def test_a_wrong_token_has_position_logits_and_gap() -> None:
+    own = plain(tuple(ids()))
+    other = judge(ids=[*own[:9], 5, *own[10:]]).verdict
+    assert (other.kind, other.position, other.wanted, other.given) == ("wrong", 9, own[9], 5)
+    assert other.gap is not None and other.bound is not None and other.gap > other.bound > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "position"),
+    [
+        (lambda own, eos: own[: own.index(eos) + 4], 1),  # goes on
+        (lambda own, eos: own[: own.index(eos)], 0),  # ends before the EOS, by itself
+        (lambda own, eos: own[:3], None),
+    ],
+)
+def test_eos_and_the_end(change: Callable[..., list[int]], position: int | None) -> None:
+    own = plain(tuple(ids()))
+    eos = own[12]
+    given = change(own, eos)
+    at = None if position is None else own.index(eos) + position
+    early = at is None
+    if not early and position == 0:  # the model wants its EOS here, so that this end is right
+        assert judge(frozenset({eos}), ids=given, finish="stop").verdict.kind == "identical"
+        return
+    verdict = judge(frozenset({eos}), ids=given, finish="stop").verdict
+    assert verdict.kind == "wrong" and verdict.position == (len(given) if early else at)
+    assert verdict.cause is not None and verdict.cause.name == causes.END
+    padded = [*own[: own.index(eos) + 1], eos, eos]  # a batch pads what has ended
+    assert judge(frozenset({eos}), ids=padded).verdict.kind == "identical"
+
+
+def test_stop_strings() -> None:
+    tokenizer = tiny()[2]
+    own = plain(tuple(ids()))
+    text = tokenizer.decode(own)
+    before = text[: text.index(".") + 1]
+    for given in (before, before[:-1]):  # with the stop string, or without
+        assert judge(text=given, stop=["."], finish="stop").verdict.kind == "identical"
+    for given in (text, before[: len(before) // 2], tokenizer.decode(own[:4])):
+        found = judge(text=given, stop=["."], finish="stop").verdict
+        assert found.kind == "wrong" and found.cause and found.cause.name == causes.END
+
+
+def test_spaces_that_a_detokeniser_lost_are_named() -> None:
+    text = tiny()[2].decode(plain(tuple(ids())))
+    found = judge(text=text.replace(" ", "  ", 8).replace("  ", " ", 3)).verdict
+    assert found.kind == "wrong" and found.cause and found.cause.name == causes.TEXT
+
+
+@torch.inference_mode()
+def test_in_low_precision_the_gap_of_a_tie_is_within_the_rounding() -> None:
+    low = transformers.AutoModelForCausalLM.from_pretrained(TINY, dtype=torch.bfloat16).eval()
+    lm, prompt = LM(low, "fused"), ids()
+    own = check.check(lm, prompt, plain(tuple(prompt))).best[:9]
+    wide = lm.float32_logits(prompt + own[:8])
+    assert wide is not None
+    order = wide[0].argsort(descending=True).tolist()
+    bound = TIE_ULPS * torch.finfo(torch.bfloat16).eps * float(wide.abs().max())
+    for other in order[1:4]:
+        verdict = check.check(lm, prompt, [*own[:8], other]).verdict
+        gap = float(wide[0][order[0]] - wide[0][other])
+        assert verdict.gap == pytest.approx(gap, abs=1e-4)
+        assert verdict.kind == ("tie" if gap <= bound else "wrong")
+
+
+def test_blocks_of_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, lm, _ = tiny()
+    own = plain(tuple(ids()))[:9]
+    whole = check.check(lm, ids(), own)
+    monkeypatch.setattr(check, "BLOCK", 4 * 2048)
+    assert check.check(lm, ids(), own).best == whole.best
+    assert check.check(lm, ids(), own, own=True).best == whole.best
+
+
+def written(folder: Path) -> Path:
+    """Two outputs: one of the model, and one with a wrong token."""
+    own, tokenizer = plain(tuple(ids())), tiny()[2]
+    wrong = [*own[:9], 5, *own[10:]]
+    records = [
+        {"prompt": TEXT, "output": tokenizer.decode(own)},
+        {"prompt": TEXT, "output_ids": wrong, "id": "b"},
+    ]
+    path = folder / "out.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def test_the_command(skipbench: Command, tmp_path: Path) -> None:
+    files = [f"--json={tmp_path / 'v.json'}", "--page", str(tmp_path / "v.html")]
+    words = ["verify", str(written(tmp_path)), "model=tiny", "model.dtype=float32", *files]
+    assert skipbench(*words).returncode == 0
+    done = skipbench(*words, "--fail-on", "wrong")
+    assert done.returncode == 1 and "read as skipbench, JSONL" in done.stderr
+    assert "1 wrong, 1 identical" in done.stdout and "output b: wrong, token 9" in done.stdout
+    verdicts = json.loads((tmp_path / "v.json").read_text())["verdicts"]
+    assert [v["kind"] for v in verdicts] == ["identical", "wrong"]
+    page = (tmp_path / "v.html").read_text()
+    assert page.count("<mark>") == 2 and "output b: wrong" in page
+    refused = skipbench(*words[:2], "model=tiny", "--fail-on", "never")
+    assert refused.returncode == 2 and "wanted wrong or tie" in refused.stderr
+
+
+def test_ctrl_c_keeps_what_is_judged(
+    skipbench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Oracle._one
+
+    def interrupted(oracle: Oracle, output: Output, prompt: list[int]) -> Judged:
+        if output.id == "b":
+            raise KeyboardInterrupt
+        return one(oracle, output, prompt)
+
+    monkeypatch.setattr(Oracle, "_one", interrupted)
+    path = tmp_path / "v.json"
+    done = skipbench("verify", str(written(tmp_path)), "model=tiny", f"json={path}")
+    assert done.returncode == 130 and "stopped; 1 of 2" in done.stderr
+    assert "1 of 2 outputs" in done.stdout
+    assert len(json.loads(path.read_text())["verdicts"]) == 1
+
+
+def test_the_fixture(assert_lossless: Callable[..., Any]) -> None:
+    model: LanguageModel = package.load("tiny", "prompt-lookup", dtype="float32")
+
+    def decode(prompt: str) -> list[int]:
+        tokens: list[int] = model.generate(prompt, 12).tokens
+        return tokens
+
+    result = assert_lossless(model, [TEXT], decode)
+    assert result.counts == {"identical": 1}
+    with pytest.raises(AssertionError, match="wrong, token 3"):
+        assert_lossless(model, [TEXT], lambda p: [*decode(p)[:3], 5, 6, 7])
