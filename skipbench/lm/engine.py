@@ -10,6 +10,8 @@ from skipbench.lm.metadata import AttentionMetadata, RotaryCache
 
 Sublayer = Callable[[Tensor, AttentionMetadata], Tensor]
 """`hidden [T, D], metadata -> hidden [T, D]`"""
+Chosen = list[tuple[int, bool]]
+"""Sub-layers of a pass, and whether each is that in 8 bits."""
 SPARE_MIB = 512
 
 
@@ -58,8 +60,8 @@ class Engine:
         few = torch.full_like(logits, float("-inf"))
         return few.index_copy_(1, ids, logits.index_select(1, ids))
 
-    def whole_pass(self, hidden: Tensor, metadata: AttentionMetadata) -> Tensor | None:
-        """All sub-layers at once, [T, D] -> [T, D]; `None` where they run one by one."""
+    def at_once(self, hidden: Tensor, metadata: AttentionMetadata, chosen: Chosen) -> Tensor | None:
+        """These sub-layers at once, [T, D] -> [T, D]; `None` where they run one by one."""
         return None
 
     def capture_ahead(self, start: int, end: int) -> None:

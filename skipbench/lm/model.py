@@ -179,10 +179,6 @@ class LM:
             hidden_states.append(hidden.to(self.output_device))
         if padding:
             hidden = torch.nn.functional.pad(hidden, (0, 0, 0, padding))
-        if (plan is None or plan.whole) and hidden_states is None and (first, last) == (0, None):
-            whole = self.engine.whole_pass(hidden, metadata)
-            if whole is not None:
-                return whole
         last, low = self.sublayers if last is None else last, sublayers
         if plan is not None and plan.int8:
             low = self.engine.int8_sublayers()
@@ -193,6 +189,10 @@ class LM:
                 self._chosen.clear()
             kept = (s for s in range(first, last) if plan is None or s not in plan.skipped)
             self._chosen[key] = [(s, plan is not None and s in plan.int8) for s in kept]
+        if hidden_states is None and self._one_device:
+            out = self.engine.at_once(hidden, metadata, self._chosen[key])
+            if out is not None:
+                return out
         local = metadata
         for s, int8 in self._chosen[key]:
             if not self._one_device:

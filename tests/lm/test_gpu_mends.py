@@ -24,7 +24,7 @@ from skipbench.decode.loop import generate
 from skipbench.draft_plan import DraftPlan
 from skipbench.experiments.row import run_cell
 from skipbench.lm.cuda_graphs import buffers as sizes
-from skipbench.lm.cuda_graphs import device, engine
+from skipbench.lm.cuda_graphs import capture, device, engine
 from skipbench.lm.cuda_graphs.attention import BACKENDS, varlen
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.cuda_graphs.capture import EagerCapture
@@ -139,7 +139,7 @@ def test_a_run_captures_ahead_of_its_timed_rounds_and_logs_it(
 
 
 def test_another_error_of_a_capture_is_not_taken_for_one_of_memory() -> None:
-    assert not device.out_of_memory(torch.AcceleratorError("CUDA error: invalid argument"))
+    assert not capture.out_of_memory(torch.AcceleratorError("CUDA error: invalid argument"))
 
 
 def test_bars_of_the_gpu_benchmark_do_not_contradict_each_other() -> None:

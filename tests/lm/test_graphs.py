@@ -29,7 +29,7 @@ from skipbench.decode.stopping import Fixed
 from skipbench.draft_plan import DraftPlan
 from skipbench.experiments.row import run_cell
 from skipbench.lm.cuda_graphs import buffers as sizes
-from skipbench.lm.cuda_graphs import ops
+from skipbench.lm.cuda_graphs import ops, sets
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.device import WHOLE_PASS
@@ -161,6 +161,41 @@ def test_a_pass_that_skips_nothing_is_one_replay() -> None:
             lm.logits([5, 6, 7], rows, **arguments)
 
 
+@torch.inference_mode()
+def test_a_set_that_is_used_often_is_one_replay() -> None:
+    """Also where a draft step is launched in two parts; few sets are kept, captures are booked."""
+    replays = list[int]()
+
+    class Counting(EagerCapture):
+        def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+            replay = super().capture(work)
+            return lambda: [replays.append(1), replay()][1]
+
+    lm = LM(random_model("llama"), partial(CudaGraphsEngine, capture=Counting))
+    lm.allocate(300)
+    lm.prefill(PROMPT)
+    assert isinstance(lm.engine, CudaGraphsEngine)
+    (part,) = lm.engine.parts.values()
+    plan = DraftPlan.parse("attn:1,3;mlp:2", 4)
+    booked, wanted = [], random_lm("llama", "fused")
+    wanted.prefill(PROMPT)
+    for at in range(len(PROMPT), len(PROMPT) + 12):
+        replays.clear()
+        rows = lm.metadata(TokenRows.chain(at, 1))
+        hidden = lm.run(lm.embed([7]), rows, plan, last=2)
+        found = lm.head(lm.run(hidden, rows, plan, 2))
+        booked.append((len(replays), *lm.engine.captured()))
+        torch.testing.assert_close(
+            found, wanted.logits([7], TokenRows.chain(at, 1), plan), rtol=1e-4, atol=1e-4
+        )
+    counts = [count for count, *_ in booked]
+    assert counts[1] == 6 and counts[-1] == 2
+    assert booked[-1][1] == booked[2][1] + 2 and booked[-1][2] > booked[2][2]
+    for seed in range(50):
+        lm.logits([5], TokenRows.chain(30, 1), fixed_set("random", 4, 0.5, seed))
+    assert len(part._sets.used) <= sets.KEPT
+
+
 @pytest.mark.slow
 def test_a_larger_cache_is_recorded_anew() -> None:
     lm, method = graphs(capacity=150), make_method("uniform")
@@ -202,7 +237,7 @@ def test_a_planted_fault_is_caught(
 
 
 def partial_method(fault: Callable[..., None], load: Callable[..., None]) -> Callable[..., None]:
-    return lambda self, token_rows: fault(load, self, token_rows)
+    return lambda self, token_rows, hidden=0: fault(load, self, token_rows)
 
 
 def test_a_bucket_too_short_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

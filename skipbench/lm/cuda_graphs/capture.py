@@ -13,6 +13,14 @@ Replay = Callable[[], None]
 TRIALS = 5
 
 
+def out_of_memory(error: RuntimeError) -> bool:
+    """True if the device had no memory left. What the driver lacks while it makes a graph comes as
+    a plain `torch.AcceleratorError`, libraries as `..._ALLOC_FAILED`.
+    """
+    words = ("out of memory", "ALLOC_FAILED")
+    return isinstance(error, torch.OutOfMemoryError) or any(w in str(error) for w in words)
+
+
 class EagerCapture:
     """Calls the same function again, on any device and no faster: a graph's result without one."""
 

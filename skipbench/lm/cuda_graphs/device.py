@@ -2,7 +2,8 @@
 
 import math
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -11,26 +12,21 @@ from skipbench.lm.cache import KVCache
 from skipbench.lm.cuda_graphs import ops
 from skipbench.lm.cuda_graphs.attention import TRITON, attention_backends
 from skipbench.lm.cuda_graphs.buffers import MAX_ROWS, GraphBuffers, bucket, padded_rows
-from skipbench.lm.cuda_graphs.capture import EagerCapture, Replay, Work
+from skipbench.lm.cuda_graphs.capture import EagerCapture, Replay, Work, out_of_memory
 from skipbench.lm.cuda_graphs.launches import Launches
+from skipbench.lm.cuda_graphs.sets import SetGraphs
 from skipbench.lm.cuda_graphs.trial import AttentionTrial, differs, small_kernels_differ
 from skipbench.lm.cuda_graphs.work import Attention, Mlp
-from skipbench.lm.engine import Sublayer
+from skipbench.lm.engine import Chosen, Sublayer
 from skipbench.lm.metadata import AttentionMetadata, RotaryCache
 from skipbench.lm.rows import TokenRows
 
 PREPARE_INPUTS = -1  # among the sub-layers of a pass: masks and tables of its rows
 WHOLE_PASS = -2  # all of it in one graph
+T = TypeVar("T")
+Key = tuple[int, int, bool]  # row count, bucket, whether of chains for `varlen`
 BACKEND_ERRORS = (RuntimeError, AttributeError, TypeError, ImportError)
 """Of a backend whose operator is missing or wants other arguments."""
-
-
-def out_of_memory(error: RuntimeError) -> bool:
-    """True if the device had no memory left. What the driver lacks while it makes a graph comes as
-    a plain `torch.AcceleratorError`, libraries as `..._ALLOC_FAILED`.
-    """
-    words = ("out of memory", "ALLOC_FAILED")
-    return isinstance(error, torch.OutOfMemoryError) or any(w in str(error) for w in words)
 
 
 class DeviceGraphs:
@@ -74,14 +70,43 @@ class DeviceGraphs:
 
         return run
 
-    def whole_pass(self, hidden: Tensor, metadata: AttentionMetadata) -> Tensor | None:
-        """Every sub-layer in one replay; `None` where this pass has no graphs."""
-        self._load(metadata)
-        if self.buffers is None:
+    def at_once(self, hidden: Tensor, metadata: AttentionMetadata, chosen: Chosen) -> Tensor | None:
+        """These sub-layers in one replay; `None` where they have no graph of their own."""
+        if fresh := metadata is not self.metadata:
+            self._load(metadata)
+        if self.buffers is None or len(hidden) != len(self._out):
             return None
-        self._out.copy_(hidden)
-        self._replays[WHOLE_PASS]()
+        whole = len(chosen) == 2 * self.layers and not any(int8 for _, int8 in chosen)
+        if whole:
+            replay: Replay | None = self._replays[WHOLE_PASS]
+        else:
+            numbers = [s + 2 * self.layers * int8 for s, int8 in chosen]
+            key = (*self._key, fresh, *numbers)
+            replay = self._sets.replay(key, lambda: self._capture_set(numbers, fresh))
+        if replay is None:
+            if fresh:
+                self._replays[PREPARE_INPUTS]()
+            return None
+        if hidden is not self._out:
+            self._out.copy_(hidden)
+        replay()
         return self._out
+
+    def _capture_set(self, chosen: list[int], fresh: bool) -> Replay | None:
+        """The graph of sub-layers of the pass at hand; of a `fresh` one with masks and tables."""
+        metadata, buffers, works = self.metadata, self.buffers, self._works[self._key]
+        if metadata is None or buffers is None or self.failed:
+            return None
+        state = buffers.hidden.clone()
+        self._set_aside(buffers, self._key[1])
+        self._replays[PREPARE_INPUTS]()
+        buffers.hidden.normal_()
+        used = [works[s] for s in (*[PREPARE_INPUTS] * fresh, *chosen)]
+        replay = self._captured_within(lambda: self._record_all(used))
+        buffers.hidden.copy_(state)
+        buffers.load(metadata.token_rows, metadata.hidden)
+        self._replays[PREPARE_INPUTS]()
+        return replay
 
     def launches(self, metadata: AttentionMetadata) -> tuple[int, int]:
         """Kernels of one layer of a pass, and copies and kernels that make its positions, tables
@@ -114,24 +139,33 @@ class DeviceGraphs:
         self._seen.add((rows, key[2]))
         if not self._ready(*key):
             return
-        self._replays, buffers = self._captured[key], self._buffers[rows]
+        self._key, self._replays, buffers = key, self._captured[key], self._buffers[rows]
         buffers.load(metadata.token_rows, metadata.hidden)
         self.buffers, self._out = buffers, buffers.view(metadata.rows)
 
     def _ready(self, rows: int, size: int, chain: bool) -> bool:
         """True if the graphs of a row count and bucket are there, or could be captured now."""
-        key, began = (rows, size, chain), time.perf_counter()
-        if key in self._captured or self.failed:
-            return key in self._captured
+        key = rows, size, chain
+        if key not in self._captured and not self.failed:
+            made = self._captured_within(lambda: self._capture(*key))
+            if made is not None:
+                self._captured[key] = made
+            else:
+                self.failed = f"{self.failed} of {rows} rows over {size} cache rows"
+        return key in self._captured
+
+    def _captured_within(self, capture: Callable[[], T]) -> T | None:
+        """What a capture made, its seconds booked; `None` where memory is full."""
+        began = time.perf_counter()
         try:
-            self._captured[key] = self._capture(*key)
+            return capture()
         except RuntimeError as error:
             if not out_of_memory(error):
                 raise
-            graphs = f"graphs of {rows} rows over {size} cache rows"
-            self.failed = f"{self.capture.device} has no memory left for {graphs}"
-        self.seconds += time.perf_counter() - began
-        return key in self._captured
+            self.failed = f"{self.capture.device} has no memory left for graphs"
+            return None
+        finally:
+            self.seconds += time.perf_counter() - began
 
     @torch.inference_mode()
     def capture_ahead(self, start: int, end: int) -> None:
@@ -156,7 +190,9 @@ class DeviceGraphs:
         self._rows, self._rope = self.cache.rows, tables.rope
         self._buffers: dict[int, GraphBuffers] = {}
         self._mlps: dict[int, dict[int, tuple[Work, Replay]]] = {}
-        self._captured: dict[tuple[int, int, bool], dict[int, Replay]] = {}
+        self._captured: dict[Key, dict[int, Replay]] = {}
+        self._works: dict[Key, dict[int, Work]] = {}
+        self._sets = SetGraphs()
         self._windows = tuple(dict.fromkeys(a.window for a in self.attentions.values()))
         half_precision = self.cache.dtype in (torch.float16, torch.bfloat16)
         cuda = self.capture.device.type == "cuda"
@@ -176,10 +212,8 @@ class DeviceGraphs:
             sizes = rows, self.hidden, self.cache.head_dim, self.group
             self._buffers[rows] = GraphBuffers(*sizes, self.cache.dtype, self.capture.device)
         buffers, record = self._buffers[rows], self._record
-        end = min(size, self.cache.capacity)
-        buffers.load(TokenRows.chain(max(1, end - rows), rows))
-        buffers.bounds[2].fill_(self.cache.capacity)
         state = buffers.hidden.clone()  # the input of the pass at hand may lie in it
+        self._set_aside(buffers, size)
         prepare = buffers.input_preparation(
             size, self._windows, self._columns, *self._rope, self.triton
         )
@@ -196,15 +230,23 @@ class DeviceGraphs:
             works[s], found[s] = work, replay
         full = [works[s] for s in sorted(works) if s < 2 * self.layers]
         if len(full) == 2 * self.layers:  # no graph spans two devices
-            whole = [prepare, *full]
-
-            def run_all() -> None:
-                for work in whole:
-                    work()
-
-            found[WHOLE_PASS] = record(run_all)
+            found[WHOLE_PASS] = self._record_all([prepare, *full])
         buffers.hidden.copy_(state)
+        self._works[rows, size, chain] = works | {PREPARE_INPUTS: prepare}
         return found
+
+    def _set_aside(self, buffers: GraphBuffers, size: int) -> None:
+        """What is recorded reads a whole bucket, and writes after the cache."""
+        end, rows = min(size, self.cache.capacity), buffers.rows
+        buffers.load(TokenRows.chain(max(1, end - rows), rows))
+        buffers.bounds[2].fill_(self.cache.capacity)
+
+    def _record_all(self, works: list[Work]) -> Replay:
+        def run_all() -> None:
+            for work in works:
+                work()
+
+        return self._record(run_all)
 
     def _record(self, work: Work) -> Replay:
         self.graphs += 1

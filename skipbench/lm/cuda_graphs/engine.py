@@ -4,7 +4,8 @@ set, so that a new set needs no capture.
 A pass uploads its position as a few numbers and replays one graph that makes masks and rotary
 tables of them, then one graph per sub-layer. Attention reads a bucket of the cache, of few sizes. A
 bucket's graphs are captured together at first use: a search over skip sets would otherwise meet
-captures in its timings. A pass that skips nothing and keeps no states replays one graph of it all.
+captures in its timings. A pass that skips nothing and keeps no states replays one graph of it all,
+and so does a set that is used often.
 Prompts, passes of more than MAX_ROWS rows, embedding and head are the fused engine's.
 """
 
@@ -19,7 +20,7 @@ from skipbench.lm.cuda_graphs.buffers import MAX_ROWS
 from skipbench.lm.cuda_graphs.capture import CudaGraphCapture, EagerCapture
 from skipbench.lm.cuda_graphs.device import BACKEND_ERRORS, DeviceGraphs
 from skipbench.lm.cuda_graphs.work import Attention, Mlp
-from skipbench.lm.engine import Engine, Sublayer, refuse_strict
+from skipbench.lm.engine import Chosen, Engine, Sublayer, refuse_strict
 from skipbench.lm.families import parts_of
 from skipbench.lm.fused.engine import FusedEngine
 from skipbench.lm.fused.weights import LayerWeights, W
@@ -117,11 +118,11 @@ class CudaGraphsEngine(Engine):
     def likely_head(self, hidden: Tensor, ids: Tensor) -> Tensor:
         return self.fused.likely_head(hidden, ids)
 
-    def whole_pass(self, hidden: Tensor, metadata: AttentionMetadata) -> Tensor | None:
+    def at_once(self, hidden: Tensor, metadata: AttentionMetadata, chosen: Chosen) -> Tensor | None:
         if len(self.parts) > 1:
             return None  # no graph spans two devices
         (part,) = self.parts.values()
-        return part.whole_pass(hidden, metadata)
+        return part.at_once(hidden, metadata, chosen)
 
     def capture_ahead(self, start: int, end: int) -> None:
         for part in self.parts.values():
