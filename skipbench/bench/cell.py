@@ -183,8 +183,8 @@ def _compare(
     verdict = compare(lm, prompt, vanilla.tokens, ours.tokens)
     if verdict.position is None:
         return "identical", None
-    ends = verdict.wanted is None or verdict.given is None  # no rule of the loop allows that
-    tokens = (-1, -1) if ends else (verdict.wanted, verdict.given)
-    gap = 0.0 if ends else verdict.gap
-    divergence = Divergence(verdict.position, *tokens, gap, verdict.error or None)
+    wanted, given, gap = verdict.wanted, verdict.given, verdict.gap
+    if wanted is None or given is None:  # an end that no rule of the loop allows
+        wanted, given, gap = -1, -1, 0.0
+    divergence = Divergence(verdict.position, wanted, given, gap, verdict.error or None)
     return RECORDED[verdict.kind], divergence

@@ -134,9 +134,9 @@ def measure_rounds(
     one, rounds = statistics.median(seconds), list[TimedRound]()
     for k, ratios in timed.items():
         parts = lm.layers - len(k.plan.attention), lm.layers - len(k.plan.mlp)
-        medians = [one * statistics.median(r) for r in zip(*ratios, strict=True)]
-        text = str(k.plan) if k.plan.levers else ""
-        rounds.append(TimedRound(k.context, k.rows, k.steps, *parts, k.how, *medians, text))
+        draft_s, verify_s, first_s = (one * statistics.median(r) for r in zip(*ratios, strict=True))
+        seconds_of, text = (draft_s, verify_s, first_s), str(k.plan) if k.plan.levers else ""
+        rounds.append(TimedRound(k.context, k.rows, k.steps, *parts, k.how, *seconds_of, text))
     return rounds
 
 

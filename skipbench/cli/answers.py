@@ -37,7 +37,7 @@ class Session:
     """
 
     def __init__(self, asked: Generate | Chat) -> None:
-        from skipbench.api import load_settings
+        from skipbench.language_model import load_settings
 
         with working("loading the model"):
             self.model = load_settings(asked.model_settings(), asked.method)

@@ -25,7 +25,7 @@ def run_serve(asked: Serve) -> None:
         raise SkipbenchError(f"serve needs {', '.join(missing)}: pip install 'skipbench[serve]'")
     import uvicorn
 
-    from skipbench.api import load_settings
+    from skipbench.language_model import load_settings
     from skipbench.serve.app import Server
 
     with working("loading the model"):

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 def run_verify(asked: Verify) -> None:
     """Judges a file of outputs; exits with 1 where `--fail-on` says so, with 130 after Ctrl-C."""
-    from skipbench.api import load_settings, oracle_of
+    from skipbench.api import oracle_of
+    from skipbench.language_model import load_settings
     from skipbench.oracle.outputs import read_outputs
     from skipbench.oracle.page import page, report, sides
     from skipbench.oracle.verify import result_of

@@ -116,8 +116,9 @@ class Oracle:
         return self._draws.result() if self._draws else None
 
     def _settings_of(self, output: Output) -> Settings:
-        given = output.temperature, output.top_p, output.top_k
-        return Settings(*(s if g is None else g for g, s in zip(given, self.settings, strict=True)))
+        names = ("temperature", "top_p", "top_k")
+        given = {name: getattr(output, name) for name in names}
+        return self.settings._replace(**{k: v for k, v in given.items() if v is not None})
 
     def _drawn(self, output: Output) -> bool:
         return self._settings_of(output).temperature > 0
