@@ -130,7 +130,7 @@ class Config:
     fresh: bool = False
     """Sets the old record aside, below `results/replaced`, and starts anew."""
     mixed: bool = False
-    """Resumes on another device, processor, torch, kernels or threads; tables say from where."""
+    """Resumes on another device, engine, version, threads or arithmetic; tables say from where."""
     label: str | None = None
     """In a sweep: what this cell is called; no run depends on it."""
     hardware: Any = None
