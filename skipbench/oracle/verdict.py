@@ -80,6 +80,6 @@ def judged(logits: Tensor, wanted: int, given: int, position: int, dtype: torch.
 
 def counts(verdicts: Sequence[Verdict]) -> dict[str, int]:
     """Outputs by kind, the worst first."""
-    order = ("wrong", "unchecked", "tie", "sampled", "identical")
+    order: tuple[Kind, ...] = ("wrong", "unchecked", "tie", "sampled", "identical")
     found = Counter(verdict.kind for verdict in verdicts)
-    return {kind: found[kind] for kind in order if found[kind]}
+    return {str(kind): found[kind] for kind in order if found[kind]}

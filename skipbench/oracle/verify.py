@@ -116,8 +116,9 @@ class Oracle:
         return self._draws.result() if self._draws else None
 
     def _settings_of(self, output: Output) -> Settings:
-        given = output.temperature, output.top_p, output.top_k
-        return Settings(*(s if g is None else g for g, s in zip(given, self.settings, strict=True)))
+        given = {name: getattr(output, name) for name in Settings._fields}
+        known = {name: value for name, value in given.items() if value is not None}
+        return self.settings._replace(**known)
 
     def _drawn(self, output: Output) -> bool:
         return self._settings_of(output).temperature > 0
