@@ -183,8 +183,7 @@ def _compare(
     verdict = compare(lm, prompt, vanilla.tokens, ours.tokens)
     if verdict.position is None:
         return "identical", None
-    wanted, given, gap = verdict.wanted, verdict.given, verdict.gap
-    if wanted is None or given is None:  # an end that no rule of the loop allows
-        wanted, given, gap = -1, -1, 0.0
-    divergence = Divergence(verdict.position, wanted, given, gap, verdict.error or None)
-    return RECORDED[verdict.kind], divergence
+    if verdict.wanted is None or verdict.given is None:  # no rule of the loop allows that
+        return "diverged", Divergence(verdict.position, -1, -1, 0.0)
+    tokens, error = (verdict.wanted, verdict.given), verdict.error or None
+    return RECORDED[verdict.kind], Divergence(verdict.position, *tokens, verdict.gap, error)

@@ -82,8 +82,8 @@ def from_records(records: Iterable[tuple[str, dict[str, Any]]]) -> tuple[list[Ou
                 f"{place}, read as {reader.name}: {printable(str(error))}"
             ) from error
     if len(names) != 1:
-        forms = " and ".join(names) or "no record"
-        raise SkipbenchError(f"the outputs are {forms}; wanted records of one format")
+        said = " and ".join(names) or "no record"
+        raise SkipbenchError(f"the outputs are {said}; wanted records of one format")
     return outputs, next(iter(names))
 
 

@@ -82,4 +82,4 @@ def counts(verdicts: Sequence[Verdict]) -> dict[str, int]:
     """Outputs by kind, the worst first."""
     order: tuple[Kind, ...] = ("wrong", "unchecked", "tie", "sampled", "identical")
     found = Counter(verdict.kind for verdict in verdicts)
-    return {kind: found[kind] for kind in order if found[kind]}
+    return {str(kind): found[kind] for kind in order if found[kind]}

@@ -116,9 +116,9 @@ class Oracle:
         return self._draws.result() if self._draws else None
 
     def _settings_of(self, output: Output) -> Settings:
-        names = ("temperature", "top_p", "top_k")
-        given = {name: getattr(output, name) for name in names}
-        return self.settings._replace(**{k: v for k, v in given.items() if v is not None})
+        given = {name: getattr(output, name) for name in Settings._fields}
+        known = {name: value for name, value in given.items() if value is not None}
+        return self.settings._replace(**known)
 
     def _drawn(self, output: Output) -> bool:
         return self._settings_of(output).temperature > 0
