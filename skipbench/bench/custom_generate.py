@@ -105,7 +105,9 @@ class CustomGenerate:
 
     def _ready(self, model: Any) -> tuple[LM, MethodCopies]:
         """The primitive over the model's own weights, and the method for it; made once."""
-        if self._lm is None or self._lm.model is not model:
+        weight = model.get_input_embeddings().weight
+        at = weight.dtype, weight.device  # `model.to` changes the model where it is
+        if self._lm is None or self._lm.model is not model or self._at != at:
             attention = getattr(model.config, "_attn_implementation", "sdpa")
             if self._engine == "reference" and attention != "sdpa":
                 raise SkipbenchError(
@@ -122,7 +124,7 @@ class CustomGenerate:
                     "custom_generate: strict=True cannot be kept for this model on this machine; "
                     f"use strict=False ({error})"
                 ) from error
-            self._lm = lm
+            self._lm, self._at = lm, at
         if self._methods is None:
             method = self._given
             if isinstance(method, str):

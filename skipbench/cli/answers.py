@@ -50,7 +50,9 @@ class Session:
             "seed": config.seed,
             "stop": () if asked.stop is None else escapes,
             "chat": asked.chat,
-            "thinking": asked.thinking,
+            "thinking": config.dataset.encoding["thinking"]
+            if asked.thinking is None
+            else asked.thinking,
             "max_new_tokens": asked.max_new_tokens or min(LENGTH[type(asked)], longest),
         }
         self.system = [{"role": "system", "content": asked.system}] if asked.system else []

@@ -27,7 +27,7 @@ def run_chat(asked: Chat) -> None:
     while (line := _read()) not in (None, "/quit"):
         if line == "/new":
             history = []
-        elif line and line.startswith("/"):
+        elif line and line.startswith("/") and "\n" not in line:
             say(HELP)
         elif line:
             history = _turn(session, asked.compare, [*history, {"role": "user", "content": line}])

@@ -162,6 +162,14 @@ def test_stop_strings_end_it(model: Any) -> None:
         model.generate(PROMPT, max_new_tokens=4, stop_strings=stop, custom_generate=fast)
 
 
+def test_a_model_may_be_converted_between_two_calls() -> None:
+    model, fast = random_model("llama"), skipbench.custom_generate("prompt-lookup")
+    given = {"max_new_tokens": 6, "do_sample": False, "custom_generate": fast}
+    assert model.generate(PROMPT, **given).shape == (1, 16)
+    model.to(torch.bfloat16)
+    assert model.generate(PROMPT, **given).shape == (1, 16)
+
+
 def test_weights_are_shared(model: Any) -> None:
     before = {name: p.data_ptr() for name, p in model.named_parameters()}
     fast = skipbench.custom_generate("prompt-lookup")
