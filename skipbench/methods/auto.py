@@ -24,9 +24,10 @@ from typing import NamedTuple
 import torch
 
 from skipbench.config.configurable import Natural, Positive, Share
+from skipbench.decode.chances import Calibration, Counters
 from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.drafting import CONFIDENCE_CLASSES
-from skipbench.decode.ladder import MAX_STEPS, Calibration, Counters, SkipLadder
+from skipbench.decode.ladder import MAX_STEPS, PlanLadder
 from skipbench.decode.priced import Priced
 from skipbench.decode.sources import Match, Successors, TextIndex
 from skipbench.decode.tree import Child, Tree, grow, min_slopes
@@ -128,7 +129,7 @@ class Auto(Priced):
         self.counters, self.calibration = Counters(PRIORS), Calibration()
         self.free = [0.0, 0.0]
         """Free tokens accepted, and expected by the priors, after an accepted parent."""
-        self.ladder = SkipLadder(self.layers, self.window, self.explore)
+        self.ladder = PlanLadder(self.layers, self.window, self.explore)
         self.rate = 1.2
 
     def begin(self, state: State) -> None:
@@ -161,7 +162,7 @@ class Auto(Priced):
 
     def _draft(self, state: State, rung: int, rate: float, budget: int) -> None:
         """Draft steps with the rung's skip set, as long as the next one is worth its price."""
-        lm, base, skip = state.lm, state.lm.cache.length, self.ladder.sets[rung]
+        lm, base, skip = state.lm, state.lm.cache.length, self.ladder.plans[rung]
         agreement, step = self.ladder.chance(rung), self.ladder.steps[rung]
         if rung != self._rung:
             self._rung = rung

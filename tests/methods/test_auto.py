@@ -13,7 +13,8 @@ from scripts.fit_auto import decode, fit
 from skipbench.config.architecture import Shape
 from skipbench.decode import sampling
 from skipbench.decode.draft import State
-from skipbench.decode.ladder import BREAK_EVEN, Calibration, Counters, SkipLadder, chain_value
+from skipbench.decode.chances import Calibration, Counters
+from skipbench.decode.ladder import BREAK_EVEN, PlanLadder, chain_value
 from skipbench.decode.loop import generate
 from skipbench.decode.sampling import choices
 from skipbench.decode.sources import Successors, TextIndex
@@ -169,7 +170,7 @@ def test_skip_sets_are_nested_and_used_where_their_steps_pay() -> None:
     out = generate(lm, method, [3, 1, 4, 1, 5], 64)
     ladder = method.ladder  # type: ignore[attr-defined]
     assert all(
-        set(a.skipped) < set(b.skipped) for a, b in zip(ladder.sets, ladder.sets[1:], strict=False)
+        set(a.skipped) < set(b.skipped) for a, b in zip(ladder.plans, ladder.plans[1:], strict=False)
     )
     drafted = "".join(method.log["source"]).count("d")  # type: ignore[attr-defined]
     assert drafted > 32 and method.log["sets"]  # type: ignore[attr-defined]
@@ -178,20 +179,20 @@ def test_skip_sets_are_nested_and_used_where_their_steps_pay() -> None:
 
 def test_the_angle_says_how_often_a_set_may_be_right() -> None:
     """Larger sets err more often, by the scale of the one that was tried."""
-    ladder = SkipLadder(LAYERS, 4, 0.0)
-    ladder.turns = [0.0, 1e-4, 0.1, 0.2, 0.4, 0.8]
-    chances = [ladder.chance(rung) for rung in range(6)]
-    assert chances == sorted(chances, reverse=True) and chances[4] == pytest.approx(0.67, abs=0.01)
+    ladder = PlanLadder(LAYERS, 4, 0.0)
+    ladder.turns = [0.0, 0.0, 1e-4, 0.1, 0.2, 0.4, 0.8]
+    chances = [ladder.chance(rung) for rung in range(7)]
+    assert chances == sorted(chances, reverse=True) and chances[5] == pytest.approx(0.67, abs=0.01)
     for _ in range(60):
-        ladder.agreement.update(2, True)
-    ladder.tried[2] = 1
-    assert ladder.chance(4) > chances[4] and ladder.chance(2) > 0.95
+        ladder.agreement.update(3, True)
+    ladder.tried[3] = 1
+    assert ladder.chance(5) > chances[5] and ladder.chance(3) > 0.95
 
 
 def test_hopeless_sets_are_not_tried() -> None:
     assert chain_value(0.95, 0.4, [0.0, 1.0, *[1.1] * 20], 1.5, 16) > BREAK_EVEN
     assert chain_value(0.3, 0.4, [0.0, 1.0, *[1.1] * 20], 1.5, 16) < BREAK_EVEN
-    ladder = SkipLadder(LAYERS, 4, 0.0)
+    ladder = PlanLadder(LAYERS, 4, 0.0)
     method = make_method("auto", "method.explore=0")
     generate(random_lm("llama", "fused"), method, [3, 1, 4, 1, 5], 48)
     assert method.ladder.trials == ladder.trials == 0  # type: ignore[attr-defined]
