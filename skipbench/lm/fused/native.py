@@ -8,27 +8,45 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 from skipbench.config.paths import cache_folder
 from skipbench.runs.provenance import cpu_flags
 
-NAMES = "few_rows.c", "elementwise.c", "attention.c", "top_k.c"
-SOURCES = [Path(__file__).with_name(name) for name in NAMES]
 COMPILERS = ("gcc", "cc", "clang")
-OPTIONS = "-O3 -shared -fPIC -fopenmp -mfma -mavx512f -mavx512bw -mavx512vl -mavx512bf16"
-OPTIONS += " -mamx-tile -mamx-bf16"
+OPTIONS = "-O3 -shared -fPIC -fopenmp"
+
+
+class Source(NamedTuple):
+    """Files of one library, and the instructions that it needs."""
+
+    names: tuple[str, ...]
+    options: str
+    flags: frozenset[str]  # of the processor
+    lacking: str  # the same in words
+
+
+BFLOAT16 = Source(
+    ("few_rows.c", "elementwise.c", "attention.c", "top_k.c"),
+    "-mfma -mavx512f -mavx512bw -mavx512vl -mavx512bf16 -mamx-tile -mamx-bf16",
+    frozenset({"avx512_bf16", "avx512bw", "avx512vl"}),
+    "AVX-512 bf16",
+)
+INT8 = Source(("int8.c",), "-mavx2 -ffp-contract=off", frozenset({"avx2"}), "AVX2")
 
 
 class UnavailableError(Exception):
     """A part that this machine lacks, with the remedy."""
 
 
-def compiled() -> Path:
+def compiled(source: Source = BFLOAT16) -> Path:
     """The library, compiled in a second where the cache folder has none of this source. Processes
     that compile at the same time each put a whole file in its place, so that nothing is locked.
     Raises UnavailableError: no compiler, one that fails, or a folder that cannot be written to.
     """
-    text = b"".join(path.read_bytes() for path in SOURCES) + OPTIONS.encode()
+    files = [Path(__file__).with_name(name) for name in source.names]
+    options = f"{OPTIONS} {source.options}"
+    text = b"".join(path.read_bytes() for path in files) + options.encode()
     library = cache_folder() / f"native-{hashlib.sha256(text).hexdigest()[:16]}.so"
     try:
         if not library.exists():
@@ -39,7 +57,7 @@ def compiled() -> Path:
             with tempfile.TemporaryDirectory(dir=library.parent, prefix=".native-") as folder:
                 made = Path(folder, library.name)
                 subprocess.run(
-                    [compiler, *OPTIONS.split(), *map(str, SOURCES), "-o", str(made), "-lm"],
+                    [compiler, *options.split(), *map(str, files), "-o", str(made), "-lm"],
                     check=True,
                     capture_output=True,
                     text=True,
@@ -60,13 +78,13 @@ def compiled() -> Path:
 
 
 @functools.cache
-def library() -> ctypes.CDLL:
+def library(source: Source = BFLOAT16) -> ctypes.CDLL:
     """The loaded library. Raises UnavailableError as `compiled`, or on a processor without the
     instructions.
     """
-    if not {"avx512_bf16", "avx512bw", "avx512vl"} <= cpu_flags():
-        raise UnavailableError("the processor has no AVX-512 bf16")
-    path = compiled()
+    if not source.flags <= cpu_flags():
+        raise UnavailableError(f"the processor has no {source.lacking}")
+    path = compiled(source)
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:

@@ -1,0 +1,144 @@
+"""Weights in 8 bits for draft passes on a CPU, multiplied by `int8.c`.
+
+A row of activations becomes integers of up to 16 bits on the fly, so that only the weights lose
+precision: 16-bit products cost no more than 8-bit ones where memory bounds the time. A row has the
+same bits alone and among others, and on every processor: sums of integers are exact.
+"""
+
+import ctypes
+import functools
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from skipbench.lm.fused.native import INT8, UnavailableError, library
+from skipbench.runs.provenance import cpu_flags
+
+LARGEST = 127
+OUTPUTS, INPUTS = 4, 64  # of a block of weights that lies in one piece
+CHUNK_BYTES = 64 << 20  # of weights that are quantised at once
+
+
+class _Weight(ctypes.Structure):
+    """As `Weight` of the C file."""
+
+    _fields_ = (
+        *(("w", ctypes.c_void_p), ("scale", ctypes.c_void_p), ("bias", ctypes.c_void_p)),
+        *(("inputs", ctypes.c_long), ("outputs", ctypes.c_long), ("most", ctypes.c_long)),
+        ("bf16", ctypes.c_int),
+    )
+
+
+@functools.cache
+def functions() -> dict[str, Any]:
+    """The C functions that run here by kernel, the best one first. Raises UnavailableError as
+    `library`.
+    """
+    native = library(INT8)
+    found = {"avx2": native.int8_avx2}
+    if {"avx512f", "avx512bw", "avx512_vnni"} <= cpu_flags():
+        found = {"avx512": native.int8_avx512} | found
+    for function in found.values():
+        function.argtypes, function.restype = [ctypes.c_void_p] * 4 + [ctypes.c_long], None
+    return found
+
+
+@functools.cache
+def int8_kernel() -> tuple[str | None, str | None]:
+    """The best kernel that runs here and agrees with torch, and, where there is none, why."""
+    try:
+        kernel = next(iter(functions()))
+    except UnavailableError as error:
+        return None, str(error)
+    generator = torch.Generator().manual_seed(0)
+    shapes = (71, 130), (9, 130), (9, 71)
+    w, x, before = (torch.randn(shape, generator=generator) for shape in shapes)
+    for dtype, close in ((torch.float32, 1e-3), (torch.bfloat16, 1 / 64)):
+        made = Int8Weight(w.to(dtype), None, kernel)
+        wanted = F.linear(x.to(dtype).float(), made.dequantised()) + before.to(dtype).float()
+        found = made.added(before.to(dtype), x.to(dtype)).float()
+        if not torch.allclose(found, wanted, rtol=close, atol=0.02):
+            return None, f"its {kernel} kernel does not agree with torch.nn.functional.linear"
+    return kernel, None
+
+
+class Int8Weight:
+    """A weight in 8 bits with one scale per output, with the calls of `Weight`. Where there is no
+    kernel, torch multiplies by the rounded weights in the dtype that they had.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, kernel: str | None = None) -> None:
+        """
+        Args:
+            weight, bias: [out, in] and [out], in float32 or bfloat16.
+            kernel: one of `functions`; None: the one of `int8_kernel`.
+        """
+        (self._outputs, self.inputs), self._dtype = weight.shape, weight.dtype
+        native = weight.dtype in (torch.float32, torch.bfloat16)
+        kernel = kernel or (int8_kernel()[0] if native else None)
+        self._scale, self._blocks, largest_sum = _quantised(weight)
+        self._bias = None if bias is None else bias.float().contiguous()
+        self._plain: Tensor | None = None
+        if kernel is None:
+            self._plain, self._blocks = self.dequantised().to(self._dtype), self._blocks[:0]
+            return
+        # the largest magnitude of activations with which no sum exceeds 32 bits
+        most = min((1 << 15) - 1, ((1 << 31) - 1) // max(largest_sum, 1))
+        self._described = _Weight(
+            *(self._blocks.data_ptr(), self._scale.data_ptr()),
+            None if self._bias is None else self._bias.data_ptr(),
+            *(self.inputs, self._outputs, most, weight.dtype == torch.bfloat16),
+        )
+        self._at, self._function = ctypes.addressof(self._described), functions()[kernel]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of this copy."""
+        held = (self._blocks, self._scale, self._bias, self._plain)
+        return sum(tensor.nbytes for tensor in held if tensor is not None)
+
+    def dequantised(self) -> Tensor:
+        """The rounded weight [out, in], in float32."""
+        rows = self._blocks.transpose(1, 2).flatten(2).flatten(0, 1)
+        return rows[: self._outputs, : self.inputs] * self._scale[:, None]
+
+    def __call__(self, x: Tensor, most: int | None = None) -> Tensor:
+        """`x [T, in] -> [T, out]`; `most` changes nothing: no row depends on others."""
+        return self._multiply(x, None)
+
+    def added(self, residual: Tensor, x: Tensor, most: int | None = None) -> Tensor:
+        """`residual` [T, out] + product; neither argument changes."""
+        return self._multiply(x, residual.contiguous())
+
+    def _multiply(self, x: Tensor, residual: Tensor | None) -> Tensor:
+        if self._plain is not None:
+            bias = None if self._bias is None else self._bias.to(self._dtype)
+            y = F.linear(x, self._plain, bias)
+            return y if residual is None else residual + y
+        x, y = x.contiguous(), x.new_empty((x.shape[0], self._outputs))
+        before = None if residual is None else residual.data_ptr()
+        self._function(self._at, y.data_ptr(), before, x.data_ptr(), x.shape[0])
+        return y
+
+
+def _quantised(weight: Tensor) -> tuple[Tensor, Tensor, int]:
+    """Scale [out], blocks [out / 4, in / 64, 4, 64] in 8 bits, filled up with 0, and the largest
+    sum of an output's magnitudes.
+    """
+    outputs, inputs = weight.shape
+    scale, largest_sum = torch.empty(outputs), 0
+    shape = -(-outputs // OUTPUTS), -(-inputs // INPUTS), OUTPUTS, INPUTS
+    blocks = torch.zeros(shape, dtype=torch.int8)
+    step = max(1, CHUNK_BYTES // (inputs * 4 * OUTPUTS)) * OUTPUTS
+    for at in range(0, outputs, step):
+        part = weight[at : at + step].float()
+        scale[at : at + step] = part.abs().amax(1).clamp_(min=torch.finfo().tiny) / LARGEST
+        rounded = (part / scale[at : at + step, None]).round_().clamp_(-LARGEST, LARGEST)
+        rounded = rounded.to(torch.int8)
+        largest_sum = max(largest_sum, int(rounded.abs().sum(1, dtype=torch.int64).max()))
+        rounded = F.pad(rounded, (0, -inputs % INPUTS, 0, -len(rounded) % OUTPUTS))
+        rounded = rounded.view(-1, OUTPUTS, blocks.shape[1], INPUTS).transpose(1, 2)
+        blocks[at // OUTPUTS : at // OUTPUTS + len(rounded)] = rounded
+    return scale, blocks, largest_sum
