@@ -93,6 +93,14 @@ class PlanLadder(Stateful):
             scale = -math.log(max(EPSILON, kept)) / max(EPSILON, self.turns[near])
         return self.agreement.chance(rung, whole * math.exp(-scale * self.turns[rung]))
 
+    def step_price(self, rung: int, rows: int) -> float:
+        """Price of a draft pass over so many rows, in passes of one row."""
+        return self.steps[rung] * (self.int8[rows] / self.int8[1] if rows > 1 else 1.0)
+
+    def may_pay(self, step: float, prices: Sequence[float]) -> bool:
+        """Whether a draft step of this price pays at the highest agreement and the lowest rate."""
+        return chain_value(MAX_AGREEMENT, step, prices, 1.0, MAX_STEPS) > BREAK_EVEN
+
     def best(
         self, prices: Sequence[float], rate: float, budget: int, chances: Sequence[float] = ()
     ) -> tuple[int, float]:
@@ -151,9 +159,7 @@ class PlanLadder(Stateful):
 
     def _trial_price(self, rung: int, rows: float) -> float:
         """Price of a trial, where as many rows in the model's own dtype cost `rows`."""
-        if not self.int8:
-            return rows * self.steps[rung]
-        return self.int8[min(self.window, len(self.int8) - 1)] * self.steps[rung] / self.int8[1]
+        return self.step_price(rung, self.window) if self.int8 else rows * self.steps[rung]
 
 
 def step_price(skip: DraftPlan, latency: Latency | None) -> float:

@@ -18,12 +18,13 @@ docs/auto.md.
 """
 
 import itertools
+from collections.abc import Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
 import torch
 
-from skipbench.config.configurable import Natural, Positive, Share
+from skipbench.config.configurable import Natural, Positive, PositiveFloat, Share
 from skipbench.decode.chances import Calibration, Counters
 from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.drafting import CONFIDENCE_CLASSES
@@ -31,7 +32,11 @@ from skipbench.decode.ladder import MAX_STEPS, PlanLadder
 from skipbench.decode.priced import Priced
 from skipbench.decode.sources import Match, Successors, TextIndex
 from skipbench.decode.tree import Child, Tree, grow, min_slopes
+from skipbench.draft_plan import DraftPlan
+from skipbench.errors import SkipbenchError
 from skipbench.lm.rows import TokenRows
+from skipbench.profile.roofline import bytes_price
+from skipbench.profile.rows import DRAFT_ROWS, curve
 from skipbench.runs.record import SOURCES
 
 RATE_SHARE = 0.05  # of the newest round in the rate
@@ -117,7 +122,13 @@ class Auto(Priced):
     window: Positive = 24
     """Output tokens that a skip set is tried on."""
     explore: Share = 0.01
-    """Share of the time for trying skip sets, besides four passes at the start; 0 uses none."""
+    """Share of the time for trying skip sets, besides four passes at the start; 0 drafts by no plan
+    at all, and copies alone.
+    """
+    int8_prices: Sequence[PositiveFloat] = ()
+    """Seconds of a draft pass of 1 and 4 rows in 8 bits, beside `row_prices`, which else leave
+    these out; empty, and no `row_prices`, measures them where they may pay.
+    """
     needs_latency, needs_top_tokens = True, TOP
     carried = "successors", "counters", "calibration", "free", "rate", "ladder", "measured", "text"
     logged = ("expected", "price", "source", "sets", "explored")
@@ -139,7 +150,27 @@ class Auto(Priced):
         self.text.begin(state.tokens)
         self.prices = self.prices_at(state, self.max_nodes + 1)
         self.slopes = min_slopes(self.prices)
-        self.ladder.begin(self.latency_at(state))
+        self.ladder.begin(self.latency_at(state), self._int8_prices(state))
+
+    def _int8_prices(self, state: State) -> list[float]:
+        """Price of 0, 1, ... rows drafted in 8 bits, in passes of one row; empty where they cannot
+        pay, or the engine has none.
+        """
+        if self.explore == 0 or (self.row_prices and not self.int8_prices):
+            return []
+        plan = DraftPlan.of(self.layers).cheaper(int8=True, head="int8")
+        if self.row_prices:
+            seconds = dict(zip((0, *DRAFT_ROWS), (self.row_prices[0], *self.int8_prices), strict=True))
+        elif not self.ladder.may_pay(bytes_price(state.lm), self.prices):
+            return []
+        else:
+            try:
+                seconds = self._seconds(state, plan)
+            except SkipbenchError:
+                return []
+        of_one = seconds[1] / seconds[0]
+        prices = [of_one * p for p in curve({n: seconds[n] for n in DRAFT_ROWS}, self.window + 1)]
+        return prices if self.ladder.may_pay(of_one, self.prices) else []
 
     def propose(self, state: State, budget: int) -> Draft:
         self._before = state.tokens[-2] if len(state.tokens) > 1 else state.pending
@@ -150,7 +181,6 @@ class Auto(Priced):
         if rung >= 0 and value > self.tree.expected - rate * self.prices[1 + len(self.tree.tokens)]:
             self._draft(state, rung, rate, budget)
             self.tree = self._grow(rate, budget)
-            self._step_price = len(self._drafted) * self.ladder.steps[rung]
         tree = self.tree
         sources = [SOURCES[LETTERS[kind]] for kind in tree.kinds]
         return Draft(tree.tokens, tree.parents, steps=len(tree.tokens), sources=sources)
@@ -167,17 +197,39 @@ class Auto(Priced):
         if rung != self._rung:
             self._rung = rung
             self.log["sets"].append([len(self.log["source"]), str(skip)])
-        chance, token = 1.0, state.pending
-        for at in range(min(budget, MAX_STEPS, self.max_nodes)):
+        chance, token, most = 1.0, state.pending, min(budget, MAX_STEPS, self.max_nodes)
+        while (at := len(self._drafted)) < most:
             if at and chance * agreement <= rate * (step + self.slopes[1 + at]):
                 break
-            p = lm.logits([token], TokenRows.chain(base + at, 1), skip).float().softmax(-1)
+            rows = [token, *self._ahead(most - at - 1)]
+            self._step_price += self.ladder.step_price(rung, len(rows))
+            p = lm.logits(rows, TokenRows.chain(base + at, len(rows)), skip).float().softmax(-1)
             top, first = p.max(-1)
-            confidence, best = torch.cat((top.double(), first.double())).tolist()
-            token = int(best)
-            kind = FREE + 3 * sum(confidence > bound for bound in CONFIDENCE_CLASSES)
-            self._drafted.append((token, confidence, kind))
-            chance *= self._drafted_chance(kind)
+            values = torch.cat((top.double(), first.double())).tolist()
+            for n, confidence in enumerate(values[: len(rows)]):
+                token = int(values[len(rows) + n])
+                kind = FREE + 3 * sum(confidence > bound for bound in CONFIDENCE_CLASSES)
+                self._drafted.append((token, confidence, kind))
+                chance *= self._drafted_chance(kind)
+                if rows[n + 1 : n + 2] != [token]:
+                    break
+
+    def _ahead(self, most: int) -> list[int]:
+        """Free tokens after the drafted ones that the next draft pass reads, too: each that the
+        draft confirms saves a pass.
+        """
+        path, ahead, chance = [token for token, *_ in self._drafted], list[int](), 1.0
+        int8, carried = self.ladder.int8, ([], -1)
+        while int8 and len(ahead) < min(most, DRAFT_ROWS[-1] - 1):
+            if not (children := self._children([*path, *ahead], carried)):
+                break
+            p, token, _, carried = children[0]
+            chance *= p
+            n = len(ahead) + 1
+            if chance * int8[1] <= int8[n + 1] - int8[n]:
+                break
+            ahead.append(token)
+        return ahead
 
     def _drafted_chance(self, kind: int) -> float:
         """Chance of a drafted token: the prior of its kind errs in proportion to its skip set."""
