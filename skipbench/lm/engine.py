@@ -42,6 +42,10 @@ class Engine:
         """`head` with weights of 8 bits. Raises SkipbenchError in an engine that has none."""
         raise SkipbenchError(self._no_int8())
 
+    def int8_bytes(self) -> int:
+        """Bytes of the weights in 8 bits made so far, beside the model's own."""
+        return 0
+
     def _no_int8(self) -> str:
         return (
             f"engine={self.name} has no products of 8 bits; use engine=fused, or drafts without "

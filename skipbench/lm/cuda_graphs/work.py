@@ -19,7 +19,7 @@ class Attention:
     """One layer's attention as work over static buffers."""
 
     def __init__(
-        self, parts: AttentionParts, weights: LayerWeights, index: int, cache: KVCache
+        self, parts: AttentionParts, weights: LayerWeights[Weight], index: int, cache: KVCache
     ) -> None:
         self.index, self.cache, self.window, self.scale = index, cache, parts.window, parts.scale
         self.norm, self.qk_norms, self.qkv = parts.norm, parts.qk_norms, weights.qkv
@@ -79,7 +79,7 @@ class Attention:
 class Mlp:
     """One layer's gated MLP, likewise."""
 
-    def __init__(self, parts: MlpParts, weights: LayerWeights) -> None:
+    def __init__(self, parts: MlpParts, weights: LayerWeights[Weight]) -> None:
         self.norm, self.gate_up, self.add_down = parts.norm, weights.gate_up, _added(weights.down)
 
     def work(self, buffers: GraphBuffers, triton: bool) -> Work:

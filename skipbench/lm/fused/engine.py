@@ -11,12 +11,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from skipbench.draft_plan import SINKS
+from skipbench.errors import SkipbenchError
 from skipbench.lm.cache import KVCache
 from skipbench.lm.engine import Engine, Sublayer
 from skipbench.lm.families import HEAD, parts_of
 from skipbench.lm.fused import elementwise
 from skipbench.lm.fused.bit_exact import MOST, padded_rows, rows_one_by_one
-from skipbench.lm.fused.weights import LayerWeights, Weights, pass_bytes
+from skipbench.lm.fused.few_rows import Product
+from skipbench.lm.fused.int8 import Int8Weight, int8_kernel
+from skipbench.lm.fused.weights import (
+    LayerWeights,
+    ParallelWeight,
+    W,
+    Weight,
+    Weights,
+    pass_bytes,
+)
 from skipbench.lm.layer import AttentionParts, Family, MlpParts
 from skipbench.lm.llama import fold, rotated, silu_times, unfold
 from skipbench.lm.metadata import AttentionMetadata
@@ -41,25 +52,43 @@ class FusedEngine(Engine):
         if self.padded_rows:
             cache.spare = 2 * MOST  # of a padded pass, and of a padded row behind it
         self._most = MOST if strict else None
-        self.layers: list[LayerWeights] = []
-        self.sublayers: list[Sublayer] = []
-        for index, (attention, mlp) in enumerate(parts.layers):
-            layer = LayerWeights(
+        self._cache, self._strict, self._parts = cache, strict, parts.layers
+        self.layers = [
+            LayerWeights(
                 weights.fuse(attention.module, family.qkv, len(parts.layers)),
                 weights.fuse(attention.module, (family.output,), len(parts.layers)),
                 weights.fuse(mlp.module, family.gate_up, len(parts.layers)),
                 weights.fuse(mlp.module, (family.down,), len(parts.layers)),
             )
-            self.layers.append(layer)
-            attend = _attention(attention, layer, index, cache, strict, self.padded_rows)
-            self.sublayers += [attend, _mlp(mlp, layer, strict)]
+            for attention, mlp in parts.layers
+        ]
+        self.sublayers = self._sublayers(self.layers)
+        self._int8: list[Int8Weight] = []
+        self._int8_sublayers: list[Sublayer] = []
+        self._int8_head: Int8Weight | None = None
+        self._likely: tuple[Tensor, Product] | None = None
         self._final_norm, self._embedding = _rms_norm(parts.norm), parts.embedding.weight
         tied = parts.head.weight.data_ptr() == self._embedding.data_ptr()
         self._head = weights.fuse(model, HEAD, 1, keep=tied)
         self.kernels, self._notes = weights.kernels, weights.notes(self._embedding)
 
+    def _sublayers(self, layers: list[LayerWeights[W]]) -> list[Sublayer]:
+        made: list[Sublayer] = []
+        for index, ((attention, mlp), layer) in enumerate(zip(self._parts, layers, strict=True)):
+            how = self._cache, self._strict, self.padded_rows
+            made += [_attention(attention, layer, index, *how), _mlp(mlp, layer, self._strict)]
+        return made
+
     def add_note(self, note: str) -> None:
         self._notes = [*self._notes, note]
+
+    def notes(self) -> list[str]:
+        if not self._int8:
+            return self._notes
+        size = f"a copy of weights in 8 bits for drafts takes {self.int8_bytes() >> 20} MiB"
+        fault = int8_kernel()[1]
+        slow = f"; torch multiplies by it, no faster than by the weights ({fault})" if fault else ""
+        return [*self._notes, size + slow]
 
     def embed(self, tokens: Tensor) -> Tensor:
         return F.embedding(tokens, self._embedding)
@@ -69,6 +98,39 @@ class FusedEngine(Engine):
         if missing:
             hidden = F.pad(hidden, (0, 0, 0, missing))
         return self._head(self._final_norm(hidden), self._most)[:rows]
+
+    def int8_sublayers(self) -> list[Sublayer]:
+        if not self._int8_sublayers:
+            low = [LayerWeights(*map(self._quantised, layer)) for layer in self.layers]
+            self._int8_sublayers = self._sublayers(low)
+        return self._int8_sublayers
+
+    def int8_head(self, hidden: Tensor) -> Tensor:
+        if self._int8_head is None:
+            self._int8_head = self._quantised(self._head)
+        return self._int8_head(self._final_norm(hidden))
+
+    def int8_bytes(self) -> int:
+        return sum(weight.nbytes for weight in self._int8)
+
+    def _quantised(self, weight: Weight) -> Int8Weight:
+        if self._embedding.device.type != "cpu" or isinstance(weight, ParallelWeight):
+            raise SkipbenchError(
+                "engine=fused has products of 8 bits on a CPU and in one process only; use drafts "
+                "without method.precision=int8 and int8 in method.skip"
+            )
+        across, bias = weight.transposed()
+        self._int8.append(Int8Weight(across.t(), bias))
+        return self._int8[-1]
+
+    def likely_head(self, hidden: Tensor, ids: Tensor) -> Tensor:
+        if isinstance(self._head, ParallelWeight):
+            return super().likely_head(hidden, ids)
+        if self._likely is None or self._likely[0] is not ids:
+            self._likely = ids, self._head.of_outputs(ids)
+        few = self._likely[1](self._final_norm(hidden))
+        logits = few.new_full((len(few), self._head.outputs), float("-inf"))
+        return logits.index_copy_(1, ids, few)
 
 
 def _rms_norm(module: Any) -> elementwise.Norm:
@@ -103,7 +165,7 @@ def _rms_norm(module: Any) -> elementwise.Norm:
 
 def _attention(
     parts: AttentionParts,
-    weights: LayerWeights,
+    weights: LayerWeights[W],
     index: int,
     cache: KVCache,
     strict: bool,
@@ -132,8 +194,14 @@ def _attention(
         if t > 1 and alone:
             each = rows_one_by_one(metadata, cache.rows[index])
             return torch.cat([attend(query[step.row : step.row + 1], step.alone) for step in each])
-        mask = metadata.mask(window, group)
-        keys, values = (of[index].narrow(2, 0, end) for of in (cache.keys, cache.values))
+        if t == 1 and metadata.draft_window and window is None and rows.contiguous_chain:
+            # a copy of the few rows that are seen: kernels want them in one piece
+            every, mask = cache.rows[index], None
+            seen = torch.cat((every[:SINKS], every[end - metadata.draft_window : end]))
+            keys, values = (part.transpose(0, 1)[None] for part in torch.split(seen, kv, 1))
+        else:
+            mask = metadata.mask(window, group)
+            keys, values = (of[index].narrow(2, 0, end) for of in (cache.keys, cache.values))
         # The queries of a group are rows of one product over their shared keys: kernels that take a
         # mask want no groups.
         if mask is not None:
@@ -179,7 +247,7 @@ def _attention(
     return run
 
 
-def _mlp(parts: MlpParts, weights: LayerWeights, strict: bool) -> Sublayer:
+def _mlp(parts: MlpParts, weights: LayerWeights[W], strict: bool) -> Sublayer:
     norm = _rms_norm(parts.norm)
     inner = elementwise.native_silu(parts.norm.weight) or silu_times
 

@@ -1,15 +1,23 @@
 """Fused weights in their fastest layouts; Hugging Face's modules become views of them."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from skipbench.lm.families import parts_of
-from skipbench.lm.fused.autotune import LayoutChoice, choose, products, to_layout, tuned
-from skipbench.lm.fused.few_rows import FEW_ROWS, MOST_ROWS, few_rows_kernel
+from skipbench.lm.fused.autotune import (
+    LayoutChoice,
+    choose,
+    few_rows_of,
+    products,
+    to_layout,
+    tuned,
+)
+from skipbench.lm.fused.few_rows import FEW_ROWS, MOST_ROWS, Product, few_rows_kernel
+from skipbench.lm.fused.int8 import Int8Weight
 from skipbench.runs.provenance import cpu_flags
 
 MIB = 1 << 20
@@ -41,12 +49,19 @@ class Weight:
         self._several, self._add_several = products(several, bias, choice.several)
         self._same_bits = MOST_ROWS if choice.several == FEW_ROWS else 1
         self._plain, self._bias = several if one.is_mkldnn else one, bias
-        self.inputs = one.shape[1]
+        self.outputs, self.inputs = one.shape
 
     def transposed(self) -> tuple[Tensor, Tensor | None]:
         """The weight [in, out] as a plain tensor, and the bias [out]."""
         plain = self._plain
         return (plain.to_dense() if plain.is_mkldnn else plain).t(), self._bias
+
+    def of_outputs(self, ids: Tensor) -> Product:
+        """The product `x [T, in] -> [T, N]` of a copy of the outputs `ids` [N] alone."""
+        across, bias = self.transposed()
+        few = across.t().index_select(0, ids)
+        ours = few.device.type == "cpu" and few_rows_of(few.dtype) is not None
+        return products(few, None if bias is None else bias[ids], FEW_ROWS if ours else "rows")[0]
 
     def __call__(self, x: Tensor, most: int | None = None) -> Tensor:
         if most is not None and x.shape[0] > max(most, self._same_bits):
@@ -82,13 +97,16 @@ class ParallelWeight(Weight):
         return residual + self(x, most)
 
 
-class LayerWeights(NamedTuple):
+W = TypeVar("W", Weight, Int8Weight)
+
+
+class LayerWeights(NamedTuple, Generic[W]):
     """The fused weights of one decoder layer of Llama's form."""
 
-    qkv: Weight
-    output: Weight
-    gate_up: Weight
-    down: Weight
+    qkv: W
+    output: W
+    gate_up: W
+    down: W
 
 
 class Weights:
