@@ -30,6 +30,7 @@ EPSILON = 1e-6
 MAX_AGREEMENT, DOUBT = 0.98, 0.2  # upper limit of any estimate; its error after at most one trial
 BREAK_EVEN = -1.0
 """Value of a round, bonus left out, that keeps the present rate: `accepted + 1 = rate * price`."""
+PACE_SHARE = 0.1  # of the newest draft in the pace
 RANK_EVERY = 16  # trials between two rankings
 
 
@@ -44,7 +45,7 @@ class PlanLadder(Stateful):
     prior, and what they draft is counted.
     """
 
-    carried = ("rank", "turns", "agreement", "tried", "trials", "spent", "explored")
+    carried = ("rank", "turns", "agreement", "tried", "trials", "spent", "explored", "pace")
 
     def __init__(self, layers: int, window: int, explore: float) -> None:
         """`window`: output tokens per trial; `explore`: maximum share of the time for trials."""
@@ -61,6 +62,8 @@ class PlanLadder(Stateful):
         self.trials = 0
         self.tried = [0] * len(SHARES)  # trials per rung of the present ranking
         self.spent = self.explored = 0.0
+        self.pace = 1.0
+        """Passes per drafted token."""
         self.begin(None)
 
     def begin(self, latency: Latency | None, int8: Sequence[float] = ()) -> None:
@@ -93,7 +96,15 @@ class PlanLadder(Stateful):
             scale = -math.log(max(EPSILON, kept)) / max(EPSILON, self.turns[near])
         return self.agreement.chance(rung, whole * math.exp(-scale * self.turns[rung]))
 
-    def step_price(self, rung: int, rows: int) -> float:
+    def step(self, rung: int) -> float:
+        """Price of a drafted token, in passes of one row."""
+        return self.steps[rung] * self.pace
+
+    def drafted(self, rung: int, tokens: int, price: float) -> None:
+        """Counts what a draft took: a pass may confirm tokens that it reads ahead."""
+        self.pace += PACE_SHARE * (price / (tokens * self.steps[rung]) - self.pace)
+
+    def pass_price(self, rung: int, rows: int) -> float:
         """Price of a draft pass over so many rows, in passes of one row."""
         return self.steps[rung] * (self.int8[rows] / self.int8[1] if rows > 1 else 1.0)
 
@@ -112,8 +123,8 @@ class PlanLadder(Stateful):
             known = [bool(self.int8), *(any(self.tried[1:]) for _ in SHARES[1:])]
             chances = [self.chance(rung) if of else 0.0 for rung, of in enumerate(known)]
         values = [
-            chain_value(chance, step, prices, rate, budget) if chance else -math.inf
-            for chance, step in zip(chances, self.steps, strict=True)
+            chain_value(chance, self.step(rung), prices, rate, budget) if chance else -math.inf
+            for rung, chance in enumerate(chances)
         ]
         best = max(values)
         return (values.index(best) if best > -math.inf else -1), best
@@ -159,7 +170,7 @@ class PlanLadder(Stateful):
 
     def _trial_price(self, rung: int, rows: float) -> float:
         """Price of a trial, where as many rows in the model's own dtype cost `rows`."""
-        return self.step_price(rung, self.window) if self.int8 else rows * self.steps[rung]
+        return self.pass_price(rung, self.window) if self.int8 else rows * self.steps[rung]
 
 
 def step_price(skip: DraftPlan, latency: Latency | None) -> float:
