@@ -14,7 +14,7 @@ Verification is always the full model.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -22,6 +22,10 @@ from skipbench.errors import SkipbenchError
 
 SINKS = 4
 """First positions that a window keeps: much attention goes there (StreamingLLM, 2309.17453)."""
+LIKELY = 8192
+"""First ids of a vocabulary that a head of likely tokens has, besides the prompt's: a tokenizer
+numbers what it merges most often first.
+"""
 Head = Literal["full", "int8", "likely"]
 HEADS: tuple[Head, ...] = get_args(Head)
 _BLOCKS = re.compile(r"(int8-)?(attn|mlp):(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)")
@@ -108,6 +112,11 @@ class DraftPlan:
         return replace(self, int8=low, window=window, head=head)
 
     @property
+    def levers(self) -> frozenset[str]:
+        """Of `int8` and `likely`, what it uses: prices of full sub-layers do not tell theirs."""
+        return frozenset([self.head, "int8" if self.int8 else "full"]) - {"full"}
+
+    @property
     def whole(self) -> bool:
         """True if every sub-layer runs as in the full model."""
         return not (self.skipped or self.int8 or self.window)
@@ -127,9 +136,32 @@ class DraftPlan:
         """Share of the sub-layers that is skipped, `r` in SWIFT."""
         return len(self.skipped) / (2 * self.layers)
 
+    @property
+    def low(self) -> tuple[int, int]:
+        """How many attention and MLP blocks are read in 8 bits."""
+        mlp = sum(s % 2 for s in self.int8)
+        return len(self.int8) - mlp, mlp
+
     def positions_read(self, context: float) -> float:
         """Cached positions that attention reads after `context` tokens."""
         return context if self.window is None else min(context, SINKS + self.window)
+
+
+def levers_of(method: Mapping[str, object]) -> str:
+    """What a method's settings let its drafts use besides skip sets, for names and labels.
+
+    >>> levers_of({"precision": "int8", "kv_window": 512, "skip": "head:likely;attn:1"})
+    'int8 window 512 head likely'
+    """
+    text = str(method.get("skip") or "")
+    head = str(method.get("head", "full"))
+    for other in HEADS[1:]:
+        head = other if head == "full" and f"head:{other}" in text else head
+    found = re.search(_WINDOW, text)
+    window = method.get("kv_window") or (found and found[1])
+    int8 = method.get("precision") == "int8" or bool(re.search(r"int8(:|-)", text))
+    parts = ["int8" if int8 else "", f"window {window}" if window else ""]
+    return " ".join(filter(None, [*parts, f"head {head}" if head != "full" else ""]))
 
 
 def _layers(sublayers: Iterable[int], kind: int) -> tuple[int, ...]:

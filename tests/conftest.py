@@ -43,6 +43,8 @@ PAPERS = [name for name in choices("experiment") if paper_of(name)]
 """Experiments of the papers."""
 ALONE = [m for m in METHODS if m != "draft-model"]
 """Those that need no second checkpoint (tests/methods/test_draft_model.py makes one)."""
+ANYWHERE = [m for m in ALONE if m not in ("int8", "knapspec-choices")]
+"""Those that run on engines without products of 8 bits, too."""
 ONE_SET = {"first", "fixed", "last", "middle", "random", "self-sd-c"}
 """Those that are `uniform` or `self-sd` with another skip set: the same class does all else."""
 ENGINES = ("reference", "fused")
@@ -111,6 +113,13 @@ NEEDED = {  # what a run provides, or what lets a method act within a few tokens
     "lookahead": ["preset=gpu"],
     "recycling": ["preset=gpu"],
     "swift": ["method.window=4", "method.beta=3"],
+    "int8": ["method.stop.row_prices=[1,1.02,1.04,1.1,1.2,1.4]"],
+    "knapspec-choices": [
+        "method.stop.row_prices=[1,1.02,1.04,1.1,1.2,1.4]",
+        "method.interval=3",
+        "method.window=4",
+        "method.first=1",
+    ],
     "auto": [
         "method.row_prices=[1,1.02,1.04,1.1,1.2,1.4]",
         "method.window=4",
@@ -127,7 +136,9 @@ def make_method(name: str, *overrides: str, layers: int = LAYERS) -> Method:
 
 @functools.cache  # one composition per method and variant, of which the contract makes many methods
 def composed_method(name: str, *overrides: str) -> MethodConfig:
-    return compose([f"method={name}", *NEEDED.get(name, []), *overrides]).method
+    other_rule = any(word.startswith("stop@") for word in overrides)
+    needed = [w for w in NEEDED.get(name, []) if not (other_rule and w.startswith("method.stop."))]
+    return compose([f"method={name}", *needed, *overrides]).method
 
 
 def rest_slow(cases: Iterable[Any], keep: Callable[[Any], bool]) -> list[Any]:

@@ -5,15 +5,16 @@ leisure, and a run that finds none measures a short one.
 import dataclasses
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from msgspec import to_builtins
+from msgspec import structs, to_builtins
 
 from skipbench.config.model import Model
 from skipbench.config.schemas import Engine
+from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.lm.families import parts_of
 from skipbench.lm.model import LM
@@ -48,17 +49,38 @@ def latency_path(model: Model, engine: Engine, device: str, results: Path) -> Pa
     return results / "latency" / f"{run_name([model.name, engine.name], config_hash(key))}.json"
 
 
-def stored_latency(lm: LM, path: Path) -> LatencyModel:
+def stored_latency(lm: LM, path: Path, levers: Set[str] = frozenset()) -> LatencyModel:
     """The model in `path` if this version measured it as far as this run's cache, else one that is
-    measured now and kept there.
+    measured now and kept there; with the prices of `levers` (`DraftPlan.levers`).
     """
     needed, record = lm.cache.capacity - 1, valid_record(path)
-    if record is not None and needed <= REACH * max(record.contexts):
-        return record.model
     contexts = sorted({max(1, needed * i // CONTEXTS) for i in range(CONTEXTS + 1)})
-    points = measure(lm, contexts, [1], REPEATS, lambda: None)
-    model = fit(points, lm.layers)
-    write_record(path, LatencyRecord(format=FORMAT, contexts=contexts, model=model, points=points))
+    if record is None or needed > REACH * max(record.contexts):
+        points = measure(lm, contexts, [1], REPEATS, lambda: None)
+        model = fit(points, lm.layers)
+        record = LatencyRecord(format=FORMAT, contexts=contexts, model=model, points=points)
+        write_record(path, record)
+    if levers - record.model.at(0).levers:
+        model = with_levers(lm, record.model, contexts, REPEATS, levers)
+        write_record(path, record := structs.replace(record, model=model))
+    return record.model
+
+
+def with_levers(
+    lm: LM, model: LatencyModel, contexts: Ints, repeats: int, levers: Set[str]
+) -> LatencyModel:
+    """The model with prices of one row by `levers`; 8 bits make a second copy of the weights."""
+
+    def measured(plan: DraftPlan) -> LatencyModel:
+        return fit(measure(lm, contexts, [1], repeats, lambda: None, plan), lm.layers)
+
+    whole = DraftPlan.of(lm.layers)
+    if "int8" in levers:
+        int8 = measured(whole.cheaper(int8=True, head="int8"))
+        model = structs.replace(model, int8=int8)
+    if "likely" in levers:
+        head_s = measured(whole.cheaper(head="likely")).head_s
+        model = structs.replace(model, likely_head_s=head_s)
     return model
 
 
@@ -86,13 +108,23 @@ def write_record(path: Path, record: LatencyRecord) -> None:
     write_json(path, to_builtins(record) | {"package_sha256": package_sha256()})
 
 
-def measure(lm: LM, contexts: Ints, rows: Ints, repeats: int, advance: Advance) -> list[Point]:
-    """A point per context and number of rows: `repeats` calls, spread over sweeps of all points."""
+def measure(
+    lm: LM,
+    contexts: Ints,
+    rows: Ints,
+    repeats: int,
+    advance: Advance,
+    plan: DraftPlan | None = None,
+) -> list[Point]:
+    """A point per context and number of rows: `repeats` calls, spread over sweeps of all points;
+    `plan` as of `part_times`.
+    """
     lm.allocate(max(contexts) + max(rows))
     kinds, sweeps = list(product(contexts, rows)), min(SWEEPS, repeats)
     times = {kind: defaultdict[str, list[float]](list) for kind in kinds}
     for context, n in kinds * sweeps:
-        for part, seconds in part_times(lm, context, n, math.ceil(repeats / sweeps)).items():
+        found = part_times(lm, context, n, math.ceil(repeats / sweeps), plan)
+        for part, seconds in found.items():
             times[context, n][part] += seconds
         advance()
     return [Point.of(context, n, parts) for (context, n), parts in times.items()]
@@ -112,13 +144,19 @@ def points_to_measure(lm: LM, contexts: Ints, rows: Ints, repeats: int) -> tuple
 
 
 def profile(
-    lm: LM, contexts: Ints, rows: Ints, repeats: int, known: Known, advance: Advance
+    lm: LM,
+    contexts: Ints,
+    rows: Ints,
+    repeats: int,
+    known: Known,
+    advance: Advance,
+    levers: Set[str] = frozenset(),
 ) -> LatencyRecord:
-    """The record of a profile, without its rounds."""
+    """The record of a profile, without its rounds; with the prices of `levers`."""
     # The model is fitted to points of one row, and all others are compared with them.
     points = measure(lm, contexts, sorted({1, *rows}), repeats, advance)
     single = [p for p in points if p.rows == 1]
-    model = fit(single, lm.layers)
+    model = with_levers(lm, fit(single, lm.layers), contexts, repeats, levers)
     rates = roofline(lm.output_device, lm.dtype, lm.weight_bytes(), known)
     sizes, beside = part_bytes(lm), overhead(lm, repeats)
     return LatencyRecord(

@@ -212,7 +212,8 @@ def with_stored_set(config: RunConfig) -> RunConfig:
     method = config.method
     if method.skip is None:
         return config
-    skip = resolve(method.skip, config.model, method.name, config.results)
+    names = config.model, method.name, config.results, method.levers
+    skip = resolve(method.skip, *names)
     return dataclasses.replace(config, method=method.but(skip=skip))
 
 
@@ -224,7 +225,7 @@ def make_method(config: RunConfig, lm: LM) -> Method:
         device = device_name(lm.output_device)
         path = latency_path(config.model, config.engine, device, Path(config.results))
         with lm.cache.turn():
-            method.latency_model = stored_latency(lm, path)
+            method.latency_model = stored_latency(lm, path, method.levers)
     return method
 
 

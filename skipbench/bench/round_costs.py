@@ -4,7 +4,7 @@ and masks, by skip set, rows and context, for `project`.
 
 import itertools
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 
 import torch
@@ -42,12 +42,12 @@ WIDTHS = (10, 5, 3, 1)  # SWIFT's tree
 
 @dataclass(frozen=True)
 class Kind:
-    """A round: `steps` draft steps without `skip`, then a verification of `rows`."""
+    """A round: `steps` draft steps by a plan, then a verification of `rows`."""
 
     context: int
     rows: int
     steps: int
-    skip: DraftPlan
+    plan: DraftPlan
     how: Verified = PLAIN
 
 
@@ -57,9 +57,9 @@ class Scripted(SkipMethod):
     def __init__(self, kind: Kind) -> None:
         # the smallest threshold reads every confidence and ends no draft
         stop, how = Fixed(max(1, kind.steps), threshold=1e-12), kind.how
-        tree, layers = WIDTHS if how.tree else (), kind.skip.layers
+        tree, layers = WIDTHS if how.tree else (), kind.plan.layers
         super().__init__(name="scripted", layers=layers, stop=stop, tree=tree)
-        self.kind, self.skip, self.exit_sublayer = kind, kind.skip, how.exit_sublayer or None
+        self.kind, self.skip, self.exit_sublayer = kind, kind.plan, how.exit_sublayer or None
         self.needs_hidden_states, self.needs_top_tokens = how.hidden_states, how.top_tokens
 
     adapt = Method.adapt
@@ -74,14 +74,21 @@ class Scripted(SkipMethod):
         return Draft([state.pending] * nodes, tree if kind.how.tree and nodes else None)
 
 
-def kinds(layers: int, contexts: Sequence[int]) -> Iterator[Kind]:
-    """All kinds that are timed, at the first and the last context."""
+def kinds(layers: int, contexts: Sequence[int], levers: Set[str]) -> Iterator[Kind]:
+    """All kinds that are timed, at the first and the last context, drafts with `levers` too."""
     none, half = DraftPlan.of(layers), fixed_set("uniform", layers, 0.5)
     attention, mlp = (DraftPlan.of(layers, range(part, 2 * layers, 2)) for part in (0, 1))
-    near = min(contexts)
+    near, plans = min(contexts), list[DraftPlan]()
+    if "int8" in levers:
+        of_attention, of_mlp = (DraftPlan(layers, int8=z.skipped) for z in (attention, mlp))
+        whole = DraftPlan.of(layers).cheaper(int8=True, head="int8")
+        plans += [of_attention, of_mlp, whole, half.cheaper(int8=True, head="int8")]
+    if "likely" in levers:
+        plans.append(half.cheaper(head="likely"))
     for context in dict.fromkeys((near, max(contexts))):
         yield from (Kind(context, rows, 0, none) for rows in ROWS)
-        yield from (Kind(context, 1 + STEPS, STEPS, z) for z in (none, half, attention, mlp))
+        plain = (none, half, attention, mlp)
+        yield from (Kind(context, 1 + STEPS, STEPS, plan) for plan in (*plain, *plans))
         yield from (Kind(context, rows, STEPS, half) for rows in DRAFTED_ROWS)
         yield from (Kind(context, 1 + steps, steps, half) for steps in (1, 2 * STEPS))
     for rows, how in itertools.product(VARIED_ROWS, VARIED):
@@ -96,7 +103,11 @@ def kinds(layers: int, contexts: Sequence[int]) -> Iterator[Kind]:
 
 @torch.inference_mode()
 def measure_rounds(
-    lm: LM, contexts: Sequence[int], visits: int, advance: Advance
+    lm: LM,
+    contexts: Sequence[int],
+    visits: int,
+    advance: Advance,
+    levers: Set[str] = frozenset(),
 ) -> list[TimedRound]:
     """Times every kind of round: medians over so many visits, made in turns, each over rounds of
     vanilla just before and after it; empty if no context leaves space for all rows.
@@ -107,7 +118,7 @@ def measure_rounds(
     lm.allocate(max(fitting) + max(ROWS) + 1)
     tokens = [n % lm.config.vocab_size for n in range(max(fitting) + 1)]
     lm.prefill(tokens[:-1])
-    timed: dict[Kind, list[tuple[float, ...]]] = {k: [] for k in kinds(lm.layers, fitting)}
+    timed: dict[Kind, list[tuple[float, ...]]] = {k: [] for k in kinds(lm.layers, fitting, levers)}
     vanilla, seconds = Kind(min(fitting), 1, 0, DraftPlan.of(lm.layers)), list[float]()
     for _ in range(visits):
         before = _visit(lm, tokens, vanilla)[2]
@@ -122,9 +133,10 @@ def measure_rounds(
         advance()
     one, rounds = statistics.median(seconds), list[TimedRound]()
     for k, ratios in timed.items():
-        parts = lm.layers - len(k.skip.attention), lm.layers - len(k.skip.mlp)
+        parts = lm.layers - len(k.plan.attention), lm.layers - len(k.plan.mlp)
         medians = [one * statistics.median(r) for r in zip(*ratios, strict=True)]
-        rounds.append(TimedRound(k.context, k.rows, k.steps, *parts, k.how, *medians))
+        text = str(k.plan) if k.plan.levers else ""
+        rounds.append(TimedRound(k.context, k.rows, k.steps, *parts, k.how, *medians, text))
     return rounds
 
 

@@ -21,6 +21,7 @@ from skipbench.config.catalog import known_hardware
 from skipbench.config.run_config import RunConfig
 from skipbench.console import log_to, note, say, working
 from skipbench.data.rows import Row, prompts_hash, rows_hash
+from skipbench.decode.method import Method
 from skipbench.errors import SkipbenchError
 from skipbench.lm.fused.elementwise import is_native
 from skipbench.lm.fused.few_rows import few_rows_kernel
@@ -80,24 +81,33 @@ def opened(arms: Sequence[ReadyArm], load: LoadModel = load_model) -> Iterator[l
     device = device_name(lm.output_device)
     latency_file = latency_path(model, config.engine, device, arms[0].folder.parent.parent)
     with working("measuring sub-layer latencies"):
-        latency = stored_latency(lm, latency_file)
+        methods = [arm.config.method.factory()(layers=lm.layers) for arm in arms]
+        levers = frozenset[str]().union(*(method.levers for method in methods))
+        latency = stored_latency(lm, latency_file, levers)
     devices = {*lm.devices, lm.input_device, lm.output_device}
     if lm.output_device.type == "cuda":  # those of the other ranks
         devices |= {torch.device("cuda", rank) for rank in range(1, model.tensor_parallel_size)}
     meter = energy_meter(devices)
     loaded = _Loaded(lm, tokenizer, meter, latency, latency_file)
     with contextlib.ExitStack() as stack:
-        contexts = [_opened(arm, loaded, of_limit[len(arm.rows)], arms) for arm in arms]
+        contexts = [
+            _opened(arm, method, loaded, of_limit[len(arm.rows)], arms)
+            for arm, method in zip(arms, methods, strict=True)
+        ]
         yield [stack.enter_context(context) for context in contexts]
 
 
 @contextlib.contextmanager
 def _opened(
-    arm: ReadyArm, loaded: _Loaded, prompts: list[Prompt], arms: Sequence[ReadyArm]
+    arm: ReadyArm,
+    method: Method,
+    loaded: _Loaded,
+    prompts: list[Prompt],
+    arms: Sequence[ReadyArm],
 ) -> Iterator[Bench]:
     """`opened` for one arm, after the model is loaded."""
     lm, config, folder = loaded.lm, arm.config, arm.folder
-    method, decided_by = config.method.factory()(layers=lm.layers), None
+    decided_by = None
     if method.needs_latency and method.latency_model is None:
         method.latency_model = loaded.latency
         decided_by = hashed(to_builtins(loaded.latency))
@@ -176,7 +186,9 @@ def _metrics(bench: Bench, latency: LatencyModel) -> Metrics:
     rate = bandwidth(lm.output_device, lm.weight_bytes(), known_hardware())
     here, floor_s = latency.at(context), roofline_s_per_token(lm, context, rate)
     metrics = summarise(samples, lm.layers, here, floor_s, bench.peak_bytes or None)
-    metrics = replace(metrics, profiled=Profiled(**here._asdict()))
+    metrics = replace(
+        metrics, profiled=Profiled(**{k: getattr(here, k) for k in Profiled.__struct_fields__})
+    )
     if (scorer := bench.config.dataset.scorer) in CORPUS_SCORERS:
         scores = corpus_summary(scorer, samples, bench.store.completions())
         metrics = replace(metrics, score=scores)

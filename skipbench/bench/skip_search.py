@@ -39,7 +39,10 @@ def search_set(config: RunConfig, store: bool, load: LoadModel = load_model) -> 
     # a later turn has no prompt before there is an answer
     first = [row for row in rows if row.after is None]
     prompts = [p.ids for p in prepare(lm, tokenizer, first, shorter)]
-    goal = objective(lm, prompts, options.max_new_tokens, eos_ids(lm), config.method.make_stop)
+    method = config.method.but(skip="").factory()(layers=lm.layers)
+    goal = objective(
+        lm, prompts, options.max_new_tokens, eos_ids(lm), config.method.make_stop, method.cheaper
+    )
     folder, settings = search_folder(config)
     trace = folder / "trace.jsonl"
     if shared:
@@ -60,6 +63,6 @@ def search_set(config: RunConfig, store: bool, load: LoadModel = load_model) -> 
     best = retime(goal, trace, lm.layers, options.iterations)
     assert best.value is not None
     if store:
-        path = stored_path(config.results, model, config.method.name)
+        path = stored_path(config.results, model, config.method.name, config.method.levers)
         write_stored(path, best.skip, best.value, settings)
     return best

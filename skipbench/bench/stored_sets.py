@@ -9,6 +9,7 @@ import msgspec
 from skipbench.config.derived import KNOWN
 from skipbench.config.model import Model, check_path
 from skipbench.config.run_config import RunConfig
+from skipbench.draft_plan import levers_of
 from skipbench.errors import NotHereError
 from skipbench.runs.files import read_lines, write_json
 from skipbench.runs.fingerprint import FORMS, weights_sha256
@@ -32,8 +33,11 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     settings: _Searched = _Searched()
 
 
-def stored_path(results: Path, model: Model, method: str) -> Path:
-    """The file of the last finished search for a method and these weights, in any folder."""
+def stored_path(results: Path, model: Model, method: str, levers: str = "") -> Path:
+    """The file of the last finished search for a method, with `levers_of` its settings, and these
+    weights, in any folder.
+    """
+    method = "-".join([method, *levers.split()])
     deepened = [model.deepened, model.deepened_seed] if model.deepened else []
     weights = weights_sha256(model) or [model.path, model.revision, *deepened]
     forms = {form: getattr(model, form) for form in FORMS}
@@ -77,19 +81,23 @@ def other_weights(trace: Path, model: Model) -> str | None:
     return f"{other}; fresh=true sets it aside and starts anew, results=FOLDER keeps both"
 
 
-def resolve(skip: str, model: Model, method: str, results: Path) -> str:
-    """`skip` itself, or for `stored` the set that a search of these weights chose here, else the
-    one that ships with the model or was published. Raises NotHereError where nothing is stored, or
-    a set of other weights alone; SkipbenchError where there is no such checkpoint.
+def resolve(skip: str, model: Model, method: str, results: Path, levers: str = "") -> str:
+    """`skip` itself, or for `stored` the set that a search of these weights chose here, first one
+    with the same `levers_of`, else the one that ships with the model or was published. Raises
+    NotHereError where nothing is stored, or a set of other weights alone; SkipbenchError where
+    there is no such checkpoint.
     """
     if skip != "stored":
         return skip
+    if levers and (own := read_json(stored_path(results, model, method, levers), Stored)):
+        return own.skip
     searched, others = stored_path(results, model, method), []
     if (stored := read_json(searched, Stored)) is not None:
         return stored.skip
     for path in sorted(searched.parent.glob(f"{glob.escape(model.name)}_*.json")):
         other = read_json(path, Stored)
-        if other is None or other.settings.method.get("name") != method:
+        of = other.settings.method if other else {}
+        if other is None or of.get("name") != method or levers_of({**of, "skip": ""}):
             continue
         if _is_of(other.settings, model):
             return other.skip

@@ -98,10 +98,11 @@ def describe(config: RunConfig, skip: DraftPlan) -> dict[str, object]:
 
 
 def prune_line(skip: DraftPlan) -> str | None:
-    """llama.cpp's command that makes the draft a model of its own; `None` where the set is not one
-    of whole layers.
+    """llama.cpp's command that makes the draft a model of its own; `None` where it does not just
+    leave whole layers out.
     """
-    if not skip.attention or skip.attention != skip.mlp:
+    only_skips = skip == DraftPlan.of(skip.layers, skip.skipped)
+    if not only_skips or not skip.attention or skip.attention != skip.mlp:
         return None
     layers = ",".join(map(str, sorted(skip.attention)))
     return f"llama-quantize --prune-layers {layers} model.gguf draft.gguf COPY"

@@ -65,11 +65,18 @@ def run_profile(asked: Profile) -> None:
     lm, _ = load_model(config.model, config.engine, config.calibration_rows())
     contexts, steps = points_to_measure(lm, options.contexts, options.rows, options.repeats)
     visits = max(1, options.repeats // CALLS_PER_VISIT)
+    levers = frozenset(options.levers)
     with progress("profile", steps + visits) as advance:
         record = profile(
-            lm, contexts, options.rows, options.repeats, known_hardware(), lambda: advance("")
+            lm,
+            contexts,
+            options.rows,
+            options.repeats,
+            known_hardware(),
+            lambda: advance(""),
+            levers,
         )
-        rounds = measure_rounds(lm, contexts, visits, lambda: advance(""))
+        rounds = measure_rounds(lm, contexts, visits, lambda: advance(""), levers)
     device = device_name(lm.output_device)
     path = latency_path(config.model, config.engine, device, config.results)
     write_record(path, record := replace(record, rounds=rounds))

@@ -72,7 +72,7 @@ class Configurable(Stateful):
 
     def __init_subclass__(cls, kw_only: bool = True) -> None:
         super().__init_subclass__()
-        if "__annotations__" in cls.__dict__:
+        if "__annotations__" in cls.__dict__ or len(cls.__bases__) > 1:
             dataclasses.dataclass(kw_only=kw_only, eq=False)(cls)
 
     def __post_init__(self) -> None:

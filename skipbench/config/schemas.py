@@ -18,6 +18,7 @@ from skipbench.config.model import HubModel, Model, PlantedModel
 from skipbench.config.signature import schema_of
 
 EngineName = StrEnum("EngineName", ["reference", "fused", "cuda_graphs"])
+LeverName = StrEnum("LeverName", ["int8", "likely"])
 StrategyName = StrEnum("StrategyName", ["bayes", "random", "greedy", "exhaustive", "nested"])
 
 
@@ -86,6 +87,8 @@ class Profile:
     """Numbers of rows per pass: 1 is a draft step, more a verification."""
     repeats: int = 20
     """Timed repetitions per point."""
+    levers: list[LeverName] = field(default_factory=list)
+    """Prices besides: `int8`, by a second copy of the weights; `likely`, a head of such tokens."""
 
 
 @dataclass

@@ -12,7 +12,7 @@ from skipbench.config.configurable import Natural, Positive
 from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.method import Method
 from skipbench.decode.stopping import StopRule
-from skipbench.draft_plan import DraftPlan, Head
+from skipbench.draft_plan import LIKELY, DraftPlan, Head
 from skipbench.errors import SkipbenchError
 from skipbench.lm.rows import TokenRows
 
@@ -20,7 +20,6 @@ LAUNCH_AHEAD = {"cuda": 2}
 """By kind of device, sub-layers of the next draft step that are launched before the host reads the
 last confidence. Hides the wait for the device; wasted once per draft, when the draft ends.
 """
-LIKELY = 8192  # first ids of a vocabulary that a head of likely tokens has, besides the prompt's
 CONFIDENCE_CLASSES = (0.5, 0.8, 0.95)  # SWIFT section 4.2.2: (0, .5], (.5, .8], (.8, .95], (.95, 1]
 
 
@@ -85,6 +84,7 @@ class SkipMethod(Method):
                 f"tree widths={list(self.tree)}: wanted {len(CONFIDENCE_CLASSES) + 1} positive "
                 "numbers, or none for a chain"
             )
+        self.needs_latency = self.needs_latency or self.stop.needs_latency
         self.skip = self.plan()
 
     def plan(self, skipped: Iterable[int] = ()) -> DraftPlan:
@@ -95,6 +95,10 @@ class SkipMethod(Method):
         """A skip set with `precision`, `kv_window` and `head`, which add to what it says itself."""
         head = skip.head if self.head == "full" else self.head
         return skip.cheaper(self.precision == "int8", self.kv_window or skip.window, head)
+
+    @property
+    def levers(self) -> frozenset[str]:
+        return self.plan().levers | self.skip.levers
 
     def check_states_shared(self) -> None:
         """Raises SkipbenchError for states of a draft that verification cannot continue from."""
@@ -110,7 +114,6 @@ class SkipMethod(Method):
         self.stop.begin()
         self._likely: Tensor | None = None
         if self.skip.head == "likely":
-            # a tokenizer numbers what it merges most often first
             ids = sorted({*range(min(LIKELY, state.lm.vocabulary)), *state.tokens})
             self._likely = torch.tensor(ids, device=state.lm.output_device)
         names = ("skip", "threshold", "steps", "accepted", "confidence", "rank")
@@ -131,12 +134,13 @@ class SkipMethod(Method):
         if plan is not self._drafted and plan != self._drafted:
             self._drafted = plan
             self.draft_log["skip"].append([len(self.draft_log["steps"]), str(plan)])
-        lm, steps, threshold = state.lm, min(self.stop.max_steps, budget), self.stop.threshold
+            self.stop.priced(state, plan, self.latency_at(state))
+        lm, steps, reads = state.lm, min(self.stop.limit(), budget), self.stop.reads_confidence
         # Tokens stay on the device and go from one step into the next. The host reads confidences
-        # if there is a threshold, and at the end the tokens, of a tree with their siblings; a tree
+        # if the stop rule does, and at the end the tokens, of a tree with their siblings; a tree
         # that is drawn it reads in every step.
         drawn = bool(self.tree) and not state.sampler.greedy
-        waits = self.exit_sublayer is None and threshold > 0 and not drawn
+        waits = self.exit_sublayer is None and reads and not drawn
         launched = LAUNCH_AHEAD.get(lm.output_device.type, 0) if waits else 0
         tokens, siblings, nodes = list[Tensor](), list[Tensor](), list[list[float]]()
         q, early = list[Tensor](), list[list[Tensor]]()
@@ -149,7 +153,7 @@ class SkipMethod(Method):
                 hidden = lm.run(lm.embed(token), rows, plan, last=ahead)
             if confidence is not None:
                 self._confidence.append(confidence())
-                if self._confidence[-1] < threshold:
+                if self.stop.ends(self._confidence[-1]):
                     break
             if step or first is None:
                 hidden = hidden if ahead else lm.embed(token)
@@ -161,7 +165,7 @@ class SkipMethod(Method):
                 logits = first
             if drawn:
                 nodes.append(self._children(state, logits, q))
-                if nodes[-1][0] < threshold:
+                if self.stop.ends(nodes[-1][0]):
                     break
                 token = [int(nodes[-1][1])]
                 continue
@@ -171,7 +175,7 @@ class SkipMethod(Method):
                 best = logits[0].topk(min(max(self.tree), logits.shape[-1])).indices
                 # doubles hold every index, so that all comes to the host at once
                 siblings.append(torch.cat([x.double() for x in (probability, token, best)]))
-            confidence = read_later(probability) if threshold > 0 else None
+            confidence = read_later(probability) if reads else None
         if self.tree:
             return self._tree(torch.stack(siblings).tolist() if siblings else nodes, q)
         chain = torch.cat(tokens).tolist() if tokens else []

@@ -174,8 +174,12 @@ class PlanLadder(Stateful):
 
 
 def step_price(skip: DraftPlan, latency: Latency | None) -> float:
-    """Price of a draft step in passes of one row, by latencies or by the number of sub-layers."""
-    return 1 - skip.ratio if latency is None else latency.pass_s(skip) / latency.pass_s()
+    """Price of a draft step in passes of one row, by latencies, or by the number of sub-layers, of
+    which 8 bits halve the price.
+    """
+    if latency is None:
+        return 1 - skip.ratio - len(skip.int8) / (4 * skip.layers)
+    return latency.pass_s(skip) / latency.pass_s()
 
 
 def chain_value(

@@ -53,6 +53,11 @@ class Method(Configurable):
         """Whether an online search for a skip set is going on; `None` for a method without one."""
         return None
 
+    @property
+    def levers(self) -> frozenset[str]:
+        """What its drafts may use besides skip sets, `DraftPlan.levers`; a run prices it."""
+        return frozenset()
+
     def latency_at(self, state: State) -> Latency | None:
         """Sub-layer latencies at the present context length."""
         return None if self.latency_model is None else self.latency_model.at(state.lm.cache.length)

@@ -1,9 +1,9 @@
-"""`Priced`: a method that knows what the rows of a verification cost."""
+"""`RowPrices`: what the rows of a verification cost; `Priced`: a method that knows it."""
 
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, TypeVar
 
-from skipbench.config.configurable import PositiveFloat
+from skipbench.config.configurable import Configurable, PositiveFloat
 from skipbench.decode.draft import State
 from skipbench.decode.method import Method
 from skipbench.draft_plan import DraftPlan
@@ -13,14 +13,11 @@ from skipbench.profile.rows import ROWS, curve, kept_seconds
 Size = TypeVar("Size")
 
 
-class Priced(Method):
-    """Base of methods that choose the size of their drafts by the price of rows.
+class RowPrices(Configurable):
+    """Prices of the rows of a verification, measured unless they are given.
 
-    >>> method = Priced(name="mine", row_prices=[2, 2, 3, 4, 6, 8])
-    >>> method.prices_at(State(None, [3, 1, 5]), 4)  # in passes of one row
+    >>> RowPrices(row_prices=[2, 2, 3, 4, 6, 8]).prices_at(State(None, [3, 1, 5]), 4)
     [0.0, 1.0, 1.0, 1.25, 1.5]
-    >>> method.size_by_price(State(None, [3]), {"small": (1.3, 2), "large": (1.6, 4)})
-    'small'
     """
 
     row_prices: Sequence[PositiveFloat] = ()
@@ -53,6 +50,15 @@ class Priced(Method):
             seconds = kept_seconds(state.lm, length_class, plan)
             self.measured[key] = {str(n): s for n, s in seconds.items()}
         return {int(n): s for n, s in self.measured[key].items()}
+
+
+class Priced(RowPrices, Method):
+    """Base of methods that choose the size of their drafts by the price of rows.
+
+    >>> method = Priced(name="mine", row_prices=[2, 2, 3, 4, 6, 8])
+    >>> method.size_by_price(State(None, [3]), {"small": (1.3, 2), "large": (1.6, 4)})
+    'small'
+    """
 
     def size_by_price(self, state: State, sizes: Mapping[Size, tuple[float, float]]) -> Size:
         """Of the sizes, each with its tokens and mean rows per round, the one with the most tokens

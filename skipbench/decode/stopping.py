@@ -2,11 +2,14 @@
 adaptive threshold.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
 from skipbench.config.configurable import Configurable, Positive, Share
+from skipbench.decode.draft import State
+from skipbench.draft_plan import DraftPlan
+from skipbench.metrics.costs import Latency
 
 
 class StopRule(Configurable, kw_only=False):
@@ -22,9 +25,27 @@ class StopRule(Configurable, kw_only=False):
     """
 
     label = "stop rule"
+    needs_latency: ClassVar[bool] = False
+    """`priced` is told the latencies of sub-layers."""
 
     def begin(self) -> None:
         """Starts a prompt."""
+
+    def priced(self, state: State, plan: DraftPlan, latency: Latency | None) -> None:
+        """Told the plan that drafts from now on, and latencies at the present length."""
+
+    @property
+    def reads_confidence(self) -> bool:
+        """Whether `ends` depends on confidences, which the host then reads."""
+        return self.threshold > 0
+
+    def limit(self) -> int:
+        """Maximum steps of the next draft."""
+        return self.max_steps
+
+    def ends(self, confidence: float) -> bool:
+        """Whether a token of this confidence, the next of the draft, is its last one."""
+        return confidence < self.threshold
 
     def update(self, accepted: int, drafted: int) -> None:
         """Learns from a round in which `accepted` of `drafted` tokens were right."""

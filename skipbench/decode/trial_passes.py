@@ -36,12 +36,13 @@ def predicts(state: State, at: int, rows: int, skip: DraftPlan) -> list[bool]:
 
 
 def parallel_branches(
-    lm: LM, tokens: int, branches: int, size: int = 1
+    lm: LM, tokens: int, branches: int, size: int = 1, plan: DraftPlan | None = None
 ) -> Callable[[int, Tensor], Tensor]:
     """Runs alternatives for the last `tokens` cached tokens, unit after unit.
 
     All alternatives, `branches` per call at most, see the cached rows before those tokens and
-    themselves; their K/V goes to scratch rows, and none is copied (CLaSp section 3.6).
+    themselves; their K/V goes to scratch rows, and none is copied (CLaSp section 3.6). `plan`: how
+    drafts compute a unit that they do not leave out; `None` for as the full model does.
 
     Returns:
         A function of the index of a unit, `size` sub-layers, and states [n, tokens, D] -> the same.
@@ -59,7 +60,8 @@ def parallel_branches(
         parts = []
         for part in torch.split(states, len(states) if mlp else count):
             rows = rows_of(count if mlp else len(part))
-            out = lm.run(part.flatten(0, 1), rows, first=size * unit, last=size * (unit + 1))
+            flat = part.flatten(0, 1)
+            out = lm.run(flat, rows, plan, first=size * unit, last=size * (unit + 1))
             parts.append(out.clone())  # the next pass may overwrite it
         whole = parts[0] if len(parts) == 1 else torch.cat(parts)
         return whole.view(states.shape).to(states.device)

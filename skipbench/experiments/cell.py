@@ -53,7 +53,8 @@ def resolve_cell(config: RunConfig) -> Cell:
             raise NotHereError(f"its search of {iterations} sets is not done yet")
     elif method.skip is not None:
         try:
-            skip = resolve(method.skip, config.model, method.name, config.results)
+            names = config.model, method.name, config.results, method.levers
+            skip = resolve(method.skip, *names)
         except NotHereError as error:
             raise NotHereError(
                 f"{error}; or take method={DEFAULT_METHOD}, which needs none; or search one: "

@@ -242,7 +242,8 @@ def _run_here(
     folder = manifest.next_folder(rows[0].cells[0].config.results.resolve(), name, make=True)
     command = cell_command(str(manifest.write_rows(folder, [row.record() for row in rows])))
     used = ", ".join(gpus or ["none"] * at_once)
-    show(f"{len(rows)} rows, {at_once} at a time, GPUs: {used}; logs in {folder}")
+    count = "1 row" if len(rows) == 1 else f"{len(rows)} rows"
+    show(f"{count}, {at_once} at a time, GPUs: {used}; logs in {folder}")
     codes: list[int] = []
 
     def ended(number: int, code: int) -> None:

@@ -42,7 +42,7 @@ PLUGIN = str(Path(__file__).parent / "plugin")
 """Holds a namespace package `hydra_plugins`, the only one whose classes Hydra takes as plugins."""
 NAME = "sweep"
 """Submissions of sweeps are RESULTS/submit/sweep-N."""
-SKIP_SET = re.compile(r"""['"]*(attn|mlp|stored)|''$|""$""")
+SKIP_SET = re.compile(r"""['"]*(attn|mlp|int8|window|head|stored)|''$|""$""")
 POLL_S = 10.0
 """Seconds between two questions to squeue."""
 

@@ -20,6 +20,8 @@ from skipbench.lm.metadata import AttentionMetadata, RotaryCache, rotary_cache
 from skipbench.lm.rows import TokenRows
 from skipbench.lm.upload import upload
 
+KEPT_PLANS = 1024  # plans whose sub-layers are listed
+
 
 class LM:
     """A loaded language model, batch 1.
@@ -187,6 +189,8 @@ class LM:
         if plan is not None and plan.window:
             metadata = metadata.windowed(plan.window)
         if (key := (plan, first, last)) not in self._chosen:
+            if len(self._chosen) == KEPT_PLANS:  # a search tries thousands
+                self._chosen.clear()
             kept = (s for s in range(first, last) if plan is None or s not in plan.skipped)
             self._chosen[key] = [(s, plan is not None and s in plan.int8) for s in kept]
         local = metadata

@@ -128,7 +128,7 @@ class CLaSp(SkipMethod):
     def _optimise(self, state: State, states: Sequence[Tensor]) -> None:
         """One programme for the last token in the cache, whose S + 1 states [D] are given."""
         x = torch.stack(list(states)[:: self.size])
-        run = parallel_branches(state.lm, 1, self.skipped, self.size)
+        run = parallel_branches(state.lm, 1, self.skipped, self.size, self.plan())
         chosen, _, _, last = choose_layers(x, lambda u, g: run(u, g[:, None])[:, 0], self.skipped)
         skipped = [self.size * unit + k for unit in chosen for k in range(self.size)]
         self.skip, self._since = self.plan(skipped), 0

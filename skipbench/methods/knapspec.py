@@ -45,6 +45,7 @@ def knapsack(
     budget: int,
     tau: float,
     free: Sequence[bool],
+    exact: bool = True,
 ) -> tuple[list[int], list[frozenset[int]], list[float], Tensor]:
     """Algorithm 1, the forward search and the backtracking: all branches of a sub-layer in one
     call.
@@ -56,6 +57,7 @@ def knapsack(
         weights, free: per sub-layer its weight, and whether it may be skipped.
         budget: largest skipped weight.
         tau: branches whose mean cosine to the target's states is below it are dropped.
+        exact: `run_sublayer` is the target's: the branch that skips nothing has its states.
 
     Returns:
         One candidate per surviving skipped weight, lightest first: weight, skipped sub-layers,
@@ -68,11 +70,11 @@ def knapsack(
     j, g, norm = torch.zeros(1, dtype=torch.long, device=x.device), x[:1], norms[:1]
     for i, w in enumerate(weights, 1):
         # Eq. 7. Branch 0 skipped nothing: its states are the target's.
-        ran = run_sublayer(i - 1, g[1:]) if len(g) > 1 else x[:0]
-        h = torch.cat((x[i : i + 1], ran, g))
-        norm = torch.cat((norms[i : i + 1], ran.float().norm(dim=-1), norm))
+        ran = run_sublayer(i - 1, g[exact:]) if len(g) > exact else x[:0]
+        h = torch.cat((x[i : i + exact], ran, g))
+        norm = torch.cat((norms[i : i + exact], ran.float().norm(dim=-1), norm))
         sigma = ((h.float() * target[i]).sum(-1) / norm).mean(-1)  # mean cosine over the tokens
-        sigma[0].fill_(1.0)
+        sigma[: int(exact)].fill_(1.0)
         sigma.masked_fill_(sigma < tau, -torch.inf)
         # Per skipped weight: the branch that executes sub-layer i, and the one that skips it.
         best = sigma.new_full((2, budget + 1), -torch.inf)
@@ -201,21 +203,24 @@ class KnapSpec(SkipMethod):
     def _optimise(self, lm: LM) -> None:
         assert self.latency_model is not None
         latency = self.latency_model.at(lm.cache.length)
-        attention, mlp = weights = integer_weights(latency, self.weight_cap)
+        plan = self.plan()
+        drafts = self.latency_model.at(plan.positions_read(lm.cache.length))
+        drafts = drafts.int8 if plan.int8 and drafts.int8 else drafts
+        attention, mlp = weights = integer_weights(drafts, self.weight_cap)
         # K / 2, section 3.4, Efficiency via Pruning
         budget = int(self.budget * (attention + mlp) * self.layers)
         x = torch.cat(self._x, 1)[:, -(lm.cache.capacity - lm.cache.length) :]
-        run = parallel_branches(lm, x.shape[1], budget)
+        run = parallel_branches(lm, x.shape[1], budget, plan=plan)
         weight, skipped, cosine, states = knapsack(
-            x, run, weights * self.layers, budget, self.tau, self.free
+            x, run, weights * self.layers, budget, self.tau, self.free, exact=plan.whole
         )
-        self.skip, alpha, gamma, value = self.plan(), [], None, None
+        self.skip, alpha, gamma, value = plan, [], None, None
         if weight:  # not all pruned
             sets = [self.plan(s) for s in skipped]
             # Eq. 9: share of the r tokens that a candidate predicts as the target does
-            tokens = best_tokens(lm.head(torch.cat((x[-1], states.flatten(0, 1)))))
-            tokens = tokens.view(-1, x.shape[1])
-            alpha = (tokens[1:] == tokens[0]).double().mean(-1).tolist()
+            wanted = best_tokens(lm.head(x[-1]))
+            tokens = best_tokens(lm.head(states.flatten(0, 1), plan)).view(-1, x.shape[1])
+            alpha = (tokens == wanted).double().mean(-1).tolist()
             first = min(int(self.drop_first), len(sets) - 1)
             lengths = range(self.lengths[0], self.lengths[1] + 1)
             best, gamma, value = highest_tpt(alpha[first:], sets[first:], latency, lengths)

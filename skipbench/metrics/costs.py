@@ -1,7 +1,7 @@
 """`Costs`, the price of a pass: by measured sub-layers, a datasheet, or `loop_costs.LoopCosts`."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -13,7 +13,8 @@ import msgspec
 
 from skipbench.config.architecture import BYTES, QUANTIZED, Shape
 from skipbench.config.hardware import Hardware
-from skipbench.draft_plan import DraftPlan
+from skipbench.draft_plan import LIKELY, DraftPlan
+from skipbench.errors import SkipbenchError
 from skipbench.runs.record import Verified
 
 READS, COMPUTES = 0.6, 0.4
@@ -28,13 +29,45 @@ class Latency(NamedTuple):
     mlp_s: float
     head_s: float
     layers: int
+    int8: "Latency | None" = None
+    """The same in 8 bits, where it was measured."""
+    likely_head_s: float = 0.0
+    """A head of likely tokens; 0 where it was not measured."""
+    context: float = 0.0
+    attention_s_per_token: float = 0.0
+    """Part of `attention_s` per position of `context`, which a window does not read."""
 
-    def pass_s(self, skip: DraftPlan | None = None) -> float:
-        """One pass with the head: KnapSpec's t_Draft with a skip set, t_Target without (Eq. 4)."""
-        attention = mlp = self.layers
-        if skip is not None:
-            attention, mlp = attention - len(skip.attention), mlp - len(skip.mlp)
-        return attention * self.attention_s + mlp * self.mlp_s + self.head_s
+    def pass_s(self, plan: DraftPlan | None = None) -> float:
+        """One pass with the head: KnapSpec's t_Draft with a plan, t_Target without (Eq. 4). Raises
+        SkipbenchError for a plan with levers that were not measured.
+        """
+        if plan is None:
+            return self.layers * self.attention_s + self.layers * self.mlp_s + self.head_s
+        check_levers(plan, self.levers)
+        low = self.int8 or self
+        attention8, mlp8 = plan.low
+        attention = self.layers - len(plan.attention) - attention8
+        mlp = self.layers - len(plan.mlp) - mlp8
+        head_s = {"full": self.head_s, "int8": low.head_s, "likely": self.likely_head_s}[plan.head]
+        seconds = attention * self.attention_s + mlp * self.mlp_s + head_s
+        seconds += attention8 * low.attention_s + mlp8 * low.mlp_s
+        slopes = attention * self.attention_s_per_token + attention8 * low.attention_s_per_token
+        return seconds - slopes * (self.context - plan.positions_read(self.context))
+
+    @property
+    def levers(self) -> frozenset[str]:
+        """Those of `DraftPlan.levers` that were measured."""
+        measured = {"int8": self.int8 is not None, "likely": self.likely_head_s > 0}
+        return frozenset(name for name, here in measured.items() if here)
+
+
+def check_levers(plan: DraftPlan, priced: Set[str]) -> None:
+    """Raises SkipbenchError for a plan with levers that have no price."""
+    if missing := plan.levers - priced:
+        raise SkipbenchError(
+            f"no prices of {' and '.join(sorted(missing))}, which the draft {plan} needs; measure "
+            f"them: skipbench profile profile.levers=[{','.join(sorted(missing))}]"
+        )
 
 
 class Costs:
@@ -48,9 +81,9 @@ class Costs:
         """Latencies at one context and number of rows."""
         raise NotImplementedError
 
-    def draft_s(self, context: float, steps: int, skip: DraftPlan, how: Verified = PLAIN) -> float:
-        """So many draft steps with a skip set."""
-        return steps * self.at(context + steps / 2).pass_s(skip)
+    def draft_s(self, context: float, steps: int, plan: DraftPlan, how: Verified = PLAIN) -> float:
+        """So many draft steps by a plan."""
+        return steps * self.at(context + steps / 2).pass_s(plan)
 
     def verify_s(self, context: float, rows: int, how: Verified = PLAIN, before: int = 1) -> float:
         """One verification after a pass of `before` rows, 0 for draft steps (a CPU's caches)."""
@@ -89,14 +122,21 @@ class LatencyModel(Costs, msgspec.Struct, frozen=True, dict=True, omit_defaults=
     layers: int
     points: tuple[Point, ...] = ()
     """Prices of several rows; without them several rows take what one takes."""
+    int8: "LatencyModel | None" = None
+    """The same in 8 bits, where it was measured: one row."""
+    likely_head_s: float = 0.0
+    """One row of a head of likely tokens; 0 where it was not measured."""
 
     def at(self, context: float, rows: int = 1) -> Latency:
-        attention_s = self.attention_s + self.attention_s_per_token * context
-        if not self.points:
-            return Latency(attention_s, self.mlp_s, self.head_s, self.layers)
-        attention, mlp, head = self._by_rows
-        attention_s *= interpolate(attention, rows) / attention[0][1]
-        return Latency(attention_s, interpolate(mlp, rows), interpolate(head, rows), self.layers)
+        slope, low = self.attention_s_per_token, self.int8 and self.int8.at(context)
+        attention_s, mlp_s, head_s = self.attention_s + slope * context, self.mlp_s, self.head_s
+        if self.points:
+            attention, mlp, head = self._by_rows
+            factor = interpolate(attention, rows) / attention[0][1]
+            attention_s, slope = attention_s * factor, slope * factor
+            mlp_s, head_s = interpolate(mlp, rows), interpolate(head, rows)
+        parts = (attention_s, mlp_s, head_s, self.layers)
+        return Latency(*parts, low, self.likely_head_s, context, slope)
 
     @cached_property
     def _by_rows(self) -> "list[Line]":
@@ -145,8 +185,17 @@ class Datasheet(Costs):
             operations = 2 * rows * (parameters + cached / full)
             return rates.seconds(parameters * size + cached, operations)
 
-        head_s = seconds((shape.vocab + 1) * shape.hidden, full)
-        return Latency(seconds(attention, size, cached), seconds(mlp, size), head_s, shape.layers)
+        def latency(size: float, head_size: float, int8: Latency | None) -> Latency:
+            attention_s = seconds(attention, size, cached)
+            slope = (attention_s - seconds(attention, size)) / (context or 1)
+            head_s, likely_s = (
+                seconds((tokens + 1) * shape.hidden, head_size)
+                for tokens in (shape.vocab, min(shape.vocab, LIKELY))
+            )
+            parts = attention_s, seconds(mlp, size), head_s, shape.layers
+            return Latency(*parts, int8, likely_s, context, slope)
+
+        return latency(size, full, latency(min(size, 1), 1, None))
 
     def prefill_s(self, tokens: int) -> float:
         """A prompt, whose price is its arithmetic."""

@@ -28,6 +28,14 @@ class TimedRound(msgspec.Struct, frozen=True):
     verify_s: float
     behind_s: float = 0.0
     """A verification of one row right after such a round; 0 in files of earlier versions."""
+    plan: str = ""
+    """Text of the plan of the draft steps, where it is more than a skip set."""
+
+    def terms(self, layers: int) -> list[float]:
+        """What `fit_drafts` takes a step's time to be proportional to."""
+        if self.plan:
+            return terms(DraftPlan.parse(self.plan, layers), self.context)
+        return [1.0, self.attention, self.attention * self.context, self.mlp, *[0.0] * LEVERS]
 
 
 class PartBytes(msgspec.Struct, frozen=True):
@@ -83,7 +91,11 @@ class LoopCosts(Costs):
         self.layers = layers
         plain = [p for p in rounds if p.how == PLAIN]
         drafts, single = [p for p in plain if p.steps], [p for p in plain if not p.steps]
-        self._draft, self._after_many = fit_drafts(drafts), growth_after_many(single)
+        self._draft = fit_drafts([(p.steps, p.terms(layers), p.draft_s) for p in drafts])
+        self._after_many = growth_after_many(single)
+        texts = {p.plan for p in drafts if p.plan}
+        plans = [DraftPlan.parse(text, layers) for text in texts]
+        self._levers = frozenset().union(*(plan.levers for plan in plans))
         self._single = lines_of((p.context, p.rows, p.verify_s) for p in single)
         self._drafted = lines_of((p.context, p.rows, p.verify_s) for p in drafts)
         self._added: dict[tuple[str, ...], Line] = {}  # extra seconds by rows, by what is added
@@ -91,7 +103,7 @@ class LoopCosts(Costs):
             if not p.steps and (names := tuple(n for n, v in p.how._asdict().items() if v)):
                 extra = p.verify_s - self._rows_s(p.context, p.rows, False)
                 self._added.setdefault(names, []).append((p.rows, extra))
-        fitted = ((p, self._drafts_s(p.context, p.steps, p.attention, p.mlp)) for p in rounds)
+        fitted = ((p, self._drafts_s(p.steps, p.terms(layers))) for p in rounds)
         ratios = [(p, p.draft_s / seconds) for p, seconds in fitted if p.steps]
         trees = [ratio for p, ratio in ratios if p.how.tree]
         self._tree_step = fmean(trees) if trees else 1.0
@@ -106,9 +118,9 @@ class LoopCosts(Costs):
             for kept in (False, True)
         }
 
-    def _drafts_s(self, context: float, steps: int, attention: int, mlp: int) -> float:
-        begin, step, a, b, m = self._draft
-        return begin + steps * (step + attention * (a + b * context) + mlp * m)
+    def _drafts_s(self, steps: int, terms: Sequence[float]) -> float:
+        begin, *each = self._draft
+        return begin + steps * math.fsum(s * term for s, term in zip(each, terms, strict=True))
 
     def _rows_s(self, context: float, rows: float, drafted: bool) -> float:
         return between((drafted and self._drafted) or self._single, context, rows)
@@ -125,14 +137,14 @@ class LoopCosts(Costs):
         known = [names] if names in self._added else [(n,) for n in names if (n,) in self._added]
         return sum(interpolate(self._added[n], rows) for n in known)
 
-    def draft_s(self, context: float, steps: int, skip: DraftPlan, how: Verified = PLAIN) -> float:
+    def draft_s(self, context: float, steps: int, plan: DraftPlan, how: Verified = PLAIN) -> float:
         if not steps:
             return 0.0
+        costs.check_levers(plan, self._levers)
         factor = self._tree_step if how.tree else 1.0
         if how.exit_sublayer and self._exit_draft:
             factor = between(self._exit_draft, how.exit_sublayer, 1 / steps)
-        attention, mlp = self.layers - len(skip.attention), self.layers - len(skip.mlp)
-        return factor * self._drafts_s(context + steps / 2, steps, attention, mlp)
+        return factor * self._drafts_s(steps, terms(plan, context + steps / 2))
 
     def verify_s(self, context: float, rows: int, how: Verified = PLAIN, before: int = 1) -> float:
         if how.exit_sublayer and (exits := self._exit_verify[how.hidden_states]):
@@ -141,16 +153,30 @@ class LoopCosts(Costs):
         return seconds * (1 + self._after_many * math.log(before or 1)) if rows == 1 else seconds
 
 
-def fit_drafts(drafts: Sequence[TimedRound]) -> list[float]:
-    """Least relative squares of `begin + n (step + attention (a + b context) + mlp m)`, n steps."""
+LEVERS = 4  # attentions and MLPs in 8 bits, a head in 8 bits, one of likely tokens
+
+
+def terms(plan: DraftPlan, context: float) -> list[float]:
+    """One, attentions in full, positions that attentions read, MLPs in full, `LEVERS`."""
+    low = plan.low
+    attention, mlp = plan.layers - len(plan.attention), plan.layers - len(plan.mlp)
+    heads = [float(plan.head == head) for head in ("int8", "likely")]
+    read = attention * plan.positions_read(context)
+    return [1.0, attention - low[0], read, mlp - low[1], *low, *heads]
+
+
+def fit_drafts(drafts: Sequence[tuple[int, Sequence[float], float]]) -> list[float]:
+    """Least relative squares of `begin + n * (sum of terms * their seconds)`, by steps n, terms and
+    seconds of rounds; 0 for terms that none has.
+    """
     if not drafts:
-        return [0.0] * 5
+        return [0.0] * (5 + LEVERS)
     import numpy as np  # slow to import
 
-    steps, seconds = ([[p.steps] for p in drafts], [[p.draft_s] for p in drafts])
-    parts = [(1, p.attention, p.attention * p.context, p.mlp) for p in drafts]
-    terms = np.hstack((np.ones_like(steps), np.multiply(steps, parts))) / seconds
-    found: list[float] = np.linalg.lstsq(terms, np.ones(len(drafts)), rcond=None)[0].tolist()
+    steps, parts, seconds = zip(*drafts, strict=True)
+    columns = np.hstack((np.ones((len(steps), 1)), np.multiply(np.vstack(steps), parts)))
+    scaled = columns / np.vstack(seconds)
+    found: list[float] = np.linalg.lstsq(scaled, np.ones(len(drafts)), rcond=None)[0].tolist()
     return found
 
 

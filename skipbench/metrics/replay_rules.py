@@ -163,8 +163,8 @@ class CachedCosts(Costs):
         self.layers = costs.layers
         self._draft_s, self._verify_s = cache(costs.draft_s), cache(costs.verify_s)
 
-    def draft_s(self, context: float, steps: int, skip: DraftPlan, how: Verified = PLAIN) -> float:
-        return self._draft_s(context // CONTEXT_STEP * CONTEXT_STEP, steps, skip, how)
+    def draft_s(self, context: float, steps: int, plan: DraftPlan, how: Verified = PLAIN) -> float:
+        return self._draft_s(context // CONTEXT_STEP * CONTEXT_STEP, steps, plan, how)
 
     def verify_s(self, context: float, rows: int, how: Verified = PLAIN, before: int = 1) -> float:
         return self._verify_s(context // CONTEXT_STEP * CONTEXT_STEP, rows, how, before)

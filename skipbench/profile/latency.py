@@ -2,12 +2,13 @@
 
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from skipbench.config.architecture import Shape
-from skipbench.draft_plan import DraftPlan
+from skipbench.draft_plan import LIKELY, DraftPlan
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.metrics.costs import LatencyModel, Point
@@ -20,9 +21,13 @@ PARTS = ("attention", "mlp", "head")
 
 
 @torch.inference_mode()
-def part_times(lm: LM, context_tokens: int, rows: int, repeats: int) -> dict[str, list[float]]:
+def part_times(
+    lm: LM, context_tokens: int, rows: int, repeats: int, plan: DraftPlan | None = None
+) -> dict[str, list[float]]:
     """Seconds of every timed call of `attention`, `mlp` (one sub-layer each), `head`, and `whole`,
-    a full pass with the head, for `rows` rows after `context_tokens` committed ones.
+    a pass with the head, for `rows` rows after `context_tokens` committed ones.
+
+    `plan`: how draft passes compute them, nothing left out; `None` for the full model.
 
     All attentions are timed as one run, and all MLPs, so that weights come from memory as in
     decoding. Cache rows from `context_tokens` on are overwritten.
@@ -31,12 +36,15 @@ def part_times(lm: LM, context_tokens: int, rows: int, repeats: int) -> dict[str
     tokens, token_rows = [0] * rows, TokenRows.chain(context_tokens, rows)
     metadata, hidden = lm.metadata(token_rows), lm.embed(tokens)
     last = hidden.to(lm.output_device)
-    attention, mlp = (DraftPlan.of(lm.layers, range(s, lm.sublayers, 2)) for s in (1, 0))
+    plan = plan or DraftPlan.of(lm.layers)
+    likely = torch.arange(min(LIKELY, lm.vocabulary), device=lm.output_device)
+    one_kind = (frozenset(range(s, lm.sublayers, 2)) for s in (1, 0))
+    attention, mlp = (replace(plan, skipped=others) for others in one_kind)
     calls: dict[str, tuple[Callable[[], object], int]] = {
         "attention": (lambda: lm.run(hidden, metadata, attention), lm.layers),
         "mlp": (lambda: lm.run(hidden, metadata, mlp), lm.layers),
-        "head": (lambda: lm.head(last), 1),
-        "whole": (lambda: lm.logits(tokens, token_rows), 1),
+        "head": (lambda: lm.head(last, plan, likely), 1),
+        "whole": (lambda: lm.logits(tokens, token_rows, plan, likely=likely), 1),
     }
     times: dict[str, list[float]] = {part: [] for part in calls}
     for _ in range(UNTIMED):

@@ -7,7 +7,7 @@ from rich.table import Table
 
 from skipbench.config.model import Model
 from skipbench.config.schemas import Engine
-from skipbench.metrics.costs import Latency
+from skipbench.metrics.costs import Latency, LatencyModel
 from skipbench.metrics.loop_costs import LatencyRecord
 
 
@@ -48,10 +48,10 @@ def notes(record: LatencyRecord) -> list[str]:
     extra = Latency(**beside, layers=layers).pass_s()
     parts = Latency(point.attention_s, point.mlp_s, point.head_s, layers).pass_s()
     weights = layers * (sizes.attention + sizes.mlp) + sizes.head
+    likely = f"; head of likely tokens {1e6 * model.likely_head_s:.2f} us"
     return [
-        f"model, one row: attention {1e6 * model.attention_s:.2f} us + "
-        f"{1e9 * model.attention_s_per_token:.2f} ns a token of context; MLP "
-        f"{1e6 * model.mlp_s:.2f} us; head {1e6 * model.head_s:.2f} us",
+        _line("model, one row", model) + (likely if model.likely_head_s else ""),
+        *([_line("in 8 bits", model.int8)] if model.int8 else []),
         "largest residual (measured / fitted - 1): "
         + ", ".join(f"{part} {value:.1%}" for part, value in worst.items()),
         f"sum of the parts / whole pass at context {point.context}: {parts / point.whole_s:.2f}",
@@ -62,3 +62,11 @@ def notes(record: LatencyRecord) -> list[str]:
         f"{1e6 * beside['attention_s']:.1f} us, MLP {1e6 * beside['mlp_s']:.1f} us, head "
         f"{1e6 * beside['head_s']:.1f} us; {extra / point.whole_s:.0%} of a pass of one row",
     ]
+
+
+def _line(name: str, model: LatencyModel) -> str:
+    return (
+        f"{name}: attention {1e6 * model.attention_s:.2f} us + "
+        f"{1e9 * model.attention_s_per_token:.2f} ns a token of context; MLP "
+        f"{1e6 * model.mlp_s:.2f} us; head {1e6 * model.head_s:.2f} us"
+    )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import msgspec
 
+from skipbench.draft_plan import levers_of
 from skipbench.errors import SkipbenchError
 from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import Provenance, check_identity, engine_text
@@ -150,6 +151,9 @@ class _Named(TypedDict):
     name: Text
 
 
+WHOLE_IN_8_BITS = "int8"  # the method whose name says what its drafts use
+
+
 class _Names(TypedDict, total=False):
     model: _Named
     method: _Named
@@ -175,9 +179,14 @@ def read_run(folder: Path) -> Run:
         if name != "samples.jsonl":  # when they are read
             check_digest(folder / name, status.sha256)
     check_identity(folder, settings)
+    names = {
+        kind: settings.get(kind, {}).get("name", "") for kind in ("model", "method", "dataset")
+    }
+    if names["method"] != WHOLE_IN_8_BITS and (levers := levers_of(settings.get("method", {}))):
+        names["method"] += f" {levers}"
     return Run(
         id=folder.name,
-        **{kind: settings.get(kind, {}).get("name", "") for kind in ("model", "method", "dataset")},
+        **names,
         metrics=metrics,
         origin=_origin(provenance, settings),
         label=provenance.label,

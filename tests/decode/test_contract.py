@@ -8,6 +8,7 @@ import contract
 import pytest
 from conftest import (
     ALONE,
+    ANYWHERE,
     EVERY_ENGINE,
     FAMILIES,
     LAYERS,
@@ -28,6 +29,7 @@ VARIANTS = {
     "chain": ("stop@method.stop=fixed", "method.stop.max_steps=5", "method.stop.threshold=0"),
     "adaptive": ("stop@method.stop=adaptive", "method.stop.threshold=0.1"),
     "tapout": ("stop@method.stop=tapout",),
+    "price": ("stop@method.stop=price", "method.stop.row_prices=[1,1,1.1,1.2,1.3,1.4]"),
     "tree": ("stop@method.stop=fixed", "method.stop.max_steps=4", "method.tree=[4,3,2,1]"),
 }
 SWITCHES = {
@@ -68,6 +70,7 @@ NEEDS = {
     "chain": ("stop",),
     "adaptive": ("stop",),
     "tapout": ("stop",),
+    "price": ("stop",),
     "tree": ("stop", "tree"),
 }
 CASES = [(m, v) for m in ALONE for v in VARIANTS if all(key in KEYS[m] for key in NEEDS[v])]
@@ -120,7 +123,7 @@ def test_greedy_is_the_plain_loop(name: str, variant: str, family: str, engine: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", EVERY_ENGINE)
-@pytest.mark.parametrize("name", [m for m in ALONE if m not in UNUSUAL])
+@pytest.mark.parametrize("name", [m for m in ANYWHERE if m not in UNUSUAL])
 def test_greedy_of_every_other_method_behind_a_window(name: str, engine: str) -> None:
     """With `UNUSUAL` that is every method on every engine, one that is added later too."""
     method = make_method(name)

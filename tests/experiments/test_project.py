@@ -10,13 +10,14 @@ import pytest
 import yaml
 from conftest import Command, unseal
 
+from skipbench.bench.round_costs import kinds
 from skipbench.config.catalog import known_hardware, shape_of
 from skipbench.config.compose import compose
 from skipbench.decode.stopping import Fixed
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.row import run_cell
-from skipbench.metrics.costs import Costs, Datasheet
+from skipbench.metrics.costs import Costs, Datasheet, LatencyModel
 from skipbench.metrics.loop_costs import LatencyRecord, LoopCosts, TimedRound
 from skipbench.metrics.replay import measured, project
 from skipbench.metrics.replay_rules import replay, texts_of
@@ -184,6 +185,29 @@ def test_costs_of_rounds_are_found_again() -> None:
     # timed together, a tree and top tokens are taken as they are, not as a sum
     both = costs.verify_s(300, 11, Verified(tree=True, top_tokens=6))
     assert both == pytest.approx(wanted + (2e-3 + 5e-4 - 3e-4) * 11)
+
+
+def test_costs_of_plans_are_those_that_made_the_rounds() -> None:
+    layers, model = 10, LatencyModel(2e-4, 1e-7, 3e-4, 1e-3, 10)
+    low = msgspec.structs.replace(model, attention_s=9e-5, mlp_s=1.4e-4, head_s=4e-4)
+    model = msgspec.structs.replace(model, int8=low, likely_head_s=2e-4)
+    levers = frozenset(["int8", "likely"])
+    rounds = []
+    for kind in kinds(layers, (64, 512), levers):
+        draft_s = kind.steps * (model.at(kind.context).pass_s(kind.plan))
+        kept = layers - len(kind.plan.attention), layers - len(kind.plan.mlp)
+        text = str(kind.plan) if kind.plan.levers else ""
+        if kind.how == Verified():
+            made = TimedRound(kind.context, kind.rows, kind.steps, *kept, kind.how, draft_s, 1e-3)
+            rounds.append(msgspec.structs.replace(made, plan=text))
+    costs = LoopCosts(layers, rounds)
+    for text in ("int8-attn:1-4;int8-mlp:2;mlp:5,7", "int8:all;window:100;head:int8;attn:3"):
+        plan = DraftPlan.parse(text, layers)
+        wanted = model.draft_s(300, 5, plan)
+        assert costs.draft_s(300, 5, plan) == pytest.approx(wanted, rel=1e-6)
+    without = LoopCosts(layers, [round_ for round_ in rounds if not round_.plan])
+    with pytest.raises(SkipbenchError, match="no prices of int8"):
+        without.draft_s(300, 5, plan)
 
 
 def test_the_first_step_of_an_early_exit_has_a_price_of_its_own() -> None:

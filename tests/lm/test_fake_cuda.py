@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from conftest import ALONE, EVERY_ENGINE, composed_method, make_method, random_model, rest_slow
+from conftest import ANYWHERE, EVERY_ENGINE, composed_method, make_method, random_model, rest_slow
 from fake_cuda import (
     Journal,
     PhaseClock,
@@ -60,7 +60,7 @@ def overrides_of(method: str, variant: str) -> tuple[str, ...]:
 
 PRODUCT = [
     (m, v, e, d)
-    for m, v, e, d in itertools.product(ALONE, VARIANTS, EVERY_ENGINE, DTYPES)
+    for m, v, e, d in itertools.product(ANYWHERE, VARIANTS, EVERY_ENGINE, DTYPES)
     if has(m, v)
 ]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ALONE, EVERY_ENGINE, composed_method, make_method, random_model, rest_slow
+from conftest import ANYWHERE, EVERY_ENGINE, composed_method, make_method, random_model, rest_slow
 from contract import PROMPT, plain_greedy
 from fake_cuda import CheckedCapture, cpu_behind_cuda, moved
 
@@ -55,7 +55,7 @@ def variants(method: str) -> list[tuple[str, ...]]:
 
 CASES = [
     (m, e, p, f)
-    for m in ALONE
+    for m in ANYWHERE
     for e in EVERY_ENGINE
     for p in (one_device, two_devices)
     for f in ("llama", "mistral")

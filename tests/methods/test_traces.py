@@ -27,6 +27,7 @@ FILE = Path(__file__).parents[1] / "traces.json"
 TINY = PACKAGE / "models" / "tiny"
 PROMPTS = ("Once there was a dog and", "Tom has 3 apples and buys 4.", "The dog had a red ball")
 TOKENS = 32
+PRICES = ("method.stop.row_prices=[1,1.02,1.04,1.1,1.2,1.4]",)
 SWIFT = ("method.steps=6", "method.window=8")
 # The project's methods, not those of a folder outside of the tree. Self-SD_c is Self-SD with
 # another set, and both are given one here; a draft model is a second checkpoint.
@@ -35,6 +36,8 @@ OWN = sorted({path.stem for path in (CONF / "method").glob("*.yaml")} - LEFT_OUT
 CASES: dict[str, tuple[str, ...]] = {
     **{name: () for name in OWN},
     "swift": SWIFT,
+    "int8": PRICES,
+    "knapspec-choices": PRICES,
     "swift tree": (*SWIFT, "method.tree=[10,5,3,1]"),
     "swift code": (*SWIFT, "method.initial=odd", "method.register=raw", "method.rescore=false"),
     "uniform tree": ("method.ratio=0.3", "method.tree=[4,3,2,1]"),

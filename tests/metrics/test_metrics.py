@@ -299,6 +299,16 @@ def test_costs_by_hand() -> None:
     # draft 2 * 0.001 + 3 * 0.002 + 0.004 = 0.012 s; target 4 * 0.003 + 0.004 = 0.016 s
     assert LATENCY.pass_s(DraftPlan.parse("attn:0-1;mlp:2", 4)) == pytest.approx(0.012)
     assert LATENCY.pass_s() == pytest.approx(0.016)
+    plan = DraftPlan.parse("int8-attn:2-3;int8-mlp:0;window:96;head:likely;attn:0;mlp:2", 4)
+    with pytest.raises(SkipbenchError, match=r"int8 and likely.*profile\.levers=\[int8,likely\]"):
+        LATENCY.pass_s(plan)
+    low = Latency(5e-4, 8e-4, 2e-3, 4, context=300, attention_s_per_token=5e-7)
+    both = LATENCY._replace(int8=low, likely_head_s=1e-3, context=300, attention_s_per_token=1e-6)
+    read = 300 - 100  # positions that the window hides
+    wanted = (1e-3 - read * 1e-6) + 2 * (5e-4 - read * 5e-7) + 2 * 2e-3 + 8e-4 + 1e-3
+    assert both.pass_s(plan) == pytest.approx(wanted)
+    assert both.pass_s(DraftPlan.parse("int8:all;head:int8", 4)) == pytest.approx(0.0072)
+    assert both.pass_s() == LATENCY.pass_s()
     # alpha_cond = 0.7; 4 rounds with g = 3, and one without a draft; 8 steps of 2 + 6 + 4 = 12 ms,
     # 4 of 3 + 8 + 4 = 15 ms: 13 ms on average, 12 steps in 5 rounds
     assert found.M_eq1 == pytest.approx((4 * (1 + 0.7 + 0.7**2 + 0.7**3) + 1) / 5)
