@@ -3,6 +3,8 @@
 import itertools
 from typing import NamedTuple
 
+from skipbench.decode.drafting import CONFIDENCE_CLASSES
+
 TOP = 6  # of the target's most likely tokens kept per context; later ones are not worth a row
 CONTINUATIONS = 3  # different tokens that copies propose per node
 
@@ -52,7 +54,6 @@ NUMBER: dict[tuple[int, ...], int] = {kind: number for number, kind in enumerate
 FREE = len(KINDS)
 # Then the kinds of drafted tokens: class of the draft's certainty, first of a skip set, then of 8
 # bits; and the free source that proposes the same token: none, recycled successors, a copy.
-CONFIDENCE_CLASSES = (0.5, 0.8, 0.95)
 DRAFTED_CHANCE = (0.35, 0.65, 0.85, 0.95)  # of a set that is wrong as often as `USUAL_ERROR`
 USUAL_ERROR = 0.1
 MARGIN_CLASSES = (0.1, 0.2, 0.4)

@@ -3,7 +3,7 @@ time.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from skipbench.config.configurable import Stateful
 from skipbench.decode.chances import Counters
@@ -77,10 +77,15 @@ class PlanLadder(Stateful):
         sizes = self.sizes if self.rank else [0]
         sets = [DraftPlan.of(self.layers, self.rank[:size]) for size in sizes]
         steps = [step_price(skip, latency) for skip in sets]
+        self.plans = [self.plan(skip.skipped, bool(int8)) for skip in sets]
         if int8:
-            sets = [skip.cheaper(int8=True, head="int8") for skip in sets]
             steps = [int8[1] * step for step in steps]
-        self.plans, self.steps = sets, [*steps, *self.steps[len(steps) :]]
+        self.steps = [*steps, *self.steps[len(steps) :]]
+
+    def plan(self, skipped: Iterable[int] = (), int8: bool = False) -> DraftPlan:
+        """A draft without these sub-layers, all else in 8 bits or as it is."""
+        plan = DraftPlan.of(self.layers, skipped)
+        return plan.cheaper(int8=True, head="int8") if int8 else plan
 
     def chance(self, rung: int) -> float:
         """Agreement by trials and drafts. The prior, `-ln a ~ angle^2` beside what 8 bits lose, is

@@ -44,7 +44,6 @@ from skipbench.decode.ladder import MAX_STEPS, PlanLadder
 from skipbench.decode.priced import Priced
 from skipbench.decode.sources import Match, Successors, TextIndex
 from skipbench.decode.tree import Child, Tree, grow, min_slopes
-from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.lm.rows import TokenRows
 from skipbench.profile.roofline import bytes_price
@@ -89,6 +88,12 @@ class Auto(Priced):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.int8_prices and not (self.row_prices and len(self.int8_prices) == len(DRAFT_ROWS)):
+            raise SkipbenchError(
+                f"{self.label}: int8_prices={list(self.int8_prices)}; wanted {len(DRAFT_ROWS)} "
+                f"positive numbers, the seconds of {' and '.join(map(str, DRAFT_ROWS))} rows, "
+                "beside row_prices"
+            )
         self.text = TextIndex(limit=self.earlier)
         self.successors = Successors(self.memory)
         self.counters, self.calibration = Counters(PRIORS), Calibration()
@@ -112,16 +117,14 @@ class Auto(Priced):
         """
         if self.explore == 0 or (self.row_prices and not self.int8_prices):
             return []
-        plan = DraftPlan.of(self.layers).cheaper(int8=True, head="int8")
         if self.row_prices:
-            seconds = dict(zip((0, *DRAFT_ROWS), (self.row_prices[0], *self.int8_prices), strict=True))
-        elif not self.ladder.may_pay(bytes_price(state.lm), self.prices):
-            return []
+            given = self.row_prices[0], *self.int8_prices
+            seconds = dict(zip((0, *DRAFT_ROWS), given, strict=True))
         else:
-            try:
-                seconds = self._seconds(state, plan)
-            except SkipbenchError:
+            lm = state.lm
+            if not (lm.engine.fast_int8 and self.ladder.may_pay(bytes_price(lm), self.prices)):
                 return []
+            seconds = self._seconds(state, self.ladder.plan(int8=True))
         of_one = seconds[1] / seconds[0]
         prices = [of_one * p for p in curve({n: seconds[n] for n in DRAFT_ROWS}, self.window + 1)]
         return prices if self.ladder.may_pay(of_one, self.prices) else []
