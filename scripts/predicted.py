@@ -67,7 +67,7 @@ class Kind:
     """
 
     steps: int
-    skipped: tuple[int, int]
+    plan: str
     rows: int
     exit: int | None
     early: int
@@ -83,6 +83,14 @@ class Example:
     skip: DraftPlan | None
     widths: tuple[int, ...]
     parent: list[int] | None
+
+
+def kind_of(plan: DraftPlan | None) -> str:
+    """What the price of a plan depends on: how many of which blocks, and its levers."""
+    if plan is None:
+        return ""
+    counts = (len(plan.attention), len(plan.mlp), *plan.low, plan.window, plan.head)
+    return " ".join(map(str, counts))
 
 
 class Watched:
@@ -106,7 +114,7 @@ class Watched:
         skip = skip if exit_at is None else None
         kind = Kind(
             draft.steps if tree is not None else 0,
-            (len(skip.attention), len(skip.mlp)) if skip is not None else (0, 0),
+            kind_of(skip),
             1 + len(draft.tokens),
             exit_at,
             len(draft.early_exit_states),
@@ -156,14 +164,15 @@ class Bench:
             p.ids for p in prepare(self.lm, tokenizer, config.dataset.rows(prompts), config.dataset)
         ]
         self.tokens, self.eos, self.now = tokens, eos_ids(self.lm), now
-        with tempfile.TemporaryDirectory() as folder:
-            self.latency = stored_latency(self.lm, Path(folder) / "latency.json")
 
-    def method(self, name: str) -> Method:
-        config = resolve_cell(compose([*self.overrides, f"method={name}"])).config
+    def method(self, words: str) -> Method:
+        name, *more = words.split()
+        config = resolve_cell(compose([*self.overrides, f"method={name}", *more])).config
         method: Method = config.method.factory()(layers=self.lm.layers)
         if method.needs_latency and method.latency_model is None:
-            method.latency_model = self.latency
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / "latency.json"
+                method.latency_model = stored_latency(self.lm, path, method.levers)
         return method
 
     def decode(self, method: Any, prompt: list[int]) -> Any:
@@ -187,9 +196,9 @@ class Bench:
         """
         state = State(self.lm, [5] * (at + 1), Sampler(), 10**6, frozenset())
         self.lm.cache.length = at
-        single = round_of(
-            state, Kind(0, (0, 0), 1, None, 0, False, 0, False), Example(None, (), None)
-        )[1]
+        single = round_of(state, Kind(0, "", 1, None, 0, False, 0, False), Example(None, (), None))[
+            1
+        ]
         drafting, verifying = round_of(state, kind, example)
         for turn in range(2 * SINGLES):
             if turn == SINGLES:
@@ -279,7 +288,10 @@ def main() -> None:
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--dataset", default="mini-stories")
     parser.add_argument(
-        "--methods", nargs="+", default=[m for m in choices("method") if m not in LEFT_OUT]
+        "--methods",
+        nargs="+",
+        default=[m for m in choices("method") if m not in LEFT_OUT],
+        help="each with overrides, as in 'uniform method.precision=int8'",
     )
     parser.add_argument("--prompts", type=int, default=6)
     parser.add_argument("--tokens", type=int, default=128)

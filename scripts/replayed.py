@@ -156,7 +156,7 @@ def main() -> None:
             prompts = [s.prompt_tokens for s in samples]
             contexts = [min(prompts), max(prompts) + args.tokens]
             contexts = points[0]["contexts"] if points else contexts
-            rounds = measure_rounds(lm, contexts, args.visits, lambda: None)
+            rounds = measure_rounds(lm, contexts, args.visits, lambda: None, {"int8"})
             points.append({"contexts": contexts, "rounds": msgspec.to_builtins(rounds)})
             kept.write_text(json.dumps(points))
         table([row_of(name, found[name], points, lm.layers)], head=not number)

@@ -189,6 +189,8 @@ def _metrics(bench: Bench, latency: LatencyModel) -> Metrics:
     metrics = replace(
         metrics, profiled=Profiled(**{k: getattr(here, k) for k in Profiled.__struct_fields__})
     )
+    if "int8" in bench.method.levers:
+        metrics = replace(metrics, int8_bytes=lm.engine.int8_bytes())
     if (scorer := bench.config.dataset.scorer) in CORPUS_SCORERS:
         scores = corpus_summary(scorer, samples, bench.store.completions())
         metrics = replace(metrics, score=scores)

@@ -128,7 +128,7 @@ class LatencyModel(Costs, msgspec.Struct, frozen=True, dict=True, omit_defaults=
     """One row of a head of likely tokens; 0 where it was not measured."""
 
     def at(self, context: float, rows: int = 1) -> Latency:
-        slope, low = self.attention_s_per_token, self.int8 and self.int8.at(context)
+        slope, low = self.attention_s_per_token, self.int8.at(context) if self.int8 else None
         attention_s, mlp_s, head_s = self.attention_s + slope * context, self.mlp_s, self.head_s
         if self.points:
             attention, mlp, head = self._by_rows

@@ -73,6 +73,17 @@ def noise_floor(runs: Sequence[Run]) -> list[str]:
     return [f"noise floor, the speedup of vanilla over itself: {shown}."]
 
 
+def expanded_blocks(runs: Sequence[Run]) -> list[str]:
+    """A line where drafts in 8 bits stand beside weights that were expanded from 4-bit blocks."""
+    drafts = [run.model for run in runs if run.metrics and run.metrics.int8_bytes]
+    named = sorted({model for model in drafts if "q4" in model})
+    return [
+        f"{model}: its weights are blocks of 32 in 4 bits, expanded; drafts in 8 bits, one scale "
+        "per row, share nothing with those blocks."
+        for model in named
+    ]
+
+
 def same_drafts(runs: Sequence[Run]) -> list[str]:
     """A line for each set of rows with the same `drafted` tokens, vanilla's left out. Rows are
     named by the keys that vary; one run for several datasets of a paper is one row.

@@ -45,7 +45,8 @@ def notes(record: LatencyRecord) -> list[str]:
     layers, point = model.layers, [p for p in record.points if p.rows == 1][-1]
     names = {"whole": "whole pass"}
     worst = {names.get(k, k): max(map(abs, values)) for k, values in record.residuals.items()}
-    extra = Latency(**beside, layers=layers).pass_s()
+    outside = (beside[part] for part in ("attention_s", "mlp_s", "head_s"))
+    extra = Latency(*outside, layers).pass_s()
     parts = Latency(point.attention_s, point.mlp_s, point.head_s, layers).pass_s()
     weights = layers * (sizes.attention + sizes.mlp) + sizes.head
     likely = f"; head of likely tokens {1e6 * model.likely_head_s:.2f} us"

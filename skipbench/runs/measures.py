@@ -223,6 +223,8 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     score_equal: bool | None = None
     score_rules: dict[str, str] | UnsetType = UNSET
     peak_memory_bytes: int | None = None
+    int8_bytes: int | UnsetType = UNSET
+    """Of the copy of weights in 8 bits, where the method drafts with one."""
     roofline_fraction_vanilla: float | None = None
     profiled: Profiled | None = None
     until_ci: UntilCi | UnsetType = UNSET

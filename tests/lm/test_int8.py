@@ -102,6 +102,13 @@ def test_rows_that_are_zero_tiny_or_not_finite(dtype: torch.dtype) -> None:
     assert torch.equal(Int8Weight(0 * weight, bias)(x[4:]), bias.expand(2, -1))
 
 
+def test_a_sum_between_two_numbers_of_bfloat16_goes_to_the_even_one() -> None:
+    bias, residual = torch.tensor([1, 1 + 2**-7]), torch.full((1, 2), 2**-8)
+    made = Int8Weight(torch.ones(2, 8).bfloat16(), bias.bfloat16())
+    found = made.added(residual.bfloat16(), torch.zeros(1, 8).bfloat16())
+    assert found.tolist() == [[1, 1 + 2**-6]]
+
+
 def test_rows_with_gaps_and_a_weight_of_several_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     weight, bias, x, residual = operands(64, 50, 9, torch.float32)
     whole = Int8Weight(weight, bias)

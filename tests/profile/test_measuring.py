@@ -4,6 +4,7 @@ loop runs it.
 
 import time
 from collections import Counter
+from typing import Any
 
 import pytest
 from conftest import rest_slow
@@ -27,6 +28,7 @@ def bench() -> Bench:
 
 DRAFTS = [
     "self-sd",
+    "self-sd method.precision=int8 method.kv_window=8",
     "swift",
     "knapspec",
     "del",
@@ -50,8 +52,9 @@ def test_every_pass_of_a_method_is_counted(
     assert kept_attention(watched, out, bench.lm.layers) == sum(
         n
         * kind.steps
-        * (bench.lm.layers - kind.skipped[0] if kind.exit is None else kind.exit // 2)
+        * (bench.lm.layers - int(kind.plan.split()[0]) if kind.exit is None else kind.exit // 2)
         for kind, n in watched.rounds.items()
+        if kind.steps
     )
     assert any(kind.exit is not None for kind in watched.rounds) == (name in ("del", "layerskip"))
     rows = sum(n * kind.rows for kind, n in watched.rounds.items())
@@ -59,10 +62,10 @@ def test_every_pass_of_a_method_is_counted(
     # every draft step and every verification asks for logits once: a clock that counts passes
     heads = 0
 
-    def head(hidden: Tensor) -> Tensor:
+    def head(hidden: Tensor, *how: Any) -> Tensor:
         nonlocal heads
         heads += 1
-        return LM.head(bench.lm, hidden)
+        return LM.head(bench.lm, hidden, *how)
 
     monkeypatch.setattr(bench.lm, "head", head)
     monkeypatch.setattr(bench, "now", lambda: heads)
@@ -105,7 +108,7 @@ def test_predictions_follow_from_costs(bench: Bench) -> None:
     """
     watched = Watched(bench.method("self-sd"))
     out = bench.decode(watched, bench.prompts[0])
-    kind = Kind(4, (6, 6), 5, None, 0, False, 0, False)
+    kind = Kind(4, "6 6", 5, None, 0, False, 0, False)
     rounds = out.rounds
     emitted = sum(r.emitted for r in rounds)
     done = Counter({kind: len(rounds)})

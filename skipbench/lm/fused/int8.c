@@ -76,9 +76,9 @@ static inline void put(void *at, long i, float value, int bf16) {
   else ((uint32_t *)at)[i] = bits;
 }
 
-/* Writes one row as integers and gives its scale, which is not finite where the row is not. */
-static float quantised(int16_t *to, const void *x, long row, const Weight *w, long padded,
-                       const int bf16) {
+/* Writes one row as integers and gives its scale, which is not finite where the row is not. What
+ * lies behind a row meets weights of 0. */
+static float quantised(int16_t *to, const void *x, long row, const Weight *w, const int bf16) {
   uint32_t largest = 0; /* the bits of magnitudes have their order, NaN above all */
   for (long i = row * w->in; i < (row + 1) * w->in; i++) {
     const float value = read(x, i, bf16);
@@ -96,7 +96,6 @@ static float quantised(int16_t *to, const void *x, long row, const Weight *w, lo
     memcpy(&bits, &rounded, 4);
     to[i] = (int16_t)bits;
   }
-  memset(to + w->in, 0, (padded - w->in) * sizeof *to);
   return magnitude / (float)w->most;
 }
 
@@ -113,8 +112,8 @@ static void multiply(const Weight *w, void *y, const void *residual, const void 
   int16_t *const ints = room;
   float *const scales = (float *)(ints + rows * padded);
   for (long row = 0; row < rows; row++)
-    scales[row] = w->bf16 ? quantised(ints + row * padded, x, row, w, padded, 1)
-                          : quantised(ints + row * padded, x, row, w, padded, 0);
+    scales[row] = w->bf16 ? quantised(ints + row * padded, x, row, w, 1)
+                          : quantised(ints + row * padded, x, row, w, 0);
 #pragma omp parallel for schedule(static) if (w->out >= 64)
   for (long o = 0; o < w->out; o += 4) {
     int32_t sums[4][4];

@@ -31,6 +31,7 @@ OPTIONAL = ("point", *TEXTS)
 NOTED = ("samples", "speedup", "lossless")
 MORE = {"decode": "decode only", "alpha": "alpha", "accepted": "accepted share", "tau": "tau"}
 MORE |= {"tpt": "TPT", "expected": "E(Spd)", "ttft": "TTFT", "itl": "ITL", "joules": "J/token"}
+MORE |= {"copy": "8-bit copy"}
 """Columns that a table has only where it is asked for them, by key."""
 ALL = "all"
 PROVENANCE = ("engine", "device", "commit", "date", "torch")
@@ -101,6 +102,7 @@ def row_table(
             *(f"origin {mark}: {compared.origin_text(of)}" for of, mark in marks.items()),
             *notes,
             *compared.same_drafts(ordered),
+            *compared.expanded_blocks(ordered),
             *unpaired,
             *([f"{compared.FASTEST}."] if places else []),
         ),
