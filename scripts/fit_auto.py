@@ -2,7 +2,7 @@ r"""Priors of `method=auto`: the chances that its free tokens have before any tr
 
     python scripts/fit_auto.py --check
 
-counted the values in methods/auto.py, from `MATCH_CHANCE` to `BESIDE_A_MATCH`. `auto` decodes
+counted the values in decode/kinds.py, from `MATCH_CHANCE` to `BESIDE_A_MATCH`. `auto` decodes
 prompts that no table reports, at the prices of rows in docs/auto.md and without skip sets. After
 every token of an output, each token that a source proposes there counts as tried, whether the
 tree holds it or not. A value is the share of them that was right, a mean over the models.
@@ -21,12 +21,13 @@ from numpy.typing import NDArray
 from skipbench.bench.load import load_model, prepare
 from skipbench.bench.prompts import eos_ids
 from skipbench.config.compose import compose
+from skipbench.decode import kinds
 from skipbench.decode.draft import Draft, State, Verification
+from skipbench.decode.kinds import FREE, KINDS, NONE, RANKS, TOP
 from skipbench.decode.loop import generate
 from skipbench.decode.tree import Child
 from skipbench.lm.model import LM
-from skipbench.methods import auto
-from skipbench.methods.auto import FREE, KINDS, NONE, RANKS, TOP, Auto, Carried
+from skipbench.methods.auto import Auto, Carried
 
 MODELS = {
     "smollm2-135m model.dtype=float32": ["tuning"],
@@ -36,7 +37,7 @@ PRICES = (1, 1.06, 1.07, 1.10, 1.18, 1.44)
 TOKENS = 48
 FEW = 30  # tries of a model that say too little beside those of another
 Array = NDArray[np.float64]
-Values = dict[str, Sequence[float] | float]  # constants of methods/auto.py by their names
+Values = dict[str, Sequence[float] | float]  # constants of decode/kinds.py by their names
 
 
 class Counted(Auto):
@@ -141,8 +142,8 @@ def main() -> None:
 
     first, second = counts(0, "in use"), counts(1, "in use")
     if args.check:
-        vars(auto).update(fit(first))
-        auto.PRIORS[:FREE] = [kind.prior for kind in KINDS]
+        vars(kinds).update(fit(first))
+        kinds.PRIORS[:FREE] = [kind.prior for kind in KINDS]
         counts(1, "values of half 1")
     for name, value in fit([a + b for a, b in zip(first, second, strict=True)]).items():
         print(f"{name} = {value}")

@@ -19,7 +19,7 @@ from skipbench.oracle.verdict import Kind
 from skipbench.profile.clock import Clock
 from skipbench.profile.energy import EnergyMeter
 from skipbench.profile.peak import PeakMemory
-from skipbench.profile.rows import keep_prices
+from skipbench.profile.rows import Kept, keep_prices
 from skipbench.runs.record import Arm, Completion, Divergence, Lossless, Sample, Seconds, speedups
 from skipbench.runs.store import RunStore
 from skipbench.scoring.scorers import score
@@ -54,7 +54,7 @@ class Bench:
     """Most memory of this process, or of its GPUs, while this arm decoded."""
     answers: dict[str, str] = field(default_factory=dict)
     """Vanilla's answers, by the row that a later turn comes after."""
-    prices: dict[int, dict[int, float]] = field(default_factory=dict)
+    prices: Kept = field(default_factory=dict)
     """Seconds of verifications that this arm has measured: each arm pays for its own."""
 
     def __post_init__(self) -> None:

@@ -41,6 +41,7 @@ class CustomGenerate:
         self._given, self._engine, self._overrides = method, engine, tuple(overrides)
         self._strict = strict
         self._lm: LM | None = None
+        self._at: tuple[torch.dtype, torch.device] | None = None
         self._methods: MethodCopies | None = None
         self._loading = threading.Lock()
 

@@ -1,23 +1,28 @@
-"""Chances that drafted tokens are accepted, counted while decoding; and `SkipLadder`: nested skip
-sets, tried within a budget of time.
+"""`PlanLadder`: plans of draft passes, each leaving more out, priced and tried within a budget of
+time.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from skipbench.config.configurable import Stateful
+from skipbench.decode.chances import Counters
 from skipbench.decode.draft import State
 from skipbench.decode.trial_passes import predicts, recent_states
 from skipbench.draft_plan import DraftPlan
 from skipbench.metrics.costs import Latency
 from skipbench.profile.influence import ranked, squared_turns
 
-SHARES = (1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4)
-"""Shares of the sub-layers that the rungs leave out; each rung contains the one before."""
+SHARES = (0.0, 1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4)
+"""Shares of the sub-layers that the rungs leave out; each rung contains the one before. The first
+is a draft only where passes in 8 bits pay.
+"""
 TURN = 1.0
 """Radians by which a set that keeps exp(-1) of the agreement turns the state: the root of its
 sub-layers' summed squares. Measured: 0.6 to 1 on SmolLM2-135M, 1.3 to 1.7 on `tiny`.
 """
+INT8_AGREEMENT = 0.95
+"""Prior of the agreement of the whole model in 8 bits. Measured: 0.98 on SmolLM2-135M."""
 WEIGHT, DECAY = 4.0, 0.99  # tokens that the prior of a rung's agreement counts for
 CREDIT = 4.0  # passes available before decoding has earned any
 MAX_STEPS = 16
@@ -25,90 +30,29 @@ EPSILON = 1e-6
 MAX_AGREEMENT, DOUBT = 0.98, 0.2  # upper limit of any estimate; its error after at most one trial
 BREAK_EVEN = -1.0
 """Value of a round, bonus left out, that keeps the present rate: `accepted + 1 = rate * price`."""
+PACE_SHARE = 0.1  # of the newest draft in the pace
 RANK_EVERY = 16  # trials between two rankings
 
 
-class Counters(Stateful):
-    """One chance per kind of draft token: how many of them were accepted, where their parent was.
+class PlanLadder(Stateful):
+    """Plans whose skip sets contain one another, S0 = {} inside S1 inside S2 inside ..., the rest
+    in 8 bits where that pays, each with the chance that a token drafted by it is right.
 
-    `p = (hits + weight * prior) / (tries + weight)`; every try of a kind multiplies the weight of
-    its earlier ones by `decay`.
-    """
-
-    def __init__(self, priors: Sequence[float], weight: float = 16.0, decay: float = 0.998) -> None:
-        """`priors`: the chance of every kind before a try; `weight`: tries they count for."""
-        self._priors, self._weight, self._decay = priors, weight, decay
-        self._counts: dict[int, list[float]] = {}
-
-    def update(self, kind: int, hit: bool) -> None:
-        """Counts a try of `kind`."""
-        counts = self._counts.setdefault(kind, [0.0, 0.0])
-        counts[0] = counts[0] * self._decay + hit
-        counts[1] = counts[1] * self._decay + 1.0
-
-    def chance(self, kind: int, prior: float | None = None) -> float:
-        """The present chance of a kind; `prior` replaces its own."""
-        hits, tries = self._counts.get(kind, (0.0, 0.0))
-        prior = self._priors[kind] if prior is None else prior
-        return (hits + self._weight * prior) / (tries + self._weight)
-
-    def state_dict(self) -> dict[str, list[float]]:
-        return {str(kind): list(counts) for kind, counts in self._counts.items()}
-
-    def load_state_dict(self, state: dict[str, list[float]]) -> None:
-        self._counts = {int(kind): list(counts) for kind, counts in state.items()}
-
-
-class Calibration(Stateful):
-    """Corrects products of chances along a path by how often such paths were accepted.
-
-    A tree holds the paths that look best, so that their chances are overestimated more often than
-    not; tokens of one path are not independent, either.
-    """
-
-    WIDTH = 0.5  # of a bin of -ln(p)
-    BINS = 12
-    DECAY = 0.999
-
-    carried = ("sums",)
-
-    def __init__(self, weight: float = 10.0) -> None:
-        """`weight`: accepted paths that the factor 1 of a bin counts for."""
-        self.weight, self.sums = weight, [(0.0, 0.0)] * self.BINS
-        """Accepted and expected paths per bin."""
-
-    def _bin(self, p: float) -> int:
-        return min(self.BINS - 1, int(-math.log(max(p, 1e-9)) / self.WIDTH))
-
-    def __call__(self, p: float) -> float:
-        """The chance of a path whose product is `p`."""
-        accepted, expected = self.sums[self._bin(p)]
-        return min(1.0, p * (accepted + self.weight) / (expected + self.weight))
-
-    def update(self, p: float, accepted: bool) -> None:
-        """Counts a verified path of product `p`."""
-        hits, expected = self.sums[at := self._bin(p)]
-        self.sums[at] = hits * self.DECAY + accepted, expected * self.DECAY + p
-
-
-class SkipLadder(Stateful):
-    """Skip sets S1 inside S2 inside ..., each with the chance that a token drafted without it is
-    right.
-
-    A trial runs the newest output tokens once more without a set, over scratch rows, and counts
-    the tokens that it predicts as the target did (SWIFT's matchness); a ranking runs them with the
+    A trial runs the newest output tokens once more by a plan, over scratch rows, and counts the
+    tokens that it predicts as the target did (SWIFT's matchness); a ranking runs them with the
     full model. Both are done while they cost at most `explore` of the time, and only if the best
-    agreement that is still possible would pay.
+    agreement that is still possible would pay. 8 bits alone need neither: they start at their
+    prior, and what they draft is counted.
     """
 
-    carried = ("rank", "turns", "agreement", "tried", "trials", "spent", "explored")
+    carried = ("rank", "turns", "agreement", "tried", "trials", "spent", "explored", "pace")
 
     def __init__(self, layers: int, window: int, explore: float) -> None:
         """`window`: output tokens per trial; `explore`: maximum share of the time for trials."""
         self.layers, self.window, self.explore = layers, window, explore
-        self.sizes = [max(1, min(2 * layers - 1, round(share * 2 * layers))) for share in SHARES]
+        self.sizes = [0, *(max(1, min(2 * layers - 1, round(s * 2 * layers))) for s in SHARES[1:])]
         """Sub-layers that each rung leaves out."""
-        self.sets: list[DraftPlan] = []
+        self.plans: list[DraftPlan] = []
         self.agreement = Counters([0.5] * len(SHARES), WEIGHT, DECAY)
         self.turns = [0.0] * len(SHARES)
         """Squared angle per rung."""
@@ -118,35 +62,77 @@ class SkipLadder(Stateful):
         self.trials = 0
         self.tried = [0] * len(SHARES)  # trials per rung of the present ranking
         self.spent = self.explored = 0.0
+        self.pace = 1.0
+        """Passes per drafted token."""
+        self.begin(None)
 
-    def begin(self, latency: Latency | None) -> None:
-        """Makes the sets of the ranking, and prices them; `latency`: at the present length."""
-        self._latency = latency
-        if self.rank:
-            self.sets = [DraftPlan.of(self.layers, self.rank[:size]) for size in self.sizes]
-            self.steps = [step_price(skip, latency) for skip in self.sets]
+    def begin(self, latency: Latency | None, int8: Sequence[float] = ()) -> None:
+        """Makes the plans of the ranking, and prices them at the present length.
+
+        Args:
+            latency: of the sub-layers, in the model's own dtype.
+            int8: price of 0, 1, ... rows in 8 bits, in passes of one row; empty drafts without.
+        """
+        self._latency, self.int8 = latency, int8
+        sizes = self.sizes if self.rank else [0]
+        sets = [DraftPlan.of(self.layers, self.rank[:size]) for size in sizes]
+        steps = [step_price(skip, latency) for skip in sets]
+        self.plans = [self.plan(skip.skipped, bool(int8)) for skip in sets]
+        if int8:
+            steps = [int8[1] * step for step in steps]
+        self.steps = [*steps, *self.steps[len(steps) :]]
+
+    def plan(self, skipped: Iterable[int] = (), int8: bool = False) -> DraftPlan:
+        """A draft without these sub-layers, all else in 8 bits or as it is."""
+        plan = DraftPlan.of(self.layers, skipped)
+        return plan.cheaper(int8=True, head="int8") if int8 else plan
 
     def chance(self, rung: int) -> float:
-        """Agreement by trials; the prior, -ln a ~ angle^2, is scaled at the nearest tried rung."""
-        scale, tried = TURN**-2, [r for r, trials in enumerate(self.tried) if trials]
+        """Agreement by trials and drafts. The prior, `-ln a ~ angle^2` beside what 8 bits lose, is
+        scaled at the nearest tried rung.
+        """
+        whole = self.agreement.chance(0, INT8_AGREEMENT) if self.int8 else 1.0
+        if rung == 0:
+            return whole
+        scale, tried = TURN**-2, [r for r, trials in enumerate(self.tried) if r and trials]
         if tried:
             near = min(tried, key=lambda other: abs(other - rung))
-            lost = -math.log(max(EPSILON, self.agreement.chance(near)))
-            scale = lost / max(EPSILON, self.turns[near])
-        return self.agreement.chance(rung, math.exp(-scale * self.turns[rung]))
+            kept = min(1.0, self.agreement.chance(near) / whole)
+            scale = -math.log(max(EPSILON, kept)) / max(EPSILON, self.turns[near])
+        return self.agreement.chance(rung, whole * math.exp(-scale * self.turns[rung]))
+
+    def step(self, rung: int) -> float:
+        """Price of a drafted token, in passes of one row."""
+        return self.steps[rung] * self.pace
+
+    def drafted(self, rung: int, tokens: int, price: float) -> None:
+        """Counts what a draft took: a pass may confirm tokens that it reads ahead."""
+        self.pace += PACE_SHARE * (price / (tokens * self.steps[rung]) - self.pace)
+
+    def pass_price(self, rung: int, rows: int) -> float:
+        """Price of a draft pass over so many rows, in passes of one row."""
+        return self.steps[rung] * (self.int8[rows] / self.int8[1] if rows > 1 else 1.0)
+
+    def may_pay(self, step: float, prices: Sequence[float]) -> bool:
+        """Whether a draft step of this price pays at the highest agreement and the lowest rate."""
+        return chain_value(MAX_AGREEMENT, step, prices, 1.0, MAX_STEPS) > BREAK_EVEN
 
     def best(
         self, prices: Sequence[float], rate: float, budget: int, chances: Sequence[float] = ()
     ) -> tuple[int, float]:
         """The rung whose chain has the highest value, tokens beyond the bonus less `rate` times the
-        price of the round, and that value; -1 where none was tried, unless `chances` are given.
+        price of the round, and that value; -1 where no rung is known, unless `chances` are given,
+        0 for rungs to leave out.
         """
-        if not any(self.tried) and not chances:
-            return -1, -math.inf
-        chances = chances or [self.chance(rung) for rung in range(len(SHARES))]
-        pairs = zip(chances, self.steps, strict=True)
-        values = [chain_value(chance, step, prices, rate, budget) for chance, step in pairs]
-        return values.index(max(values)), max(values)
+        if not chances:
+            known = [bool(self.int8), *(any(self.tried[1:]) for _ in SHARES[1:])]
+            chances = [self.chance(rung) if of else 0.0 for rung, of in enumerate(known)]
+        values = [
+            chain_value(chance, self.step(rung), prices, rate, budget) if chance else -math.inf
+            for rung, chance in enumerate(chances)
+        ]
+        best = max(values)
+        return (values.index(best) if best > -math.inf else -1), best
 
     def explore_one(self, state: State, prices: Sequence[float], rate: float) -> float:
         """Does one ranking or trial if output and time allow; returns its price in passes."""
@@ -155,15 +141,13 @@ class SkipLadder(Stateful):
         rows = prices[min(self.window, len(prices) - 1)]
         ranks = not self.rank or self.trials % RANK_EVERY == RANK_EVERY - 1
         earned = self.explore * self.spent + CREDIT - self.explored
-        if rows * (1.0 if ranks else min(self.steps)) > earned:
+        tries = [self._trial_price(rung, rows) for rung in range(len(SHARES))]
+        if (rows if ranks else min(tries)) > earned:
             return 0.0
-        hopes = [MAX_AGREEMENT] * len(SHARES)  # highest agreement that each rung may still have
-        if self.rank:
-            doubts = [DOUBT / max(1, tried) ** 0.5 for tried in self.tried]
-            hopes = [min(MAX_AGREEMENT, self.chance(r) + doubt) for r, doubt in enumerate(doubts)]
-        rung, value = self.best(prices, rate, MAX_STEPS, hopes)
-        price = rows if ranks else rows * self.steps[rung]
-        if value <= BREAK_EVEN or price > earned:
+        rung, value = self.best(prices, rate, MAX_STEPS, self._hopes())
+        price = rows if ranks else tries[rung]
+        reached = self.best(prices, rate, MAX_STEPS)[1] if self.int8 else BREAK_EVEN
+        if value <= max(BREAK_EVEN, reached) or price > earned:
             return 0.0
         self.explored += price
         self.trials += 1
@@ -172,13 +156,26 @@ class SkipLadder(Stateful):
             self.rank = ranked(turned)
             self.turns = [sum(turned[i] for i in self.rank[:size]) for size in self.sizes]
             self.tried = [0] * len(SHARES)
-            self.begin(self._latency)
+            self.begin(self._latency, self.int8)
             return price
         at = state.lm.cache.length - self.window
-        for hit in predicts(state, at, self.window, self.sets[rung]):
+        for hit in predicts(state, at, self.window, self.plans[rung]):
             self.agreement.update(rung, hit)
         self.tried[rung] += 1
         return price
+
+    def _hopes(self) -> list[float]:
+        """The highest agreement that each rung may still have; 0 for 8 bits alone, whose drafts are
+        its trials.
+        """
+        if not self.rank:
+            return [0.0, *[MAX_AGREEMENT] * len(SHARES[1:])]
+        doubts = [DOUBT / max(1, tried) ** 0.5 for tried in self.tried[1:]]
+        return [0.0, *(min(MAX_AGREEMENT, self.chance(r) + d) for r, d in enumerate(doubts, 1))]
+
+    def _trial_price(self, rung: int, rows: float) -> float:
+        """Price of a trial, where as many rows in the model's own dtype cost `rows`."""
+        return self.pass_price(rung, self.window) if self.int8 else rows * self.steps[rung]
 
 
 def step_price(skip: DraftPlan, latency: Latency | None) -> float:

@@ -6,8 +6,9 @@ from typing import ClassVar, TypeVar
 from skipbench.config.configurable import Configurable, PositiveFloat
 from skipbench.decode.draft import State
 from skipbench.decode.method import Method
+from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
-from skipbench.profile.rows import ROWS, curve, kept_verification_seconds
+from skipbench.profile.rows import ROWS, curve, kept_seconds
 
 Size = TypeVar("Size")
 
@@ -32,7 +33,7 @@ class RowPrices(Configurable):
                 f"numbers, the seconds of {', '.join(map(str, ROWS))} rows, or none to measure them"
             )
         self.measured: dict[str, dict[str, float]] = {}
-        """Seconds by rows, by class of the context's length."""
+        """Seconds by rows, by class of the context's length and plan of a draft."""
 
     def prices_at(self, state: State, rows: int) -> list[float]:
         """Price of 0 to `rows` rows, in passes of one row: measured below 1024 tokens of context,
@@ -40,11 +41,15 @@ class RowPrices(Configurable):
         """
         if self.row_prices:
             return curve(dict(zip(ROWS, self.row_prices, strict=True)), rows)
+        return curve(self._seconds(state), rows)
+
+    def _seconds(self, state: State, plan: DraftPlan | None = None) -> dict[int, float]:
+        """`kept_seconds` at the present length, stored with the method."""
         length_class = max(0, state.lm.cache.length.bit_length() - 9) // 2
-        if (key := str(length_class)) not in self.measured:
-            seconds = kept_verification_seconds(state.lm, length_class)
+        if (key := f"{length_class} {plan or ''}".strip()) not in self.measured:
+            seconds = kept_seconds(state.lm, length_class, plan)
             self.measured[key] = {str(n): s for n, s in seconds.items()}
-        return curve({int(n): s for n, s in self.measured[key].items()}, rows)
+        return {int(n): s for n, s in self.measured[key].items()}
 
 
 class Priced(RowPrices, Method):

@@ -34,6 +34,11 @@ class Engine:
         """Lines on the parts that this machine lacks, their replacement, and its cost."""
         return self._notes
 
+    @property
+    def fast_int8(self) -> bool:
+        """True if products of 8 bits have a kernel here, so that they may take less time."""
+        return False
+
     def int8_sublayers(self) -> list[Sublayer]:
         """The sub-layers with weights of 8 bits, quantised at the first call. Raises SkipbenchError
         in an engine that has none.

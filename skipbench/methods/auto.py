@@ -17,82 +17,41 @@ The derivation (renewal reward), what the rule contains as special cases, and me
 docs/auto.md.
 """
 
-import itertools
+from collections.abc import Sequence
 from operator import itemgetter
-from typing import NamedTuple
 
 import torch
 
-from skipbench.config.configurable import Natural, Positive, Share
+from skipbench.config.configurable import Natural, Positive, PositiveFloat, Share
+from skipbench.decode.chances import Calibration, Counters
 from skipbench.decode.draft import Draft, State, Verification
-from skipbench.decode.drafting import CONFIDENCE_CLASSES
-from skipbench.decode.ladder import MAX_STEPS, Calibration, Counters, SkipLadder
+from skipbench.decode.kinds import (
+    ABSENT,
+    CONTINUATIONS,
+    FREE,
+    FREE_WEIGHT,
+    LETTERS,
+    MATCH_CLASS,
+    NONE,
+    NUMBER,
+    PRIORS,
+    TOP,
+    UNCOUNTED,
+    USUAL_ERROR,
+    drafted_kind,
+)
+from skipbench.decode.ladder import MAX_STEPS, PlanLadder
 from skipbench.decode.method import TriedPlan
 from skipbench.decode.priced import Priced
 from skipbench.decode.sources import Match, Successors, TextIndex
 from skipbench.decode.tree import Child, Tree, grow, min_slopes
+from skipbench.errors import SkipbenchError
 from skipbench.lm.rows import TokenRows
+from skipbench.profile.roofline import bytes_price
+from skipbench.profile.rows import DRAFT_ROWS, curve
 from skipbench.runs.record import SOURCES
 
 RATE_SHARE = 0.05  # of the newest round in the rate
-TOP = 6  # of the target's most likely tokens kept per context; later ones are not worth a row
-CONTINUATIONS = 3  # different tokens that copies propose per node
-
-# Kinds of free tokens: class of the longest match, rank among the continuations of the matches,
-# rank among recycled successors, and tokens of context that these rest on.
-MATCH_CLASS = (0, 0, 1, 2, 3, 3, 3, *(4,) * 6)  # by length of the match; longer ones are class 5
-# Priors as scripts/fit_auto.py counted them, on `dataset=tuning` and the embedded model's prompts.
-MATCH_CHANCE = (0.146, 0.321, 0.404, 0.65, 0.833, 0.924)
-LATER_SHARE = (1.0, 0.173, 0.173)  # of the first continuation, the second, the third
-CONFIRMED_DOUBT = 0.584  # of the doubt about a copy that the first recycled token confirms
-RECYCLED_CHANCE = (0.405, 0.063, 0.051, 0.048, 0.01, 0.01)
-# Factor where the match proposes another token.
-BESIDE_A_MATCH = (1.006, 0.813, 0.548, 0.548, 0.141, 0.058)
-NONE, ABSENT = CONTINUATIONS, TOP  # ranks of a token that the source does not propose
-
-
-class Kind(NamedTuple):
-    """Kind of a free token; its number is its place in `KINDS`."""
-
-    match: int
-    """Class of the longest match's length; -1 without one."""
-    copied: int
-    """Rank among the copied continuations, or NONE."""
-    recycled: int
-    """Rank among the recycled successors, or ABSENT."""
-    context: int
-    """Tokens of context that the successors were stored under; 0 without any."""
-
-    @property
-    def prior(self) -> float:
-        """Chance before any try."""
-        if self.copied < NONE and self.match >= 0:
-            chance = MATCH_CHANCE[self.match] * LATER_SHARE[self.copied]
-            return 1 - (1 - chance) * CONFIRMED_DOUBT if self.recycled == 0 else chance
-        chance = RECYCLED_CHANCE[min(self.recycled, TOP - 1)]
-        return chance * BESIDE_A_MATCH[self.match] if self.match >= 0 else chance
-
-    @property
-    def source(self) -> str:
-        """`s`uffix match, `r`ecycled, or `b`oth."""
-        return "r" if self.copied == NONE else "s" if self.recycled == ABSENT else "b"
-
-
-RANKS = range(-1, len(MATCH_CHANCE)), range(CONTINUATIONS + 1), range(TOP + 1), range(3)
-KINDS = [Kind(*ranks) for ranks in itertools.product(*RANKS)]
-NUMBER: dict[tuple[int, ...], int] = {kind: number for number, kind in enumerate(KINDS)}
-FREE = len(KINDS)
-# Then the kinds of drafted tokens: by the confidence of the draft, and by the free source that
-# proposes the same token: none, recycled successors, a copy.
-DRAFTED_CHANCE = (0.35, 0.65, 0.85, 0.95)  # of a set that is wrong as often as `USUAL_ERROR`
-USUAL_ERROR = 0.1
-PRIORS = [kind.prior for kind in KINDS]
-PRIORS += [1 - (1 - p) * doubt for p in DRAFTED_CHANCE for doubt in (1.0, 0.8, 0.4)]
-FREE_WEIGHT = 4.0  # accepted tokens that the priors of all free kinds together count for
-UNCOUNTED = -1  # kind of a free token beside a drafted one, which is right more often than not
-LETTERS = [*(kind.source for kind in KINDS), *("d" * (len(PRIORS) - FREE)), "o"]
-"""Source by kind, in the trace: of free kinds, `d`rafted, or `o`ther, for `UNCOUNTED`."""
-
 Carried = tuple[list[Match], int]
 """Occurrences of the path to a node's parent; place on the drafted chain, -1 beside it."""
 
@@ -117,29 +76,59 @@ class Auto(Priced):
     window: Positive = 24
     """Output tokens that a skip set is tried on."""
     explore: Share = 0.01
-    """Share of the time for trying skip sets, besides four passes at the start; 0 uses none."""
+    """Share of the time for trying skip sets, besides four passes at the start; 0 drafts by no plan
+    at all, and copies alone.
+    """
+    int8_prices: Sequence[PositiveFloat] = ()
+    """Seconds of a draft pass of 1 and 4 rows in 8 bits, beside `row_prices`, which else leave
+    these out; empty, and no `row_prices`, measures them where they may pay.
+    """
     needs_latency, needs_top_tokens = True, TOP
     carried = "successors", "counters", "calibration", "free", "rate", "ladder", "measured", "text"
     logged = ("expected", "price", "source", "sets", "explored")
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.int8_prices and not (self.row_prices and len(self.int8_prices) == len(DRAFT_ROWS)):
+            raise SkipbenchError(
+                f"{self.label}: int8_prices={list(self.int8_prices)}; wanted {len(DRAFT_ROWS)} "
+                f"positive numbers, the seconds of {' and '.join(map(str, DRAFT_ROWS))} rows, "
+                "beside row_prices"
+            )
         self.text = TextIndex(limit=self.earlier)
         self.successors = Successors(self.memory)
         self.counters, self.calibration = Counters(PRIORS), Calibration()
         self.free = [0.0, 0.0]
         """Free tokens accepted, and expected by the priors, after an accepted parent."""
-        self.ladder = SkipLadder(self.layers, self.window, self.explore)
+        self.ladder = PlanLadder(self.layers, self.window, self.explore)
         self.rate = 1.2
 
     def begin(self, state: State) -> None:
         super().begin(state)
-        self._drafted: list[tuple[int, float, int]] = []  # token, confidence, its class
+        self._drafted: list[tuple[int, int]] = []  # token, kind
         self._rung = -1
         self.text.begin(state.tokens)
         self.prices = self.prices_at(state, self.max_nodes + 1)
         self.slopes = min_slopes(self.prices)
-        self.ladder.begin(self.latency_at(state))
+        self.ladder.begin(self.latency_at(state), self._int8_prices(state))
+
+    def _int8_prices(self, state: State) -> list[float]:
+        """Price of 0, 1, ... rows drafted in 8 bits, in passes of one row; empty where they cannot
+        pay, or the engine has none.
+        """
+        if self.explore == 0 or (self.row_prices and not self.int8_prices):
+            return []
+        if self.row_prices:
+            given = self.row_prices[0], *self.int8_prices
+            seconds = dict(zip((0, *DRAFT_ROWS), given, strict=True))
+        else:
+            lm = state.lm
+            if not (lm.engine.fast_int8 and self.ladder.may_pay(bytes_price(lm), self.prices)):
+                return []
+            seconds = self._seconds(state, self.ladder.plan(int8=True))
+        of_one = seconds[1] / seconds[0]
+        prices = [of_one * p for p in curve({n: seconds[n] for n in DRAFT_ROWS}, self.window + 1)]
+        return prices if self.ladder.may_pay(of_one, self.prices) else []
 
     def propose(self, state: State, budget: int) -> Draft:
         self._before = state.tokens[-2] if len(state.tokens) > 1 else state.pending
@@ -150,7 +139,6 @@ class Auto(Priced):
         if rung >= 0 and value > self.tree.expected - rate * self.prices[1 + len(self.tree.tokens)]:
             self._draft(state, rung, rate, budget)
             self.tree = self._grow(rate, budget)
-            self._step_price = len(self._drafted) * self.ladder.steps[rung]
         tree = self.tree
         sources = [SOURCES[LETTERS[kind]] for kind in tree.kinds]
         return Draft(tree.tokens, tree.parents, steps=len(tree.tokens), sources=sources)
@@ -159,7 +147,7 @@ class Auto(Priced):
         drafted = {plan for _, plan in self.log.get("sets", ())}
         ladder = self.ladder
         found = [
-            TriedPlan(text := str(ladder.sets[rung]), ladder.chance(rung), step, text in drafted)
+            TriedPlan(text := str(ladder.plans[rung]), ladder.chance(rung), step, text in drafted)
             for rung, step in enumerate(ladder.steps)
             if ladder.tried[rung]
         ]
@@ -171,27 +159,52 @@ class Auto(Priced):
         return grow(root, self._children, self.calibration, self.prices, self.slopes, rate, budget)
 
     def _draft(self, state: State, rung: int, rate: float, budget: int) -> None:
-        """Draft steps with the rung's skip set, as long as the next one is worth its price."""
-        lm, base, skip = state.lm, state.lm.cache.length, self.ladder.sets[rung]
-        agreement, step = self.ladder.chance(rung), self.ladder.steps[rung]
+        """Draft passes by the rung's plan, as long as the next token is worth its price."""
+        lm, base, plan = state.lm, state.lm.cache.length, self.ladder.plans[rung]
+        agreement, step = self.ladder.chance(rung), self.ladder.step(rung)
         if rung != self._rung:
             self._rung = rung
-            self.log["sets"].append([len(self.log["source"]), str(skip)])
-        chance, token = 1.0, state.pending
-        for at in range(min(budget, MAX_STEPS, self.max_nodes)):
+            self.log["sets"].append([len(self.log["source"]), str(plan)])
+        chance, token, most = 1.0, state.pending, min(budget, MAX_STEPS, self.max_nodes)
+        while (at := len(self._drafted)) < most:
             if at and chance * agreement <= rate * (step + self.slopes[1 + at]):
                 break
-            p = lm.logits([token], TokenRows.chain(base + at, 1), skip).float().softmax(-1)
-            top, first = p.max(-1)
-            confidence, best = torch.cat((top.double(), first.double())).tolist()
-            token = int(best)
-            kind = FREE + 3 * sum(confidence > bound for bound in CONFIDENCE_CLASSES)
-            self._drafted.append((token, confidence, kind))
-            chance *= self._drafted_chance(kind)
+            rows = [token, *self._ahead(most - at - 1)]
+            self._step_price += self.ladder.pass_price(rung, len(rows))
+            p = lm.logits(rows, TokenRows.chain(base + at, len(rows)), plan).float().softmax(-1)
+            top, ids = p.topk(2)
+            # doubles hold every index, so that both come to the host at once
+            values = torch.cat((top.double(), ids.double()), 1).tolist()
+            for n, (first, second, best, _) in enumerate(values, 1):
+                kind, token = drafted_kind(first, second, bool(plan.int8)), int(best)
+                self._drafted.append((token, kind))
+                chance *= self._drafted_chance(kind)
+                if rows[n : n + 1] != [token]:
+                    break
+        self.ladder.drafted(rung, len(self._drafted), self._step_price)
+
+    def _ahead(self, most: int) -> list[int]:
+        """Free tokens after the drafted ones that the next draft pass reads, too: each that the
+        draft confirms saves a pass.
+        """
+        path, ahead, chance = [token for token, _ in self._drafted], list[int](), 1.0
+        int8 = self.ladder.int8
+        carried: Carried = ([], -1)
+        while int8 and len(ahead) < min(most, DRAFT_ROWS[-1] - 1):
+            if not (children := self._children([*path, *ahead], carried)):
+                break
+            p, token, _, carried = children[0]
+            chance *= p
+            n = len(ahead) + 1
+            if chance * int8[1] <= int8[n + 1] - int8[n]:
+                break
+            ahead.append(token)
+        return ahead
 
     def _drafted_chance(self, kind: int) -> float:
-        """Chance of a drafted token: the prior of its kind errs in proportion to its skip set."""
-        doubt = (1 - self.ladder.chance(self._rung)) / USUAL_ERROR
+        """Chance of a drafted token: the prior of its kind errs in proportion to its plan."""
+        usual = 1 - self.ladder.chance(0) if self.ladder.int8 else USUAL_ERROR
+        doubt = (1 - self.ladder.chance(self._rung)) / usual
         return self.counters.chance(kind, 1 - min(1.0, (1 - PRIORS[kind]) * doubt))
 
     def _children(self, path: list[int], carried: Carried) -> list[Child]:
@@ -220,7 +233,7 @@ class Auto(Priced):
             chance = self.counters.chance(kind, share * PRIORS[kind])
             children.append((chance, candidate, kind, beside))
         if 0 <= step < len(self._drafted):  # the chances of the others hold where that is wrong
-            drafted, _, kind = self._drafted[step]
+            drafted, kind = self._drafted[step]
             if same := [child for child in children if child[1] == drafted]:
                 kind += 2 if LETTERS[same[0][2]] in "sb" else 1
             chance = self._drafted_chance(kind)

@@ -7,6 +7,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
+from skipbench.draft_plan import DraftPlan
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.profile.clock import timed
@@ -14,7 +15,11 @@ from skipbench.profile.clock import timed
 ROWS = (1, 2, 4, 8, 16, 32)
 AGAIN = (1, 16, 32)
 """Sizes that are measured again for longer contexts: the curve is known, and bends a little."""
-_KEPT: WeakKeyDictionary[LM, dict[int, dict[int, float]]] = WeakKeyDictionary()
+DRAFT_ROWS = (1, 4)
+"""Rows of a draft pass: the last token, and with it what copies propose behind it."""
+Kept = dict[tuple[int, str], dict[int, float]]
+"""Seconds by rows, by class of context lengths and by plan, "" for verifications."""
+_KEPT: WeakKeyDictionary[LM, Kept] = WeakKeyDictionary()
 
 
 @torch.inference_mode()
@@ -32,22 +37,37 @@ def verification_seconds(lm: LM, rows: Sequence[int] = ROWS, repeats: int = 3) -
     return {n: min(turn[n] for turn in turns[1:]) for n in calls}  # the first is a warm-up
 
 
-def keep_prices(lm: LM, kept: dict[int, dict[int, float]]) -> None:
+@torch.inference_mode()
+def draft_seconds(lm: LM, plan: DraftPlan, repeats: int = 3) -> dict[int, float]:
+    """Seconds of a draft pass over so many chained rows, and under 0 of the full model's over one:
+    the fastest of `repeats` interleaved passes.
+    """
+    start, device = lm.cache.length, lm.output_device
+    calls = {n: partial(lm.logits, [0] * n, TokenRows.chain(start, n), plan) for n in DRAFT_ROWS}
+    calls[0] = partial(lm.score, [0], TokenRows.chain(start, 1).verified())
+    turns = [{n: timed(call, device) for n, call in calls.items()} for _ in range(1 + repeats)]
+    return {n: min(turn[n] for turn in turns[1:]) for n in calls}
+
+
+def keep_prices(lm: LM, kept: Kept) -> None:
     """What `kept_verification_seconds` measures from now on goes to `kept`, and is looked up there:
     arms that take turns on one model each pay for their own.
     """
     _KEPT[lm] = kept
 
 
-def kept_verification_seconds(lm: LM, length_class: int) -> dict[int, float]:
-    """`verification_seconds`, measured once per model and class of context lengths; with fewer
-    passes after the first class, because a prompt waits for them.
+def kept_seconds(lm: LM, length_class: int, plan: DraftPlan | None = None) -> dict[int, float]:
+    """`draft_seconds`, or without a plan `verification_seconds`, measured once per model and class
+    of context lengths; with fewer passes after the first class, because a prompt waits for them.
     """
     kept = _KEPT.setdefault(lm, {})
-    if length_class not in kept:
-        rows, repeats = (AGAIN, 1) if kept else (ROWS, 3)
-        kept[length_class] = verification_seconds(lm, rows, repeats)
-    return kept[length_class]
+    if (key := (length_class, str(plan or ""))) not in kept:
+        first = not any(of == key[1] for _, of in kept)
+        if plan is not None:
+            kept[key] = draft_seconds(lm, plan, 3 if first else 1)
+        else:
+            kept[key] = verification_seconds(lm, *((ROWS, 3) if first else (AGAIN, 1)))
+    return kept[key]
 
 
 def curve(seconds: Mapping[int, float], most: int) -> list[float]:

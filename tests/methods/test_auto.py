@@ -7,23 +7,26 @@ import random
 import numpy as np
 import pytest
 import torch
-from conftest import LAYERS, make_method, random_lm
+from conftest import LAYERS, make_method, random_lm, random_model
 
 from scripts.fit_auto import decode, fit
 from skipbench.config.architecture import Shape
-from skipbench.decode import sampling
+from skipbench.decode import kinds, sampling
+from skipbench.decode.chances import Calibration, Counters
 from skipbench.decode.draft import State
-from skipbench.decode.ladder import BREAK_EVEN, Calibration, Counters, SkipLadder, chain_value
+from skipbench.decode.ladder import BREAK_EVEN, INT8_AGREEMENT, PlanLadder, chain_value
 from skipbench.decode.loop import generate
 from skipbench.decode.sampling import choices
 from skipbench.decode.sources import Successors, TextIndex
 from skipbench.decode.tree import Child, grow, min_slopes
 from skipbench.draft_plan import DraftPlan
 from skipbench.lm.model import LM
+from skipbench.lm.rows import TokenRows
 from skipbench.methods import auto
 from skipbench.methods.vanilla import Vanilla
 from skipbench.models.random_weights import planted_model
-from skipbench.profile.rows import curve, verification_seconds
+from skipbench.profile.roofline import bytes_price
+from skipbench.profile.rows import DRAFT_ROWS, ROWS, curve, verification_seconds
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 
@@ -168,9 +171,8 @@ def test_skip_sets_are_nested_and_used_where_their_steps_pay() -> None:
     lm.allocate(480)
     out = generate(lm, method, [3, 1, 4, 1, 5], 64)
     ladder = method.ladder  # type: ignore[attr-defined]
-    assert all(
-        set(a.skipped) < set(b.skipped) for a, b in zip(ladder.sets, ladder.sets[1:], strict=False)
-    )
+    nested = zip(ladder.plans, ladder.plans[1:], strict=False)
+    assert all(smaller.skipped < larger.skipped for smaller, larger in nested)
     drafted = "".join(method.log["source"]).count("d")  # type: ignore[attr-defined]
     assert drafted > 32 and method.log["sets"]  # type: ignore[attr-defined]
     assert out.tokens == generate(lm, Vanilla(), [3, 1, 4, 1, 5], 64).tokens
@@ -178,31 +180,103 @@ def test_skip_sets_are_nested_and_used_where_their_steps_pay() -> None:
 
 def test_the_angle_says_how_often_a_set_may_be_right() -> None:
     """Larger sets err more often, by the scale of the one that was tried."""
-    ladder = SkipLadder(LAYERS, 4, 0.0)
-    ladder.turns = [0.0, 1e-4, 0.1, 0.2, 0.4, 0.8]
-    chances = [ladder.chance(rung) for rung in range(6)]
-    assert chances == sorted(chances, reverse=True) and chances[4] == pytest.approx(0.67, abs=0.01)
+    ladder = PlanLadder(LAYERS, 4, 0.0)
+    ladder.turns = [0.0, 0.0, 1e-4, 0.1, 0.2, 0.4, 0.8]
+    chances = [ladder.chance(rung) for rung in range(7)]
+    assert chances == sorted(chances, reverse=True) and chances[5] == pytest.approx(0.67, abs=0.01)
     for _ in range(60):
-        ladder.agreement.update(2, True)
-    ladder.tried[2] = 1
-    assert ladder.chance(4) > chances[4] and ladder.chance(2) > 0.95
+        ladder.agreement.update(3, True)
+    ladder.tried[3] = 1
+    assert ladder.chance(5) > chances[5] and ladder.chance(3) > 0.95
+
+
+INT8 = "method.int8_prices=[0.3,0.33]"
+
+
+def test_drafts_in_8_bits_are_right_and_read_copies_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a text that repeats itself, one pass confirms several tokens of a copy."""
+    lm, text = random_lm("llama", "fused"), [3, 1, 4, 1, 5, 9, 2, 6] * 2
+    method = make_method("auto", "method.row_prices=[1,3,6,12,24,48]", INT8)
+    passes = list[int]()
+
+    def counted(tokens: list[int], rows: TokenRows, plan: DraftPlan | None = None) -> torch.Tensor:
+        passes.append(len(tokens))
+        return LM.logits(lm, tokens, rows, plan)
+
+    monkeypatch.setattr(lm, "logits", counted)
+    free = make_method("auto", "method.row_prices=[1,1.1,1.2,1.3,1.4,1.5]", INT8)
+    wanted = generate(lm, Vanilla(), text, 48).tokens
+    for drafts, of in ((False, method), (True, free)):
+        passes.clear()
+        assert generate(lm, of, text, 48).tokens == wanted
+        drafted = "".join(of.log["source"]).count("d")  # type: ignore[attr-defined]
+        assert (drafted > 8) == drafts == bool(passes), "8 bits where rows are cheap alone"
+    assert {plan for _, plan in free.log["sets"]} == {"int8:all;head:int8"}  # type: ignore[attr-defined]
+    assert max(passes) == DRAFT_ROWS[-1] and len(passes) < drafted
+    assert free.ladder.pace < 1  # type: ignore[attr-defined]
+
+
+def test_no_second_copy_of_weights_where_8_bits_cannot_pay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By bytes first; then by what was measured."""
+    lm = LM(random_model("llama"), "fused")
+    lm.allocate(64)
+    lm.prefill([3, 1, 4])
+    method = auto.Auto(name="auto", layers=LAYERS)
+    method.prices = curve(dict.fromkeys(ROWS, 1.0), 32)
+    monkeypatch.setattr(auto, "bytes_price", lambda lm: 0.99)
+    state = State(lm, [3, 1, 4, 1])
+    assert method._int8_prices(state) == [] and lm.engine.int8_bytes() == 0
+    monkeypatch.setattr(auto, "bytes_price", lambda lm: 0.3)
+    for step in (2.0, 0.5):
+        monkeypatch.setattr(
+            auto.Auto, "_seconds", lambda *_, step=step: {0: 2.0, 1: 2 * step, 4: 3 * step}
+        )
+        assert bool(method._int8_prices(state)) == (step < 1)
+    monkeypatch.setattr(type(lm.engine), "fast_int8", False)
+    assert method._int8_prices(state) == []
+
+
+def test_rungs_in_8_bits_begin_at_their_prior_and_follow_their_drafts() -> None:
+    ladder, prices = PlanLadder(LAYERS, 4, 0.0), [0.0, *(1 + 0.02 * n for n in range(20))]
+    assert ladder.best(prices, 1.0, 8)[0] == -1  # nothing was tried
+    ladder.rank, ladder.turns = list(range(2 * LAYERS)), [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
+    ladder.begin(None, [0.0, 0.4, 0.5])
+    assert str(ladder.plans[1]) == "int8:all;head:int8;attn:0"
+    assert ladder.steps[:3] == pytest.approx([0.4, 0.35, 0.3])
+    assert ladder.best(prices, 1.0, 8)[0] == 0 and ladder.chance(0) == INT8_AGREEMENT
+    before = ladder.chance(3)
+    assert before == pytest.approx(INT8_AGREEMENT * np.exp(-0.3))
+    for _ in range(60):
+        ladder.agreement.update(0, False)
+    assert ladder.chance(0) < 0.1 and ladder.chance(3) < before
+    assert ladder.best(prices, 1.0, 8)[1] < BREAK_EVEN
+
+
+def test_the_least_price_by_bytes_is_of_weights_alone() -> None:
+    lm = random_lm("llama", "fused")
+    lm.cache.length = 0
+    assert bytes_price(lm) == 0.25  # of float32
+    lm.cache.length = 400
+    assert 0.25 < bytes_price(lm) < 1
 
 
 def test_hopeless_sets_are_not_tried() -> None:
     assert chain_value(0.95, 0.4, [0.0, 1.0, *[1.1] * 20], 1.5, 16) > BREAK_EVEN
     assert chain_value(0.3, 0.4, [0.0, 1.0, *[1.1] * 20], 1.5, 16) < BREAK_EVEN
-    ladder = SkipLadder(LAYERS, 4, 0.0)
+    ladder = PlanLadder(LAYERS, 4, 0.0)
     method = make_method("auto", "method.explore=0")
     generate(random_lm("llama", "fused"), method, [3, 1, 4, 1, 5], 48)
     assert method.ladder.trials == ladder.trials == 0  # type: ignore[attr-defined]
 
 
 def test_counts_of_what_the_priors_expect_give_the_priors_again() -> None:
-    tried = np.full(auto.FREE, 1e6)
-    expected = np.stack([tried * auto.PRIORS[: auto.FREE], tried])
+    tried = np.full(kinds.FREE, 1e6)
+    expected = np.stack([tried * kinds.PRIORS[: kinds.FREE], tried])
     few = np.stack([tried * 0, tried * 1e-8])  # a model with next to no tries changes nothing
     for name, values in fit([expected, few]).items():
-        assert values == pytest.approx(getattr(auto, name), abs=1e-3), name
+        assert values == pytest.approx(getattr(kinds, name), abs=1e-3), name
 
 
 def test_every_token_that_is_accepted_is_counted_for_the_priors() -> None:

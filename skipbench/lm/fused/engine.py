@@ -19,7 +19,7 @@ from skipbench.lm.families import HEAD, parts_of
 from skipbench.lm.fused import elementwise
 from skipbench.lm.fused.bit_exact import MOST, padded_rows, rows_one_by_one
 from skipbench.lm.fused.few_rows import Product
-from skipbench.lm.fused.int8 import Int8Weight
+from skipbench.lm.fused.int8 import NATIVE, Int8Weight, int8_kernel
 from skipbench.lm.fused.weights import (
     LayerWeights,
     ParallelWeight,
@@ -99,6 +99,12 @@ class FusedEngine(Engine):
         if missing:
             hidden = F.pad(hidden, (0, 0, 0, missing))
         return self._head(self._final_norm(hidden), self._most)[:rows]
+
+    @property
+    def fast_int8(self) -> bool:
+        like = self._embedding
+        plain = like.device.type == "cpu" and not isinstance(self._head, ParallelWeight)
+        return plain and like.dtype in NATIVE and int8_kernel()[0] is not None
 
     def int8_sublayers(self) -> list[Sublayer]:
         if not self._int8_sublayers:

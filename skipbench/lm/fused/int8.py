@@ -17,6 +17,7 @@ from skipbench.lm.fused.native import INT8, UnavailableError, library
 from skipbench.runs.provenance import cpu_flags
 
 LARGEST = 127
+NATIVE = (torch.float32, torch.bfloat16)  # dtypes of activations that the kernels take
 OUTPUTS, INPUTS = 4, 64  # of a block of weights that lies in one piece
 CHUNK_BYTES = 64 << 20  # of weights that are quantised at once
 
@@ -76,7 +77,7 @@ class Int8Weight:
             kernel: one of `functions`; None: the one of `int8_kernel`.
         """
         (self._outputs, self.inputs), self._dtype = weight.shape, weight.dtype
-        native = weight.dtype in (torch.float32, torch.bfloat16)
+        native = weight.dtype in NATIVE
         kernel = kernel or (int8_kernel()[0] if native else None)
         self._scale, self._blocks, largest_sum = _quantised(weight)
         self._bias = None if bias is None else bias.float().contiguous()

@@ -1,0 +1,69 @@
+"""Chances that drafted tokens are accepted, counted while decoding."""
+
+import math
+from collections.abc import Sequence
+
+from skipbench.config.configurable import Stateful
+
+
+class Counters(Stateful):
+    """One chance per kind of draft token: how many of them were accepted, where their parent was.
+
+    `p = (hits + weight * prior) / (tries + weight)`; every try of a kind multiplies the weight of
+    its earlier ones by `decay`.
+    """
+
+    def __init__(self, priors: Sequence[float], weight: float = 16.0, decay: float = 0.998) -> None:
+        """`priors`: the chance of every kind before a try; `weight`: tries they count for."""
+        self._priors, self._weight, self._decay = priors, weight, decay
+        self._counts: dict[int, list[float]] = {}
+
+    def update(self, kind: int, hit: bool) -> None:
+        """Counts a try of `kind`."""
+        counts = self._counts.setdefault(kind, [0.0, 0.0])
+        counts[0] = counts[0] * self._decay + hit
+        counts[1] = counts[1] * self._decay + 1.0
+
+    def chance(self, kind: int, prior: float | None = None) -> float:
+        """The present chance of a kind; `prior` replaces its own."""
+        hits, tries = self._counts.get(kind, (0.0, 0.0))
+        prior = self._priors[kind] if prior is None else prior
+        return (hits + self._weight * prior) / (tries + self._weight)
+
+    def state_dict(self) -> dict[str, list[float]]:
+        return {str(kind): list(counts) for kind, counts in self._counts.items()}
+
+    def load_state_dict(self, state: dict[str, list[float]]) -> None:
+        self._counts = {int(kind): list(counts) for kind, counts in state.items()}
+
+
+class Calibration(Stateful):
+    """Corrects products of chances along a path by how often such paths were accepted.
+
+    A tree holds the paths that look best, so that their chances are overestimated more often than
+    not; tokens of one path are not independent, either.
+    """
+
+    WIDTH = 0.5  # of a bin of -ln(p)
+    BINS = 12
+    DECAY = 0.999
+
+    carried = ("sums",)
+
+    def __init__(self, weight: float = 10.0) -> None:
+        """`weight`: accepted paths that the factor 1 of a bin counts for."""
+        self.weight, self.sums = weight, [(0.0, 0.0)] * self.BINS
+        """Accepted and expected paths per bin."""
+
+    def _bin(self, p: float) -> int:
+        return min(self.BINS - 1, int(-math.log(max(p, 1e-9)) / self.WIDTH))
+
+    def __call__(self, p: float) -> float:
+        """The chance of a path whose product is `p`."""
+        accepted, expected = self.sums[self._bin(p)]
+        return min(1.0, p * (accepted + self.weight) / (expected + self.weight))
+
+    def update(self, p: float, accepted: bool) -> None:
+        """Counts a verified path of product `p`."""
+        hits, expected = self.sums[at := self._bin(p)]
+        self.sums[at] = hits * self.DECAY + accepted, expected * self.DECAY + p
