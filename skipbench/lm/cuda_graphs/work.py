@@ -11,7 +11,7 @@ from skipbench.lm.cuda_graphs.attention import BACKENDS, TRITON
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.cuda_graphs.capture import Work
 from skipbench.lm.fused.int8 import Int8Weight
-from skipbench.lm.fused.weights import LayerWeights, ParallelWeight, W, Weight
+from skipbench.lm.fused.weights import LayerWeights, ParallelWeight, Weight
 from skipbench.lm.layer import AttentionParts, MlpParts
 from skipbench.lm.llama import rms_norm, rotated, silu_times
 
@@ -20,7 +20,7 @@ class Attention:
     """One layer's attention as work over static buffers."""
 
     def __init__(
-        self, parts: AttentionParts, weights: LayerWeights[W], index: int, cache: KVCache
+        self, parts: AttentionParts, weights: LayerWeights[Any], index: int, cache: KVCache
     ) -> None:
         self.index, self.cache, self.window, self.scale = index, cache, parts.window, parts.scale
         self.norm, self.qk_norms, self.qkv = parts.norm, parts.qk_norms, weights.qkv
@@ -80,7 +80,7 @@ class Attention:
 class Mlp:
     """One layer's gated MLP, likewise."""
 
-    def __init__(self, parts: MlpParts, weights: LayerWeights[W]) -> None:
+    def __init__(self, parts: MlpParts, weights: LayerWeights[Any]) -> None:
         self.norm, self.gate_up, self.add_down = parts.norm, weights.gate_up, _added(weights.down)
 
     def work(self, buffers: GraphBuffers, triton: bool) -> Work:
