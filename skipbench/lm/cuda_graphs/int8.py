@@ -60,9 +60,8 @@ def quantised_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
     scale = torch.empty(len(weight), device=weight.device)
     rounded = torch.empty(weight.shape, dtype=torch.int8, device=weight.device)
     step = max(1, CHUNK_BYTES // (4 * weight.shape[1]))
-    for part, factor, to in zip(
-        *(torch.split(t, step) for t in (weight, scale, rounded)), strict=True
-    ):
+    parts = (torch.split(t, step) for t in (weight, scale, rounded))
+    for part, factor, to in zip(*parts, strict=True):
         wide = part.float()
         factor.copy_(wide.abs().amax(1).clamp_(min=torch.finfo().tiny) / LARGEST)
         to.copy_((wide / factor[:, None]).round_().clamp_(-LARGEST, LARGEST))
