@@ -247,6 +247,11 @@ def _one_token(replay: Replay, case: Case, prefix: list[int], rest: list[int]) -
     rank, same = Counter(ranks).most_common(1)[0]
     if len(wrong) > 2 and same > 0.9 * len(wrong):
         return Cause(RANK, f"{same} of {len(wrong)} wrong tokens have rank {rank} of the logits")
+    kept, shown = (
+        replay.follows([*prefix, token], rest[1:]) for token in (rest[0], case.best[case.at])
+    )
+    if shown > kept + 1:
+        return Cause(SHOWN, f"with the model's token in its place, {_of(shown, rest[1:])} follow")
     if len(wrong) > MANY * total and total > 3:
         own = f"{total - len(wrong)} of {total} tokens from here on are the model's"
         if case.at < BEGUN:
@@ -254,9 +259,4 @@ def _one_token(replay: Replay, case: Case, prefix: list[int], rest: list[int]) -
         return Cause(
             STALE, f"{own}, all {case.at} before are: rows of the cache have become others"
         )
-    kept, shown = (
-        replay.follows([*prefix, token], rest[1:]) for token in (rest[0], case.best[case.at])
-    )
-    if shown > kept:
-        return Cause(SHOWN, f"with the model's token in its place, {_of(shown, rest[1:])} follow")
     return Cause(KEPT, f"the output goes on from it: {_of(kept, rest[1:])} follow")

@@ -94,10 +94,13 @@ def other_prompts(
     for name, ids in forms.items():
         if ids:
             yield name, list(ids)
-    # a template that adds a system message by itself, cut behind it
-    if (whole := _templated(tokenizer, rest)) and (system := _templated(tokenizer, [])):
-        start = next((i for i, (a, b) in enumerate(zip(whole, system, strict=False)) if a != b), 0)
-        yield "the chat template without the system prompt", whole[start:]
+    # a template adds a system message by itself: what follows it is what another one leaves alone
+    other = _templated(tokenizer, [{"role": "system", "content": "x"}, *rest])
+    if (whole := _templated(tokenizer, rest)) and other:
+        pairs = enumerate(zip(reversed(whole), reversed(other), strict=False))
+        same = next((i for i, (a, b) in pairs if a != b), min(len(whole), len(other)))
+        for end in range(min(3, same)):  # the first tokens may still close the system message
+            yield "the chat template without the system prompt", whole[len(whole) - same + end :]
     stripped = (output.prompt or "").strip()
     if stripped and stripped != output.prompt:
         yield "the prompt without the spaces around it", list(tokenizer.encode(stripped))

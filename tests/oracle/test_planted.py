@@ -80,7 +80,7 @@ def of_prompts(name: str) -> list[tuple[list[int], Judged]]:
         message = [{"role": "user", "content": text}]
         ids = tokenizer.encode(text)
         records = {
-            "BOS doubled": (Output(prompt=text, ids=[]), [0, *ids]),
+            "BOS missing": (Output(prompt=text, ids=[]), ids[1:]),
             "template without system prompt": (
                 Output(messages=message, ids=[]),
                 tokenizer.encode(f"{text}\n", add_special_tokens=False),
@@ -99,7 +99,7 @@ def of_prompts(name: str) -> list[tuple[list[int], Judged]]:
 
 
 PROMPTS = {
-    "BOS doubled": causes.PROMPT,
+    "BOS missing": causes.PROMPT,
     "template without system prompt": causes.PROMPT,
     "stop string differs": causes.END,
 }
