@@ -300,7 +300,7 @@ def test_the_memory_stays_flat(tmp_path: Path) -> None:
             time.sleep(0.1)
         sizes = []
         for i in range(1000):
-            body = {"model": "tiny", "prompt": f"{PROMPTS[i % 4]} {i}", "max_tokens": 8}
+            body = {"model": "tiny", "prompt": f"{PROMPTS[i % 4]} {i}", "max_tokens": 4}
             assert raw(port, json.dumps(body).encode())[0] == 200
             pages = int(Path(f"/proc/{server.pid}/statm").read_text().split()[1])
             sizes.append(pages * os.sysconf("SC_PAGE_SIZE") >> 10)
