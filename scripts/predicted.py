@@ -225,7 +225,7 @@ class Bench:
                 len(p) + len(o.tokens) / 2 for p, o in zip(self.prompts, outs, strict=True)
             )
         )
-        drafts = hasattr(fresh, "drafter")
+        drafts = isinstance(fresh, SkipMethod)
         costs: dict[Kind, list[tuple[float, float]]] = {kind: [] for kind in first.example}
         # of every run: vanilla, the method, its adaptation, drafting and verification
         seconds: list[list[float]] = []
