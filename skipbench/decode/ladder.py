@@ -42,7 +42,7 @@ class PlanLadder(Stateful):
     tokens that it predicts as the target did (SWIFT's matchness); a ranking runs them with the
     full model. Both are done while they cost at most `explore` of the time, and only if the best
     agreement that is still possible would pay. 8 bits alone need neither: they start at their
-    prior, and what they draft is counted.
+    prior, and what they draft is counted; they are tried where they do not draft any more.
     """
 
     carried = ("rank", "turns", "agreement", "tried", "trials", "spent", "explored", "pace")
@@ -144,9 +144,10 @@ class PlanLadder(Stateful):
         tries = [self._trial_price(rung, rows) for rung in range(len(SHARES))]
         if (rows if ranks else min(tries)) > earned:
             return 0.0
-        rung, value = self.best(prices, rate, MAX_STEPS, self._hopes())
-        price = rows if ranks else tries[rung]
         reached = self.best(prices, rate, MAX_STEPS)[1] if self.int8 else BREAK_EVEN
+        hopes = self._hopes(bool(self.int8) and reached <= BREAK_EVEN)
+        rung, value = self.best(prices, rate, MAX_STEPS, hopes)
+        price = rows if ranks else tries[rung]
         if value <= max(BREAK_EVEN, reached) or price > earned:
             return 0.0
         self.explored += price
@@ -164,14 +165,16 @@ class PlanLadder(Stateful):
         self.tried[rung] += 1
         return price
 
-    def _hopes(self) -> list[float]:
-        """The highest agreement that each rung may still have; 0 for 8 bits alone, whose drafts are
-        its trials.
+    def _hopes(self, idle: bool) -> list[float]:
+        """The highest agreement that each rung may still have; 0 for 8 bits alone unless they are
+        `idle`, as their drafts are their trials.
         """
-        if not self.rank:
-            return [0.0, *[MAX_AGREEMENT] * len(SHARES[1:])]
-        doubts = [DOUBT / max(1, tried) ** 0.5 for tried in self.tried[1:]]
-        return [0.0, *(min(MAX_AGREEMENT, self.chance(r) + d) for r, d in enumerate(doubts, 1))]
+        doubts = [DOUBT / max(1, tried) ** 0.5 for tried in self.tried]
+        hopes = [min(MAX_AGREEMENT, self.chance(rung) + d) for rung, d in enumerate(doubts)]
+        return [
+            hopes[0] if idle else 0.0,
+            *(hopes[1:] if self.rank else len(SHARES[1:]) * [MAX_AGREEMENT]),
+        ]
 
     def _trial_price(self, rung: int, rows: float) -> float:
         """Price of a trial, where as many rows in the model's own dtype cost `rows`."""

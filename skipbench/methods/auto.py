@@ -9,8 +9,8 @@ measured price, and a node is added while its chance is worth more than its pric
 | rho | `rate` | recent tokens per pass of one row |
 | C(n) | `prices[n]` | measured price of verifying n rows, in passes of one row |
 | p(node) | `Tree.products`, calibrated | chance that the path to the node is accepted |
-| c | `ladder.steps` | price of one draft step with a skip set |
-| a | `ladder.agreement` | chance that a token drafted with a skip set is right |
+| c | `ladder.step(rung)` | price of one token drafted by a plan |
+| a | `ladder.chance(rung)` | chance that a token drafted by a plan is right |
 | round's value | `sum p - rho * (steps * c + C(1 + nodes))` | maximised by every round |
 
 The derivation (renewal reward), what the rule contains as special cases, and measurements:
@@ -57,7 +57,7 @@ Carried = tuple[list[Match], int]
 
 
 class Auto(Priced):
-    """Copies, recycled successors and drafts of skip sets in one tree per round, by value.
+    """Copies, recycled successors and drafts of cheaper passes in one tree per round, by value.
 
     >>> method = Auto(name="auto", layers=4, row_prices=[1, 1.02, 1.04, 1.1, 1.2, 1.4])
     >>> lm = type("LM", (), {"cache": type("Cache", (), {"length": 6})})  # only its length is read
@@ -126,8 +126,8 @@ class Auto(Priced):
             if not (lm.engine.fast_int8 and self.ladder.may_pay(bytes_price(lm), self.prices)):
                 return []
             seconds = self._seconds(state, self.ladder.plan(int8=True))
-        of_one = seconds[1] / seconds[0]
-        prices = [of_one * p for p in curve({n: seconds[n] for n in DRAFT_ROWS}, self.window + 1)]
+        of_one, most = seconds[1] / seconds[0], max(self.window, DRAFT_ROWS[-1])
+        prices = [of_one * p for p in curve({n: seconds[n] for n in DRAFT_ROWS}, most)]
         return prices if self.ladder.may_pay(of_one, self.prices) else []
 
     def propose(self, state: State, budget: int) -> Draft:

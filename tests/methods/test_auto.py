@@ -252,6 +252,7 @@ def test_rungs_in_8_bits_begin_at_their_prior_and_follow_their_drafts() -> None:
         ladder.agreement.update(0, False)
     assert ladder.chance(0) < 0.1 and ladder.chance(3) < before
     assert ladder.best(prices, 1.0, 8)[1] < BREAK_EVEN
+    assert ladder._hopes(idle=False)[0] == 0.0 < ladder._hopes(idle=True)[0]
 
 
 def test_the_least_price_by_bytes_is_of_weights_alone() -> None:
