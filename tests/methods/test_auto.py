@@ -216,6 +216,26 @@ def test_drafts_in_8_bits_are_right_and_read_copies_ahead(monkeypatch: pytest.Mo
     assert free.ladder.pace < 1  # type: ignore[attr-defined]
 
 
+def test_reading_ahead_changes_no_drafted_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies that the draft contradicts, as a random model does, are dropped."""
+    lm, text = random_lm("llama", "fused"), [3, 1, 4, 1, 5, 9, 2, 6] * 2
+
+    def drafted() -> list[int]:
+        method = make_method("auto", INT8)
+        assert isinstance(method, auto.Auto)
+        lm.prefill(text)
+        method.begin(state := State(lm, [*text, 3]))
+        method.propose(state, 0)
+        method._draft(state, 0, 0.5, 8)
+        return [token for token, _ in method._drafted]
+
+    ahead = drafted()
+    monkeypatch.setattr(auto.Auto, "_ahead", lambda *_: [])
+    alone = drafted()
+    assert min(len(ahead), len(alone)) > 2
+    assert all(a == b for a, b in zip(ahead, alone, strict=False))
+
+
 def test_no_second_copy_of_weights_where_8_bits_cannot_pay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
