@@ -1,12 +1,11 @@
 """`chat`: a conversation in the terminal."""
 
-import contextlib
 import select
 import sys
 
 from skipbench.cli.answers import Messages, Session, show_stream
 from skipbench.cli.asking import Chat
-from skipbench.console import complain, err, out, say
+from skipbench.console import complain, err, say
 from skipbench.errors import SkipbenchError
 
 HELP = "/new forgets the conversation, /quit or Ctrl-D ends, Ctrl-C stops an answer"
@@ -48,18 +47,10 @@ def _read() -> str | None:
 
 
 def read_turn() -> str:
-    """What is typed, or pasted: several lines of a paste are one turn. Raises EOFError at the end
-    of the input.
-
-    A terminal that marks a paste hands it to readline as a whole; another one has its next line
-    ready at once.
+    """What is typed, or pasted: several lines of a paste are one turn, since a terminal has the
+    next one ready at once. Raises EOFError at the end of the input.
     """
-    with contextlib.suppress(ImportError):
-        import readline
-
-        readline.parse_and_bind("set enable-bracketed-paste on")
-    # readline has to know the prompt, or it would paint over it
-    lines = [input("> ") if out.is_terminal else err.input("[bold]> [/bold]")]
+    lines = [err.input("[bold]> [/bold]")]
     while select.select([sys.stdin], [], [], PASTE_S)[0]:
         lines.append(input())
     return "\n".join(lines).strip()

@@ -131,9 +131,9 @@ FAULTY: dict[str, tuple[Any, str, str, Case, str]] = {
         "lm/cuda_graphs/device.py",
     ),
     "buffer made anew": (
-        device.DeviceGraphs._load, "buffers.load(metadata.token_rows, metadata.hidden)",
-        "buffers.load(metadata.token_rows, metadata.hidden); "
-        "buffers.bounds = buffers.bounds.clone()", ("graphs",), "lm/cuda_graphs/buffers.py",
+        device.DeviceGraphs._load, "metadata.hidden)\n        self.buffers, self._out",
+        "metadata.hidden); buffers.bounds = buffers.bounds.clone()\n"
+        "        self.buffers, self._out", ("graphs",), "lm/cuda_graphs/buffers.py",
     ),
     "output of a graph in its pool": (
         GraphBuffers.input_preparation, "self.cos.copy_(cos.index_select(0, positions))",

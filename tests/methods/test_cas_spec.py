@@ -72,7 +72,7 @@ def test_every_node_is_what_its_own_set_says_behind_its_path(
 
     monkeypatch.setattr(method, "_choose", in_turn)
     state = State(lm, [*PROMPT, *PROMPT], Sampler(), 64, frozenset())
-    state.emit([_prefill(state)])
+    state.emit([_prefill(state)[0]])
     method.begin(state)
     method.costs[:-1] = [0.01] * method.bottom  # cheap, so that trees are deep
     clock, seen = Clock(lm.output_device), set[tuple[str, bool]]()

@@ -253,7 +253,7 @@ class Replay:
     def run(self, hidden: Any, *args: Any) -> Any:
         return hidden
 
-    def head(self, hidden: Any) -> torch.Tensor:
+    def head(self, hidden: Any, *args: Any) -> torch.Tensor:
         return torch.tensor([next(self.rows)])
 
 

@@ -194,7 +194,7 @@ def others(value: Any) -> list[Any]:
         case int() | float():
             return [value + 1, value + 0.25, value / 2]
         case list():
-            return [[*value, 1], [*value, "x"]]
+            return [[*value, 1], [*value, "x"], [*value, "int8"]]
     names = ["cuda", "bfloat16", "reference", "int8", "left", "hub", "max", "bayes", "random"]
     return [f"{value}x", *names, 7, 0.5, True, {"rows": 3}]
 

@@ -259,7 +259,8 @@ def test_who_goes_away_is_not_decoded_on(port: int, client: Any) -> None:
 
 
 def test_limits(tiny: LanguageModel) -> None:
-    body = json.dumps({"model": "tiny", "prompt": "Once", "max_tokens": 900}).encode()
+    long = {"model": "tiny", "prompt": "Once", "max_tokens": 900, "min_tokens": 900}
+    body = json.dumps(long).encode()
     with served(tiny, queue=1, timeout_s=0.5) as port:
         found = list[int]()
         first = threading.Thread(target=lambda: found.append(raw(port, body)[0]))
@@ -274,7 +275,7 @@ def test_limits(tiny: LanguageModel) -> None:
         assert raw(port, body, host="evil.example")[0] == 400
     with served(tiny, key="secret") as port:
         assert raw(port, body)[0] == raw(port, body, authorization="Bearer x")[0] == 401
-        short = body.replace(b"900", b"2")
+        short = json.dumps(long | {"max_tokens": 2, "min_tokens": 0}).encode()
         assert raw(port, short, authorization="Bearer secret")[0] == 200
 
 
