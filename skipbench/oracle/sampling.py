@@ -74,12 +74,16 @@ class Draws:
     added, so that the tokens after a shared context are counted at once.
     """
 
-    def __init__(self, settings: Settings, outputs: list[tuple[list[int], list[int]]]) -> None:
-        """`outputs`: ids of every prompt and of its output."""
+    def __init__(
+        self, settings: Settings, outputs: list[tuple[list[int], list[int]]], seed: int = 0
+    ) -> None:
+        """`outputs`: ids of every prompt and of its output; `seed`: of the places within a token's
+        own mass.
+        """
         self.settings, self.sampler = settings, settings.sampler()
         self._others = {name: s.sampler() for name, s in settings.others().items()}
         self._likelihood = dict.fromkeys(["", *self._others], 0.0)
-        self._random = np.random.default_rng(0)
+        self._random = np.random.default_rng(seed)
         self.places, self._contexts, self.outside = list[float](), list[float](), 0
         self._shared, self._tested = dict[tuple[int, ...], list[int]](), set[tuple[int, ...]]()
         level, at = defaultdict[tuple[int, ...], list[list[int]]](list), 0

@@ -98,6 +98,7 @@ def test_ctrl_c_ends_an_answer(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+@pytest.mark.slow
 def test_ctrl_c_in_a_terminal_stops_an_answer_and_keeps_the_session() -> None:
     # a job in the background ignores SIGINT, and so do its children
     spawn = (

@@ -39,8 +39,6 @@ MECHANISMS = [  # every day; all methods in the slow tier
     ("uniform", "greedy", "reference", "bf16"),
     ("clasp", "greedy", "cuda_graphs", "fp32"),
     ("uniform", "int8", "cuda_graphs", "bf16"),
-    ("uniform", "int8 tree", "fused", "bf16"),
-    ("uniform", "window", "fused", "bf16"),
 ]
 VARIANTS: dict[str, tuple[str, ...]] = {
     "greedy": (),

@@ -36,9 +36,9 @@ def drawn(p: np.ndarray, random: np.random.Generator, count: int) -> np.ndarray:
     return out
 
 
-def result_of(out: np.ndarray, settings: Settings = SETTINGS) -> SamplingTest:
+def result_of(out: np.ndarray, settings: Settings = SETTINGS, seed: int = 0) -> SamplingTest:
     rows = [(row[:1].tolist(), row[1:].tolist()) for row in out]
-    draws = Draws(settings, rows)
+    draws = Draws(settings, rows, seed)
     for prompt, ids in rows:
         draws.add(prompt, ids, LOGITS[torch.tensor([*prompt, *ids[:-1]])], torch.float32)
     return draws.result()
@@ -46,7 +46,7 @@ def result_of(out: np.ndarray, settings: Settings = SETTINGS) -> SamplingTest:
 
 def false_alarms(engines: int, outputs: int) -> float:
     p, random = probs(SETTINGS), np.random.default_rng(5)
-    results = [result_of(drawn(p, random, outputs)) for _ in range(engines)]
+    results = [result_of(drawn(p, random, outputs), seed=seed) for seed in range(engines)]
     assert not any(result.outside for result in results)
     return sum(result.p_value < 0.05 for result in results if result.p_value is not None) / engines
 
