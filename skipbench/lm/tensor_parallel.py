@@ -216,11 +216,13 @@ class TensorParallelLM(LM):
     def head(
         self, hidden: Tensor, plan: DraftPlan | None = None, likely: Tensor | None = None
     ) -> Tensor:
-        with self.together("follow_head", len(hidden), plan, likely):
+        ids = None if likely is None else likely.tolist()  # no tensor goes through a pipe
+        with self.together("follow_head", len(hidden), plan, ids):
             return super().head(self._same(hidden), plan, likely)
 
-    def follow_head(self, count: int, plan: DraftPlan | None, likely: Tensor | None) -> None:
+    def follow_head(self, count: int, plan: DraftPlan | None, ids: list[int] | None) -> None:
         """`head` on the other ranks."""
+        likely = None if ids is None else torch.tensor(ids, device=self.output_device)
         self.head(self._empty(count), plan, likely)
 
     def keep(self, start: int, rows: list[int]) -> None:
