@@ -24,7 +24,7 @@ from skipbench.decode.loop import generate
 from skipbench.draft_plan import DraftPlan
 from skipbench.experiments.row import run_cell
 from skipbench.lm.cuda_graphs import buffers as sizes
-from skipbench.lm.cuda_graphs import capture, device, engine, sets
+from skipbench.lm.cuda_graphs import capture, device, engine
 from skipbench.lm.cuda_graphs.attention import BACKENDS, varlen
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.cuda_graphs.capture import EagerCapture
@@ -113,7 +113,6 @@ def test_graphs_of_the_rows_that_were_met_are_captured_ahead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sizes, "FIRST", 32)
-    monkeypatch.setattr(sets, "USES", 1 << 30)  # a set is captured when it has been used often
     lm, method = graphs(EagerCapture), make_method("uniform", "method.stop.threshold=0")
     lm.engine.capture_ahead(0, 300)  # nothing was met
     assert generate(lm, method, PROMPT, 20).rounds

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -14,7 +15,7 @@ from skipbench.lm.cuda_graphs.attention import TRITON, attention_backends
 from skipbench.lm.cuda_graphs.buffers import MAX_ROWS, GraphBuffers, bucket, padded_rows
 from skipbench.lm.cuda_graphs.capture import EagerCapture, Replay, Work, out_of_memory
 from skipbench.lm.cuda_graphs.launches import Launches
-from skipbench.lm.cuda_graphs.sets import SetGraphs
+from skipbench.lm.cuda_graphs.sets import SetGraphs, SetKey
 from skipbench.lm.cuda_graphs.trial import AttentionTrial, differs, small_kernels_differ
 from skipbench.lm.cuda_graphs.work import Attention, Mlp
 from skipbench.lm.engine import Chosen, Sublayer
@@ -80,9 +81,9 @@ class DeviceGraphs:
         if whole:
             replay: Replay | None = self._replays[WHOLE_PASS]
         else:
-            numbers = [s + 2 * self.layers * int8 for s, int8 in chosen]
-            key = (*self._key, fresh, *numbers)
-            replay = self._sets.replay(key, lambda: self._capture_set(numbers, fresh))
+            numbers = tuple(s + 2 * self.layers * int8 for s, int8 in chosen)
+            key = SetKey(*self._key, fresh, numbers)
+            replay = self._sets.replay(key, partial(self._capture_set, key))
         if replay is None:
             if fresh:
                 self._replays[PREPARE_INPUTS]()
@@ -92,20 +93,22 @@ class DeviceGraphs:
         replay()
         return self._out
 
-    def _capture_set(self, chosen: list[int], fresh: bool) -> Replay | None:
-        """The graph of sub-layers of the pass at hand; of a `fresh` one with masks and tables."""
-        metadata, buffers, works = self.metadata, self.buffers, self._works[self._key]
-        if metadata is None or buffers is None or self.failed:
+    def _capture_set(self, key: SetKey) -> Replay | None:
+        """The graph of a set; a pass that has begun goes on as it was."""
+        if self.failed:
             return None
+        buffers, graphs, metadata = self._buffers[key.rows], key[:3], self.metadata
         state = buffers.hidden.clone()
-        self._set_aside(buffers, self._key[1])
-        self._replays[PREPARE_INPUTS]()
+        self._set_aside(buffers, key.size)
+        self._captured[graphs][PREPARE_INPUTS]()
         buffers.hidden.normal_()
-        used = [works[s] for s in (*[PREPARE_INPUTS] * fresh, *chosen)]
+        numbers = (*[PREPARE_INPUTS] * key.fresh, *key.chosen)
+        used = [self._works[graphs][s] for s in numbers]
         replay = self._captured_within(lambda: self._record_all(used))
-        buffers.hidden.copy_(state)
-        buffers.load(metadata.token_rows, metadata.hidden)
-        self._replays[PREPARE_INPUTS]()
+        if metadata is not None:
+            buffers.hidden.copy_(state)
+            buffers.load(metadata.token_rows, metadata.hidden)
+            self._captured[graphs][PREPARE_INPUTS]()
         return replay
 
     def launches(self, metadata: AttentionMetadata) -> tuple[int, int]:
@@ -169,17 +172,20 @@ class DeviceGraphs:
 
     @torch.inference_mode()
     def capture_ahead(self, start: int, end: int) -> None:
-        """Captures all row counts met so far over every bucket of passes that begin at the cache
-        rows `start` to `end`.
+        """Captures all row counts met so far, and the sets that have a graph, over every bucket of
+        passes that begin at the cache rows `start` to `end`.
         """
         if self.cache.rows is not self._rows:
             return  # nothing ran over this cache yet
-        total = len(self._rows[0])
+        self.metadata = None
+        total, sets = len(self._rows[0]), self._sets.captured()
         for rows, chain in sorted(self._seen):
             ends = range(start + rows, min(end + rows, total) + 1)
             for size in dict.fromkeys(bucket(n, total) for n in ends):
-                self._ready(rows, size, chain)
-        self.metadata = None
+                here = [s for s in sets if (s.rows, s.chain) == (rows, chain)]
+                for key in here if self._ready(rows, size, chain) else []:
+                    ahead = key._replace(size=size)
+                    self._sets.enter(ahead, partial(self._capture_set, ahead))
 
     def forget(self) -> None:
         """Sub-layers were added: the graphs of a pass are captured anew."""
@@ -214,9 +220,8 @@ class DeviceGraphs:
         buffers, record = self._buffers[rows], self._record
         state = buffers.hidden.clone()  # the input of the pass at hand may lie in it
         self._set_aside(buffers, size)
-        prepare = buffers.input_preparation(
-            size, self._windows, self._columns, *self._rope, self.triton
-        )
+        tables = self._windows, self._columns, *self._rope
+        prepare = buffers.input_preparation(size, *tables, self.triton)
         prepare_replay = record(prepare)
         prepare_replay()
         buffers.hidden.normal_()
@@ -282,9 +287,8 @@ class DeviceGraphs:
             return False
         first = next(iter(self.attentions.values()))
         try:
-            fault = small_kernels_differ(
-                first, self.group, self._windows, self._columns, self._rope
-            )
+            tables = self._windows, self._columns, self._rope
+            fault = small_kernels_differ(first, self.group, *tables)
         except Exception as error:  # whatever its compiler or driver does
             self.discarded[TRITON] = _first_line(error)
             return False

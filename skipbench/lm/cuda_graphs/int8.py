@@ -1,12 +1,11 @@
 """Weights in 8 bits for draft passes on a GPU: half the bytes of bfloat16 are read."""
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from skipbench.lm.cuda_graphs import ops
 from skipbench.lm.cuda_graphs.trial import differs
-from skipbench.lm.fused.int8 import CHUNK_BYTES, LARGEST, Int8Weight
+from skipbench.lm.fused.int8 import Int8Weight, quantised_rows
 
 
 class GpuInt8Weight(Int8Weight):
@@ -53,19 +52,6 @@ def plain_int8_linear(
     y = F.linear(x, weight.to(x.dtype)).float() * weight_scale
     y = y if bias is None else y + bias
     out.copy_(y if residual is None else y + residual)
-
-
-def quantised_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Factors [out] in float32 and a weight [out, in] in 8 bits, whose product is near `weight`."""
-    scale = torch.empty(len(weight), device=weight.device)
-    rounded = torch.empty(weight.shape, dtype=torch.int8, device=weight.device)
-    step = max(1, CHUNK_BYTES // (4 * weight.shape[1]))
-    parts = (torch.split(t, step) for t in (weight, scale, rounded))
-    for part, factor, to in zip(*parts, strict=True):
-        wide = part.float()
-        factor.copy_(wide.abs().amax(1).clamp_(min=torch.finfo().tiny) / LARGEST)
-        to.copy_((wide / factor[:, None]).round_().clamp_(-LARGEST, LARGEST))
-    return scale, rounded
 
 
 def int8_fault(like: Tensor) -> str | None:

@@ -177,6 +177,26 @@ def _rms_norm(module: Any) -> elementwise.Norm:
     return float32 if weight.dtype == torch.float32 else low_precision
 
 
+def _square_attention(query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
+    """A chain from row 0 over itself: queries [T, heads, d], keys and values [1, KV, T, d] ->
+    [T, heads * d].
+    """
+    (t, heads, d), kv = query.shape, keys.shape[1]
+    group = heads // kv
+    gqa = group > 1
+    if gqa and query.is_cuda and query.dtype == torch.float32:
+        # Of the kernels of a GPU only flash takes grouped heads, and it takes no float32: the
+        # key heads become the batch, and each is seen by its group without a copy.
+        query, gqa = query.view(t, kv, group, d).permute(1, 2, 0, 3), False
+        keys, values = (x[0][:, None].expand(-1, group, -1, -1) for x in (keys, values))
+    else:
+        query = query.transpose(0, 1)[None]
+    out = F.scaled_dot_product_attention(
+        query, keys, values, is_causal=True, scale=scale, enable_gqa=gqa
+    )
+    return out.permute(2, 0, 1, 3).reshape(t, heads * d)
+
+
 def _attention(
     parts: AttentionParts,
     weights: LayerWeights[W],
@@ -225,19 +245,7 @@ def _attention(
             query = query.view(1, kv, group, d)
             out = F.scaled_dot_product_attention(query, keys, values, scale=scale)
             return out.reshape(1, heads * d)  # some kernels of a GPU lay rows outside heads
-        # a square chain from row 0
-        gqa = group > 1
-        if gqa and query.is_cuda and query.dtype == torch.float32:
-            # Of the kernels of a GPU only flash takes grouped heads, and it takes no float32: the
-            # key heads become the batch, and each is seen by its group without a copy.
-            query, gqa = query.view(t, kv, group, d).permute(1, 2, 0, 3), False
-            keys, values = (x[0][:, None].expand(-1, group, -1, -1) for x in (keys, values))
-        else:
-            query = query.transpose(0, 1)[None]
-        out = F.scaled_dot_product_attention(
-            query, keys, values, is_causal=True, scale=scale, enable_gqa=gqa
-        )
-        return out.permute(2, 0, 1, 3).reshape(t, heads * d)
+        return _square_attention(query, keys, values, scale)
 
     def rotated_and_stored(qkv: Tensor, cos: Tensor, sin: Tensor, start: int) -> Tensor:
         """Queries [T, heads, d]; keys and values go to the cache rows `start ..`."""

@@ -79,7 +79,9 @@ class Int8Weight:
         (self._outputs, self.inputs), self._dtype = weight.shape, weight.dtype
         native = weight.dtype in NATIVE
         kernel = kernel or (int8_kernel()[0] if native else None)
-        self._scale, self._blocks, largest_sum = _quantised(weight)
+        self._scale, rounded = quantised_rows(weight)
+        largest_sum = int(rounded.abs().sum(1, dtype=torch.int64).max())
+        self._blocks = _blocks(rounded)
         self._bias = None if bias is None else bias.float().contiguous()
         self._plain: Tensor | None = None
         if kernel is None:
@@ -133,22 +135,22 @@ class Int8Weight:
         return y
 
 
-def _quantised(weight: Tensor) -> tuple[Tensor, Tensor, int]:
-    """Scale [out], blocks [out / 4, in / 64, 4, 64] in 8 bits, filled up with 0, and the largest
-    sum of an output's magnitudes.
-    """
-    outputs, inputs = weight.shape
-    scale, largest_sum = torch.empty(outputs), 0
-    shape = -(-outputs // OUTPUTS), -(-inputs // INPUTS), OUTPUTS, INPUTS
-    blocks = torch.zeros(shape, dtype=torch.int8)
-    step = max(1, CHUNK_BYTES // (inputs * 4 * OUTPUTS)) * OUTPUTS
-    for at in range(0, outputs, step):
-        part = weight[at : at + step].float()
-        scale[at : at + step] = part.abs().amax(1).clamp_(min=torch.finfo().tiny) / LARGEST
-        rounded = (part / scale[at : at + step, None]).round_().clamp_(-LARGEST, LARGEST)
-        rounded = rounded.to(torch.int8)
-        largest_sum = max(largest_sum, int(rounded.abs().sum(1, dtype=torch.int64).max()))
-        rounded = F.pad(rounded, (0, -inputs % INPUTS, 0, -len(rounded) % OUTPUTS))
-        rounded = rounded.view(-1, OUTPUTS, blocks.shape[1], INPUTS).transpose(1, 2)
-        blocks[at // OUTPUTS : at // OUTPUTS + len(rounded)] = rounded
-    return scale, blocks, largest_sum
+def quantised_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Scale [out] in float32 and a weight [out, in] in 8 bits, whose product is near `weight`."""
+    scale = torch.empty(len(weight), device=weight.device)
+    rounded = torch.empty(weight.shape, dtype=torch.int8, device=weight.device)
+    step = max(1, CHUNK_BYTES // (4 * weight.shape[1]))
+    parts = (torch.split(t, step) for t in (weight, scale, rounded))
+    for part, factor, to in zip(*parts, strict=True):
+        wide = part.float()
+        factor.copy_(wide.abs().amax(1).clamp_(min=torch.finfo().tiny) / LARGEST)
+        to.copy_((wide / factor[:, None]).round_().clamp_(-LARGEST, LARGEST))
+    return scale, rounded
+
+
+def _blocks(rounded: Tensor) -> Tensor:
+    """A weight [out, in] as blocks [out / 4, in / 64, 4, 64], filled up with 0."""
+    outputs, inputs = rounded.shape
+    filled = F.pad(rounded, (0, -inputs % INPUTS, 0, -outputs % OUTPUTS))
+    split = filled.view(-1, OUTPUTS, filled.shape[1] // INPUTS, INPUTS)
+    return split.transpose(1, 2).contiguous()
