@@ -24,9 +24,8 @@ from skipbench.console import log_to, note, say, working
 from skipbench.data.rows import Row, prompts_hash, rows_hash
 from skipbench.decode.method import Method
 from skipbench.errors import SkipbenchError
-from skipbench.lm.fused.elementwise import is_native
 from skipbench.lm.fused.few_rows import few_rows_kernel
-from skipbench.lm.fused.native import compiled
+from skipbench.lm.fused.native import AVX2, BFLOAT16, compiled
 from skipbench.lm.model import LM
 from skipbench.metrics.costs import LatencyModel
 from skipbench.metrics.interval import half_width
@@ -156,10 +155,12 @@ def _opened(
 def _provenance(lm: LM, config: RunConfig, rows: list[Row]) -> Provenance:
     """This process, the data, the device and the engine."""
     calibration = config.calibration_rows()
-    like = torch.empty(0, dtype=lm.dtype, device=lm.output_device)
-    native = lm.engine.name == "fused" and is_native(like)
+    ours = lm.engine.name == "fused" and lm.output_device.type == "cpu"
+    kernel = few_rows_kernel(lm.dtype)[0] if ours else None
     parts = [torch.backends.cpu.get_cpu_capability(), torch.get_float32_matmul_precision()]
-    parts += [hashlib.sha256(compiled().read_bytes()).hexdigest()[:8]] if native else []
+    if kernel is not None:
+        library = compiled(AVX2 if kernel == "avx2" else BFLOAT16)
+        parts.append(hashlib.sha256(library.read_bytes()).hexdigest()[:8])
     cuda = [device for device in dict.fromkeys(lm.devices) if device.type == "cuda"]
     return replace(
         Provenance.here(),
@@ -176,7 +177,7 @@ def _provenance(lm: LM, config: RunConfig, rows: list[Row]) -> Provenance:
         engine=engine_text(lm.engine.name, lm.strict, config.model.tensor_parallel_size),
         tensor_parallel_size=config.model.tensor_parallel_size,
         kernels=lm.engine.kernels,
-        native_kernels=(few_rows_kernel()[0] if native else None) or "torch",
+        native_kernels=kernel or "torch",
         arithmetic=" ".join(parts),
         strict_cost=lm.strict_cost,
         notes=lm.notes(),

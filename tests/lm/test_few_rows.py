@@ -1,4 +1,4 @@
-"""Our bfloat16 products: they are the linear function, a row has the same bits in any company, and
+"""Our own products: they are the linear function, a row has the same bits in any company, and
 without a compiler torch's are used.
 """
 
@@ -22,23 +22,30 @@ from skipbench.lm.fused.few_rows import (
     few_rows_products,
     functions,
 )
-from skipbench.lm.fused.native import UnavailableError, compiled, library
+from skipbench.lm.fused.native import AVX2, UnavailableError, compiled, library
 from skipbench.lm.fused.weights import MIB, Weight, Weights
 from skipbench.lm.model import LM
 
 SHAPES = [(33, 7), (1, 1), (2, 40), (31, 129), (64, 16), (100, 50), (576, 96)]
-KERNELS = ["amx", "avx512"]
+BF16, F32 = torch.bfloat16, torch.float32
+VECTORS = ["amx", "avx512"]  # those of `few_rows.c`, with which the other C functions come
+KERNELS = [*((name, BF16) for name in (*VECTORS, "avx2")), ("avx2", F32)]
 
 
-def kernel_or_skip(name: str | None = None) -> str:
+def kernel_or_skip(name: str | None = None, dtype: torch.dtype = BF16) -> str:
     """A kernel that runs here, by default the one that is used."""
     try:
-        found = functions()
+        available = functions(dtype)
     except UnavailableError as error:
         pytest.skip(f"no products of our own: {error}")
-    if name is not None and name not in found:
+    if name is not None and name not in available:
         pytest.skip(f"the processor or the kernel has no {name}")
-    return name or next(iter(found))
+    return name or next(iter(available))
+
+
+def vectors_or_skip() -> None:
+    if kernel_or_skip() not in VECTORS:
+        pytest.skip("the processor has no AVX-512 bf16")
 
 
 def forget() -> None:
@@ -59,11 +66,13 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     forget()
 
 
-def operands(inputs: int, outputs: int, rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def operands(
+    inputs: int, outputs: int, rows: int, dtype: torch.dtype = BF16
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Weight, bias, x and a residual."""
     generator = torch.Generator().manual_seed(inputs * outputs)
     weight, bias, x, residual = (
-        torch.randn(size, generator=generator).to(torch.bfloat16)
+        torch.randn(size, generator=generator).to(dtype)
         for size in ((outputs, inputs), (outputs,), (rows, inputs), (rows, outputs))
     )
     return weight, bias, x, residual
@@ -73,11 +82,11 @@ def operands(inputs: int, outputs: int, rows: int) -> tuple[Tensor, Tensor, Tens
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_it_is_the_linear_function_rounded_once(
-    shape: tuple[int, int], biased: bool, kernel: str
+    shape: tuple[int, int], biased: bool, kernel: tuple[str, torch.dtype]
 ) -> None:
-    kernel_or_skip(kernel)
-    weight, bias, x, residual = operands(*shape, 20)
-    product, added = few_rows_products(weight, bias if biased else None, kernel)
+    name, dtype = kernel_or_skip(*kernel), kernel[1]
+    weight, bias, x, residual = operands(*shape, 20, dtype)
+    product, added = few_rows_products(weight, bias if biased else None, name)
     wanted = x.double() @ weight.double().t() + (bias.double() if biased else 0.0)
     in_float32 = 2e-7 * shape[0] * (x.double().abs() @ weight.double().abs().t() + 8.0)
     before = residual.clone()
@@ -86,17 +95,19 @@ def test_it_is_the_linear_function_rounded_once(
             (product(x[:rows]), wanted[:rows]),
             (added(residual[:rows], x[:rows]), wanted[:rows] + residual[:rows].double()),
         ):
-            rounding = right.abs() * torch.finfo(torch.bfloat16).eps / 2
+            rounding = right.abs() * torch.finfo(dtype).eps / 2
             assert ((found.double() - right).abs() <= rounding + in_float32[:rows]).all()
     assert torch.equal(residual, before), "the residual was overwritten"
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_row_has_the_same_bits_in_any_company(shape: tuple[int, int], kernel: str) -> None:
-    kernel_or_skip(kernel)
-    weight, bias, x, residual = operands(*shape, MOST_ROWS)
-    product, added = few_rows_products(weight, bias, kernel)
+def test_a_row_has_the_same_bits_in_any_company(
+    shape: tuple[int, int], kernel: tuple[str, torch.dtype]
+) -> None:
+    name = kernel_or_skip(*kernel)
+    weight, bias, x, residual = operands(*shape, MOST_ROWS, kernel[1])
+    product, added = few_rows_products(weight, bias, name)
     plain = torch.cat([product(row) for row in x.split(1)])
     summed = torch.cat([added(*pair) for pair in zip(residual.split(1), x.split(1), strict=True)])
     threads = torch.get_num_threads()
@@ -134,7 +145,7 @@ def test_a_strict_product_of_more_rows_is_taken_in_parts() -> None:
 
 @pytest.mark.parametrize("width", [576, 100, 7])
 def test_the_norm_is_torchs_rounded_once(width: int) -> None:
-    kernel_or_skip()
+    vectors_or_skip()
     weight, x = (
         torch.randn(n, generator=torch.Generator().manual_seed(0)) for n in (width, 40 * width)
     )
@@ -153,7 +164,7 @@ def test_the_norm_is_torchs_rounded_once(width: int) -> None:
 @pytest.mark.parametrize(("heads", "kv", "d"), [(9, 3, 64), (4, 2, 8), (2, 2, 80)])
 @pytest.mark.parametrize("rows", [1, 7])
 def test_the_rotation_is_torchs_bit_for_bit(heads: int, kv: int, d: int, rows: int) -> None:
-    kernel_or_skip()
+    vectors_or_skip()
     cache = KVCache([torch.device("cpu")], kv, d, torch.bfloat16)
     cache.allocate(20)
     generator = torch.Generator().manual_seed(0)
@@ -174,7 +185,7 @@ def test_the_rotation_is_torchs_bit_for_bit(heads: int, kv: int, d: int, rows: i
 @pytest.mark.parametrize("width", [16000, 100])
 def test_silu_times_up_is_torchs_bit_for_bit(width: int) -> None:
     """For many finite bfloat16 numbers as gate, and with the greater width for nearly all."""
-    kernel_or_skip()
+    vectors_or_skip()
     every = torch.arange(-(1 << 15), 1 << 15).to(torch.int16).view(torch.bfloat16)
     gate = every[every.isfinite()][: 4 * width].view(4, -1)
     up = torch.randn(gate.shape, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
@@ -192,10 +203,10 @@ def test_strict_holds_with_it(family: str, monkeypatch: pytest.MonkeyPatch) -> N
     kernel_or_skip()
     monkeypatch.setattr(weights, "tuned", lambda *args: ({}, None))
     monkeypatch.setattr(weights, "choose", lambda *args: LayoutChoice(FEW_ROWS, FEW_ROWS))
-    lm = LM(random_model(family).to(torch.bfloat16), strict=True)
+    lm = LM(random_model(family).to(BF16), strict=True)
     assert set(lm.engine.kernels.values()) == {FEW_ROWS}
     up = lm.model.model.layers[0].mlp.up_proj
-    assert up.weight.untyped_storage().nbytes() == 2 * up.weight.numel() * 2, "not a part"
+    assert up.weight.untyped_storage().nbytes() == 2 * up.weight.nbytes, "not a part"
 
 
 def test_it_is_chosen_for_any_number_of_rows_or_none() -> None:
@@ -216,7 +227,7 @@ def test_without_a_compiler_torch_multiplies_and_the_notes_say_so(bare: Path) ->
     like = torch.zeros(8, dtype=torch.bfloat16)
     notes = Weights(0, MIB).notes(like)
     assert any("no C compiler on the PATH; install gcc" in note for note in notes)
-    assert not any("compiler" in note for note in Weights(0, MIB).notes(like.float()))
+    assert not any("compiler" in note for note in Weights(0, MIB).notes(like.double()))
     assert native_norm(like, 1e-5) is None and FEW_ROWS not in tuned(64, 32, like.dtype, 1 << 14)[0]
 
 
@@ -225,25 +236,25 @@ def test_layouts_are_tuned_anew_where_it_becomes_available(
 ) -> None:
     shape = (64, 32, torch.bfloat16, 1 << 14)
     assert FEW_ROWS not in tuned(*shape)[0]
-    in_float32 = tuned(64, 32, torch.float32, 1 << 14)[0]
+    in_float64 = tuned(64, 32, torch.float64, 1 << 14)[0]
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(bare.parent))
     forget()
     assert FEW_ROWS in tuned(*shape)[0]
-    assert tuned(64, 32, torch.float32, 1 << 14)[0] == in_float32
+    assert tuned(64, 32, torch.float64, 1 << 14)[0] == in_float64
     assert cache_file().read_text().count('"fault"') == 3
 
 
 def test_a_compiler_that_fails_and_a_damaged_library_are_named(bare: Path) -> None:
-    (bare / "gcc").write_text("#!/bin/sh\necho unrecognized option -mamx-tile >&2\nexit 1\n")
+    (bare / "gcc").write_text("#!/bin/sh\necho unrecognized option -mfma >&2\nexit 1\n")
     (bare / "gcc").chmod(0o755)
-    with pytest.raises(UnavailableError, match="gcc failed: unrecognized option -mamx-tile"):
-        compiled()
+    with pytest.raises(UnavailableError, match="gcc failed: unrecognized option -mfma"):
+        compiled(AVX2)
     assert [p.name for p in (bare.parent / "skipbench").iterdir()] == []
     (bare / "gcc").write_text("#!/bin/sh\nwhile [ $1 != -o ]; do shift; done\necho no > $2\n")
-    assert compiled().exists()
-    kernel, fault = few_rows_kernel()
-    assert kernel is None and fault is not None and f"; remove {compiled()}" in fault
+    assert compiled(AVX2).exists()
+    kernel, fault = few_rows_kernel(BF16)
+    assert kernel is None and fault is not None and f"; remove {compiled(AVX2)}" in fault
 
 
 def test_a_folder_that_cannot_be_written_to_is_named(
@@ -253,7 +264,7 @@ def test_a_folder_that_cannot_be_written_to_is_named(
     (bare / "gcc").chmod(0o755)
     monkeypatch.setenv("XDG_CACHE_HOME", str(bare / "gcc"))
     with pytest.raises(UnavailableError, match=r"make .*skipbench writable"):
-        compiled()
+        compiled(AVX2)
 
 
 def test_two_that_compile_at_once_leave_one_library(
@@ -265,6 +276,6 @@ def test_two_that_compile_at_once_leave_one_library(
     left = bare.parent / "skipbench" / ".native-killed"
     left.mkdir(parents=True)
     with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(lambda _: compiled(), range(2))
-    assert first == second and few_rows_kernel()[0] is not None
+        first, second = pool.map(lambda _: compiled(AVX2), range(2))
+    assert first == second and few_rows_kernel(BF16)[0] is not None
     assert {p.name for p in left.parent.iterdir()} == {left.name, first.name}

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from test_few_rows import KERNELS, kernel_or_skip
+from test_few_rows import VECTORS, kernel_or_skip
 from torch import Tensor
 
 from skipbench.lm.cache import KVCache
@@ -21,11 +21,11 @@ TREES = [
 ]
 
 
-@pytest.fixture(params=KERNELS)
+@pytest.fixture(params=VECTORS)
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Each kernel in turn."""
     name = kernel_or_skip(request.param)
-    monkeypatch.setattr(elementwise, "few_rows_kernel", lambda: (name, None))
+    monkeypatch.setattr(elementwise, "few_rows_kernel", lambda dtype: (name, None))
     return name
 
 

@@ -3,8 +3,8 @@ and keeps the result in a file.
 
 A weight [out, in] can be kept as `rows` (as Hugging Face keeps it), as `columns` ([in, out] in
 memory), both multiplied by `torch.mm`, `packed` by oneDNN, through two private operators of torch
-that are used only where they agree with `F.linear`, or in bfloat16 as `few_rows`: `rows` with a
-product of our own. In float32 `columns` was fastest for one row and slow for nine.
+that are used only where they agree with `F.linear`, or as `few_rows`: `rows` with a product of our
+own.
 """
 
 import contextlib
@@ -93,7 +93,7 @@ def products(weight: Tensor, bias: Tensor | None, layout: str = "") -> tuple[Pro
     """`x [T, in] -> [T, out]` and `residual, x -> residual + product`, for a weight as `to_layout`
     gave it.
     """
-    if layout == FEW_ROWS and (kernel := few_rows_kernel()[0]):
+    if layout == FEW_ROWS and (kernel := few_rows_kernel(weight.dtype)[0]):
         return few_rows_products(weight, bias, kernel)
     if weight.is_mkldnn:
         pointwise = torch.ops.mkldnn._linear_pointwise
@@ -128,11 +128,6 @@ def packing_unsupported(weight: Tensor) -> str | None:
     return None
 
 
-def few_rows_of(dtype: torch.dtype) -> str | None:
-    """The kernel of `few_rows` for weights of a dtype on a CPU; `None` where there is none."""
-    return few_rows_kernel()[0] if dtype == torch.bfloat16 else None
-
-
 @torch.inference_mode()
 def autotune(
     outputs: int, inputs: int, dtype: torch.dtype, pass_bytes: int = AUTOTUNE_WORKING_SET_BYTES
@@ -151,7 +146,7 @@ def autotune(
         for _ in range(count)
     ]
     fault = packing_unsupported(weights[0])
-    left_out = {"packed": fault is not None, FEW_ROWS: few_rows_of(dtype) is None}
+    left_out = {"packed": fault is not None, FEW_ROWS: few_rows_kernel(dtype)[0] is None}
     layouts = [name for name in LAYOUTS if not left_out.get(name)]
     calls = {
         name: [products(to_layout(w, name), None, name)[0] for w in weights] for name in layouts
@@ -193,7 +188,7 @@ def tuned(
     """The file's result of an earlier `autotune` with this processor, torch, `few_rows`, number of
     threads, dtype, shape and amount; without one, tunes.
     """
-    kernel, mib = few_rows_of(dtype), min(AUTOTUNE_WORKING_SET_BYTES, pass_bytes) >> 20
+    kernel, mib = few_rows_kernel(dtype)[0], min(AUTOTUNE_WORKING_SET_BYTES, pass_bytes) >> 20
     parts = [cpu_name(), torch.backends.cpu.get_cpu_capability(), f"torch {torch.__version__}"]
     parts += [f"{FEW_ROWS} {kernel}"] if kernel is not None else []
     parts += [f"{torch.get_num_threads()} threads", str(dtype), f"{inputs}x{outputs}", f"{mib} MiB"]

@@ -1,5 +1,5 @@
 """Norms, rotations, attention and the most likely tokens of a bfloat16 model on a CPU in one call
-each (`elementwise.c`, `attention.c`, `top_k.c`), where `few_rows` runs; torch's calls elsewhere.
+each (`elementwise.c`, `attention.c`, `top_k.c`), where `few_rows.c` runs; torch's calls elsewhere.
 """
 
 import ctypes
@@ -25,9 +25,9 @@ MOST_WITHOUT_AMX = 8  # rows from which on torch's attention is faster than ours
 
 
 def is_native(like: Tensor) -> bool:
-    """True where weights like this one pass through our own C functions."""
+    """True where activations like these pass through the functions of this module."""
     where = like.device.type == "cpu" and like.dtype == torch.bfloat16
-    return where and few_rows_kernel()[0] is not None
+    return where and few_rows_kernel(like.dtype)[0] in ("amx", "avx512")
 
 
 @functools.cache
@@ -40,7 +40,7 @@ def _function(name: str, *arguments: Any) -> Any:
 
 def most_attended() -> int:
     """Rows up to which our attention is faster than torch's."""
-    return MOST_ROWS if few_rows_kernel()[0] == "amx" else MOST_WITHOUT_AMX
+    return MOST_ROWS if few_rows_kernel(torch.bfloat16)[0] == "amx" else MOST_WITHOUT_AMX
 
 
 def native_norm(weight: Tensor, eps: float) -> Norm | None:
@@ -103,7 +103,7 @@ def native_attention(cache: KVCache, layer: int, scale: float, like: Tensor) -> 
         return None
     function = _function("attend_rows", *[POINTER] * 4, FLOAT, *[LONG] * 6, INT)
     kv, d = cache.kv_heads, cache.head_dim
-    tiles = few_rows_kernel()[0] == "amx"
+    tiles = few_rows_kernel(torch.bfloat16)[0] == "amx"
 
     def attend(query: Tensor, metadata: AttentionMetadata) -> Tensor:
         query, parents = query.contiguous(), metadata.parents

@@ -1,10 +1,12 @@
-"""The layout `few_rows`: weights as Hugging Face keeps them, multiplied by `few_rows.c`.
+"""The layout `few_rows`: weights as Hugging Face keeps them, multiplied by `few_rows.c` (bfloat16
+on a CPU with AVX-512 bf16) or by `few_rows_avx2.c` (float32, and bfloat16 without AVX-512).
 
-For bfloat16 on a CPU with AVX-512 bf16. One row costs what reading the weights costs; with AMX so
-do 16. A row has the same bits alone and among others, by construction: the order of additions of an
-output depends on the number of inputs alone.
+One row costs what reading the weights costs; with AMX so do 16. A row has the same bits alone and
+among others, by construction: the order of additions of an output depends on the number of inputs
+alone.
 """
 
+import contextlib
 import ctypes
 import functools
 from collections.abc import Callable
@@ -14,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from skipbench.lm.fused.native import UnavailableError, library
+from skipbench.lm.fused.native import AVX2, UnavailableError, library
 from skipbench.runs.provenance import cpu_flags
 
 FEW_ROWS = "few_rows"
@@ -34,27 +36,35 @@ class _Weight(ctypes.Structure):
 
 
 @functools.cache
-def functions() -> dict[str, Any]:
-    """The C functions that run here by kernel, `amx` and `avx512`, the best one first. Raises
-    UnavailableError as `library`.
+def functions(dtype: torch.dtype) -> dict[str, Any]:
+    """The C functions that run here on weights of a dtype, by kernel (`amx`, `avx512`, `avx2`), the
+    best one first. Raises UnavailableError as `library`.
     """
-    native, flags = library(), cpu_flags()
-    found = {"avx512": native.with_vectors}
-    if {"amx_tile", "amx_bf16"} <= flags and native.tiles_allowed():
-        found = {"amx": native.with_tiles} | found
-    for function in found.values():
+    available: dict[str, Any] = {}
+    if dtype == torch.bfloat16:
+        with contextlib.suppress(UnavailableError):
+            native, flags = library(), cpu_flags()
+            if {"amx_tile", "amx_bf16"} <= flags and native.tiles_allowed():
+                available["amx"] = native.with_tiles
+            available["avx512"] = native.with_vectors
+        available["avx2"] = library(AVX2).bfloat16_rows
+    elif dtype == torch.float32:
+        available["avx2"] = library(AVX2).float32_rows
+    else:
+        raise UnavailableError(f"no kernel for {dtype}")
+    for function in available.values():
         function.argtypes, function.restype = [ctypes.c_void_p] * 4 + [ctypes.c_long], None
-    return found
+    return available
 
 
 def few_rows_products(weight: Tensor, bias: Tensor | None, kernel: str) -> tuple[Product, Sum]:
     """`x [T, in] -> [T, out]` and `residual, x -> residual + product`, rounded once.
 
     Args:
-        weight, bias: [out, in] and [out] in bfloat16, without gaps; used where they are.
+        weight, bias: [out, in] and [out] in float32 or bfloat16, without gaps; used where they are.
         kernel: one of `functions`.
     """
-    function, (outputs, inputs) = functions()[kernel], weight.shape
+    function, (outputs, inputs) = functions(weight.dtype)[kernel], weight.shape
     bias_at = None if bias is None else bias.data_ptr()
     described = _Weight(weight.data_ptr(), bias_at, inputs, outputs)
     at = ctypes.addressof(described)
@@ -75,20 +85,21 @@ def few_rows_products(weight: Tensor, bias: Tensor | None, kernel: str) -> tuple
 
 
 @functools.cache
-def few_rows_kernel() -> tuple[str | None, str | None]:
-    """The best kernel that runs here and agrees with `F.linear`, and, where there is none, why."""
+def few_rows_kernel(dtype: torch.dtype) -> tuple[str | None, str | None]:
+    """The best kernel that runs here on weights of a dtype and agrees with `F.linear`, and, where
+    there is none, why.
+    """
     try:
-        kernel = next(iter(functions()))
+        kernel = next(iter(functions(dtype)))
     except UnavailableError as error:
         return None, str(error)
     generator = torch.Generator().manual_seed(0)
     w, x, before = (
-        torch.randn(size, generator=generator).to(torch.bfloat16)
-        for size in ((72, 80), (20, 80), (20, 72))
+        torch.randn(size, generator=generator).to(dtype) for size in ((72, 80), (20, 80), (20, 72))
     )
     product, added = few_rows_products(w, None, kernel)
     wanted = F.linear(x.float(), w.float())
-    for found, right in ((product(x), wanted), (added(before, x), wanted + before.float())):
-        if not torch.allclose(found.float(), right, rtol=1 / 128, atol=1e-3):
+    for ours, right in ((product(x), wanted), (added(before, x), wanted + before.float())):
+        if not torch.allclose(ours.float(), right, rtol=torch.finfo(dtype).eps, atol=1e-3):
             return None, f"its {kernel} kernel does not agree with torch.nn.functional.linear"
     return kernel, None

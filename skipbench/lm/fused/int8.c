@@ -5,9 +5,9 @@
  * among others, with any number of threads and with any kernel.
  */
 #include <immintrin.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
+
+#include "numbers.h"
 
 #define STEP 64    /* inputs of one output that lie side by side */
 #define AHEAD 4096 /* bytes from what is read to what is prefetched */
@@ -60,21 +60,6 @@ KERNEL(avx2, "avx2", __m256i, 16, _mm256_setzero_si256, WEIGHTS_256, INPUTS_256,
 #define WEIGHTS_512(p) _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)(p)))
 KERNEL(avx512, "avx512f,avx512bw,avx512vnni", __m512i, 32, _mm512_setzero_si512, WEIGHTS_512,
        _mm512_loadu_si512, _mm512_dpwssd_epi32, _mm512_storeu_si512)
-
-static inline float read(const void *at, long i, int bf16) {
-  uint32_t bits = bf16 ? (uint32_t)((const uint16_t *)at)[i] << 16 : ((const uint32_t *)at)[i];
-  float value;
-  memcpy(&value, &bits, 4);
-  return value;
-}
-
-static inline void put(void *at, long i, float value, int bf16) {
-  uint32_t bits;
-  memcpy(&bits, &value, 4);
-  const uint32_t half = value != value ? bits >> 16 | 0x40 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-  if (bf16) ((uint16_t *)at)[i] = (uint16_t)half;
-  else ((uint32_t *)at)[i] = bits;
-}
 
 /* Writes one row as integers and gives its scale, which is not finite where the row is not. What
  * lies behind a row meets weights of 0. */

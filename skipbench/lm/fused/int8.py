@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from skipbench.lm.fused.native import INT8, UnavailableError, library
+from skipbench.lm.fused.native import AVX2, UnavailableError, library
 from skipbench.runs.provenance import cpu_flags
 
 LARGEST = 127
@@ -37,7 +37,7 @@ def functions() -> dict[str, Any]:
     """The C functions that run here by kernel, the best one first. Raises UnavailableError as
     `library`.
     """
-    native = library(INT8)
+    native = library(AVX2)
     found = {"avx2": native.int8_avx2}
     if {"avx512f", "avx512bw", "avx512_vnni"} <= cpu_flags():
         found = {"avx512": native.int8_avx512} | found

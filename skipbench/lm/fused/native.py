@@ -24,6 +24,7 @@ class Source(NamedTuple):
     options: str
     flags: frozenset[str]  # of the processor
     lacking: str  # the same in words
+    headers: tuple[str, ...] = ()
 
 
 BFLOAT16 = Source(
@@ -32,7 +33,13 @@ BFLOAT16 = Source(
     frozenset({"avx512_bf16", "avx512bw", "avx512vl"}),
     "AVX-512 bf16",
 )
-INT8 = Source(("int8.c",), "-mavx2 -ffp-contract=off", frozenset({"avx2"}), "AVX2")
+AVX2 = Source(
+    ("few_rows_avx2.c", "int8.c"),
+    "-mavx2 -mfma -ffp-contract=off",
+    frozenset({"avx2", "fma"}),
+    "AVX2",
+    ("numbers.h",),
+)
 
 
 class UnavailableError(Exception):
@@ -45,8 +52,9 @@ def compiled(source: Source = BFLOAT16) -> Path:
     Raises UnavailableError: no compiler, one that fails, or a folder that cannot be written to.
     """
     files = [Path(__file__).with_name(name) for name in source.names]
+    headers = [Path(__file__).with_name(name) for name in source.headers]
     options = f"{OPTIONS} {source.options}"
-    text = b"".join(path.read_bytes() for path in files) + options.encode()
+    text = b"".join(path.read_bytes() for path in (*files, *headers)) + options.encode()
     library = cache_folder() / f"native-{hashlib.sha256(text).hexdigest()[:16]}.so"
     try:
         if not library.exists():

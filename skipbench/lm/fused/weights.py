@@ -11,7 +11,6 @@ from skipbench.lm.families import parts_of
 from skipbench.lm.fused.autotune import (
     LayoutChoice,
     choose,
-    few_rows_of,
     products,
     to_layout,
     tuned,
@@ -60,7 +59,7 @@ class Weight:
         """The product `x [T, in] -> [T, N]` of a copy of the outputs `ids` [N] alone."""
         across, bias = self.transposed()
         few = across.t().index_select(0, ids)
-        ours = few.device.type == "cpu" and few_rows_of(few.dtype) is not None
+        ours = few.device.type == "cpu" and few_rows_kernel(few.dtype)[0] is not None
         return products(few, None if bias is None else bias[ids], FEW_ROWS if ours else "rows")[0]
 
     def __call__(self, x: Tensor, most: int | None = None) -> Tensor:
@@ -158,13 +157,14 @@ class Weights:
             for fault in sorted(self._faults)
         ]
         flags = cpu_flags()
-        vectors = "avx512_bf16" in flags
-        if like.dtype == torch.bfloat16 and vectors and (fault := few_rows_kernel()[1]):
+        ours = "avx2" in flags and like.dtype in (torch.float32, torch.bfloat16)
+        if ours and (fault := few_rows_kernel(like.dtype)[1]):
             lines.append(
-                f"bfloat16 products of few rows are torch's ({fault}); ours took 0.6 of their time "
-                "where both were measured"
+                f"products of few rows are torch's ({fault}); ours took 0.6 of their time where "
+                "both were measured"
             )
         if like.dtype == torch.bfloat16 and flags and "amx_bf16" not in flags:
+            vectors = "avx512_bf16" in flags
             used = "AVX-512 bf16" if vectors else "float32 arithmetic on bfloat16 weights"
             lines.append(
                 f"this processor has no AMX: {used} instead, and verifying several rows "
