@@ -157,7 +157,7 @@ def test_attention_of_all_rows_at_once_is_found_out(monkeypatch: pytest.MonkeyPa
     tiny()
 
     # the engine then takes the rows for any others, of which it attends none itself
-    monkeypatch.setattr(engine.elementwise, "most_attended", lambda: 1)
+    monkeypatch.setattr(engine.elementwise, "most_attended", lambda like: 1)
     monkeypatch.setattr(TokenRows, "verified", lambda self: self)
     config = compose(["model.dtype=bfloat16", "engine.strict=true"])
     with pytest.raises(
@@ -167,7 +167,10 @@ def test_attention_of_all_rows_at_once_is_found_out(monkeypatch: pytest.MonkeyPa
         load_model(config.model, config.engine)
 
 
-def test_float32_and_the_reference_engine_refuse() -> None:
+def test_float32_by_torchs_attention_and_the_reference_engine_refuse(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine.elementwise, "kernel_of", lambda like: None)
     config = compose(["engine.strict=true"])
     with pytest.raises(
         SkipbenchError, match=r"cpu in float32.*use engine\.strict=false, or model\.dtype=bfloat16"

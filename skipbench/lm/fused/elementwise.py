@@ -1,5 +1,6 @@
-"""Norms, rotations, attention and the most likely tokens of a bfloat16 model on a CPU in one call
-each (`elementwise.c`, `attention.c`, `top_k.c`), where `few_rows.c` runs; torch's calls elsewhere.
+"""Norms, rotations and attention on a CPU in one call each: `elementwise.c` and `attention.c` in
+bfloat16 with AVX-512, with the most likely tokens (`top_k.c`), else `elementwise_avx2.c`; torch's
+calls where there is no kernel.
 """
 
 import ctypes
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from skipbench.lm.cache import KVCache
 from skipbench.lm.fused.few_rows import MOST_ROWS, few_rows_kernel
-from skipbench.lm.fused.native import library
+from skipbench.lm.fused.native import AVX2, library
 from skipbench.lm.metadata import AttentionMetadata
 
 Norm = Callable[[Tensor], Tensor]
@@ -21,33 +22,38 @@ Rotation = Callable[[Tensor, Tensor, Tensor, int], Tensor]
 
 POINTER, FLOAT, LONG, INT = ctypes.c_void_p, ctypes.c_float, ctypes.c_long, ctypes.c_int
 MOST_KEYS = 1 << 16  # cache rows up to which attention is ours: it packs a head's keys and values
-MOST_WITHOUT_AMX = 8  # rows from which on torch's attention is faster than ours without AMX
+MOST_WITH_AVX512, MOST_WITH_AVX2 = 8, 16  # rows above which torch's attention is faster than ours
 
 
-def is_native(like: Tensor) -> bool:
-    """True where activations like these pass through the functions of this module."""
-    where = like.device.type == "cpu" and like.dtype == torch.bfloat16
-    return where and few_rows_kernel(like.dtype)[0] in ("amx", "avx512")
+def kernel_of(like: Tensor) -> str | None:
+    """The kernel of this module's functions on activations like these, as `few_rows_kernel`; `None`
+    where torch's calls are used.
+    """
+    return few_rows_kernel(like.dtype)[0] if like.device.type == "cpu" else None
 
 
 @functools.cache
-def _function(name: str, *arguments: Any) -> Any:
+def _function(dtype: torch.dtype, name: str, *arguments: Any) -> Any:
     """A C function without a result, by the types of its arguments."""
-    function = getattr(library(), name)
+    if few_rows_kernel(dtype)[0] == "avx2":
+        function = getattr(library(AVX2), f"{name}_{str(dtype).removeprefix('torch.')}")
+    else:
+        function = getattr(library(), name)
     function.argtypes, function.restype = arguments, None
     return function
 
 
-def most_attended() -> int:
+def most_attended(like: Tensor) -> int:
     """Rows up to which our attention is faster than torch's."""
-    return MOST_ROWS if few_rows_kernel(torch.bfloat16)[0] == "amx" else MOST_WITHOUT_AMX
+    return {"amx": MOST_ROWS, "avx2": MOST_WITH_AVX2}.get(kernel_of(like) or "", MOST_WITH_AVX512)
 
 
 def native_norm(weight: Tensor, eps: float) -> Norm | None:
     """RMS norm `x [T, D] -> [T, D]`; `None`, here and below, where there is none of our own."""
-    if not is_native(weight):
+    if kernel_of(weight) is None:
         return None
-    function, weight = _function("rms_norm", *[POINTER] * 3, FLOAT, LONG, LONG), weight.contiguous()
+    types, weight = (*[POINTER] * 3, FLOAT, LONG, LONG), weight.contiguous()
+    function = _function(weight.dtype, "rms_norm", *types)
     at, width = weight.data_ptr(), weight.shape[0]
 
     def norm(x: Tensor, weight: Tensor = weight) -> Tensor:
@@ -61,9 +67,9 @@ def native_norm(weight: Tensor, eps: float) -> Norm | None:
 
 def native_silu(like: Tensor) -> Norm | None:
     """`gate and up [T, 2 F] -> silu(gate) * up [T, F]`."""
-    if not is_native(like):
+    if kernel_of(like) is None:
         return None
-    function = _function("silu_times", POINTER, POINTER, LONG, LONG)
+    function = _function(like.dtype, "silu_times", POINTER, POINTER, LONG, LONG)
 
     def silu_times(gate_up: Tensor) -> Tensor:
         rows, width = gate_up.shape[0], gate_up.shape[1] // 2
@@ -78,9 +84,9 @@ def native_rotation(cache: KVCache, layer: int, like: Tensor) -> Rotation | None
     """`qkv [T, H + 2 KV, d], cos [T, 1, d], sin, start -> queries [T, H, d]`, all rotated; keys and
     values go to the rows `start ..` of a layer's cache.
     """
-    if not is_native(like):
+    if kernel_of(like) is None:
         return None
-    function = _function("rotate", *[POINTER] * 5, *[LONG] * 4)
+    function = _function(like.dtype, "rotate", *[POINTER] * 5, *[LONG] * 4)
     kv, d = cache.kv_heads, cache.head_dim
     row_bytes = 2 * kv * d * like.element_size()
 
@@ -99,11 +105,12 @@ def native_attention(cache: KVCache, layer: int, scale: float, like: Tensor) -> 
     """`query [T, H, d], metadata -> [T, H * d]` over a cache, without windows. A row has the bits
     that it has alone.
     """
-    if not is_native(like) or cache.head_dim % 8:
+    kernel = kernel_of(like)
+    if kernel is None or cache.head_dim % 8:
         return None
-    function = _function("attend_rows", *[POINTER] * 4, FLOAT, *[LONG] * 6, INT)
-    kv, d = cache.kv_heads, cache.head_dim
-    tiles = few_rows_kernel(torch.bfloat16)[0] == "amx"
+    tiles = () if kernel == "avx2" else (kernel == "amx",)
+    types = (*[POINTER] * 4, FLOAT, *[LONG] * 6, *[INT] * len(tiles))
+    function, kv, d = _function(like.dtype, "attend_rows", *types), cache.kv_heads, cache.head_dim
 
     def attend(query: Tensor, metadata: AttentionMetadata) -> Tensor:
         query, parents = query.contiguous(), metadata.parents
@@ -112,7 +119,7 @@ def native_attention(cache: KVCache, layer: int, scale: float, like: Tensor) -> 
         at = out.data_ptr(), query.data_ptr(), cache.rows[layer].data_ptr()
         seen = None if parents is None else parents.data_ptr()
         committed = metadata.token_rows.context_len
-        function(*at, seen, scale, rows, committed, metadata.start, heads, kv, d, tiles)
+        function(*at, seen, scale, rows, committed, metadata.start, heads, kv, d, *tiles)
         return out
 
     return attend
@@ -122,11 +129,11 @@ def native_top_k(logits: Tensor, k: int) -> list[list[int]] | None:
     """Indices of the `k` largest per row of [T, V], the largest first, of equal ones the first;
     before them that of the largest, or -1 where it is not finite or the row has a NaN.
     """
-    if not is_native(logits):
+    if kernel_of(logits) not in ("amx", "avx512"):
         return None
     logits = logits.contiguous()
     (rows, vocabulary), width = logits.shape, k + 1
     index = (ctypes.c_int32 * (rows * width))()
-    top_k = _function("top_k", POINTER, POINTER, LONG, LONG, LONG)
+    top_k = _function(logits.dtype, "top_k", POINTER, POINTER, LONG, LONG, LONG)
     top_k(index, logits.data_ptr(), rows, vocabulary, k)
     return [index[at : at + width] for at in range(0, rows * width, width)]

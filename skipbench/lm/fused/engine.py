@@ -209,7 +209,7 @@ def _attention(
     heads = weights.output.inputs // d
     group, like, norm = heads // kv, parts.norm.weight, _rms_norm(parts.norm)
     attend_few = elementwise.native_attention(cache, index, scale, like)
-    most_rows = elementwise.most_attended() if attend_few is not None else 1
+    most_rows = elementwise.most_attended(like) if attend_few is not None else 1
 
     def attend(query: Tensor, metadata: AttentionMetadata) -> Tensor:
         """Queries [T, heads, d] over the cache up to the metadata's end -> [T, heads * d]."""

@@ -34,7 +34,7 @@ BFLOAT16 = Source(
     "AVX-512 bf16",
 )
 AVX2 = Source(
-    ("few_rows_avx2.c", "int8.c"),
+    ("few_rows_avx2.c", "elementwise_avx2.c", "int8.c"),
     "-mavx2 -mfma -ffp-contract=off",
     frozenset({"avx2", "fma"}),
     "AVX2",
