@@ -34,7 +34,24 @@ class Cell:
     def folder(self) -> Path:
         config = self.config
         names = [config.model.name, config.method.name, config.dataset.name]
-        return config.results / "runs" / run_name(names, config_hash(config.record()))
+        name = run_name(names, config_hash(config.record()))
+        if config.shard is None:
+            return config.results / "runs" / name
+        return config.results / "shards" / config.shard.replace("/", "of") / name
+
+    @property
+    def whole(self) -> "Cell":
+        """The cell with all its prompts."""
+        return Cell(dataclasses.replace(self.config, shard=None))
+
+    @property
+    def shards(self) -> list["Cell"]:
+        """The shards of a whole cell that have records."""
+        if self.config.shard is not None:
+            return []
+        folders = sorted(self.config.results.glob(f"shards/*of*/{self.folder.name}"))
+        names = [folder.parent.name.replace("of", "/") for folder in folders]
+        return [Cell(dataclasses.replace(self.config, shard=name)) for name in names]
 
     def state(self) -> str:
         """`done`, `running`, `failed`, `interrupted` as its record says, or `missing`."""
