@@ -12,6 +12,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.experiments.costs import LEAST, Cost, Gpu, budget_of, cost_of, gpu_of, prompts_for
 from skipbench.experiments.row import rows_of
 from skipbench.experiments.set_search import search_trace
+from skipbench.experiments.shards import carries
 
 MOST_ARMS = 9
 """Arms of a job, eight methods and vanilla's noise floor: the graphs of every number of tokens that
@@ -68,6 +69,30 @@ def costs_of(
             cost = replace(cost, search_h=own)
         found.append(cost)
     return found
+
+
+def within(
+    configs: Sequence[RunConfig],
+    gpu: Gpu,
+    limit_h: float | None,
+    gpus: Sequence[int | None] | None = None,
+) -> tuple[list[list[int]], list[Cost | None]]:
+    """Blocks of jobs of at most `limit_h` hours, and their costs. Of a block that takes longer the
+    arms that carry nothing from prompt to prompt are a block of their own, in shards; the others
+    take longer, and are requeued.
+    """
+    blocks, carrying = list[list[int]](), list[list[int]]()
+    whole = blocks_of(configs)
+    for block, cost in zip(whole, costs_of(configs, whole, gpu, gpus), strict=True):
+        long = cost is not None and limit_h is not None and cost.hours > limit_h
+        carry = [at for at in block if long and carries(configs[at])]
+        carrying.append(carry)
+        blocks += filter(None, (carry, [at for at in block if at not in carry]))
+    costs = costs_of(configs, blocks, gpu, gpus)
+    for number, cost in enumerate(costs):
+        if cost is not None and limit_h is not None and blocks[number] not in carrying:
+            costs[number] = cost.within(limit_h)
+    return blocks, costs
 
 
 def limited(

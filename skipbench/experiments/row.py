@@ -27,7 +27,7 @@ from skipbench.experiments.cell import (
 )
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.set_search import ensure_searched
-from skipbench.experiments.shards import check_shard, join_shards
+from skipbench.experiments.shards import check_shard, is_decoded, join_shards
 from skipbench.models.checks import check_access
 from skipbench.report.cell import markdown_cell, render_cell
 from skipbench.runs.files import set_aside, write_atomic
@@ -199,13 +199,9 @@ def _prepared(config: RunConfig, load: LastLoaded, checked: bool) -> "Run | Read
         return run
     from skipbench.bench.load import preflight
     from skipbench.bench.run import ReadyArm
-    from skipbench.bench.turns import of_shard
 
     rows = preflight(cell.config, cell.folder, held).rows
-    decoded = {s.index for s in run.samples}
-    if config.shard is not None and decoded.issuperset(of_shard(rows, config.shard)):
-        return run
-    return ReadyArm(cell.config, cell.folder, rows)
+    return run if is_decoded(run, rows, config) else ReadyArm(cell.config, cell.folder, rows)
 
 
 def _measured(arms: "Sequence[ReadyArm]", load: LastLoaded) -> list[Outcome]:

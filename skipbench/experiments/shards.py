@@ -1,11 +1,15 @@
 """Shards: processes that take disjoint prompts of one row; the whole row's process joins them."""
 
+from collections.abc import Sequence
+
 from skipbench.config.run_config import SHARD, RunConfig
 from skipbench.console import say
+from skipbench.data.rows import Row
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import Cell
 from skipbench.runs.fingerprint import refuse_other
 from skipbench.runs.merge import join_shard
+from skipbench.runs.run import Run
 
 
 def carries(config: RunConfig) -> bool:
@@ -28,6 +32,15 @@ def check_shard(config: RunConfig) -> None:
             f"{config.method.name} learns from prompt to prompt, so one process decodes them all; "
             f"run it without shard={config.shard}"
         )
+
+
+def is_decoded(run: Run, rows: Sequence[Row], config: RunConfig) -> bool:
+    """Whether a run has all prompts of its shard; False for a whole run."""
+    from skipbench.bench.turns import of_shard
+
+    if config.shard is None:
+        return False
+    return {s.index for s in run.samples}.issuperset(of_shard(rows, config.shard))
 
 
 def join_shards(cell: Cell) -> None:

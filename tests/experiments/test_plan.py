@@ -11,7 +11,7 @@ from skipbench.config.compose import compose
 from skipbench.config.hardware import Slurm
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.blocks import MOST_ARMS, blocks_of, costs_of, limited
+from skipbench.experiments.blocks import MOST_ARMS, blocks_of, costs_of, limited, within
 from skipbench.experiments.costs import (
     LEAST,
     LOADED_PER_S,
@@ -152,6 +152,27 @@ def test_cells_that_may_become_one_run_are_never_cut_apart() -> None:
     others = [replace(one, method=one.method.but(seed=n)) for n in range(6)]
     mixed = [cell for pair in zip(others, sets, strict=True) for cell in pair]
     assert blocks_of(mixed) == [[1, 3, 5, 7, 9, 11], [0, 2, 4, 6, 8, 10]]
+
+
+def test_a_row_that_exceeds_its_time_is_decoded_in_shards_by_hand() -> None:
+    arms = row("clasp", "swift", "prompt-lookup")
+    (whole,) = costs_of(arms, blocks_of(arms), gpu_of(None))
+    assert whole is not None
+    assert within(arms, gpu_of(None), None) == ([[0, 1, 2]], [whole])
+    assert within(arms, gpu_of(None), whole.hours) == ([[0, 1, 2]], [whole])
+    # swift, which learns, in one process; 3000 turns of the others in three
+    limit = whole.load_h + 1001 * whole.prompt_h
+    blocks, (alone, shared) = within(arms, gpu_of(None), limit)
+    assert blocks == [[1], [0, 2]] and alone and shared and (alone.shards, shared.shards) == (1, 3)
+    assert shared.hours == pytest.approx(whole.load_h + 1000 * whole.prompt_h)
+    join = shared.processes()[-1]
+    assert join.hours == whole.load_h and len(shared.processes()) == 4
+    assert shared.gpu_hours == pytest.approx(4 * whole.load_h + 3000 * whole.prompt_h)
+    assert bill([shared], gpus=3)[1] == pytest.approx(shared.gpu_hours)
+    # a search is not done twice
+    searched = [replace(one, search_dataset=one.dataset) for one in arms[:1]]
+    _, (found,) = within(searched, gpu_of(None), limit)
+    assert found is not None and found.shards == 1
 
 
 def test_a_budget_of_hours_is_kept_and_leaves_every_row_the_same_prompts() -> None:

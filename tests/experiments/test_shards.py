@@ -10,8 +10,12 @@ from test_rows import LOAD, cells, decided, samples_of
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell
+from skipbench.experiments.costs import Cost
 from skipbench.experiments.row import row_key, run_row
+from skipbench.launch.jobs import Job, schedule_stages
+from skipbench.launch.status import CellStatus
 from skipbench.runs.run import Run, read_run
+from skipbench.runs.state import RunState
 
 STATELESS = ("uniform", "prompt-lookup", "clasp")
 
@@ -64,3 +68,16 @@ def test_what_cannot_be_shared_is_refused(
     (error,) = run_row([replace(config, shard=shard)], LOAD)
     assert isinstance(error, SkipbenchError) and said in str(error)
     assert not list(tmp_path.glob("*/*"))
+
+
+def test_a_submission_sends_the_shards_and_what_joins_them_after_all(tmp_path: Path) -> None:
+    configs = cells(tmp_path, STATELESS)
+    statuses = [CellStatus("", c, resolve_cell(c).folder, RunState("missing")) for c in configs]
+    cost = Cost((2, 2, 2), 2, 1, 1, 0.5, (0.0,) * 3, 1.0, shards=2)
+    other = Job(statuses[:1])
+    parts, (join,) = schedule_stages([Job(statuses, cost), other])
+    sent = [[RunConfig.from_dict(one) for one in job.record()["configs"]] for job in (*parts, join)]
+    assert sent == [*shards(configs, 2), configs[:1], configs]
+    assert len({tuple(job.record()["folders"]) for job in (*parts[:2], join)}) == 1
+    assert parts[0].name == f"{join.name} shard=1/2" and parts[2] is other
+    assert [job.cost and job.cost.hours for job in (*parts[:2], join)] == [4.5, 4.5, 0.5]
