@@ -20,7 +20,7 @@ from skipbench.experiments.plan import Request, cells_of, hardware_of, scale_of
 from skipbench.experiments.row import rows_of
 from skipbench.launch.jobs import Job
 from skipbench.launch.status import command_line, counts, experiment_statuses
-from skipbench.launch.submit import UNASKED_H, bill_line, limit_h, submit, turn
+from skipbench.launch.submit import UNASKED_H, bill_line, submit, turn
 from skipbench.runs.provenance import config_hash
 from skipbench.runs.state import STATES
 
@@ -64,7 +64,7 @@ def show_plan(request: Request) -> None:
         blocks = blocks_of(configs, cut=False)
         costs = costs_of(configs, blocks, gpu)
     else:
-        blocks, costs = within(configs, gpu, limit_h(hardware), [hardware.gpus] * len(configs))
+        blocks, costs = within(configs, hardware, [hardware.gpus] * len(configs))
     every = [*cells.values()]
     rows = defaultdict[str, list[tuple[str, list[str], Cost | None]]](list)
     for block, cost in zip(blocks, costs, strict=True):

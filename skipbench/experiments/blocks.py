@@ -73,26 +73,27 @@ def costs_of(
 
 def within(
     configs: Sequence[RunConfig],
-    gpu: Gpu,
-    limit_h: float | None,
+    hardware: Slurm | Local | None,
     gpus: Sequence[int | None] | None = None,
 ) -> tuple[list[list[int]], list[Cost | None]]:
-    """Blocks of jobs of at most `limit_h` hours, and their costs. Of a block that takes longer the
-    arms that carry nothing from prompt to prompt are a block of their own, in shards; the others
-    take longer, and are requeued.
+    """The blocks of jobs, and their costs. Of a block that exceeds `hardware.time` the arms that
+    carry nothing from prompt to prompt are a block of their own, in shards; the others are
+    requeued.
     """
-    blocks, carrying = list[list[int]](), list[list[int]]()
-    whole = blocks_of(configs)
-    for block, cost in zip(whole, costs_of(configs, whole, gpu, gpus), strict=True):
-        long = cost is not None and limit_h is not None and cost.hours > limit_h
-        carry = [at for at in block if long and carries(configs[at])]
-        carrying.append(carry)
-        blocks += filter(None, (carry, [at for at in block if at not in carry]))
+    gpu, blocks, carrying = gpu_of(hardware), blocks_of(configs), list[list[int]]()
     costs = costs_of(configs, blocks, gpu, gpus)
-    for number, cost in enumerate(costs):
-        if cost is not None and limit_h is not None and blocks[number] not in carrying:
-            costs[number] = cost.within(limit_h)
-    return blocks, costs
+    limit_h = hardware.limit_h if isinstance(hardware, Slurm) else None
+    if limit_h is None:
+        return blocks, costs
+    whole, blocks = blocks, []
+    for block, cost in zip(whole, costs, strict=True):
+        long = cost is not None and cost.hours > limit_h
+        carrying.append([at for at in block if long and carries(configs[at])])
+        others = [at for at in block if at not in carrying[-1]]
+        blocks += filter(None, (carrying[-1], others))
+    costs = costs_of(configs, blocks, gpu, gpus)
+    pairs = zip(blocks, costs, strict=True)
+    return blocks, [c and (c if b in carrying else c.within(limit_h)) for b, c in pairs]
 
 
 def limited(
@@ -105,7 +106,7 @@ def limited(
         budget: GPU-hours of all rows, as `200h`; or as `2%` the half width that they leave.
     """
     value, is_width = budget_of(budget)
-    costs = costs_of(configs, blocks := blocks_of(configs), gpu_of(hardware))
+    blocks, costs = within(configs, hardware)
     known = [cost for cost in costs if cost is not None]
 
     def hours(most: int) -> float:

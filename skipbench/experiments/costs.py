@@ -56,7 +56,8 @@ class Cost:
 
     def at_most(self, prompts: int) -> "Cost":
         """With at most so many prompts per arm."""
-        return replace(self, prompts=tuple(min(n, prompts) for n in self.prompts))
+        shards = max(1, min(self.shards, prompts))
+        return replace(self, prompts=tuple(min(n, prompts) for n in self.prompts), shards=shards)
 
     def within(self, limit_h: float) -> "Cost":
         """With as many shards as leave each process at most `limit_h`; in one process where none
@@ -69,8 +70,7 @@ class Cost:
 
     def processes(self) -> "list[Cost]":
         """The cost of each shard, and of what joins them; or of the one process."""
-        join = [replace(self.at_most(0), shards=1)] if self.shards > 1 else []
-        return [self] * self.shards + join
+        return [self] * self.shards + [self.at_most(0)] * (self.shards > 1)
 
     @property
     def hours(self) -> float:

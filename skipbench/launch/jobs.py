@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from skipbench.config.hardware import Local, Slurm
 from skipbench.experiments.blocks import within
-from skipbench.experiments.costs import Cost, Gpu
+from skipbench.experiments.costs import Cost
 from skipbench.launch.status import CellStatus
 
 
@@ -55,10 +56,10 @@ class Job:
         return {"name": self.name, "folders": folders, "configs": configs}
 
 
-def jobs_of(cells: Sequence[CellStatus], gpu: Gpu, limit_h: float | None) -> list[Job]:
-    """A job per row of cells, or per block of its arms, of at most so many hours."""
+def jobs_of(cells: Sequence[CellStatus], hardware: Slurm | Local) -> list[Job]:
+    """A job per row of cells, or per block of its arms."""
     configs = [cell.config for cell in cells]
-    blocks, costs = within(configs, gpu, limit_h, [cell.gpus for cell in cells])
+    blocks, costs = within(configs, hardware, [cell.gpus for cell in cells])
     pairs = zip(blocks, costs, strict=True)
     return [Job([cells[at] for at in block], cost) for block, cost in pairs]
 

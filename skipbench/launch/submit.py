@@ -11,7 +11,7 @@ from skipbench.config.catalog import cell_command
 from skipbench.config.hardware import Local, Slurm
 from skipbench.console import say, show
 from skipbench.errors import NotHereError, SkipbenchError
-from skipbench.experiments.costs import Cost, bill, gpu_of
+from skipbench.experiments.costs import Cost, bill
 from skipbench.launch import local, manifest, slurm
 from skipbench.launch.jobs import Job, jobs_of, schedule_stages
 from skipbench.launch.status import CellStatus, counts
@@ -69,7 +69,7 @@ def submit(
         names.append(name)
         for cell in (cell for cell in cells if cell.to_run):
             missing.setdefault(cell.key, cell)
-    made, line = jobs_of([*missing.values()], gpu_of(hardware), limit_h(hardware)), None
+    made, line = jobs_of([*missing.values()], hardware), None
     if made and isinstance(hardware, Slurm):
         line, charged = bill_line([job.cost for job in made], hardware)
         if allowed_h is not None and charged > allowed_h and not only_print:
@@ -93,11 +93,6 @@ def submit(
     if line is not None:
         tell(line)
     return ids, failed
-
-
-def limit_h(hardware: Slurm | Local | None) -> float | None:
-    """Hours that a job may take; None without a limit."""
-    return slurm.limit_hours(hardware.time) if isinstance(hardware, Slurm) else None
 
 
 def bill_line(costs: Sequence[Cost | None], hardware: Slurm | Local | None) -> tuple[str, float]:
@@ -223,9 +218,10 @@ def _asked(rows: Sequence[Job], hardware: Slurm) -> Slurm:
     models = [row.cells[0].config.model for row in rows]
     weights = (m.sizes and m.sizes.weight_bytes(m.dtype, m.quantization) for m in models)
     memory = slurm.memory_for(hardware.memory, max(size or 0 for size in weights))
-    limit, requeues = limit_h(hardware), hardware.requeues
-    if limit and requeues:
-        requeues += int(max(row.cost.hours if row.cost else 0 for row in rows) / limit)
+    requeues = hardware.requeues
+    if hardware.limit_h and requeues:
+        longest_h = max(row.cost.hours if row.cost else 0 for row in rows)
+        requeues += int(longest_h / hardware.limit_h)
     return replace(hardware, memory=memory, requeues=requeues)
 
 
