@@ -142,7 +142,8 @@ def joined_run(cell: Cell) -> Run:
     pairs = [(run.samples, run.measured) for run in done]
     metrics = summarise_repeats(pairs, joined.provenance.layers or 0)
     origin = replace(joined.origin, mixed=mixed)
-    return replace(joined, metrics=metrics, origin=origin, reason="; ".join(reasons) or None)
+    names, why = [run.id or "" for run in done], "; ".join(reasons) or None
+    return replace(joined, processes=names, metrics=metrics, origin=origin, reason=why)
 
 
 def to_score(folder: Path) -> str:
