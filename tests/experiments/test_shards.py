@@ -14,6 +14,7 @@ from skipbench.experiments.costs import Cost
 from skipbench.experiments.row import row_key, run_row
 from skipbench.launch.jobs import Job, schedule_stages
 from skipbench.launch.status import CellStatus
+from skipbench.runs.merge import join_shard
 from skipbench.runs.run import Run, read_run
 from skipbench.runs.state import RunState
 
@@ -40,6 +41,9 @@ def test_the_shards_of_a_row_are_joined_into_the_records_of_one_process(tmp_path
     run_row(one, LOAD)
     assert before == [(resolve_cell(c).folder / "samples.jsonl").read_bytes() for c in one]
     (resolve_cell(two[0]).folder / "samples.jsonl").unlink()  # of this arm nothing is left
+    folder = resolve_cell(configs[1]).folder  # joined twice, as after a kill
+    again = [join_shard(resolve_cell(row[1]).folder, folder, False) for row in (one, two, one)]
+    assert again == [3, 2, 0]
     joined = run_row(configs, LOAD)
     assert all(isinstance(run, Run) and run.done for run in joined)
     for ours, theirs in zip(samples_of(configs), samples_of(whole), strict=True):
