@@ -6,6 +6,7 @@ Each table gets `records/NAME.jsonl.xz` beside `tables/`: one line per sample, w
 it is of, and without prompts and texts. `unpacked` reads it.
 """
 
+import itertools
 import json
 import lzma
 import sys
@@ -17,9 +18,10 @@ from skipbench.runs.record import Sample
 
 
 def runs_of(table: Path) -> list[str]:
-    """The ids of the runs of a stored table that have metrics."""
-    stored = json.loads(table.read_text())["runs"]
-    return list(dict.fromkeys(run["id"] for run in stored if run.get("metrics") and run["id"]))
+    """The ids of the runs of a stored table that have metrics, of repeats all processes."""
+    stored = [run for run in json.loads(table.read_text())["runs"] if run.get("metrics")]
+    ids = (run.get("processes") or [run["id"]] for run in stored if run["id"])
+    return list(dict.fromkeys(itertools.chain(*ids)))
 
 
 def place_of(table: Path) -> Path:

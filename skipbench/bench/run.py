@@ -42,6 +42,8 @@ from skipbench.runs.state import Interrupted
 from skipbench.runs.store import RunStore
 from skipbench.scoring.overlap import CORPUS_SCORERS, corpus_summary
 
+JOINS = "without shard= the same command joins all of them"
+
 
 @dataclass(frozen=True)
 class ReadyArm:
@@ -80,7 +82,7 @@ def opened(arms: Sequence[ReadyArm], load: LoadModel = load_model) -> Iterator[l
         say(remark, "dim")
     of_limit = {len(arm.rows): prepare(lm, tokenizer, arm.rows, dataset) for arm in arms}
     device = device_name(lm.output_device)
-    latency_file = latency_path(model, config.engine, device, arms[0].folder.parent.parent)
+    latency_file = latency_path(model, config.engine, device, config.results)
     with working("measuring sub-layer latencies"):
         methods = [arm.config.method.factory()(layers=lm.layers) for arm in arms]
         levers = frozenset[str]().union(*(method.levers for method in methods))
@@ -131,6 +133,9 @@ def _opened(
             store.amend(notes=notes)
         if bench.error is not None:
             raise bench.error
+        if config.shard is not None:  # no metrics of a part under the name of the whole
+            store.status("interrupted", f"shard {config.shard} is decoded; {JOINS}")
+            return
         store.write_metrics(_metrics(bench, loaded.latency))
         failed = [s for s in bench.samples if s.lossless == "failed"]
         error = None

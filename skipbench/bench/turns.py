@@ -7,10 +7,12 @@ import random
 import statistics
 from collections import Counter
 from collections.abc import Sequence
+from itertools import accumulate
 
 from skipbench.bench.cell import Bench, Decoded, sample_of
 from skipbench.bench.prompts import Prompt
 from skipbench.console import note, progress
+from skipbench.data.rows import Row
 from skipbench.decode.method import Method
 from skipbench.methods.vanilla import Vanilla
 from skipbench.runs.record import speedups
@@ -28,11 +30,15 @@ def decode_missing(*benches: Bench) -> None:
     turn of a conversation comes after vanilla's answer to the turn before it, for all arms.
     """
     longest = max((bench.prompts for bench in benches), key=len)
-    indices = range(len(longest)) if benches[0].config.until_ci is None else spread(longest)
+    config, indices = benches[0].config, list(range(len(longest)))
+    if config.until_ci is not None:
+        indices = spread(longest)
+    elif config.shard is not None:
+        indices = of_shard([prompt.row for prompt in longest], config.shard)
     lacking = {i: [b for b in benches if i < len(b.prompts) and i not in b.done] for i in indices}
     missing = [i for i in indices if lacking[i]]
     _warm_up(benches, missing)
-    with progress("prompts", len(longest), len(longest) - len(missing)) as advance:
+    with progress("prompts", len(indices), len(indices) - len(missing)) as advance:
         for index in missing:
             turns: dict[str, list[Bench]] = {}
             for bench in lacking[index]:  # one turn, unless their answers or rows differ
@@ -154,3 +160,14 @@ def spread(prompts: Sequence[Prompt]) -> list[int]:
             seen[group] += 1
         ranks.append(rank)  # a later turn has its first turn's
     return sorted(range(len(prompts)), key=lambda i: ranks[i])
+
+
+def of_shard(rows: Sequence[Row], shard: str) -> list[int]:
+    """Positions of the rows of `shard`, K/N: every N-th conversation from the K-th on, whole.
+
+    >>> of_shard([Row("a", ""), Row("b", ""), Row("b2", "", after="b"), Row("c", "")], "2/2")
+    [1, 2]
+    """
+    number, count = map(int, shard.split("/"))
+    conversations = accumulate(int(row.after is None) for row in rows)
+    return [at for at, nth in enumerate(conversations) if nth % count == number % count]

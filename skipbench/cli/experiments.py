@@ -13,7 +13,7 @@ from skipbench.config.hardware import Slurm
 from skipbench.config.run_config import RunConfig
 from skipbench.console import show
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.blocks import blocks_of, costs_of
+from skipbench.experiments.blocks import blocks_of, costs_of, within
 from skipbench.experiments.costs import Cost, budget_of, gpu_of, plan_lines
 from skipbench.experiments.grid import PlannedCell
 from skipbench.experiments.plan import Request, cells_of, hardware_of, scale_of
@@ -60,9 +60,11 @@ def show_plan(request: Request) -> None:
             repeated[name] += key in cells
             cells.setdefault(key, (name, cell, config))
     configs = [config for _, _, config in cells.values()]
-    blocks = blocks_of(configs, cut=hardware is not None)
-    gpus = None if hardware is None else [hardware.gpus] * len(configs)
-    costs = costs_of(configs, blocks, gpu, gpus)
+    if hardware is None:
+        blocks = blocks_of(configs, cut=False)
+        costs = costs_of(configs, blocks, gpu)
+    else:
+        blocks, costs = within(configs, hardware, [hardware.gpus] * len(configs))
     every = [*cells.values()]
     rows = defaultdict[str, list[tuple[str, list[str], Cost | None]]](list)
     for block, cost in zip(blocks, costs, strict=True):

@@ -33,8 +33,9 @@ def run_methods(methods: Sequence[str], overrides: Sequence[str]) -> None:
         if error is not None:
             failed[config.method.name] = error
         if isinstance(outcome, Run):
-            runs.append(run_entry(resolve_cell(config)))
-            if is_json():
+            if outcome.metrics is not None:
+                runs.append(run_entry(resolve_cell(config)))
+            if is_json() or outcome.metrics is None:
                 show_run(outcome)
     if runs and not is_json():
         show(for_terminal(row_table(runs)))

@@ -1,5 +1,6 @@
 """Schemas of `conf/hardware`: a device, for rooflines; a cluster, or this machine, for `submit`."""
 
+import re
 from dataclasses import dataclass, field
 
 import msgspec
@@ -46,7 +47,9 @@ class Slurm:
     memory: str | None = None
     """sbatch --mem, such as 120G; a job whose weights need more asks for more."""
     time: str | None = None
-    """Time limit per job, as sbatch --time; one that takes longer goes on in a requeue."""
+    """Time limit per job, as sbatch --time: `90` (minutes), `12:00:00` or `2-00`. A row that takes
+    longer is shared by several jobs, or goes on in a requeue.
+    """
     node_gpus: Positive = 8
     """GPUs per node, by which wall-clock and charged hours are planned."""
     exclusive: bool = False
@@ -66,6 +69,19 @@ class Slurm:
     """Further words for sbatch, such as `--nice=10`."""
     python: str | None = None
     """The interpreter on the nodes; null takes the one that submits."""
+
+    @property
+    def limit_h(self) -> float | None:
+        """Hours of `time`; None without a limit, or in another form, which is the cluster's."""
+        match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", self.time or "")
+        if match is None:
+            return None
+        days, *given = (int(part or 0) for part in match.groups())
+        # without days, one number is minutes, two are minutes and seconds
+        if match[1] is None and match[4] is None:
+            given = [0, *given[:2]]
+        hours, minutes, seconds = given
+        return 24 * days + hours + minutes / 60 + seconds / 3600
 
 
 @dataclass

@@ -25,6 +25,8 @@ CHOOSE = ("source", "wheel", "strict")
 """Keys of a model that only decide on others: on its path, and on `engine.strict`."""
 FORM = ("max_new_tokens", "truncate", "keep", "reserve", "context", "chat", "thinking")
 """Keys of a dataset that decide how a row becomes token ids."""
+SHARD = "K/N, the K-th of N parts, such as 2/4, or null"
+SHARD_PATTERN = r"^[1-9][0-9]{0,3}/[1-9][0-9]{0,3}$"
 UNTIL_CI = "a share of the speedup above 0 and below 1, such as 0.02, or null"
 
 
@@ -185,6 +187,7 @@ class RunConfig:
     mixed: bool = False
     repeats: Positive = 1
     until_ci: Annotated[Annotated[float, Meta(gt=0, lt=1)] | None, Meta(title=UNTIL_CI)] = None
+    shard: Annotated[Annotated[str, Meta(pattern=SHARD_PATTERN)] | None, Meta(title=SHARD)] = None
     teacher_forced: bool = False
     label: str | None = None
     hardware: Slurm | Local | None = None

@@ -119,6 +119,10 @@ class Config:
     """A cell takes no more prompts once half the width of its speedup's 95 % interval, over the
     speedup, is below this, from 8 prompts on; null takes them all.
     """
+    shard: str | None = None
+    """K/N: the K-th of N disjoint parts of the prompts, so that N processes share a row, each with
+    vanilla; the same command without it joins them. No run depends on it.
+    """
     teacher_forced: bool = False
     """Vanilla goes first, and verification accepts its tokens, whatever the target's choices are:
     KnapSpec's `--compare-strategies`. The outputs are equal by force, and count as unchecked.

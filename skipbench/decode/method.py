@@ -76,6 +76,11 @@ class Method(Configurable):
         """What its drafts may use besides skip sets, `DraftPlan.levers`; a run prices it."""
         return frozenset()
 
+    @property
+    def carries(self) -> bool:
+        """Whether it learns from prompt to prompt: one process then decodes all of them."""
+        return bool(self.carried) or any(part != {} for part in self.state_dict().values())
+
     def latency_at(self, state: State) -> Latency | None:
         """Sub-layer latencies at the present context length."""
         return None if self.latency_model is None else self.latency_model.at(state.lm.cache.length)

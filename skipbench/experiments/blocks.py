@@ -12,6 +12,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.experiments.costs import LEAST, Cost, Gpu, budget_of, cost_of, gpu_of, prompts_for
 from skipbench.experiments.row import rows_of
 from skipbench.experiments.set_search import search_trace
+from skipbench.experiments.shards import carries
 
 MOST_ARMS = 9
 """Arms of a job, eight methods and vanilla's noise floor: the graphs of every number of tokens that
@@ -70,6 +71,31 @@ def costs_of(
     return found
 
 
+def within(
+    configs: Sequence[RunConfig],
+    hardware: Slurm | Local | None,
+    gpus: Sequence[int | None] | None = None,
+) -> tuple[list[list[int]], list[Cost | None]]:
+    """The blocks of jobs, and their costs. Of a block that exceeds `hardware.time` the arms that
+    carry nothing from prompt to prompt are a block of their own, in shards; the others are
+    requeued.
+    """
+    gpu, blocks, carrying = gpu_of(hardware), blocks_of(configs), list[list[int]]()
+    costs = costs_of(configs, blocks, gpu, gpus)
+    limit_h = hardware.limit_h if isinstance(hardware, Slurm) else None
+    if limit_h is None:
+        return blocks, costs
+    whole, blocks = blocks, []
+    for block, cost in zip(whole, costs, strict=True):
+        long = cost is not None and cost.hours > limit_h
+        carrying.append([at for at in block if long and carries(configs[at])])
+        others = [at for at in block if at not in carrying[-1]]
+        blocks += filter(None, (carrying[-1], others))
+    costs = costs_of(configs, blocks, gpu, gpus)
+    pairs = zip(blocks, costs, strict=True)
+    return blocks, [c and (c if b in carrying else c.within(limit_h)) for b, c in pairs]
+
+
 def limited(
     configs: Sequence[RunConfig], budget: str, hardware: Slurm | Local | None = None
 ) -> list[RunConfig]:
@@ -80,7 +106,7 @@ def limited(
         budget: GPU-hours of all rows, as `200h`; or as `2%` the half width that they leave.
     """
     value, is_width = budget_of(budget)
-    costs = costs_of(configs, blocks := blocks_of(configs), gpu_of(hardware))
+    blocks, costs = within(configs, hardware)
     known = [cost for cost in costs if cost is not None]
 
     def hours(most: int) -> float:

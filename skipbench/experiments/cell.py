@@ -34,7 +34,24 @@ class Cell:
     def folder(self) -> Path:
         config = self.config
         names = [config.model.name, config.method.name, config.dataset.name]
-        return config.results / "runs" / run_name(names, config_hash(config.record()))
+        name = run_name(names, config_hash(config.record()))
+        if config.shard is None:
+            return config.results / "runs" / name
+        return config.results / "shards" / config.shard.replace("/", "of") / name
+
+    @property
+    def whole(self) -> "Cell":
+        """The cell with all its prompts."""
+        return Cell(dataclasses.replace(self.config, shard=None))
+
+    @property
+    def shards(self) -> list["Cell"]:
+        """The shards of a whole cell that have records."""
+        if self.config.shard is not None:
+            return []
+        folders = sorted(self.config.results.glob(f"shards/*of*/{self.folder.name}"))
+        names = [folder.parent.name.replace("of", "/") for folder in folders]
+        return [Cell(dataclasses.replace(self.config, shard=name)) for name in names]
 
     def state(self) -> str:
         """`done`, `running`, `failed`, `interrupted` as its record says, or `missing`."""
@@ -125,7 +142,8 @@ def joined_run(cell: Cell) -> Run:
     pairs = [(run.samples, run.measured) for run in done]
     metrics = summarise_repeats(pairs, joined.provenance.layers or 0)
     origin = replace(joined.origin, mixed=mixed)
-    return replace(joined, metrics=metrics, origin=origin, reason="; ".join(reasons) or None)
+    names, why = [run.id or "" for run in done], "; ".join(reasons) or None
+    return replace(joined, processes=names, metrics=metrics, origin=origin, reason=why)
 
 
 def to_score(folder: Path) -> str:

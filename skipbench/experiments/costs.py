@@ -40,7 +40,9 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Cost:
-    """Arms of a row that run in one process, which decodes vanilla once for all of them."""
+    """Arms of a row that run in one process, which decodes vanilla once for all of them; or in one
+    per shard, and another that joins them.
+    """
 
     prompts: tuple[int, ...]  # of each arm
     of: int  # prompts of the dataset's sample
@@ -50,19 +52,35 @@ class Cost:
     search_h: tuple[float, ...]  # of each arm, 0 without a search for a skip set
     prompt_h: float  # per prompt of one arm
     reason: str | None = None
+    shards: int = 1
 
     def at_most(self, prompts: int) -> "Cost":
         """With at most so many prompts per arm."""
-        return replace(self, prompts=tuple(min(n, prompts) for n in self.prompts))
+        shards = max(1, min(self.shards, prompts))
+        return replace(self, prompts=tuple(min(n, prompts) for n in self.prompts), shards=shards)
+
+    def within(self, limit_h: float) -> "Cost":
+        """With as many shards as leave each process at most `limit_h`; in one process where none
+        do, or it searches.
+        """
+        if sum(self.search_h) or self.load_h >= limit_h:
+            return self
+        shards = math.ceil((self.hours - self.load_h) / (limit_h - self.load_h))
+        return replace(self, shards=min(max(self.prompts), shards))
+
+    def processes(self) -> "list[Cost]":
+        """The cost of each shard, and of what joins them; or of the one process."""
+        return [self] * self.shards + [self.at_most(0)] * (self.shards > 1)
 
     @property
     def hours(self) -> float:
-        decoded = max(self.prompts) + sum(self.prompts)
+        """Of the longest process."""
+        decoded = (max(self.prompts) + sum(self.prompts)) / self.shards
         return self.load_h + sum(self.search_h) + decoded * self.prompt_h
 
     @property
     def gpu_hours(self) -> float:
-        return self.gpus * self.hours
+        return self.gpus * sum(one.hours for one in self.processes())
 
 
 def gpu_of(hardware: Slurm | Local | None) -> Gpu:
@@ -186,7 +204,8 @@ def bill(costs: Sequence[Cost], gpus: int = 1, exclusive: bool = False) -> tuple
         exclusive: each job takes, and is charged, whole nodes.
     """
     free, charged = [0.0] * gpus, 0.0
-    for cost in sorted(costs, key=lambda c: -c.hours):
+    processes = (one for cost in costs for one in cost.processes())
+    for cost in sorted(processes, key=lambda c: -c.hours):
         held = -(-cost.gpus // gpus) * gpus if exclusive else cost.gpus
         taken = min(held, gpus)
         free.sort()
@@ -208,6 +227,7 @@ def plan_lines(rows: Sequence[tuple[str, Sequence[str], Cost | None]], gpu: Gpu)
             prompts = f"{most} of {cost.of}" if most < cost.of else f"{most}"
             text = f"{prompts:<13}  {100 * half_width(most):>8.1f} %  {cost.gpus or '-':<4}  "
             text += f"{cost.memory_bytes / GIB:>6.1f} GiB{cost.hours:>8.2f}  {cost.gpu_hours:>8.2f}"
+            text += f"  in {cost.shards} shards" if cost.shards > 1 else ""
             text += f"  {cost.reason}" if cost.reason else ""
         lines.append(f"{name:<{width}}  {text}")
         lines += [f"  {arm}{prompts}" for arm, prompts in zip(arms, few, strict=True)]

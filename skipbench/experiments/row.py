@@ -27,6 +27,7 @@ from skipbench.experiments.cell import (
 )
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.set_search import ensure_searched
+from skipbench.experiments.shards import check_shard, is_decoded, join_shards
 from skipbench.models.checks import check_access
 from skipbench.report.cell import markdown_cell, render_cell
 from skipbench.runs.files import set_aside, write_atomic
@@ -50,7 +51,7 @@ Outcome = Run | Exception | None
 def row_key(config: RunConfig) -> str:
     """Hash of the settings that the cells of a row have in common."""
     shared = {k: v for k, v in config.record().items() if k not in OF_AN_ARM}
-    return hashed([shared, config.repeats, str(config.results)])
+    return hashed([shared, config.repeats, config.shard, str(config.results)])
 
 
 def rows_of(configs: Sequence[RunConfig]) -> list[list[int]]:
@@ -121,6 +122,7 @@ def run_cell(
 def show_run(run: Run) -> None:
     """Prints the table of a cell, if it is finished."""
     if run.metrics is None:
+        say(f"{run.folder}: {run.status.error}")
         return
     head, metrics = header(run), msgspec.to_builtins(run.metrics)
     record = {"folder": str(run.folder), "label": run.label, **head, "metrics": metrics}
@@ -191,12 +193,15 @@ def _prepared(config: RunConfig, load: LastLoaded, checked: bool) -> "Run | Read
         dry_run(cell.config, cell.folder, state)
         return None
     held = checked or load.holds(config)
+    if config.shard is not None:
+        check_shard(config)
     if (run := _open_run(cell, held)).done:
         return run
     from skipbench.bench.load import preflight
     from skipbench.bench.run import ReadyArm
 
-    return ReadyArm(cell.config, cell.folder, preflight(cell.config, cell.folder, held).rows)
+    rows = preflight(cell.config, cell.folder, held).rows
+    return run if is_decoded(run, rows, config) else ReadyArm(cell.config, cell.folder, rows)
 
 
 def _measured(arms: "Sequence[ReadyArm]", load: LastLoaded) -> list[Outcome]:
@@ -218,7 +223,8 @@ def _measured(arms: "Sequence[ReadyArm]", load: LastLoaded) -> list[Outcome]:
             outcomes.append(bench.error)
             continue
         run = read_run(arm.folder)
-        write_atomic(arm.folder / "table.md", markdown_cell(run.measured, header(run)))
+        if run.metrics is not None:  # a shard has none
+            write_atomic(arm.folder / "table.md", markdown_cell(run.metrics, header(run)))
         outcomes.append(run)
     return outcomes
 
@@ -230,7 +236,12 @@ def _open_run(cell: Cell, held: bool) -> Run:
         from skipbench.bench.load import preflight
 
         preflight(config, cell.folder, held)
-        set_aside(cell.folder)
+        for one in (cell, *cell.shards):
+            set_aside(one.folder)
+    elif config.shard is not None and (whole := checked_run(cell.whole)).done:
+        return whole
+    else:
+        join_shards(cell)
     run = checked_run(cell)
     if run.status.state == "missing":
         return run

@@ -1,11 +1,13 @@
-"""Jobs of a submission: arms of one row that have to run, in one process."""
+"""Jobs of a submission: arms of one row that have to run, in one process or in shards."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from skipbench.experiments.blocks import blocks_of, costs_of
-from skipbench.experiments.costs import Cost, Gpu
+from skipbench.config.hardware import Local, Slurm
+from skipbench.experiments.blocks import within
+from skipbench.experiments.costs import Cost
 from skipbench.launch.status import CellStatus
 
 
@@ -20,7 +22,9 @@ class Job:
     def name(self) -> str:
         names = self.cells[0].config.names
         methods = dict.fromkeys(cell.config.method.name for cell in self.cells)
-        return "/".join((names | {"method": ",".join(methods)}).values())
+        shard = self.cells[0].config.shard
+        name = "/".join((names | {"method": ",".join(methods)}).values())
+        return f"{name} shard={shard}" if shard else name
 
     @property
     def gpus(self) -> int:
@@ -36,6 +40,15 @@ class Job:
                 found[cell.search] = max(sets, found.get(cell.search, 0))
         return found
 
+    def processes(self) -> "list[Job]":
+        """A job per shard, and the one that joins them; or this one."""
+        if self.cost is None or self.cost.shards == 1:
+            return [self]
+        *costs, join = self.cost.processes()
+        names = [f"{n}/{len(costs)}" for n in range(1, len(costs) + 1)]
+        shards = [Job([c.of_shard(name) for c in self.cells], self.cost) for name in names]
+        return [*shards, Job(self.cells, join)]
+
     def record(self) -> dict[str, Any]:
         """The job as the manifest of a submission holds it."""
         folders = [cell.key for cell in self.cells]
@@ -43,20 +56,22 @@ class Job:
         return {"name": self.name, "folders": folders, "configs": configs}
 
 
-def jobs_of(cells: Sequence[CellStatus], gpu: Gpu) -> list[Job]:
+def jobs_of(cells: Sequence[CellStatus], hardware: Slurm | Local) -> list[Job]:
     """A job per row of cells, or per block of its arms."""
     configs = [cell.config for cell in cells]
-    blocks = blocks_of(configs)
-    costs = costs_of(configs, blocks, gpu, [cell.gpus for cell in cells])
+    blocks, costs = within(configs, hardware, [cell.gpus for cell in cells])
     pairs = zip(blocks, costs, strict=True)
     return [Job([cells[at] for at in block], cost) for block, cost in pairs]
 
 
 def schedule_stages(jobs: Sequence[Job]) -> list[list[Job]]:
-    """Splits jobs into stages, one after another, so that no two of a stage do the same search. Of
-    the jobs that share one, that of most sets goes first.
+    """Splits the processes of jobs into stages, one after another, so that no two of a stage do the
+    same search. Of those that share one, that of most sets goes first; what joins shards, last.
     """
     stages, done = list[list[Job]](), dict[str, int]()
+    parts = [job.processes() for job in jobs]
+    joins = [shards.pop() for shards in parts if len(shards) > 1]
+    jobs = [*itertools.chain(*parts)]
     left = sorted(jobs, key=lambda job: -max(job.searches.values(), default=0))
     while left:
         now, begun = list[Job](), dict[str, int]()
@@ -69,4 +84,4 @@ def schedule_stages(jobs: Sequence[Job]) -> list[list[Job]]:
         stages.append([job for job in jobs if id(job) in taken])
         left = [job for job in left if id(job) not in taken]
         done |= begun
-    return stages
+    return [*stages, joins] if joins else stages

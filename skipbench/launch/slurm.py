@@ -107,21 +107,6 @@ def parts(rows: range, limit: int) -> list[range]:
     return [rows[first : first + limit] for first in range(0, len(rows), limit)]
 
 
-def limit_hours(time: str | None) -> float | None:
-    """Hours of sbatch's --time, as `90` (minutes), `12:00:00` or `2-00`; `None` without a limit, or
-    in another form, which is left to the cluster.
-    """
-    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", time or "")
-    if match is None:
-        return None
-    days, *given = (int(part or 0) for part in match.groups())
-    # without days, one number is minutes, two are minutes and seconds
-    if match[1] is None and match[4] is None:
-        given = [0, *given[:2]]
-    hours, minutes, seconds = given
-    return 24 * days + hours + minutes / 60 + seconds / 3600
-
-
 def memory_for(asked: str | None, weight_bytes: int) -> str | None:
     """sbatch's --mem for a model: what was asked for, or as much more as its weights and
     `BESIDE_GIB` need, since a checkpoint passes through the memory of the node.

@@ -45,6 +45,9 @@ class CellStatus:
     def to_run(self) -> bool:
         return self.runnable and self.state.state in TO_RUN
 
+    def of_shard(self, shard: str) -> "CellStatus":
+        return replace(self, config=replace(self.config, shard=shard))
+
     @property
     def key(self) -> str:
         """Identifies a cell: its run's folder, or while its skip set is missing, where that comes

@@ -11,7 +11,7 @@ from skipbench.config.catalog import cell_command
 from skipbench.config.hardware import Local, Slurm
 from skipbench.console import say, show
 from skipbench.errors import NotHereError, SkipbenchError
-from skipbench.experiments.costs import Cost, bill, gpu_of
+from skipbench.experiments.costs import Cost, bill
 from skipbench.launch import local, manifest, slurm
 from skipbench.launch.jobs import Job, jobs_of, schedule_stages
 from skipbench.launch.status import CellStatus, counts
@@ -69,7 +69,7 @@ def submit(
         names.append(name)
         for cell in (cell for cell in cells if cell.to_run):
             missing.setdefault(cell.key, cell)
-    made, line = jobs_of([*missing.values()], gpu_of(hardware)), None
+    made, line = jobs_of([*missing.values()], hardware), None
     if made and isinstance(hardware, Slurm):
         line, charged = bill_line([job.cost for job in made], hardware)
         if allowed_h is not None and charged > allowed_h and not only_print:
@@ -103,6 +103,7 @@ def bill_line(costs: Sequence[Cost | None], hardware: Slurm | Local | None) -> t
         hardware: `None` where one process runs whole rows, one after another.
     """
     what = "rows" if hardware is None else "jobs"
+    count = sum(len(cost.processes()) if cost else 1 for cost in costs)
     gpus, where, exclusive = 1, "one row after another", False
     if isinstance(hardware, Slurm):
         gpus, exclusive = hardware.node_gpus, hardware.exclusive
@@ -113,7 +114,7 @@ def bill_line(costs: Sequence[Cost | None], hardware: Slurm | Local | None) -> t
     on_gpus = hardware is None or hardware.gpus != 0
     known = [cost for cost in costs if cost is not None and cost.gpus and on_gpus]
     hours, charged = bill(known, gpus, exclusive)
-    line = f"all: {len(costs)} {what}, about {hours:.1f} h wall-clock {where}, at most "
+    line = f"all: {count} {what}, about {hours:.1f} h wall-clock {where}, at most "
     line += f"{charged:.1f} GPU-hours charged"
     if exclusive:
         line += f" for whole nodes, {sum(c.gpu_hours for c in known):.1f} of them used"
@@ -217,9 +218,10 @@ def _asked(rows: Sequence[Job], hardware: Slurm) -> Slurm:
     models = [row.cells[0].config.model for row in rows]
     weights = (m.sizes and m.sizes.weight_bytes(m.dtype, m.quantization) for m in models)
     memory = slurm.memory_for(hardware.memory, max(size or 0 for size in weights))
-    limit_h, requeues = slurm.limit_hours(hardware.time), hardware.requeues
-    if limit_h and requeues:
-        requeues += int(max(row.cost.hours if row.cost else 0 for row in rows) / limit_h)
+    requeues = hardware.requeues
+    if hardware.limit_h and requeues:
+        longest_h = max(row.cost.hours if row.cost else 0 for row in rows)
+        requeues += int(longest_h / hardware.limit_h)
     return replace(hardware, memory=memory, requeues=requeues)
 
 

@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,14 @@ class _Source:
         samples = self.samples.keys() >= other.samples.keys()
         return samples and self.texts.keys() >= other.texts.keys()
 
+    def append_to(self, store: RunStore, new: Iterable[int]) -> None:
+        """Adds the samples of these indices to another record of the run."""
+        store.status("failed", _UNFINISHED)
+        for name in OF_THE_WHOLE:
+            (store.folder / name).unlink(missing_ok=True)
+        for index in sorted(new):
+            store.append(self.samples[index], self.texts.get(index))
+
     def write(self, folder: Path) -> None:
         """Writes all of the run, with digests if it is done; a running one has failed there."""
         for name, records in (("samples", self.samples), ("completions", self.texts)):
@@ -130,6 +138,23 @@ def merge_into(source: Path, target: Path) -> Merged:
                     with done.refused():
                         _merge_file(path, target / path.relative_to(source), done)
     return done
+
+
+def join_shard(shard: Path, folder: Path, mixed: bool) -> int:
+    """Adds the samples that only a shard has to the run in `folder`, as a process that resumes it;
+    returns their number. Raises SkipbenchError where the shard is being written, or was measured
+    under other conditions, unless `mixed`.
+    """
+    with held(shard):
+        part = _Source.read(shard)
+        new = part.samples.keys() - {s.index for s in read_run(folder).samples}
+        if part.run.provenance.mixed:
+            raise SkipbenchError(f"{shard} is mixed itself; fresh=true measures it anew")
+        if new:
+            own = replace(part.run.provenance, resumed=[])
+            with contextlib.closing(RunStore(folder, part.run.settings, own, mixed)) as store:
+                part.append_to(store, new)
+    return len(new)
 
 
 def origin_hash(provenance: Provenance) -> str:
@@ -183,7 +208,7 @@ def _unite(there: _Source, run: _Source, done: Merged) -> None:
     if there.holds(run) and (there.run.done or not run.run.done):
         done.did["there already"] += 1
         return
-    new = sorted(run.samples.keys() - there.samples.keys())
+    new = run.samples.keys() - there.samples.keys()
     own = replace(run.run.provenance, resumed=[])
     store = RunStore(there.folder, there.run.settings, own, mixed=True)
     with contextlib.closing(store):
@@ -191,11 +216,7 @@ def _unite(there: _Source, run: _Source, done: Merged) -> None:
             store.status("failed", "a merge was stopped; merge again")
             run.write(store.folder)
         else:  # each sample as a run writes it: killed, none is lost, and the same command goes on
-            store.status("failed", _UNFINISHED)
-            for name in OF_THE_WHOLE:
-                (store.folder / name).unlink(missing_ok=True)
-            for index in new:
-                store.append(run.samples[index], run.texts.get(index))
+            run.append_to(store, new)
     done.did["united"] += 1
     done.said.append(
         f"{there.folder.name}: {len(new)} samples more, {len(there.samples) + len(new)} in all"

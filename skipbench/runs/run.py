@@ -57,6 +57,8 @@ class Published(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     id: str | None = None
     """Name of its folder."""
+    processes: list[str] = []
+    """With `repeats`: names of the folders of all its processes, the first one's among them."""
     model: str = ""
     method: str = ""
     dataset: str = ""

@@ -1,5 +1,6 @@
 """`--plan` and `--budget`: GPUs, memory and hours of rows before anything is loaded."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from skipbench.config.compose import compose
 from skipbench.config.hardware import Slurm
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.blocks import MOST_ARMS, blocks_of, costs_of, limited
+from skipbench.experiments.blocks import MOST_ARMS, blocks_of, costs_of, limited, within
 from skipbench.experiments.costs import (
     LEAST,
     LOADED_PER_S,
@@ -154,6 +155,28 @@ def test_cells_that_may_become_one_run_are_never_cut_apart() -> None:
     assert blocks_of(mixed) == [[1, 3, 5, 7, 9, 11], [0, 2, 4, 6, 8, 10]]
 
 
+def test_a_row_that_exceeds_its_time_is_decoded_in_shards_by_hand() -> None:
+    arms = row("clasp", "swift", "prompt-lookup")
+    (whole,) = costs_of(arms, blocks_of(arms), gpu_of(None))
+    assert whole is not None
+    assert within(arms, Slurm()) == within(arms, Slurm(time="9-00")) == ([[0, 1, 2]], [whole])
+    # swift, which learns, in one process; 3000 turns of the others in three
+    cluster = Slurm(time=str(math.ceil(60 * (whole.load_h + 1000 * whole.prompt_h))))
+    blocks, (alone, shared) = within(arms, cluster)
+    assert blocks == [[1], [0, 2]] and alone and shared and (alone.shards, shared.shards) == (1, 3)
+    assert shared.hours == pytest.approx(whole.load_h + 1000 * whole.prompt_h)
+    join = shared.processes()[-1]
+    assert join.hours == whole.load_h and len(shared.processes()) == 4
+    assert shared.gpu_hours == pytest.approx(4 * whole.load_h + 3000 * whole.prompt_h)
+    assert bill([shared], gpus=3)[1] == pytest.approx(shared.gpu_hours)
+    # a search is not done twice
+    searched = [replace(one, search_dataset=one.dataset) for one in arms[:1]]
+    _, (found,) = within(searched, cluster)
+    assert found is not None and found.shards == 1
+    most = limited(arms, f"{shared.gpu_hours}h", cluster)[0].limit
+    assert most and 400 < most < 1000
+
+
 def test_a_budget_of_hours_is_kept_and_leaves_every_row_the_same_prompts() -> None:
     noise = config(*ON_8B, "method=vanilla", "limit=20")
     few = config("model=llama2-13b", "dataset=mt-bench", "method=swift", "limit=30")
@@ -244,7 +267,8 @@ def test_a_plan_is_printed_with_its_sum(skipbench: Command, tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_all_that_the_papers_measure_fits_into_its_hours() -> None:
-    """On A100s, as the jobs that `submit` makes of all experiments together."""
+    """On A100s, as the jobs that `submit` makes of all experiments together, shards among them."""
+    hardware = config("hardware=slurm-a100").hardware
     every: dict[str, RunConfig] = {}
     for name in PAPERS:
         for _, one in cells_of(name, Request(PAPERS, []), "paper"):
@@ -252,8 +276,7 @@ def test_all_that_the_papers_measure_fits_into_its_hours() -> None:
     whole = [*every.values()]
 
     def gpu_hours(configs: Sequence[RunConfig]) -> float:
-        costs = costs_of(configs, blocks_of(configs), gpu_of(None))
-        return sum(cost.gpu_hours for cost in costs if cost)
+        return sum(cost.gpu_hours for cost in within(configs, hardware)[1] if cost)
 
     assert gpu_hours(whole) <= 4150
     assert gpu_hours(limited(whole, "2%")) <= 2400

@@ -35,7 +35,7 @@ from skipbench.experiments.row import row_key
 from skipbench.experiments.set_search import search_trace
 from skipbench.launch import manifest
 from skipbench.launch.jobs import Job, schedule_stages
-from skipbench.launch.slurm import limit_hours, parts, requeue_self, script
+from skipbench.launch.slurm import parts, requeue_self, script
 from skipbench.launch.status import CellStatus, experiment_statuses
 from skipbench.runs.files import held
 from skipbench.runs.reading import MOST_BYTES
@@ -642,8 +642,8 @@ def test_rows_of_several_experiments_are_one_and_no_run_is_in_two_jobs(
     ],
 )
 def test_hours_of_a_time_limit(time: str, hours: float) -> None:
-    assert limit_hours(time) == hours
-    assert limit_hours(None) is limit_hours("UNLIMITED") is None
+    assert hardware(time=time).limit_h == hours
+    assert hardware(time=None).limit_h is hardware(time="UNLIMITED").limit_h is None
 
 
 def test_here_cells_take_the_gpus_that_they_need(

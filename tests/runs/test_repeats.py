@@ -96,6 +96,7 @@ def test_a_cell_runs_in_processes_of_its_own(tmp_path: Path) -> None:
     pids = {json.loads((c.folder / "status.json").read_text())["pid"] for c in cells}
     assert len(pids) == 2
     entry = run_entry(resolve_cell(config))
+    assert entry.processes == [cell.folder.name for cell in cells]
     assert "| 2 x 2 |" in markdown(row_table([entry]))
     shutil.rmtree(cells[1].folder)
     run = joined_run(resolve_cell(config))
