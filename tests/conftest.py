@@ -1,11 +1,13 @@
 """Tiny random models of every family, and the methods of `conf/method`, for all tests."""
 
 import functools
+import gc
 import json
 import logging
 import os
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -19,9 +21,10 @@ import torch
 
 from skipbench.bench import latency_file, round_costs
 from skipbench.cli.main import main
-from skipbench.config.catalog import choices
+from skipbench.config.catalog import choices, file_of, target_of
 from skipbench.config.compose import compose, use_config_dir
 from skipbench.config.run_config import MethodConfig
+from skipbench.config.signature import schema_of
 from skipbench.decode.method import Method
 from skipbench.errors import SkipbenchError
 from skipbench.lm.cuda_graphs.capture import EagerCapture
@@ -141,6 +144,13 @@ def composed_method(name: str, *overrides: str) -> MethodConfig:
     return compose([f"method={name}", *needed, *overrides]).method
 
 
+def settings_of(name: str) -> set[str]:
+    """The settings that `conf/method/<name>.yaml` has, without a composition (0.2 s)."""
+    target = target_of(file_of("method", name))
+    assert target is not None
+    return {field.name for field in fields(schema_of(target))}
+
+
 def rest_slow(cases: Iterable[Any], keep: Callable[[Any], bool]) -> list[Any]:
     """Cases for `parametrize`; those that `keep` does not name belong to the slow tier.
 
@@ -171,6 +181,11 @@ def unseal(folder: Path) -> None:
     status = json.loads((folder / "status.json").read_text())
     status.pop("sha256", None)
     (folder / "status.json").write_text(json.dumps(status))
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: the garbage collector need not look at it again and again."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from conftest import ANYWHERE, EVERY_ENGINE, composed_method, make_method, random_model, rest_slow
+from conftest import (
+    ANYWHERE,
+    EVERY_ENGINE,
+    composed_method,
+    make_method,
+    random_model,
+    rest_slow,
+    settings_of,
+)
 from fake_cuda import (
     Journal,
     PhaseClock,
@@ -34,7 +42,6 @@ TREE = "method.tree=[4,3,2,1]"
 MECHANISMS = [  # every day; all methods in the slow tier
     ("uniform", "greedy", "fused", "fp32"),
     ("uniform", "sampling", "fused", "bf16"),
-    ("clasp", "greedy", "fused", "bf16"),
     ("swift", "tree", "fused", "bf16"),
     ("uniform", "greedy", "reference", "bf16"),
     ("clasp", "greedy", "cuda_graphs", "fp32"),
@@ -56,7 +63,7 @@ OWN_STATES = ("layerskip", "del")  # whose verification continues from the draft
 
 
 def has(method: str, variant: str) -> bool:
-    keys = composed_method(method).node
+    keys = settings_of(method)
     if variant.startswith(PLANS) and (method in OWN_STATES or "precision" not in keys):
         return False
     return ("tree" not in variant or "tree" in keys) and (variant != "threshold" or "stop" in keys)

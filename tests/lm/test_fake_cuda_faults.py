@@ -4,10 +4,11 @@ second.
 
 import re
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import make_method, random_model
+from conftest import make_method, random_model, rest_slow
 from fake_cuda import (
     SOURCE,
     CheckedCapture,
@@ -169,7 +170,21 @@ def found_in(case: Case) -> list[str]:
     return (on_cpu if case[0] in ("chain", "keep", "graphs") else on_fake)(*case)
 
 
+DAILY = {  # one of each kind that is found: a read, a copy, a place, a kernel, a capture, an order
+    "boolean index", "pageable copy", "index on the host", "grouped heads with a mask",
+    "number of the host in a capture", "confidence before its event", "index on another device",
+    "number frozen in the prepare graph", "stream not waited for",
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("fault", FAULTY)
+def test_a_fault_still_has_its_place(fault: str) -> None:
+    """Every day, as most faults are planted in the slow tier."""
+    function, old, *_ = FAULTY[fault]
+    assert Path(function.__code__.co_filename).read_text().count(old) == 1
+
+
+@pytest.mark.parametrize("fault", rest_slow(FAULTY, DAILY.__contains__))
 def test_an_injected_fault_is_caught_with_file_and_line(
     fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

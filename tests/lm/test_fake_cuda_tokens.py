@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ANYWHERE, EVERY_ENGINE, composed_method, make_method, random_model, rest_slow
+from conftest import ANYWHERE, EVERY_ENGINE, make_method, random_model, rest_slow, settings_of
 from contract import PROMPT, plain_greedy
 from fake_cuda import CheckedCapture, cpu_behind_cuda, moved
 
@@ -20,7 +20,7 @@ from skipbench.lm.float32 import float32_logits
 from skipbench.lm.model import LM
 from skipbench.profile.clock import Clock
 
-LENGTH = 12
+LENGTH = 8
 FAULTS = ("order", "graph", "capture")
 TREE = "method.tree=[4,3,2,1]"
 
@@ -52,7 +52,7 @@ def lm_on(place: Any, engine: str, family: str = "llama") -> LM:
 
 def variants(method: str) -> list[tuple[str, ...]]:
     tree = (TREE, "method.share=false") if method == "layerskip" else (TREE,)
-    return [(), tree] if "tree" in composed_method(method).node else [()]
+    return [(), tree] if "tree" in settings_of(method) else [()]
 
 
 CASES = [

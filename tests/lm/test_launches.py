@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import random_model
+from conftest import random_model, rest_slow
 from fake_cuda import fake_cuda
 from test_fake_cuda import fake_lm
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -37,7 +37,7 @@ WANTED = {  # of a layer, and of positions, tables and masks
 }
 
 
-@pytest.mark.parametrize("backend", WANTED)
+@pytest.mark.parametrize("backend", rest_slow(WANTED, ("split_kv", "triton").__contains__))
 def test_launches_per_layer_and_pass(backend: str) -> None:
     engine = type("Blind", (CudaGraphsEngine,), {"self_test": lambda *_: None})
     with fake_cuda():

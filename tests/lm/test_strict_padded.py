@@ -22,6 +22,7 @@ from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 
 PROMPT = [41, 22, 24, 53, 42, 16, 9, 35, 44, 0, 29, 47]
+LENGTH = 24
 
 
 def padded(monkeypatch: pytest.MonkeyPatch, family: str = "llama") -> LM:
@@ -47,10 +48,10 @@ def test_padded_passes_give_vanillas_tokens_and_bits(
 ) -> None:
     lm = padded(monkeypatch, family)
     method = make_method(name, *overrides, layers=lm.layers)
-    same_bits(lm, method, PROMPT, 40)
-    assert lm.cache.length == len(PROMPT) + 39
-    out = contract.plain_greedy(lm.model, PROMPT, 40)
-    assert generate(lm, make_method("vanilla"), PROMPT, 40).tokens == out
+    same_bits(lm, method, PROMPT, LENGTH)
+    assert lm.cache.length == len(PROMPT) + LENGTH - 1
+    out = contract.plain_greedy(lm.model, PROMPT, LENGTH)
+    assert generate(lm, make_method("vanilla"), PROMPT, LENGTH).tokens == out
 
 
 def test_padding_keeps_what_a_row_sees() -> None:
@@ -135,13 +136,13 @@ def unproven(model: Any, family: Any, cache: Any, **_: Any) -> FusedEngine:
 
 def test_on_a_gpu_strict_pads_by_itself_and_gives_vanillas_tokens() -> None:
     """On tensors that say `cuda` and compute on a CPU."""
-    wanted = contract.plain_greedy(random_model("llama"), PROMPT, 10)
+    wanted = contract.plain_greedy(random_model("llama"), PROMPT, 6)
     with cpu_behind_cuda():
         lm = LM(moved(random_model("llama"), lambda _: "cuda:0"), unproven)
         lm.allocate(400)
         assert lm.engine.padded_rows == MOST
         for name, *overrides in (CHAINS, TREES):
-            assert generate(lm, make_method(name, *overrides), PROMPT, 10).tokens == wanted, name
+            assert generate(lm, make_method(name, *overrides), PROMPT, 6).tokens == wanted, name
 
 
 @pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")

@@ -1,7 +1,7 @@
 """Baselines as they run on a kind of machine: sizes by the price of rows, drafts that go on."""
 
 import pytest
-from conftest import ALONE, composed_method, make_method, random_lm
+from conftest import ALONE, make_method, random_lm, settings_of
 from contract import check_greedy
 from test_traces import tiny
 
@@ -12,7 +12,7 @@ from skipbench.methods.lookahead import SIZES, Lookahead
 from skipbench.methods.recycling import CHILDREN, TEMPLATE
 
 FLAT, STEEP = "[1,1,1,1,1,1]", "[1,2,4,8,16,32]"
-WITHOUT_STEPS = [m for m in ALONE if m != "vanilla" and "stop" not in composed_method(m).node]
+WITHOUT_STEPS = [m for m in ALONE if m != "vanilla" and "stop" not in settings_of(m)]
 """Methods that draft copies, guesses and successors."""
 
 
@@ -75,8 +75,8 @@ def test_no_method_gives_up_on_text_that_repeats_itself(name: str) -> None:
     """After a prompt that is unlike it; at the prices of a CPU."""
     lm, tokenizer = tiny()
     prices = "method.row_prices=[1,1.06,1.07,1.1,1.18,1.44]"
-    words = [prices] if "row_prices" in composed_method(name).node else []
+    words = [prices] if "row_prices" in settings_of(name) else []
     method = make_method(name, "preset=cpu", *words, layers=lm.layers)
-    for prompt, tokens in (("Once there was a dog and", 24), ("Tom has 3 apples and buys 4.", 48)):
+    for prompt, tokens in (("Once there was a dog and", 16), ("Tom has 3 apples and buys 4.", 32)):
         rounds = generate(lm, method, tokenizer(prompt)["input_ids"], tokens).rounds
     assert sum(r.nodes for r in rounds[len(rounds) // 2 :]) > 0

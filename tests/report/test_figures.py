@@ -23,12 +23,13 @@ from skipbench.runs.record import SOURCES, Seconds
 from skipbench.runs.run import Run
 
 CELLS = {
-    "swift": ["method=swift", "dataset.max_new_tokens=48"],  # searches that long
+    # searches that long
+    "swift": ["method=swift", "limit=2", "dataset.max_new_tokens=48"],
     "clasp2": ["method=clasp", "method.interval=2"],
     "clasp8": ["method=clasp", "method.interval=8"],
     "auto": ["method=auto", "method.row_prices=[1,1.02,1.04,1.1,1.2,1.4]"],
 }
-SHORT = ["limit=2", "engine.warmup=0", "dataset.max_new_tokens=32"]
+SHORT = ["limit=1", "engine.warmup=0", "dataset.max_new_tokens=32"]
 
 
 @pytest.fixture(scope="session")
