@@ -20,14 +20,13 @@ writes its table again:
 """
 
 import argparse
-import copy
 import random
 import shlex
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
@@ -65,13 +64,17 @@ OTHER_WEIGHTS = (
 
 
 def theirs(
-    model: Model, tokens: int, exit_layer: int, lookup: int, without: Sequence[int] = ()
+    model: Model,
+    tokens: int,
+    exit_layer: int,
+    lookup: int,
+    assistant: Callable[[Any], Any] | None = None,
 ) -> dict[str, Arm]:
     """Hugging Face's arms on a model of their own.
 
     Args:
         exit_layer: layers of `assistant_early_exit`; with 0 that arm is left out.
-        without: layers that a copy lacks, which drafts as `assistant_model`; none, no such arm.
+        assistant: makes the `assistant_model` of the loaded one; None: no such arm.
     """
     loaded: Any = AutoModelForCausalLM.from_pretrained(
         model.path, revision=model.revision, dtype=DTYPES[model.dtype], attn_implementation="sdpa"
@@ -94,27 +97,16 @@ def theirs(
         return lambda: decode
 
     exits = {f"generate assistant_early_exit={exit_layer}": arm(assistant_early_exit=exit_layer)}
-    assisted = {}
-    if without:
-        name = f"generate assistant_model, {len(without)} layers less"
-        assisted[name] = arm(assistant_model=_shallower(loaded, without))
     return {
         BASE: arm(),
         **(exits if exit_layer else {}),
         f"generate prompt_lookup_num_tokens={lookup}": arm(prompt_lookup_num_tokens=lookup),
-        **assisted,
+        **(
+            {"generate assistant_model": arm(assistant_model=assistant(loaded))}
+            if assistant
+            else {}
+        ),
     }
-
-
-def _shallower(loaded: Any, without: Sequence[int]) -> Any:
-    """A copy of a model without some of its layers."""
-    made = copy.deepcopy(loaded)
-    layers = [one for i, one in enumerate(made.model.layers) if i not in without]
-    for index, one in enumerate(layers):
-        one.self_attn.layer_idx = index
-    made.model.layers = torch.nn.ModuleList(layers)
-    made.config.num_hidden_layers = len(layers)
-    return made
 
 
 def ours(

@@ -16,14 +16,17 @@ interface of draft models are used (the programs of llama.cpp itself are not in 
 """
 
 import argparse
+import copy
 import shlex
 import sys
 import tempfile
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import torch
 from transformers import AutoTokenizer, GenerationConfig
 
 from scripts.compare_peers import Arm, theirs
@@ -44,6 +47,13 @@ WITHOUT = (12, 15, 18, 21)
 """Layers that the assistant model of `generate` lacks."""
 JUDGED_AS = {QUANTISED: "bfloat16"}
 """Precision by which the outputs of quantised products are judged."""
+NOTE = (
+    "Weights: the same of all, as a file of Q4_1 stores them, widened to what is computed in; "
+    "`Q4_1` is the file as it is, judged by the rounding of bfloat16. A tie is a choice between "
+    "two logits that are closer than the rounding of what is computed in can decide. The last "
+    "column: outputs that are those of the same program without drafts."
+)
+COLUMNS = ("program", "computes in", "outputs", "tokens", "identical", "tie", "wrong", "as plain")
 
 
 class Outputs(msgspec.Struct):
@@ -83,6 +93,17 @@ def prompts_of(settings: list[str], longest: int, count: int) -> list[tuple[str,
     return found[:count]
 
 
+def shallower(loaded: Any) -> Any:
+    """A copy of a model `WITHOUT` some of its layers, which drafts for it."""
+    made = copy.deepcopy(loaded)
+    layers = [one for i, one in enumerate(made.model.layers) if i not in WITHOUT]
+    for index, one in enumerate(layers):
+        one.self_attn.layer_idx = index
+    made.model.layers = torch.nn.ModuleList(layers)
+    made.config.num_hidden_layers = len(layers)
+    return made
+
+
 def arms_of(record: Record, gguf: Path | None, place: Path) -> dict[str, Arm]:
     """The programs with their ways of speculating, each of a name that ends with its precision."""
     made, longest = dict[str, Arm](), record.longest + record.tokens + 64
@@ -91,7 +112,7 @@ def arms_of(record: Record, gguf: Path | None, place: Path) -> dict[str, Arm]:
         ends = GenerationConfig.from_pretrained(model.path).eos_token_id
         eos = frozenset(ends if isinstance(ends, list) else [ends])
         how = record.tokens, eos, longest
-        arms = theirs(model, record.tokens, EXIT, LOOKUP, WITHOUT)
+        arms = theirs(model, record.tokens, EXIT, LOOKUP, shallower)
         made |= {f"{name}, {dtype}": arm for name, arm in arms.items()}
         if gguf is None:
             continue
@@ -150,51 +171,44 @@ def judge(record: Record) -> None:
             arm.verdicts = [verdicts[i, *output] for i, output in enumerate(arm.outputs)]
 
 
+def row(record: Record, full: str) -> list[str]:
+    """An arm's line of the table."""
+    arm = record.arms[full]
+    name, verdicts = full.removesuffix(f", {arm.dtype}"), counts(arm.verdicts)
+    plain = record.arms.get(f"{name.split(',')[0].split()[0]}, {arm.dtype}", arm)
+    same = sum(a == b for a, b in zip(arm.outputs, plain.outputs, strict=False))
+    tokens, *of = (
+        str(value)
+        for value in (
+            sum(map(len, arm.outputs)),
+            *(verdicts.get(kind, 0) for kind in ("identical", "tie", "wrong")),
+        )
+    )
+    beside = "" if plain is arm else f"{same}/{len(arm.outputs)}"
+    return [f"`{name}`", arm.dtype, str(len(arm.outputs)), tokens, *of, beside]
+
+
 def page(record: Record) -> str:
     """The table and a line per divergence, in Markdown."""
-    head = (
-        "program",
-        "computes in",
-        "outputs",
-        "tokens",
-        "identical",
-        "tie",
-        "wrong",
-        "as without drafts",
-    )
-    lines = [head, ["---"] * len(head)]
+    lines = [[*COLUMNS], ["---"] * len(COLUMNS), *(row(record, full) for full in record.arms)]
     reports = dict[str, list[str]]()
     for full, arm in record.arms.items():
-        name, found = full.removesuffix(f", {arm.dtype}"), counts(arm.verdicts)
-        plain = record.arms.get(f"{name.split(',')[0].split()[0]}, {arm.dtype}", arm)
-        same = sum(a == b for a, b in zip(arm.outputs, plain.outputs, strict=True))
-        of = [str(found.get(kind, 0)) for kind in ("identical", "tie", "wrong")]
-        count = len(arm.outputs)
-        tokens = str(sum(map(len, arm.outputs)))
-        lines.append(
-            [
-                f"`{name}`",
-                arm.dtype,
-                str(count),
-                tokens,
-                *of,
-                "" if plain is arm else f"{same}/{count}",
-            ]
-        )
         for prompt, verdict in zip(record.prompts, arm.verdicts, strict=False):
             if verdict.kind != "identical":
-                cause = (
-                    f"; {verdict.cause.name} ({verdict.cause.evidence})" if verdict.cause else ""
-                )
-                line = f"{prompt}, {verdict.kind}: {described(verdict)}{cause}"
+                cause = verdict.cause
+                why = f"; {cause.name} ({cause.evidence})" if cause else ""
+                line = f"{prompt}, {verdict.kind}: {described(verdict)}{why}"
                 reports.setdefault(line, []).append(f"`{full}`")
+    done = min(len(arm.outputs) for arm in record.arms.values())
     table = "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
-    rest = "".join(f"- {line} — {', '.join(names)}\n" for line, names in sorted(reports.items()))
+    rest = "".join(f"- {line}: {', '.join(names)}\n" for line, names in sorted(reports.items()))
     versions = ", ".join(f"{name} {of}" for name, of in record.versions.items())
     return (
-        f"# Other programs under the oracle\n\n{table}\n## Divergences\n\n{rest}\n"
-        f"{len(record.prompts)} prompts, {record.tokens} tokens at most, one thread, {record.cpu}, "
-        f"{record.date}; {versions}\n\n```\n{record.command}\n```\n"
+        f"# Other programs under the oracle\n\n{table}\n"
+        f"{NOTE}\n\n## Where they part from the model\n\n{rest}\n"
+        f"Prompts: the first {done} first turns of at most {record.longest} tokens, outputs of at "
+        f"most {record.tokens}. One thread, {record.cpu}, {record.date}; {versions}\n\n"
+        f"```\n{record.command}\n```\n"
     )
 
 

@@ -22,9 +22,9 @@ from skipbench.errors import SkipbenchError
 from skipbench.experiments.row import run_cell
 from skipbench.lm.model import LM
 from skipbench.oracle import causes, check
-from skipbench.oracle.outputs import Output
+from skipbench.oracle.outputs import Output, from_records
 from skipbench.oracle.prompts import prompt_ids
-from skipbench.oracle.verdict import TIE_ULPS
+from skipbench.oracle.verdict import TIE_ULPS, counts
 from skipbench.oracle.verify import Judged, Oracle
 
 TEXT = TEXTS[0]
@@ -210,6 +210,29 @@ def test_the_prompt_of_a_later_turn_is_found_by_its_hash(chat: str, longest: int
     assert prompt_ids(tiny()[2], output, "none") == made.ids
     with pytest.raises(SkipbenchError, match="another prompt"):
         prompt_ids(tiny()[2], replace(output, prompt="Less."), "none")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_no_false_alarm_in_10_000_tokens_of_another_correct_engine(dtype: torch.dtype) -> None:
+    """Hugging Face's `generate`, 40 prompts in a batch: sums in another order."""
+    model, other = (
+        transformers.AutoModelForCausalLM.from_pretrained(TINY, dtype=dtype).eval() for _ in "ab"
+    )
+    text = tiny()[2].encode(" ".join(TEXTS))
+    prompts = [[text[0], *(2 * text[1:])[at : at + 16]] for at in range(40)]
+    given = torch.tensor(prompts)
+    made = model.generate(
+        given, attention_mask=given.ne(-1), max_new_tokens=256, eos_token_id=None, do_sample=False
+    )
+    outputs, _ = from_records([("batch", {"input_ids": prompts, "sequences": made.tolist()})])
+    lm = LM(other, "fused")
+    lm.allocate(512)
+    judged = [*Oracle(lm, tiny()[2], frozenset()).judge(outputs)]
+    assert sum(len(one.ids) for one in judged) == 40 * 256
+    found = counts([one.verdict for one in judged])
+    assert found.keys() <= {"identical", "tie"}
+    assert found["identical"] > (38 if dtype == torch.float32 else 8)
 
 
 def test_the_fixture(assert_lossless: Callable[..., Any]) -> None:
