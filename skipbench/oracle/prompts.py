@@ -29,9 +29,9 @@ def prompt_ids(tokenizer: Any, output: Output, chat: str) -> list[int]:
     if output.prompt_ids:
         return list(output.prompt_ids)
     if output.prompt_hash:
-        for ids in _of_run(tokenizer, output):
-            if ids and hashlib.sha256(repr(ids).encode()).hexdigest()[:16] == output.prompt_hash:
-                return ids
+        for form in _of_run(tokenizer, output):
+            if form and hashlib.sha256(repr(form).encode()).hexdigest()[:16] == output.prompt_hash:
+                return form
         raise SkipbenchError(
             f"output {output.id}: its run read another prompt than this tokenizer makes of it "
             "(another model, messages instead of a text, or cut at its end); give the run's own "
