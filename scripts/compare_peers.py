@@ -63,11 +63,18 @@ OTHER_WEIGHTS = (
 )
 
 
-def theirs(model: Model, tokens: int, exit_layer: int, lookup: int) -> dict[str, Arm]:
+def theirs(
+    model: Model,
+    tokens: int,
+    exit_layer: int,
+    lookup: int,
+    assistant: Callable[[Any], Any] | None = None,
+) -> dict[str, Arm]:
     """Hugging Face's arms on a model of their own.
 
     Args:
         exit_layer: layers of `assistant_early_exit`; with 0 that arm is left out.
+        assistant: makes the `assistant_model` of the loaded one; None: no such arm.
     """
     loaded: Any = AutoModelForCausalLM.from_pretrained(
         model.path, revision=model.revision, dtype=DTYPES[model.dtype], attn_implementation="sdpa"
@@ -94,6 +101,11 @@ def theirs(model: Model, tokens: int, exit_layer: int, lookup: int) -> dict[str,
         BASE: arm(),
         **(exits if exit_layer else {}),
         f"generate prompt_lookup_num_tokens={lookup}": arm(prompt_lookup_num_tokens=lookup),
+        **(
+            {"generate assistant_model": arm(assistant_model=assistant(loaded))}
+            if assistant
+            else {}
+        ),
     }
 
 

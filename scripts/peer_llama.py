@@ -1,4 +1,4 @@
-"""llama.cpp as an arm of compare_peers.py, through `llama-cpp-python`.
+"""llama.cpp as an arm of compare_peers.py and verify_peers.py, through `llama-cpp-python`.
 
 pip builds that from source in about 8 minutes; it is no dependency of skipbench.
 `dequantised` writes the weights of a GGUF file in the precision that is measured, so that both
@@ -13,6 +13,7 @@ from typing import Any
 import gguf
 from gguf.constants import GGMLQuantizationType as Kind
 
+Decode = Callable[[list[int]], list[int]]
 KINDS = {"float32": Kind.F32, "bfloat16": Kind.BF16, "float16": Kind.F16, "Q8_0": Kind.Q8_0}
 
 
@@ -40,6 +41,60 @@ def dequantised(source: Path, out: Path, dtype: str) -> Path:
     return out
 
 
+def arm(
+    path: Path, tokens: int, eos: frozenset[int], context: int, **options: Any
+) -> Callable[[], Decode]:
+    """Greedy decoding of a GGUF file on one thread.
+
+    Args:
+        tokens: tokens to decode per prompt.
+        eos: ids that end an output; the end is part of it.
+        context: K/V rows to allocate.
+        options: of `llama_cpp.Llama`, such as `draft_model`.
+    """
+    import llama_cpp
+
+    if options.get("draft_model") is not None:
+        options["logits_all"] = True
+    llm = llama_cpp.Llama(
+        str(path), n_ctx=context, n_threads=1, n_threads_batch=1, verbose=False, **options
+    )
+
+    def decode(prompt: list[int]) -> list[int]:
+        llm.reset()  # no prefix of the prompt before is taken over
+        out: list[int] = []
+        for token in islice(llm.generate(prompt, temp=0.0, repeat_penalty=1.0), tokens):
+            out.append(token)
+            if token in eos:
+                break
+        return out
+
+    return lambda: decode
+
+
+def lookup_draft(tokens: int) -> Any:
+    """llama-cpp-python's own prompt lookup, of so many tokens."""
+    from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
+
+    return LlamaPromptLookupDecoding(num_pred_tokens=tokens)
+
+
+def model_draft(path: Path, context: int, tokens: int) -> Any:
+    """A draft model in llama-cpp-python's interface, which drafts `tokens` tokens of `path`."""
+    import llama_cpp
+    import numpy as np
+    from llama_cpp.llama_speculative import LlamaDraftModel
+
+    llm = llama_cpp.Llama(str(path), n_ctx=context, n_threads=1, n_threads_batch=1, verbose=False)
+
+    class Draft(LlamaDraftModel):  # type: ignore[misc]  # llama_cpp has no types
+        def __call__(self, input_ids: Any, /, **_: Any) -> Any:
+            steps = llm.generate(input_ids.tolist(), temp=0.0, repeat_penalty=1.0)
+            return np.array([*islice(steps, tokens)], dtype=np.intc)
+
+    return Draft()
+
+
 def arms(
     source: Path,
     place: Path,
@@ -48,43 +103,21 @@ def arms(
     eos: frozenset[int],
     lookup: int,
     context: int,
-) -> dict[str, Callable[[], Callable[[list[int]], list[int]]]]:
-    """Greedy decoding by llama.cpp on one thread: the weights that are measured, alone and with its
-    own prompt lookup; the same in Q8_0; and the file as it is.
+) -> dict[str, Callable[[], Decode]]:
+    """The weights that are measured, alone and with llama.cpp's own prompt lookup; the same in
+    Q8_0; and the file as it is.
 
     Args:
         source: the model's GGUF file, with matrices in Q4_1.
         place: an empty folder for the files that are written.
         dtype: precision that is measured, a key of `KINDS`.
-        tokens: tokens to decode per prompt.
-        eos: ids that end an output; the end is part of it.
+        tokens, eos, context: as of `arm`.
         lookup: tokens that a prompt lookup copies.
-        context: K/V rows to allocate.
     """
-    import llama_cpp
-    from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
-
-    def arm(path: Path, **options: Any) -> Callable[[], Callable[[list[int]], list[int]]]:
-        llm = llama_cpp.Llama(
-            str(path), n_ctx=context, n_threads=1, n_threads_batch=1, verbose=False, **options
-        )
-
-        def decode(prompt: list[int]) -> list[int]:
-            llm.reset()  # no prefix of the prompt before is taken over
-            out: list[int] = []
-            for token in islice(llm.generate(prompt, temp=0.0, repeat_penalty=1.0), tokens):
-                out.append(token)
-                if token in eos:
-                    break
-            return out
-
-        return lambda: decode
-
-    same = dequantised(source, place / "same.gguf", dtype)
-    draft = LlamaPromptLookupDecoding(num_pred_tokens=lookup)
+    same, how = dequantised(source, place / "same.gguf", dtype), (tokens, eos, context)
     return {
-        "llama.cpp": arm(same),
-        f"llama.cpp prompt lookup of {lookup}": arm(same, draft_model=draft, logits_all=True),
-        "llama.cpp Q8_0": arm(dequantised(source, place / "q8_0.gguf", "Q8_0")),
-        "llama.cpp Q4_1": arm(source),
+        "llama.cpp": arm(same, *how),
+        f"llama.cpp prompt lookup of {lookup}": arm(same, *how, draft_model=lookup_draft(lookup)),
+        "llama.cpp Q8_0": arm(dequantised(source, place / "q8_0.gguf", "Q8_0"), *how),
+        "llama.cpp Q4_1": arm(source, *how),
     }

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from skipbench.data.chat import Turns, as_messages, as_text
 from skipbench.data.rows import Row
 from skipbench.errors import SkipbenchError
 
@@ -16,11 +17,6 @@ if TYPE_CHECKING:  # a plan needs `SCRATCH_ROWS`, and no torch
 SCRATCH_ROWS = 320
 # tokens per token at most when an answer is encoded again: a stray byte is shown by a sign of three
 BYTES = 3
-VICUNA = (
-    "A chat between a curious user and an artificial intelligence assistant. "
-    "The assistant gives helpful, detailed, and polite answers to the user's questions. "
-)
-Turns = list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -170,26 +166,17 @@ def _ids(
     turns: Turns, row: Row, tokenizer: Any, chat: str, more: Mapping[str, Any], key: str
 ) -> list[int]:
     """`prompt_ids`, or none."""
-    if chat not in ("template", "vicuna"):
-        # An answer follows its prompt as it was made, so that the model reads on in its own text.
-        text = "".join(f"{asked}{answer}\n\n" for asked, answer in turns) + row.prompt
-        return list(tokenizer.encode(text))
-    if chat == "vicuna":
-        if row.messages:
-            given = f"{key}=vicuna, but row {row.id!r} holds messages"
-            raise SkipbenchError(f"{given}; use {key}=auto")
-        text = "".join(f"USER: {asked} ASSISTANT: {answer.strip()}</s>" for asked, answer in turns)
-        return list(tokenizer.encode(f"{VICUNA}{text}USER: {row.prompt} ASSISTANT:"))
+    if chat == "vicuna" and row.messages:
+        given = f"{key}=vicuna, but row {row.id!r} holds messages"
+        raise SkipbenchError(f"{given}; use {key}=auto")
+    if chat != "template":
+        return list(tokenizer.encode(as_text(turns, row.prompt, chat)))
     if not (more.get("chat_template") or getattr(tokenizer, "chat_template", None)):
         raise SkipbenchError(
             f"{key}=template, but the model's tokenizer has no chat template; use an instruct "
             f"model, or {key}=none for plain text, {key}=vicuna for Vicuna's conversation"
         )
-    messages: list[dict[str, str]] = []
-    for asked, answer in turns:
-        messages += [{"role": "user", "content": asked}]
-        messages += [{"role": "assistant", "content": answer.strip()}]
-    messages += row.messages or [{"role": "user", "content": row.prompt}]
+    messages = as_messages(turns, row.messages or [{"role": "user", "content": row.prompt}])
     more = {**more, "add_generation_prompt": True, "return_dict": False}
     try:
         ids: list[int] = tokenizer.apply_chat_template(messages, **more)

@@ -16,6 +16,12 @@ PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE"
 MT_BENCH = frozenset(
     ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
 )
+VICUNA = (
+    "A chat between a curious user and an artificial intelligence assistant. "
+    "The assistant gives helpful, detailed, and polite answers to the user's questions. "
+)
+Turns = Sequence[tuple[str, str]]
+"""Prompts and answers of the turns before one."""
 
 
 class Question(Struct):
@@ -34,6 +40,24 @@ class Named(Question):
 class Instruction(Struct):
     instruction: str
     input: str
+
+
+def as_text(turns: Turns, prompt: str, chat: str) -> str:
+    """A prompt after the turns before it as text: plain, or with `vicuna` in the form of Vicuna."""
+    if chat == "vicuna":
+        text = "".join(f"USER: {asked} ASSISTANT: {answer.strip()}</s>" for asked, answer in turns)
+        return f"{VICUNA}{text}USER: {prompt} ASSISTANT:"
+    # An answer follows its prompt as it was made, so that the model reads on in its own text.
+    return "".join(f"{asked}{answer}\n\n" for asked, answer in turns) + prompt
+
+
+def as_messages(turns: Turns, last: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+    """The turns before the last messages, and these, for a chat template."""
+    messages = list[dict[str, str]]()
+    for asked, answer in turns:
+        messages += [{"role": "user", "content": asked}]
+        messages += [{"role": "assistant", "content": answer.strip()}]
+    return [*messages, *last]
 
 
 def mt_bench(prompt: str, **where: Any) -> list[Row]:

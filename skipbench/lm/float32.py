@@ -25,18 +25,26 @@ CHUNK = 512  # rows of the text that pass a layer at once
 SCORES = 2**26  # attention scores of one call at most: 256 MiB where a kernel holds them
 
 
-def float32_logits(model: Any, tokens: list[int], rows: int = 1) -> Tensor | None:
+def float32_logits(
+    model: Any, tokens: list[int], rows: int = 1, kept: dict[int, Tensor] | None = None
+) -> Tensor | None:
     """Logits [rows, V] after the last `rows` of `tokens`, in float32 on the host; `None` where the
     weights are not kept as numbers (quantised).
+
+    Args:
+        kept: widened weights of the passes before, by their ids, to which this one adds its own: a
+            second copy of the model, for many passes.
     """
     parts = parts_of(model)
     if not all(p.is_floating_point() for p in model.parameters()):
         return None
-    with _in_float32(model, parts):
+    with _in_float32(model, parts, kept):
         last = _last_states(model, parts, tokens, rows)
     head, bias = parts.head.weight, parts.head.bias
-    pieces = [F.linear(last.to(head.device), p.float()) for p in torch.split(head, HEAD_ROWS)]
-    logits = torch.cat(pieces, -1) + (0.0 if bias is None else bias.float())
+    table = head if kept is None else _wide(head, kept)
+    pieces = [F.linear(last.to(head.device), p.float()) for p in torch.split(table, HEAD_ROWS)]
+    logits = torch.cat(pieces, -1)
+    logits = logits if bias is None else logits + bias.float()
     if (join := getattr(parts.head, "join", None)) is not None:  # a rank's part of the vocabulary
         logits = join(logits)
     return scaled_logits(parts, logits).cpu()
@@ -66,8 +74,16 @@ def _last_states(model: Any, parts: ModelParts, tokens: list[int], count: int) -
     return last
 
 
+def _wide(weight: Tensor, kept: dict[int, Tensor] | None) -> Tensor:
+    if kept is None:
+        return weight.data.float()
+    if id(weight) not in kept:
+        kept[id(weight)] = weight.data.float()
+    return kept[id(weight)]
+
+
 @contextmanager
-def _in_float32(model: Any, parts: ModelParts) -> Iterator[None]:
+def _in_float32(model: Any, parts: ModelParts, kept: dict[int, Tensor] | None) -> Iterator[None]:
     """Keeps the weights of each module of the layers in float32 while it runs; they come back
     untouched. Attention is `_attend` where it would be torch's.
     """
@@ -77,12 +93,16 @@ def _in_float32(model: Any, parts: ModelParts) -> Iterator[None]:
     config, held = text_config(model.config), dict[nn.Module, list[tuple[Tensor, Tensor]]]()
     kernel = config._attn_implementation
 
-    def widen(module: nn.Module, _: Any) -> None:
+    def narrow(module: nn.Module) -> list[Tensor]:
         own = (*module.parameters(recurse=False), *module.buffers(recurse=False))
+        numbers = (t for t in own if t.is_floating_point() and t.dtype != torch.float32)
         # a packed weight is unpacked into the precision of its input
-        held[module] = [(t, t.data) for t in own if t.is_floating_point() and not t.is_mkldnn]
-        for tensor, data in held[module]:
-            tensor.data = data.float()
+        return [t for t in numbers if not t.is_mkldnn]
+
+    def widen(module: nn.Module, _: Any) -> None:
+        held[module] = [(t, t.data) for t in narrow(module)]
+        for tensor, _ in held[module]:
+            tensor.data = _wide(tensor, kept)
 
     def restore(module: nn.Module, *_: Any) -> None:
         for tensor, data in held.pop(module, []):
@@ -90,7 +110,8 @@ def _in_float32(model: Any, parts: ModelParts) -> Iterator[None]:
 
     whole = [parts.norm, *(m for layer in parts.layers for part in layer for m in part.modules)]
     with ExitStack() as stack:
-        for module in {inner for outer in whole for inner in outer.modules()}:
+        modules = {inner for outer in whole for inner in outer.modules()}
+        for module in filter(narrow, modules):
             stack.enter_context(module.register_forward_pre_hook(widen))
             stack.enter_context(module.register_forward_hook(restore, always_call=True))
         try:

@@ -71,6 +71,7 @@ class LM:
         self.strict = strict
         self.remarks: list[str] = []  # lines on how this model was made, for `notes`
         self.strict_cost: float | None = None
+        self.widened: dict[int, Tensor] | None = None  # `kept` of `float32_logits`
         """Time of verifying 9 rows strictly, over the same without it."""
         self._one_device = len({*self.devices, self.input_device, self.output_device}) == 1
         self._tables: dict[torch.device, RotaryCache] = {}
@@ -289,7 +290,7 @@ class LM:
 
     def float32_logits(self, tokens: list[int], rows: int = 1) -> Tensor | None:
         """`float32.float32_logits` of this model."""
-        return float32_logits(self.model, tokens, rows)
+        return float32_logits(self.model, tokens, rows, self.widened)
 
     def weight_bytes(self) -> int:
         """Bytes of weights that one decoding step reads; of the embedding table, one row."""

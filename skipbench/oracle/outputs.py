@@ -1,6 +1,7 @@
 """Outputs of any engine: one reader per format, chosen by the fields of a record."""
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +25,10 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
     prompt_ids: list[int] = []
     prompt_hash: str = ""
     """Of the prompt's ids, in a run of this package, which does not keep them."""
+    prompt_tokens: int = 0
+    """Their number."""
+    turns: list[tuple[str, str]] = []
+    """Prompts and answers of the turns before it, in such a run."""
     text: str | None = None
     ids: list[int] | None = None
     logprobs: list[float] = []
@@ -242,19 +247,25 @@ def _run(folder: Path) -> list[Output]:
         )
     decoding = {k: run.setting(f"decoding.{k}") for k in ("temperature", "top_p", "top_k")}
     limit = run.setting("dataset.max_new_tokens")
-    return [
-        Output(
+    turns, outputs = defaultdict[str, list[tuple[str, str]]](list), list[Output]()
+    for sample in sorted(run.samples, key=lambda s: s.index):
+        if (texts := run.completions.get(sample.index)) is None:
+            continue
+        before = turns[sample.question or sample.id]
+        one = Output(
             id=sample.id,
-            prompt=run.completions[sample.index].prompt,
+            prompt=texts.prompt,
             prompt_hash=sample.prompt_hash,
+            prompt_tokens=sample.prompt_tokens,
+            turns=list(before),
             ids=sample.method.tokens,
             finish="stop" if sample.method.finish == "eos" else "length",
             limit=limit,
             **{k: v for k, v in decoding.items() if v is not None},
         )
-        for sample in run.sound
-        if sample.index in run.completions
-    ]
+        outputs += [one] if sample.lossless != "failed" else []
+        before.append((texts.prompt, texts.vanilla))  # vanilla's answer goes before the next turn
+    return outputs
 
 
 class Reader(msgspec.Struct, frozen=True):

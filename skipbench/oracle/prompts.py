@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from skipbench.data.chat import as_messages, as_text
 from skipbench.decode.answer import BROKEN
 from skipbench.errors import SkipbenchError
 from skipbench.oracle.outputs import Output
@@ -28,18 +29,36 @@ def prompt_ids(tokenizer: Any, output: Output, chat: str) -> list[int]:
     if output.prompt_ids:
         return list(output.prompt_ids)
     if output.prompt_hash:
-        for form in ("none", "template"):
-            ids = _rendered(tokenizer, output, form)
-            if ids and hashlib.sha256(repr(ids).encode()).hexdigest()[:16] == output.prompt_hash:
-                return ids
+        for form in _of_run(tokenizer, output):
+            if form and hashlib.sha256(repr(form).encode()).hexdigest()[:16] == output.prompt_hash:
+                return form
         raise SkipbenchError(
             f"output {output.id}: its run read another prompt than this tokenizer makes of it "
-            "(a later turn, a cut one, or another model); give the run's own model"
+            "(another model, messages instead of a text, or cut at its end); give the run's own "
+            "model"
         )
     if (ids := _rendered(tokenizer, output, chat)) is None:
         advice = "use chat=none, or give the prompt as text or ids"
         raise SkipbenchError(f"output {output.id}: the model has no chat template for it; {advice}")
     return ids
+
+
+def _of_run(tokenizer: Any, output: Output) -> Iterator[list[int]]:
+    """Ids of a run's prompt in every form that a run can have: plain text, Vicuna's, or the chat
+    template's, alone or after the turns before it, whole or cut on the left.
+    """
+    last = [{"role": "user", "content": output.prompt or ""}]
+    for turns in (output.turns, []) if output.turns else ([],):
+        forms = [
+            tokenizer.encode(as_text(turns, output.prompt or "", chat))
+            for chat in ("none", "vicuna")
+        ]
+        for how in ({}, {"enable_thinking": True}, {"enable_thinking": False}):
+            forms.append(_templated(tokenizer, as_messages(turns, last), **how) or [])
+        for ids in forms:
+            yield list(ids)
+            head = [token for token in ids[:1] if token in tokenizer.all_special_ids]
+            yield [*head, *ids[len(ids) - output.prompt_tokens + len(head) :]]
 
 
 def _rendered(tokenizer: Any, output: Output, chat: str) -> list[int] | None:
@@ -50,8 +69,9 @@ def _rendered(tokenizer: Any, output: Output, chat: str) -> list[int] | None:
 
 
 def messages_of(output: Output) -> list[dict[str, str]]:
-    """Its messages, or its text as one of the user."""
-    return list(output.messages) or [{"role": "user", "content": output.prompt or ""}]
+    """Its messages, or its text as one of the user after the turns before it."""
+    last = [{"role": "user", "content": output.prompt or ""}]
+    return list(output.messages) or as_messages(output.turns, last)
 
 
 def _templated(tokenizer: Any, messages: list[dict[str, str]], **how: Any) -> list[int] | None:

@@ -20,6 +20,8 @@ from skipbench.oracle.verdict import Cause, Verdict, counts
 
 SPELLINGS = 16
 """Times that the text of an output is spelt with other tokens before it counts as another text."""
+WIDENED_BYTES = 2**32
+"""Size of a model in float32 up to which its weights are widened once, not for every output."""
 STOP_TOKENS = 16
 """Tokens after an output in which its stop string has to appear."""
 
@@ -102,8 +104,13 @@ class Oracle:
             )
         if kinds:
             self._draws = Draws(kinds.pop(), [(p, ids) for _, p, ids in drawn])
-        for output, prompt in zip(outputs, prompts, strict=True):
-            yield self._one(output, prompt)
+        small = 4 * sum(p.numel() for p in self.lm.model.parameters()) <= WIDENED_BYTES
+        self.lm.widened = {} if small else None
+        try:
+            for output, prompt in zip(outputs, prompts, strict=True):
+                yield self._one(output, prompt)
+        finally:
+            self.lm.widened = None
 
     def continued(self, tokens: list[int], count: int) -> list[int]:
         """The model's next tokens, up to `count`, or to an EOS."""

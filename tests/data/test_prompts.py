@@ -19,10 +19,11 @@ from conftest import ROOT, SHARED, make_method, nothing_lost, random_lm, rest_sl
 from test_bad_input import Letters
 
 from skipbench.bench.cell import Bench
-from skipbench.bench.prompts import VICUNA, Prompt, encode
+from skipbench.bench.prompts import Prompt, encode
 from skipbench.bench.turns import decode_missing
 from skipbench.config.compose import compose
 from skipbench.config.run_config import DatasetConfig
+from skipbench.data.chat import VICUNA
 from skipbench.data.rows import Row, read_file, rows_hash
 from skipbench.data.source import fetch, from_hub
 from skipbench.errors import SkipbenchError

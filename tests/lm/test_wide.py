@@ -61,6 +61,19 @@ def test_of_bfloat16_they_are_the_same_weights_without_its_rounding(family: str)
     assert float((found - wanted).abs().max()) < 0.5 * float((low - wanted).abs().max())
 
 
+@torch.inference_mode()
+def test_widened_weights_that_are_kept_change_nothing() -> None:
+    model, kept = random_model("llama").to(torch.bfloat16), dict[int, torch.Tensor]()
+    passes = [float32_logits(model, TEXT, 3, kept) for _ in range(2)]
+    for logits in passes:
+        torch.testing.assert_close(logits, float32_logits(model, TEXT, 3), rtol=0, atol=0)
+    names = {id(p): p for p in model.parameters()}
+    used = [name for name in kept if name in names]
+    assert len(used) >= len(model.model.layers) * 9
+    assert all(torch.equal(kept[name], names[name].float()) for name in used)
+    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
+
+
 def arm(tokens: list[int]) -> Arm:
     return Arm(tokens, [], Seconds(0.0, 0.0, 0.0, 0.0, 0.0), "length")
 

@@ -9,15 +9,22 @@ import pytest
 import torch
 import transformers
 from conftest import Command
+from msgspec.structs import replace
 from test_planted import TEXTS, TINY, plain, tiny
 
 import skipbench as package
 from skipbench.api import LanguageModel
+from skipbench.bench.prompts import encode
 from skipbench.cli import pytest_plugin
+from skipbench.config.compose import compose
+from skipbench.data.rows import Row
+from skipbench.errors import SkipbenchError
+from skipbench.experiments.row import run_cell
 from skipbench.lm.model import LM
 from skipbench.oracle import causes, check
-from skipbench.oracle.outputs import Output
-from skipbench.oracle.verdict import TIE_ULPS
+from skipbench.oracle.outputs import Output, from_records
+from skipbench.oracle.prompts import prompt_ids
+from skipbench.oracle.verdict import TIE_ULPS, counts
 from skipbench.oracle.verify import Judged, Oracle
 
 TEXT = TEXTS[0]
@@ -179,6 +186,53 @@ def test_ctrl_c_keeps_what_is_judged(
     assert done.returncode == 130 and "stopped; 1 of 2" in done.stderr
     assert "1 of 2 outputs" in done.stdout
     assert len(json.loads(path.read_text())["verdicts"]) == 1
+
+
+def test_both_turns_of_a_run_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "questions.jsonl"
+    turns = {"question_id": 81, "category": "writing", "turns": ["Write.", "Again."]}
+    path.write_text(json.dumps(turns))
+    small = [f"dataset.path={path}", "dataset.max_new_tokens=6", f"results={tmp_path}"]
+    run_cell(compose(["dataset=specbench", "dataset.prompt=spec-bench", "method=vanilla", *small]))
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert package.verify(folder, "tiny").counts == {"identical": 2}
+
+
+@pytest.mark.parametrize("chat", ["none", "vicuna", "template"])
+@pytest.mark.parametrize("longest", [500, 20])
+def test_the_prompt_of_a_later_turn_is_found_by_its_hash(chat: str, longest: int) -> None:
+    """Whole, and cut on the left."""
+    rows = [Row("q", TEXT, {}, {}), Row("q/2", "More.", {}, {}, after="q")]
+    made = encode(rows, tiny()[2], longest + 8, 8, "left", chat=chat)[1].following({"q": " Well. "})
+    assert bool(made.cut) == (longest == 20)
+    known = {"prompt_hash": made.hash, "prompt_tokens": len(made.ids)}
+    output = Output(prompt="More.", ids=[], turns=[(TEXT, " Well. ")], **known)  # type: ignore[arg-type]  # of two types
+    assert prompt_ids(tiny()[2], output, "none") == made.ids
+    with pytest.raises(SkipbenchError, match="another prompt"):
+        prompt_ids(tiny()[2], replace(output, prompt="Less."), "none")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_no_false_alarm_in_10_000_tokens_of_another_correct_engine(dtype: torch.dtype) -> None:
+    """Hugging Face's `generate`, 40 prompts in a batch: sums in another order."""
+    model, other = (
+        transformers.AutoModelForCausalLM.from_pretrained(TINY, dtype=dtype).eval() for _ in "ab"
+    )
+    text = tiny()[2].encode(" ".join(TEXTS))
+    prompts = [[text[0], *(2 * text[1:])[at : at + 16]] for at in range(40)]
+    given = torch.tensor(prompts)
+    made = model.generate(
+        given, attention_mask=given.ne(-1), max_new_tokens=256, eos_token_id=None, do_sample=False
+    )
+    outputs, _ = from_records([("batch", {"input_ids": prompts, "sequences": made.tolist()})])
+    lm = LM(other, "fused")
+    lm.allocate(512)
+    judged = [*Oracle(lm, tiny()[2], frozenset()).judge(outputs)]
+    assert sum(len(one.ids) for one in judged) == 40 * 256
+    found = counts([one.verdict for one in judged])
+    assert found.keys() <= {"identical", "tie"}
+    assert found["identical"] > (38 if dtype == torch.float32 else 8)
 
 
 def test_the_fixture(assert_lossless: Callable[..., Any]) -> None:
