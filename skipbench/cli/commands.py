@@ -22,7 +22,7 @@ from skipbench.cli.parser import Command, Names
 
 class Compare(Command):
     """which method is fastest on your model, ranked:  compare model.path=/models/my-llama
-    prompts=prompts.jsonl [minutes=20] [columns=ttft,itl,joules] [--json]
+    prompts=prompts.jsonl [minutes=20] [columns=M,speedup] [--json]
     """
 
     prompts: Annotated[
@@ -51,6 +51,7 @@ class Experiments(Command):
     WORDS = 0, None
     scale: Annotated[str | None, "paper, embedded or laptop"] = None
     models: Annotated[Names, "only these of the paper's models"] = ()
+    methods: Annotated[Names, "only these of its methods"] = ()
     budget: Annotated[
         str | None, "fewer prompts per row: GPU-hours, as 200h, or a half width, as 2%"
     ] = None
@@ -59,7 +60,7 @@ class Experiments(Command):
 
 class Table(Experiments):
     """run what is missing of experiments, then write their tables:  table swift-table2
-    scale=embedded [columns=ttft,itl,joules] [--render-only] [--force] [--json]
+    scale=embedded [columns=M,speedup] [--render-only] [--force] [--json]
     """
 
     render_only: RenderOnly = False

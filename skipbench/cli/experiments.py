@@ -15,7 +15,7 @@ from skipbench.console import show
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.blocks import blocks_of, costs_of
 from skipbench.experiments.costs import Cost, budget_of, gpu_of, plan_lines
-from skipbench.experiments.grid import PlannedCell
+from skipbench.experiments.grid import PlannedCell, check_filter
 from skipbench.experiments.plan import Request, cells_of, hardware_of, scale_of
 from skipbench.experiments.row import rows_of
 from skipbench.launch.jobs import Job
@@ -36,12 +36,18 @@ def request_of(asked: Experiments, known: Sequence[str]) -> Request:
             f"{did_you_mean(unknown[0], list(known))} "
             "They are listed by python -m skipbench list experiments"
         )
+    names = [name for name in asked.words if name in choices("experiment")]
+    own = [w for w in asked.settings if w.startswith(("model=", "method="))]
+    check_filter(names, "model", asked.models, own)
+    check_filter(names, "method", asked.methods, own)
     hardware, scale, overrides = hardware_of(asked.settings), asked.scale, asked.settings
     if scale is None and isinstance(hardware, Slurm):  # this machine's GPUs say nothing of its own
         scale = "embedded" if hardware.gpus == 0 else "paper"
     if isinstance(asked, Status):  # the configuration of a submitted cell is without hardware
         overrides = tuple(w for w in overrides if not w.startswith("hardware"))
-    return Request(asked.words, overrides, scale, asked.models, asked.budget, hardware)
+    return Request(
+        asked.words, overrides, scale, asked.models, asked.methods, asked.budget, hardware
+    )
 
 
 def show_plan(request: Request) -> None:

@@ -15,7 +15,7 @@ Limit = Annotated[
 Isolation = Annotated[
     Literal["auto", "none"], Meta(title="auto, or none to run generated code without isolation")
 ]
-Columns = Annotated[Names, "more columns of the table"]
+Columns = Annotated[Names, "only these columns of the table, in this order, or all there are"]
 Force = Annotated[bool, "writes although measured values are lost"]
 Json = Annotated[bool, "results for machines"]
 Plan = Annotated[bool, "prints what the rows cost, and runs nothing"]

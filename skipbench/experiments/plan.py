@@ -28,6 +28,7 @@ class Request:
     overrides: Sequence[str]
     scale: str | None = None  # `paper`, `embedded` or `laptop`; None: by the device
     models: Sequence[str] = ()  # only these of the paper's models; all where empty
+    methods: Sequence[str] = ()
     budget: str | None = None  # GPU-hours of an experiment, or a half width; None for no limit
     hardware: Slurm | Local | None = None
 
@@ -76,7 +77,7 @@ def file_name(experiment: str, scale: str) -> str:
 
 def planned_cells(experiment: str, request: Request, scale: str) -> list[PlannedCell]:
     """The cells of an experiment, without duplicates; of a table also those of its noise floor."""
-    planned = plan(experiment, request.overrides, scale, request.models)
+    planned = plan(experiment, request.overrides, scale, request.models, request.methods)
     planned = without_repeats(experiment, planned, scale)
     return planned + _noise_cells(experiment, planned, request.overrides)
 

@@ -27,7 +27,7 @@ from skipbench.config.hardware import Slurm
 from skipbench.console import complain, is_json, out, show
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell
-from skipbench.experiments.grid import plan
+from skipbench.experiments.grid import check_filter, plan
 from skipbench.experiments.plan import scale_of
 from skipbench.experiments.row import run_cell
 from skipbench.experiments.table_runs import run_entry
@@ -170,6 +170,7 @@ class ExperimentSweeper(BasicSweeper):
         own = {key: value for key, _, value in pairs if key in ("scale", "models")}
         overrides = [a for a in arguments if a.partition("=")[0] not in own]
         models = [m for m in own.get("models", "").strip("[]").split(",") if m]
+        check_filter([name], "model", models, overrides)
         cells = plan(name, overrides, scale_of(name, own.get("scale")), models)
         unique = dict.fromkeys(tuple(cell.words(name)) for cell in cells if cell.run)
         return [list(words) for words in unique]

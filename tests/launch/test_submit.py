@@ -318,6 +318,15 @@ def test_print_shows_the_scripts_and_writes_nothing(
         (["tiny", "hardware=slurm-z9"], "slurm-z9"),
         (["tiny", "--now"], "--print"),
         (["tiny", "hardware=slurm-local", "hardware.tme=1"], "tme"),
+        (
+            ["swift-table8", "models=llama-13b"],
+            r"Did you mean llama2-13b\? Allowed here: llama2-13b$",
+        ),
+        (["swift-table2", "methods=swift,lookahed"], "'lookahed' is no method.*mean lookahead"),
+        (
+            ["clasp-table1", "method=swfit"],
+            "mean swift.*Allowed here: vanilla, swift, clasp, self-sd",
+        ),
     ],
 )
 def test_what_cannot_be_submitted(words: list[str], says: str) -> None:
