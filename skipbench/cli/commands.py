@@ -16,6 +16,7 @@ from skipbench.cli.keys import (
     Plan,
     Positive,
     RenderOnly,
+    Stale,
 )
 from skipbench.cli.parser import Command, Names
 
@@ -78,21 +79,23 @@ class Figure(Experiments):
 
 
 class Status(Experiments):
-    """what of experiments is done, failed, running, missing:  status swift-table2 scale=paper"""
+    """how far the cells of experiments are, and what failed:  status swift-table2 scale=paper
+    [--watch] [--json]
+    """
 
-    stale: Annotated[
-        float | None,
-        Meta(title="a number of seconds"),
-        "seconds without news after which a run on another machine counts as dead",
-    ] = None
+    stale: Stale = None
     plan: Plan = False
+    watch: Annotated[bool, "shows what runs, every 10 s, until nothing does"] = False
+    json: Json = False
 
 
-class Submit(Status):
+class Submit(Experiments):
     """run what is missing on Slurm or on this machine's GPUs:  submit swift-table2
     hardware=slurm-a100 [--print|--plan|--yes]
     """
 
+    stale: Stale = None
+    plan: Plan = False
     print: Annotated[bool, "shows the scripts or the rows, and sends nothing"] = False
     yes: Annotated[bool, "submits any number of GPU-hours"] = False
 
@@ -224,7 +227,7 @@ COMMANDS: dict[str, type[Command]] = {
 }  # fmt: skip
 MODULES = {
     "answers": ("generate",),
-    "experiments": ("submit", "status"),
+    "experiments": ("submit",),
     "inventory": ("list", "doctor", "data"),
     "offline": ("search", "profile", "project"),
     "results": ("score", "report", "merge", "diff"),

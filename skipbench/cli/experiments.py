@@ -1,4 +1,4 @@
-"""`status`, `submit`, and for all commands on experiments their request and `--plan`."""
+"""`submit`, and for all commands on experiments their request and `--plan`."""
 
 import contextlib
 import sys
@@ -17,12 +17,9 @@ from skipbench.experiments.blocks import blocks_of, costs_of
 from skipbench.experiments.costs import Cost, budget_of, gpu_of, plan_lines
 from skipbench.experiments.grid import PlannedCell, check_filter
 from skipbench.experiments.plan import Request, cells_of, hardware_of, scale_of
-from skipbench.experiments.row import rows_of
-from skipbench.launch.jobs import Job
-from skipbench.launch.status import command_line, counts, experiment_statuses
+from skipbench.launch.status import command_line, experiment_statuses
 from skipbench.launch.submit import UNASKED_H, bill_line, submit, turn
 from skipbench.runs.provenance import config_hash
-from skipbench.runs.state import STATES
 
 
 def request_of(asked: Experiments, known: Sequence[str]) -> Request:
@@ -90,35 +87,6 @@ def row_and_arms(cells: Sequence[PlannedCell]) -> tuple[str, list[str]]:
     arms = ({k: v for k, v in c.overrides.items() if k not in left_out} for c in cells)
     row, *rest = (" ".join(f"{k}={v}" for k, v in words.items()) for words in (shared, *arms))
     return row, rest
-
-
-def run_status(asked: Status) -> None:
-    """Prints the states and the command that runs the rest; exits with 1 unless all is done."""
-    request = request_of(asked, choices("experiment"))
-    if asked.plan:
-        show_plan(request)
-        return
-    undone = False
-    for name in request.names:
-        cells = experiment_statuses(name, request, asked.stale)
-        show(f"{name}: {counts(cells)}")
-        left = [cell for cell in cells if cell.state.state != "done"]
-        for row in ([cells[at] for at in row] for row in rows_of([c.config for c in cells])):
-            undone_here = [cell for cell in row if cell in left]
-            if undone_here and len(row) > 1:
-                done = len(row) - len(undone_here)
-                show(f"row {Job(row).name}: {done} of {len(row)} cells done")
-            for cell in sorted(undone_here, key=lambda cell: STATES.index(cell.state.state)):
-                reason = f": {cell.state.reason}" if cell.state.reason else ""
-                show(f"{cell.state.state:<12}{cell.name}{reason}")
-        if unknown := sum(cell.unknown for cell in cells):
-            show(f"squeue does not answer: {unknown} of them were submitted and may be queued")
-        undone |= bool(left)
-        if any(cell.to_run for cell in cells):
-            command = "submit" if request.hardware else "table"
-            show(f"to run them: {command_line(command, name, asked.given)}")
-    if undone:
-        sys.exit(1)
 
 
 def run_submit(asked: Submit) -> None:

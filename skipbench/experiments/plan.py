@@ -158,6 +158,22 @@ def budgeted(
     return [(cell, config) for (cell, _), config in zip(cells, limits, strict=True)]
 
 
+def cell_names(cells: Sequence[tuple[PlannedCell, RunConfig]]) -> list[str]:
+    """Model, method and dataset of each cell, and the overrides in which it differs from others of
+    the same three.
+    """
+    bases = [" ".join(config.names.values()) for _, config in cells]
+    found = list[str]()
+    for base, (cell, _) in zip(bases, cells, strict=True):
+        alike = [c.overrides for other, (c, _) in zip(bases, cells, strict=True) if other == base]
+        own = {k: v for k, v in cell.overrides.items() if any(o.get(k) != v for o in alike)}
+        last = [key.rpartition(".")[2] for key in own]
+        short = zip(own.items(), last, strict=True)
+        words = (f"{k if last.count(end) > 1 else end}={v}" for (k, v), end in short)
+        found.append(" ".join([base, *words]))
+    return found
+
+
 def cells_of(experiment: str, request: Request, scale: str) -> list[tuple[PlannedCell, RunConfig]]:
     """The cells of `planned_cells` that can be run, with the prompts that a budget leaves."""
     cells = composed(experiment, planned_cells(experiment, request, scale))

@@ -18,9 +18,12 @@ class Job:
 
     @property
     def name(self) -> str:
+        """Model, methods and dataset, and the overrides that all cells have in their names."""
         names = self.cells[0].config.names
         methods = dict.fromkeys(cell.config.method.name for cell in self.cells)
-        return "/".join((names | {"method": ",".join(methods)}).values())
+        first, *others = (cell.name.split()[len(names) :] for cell in self.cells)
+        shared = [word for word in first if all(word in words for words in others)]
+        return " ".join([*(names | {"method": ",".join(methods)}).values(), *shared])
 
     @property
     def gpus(self) -> int:

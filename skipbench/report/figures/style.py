@@ -182,7 +182,7 @@ def caption(runs: Sequence[Run]) -> str:
 
 
 def save(figure: Figure, runs: list[Run], stem: Path, text: str | None = None) -> list[Path]:
-    """Writes `stem`.png, .svg and .pdf, each as a whole or not at all, with `text` or the caption of
+    """Writes `stem`.png, .svg and .pdf, each whole or not at all, with `text` or the caption of
     the runs below; the same figure gives the same bytes.
     """
     below, made = caption(runs) if text is None else text, {}
