@@ -91,13 +91,14 @@ class Status(Experiments):
 
 class Submit(Experiments):
     """run what is missing on Slurm or on this machine's GPUs:  submit swift-table2
-    hardware=slurm-a100 [--print|--plan|--yes]
+    hardware=slurm-a100 [--print|--plan|--yes|--anyway]
     """
 
     stale: Stale = None
     plan: Plan = False
     print: Annotated[bool, "shows the scripts or the rows, and sends nothing"] = False
     yes: Annotated[bool, "submits any number of GPU-hours"] = False
+    anyway: Annotated[bool, "submits although models or datasets are not here"] = False
 
 
 class Search(Command):
@@ -123,10 +124,12 @@ class Profile(Command):
     json: Json = False
 
 
-class Data(Command):
-    """fetch datasets and models for machines without a network:  data cnndm llama3-8b"""
+class Data(Experiments):
+    """what experiments read, and whether it is here; fetch it, or what is named:  data swift-table2
+    scale=paper [--fetch] | data cnndm llama3-8b
+    """
 
-    WORDS = 0, None
+    fetch: Annotated[bool, "fetches what experiments lack"] = False
 
 
 class Report(Command):
@@ -228,7 +231,7 @@ COMMANDS: dict[str, type[Command]] = {
 MODULES = {
     "answers": ("generate",),
     "experiments": ("submit",),
-    "inventory": ("list", "doctor", "data"),
+    "inventory": ("list", "doctor"),
     "offline": ("search", "profile", "project"),
     "results": ("score", "report", "merge", "diff"),
     "table": ("table", "compare"),

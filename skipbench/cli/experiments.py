@@ -119,6 +119,9 @@ def run_submit(asked: Submit) -> None:
         cells = ((n, experiment_statuses(n, request, asked.stale)) for n in request.names)
         hours, is_width = (UNASKED_H, False) if asked.budget is None else budget_of(asked.budget)
         allowed_h = None if asked.yes else UNASKED_H if is_width else hours
-        _, failed = submit(cells, request.hardware, allowed_h, only_print=asked.print, sent=sent)
+        anyway = None if asked.anyway else "--anyway"
+        _, failed = submit(
+            cells, request.hardware, allowed_h, only_print=asked.print, sent=sent, anyway=anyway
+        )
     if failed:
         sys.exit(1)

@@ -73,12 +73,14 @@ class SlurmLauncher(BasicLauncher):
 
     __module__ = "hydra_plugins.skipbench_sweeper"
 
-    def __init__(self, confirmed: bool = False) -> None:
+    def __init__(self, confirmed: bool = False, anyway: bool = False) -> None:
         """
         Args:
             confirmed: submits any number of GPU-hours, as `--yes`.
+            anyway: submits although models or datasets are not here, as `--anyway`.
         """
         super().__init__()
+        self.anyway = None if anyway else "hydra.launcher.anyway=true"
         self.allowed_h = None if confirmed else UNASKED_H
 
     def launch(
@@ -99,7 +101,8 @@ class SlurmLauncher(BasicLauncher):
             raise SkipbenchError("hydra/launcher=slurm takes no fresh=; use results=FOLDER")
         with turn(configs[0].results):
             cells = [(NAME, cell_statuses(configs))]
-            jobs, _ = submit(cells, hardware, self.allowed_h, "hydra.launcher.confirmed=true")
+            confirm = "hydra.launcher.confirmed=true"
+            jobs, _ = submit(cells, hardware, self.allowed_h, confirm, anyway=self.anyway)
         slurm.wait(jobs, POLL_S)
         returns = []
         for node, config in zip(nodes, configs, strict=True):

@@ -600,7 +600,8 @@ def test_arrays_hold_the_cells_that_need_their_gpus(
     tool.write_text(f"#!/bin/sh\necho x >> {tmp_path}/sent; wc -l < {tmp_path}/sent\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    dispatch(["submit", *SIZES, f"results={tmp_path}", "hardware=slurm-a100", "scale=paper"])
+    words = [*SIZES, f"results={tmp_path}", "hardware=slurm-a100", "scale=paper"]
+    dispatch(["submit", *words, "--anyway"])
     folder = tmp_path / "submit" / "clasp-table1-1"
     cells = [
         [one["model"]["name"] for one in json.loads(line)["configs"]]
@@ -627,7 +628,7 @@ def test_rows_of_several_experiments_are_one_and_no_run_is_in_two_jobs(
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     names = ["swift-figure8", "swift-table8"]
     words = ["models=llama2-13b", "scale=paper", f"results={tmp_path}"]
-    dispatch(["submit", *names, *words, "hardware=slurm-a100", "--yes"])
+    dispatch(["submit", *names, *words, "hardware=slurm-a100", "--yes", "--anyway"])
     (path,) = tmp_path.glob("submit/*/cells.jsonl")
     assert path.parent.name == "swift-figure8+1-1"
     rows = [manifest.read_row(path, n) for n in range(len(path.read_text().splitlines()))]
