@@ -248,7 +248,14 @@ def _run_here(
     gpus: Sequence[str],
     only_print: bool,
 ) -> bool:
-    """Runs the rows on this machine, stage by stage. Returns whether one of them failed."""
+    """Runs the rows on this machine, stage by stage, the longest first. Returns whether one of them
+    failed.
+    """
+
+    def hours(job: Job) -> float:
+        return job.cost.hours if job.cost else 0.0
+
+    stages = [sorted(stage, key=hours, reverse=True) for stage in stages]
     rows = [*itertools.chain(*stages)]
     at_once = local.cells_at_once(hardware.workers, gpus)
     if gpus:

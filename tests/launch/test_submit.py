@@ -31,6 +31,7 @@ from skipbench.config.model import Dtype
 from skipbench.config.paths import CONF
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell
+from skipbench.experiments.costs import cost_of, gpu_of
 from skipbench.experiments.row import row_key
 from skipbench.experiments.set_search import search_trace
 from skipbench.launch import manifest
@@ -618,6 +619,29 @@ def test_arrays_hold_the_cells_that_need_their_gpus(
     requeues = [f"export SKIPBENCH_REQUEUES={n}\n" for n in (3, 6)]
     scripts = [(folder / f"{n}.sh").read_text() for n in range(2)]
     assert all(line in script for line, script in zip(requeues, scripts, strict=True))
+
+
+def test_charged_hours_of_a_papers_table_are_the_planned_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tool := tmp_path / "sbatch").write_text("#!/bin/sh\necho 7\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    words = ["swift-table2", "hardware=slurm-a100", f"results={tmp_path}"]
+    dispatch(["submit", *words, "--yes", "--anyway"])
+    (folder,) = tmp_path.glob("submit/swift-table2-*")
+    jobs = [json.loads(line) for line in (folder / "jobs.jsonl").read_text().splitlines()]
+    gpu, charged, planned = gpu_of(hardware()), 0.0, 0.0
+    for number, job in enumerate(jobs):
+        asked_for = options((folder / f"{number}.sh").read_text())
+        assert "--exclusive" not in asked_for  # neighbours share the node of 8 GPUs
+        for row in range(job["first"], job["first"] + job["count"]):
+            cost = cost_of(manifest.read_row(folder / "cells.jsonl", row), gpu)
+            assert cost is not None
+            charged += int(asked_for["--gres"].rpartition(":")[2]) * cost.hours
+            planned += cost.gpu_hours
+    assert planned > 50 and charged <= 1.15 * planned
+    assert f"at most {charged:.1f} GPU-hours charged" in capsys.readouterr().out
 
 
 def test_rows_of_several_experiments_are_one_and_no_run_is_in_two_jobs(
