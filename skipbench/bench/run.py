@@ -119,7 +119,7 @@ def _opened(
     measured = {"latency_sha256": decided_by, "energy": loaded.meter.source}
     origin = _provenance(lm, config, arm.rows)
     origin = replace(origin, latency=loaded.latency_file.name, **measured)
-    store = RunStore(folder, config.record(), origin, config.mixed)
+    store = RunStore(folder, config.record(), origin, config.mixed, len(prompts))
     if arm is arms[-1]:  # all folders are there
         log_to([arm.folder / "run.log" for arm in arms])
     bench: Bench | None = None

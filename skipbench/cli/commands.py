@@ -16,13 +16,14 @@ from skipbench.cli.keys import (
     Plan,
     Positive,
     RenderOnly,
+    Stale,
 )
 from skipbench.cli.parser import Command, Names
 
 
 class Compare(Command):
     """which method is fastest on your model, ranked:  compare model.path=/models/my-llama
-    prompts=prompts.jsonl [minutes=20] [columns=ttft,itl,joules] [--json]
+    prompts=prompts.jsonl [minutes=20] [columns=M,speedup] [--json]
     """
 
     prompts: Annotated[
@@ -51,6 +52,7 @@ class Experiments(Command):
     WORDS = 0, None
     scale: Annotated[str | None, "paper, embedded or laptop"] = None
     models: Annotated[Names, "only these of the paper's models"] = ()
+    methods: Annotated[Names, "only these of its methods"] = ()
     budget: Annotated[
         str | None, "fewer prompts per row: GPU-hours, as 200h, or a half width, as 2%"
     ] = None
@@ -59,7 +61,7 @@ class Experiments(Command):
 
 class Table(Experiments):
     """run what is missing of experiments, then write their tables:  table swift-table2
-    scale=embedded [columns=ttft,itl,joules] [--render-only] [--force] [--json]
+    scale=embedded [columns=M,speedup] [--render-only] [--force] [--json]
     """
 
     render_only: RenderOnly = False
@@ -77,23 +79,26 @@ class Figure(Experiments):
 
 
 class Status(Experiments):
-    """what of experiments is done, failed, running, missing:  status swift-table2 scale=paper"""
-
-    stale: Annotated[
-        float | None,
-        Meta(title="a number of seconds"),
-        "seconds without news after which a run on another machine counts as dead",
-    ] = None
-    plan: Plan = False
-
-
-class Submit(Status):
-    """run what is missing on Slurm or on this machine's GPUs:  submit swift-table2
-    hardware=slurm-a100 [--print|--plan|--yes]
+    """how far the cells of experiments are, and what failed:  status swift-table2 scale=paper
+    [--watch] [--json]
     """
 
+    stale: Stale = None
+    plan: Plan = False
+    watch: Annotated[bool, "shows what runs, every 10 s, until nothing does"] = False
+    json: Json = False
+
+
+class Submit(Experiments):
+    """run what is missing on Slurm or on this machine's GPUs:  submit swift-table2
+    hardware=slurm-a100 [--print|--plan|--yes|--anyway]
+    """
+
+    stale: Stale = None
+    plan: Plan = False
     print: Annotated[bool, "shows the scripts or the rows, and sends nothing"] = False
     yes: Annotated[bool, "submits any number of GPU-hours"] = False
+    anyway: Annotated[bool, "submits although models or datasets are not here"] = False
 
 
 class Search(Command):
@@ -119,10 +124,12 @@ class Profile(Command):
     json: Json = False
 
 
-class Data(Command):
-    """fetch datasets and models for machines without a network:  data cnndm llama3-8b"""
+class Data(Experiments):
+    """what experiments read, and whether it is here; fetch it, or what is named:  data swift-table2
+    scale=paper [--fetch] | data cnndm llama3-8b
+    """
 
-    WORDS = 0, None
+    fetch: Annotated[bool, "fetches what experiments lack"] = False
 
 
 class Report(Command):
@@ -223,8 +230,8 @@ COMMANDS: dict[str, type[Command]] = {
 }  # fmt: skip
 MODULES = {
     "answers": ("generate",),
-    "experiments": ("submit", "status"),
-    "inventory": ("list", "doctor", "data"),
+    "experiments": ("submit",),
+    "inventory": ("list", "doctor"),
     "offline": ("search", "profile", "project"),
     "results": ("score", "report", "merge", "diff"),
     "table": ("table", "compare"),

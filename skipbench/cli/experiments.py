@@ -1,4 +1,4 @@
-"""`status`, `submit`, and for all commands on experiments their request and `--plan`."""
+"""`submit`, and for all commands on experiments their request and `--plan`."""
 
 import contextlib
 import sys
@@ -15,14 +15,11 @@ from skipbench.console import show
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.blocks import blocks_of, costs_of, within
 from skipbench.experiments.costs import Cost, budget_of, gpu_of, plan_lines
-from skipbench.experiments.grid import PlannedCell
+from skipbench.experiments.grid import PlannedCell, check_filter
 from skipbench.experiments.plan import Request, cells_of, hardware_of, scale_of
-from skipbench.experiments.row import rows_of
-from skipbench.launch.jobs import Job
-from skipbench.launch.status import command_line, counts, experiment_statuses
+from skipbench.launch.status import command_line, experiment_statuses
 from skipbench.launch.submit import UNASKED_H, bill_line, submit, turn
 from skipbench.runs.provenance import config_hash
-from skipbench.runs.state import STATES
 
 
 def request_of(asked: Experiments, known: Sequence[str]) -> Request:
@@ -36,12 +33,18 @@ def request_of(asked: Experiments, known: Sequence[str]) -> Request:
             f"{did_you_mean(unknown[0], list(known))} "
             "They are listed by python -m skipbench list experiments"
         )
+    names = [name for name in asked.words if name in choices("experiment")]
+    own = [w for w in asked.settings if w.startswith(("model=", "method="))]
+    check_filter(names, "model", asked.models, own)
+    check_filter(names, "method", asked.methods, own)
     hardware, scale, overrides = hardware_of(asked.settings), asked.scale, asked.settings
     if scale is None and isinstance(hardware, Slurm):  # this machine's GPUs say nothing of its own
         scale = "embedded" if hardware.gpus == 0 else "paper"
     if isinstance(asked, Status):  # the configuration of a submitted cell is without hardware
         overrides = tuple(w for w in overrides if not w.startswith("hardware"))
-    return Request(asked.words, overrides, scale, asked.models, asked.budget, hardware)
+    return Request(
+        asked.words, overrides, scale, asked.models, asked.methods, asked.budget, hardware
+    )
 
 
 def show_plan(request: Request) -> None:
@@ -88,35 +91,6 @@ def row_and_arms(cells: Sequence[PlannedCell]) -> tuple[str, list[str]]:
     return row, rest
 
 
-def run_status(asked: Status) -> None:
-    """Prints the states and the command that runs the rest; exits with 1 unless all is done."""
-    request = request_of(asked, choices("experiment"))
-    if asked.plan:
-        show_plan(request)
-        return
-    undone = False
-    for name in request.names:
-        cells = experiment_statuses(name, request, asked.stale)
-        show(f"{name}: {counts(cells)}")
-        left = [cell for cell in cells if cell.state.state != "done"]
-        for row in ([cells[at] for at in row] for row in rows_of([c.config for c in cells])):
-            undone_here = [cell for cell in row if cell in left]
-            if undone_here and len(row) > 1:
-                done = len(row) - len(undone_here)
-                show(f"row {Job(row).name}: {done} of {len(row)} cells done")
-            for cell in sorted(undone_here, key=lambda cell: STATES.index(cell.state.state)):
-                reason = f": {cell.state.reason}" if cell.state.reason else ""
-                show(f"{cell.state.state:<12}{cell.name}{reason}")
-        if unknown := sum(cell.unknown for cell in cells):
-            show(f"squeue does not answer: {unknown} of them were submitted and may be queued")
-        undone |= bool(left)
-        if any(cell.to_run for cell in cells):
-            command = "submit" if request.hardware else "table"
-            show(f"to run them: {command_line(command, name, asked.given)}")
-    if undone:
-        sys.exit(1)
-
-
 def run_submit(asked: Submit) -> None:
     """Submits sbatch arrays, or runs rows here with `hardware=local`; exits with 1 when a cell
     failed here. More GPU-hours than `budget=`, 100 without one, take `--yes`.
@@ -147,6 +121,9 @@ def run_submit(asked: Submit) -> None:
         cells = ((n, experiment_statuses(n, request, asked.stale)) for n in request.names)
         hours, is_width = (UNASKED_H, False) if asked.budget is None else budget_of(asked.budget)
         allowed_h = None if asked.yes else UNASKED_H if is_width else hours
-        _, failed = submit(cells, request.hardware, allowed_h, only_print=asked.print, sent=sent)
+        anyway = None if asked.anyway else "--anyway"
+        _, failed = submit(
+            cells, request.hardware, allowed_h, only_print=asked.print, sent=sent, anyway=anyway
+        )
     if failed:
         sys.exit(1)

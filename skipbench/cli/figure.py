@@ -20,7 +20,7 @@ from skipbench.experiments.set_search import search_trace
 from skipbench.report.figures.curves import brute_force
 from skipbench.report.figures.registry import FIGURES, NOT_RUN, draw, draw_run
 from skipbench.report.figures.runs import dump_runs, finished_run, read_runs, swept
-from skipbench.report.figures.style import save, styled
+from skipbench.report.figures.style import FORMATS, save, styled
 from skipbench.report.tables.stored import would_lose
 from skipbench.runs.files import write_atomic
 from skipbench.runs.reading import MOST_BYTES, read_bytes
@@ -28,8 +28,8 @@ from skipbench.runs.run import Run, Search
 
 
 def run_figure(asked: Figure) -> None:
-    """Writes results/figures/NAME.SCALE.png and .svg, and the records behind them as .json, which
-    can be drawn again.
+    """Writes results/figures/NAME.SCALE.png, .svg and .pdf, and the records behind them as .json,
+    which can be drawn again.
 
     With `--distinct` a figure of which most runs have the draft of another is not drawn;
     NAME.SCALE.txt says so.
@@ -75,8 +75,8 @@ def _experiment(asked: Figure) -> None:
     if runs:
         path = cells[0][1].results / "figures" / f"{file_name(name, scale)}.json"
         if asked.distinct and swept(runs).in_vain:
-            for suffix in (".json", ".png", ".svg"):
-                path.with_suffix(suffix).unlink(missing_ok=True)
+            for suffix in ("json", *FORMATS):
+                path.with_suffix(f".{suffix}").unlink(missing_ok=True)
             reason = f"{name} is not drawn: {swept(runs).mark}."
             write_atomic(path.with_suffix(".txt"), f"{reason}\n")
             say(reason)
@@ -128,4 +128,4 @@ def _brute_force(path: Path) -> None:
 
 
 def _say(paths: list[Path]) -> None:
-    say(f"written: {paths[0]} and {paths[1].suffix}")
+    say(f"written: {', '.join([str(paths[0]), *(path.suffix for path in paths[1:])])}")

@@ -15,8 +15,13 @@ Limit = Annotated[
 Isolation = Annotated[
     Literal["auto", "none"], Meta(title="auto, or none to run generated code without isolation")
 ]
-Columns = Annotated[Names, "more columns of the table"]
+Columns = Annotated[Names, "only these columns of the table, in this order, or all there are"]
 Force = Annotated[bool, "writes although measured values are lost"]
 Json = Annotated[bool, "results for machines"]
 Plan = Annotated[bool, "prints what the rows cost, and runs nothing"]
+Stale = Annotated[
+    float | None,
+    Meta(title="a number of seconds"),
+    "seconds without news after which a run on another machine counts as dead",
+]
 RenderOnly = Annotated[bool, "runs nothing"]

@@ -95,8 +95,8 @@ def run_profile(asked: Profile) -> None:
 
     with styled():
         drawn = latency_figure(record)
-    png, svg = save(drawn, [], config.results / "figures" / f"profile-{path.stem}", text)[:2]
-    say(f"{written}; {png} and {svg.suffix}")
+    first, *others = save(drawn, [], config.results / "figures" / f"profile-{path.stem}", text)
+    say(f"{written}; {', '.join([str(first), *(other.suffix for other in others)])}")
 
 
 def run_project(asked: Project) -> None:

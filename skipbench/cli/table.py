@@ -33,7 +33,13 @@ from skipbench.report.tables.features import feature_table, feature_tables
 from skipbench.report.tables.formats import write
 from skipbench.report.tables.markdown import for_terminal
 from skipbench.report.tables.runs import row_table
-from skipbench.report.tables.stored import read_table, stored_table, summary, would_lose
+from skipbench.report.tables.stored import (
+    check_columns,
+    read_table,
+    stored_table,
+    summary,
+    would_lose,
+)
 from skipbench.runs.files import write_atomic
 from skipbench.runs.run import Run, plain
 
@@ -56,11 +62,14 @@ def run_table(asked: Table) -> None:
     """
     if asked.words and all(name.endswith(".json") for name in asked.words):
         for name in asked.words:
-            table = read_table(Path(name))
+            table = read_table(Path(name), asked.columns)
             write_table(Path(name).with_suffix(""), table, for_terminal(table))
         return
     features = feature_tables()
     request = request_of(asked, sorted([*choices("experiment"), *features]))
+    for name in request.names if asked.columns else ():
+        if name not in features:
+            check_columns(name, asked.columns)
     if asked.plan:
         show_plan(replace(request, names=[n for n in request.names if n not in features]))
         return
@@ -110,7 +119,7 @@ def _experiment(
     """
     name, scale, planned, cells = grid
     if not planned:
-        say(f"{name} has none of the models {', '.join(request.models)}")
+        say(f"{name} has none of {', '.join([*request.models, *request.methods])}")
         return []
     configs = {tuple(cell.words(name)): config for cell, config in cells}
     failed, reasons = list[str](), dict[tuple[str, ...], str]()

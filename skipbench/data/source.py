@@ -5,6 +5,7 @@ import hashlib
 import re
 import urllib.request
 from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from skipbench.config.paths import cache_folder, hub_offline, hub_unreachable
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import write_atomic
 
+_offline = ContextVar("offline", default=False)
 _SHA1 = re.compile(r"[0-9a-f]{40}")
 
 
@@ -36,7 +38,7 @@ def from_hub(
 
     place = f"dataset {hub}{f' ({config})' if config else ''}, split {split}, revision {revision}"
     try:
-        with _without_retries():
+        with offline(hub_unreachable()):  # it would be asked again for half a minute
             found = datasets.load_dataset(hub, config or None, split=split, revision=revision)
     except Exception as error:  # the library lets errors of network, files and parsers through
         raise SkipbenchError(f"{place}: {_reason(error)} ({error}). {advice}") from error
@@ -57,18 +59,20 @@ def from_hub(
 
 
 @contextlib.contextmanager
-def _without_retries() -> Iterator[None]:
-    """Sets the libraries offline if the hub is out of reach: they would retry for half a minute."""
+def offline(wanted: bool = True) -> Iterator[None]:
+    """Within it nothing asks the network: what is not in a cache is an error."""
     import datasets
     from huggingface_hub import constants
 
-    modules: tuple[Any, ...] = (constants, datasets.config) if hub_unreachable() else ()
+    modules: tuple[Any, ...] = (constants, datasets.config) if wanted else ()
     before = [module.HF_HUB_OFFLINE for module in modules]
+    token = _offline.set(wanted or _offline.get())
     try:
         for module in modules:
             module.HF_HUB_OFFLINE = True
         yield
     finally:
+        _offline.reset(token)
         for module, value in zip(modules, before, strict=True):
             module.HF_HUB_OFFLINE = value
 
@@ -102,7 +106,7 @@ def fetch(url: str, sha256: str, advice: str = "") -> Path:
     cached = cache_folder() / f"{sha256[:16]}-{url.rpartition('/')[2]}"
     if known := cached.is_file():
         data = cached.read_bytes()
-    elif hub_offline():
+    elif hub_offline() or _offline.get():
         raise SkipbenchError(
             f"{url} is not in the cache, and HF_HUB_OFFLINE is set. {advice}".rstrip()
         )

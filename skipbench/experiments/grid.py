@@ -12,6 +12,7 @@ import msgspec
 import yaml
 
 from skipbench.config.catalog import Case, experiment_of
+from skipbench.config.explain import did_you_mean
 from skipbench.config.paths import CONF
 from skipbench.errors import SkipbenchError
 from skipbench.report.definitions import KEYS
@@ -103,8 +104,28 @@ def printed_rows(experiment: str) -> list[Mapping[str, object]]:
     return [row for row in published(paper) if row["table"] == table] if paper else []
 
 
+def check_filter(
+    names: Sequence[str], axis: str, wanted: Sequence[str], overrides: Sequence[str] = ()
+) -> None:
+    """Raises SkipbenchError for a wanted model or method that none of the experiments has."""
+    given = dict(pair(o) for o in overrides)
+    points = [point for name in names for point, _ in _points(name, given)] if wanted else []
+    known = list(dict.fromkeys(point[axis] for point in points if axis in point))
+    for word in wanted:
+        if word not in known:
+            allowed = ", ".join(known) or f"none; {axis}={word} sets it"
+            raise SkipbenchError(
+                f"{word!r} is no {axis} of {', '.join(names)}.{did_you_mean(word, known)} "
+                f"Allowed here: {allowed}"
+            )
+
+
 def plan(
-    experiment: str, overrides: Sequence[str], scale: str, models: Sequence[str] = ()
+    experiment: str,
+    overrides: Sequence[str],
+    scale: str,
+    models: Sequence[str] = (),
+    methods: Sequence[str] = (),
 ) -> list[PlannedCell]:
     """The cells of `experiment`, in its order, without duplicates. Raises SkipbenchError for an
     unknown scale, or an override that leaves no cell.
@@ -114,6 +135,7 @@ def plan(
             hold several.
         scale: `paper`, `embedded` or `laptop`; an experiment of no paper has only one.
         models: of the paper's models only these; all where empty.
+        methods: of its methods only these; all where empty.
     """
     if scale not in SCALES:
         raise SkipbenchError(f"scale={scale}; wanted one of {', '.join(SCALES)}")
@@ -122,13 +144,18 @@ def plan(
     for point, case in _points(experiment, given):
         if models and point.get("model") not in models:
             continue
+        if methods and point.get("method") not in methods:
+            continue
         keys = _keys(point, case, printed_rows(experiment)) if of_paper else {}
         reason = case.reason or case.note
         cell = PlannedCell(point, keys, reason=reason, run=case.reason is None)
         smaller = of_paper and scale != "paper"
         scaled = _scaled(cell, given, scale, experiment) if smaller else [cell]
         cells += [one for one in scaled if not any(_twice(one, c, smaller) for c in cells)]
-    if not cells and not models:
+    if not cells and not models and not methods:
+        for axis in ("model", "method"):
+            wanted = _split(given.get(axis, ""))
+            check_filter([experiment], axis, wanted, [o for o in overrides if pair(o)[0] != axis])
         raise SkipbenchError(
             f"{experiment} has no cell with {' '.join(overrides)}; leave one of them out"
         )

@@ -28,6 +28,7 @@ class Request:
     overrides: Sequence[str]
     scale: str | None = None  # `paper`, `embedded` or `laptop`; None: by the device
     models: Sequence[str] = ()  # only these of the paper's models; all where empty
+    methods: Sequence[str] = ()
     budget: str | None = None  # GPU-hours of an experiment, or a half width; None for no limit
     hardware: Slurm | Local | None = None
 
@@ -76,7 +77,7 @@ def file_name(experiment: str, scale: str) -> str:
 
 def planned_cells(experiment: str, request: Request, scale: str) -> list[PlannedCell]:
     """The cells of an experiment, without duplicates; of a table also those of its noise floor."""
-    planned = plan(experiment, request.overrides, scale, request.models)
+    planned = plan(experiment, request.overrides, scale, request.models, request.methods)
     planned = without_repeats(experiment, planned, scale)
     return planned + _noise_cells(experiment, planned, request.overrides)
 
@@ -155,6 +156,22 @@ def budgeted(
     configs = [config for _, config in cells]
     limits = limited(configs, budget, hardware or (configs[0].hardware if configs else None))
     return [(cell, config) for (cell, _), config in zip(cells, limits, strict=True)]
+
+
+def cell_names(cells: Sequence[tuple[PlannedCell, RunConfig]]) -> list[str]:
+    """Model, method and dataset of each cell, and the overrides in which it differs from others of
+    the same three.
+    """
+    bases = [" ".join(config.names.values()) for _, config in cells]
+    found = list[str]()
+    for base, (cell, _) in zip(bases, cells, strict=True):
+        alike = [c.overrides for other, (c, _) in zip(bases, cells, strict=True) if other == base]
+        own = {k: v for k, v in cell.overrides.items() if any(o.get(k) != v for o in alike)}
+        last = [key.rpartition(".")[2] for key in own]
+        short = zip(own.items(), last, strict=True)
+        words = (f"{k if last.count(end) > 1 else end}={v}" for (k, v), end in short)
+        found.append(" ".join([base, *words]))
+    return found
 
 
 def cells_of(experiment: str, request: Request, scale: str) -> list[tuple[PlannedCell, RunConfig]]:

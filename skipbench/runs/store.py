@@ -146,8 +146,9 @@ class RunStore:
         config: Mapping[str, object],
         provenance: Provenance | None = None,
         mixed: bool = False,
+        prompts: int | None = None,
     ) -> None:
-        self.folder = folder
+        self.folder, self.prompts = folder, prompts
         self._beaten = 0.0
         with contextlib.ExitStack() as stack:
             stack.enter_context(held(folder))
@@ -203,7 +204,8 @@ class RunStore:
 
     def status(self, state: str, error: str | None = None) -> None:
         """`state`: running, done, interrupted or failed; `done` stores the files' digests."""
-        write_status(self.folder, sealed(self.folder, Status.now(state, error)))
+        status = replace(Status.now(state, error), prompts=self.prompts)
+        write_status(self.folder, sealed(self.folder, status))
 
     @contextlib.contextmanager
     def unsealed(self) -> Iterator[None]:

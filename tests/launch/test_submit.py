@@ -31,6 +31,7 @@ from skipbench.config.model import Dtype
 from skipbench.config.paths import CONF
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell
+from skipbench.experiments.costs import cost_of, gpu_of
 from skipbench.experiments.row import row_key
 from skipbench.experiments.set_search import search_trace
 from skipbench.launch import manifest
@@ -255,7 +256,7 @@ def test_status_counts_and_says_how_to_go_on(
     assert (
         "4 cells: 1 done, 1 failed, 0 running, 0 queued, 0 interrupted, 1 stale, 1 missing" in said
     )
-    assert "failed      tiny/random/mini-math: out of memory" in said
+    assert "failed      tiny random mini-math: out of memory" in said
     assert "no sign of life" in said
     assert (
         f"to run them: python -m skipbench submit tiny {shlex.join(words[1:])} hardware=slurm-local"
@@ -318,6 +319,15 @@ def test_print_shows_the_scripts_and_writes_nothing(
         (["tiny", "hardware=slurm-z9"], "slurm-z9"),
         (["tiny", "--now"], "--print"),
         (["tiny", "hardware=slurm-local", "hardware.tme=1"], "tme"),
+        (
+            ["swift-table8", "models=llama-13b"],
+            r"Did you mean llama2-13b\? Allowed here: llama2-13b$",
+        ),
+        (["swift-table2", "methods=swift,lookahed"], "'lookahed' is no method.*mean lookahead"),
+        (
+            ["clasp-table1", "method=swfit", "hardware=slurm-a100"],
+            "mean swift.*Allowed here: vanilla, swift, clasp, self-sd",
+        ),
     ],
 )
 def test_what_cannot_be_submitted(words: list[str], says: str) -> None:
@@ -577,7 +587,7 @@ def test_a_job_asks_for_the_gpus_that_its_models_need(
     scripts, aside = shown(*small)
     assert (
         len(scripts) == 1
-        and "not submitted: llama3-8b/swift/specbench: it needs 3 GPUs of 8 GiB" in aside
+        and "not submitted: llama3-8b swift specbench: it needs 3 GPUs of 8 GiB" in aside
     )
     assert "give model.device=auto" in aside
     with pytest.raises(SkipbenchError, match="gpu_memory_gib"):
@@ -591,7 +601,8 @@ def test_arrays_hold_the_cells_that_need_their_gpus(
     tool.write_text(f"#!/bin/sh\necho x >> {tmp_path}/sent; wc -l < {tmp_path}/sent\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    dispatch(["submit", *SIZES, f"results={tmp_path}", "hardware=slurm-a100", "scale=paper"])
+    words = [*SIZES, f"results={tmp_path}", "hardware=slurm-a100", "scale=paper"]
+    dispatch(["submit", *words, "--anyway"])
     folder = tmp_path / "submit" / "clasp-table1-1"
     cells = [
         [one["model"]["name"] for one in json.loads(line)["configs"]]
@@ -610,6 +621,29 @@ def test_arrays_hold_the_cells_that_need_their_gpus(
     assert all(line in script for line, script in zip(requeues, scripts, strict=True))
 
 
+def test_charged_hours_of_a_papers_table_are_the_planned_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tool := tmp_path / "sbatch").write_text("#!/bin/sh\necho 7\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    words = ["swift-table2", "hardware=slurm-a100", f"results={tmp_path}"]
+    dispatch(["submit", *words, "--yes", "--anyway"])
+    (folder,) = tmp_path.glob("submit/swift-table2-*")
+    jobs = [json.loads(line) for line in (folder / "jobs.jsonl").read_text().splitlines()]
+    gpu, charged, planned = gpu_of(hardware()), 0.0, 0.0
+    for number, job in enumerate(jobs):
+        asked_for = options((folder / f"{number}.sh").read_text())
+        assert "--exclusive" not in asked_for  # neighbours share the node of 8 GPUs
+        for row in range(job["first"], job["first"] + job["count"]):
+            cost = cost_of(manifest.read_row(folder / "cells.jsonl", row), gpu)
+            assert cost is not None
+            charged += int(asked_for["--gres"].rpartition(":")[2]) * cost.hours
+            planned += cost.gpu_hours
+    assert planned > 50 and charged <= 1.15 * planned
+    assert f"at most {charged:.1f} GPU-hours charged" in capsys.readouterr().out
+
+
 def test_rows_of_several_experiments_are_one_and_no_run_is_in_two_jobs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -618,7 +652,7 @@ def test_rows_of_several_experiments_are_one_and_no_run_is_in_two_jobs(
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     names = ["swift-figure8", "swift-table8"]
     words = ["models=llama2-13b", "scale=paper", f"results={tmp_path}"]
-    dispatch(["submit", *names, *words, "hardware=slurm-a100", "--yes"])
+    dispatch(["submit", *names, *words, "hardware=slurm-a100", "--yes", "--anyway"])
     (path,) = tmp_path.glob("submit/*/cells.jsonl")
     assert path.parent.name == "swift-figure8+1-1"
     rows = [manifest.read_row(path, n) for n in range(len(path.read_text().splitlines()))]
@@ -672,7 +706,7 @@ def test_here_cells_take_the_gpus_that_they_need(
         said = capsys.readouterr()
         return sorted(said.out.splitlines()), said.err
 
-    names = ["llama3-70b/swift/specbench", "llama3-8b/swift/specbench"]
+    names = ["llama3-70b swift specbench", "llama3-8b swift specbench"]
     assert shown("0,GPU-b")[0] == [f"{names[0]}, 2 GPUs", names[1]]
     assert shown("0,1", "hardware.gpus=1")[0] == names
     only, aside = shown("1")
@@ -708,7 +742,7 @@ def test_a_set_to_be_searched_by_hand_stops_no_other_cell(
     words = [name, f"models={model}", f"results={tmp_path}"]
     shown, aside, told = printed_and_told([*words, "method=swift,self-sd"], capsys)
     assert shown.startswith("#!/bin/bash\n")
-    waiting = f"{model}/self-sd/"
+    waiting = f"{model} self-sd "
     for line in (f"not submitted: {waiting}", f"missing     {waiting}"):
         (found, *_) = [said for said in (aside + told).splitlines() if said.startswith(line)]
         assert "python -m skipbench search method=self-sd" in found

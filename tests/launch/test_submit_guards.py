@@ -126,7 +126,7 @@ def test_more_hours_than_allowed_are_submitted_with_yes_alone(slurm: Path, tmp_p
         with pytest.raises(SkipbenchError, match=rf"GPU-hours would be charged, {above}"):
             dispatch(["submit", *words])
     assert not sent(tmp_path) and not (slurm / "jobs").read_text()
-    dispatch(["submit", *some, "budget=20h"])
+    dispatch(["submit", *some, "budget=20h", "--anyway"])
     assert len(sent(tmp_path)) == 8
-    dispatch(["submit", *whole, f"results={tmp_path / 'whole'}", "--yes"])
+    dispatch(["submit", *whole, f"results={tmp_path / 'whole'}", "--yes", "--anyway"])
     assert len(sent(tmp_path / "whole")) == 8

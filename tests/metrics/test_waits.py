@@ -145,9 +145,13 @@ def test_columns_are_chosen_by_key() -> None:
         return [c.name for c in row_table([run], columns=columns).grids[0].columns]
 
     assert "ITL" not in names()
-    assert names("itl", "joules") == [*names(), "ITL", "J/token"]
+    assert names("itl", "M") == ["method", "ITL", "M"]
     assert set(names()) < {"alpha", "tau", "TPT", "TTFT"} | set(names()) <= set(names("all"))
+    other = structs.replace(run, dataset="e")
+    assert row_table([run, other], ["M"]).grids[0].columns[0].name == "dataset"
+    assert len(row_table([run, other], ["M"]).grids) == 1 < len(row_table([run, other]).grids)
     kept = summary("methods", "embedded", [run], ("itl",))
-    assert "ITL" in [c.name for c in stored_table(kept).grids[0].columns]
+    for columns, shown in ((), "ITL"), (["M"], "M"):
+        assert [c.name for c in stored_table(kept, columns).grids[0].columns] == ["method", shown]
     with pytest.raises(SkipbenchError, match=r"columns=ilt\. Did you mean itl"):
         names("ilt")

@@ -211,7 +211,7 @@ def test_a_profile_is_kept_drawn_and_used(
         (32, 1),
         (32, 3),
     ]
-    assert {p.suffix for p in tmp_path.glob("figures/profile-*")} == {".png", ".svg"}
+    assert {p.suffix for p in tmp_path.glob("figures/profile-*")} == {".png", ".svg", ".pdf"}
     assert not list(tmp_path.rglob(".*"))
 
     typed = msgspec.json.decode(path.read_bytes(), type=LatencyRecord)

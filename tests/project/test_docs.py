@@ -106,6 +106,9 @@ def check(words: list[str]) -> list[list[str]]:
 
 def check_command(command: str, words: list[str]) -> list[list[str]]:
     asked = parse(COMMANDS[command], words)
+    if isinstance(asked, Data) and not {*asked.words} & {*choices("experiment")}:
+        assert asked.words and {*asked.words} <= {*choices("dataset"), *choices("model")}
+        return cells(list(asked.settings))
     if isinstance(asked, Experiments):
         if asked.words and asked.words[0].startswith("results/"):  # a folder of the reader's own
             return []
@@ -116,8 +119,6 @@ def check_command(command: str, words: list[str]) -> list[list[str]]:
         return cells(list(request.overrides))
     if isinstance(asked, List):
         assert asked.words[0] in KINDS
-    elif isinstance(asked, Data):
-        assert asked.words and {*asked.words} <= {*choices("dataset"), *choices("model")}
     elif isinstance(asked, Generate | Chat):
         return cells([*asked.model_settings(), f"method={asked.method}"])
     return cells(list(asked.settings)) if asked.SETTINGS else []

@@ -13,11 +13,12 @@ from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.row import run_cell
-from skipbench.report.figures import courses, curves, maps
+from skipbench.report.figures import courses, curves, maps, style
 from skipbench.report.figures.registry import draw, draw_run, printed
 from skipbench.report.figures.runs import Swept, acceptances, finished_run, swept
 from skipbench.report.figures.style import METHODS, PHASES, caption, save
 from skipbench.report.measured import measure
+from skipbench.runs.measures import Metrics, Speedup
 from skipbench.runs.provenance import Provenance
 from skipbench.runs.record import SOURCES, Seconds
 from skipbench.runs.run import Run
@@ -116,6 +117,24 @@ def test_a_correlation_over_too_few_runs_is_not_printed(runs: dict[str, Run]) ->
     two, three = ([runs[k] for k in names] for names in (("swift", "clasp2"), tuple(CELLS)))
     assert "r needs 3 runs" in curves.correlation(two, []).axes[0].get_title(loc="left")
     assert "r = " in curves.correlation(three, []).axes[0].get_title(loc="left")
+
+
+def test_an_interval_stretches_no_axis() -> None:
+    for ends in ((0.05, 12.0), (1.28, 1.31)):
+        _, axis = style.one_axis()
+        axis.plot([1, 2], [1.1, 1.3])
+        style.whisker(axis, 2, Metrics(speedup=Speedup(e2e=1.3, e2e_ci95=ends)), "black")
+        bottom, top = axis.get_ylim()
+        assert 1.0 < bottom < 1.1 and 1.3 < top < 1.5
+        assert [tuple(end) for end in axis.collections[0].get_segments()[0]] == [
+            (2, end) for end in ends
+        ]
+
+
+def test_the_same_records_give_the_same_pdf(tmp_path: Path) -> None:
+    drawn = [save(style.one_axis()[0], [], tmp_path / n / "figure") for n in ("a", "b")]
+    one, other = ({path.suffix: path.read_bytes() for path in paths} for paths in drawn)
+    assert one == other and [*one] == [".png", ".svg", ".pdf"] and one[".pdf"].startswith(b"%PDF")
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from skipbench.experiments.grid import plan
 from skipbench.report.definitions import KEYS
 from skipbench.report.published import papers, published
 from skipbench.report.tables.features import feature_table
-from skipbench.report.tables.latex import column_blocks, latex
+from skipbench.report.tables.latex import column_blocks, latex, tabular
 from skipbench.report.tables.model import Table
 from skipbench.report.tables.paper import paper_table
 from skipbench.report.tables.runs import row_table
@@ -91,6 +91,22 @@ def test_every_table_compiles_and_fits_the_page(paper: str, tmp_path: Path) -> N
         texts["features"] = latex(feature_table(paper))
     texts["runs"] = latex(runs_of_all_kinds())
     assert complaints(compiled(texts, tmp_path)) == []
+
+
+@pytest.mark.parametrize("table", [("swift", "table2"), None])
+def test_a_tabular_is_bare_and_whole(table: tuple[str, str] | None) -> None:
+    """What a `table` of two columns takes: balanced lines of one environment, notes as comments."""
+    made = measured_everywhere(*table) if table else runs_of_all_kinds()
+    text = tabular(made)
+    lines = [line for line in text.splitlines() if not line.startswith("%")]
+    assert lines[0].startswith(r"\begin{tabular}{l") and lines[-1] == r"\end{tabular}"
+    assert not re.search(r"longtable|caption|label|p\{", "\n".join(lines))
+    grid = made.grids[0]
+    body = lines[: lines.index(r"\end{tabular}")]
+    rows = [line for line in body if line.endswith(r"\\") and "multicolumn" not in line]
+    assert len(rows) == 1 + len(grid.rows)
+    assert {len(re.findall(r"(?<!\\)&", line)) for line in rows} == {len(grid.columns) - 1}
+    assert all(f"% [{n}] " in text for n, _ in enumerate(made.footnotes, 1))
 
 
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="no TeX installation")

@@ -165,6 +165,33 @@ def test_rows_and_columns_are_in_the_papers_order() -> None:
     assert shown == [("CNN/DM", "M"), ("CNN/DM", "speedup"), ("GSM8K", "M")]
 
 
+def test_columns_are_chosen_in_the_order_given() -> None:
+    t = paper_table("swift", "table2", THREE, "paper", ["speedup", "M"])
+    heads = [(c.group, c.name) for c in t.grids[0].columns[3:]]
+    assert heads[:3] == [("CNN/DM", "speedup"), ("CNN/DM", "M"), ("GSM8K", "speedup")]
+    only = paper_table("swift", "table2", THREE, "paper", ["M"])
+    assert (
+        {c.name for c in only.grids[0].columns[3:]} == {"M"} == {r["column"] for r in only.records}
+    )
+    with pytest.raises(
+        SkipbenchError, match=r"columns=speedpu\. Did you mean speedup\? Wanted any"
+    ):
+        paper_table("swift", "table2", [], "paper", ["speedpu"])
+
+
+def test_a_verdict_counts_the_published_speedups_inside_the_measured_intervals() -> None:
+    of = {"model": "llama2-13b", "method": "swift"}
+    values = {"cnndm": 1.37, "gsm8k": 1.00, "tinystories": 1.90}  # the paper: 1.37, 1.31, 1.53
+    runs = [run(metrics(value), **of, dataset=name) for name, value in values.items()]
+    assert (
+        "1 of 3 published speedups inside the measured interval; 1 measured lower; "
+        "1 measured higher; 33 not measured."
+    ) in paper_table("swift", "table2", runs, "paper").source
+    none = paper_table("swift", "table2", [], "paper").source
+    assert none.endswith("None of the 36 published speedups is measured here.")
+    assert "published speedups" not in paper_table("self-sd", "table7", [], "paper").source
+
+
 def test_a_run_stands_beside_its_published_numbers() -> None:
     t = paper_table("swift", "table2", THREE, "paper")
     of = cell(t, "speedup", model="llama2-13b", method="swift", dataset="cnndm")

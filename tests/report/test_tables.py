@@ -59,7 +59,7 @@ def texts_of(table: Table) -> set[str]:
 def test_every_format_shows_every_text(kind: str) -> None:
     table = TABLES[kind]
     written = write(table)
-    assert list(written) == list(WRITERS) == ["md", "tex", "csv", "html"]
+    assert list(written) == list(WRITERS) == ["md", "tex", "tabular.tex", "csv", "html"]
     for text in texts_of(table):
         assert " ".join(text.split()).replace("|", "\\|") in written["md"].replace("**", "")
         assert text in unescape(written["html"])

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import matplotlib
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
 from skipbench.report.definitions import caution
@@ -45,6 +46,13 @@ METHODS = {
     )
     for name, marker in (method.split(":") for method in methods.split())
 }
+ROOM = 0.1
+FORMATS = {
+    "png": ["Software"],
+    "svg": ["Date", "Creator"],
+    "pdf": ["CreationDate", "Creator", "Producer"],
+}
+"""By suffix: the metadata that are left out, since they differ from one drawing to the next."""
 PHASES = {"prefill": SKY, "draft": ORANGE, "verify": BLUE, "adapt": RED, "other": GREY}
 
 
@@ -97,9 +105,16 @@ def beside(axis: Axes) -> None:
 
 
 def whisker(axis: Axes, x: float, metrics: Metrics, color: str) -> None:
-    """The 95 % interval of a speedup; few samples have none."""
-    if (ends := metrics.speedup.headline[1]) is not None:
-        axis.vlines(x, *ends, color=color, linewidth=1)
+    """The 95 % interval of a speedup; few samples have none. The axis has room for `ROOM` of the
+    value on each side: a longer interval runs into the frame.
+    """
+    value, ends = metrics.speedup.headline
+    if value is not None and ends is not None:
+        interval = LineCollection([[(x, end) for end in ends]], colors=color, linewidths=1)
+        axis.add_collection(interval, autolim=False)
+        room = max(ends[0], value * (1 - ROOM)), min(ends[1], value * (1 + ROOM))
+        axis.update_datalim([(x, end) for end in room])
+        axis.autoscale_view()
 
 
 def no_gain(axis: Axes, width: float = 0.6) -> None:
@@ -167,15 +182,15 @@ def caption(runs: Sequence[Run]) -> str:
 
 
 def save(figure: Figure, runs: list[Run], stem: Path, text: str | None = None) -> list[Path]:
-    """Writes `stem`.png and .svg, each as a whole or not at all, with `text` or the caption of the
-    runs below; the same figure gives the same bytes.
+    """Writes `stem`.png, .svg and .pdf, each whole or not at all, with `text` or the caption of
+    the runs below; the same figure gives the same bytes.
     """
     below, made = caption(runs) if text is None else text, {}
     with styled():
         figure.supxlabel(below, fontsize=7, color="#444444", wrap=True)
-        formats = ("png", 150, ["Software"]), ("svg", "figure", ["Date", "Creator"])
-        for kind, dpi, names in formats:
+        for kind, names in FORMATS.items():
             unset = dict.fromkeys(names)
+            dpi = 150 if kind == "png" else "figure"
             figure.savefig(buffer := io.BytesIO(), format=kind, dpi=dpi, metadata=unset)
             made[stem.with_name(f"{stem.name}.{kind}")] = buffer.getvalue()
     for path, data in made.items():

@@ -5,7 +5,7 @@ from csv import DictWriter
 from typing import Any
 
 from skipbench.report.tables.html import html
-from skipbench.report.tables.latex import latex
+from skipbench.report.tables.latex import latex, tabular
 from skipbench.report.tables.markdown import markdown
 from skipbench.report.tables.model import Table
 
@@ -30,7 +30,7 @@ def csv(table: Table) -> str:
     return out.getvalue()
 
 
-WRITERS = {"md": markdown, "tex": latex, "csv": csv, "html": html}
+WRITERS = {"md": markdown, "tex": latex, "tabular.tex": tabular, "csv": csv, "html": html}
 """Writers by the suffix of the file."""
 
 

@@ -1,5 +1,5 @@
-r"""Writes a table as LaTeX: a `longtable` per block of columns, the notes below as text. Needs
-`\usepackage{array,booktabs,longtable}`.
+r"""Writes a table as LaTeX: a `longtable` per block of columns, the notes below as text, which
+needs `\usepackage{array,booktabs,longtable}`; or a bare `tabular`, for papers of two columns.
 
 Widths are estimates in points for the class article, of which a line has 345.
 """
@@ -42,6 +42,11 @@ def latex(table: Table) -> str:
         alignment=_alignment,
         text=_text,
     )
+
+
+def tabular(table: Table) -> str:
+    """A `tabular` per grid and nothing around it; cautions and footnotes are comments."""
+    return rendered("tabular.tex.j2", escape, table=table, text=_text)
 
 
 def escape(text: str) -> str:
@@ -104,7 +109,8 @@ def _alignment(grid: Grid, column: int, size: str) -> Markup:
     return Markup("r" if grid.columns[column].kind == "number" else "l")
 
 
-def _text(cell: Cell) -> Markup:
-    words = escape(cell.text) if _text_width(cell.text) <= WRAPPED else breakable(cell.text)
+def _text(cell: Cell, wrapped: bool = True) -> Markup:
+    long = wrapped and _text_width(cell.text) > WRAPPED
+    words = breakable(cell.text) if long else escape(cell.text)
     text = rf"\textbf{{{words}}}" if cell.bold else words
     return Markup(rf"{text}\textsuperscript{{{cell.mark}}}" if cell.mark else text)

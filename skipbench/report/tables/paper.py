@@ -1,20 +1,20 @@
 """A paper's table: every printed number with the measured one beside it."""
 
 import re
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
 from skipbench.report.columns import MISSING
-from skipbench.report.compared import FASTEST, beside, noise_floor, same_drafts
+from skipbench.report.compared import BASELINE, FASTEST, beside, noise_floor, same_drafts
 from skipbench.report.definitions import STAND_INS, UNITS
 from skipbench.report.measured import SCORES, Measured, measure, unmeasured
 from skipbench.report.published import Paper, Printed, read_paper
 from skipbench.report.tables import paper_costs, paper_notes
 from skipbench.report.tables.model import Cell, Column, Grid, Row, Table
-from skipbench.report.tables.paper_rows import Group, Half, Id, halves, once
+from skipbench.report.tables.paper_rows import Group, Half, Id, halves, once, with_columns
 from skipbench.runs.run import Run
 
 OVERALL = "overall"
@@ -92,12 +92,17 @@ class Number:
         )
 
 
-def paper_table(paper: str, table: str, runs: Sequence[Run], scale: str) -> Table:
+def paper_table(
+    paper: str, table: str, runs: Sequence[Run], scale: str, chosen: Sequence[str] = ()
+) -> Table:
     """The table of `paper` with what `runs` measured of it at `scale`, paper, embedded or laptop.
-    Raises SkipbenchError for an unknown paper, or a table without numbers.
+    Raises SkipbenchError for an unknown paper, a table without numbers, or an unknown column.
+
+    Args:
+        chosen: only these of its columns, in this order; all where empty.
     """
     document = read_paper(paper)
-    parts = halves(document, table)
+    parts = with_columns(halves(document, table), chosen)
     columns = list(dict.fromkeys(column for half in parts for _, column in half.printed_columns))
     floor = noise_floor(runs) if "speedup" in columns else []
     runs = once([run for run in runs if not run.noise])
@@ -114,11 +119,12 @@ def paper_table(paper: str, table: str, runs: Sequence[Run], scale: str) -> Tabl
     of = {"paper": paper, "table": table, "scale": scale}
     arxiv = f", arXiv:{document.arxiv}" if document.arxiv else ""
     kinds = r"^(table|figure|section|appendix) ?"
+    text = f"{document.title}{arxiv}; transcribed text: {document.version}"
     spoken = re.sub(kinds, lambda kind: f"{kind[1].capitalize()} ", table)
     return Table(
         name=f"{paper}-{table}-{scale}",
         title=f"{document.printed('method', paper)} {spoken}: {document.tables[table].title}",
-        source=f"{document.title}{arxiv}; transcribed text: {document.version}. scale={scale}.",
+        source=" ".join([f"{text}. scale={scale}.", *_verdict(shown)]),
         grids=tuple(grids),
         records=tuple({**of, **{k: n.keys.get(k) for k in keys}, **n.record} for n in shown),
         cautions=tuple(paper_notes.deviations([n for half in parts for n in half.numbers], runs)),
@@ -145,11 +151,32 @@ def paper_table(paper: str, table: str, runs: Sequence[Run], scale: str) -> Tabl
     )
 
 
+def _verdict(shown: Sequence[Number]) -> Iterator[str]:
+    """How many of the published speedups lie in the measured intervals; nothing without any."""
+    speedups = [
+        n
+        for n in shown
+        if n.printed.column == "speedup"
+        and n.printed.value is not None
+        and n.keys.get("method") != BASELINE
+    ]
+    judged = [n for n in speedups if n.inside is not None]
+    below = sum(n.inside is False and (n.difference or 0) < 0 for n in judged)
+    inside, rest = sum(n.inside is True for n in judged), len(speedups) - len(judged)
+    if judged:
+        text = f"{inside} of {len(judged)} published speedups inside the measured interval"
+        others = {"measured lower": below, "measured higher": len(judged) - inside - below}
+        others["not measured"] = rest
+        yield "; ".join([text, *(f"{n} {how}" for how, n in others.items() if n)]) + "."
+    elif speedups:
+        yield f"None of the {rest} published speedups is measured here."
+
+
 def _numbers(
     half: Half, rows: Sequence[Id], columns: Sequence[tuple[Group, str]], scale: str
 ) -> list[list[Number]]:
     """The numbers of each row; bold are the fastest by `FASTEST`, and a block's highest printed."""
-    decimals: dict[str, Counter[int]] = {column: Counter() for _, column in half.printed_columns}
+    decimals = defaultdict[str, Counter[int]](Counter)
     for printed in half.numbers:
         decimals[printed.column].update([] if printed.digits is None else [printed.digits])
     lines, blocks = [], dict[tuple[Any, ...], list[tuple[Number, Run]]]()

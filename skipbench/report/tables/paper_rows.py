@@ -12,6 +12,7 @@ from skipbench.report.compared import BASELINE
 from skipbench.report.definitions import NAMED
 from skipbench.report.measured import vanilla_arm
 from skipbench.report.published import Paper, Printed
+from skipbench.report.tables.runs import ALL, check_keys
 from skipbench.runs.run import Run
 
 Id = tuple[tuple[str, Any], ...]
@@ -154,6 +155,21 @@ def halves(paper: Paper, table: str) -> list[Half]:
             columns = part.grouped
             made.append(Half([*part.numbers], [*part.keys], part.across, columns, paper.paper))
     return made
+
+
+def with_columns(parts: Sequence[Half], chosen: Sequence[str]) -> list[Half]:
+    """The parts with only these of their columns, in this order; all where none is chosen. Raises
+    SkipbenchError for a column that no part has.
+    """
+    names = dict.fromkeys(column for half in parts for _, column in half.printed_columns)
+    check_keys(chosen, [*names])
+    if not chosen or ALL in chosen:
+        return list(parts)
+    for half in parts:
+        groups = dict.fromkeys(group for group, _ in half.printed_columns)
+        pairs = ((group, column) for group in groups for column in chosen)
+        half.printed_columns = [pair for pair in pairs if pair in half.printed_columns]
+    return [half for half in parts if half.printed_columns]
 
 
 def once(runs: Sequence[Run]) -> list[Run]:

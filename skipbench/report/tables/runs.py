@@ -21,10 +21,10 @@ from skipbench.runs.run import Run
 
 NAMES = ("dataset", "model", "method")
 LABELS = (*NAMES, "point")
-NUMBERS = (
-    *("n", "speedup", "over best", "worst tenth", "M", "passes / round", "rows / round"),
-    *("skipped", "adapt", "tok/s", "lossless"),
-)
+NUMBERS = {"n": "n", "speedup": "speedup", "best": "over best", "worst": "worst tenth", "M": "M"}
+NUMBERS |= {"passes": "passes / round", "rows": "rows / round", "skipped": "skipped"}
+NUMBERS |= {"adapt": "adapt", "tokens_per_s": "tok/s", "lossless": "lossless"}
+"""Columns of every table, by key."""
 TEXTS = ("origin", "note")
 OPTIONAL = ("point", *TEXTS)
 """Columns that are left out where no row has any content."""
@@ -50,7 +50,8 @@ def row_table(
     run without metrics, and how many outputs loop.
 
     Args:
-        columns: keys of `MORE`, for more columns, or `ALL`.
+        columns: keys of `NUMBERS` and `MORE`: only these, in this order, and no label that all
+            lines share, in one grid; or `ALL`.
         title: by default the models and datasets.
         notes: remarks of the caller.
         name: of the table, as an HTML id; the title by default.
@@ -58,8 +59,9 @@ def row_table(
     Raises:
         SkipbenchError: no such key.
     """
-    _check_keys(columns)
-    more = [MORE[key] for key in (MORE if ALL in columns else columns)]
+    check_keys(columns, [*NUMBERS, *MORE])
+    chosen = [(NUMBERS | MORE)[key] for key in columns if key != ALL]
+    numbers = [*NUMBERS.values(), *MORE.values()] if ALL in columns else chosen
     datasets, models, methods = (
         list(dict.fromkeys(getattr(run, name) for run in runs)) for name in NAMES
     )
@@ -76,19 +78,22 @@ def row_table(
     rows = [_cells(run, marks, places.get(at)) for at, run in enumerate(ordered)]
     wanted = [
         *(Column(name, kind="label") for name in LABELS),
-        *(Column(name) for name in (*NUMBERS, *more)),
-        *(Column(name, kind="text") for name in TEXTS),
+        *(Column(name) for name in numbers or NUMBERS.values()),
+        *(Column(name, kind="text") for name in TEXTS if not chosen),
     ]
-    shown = [c for c in wanted if c.name not in OPTIONAL or any(r[c.name].text for r in rows)]
+    shared = {"dataset": datasets, "model": models} if chosen else {}
+    left_out = {name for name, values in shared.items() if len(values) == 1}
+    left_out |= {name for name in OPTIONAL if not any(row[name].text for row in rows)}
+    shown = [column for column in wanted if column.name not in left_out]
     warnings = caution((run.model for run in runs), (run.dataset for run in runs))
     kinds = dict.fromkeys(kind for run in everything for kind in run.group)
     lines = tuple(Row(tuple(row[column.name] for column in shown)) for row in rows)
     grids = [Grid(tuple(shown), lines)]
-    if len(datasets) > 1:
+    if len(datasets) > 1 and not chosen:
         grids.append(_across("dataset", ordered, NAMES[1:], [run.dataset for run in ordered]))
-    if parts := _by_search(ordered):
+    if not chosen and (parts := _by_search(ordered)):
         grids.append(_across("search", [*parts.values()], NAMES, [word for _, word in parts]))
-    for kind in kinds:
+    for kind in () if chosen else kinds:
         grids.append(_across(kind, everything, NAMES, [r.group.get(kind) for r in everything]))
     provenance = "; ".join(f"{name}: {_distinct(runs, name)}" for name in PROVENANCE)
     return Table(
@@ -111,11 +116,13 @@ def row_table(
     )
 
 
-def _check_keys(columns: Sequence[str]) -> None:
+def check_keys(columns: Sequence[str], known: Sequence[str]) -> None:
+    """Raises SkipbenchError for a column that is neither known nor `ALL`."""
     for key in columns:
-        if key not in (known := [*MORE, ALL]):
+        if key not in (*known, ALL):
             raise SkipbenchError(
-                f"columns={key}.{did_you_mean(key, known)} Wanted any of {', '.join(known)}"
+                f"columns={key}.{did_you_mean(key, [*known])} "
+                f"Wanted any of {', '.join([*known, ALL])}"
             )
 
 

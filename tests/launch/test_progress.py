@@ -1,0 +1,120 @@
+"""`status`: names by what differs, samples so far, speedup, time left, and the end of a log."""
+
+import json
+import os
+import socket
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from skipbench.cli.commands import Status
+from skipbench.cli.experiments import request_of
+from skipbench.cli.main import dispatch
+from skipbench.cli.parser import parse
+from skipbench.config.catalog import choices
+from skipbench.launch import manifest
+from skipbench.launch.jobs import Job
+from skipbench.launch.progress import Progress, row_progress
+from skipbench.launch.status import experiment_statuses, named_cells
+from skipbench.runs.record import speedups
+from skipbench.runs.run import read_run
+from skipbench.runs.state import Status as RunStatus
+from skipbench.runs.state import read_status, write_status
+
+SMALL = ["dataset=mini-math", "limit=3", "dataset.max_new_tokens=6", "engine.warmup=0"]
+
+
+def names(experiment: str, *words: str) -> list[str]:
+    asked = parse(Status, [experiment, "scale=paper", *words])
+    return [*named_cells(experiment, request_of(asked, choices("experiment"))).names]
+
+
+@pytest.mark.parametrize("experiment", ["swift-table2", "swift-table8", "swift-figure8"])
+def test_every_cell_has_a_name_of_its_own(experiment: str) -> None:
+    found = names(experiment)
+    assert len({*found}) == len(found) > 4
+
+
+def test_a_name_says_what_differs_alone() -> None:
+    found = names("clasp-table1", "models=llama3-8b")
+    assert "llama3-8b clasp specbench temperature=1.0" in found
+    assert names("clasp-table1", "models=llama3-8b", "methods=clasp", "decoding.temperature=0.0")[
+        0
+    ] == ("llama3-8b clasp specbench")
+
+
+def cut(folder: Path, samples: int, status: RunStatus) -> None:
+    """Makes a done run one that has decoded fewer samples, and ended or runs as `status` says."""
+    (folder / "metrics.json").unlink()
+    path = folder / "samples.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:samples]))
+    write_status(folder, status)
+
+
+def test_status_says_how_far_what_came_out_and_what_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["tiny", "method=uniform,random", *SMALL, f"results={tmp_path}"]
+    dispatch(["table", *words])
+    asked = request_of(parse(Status, words), choices("experiment"))
+    first, second = (c.folder for c in experiment_statuses("tiny", asked))
+    assert first is not None and second is not None
+    capsys.readouterr()
+    dispatch(["status", *words])
+    done = [f"{read_run(folder).speedup:.2f}x" for folder in (first, second)]
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split()[4:] for line in said[1:]] == [["3/3", speedup] for speedup in done]
+
+    here = RunStatus(state="running", pid=os.getpid(), host=socket.gethostname())
+    cut(first, 2, replace(here, prompts=read_status(first).prompts))
+    cut(second, 1, RunStatus(state="failed", error="out of memory", prompts=3))
+    (second / "run.log").write_text("begun\n" + "".join(f"line {n}\n" for n in range(9)))
+    statuses = experiment_statuses("tiny", asked)
+    now, ended = row_progress(statuses)
+    samples = read_run(first).samples
+    assert now.samples == 2 and now.of == 3 and [*speedups(samples).values()]
+    both = [s.method.seconds.total + s.vanilla.seconds.total for s in samples]
+    assert now.left_s == pytest.approx(sum(both) / 2)  # one prompt is left
+    assert (ended.samples, ended.of, ended.left_s) == (1, 3, None)
+    with pytest.raises(SystemExit):
+        dispatch(["status", *words])
+    said = capsys.readouterr().out.splitlines()
+    assert said[1].startswith(f"running     tiny uniform mini-math  2/3  {now.speedup:.2f}x")
+    assert said[2].endswith(": out of memory")
+    assert [line.strip() for line in said[3:8]] == [f"| line {n}" for n in range(4, 9)]
+    with pytest.raises(SystemExit):
+        dispatch(["status", *words, "--json"])
+    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(r["name"], r["samples"], r["of"], r["state"]) for r in records] == [
+        ("tiny uniform mini-math", 2, 3, "running"),
+        ("tiny random mini-math", 1, 3, "failed"),
+    ]
+    assert records[1]["log"][-1] == "line 8" and not records[0]["log"]
+
+
+def test_the_log_of_a_job_without_a_record_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["tiny", "method=uniform", *SMALL, f"results={tmp_path}"]
+    asked = request_of(parse(Status, words), choices("experiment"))
+    submission = manifest.next_folder(tmp_path, "tiny", make=True)
+    manifest.write_rows(submission, [Job(experiment_statuses("tiny", asked)).record()])
+    manifest.add_job(submission, "7", 0, 1)
+    (submission / "7_0.log").write_text(
+        "module: command not found\n\npython: no such file\x1b[2J\n"
+    )
+    (squeue := tmp_path / "squeue").write_text("#!/bin/sh\n")  # what a machine without Slurm lacks
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(SystemExit):
+        dispatch(["status", *words])
+    said = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    at = said.index("| module: command not found")
+    assert "7_0 is over and left no record" in said[at - 1]
+    assert said[at + 1] == r"| python: no such file\x1b[2J"
+
+
+def test_progress_is_a_line() -> None:
+    assert str(Progress(212, 480, 1.314, 6000)) == "212/480  1.31x  ~1 h 40 min"
+    assert str(Progress()) == "" and str(Progress(3)) == "3"
