@@ -31,11 +31,15 @@ def request_of(asked: Experiments, known: Sequence[str]) -> Request:
     if not asked.words:
         raise SkipbenchError(f"{command} needs an experiment; known: {', '.join(known)}")
     if unknown := [name for name in asked.words if name not in known]:
+        whole = "-".join(asked.words)
+        meant = whole if whole in known else unknown[0]
         raise SkipbenchError(
-            f"{command} needs an experiment, not {unknown[0]!r}."
-            f"{did_you_mean(unknown[0], list(known))} "
+            f"{command} needs an experiment, not {unknown[0]!r}.{did_you_mean(meant, [*known])} "
             "They are listed by python -m skipbench list experiments"
         )
+    for name in asked.models:
+        if name not in (models := choices("model")):
+            raise SkipbenchError(f"models={name}: no such model.{did_you_mean(name, models)}")
     hardware, scale, overrides = hardware_of(asked.settings), asked.scale, asked.settings
     if scale is None and isinstance(hardware, Slurm):  # this machine's GPUs say nothing of its own
         scale = "embedded" if hardware.gpus == 0 else "paper"

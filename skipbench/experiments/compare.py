@@ -8,6 +8,7 @@ from typing import Any
 
 from skipbench.config.catalog import DEFAULT_METHOD, choices
 from skipbench.config.compose import compose
+from skipbench.config.explain import did_you_mean
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.cell import resolve_cell
@@ -145,7 +146,8 @@ def _text(error: Exception) -> str:
 def _ordered(methods: Sequence[str]) -> list[str]:
     known = choices("method")
     if unknown := [name for name in methods if name not in known]:
-        raise SkipbenchError(f"unknown method {unknown[0]!r}; known: {', '.join(known)}")
+        hint = did_you_mean(unknown[0], known)
+        raise SkipbenchError(f"unknown method {unknown[0]!r}.{hint} Known: {', '.join(known)}")
     wanted = dict.fromkeys([BASELINE, *methods] if methods else [*FIRST, *known])
     return sorted(wanted, key=lambda name: (name == "self-sd", name in LEFT_OUT))
 
