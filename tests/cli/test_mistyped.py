@@ -35,7 +35,7 @@ MISTYPED = [
     ("temperature=0.7", "Did you mean decoding.temperature?"),
     ("max_new_tokens=20", "Did you mean dataset.max_new_tokens or"),
     ("generate temprature=0.7 hi", "Did you mean decoding.temperature?"),
-    ("chat temperature=0.7", "It reads its prompts from the terminal"),
+    ("chat temperature=0.7", "Did you mean decoding.temperature?"),
     ("model.dtype=bf16", "Did you mean bfloat16?"),
     ("dtype=bfloat16", "Did you mean model.dtype?"),
     ("method=self-sd model.path=" + MINI, "or take method=auto, which needs none"),
@@ -118,10 +118,8 @@ def test_a_broken_file_stops_its_own_method_alone(
     }.items():
         (tmp_path / "method" / f"{name}.yaml").write_text(f"defaults: [_{name}, _self_]\n{text}")
     flag = "--config-dir", str(tmp_path)
-    lines = dict(
-        line.strip().split(maxsplit=1)
-        for line in skipbench(*flag, "--help", "method").stdout.splitlines()
-    )
+    shown = skipbench(*flag, "--help", "method").stdout
+    lines = dict(line.strip().split(maxsplit=1) for line in shown.splitlines())
     assert lines["mine"] == "Says what it is." and lines["swift"].startswith("SWIFT")
     assert f"{tmp_path}/method/gone.yaml, line 2: no module 'not_there'" in lines["gone"]
     assert f"{tmp_path}/method/torn.yaml, line " in lines["torn"]
