@@ -22,7 +22,7 @@ import torch
 from skipbench.bench import latency_file, round_costs
 from skipbench.cli.main import main
 from skipbench.config.catalog import choices, file_of, target_of
-from skipbench.config.compose import compose, use_config_dir
+from skipbench.config.compose import compose
 from skipbench.config.run_config import MethodConfig
 from skipbench.config.signature import schema_of
 from skipbench.decode.method import Method
@@ -30,6 +30,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.model import LM
+from skipbench.models.random_weights import random_model as random_model
 from skipbench.profile import roofline
 from skipbench.report.published import paper_of
 from skipbench.runs.measures import Metrics
@@ -38,9 +39,6 @@ from skipbench.scoring.sandbox import isolation
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
 LAYERS = 4
-# methods outside of the tree: the contract holds for them, too
-if "SKIPBENCH_CONFIG_DIR" in os.environ:
-    use_config_dir(Path(os.environ["SKIPBENCH_CONFIG_DIR"]))
 METHODS = choices("method")
 PAPERS = [name for name in choices("experiment") if paper_of(name)]
 """Experiments of the papers."""
@@ -57,37 +55,6 @@ Command = Callable[..., "CompletedProcess[str]"]  # the fixture `skipbench`
 # What a timing says does not matter here: runs of tests take few calls for theirs.
 latency_file.CONTEXTS, latency_file.REPEATS, round_costs.ROUNDS = 1, 1, 1
 roofline.PRODUCT, roofline.MAX_BYTES, roofline.TRIES = 64, 1 << 20, 2
-
-
-def random_model(family: str, vocab: int = 61) -> Any:
-    """A random model of `family` in float32 with grouped-query attention; Mistral's window is
-    shorter than the texts.
-    """
-    import transformers
-
-    config_class = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "mistral": "Mistral"}[
-        family
-    ]
-    sizes = {
-        "vocab_size": vocab,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": LAYERS,
-    }
-    heads = {
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-        "max_position_embeddings": 128,
-    }
-    more: dict[str, Any] = {"sliding_window": 7} if family == "mistral" else {}
-    special = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
-    config = getattr(transformers, f"{config_class}Config")(**sizes, **heads, **more, **special)
-    torch.manual_seed(0)
-    model = getattr(transformers, f"{config_class}ForCausalLM")(config).eval().requires_grad_(False)
-    for parameter in model.parameters():  # peaked enough that acceptance is neither 0 nor 1
-        parameter.mul_(4.0 if parameter.ndim > 1 else 1.0)
-    return model
 
 
 @functools.cache

@@ -1,68 +1,34 @@
-"""What every method must keep, as checks that raise AssertionError.
+"""What every engine must keep, as checks that raise AssertionError, and beside them those of a
+method, from the package.
 
 `test_contract.py` runs them, `test_faults.py` breaks them.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
+from skipbench.bench.contract import PROMPT as PROMPT
+from skipbench.bench.contract import check_cache as check_cache
+from skipbench.bench.contract import check_carried as check_carried
+from skipbench.bench.contract import check_drafts as check_drafts
+from skipbench.bench.contract import check_eos as check_eos
+from skipbench.bench.contract import check_greedy as check_greedy
+from skipbench.bench.contract import check_limits as check_limits
+from skipbench.bench.contract import check_paths
+from skipbench.bench.contract import plain_greedy as plain_greedy
+from skipbench.bench.contract_sampling import check_sampling as check_sampling
 from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.loop import generate
 from skipbench.decode.method import Method
-from skipbench.decode.sampling import Sampler
 from skipbench.decode.stopping import Fixed
 from skipbench.draft_plan import DraftPlan
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.fixed import FixedSet
-
-PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
-
-
-def plain_greedy(model: Any, prompt: list[int], length: int) -> list[int]:
-    """Hugging Face's whole model without a cache, one token after the other."""
-    return list(_plain_greedy(model, tuple(prompt), length))
-
-
-@functools.cache  # many methods are held against one plain output
-@torch.inference_mode()
-def _plain_greedy(model: Any, prompt: tuple[int, ...], length: int) -> list[int]:
-    tokens = list(prompt)
-    for _ in range(length):
-        tokens.append(int(model(torch.tensor([tokens]), use_cache=False).logits[0, -1].argmax()))
-    return tokens[len(prompt) :]
-
-
-def check_greedy(
-    lm: LM, method: Method, prompt: list[int] = PROMPT, length: int = 24, drafts: bool = True
-) -> None:
-    """Greedy output equals the plain loop, counts add up, and the cache ends at its invariant.
-
-    Args:
-        drafts: whether the method must have drafted.
-    """
-    out = generate(lm, method, prompt, length)
-    assert sum(r.steps for r in out.rounds) > 0 or not drafts, "no token was drafted"
-    assert out.tokens == plain_greedy(lm.model, prompt, length)
-    assert sum(r.emitted for r in out.rounds) == length - 1
-    assert lm.cache.length == len(prompt) + length - 1
-    check_cache(lm, prompt + out.tokens[:-1])
-
-
-@torch.inference_mode()
-def check_cache(lm: LM, tokens: list[int]) -> None:
-    """The committed rows equal those of a plain prefix."""
-    length = len(tokens)
-    found = [rows[:length].clone() for rows in lm.cache.rows]
-    lm.prefill(tokens)
-    for got, rows in zip(found, lm.cache.rows, strict=True):
-        torch.testing.assert_close(got, rows[:length], rtol=1e-3, atol=1e-4)
 
 
 def check_empty_set(lm: LM, widths: tuple[int, ...] = ()) -> None:
@@ -104,124 +70,12 @@ def check_draft_logits(lm: LM, skip: DraftPlan) -> None:
         torch.testing.assert_close(got, reference, rtol=1e-3, atol=1e-4)
 
 
-@torch.inference_mode()
 def check_tree_logits(lm: LM, skip: DraftPlan) -> None:
-    """Each node of a tree has the logits of its path as a chain; two branches, deeper than a
-    window.
-    """
-    depth, start = 9, len(PROMPT)
-    paths = [[(3 * step + branch) % 61 for step in range(depth)] for branch in (1, 20)]
-    tokens = [token for pair in zip(*paths, strict=True) for token in pair]
-    parent = tuple(row - 2 if row >= 2 else -1 for row in range(2 * depth))
+    """Each node of a tree has the logits of its path; two branches, deeper than a window."""
+    tokens = [(3 * step + branch) % 61 for step in range(9) for branch in (1, 20)]
+    parent = tuple(row - 2 if row >= 2 else -1 for row in range(len(tokens)))
     lm.prefill(PROMPT)
-    found = lm.logits(tokens, TokenRows.tree(start, parent), skip).clone()
-    for branch, path in enumerate(paths):
-        wanted = lm.logits(path, TokenRows.chain(start, depth), skip)
-        torch.testing.assert_close(found[branch::2], wanted, rtol=1e-3, atol=1e-4)
-
-
-def check_eos(lm: LM, method: Method, step: int = 1) -> None:
-    """Every token of the greedy output in turn as EOS, a second id that never occurs beside it: the
-    output ends at the first.
-
-    Args:
-        step: 3 takes every third token alone.
-    """
-    plain = plain_greedy(lm.model, PROMPT, 16)
-    unused = next(t for t in range(lm.config.vocab_size) if t not in plain)
-    for eos in [*dict.fromkeys(plain)][::step]:
-        out = generate(lm, method, PROMPT, 16, frozenset([eos, unused]))
-        assert out.tokens == plain[: plain.index(eos) + 1]
-        assert out.finish == "eos"
-
-
-def check_limits(lm: LM, method: Method) -> None:
-    """One new token; a prompt of one token; an output that ends inside a draft."""
-    for prompt in (PROMPT, PROMPT[:1]):
-        for length in (1, 2, 5):
-            out = generate(lm, method, prompt, length)
-            assert out.tokens == plain_greedy(lm.model, prompt, length)
-            assert out.finish == "length"
-
-
-@torch.inference_mode()
-def _conditionals(model: Any, texts: list[list[int]], sampler: Sampler) -> np.ndarray:
-    """The model's own distribution of every token of every text, given the tokens before it.
-
-    Returns:
-        [texts, length, V].
-    """
-    start, exact = PROMPT[:3], []
-    for at in range(len(texts[0])):
-        prefixes = {tuple(text[:at]): None for text in texts}
-        ids = torch.tensor([[*start, *prefix] for prefix in prefixes])
-        p = sampler.probs(model(ids, use_cache=False).logits[:, -1]).double().numpy()
-        rows = dict(zip(prefixes, p, strict=True))
-        exact.append(np.stack([rows[tuple(text[:at])] for text in texts]))
-    return np.stack(exact, 1)
-
-
-def p_value(p: np.ndarray, tokens: np.ndarray, groups: np.ndarray) -> float:
-    """Chi-square of how often each group of tokens was emitted, against the model's conditionals.
-
-    Given what stands before it, a token is in a group with the sum of its probabilities there. The
-    residuals of all steps add up with the sum of their covariances.
-
-    Args:
-        p: [steps, V] the model's distribution at each step.
-        tokens: [steps] what was emitted.
-        groups: [steps, V] group of each token that might have been.
-    """
-    expected = np.bincount(groups.ravel(), p.ravel())
-    kept = np.flatnonzero(expected >= 5)  # the others are one more group
-    own = np.stack([np.where(groups == g, p, 0).sum(1) for g in kept], 1)
-    emitted = groups[np.arange(len(tokens)), tokens]
-    residual = (emitted[:, None] == kept).sum(0) - own.sum(0)
-    covariance = np.diag(own.sum(0)) - own.T @ own
-    inverse = np.linalg.pinv(covariance, hermitian=True)
-    rank = np.linalg.matrix_rank(covariance, hermitian=True)
-    from scipy import stats  # a machine with a GPU may not have it
-
-    return float(stats.chi2.sf(residual @ inverse @ residual, rank))
-
-
-def check_sampling(
-    lm: LM,
-    method: Method,
-    runs: int = 300,
-    length: int = 7,
-    temperature: float = 0.8,
-    top_p: float = 0.95,
-    drafts: bool = True,
-) -> None:
-    """Sampled tokens are distributed as the model says: by rank in its distribution, by token, and
-    by token behind each token.
-
-    Args:
-        drafts: whether the method must have drafted; a check of a method that never does proves
-            nothing.
-    """
-    texts, steps = [], 0
-    for seed in range(runs):
-        sampler = Sampler(temperature, top_p, seed=seed)
-        out = generate(lm, method, PROMPT[:3], length, sampler=sampler)
-        texts.append(out.tokens)
-        steps += sum(r.steps for r in out.rounds)
-    assert steps > 0 or not drafts, "no token was drafted"
-    p = _conditionals(lm.model, texts, Sampler(temperature, top_p))
-    tokens = np.array(texts)
-    assert (np.take_along_axis(p, tokens[..., None], -1) > 0).all(), "outside of the support"
-    # the first token is of the prefill, the same in every method
-    p, before, tokens = p[:, 1:].reshape(-1, p.shape[-1]), tokens[:, :-1].ravel(), tokens[:, 1:]
-    ids = np.broadcast_to(np.arange(p.shape[-1]), p.shape)
-    groups = {
-        "rank": p.argsort(1).argsort(1),
-        "token": ids,
-        "pair": ids + p.shape[-1] * before[:, None],
-    }
-    for name, of in groups.items():
-        value = p_value(p, tokens.ravel(), of)
-        assert value > 1e-4, f"p = {value:.1e} by {name}"
+    check_paths(lm, tokens, TokenRows.tree(len(PROMPT), parent), skip)
 
 
 class Guesser(Method):

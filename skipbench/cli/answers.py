@@ -16,6 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from skipbench.cli.asking import Chat, Generate
+from skipbench.config.catalog import as_choices
 from skipbench.console import err, out, say, show, working
 from skipbench.errors import SkipbenchError
 
@@ -95,6 +96,8 @@ def run_generate(asked: Generate) -> None:
             )
         answer_file(Session(asked), Path(asked.prompts), Path(asked.out))
         return
+    if len(asked.words) > 1 and (meant := as_choices(asked.words[0])):
+        raise SkipbenchError(f"{asked.words[0]!r} stands before the prompt; write {meant[0]}")
     if not text and not sys.stdin.isatty():
         text = sys.stdin.read().strip()
     if not text:

@@ -15,8 +15,6 @@ PASTE_S = 0.05
 
 def run_chat(asked: Chat) -> None:
     """Reads a line, streams the answer, and goes on until the input ends."""
-    if any(word.startswith("prompt=") for word in asked.settings):
-        raise SkipbenchError(f"chat {Chat.NEEDS}")
     session = Session(asked)
     model = session.model
     if asked.chat == "auto" and not getattr(model.tokenizer, "chat_template", None):

@@ -198,6 +198,14 @@ class Diff(Command):
     NEEDS = "needs two folders of results, as in: diff results/a results/b"
 
 
+class Check(Command):
+    """does a method keep its contract, on small random models? one line per property:  check
+    method=mine --config-dir myconf
+    """
+
+    NEEDS = "needs a method, as in check method=swift"
+
+
 class List(Command):
     """models, methods, datasets, experiments:  list models"""
 
@@ -225,7 +233,7 @@ COMMANDS: dict[str, type[Command]] = {
     kind.__name__.lower(): kind
     for kind in (
         Compare, Generate, Chat, Serve, Verify, Export, Table, Figure, Submit, Status, Search,
-        Score, Profile, Data, Report, Merge, Card, Bundle, Project, Diff, List, Doctor, Cell,
+        Score, Profile, Data, Report, Merge, Card, Bundle, Project, Diff, Check, List, Doctor, Cell,
     )
 }  # fmt: skip
 MODULES = {

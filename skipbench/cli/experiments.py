@@ -28,9 +28,10 @@ def request_of(asked: Experiments, known: Sequence[str]) -> Request:
     if not asked.words:
         raise SkipbenchError(f"{command} needs an experiment; known: {', '.join(known)}")
     if unknown := [name for name in asked.words if name not in known]:
+        whole = "-".join(asked.words)
+        meant = whole if whole in known else unknown[0]
         raise SkipbenchError(
-            f"{command} needs an experiment, not {unknown[0]!r}."
-            f"{did_you_mean(unknown[0], list(known))} "
+            f"{command} needs an experiment, not {unknown[0]!r}.{did_you_mean(meant, [*known])} "
             "They are listed by python -m skipbench list experiments"
         )
     names = [name for name in asked.words if name in choices("experiment")]

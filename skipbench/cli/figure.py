@@ -43,6 +43,8 @@ def run_figure(asked: Figure) -> None:
         run = finished_run(path)
         for kind, drawn in draw_run(run).items():
             _say(save(drawn, [run], path / "figures" / kind))
+    elif path.parent != Path():
+        raise SkipbenchError(f"there is no run {path}; wanted its folder, or an experiment")
     else:
         _experiment(asked)
 

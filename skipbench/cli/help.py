@@ -11,9 +11,10 @@ from typing import NamedTuple, get_type_hints
 from skipbench.cli.commands import COMMANDS
 from skipbench.cli.parser import Command, annotated, declared, help_of, template
 from skipbench.config.catalog import choices, file_of, target_of
+from skipbench.config.configurable import in_words
 from skipbench.config.explain import did_you_mean
-from skipbench.config.schemas import SCHEMAS
-from skipbench.config.signature import schema_of, settings
+from skipbench.config.schemas import FROM_SIGNATURE, SCHEMAS, fault_of
+from skipbench.config.signature import schema_of, settings, summary
 from skipbench.errors import SkipbenchError
 from skipbench.report.definitions import DEFINITIONS
 
@@ -46,7 +47,7 @@ def describe(key: str) -> str:
     if key == "columns":
         return "\n".join(["columns of the tables", *map(_column, DEFINITIONS)])
     if key in GROUPS:
-        rows = ((name, first_comment(file_of(key, name))) for name in choices(key))
+        rows = ((name, described(file_of(key, name))) for name in choices(key))
         lines = [f"  {name:<20} {text}".rstrip() for name, text in rows]
         return "\n".join([f"{key}=CHOICE, one of", *lines])
     entries = [str(entry) for entry in documented() if entry.key == key]
@@ -65,10 +66,15 @@ def _command(command: type[Command]) -> str:
     for name in keys:
         default = getattr(command(), name)
         words[f"{name}={'' if default in (None, ()) else default}"] = name
-    meanings = annotated(command, str)
-    lines = [f"  {word:<17} {meanings[name]}" for word, name in words.items() if name in meanings]
-    rest = ["  KEY=VALUE         a setting of a cell: --help KEY"] if command.SETTINGS else []
-    return "\n".join([f"{command.__name__.lower()}: {help_of(command)}", *lines, *rest])
+    meanings, lines = annotated(command, str), [f"{command.__name__.lower()}: {help_of(command)}"]
+    kinds = get_type_hints(command, include_extras=True)
+    for word, name in words.items():
+        wanted = f" ({limits})" if name in keys and (limits := in_words(kinds[name])) else ""
+        lines.append(f"  {word:<17} {meanings.get(name, '')}{wanted}".rstrip())
+    if command.SETTINGS:
+        lines.append(f"  KEY=VALUE         a setting of a cell: {'=, '.join(GROUPS)}=, seed=, ...")
+        lines.append("                    list GROUP and --help KEY say what they take")
+    return "\n".join(lines)
 
 
 def _column(name: str) -> str:
@@ -100,7 +106,8 @@ def documented() -> Iterator[Entry]:
         yield from _entries(schema, path, f"{group}." if group else "", group or "")
     for group, prefix in (("method", "method."), ("stop", "method.stop.")):
         for choice in choices(group):
-            if (target := target_of(file_of(group, choice))) is not None:
+            path = file_of(group, choice)
+            if (target := target_of(path)) is not None and fault_of(path) is None:
                 yield from _entries(schema_of(target), target, prefix, f"{group}={choice}")
 
 
@@ -119,7 +126,12 @@ def _entries(schema: type, path: str, prefix: str, owner: str) -> Iterator[Entry
             yield Entry(f"{prefix}{field.name}", owner, kind, value, texts[field.name].text)
 
 
-def first_comment(path: Path) -> str:
-    """The first comment of a configuration file, which says what the choice is."""
-    found = re.search(r"^# (?!@)(.*)", path.read_text(encoding="utf-8"), re.MULTILINE)
-    return found[1] if found else ""
+def described(path: Path) -> str:
+    """What a choice is: the first comment of its file, else the docstring of what it names; or why
+    it cannot be used.
+    """
+    if path.parent.name in FROM_SIGNATURE and (fault := fault_of(path)):
+        return f"broken: {fault}"
+    comment = re.search(r"^# (?!@)(.*)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    target = None if comment else target_of(path)
+    return comment[1] if comment else summary(target) if target else ""

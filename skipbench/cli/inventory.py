@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from skipbench.cli.commands import Doctor, List
-from skipbench.cli.help import first_comment
+from skipbench.cli.help import described
 from skipbench.config.catalog import choices, file_of, known_hardware, known_models
 from skipbench.config.compose import compose
 from skipbench.config.explain import did_you_mean
@@ -31,7 +31,7 @@ def run_list(asked: List) -> None:
         if model := models.get(name):
             marks = {"gated": model.gated, "revision not pinned": model.revision == "main"}
             words = [size_text(model), *(mark for mark, holds in marks.items() if holds)]
-        show(f"{name:{width}} {first_comment(file_of(group, name))} {'; '.join(words)}".rstrip())
+        show(f"{name:{width}} {described(file_of(group, name))} {'; '.join(words)}".rstrip())
 
 
 def run_doctor(asked: Doctor) -> None:

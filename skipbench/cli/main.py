@@ -16,9 +16,9 @@ from pathlib import Path
 from skipbench.cli.commands import COMMANDS, MODULES
 from skipbench.cli.help import GROUPS, print_help
 from skipbench.cli.parser import declared, parse
-from skipbench.config.catalog import choices, with_search_path
+from skipbench.config.catalog import as_choices, choices, with_search_path
 from skipbench.config.compose import checked, explained, run_hydra, use_config_dir
-from skipbench.config.explain import did_you_mean
+from skipbench.config.explain import did_you_mean, meant
 from skipbench.console import complain, json_lines
 from skipbench.errors import SkipbenchError
 from skipbench.runs.state import Interrupted, handle_signals
@@ -28,9 +28,11 @@ NEAR = 0.75
 WITH_VALUE = {"-c", "--cfg", "-p", "--package", "-i", "--info", "-cd", "--config-dir"}
 """Hydra's flags before a word of their own, as in `--cfg job`."""
 HYDRA_FLAGS = WITH_VALUE | {
-    "-m", "--multirun", "-r", "--run", "--resolve", "-sc", "--shell-completion", "--hydra-help",
+    "-m", "--multirun", "-r", "--run", "--resolve", "--hydra-help",
 }  # fmt: skip
-OWN_FLAGS = {"-h", "--help", "--version"}.union(*(declared(c)[1] for c in COMMANDS.values()))
+OWN_FLAGS = {"-h", "--help", "--version", "--shell-completion"}.union(
+    *(declared(c)[1] for c in COMMANDS.values())
+)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -52,7 +54,12 @@ def main(argv: Sequence[str] | None = None) -> None:
 def dispatch(argv: list[str]) -> None:
     """Runs what a command line asks for. Raises SkipbenchError where it is wrong."""
     argv = _with_config_dir(argv)
-    if "--version" in argv:
+    if asked := os.environ.get("_SKIPBENCH_COMPLETE"):  # by the script of --shell-completion
+        importlib.import_module("skipbench.cli.completion").complete(asked)
+    elif argv[:1] == ["--shell-completion"]:
+        shell = "".join(argv[1:2]) or "bash"
+        importlib.import_module("skipbench.cli.completion").complete(f"{shell}_source")
+    elif "--version" in argv:
         sys.stdout.write(f"skipbench {metadata.version('skipbench')}\n")
     elif {"-h", "--help"} & set(argv):
         print_help([a for a in argv if a not in ("-h", "--help")])
@@ -89,7 +96,6 @@ def _cell_or_sweep(argv: list[str]) -> None:
 
 
 def _check_flags(argv: Sequence[str]) -> None:
-    completion = bool({"-sc", "--shell-completion"} & set(argv))
     for before, word in zip(["", *argv], argv, strict=False):
         flag = word.partition("=")[0]
         if word.startswith("-") and flag not in HYDRA_FLAGS:
@@ -102,7 +108,7 @@ def _check_flags(argv: Sequence[str]) -> None:
             raise SkipbenchError(
                 f"unknown flag {flag!r}.{did_you_mean(flag, known)} Flags: {', '.join(known)}"
             )
-        if not ("=" in word or word.startswith("-") or before in WITH_VALUE or completion):
+        if not ("=" in word or word.startswith("-") or before in WITH_VALUE):
             raise _stray(checked(word))
 
 
@@ -112,9 +118,12 @@ def _stray(word: str) -> SkipbenchError:
             f"{word!r} alone is no setting; write {word}=CHOICE without spaces, as in "
             f"{word}={choices(word)[0]}"
         )
+    group, sign, choice = word.partition(":")
+    near = [f"{group}={choice}"] if sign and group in GROUPS else as_choices(word)
+    hint = meant(near) or did_you_mean(word, [*COMMANDS])
     return SkipbenchError(
         f"{word!r} is neither a command nor an override KEY=VALUE, such as method=uniform."
-        f"{did_you_mean(word, [*COMMANDS])} Commands: {', '.join(COMMANDS)}"
+        f"{hint} Commands: {', '.join(COMMANDS)}"
     )
 
 

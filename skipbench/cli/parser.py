@@ -9,8 +9,10 @@ from typing import Any, ClassVar, TypeVar, get_type_hints
 import msgspec
 from msgspec import Meta, Struct
 
+from skipbench.config.catalog import as_choices
 from skipbench.config.derived import model_words
-from skipbench.config.explain import did_you_mean
+from skipbench.config.explain import did_you_mean, meant
+from skipbench.config.schemas import known_settings
 from skipbench.errors import SkipbenchError
 
 C = TypeVar("C", bound="Command")
@@ -90,7 +92,7 @@ def parse(command: type[C], arguments: Sequence[str]) -> C:
     name, (keys, flags) = command.__name__.lower(), declared(command)
     values: dict[str, Any] = {}
     words, settings, given = list[str](), list[str](), list[str]()
-    rest = iter(arguments)
+    rest, dashed = iter(arguments), [f"--{key}" for key in keys]
     for word in rest:
         key, sign, value = word.partition("=")
         if (long := key[2:].replace("-", "_")) in keys and key.startswith("--"):
@@ -100,7 +102,7 @@ def parse(command: type[C], arguments: Sequence[str]) -> C:
             values[flags[word]] = True
         elif re.match(r"--|-[a-z]", word):
             raise SkipbenchError(
-                f"unknown flag {word!r} of {name}.{did_you_mean(word, [*flags])} "
+                f"unknown flag {word!r} of {name}.{did_you_mean(word, [*flags, *dashed])} "
                 f"Flags: {', '.join(flags) or 'none'}"
             )
         elif not sign or not re.fullmatch(r"[+~]?[a-z_][\w./@]*", key):
@@ -109,17 +111,16 @@ def parse(command: type[C], arguments: Sequence[str]) -> C:
             given.append(word)
             if key in keys:
                 values[key] = value
-            elif command.SETTINGS:
+            elif command.SETTINGS and re.split("[./@]", key.lstrip("+~"))[0] in known_settings():
                 settings.append(word)
             else:
-                taken = ", ".join(keys) or "no key"
-                hint = did_you_mean(key, [*keys])
-                raise SkipbenchError(f"{name} does not take {word}; it takes {taken}.{hint}")
+                raise _not_taken(command, word, key, [*keys])
     minimum, maximum = command.WORDS
     if not minimum <= len(words) <= (len(words) if maximum is None else maximum):
         if command.NEEDS:
-            raise SkipbenchError(f"{name} {command.NEEDS}")
-        hint = did_you_mean(words[0], [*keys, *flags])
+            hint = meant(as_choices(words[0])) if words and command.SETTINGS else ""
+            raise SkipbenchError(f"{name} {command.NEEDS}.{hint}".removesuffix("."))
+        hint = meant(as_choices(words[0])) or did_you_mean(words[0], [*keys, *flags])
         example = help_of(command).partition(":  ")[2]
         raise SkipbenchError(f"{name}: {words[0]!r} is no KEY=VALUE.{hint} As in {example}")
     lists = {
@@ -134,6 +135,20 @@ def parse(command: type[C], arguments: Sequence[str]) -> C:
         key = str(error).rpartition("$.")[2].rstrip("`")
         wanted = annotated(command, Meta)[key].title
         raise SkipbenchError(f"{key}={values[key]}; wanted {wanted}") from error
+
+
+def _not_taken(command: type[Command], word: str, key: str, keys: list[str]) -> SkipbenchError:
+    from skipbench.cli.help import documented
+
+    name, taken, hint = command.__name__.lower(), ", ".join(keys) or "no key", ""
+    if command.SETTINGS:
+        taken = f"{taken}, and settings of a cell (--help)"
+        every = [*dict.fromkeys(entry.key for entry in documented())]
+        told = key in command.NEEDS  # what chat reads in place of prompt=
+        hint = f" It {command.NEEDS}" if told else did_you_mean(key, every)
+    return SkipbenchError(
+        f"{name} does not take {word}; it takes {taken}.{did_you_mean(key, keys) or hint}"
+    )
 
 
 def template(name: str, **parts: object) -> str:

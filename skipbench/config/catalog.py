@@ -121,6 +121,17 @@ def choices(group: str) -> list[str]:
     return sorted({p.stem for folder in _folders for p in (folder / group).glob("*.yaml")})
 
 
+def groups() -> set[str]:
+    """The groups of choices, Hydra's own among them."""
+    return {path.name for folder in _folders for path in folder.iterdir() if path.is_dir()}
+
+
+def as_choices(word: str) -> list[str]:
+    """Overrides that choose `word`, such as model=tiny for tiny."""
+    every = ("model", "method", "dataset", "engine", "scale", "hardware")
+    return [f"{group}={word}" for group in every if word in choices(group)]
+
+
 def _plain(group: str, name: str) -> Any:
     """The file of a choice as plain values, interpolations as text; not to be changed."""
     path = file_of(group, name)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+import yaml
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
@@ -33,7 +34,7 @@ SWAPPED = ("model", "method", "dataset")
 """Groups that differ from cell to cell, whose nodes are composed once per choice."""
 IGNORED = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.output_subdir")
 """Keys of Hydra's own folders, in which nothing is written here."""
-FAILURES = (HydraException, OmegaConfBaseException, AssertionError)
+FAILURES = (HydraException, OmegaConfBaseException, AssertionError, yaml.YAMLError)
 """Errors of Hydra for a wrong override; the last one for a key below one that is null."""
 
 

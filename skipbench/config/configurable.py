@@ -119,7 +119,7 @@ def in_words(kind: Any) -> str:
     """Allowed words, or the bounds of a number, as in `above 0 to 1`; empty without any."""
     if typing.get_origin(kind) is typing.Literal:
         return " or ".join(typing.get_args(kind))
-    for meta in getattr(kind, "__metadata__", ()):
+    for meta in (m for m in getattr(kind, "__metadata__", ()) if isinstance(m, Meta)):
         if meta.title:
             return str(meta.title)
         low = f"{meta.ge:g}" if meta.ge is not None else f"above {meta.gt or 0:g}"

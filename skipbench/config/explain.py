@@ -11,13 +11,16 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf import OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 
-from skipbench.config.catalog import choices, config_folders, with_search_path
+from skipbench.config.catalog import choices, file_of, groups, with_search_path
 from skipbench.config.paths import CONF
+from skipbench.config.schemas import FROM_SIGNATURE, fault_of
 from skipbench.errors import SkipbenchError
 
 WANTED = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
 SHORT = {"fp16": "float16", "half": "float16", "bf16": "bfloat16", "fp32": "float32"}
 """Other programs' names of precisions."""
+LIKE, APART = 0.55, 0.15
+"""Likeness from which a known word is meant, and how much less than the nearest one's it may be."""
 OF_SCHEMAS = ("full_key", "object_type", "reference_type", "_")
 """Beginnings of the lines in which OmegaConf names schemas."""
 
@@ -29,6 +32,14 @@ def explain(error: Exception, overrides: list[str]) -> str:
         if isinstance(cause, SkipbenchError):
             return str(cause)
         cause = cause.__cause__ or cause.__context__
+    for override in overrides:
+        group, _, name = override.partition("=")
+        if (
+            group in FROM_SIGNATURE
+            and name in choices(group)
+            and (fault := fault_of(file_of(group, name)))
+        ):
+            return fault
     whole = str(error)
     if isinstance(error, OverrideParseException):
         return unreadable(error.override)
@@ -65,9 +76,19 @@ def unreadable(override: str) -> str:
 
 
 def did_you_mean(word: str, known: list[str]) -> str:
-    """A hint with the nearest known words, with a space before it; empty where none is near."""
-    close = difflib.get_close_matches(word, known, 3, 0.5)
-    return f" Did you mean {' or '.join(close)}?" if close else ""
+    """A hint with the nearest known words, with a space before it; empty where none is near. A key
+    that is whole but for its group, such as dtype for model.dtype, is nearest.
+    """
+    if not (close := [key for key in known if key == word or key.endswith(f".{word}")][:3]):
+        close = difflib.get_close_matches(word, known, 3, LIKE)
+        like = [difflib.SequenceMatcher(None, near, word).ratio() for near in close]
+        close = [near for near, one in zip(close, like, strict=True) if one > like[0] - APART]
+    return meant(close)
+
+
+def meant(words: list[str]) -> str:
+    """The hint on these words; empty without any."""
+    return f" Did you mean {' or '.join(words)}?" if words else ""
 
 
 def _unknown_key(error: Exception, text: str, overrides: list[str]) -> str | None:
@@ -127,7 +148,7 @@ def known_keys(overrides: list[str]) -> list[str]:
             composed = hydra.compose("config", overrides=with_search_path(overrides))
         except (HydraException, OmegaConfBaseException):
             composed = hydra.compose("config")
-    keys = {path.name for root in config_folders() for path in root.iterdir() if path.is_dir()}
+    keys = groups()
 
     def walk(node: object, prefix: str) -> None:
         for name, value in node.items() if isinstance(node, dict) else ():

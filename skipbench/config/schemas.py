@@ -2,20 +2,22 @@
 
 # not frozen: OmegaConf makes nodes of frozen dataclasses read-only
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
 from skipbench.config import dataset as datasets
-from skipbench.config.catalog import target_of
+from skipbench.config.catalog import groups, target_of
 from skipbench.config.configurable import Positive
 from skipbench.config.hardware import Local, Slurm
 from skipbench.config.model import HubModel, Model, PlantedModel
 from skipbench.config.signature import schema_of
+from skipbench.errors import SkipbenchError
 
 EngineName = StrEnum("EngineName", ["reference", "fused", "cuda_graphs"])
 LeverName = StrEnum("LeverName", ["int8", "likely"])
@@ -175,14 +177,34 @@ FROM_SIGNATURE = ("method", "stop")
 """Groups whose files name a `_target_`; the schema `_<file>` follows from its signature."""
 
 
+def known_settings() -> set[str]:
+    """The first parts of keys of a cell."""
+    return {part.name for part in fields(Config)} | groups()
+
+
 def register(folder: Path) -> None:
     """Stores the schemas for Hydra, also of each method and stop rule of a config folder; a leading
-    underscore marks a schema, which is not a choice.
+    underscore marks a schema, which is not a choice. A broken file stops its own choice alone.
     """
     store = ConfigStore.instance()
     for (group, name), schema in SCHEMAS.items():
         store.store(group=group, name=name, node=schema)
     for group in FROM_SIGNATURE:
         for path in sorted((folder / group).glob("*.yaml")):
-            if (target := target_of(path)) is not None:
+            if (target := target_of(path)) is not None and fault_of(path) is None:
                 store.store(group=group, name=f"_{path.stem}", node=schema_of(target))
+
+
+def fault_of(path: Path) -> str | None:
+    """Why the file of a method or stop rule cannot be used, with its line; else `None`."""
+    try:
+        yaml.compose(text := path.read_text(encoding="utf-8"))
+        if (target := target_of(path)) is not None:
+            schema_of(target)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        return f"{path}, line {line}: {error.problem}"
+    except SkipbenchError as error:
+        line = text.partition("_target_:")[0].count("\n") + 1
+        return f"{path}, line {line}: {error}"
+    return None

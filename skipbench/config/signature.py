@@ -22,6 +22,7 @@ from skipbench.errors import SkipbenchError
 TYPES: dict[str, Any] = {"int": int, "float": float, "str": str, "bool": bool, "DraftPlan": str}
 bounded = {name: kind for name, kind in vars(configurable).items() if hasattr(kind, "__metadata__")}
 TYPES |= {name: kind.__origin__ for name, kind in bounded.items()}
+Defined = ast.ClassDef | ast.FunctionDef
 GIVEN_BY_CODE = ("self", "layers")
 """Parameters that the caller passes when it builds the object; they are no keys."""
 MOVED = {
@@ -63,11 +64,8 @@ def settings(target: str) -> dict[str, Setting]:
 
     Raises SkipbenchError where there is no such module, class or function.
     """
-    module, _, name = MOVED.get(target, target).rpartition(".")
-    tree = ast.parse(source_of(module).read_text(encoding="utf-8"))
-    named = {n.name: n for n in tree.body if isinstance(n, ast.ClassDef | ast.FunctionDef)}
-    if (node := named.get(name)) is None:
-        raise SkipbenchError(f"_target_={target}: {module} defines no class or function {name!r}")
+    module, _, _ = MOVED.get(target, target).rpartition(".")
+    tree, named, node = _definition(target)
     inits = [p for p in node.body if isinstance(p, ast.FunctionDef) and p.name == "__init__"]
     if isinstance(node, ast.FunctionDef) or inits:
         return _of_arguments(node, *inits)
@@ -100,6 +98,25 @@ def settings(target: str) -> dict[str, Setting]:
     return fields
 
 
+def _definition(target: str) -> tuple[ast.Module, dict[str, Defined], Defined]:
+    """A target's module, the classes and functions there, and itself."""
+    module, _, name = MOVED.get(target, target).rpartition(".")
+    file = source_of(module)
+    try:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+    except SyntaxError as error:
+        raise SkipbenchError(f"{file}, line {error.lineno}: {error.msg}") from error
+    named = {n.name: n for n in tree.body if isinstance(n, ast.ClassDef | ast.FunctionDef)}
+    if name not in named:
+        raise SkipbenchError(f"_target_={target}: {module} defines no class or function {name!r}")
+    return tree, named, named[name]
+
+
+def summary(target: str) -> str:
+    """The first line of what a target's docstring says. Raises SkipbenchError as `settings`."""
+    return (ast.get_docstring(_definition(target)[2]) or "").partition("\n")[0]
+
+
 def _of_arguments(*nodes: ast.ClassDef | ast.FunctionDef) -> dict[str, Setting]:
     """The parameters of the last node, documented under `Args:` of each."""
     document = "\n".join(ast.get_docstring(node) or "" for node in nodes)
@@ -124,7 +141,11 @@ def schema_of(target: str) -> type:
     fields: list[Any] = [("_target_", str, target)]
     for name, (annotation, default, _) in settings(target).items():
         if name not in GIVEN_BY_CODE:
-            made: Any = MISSING if default is None else ast.literal_eval(default)
+            try:
+                made: Any = MISSING if default is None else ast.literal_eval(default)
+            except ValueError as error:
+                text = f"the default of {name} is computed; wanted a value, as 4 or [1, 2]"
+                raise SkipbenchError(f"{target}: {text}") from error
             if isinstance(made, tuple | list | dict):
                 container: Any = dict if isinstance(made, dict) else list
                 made = dataclasses.field(default_factory=partial(container, made))

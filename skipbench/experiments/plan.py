@@ -6,6 +6,7 @@ from pathlib import Path
 
 from skipbench.config.catalog import places
 from skipbench.config.compose import compose, compose_cells
+from skipbench.config.explain import did_you_mean
 from skipbench.config.hardware import Local, Slurm
 from skipbench.config.run_config import RunConfig
 from skipbench.console import say
@@ -44,9 +45,9 @@ def hardware_of(words: Sequence[str]) -> Slurm | Local | None:
     hardware = compose(own).hardware if chosen[-1] in places() else None
     if hardware is None:
         raise SkipbenchError(
-            f"hardware={chosen[-1]} is no place where cells run; wanted one of: "
-            f"{', '.join(places())}, or a file of your own in conf/hardware with _slurm among its "
-            "defaults, as in slurm-a100.yaml"
+            f"hardware={chosen[-1]} is no place where cells run."
+            f"{did_you_mean(chosen[-1], places())} Wanted one of: {', '.join(places())}, or a file "
+            "of your own in conf/hardware with _slurm among its defaults, as in slurm-a100.yaml"
         )
     return hardware
 

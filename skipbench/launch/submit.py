@@ -11,7 +11,7 @@ from skipbench.config.catalog import cell_command
 from skipbench.config.hardware import Local, Slurm
 from skipbench.console import say, show
 from skipbench.errors import NotHereError, SkipbenchError
-from skipbench.experiments.costs import Cost, bill, gpu_of
+from skipbench.experiments.costs import Cost, bill
 from skipbench.experiments.inputs import not_ready
 from skipbench.launch import local, manifest, slurm
 from skipbench.launch.jobs import Job, jobs_of, schedule_stages

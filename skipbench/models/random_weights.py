@@ -1,5 +1,6 @@
 """`planted`: a model of any shape with random weights and known redundant sub-layers, to measure
-engines and check searches without a download. Its text is nonsense.
+engines and check searches without a download; and a tiny one, to check methods. Their text is
+nonsense.
 """
 
 from typing import Any
@@ -100,3 +101,26 @@ def empty_model(config: Any, dtype: torch.dtype, device: str) -> Any:
     # `to_empty` lost its frequencies
     model.model.rotary_emb = type(model.model.rotary_emb)(config=config).to(device)
     return model.eval().requires_grad_(False)
+
+
+def random_model(family: str, vocab: int = 61, layers: int = 4) -> Any:
+    """A random model of `family` in float32 with grouped-query attention, so peaked that drafts are
+    neither always right nor always wrong; Mistral's window is shorter than the texts.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    sizes: dict[str, Any] = {
+        **{"vocab_size": vocab, "hidden_size": 32, "intermediate_size": 48, "head_dim": 8},
+        **{"num_hidden_layers": layers, "num_attention_heads": 4, "num_key_value_heads": 2},
+        **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")),
+        **{
+            "max_position_embeddings": 128,
+            **({"sliding_window": 7} if family == "mistral" else {}),
+        },
+    }
+    auto: Any = AutoModelForCausalLM  # its constructors are untyped
+    torch.manual_seed(0)
+    model: Any = auto.from_config(AutoConfig.for_model(family, **sizes))
+    for parameter in model.eval().requires_grad_(False).parameters():
+        parameter.mul_(4.0 if parameter.ndim > 1 else 1.0)
+    return model

@@ -1,5 +1,7 @@
 """One step of Bayesian optimisation over the unit cube, by the `bayes_opt` package."""
 
+import contextlib
+import io
 import warnings
 from collections.abc import Sequence
 
@@ -35,8 +37,9 @@ def suggest_point(
     rng = np.random.RandomState(list(seed))
     bounds = {f"x{i:05d}": (0.0, 1.0) for i in range(len(points[0]))}
     space = TargetSpace(None, bounds, allow_duplicate_points=True)
-    for point, value in zip(points, values, strict=True):
-        space.register(np.asarray(point, float), value)
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints a line per point that comes again
+        for point, value in zip(points, values, strict=True):
+            space.register(np.asarray(point, float), value)
     fit = {"alpha": 1e-2, "normalize_y": True, "n_restarts_optimizer": restarts}
     process = GaussianProcessRegressor(Matern(nu=2.5), random_state=rng, **fit)
     with warnings.catch_warnings():

@@ -15,7 +15,7 @@ MISTAKES = [
         "decoding.temprature=1",
         "unknown key 'decoding.temprature'. Did you mean decoding.temperature",
     ),
-    ("nonsense.key=1", "unknown key 'nonsense'. Did you mean seed? Allowed here: dataset, "),
+    ("nonsense.key=1", "unknown key 'nonsense'. Allowed here: dataset, "),
     ("model=tinny", "unknown model 'tinny'. Did you mean tiny?"),
     ("model=", "unknown model ''. Allowed here: "),
     ("method=swfit", "unknown method 'swfit'. Did you mean swift"),
@@ -68,7 +68,7 @@ MISTAKES = [
     (
         "swift",
         "'swift' is neither a command nor an override KEY=VALUE, such as method=uniform. Did "
-        "you mean submit?",
+        "you mean method=swift?",
     ),
     ("--methd", "unknown flag '--methd'; settings are written without dashes, as method=..."),
     ("--model", "unknown flag '--model'; settings are written without dashes, as model=..."),

@@ -2,7 +2,7 @@
 family by pairs.
 """
 
-import json
+from functools import partial
 
 import contract
 import pytest
@@ -21,6 +21,7 @@ from conftest import (
 
 from skipbench.decode.loop import generate
 from skipbench.decode.method import Method
+from skipbench.decode.sampling import Sampler
 from skipbench.draft_plan import DraftPlan
 from skipbench.skipset import fixed_set
 
@@ -184,6 +185,7 @@ def test_tree_logits(family: str, engine: str) -> None:
 # Whatever drafts with a skip set samples in `SkipMethod`; the others have ways of their own.
 # A guess is verified the same way whoever made it: `test_sampling_nodes.py` has it every day.
 SAMPLED = [("uniform", "tree")]
+SHAPES = [*SAMPLED, ("auto", "default"), ("lookahead", "default")]
 
 
 @pytest.mark.parametrize(
@@ -209,7 +211,6 @@ def test_greedy_of_guesses(tree: bool, engine: str) -> None:
 
 def test_the_random_models_accept_some_and_not_all() -> None:
     """Otherwise the contract would hold for any draft."""
-    from skipbench.decode.loop import generate
     from skipbench.decode.stopping import Fixed
     from skipbench.methods.fixed import FixedSet
 
@@ -228,11 +229,14 @@ def test_what_a_method_carries_is_all_that_lasts(name: str) -> None:
     """A method that goes on behind a stop gives the rounds and the trace of one that never
     stopped.
     """
-    lm, first, second = random_lm("llama", "fused"), [0, *contract.PROMPT], [1, *contract.PROMPT]
-    unbroken, after = make_method(name), make_method(name)
-    generate(lm, unbroken, first, 16)
-    after.load_state_dict(json.loads(json.dumps(unbroken.state_dict())))
-    wanted, found = (generate(lm, method, second, 16) for method in (unbroken, after))
-    assert (found.tokens, found.rounds) == (wanted.tokens, wanted.rounds)
-    assert after.trace() == unbroken.trace() and str(after.skip) == str(unbroken.skip)
-    assert json.dumps(after.state_dict()) == json.dumps(unbroken.state_dict())
+    contract.check_carried(random_lm("llama", "fused"), partial(make_method, name))
+
+
+@pytest.mark.parametrize(
+    ("name", "variant"),
+    rest_slow([c for c in CASES if c[1] in ("default", "tree")], SHAPES.__contains__),
+)
+def test_drafts_are_chains_and_trees(name: str, variant: str) -> None:
+    contract.check_drafts(random_lm("llama", "fused"), method_of(name, variant))
+    sampler = Sampler(0.8, 0.95, seed=1)
+    contract.check_drafts(random_lm("llama", "fused", vocab=7), method_of(name, variant), sampler)

@@ -1,0 +1,107 @@
+"""`check`: planted cheats and honest errors each break their property, and the command says so."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from skipbench.bench.check_method import PROPERTIES, check_method
+from skipbench.decode.draft import Draft, State, Verification
+from skipbench.decode.method import Method
+from skipbench.lm.rows import TokenRows
+
+
+class Repeat(Method):
+    """Proposes the last tokens of the text once more."""
+
+    length: int = 4
+
+    def propose(self, state: State, budget: int) -> Draft:
+        tokens = state.tokens[-self.length :][:budget]
+        return Draft(tokens, steps=len(tokens))
+
+
+class MadeUp(Repeat):
+    """Says that its tokens were drawn with hardly any chance, so that all are accepted."""
+
+    def propose(self, state: State, budget: int) -> Draft:
+        draft = super().propose(state, budget)
+        unlikely = torch.full((state.lm.vocabulary,), 1e-9)
+        return Draft(draft.tokens, q={n - 1: unlikely for n in range(budget)}, steps=draft.steps)
+
+
+class Late(Repeat):
+    """After 40 tokens it makes its own draft the target's choice."""
+
+    def propose(self, state: State, budget: int) -> Draft:
+        draft = super().propose(state, budget)
+
+        def process(tokens: list[int], of: Draft, logits: torch.Tensor) -> torch.Tensor:
+            ids = torch.tensor([*of.tokens, 0])[:, None]
+            return logits.scatter(1, ids, 1e4)
+
+        state.process = process if len(state.output) > 40 else None
+        return draft
+
+
+class Overwrites(Repeat):
+    """Runs a pass over the last committed row."""
+
+    def propose(self, state: State, budget: int) -> Draft:
+        state.lm.logits([1], TokenRows.chain(state.lm.cache.length - 1, 1))
+        return super().propose(state, budget)
+
+
+class Lasting(Repeat):
+    """Learns a length that `carried` does not name."""
+
+    def adapt(self, state: State, verification: Verification) -> None:
+        self.length = 1 + len(verification.accepted) % 4
+
+
+class Free(Repeat):
+    """Counts no steps."""
+
+    def propose(self, state: State, budget: int) -> Draft:
+        return Draft(super().propose(state, budget).tokens)
+
+
+class Deep(Repeat):
+    """Drafts more than it was asked for."""
+
+    def propose(self, state: State, budget: int) -> Draft:
+        return super().propose(state, 4)
+
+
+FAULTS = [
+    (MadeUp, "drafts and tree masks", "q[-1] adds up to 6.1e-08 in place of 1"),
+    (Late, "greedy output", "the model's own is"),
+    (Overwrites, "rollback", "is not that of a plain prefix"),
+    (Lasting, "state between prompts", "the next prompt has other rounds"),
+    (Free, "telemetry", "tokens with steps=0"),
+    (Deep, "drafts and tree masks", "where 3 were asked for"),
+]
+CHECKS = {one.name: one.check for one in PROPERTIES}
+
+
+@pytest.mark.parametrize(("kind", "name", "says"), FAULTS)
+def test_a_fault_breaks_its_property(kind: type[Method], name: str, says: str) -> None:
+    with pytest.raises(AssertionError) as told:
+        CHECKS[name](lambda lm: kind(name="mine", layers=lm.layers))
+    assert says in str(told.value)
+
+
+@pytest.mark.parametrize("name", ["drafts and tree masks", "state between prompts", "telemetry"])
+def test_an_honest_method_keeps_it(name: str) -> None:
+    CHECKS[name](lambda lm: Repeat(name="mine", layers=lm.layers))
+
+
+@pytest.mark.slow
+def test_what_a_cheat_gains_is_told() -> None:
+    honest = list(check_method(partial(Repeat, name="mine")))
+    assert [one.name for one in honest if one.fault] == [] and len(honest) == len(PROPERTIES)
+    broken = {
+        one.name: one.fault for one in check_method(partial(MadeUp, name="mine")) if one.fault
+    }
+    assert {*broken} == {"drafts and tree masks", "sampled output"}
+    assert all("it gains by that: M 3.00, and 1." in text for text in broken.values())
