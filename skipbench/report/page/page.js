@@ -245,5 +245,7 @@ heads.forEach((head, i) => head.firstElementChild.addEventListener("click", () =
 controls.addEventListener("input", remember);
 controls.addEventListener("submit", event => event.preventDefault());
 addEventListener("hashchange", follow);
+const live = document.getElementById("live");
+if (live) setInterval(() => { if (live.checked && !document.hidden) location.reload(); }, 5000);
 linkTables();
 follow();

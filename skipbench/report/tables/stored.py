@@ -26,33 +26,49 @@ class Summary(msgspec.Struct, omit_defaults=True):
     scale: str
     runs: list[Run]
     columns: list[str] = []
-    """As `row_table` takes them."""
+    notes: list[str] = []
+    """Both as `row_table` takes them."""
     older: bool = False
     """Set by scripts/readme_figures.py: `OLDER` stands in the table."""
 
 
-def summary(experiment: str, scale: str, runs: Sequence[Run], columns: Sequence[str] = ()) -> str:
+def summary(
+    experiment: str,
+    scale: str,
+    runs: Sequence[Run],
+    columns: Sequence[str] = (),
+    notes: Sequence[str] = (),
+) -> str:
     """A `Summary` as JSON, a run per line."""
-    head = {"experiment": experiment, "scale": scale} | ({"columns": [*columns]} if columns else {})
+    head: dict[str, object] = {"experiment": experiment, "scale": scale}
+    head |= {k: [*v] for k, v in (("columns", columns), ("notes", notes)) if v}
     text = ",\n".join(json.dumps(plain(run), allow_nan=False) for run in runs)
     return f'{json.dumps(head)[:-1]}, "runs": [\n{text}\n]}}\n'
 
 
-def stored_table(text: str | bytes) -> Table:
-    """The paper's table, or for an experiment of no paper the table of its runs.
-    Raises SkipbenchError for a `text` that is not of the form that `summary` returns.
-    """
+def read_summary(text: str | bytes) -> Summary:
+    """Raises SkipbenchError for a `text` that is not of the form that `summary` returns."""
     try:
-        stored = msgspec.convert(strict_json(text), Summary)
+        return msgspec.convert(strict_json(text), Summary)
     except (ValueError, RecursionError) as error:
         how = "write it with python -m skipbench table NAME"
         raise SkipbenchError(f"no summary of a table ({printable(str(error))}); {how}") from error
+
+
+def stored_table(text: str | bytes) -> Table:
+    """The table of a summary. Raises SkipbenchError as `read_summary`."""
+    return table_of(read_summary(text))
+
+
+def table_of(stored: Summary) -> Table:
+    """The paper's table, or for an experiment of no paper the table of its runs."""
     name, scale, runs = stored.experiment, stored.scale, stored.runs
     paper, of = paper_of(name) or ("", "")
     if of.startswith("table"):
         table = paper_table(paper, of, runs, scale)
     else:
-        table = row_table(runs, stored.columns, f"Experiment {name}", name=f"{name}-{scale}")
+        title, name = (f"Experiment {name}", f"{name}-{scale}") if scale else ("", name)
+        table = row_table(runs, stored.columns, title, stored.notes, name)
     return replace(table, cautions=(OLDER, *table.cautions)) if stored.older else table
 
 
