@@ -1,7 +1,9 @@
 """`track=`: what a run writes, a line per prompt and its metrics, goes to a tracker, too."""
 
 import contextlib
+import importlib
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from msgspec.structs import asdict
 
@@ -74,16 +76,15 @@ def tracked(config: RunConfig, name: str) -> Iterator[Log]:
 
 
 def _tensorboard(config: RunConfig, name: str) -> tuple[Log, Callable[[], None]]:
-    from torch.utils.tensorboard import SummaryWriter
-
-    writer = SummaryWriter(config.results / "tensorboard" / name)  # type: ignore[no-untyped-call] # torch's
+    tensorboard: Any = importlib.import_module("torch.utils.tensorboard")  # has no types
+    writer = tensorboard.SummaryWriter(config.results / "tensorboard" / name)
 
     def log(numbers: Mapping[str, float], step: int) -> None:
         for key, value in numbers.items():
-            writer.add_scalar(key, value, step)  # type: ignore[no-untyped-call] # torch's
-        writer.flush()  # type: ignore[no-untyped-call] # torch's
+            writer.add_scalar(key, value, step)
+        writer.flush()
 
-    return log, writer.close  # type: ignore[no-untyped-call] # torch's
+    return log, writer.close
 
 
 def _mlflow(config: RunConfig, name: str) -> tuple[Log, Callable[[], None]]:

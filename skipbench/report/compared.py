@@ -83,7 +83,7 @@ def conclude(runs: Sequence[Run]) -> Comparison:
     in_order = sorted(ranked(runs), key=lambda run: run.rank or 0)
     places, _ = beside(in_order)
     first = [in_order[at] for at, place in places.items() if place.tied and place.faster]
-    return Comparison(in_order, *(first[:1] or [None]), first[1:])
+    return Comparison(in_order, first[0] if first else None, first[1:])
 
 
 def ranked(runs: Sequence[Run]) -> list[Run]:
