@@ -48,16 +48,17 @@ def tracked(config: RunConfig, name: str) -> Iterator[Log]:
     is logged. A tracker that fails is named, and the run goes on without it.
 
     Raises:
-        SkipbenchError: its package is not installed.
+        SkipbenchError: its package is not installed, or it refuses, as without a login.
     """
     if config.track is None:
         yield lambda numbers, step: None
         return
     try:
         log, end = TRACKERS[config.track](config, name)
-    except ImportError as error:
-        need = f"pip install {config.track}"
-        raise SkipbenchError(f"track={config.track} needs its package: {need}") from error
+    except Exception as error:  # of any library
+        missing = f"needs its package: pip install {config.track}"
+        why = missing if isinstance(error, ImportError) else f"cannot begin: {error}"
+        raise SkipbenchError(f"track={config.track} {why}") from error
     working = True
 
     def safe(act: Callable[[], None]) -> None:
