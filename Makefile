@@ -110,8 +110,10 @@ lock: $(READY) ## requirements.lock, every dependency with its hashes: pip insta
 	build/uv/bin/uv pip compile pyproject.toml --extra dev --constraint constraints.txt --universal --python-version 3.11 \
 		--generate-hashes --no-annotate --quiet --custom-compile-command 'make lock' --output-file requirements.lock
 
-docs: $(READY) ## docs/keys.md, written again from the schemas
+docs: $(READY) ## docs/keys.md, written again from the schemas, and the site build/site (installs mkdocs-material)
 	$(BIN)/python scripts/make_keys.py
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/mkdocs build --strict
 
 bench: $(READY) ## the engine's and the methods' ratios, one JSON line per figure (about 30 minutes; on a GPU scripts/bench_gpu.py)
 	$(BIN)/python scripts/bench_engine.py --model tiny 24x256 12x768

@@ -18,6 +18,7 @@ from skipbench.bench.latency_file import latency_path, stored_latency
 from skipbench.bench.load import LoadModel, load_model, prepare
 from skipbench.bench.memory import longest
 from skipbench.bench.prompts import Prompt, eos_ids
+from skipbench.bench.track import results_of, tracked
 from skipbench.config.catalog import known_hardware
 from skipbench.config.run_config import RunConfig
 from skipbench.console import log_to, note, say, working
@@ -119,14 +120,17 @@ def _opened(
     measured = {"latency_sha256": decided_by, "energy": loaded.meter.source}
     origin = _provenance(lm, config, arm.rows)
     origin = replace(origin, latency=loaded.latency_file.name, **measured)
+    stack = contextlib.ExitStack()
     store = RunStore(folder, config.record(), origin, config.mixed, len(prompts))
+    stack.callback(store.close)
     if arm is arms[-1]:  # all folders are there
         log_to([arm.folder / "run.log" for arm in arms])
     bench: Bench | None = None
     try:
         store.status("running")
         eos, meter, others = eos_ids(lm), loaded.meter, len(arms) > 1
-        bench = Bench(config, lm, loaded.tokenizer, method, prompts, eos, store, meter, others)
+        log = stack.enter_context(tracked(config, folder.name))
+        bench = Bench(config, lm, loaded.tokenizer, method, prompts, eos, store, meter, others, log)
         yield bench
         if (notes := lm.notes()) != origin.notes:
             say(notes[-1], "dim")  # memory for graphs ran out while decoding
@@ -136,7 +140,8 @@ def _opened(
         if config.shard is not None:  # no metrics of a part under the name of the whole
             store.status("interrupted", f"shard {config.shard} is decoded; {JOINS}")
             return
-        store.write_metrics(_metrics(bench, loaded.latency))
+        store.write_metrics(metrics := _metrics(bench, loaded.latency))
+        log(results_of(metrics), len(bench.samples))
         failed = [s for s in bench.samples if s.lossless == "failed"]
         error = None
         if failed:
@@ -154,7 +159,7 @@ def _opened(
         if bench is None or stop is not bench.error:
             raise
     finally:
-        store.close()
+        stack.close()
 
 
 def _provenance(lm: LM, config: RunConfig, rows: list[Row]) -> Provenance:

@@ -133,7 +133,9 @@ class Data(Experiments):
 
 
 class Report(Command):
-    """one HTML page of all runs, tables and figures:  report results=FOLDER"""
+    """one HTML page of all runs, tables and figures:  report results=FOLDER [--watch]"""
+
+    watch: Annotated[bool, "writes it again while runs go, until Ctrl-C"] = False
 
 
 class Merge(Command):

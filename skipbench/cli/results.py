@@ -1,6 +1,7 @@
 """`score`, `report`, `merge`, `diff`: commands on folders of results."""
 
 import sys
+import time
 from pathlib import Path
 
 from skipbench.cli.commands import Diff, Merge, Report, Score
@@ -66,14 +67,17 @@ def run_folder(name: str, results: Path) -> Path:
 
 def run_report(asked: Report) -> None:
     """Writes RESULTS/report.html; exits with 1 when runs cannot be read, which it names."""
-    from skipbench.report.page.render import write_page
+    from skipbench.report.page.render import watched, write_page
 
-    path, counts, unreadable = write_page(compose(asked.settings).results)
-    say(f"written: {path} ({', '.join(f'{count} {kind}' for kind, count in counts.items())})")
-    if unreadable:
-        many = f"{len(unreadable)} of {counts['runs']} runs cannot be read"
-        complain(f"{many}: {'; '.join(unreadable)}")
-        sys.exit(1)
+    results = compose(asked.settings).results
+    pages = watched(results, time.sleep) if asked.watch else [write_page(results)]
+    for path, counts, unreadable in pages:
+        say(f"written: {path} ({', '.join(f'{count} {kind}' for kind, count in counts.items())})")
+        if unreadable:
+            many = f"{len(unreadable)} of {counts['runs']} runs cannot be read"
+            complain(f"{many}: {'; '.join(unreadable)}")
+            if not asked.watch:
+                sys.exit(1)
 
 
 def run_merge(asked: Merge) -> None:

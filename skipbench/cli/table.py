@@ -26,13 +26,11 @@ from skipbench.experiments.grid import PlannedCell
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.row import run_rows
 from skipbench.experiments.table_runs import table_runs
-from skipbench.report.columns import main_cells
 from skipbench.report.compared import BASELINE, ranked
 from skipbench.report.tables import model
 from skipbench.report.tables.features import feature_table, feature_tables
 from skipbench.report.tables.formats import write
 from skipbench.report.tables.markdown import for_terminal
-from skipbench.report.tables.runs import row_table
 from skipbench.report.tables.stored import (
     check_columns,
     read_table,
@@ -44,7 +42,7 @@ from skipbench.runs.files import write_atomic
 from skipbench.runs.run import Run, plain
 
 if TYPE_CHECKING:
-    from skipbench.experiments.compare import Comparison
+    from skipbench.report.compared import Comparison
 
 GO_ON = ("model", "engine", "results=")
 """Settings that whoever goes on with the recommended method needs, too."""
@@ -193,12 +191,14 @@ def run_compare(asked: Compare) -> None:
     notes = ["vanilla against itself is the noise of this machine"]
     notes += [f"left out: {run.method}: {run.reason}" for run in runs if not run.metrics]
     measured, name = [run for run in runs if run.metrics], f"compare-{model}"
-    table = row_table(measured, asked.columns, f"Methods on {model}", notes, name)
+    recommendation, *commands = advice(comparison, settings)
+    stored = summary(name, "", measured, asked.columns, [*notes, recommendation])
+    table = stored_table(stored)
     text = "" if asked.json else for_terminal(table)
-    write_table(results_of(asked.settings) / "tables" / name, table, text)
+    write_table(results_of(asked.settings) / "tables" / name, table, text, {"json": stored})
     if asked.json:
         show(json.dumps([plain(run) for run in runs]))
-    for line in advice(comparison, settings):
+    for line in (recommendation, *commands):
         (say if asked.json else show)(line)
 
 
@@ -207,12 +207,8 @@ def advice(comparison: "Comparison", settings: Sequence[str]) -> list[str]:
     settings of the comparison that choose the model, the engine and the results.
     """
     best, recommendation = BASELINE, LONGER
-    if comparison.best and comparison.best.metrics:
-        best = str(comparison.best.method)
-        names = ", ".join(comparison.tied)
-        tied = f"; not told apart from {names}" if names else ""
-        speedup = main_cells(comparison.best.metrics)["speedup"]
-        recommendation = f"Recommended: {best}, {speedup} of vanilla{tied}."
+    if comparison.best:
+        best, recommendation = comparison.best.method, f"Recommended: {comparison.recommended}."
     # a path alone says as much as model=path with it
     kept = [word for word in settings if word.startswith(GO_ON) and word != "model=path"]
     command = shlex.join(["python", "-m", "skipbench", "chat", *kept, f"method={best}"])

@@ -3,7 +3,6 @@
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from skipbench.config.catalog import DEFAULT_METHOD, choices
@@ -15,7 +14,7 @@ from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.row import run_row
 from skipbench.experiments.table_runs import run_entry
-from skipbench.report.compared import BASELINE, beside, ranked
+from skipbench.report.compared import BASELINE, Comparison, conclude
 from skipbench.runs.run import Run
 
 FIRST = (BASELINE, DEFAULT_METHOD, "prompt-lookup", "swift", "clasp", "knapspec")
@@ -35,18 +34,6 @@ ARM_S = 1.25  # time of a method on a prompt, warm-up included, over that of van
 SEARCH = ("search.iterations=24", "search.prompts=2", "search.max_new_tokens=24")
 SEARCH_TOKENS = 24 * 2 * 24
 LONG = 2048  # tokens of context from which the prompts are sections of Python's reference
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The ranking."""
-
-    runs: list[Run]
-    """Best first; without metrics and with a `reason` where a method was left out."""
-    best: Run | None
-    """The fastest, if it is told apart from vanilla."""
-    tied: list[str]
-    """Methods that are not told apart from it, by pairs."""
 
 
 def compare(
@@ -196,15 +183,3 @@ def _seconds_per_prompt(loaded: Any, base: RunConfig) -> float:
     decode_s = sum(out.seconds.values()) - out.seconds["prefill"]
     token_s = decode_s / max(1, len(out.tokens) - 1)
     return out.seconds["prefill"] + token_s * base.dataset.max_new_tokens
-
-
-def conclude(runs: Sequence[Run]) -> Comparison:
-    """Ranks runs by their speedup, those without metrics last, and names the fastest beyond noise
-    with those that it is not told apart from.
-    """
-    in_order = sorted(ranked(runs), key=lambda run: run.rank or 0)
-    places, _ = beside(in_order)
-    first = [(in_order[at], place) for at, place in places.items() if place.tied]
-    best = next((run for run, place in first if place.faster), None)
-    tied = [run.method for run, place in first if place.faster and run is not best]
-    return Comparison(in_order, best, tied)

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count, product
 from string import ascii_lowercase
 
@@ -52,6 +53,37 @@ def _shorter(row: Mapping[int, Mapping[str, float]], at: int, runs: Sequence[Run
     """
     others = [arm.keys() for n, arm in row.items() if runs[n].method != BASELINE and arm]
     return runs[at].method == BASELINE and any(row[at].keys() < arm for arm in others)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The ranking of a row: one model and dataset."""
+
+    runs: list[Run]
+    """Best first; without metrics and with a `reason` where a method was left out."""
+    best: Run | None
+    """The fastest, if it is told apart from vanilla."""
+    tied: list[Run]
+    """Those that are not told apart from it, by pairs."""
+
+    @property
+    def recommended(self) -> str:
+        """The method to take, with its speedup and those that are as good; or vanilla."""
+        if self.best is None:
+            return BASELINE
+        names = ", ".join(run.method for run in self.tied)
+        tied = f"; not told apart from {names}" if names else ""
+        return f"{self.best.method}, {speedup_text(self.best.measured.speedup)} of vanilla{tied}"
+
+
+def conclude(runs: Sequence[Run]) -> Comparison:
+    """Ranks runs by their speedup, those without metrics last, and names the fastest beyond noise
+    with those that it is not told apart from.
+    """
+    in_order = sorted(ranked(runs), key=lambda run: run.rank or 0)
+    places, _ = beside(in_order)
+    first = [in_order[at] for at, place in places.items() if place.tied and place.faster]
+    return Comparison(in_order, first[0] if first else None, first[1:])
 
 
 def ranked(runs: Sequence[Run]) -> list[Run]:

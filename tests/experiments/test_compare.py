@@ -11,8 +11,10 @@ from conftest import METHODS, ROOT, Command
 
 import skipbench as package
 from skipbench.cli.table import advice
-from skipbench.experiments.compare import LEFT_OUT, compare, conclude
+from skipbench.experiments.compare import LEFT_OUT, compare
 from skipbench.metrics.interval import paired_ratio_interval
+from skipbench.report.compared import conclude
+from skipbench.report.page.render import write_page
 from skipbench.runs.measures import Metrics, Speedup
 from skipbench.runs.run import Run
 
@@ -36,7 +38,8 @@ def test_the_fastest_beyond_the_noise_is_recommended() -> None:
     left_out = Run(model="m", dataset="d", method="x", reason="y")
     found = conclude([left_out, VANILLA, run("c", *c), run("b", *b), run("a", *A)])
     assert [r.method for r in found.runs] == ["a", "b", "vanilla", "c", "x"]
-    assert found.best is not None and found.best.method == "a" and found.tied == ["b"]
+    assert found.best is not None and found.best.method == "a"
+    assert [r.method for r in found.tied] == ["b"]
     text = "\n".join(advice(found, ["model=path", "model.path='/my model'"]))
     assert "Recommended: a, 1.25x [1.19, 1.31] of vanilla; not told apart from b." in text
     assert "chat 'model.path='" in text and 'load("/my model", method="a")' in text
@@ -85,6 +88,8 @@ def test_a_folder_and_a_file_of_prompts(
     assert "samples:" not in again.stderr  # nothing is measured twice
     runs = json.loads(again.stdout)
     assert {r["method"] for r in runs} == {"vanilla", "uniform", "fixed"}
+    path, counts, _ = write_page(tmp_path / "results")
+    assert counts == {"runs": 2, "tables": 1, "figures": 0} and told in path.read_text()
 
 
 def test_the_budget_leaves_methods_out(tmp_path: Path) -> None:

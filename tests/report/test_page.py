@@ -2,6 +2,7 @@
 shows and filters it.
 """
 
+import contextlib
 import copy
 import html
 import json
@@ -35,7 +36,7 @@ from skipbench.report.page.collect import (
     pieces_of,
     skip_sets,
 )
-from skipbench.report.page.render import page, write_page
+from skipbench.report.page.render import page, watched, write_page
 from skipbench.report.tables.stored import summary
 from skipbench.runs.reading import MOST_BYTES
 from skipbench.runs.record import Arm, Round, Sample, Seconds
@@ -494,6 +495,36 @@ def test_hostile_folders_and_names_do_not_run_in_a_browser(results: Path, tmp_pa
 def test_nothing_to_show(tmp_path: Path) -> None:
     with pytest.raises(SkipbenchError, match="no runs, tables or figures"):
         write_page(tmp_path)
+
+
+def test_a_live_page_follows_a_run(results: Path, tmp_path: Path) -> None:
+    whole = next((results / "runs").glob("*swift*"))
+    folder = tmp_path / "runs" / whole.name
+    shutil.copytree(whole, folder)
+    unseal(folder)
+    (folder / "metrics.json").unlink()
+    status = json.loads((folder / "status.json").read_text())
+    (folder / "status.json").write_text(json.dumps(status | {"state": "running"}))
+    for name in ("samples.jsonl", "completions.jsonl"):
+        first, _ = (folder / name).read_text().splitlines(keepends=True)
+        (folder / name).write_text(first + "{")  # the next line is being written
+    waited = list[float]()
+
+    def pause(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 2:
+            shutil.rmtree(folder)
+            shutil.copytree(whole, folder)
+
+    with contextlib.closing(watched(tmp_path, pause)) as pages:
+        path, *_ = next(pages)
+        text = path.read_text()
+        assert "running: 1 of 2 prompts" in text and 'id="live"' in text
+        assert re.search(r"<span>\d+\.\d\dx</span>", text)  # the speedup so far
+        next(pages)
+        text = path.read_text()
+        assert len(waited) == 2 and "running:" not in text and 'id="live"' in text
+    assert 'id="live"' not in path.read_text()
 
 
 @pytest.mark.slow

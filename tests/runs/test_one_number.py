@@ -15,9 +15,9 @@ from skipbench import api
 from skipbench.cli.table import advice
 from skipbench.config.compose import compose
 from skipbench.experiments import compare
-from skipbench.experiments.compare import Comparison
 from skipbench.experiments.row import run_cell
 from skipbench.report.columns import main_cells
+from skipbench.report.compared import Comparison
 from skipbench.report.difference import differences
 from skipbench.report.figures.runs import finished_run, speedups
 from skipbench.report.figures.sweeps import value as swept

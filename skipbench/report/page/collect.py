@@ -8,9 +8,11 @@ from typing import Any
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
+from skipbench.metrics.summary import summarise
 from skipbench.report.columns import MISSING, exceptions, main_cells, missing_reasons, waits_cells
 from skipbench.report.measured import VALUES
 from skipbench.runs.measures import Metrics
@@ -46,6 +48,8 @@ class Row(Struct):
     sort: dict[str, float]
     detail: dict[str, object]
     error: str | None = None
+    run: Run | None = None
+    """Without its samples; None of one that is not readable."""
 
 
 def all_runs(results: Path) -> list[Row]:
@@ -57,7 +61,7 @@ def one_run(folder: Path) -> Row:
     """One run on the page; a folder that cannot be read is a row with the reason."""
     cells = dict.fromkeys(COLUMNS, MISSING) | dict.fromkeys(OPTIONAL, "")
     try:
-        run = read_run(folder)
+        run = _so_far(read_run(folder))
         samples = run.samples
         texts = [_text(s, run.completions.get(s.index)) for s in samples[:MOST_TEXTS]]
     except (SkipbenchError, OSError) as error:
@@ -93,7 +97,16 @@ def one_run(folder: Path) -> Row:
         "E(Spd)": metrics.expected_speedup.measured_cost,
     }
     sort = {name: value for name, value in numbers.items() if value is not None}
-    return Row(folder.name, cells, sort, detail)
+    return Row(folder.name, cells, sort, detail, run=replace(run))  # what it has read is left out
+
+
+def _so_far(run: Run) -> Run:
+    """A run that is not finished, with the metrics of the prompts that it has decoded."""
+    if run.metrics or not run.samples or run.provenance.layers is None:
+        return run
+    metrics = summarise(run.samples, run.provenance.layers, None, None, None)
+    of = f" of {limit}" if (limit := run.setting("limit")) else ""
+    return replace(run, metrics=metrics, reason=f"{run.status.state}: {metrics.n}{of} prompts")
 
 
 def _text(sample: Sample, completion: Completion | None) -> dict[str, Any]:
@@ -116,7 +129,8 @@ def _note(run: Run) -> str:
     if run.metrics:
         mixed = [f"mixed: {run.origin.mixed}"] if run.origin.mixed else []
         reasons = [v for k, v in missing_reasons(run.metrics).items() if k != "roofline"]
-        return "; ".join([*mixed, *exceptions(run.metrics), *reasons])
+        so_far = [run.reason] if run.reason else []
+        return "; ".join([*so_far, *mixed, *exceptions(run.metrics), *reasons])
     if run.status.state == "missing":
         return "not finished"
     return ": ".join(filter(None, (run.status.state, run.status.error)))

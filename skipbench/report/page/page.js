@@ -135,6 +135,7 @@ function course({name, values, starts, of, by}) {
     picture.append(draw("line", {class: "axis", x1: x(start), x2: x(start), y1: 10, y2: 128, "stroke-dasharray": "2 3"}));
   const points = values.map((v, i) => `${x(i).toFixed(1)},${y(v).toFixed(1)}`).join(" ");
   picture.append(draw("polyline", {points, style: "fill:none;stroke:var(--c1);stroke-width:1.4"}));
+  values.forEach((v, i) => picture.append(titled(draw("circle", {cx: x(i), cy: y(v), r: 4, style: "fill:transparent"}), `${by} ${i + 1}: ${v}`)));
   const all = of > values.length ? ` of ${of}` : "";
   picture.append(draw("text", {x: 396, y: 144, "text-anchor": "end"}, `${values.length}${all} ${by}s; dashed: next sample`));
   return block(name[0].toUpperCase() + name.slice(1), picture);
@@ -245,5 +246,7 @@ heads.forEach((head, i) => head.firstElementChild.addEventListener("click", () =
 controls.addEventListener("input", remember);
 controls.addEventListener("submit", event => event.preventDefault());
 addEventListener("hashchange", follow);
+const live = document.getElementById("live");
+if (live) setInterval(() => { if (live.checked && !document.hidden) location.reload(); }, 5000);
 linkTables();
 follow();

@@ -1,39 +1,50 @@
 """The page itself: templates of this folder filled with what was collected."""
 
 import hashlib
+import time
 from base64 import b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
+from urllib.parse import quote
 
 from markupsafe import Markup, escape
 
 from skipbench.errors import SkipbenchError
 from skipbench.report.definitions import DEFINITIONS, caution
-from skipbench.report.page import collect
+from skipbench.report.page import collect, forest
 from skipbench.report.page.collect import Row
 from skipbench.report.tables.features import feature_table, feature_tables
 from skipbench.report.tables.html import html, rendered
-from skipbench.report.tables.stored import stored_table
+from skipbench.report.tables.stored import read_summary, table_of
 from skipbench.runs.files import write_atomic
 from skipbench.runs.reading import MOST_BYTES, printable, read_bytes
+from skipbench.runs.run import Run
 
+SHOWN = ("runs", "tables", "figures")
+WATCH_S = 5.0  # between two looks at the folder
+Written = tuple[Path, dict[str, int], list[str]]
+T = TypeVar("T")
 # raised by a table of any other content; a fault of the page itself is not caught
 _NO_TABLE = ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError
 
 
-def write_page(results: Path) -> tuple[Path, dict[str, int], list[str]]:
+def write_page(results: Path, live: bool = False) -> Written:
     """Writes `results/report.html` and returns its path, how many runs, tables and figures are in
     it, and the error of each run that cannot be read.
 
     Tables are made again from their summaries; a file that cannot be read, or is a link, is named
-    and left out. Raises SkipbenchError if there is nothing to show, or the folder is not writable.
+    and left out. A `live` page loads itself again. Raises SkipbenchError
+    if there is nothing to show, or the folder is not writable.
     """
     refused: list[str] = []
     runs, features = collect.all_runs(results), feature_tables()
     unstyled = partial(html, styled=False)
     folder = results / "tables"
-    tables = _each(folder, "json", lambda data: unstyled(stored_table(data)), refused)
+    made = _each(folder, "json", _stored, refused)
+    tables = {name: text for name, (text, _) in made.items()}
+    others = [(f"#table-{name}", run) for name, (_, runs) in made.items() for run in runs]
     for path in sorted(folder.glob("*.html")):  # no text of it is used
         if path.stem in features:
             tables[path.stem] = unstyled(feature_table(features[path.stem]))
@@ -51,14 +62,46 @@ def write_page(results: Path) -> tuple[Path, dict[str, int], list[str]]:
             "with results="
         )
     path = results / "report.html"
-    write_atomic(path, page(runs, dict(sorted(tables.items())), figures, refused))
+    write_atomic(path, page(runs, dict(sorted(tables.items())), figures, refused, others, live))
     counts = {"runs": len(runs), "tables": len(tables), "figures": len(figures)}
     counts |= {"files refused": len(refused)} if refused else {}
     return path, counts, [run.error for run in runs if run.error]
 
 
+def watched(results: Path, pause: Callable[[float], None]) -> Iterator[Written]:
+    """Writes a live page now, and after each `pause` in which a run, table or figure has changed;
+    ended, it leaves one that is not live. It takes at most a twentieth of a core from the runs.
+
+    Args:
+        pause: waits for so many seconds.
+    """
+    before = None
+    try:
+        while True:
+            files = (path for name in SHOWN for path in (results / name).rglob("*.*"))
+            now = {path: path.stat().st_mtime_ns for path in files if path.is_file()}
+            began = time.process_time()
+            if now != before:
+                yield write_page(results, live=True)
+            before = now
+            pause(max(WATCH_S, 20 * (time.process_time() - began)))
+    finally:
+        write_page(results)
+
+
+def _stored(text: bytes) -> tuple[str, list[Run]]:
+    """A stored table as HTML, and its runs."""
+    stored = read_summary(text)
+    return html(table_of(stored), styled=False), stored.runs
+
+
 def page(
-    runs: list[Row], tables: dict[str, str], figures: dict[str, str], refused: Sequence[str] = ()
+    runs: list[Row],
+    tables: dict[str, str],
+    figures: dict[str, str],
+    refused: Sequence[str] = (),
+    others: Sequence[tuple[str, Run]] = (),
+    live: bool = False,
 ) -> str:
     """The whole document; the same records give the same bytes: no time, no random name.
 
@@ -66,7 +109,10 @@ def page(
         runs: as `collect.all_runs` returns them.
         tables: title to a fragment of our own HTML; figures: title to a data URI.
         refused: files that are left out, and why.
+        others: runs of the tables, each behind its address.
+        live: it loads itself again.
     """
+    own = [(f"#run={quote(run.id, safe='')}", run.run) for run in runs if run.run]
     has = {column for run in runs for column, text in run.cells.items() if text}
     script = f"\n{Path(__file__).with_name('page.js').read_text(encoding='utf-8')}\n"
     return rendered(
@@ -81,6 +127,8 @@ def page(
         figures=figures,
         definitions=DEFINITIONS,
         about=collect.about(runs),
+        panels=forest.panels([*own, *others]),
+        live=live,
         cautions=_cautions(runs),
         unreadable=[run.error for run in runs if run.error],
         most_texts=collect.MOST_TEXTS,
@@ -101,8 +149,8 @@ def _cautions(runs: Sequence[Row]) -> list[str]:
 
 
 def _each(
-    folder: Path, suffix: str, shown: Callable[[bytes], str], refused: list[str]
-) -> dict[str, str]:
+    folder: Path, suffix: str, shown: Callable[[bytes], T], refused: list[str]
+) -> dict[str, T]:
     """Shows each file, by name; one that cannot be shown is added to `refused`."""
     found = {}
     for path in sorted(folder.glob(f"*.{suffix}")):

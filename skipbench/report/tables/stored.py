@@ -26,44 +26,59 @@ class Summary(msgspec.Struct, omit_defaults=True):
     scale: str
     runs: list[Run]
     columns: list[str] = []
-    """As `row_table` takes them."""
+    notes: list[str] = []
+    """Both as `row_table` takes them."""
     older: bool = False
     """Set by scripts/readme_figures.py: `OLDER` stands in the table."""
 
 
-def summary(experiment: str, scale: str, runs: Sequence[Run], columns: Sequence[str] = ()) -> str:
+def summary(
+    experiment: str,
+    scale: str,
+    runs: Sequence[Run],
+    columns: Sequence[str] = (),
+    notes: Sequence[str] = (),
+) -> str:
     """A `Summary` as JSON, a run per line."""
-    head = {"experiment": experiment, "scale": scale} | ({"columns": [*columns]} if columns else {})
+    head: dict[str, object] = {"experiment": experiment, "scale": scale}
+    head |= {k: [*v] for k, v in (("columns", columns), ("notes", notes)) if v}
     text = ",\n".join(json.dumps(plain(run), allow_nan=False) for run in runs)
     return f'{json.dumps(head)[:-1]}, "runs": [\n{text}\n]}}\n'
 
 
+def read_summary(text: str | bytes) -> Summary:
+    """Raises SkipbenchError for a `text` that is not of the form that `summary` returns."""
+    try:
+        return msgspec.convert(strict_json(text), Summary)
+    except (ValueError, RecursionError) as error:
+        how = "write it with python -m skipbench table NAME"
+        raise SkipbenchError(f"no summary of a table ({printable(str(error))}); {how}") from error
+
+
 def stored_table(text: str | bytes, columns: Sequence[str] = ()) -> Table:
+    """The table of a summary. Raises SkipbenchError as `read_summary`."""
+    return table_of(read_summary(text), columns)
+
+
+def table_of(stored: Summary, columns: Sequence[str] = ()) -> Table:
     """The paper's table, or for an experiment of no paper the table of its runs.
-    Raises SkipbenchError for a `text` that is not of the form that `summary` returns.
 
     Args:
         columns: in place of the stored ones, where not empty.
     """
-    try:
-        stored = msgspec.convert(strict_json(text), Summary)
-    except (ValueError, RecursionError) as error:
-        how = "write it with python -m skipbench table NAME"
-        raise SkipbenchError(f"no summary of a table ({printable(str(error))}); {how}") from error
-    table = _table(stored.experiment, stored.scale, stored.runs, columns or stored.columns)
-    return replace(table, cautions=(OLDER, *table.cautions)) if stored.older else table
-
-
-def _table(name: str, scale: str, runs: Sequence[Run], columns: Sequence[str]) -> Table:
+    name, scale, columns = stored.experiment, stored.scale, columns or stored.columns
     paper, of = paper_of(name) or ("", "")
     if of.startswith("table"):
-        return paper_table(paper, of, runs, scale, columns)
-    return row_table(runs, columns, f"Experiment {name}", name=f"{name}-{scale}")
+        table = paper_table(paper, of, stored.runs, scale, columns)
+    else:
+        title, name = (f"Experiment {name}", f"{name}-{scale}") if scale else ("", name)
+        table = row_table(stored.runs, columns, title, stored.notes, name)
+    return replace(table, cautions=(OLDER, *table.cautions)) if stored.older else table
 
 
 def check_columns(name: str, columns: Sequence[str]) -> None:
     """Raises SkipbenchError for columns that the table of an experiment has not."""
-    _table(name, "", [], columns)
+    table_of(Summary(name, "", []), columns)
 
 
 def read_table(path: Path, columns: Sequence[str] = ()) -> Table:

@@ -1,0 +1,49 @@
+"""mkdocs' hook for the site of docs/: README.md is the front page, api.md comes from docstrings,
+and links to files outside of docs/ lead to the repository, or are plain text without a `repo_url`.
+"""
+
+import re
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+API = """\
+# Python API
+
+What `import skipbench` gives, and the base class of a method of your own.
+
+::: skipbench.api
+    options: {members: [load, compare, custom_generate, verify, generate], show_root_heading: false}
+::: skipbench.language_model.LanguageModel
+::: skipbench.runs.run.frame
+::: skipbench.decode.method.Method
+"""
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    front = (ROOT / "README.md").read_text(encoding="utf-8")
+    for name, text in (("index.md", front), ("api.md", API)):
+        files.append(File.generated(config, name, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    folder = ROOT if page.file.src_uri == "index.md" else (ROOT / "docs" / page.file.src_uri).parent
+    depth = page.file.src_uri.count("/")
+
+    def link(match: re.Match[str]) -> str:
+        text, target = f"[{match[1]}]", match[2]
+        if "://" in target or target.startswith("#"):
+            return match[0]
+        name, sign, anchor = target.partition("#")
+        path = (folder / name).resolve().relative_to(ROOT).as_posix()
+        if path == "README.md":
+            return f"{text}({'../' * depth}index.md{sign}{anchor})"
+        if path.startswith("docs/"):
+            return f"{text}({'../' * depth}{path.removeprefix('docs/')}{sign}{anchor})"
+        return f"{text}({config.repo_url}/blob/main/{path})" if config.repo_url else match[1]
+
+    return re.sub(r"\[([^\]]*)\]\(([^)\s]+)\)", link, markdown)

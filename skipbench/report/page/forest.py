@@ -1,0 +1,157 @@
+"""Forest plots on top of the page: per model and dataset the speedups of all methods, ranked."""
+
+import math
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from skipbench.metrics.interval import FEWEST
+from skipbench.report.columns import main_cells, sample_count, speedup_text
+from skipbench.report.compared import BASELINE, Comparison, conclude
+from skipbench.runs.measures import Interval
+from skipbench.runs.run import Run
+
+ROOM = 1.25
+"""The axis has room for this factor around a speedup; a longer interval runs out of it."""
+TICKS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.3, 1.5, 1.7, 2, 2.5, 3, 4, 5, 7, 10)
+MOST_TICKS = 6
+PLACES = ("model", "dataset", "subtask")
+"""Keys of a paper's row of which a panel has one value."""
+
+
+class Arm(Struct):
+    """A line of a panel; places are percent of the axis."""
+
+    name: str
+    text: str
+    told: str
+    """What is shown while the pointer is on it."""
+    address: str
+    at: float
+    ends: Interval | None
+    take: bool
+    """The fastest, or not told apart from it; vanilla where no method is faster than it."""
+
+
+class Panel(Struct):
+    """The methods of one model, dataset, temperature and engine, the fastest first."""
+
+    title: str
+    verdict: str
+    arms: list[Arm]
+    noise: Interval | None
+    """The interval of vanilla against itself."""
+    ticks: list[tuple[str, float]]
+
+    @property
+    def grid(self) -> str:
+        """The band of the noise and a line per tick, as the background of every arm in CSS."""
+        colors = {"1x": "var(--faint)"}
+        stripes = [
+            (f"{at}%", f"calc({at}% + 1px)", colors.get(text, "var(--line)"))
+            for text, at in self.ticks
+        ]
+        if self.noise:
+            stripes.append((f"{self.noise[0]}%", f"{self.noise[1]}%", "var(--noise)"))
+        each = "linear-gradient(90deg, transparent {0}, {2} {0} {1}, transparent {1})"
+        return ", ".join(each.format(*stripe) for stripe in stripes)
+
+
+def panels(runs: Sequence[tuple[str, Run]]) -> list[Panel]:
+    """The panels in alphabetical order, with the runs that have a speedup, each once.
+
+    Args:
+        runs: each behind its address on the page; of the same run the first one counts.
+    """
+    rows: dict[tuple[str, ...], dict[str, tuple[str, Run]]] = {}
+    for address, run in runs:
+        if run.speedup and not run.group:
+            name = run.id or f"{run.method} {run.label} {run.keys}"
+            rows.setdefault(_row(run), {}).setdefault(name, (address, run))
+    places = [row[:2] for row in rows]
+    return [
+        _panel(row if places.count(row[:2]) > 1 else row[:2], [*rows[row].values()])
+        for row in sorted(rows)
+    ]
+
+
+def _row(run: Run) -> tuple[str, ...]:
+    temperature = run.setting("decoding.temperature") or run.keys.get("temperature") or 0
+    how = f"temperature {temperature}" if temperature else "greedy"
+    return run.model, run.dataset, how, run.origin.engine or "engine not recorded"
+
+
+def _panel(row: tuple[str, ...], runs: Sequence[tuple[str, Run]]) -> Panel:
+    ordered = sorted(runs, key=lambda pair: -(pair[1].speedup or 0))
+    ranking = conclude([run for _, run in ordered])
+    known = [(run, *run.measured.speedup.headline) for run in ranking.runs]
+    low, high = _axis([(value, ends) for _, value, ends in known if value])
+
+    def place(value: float) -> float:
+        share = math.log(value / low) / math.log(high / low)
+        return round(100 * min(1.0, max(0.0, share)), 2)
+
+    def places(ends: Interval | None) -> Interval | None:
+        return ends and (place(ends[0]), place(ends[1]))
+
+    verdict, chosen = _verdict(ranking)
+    arms = [
+        Arm(
+            name=" ".join([run.method, *_apart(run, ranking.runs)]),
+            text=speedup_text(run.measured.speedup),
+            told=_told(run),
+            address=address,
+            at=place(value or 1),
+            ends=places(ends),
+            take=any(run is one for one in chosen),
+        )
+        for (address, _), (run, value, ends) in zip(ordered, known, strict=True)
+    ]
+    noise = next((ends for run, _, ends in known if run.method == BASELINE), None)
+    within = [tick for tick in TICKS if low <= tick <= high]
+    step = -(-len(within) // MOST_TICKS)
+    shown = [tick for at, tick in enumerate(within) if (at - within.index(1)) % step == 0]
+    title = f"{row[0]} on {', '.join(row[1:])}"
+    ticks = [(f"{tick:g}x", place(tick)) for tick in shown]
+    return Panel(title, verdict, arms, places(noise), ticks)
+
+
+def _axis(known: Sequence[tuple[float, Interval | None]]) -> Interval:
+    """Ends of the axis: vanilla's speed, all speedups and what is near of their intervals."""
+    lows = [max(ends[0] if ends else value, value / ROOM) for value, ends in known]
+    highs = [min(ends[1] if ends else value, value * ROOM) for value, ends in known]
+    return min(0.9, *lows) / 1.03, max(1.1, *highs) * 1.03
+
+
+def _apart(run: Run, runs: Sequence[Run]) -> list[str]:
+    """What tells a run from those of the same method; the end of its name where nothing else."""
+    words = [
+        {"": one.label or "", **{k: str(v) for k, v in one.keys.items() if k not in PLACES}}
+        | {"n": sample_count(one.measured), "commit": (one.origin.commit or "")[:7]}
+        for one in (run, *runs)
+        if one.method == run.method
+    ]
+    own = words[0]
+    differ = {k: v for k, v in own.items() if v and any(other.get(k) != v for other in words)}
+    twin = [str(run.id).rpartition("_")[2]] if words.count(own) > 2 else []
+    own_names = [v if k in ("", "method") else f"{k}={v}" for k, v in differ.items()]
+    return [name for name in own_names if name != run.method] + twin
+
+
+def _verdict(ranking: Comparison) -> tuple[str, list[Run]]:
+    """What to take, and the runs of it."""
+    if ranking.best:
+        return f"take {ranking.recommended}", [ranking.best, *ranking.tied]
+    methods = [run for run in ranking.runs if run.method != BASELINE]
+    questions = [set(run.measured.speedup.by_question or ()) for run in methods] or [set[str]()]
+    if len(set.intersection(*questions)) < FEWEST:
+        return f"nothing can be told apart below {FEWEST} questions that all have", []
+    vanilla = [run for run in ranking.runs if run.method == BASELINE]
+    return "take vanilla: no method is faster beyond the noise", vanilla
+
+
+def _told(run: Run) -> str:
+    metrics = run.measured
+    cells = main_cells(metrics) | {"n": sample_count(metrics)}
+    told = [f"{name} {cells[name]}" for name in ("speedup", "n", "M", "tok/s", "lossless")]
+    return "; ".join(filter(None, [*told, run.reason]))
