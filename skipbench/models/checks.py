@@ -3,6 +3,8 @@
 import importlib.util
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from skipbench.config.model import Model, adapter_base, check_path, is_gguf
 from skipbench.config.paths import hub_offline
 from skipbench.errors import SkipbenchError
 from skipbench.runs.fingerprint import checkpoint_place
+from skipbench.runs.reading import printable
 
 FIELDS = {
     "layers": "num_hidden_layers",
@@ -76,10 +79,8 @@ def indexed(index: Path) -> list[str]:
 def check_index(path: str) -> None:
     """Raises SkipbenchError for an index that is none, or names files outside its folder."""
     for index in sorted(Path(path).glob("*.index.json")):
-        try:
+        with explained(path):
             names = indexed(index)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise SkipbenchError(explain(path, None, error)) from error
         for name in names:  # may be links: the hub's cache has nothing else
             if not isinstance(name, str) or not name or Path(name).name != name:
                 raise SkipbenchError(
@@ -128,12 +129,27 @@ def _gated(path: str) -> str:
     )
 
 
-def explain(path: str, revision: str | None, error: Exception) -> str:
+@contextmanager
+def explained(path: str, revision: str | None = None) -> Iterator[None]:
+    """Raises any error of the libraries that read a checkpoint, which check no file, as a
+    SkipbenchError that says why; also a panic of tokenizers, which is no `Exception`.
+    """
+    try:
+        yield
+    except SkipbenchError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise SkipbenchError(explain(path, revision, error)) from error
+
+
+def explain(path: str, revision: str | None, error: BaseException) -> str:
     """The reason of a failed load, by the hub library's exceptions in the chain of causes, and what
     to do.
     """
-    text = " ".join(str(error).split())[:400]
-    if Path(path).is_dir():
+    text = printable(" ".join(f"{type(error).__name__}: {error}".split()))[:400]
+    if Path(path).exists():
         return f"cannot load the model in {path!r}: {text}"
     kinds = set()
     cause: BaseException | None = error

@@ -22,9 +22,10 @@ import torch
 from skipbench.config.architecture import Shape
 from skipbench.config.model import Wheel, is_gguf
 from skipbench.errors import SkipbenchError
-from skipbench.models.checks import check_shape, explain, indexed
+from skipbench.models.checks import check_shape, explained, indexed
 from skipbench.models.gguf import read_gguf
 from skipbench.models.outline import read_config
+from skipbench.models.tokenizer import read_tokenizer
 
 TIMEOUT_S = 5
 # no pickled weights, which can run code
@@ -67,15 +68,12 @@ def fetch(path: str, revision: str | None, shape: Shape | None) -> Fetched:
         read_config(path, revision, shape)
         return Fetched(Path(path), None, Path(path).stat().st_size)
     from huggingface_hub import snapshot_download
-    from transformers import AutoTokenizer
 
     local = Path(path).is_dir()
-    try:
+    with explained(path, revision):
         at = path if local else snapshot_download(path, revision=revision, allow_patterns=FILES)
-        folder = Path(at)
-        AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise SkipbenchError(explain(path, revision, error)) from error
+    folder = Path(at)
+    read_tokenizer(at)
     check_shape(path, read_config(str(folder), None), shape)
     index = folder / "model.safetensors.index.json"
     names = indexed(index) if index.is_file() else ["model.safetensors"]
