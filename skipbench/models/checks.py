@@ -13,7 +13,6 @@ from skipbench.config.model import Model, adapter_base, check_path, is_gguf
 from skipbench.config.paths import hub_offline
 from skipbench.errors import SkipbenchError
 from skipbench.runs.fingerprint import checkpoint_place
-from skipbench.runs.reading import printable
 
 FIELDS = {
     "layers": "num_hidden_layers",
@@ -148,7 +147,7 @@ def explain(path: str, revision: str | None, error: BaseException) -> str:
     """The reason of a failed load, by the hub library's exceptions in the chain of causes, and what
     to do.
     """
-    text = printable(" ".join(f"{type(error).__name__}: {error}".split()))[:400]
+    text = " ".join(f"{type(error).__name__}: {error}".split())[:400]
     if Path(path).exists():
         return f"cannot load the model in {path!r}: {text}"
     kinds = set()

@@ -13,7 +13,7 @@ from skipbench.report.published import paper_of
 from skipbench.report.tables.model import Table
 from skipbench.report.tables.paper import paper_table
 from skipbench.report.tables.runs import row_table
-from skipbench.runs.reading import MOST_SAMPLES, printable, read_bytes, strict_json
+from skipbench.runs.reading import MOST_SAMPLES, read_bytes, strict_json
 from skipbench.runs.run import Published, Run, plain
 
 OLDER = "Made before a change of the engine or of a method: today's code may give other numbers."
@@ -46,7 +46,7 @@ def stored_table(text: str | bytes) -> Table:
         stored = msgspec.convert(strict_json(text), Summary)
     except (ValueError, RecursionError) as error:
         how = "write it with python -m skipbench table NAME"
-        raise SkipbenchError(f"no summary of a table ({printable(str(error))}); {how}") from error
+        raise SkipbenchError(f"no summary of a table ({error}); {how}") from error
     name, scale, runs = stored.experiment, stored.scale, stored.runs
     paper, of = paper_of(name) or ("", "")
     if of.startswith("table"):
