@@ -13,6 +13,7 @@ from skipbench.data.own import prompts as read_prompts
 from skipbench.data.rows import Row
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import append_line, read_lines, writing
+from skipbench.runs.reading import MALFORMED
 from skipbench.runs.provenance import hashed
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def _done(out: Path, rows: list[Row], settings: str) -> int:
             same = found["id"] == row.id and found["settings"] == settings
             same = same and found.get("prompt", row.prompt) == row.prompt
             same = same and found.get("messages", [*row.messages]) == [*row.messages]
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except MALFORMED:
             same = False
         if not same:
             raise SkipbenchError(

@@ -1,7 +1,6 @@
 """Checks of a checkpoint's settings and files, and messages for failed loads."""
 
 import importlib.util
-import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +11,8 @@ from skipbench.config.architecture import Shape
 from skipbench.config.model import Model, adapter_base, check_path, is_gguf
 from skipbench.config.paths import hub_offline
 from skipbench.errors import SkipbenchError
-from skipbench.runs.fingerprint import checkpoint_place
+from skipbench.runs.fingerprint import checkpoint_place, indexed
+from skipbench.runs.reading import MOST_BYTES
 
 FIELDS = {
     "layers": "num_hidden_layers",
@@ -70,21 +70,21 @@ def check_sizes(path: str, config: Any) -> None:
         )
 
 
-def indexed(index: Path) -> list[str]:
-    """The files of weights that an index names."""
-    return sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+MOST_JSON = 8 << 20  # bytes of a file beside the weights
+LARGE_JSON = ("tokenizer.json", "vocab.json", "model.safetensors.index.json")
+"""These have up to 64 MiB: a vocabulary of 262,144 tokens takes 33 MB."""
 
 
-def check_index(path: str) -> None:
-    """Raises SkipbenchError for an index that is none, or names files outside its folder."""
-    for index in sorted(Path(path).glob("*.index.json")):
-        with explained(path):
-            names = indexed(index)
-        for name in names:  # may be links: the hub's cache has nothing else
-            if not isinstance(name, str) or not name or Path(name).name != name:
-                raise SkipbenchError(
-                    f"{index} names the file {name!r}; wanted names of files in its own folder"
-                )
+def check_files(path: str) -> None:
+    """Raises SkipbenchError for a JSON file of a folder that is too large to be read, and an index
+    of weights as `indexed`.
+    """
+    for file in sorted(Path(path).glob("*.json")):
+        most = MOST_BYTES if file.name in LARGE_JSON else MOST_JSON
+        if (size := file.stat().st_size) > most:
+            raise SkipbenchError(f"{file} has {size} bytes; wanted at most {most}")
+        if file.name.endswith(".index.json"):
+            indexed(file)
 
 
 # Every tokenizer has one of these files.

@@ -22,10 +22,11 @@ import torch
 from skipbench.config.architecture import Shape
 from skipbench.config.model import Wheel, is_gguf
 from skipbench.errors import SkipbenchError
-from skipbench.models.checks import check_shape, explained, indexed
+from skipbench.models.checks import check_shape, explained
 from skipbench.models.gguf import read_gguf
 from skipbench.models.outline import read_config
 from skipbench.models.tokenizer import read_tokenizer
+from skipbench.runs.fingerprint import indexed
 
 TIMEOUT_S = 5
 # no pickled weights, which can run code

@@ -19,6 +19,7 @@ STRING, ARRAY = 8, 9
 MAX_ENTRIES = 1 << 16  # pairs of metadata, tensors
 MAX_ITEMS = 1 << 21  # bytes of a text, items of a list: Llama 3 has 280,147 merges
 MAX_DIMENSIONS = 4  # llama.cpp's own limit
+MAX_BYTES = 32 << 20  # of the metadata: Gemma's 262,144 tokens have 6 MB
 
 
 class Entry(NamedTuple):
@@ -87,6 +88,8 @@ def read_header(path: Path) -> Header:
 
 
 def _check_count(file: BinaryIO, count: int, largest: int) -> None:
+    if file.tell() > MAX_BYTES:
+        raise EOFError(f"metadata of more than {MAX_BYTES} bytes")
     if count > largest:
         raise EOFError(f"a count of {count} at {file.tell()}, wanted at most {largest}")
 

@@ -41,7 +41,7 @@ def read_config(path: str, revision: str | None, shape: Shape | None = None) -> 
         if not here and not hub_offline() and hub_unreachable():
             error = ConnectionError("the hub's name cannot be resolved")
             raise SkipbenchError(checks.explain(path, revision, error))
-        checks.check_index(path)
+        checks.check_files(path)
         with checks.explained(path, revision):
             config = AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=False)
         check_config(text_config(config))

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from skipbench.errors import SkipbenchError
-from skipbench.runs.reading import read_bytes
+from skipbench.runs.reading import read_bytes, readable
 from skipbench.runs.run import read_run
 
 Fields = Mapping[str, Any]
@@ -56,7 +56,8 @@ def read_outputs(path: Path) -> tuple[list[Output], str]:
         return _run(path), "a run of this package"
     if (data := read_bytes(path)) is None:
         raise SkipbenchError(f"{path} is no file; wanted a .jsonl or .json file, or a run's folder")
-    return from_records(_records(path, data))
+    with readable(path):
+        return from_records(_records(path, data))
 
 
 def from_records(records: Iterable[tuple[str, dict[str, Any]]]) -> tuple[list[Output], str]:

@@ -60,8 +60,10 @@ def readable(path: Path, remedy: str = "move it away") -> Iterator[None]:
     """
     try:
         yield
-    except SkipbenchError:
-        raise
+    except SkipbenchError as error:
+        if path.name in str(error):
+            raise
+        raise SkipbenchError(f"{path}: {error}") from error
     except (*MALFORMED, yaml.YAMLError) as error:
         what = f" {type(error).__name__}" if isinstance(error, LookupError | AttributeError) else ""
         raise SkipbenchError(f"{path} cannot be read:{what} {error}; {remedy}") from error

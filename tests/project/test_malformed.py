@@ -29,7 +29,7 @@ from skipbench.config.paths import PACKAGE
 from skipbench.data.own import prompts
 from skipbench.data.rows import Row
 from skipbench.draft_plan import DraftPlan
-from skipbench.errors import SkipbenchError
+from skipbench.errors import LONGEST, SkipbenchError
 from skipbench.launch import manifest
 from skipbench.metrics.card import card_of, read_cards
 from skipbench.models.gguf import read_gguf
@@ -44,6 +44,7 @@ from skipbench.report.tables.stored import read_table, summary, would_lose
 from skipbench.runs.fingerprint import weights_sha256
 from skipbench.runs.reading import read_json
 from skipbench.runs.run import frame, read_run
+from skipbench.runs.store import read_completions
 from skipbench.search.run import read_retimed, read_trials
 
 TINY = PACKAGE / "models" / "tiny"
@@ -51,11 +52,20 @@ MOST_S = 2.0
 """To refuse a file; also on a busy machine, so that it is asked of the CPU's time."""
 
 
+UNNAMED = {"plan.txt", "set.json"}
+"""Values of settings, whose messages quote the text."""
+
+
 class Reader(NamedTuple):
     """A file, and what reads it."""
 
     path: Path
     read: Callable[[], object]
+
+
+def stored_plan(path: Path) -> object:
+    stored = read_json(path, Stored)
+    return stored and DraftPlan.parse(stored.skip, 12)
 
 
 def records(place: Path) -> dict[str, Reader]:
@@ -71,6 +81,8 @@ def records(place: Path) -> dict[str, Reader]:
         readers[name] = Reader(path, lambda: read(path))
 
     def whole(path: Path) -> object:
+        if path.name == "completions.jsonl":
+            return read_completions(path)
         return read_run(path.parent), frame(results), frame(results, samples=True), all_runs(results)
 
     for path in sorted(run.glob("*.json*")) + [run / "config.yaml"]:
@@ -83,7 +95,7 @@ def records(place: Path) -> dict[str, Reader]:
     add("table.json", summary("methods", "embedded", [made]), lambda p: (read_table(p), would_lose(p, p.read_text())))
     add("brute.jsonl", '{"programme": "a", "cases": 1, "lost": 0.1, "random_lost": 0.1}\n', _brute_force)
     add("latency.json", costs, lambda p: (valid_record(p, "fused"), _costs(p)))
-    add("set.json", '{"skip": "attn:1", "settings": {}}', lambda p: read_json(p, Stored))
+    add("set.json", '{"skip": "attn:1", "settings": {}}', stored_plan)
     add("plan.txt", "attn:1,3-5;mlp:2;window:64;head:likely", lambda p: DraftPlan.parse(p.read_text(errors="replace"), 12))
     add("search/trace.jsonl", '{"settings": {}}\n' + trial + "\n", lambda p: read_trials(p, 10, 12))
     add("search/retimed.jsonl", '{"iterations": 1, "sets": ["attn:1"], "values": [[0.1]], "best": "attn:1", "value": 0.1}\n', lambda p: read_retimed(p.parent, 1))
@@ -136,10 +148,10 @@ def checkpoints(place: Path) -> dict[str, Reader]:
 HOSTILE: list[Any] = [
     None, True, False, -1, 0, 1, 2**31, 2**63, 10**30, 1e308, -0.5, 1e-320, float("nan"), float("inf"),
     "", "\x1b[2J\x07", "\ud800", "a" * 5000, "9" * 5000, "../../etc/passwd", "/dev/zero", "os.system",
-    [], [[]], [None], {}, {"": 0}, {"a": {"a": {}}}, ["attn:1"] * 3, [2**63, -1, 0.5], "attn:0-999999999999", "int8:all;int8:all",
+    [], [[]], [None], {}, {"": 0}, {"a": {"a": {}}}, ["attn:1"] * 3, [2**63, -1, 0.5], "attn:0-999999999999", "window:" + "9" * 5000,
 ]  # fmt: skip
 WHOLE = [
-    b"", b"\n", b"\0" * 64, b"{", b"[]", b"{}", b"null", b"7", b'"a"', b"\xff\xfe\x00a\n", b"\xef\xbb\xbf{}\n",
+    b"", b"\n", b"[" * 100_000 + b"\n", b"\0" * 64, b"{", b"[]", b"{}", b"null", b"7", b'"a"', b"\xff\xfe\x00a\n", b"\xef\xbb\xbf{}\n",
     b"[" * 100_000, b'{"a":' * 100_000, b"- " * 50_000, b'{"x": NaN}', b'{"x": 1e999}', b'{"a": 1, "a": 2}',
     b'{"x": ' + b"9" * 100_000 + b"}", b'{"prompt": "\\ud800"}\n', b'{"id": "\\u001b[2J"}\n', b"a: &a [x, x]\nb: [*a, *a]\n",
     b"!!python/object/apply:os.system ['true']\n", b"{}\n" * 20_000, b"PAR1" + b"\0" * 100 + b"PAR1",
@@ -198,7 +210,8 @@ class Refusals:
         except SkipbenchError as error:
             self.refused += 1
             text = str(error)
-            if not text.isprintable() or len(text) > 2000:
+            named = reader.path.name in text or reader.path.parent.name in text or name in UNNAMED
+            if not named or not text.isprintable() or len(text) > 2 * LONGEST:
                 self.faults.append(f"{name}: {text[:200]!r} of {contents[:80]!r}")
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt | SystemExit):

@@ -13,7 +13,7 @@ from skipbench.report.published import paper_of
 from skipbench.report.tables.model import Table
 from skipbench.report.tables.paper import paper_table
 from skipbench.report.tables.runs import row_table
-from skipbench.runs.reading import MOST_SAMPLES, read_bytes, strict_json
+from skipbench.runs.reading import MOST_SAMPLES, read_bytes, readable, strict_json
 from skipbench.runs.run import Published, Run, plain
 
 OLDER = "Made before a change of the engine or of a method: today's code may give other numbers."
@@ -58,10 +58,8 @@ def stored_table(text: str | bytes) -> Table:
 
 def read_table(path: Path) -> Table:
     """`stored_table` of a file. Raises SkipbenchError if it cannot be read or holds no summary."""
-    try:
+    with readable(path):
         return stored_table(read_bytes(path, MOST_SAMPLES) or b"")
-    except (OSError, SkipbenchError) as error:
-        raise SkipbenchError(f"{path}: {error}") from error
 
 
 class _Runs(msgspec.Struct):
