@@ -13,8 +13,8 @@ from skipbench.data.own import prompts as read_prompts
 from skipbench.data.rows import Row
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import append_line, read_lines, writing
-from skipbench.runs.reading import MALFORMED
 from skipbench.runs.provenance import hashed
+from skipbench.runs.reading import MALFORMED
 
 if TYPE_CHECKING:
     from skipbench.cli.answers import Session

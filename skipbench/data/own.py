@@ -31,14 +31,15 @@ def prompts(path: str, size: int | None, seed: int, shuffle: bool) -> list[Row]:
         SkipbenchError: a file that cannot be read, or a row without a prompt.
     """
     file = Path(path)
-    rows = list(_lines(file) if file.suffix == ".txt" and file.is_file() else _rows(file))
+    with readable(file, "wanted text in UTF-8"):
+        rows = list(_lines(file) if file.suffix == ".txt" and file.is_file() else _rows(file))
     if not rows:
         raise SkipbenchError(f"dataset.path={path} holds no prompt; give one per line")
     return sample_rows(rows, size, seed, shuffle)
 
 
 def _lines(file: Path) -> Iterator[Row]:
-    with readable(file, "convert it to UTF-8"), file.open(encoding="utf-8-sig") as opened:
+    with file.open(encoding="utf-8-sig") as opened:
         texts = (line.rstrip("\n") for _, line in numbered_lines(file, opened))
         for number, line in enumerate(filter(str.strip, texts), 1):
             yield Row(f"prompts-{number}", line, source=hashed(line))

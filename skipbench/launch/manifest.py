@@ -16,7 +16,7 @@ from msgspec import Meta
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import append_line, read_lines, write_atomic, writing
-from skipbench.runs.reading import MOST_SAMPLES, read_bytes, readable
+from skipbench.runs.reading import MALFORMED, MOST_SAMPLES, read_bytes, readable
 
 CELLS = "cells.jsonl"
 
@@ -92,7 +92,7 @@ def tasks(results: Path) -> dict[str, list[Task]]:
     by_run = defaultdict[str, list[Task]](list)
     for path in sorted((results / "submit").glob("*/jobs.jsonl")):
         # a folder that cannot be read blocks no other submission
-        with contextlib.suppress(SkipbenchError, msgspec.MsgspecError, LookupError, RecursionError):
+        with contextlib.suppress(SkipbenchError, *MALFORMED):
             lines = read_lines(path.parent / CELLS)
             rows = [msgspec.json.decode(line, type=_Row).runs for _, line in lines]
             arrays = [msgspec.json.decode(line, type=Array) for _, line in read_lines(path)]

@@ -2,18 +2,22 @@
 that names the file; never a traceback, never a hang.
 """
 
+import functools
 import json
+import os
 import random
 import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from conftest import random_model, unseal
+from malformed import WHOLE, damaged
 from test_bad_records import make_run
 from test_gguf import written
 
@@ -52,6 +56,7 @@ MOST_S = 2.0
 """To refuse a file; also on a busy machine, so that it is asked of the CPU's time."""
 
 
+LOADED = {"generation_config.json", "model.safetensors"}
 UNNAMED = {"plan.txt", "set.json"}
 """Values of settings, whose messages quote the text."""
 
@@ -61,6 +66,10 @@ class Reader(NamedTuple):
 
     path: Path
     read: Callable[[], object]
+
+
+def plan(path: Path) -> object:
+    return DraftPlan.parse(path.read_text(errors="replace"), 12)
 
 
 def stored_plan(path: Path) -> object:
@@ -83,39 +92,60 @@ def records(place: Path) -> dict[str, Reader]:
     def whole(path: Path) -> object:
         if path.name == "completions.jsonl":
             return read_completions(path)
-        return read_run(path.parent), frame(results), frame(results, samples=True), all_runs(results)
+        frames = frame(results), frame(results, samples=True)
+        return read_run(path.parent), frames, all_runs(results)
 
-    for path in sorted(run.glob("*.json*")) + [run / "config.yaml"]:
-        readers[path.name] = Reader(path, lambda path=path: whole(path))  # type: ignore[misc]  # bound
-    made = read_run(run)
-    costs = '{"format": 4, "model": {"attention_s": 1e-3, "attention_s_per_token": 1e-7, "mlp_s": 1e-3, "head_s": 1e-3, "layers": 12}}'
-    trial = '{"iteration": 0, "skip": "attn:1", "value": 1.0, "detail": {}, "point": null, "seconds_suggest": 0.1, "seconds_objective": 0.1}'
-    add("card.jsonl", msgspec.json.encode(card_of(made, 12, {})).decode() + "\n", read_cards)
+    for path in (*run.glob("*.json*"), run / "config.yaml"):
+        readers[path.name] = Reader(path, functools.partial(whole, path))
+    made, config = read_run(run), compose(["model=tiny", "method=uniform"]).to_dict()
+    row = {"name": "a", "folders": ["x"], "configs": [json.loads(json.dumps(config, default=str))]}
+    trial = {"iteration": 0, "skip": "attn:1", "value": 1.0, "detail": {}, "point": None}
+    retimed = {"iterations": 1, "sets": ["attn:1"], "values": [[0.1]], "best": "a", "value": 0.1}
+    latency = {"attention_s": 1e-3, "attention_s_per_token": 1e-7, "mlp_s": 1e-3, "head_s": 1e-3}
+    given = {"prompt": "a", "output": "b", "output_token_ids": [1, 2], "prompt_token_ids": [3]}
+    spoken = {"messages": [{"role": "user", "content": "a"}]}
+    crate = {"@graph": [{"@id": "claims.json", "sha256": "0"}]}
+    lost = {"programme": "a", "cases": 1, "lost": 0.1, "random_lost": 0.1}
+    card = msgspec.json.decode(msgspec.json.encode(card_of(made, 12, {})))
+
+    def lines(*values: object) -> str:
+        return "".join(json.dumps(value) + "\n" for value in values)
+
+    def asked(path: Path) -> object:
+        return prompts(str(path), None, 0, False)
+
+    def submitted(path: Path) -> object:
+        return manifest.tasks(place), manifest.read_row(path.with_name("cells.jsonl"), 0)
+
+    add("card.jsonl", lines(card), read_cards)
     add("figure.json", dump_runs("swift-figure6", [made]), read_runs)
-    add("table.json", summary("methods", "embedded", [made]), lambda p: (read_table(p), would_lose(p, p.read_text())))
-    add("brute.jsonl", '{"programme": "a", "cases": 1, "lost": 0.1, "random_lost": 0.1}\n', _brute_force)
-    add("latency.json", costs, lambda p: (valid_record(p, "fused"), _costs(p)))
-    add("set.json", '{"skip": "attn:1", "settings": {}}', stored_plan)
-    add("plan.txt", "attn:1,3-5;mlp:2;window:64;head:likely", lambda p: DraftPlan.parse(p.read_text(errors="replace"), 12))
-    add("search/trace.jsonl", '{"settings": {}}\n' + trial + "\n", lambda p: read_trials(p, 10, 12))
-    add("search/retimed.jsonl", '{"iterations": 1, "sets": ["attn:1"], "values": [[0.1]], "best": "attn:1", "value": 0.1}\n', lambda p: read_retimed(p.parent, 1))
-    config = compose(["model=tiny", "method=uniform"]).to_dict()
-    add("submit/a-1/cells.jsonl", json.dumps({"name": "a", "folders": ["x"], "configs": [config]}, default=str) + "\n", lambda p: (manifest.tasks(place), manifest.read_row(p, 0)))
-    add("submit/a-1/jobs.jsonl", '{"job": "1", "first": 0, "count": 1}\n', lambda p: manifest.tasks(place))
-    add("outputs.jsonl", '{"prompt": "a", "output": "b", "output_token_ids": [1, 2], "prompt_token_ids": [3]}\n', read_outputs)
-    add("answers.jsonl", '{"id": "prompts-1", "settings": "s", "prompt": "a"}\n', lambda p: _done(p, [Row("prompts-1", "a")], "s"))
-    add("prompts.jsonl", '{"prompt": "a b c"}\n{"messages": [{"role": "user", "content": "a"}]}\n', lambda p: prompts(str(p), None, 0, False))
-    add("prompts.txt", "a b c\nd\n", lambda p: prompts(str(p), None, 0, False))
-    add("prompts.parquet", "", lambda p: prompts(str(p), None, 0, False))
+    add("table.json", table := summary("methods", "embedded", [made]), read_table)
+    add("before.json", table, lambda path: would_lose(path, table))
+    add("brute.jsonl", lines(lost), _brute_force)
+    add("latency.json", lines({"format": 4, "model": latency | {"layers": 12}}), _costs)
+    add("stored.json", lines({"format": 4, "model": latency}), lambda p: valid_record(p, "fused"))
+    add("set.json", lines({"skip": "attn:1", "settings": {}}), stored_plan)
+    add("plan.txt", "attn:1,3-5;mlp:2;window:64;head:likely", plan)
+    seconds = {"seconds_suggest": 0.1, "seconds_objective": 0.1}
+    add("s/trace.jsonl", lines({"settings": {}}, trial | seconds), lambda p: read_trials(p, 9, 12))
+    add("s/retimed.jsonl", lines(retimed), lambda path: read_retimed(path.parent, 1))
+    add("submit/a/cells.jsonl", lines(row), submitted)
+    add("submit/a/jobs.jsonl", lines({"job": "1", "first": 0, "count": 1}), submitted)
+    add("outputs.jsonl", lines(given), read_outputs)
+    answer = {"id": "p", "settings": "s", "prompt": "a"}
+    add("answers.jsonl", lines(answer), lambda path: _done(path, [Row("p", "a")], "s"))
+    add("prompts.jsonl", lines({"prompt": "a b c"}, spoken), asked)
+    add("prompts.txt", "a b c\nd\n", asked)
+    add("prompts.parquet", "", asked)
     pq.write_table(pa.table({"prompt": ["a b c", "d"], "x": [1, 2]}), place / "prompts.parquet")
-    add("bundle/claims.json", '{"claims": []}', lambda p: [*check(p.parent)])
-    add("bundle/ro-crate-metadata.json", '{"@graph": [{"@id": "claims.json", "sha256": "0"}]}', lambda p: [*check(p.parent)])
+    add("bundle/claims.json", lines({"claims": []}), lambda path: [*check(path.parent)])
+    add("bundle/ro-crate-metadata.json", lines(crate), lambda path: [*check(path.parent)])
     return readers
 
 
 def checkpoints(place: Path) -> dict[str, Reader]:
     """Those of a model."""
-    readers, model = {}, random_model("llama")
+    readers, model = dict[str, Reader](), random_model("llama")
     folder, adapter = place / "m", place / "a"
     model.save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json"):
@@ -123,103 +153,103 @@ def checkpoints(place: Path) -> dict[str, Reader]:
     adapter.mkdir()
     (adapter / "adapter_config.json").write_text('{"base_model_name_or_path": "../m"}')
     gguf = written(place / "m.gguf", model)
-    index = folder / "model.safetensors.index.json"
+    (folder / "other.safetensors.index.json").write_text(
+        '{"weight_map": {"a": "model.safetensors"}}'
+    )
 
     def whole() -> object:
         return eos_ids(load(str(folder))[0])
 
     def config() -> object:
-        return read_config(str(folder), None), sized(Model(path=str(folder), architecture=None))
+        sizes = sized(Model(path=str(folder), architecture=None))
+        return read_config(str(folder), None), sizes, weights_sha256(Model(path=str(folder)))
 
-    def indexed() -> object:
-        return config(), weights_sha256(Model(path=str(folder)))
+    def tokenizer() -> object:
+        return read_tokenizer(str(folder))
 
-    readers["config.json"] = Reader(folder / "config.json", config)
-    readers["generation_config.json"] = Reader(folder / "generation_config.json", whole)
-    readers["model.safetensors"] = Reader(folder / "model.safetensors", whole)
-    readers["tokenizer.json"] = Reader(folder / "tokenizer.json", lambda: read_tokenizer(str(folder)))
-    readers["tokenizer_config.json"] = Reader(folder / "tokenizer_config.json", lambda: read_tokenizer(str(folder)))
-    readers["index"] = Reader(index, indexed)
-    readers["adapter_config.json"] = Reader(adapter / "adapter_config.json", lambda: adapter_base(str(adapter)))
-    readers["gguf"] = Reader(gguf, lambda: read_gguf(str(gguf)).tokenizer())
+    for name in ("generation_config.json", "model.safetensors"):
+        readers[name] = Reader(folder / name, whole)
+    for name in ("config.json", "other.safetensors.index.json"):
+        readers[name] = Reader(folder / name, config)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        readers[name] = Reader(folder / name, tokenizer)
+    file = adapter / "adapter_config.json"
+    readers[file.name] = Reader(file, lambda: adapter_base(str(adapter)))
+    readers[gguf.name] = Reader(gguf, lambda: read_gguf(str(gguf)).tokenizer())
     return readers
 
 
-HOSTILE: list[Any] = [
-    None, True, False, -1, 0, 1, 2**31, 2**63, 10**30, 1e308, -0.5, 1e-320, float("nan"), float("inf"),
-    "", "\x1b[2J\x07", "\ud800", "a" * 5000, "9" * 5000, "../../etc/passwd", "/dev/zero", "os.system",
-    [], [[]], [None], {}, {"": 0}, {"a": {"a": {}}}, ["attn:1"] * 3, [2**63, -1, 0.5], "attn:0-999999999999", "window:" + "9" * 5000,
-]  # fmt: skip
-WHOLE = [
-    b"", b"\n", b"[" * 100_000 + b"\n", b"\0" * 64, b"{", b"[]", b"{}", b"null", b"7", b'"a"', b"\xff\xfe\x00a\n", b"\xef\xbb\xbf{}\n",
-    b"[" * 100_000, b'{"a":' * 100_000, b"- " * 50_000, b'{"x": NaN}', b'{"x": 1e999}', b'{"a": 1, "a": 2}',
-    b'{"x": ' + b"9" * 100_000 + b"}", b'{"prompt": "\\ud800"}\n', b'{"id": "\\u001b[2J"}\n', b"a: &a [x, x]\nb: [*a, *a]\n",
-    b"!!python/object/apply:os.system ['true']\n", b"{}\n" * 20_000, b"PAR1" + b"\0" * 100 + b"PAR1",
-    b"GGUF" + bytes([3, 0, 0, 0]) + b"\xff" * 16, b"\xff\xff\xff\xff\xff\xff\xff\x7f{}", b"a" * 1_000_000,
-]  # fmt: skip
-"""Contents in place of a file."""
+def fault(reader: Reader, contents: bytes) -> str | None:
+    """What is wrong with how a file of these contents is read; the old ones are put back."""
+    before = reader.path.read_bytes()
+    reader.path.write_bytes(contents)
+    began, text = time.process_time(), ""
+    try:
+        reader.read()
+    except SkipbenchError as error:
+        text = str(error)
+        place = (reader.path.name, reader.path.parent.name)
+        if not any(name in text for name in place) and reader.path.name not in UNNAMED:
+            return f"{text!r:.300} names no file"
+        if not text.isprintable() or len(text) > 10 * LONGEST:
+            return f"{text!r:.300} is no line"
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        return f"{error!r:.300}"
+    finally:
+        reader.path.write_bytes(before)
+    took_s = time.process_time() - began
+    return f"{took_s:.1f} s, {text!r:.100}" if took_s > MOST_S else None
 
 
-def damaged(text: bytes, rng: random.Random) -> bytes:
-    """The contents with one value, or some bytes, exchanged."""
-    lines = text.split(b"\n")
-    at = rng.randrange(len(lines))
-    if rng.random() < 0.7:
+@pytest.fixture(scope="module")
+def readers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reader]:
+    place = tmp_path_factory.mktemp("malformed")
+    return records(place) | checkpoints(place)
+
+
+def test_sound_files_are_read(readers: dict[str, Reader]) -> None:
+    for reader in readers.values():
+        reader.read()
+
+
+@pytest.mark.filterwarnings("ignore")  # of a library that reads nonsense
+@pytest.mark.parametrize("each", [8, pytest.param(3000, marks=pytest.mark.slow)])
+def test_whatever_a_file_holds_is_read_or_refused_in_one_line(
+    each: int, readers: dict[str, Reader]
+) -> None:
+    """Each file with hostile contents, and so many times damaged; those of whole models, which take
+    a load each, a tenth as often.
+    """
+    faults = list[str]()
+    for name, reader in readers.items():
+        rng, sound = random.Random(f"{each} {name}"), reader.path.read_bytes()
+        count = each // 10 if name in LOADED else each
+        tries = [*(WHOLE if count else []), *(damaged(sound, rng) for _ in range(count))]
+        found = ((fault(reader, contents), contents) for contents in tries)
+        faults += [f"{name}: {what}; {contents[:200]!r}" for what, contents in found if what]
+    assert not faults, "\n".join(faults[:20])
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a folder", "a link to endless zeros", "none"])
+def test_what_is_no_file_is_refused_and_not_waited_for(
+    kind: str, readers: dict[str, Reader]
+) -> None:
+    for name, reader in readers.items():
+        before = reader.path.read_bytes()
+        reader.path.unlink()
+        if kind == "a pipe":
+            os.mkfifo(reader.path)
+        elif kind == "a folder":
+            reader.path.mkdir()
+        elif kind != "none":
+            reader.path.symlink_to("/dev/zero")
         try:
-            line, value = (at, json.loads(lines[at])) if rng.random() < 0.5 else (None, json.loads(text))
-            new = exchanged(value, rng)
-            made = json.dumps(new).encode()
-            return made if line is None else b"\n".join([*lines[:line], made, *lines[line + 1 :]])
-        except (ValueError, RecursionError):
-            pass
-    start, size = rng.randrange(len(text) + 1), rng.choice((0, 1, 1, 2, 8, 100))
-    fresh = rng.choice((b"", rng.randbytes(rng.randrange(9)), b"\0" * 40, b"9" * 30, b"[" * 3000, b"\xff", b"-", b"\x1b["))
-    return text[:start] + fresh + text[start + size :]
-
-
-def exchanged(value: Any, rng: random.Random) -> Any:
-    """The value with a part of it, found by chance, replaced, left out or doubled."""
-    if isinstance(value, dict | list) and value and rng.random() < 0.9:
-        keys: list[Any] = list(value) if isinstance(value, dict) else list(range(len(value)))
-        key, new = rng.choice(keys), value.copy()
-        if (chance := rng.random()) < 0.1:
-            del new[key]
-        elif chance < 0.15 and isinstance(new, list):
-            new += new
-        else:
-            new[key] = exchanged(value[key], rng)
-        return new
-    return rng.choice(HOSTILE)
-
-
-class Refusals:
-    """What readers made of files."""
-
-    def __init__(self) -> None:
-        self.files = self.refused = 0
-        self.faults: list[str] = []
-
-    def attack(self, name: str, reader: Reader, contents: bytes) -> None:
-        """Reads a file with these contents, and puts the old ones back."""
-        before = reader.path.read_bytes() if reader.path.exists() else None
-        reader.path.write_bytes(contents)
-        self.files += 1
-        began = time.process_time()
-        try:
-            reader.read()
+            if name not in UNNAMED:
+                reader.read()
         except SkipbenchError as error:
-            self.refused += 1
-            text = str(error)
-            named = reader.path.name in text or reader.path.parent.name in text or name in UNNAMED
-            if not named or not text.isprintable() or len(text) > 2 * LONGEST:
-                self.faults.append(f"{name}: {text[:200]!r} of {contents[:80]!r}")
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt | SystemExit):
-                raise
-            self.faults.append(f"{name}: {error!r:.200} of {contents[:300]!r}")
-        if (took_s := time.process_time() - began) > MOST_S:
-            self.faults.append(f"{name}: {took_s:.1f} s of {contents[:80]!r}")
-        if before is None:
-            reader.path.unlink()
-        else:
+            assert str(error).isprintable()
+        finally:
+            reader.path.rmdir() if kind == "a folder" else reader.path.unlink(missing_ok=True)
             reader.path.write_bytes(before)
