@@ -81,8 +81,8 @@ def check_files(path: str) -> None:
     """
     for file in sorted(Path(path).glob("*.json")):
         most = MOST_BYTES if file.name in LARGE_JSON else MOST_JSON
-        if (size := file.stat().st_size) > most:
-            raise SkipbenchError(f"{file} has {size} bytes; wanted at most {most}")
+        if not file.is_file() or file.stat().st_size > most:
+            raise SkipbenchError(f"{file} is no file of at most {most} bytes; fetch it again")
         if file.name.endswith(".index.json"):
             indexed(file)
 

@@ -61,6 +61,8 @@ def read_header(path: Path) -> Header:
     of weights that is not known, or a file that ends too early.
     """
     try:
+        if not path.is_file():  # a pipe would be waited for
+            raise FileNotFoundError("no regular file")
         with path.open("rb") as file:
             magic, version, tensors, pairs = _unpack(file, "4sIQQ")
             if magic != b"GGUF" or version not in (2, 3):
