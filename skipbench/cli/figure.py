@@ -39,9 +39,10 @@ def run_figure(asked: Figure) -> None:
     elif path.suffix == ".json":
         _redraw(path)
     elif asked.words and path.is_dir():
-        run = finished_run(path)
-        for kind, drawn in draw_run(run).items():
-            _say(save(drawn, [run], path / "figures" / kind))
+        with readable(path):
+            run = finished_run(path)
+            for kind, drawn in draw_run(run).items():
+                _say(save(drawn, [run], path / "figures" / kind))
     else:
         _experiment(asked)
 
@@ -109,8 +110,9 @@ def run_of(cell: PlannedCell, config: RunConfig) -> Run:
 
 def _redraw(path: Path) -> None:
     """Draws the figure of a file of records beside it."""
-    drawn, shown = draw(*read_runs(path))
-    _say(save(drawn, shown, path.with_suffix("")))
+    with readable(path, "write it with python -m skipbench figure NAME"):
+        drawn, shown = draw(*read_runs(path))
+        _say(save(drawn, shown, path.with_suffix("")))
 
 
 def _brute_force(path: Path) -> None:

@@ -30,14 +30,14 @@ MARKUP = (
 CONTROLS = f"{MARKUP}\x1b[2J\x1b]0;mine\x07\x9b31m"
 EVIL = {"_target_": "pathlib.Path.touch", "self": "harmed"}
 COMMANDS = [
-    "report results=R", "status tiny results=R", "status swift-table2 scale=embedded results=R",
-    "table tiny results=R --render-only --force", "table R/tables/a.json", "figure RUN",
-    "figure R/figures/a.json", "diff R R", "merge R results=merged", "card RUN",
-    "card results=R --json", "card RUN --json card.json", "project RUN hardware=a100-80gb",
-    "project card=card.json hardware=a100-80gb", "score RUN", "score all results=R",
-    "bundle out results=R", "bundle --check out", "verify RUN model=tiny",
-    "cell R/submit/a-1/cells.jsonl 0", "submit tiny results=R --print", "list models",
-]  # fmt: skip
+    *("report results=R", "status tiny results=R", "table R/tables/a.json", "figure RUN"),
+    *("table tiny results=R --render-only --force", "figure R/figures/a.json", "diff R R"),
+    *("merge R results=merged", "card RUN", "card results=R --json", "card RUN --json card.json"),
+    *("project RUN hardware=a100-80gb", "project card=card.json hardware=a100-80gb"),
+    *("score RUN", "score all results=R", "bundle out results=R", "bundle --check out"),
+    *("cell R/submit/a-1/cells.jsonl 0", "submit tiny results=R --print", "list models"),
+]
+LOADING = ["verify RUN model=tiny", "status swift-table2 scale=embedded results=R"]
 
 
 def hostile(results: Path, attack: str) -> Path:
@@ -89,13 +89,18 @@ def live(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("attack", [MARKUP, CONTROLS], ids=["markup", "controls"])
+@pytest.mark.parametrize("commands", [COMMANDS, pytest.param(LOADING, marks=pytest.mark.slow)])
 def test_nothing_of_a_hostile_folder_acts(
-    attack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    commands: list[str],
+    attack: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     folder, through = hostile(Path("R"), attack), list[str]()
     records = {path for path in Path("R").rglob("*") if path.is_file()}
-    for command in COMMANDS:
+    for command in commands:
         with contextlib.suppress(SystemExit), one_kind_of_error():
             dispatch([word.replace("RUN", str(folder)) for word in command.split()])
         told = capsys.readouterr()

@@ -9,6 +9,7 @@ from pathlib import Path
 from markupsafe import Markup, escape
 
 from skipbench.errors import SkipbenchError
+from skipbench.report.columns import inert
 from skipbench.report.definitions import DEFINITIONS, caution
 from skipbench.report.page import collect
 from skipbench.report.page.collect import Row
@@ -51,7 +52,7 @@ def write_page(results: Path) -> tuple[Path, dict[str, int], list[str]]:
             "with results="
         )
     path = results / "report.html"
-    write_atomic(path, page(runs, dict(sorted(tables.items())), figures, refused))
+    write_atomic(path, inert(page(runs, dict(sorted(tables.items())), figures, refused)))
     counts = {"runs": len(runs), "tables": len(tables), "figures": len(figures)}
     counts |= {"files refused": len(refused)} if refused else {}
     return path, counts, [run.error for run in runs if run.error]
