@@ -40,7 +40,7 @@ def read_tokenizer(path: str, revision: str | None = None, **more: Any) -> Any:
     memory or time.
     """
     from transformers import AutoTokenizer
-    from transformers.utils import cached_file
+    from transformers.utils.hub import cached_file
 
     source, place = {"revision": revision, "trust_remote_code": False, **more}, path
     with explained(path, revision):

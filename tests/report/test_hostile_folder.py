@@ -81,7 +81,9 @@ def live(path: Path) -> list[str]:
     text = path.read_text()
     found = STEERING.findall(text)
     if path.suffix in (".html", ".md", ".svg"):
-        found += re.findall(r"<(?:img src=x|script>alert)|\]\(javascript:", text)
+        found += re.findall(r"<(?:img src=x|script>alert)", text)
+    if path.suffix == ".md":
+        found += re.findall(r"\]\(javascript:", text)
     if path.suffix == ".csv":
         cells = (cell for row in csv.reader(text.splitlines()) for cell in row)
         found += [cell for cell in cells if cell.startswith(("=", "@", "+cmd", "-cmd"))]
@@ -111,5 +113,5 @@ def test_nothing_of_a_hostile_folder_acts(
     for path in Path().rglob("*"):
         if path.suffix in (".html", ".md", ".csv", ".tex", ".svg") and path not in records:
             through += [f"{path}: {what!r}" for what in live(path)]
-    assert through == []
+    assert not through, "\n".join(sorted({*through}))
     assert not Path("harmed").exists()
