@@ -28,8 +28,8 @@ numbers what it merges most often first.
 """
 Head = Literal["full", "int8", "likely"]
 HEADS: tuple[Head, ...] = get_args(Head)
-_BLOCKS = re.compile(r"(int8-)?(attn|mlp):(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)")
-_WINDOW = re.compile(r"window:([1-9]\d*)")
+_BLOCKS = re.compile(r"(int8-)?(attn|mlp):(\d{1,4}(?:-\d{1,4})?(?:,\d{1,4}(?:-\d{1,4})?)*)")
+_WINDOW = re.compile(r"window:([1-9]\d{0,8})")
 EXAMPLE = "'attn:1,3-5;mlp:2,4' or 'int8:all;window:512;head:int8;attn:1,3'"
 
 

@@ -14,6 +14,7 @@ from skipbench.data.rows import Row
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import append_line, read_lines, writing
 from skipbench.runs.provenance import hashed
+from skipbench.runs.reading import MALFORMED
 
 if TYPE_CHECKING:
     from skipbench.cli.answers import Session
@@ -74,7 +75,7 @@ def _done(out: Path, rows: list[Row], settings: str) -> int:
             same = found["id"] == row.id and found["settings"] == settings
             same = same and found.get("prompt", row.prompt) == row.prompt
             same = same and found.get("messages", [*row.messages]) == [*row.messages]
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except MALFORMED:
             same = False
         if not same:
             raise SkipbenchError(

@@ -1,7 +1,6 @@
 """`card`: acceptance cards of runs."""
 
 import json
-import sys
 from pathlib import Path
 
 import msgspec
@@ -45,7 +44,8 @@ def run_card(asked: Card) -> None:
     elif asked.json is None:
         show("\n\n".join(_text(card) for card in made))
     else:
-        sys.stdout.write(lines)
+        for card in made:
+            show(json.dumps(msgspec.to_builtins(card)))
 
 
 def _card(run: Run) -> cards.Card:

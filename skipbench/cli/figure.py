@@ -1,6 +1,5 @@
 """`figure`: runs what an experiment lacks, then draws it; or draws one run's folder."""
 
-import json
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -23,7 +22,7 @@ from skipbench.report.figures.runs import dump_runs, finished_run, read_runs, sw
 from skipbench.report.figures.style import FORMATS, save, styled
 from skipbench.report.tables.stored import would_lose
 from skipbench.runs.files import write_atomic
-from skipbench.runs.reading import MOST_BYTES, read_bytes
+from skipbench.runs.reading import MOST_BYTES, read_bytes, readable, strict_json
 from skipbench.runs.run import Run, Search
 
 
@@ -40,9 +39,10 @@ def run_figure(asked: Figure) -> None:
     elif path.suffix == ".json":
         _redraw(path)
     elif asked.words and path.is_dir():
-        run = finished_run(path)
-        for kind, drawn in draw_run(run).items():
-            _say(save(drawn, [run], path / "figures" / kind))
+        with readable(path):
+            run = finished_run(path)
+            for kind, drawn in draw_run(run).items():
+                _say(save(drawn, [run], path / "figures" / kind))
     elif path.parent != Path():
         raise SkipbenchError(f"there is no run {path}; wanted its folder, or an experiment")
     else:
@@ -112,19 +112,15 @@ def run_of(cell: PlannedCell, config: RunConfig) -> Run:
 
 def _redraw(path: Path) -> None:
     """Draws the figure of a file of records beside it."""
-    drawn, shown = draw(*read_runs(path))
-    _say(save(drawn, shown, path.with_suffix("")))
+    with readable(path, "write it with python -m skipbench figure NAME"):
+        drawn, shown = draw(*read_runs(path))
+        _say(save(drawn, shown, path.with_suffix("")))
 
 
 def _brute_force(path: Path) -> None:
-    try:
+    with readable(path, "make it with python scripts/brute_force.py > FILE"), styled():
         text = (read_bytes(path, MOST_BYTES) or b"").decode()
-        lines = [json.loads(line) for line in text.splitlines() if line.strip()]
-    except (OSError, ValueError) as error:
-        raise SkipbenchError(
-            f"{path} cannot be read ({error}); make it with python scripts/brute_force.py > FILE"
-        ) from error
-    with styled():
+        lines = [strict_json(line) for line in text.splitlines() if line.strip()]
         drawn = brute_force(lines)
     _say(save(drawn, [], path.with_suffix("")))
 

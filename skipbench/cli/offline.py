@@ -25,6 +25,7 @@ from skipbench.metrics.costs import Costs, Datasheet
 from skipbench.metrics.loop_costs import LatencyRecord, LoopCosts
 from skipbench.metrics.replay import best_length, measured, project
 from skipbench.runs.provenance import installed
+from skipbench.runs.reading import read_json, readable
 from skipbench.runs.record import Sample
 from skipbench.runs.run import Run, read_run
 
@@ -232,10 +233,8 @@ def shape_of(run: Run) -> Shape:
 
 def _costs(path: str | Path) -> Costs:
     """The costs in a latency file."""
-    try:
-        return msgspec.json.decode(Path(path).read_bytes(), type=LatencyRecord).costs()
-    except (OSError, ValueError) as error:
-        raise SkipbenchError(
-            f"{path} is no latency file ({type(error).__name__}); "
-            "python -m skipbench profile writes one"
-        ) from error
+    record = read_json(Path(path), LatencyRecord)
+    if record is None:
+        raise SkipbenchError(f"no latency file {path}; python -m skipbench profile writes one")
+    with readable(Path(path), "python -m skipbench profile writes latency files"):
+        return record.costs()

@@ -1,6 +1,6 @@
 """From a configuration node to the object that it describes."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import hydra
@@ -10,16 +10,18 @@ from skipbench.config.catalog import targets
 from skipbench.config.schemas import SCHEMAS
 from skipbench.config.signature import MOVED, with_targets
 from skipbench.errors import SkipbenchError
+from skipbench.trust import check_targets
 
 
 def instantiate(node: Mapping[str, Any], **more: Any) -> Any:
     """Calls the node's `_target_`, which a file of `conf`, of a `--config-dir`, or a schema must
-    name, since nodes come out of results folders, too.
+    name.
 
     Raises SkipbenchError: the called function's own, or why it could not be called.
     """
     node = with_targets(node, MOVED)
-    _check(node, targets() | {getattr(schema, "_target_", None) for schema in SCHEMAS.values()})
+    of_schemas = {getattr(schema, "_target_", None) for schema in SCHEMAS.values()}
+    check_targets(node, targets() | of_schemas)
     try:
         return hydra.utils.instantiate(node, _convert_="all", **more)
     except HydraException as error:
@@ -30,18 +32,3 @@ def instantiate(node: Mapping[str, Any], **more: Any) -> Any:
         text = str(error).partition(", set env var HYDRA_FULL_ERROR")[0]
         cause = "" if str(root) in str(error) else f": {type(root).__name__}: {root}"
         raise SkipbenchError(f"{text}{cause}") from error
-
-
-def _check(value: Any, known: Collection[Any]) -> None:
-    """Refuses a `_target_` not among `known`, and an interpolation, which could become one."""
-    match value:
-        case {"_target_": target} if target is not None and str(target) not in known:
-            raise SkipbenchError(
-                f"_target_={target} is named by no file of conf; where it is your own, give the "
-                "folder whose file names it, --config-dir FOLDER"
-            )
-        case Mapping() | list() | tuple():
-            for part in value.values() if isinstance(value, Mapping) else value:
-                _check(part, known)
-        case str() if "${" in value:
-            raise SkipbenchError(f"{value!r} is an interpolation; wanted a value")

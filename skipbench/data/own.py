@@ -6,9 +6,10 @@ from typing import Literal
 
 import msgspec
 
-from skipbench.data.rows import Row, placed_rows, sample_rows
+from skipbench.data.rows import Row, numbered_lines, placed_rows, sample_rows
 from skipbench.errors import SkipbenchError
 from skipbench.runs.provenance import hashed
+from skipbench.runs.reading import readable
 
 ROLES = ("system", "user", "assistant", "tool")
 
@@ -30,21 +31,18 @@ def prompts(path: str, size: int | None, seed: int, shuffle: bool) -> list[Row]:
         SkipbenchError: a file that cannot be read, or a row without a prompt.
     """
     file = Path(path)
-    rows = list(_lines(file) if file.suffix == ".txt" and file.is_file() else _rows(file))
+    with readable(file, "wanted text in UTF-8"):
+        rows = list(_lines(file) if file.suffix == ".txt" and file.is_file() else _rows(file))
     if not rows:
         raise SkipbenchError(f"dataset.path={path} holds no prompt; give one per line")
     return sample_rows(rows, size, seed, shuffle)
 
 
 def _lines(file: Path) -> Iterator[Row]:
-    try:
-        lines = file.read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SkipbenchError(
-            f"dataset.path={file} cannot be read as UTF-8 ({error}); convert it"
-        ) from error
-    for number, line in enumerate(filter(str.strip, lines), 1):
-        yield Row(f"prompts-{number}", line, source=hashed(line))
+    with file.open(encoding="utf-8-sig") as opened:
+        texts = (line.rstrip("\n") for _, line in numbered_lines(file, opened))
+        for number, line in enumerate(filter(str.strip, texts), 1):
+            yield Row(f"prompts-{number}", line, source=hashed(line))
 
 
 def _rows(file: Path) -> Iterator[Row]:

@@ -6,12 +6,14 @@ import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, AnyStr
 
 from skipbench.errors import SkipbenchError
 from skipbench.runs.provenance import Provenance, hashed
 
 _SUFFIXES = (".jsonl", ".parquet")
+MOST_LINE = 16 << 20
+"""Bytes of a row of text; a long book has some 4 MB."""
 _BATCH_ROWS = 64  # of a parquet file in memory at once; a row may be a whole book
 Reference = dict[str, object]
 """The right answer, by the names that a scorer reads."""
@@ -85,10 +87,24 @@ def placed_rows(
         yield place, _checked(row, wanted, place, may_be_empty)
 
 
+def numbered_lines(path: Path, file: IO[AnyStr]) -> Iterator[tuple[int, AnyStr]]:
+    """The lines of a file. Raises SkipbenchError for one longer than `MOST_LINE`, whose tokens
+    would take all memory.
+    """
+    for number in itertools.count(1):
+        if len(line := file.readline(MOST_LINE + 1)) > MOST_LINE:
+            raise SkipbenchError(
+                f"{path} line {number} is longer than {MOST_LINE} bytes; cut it into prompts"
+            )
+        if not line:
+            return
+        yield number, line
+
+
 def _jsonl(path: Path) -> _Placed:
     blank = 0
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
+    with path.open("rb") as file:
+        for number, line in numbered_lines(path, file):
             place = f"{path} line {number}"
             if not line.strip():
                 blank = blank or number

@@ -16,7 +16,7 @@ from msgspec import Meta
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import append_line, read_lines, write_atomic, writing
-from skipbench.runs.reading import MOST_SAMPLES, read_bytes
+from skipbench.runs.reading import MALFORMED, MOST_SAMPLES, read_bytes, readable
 
 CELLS = "cells.jsonl"
 
@@ -44,7 +44,7 @@ def write_rows(folder: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
 
 def read_row(path: Path, index: int) -> list[RunConfig]:
     """The configurations of the cells of row `index`. Raises SkipbenchError if there is none."""
-    try:
+    with readable(path, "submit again"):
         data = read_bytes(path, MOST_SAMPLES)
         if data is None:
             raise FileNotFoundError("no such file")
@@ -54,10 +54,6 @@ def read_row(path: Path, index: int) -> list[RunConfig]:
             # a submission of an earlier version has one cell per line
             configs = row["configs"] if "configs" in row else [row["config"]]
             return [RunConfig.from_dict(config) for config in configs]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise SkipbenchError(
-            f"{path} cannot be read ({type(error).__name__}: {error}); submit again"
-        ) from error
     raise SkipbenchError(f"{path} has {len(lines)} rows and no number {index}; the first is 0")
 
 
@@ -96,7 +92,7 @@ def tasks(results: Path) -> dict[str, list[Task]]:
     by_run = defaultdict[str, list[Task]](list)
     for path in sorted((results / "submit").glob("*/jobs.jsonl")):
         # a folder that cannot be read blocks no other submission
-        with contextlib.suppress(SkipbenchError, msgspec.MsgspecError, LookupError, RecursionError):
+        with contextlib.suppress(SkipbenchError, *MALFORMED):
             lines = read_lines(path.parent / CELLS)
             rows = [msgspec.json.decode(line, type=_Row).runs for _, line in lines]
             arrays = [msgspec.json.decode(line, type=Array) for _, line in read_lines(path)]

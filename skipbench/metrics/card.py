@@ -15,7 +15,7 @@ import msgspec
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.acceptance import conditional_acceptance, over
 from skipbench.metrics.interval import Interval, paired_ratio_interval
-from skipbench.runs.reading import Text, read_bytes, strict_json
+from skipbench.runs.reading import Text, read_bytes, readable, strict_json
 from skipbench.runs.record import Arm, Count, Round, Sample, Seconds
 from skipbench.runs.run import Origin, Run
 
@@ -153,12 +153,10 @@ def read_cards(path: Path) -> list[Card]:
     """The cards of a file, one a line. Raises SkipbenchError for a file that holds something else,
     or numbers that do not follow from its requests.
     """
-    try:
+    with readable(path, "card RUN --json FILE writes acceptance cards"):
         lines = (read_bytes(path) or b"").splitlines()
         cards = [msgspec.convert(strict_json(line), Card, str_keys=True) for line in lines]
         sums = [acceptances(card.requests) for card in cards]
-    except (ValueError, RecursionError, ZeroDivisionError) as error:
-        raise SkipbenchError(f"{path} holds no acceptance cards: {error}") from error
     if not cards:
         raise SkipbenchError(f"{path} holds no acceptance cards; card RUN --json FILE writes them")
     for card, acceptance in zip(cards, sums, strict=True):

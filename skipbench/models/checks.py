@@ -1,8 +1,9 @@
 """Checks of a checkpoint's settings and files, and messages for failed loads."""
 
 import importlib.util
-import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ from skipbench.config.architecture import Shape
 from skipbench.config.model import Model, adapter_base, check_path, is_gguf
 from skipbench.config.paths import hub_offline
 from skipbench.errors import SkipbenchError
-from skipbench.runs.fingerprint import checkpoint_place
+from skipbench.runs.fingerprint import checkpoint_place, indexed
+from skipbench.runs.reading import MOST_BYTES
 
 # no pickled weights, which can run code
 FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
@@ -71,9 +73,9 @@ def check_sizes(path: str, config: Any) -> None:
         )
 
 
-def indexed(index: Path) -> list[str]:
-    """The files of weights that an index names."""
-    return sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+MOST_JSON = 8 << 20  # bytes of a file beside the weights
+LARGE_JSON = ("tokenizer.json", "vocab.json", "model.safetensors.index.json")
+"""These have up to 64 MiB: a vocabulary of 262,144 tokens takes 33 MB."""
 
 
 def missing_weights(folder: Path) -> list[str]:
@@ -86,18 +88,16 @@ def weight_names(folder: Path) -> list[str]:
     return indexed(index) if index.is_file() else ["model.safetensors"]
 
 
-def check_index(path: str) -> None:
-    """Raises SkipbenchError for an index that is none, or names files outside its folder."""
-    for index in sorted(Path(path).glob("*.index.json")):
-        try:
-            names = indexed(index)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise SkipbenchError(explain(path, None, error)) from error
-        for name in names:  # may be links: the hub's cache has nothing else
-            if not isinstance(name, str) or not name or Path(name).name != name:
-                raise SkipbenchError(
-                    f"{index} names the file {name!r}; wanted names of files in its own folder"
-                )
+def check_files(path: str) -> None:
+    """Raises SkipbenchError for a JSON file of a folder that is too large to be read, and an index
+    of weights as `indexed`.
+    """
+    for file in sorted(Path(path).glob("*.json")):
+        most = MOST_BYTES if file.name in LARGE_JSON else MOST_JSON
+        if not file.is_file() or file.stat().st_size > most:
+            raise SkipbenchError(f"{file} is no file of at most {most} bytes; fetch it again")
+        if file.name.endswith(".index.json"):
+            indexed(file)
 
 
 # Every tokenizer has one of these files.
@@ -141,12 +141,27 @@ def _gated(path: str) -> str:
     )
 
 
-def explain(path: str, revision: str | None, error: Exception) -> str:
+@contextmanager
+def explained(path: str, revision: str | None = None) -> Iterator[None]:
+    """Raises any error of the libraries that read a checkpoint, which check no file, as a
+    SkipbenchError that says why; also a panic of tokenizers, which is no `Exception`.
+    """
+    try:
+        yield
+    except SkipbenchError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise SkipbenchError(explain(path, revision, error)) from error
+
+
+def explain(path: str, revision: str | None, error: BaseException) -> str:
     """The reason of a failed load, by the hub library's exceptions in the chain of causes, and what
     to do.
     """
-    text = " ".join(str(error).split())[:400]
-    if Path(path).is_dir():
+    text = " ".join(f"{type(error).__name__}: {error}".split())[:400]
+    if Path(path).exists():
         return f"cannot load the model in {path!r}: {text}"
     kinds = set()
     cause: BaseException | None = error

@@ -22,9 +22,10 @@ import torch
 from skipbench.config.architecture import Shape
 from skipbench.config.model import Wheel, is_gguf
 from skipbench.errors import SkipbenchError
-from skipbench.models.checks import FILES, check_shape, explain, missing_weights, weight_names
+from skipbench.models.checks import FILES, check_shape, explained, missing_weights, weight_names
 from skipbench.models.gguf import read_gguf
 from skipbench.models.outline import read_config
+from skipbench.models.tokenizer import read_tokenizer
 
 TIMEOUT_S = 5
 
@@ -65,15 +66,12 @@ def fetch(path: str, revision: str | None, shape: Shape | None) -> Fetched:
         read_config(path, revision, shape)
         return Fetched(Path(path), None, Path(path).stat().st_size)
     from huggingface_hub import snapshot_download
-    from transformers import AutoTokenizer
 
     local = Path(path).is_dir()
-    try:
+    with explained(path, revision):
         at = path if local else snapshot_download(path, revision=revision, allow_patterns=FILES)
-        folder = Path(at)
-        AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise SkipbenchError(explain(path, revision, error)) from error
+    folder = Path(at)
+    read_tokenizer(at)
     check_shape(path, read_config(str(folder), None), shape)
     names = weight_names(folder)
     if missing := missing_weights(folder):

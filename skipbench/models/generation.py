@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer, GenerationConfig, LogitsProcessorList, StopStringCriteria
+from transformers import GenerationConfig, LogitsProcessorList, StopStringCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from skipbench.config.explain import did_you_mean
 from skipbench.errors import SkipbenchError
+from skipbench.models.tokenizer import read_tokenizer
 
 # Processors whose result depends on more than the tokens and the logits.
 STATEFUL = {
@@ -174,8 +175,8 @@ def stop_criterion(stop: str | Sequence[str], tokenizer: Any, model: Any) -> Any
     """
     if tokenizer is None:
         try:
-            tokenizer = AutoTokenizer.from_pretrained(model.config._name_or_path or "no path")
-        except (OSError, ValueError) as error:
+            tokenizer = read_tokenizer(model.config._name_or_path or "no path")
+        except SkipbenchError as error:
             raise SkipbenchError("stop_strings need tokenizer=, beside them in generate") from error
     return StopStringCriteria(tokenizer, [stop] if isinstance(stop, str) else list(stop))
 

@@ -5,8 +5,6 @@ Weights are dequantised to float32 and rounded to the model's dtype. llama.cpp
 """
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,9 +14,10 @@ from torch import Tensor
 
 from skipbench.errors import SkipbenchError
 from skipbench.lm.families import check_config
-from skipbench.models.checks import check_sizes
+from skipbench.models.checks import check_sizes, explained
 from skipbench.models.gguf_file import Header, read_header
 from skipbench.models.random_weights import empty_model
+from skipbench.models.tokenizer import read_tokenizer
 from skipbench.runs.reading import printable
 
 FAMILIES = ("llama", "qwen2", "qwen3")
@@ -46,7 +45,7 @@ class GGUF(NamedTuple):
         """The causal language model on the CPU, with its weights in `dtype`. Raises SkipbenchError
         for a type that cannot be read, and weights that are missing or of another shape.
         """
-        with explained(self.header.path, "model"):
+        with explained(str(self.header.path)):
             model = empty_model(self.config, dtype, "meta")
         names = {self._name(name): name for name in self.header.entries}
         if self.config.tie_word_embeddings:
@@ -71,13 +70,9 @@ class GGUF(NamedTuple):
         one that cannot be read.
         """
         from tokenizers import pre_tokenizers
-        from transformers import AutoTokenizer
 
         kind, split = _kind(self.header)
-        with explained(self.header.path, "tokenizer"):
-            tokenizer: Any = AutoTokenizer.from_pretrained(
-                self.header.path.parent, gguf_file=self.header.path.name, trust_remote_code=False
-            )
+        tokenizer = read_tokenizer(str(self.header.path))
         if kind == "gpt2" and split in DIGITS:
             tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
                 pre_tokenizers.Digits(individual_digits=True),
@@ -106,21 +101,6 @@ class GGUF(NamedTuple):
         # interleaved.
         pairs = weight.view(heads, weight.shape[0] // heads // 2, 2, *weight.shape[1:])
         return pairs.transpose(1, 2).reshape(weight.shape)
-
-
-@contextmanager
-def explained(path: Path, what: str) -> Iterator[None]:
-    """Raises any error of transformers, which does not check a header, as a SkipbenchError; also a
-    panic of the tokenizers library, which is no `Exception`.
-    """
-    try:
-        yield
-    except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        raise SkipbenchError(
-            f"{path}: its {what} cannot be read ({' '.join(str(error).split())[:400]})"
-        ) from error
 
 
 def _word(header: Header, key: str, default: str) -> str:
@@ -247,7 +227,7 @@ def read_gguf(file: str) -> GGUF:
         eos_token_id=ends if len(ends) > 1 else ends[0] if ends else None,
         pad_token_id=fields.get("tokenizer.ggml.padding_token_id"),
     )
-    with explained(path, "configuration"):
+    with explained(str(path)):
         config = AutoConfig.for_model(family, **settings)
     check_sizes(str(path), config)
     check_config(config)

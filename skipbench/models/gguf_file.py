@@ -19,6 +19,7 @@ STRING, ARRAY = 8, 9
 MAX_ENTRIES = 1 << 16  # pairs of metadata, tensors
 MAX_ITEMS = 1 << 21  # bytes of a text, items of a list: Llama 3 has 280,147 merges
 MAX_DIMENSIONS = 4  # llama.cpp's own limit
+MAX_BYTES = 32 << 20  # of the metadata: Gemma's 262,144 tokens have 6 MB
 
 
 class Entry(NamedTuple):
@@ -60,6 +61,8 @@ def read_header(path: Path) -> Header:
     of weights that is not known, or a file that ends too early.
     """
     try:
+        if not path.is_file():  # a pipe would be waited for
+            raise FileNotFoundError("no regular file")
         with path.open("rb") as file:
             magic, version, tensors, pairs = _unpack(file, "4sIQQ")
             if magic != b"GGUF" or version not in (2, 3):
@@ -87,6 +90,8 @@ def read_header(path: Path) -> Header:
 
 
 def _check_count(file: BinaryIO, count: int, largest: int) -> None:
+    if file.tell() > MAX_BYTES:
+        raise EOFError(f"metadata of more than {MAX_BYTES} bytes")
     if count > largest:
         raise EOFError(f"a count of {count} at {file.tell()}, wanted at most {largest}")
 

@@ -22,11 +22,12 @@ from skipbench.models.checks import (
     check_parallel,
     check_shape,
     check_tokenizer,
-    explain,
+    explained,
 )
 from skipbench.models.deepened import deepen
 from skipbench.models.outline import read_config
 from skipbench.models.random_weights import planted_model
+from skipbench.models.tokenizer import read_tokenizer
 
 HOST_FIRST = (
     "weights were read into the host's memory first, which must hold them all: accelerate, which "
@@ -119,8 +120,6 @@ def read_model(model: Model, gpus: int | None = None) -> tuple[Any, Any, list[st
 
 def _planted(model: PlantedModel) -> tuple[Any, Any]:
     """A model made in memory, whose redundant sub-layers are those of `sets`."""
-    from transformers import AutoTokenizer
-
     shape, skip = model.architecture, model.sets["self-sd"]
     assert shape is not None and skip is not None
     if model.device == "auto":
@@ -128,7 +127,7 @@ def _planted(model: PlantedModel) -> tuple[Any, Any]:
             "model.device=auto spreads a checkpoint over devices; a planted model is made on "
             "one, as cuda:0"
         )
-    tokenizer = AutoTokenizer.from_pretrained(model.path)
+    tokenizer = read_tokenizer(model.path)
     redundant, dtype = DraftPlan.parse(skip, shape.layers), DTYPES[model.dtype]
     made = planted_model(shape, redundant, model.seed, dtype, model.device, len(tokenizer))
     return made, tokenizer
@@ -156,7 +155,6 @@ def placement(model: Model, gpus: int | None) -> dict[str, Any]:
 def _from_folder(model: Model, path: str, gpus: int | None) -> tuple[Any, Any]:
     """The Hugging Face model of `path`, the adapter's base or `model.path`, and its tokenizer."""
     import transformers
-    from transformers import AutoTokenizer
 
     dtype = DTYPES[model.dtype]
     source: dict[str, Any] = {"revision": model.revision, "trust_remote_code": False}
@@ -166,10 +164,9 @@ def _from_folder(model: Model, path: str, gpus: int | None) -> tuple[Any, Any]:
         eight = model.quantization == "int8"
         bits = {"load_in_8bit": True} if eight else {"load_in_4bit": True, **four}
         more["quantization_config"] = cast("Any", transformers.BitsAndBytesConfig)(**bits)
-    try:
+    with explained(path, model.revision):
         config = read_config(path, model.revision, model.architecture)
-        place = check_tokenizer(model.path, path)
-        tokenizer = AutoTokenizer.from_pretrained(place, **source)
+        tokenizer = read_tokenizer(check_tokenizer(model.path, path), model.revision)
         made, info = cast("Any", transformers.AutoModelForCausalLM).from_pretrained(
             path,
             config=config,
@@ -180,10 +177,6 @@ def _from_folder(model: Model, path: str, gpus: int | None) -> tuple[Any, Any]:
             **more,
             **source,
         )
-    except SkipbenchError:
-        raise
-    except Exception as error:  # damaged files raise anything: transformers does not check them
-        raise SkipbenchError(explain(path, model.revision, error)) from error
     wrong = {k: sorted(map(str, info[k])) for k in ("missing_keys", "mismatched_keys") if info[k]}
     if wrong:
         raise SkipbenchError(f"checkpoint {path!r} does not fit its config.json: {wrong}")
@@ -242,7 +235,5 @@ def check_vocabulary(path: str, draft: LM, tokenizer: Any, target: LM) -> None:
 
 @functools.lru_cache(maxsize=1)
 def _vocabulary(folder: str) -> Any:
-    from transformers import AutoTokenizer
-
     known = (Path(folder) / "tokenizer.json").is_file()
-    return AutoTokenizer.from_pretrained(folder).get_vocab() if known else None
+    return read_tokenizer(folder).get_vocab() if known else None

@@ -11,6 +11,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.lm.families import angle_limit, check_config
 from skipbench.lm.layer import text_config
 from skipbench.models import checks
+from skipbench.models.tokenizer import read_tokenizer
 from skipbench.runs.fingerprint import checkpoint_place
 
 WEIGHTS = ("*.safetensors", "*.bin")  # files of weights in a folder; the second kind is pickled
@@ -40,11 +41,9 @@ def read_config(path: str, revision: str | None, shape: Shape | None = None) -> 
         if not here and not hub_offline() and hub_unreachable():
             error = ConnectionError("the hub's name cannot be resolved")
             raise SkipbenchError(checks.explain(path, revision, error))
-        checks.check_index(path)
-        try:
+        checks.check_files(path)
+        with checks.explained(path, revision):
             config = AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=False)
-        except (OSError, ValueError) as error:
-            raise SkipbenchError(checks.explain(path, revision, error)) from error
         check_config(text_config(config))
         checks.check_sizes(path, text_config(config))
     checks.check_shape(path, config, shape)
@@ -128,8 +127,6 @@ def tokenizer_here(model: Model) -> Any | None:
     """The tokenizer, where it can be had without a network. Raises SkipbenchError where it is here
     and cannot be read.
     """
-    from transformers import AutoTokenizer
-
     if not is_here(model):
         return None
     if is_gguf(model.path):
@@ -138,10 +135,8 @@ def tokenizer_here(model: Model) -> Any | None:
         return read_gguf(model.path).tokenizer()
     path = checks.check_tokenizer(model.path, adapter_base(model.path) or model.path)
     try:
-        return AutoTokenizer.from_pretrained(
-            path, revision=model.revision, local_files_only=True, trust_remote_code=False
-        )
-    except Exception as error:  # transformers checks no file: damaged ones raise anything
+        return read_tokenizer(path, model.revision, local_files_only=True)
+    except SkipbenchError:
         if Path(path).is_dir():  # of one that is not here yet, loading reports it
-            raise SkipbenchError(checks.explain(path, model.revision, error)) from error
+            raise
         return None

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from skipbench.errors import SkipbenchError
-from skipbench.runs.reading import printable, read_bytes
+from skipbench.runs.reading import read_bytes, readable
 from skipbench.runs.run import read_run
 
 Fields = Mapping[str, Any]
@@ -61,7 +61,8 @@ def read_outputs(path: Path) -> tuple[list[Output], str]:
         return _run(path), "a run of this package"
     if (data := read_bytes(path)) is None:
         raise SkipbenchError(f"{path} is no file; wanted a .jsonl or .json file, or a run's folder")
-    return from_records(_records(path, data))
+    with readable(path):
+        return from_records(_records(path, data))
 
 
 def from_records(records: Iterable[tuple[str, dict[str, Any]]]) -> tuple[list[Output], str]:
@@ -73,7 +74,7 @@ def from_records(records: Iterable[tuple[str, dict[str, Any]]]) -> tuple[list[Ou
         reader = next((r for r in READERS if r.fits(record)), None)
         if reader is None:
             raise SkipbenchError(
-                f"{place}: fields {printable(', '.join(record)[:200])}; wanted those of one of: "
+                f"{place}: fields {', '.join(record)[:200]}; wanted those of one of: "
                 f"{'; '.join(f'{r.name} ({r.needs})' for r in READERS)}"
             )
         names.setdefault(reader.name, len(outputs))
@@ -83,9 +84,7 @@ def from_records(records: Iterable[tuple[str, dict[str, Any]]]) -> tuple[list[Ou
                 values["id"] = str(values.get("id", len(outputs) + 1))
                 outputs.append(msgspec.convert(values, Output, strict=False))
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise SkipbenchError(
-                f"{place}, read as {reader.name}: {printable(str(error))}"
-            ) from error
+            raise SkipbenchError(f"{place}, read as {reader.name}: {error}") from error
     if len(names) != 1:
         said = " and ".join(names) or "no record"
         raise SkipbenchError(f"the outputs are {said}; wanted records of one format")
@@ -98,12 +97,12 @@ def _records(path: Path, data: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
         whole = json.loads(data)
         values = list(whole) if isinstance(whole, list) else [whole]
         pairs = [(f"{path}, record {n}", value) for n, value in enumerate(values, 1)]
-    except ValueError:
+    except (ValueError, RecursionError):
         pairs = []
         for number, line in enumerate(data.split(b"\n"), 1):
             try:
                 pairs += [(f"{path}, line {number}", json.loads(line))] if line.strip() else []
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise SkipbenchError(f"{path}, line {number}: no JSON ({error})") from error
     for place, value in pairs:
         if not isinstance(value, dict):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from skipbench.errors import SkipbenchError
-from skipbench.runs.reading import check_name, is_json, printable, read_bytes, refuse_link
+from skipbench.runs.reading import check_name, is_json, read_bytes, refuse_link
 
 
 @contextlib.contextmanager
@@ -126,7 +126,7 @@ def held(folder: Path, wait: bool = False) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except OSError as error:
-            holder = printable(os.read(lock, 200).decode(errors="replace"))
+            holder = os.read(lock, 200).decode(errors="replace")
             raise SkipbenchError(
                 f"{folder} is being written by another process ({holder}); wait for it, or stop it"
                 if isinstance(error, BlockingIOError)

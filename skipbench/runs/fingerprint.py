@@ -6,17 +6,18 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from skipbench.config.model import ADAPTER_CONFIG, Model, PlantedModel, adapter_base, is_gguf
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
 from skipbench.runs.provenance import Provenance, hashed
-from skipbench.runs.reading import read_json
+from skipbench.runs.reading import MOST_BYTES, read_json, readable
 from skipbench.runs.source import leaves, method_sha256, other_scheme, package_sha256
 from skipbench.runs.state import read_status
 
@@ -197,6 +198,25 @@ def checkpoint_place(path: str, revision: str | None) -> Path | None:
     return None
 
 
+class _Index(msgspec.Struct):
+    weight_map: dict[str, str]
+
+
+def indexed(index: Path) -> list[str]:
+    """The files of weights that an index names. Raises SkipbenchError for one that is none, or that
+    names files outside its folder.
+    """
+    with readable(index, "fetch the checkpoint again"):
+        data = index.read_bytes() if index.stat().st_size <= MOST_BYTES else b""
+        names = msgspec.json.decode(data, type=_Index).weight_map.values()
+    for name in names:  # may be links: the hub's cache has nothing else
+        if not name or Path(name).name != name:
+            raise SkipbenchError(
+                f"{index} names the file {name!r}; wanted names of files in its own folder"
+            )
+    return sorted({*names})
+
+
 def _weight_files(folder: Path) -> list[Path]:
     """The files that are loaded, in the order of preference of transformers."""
     if folder.is_file():
@@ -205,8 +225,7 @@ def _weight_files(folder: Path) -> list[Path]:
         if (folder / name).is_file():
             return [folder / name]
         if (index := folder / f"{name}.index.json").is_file():
-            shards = set(json.loads(index.read_text())["weight_map"].values())
-            return [folder / shard for shard in sorted(shards)]
+            return [folder / shard for shard in indexed(index)]
     return []
 
 

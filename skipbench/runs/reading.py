@@ -6,7 +6,8 @@ import json
 import os
 import stat
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -14,27 +15,30 @@ import msgspec
 import yaml
 
 from skipbench.errors import SkipbenchError
+from skipbench.errors import printable as printable  # known by this name elsewhere
 
 Text = Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f\x7f-\x9f\ud800-\udfff]*$")]
 """Without control characters: it is printed."""
 DEEPEST = 50  # levels of YAML; libyaml's recursion ends the process without an exception
 LARGEST = 2**63
-MOST_BYTES = 64 << 20  # of a file without samples; those of a run have kilobytes
+MOST_YAML = 256 << 10  # bytes; libyaml takes a second for so many
+MOST_RECORD = 16 << 20  # of a JSON file of a run or a search, which has kilobytes
+MOST_BYTES = 64 << 20  # of a file without samples
 MOST_SAMPLES = 1 << 30  # of a file with a line per sample; 1000 long samples have some 100 MiB
+MALFORMED = (
+    *(OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError),
+    RecursionError,
+)
+"""What reading values of another form raises; msgspec's errors are ValueErrors."""
 T = TypeVar("T")
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where there is one
-
-
-def printable(text: str) -> str:
-    """`text` with everything escaped that could steer a terminal."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def check_name(path: Path) -> None:
     """Raises SkipbenchError for a name with control characters or with bytes that are no text."""
     if not path.name.isprintable():
         raise SkipbenchError(
-            f"{printable(str(path))}: its name has characters that no run is named with; rename it"
+            f"{path}: its name has characters that no run is named with; rename it"
         )
 
 
@@ -45,6 +49,24 @@ def refuse_link(path: Path) -> None:
             f"{path} is a symbolic link; copy what it points to in its place, or link the whole "
             "results folder"
         )
+
+
+@contextmanager
+def readable(path: Path, remedy: str = "move it away") -> Iterator[None]:
+    """Raises whatever a file of another form causes as a SkipbenchError that names it.
+
+    Args:
+        remedy: what to do, the end of the message.
+    """
+    try:
+        yield
+    except SkipbenchError as error:
+        if path.name in str(error):
+            raise
+        raise SkipbenchError(f"{path}: {error}") from error
+    except (*MALFORMED, yaml.YAMLError) as error:
+        what = f" {type(error).__name__}" if isinstance(error, LookupError | AttributeError) else ""
+        raise SkipbenchError(f"{path} cannot be read:{what} {error}; {remedy}") from error
 
 
 def read_bytes(path: Path, most: int = MOST_SAMPLES) -> bytes | None:
@@ -100,13 +122,10 @@ def read_yaml(path: Path, kind: type[Any] = dict[str, Any]) -> Any:
 
 
 def _read(path: Path, kind: type[Any], load: Callable[[bytes], Any]) -> Any:
-    if (data := read_bytes(path, MOST_BYTES)) is None:
+    if (data := read_bytes(path, MOST_YAML if load is _safe_yaml else MOST_RECORD)) is None:
         return None
-    try:
+    with readable(path):
         typed = msgspec.convert(value := load(data), kind)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        text = printable(str(error))
-        raise SkipbenchError(f"{path} cannot be read: {text}; move it away") from error
     return typed if isinstance(typed, msgspec.Struct) else value
 
 

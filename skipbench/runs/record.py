@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 import msgspec
 
 from skipbench.errors import SkipbenchError
-from skipbench.runs.reading import LARGEST, printable, strict_json
+from skipbench.runs.reading import LARGEST, strict_json
 
 FORMAT: Literal[1] = 1
 Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST - 1)]
@@ -225,7 +225,7 @@ def parse(line: str | bytes, kind: type[R]) -> R:
         return msgspec.convert(raw, kind)
     except (ValueError, RecursionError) as error:
         raise SkipbenchError(
-            f"not a {kind.__name__.lower()} record: {data[:80]!r} ({printable(str(error))})"
+            f"not a {kind.__name__.lower()} record: {data[:80]!r} ({error})"
         ) from error
 
 

@@ -15,7 +15,7 @@ from skipbench.console import progress, say
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import append_line, held, read_lines
-from skipbench.runs.reading import printable, strict_json
+from skipbench.runs.reading import readable, strict_json
 from skipbench.search.strategies import Strategy
 
 # seconds per token, registered for a set without a value before any other set has one
@@ -168,7 +168,7 @@ def read_trials(trace: Path, iterations: int, layers: int | None = None) -> list
             if layers is not None:
                 DraftPlan.parse(trials[-1].skip, layers)
         except (SkipbenchError, ValueError, RecursionError) as error:
-            reason = f"not a trial ({printable(str(error))}); move it away"
+            reason = f"not a trial ({error}); move it away"
             raise SkipbenchError(f"{trace}, line {number}: {reason}") from error
     return trials
 
@@ -220,10 +220,6 @@ def retime(objective: Objective, trace: Path, layers: int, iterations: int) -> T
 def read_retimed(folder: Path, iterations: int) -> Retimed | None:
     """The timings after so many trials, or `None`; SkipbenchError for a file that is damaged."""
     path = folder / RETIMED
-    try:
+    with readable(path):
         retimed = [msgspec.convert(strict_json(line), Retimed) for _, line in read_lines(path)]
-    except (ValueError, RecursionError) as error:
-        raise SkipbenchError(
-            f"{path} cannot be read ({printable(str(error))}); move it away"
-        ) from error
     return next((r for r in retimed if r.iterations == iterations), None)

@@ -100,7 +100,7 @@ def test_a_card_projects_as_its_run(skipbench: Command, results: Path, tmp_path:
     for words, why in (
         ([f"card={cards}"], "no machine of its own"),
         ([str(run), f"card={cards}", "hardware=h200"], "needs one run, or card=FILE"),
-        (["card=/nowhere", "hardware=h200"], "holds no acceptance cards"),
+        (["card=/nowhere", "hardware=h200"], "acceptance cards"),
     ):
         done = skipbench("project", *words)
         assert done.returncode == 2 and why in done.stderr

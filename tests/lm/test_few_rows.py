@@ -259,7 +259,7 @@ def test_a_compiler_that_fails_and_a_damaged_library_are_named(bare: Path) -> No
     (bare / "gcc").chmod(0o755)
     with pytest.raises(UnavailableError, match="gcc failed: unrecognized option -mfma"):
         compiled(AVX2)
-    assert [p.name for p in (bare.parent / "skipbench").iterdir()] == []
+    assert [p.name for p in (bare.parent / "skipbench" / "native").iterdir()] == []
     (bare / "gcc").write_text("#!/bin/sh\nwhile [ $1 != -o ]; do shift; done\necho no > $2\n")
     assert compiled(AVX2).exists()
     kernel, fault = few_rows_kernel(BF16)
@@ -272,7 +272,7 @@ def test_a_folder_that_cannot_be_written_to_is_named(
     (bare / "gcc").write_text("")
     (bare / "gcc").chmod(0o755)
     monkeypatch.setenv("XDG_CACHE_HOME", str(bare / "gcc"))
-    with pytest.raises(UnavailableError, match=r"make .*skipbench writable"):
+    with pytest.raises(UnavailableError, match=r"make .*native writable"):
         compiled(AVX2)
 
 
@@ -282,7 +282,7 @@ def test_two_that_compile_at_once_leave_one_library(
     """What a killed compilation left behind holds up nobody."""
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(bare.parent))
-    left = bare.parent / "skipbench" / ".native-killed"
+    left = bare.parent / "skipbench" / "native" / ".native-killed"
     left.mkdir(parents=True)
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(lambda _: compiled(AVX2), range(2))

@@ -23,7 +23,8 @@ from skipbench.config.compose import compose
 from skipbench.config.paths import PACKAGE
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.row import run_cell
-from skipbench.models.gguf import INNER, OUTER, explained, read_gguf
+from skipbench.models.checks import explained
+from skipbench.models.gguf import INNER, OUTER, read_gguf
 from skipbench.models.gguf_file import read_header
 from skipbench.models.load import load
 from skipbench.models.outline import layer_count
@@ -293,8 +294,8 @@ def test_headers_without_bounds_are_refused(
 
 
 def test_a_panic_of_the_tokenizers_library_is_one_line() -> None:
-    says = pytest.raises(SkipbenchError, match="its tokenizer cannot be read")
-    with says as refused, explained(Path("m.gguf"), "tokenizer"):
+    says = pytest.raises(SkipbenchError, match=r"cannot load the model in .*PanicException")
+    with says as refused, explained(str(TINY)):
         BPE(vocab={"a": 0, "b": 1}, merges=[("a", "b")])
     assert type(refused.value.__cause__).__name__ == "PanicException"
 

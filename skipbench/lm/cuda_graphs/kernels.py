@@ -4,10 +4,18 @@ Letters of shapes as in `lm.llama`; N: tile of cache rows, M: tile of query rows
 attention windows of a model. Numbers are float32 inside, and rounded where torch's operators round.
 """
 
+import contextlib
+import os
+
 import triton
 import triton.language as tl
 
+from skipbench.config.paths import cache_folder
 from skipbench.draft_plan import SINKS
+from skipbench.trust import private_folder
+
+with contextlib.suppress(OSError):  # Triton loads what it finds there; its own may be open to all
+    os.environ.setdefault("TRITON_CACHE_DIR", str(private_folder(cache_folder() / "triton")))
 
 HEAD_ROWS: tl.constexpr = tl.constexpr(SINKS)
 LOWEST: tl.constexpr = tl.constexpr(-3e38)  # below every masked score, and finite

@@ -3,7 +3,6 @@
 import ctypes
 import functools
 import hashlib
-import os
 import shutil
 import subprocess
 import tempfile
@@ -12,6 +11,7 @@ from typing import NamedTuple
 
 from skipbench.config.paths import cache_folder
 from skipbench.runs.provenance import cpu_flags
+from skipbench.trust import digest, is_sealed, private_folder
 
 COMPILERS = ("gcc", "cc", "clang")
 OPTIONS = "-O3 -shared -fPIC -fopenmp"
@@ -47,42 +47,44 @@ class UnavailableError(Exception):
 
 
 def compiled(source: Source = BFLOAT16) -> Path:
-    """The library, compiled in a second where the cache folder has none of this source. Processes
-    that compile at the same time each put a whole file in its place, so that nothing is locked.
-    Raises UnavailableError: no compiler, one that fails, or a folder that cannot be written to.
+    """The library, compiled in a second where this user's private folder has none of this source
+    with the contents that its name says. Processes that compile at the same time each put a whole
+    file in its place, so that nothing is locked. Raises UnavailableError: no compiler, one that
+    fails, or a folder that cannot be written to or is another user's.
     """
     files = [Path(__file__).with_name(name) for name in source.names]
     headers = [Path(__file__).with_name(name) for name in source.headers]
     options = f"{OPTIONS} {source.options}"
     text = b"".join(path.read_bytes() for path in (*files, *headers)) + options.encode()
-    library = cache_folder() / f"native-{hashlib.sha256(text).hexdigest()[:16]}.so"
+    name = hashlib.sha256(text).hexdigest()[:16]
+    place = cache_folder() / "native"
     try:
-        if not library.exists():
-            compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
-            if compiler is None:
-                raise UnavailableError("no C compiler on the PATH; install gcc 11 or later")
-            library.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=library.parent, prefix=".native-") as folder:
-                made = Path(folder, library.name)
-                subprocess.run(
-                    [compiler, *options.split(), *map(str, files), "-o", str(made), "-lm"],
-                    check=True,
-                    capture_output=True,
-                    text=True,
-                    stdin=subprocess.DEVNULL,
-                    timeout=120,
-                )
-                made.replace(library)
-        if library.stat().st_uid not in (0, os.geteuid()):
-            raise UnavailableError(f"{library} belongs to another user; remove it")
+        for library in sorted(private_folder(place).glob(f"{name}-*.so")):
+            if is_sealed(library):
+                return library
+            library.unlink(missing_ok=True)
+        compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
+        if compiler is None:
+            raise UnavailableError("no C compiler on the PATH; install gcc 11 or later")
+        with tempfile.TemporaryDirectory(dir=place, prefix=".native-") as folder:
+            made = Path(folder, "made.so")
+            subprocess.run(
+                [compiler, *options.split(), *map(str, files), "-o", str(made), "-lm"],
+                check=True,
+                capture_output=True,
+                text=True,
+                stdin=subprocess.DEVNULL,
+                timeout=120,
+            )
+            made.chmod(0o700)
+            return made.replace(place / f"{name}-{digest(made)}.so")
     except subprocess.CalledProcessError as error:
         stderr = " ".join((error.stderr or "").split())[:120]
         raise UnavailableError(f"{compiler} failed: {stderr}; install gcc 11 or later") from error
     except subprocess.TimeoutExpired as error:
         raise UnavailableError(f"{compiler} took over {error.timeout:.0f} s") from error
     except OSError as error:
-        raise UnavailableError(f"{error}; make {library.parent} writable") from error
-    return library
+        raise UnavailableError(f"{error}; make {place} writable") from error
 
 
 @functools.cache

@@ -207,7 +207,7 @@ def skipped(runs: list[Run], published: list[Printed]) -> Figure:
 class BruteForce(msgspec.Struct):
     """A line that scripts/brute_force.py prints: similarity lost against the best of all sets."""
 
-    programme: str
+    programme: Annotated[str, msgspec.Meta(max_length=80)]
     cases: int
     lost: float
     random_lost: float

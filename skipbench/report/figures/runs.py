@@ -16,7 +16,7 @@ from skipbench.metrics.acceptance import alpha, rounds_with_sets
 from skipbench.metrics.drafted import drafted
 from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import Provenance
-from skipbench.runs.reading import MOST_SAMPLES, printable, read_bytes, strict_json
+from skipbench.runs.reading import MOST_SAMPLES, read_bytes, readable, strict_json
 from skipbench.runs.record import Sample
 from skipbench.runs.run import Origin, Run, Search, read_run
 
@@ -92,13 +92,8 @@ def dump_runs(name: str, runs: list[Run]) -> str:
 
 def read_runs(path: Path) -> tuple[str, list[Run]]:
     """Name and runs of a file of `dump_runs`; SkipbenchError for any other file."""
-    try:
+    with readable(path, "write it with python -m skipbench figure NAME"):
         file = msgspec.convert(strict_json(read_bytes(path, MOST_SAMPLES) or b""), _File)
-    except (ValueError, RecursionError) as error:
-        raise SkipbenchError(
-            f"{path} holds no records of a figure ({printable(str(error))}); write it with "
-            "python -m skipbench figure NAME"
-        ) from error
     return file.figure, [
         Run(
             id=kept.folder,

@@ -12,6 +12,7 @@ from urllib.parse import quote
 from markupsafe import Markup, escape
 
 from skipbench.errors import SkipbenchError
+from skipbench.report.columns import inert
 from skipbench.report.definitions import DEFINITIONS, caution
 from skipbench.report.page import collect, forest
 from skipbench.report.page.collect import Row
@@ -62,7 +63,8 @@ def write_page(results: Path, live: bool = False) -> Written:
             "with results="
         )
     path = results / "report.html"
-    write_atomic(path, page(runs, dict(sorted(tables.items())), figures, refused, others, live))
+    text = page(runs, dict(sorted(tables.items())), figures, refused, others, live)
+    write_atomic(path, inert(text))
     counts = {"runs": len(runs), "tables": len(tables), "figures": len(figures)}
     counts |= {"files refused": len(refused)} if refused else {}
     return path, counts, [run.error for run in runs if run.error]

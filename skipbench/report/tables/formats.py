@@ -4,6 +4,7 @@ import io
 from csv import DictWriter
 from typing import Any
 
+from skipbench.report.columns import inert
 from skipbench.report.tables.html import html
 from skipbench.report.tables.latex import latex, tabular
 from skipbench.report.tables.markdown import markdown
@@ -15,7 +16,7 @@ def csv(table: Table) -> str:
     a spreadsheet would take for a formula begins with an apostrophe.
     """
 
-    def inert(value: Any) -> Any:
+    def plain(value: Any) -> Any:
         if not isinstance(value, str):
             return value
         # the writer does not quote a carriage return, and a reader would begin a line there
@@ -25,8 +26,8 @@ def csv(table: Table) -> str:
     names = dict.fromkeys(name for record in table.records for name in record)
     out = io.StringIO()
     writer = DictWriter(out, list(names), lineterminator="\n")
-    writer.writerow({name: inert(name) for name in names})
-    writer.writerows({k: inert(v) for k, v in record.items()} for record in table.records)
+    writer.writerow({name: plain(name) for name in names})
+    writer.writerows({k: plain(v) for k, v in record.items()} for record in table.records)
     return out.getvalue()
 
 
@@ -36,4 +37,4 @@ WRITERS = {"md": markdown, "tex": latex, "tabular.tex": tabular, "csv": csv, "ht
 
 def write(table: Table) -> dict[str, str]:
     """The table in every format, by suffix. The same table gives the same bytes."""
-    return {suffix: writer(table) for suffix, writer in WRITERS.items()}
+    return {suffix: inert(writer(table)) for suffix, writer in WRITERS.items()}

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from skipbench.report.columns import markdown_grid, one_line
+from skipbench.report.columns import inert_markdown, markdown_grid, one_line
 from skipbench.report.definitions import LEGEND
 from skipbench.report.tables.model import Cell, Grid, Table
 
@@ -19,7 +19,7 @@ def markdown(table: Table) -> str:
         "\n".join(f"- *{name}*: {one_line(text)}" for name, text in table.definitions),
         *table.provenance,
     ]
-    return "\n\n".join(block for block in blocks if block) + "\n"
+    return inert_markdown("\n\n".join(block for block in blocks if block)) + "\n"
 
 
 def for_terminal(table: Table) -> str:

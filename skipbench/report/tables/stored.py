@@ -13,7 +13,7 @@ from skipbench.report.published import paper_of
 from skipbench.report.tables.model import Table
 from skipbench.report.tables.paper import paper_table
 from skipbench.report.tables.runs import row_table
-from skipbench.runs.reading import MOST_SAMPLES, printable, read_bytes, strict_json
+from skipbench.runs.reading import MOST_SAMPLES, read_bytes, readable, strict_json
 from skipbench.runs.run import Published, Run, plain
 
 OLDER = "Made before a change of the engine or of a method: today's code may give other numbers."
@@ -52,7 +52,7 @@ def read_summary(text: str | bytes) -> Summary:
         return msgspec.convert(strict_json(text), Summary)
     except (ValueError, RecursionError) as error:
         how = "write it with python -m skipbench table NAME"
-        raise SkipbenchError(f"no summary of a table ({printable(str(error))}); {how}") from error
+        raise SkipbenchError(f"no summary of a table ({error}); {how}") from error
 
 
 def stored_table(text: str | bytes, columns: Sequence[str] = ()) -> Table:
@@ -83,10 +83,8 @@ def check_columns(name: str, columns: Sequence[str]) -> None:
 
 def read_table(path: Path, columns: Sequence[str] = ()) -> Table:
     """`stored_table` of a file. Raises SkipbenchError if it cannot be read or holds no summary."""
-    try:
+    with readable(path):
         return stored_table(read_bytes(path, MOST_SAMPLES) or b"", columns)
-    except (OSError, SkipbenchError) as error:
-        raise SkipbenchError(f"{path}: {error}") from error
 
 
 class _Runs(msgspec.Struct):

@@ -1,0 +1,117 @@
+"""What is read is data: every place where a value could become code has its line in `trust`."""
+
+import ast
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from skipbench import trust
+from skipbench.config.paths import PACKAGE
+from skipbench.errors import SkipbenchError
+from skipbench.lm.fused.native import INT8, compiled
+
+CALLS = {
+    *("instantiate", "import_module", "__import__", "exec_module", "run_path", "run_module"),
+    *("CDLL", "PyDLL", "LoadLibrary", "dlopen", "load_library", "load_inline"),
+    *("from_pretrained", "load_dataset", "recv", "broadcast_object_list"),
+}
+"""Names that are dangerous whatever holds them; `exec`, `eval` and `compile` are, alone."""
+BUILTINS = {"exec", "eval", "compile"}
+LOADERS = {"torch.load", "np.load", "numpy.load", "yaml.load", "yaml.unsafe_load", "yaml.full_load"}
+MODULES = {"pickle", "marshal", "shelve", "dill", "joblib", "cloudpickle", "runpy", "imp", "code"}
+
+
+def dangerous(tree: ast.AST) -> Iterator[str]:
+    """The names by which a file could make code of a value, called or passed on."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            if node.attr.endswith("load"):
+                yield from {ast.unparse(node)} & LOADERS
+            elif node.attr in CALLS:
+                yield node.attr
+        elif isinstance(node, ast.Name) and node.id in CALLS | BUILTINS:
+            yield node.id
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names = [getattr(node, "module", "") or "", *(alias.name for alias in node.names)]
+            yield from sorted({name.partition(".")[0] for name in names} & MODULES)
+
+
+def test_every_place_where_a_value_could_become_code_says_why() -> None:
+    places = {
+        f"{path.relative_to(PACKAGE)} {name}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for name in dangerous(ast.parse(path.read_text(encoding="utf-8")))
+    }
+    assert places == set(trust.CODE)
+    assert all(trust.CODE.values())
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["import pickle", "from joblib import load", "f = torch.load", "a.b.import_module(x)",
+     "ctypes.CDLL(p)", "eval(text)", "yaml.load(t, L)", "map(hydra.utils.instantiate, nodes)"],
+)  # fmt: skip
+def test_it_would_be_seen(source: str) -> None:
+    assert [*dangerous(ast.parse(source))]
+
+
+def test_what_only_sounds_so_is_none() -> None:
+    source = "re.compile(p); model.eval(); json.load(f); ast.literal_eval(t); from x import y"
+    assert not [*dangerous(ast.parse(source))]
+
+
+def test_a_private_folder_is_closed_to_others(tmp_path: Path) -> None:
+    (place := tmp_path / "cache" / "native").mkdir(parents=True)
+    place.chmod(0o775)
+    assert trust.private_folder(place).stat().st_mode & 0o777 == 0o700
+    assert trust.private_folder(tmp_path / "new" / "native").parent.stat().st_mode & 0o777 == 0o700
+    (tmp_path / "link").symlink_to(place)
+    with pytest.raises(PermissionError, match="no folder of this user's own"):
+        trust.private_folder(tmp_path / "link")
+
+
+def test_a_sealed_file_is_this_users_and_as_its_name_says(tmp_path: Path) -> None:
+    (made := tmp_path / "made.so").write_bytes(b"code")
+    made.chmod(0o700)
+    sealed = made.rename(tmp_path / f"name-{trust.digest(made)}.so")
+    assert trust.is_sealed(sealed)
+    sealed.chmod(0o770)
+    assert not trust.is_sealed(sealed)
+    sealed.chmod(0o700)
+    sealed.write_bytes(b"c0de")
+    assert not trust.is_sealed(sealed)
+    assert not trust.is_sealed(tmp_path / "gone.so")
+
+
+@pytest.mark.parametrize(
+    "node",
+    [{"_target_": "os.system"}, {"a": [{"_target_": "pandas.read_pickle"}]}, {"b": "${oc.env:A}"},
+     {"stop": {"_target_": ["skipbench"]}}],
+)  # fmt: skip
+def test_a_target_that_no_file_names_is_refused(node: dict[str, object]) -> None:
+    with pytest.raises(SkipbenchError, match=r"_target_=|is an interpolation"):
+        trust.check_targets({"_target_": "known", **node}, {"known"})
+
+
+def test_a_library_that_was_replaced_is_compiled_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under a umask that lets a group write, too: the folder and the file are closed to it."""
+    (tmp_path / "gcc").write_text("#!/bin/sh\nwhile [ $1 != -o ]; do shift; done\necho so > $2\n")
+    (tmp_path / "gcc").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    before = os.umask(0o002)
+    try:
+        whole = (first := compiled(INT8)).read_bytes()
+    finally:
+        os.umask(before)
+    assert [p.stat().st_mode & 0o777 for p in (first, first.parent)] == [0o700, 0o700]
+    assert compiled(INT8) == first, "no second compilation"
+    first.write_bytes(b"code of another")
+    assert compiled(INT8).read_bytes() == whole
+    first.chmod(0o770)
+    assert compiled(INT8).stat().st_mode & 0o777 == 0o700
+    assert [*first.parent.iterdir()] == [first]
