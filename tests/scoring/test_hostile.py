@@ -75,7 +75,33 @@ def test_no_verdict_is_faked(name: str, where: str) -> None:
     assert not outcome.ok and outcome.reason != "ok"
 
 
+SHORT = """
+f = CANDIDATE
+assert all(map(lambda i: f(i) == [i, i + 1], range(3)))
+for made, i in zip(map(f, range(3)), range(3)):
+    assert made == [i, i + 1]
+"""
+
+
+@pytest.mark.parametrize("tests", [SHORT, *SHORT.split("\n", 3)[2:]], ids=["both", "map", "zip"])
+def test_no_program_passes_by_being_short(tests: str) -> None:
+    code = "def f(x): raise StopIteration"
+    said = run_program(Program(code, f"f = CANDIDATE\n{tests}", "f"))
+    assert not said.ok and said.detail == "RuntimeError"
+
+
+def test_an_assertion_has_to_run() -> None:
+    tests = "for a, b in zip(CANDIDATE(3), [3, 4]):\n    assert a == b\n"
+    expected = "try: CANDIDATE(None)\nexcept TypeError: pass\nelse: assert False\n"
+    right = Program("def f(x): return [x, x + 1]", tests, "f")
+    assert run_program(right) == OK._replace(assertions=2)
+    assert run_program(right._replace(tests=expected)) == OK  # none that a right program meets
+    outcome = run_program(right._replace(code="def f(x): return []"))
+    assert not outcome.ok and outcome.detail == "none of its assertions ran"
+
+
 def test_a_right_program_passes_those_tests() -> None:
-    assert run_program(Program("def f(x): return [x, x + 1]", TESTS, "f")) == OK
+    right = Program("def f(x): return [x, x + 1]", TESTS, "f")
+    assert run_program(right) == OK._replace(assertions=2)
     assert len(set(CALLS)) == len(CALLS)
     assert isolation().name in ("bwrap", "unshare by root", "unshare")
