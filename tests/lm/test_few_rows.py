@@ -2,6 +2,7 @@
 without a compiler torch's are used.
 """
 
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -244,6 +245,19 @@ def test_a_compiler_that_fails_and_a_damaged_library_are_named(bare: Path) -> No
     assert compiled().exists()
     kernel, fault = few_rows_kernel()
     assert kernel is None and fault is not None and f"; remove {compiled()}" in fault
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_library_that_others_may_have_written_is_not_loaded(bare: Path) -> None:
+    (bare / "gcc").write_text("#!/bin/sh\nwhile [ $1 != -o ]; do shift; done\necho no > $2\n")
+    (bare / "gcc").chmod(0o755)
+    made = compiled()
+    assert made.stat().st_mode & 0o777 == 0o700
+    for owner, mode in ((1, 0o700), (0, 0o720), (0, 0o702)):
+        os.chown(made, owner, 0)
+        made.chmod(mode)
+        with pytest.raises(UnavailableError, match="others may have written it"):
+            compiled()
 
 
 def test_a_folder_that_cannot_be_written_to_is_named(

@@ -29,6 +29,13 @@ def test_attempts_to_get_out_are_refused() -> None:
     assert run_program(HEAD + "\n".join(REFUSED.values()), 20.0) == OK
 
 
+def test_tests_are_as_confined_as_the_program() -> None:
+    """A foreign record may hold them."""
+    names = "users", "proc", "TCP", "unix", "fork", "kill all", "a file", "signals by a pipe"
+    tests = HEAD + "\n".join(REFUSED[name] for name in (*names, "call memfd_create"))
+    assert run_program(Program("", tests, "f"), 20.0) == OK._replace(assertions=1)
+
+
 @functools.cache
 def leak_of(name: str) -> str | None:
     routes = {route.name: route for route in sandbox.routes()}

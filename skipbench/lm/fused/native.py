@@ -64,9 +64,11 @@ def compiled(source: Source = BFLOAT16) -> Path:
                     stdin=subprocess.DEVNULL,
                     timeout=120,
                 )
+                made.chmod(0o700)
                 made.replace(library)
-        if library.stat().st_uid not in (0, os.geteuid()):
-            raise UnavailableError(f"{library} belongs to another user; remove it")
+        status = library.stat()
+        if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
+            raise UnavailableError(f"{library}: others may have written it; remove it")
     except subprocess.CalledProcessError as error:
         stderr = " ".join((error.stderr or "").split())[:120]
         raise UnavailableError(f"{compiler} failed: {stderr}; install gcc 11 or later") from error
