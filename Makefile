@@ -130,8 +130,10 @@ audit: $(READY) ## known flaws of the packages in requirements.lock (pip-audit; 
 	$(PIP) --target build/pip-audit pip-audit==2.10.1
 	PYTHONPATH=build/pip-audit $(BIN)/python -m pip_audit --requirement requirements.lock --disable-pip
 
-attack: $(READY) ## the kernels under sanitizers, all families and methods, exact tests of sampling, hostile programs and faults (slow)
-	$(BIN)/python -m pytest -m attack
+ATTACKS := lm/test_kernel_fuzz.py lm/test_families.py decode/test_contract.py scoring/test_hostile.py scoring/test_humaneval.py \
+	runs/test_bad_records.py launch/test_pairs.py serve/test_long_life.py
+attack: $(READY) ## kernels under sanitizers, all families and methods, exact tests of sampling, hostile programs, faults in pairs (an hour or more)
+	$(BIN)/python -m pytest -m slow $(addprefix tests/,$(ATTACKS))
 
 docs: $(READY) ## docs/keys.md, written again from the schemas
 	$(BIN)/python scripts/make_keys.py
