@@ -103,13 +103,14 @@ def refuse_unanswered(results: Path) -> None:
     the queue, and nothing here knows its number.
     """
     for path in sorted((results / "submit").glob("*/jobs.jsonl")):
-        with contextlib.suppress(msgspec.MsgspecError):
-            if not all(array.job for array in _arrays(path)):
-                raise SkipbenchError(
-                    f"{path}: a submission ended before sbatch had answered; if squeue lists its "
-                    "job, write the number into the last line, else remove that line; then submit "
-                    "again"
-                )
+        arrays = list[Array]()
+        with contextlib.suppress(SkipbenchError, msgspec.MsgspecError, RecursionError):
+            arrays = _arrays(path)
+        if not all(array.job for array in arrays):
+            raise SkipbenchError(
+                f"{path}: a submission ended before sbatch had answered; if squeue lists its job, "
+                "write the number into the last line, else remove that line; then submit again"
+            )
 
 
 def tasks(results: Path) -> dict[str, list[Task]]:

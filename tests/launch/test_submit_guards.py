@@ -79,14 +79,16 @@ def test_a_job_that_sbatch_may_have_taken_is_not_sent_again(slurm: Path, tmp_pat
     sbatch, command = slurm / "sbatch", ["submit", *words(tmp_path), "dataset=mini-math"]
     takes = sbatch.read_text()
     sbatch.write_text("#!/bin/sh\necho no such partition >&2; exit 1\n")
-    with pytest.raises(SkipbenchError, match="sbatch refuses .* no such partition"):
+    with pytest.raises(SkipbenchError, match=r"sbatch refuses .* no such partition"):
         dispatch(command)
     sbatch.write_text("#!/bin/sh\nkill -INT $PPID; sleep 9\n")  # Ctrl-C before it answers
     with pytest.raises(KeyboardInterrupt):
         dispatch(command)
     sbatch.write_text(takes)
     for _ in range(2):
-        with pytest.raises(SkipbenchError, match=r"tiny-2/jobs\.jsonl: .* before sbatch had answer"):
+        with pytest.raises(
+            SkipbenchError, match=r"tiny-2/jobs\.jsonl: .* before sbatch had answer"
+        ):
             dispatch(command)
     path = tmp_path / "submit" / "tiny-2" / "jobs.jsonl"
     path.write_text(path.read_text().replace('""', '"77"'))
