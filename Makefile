@@ -3,27 +3,37 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13; do $$p -c '
 # On Linux the registry's torch is the CUDA build; TORCH_INDEX=https://download.pytorch.org/whl/cpu takes the small one.
 # It is searched besides the registry, which has torch's own dependencies; pip prefers 2.13.0+cpu to 2.13.0.
 TORCH_INDEX ?=
+# HASHED=1 makes .venv anew, of the files of requirements.lock alone: pip refuses one with another SHA-256.
+HASHED ?=
 VENV := .venv
 BIN := $(VENV)/bin
-READY := $(VENV)/.ready
+READY := $(VENV)/.ready$(if $(HASHED),-hashed)
+PIP = $(BIN)/python -m pip install --quiet --no-compile
 
 # What is imported is compiled once: an environment that forbids it costs every process seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo real test test-all test-experiments test-real slurm check table table2 tables figures results bench gpu report docs lock clean
+.PHONY: help demo real test test-all test-experiments test-real slurm attack audit sbom check table table2 tables figures results bench gpu report docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 # The stamp is the last thing written: an installation that was interrupted is done again.
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt $(if $(HASHED),requirements.lock)
 	@test -n "$(PYTHON)" || { echo "Python 3.11, 3.12 or 3.13 is needed; name one with PYTHON=/path/to/python3"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
 		{ echo "$(PYTHON) is not Python 3.11, 3.12 or 3.13; name one with PYTHON=/path/to/python3"; exit 1; }
+ifdef HASHED
+	$(PYTHON) -m venv --clear $(VENV)
+	$(PIP) --require-hashes --requirement requirements.lock
+	$(PIP) --no-deps --no-build-isolation --editable .
+	@touch $(VENV)/.ready
+else
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) --constraint constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
+	$(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) --constraint constraints.txt torch==2.13.0
+	$(PIP) --constraint constraints.txt --editable '.[dev]'
+endif
 	@touch $@
 
 demo: $(READY) ## the main job on the embedded model, with its table (under 90 s)
@@ -105,10 +115,25 @@ results: $(READY) ## the committed results of SmolLM2-135M: real with 20 prompts
 	$(BIN)/python scripts/readme_figures.py
 
 # Hashes of the registry's own builds, so not of TORCH_INDEX; with any of them pip wants one of every package.
-lock: $(READY) ## requirements.lock, every dependency with its hashes: pip install --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --no-compile --target build/uv uv==0.13.9
+lock: $(READY) ## requirements.lock, every dependency with its hashes, which make HASHED=1 installs
+	$(PIP) --target build/uv uv==0.13.9
 	build/uv/bin/uv pip compile pyproject.toml --extra dev --constraint constraints.txt --universal --python-version 3.11 \
 		--generate-hashes --no-annotate --quiet --custom-compile-command 'make lock' --output-file requirements.lock
+
+sbom: $(READY) ## dist/skipbench.cdx.json, the packages of requirements.lock with their hashes (CycloneDX)
+	$(PIP) --target build/cyclonedx cyclonedx-bom==7.5.0
+	@mkdir -p dist
+	PYTHONPATH=build/cyclonedx $(BIN)/python -W ignore -m cyclonedx_py requirements requirements.lock --pyproject pyproject.toml \
+		--output-reproducible --output-file dist/skipbench.cdx.json
+
+audit: $(READY) ## known flaws of the packages in requirements.lock (pip-audit; needs PyPI's advisories)
+	$(PIP) --target build/pip-audit pip-audit==2.10.1
+	PYTHONPATH=build/pip-audit $(BIN)/python -m pip_audit --requirement requirements.lock --disable-pip
+
+ATTACKS := lm/test_kernel_fuzz.py lm/test_families.py decode/test_contract.py scoring/test_hostile.py scoring/test_humaneval.py \
+	runs/test_bad_records.py launch/test_pairs.py serve/test_long_life.py
+attack: $(READY) ## kernels under sanitizers, all families and methods, exact tests of sampling, hostile programs, faults in pairs (an hour or more)
+	$(BIN)/python -m pytest -m slow $(addprefix tests/,$(ATTACKS))
 
 docs: $(READY) ## docs/keys.md, written again from the schemas, and the site build/site (installs mkdocs-material)
 	$(BIN)/python scripts/make_keys.py

@@ -102,6 +102,9 @@ REFUSED = {
     "priority": "refused(os.nice, -5)",
     "prctl": "refused(of_libc, 'prctl', 4, 1, 0, 0, 0)\nrefused(of_libc, 'prctl', 35, 1, 0, 0, 0)",
     "typing for the user": "[refused(of_libc, 'ioctl', fd, 0x5412, b'x') for fd in range(16)]",
+    "signals by a pipe": "import fcntl\nfor fd in range(16):\n"
+    "    for command in (fcntl.F_SETOWN, 10, 15, fcntl.F_SETFL, 1024, 1026, 1031, 5, 6):\n"
+    "        refused(fcntl.fcntl, fd, command, 2)",
     "x32": "refused(call, 'x32') if X86 else None",
     "descriptors of others": "import stat\nheld = []\nfor fd in range(64):\n"
     "    try: held.append(stat.S_IFMT(os.fstat(fd).st_mode))\n    except OSError: pass\n"

@@ -64,6 +64,7 @@ def check_sampling(
     length: int = 7,
     temperature: float = 0.8,
     top_p: float = 0.95,
+    top_k: int = 0,
     drafts: bool = True,
 ) -> None:
     """Sampled tokens are distributed as the model says: by rank in its distribution, by token, and
@@ -75,12 +76,12 @@ def check_sampling(
     """
     texts, steps = [], 0
     for seed in range(runs):
-        sampler = Sampler(temperature, top_p, seed=seed)
+        sampler = Sampler(temperature, top_p, top_k, seed=seed)
         out = generate(lm, method, PROMPT[:3], length, sampler=sampler)
         texts.append(out.tokens)
         steps += sum(r.steps for r in out.rounds)
     must(steps > 0 or not drafts, "no token was drafted")
-    p = _conditionals(lm.model, texts, Sampler(temperature, top_p))
+    p = _conditionals(lm.model, texts, Sampler(temperature, top_p, top_k))
     tokens = np.array(texts)
     possible = (np.take_along_axis(p, tokens[..., None], -1) > 0).all()
     must(bool(possible), "a token was emitted that top-p leaves out")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from skipbench.config.catalog import cell_command
 from skipbench.config.hardware import Slurm
-from skipbench.errors import SkipbenchError
+from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.launch.local import TIMEOUT_S, ask
 
 ARRAY_LIMIT = 1001
@@ -53,14 +53,15 @@ def wait(ids: Sequence[str], poll_s: float) -> None:
 def sbatch(script: Path, after: Sequence[str] = ()) -> str:
     """Submits a script and returns the id of its job, which waits for the jobs `after` to be over.
 
-    Raises SkipbenchError where there is no sbatch, or it refuses; with its words.
+    Raises NotHereError where there is no sbatch, or it refuses, with its words; SkipbenchError
+    where it does not answer, so that the job may be queued.
     """
     depends = [f"--dependency=afterany:{':'.join(after)}"] if after else []
     words = ["sbatch", "--parsable", *depends, str(script)]
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S)
     except FileNotFoundError as error:
-        raise SkipbenchError(
+        raise NotHereError(
             "no sbatch here; submit from a login node, or see the script with --print"
         ) from error
     except subprocess.TimeoutExpired as error:
@@ -68,7 +69,7 @@ def sbatch(script: Path, after: Sequence[str] = ()) -> str:
             f"sbatch did not answer for {TIMEOUT_S} s; look with squeue before trying again"
         ) from error
     if done.returncode:
-        raise SkipbenchError(
+        raise NotHereError(
             f"sbatch refuses {script}: {done.stderr.strip()}; the keys of hardware= say what "
             "it asks for"
         )

@@ -2,8 +2,8 @@
 
 import itertools
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,9 +22,14 @@ UNASKED_H = 100
 """GPU-hours that are submitted without a budget and without permission."""
 
 
-def turn(results: Path) -> AbstractContextManager[None]:
-    """Waits for other submissions from a results folder: each sees the jobs of those before it."""
-    return held(results.resolve() / "submit", wait=True)
+@contextmanager
+def turn(results: Path) -> Iterator[None]:
+    """Waits for other submissions from a results folder: each sees the jobs of those before it.
+    Raises SkipbenchError as `manifest.refuse_unanswered`.
+    """
+    with held(results.resolve() / "submit", wait=True):
+        manifest.refuse_unanswered(results)
+        yield
 
 
 def submit(
@@ -220,7 +225,12 @@ def _to_slurm(
                     continue
                 file = folder / f"{len(jobs)}.sh"
                 write_atomic(file, text)
-                jobs.append(job := slurm.sbatch(file, after=before))
+                manifest.add_job(folder, "", part.start, len(part))
+                try:
+                    jobs.append(job := slurm.sbatch(file, after=before))
+                except NotHereError:
+                    manifest.add_job(folder, "refused", part.start, len(part))
+                    raise
                 manifest.add_job(folder, job, part.start, len(part))
                 cells = sum(len(rows[n].cells) for n in part)
                 of_gpus = f" of {gpus} GPUs" if gpus > 1 else ""

@@ -109,13 +109,16 @@ def run_state(folder: Path, jobs: Mapping[str, str] | None, stale_s: float = STA
         case state if state != "running":
             return RunState("failed", f"{path} names no state")
     pid, host, job = status.pid, status.host, status.slurm
+    here = pid if host == socket.gethostname() else None
+    # the process that wrote it, and lives, may have slept with the machine
+    silent = age > stale_s and (here is None or _age_s(here) < age)
     if job and jobs and jobs.get(job) == "PENDING":
         return RunState("queued", printable(f"Slurm job {job} was requeued"))
-    if host == socket.gethostname() and pid is not None and not _alive(pid):
+    if here is not None and not _alive(here):
         why = f"process {pid} is gone: it was killed, perhaps for memory"
     elif jobs is not None and job is not None and job not in jobs:
         why = f"Slurm job {job} on {host} is gone: it was killed, or its node was lost"
-    elif age > stale_s:
+    elif silent:
         why = f"pid {pid} on {host} gave no sign of life for {age / 60:.0f} minutes"
     else:
         return RunState("running", printable(f"pid {pid} on {host}"))
@@ -132,6 +135,15 @@ def _alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (OSError, IndexError):
         return True
+
+
+def _age_s(pid: int) -> float:
+    """Age of a process, with the time that the machine slept; 0 where it is not known."""
+    try:
+        ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, IndexError, AttributeError):  # as on macOS
+        return 0.0
 
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR2)

@@ -132,7 +132,6 @@ def _line(c: Completion, verdicts: Mapping[tuple[int, str], Outcome]) -> dict[st
     """One line of `scores.jsonl`."""
     arms = {}
     for arm in ARMS:
-        ok, reason, detail = verdicts[c.index, arm]
-        fenced = is_fenced(getattr(c, arm))
-        arms[arm] = {"passed": ok, "reason": reason, "detail": detail, "fenced": fenced}
+        verdict = verdicts[c.index, arm]._asdict()
+        arms[arm] = {"passed": verdict.pop("ok"), **verdict, "fenced": is_fenced(getattr(c, arm))}
     return {"index": c.index, "id": c.id, **arms}

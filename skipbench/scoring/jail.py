@@ -31,7 +31,7 @@ _VERDICT_BYTES = 4096
 _ALLOWED = """
 read write readv writev pread64 pwrite64 open openat close close_range stat fstat lstat newfstatat
 statx statfs fstatfs lseek access faccessat faccessat2 getdents64 getcwd chdir fchdir readlink
-readlinkat fadvise64 fcntl dup dup2 dup3 select pselect6 poll ppoll mmap mprotect munmap mremap
+readlinkat fadvise64 dup dup2 dup3 select pselect6 poll ppoll mmap mprotect munmap mremap
 madvise brk rt_sigaction rt_sigprocmask rt_sigreturn sigaltstack pause alarm setitimer getitimer
 nanosleep clock_nanosleep clock_gettime clock_getres gettimeofday time times getrusage getrlimit
 setrlimit sched_yield sched_getaffinity futex set_tid_address set_robust_list rseq getpid getppid
@@ -42,6 +42,8 @@ sysinfo getrandom arch_prctl execve exit exit_group restart_syscall
 _ONLY = {
     "ioctl": (1, (0x5401, 0x5450, 0x5451, 0x541B)),  # TCGETS, FIONCLEX, FIOCLEX, FIONREAD
     "prctl": (0, (15,)),  # PR_SET_NAME
+    # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_DUPFD_CLOEXEC: with F_SETOWN the kernel sends signals
+    "fcntl": (1, (0, 1, 2, 3, 1030)),
     "prlimit64": (0, (0,)),  # of the process itself
 }
 _SECCOMP = "libseccomp.so.2"
@@ -201,21 +203,21 @@ def _status(child: subprocess.Popen[bytes], timeout_s: float) -> int | None:
         return None
 
 
-def _judge(tests: Any, program: Any, verdict: int, timeout_s: float) -> list[str]:
-    """Ends both processes; the reason and the detail of an `Outcome`."""
+def _judge(tests: Any, program: Any, verdict: int, timeout_s: float) -> tuple[str, str, int]:
+    """Ends both processes; the fields of an `Outcome` behind the first."""
     status = _status(tests, timeout_s)
     said = os.read(verdict, _VERDICT_BYTES)
     left = _status(program, _ENDED_S if said == b"ended" else 0.0)
     if status is None:
-        return ["timeout", f"still running after {timeout_s:g} s"]
+        return "timeout", f"still running after {timeout_s:g} s", 0
     if said == b"ended" and left is not None and left < 0:
         names = {int(number): number.name for number in signal.Signals}
-        return ["killed", f"killed by {names.get(-left, f'signal {-left}')}"]
+        return "killed", f"killed by {names.get(-left, f'signal {-left}')}", 0
     if said == b"ended":
-        return ["failed", f"left with status {left} before its end"]
-    if status == 0 and said == b"ok":
-        return ["ok", ""]
-    return ["failed", said.decode(errors="replace") or f"its tests left with status {status}"]
+        return "failed", f"left with status {left} before its end", 0
+    if status == 0 and (passed := re.fullmatch(rb"ok (\d+)", said)):
+        return "ok", "", int(passed[1])
+    return "failed", said.decode(errors="replace") or f"its tests left with status {status}", 0
 
 
 def main(command: list[str], timeout_s: float, view: View | None, apart: bool) -> None:

@@ -13,7 +13,8 @@ RULES = {
     "its function; one that does not begin indented and holds a Markdown fence counts as what "
     "stands in the first fence: the whole function, or its body",
     "tests": "run in a process of their own and compare what the function returns as plain data: "
-    "None, numbers, texts, bytes, and lists, tuples, sets, dicts and iterators of these",
+    "None, numbers, texts, bytes, and lists, tuples, sets, dicts and iterators of these; at least "
+    "one of their assertions has to run",
     "program": "Python's standard library; no numpy, no threads or processes, no network, no "
     "input, no file to write; what it prints is not read",
 }

@@ -61,11 +61,15 @@ NONE = Isolation("none")
 
 
 class Outcome(NamedTuple):
-    """`ok` if the program and its tests ran to their end; else `detail` tells why not."""
+    """`ok` if the program and its tests ran to their end, and of their `assertions`, where they
+    hold some, at least one; else `detail` tells why not.
+    """
 
     ok: bool
     reason: Reason
     detail: str
+    assertions: int = 0
+    """That ran, of a program that is ok."""
 
 
 def run_program(
@@ -205,10 +209,11 @@ def _run(route: Isolation, program: Program, timeout_s: float, memory_bytes: int
         said = lines[-1][:_DETAIL_CHARACTERS] if lines else f"status {child.returncode}"
         raise SkipbenchError(f"the sandbox {route.name!r} did not start: {said}")
     try:
-        found = msgspec.json.decode(report.removeprefix(_STARTED), type=tuple[Reason, str])
+        verdict = msgspec.json.decode(report.removeprefix(_STARTED), type=tuple[Reason, str, int])
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        found = "failed", "the report of the process that watches it is not its own"
-    return Outcome(found[0] == "ok", found[0], found[1][:_DETAIL_CHARACTERS])
+        verdict = "failed", "the report of the process that watches it is not its own", 0
+    reason, detail, assertions = verdict
+    return Outcome(reason == "ok", reason, detail[:_DETAIL_CHARACTERS], assertions)
 
 
 def _command(route: Isolation, timeout_s: float, memory_bytes: int) -> list[str]:

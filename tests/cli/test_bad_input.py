@@ -245,6 +245,18 @@ class Harm:
         return Path.touch, (self.note,)
 
 
+def test_no_code_of_a_checkpoint_runs(broken: Path, tmp_path: Path) -> None:
+    code = f"from pathlib import Path\nPath({str(tmp_path / 'harmed')!r}).touch()\nclass C: pass\n"
+    (broken / "mine.py").write_text(code)
+    for name in ("config.json", "tokenizer_config.json"):
+        settings = json.loads((broken / name).read_text())
+        autos = ("AutoConfig", "AutoModelForCausalLM", "AutoTokenizer")
+        settings["auto_map"] = dict.fromkeys(autos, "mine.C")
+        (broken / name).write_text(json.dumps(settings))
+    load(str(broken))
+    assert not (tmp_path / "harmed").exists()
+
+
 def test_pickled_weights_run_nothing(broken: Path, tmp_path: Path) -> None:
     (broken / "model.safetensors").unlink()
     torch.save({"a": Harm(tmp_path / "harmed")}, broken / "pytorch_model.bin")

@@ -198,6 +198,17 @@ def test_sampling(name: str, variant: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("how", [(0.7, 1.0, 0), (1.0, 0.8, 0), (1.0, 1.0, 3)], ids=str)
+@pytest.mark.parametrize(
+    ("name", "variant"), [c for c in CASES if c[1] in ("default", "tree") and c[0] != "vanilla"]
+)
+def test_sampling_of_many_outputs(name: str, variant: str, how: tuple[float, float, int]) -> None:
+    contract.check_sampling(
+        random_lm("llama", "fused", vocab=7), method_of(name, variant), 600, 7, *how
+    )
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("tree", [False, True])
 def test_sampling_of_guesses(tree: bool) -> None:
     contract.check_sampling(random_lm("llama", "reference", vocab=7), contract.Guesser(7, tree))

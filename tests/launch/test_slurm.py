@@ -179,7 +179,8 @@ def test_a_disturbed_sweep_ends_as_an_undisturbed_one(cluster: Environment, tmp_
     assert first.returncode == 0, first.stderr
     names = cells_of(parts / "submit" / "tiny-1")
     assert sorted(names) == sorted(whole)
-    array = json.loads((parts / "submit" / "tiny-1" / "jobs.jsonl").read_text())["job"]
+    *_, line = (parts / "submit" / "tiny-1" / "jobs.jsonl").read_text().splitlines()
+    array = json.loads(line)["job"]
     folder = disturb(env, array)
     assert {what: path.name for what, path in folder.items()} == {
         what: names[task] for what, task in HALTED.items()
@@ -233,7 +234,8 @@ def test_what_a_lost_node_ran_goes_on_elsewhere(cluster: Environment, tmp_path: 
     words = [*SWEEP, "method=uniform", f"results={tmp_path}", "hardware=slurm-local", setup]
     first = skipbench(env, "submit", *words)
     assert first.returncode == 0, first.stderr
-    array = json.loads((tmp_path / "submit" / "tiny-1" / "jobs.jsonl").read_text())["job"]
+    *_, line = (tmp_path / "submit" / "tiny-1" / "jobs.jsonl").read_text().splitlines()
+    array = json.loads(line)["job"]
     halted = [tmp_path / "faults" / f"halted_{task}" for task in HALTED.values()]
     until(lambda: all(path.exists() for path in halted), "four cells stand still")
     tasks = slurm(env, "squeue", "-h", "-r", "-w", "node2", "-o", "%K", "-j", array).split()

@@ -208,6 +208,9 @@ def test_the_state_of_a_run(tmp_path: Path) -> None:
     assert state(**here, pid=os.getpid()) == "running"
     assert state(**here, pid=gone.pid) == state(**here, pid=ended.pid) == "stale"
     ended.wait()
+    # no younger than its process: the machine slept; older: another process has its number
+    assert state(**here, pid=1, age=900) == "running"
+    assert state(**here, pid=os.getpid(), age=90_000_000) == "stale"
     assert state(age=30) == "running" and state(age=900) == "stale"
     assert state(slurm="7", jobs={"7": "RUNNING"}) == "running"
     assert state(slurm="7", jobs={"8": "RUNNING"}) == "stale"
@@ -608,7 +611,8 @@ def test_arrays_hold_the_cells_that_need_their_gpus(
         [one["model"]["name"] for one in json.loads(line)["configs"]]
         for line in (folder / "cells.jsonl").read_text().splitlines()
     ]
-    jobs = [json.loads(line) for line in (folder / "jobs.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (folder / "jobs.jsonl").read_text().splitlines()]
+    jobs = [line for line in lines if line["job"]]
     gpus = [options((folder / f"{n}.sh").read_text())["--gres"] for n in range(len(jobs))]
     found = {
         g: cells[job["first"] : job["first"] + job["count"]]

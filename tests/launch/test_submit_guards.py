@@ -74,6 +74,32 @@ def test_what_may_be_queued_is_not_submitted_again(
     assert len(sent(tmp_path)) == len(set(sent(tmp_path))) == 4
 
 
+def test_a_job_that_sbatch_may_have_taken_is_not_sent_again(slurm: Path, tmp_path: Path) -> None:
+    (slurm / "asked.0").touch()
+    sbatch, command = slurm / "sbatch", ["submit", *words(tmp_path), "dataset=mini-math"]
+    takes = sbatch.read_text()
+    sbatch.write_text("#!/bin/sh\necho no such partition >&2; exit 1\n")
+    with pytest.raises(SkipbenchError, match=r"sbatch refuses .* no such partition"):
+        dispatch(command)
+    sbatch.write_text("#!/bin/sh\nkill -INT $PPID; sleep 9\n")  # Ctrl-C before it answers
+    with pytest.raises(KeyboardInterrupt):
+        dispatch(command)
+    sbatch.write_text(takes)
+    for _ in range(2):
+        with pytest.raises(
+            SkipbenchError, match=r"tiny-2/jobs\.jsonl: .* before sbatch had answer"
+        ):
+            dispatch(command)
+    path = tmp_path / "submit" / "tiny-2" / "jobs.jsonl"
+    path.write_text(path.read_text().replace('""', '"77"'))
+    (slurm / "queue").write_text("77|77|0|PENDING\n")
+    dispatch(command)
+    assert len(sent(tmp_path)) == 2, "what is in the queue was sent again"
+    (slurm / "queue").write_text("")
+    dispatch(command)
+    assert len(sent(tmp_path)) == 3
+
+
 @pytest.mark.slow
 def test_hydras_launcher_submits_what_is_missing_and_waits(
     slurm: Path, tmp_path: Path, skipbench: Command

@@ -35,3 +35,17 @@ def test_the_dependencies_are_what_is_imported() -> None:
     needed = {normal(name) for module in imported for name in of.get(module, [module])}
     assert asked - needed == set(), "nothing imports these"
     assert needed - asked - optional == set(), "these come only with others"
+
+
+def test_the_lock_has_a_hash_of_every_dependency() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    entries = re.split(r"\n(?=\S)", (ROOT / "requirements.lock").read_text())
+    locked = [entry for entry in entries if not entry.startswith("#")]
+    pinned = {normal(m[1]): m[2] for e in locked if (m := re.match(r"([\w.-]+)==(\S+)", e))}
+    assert len(pinned) > 50 and all("--hash=sha256:" in entry for entry in locked)
+    assert {normal(re.split(r"[^\w.-]", line)[0]) for line in wanted} <= pinned.keys()
+    for line in (ROOT / "constraints.txt").read_text().splitlines():
+        name, _, version = line.partition("==")
+        if version and normal(name) in pinned:
+            assert pinned[normal(name)] == version.strip(), line

@@ -188,6 +188,17 @@ def test_files_named_in_the_text_exist(path: Path) -> None:
         ), name
 
 
+def test_every_claim_of_security_names_its_test() -> None:
+    text = (ROOT / "SECURITY.md").read_text()
+    named = set(re.findall(r"`(test_\w+)`", text))
+    tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    assert named and named <= set(re.findall(r"^def (test_\w+)", tests, re.M))
+    rows = [line for line in text.split("## ")[1].splitlines() if line.startswith("| ")][1:]
+    bullets = text.split("## The sandbox")[1].split("\n- ")[1:]
+    bare = [part for part in rows + bullets if "`test_" not in part]
+    assert all(part.startswith("Tests that compare the function with itself") for part in bare)
+
+
 def test_every_page_is_linked() -> None:
     linked = {
         (path.parent / link.partition("#")[0]).resolve()

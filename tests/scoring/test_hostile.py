@@ -29,6 +29,13 @@ def test_attempts_to_get_out_are_refused() -> None:
     assert run_program(HEAD + "\n".join(REFUSED.values()), 20.0) == OK
 
 
+def test_tests_are_as_confined_as_the_program() -> None:
+    """A foreign record may hold them."""
+    names = "users", "proc", "TCP", "unix", "fork", "kill all", "a file", "signals by a pipe"
+    tests = HEAD + "\n".join(REFUSED[name] for name in (*names, "call memfd_create"))
+    assert run_program(Program("", tests, "f"), 20.0) == OK._replace(assertions=1)
+
+
 @functools.cache
 def leak_of(name: str) -> str | None:
     routes = {route.name: route for route in sandbox.routes()}
@@ -75,7 +82,33 @@ def test_no_verdict_is_faked(name: str, where: str) -> None:
     assert not outcome.ok and outcome.reason != "ok"
 
 
+SHORT = """
+f = CANDIDATE
+assert all(map(lambda i: f(i) == [i, i + 1], range(3)))
+for made, i in zip(map(f, range(3)), range(3)):
+    assert made == [i, i + 1]
+"""
+
+
+@pytest.mark.parametrize("tests", [SHORT, *SHORT.split("\n", 3)[2:]], ids=["both", "map", "zip"])
+def test_no_program_passes_by_being_short(tests: str) -> None:
+    code = "def f(x): raise StopIteration"
+    said = run_program(Program(code, f"f = CANDIDATE\n{tests}", "f"))
+    assert not said.ok and said.detail == "RuntimeError"
+
+
+def test_an_assertion_has_to_run() -> None:
+    tests = "for a, b in zip(CANDIDATE(3), [3, 4]):\n    assert a == b\n"
+    expected = "try: CANDIDATE(None)\nexcept TypeError: pass\nelse: assert False\n"
+    right = Program("def f(x): return [x, x + 1]", tests, "f")
+    assert run_program(right) == OK._replace(assertions=2)
+    assert run_program(right._replace(tests=expected)) == OK  # none that a right program meets
+    outcome = run_program(right._replace(code="def f(x): return []"))
+    assert not outcome.ok and outcome.detail == "none of its assertions ran"
+
+
 def test_a_right_program_passes_those_tests() -> None:
-    assert run_program(Program("def f(x): return [x, x + 1]", TESTS, "f")) == OK
+    right = Program("def f(x): return [x, x + 1]", TESTS, "f")
+    assert run_program(right) == OK._replace(assertions=2)
     assert len(set(CALLS)) == len(CALLS)
     assert isolation().name in ("bwrap", "unshare by root", "unshare")

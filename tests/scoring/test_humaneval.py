@@ -69,6 +69,16 @@ def test_a_solution_may_be_indented_by_tabs_and_go_on() -> None:
     assert all(o.ok for o in outcomes(tabs))
 
 
+@pytest.mark.usefixtures("isolated")
+def test_the_prompts_other_functions_are_its_own() -> None:
+    """HumanEval/32's tests judge roots by `poly` of the prompt."""
+    task = problems()["HumanEval/32"]
+    whole = f"```python\n{task['prompt']}{task['canonical_solution']}\n```"
+    fake = "```python\ndef poly(xs, x): return 0\ndef find_zero(xs): return 7.0\n```"
+    right, wrong = (outcomes({task["task_id"]: text})[0] for text in (whole, fake))
+    assert right.ok and right.assertions > 0 and not wrong.ok
+
+
 def test_prompts() -> None:
     plain, swift, self_sd = (
         rows(f"dataset.prompt={name}") for name in ("plain", "swift", "self-sd")

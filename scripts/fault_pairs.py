@@ -1,0 +1,219 @@
+"""Two processes at once on one results folder, disturbed again and again:
+`python scripts/fault_pairs.py [FAULTS] [SEED]`.
+
+Two processes run one row, or submit one experiment, at about the same moment. One or both are
+killed or interrupted, have another name of the machine, a clock that jumps, or a file system
+without locks; or squeue does not answer, or sbatch refuses. After every fault the records are
+readable, those that were there are there, none is twice, and Slurm has no cell twice. A process
+that ends by itself ends without a traceback; but for SIGKILL no temporary file and no held lock is
+left. Then the same command, alone, ends what is left.
+"""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import types
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from scripts.fault_commands import TRACEBACK
+from scripts.fault_harness import load_once, records, start, wait
+
+RUN = ["method=swift,prompt-lookup", "dataset=mini-math", "limit=3", "dataset.max_new_tokens=8"]
+RUN += ["engine.warmup=0"]
+SUBMIT = ["submit", "tiny", "method=uniform", "hardware=slurm-local"]
+KINDS = ("SIGKILL", "SIGINT", "SIGTERM", "renamed", "clock", "no locks", "squeue", "sbatch")
+OF_SLURM = ("squeue", "sbatch")
+SBATCH = """#!/bin/sh
+[ -e {0}/sbatch.fails ] && exit 1
+for script; do :; done
+count=$(grep -oE 'array=0-[0-9]+' "$script" | grep -oE '[0-9]+$')
+number=$(($(ls {0}/sent | wc -l) + 1))
+cp "$script" {0}/sent/$number
+for task in $(seq 0 $count); do echo "$number|$number|$task|PENDING" >> {0}/queue; done
+echo $number
+"""
+SQUEUE = """#!/bin/sh
+[ -e {0}/squeue.fails ] && exit 1
+cat {0}/queue
+"""
+Prepare = Callable[[], None]
+
+
+def prepared(kind: str, rng: random.Random) -> Prepare:
+    """What a process does before its command."""
+
+    def without_locks() -> None:
+        from skipbench.runs import files
+
+        def flock(handle: int, how: int) -> None:
+            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+        fake: Any = types.SimpleNamespace(**vars(fcntl) | {"flock": flock})
+        files.fcntl = fake  # a file system without locks
+
+    def renamed() -> None:
+        import socket
+
+        socket.gethostname = lambda: "renamed"
+
+    def clock() -> None:
+        real, jump = time.time, rng.choice((-1e8, -5000.0, 5000.0, 1e8))
+        time.time = lambda: real() + jump
+
+    known: dict[str, Prepare] = {"no locks": without_locks, "renamed": renamed, "clock": clock}
+    return known.get(kind, lambda: None)
+
+
+class Slurm:
+    """sbatch and squeue on the PATH, and what they were given."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "sent").mkdir(parents=True)
+        (folder / "queue").touch()
+        for name, text in (("sbatch", SBATCH), ("squeue", SQUEUE)):
+            (folder / name).write_text(text.format(folder))
+            (folder / name).chmod(0o755)
+
+    def fail(self, kind: str, fails: bool) -> None:
+        if kind in OF_SLURM:
+            path = self.folder / f"{kind}.fails"
+            path.touch() if fails else path.unlink()
+
+    def cells(self) -> list[str]:
+        """The cells of all scripts that sbatch took."""
+        from skipbench.launch.manifest import read_row
+        from skipbench.runs.provenance import config_hash
+
+        cells = []
+        for script in self.folder.glob("sent/*"):
+            text = script.read_text()
+            rows, first = re.findall(r"array=0-(\d+)|\$\(\((\d+) \+", text)
+            path = re.findall(r" cell (\S+) ", text)[0]
+            numbers = range(int(first[1]), int(first[1]) + int(rows[0]) + 1)
+            found = [config for n in numbers for config in read_row(Path(path), n)]
+            cells += [config_hash(config.record()) for config in found]
+        return cells
+
+
+def leftovers(results: Path) -> list[str]:
+    """Temporary files, and locks that are held."""
+    left = [str(path) for path in results.rglob(".*") if path.is_file() and path.name != ".lock"]
+    for lock in results.rglob(".lock"):
+        with lock.open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                left.append(str(lock))
+    return left
+
+
+def strike(results: Path, words: list[str], kind: str, rng: random.Random, usual_s: float) -> None:
+    """Two processes of one command, one of them or both disturbed."""
+    both, least = rng.random() < 0.5, rng.randrange(2)
+    children = []
+    for number in range(2):
+        hit = both or number == least
+        children.append(start(results, prepared(kind, rng) if hit else lambda: None, words))
+        time.sleep(rng.choice((0.0, rng.random() * usual_s / 2)))
+    codes: list[int | None] = [None, None]
+    if kind.startswith("SIG"):
+        time.sleep(rng.random() * usual_s)
+        for number, child in enumerate(children):
+            if (both or number == least) and (code := wait(child, 0)) is None:
+                os.kill(child, getattr(signal, kind))
+            else:
+                codes[number] = code if both or number == least else None
+    codes = [wait(c) if code is None else code for c, code in zip(children, codes, strict=True)]
+    assert TRACEBACK not in codes, f"{words[0]} ended in a traceback: {kind}"
+    assert kind == "SIGKILL" or not (left := leftovers(results)), (kind, left)
+
+
+def settle(results: Path, slurm: Slurm) -> None:
+    """What a user does where a submission was ended before sbatch had answered."""
+    sent = {path.read_text(): path.name for path in slurm.folder.glob("sent/*")}
+    for path in results.glob("submit/*/jobs.jsonl"):
+        lines = path.read_text().splitlines()
+        last, starts = json.loads(lines[-1]), {json.loads(line)["first"] for line in lines}
+        if not last["job"]:
+            script = (path.parent / f"{len(starts) - 1}.sh").read_text()
+            taken = [json.dumps(last | {"job": sent[script]})] if script in sent else []
+            path.write_text("".join(f"{line}\n" for line in [*lines[:-1], *taken]))
+
+
+def undisturbed(results: Path, path: str) -> float:
+    """Both commands in this process, which then has loaded what they need; seconds of a run."""
+    from skipbench.cli.main import main
+
+    slurm = Slurm(results.with_name("alone"))
+    os.environ["PATH"] = f"{slurm.folder}:{path}"
+    for words in (SUBMIT, RUN):
+        sys.argv = ["skipbench", *words, f"results={results}"]
+        with contextlib.redirect_stdout(None), contextlib.redirect_stderr(None):
+            main()
+    began = time.monotonic()
+    assert wait(start(results, lambda: None, RUN)) == 0 and len(slurm.cells()) == 4
+    return time.monotonic() - began
+
+
+def campaign(folder: Path, faults: int, seed: int) -> Counter[str]:
+    """Plants the faults; raises AssertionError for what must not be."""
+    rng, count, path = random.Random(seed), Counter[str](), os.environ["PATH"]
+    try:
+        usual_s = undisturbed(folder / "whole", path)
+        whole = records(folder / "whole")
+        while sum(count.values()) < faults:
+            number = sum(count.values())
+            results, slurm = folder / f"r{number}", Slurm(folder / f"slurm{number}")
+            os.environ["PATH"], os.environ["SLURM_HERE"] = (
+                f"{slurm.folder}:{path}",
+                str(slurm.folder),
+            )
+            for _ in range(rng.randrange(1, 4)):
+                kind = rng.choice(KINDS)
+                words = SUBMIT if kind in OF_SLURM or rng.random() < 0.4 else RUN
+                before = records(results)
+                slurm.fail(kind, True)
+                strike(results, words, kind, rng, usual_s)
+                slurm.fail(kind, False)
+                settle(results, slurm)
+                count[f"{words[0].partition('=')[0]}: {kind}"] += 1
+                now, cells = records(results), slurm.cells()
+                assert before.keys() <= now.keys(), f"{kind}: lost"
+                assert all(now[key] == whole[key] for key in now), f"{kind}: changed"
+                assert len(set(cells)) == len(cells), f"{kind}: sent twice"
+            for words in (RUN, SUBMIT):
+                assert wait(start(results, lambda: None, words)) == 0, f"{words[0]} does not go on"
+            cells = slurm.cells()
+            assert records(results) == whole and len(set(cells)) == len(cells) == 4, cells
+            shutil.rmtree(results)
+    finally:
+        os.environ["PATH"] = path
+    return count
+
+
+def main() -> None:
+    faults, seed = (int(a) for a in [*sys.argv[1:], *["200", "0"][len(sys.argv) - 1 :]])
+    began = time.monotonic()
+    load_once()
+    with tempfile.TemporaryDirectory() as folder:
+        count = campaign(Path(folder), faults, seed)
+    told = ", ".join(f"{n} {kind}" for kind, n in sorted(count.items()))
+    seconds = time.monotonic() - began
+    print(f"{sum(count.values())} faults ({told}): nothing lost, nothing twice, {seconds:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
