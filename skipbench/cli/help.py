@@ -106,8 +106,8 @@ def documented() -> Iterator[Entry]:
         yield from _entries(schema, path, f"{group}." if group else "", group or "")
     for group, prefix in (("method", "method."), ("stop", "method.stop.")):
         for choice in choices(group):
-            path = file_of(group, choice)
-            if (target := target_of(path)) is not None and fault_of(path) is None:
+            file = file_of(group, choice)
+            if (target := target_of(file)) is not None and fault_of(file) is None:
                 yield from _entries(schema_of(target), target, prefix, f"{group}={choice}")
 
 

@@ -54,8 +54,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 def dispatch(argv: list[str]) -> None:
     """Runs what a command line asks for. Raises SkipbenchError where it is wrong."""
     argv = _with_config_dir(argv)
-    if asked := os.environ.get("_SKIPBENCH_COMPLETE"):  # by the script of --shell-completion
-        importlib.import_module("skipbench.cli.completion").complete(asked)
+    if instruction := os.environ.get("_SKIPBENCH_COMPLETE"):  # by the script of --shell-completion
+        importlib.import_module("skipbench.cli.completion").complete(instruction)
     elif argv[:1] == ["--shell-completion"]:
         shell = "".join(argv[1:2]) or "bash"
         importlib.import_module("skipbench.cli.completion").complete(f"{shell}_source")
