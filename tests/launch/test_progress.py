@@ -6,6 +6,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from conftest import rest_slow
 from msgspec.structs import replace
 
 from skipbench.cli.commands import Status
@@ -30,7 +31,10 @@ def names(experiment: str, *words: str) -> list[str]:
     return [*named_cells(experiment, request_of(asked, choices("experiment"))).names]
 
 
-@pytest.mark.parametrize("experiment", ["swift-table2", "swift-table8", "swift-figure8"])
+@pytest.mark.parametrize(
+    "experiment",
+    rest_slow(["swift-table2", "swift-table8", "swift-figure8"], "swift-table8".__eq__),
+)
 def test_every_cell_has_a_name_of_its_own(experiment: str) -> None:
     found = names(experiment)
     assert len({*found}) == len(found) > 4
@@ -52,6 +56,7 @@ def cut(folder: Path, samples: int, status: RunStatus) -> None:
     write_status(folder, status)
 
 
+@pytest.mark.slow
 def test_status_says_how_far_what_came_out_and_what_failed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

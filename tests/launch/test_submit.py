@@ -625,6 +625,7 @@ def test_arrays_hold_the_cells_that_need_their_gpus(
     assert all(line in script for line, script in zip(requeues, scripts, strict=True))
 
 
+@pytest.mark.slow
 def test_charged_hours_of_a_papers_table_are_the_planned_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
