@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,8 @@ CALLS = {
 BUILTINS = {"exec", "eval", "compile"}
 LOADERS = {"torch.load", "np.load", "numpy.load", "yaml.load", "yaml.unsafe_load", "yaml.full_load"}
 MODULES = {"pickle", "marshal", "shelve", "dill", "joblib", "cloudpickle", "runpy", "imp", "code"}
+WORDS = re.compile(rf"\b(?:\w*load|{'|'.join([*CALLS, *BUILTINS, *MODULES])})\b")
+"""In the text of a file that is worth parsing."""
 
 
 def dangerous(tree: ast.AST) -> Iterator[str]:
@@ -41,8 +44,9 @@ def dangerous(tree: ast.AST) -> Iterator[str]:
 def test_every_place_where_a_value_could_become_code_says_why() -> None:
     places = {
         f"{path.relative_to(PACKAGE)} {name}"
-        for path in sorted(PACKAGE.rglob("*.py"))
-        for name in dangerous(ast.parse(path.read_text(encoding="utf-8")))
+        for path in PACKAGE.rglob("*.py")
+        if WORDS.search(text := path.read_text(encoding="utf-8"))
+        for name in dangerous(ast.parse(text))
     }
     assert places == set(trust.CODE)
     assert all(trust.CODE.values())
