@@ -285,9 +285,11 @@ class DeviceGraphs:
             if self.capture.device.type == "cuda":
                 self.discarded[TRITON] = "Triton is not installed"
             return False
-        first = next(iter(self.attentions.values()))
+        first, tables = (
+            next(iter(self.attentions.values())),
+            (self._windows, self._columns, self._rope),
+        )
         try:
-            tables = self._windows, self._columns, self._rope
             fault = small_kernels_differ(first, self.group, *tables)
         except Exception as error:  # whatever its compiler or driver does
             self.discarded[TRITON] = _first_line(error)
