@@ -26,8 +26,6 @@ PREPARE_INPUTS = -1  # among the sub-layers of a pass: masks and tables of its r
 WHOLE_PASS = -2  # all of it in one graph
 T = TypeVar("T")
 Key = tuple[int, int, bool]  # row count, bucket, whether of chains for `varlen`
-BACKEND_ERRORS = (RuntimeError, AttributeError, TypeError, ImportError)
-"""Of a backend whose operator is missing or wants other arguments."""
 
 
 class DeviceGraphs:
@@ -285,11 +283,9 @@ class DeviceGraphs:
             if self.capture.device.type == "cuda":
                 self.discarded[TRITON] = "Triton is not installed"
             return False
-        first, tables = (
-            next(iter(self.attentions.values())),
-            (self._windows, self._columns, self._rope),
-        )
+        first = next(iter(self.attentions.values()))
         try:
+            tables = self._windows, self._columns, self._rope
             fault = small_kernels_differ(first, self.group, *tables)
         except Exception as error:  # whatever its compiler or driver does
             self.discarded[TRITON] = _first_line(error)

@@ -18,7 +18,7 @@ from torch import Tensor
 from skipbench.lm.cache import KVCache
 from skipbench.lm.cuda_graphs.buffers import MAX_ROWS
 from skipbench.lm.cuda_graphs.capture import CudaGraphCapture, EagerCapture
-from skipbench.lm.cuda_graphs.device import BACKEND_ERRORS, DeviceGraphs
+from skipbench.lm.cuda_graphs.device import DeviceGraphs
 from skipbench.lm.cuda_graphs.work import Attention, Mlp
 from skipbench.lm.engine import Chosen, Engine, Sublayer, refuse_strict
 from skipbench.lm.families import parts_of
@@ -54,6 +54,10 @@ def unsupported_reason(model: Any) -> str | None:
             needed = f"{MIN_FREE_BYTES >> 20} MiB is what graphs may need"
             return f"{free >> 20} MiB are free on {device}, {needed}"
     return None
+
+
+BACKEND_ERRORS = (RuntimeError, AttributeError, TypeError, ImportError)
+"""Of a backend whose operator is missing or wants other arguments."""
 
 
 class CudaGraphsEngine(Engine):
