@@ -213,11 +213,11 @@ def test_the_prompt_of_a_later_turn_is_found_by_its_hash(chat: str, longest: int
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_no_false_alarm_in_10_000_tokens_of_another_correct_engine(dtype: torch.dtype) -> None:
+def test_no_false_alarm_in_10_000_tokens_of_another_correct_engine() -> None:
     """Hugging Face's `generate`, 40 prompts in a batch: sums in another order."""
     model, other = (
-        transformers.AutoModelForCausalLM.from_pretrained(TINY, dtype=dtype).eval() for _ in "ab"
+        transformers.AutoModelForCausalLM.from_pretrained(TINY, dtype=torch.float32).eval()
+        for _ in "ab"
     )
     text = tiny()[2].encode(" ".join(TEXTS))
     prompts = [[text[0], *(2 * text[1:])[at : at + 16]] for at in range(40)]
@@ -232,7 +232,7 @@ def test_no_false_alarm_in_10_000_tokens_of_another_correct_engine(dtype: torch.
     assert sum(len(one.ids) for one in judged) == 40 * 256
     found = counts([one.verdict for one in judged])
     assert found.keys() <= {"identical", "tie"}
-    assert found["identical"] > (38 if dtype == torch.float32 else 8)
+    assert found["identical"] > 38
 
 
 def test_the_fixture(assert_lossless: Callable[..., Any]) -> None:
