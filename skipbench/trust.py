@@ -19,6 +19,7 @@ SAFE_YAML = "a safe loader: plain values"
 CODE = {
     "__init__.py import_module": OWN,
     "cli/main.py import_module": OWN,
+    "bench/track.py import_module": OWN,
     "models/load.py import_module": OWN,
     "profile/energy.py import_module": OWN,
     "config/build.py instantiate": "after `check_targets`",

@@ -28,7 +28,10 @@ MISTYPED = [
     ("table swift-table22", "not 'swift-table22'. Did you mean swift-table2 or"),
     ("table swift table2", "Did you mean swift-table2? "),
     ("table swift-table2 scale=large --plan", "scale=large; wanted one of paper, embedded"),
-    ("table swift-table2 models=llama-13b --plan", "models=llama-13b: no such model. Did you mean"),
+    (
+        "table swift-table2 models=llama-13b --plan",
+        "is no model of swift-table2. Did you mean",
+    ),
     ("submit swift-table2 hardware=slurm_a100", "Did you mean slurm-a100 or"),
     ("submit swift-table2", "submit needs hardware=NAME, one of: local, slurm-a100"),
     ("submit swift-table2 hardware=slurm-a100 partition=gpu", "Did you mean hardware.partition?"),

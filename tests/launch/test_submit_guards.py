@@ -74,6 +74,8 @@ def test_what_may_be_queued_is_not_submitted_again(
     assert len(sent(tmp_path)) == len(set(sent(tmp_path))) == 4
 
 
+# Ctrl-C kills an sbatch that has not answered, and Python does not wait for it
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_job_that_sbatch_may_have_taken_is_not_sent_again(slurm: Path, tmp_path: Path) -> None:
     (slurm / "asked.0").touch()
     sbatch, command = slurm / "sbatch", ["submit", *words(tmp_path), "dataset=mini-math"]

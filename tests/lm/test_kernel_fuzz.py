@@ -10,14 +10,14 @@ import pytest
 
 from scripts import kernel_fuzz
 from skipbench.lm.fused import native
-from skipbench.lm.fused.native import BFLOAT16, INT8, Source
+from skipbench.lm.fused.native import AVX2, BFLOAT16, Source
 from skipbench.runs.provenance import cpu_flags
 
 SECONDS = 60
 SANITIZERS = "-O1 -g -shared -fPIC -fopenmp -fsanitize=address,undefined -fno-sanitize-recover=all"
 KERNELS = {
-    "int8": (INT8, ["int8_avx2"], {"avx2"}),
-    "int8, AVX-512": (INT8, ["int8_avx512"], {"avx512f", "avx512bw", "avx512_vnni"}),
+    "int8": (AVX2, ["int8_avx2"], {"avx2"}),
+    "int8, AVX-512": (AVX2, ["int8_avx512"], {"avx512f", "avx512bw", "avx512_vnni"}),
     "bfloat16": (BFLOAT16, ["with_vectors", "attend_rows:0"], BFLOAT16.flags),
     "bfloat16, AMX": (BFLOAT16, ["with_tiles", "attend_rows:1"], {"amx_tile", "amx_bf16"}),
 }

@@ -11,7 +11,7 @@ import pytest
 from skipbench import trust
 from skipbench.config.paths import PACKAGE
 from skipbench.errors import SkipbenchError
-from skipbench.lm.fused.native import INT8, compiled
+from skipbench.lm.fused.native import AVX2, compiled
 
 CALLS = {
     *("instantiate", "import_module", "__import__", "exec_module", "run_path", "run_module"),
@@ -109,13 +109,13 @@ def test_a_library_that_was_replaced_is_compiled_anew(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     before = os.umask(0o002)
     try:
-        whole = (first := compiled(INT8)).read_bytes()
+        whole = (first := compiled(AVX2)).read_bytes()
     finally:
         os.umask(before)
     assert [p.stat().st_mode & 0o777 for p in (first, first.parent)] == [0o700, 0o700]
-    assert compiled(INT8) == first, "no second compilation"
+    assert compiled(AVX2) == first, "no second compilation"
     first.write_bytes(b"code of another")
-    assert compiled(INT8).read_bytes() == whole
+    assert compiled(AVX2).read_bytes() == whole
     first.chmod(0o770)
-    assert compiled(INT8).stat().st_mode & 0o777 == 0o700
+    assert compiled(AVX2).stat().st_mode & 0o777 == 0o700
     assert [*first.parent.iterdir()] == [first]

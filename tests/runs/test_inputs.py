@@ -70,7 +70,14 @@ STRETCHES += ["bitsandbytes", "triton"]
 """What samples of one run have in common."""
 NO_INPUTS = ["search", "profile", "results", "dry_run", "fresh", "mixed", "repeats", "label"]
 NO_INPUTS += ["hardware", "search_dataset", "model.settings", "model.gated", "model.calibration"]
-NO_INPUTS += ["shard", "model.source", "model.wheel", "model.strict", "model.deepened_seed"]
+NO_INPUTS += [
+    "shard",
+    "track",
+    "model.source",
+    "model.wheel",
+    "model.strict",
+    "model.deepened_seed",
+]
 """Settings on which no sample depends; those of pruning and deepening where neither is done."""
 
 

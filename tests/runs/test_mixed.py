@@ -43,7 +43,8 @@ def test_a_run_does_not_go_on_elsewhere_unless_told_to_and_every_table_says_so(
         run_cell(config)
     told = str(refused.value)
     assert "device NVIDIA H100 -> cpu" in told and "threads 96 -> 1" in told and "\n" not in told
-    assert f"cpu EPYC -> {here['cpu']}" in told and "native_kernels amx -> torch" in told
+    assert f"cpu EPYC -> {here['cpu']}" in told
+    assert f"native_kernels amx -> {here['native_kernels']}" in told
     assert f"torch 2.1.0 -> {here['versions']['torch']}" in told
     assert {p.name: p.read_bytes() for p in folder.glob("*.json*")} == before
     run_cell(compose([*words, "mixed=true"]))
