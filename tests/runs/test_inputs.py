@@ -202,7 +202,18 @@ def others(value: Any) -> list[Any]:
             return [value + 1, value + 0.25, value / 2]
         case list():
             return [[*value, 1], [*value, "x"], [*value, "int8"]]
-    names = ["cuda", "bfloat16", "reference", "int8", "left", "hub", "max", "bayes", "random"]
+    names = [
+        "cuda",
+        "bfloat16",
+        "reference",
+        "int8",
+        "left",
+        "hub",
+        "max",
+        "bayes",
+        "random",
+        "mlflow",
+    ]
     return [f"{value}x", *names, "1/2", 7, 0.5, True, {"rows": 3}]
 
 
