@@ -103,8 +103,8 @@ class Slurm:
             rows, first = re.findall(r"array=0-(\d+)|\$\(\((\d+) \+", text)
             path = re.findall(r" cell (\S+) ", text)[0]
             numbers = range(int(first[1]), int(first[1]) + int(rows[0]) + 1)
-            found = [config for n in numbers for config in read_row(Path(path), n)]
-            cells += [config_hash(config.record()) for config in found]
+            configs = [config for n in numbers for config in read_row(Path(path), n)]
+            cells += [config_hash(config.record()) for config in configs]
         return cells
 
 
@@ -210,9 +210,9 @@ def main() -> None:
     load_once()
     with tempfile.TemporaryDirectory() as folder:
         count = campaign(Path(folder), faults, seed)
-    told = ", ".join(f"{n} {kind}" for kind, n in sorted(count.items()))
+    counts = ", ".join(f"{n} {kind}" for kind, n in sorted(count.items()))
     seconds = time.monotonic() - began
-    print(f"{sum(count.values())} faults ({told}): nothing lost, nothing twice, {seconds:.0f} s")
+    print(f"{sum(count.values())} faults ({counts}): nothing lost, nothing twice, {seconds:.0f} s")
 
 
 if __name__ == "__main__":

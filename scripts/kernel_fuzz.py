@@ -78,8 +78,8 @@ def check_rows(whole: Array, one: Callable[[int], Array]) -> None:
         assert one(row).tobytes() == whole[row].tobytes(), f"row {row} has other bits alone"
 
 
-def check_close(found: Array, wanted: Array, scale: Array) -> None:
-    assert np.all(np.abs(found - wanted) <= np.abs(wanted) / 100 + 2e-4 * scale + 1e-30)
+def check_close(result: Array, wanted: Array, scale: Array) -> None:
+    assert np.all(np.abs(result - wanted) <= np.abs(wanted) / 100 + 2e-4 * scale + 1e-30)
 
 
 class Int8(ctypes.Structure):
@@ -195,17 +195,17 @@ def attention(attend: Any, rng: np.random.Generator, put: Callable[[Array], Arra
 def kernels(library: str, names: str) -> list[tuple[Callable[..., None], Any]]:
     """What to call, and the case that calls it."""
     native = ctypes.CDLL(library)
-    found: list[tuple[Callable[..., None], Any]] = []
+    kernels: list[tuple[Callable[..., None], Any]] = []
     for name in names.split(","):
         function = getattr(native, name.partition(":")[0])
         if name.startswith("attend_rows"):
             tiles = int(name.partition(":")[2])
             function.argtypes = [*[POINTER] * 4, ctypes.c_float, *[LONG] * 6, ctypes.c_int]
-            found.append((attention, lambda *a, f=function, t=tiles: f(*a, t)))
+            kernels.append((attention, lambda *a, f=function, t=tiles: f(*a, t)))
             continue
         function.argtypes = [*[POINTER] * 4, LONG]
-        found.append((int8 if name.startswith("int8") else product, function))
-    return found
+        kernels.append((int8 if name.startswith("int8") else product, function))
+    return kernels
 
 
 def main() -> None:

@@ -85,12 +85,12 @@ def prompts_of(settings: list[str], longest: int, count: int) -> list[tuple[str,
     tokenizer = AutoTokenizer.from_pretrained(config.model.path, revision=config.model.revision)
     limit = config.model.architecture.context if config.model.architecture else 4096
     rows = config.dataset.rows(count)
-    found = [
+    prompts = [
         (prompt.row.id, prompt.ids)
         for prompt in encode(rows, tokenizer, limit, **config.dataset.encoding)
         if prompt.complete is None and len(prompt.ids) <= longest
     ]
-    return found[:count]
+    return prompts[:count]
 
 
 def shallower(loaded: Any) -> Any:
@@ -164,8 +164,8 @@ def judge(record: Record) -> None:
             for i, output in enumerate(record.arms[name].outputs)
         }
         model = load_settings([*record.settings, f"model.dtype={dtype}"], "vanilla")
-        found = verify([*different.values()], model).verdicts
-        verdicts = dict(zip(different, found, strict=True))
+        judged = verify([*different.values()], model).verdicts
+        verdicts = dict(zip(different, judged, strict=True))
         for name in names:
             arm = record.arms[name]
             arm.verdicts = [verdicts[i, *output] for i, output in enumerate(arm.outputs)]

@@ -133,7 +133,6 @@ class LanguageModel:
         **options: Any,
     ) -> Answer | Stream | list[Answer]:
         """Decodes a prompt, or several one after the other; each ends at an EOS of the model.
-
         Greedy output is vanilla's, in a low precision up to near ties without
         `engine.strict=true`; sampled output has the model's own distribution, after all processors.
 

@@ -98,9 +98,9 @@ def check_cache(lm: LM, tokens: list[int]) -> None:
     """The committed rows equal those of a plain prefix."""
     length = len(tokens)
     must(lm.cache.length == length, f"the cache has {lm.cache.length} rows for {length} tokens")
-    kept = [rows[:length].clone() for rows in lm.cache.rows]
+    committed = [rows[:length].clone() for rows in lm.cache.rows]
     lm.prefill(tokens)
-    for got, rows in zip(kept, lm.cache.rows, strict=True):
+    for got, rows in zip(committed, lm.cache.rows, strict=True):
         same = torch.isclose(got, rows[:length], rtol=1e-3, atol=1e-4).flatten(1).all(1)
         must(bool(same.all()), f"row {int(same.int().argmin())} is not that of a plain prefix")
 

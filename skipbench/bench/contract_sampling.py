@@ -45,10 +45,10 @@ def p_value(p: Floats, tokens: Ints, groups: Ints) -> float:
         groups: [steps, V] group of each token that might have been.
     """
     expected = np.bincount(groups.ravel(), p.ravel())
-    kept = np.flatnonzero(expected >= 5)  # the others are one more group
-    own = np.stack([np.where(groups == g, p, 0).sum(1) for g in kept], 1)
+    frequent = np.flatnonzero(expected >= 5)  # the others are one more group
+    own = np.stack([np.where(groups == g, p, 0).sum(1) for g in frequent], 1)
     emitted = groups[np.arange(len(tokens)), tokens]
-    residual = (emitted[:, None] == kept).sum(0) - own.sum(0)
+    residual = (emitted[:, None] == frequent).sum(0) - own.sum(0)
     covariance = np.diag(own.sum(0)) - own.T @ own
     inverse = np.linalg.pinv(covariance, hermitian=True)
     rank = np.linalg.matrix_rank(covariance, hermitian=True)

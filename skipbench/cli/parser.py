@@ -144,8 +144,8 @@ def _not_taken(command: type[Command], word: str, key: str, keys: list[str]) -> 
     if command.SETTINGS:
         taken = f"{taken}, and settings of a cell (--help)"
         every = [*dict.fromkeys(entry.key for entry in documented())]
-        told = key in command.NEEDS  # what chat reads in place of prompt=
-        hint = f" It {command.NEEDS}" if told else did_you_mean(key, every)
+        replaced = key in command.NEEDS  # what chat reads in place of prompt=
+        hint = f" It {command.NEEDS}" if replaced else did_you_mean(key, every)
     return SkipbenchError(
         f"{name} does not take {word}; it takes {taken}.{did_you_mean(key, keys) or hint}"
     )

@@ -46,8 +46,8 @@ def run_status(asked: Status) -> None:
     cells = {name: named_cells(name, request) for name in request.names}
     if asked.watch:
         _watch(cells, asked.stale)
-    found = {name: _lines(own, asked.stale) for name, own in cells.items()}
-    for name, lines in found.items():
+    lines_of = {name: _lines(own, asked.stale) for name, own in cells.items()}
+    for name, lines in lines_of.items():
         if asked.json:
             for line in lines:
                 show(json.dumps(_record(name, line)))
@@ -55,7 +55,7 @@ def run_status(asked: Status) -> None:
         for text in _texts(name, lines):
             show(text)
         _go_on(asked, request, name, [line.cell for line in lines])
-    if any(line.cell.state.state != "done" for lines in found.values() for line in lines):
+    if any(line.cell.state.state != "done" for lines in lines_of.values() for line in lines):
         sys.exit(1)
 
 
@@ -89,10 +89,10 @@ def _watch(cells: dict[str, NamedCells], stale_s: float | None) -> None:
     only = ("running", "queued", "failed", "stale")
     with Live(console=out, auto_refresh=False, transient=True) as live:
         while True:
-            found = {name: _lines(own, stale_s) for name, own in cells.items()}
-            texts = [text for name, lines in found.items() for text in _texts(name, lines, only)]
+            lines_of = {name: _lines(own, stale_s) for name, own in cells.items()}
+            texts = [text for name, lines in lines_of.items() for text in _texts(name, lines, only)]
             live.update(Text("\n".join(texts)), refresh=True)
-            states = {line.cell.state.state for lines in found.values() for line in lines}
+            states = {line.cell.state.state for lines in lines_of.values() for line in lines}
             if states.isdisjoint({"running", "queued"}):
                 return
             time.sleep(WATCH_S)

@@ -59,15 +59,15 @@ class Card(NamedTuple):
 
 def inputs_of(configs: Sequence[RunConfig]) -> list[Input]:
     """Every model and dataset of the cells, once, also those of their searches."""
-    found = dict[tuple[object, ...], dict[str, Model | DatasetConfig]]()
+    sources_of = dict[tuple[object, ...], dict[str, Model | DatasetConfig]]()
     for config in configs:
         model = config.model
-        found.setdefault((model.name, model.path, model.revision), {}).setdefault("", model)
+        sources_of.setdefault((model.name, model.path, model.revision), {}).setdefault("", model)
         for dataset in filter(None, (config.dataset, config.search_dataset)):
             for one in dataset.tasks.values() or [dataset]:
                 key = "dataset", one.name, one.node.get("hub"), one.node.get("config"), one.path
-                found.setdefault(key, {}).setdefault(one.split, one)
-    inputs = [_input([*sources.values()]) for sources in found.values()]
+                sources_of.setdefault(key, {}).setdefault(one.split, one)
+    inputs = [_input([*sources.values()]) for sources in sources_of.values()]
     return sorted(inputs, key=lambda one: one.kind != "model")
 
 

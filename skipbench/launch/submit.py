@@ -64,12 +64,8 @@ def submit(
     gpu_bytes = _gpu_bytes(hardware, gpus)
     names, missing = list[str](), dict[str, CellStatus]()
     for name, statuses in experiments:
-        unknown = sum(cell.unknown for cell in statuses)
-        if unknown and isinstance(hardware, Slurm) and not only_print:
-            raise SkipbenchError(
-                f"{name}: squeue does not answer, and {unknown} of its cells were submitted "
-                "before, so that they may be queued; nothing is submitted; try again when it does"
-            )
+        if isinstance(hardware, Slurm) and not only_print:
+            _check_known(name, statuses)
         cells = [_with_gpus(cell, hardware, gpus, gpu_bytes) for cell in statuses]
         tell(f"{name}: {counts(cells)}")
         for cell in cells:
@@ -104,6 +100,15 @@ def submit(
     if line is not None:
         tell(line)
     return ids, failed
+
+
+def _check_known(name: str, cells: Sequence[CellStatus]) -> None:
+    """Raises SkipbenchError where some cells may be in a queue that cannot be asked."""
+    if unknown := sum(cell.unknown for cell in cells):
+        raise SkipbenchError(
+            f"{name}: squeue does not answer, and {unknown} of its cells were submitted "
+            "before, so that they may be queued; nothing is submitted; try again when it does"
+        )
 
 
 def _check_inputs(names: Sequence[str], jobs: Sequence[Job], hardware: Slurm, anyway: str) -> None:

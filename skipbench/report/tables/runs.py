@@ -2,7 +2,7 @@
 dataset, and by group of samples.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -86,15 +86,8 @@ def row_table(
     left_out |= {name for name in OPTIONAL if not any(row[name].text for row in rows)}
     shown = [column for column in wanted if column.name not in left_out]
     warnings = caution((run.model for run in runs), (run.dataset for run in runs))
-    kinds = dict.fromkeys(kind for run in everything for kind in run.group)
     lines = tuple(Row(tuple(row[column.name] for column in shown)) for row in rows)
-    grids = [Grid(tuple(shown), lines)]
-    if len(datasets) > 1 and not chosen:
-        grids.append(_across("dataset", ordered, NAMES[1:], [run.dataset for run in ordered]))
-    if not chosen and (parts := _by_search(ordered)):
-        grids.append(_across("search", [*parts.values()], NAMES, [word for _, word in parts]))
-    for kind in () if chosen else kinds:
-        grids.append(_across(kind, everything, NAMES, [r.group.get(kind) for r in everything]))
+    grids = [Grid(tuple(shown), lines), *([] if chosen else _parts(ordered, everything))]
     provenance = "; ".join(f"{name}: {_distinct(runs, name)}" for name in PROVENANCE)
     return Table(
         name=name or title,
@@ -114,6 +107,16 @@ def row_table(
         definitions=tuple(definitions_for(column.name for column in shown)),
         provenance=(provenance,) if any(run.origin.date for run in runs) else (),
     )
+
+
+def _parts(ordered: Sequence[Run], everything: Sequence[Run]) -> Iterator[Grid]:
+    """Speedups by dataset, by what was searched, and by each kind of group."""
+    if len({run.dataset for run in ordered}) > 1:
+        yield _across("dataset", ordered, NAMES[1:], [run.dataset for run in ordered])
+    if parts := _by_search(ordered):
+        yield _across("search", [*parts.values()], NAMES, [word for _, word in parts])
+    for kind in dict.fromkeys(kind for run in everything for kind in run.group):
+        yield _across(kind, everything, NAMES, [run.group.get(kind) for run in everything])
 
 
 def check_keys(columns: Sequence[str], known: Sequence[str]) -> None:
