@@ -24,7 +24,7 @@ PAGE = mmap.PAGESIZE
 LIBC = ctypes.CDLL(None)
 LIBC.mmap.restype, LIBC.mmap.argtypes = POINTER, [POINTER, LONG, *[ctypes.c_int] * 3, LONG]
 LIBC.mprotect.argtypes, LIBC.munmap.argtypes = [POINTER, LONG, ctypes.c_int], [POINTER, LONG]
-STEP = 64  # inputs of one output side by side, in int8.c
+STEP = 64  # an output's inputs are filled up to a multiple of it, in int8.c
 
 
 class Buffers:
@@ -103,9 +103,7 @@ def int8(function: Any, rng: np.random.Generator, put: Callable[[Array], Array])
     inputs, outputs, rows = shape_of(rng)
     odd, bf16 = rng.random() < 0.4, bool(rng.integers(2))
     w = rng.integers(-127, 128, (outputs, inputs)).astype(np.int8)
-    pad = np.zeros((outputs + -outputs % 4, inputs + -inputs % STEP), np.int8)
-    pad[:outputs, :inputs] = w
-    blocks = put(pad.reshape(len(pad) // 4, 4, -1, STEP).transpose(0, 2, 1, 3))
+    padded = put(np.pad(w, ((0, 0), (0, -inputs % STEP))))
     scale = put((rng.random(outputs) / 100 + 1e-4).astype(np.float32))
     bias = put(rng.standard_normal(outputs).astype(np.float32)) if rng.random() < 0.5 else None
     x, residual = values(rng, (rows, inputs), odd), values(rng, (rows, outputs), odd)
@@ -114,7 +112,7 @@ def int8(function: Any, rng: np.random.Generator, put: Callable[[Array], Array])
     x, before, y = put(x), put(residual) if rng.random() < 0.5 else None, put(residual)
     largest = int(np.abs(w.astype(np.int64)).sum(1).max())
     most = min((1 << 15) - 1, ((1 << 31) - 1) // max(largest, 1))
-    made = Int8(at(blocks), at(scale), at(bias), inputs, outputs, most, bf16)
+    made = Int8(at(padded), at(scale), at(bias), inputs, outputs, most, bf16)
     function(ctypes.addressof(made), at(y), at(before), at(x), rows)
 
     def one(row: int) -> Array:

@@ -80,7 +80,7 @@ def test_it_is_the_linear_function_rounded_once(
     shape: tuple[int, int], biased: bool, kernel: tuple[str, torch.dtype]
 ) -> None:
     name, dtype = kernel_or_skip(*kernel), kernel[1]
-    weight, bias, x, residual = operands(*shape, 20, dtype)
+    weight, bias, x, residual = operands(*shape, MOST_ROWS + 1, dtype)
     product, added = few_rows_products(weight, bias if biased else None, name)
     wanted = x.double() @ weight.double().t() + (bias.double() if biased else 0.0)
     in_float32 = 2e-7 * shape[0] * (x.double().abs() @ weight.double().abs().t() + 8.0)
@@ -92,6 +92,8 @@ def test_it_is_the_linear_function_rounded_once(
         ):
             rounding = right.abs() * torch.finfo(dtype).eps / 2
             assert ((found.double() - right).abs() <= rounding + in_float32[:rows]).all()
+    rounding = wanted.abs() * torch.finfo(dtype).eps / 2
+    assert ((product(x).double() - wanted).abs() <= rounding + in_float32).all(), "a prompt's rows"
     assert torch.equal(residual, before), "the residual was overwritten"
 
 

@@ -18,7 +18,7 @@ from skipbench.runs.provenance import cpu_flags
 
 LARGEST = 127
 NATIVE = (torch.float32, torch.bfloat16)  # dtypes of activations that the kernels take
-OUTPUTS, INPUTS = 4, 64  # of a block of weights that lies in one piece
+INPUTS = 64  # an output's are filled up with 0 to a multiple of it
 CHUNK_BYTES = 64 << 20  # of weights that are quantised at once
 
 
@@ -81,16 +81,16 @@ class Int8Weight:
         kernel = kernel or (int8_kernel()[0] if native else None)
         self._scale, rounded = quantised_rows(weight)
         largest_sum = int(rounded.abs().sum(1, dtype=torch.int64).max())
-        self._blocks = _blocks(rounded)
+        self._rounded = F.pad(rounded, (0, -self.inputs % INPUTS))
         self._bias = None if bias is None else bias.float().contiguous()
         self._plain: Tensor | None = None
         if kernel is None:
-            self._plain, self._blocks = self.dequantised().to(self._dtype), self._blocks[:0]
+            self._plain, self._rounded = self.dequantised().to(self._dtype), self._rounded[:0]
             return
         # the largest magnitude of activations with which no sum exceeds 32 bits
         most = min((1 << 15) - 1, ((1 << 31) - 1) // max(largest_sum, 1))
         self._described = _Weight(
-            *(self._blocks.data_ptr(), self._scale.data_ptr()),
+            *(self._rounded.data_ptr(), self._scale.data_ptr()),
             None if self._bias is None else self._bias.data_ptr(),
             *(self.inputs, self._outputs, most, weight.dtype == torch.bfloat16),
         )
@@ -104,13 +104,12 @@ class Int8Weight:
     @property
     def nbytes(self) -> int:
         """Bytes of this copy."""
-        held = (self._blocks, self._scale, self._bias, self._plain)
+        held = (self._rounded, self._scale, self._bias, self._plain)
         return sum(tensor.nbytes for tensor in held if tensor is not None)
 
     def dequantised(self) -> Tensor:
         """The rounded weight [out, in], in float32."""
-        rows = self._blocks.transpose(1, 2).flatten(2).flatten(0, 1)
-        return rows[: self._outputs, : self.inputs] * self._scale[:, None]
+        return self._rounded[:, : self.inputs] * self._scale[:, None]
 
     def __call__(self, x: Tensor, most: int | None = None) -> Tensor:
         """`x [T, in] -> [T, out]`; `most` changes nothing: no row depends on others."""
@@ -146,11 +145,3 @@ def quantised_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
         factor.copy_(wide.abs().amax(1).clamp_(min=torch.finfo().tiny) / LARGEST)
         to.copy_((wide / factor[:, None]).round_().clamp_(-LARGEST, LARGEST))
     return scale, rounded
-
-
-def _blocks(rounded: Tensor) -> Tensor:
-    """A weight [out, in] as blocks [out / 4, in / 64, 4, 64], filled up with 0."""
-    outputs, inputs = rounded.shape
-    filled = F.pad(rounded, (0, -inputs % INPUTS, 0, -outputs % OUTPUTS))
-    split = filled.view(-1, OUTPUTS, filled.shape[1] // INPUTS, INPUTS)
-    return split.transpose(1, 2).contiguous()
