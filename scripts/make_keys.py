@@ -85,6 +85,9 @@ def _settings(group: str, choice: str) -> Iterator[str]:
     given = yaml.safe_load(file_of(group, choice).read_text(encoding="utf-8"))
     stop = next((d["/stop@stop"] for d in given.pop("defaults", []) if isinstance(d, dict)), None)
     texts = [] if stop is None else [f"`stop@method.stop={stop}`"]
+    if stop and "/" in stop:
+        constants = yaml.safe_load(file_of("stop", stop).read_text(encoding="utf-8"))
+        texts += [f"`stop.{k}: {v}`" for k, v in constants.items() if k != "defaults"]
     texts += [f"`{k}: {v}`" for k, v in given.items() if k not in ("_target_", "name")]
     yield f"`{given['_target_']}`{'; its file sets ' if texts else ''}{', '.join(texts)}.\n"
 

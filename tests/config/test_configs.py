@@ -50,6 +50,12 @@ def test_every_method_composes_with_the_model_of_fewest_layers(method: str) -> N
     made("llama3.2-1b", method)
 
 
+@pytest.mark.parametrize("method", ["clasp", "layerskip"])
+def test_another_stop_rule_replaces_a_paper_s_constants(method: str) -> None:
+    composed = compose([f"method={method}", "stop@method.stop=price"])
+    assert composed.method.node["stop"]["_target_"].endswith("ByPrice")
+
+
 @pytest.mark.parametrize(
     "words",
     [
