@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from skipbench.decode.answer import Answer, Piece, Stream
 
 COLOURS = ("green", "cyan", "magenta", "yellow", "blue")
-LENGTH = {Generate: 256, Chat: 512}
-"""Tokens of an answer without `max_new_tokens=`."""
+LENGTH = {Generate: 256, Chat: 512}  # tokens of an answer without `max_new_tokens=`
 Messages = list[dict[str, str]]
 
 

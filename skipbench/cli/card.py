@@ -16,10 +16,8 @@ from skipbench.runs.files import write_atomic
 from skipbench.runs.reading import run_folders
 from skipbench.runs.run import Run, read_run
 
-RARE = 0.01
-"""Share of the verifications below which a draft length has no line."""
-SHOWN = 10
-"""Positions on a line."""
+RARE = 0.01  # share of the verifications below which a draft length has no line
+SHOWN = 10  # positions on a line
 
 
 def run_card(asked: Card) -> None:

@@ -22,8 +22,7 @@ from skipbench.runs.run import Run
 from skipbench.runs.state import Interrupted
 from skipbench.runs.store import record_failure
 
-EXIT_REPORTED = 3
-"""Exit status of a watched cell that failed and wrote down why."""
+EXIT_REPORTED = 3  # exit status of a watched cell that failed and wrote down why
 
 
 def run_cell(asked: Cell) -> None:

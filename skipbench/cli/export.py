@@ -15,8 +15,7 @@ from skipbench.runs.files import write_atomic
 from skipbench.runs.fingerprint import weights_sha256
 from skipbench.runs.provenance import portable
 
-FORMAT = 1
-"""Version of `skipset.json`; docs/use.md describes it."""
+FORMAT = 1  # version of `skipset.json`; docs/use.md describes it
 DRAFT_LINE = (
     "As a draft model of its own for llama.cpp: `{}`, then `llama-cli -m model.gguf "
     "-md draft.gguf`."

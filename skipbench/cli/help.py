@@ -89,8 +89,7 @@ class Entry(NamedTuple):
     key: str
     owner: str
     kind: str
-    default: str | None
-    """`None` where it must be given."""
+    default: str | None  # `None` where it must be given
     text: str
 
     def __str__(self) -> str:

@@ -23,8 +23,7 @@ from skipbench.console import complain, json_lines
 from skipbench.errors import SkipbenchError
 from skipbench.runs.state import Interrupted, handle_signals
 
-NEAR = 0.75
-"""Likeness from which a dashed word is taken for a misspelt setting or flag."""
+NEAR = 0.75  # likeness from which a dashed word is taken for a misspelt setting or flag
 WITH_VALUE = {"-c", "--cfg", "-p", "--package", "-i", "--info", "-cd", "--config-dir"}
 """Hydra's flags before a word of their own, as in `--cfg job`."""
 HYDRA_FLAGS = WITH_VALUE | {

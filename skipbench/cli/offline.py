@@ -29,8 +29,7 @@ from skipbench.runs.reading import read_json, readable
 from skipbench.runs.record import Sample
 from skipbench.runs.run import Run, read_run
 
-CALLS_PER_VISIT = 5
-"""A kind of round is visited once for so many repeats of a sub-layer."""
+CALLS_PER_VISIT = 5  # a kind of round is visited once for so many repeats of a sub-layer
 
 
 def run_search(asked: Search) -> None:

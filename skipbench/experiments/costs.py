@@ -21,8 +21,7 @@ from skipbench.metrics.costs import Datasheet
 
 LOADED_PER_S = 1e9  # bytes of weights read from disk
 LEAST = 4  # minimum prompts of a row within a budget
-SPREAD = 0.15
-"""Standard deviation of a prompt's log speedup that half widths are planned with."""
+SPREAD = 0.15  # standard deviation of a prompt's log speedup that half widths are planned with
 WHOLE = {"specbench": 480, "speedbench": 880, "mt-bench": 80, "humaneval": 164, "mini-stories": 300}
 """Prompts of the datasets that are run whole, without a `dataset.size`."""
 TURNS = {"specbench": 560 / 480, "mt-bench": 2.0}  # per conversation

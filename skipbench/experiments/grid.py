@@ -76,8 +76,7 @@ class PlannedCell:
     stands_for: str | None = None
     reason: str | None = None
     run: bool = True
-    noise: bool = False
-    """Vanilla against itself, which is no row of the paper's table."""
+    noise: bool = False  # vanilla against itself, which is no row of the paper's table
 
     @property
     def searches(self) -> bool:

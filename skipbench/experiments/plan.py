@@ -17,8 +17,7 @@ from skipbench.report.published import paper_of
 
 NOISE_PER = ("model", "dataset", "decoding.temperature", "decoding.top_p", "engine")
 NOISE_LIMIT = "20"
-OF_METHOD = ("method", "stop", "search")
-"""Prefixes of overrides that vanilla does not have."""
+OF_METHOD = ("method", "stop", "search")  # prefixes of overrides that vanilla does not have
 
 
 @dataclass(frozen=True)

@@ -44,8 +44,7 @@ OF_AN_ARM = ("method", "limit")
 """Settings in which the arms of a row may differ; of prompts each takes the first `limit`."""
 CELL_FAILED = 1
 """Exit status of a process in which a cell of the row failed, and the others went on."""
-Outcome = Run | Exception | None
-"""Of a cell: its run, why there is none, or nothing in a dry run."""
+Outcome = Run | Exception | None  # of a cell: its run, why there is none, or nothing in a dry run
 
 
 def row_key(config: RunConfig) -> str:

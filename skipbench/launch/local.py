@@ -14,11 +14,9 @@ from typing import BinaryIO
 
 from skipbench.errors import SkipbenchError
 
-RESERVED = 2**30
-"""Bytes of a GPU that the driver counts and no process gets."""
+RESERVED = 2**30  # bytes of a GPU that the driver counts and no process gets
 TIMEOUT_S = 60
-WATCHED = "SKIPBENCH_WATCHED"
-"""In the environment of a child of `watch`."""
+WATCHED = "SKIPBENCH_WATCHED"  # in the environment of a child of `watch`
 HANDED_ON = (signal.SIGTERM, signal.SIGUSR2)
 
 

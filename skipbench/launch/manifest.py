@@ -68,8 +68,7 @@ class Array(msgspec.Struct):
 
 class _Row(msgspec.Struct):
     folders: list[str] = []
-    folder: str | None = None
-    """In a submission of an earlier version, one cell."""
+    folder: str | None = None  # in a submission of an earlier version, one cell
 
     @property
     def runs(self) -> list[str]:

@@ -14,14 +14,10 @@ from skipbench.config.hardware import Slurm
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.launch.local import TIMEOUT_S, ask
 
-ARRAY_LIMIT = 1001
-"""Slurm's own default of `MaxArraySize`, for a script that is only printed."""
-BESIDE_GIB = 16
-"""Memory of a job beside the weights: Python, torch, and the libraries of CUDA."""
-UNITS = {"K": 2**-20, "M": 2**-10, "": 2**-10, "G": 1, "T": 2**10}
-"""GiB per unit of sbatch's --mem."""
-PLAIN = re.compile(r"[\w@%+=:,./-]+")
-"""Values that need no quotes in a script."""
+ARRAY_LIMIT = 1001  # Slurm's own default of `MaxArraySize`, for a script that is only printed
+BESIDE_GIB = 16  # memory of a job beside the weights: Python, torch, and the libraries of CUDA
+UNITS = {"K": 2**-20, "M": 2**-10, "": 2**-10, "G": 1, "T": 2**10}  # GiB per unit of sbatch's --mem
+PLAIN = re.compile(r"[\w@%+=:,./-]+")  # values that need no quotes in a script
 
 
 def jobs() -> dict[str, str] | None:

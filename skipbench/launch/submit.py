@@ -18,8 +18,7 @@ from skipbench.launch.jobs import Job, jobs_of, schedule_stages
 from skipbench.launch.status import CellStatus, counts
 from skipbench.runs.files import held, write_atomic
 
-UNASKED_H = 100
-"""GPU-hours that are submitted without a budget and without permission."""
+UNASKED_H = 100  # GPU-hours that are submitted without a budget and without permission
 
 
 @contextmanager

@@ -40,11 +40,9 @@ from skipbench.runs.state import run_state
 
 PLUGIN = str(Path(__file__).parent / "plugin")
 """Holds a namespace package `hydra_plugins`, the only one whose classes Hydra takes as plugins."""
-NAME = "sweep"
-"""Submissions of sweeps are RESULTS/submit/sweep-N."""
+NAME = "sweep"  # submissions of sweeps are RESULTS/submit/sweep-N
 SKIP_SET = re.compile(r"""['"]*(attn|mlp|int8|window|head|stored)|''$|""$""")
-POLL_S = 10.0
-"""Seconds between two questions to squeue."""
+POLL_S = 10.0  # seconds between two questions to squeue
 
 
 def job(config: DictConfig) -> float | None:

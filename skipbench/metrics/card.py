@@ -24,12 +24,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One request; the lists have an entry per verification."""
 
     request_id: str
-    question: str
-    """Shared by the turns of a conversation."""
+    question: str  # shared by the turns of a conversation
     groups: dict[str, str] = {}
     prompt_tokens: Count
-    completion_tokens: Count
-    """The prefill's among them."""
+    completion_tokens: Count  # the prefill's among them
     completion_tokens_vanilla: Count
     per_step_drafted: list[Count]
     """Draft length: most tokens that could be accepted; of a tree its depth."""
@@ -40,8 +38,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Accepted tokens on the chain of first choices, where these are fewer."""
     skip_changes: list[tuple[Count, str]] = []
     """Sets that drafted, each with the first verification it holds for; as in a sample's trace."""
-    verified: list[list[Any]] = []
-    """Properties of the verifications; as in a sample's trace."""
+    verified: list[list[Any]] = []  # properties of the verifications; as in a sample's trace
 
     @property
     def rounds(self) -> list[Round]:
@@ -56,15 +53,13 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Acceptance(msgspec.Struct, frozen=True, kw_only=True):
     """The requests of a group, counted together."""
 
-    category: str
-    """`all`, or GROUP=LABEL."""
+    category: str  # `all`, or GROUP=LABEL
     requests: int
     num_spec_tokens: int
     num_spec_steps: int
     num_draft_tokens: int
     num_accepted_draft_tokens: int
-    mean_acceptance_length: float
-    """1 + accepted tokens per verification."""
+    mean_acceptance_length: float  # 1 + accepted tokens per verification
     draft_acceptance_rate: float | None
     acceptance_histogram: list[int]
     """Number of verifications that accepted 0, 1, 2, ... draft tokens."""
@@ -74,8 +69,7 @@ class Acceptance(msgspec.Struct, frozen=True, kw_only=True):
     """Of the verifications that came to position i, the share that accepted it."""
     M: float
     """Emitted tokens per verification: `mean_acceptance_length` with outputs cut at their end."""
-    M_ci95: Interval | None
-    """Over other questions of this kind."""
+    M_ci95: Interval | None  # over other questions of this kind
     simulate: dict[str, dict[str, Any]]
     """Flags and variables with which an engine accepts as many tokens, whatever it drafts."""
 

@@ -23,8 +23,7 @@ from skipbench.runs.record import Sample, Verified
 
 CLASSES = (0.5, 0.8, 0.95)
 """Bounds of the classes of confidence by which a tree is as wide as `widths` say."""
-CONTEXT_STEP = 32
-"""Costs are computed once per so many tokens of context."""
+CONTEXT_STEP = 32  # costs are computed once per so many tokens of context
 
 
 class Rule(Protocol):
@@ -40,12 +39,9 @@ class Rule(Protocol):
 class Drafted(NamedTuple):
     """A token that the run drafted."""
 
-    confidence: float | None
-    """None where it was not read."""
-    right: bool
-    """The target has the same token there."""
-    rank: int = 0
-    """Place of the right leaf among the siblings of a wrong token, 0 for none."""
+    confidence: float | None  # None where it was not read
+    right: bool  # the target has the same token there
+    rank: int = 0  # place of the right leaf among the siblings of a wrong token, 0 for none
 
 
 @dataclass(frozen=True)
@@ -54,12 +50,10 @@ class Text:
 
     prompt: int
     tokens: int
-    cut: bool
-    """The limit of tokens ended it, which shortens the last drafts."""
+    cut: bool  # the limit of tokens ended it, which shortens the last drafts
     drafted: Mapping[int, Sequence[Drafted]]
     """By position: a right token, or a wrong one and the rest of its draft."""
-    skips: Sequence[DraftPlan]
-    """The set that drafted, by position of the pending token."""
+    skips: Sequence[DraftPlan]  # the set that drafted, by position of the pending token
     how: Verified
 
     def after(self, at: int) -> Iterator[Drafted]:

@@ -18,25 +18,16 @@ from skipbench.oracle.prompts import Texts, other_prompts
 from skipbench.oracle.replay import Replay
 from skipbench.oracle.verdict import Cause, Verdict
 
-WINDOW = 32
-"""Tokens after the divergence that an edit has to explain."""
-BACK = 6
-"""Rows before the divergence that may be the fault."""
-NEXT = 6
-"""Most likely tokens of the divergence, of which a rejected one may have been read."""
-ALTERNATIVES = 2
-"""Most likely other tokens of a position, of which a stale row may be."""
+WINDOW = 32  # tokens after the divergence that an edit has to explain
+BACK = 6  # rows before the divergence that may be the fault
+NEXT = 6  # most likely tokens of the divergence, of which a rejected one may have been read
+ALTERNATIVES = 2  # most likely other tokens of a position, of which a stale row may be
 
-MANY = 0.35
-"""Share of wrong tokens from which on they are no single ones."""
-GAP, GAPS = 3, 8
-"""Tokens in a row that may be missing, and in all."""
-WRONG = 3
-"""Wrong tokens of which each has to be explained by the same kind of edit."""
-FEW = 4
-"""Tokens at the end of an output, too few to show a second wrong one."""
-BEGUN = 3
-"""Tokens after which an output that was the model's has begun with its prompt and weights."""
+MANY = 0.35  # share of wrong tokens from which on they are no single ones
+GAP, GAPS = 3, 8  # tokens in a row that may be missing, and in all
+WRONG = 3  # wrong tokens of which each has to be explained by the same kind of edit
+FEW = 4  # tokens at the end of an output, too few to show a second wrong one
+BEGUN = 3  # tokens after which an output that was the model's has begun with its prompt and weights
 
 PROMPT = "prompt: another template or BOS"
 END = "stop or EOS rule"
@@ -82,8 +73,7 @@ class Edit(NamedTuple):
     context: list[int]
     at: int | None = None
     shift: int = 0
-    skip: int = 0
-    """First tokens of the output that are not the engine's own."""
+    skip: int = 0  # first tokens of the output that are not the engine's own
 
 
 def cause_of(replay: Replay, tokenizer: Any, case: Case, eos: frozenset[int]) -> Cause:

@@ -13,8 +13,7 @@ from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.oracle.verdict import Verdict, judged, tie_bound
 
-BLOCK = 2**28
-"""Logits of one block of rows: 1 GiB in float32."""
+BLOCK = 2**28  # logits of one block of rows: 1 GiB in float32
 
 
 class Checked(NamedTuple):
@@ -24,8 +23,7 @@ class Checked(NamedTuple):
 
     verdict: Verdict
     best: list[int]
-    logprobs: list[float]
-    """The model's log-probability of every token of the output [n]."""
+    logprobs: list[float]  # the model's log-probability of every token of the output [n]
 
 
 def logit_blocks(lm: LM, prompt: list[int], output: list[int], own: bool) -> Iterator[Tensor]:

@@ -9,8 +9,7 @@ from skipbench.oracle.verdict import Verdict
 from skipbench.oracle.verify import Judged, Oracle, Verification
 from skipbench.report.tables.html import rendered
 
-GOES_ON = 24
-"""Tokens that the model goes on with after the first difference."""
+GOES_ON = 24  # tokens that the model goes on with after the first difference
 SAME = ("identical", "sampled")
 
 

@@ -19,8 +19,7 @@ SHARED = 8  # outputs from which on the tokens after a context they share are te
 REPEATS = 999  # multinomial draws per such context
 LIKELIER = 5.0  # nats by which other settings must explain the tokens better to be named
 LEAST = 1e-9  # probability of a token that a setting cannot emit, for its likelihood
-FAILS = 0.001
-"""p-value below which sampled outputs count as wrong."""
+FAILS = 0.001  # p-value below which sampled outputs count as wrong
 
 
 class SamplingTest(msgspec.Struct, frozen=True):

@@ -22,8 +22,7 @@ SPELLINGS = 16
 """Times that the text of an output is spelt with other tokens before it counts as another text."""
 WIDENED_BYTES = 2**32
 """Size of a model in float32 up to which its weights are widened once, not for every output."""
-STOP_TOKENS = 16
-"""Tokens after an output in which its stop string has to appear."""
+STOP_TOKENS = 16  # tokens after an output in which its stop string has to appear
 
 
 GREEDY = Settings(0.0)

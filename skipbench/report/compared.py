@@ -59,12 +59,9 @@ def _shorter(row: Mapping[int, Mapping[str, float]], at: int, runs: Sequence[Run
 class Comparison:
     """The ranking of a row: one model and dataset."""
 
-    runs: list[Run]
-    """Best first; without metrics and with a `reason` where a method was left out."""
-    best: Run | None
-    """The fastest, if it is told apart from vanilla."""
-    tied: list[Run]
-    """Those that are not told apart from it, by pairs."""
+    runs: list[Run]  # best first; without metrics and with a `reason` where a method was left out
+    best: Run | None  # the fastest, if it is told apart from vanilla
+    tied: list[Run]  # those that are not told apart from it, by pairs
 
     @property
     def recommended(self) -> str:

@@ -22,13 +22,10 @@ Hardware = str | dict[str, str | None] | None
 class Printed(msgspec.Struct, kw_only=True):
     """A number as a paper prints it."""
 
-    keys: Row
-    """Settings and keys of its row, by skipbench's names."""
+    keys: Row  # settings and keys of its row, by skipbench's names
     column: str
-    value: float | None = None
-    """None where the text at hand has lost it."""
-    digits: int | None = None
-    """Decimals as printed, two more for percent."""
+    value: float | None = None  # None where the text at hand has lost it
+    digits: int | None = None  # decimals as printed, two more for percent
     spread: float | None = None
     note: str | None = None
     hardware: str | None = None
@@ -71,8 +68,7 @@ class Part(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     across: str | None = None
     percent: list[str] = []
     settings: Row = {}
-    numbers: list[Printed] = []
-    """Not in the file."""
+    numbers: list[Printed] = []  # not in the file
 
     @property
     def grouped(self) -> list[tuple[Any, str]]:

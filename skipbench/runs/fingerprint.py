@@ -21,10 +21,8 @@ from skipbench.runs.reading import MOST_BYTES, read_json, readable
 from skipbench.runs.source import leaves, method_sha256, other_scheme, package_sha256
 from skipbench.runs.state import read_status
 
-FORMS = ("quantization", "sparsity")
-"""Settings that make other weights of one checkpoint."""
-WHOLE = 64 * 2**20
-"""Weight files up to this many bytes are hashed in full, larger ones by samples."""
+FORMS = ("quantization", "sparsity")  # settings that make other weights of one checkpoint
+WHOLE = 64 * 2**20  # weight files up to this many bytes are hashed in full, larger ones by samples
 BLOCK, BLOCKS = 4096, 512  # bytes per sample, samples per file
 ADAPTERS = (ADAPTER_CONFIG, "adapter_model.safetensors", "adapter_model.bin")
 TEXT = ("*token*.json", "chat_template*", "additional_chat_templates/*")

@@ -81,8 +81,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     cores: int | None = None
     memory_bytes: int | None = None
     versions: dict[Text, Text] = {}
-    slurm: dict[str, str] = {}
-    """Identifiers of the job; no other part of the environment is kept."""
+    slurm: dict[str, str] = {}  # identifiers of the job; no other part of the environment is kept
     rows_sha256: Text | None = None
     prompts_sha256: Text | None = None
     calibration_sha256: Text | None = None
@@ -91,22 +90,18 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     package_sha256: Text | None = None
     tokenizer_sha256: Text | None = None
     generation_sha256: Text | None = None
-    draft_sha256: Text | None = None
-    """Of earlier versions, in place of `files`."""
+    draft_sha256: Text | None = None  # of earlier versions, in place of `files`
     imports_sha256: Text | None = None
     files: dict[Text, Text] = {}
     """By setting: hash of the content of the file or checkpoint that it names."""
     device: Text | None = None
     threads: int | None = None
-    gpus: list[Gpu] = []
-    """Of the model's devices, in their order."""
-    cudnn: int | None = None
-    """Version of cuDNN, as torch numbers it; None without a GPU."""
+    gpus: list[Gpu] = []  # of the model's devices, in their order
+    cudnn: int | None = None  # version of cuDNN, as torch numbers it; None without a GPU
     cudnn_attention: bool | None = None
     layers: int | None = None
     engine: Text | None = None
-    tensor_parallel_size: int | None = None
-    """Processes that shared the model's weights."""
+    tensor_parallel_size: int | None = None  # processes that shared the model's weights
     kernels: dict[str, str] = {}
     native_kernels: Text | None = None
     arithmetic: Text | None = None
@@ -114,14 +109,10 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     strict_cost: float | None = None
     notes: list[str] = []
     label: Text | None = None
-    model_commit: Text | None = None
-    """Commit of a branch of the hub."""
-    latency: Text | None = None
-    """Name of the latency file."""
-    latency_sha256: Text | None = None
-    """Hash of the latencies that the method used."""
-    energy: Text | None = None
-    """Name of the energy counter."""
+    model_commit: Text | None = None  # commit of a branch of the hub
+    latency: Text | None = None  # name of the latency file
+    latency_sha256: Text | None = None  # hash of the latencies that the method used
+    energy: Text | None = None  # name of the energy counter
     resumed: list[dict[str, Any]] = []
     """`after_samples` and the entries that differ, of each process that resumed the run."""
 

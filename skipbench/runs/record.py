@@ -29,16 +29,12 @@ SOURCES = {"s": "copied", "r": "recycled", "b": "copied and recycled", "d": "lay
 class Round(NamedTuple):
     """One draft-verify cycle."""
 
-    steps: Count
-    """Forward passes of the drafting model; a lookup counts one per guessed token."""
-    nodes: Count
-    """Proposed tokens; more than `steps` for a tree."""
+    steps: Count  # forward passes of the drafting model; a lookup counts one per guessed token
+    nodes: Count  # proposed tokens; more than `steps` for a tree
     accepted: Count
     """Proposed tokens that verification accepted, before any cut at EOS or at the token limit."""
-    chain: Count
-    """Those of them that lie on the chain of first choices."""
-    emitted: Count
-    """Tokens credited to the output by this round, bonus included, after the cut."""
+    chain: Count  # those of them that lie on the chain of first choices
+    emitted: Count  # tokens credited to the output by this round, bonus included, after the cut
 
 
 class Verified(NamedTuple):
@@ -51,10 +47,8 @@ class Verified(NamedTuple):
     exit_sublayer: int = 0
     """Sub-layers that the draft ran as the target does, on all rows but the last; 0 for none."""
     tree: bool = False
-    hidden_states: bool = False
-    """The states after every sub-layer were kept."""
-    top_tokens: int = 0
-    """Most likely tokens that were read per row."""
+    hidden_states: bool = False  # the states after every sub-layer were kept
+    top_tokens: int = 0  # most likely tokens that were read per row
 
 
 class Seconds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -84,8 +78,7 @@ class Arm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seconds: Seconds
     finish: Literal["eos", "length", "failed"]
     error: str | None = None
-    looped: bool = False
-    """The output ends in a repetition loop."""
+    looped: bool = False  # the output ends in a repetition loop
     round_s: list[Time] = []
     """Seconds of each round, its adaptation included; empty in records of earlier versions."""
     joules: Time | None = None
@@ -119,8 +112,7 @@ class Divergence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     method_token: int
     logit_gap: float | None
     """Vanilla's token above the method's, in float32 logits of the target; None: not computed."""
-    error: str | None = None
-    """The reason why not; whether this is a tie is then unknown."""
+    error: str | None = None  # the reason why not; whether this is a tie is then unknown
 
 
 class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -135,16 +127,11 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     method: Arm
     lossless: Lossless
     divergence: Divergence | None = None
-    skip: str = ""
-    """Skip set at the end of the sample."""
-    score: dict[str, dict[str, float]] = {}
-    """`{"vanilla": {...}, "method": {...}}` by scorer."""
-    groups: dict[str, str] = {}
-    """Labels to split scores by, such as `{"body": "unseen"}`."""
-    carry: dict[str, Any] = {}
-    """State of the method for the next prompt."""
-    trace: dict[str, Any] = {}
-    """Quantities of the method, one list each."""
+    skip: str = ""  # skip set at the end of the sample
+    score: dict[str, dict[str, float]] = {}  # `{"vanilla": {...}, "method": {...}}` by scorer
+    groups: dict[str, str] = {}  # labels to split scores by, such as `{"body": "unseen"}`
+    carry: dict[str, Any] = {}  # state of the method for the next prompt
+    trace: dict[str, Any] = {}  # quantities of the method, one list each
     question: str = ""
     """Id that the turns of a conversation share, and the samples of one task; empty: `id`."""
     format: Literal[1] = FORMAT

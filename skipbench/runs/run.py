@@ -39,15 +39,13 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     dtype: str | None = None
     sparsity: str | None = None
     calibration: str | None = None
-    mixed: str | None = None
-    """`Provenance.mixed`."""
+    mixed: str | None = None  # `Provenance.mixed`
 
 
 class Search(msgspec.Struct, frozen=True, kw_only=True):
     """The search that a cell's skip set comes from."""
 
-    on: str
-    """Dataset of its development prompts."""
+    on: str  # dataset of its development prompts
     sets: int
     seconds: float
 
@@ -55,41 +53,33 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
 class Published(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The part of a run that a summary beside a table keeps."""
 
-    id: str | None = None
-    """Name of its folder."""
+    id: str | None = None  # name of its folder
     processes: list[str] = []
     """With `repeats`: names of the folders of all its processes, the first one's among them."""
     model: str = ""
     method: str = ""
     dataset: str = ""
-    keys: dict[str, object] = {}
-    """Its row of a paper's table, in the names of `published`."""
+    keys: dict[str, object] = {}  # its row of a paper's table, in the names of `published`
     stands_for: str | None = None
     metrics: Metrics | None = None
     reason: str | None = None
-    drafted: str | None = None
-    """`metrics.drafted` of its samples."""
+    drafted: str | None = None  # `metrics.drafted` of its samples
     origin: Origin = msgspec.field(name="provenance", default=Origin())
-    label: str | None = None
-    """The overrides that differ between the points of its sweep."""
+    label: str | None = None  # the overrides that differ between the points of its sweep
     rank: int | None = None
     paper_samples: int | str | None = None
     """Samples that the paper decodes; `all` if this run decodes only some of the dataset."""
-    noise: bool = False
-    """Vanilla against itself; no row of a paper's table."""
-    group: dict[str, str] = {}
-    """Group and label, for a run of part of another run's samples."""
+    noise: bool = False  # vanilla against itself; no row of a paper's table
+    group: dict[str, str] = {}  # group and label, for a run of part of another run's samples
 
 
 class Run(Published, frozen=True, kw_only=True, dict=True):
     """One run. A planned cell without a record is a run without metrics; `reason` says why."""
 
-    axes: dict[str, str] = {}
-    """Overrides of its cell in an experiment."""
+    axes: dict[str, str] = {}  # overrides of its cell in an experiment
     search: Search | None = None
     folder: Path | None = None
-    settings: Mapping[str, object] = {}
-    """Its `config.yaml`; empty without one."""
+    settings: Mapping[str, object] = {}  # its `config.yaml`; empty without one
     provenance: Provenance = msgspec.field(name="provenance_json", default=Provenance())
     status: Status = NO_STATUS
     kept_samples: list[Sample] | None = None

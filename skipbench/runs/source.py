@@ -21,20 +21,15 @@ from skipbench.runs.provenance import hashed
 
 SCHEME = "2:"
 """Begins these hashes. Earlier ones, without it, were of whole files: none of them equals one."""
-ROOTS = ("skipbench.bench.run", "skipbench.bench.turns")
-"""What measures a run."""
+ROOTS = ("skipbench.bench.run", "skipbench.bench.turns")  # what measures a run
 UNHASHED = ("config", "console", "errors", "report", "runs")
 """Rooms on which no token and no second depends, beside the settings in the record."""
-ENGINE = ("bench", "draft_plan", "lm", "models", "skipset")
-"""Rooms of the package's hash alone."""
-OWN = ("skipbench.decode.", "skipbench.methods.")
-"""Parts of skipbench that belong to a method."""
-CUDA_GRAPHS = "cuda_graphs"
-"""An engine and its folder, which no other engine uses."""
+ENGINE = ("bench", "draft_plan", "lm", "models", "skipset")  # rooms of the package's hash alone
+OWN = ("skipbench.decode.", "skipbench.methods.")  # parts of skipbench that belong to a method
+CUDA_GRAPHS = "cuda_graphs"  # an engine and its folder, which no other engine uses
 _NOT_CODE = re.compile(rb'("(?:\\.|[^"\\\n])*")|/\*.*?\*/|//[^\n]*|\s+', re.DOTALL)
 
-Place = tuple[str, Path]
-"""A module's dotted name and its file."""
+Place = tuple[str, Path]  # a module's dotted name and its file
 
 
 @functools.cache

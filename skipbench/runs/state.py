@@ -44,12 +44,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     pid: int | None = None
     host: Text | None = None
     updated: Text | None = None
-    slurm: Text | None = None
-    """Job."""
-    prompts: int | None = None
-    """Samples that the run has when it is done."""
-    sha256: dict[Text, Text] = {}
-    """Digests of the files of a done run."""
+    slurm: Text | None = None  # job
+    prompts: int | None = None  # samples that the run has when it is done
+    sha256: dict[Text, Text] = {}  # digests of the files of a done run
 
     @property
     def done(self) -> bool:

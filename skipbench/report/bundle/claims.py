@@ -34,8 +34,7 @@ QUANTITIES: dict[str, tuple[str, str | None]] = {
     "lossless.identical": ("samples with vanilla's tokens", None),
 }
 """By path in metrics.json: the words of a claim, and the path of the 95 % interval."""
-EXACT = 1e-9
-"""Relative difference that another order of summation may make."""
+EXACT = 1e-9  # relative difference that another order of summation may make
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,11 +42,9 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
     claim: str
     run: str
-    quantity: str
-    """Path in metrics.json."""
+    quantity: str  # path in metrics.json
     number: float
-    interval: Interval | None
-    """95 %; None for a quantity without one, or below 5 questions."""
+    interval: Interval | None  # 95 %; None for a quantity without one, or below 5 questions
     samples: int
     command: str
     hardware: str

@@ -19,12 +19,9 @@ from skipbench.report.published import Printed
 from skipbench.runs.record import SOURCES, Sample
 from skipbench.runs.run import Run
 
-WINDOW = 64
-"""Rounds of the moving mean of a threshold, as in Self-SD's Figure 5."""
-SPAN = 32
-"""Rounds per bar of the sources of `auto`."""
-BINS = 8
-"""Bins of equally many rounds, in order of the expected tokens."""
+WINDOW = 64  # rounds of the moving mean of a threshold, as in Self-SD's Figure 5
+SPAN = 32  # rounds per bar of the sources of `auto`
+BINS = 8  # bins of equally many rounds, in order of the expected tokens
 _COLORS = (style.YELLOW, style.PINK, style.ORANGE, style.BLUE, style.GREY)
 COLORS = dict(zip(SOURCES.values(), _COLORS, strict=True))
 

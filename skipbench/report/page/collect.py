@@ -36,8 +36,7 @@ COLUMNS = (
     *("engine", "device", "commit", "date", "note"),
 )
 """The first two stay in sight when a narrow screen is scrolled; the next are wanted first."""
-OPTIONAL = ("point", *WAITS)
-"""Columns that are left out where no run has them."""
+OPTIONAL = ("point", *WAITS)  # columns that are left out where no run has them
 
 
 class Row(Struct):
@@ -48,8 +47,7 @@ class Row(Struct):
     sort: dict[str, float]
     detail: dict[str, object]
     error: str | None = None
-    run: Run | None = None
-    """Without its samples; None of one that is not readable."""
+    run: Run | None = None  # without its samples; None of one that is not readable
 
 
 def all_runs(results: Path) -> list[Row]:

@@ -15,10 +15,8 @@ from skipbench.report.published import Paper, Printed
 from skipbench.report.tables.runs import ALL, check_keys
 from skipbench.runs.run import Run
 
-Id = tuple[tuple[str, Any], ...]
-"""Keys and values of a row."""
-Group = Any
-"""A value of `across`; None without it."""
+Id = tuple[tuple[str, Any], ...]  # keys and values of a row
+Group = Any  # a value of `across`; None without it
 SELECTORS = ("phase", "part", "statistic")  # keys that choose a number of a run, not a run
 STANDS_FOR = " stands for "
 SAMPLING = ("temperature", "top_p")

@@ -26,8 +26,7 @@ NUMBERS |= {"passes": "passes / round", "rows": "rows / round", "skipped": "skip
 NUMBERS |= {"adapt": "adapt", "tokens_per_s": "tok/s", "lossless": "lossless"}
 """Columns of every table, by key."""
 TEXTS = ("origin", "note")
-OPTIONAL = ("point", *TEXTS)
-"""Columns that are left out where no row has any content."""
+OPTIONAL = ("point", *TEXTS)  # columns that are left out where no row has any content
 NOTED = ("samples", "speedup", "lossless")
 MORE = {"decode": "decode only", "alpha": "alpha", "accepted": "accepted share", "tau": "tau"}
 MORE |= {"tpt": "TPT", "expected": "E(Spd)", "ttft": "TTFT", "itl": "ITL", "joules": "J/token"}

@@ -26,10 +26,8 @@ class Summary(msgspec.Struct, omit_defaults=True):
     scale: str
     runs: list[Run]
     columns: list[str] = []
-    notes: list[str] = []
-    """Both as `row_table` takes them."""
-    older: bool = False
-    """Set by scripts/readme_figures.py: `OLDER` stands in the table."""
+    notes: list[str] = []  # both as `row_table` takes them
+    older: bool = False  # set by scripts/readme_figures.py: `OLDER` stands in the table
 
 
 def summary(
