@@ -245,5 +245,4 @@ MODULES = {
     "offline": ("search", "profile", "project"),
     "results": ("score", "report", "merge", "diff"),
     "table": ("table", "compare"),
-}
-"""Modules of `skipbench.cli` that hold several commands; others are called as their command."""
+}  # modules with several commands; others are called as their command

@@ -14,8 +14,7 @@ from skipbench.cli.parser import Command, declared
 from skipbench.config.catalog import choices
 from skipbench.errors import SkipbenchError
 
-VARIABLE = "_SKIPBENCH_COMPLETE"
-"""In the environment: what click is asked for, such as `bash_complete`."""
+VARIABLE = "_SKIPBENCH_COMPLETE"  # what click is asked for, such as `bash_complete`
 SHELLS = "bash", "zsh", "fish"
 NAMES = {"models": "model", "methods": "method", "arm": "method"}
 """Keys of commands whose values are the choices of a group."""

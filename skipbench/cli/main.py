@@ -24,8 +24,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.runs.state import Interrupted, handle_signals
 
 NEAR = 0.75  # likeness from which a dashed word is taken for a misspelt setting or flag
-WITH_VALUE = {"-c", "--cfg", "-p", "--package", "-i", "--info", "-cd", "--config-dir"}
-"""Hydra's flags before a word of their own, as in `--cfg job`."""
+WITH_VALUE = {"-c", "--cfg", "-p", "--package", "-i", "--info", "-cd", "--config-dir"}  # of Hydra
 HYDRA_FLAGS = WITH_VALUE | {
     "-m", "--multirun", "-r", "--run", "--resolve", "--hydra-help",
 }  # fmt: skip

@@ -37,12 +37,9 @@ class Command(Struct):
     settings: Names = ()
     given: Names = ()
 
-    SETTINGS: ClassVar[bool] = True
-    """Takes every other key as a setting of a cell; else such a key is an error."""
-    WORDS: ClassVar[tuple[int, int | None]] = (0, 0)
-    """Minimum and maximum number of bare words; `None` for no maximum."""
-    NEEDS: ClassVar[str] = ""
-    """The message about a wrong number of bare words, after the command's name."""
+    SETTINGS: ClassVar[bool] = True  # takes other keys as settings of a cell
+    WORDS: ClassVar[tuple[int, int | None]] = (0, 0)  # bare words, minimum and maximum
+    NEEDS: ClassVar[str] = ""  # message about a wrong number of bare words, after the name
 
     def model_settings(self) -> list[str]:
         """The settings, where `model=` may also be a folder, a GGUF file or a hub id."""

@@ -44,8 +44,7 @@ from skipbench.runs.run import Run, plain
 if TYPE_CHECKING:
     from skipbench.report.compared import Comparison
 
-GO_ON = ("model", "engine", "results=")
-"""Settings that whoever goes on with the recommended method needs, too."""
+GO_ON = ("model", "engine", "results=")  # settings for whoever goes on with the recommended method
 LONGER = (
     "Recommended: vanilla. No method is faster beyond the noise here; more prompts (limit=, "
     "minutes=, a longer file), or longer outputs (dataset.max_new_tokens=), may tell more."

@@ -23,8 +23,7 @@ SHARED = "model dataset method decoding.temperature decoding.top_p dataset.max_n
 SHARED += " model.dtype method.stop.max_steps method.stop.threshold method.stop.target"
 SHARED += " method.interval method.window"
 OTHER = {"method.tau": "tau_pruning", "search.iterations": "search_steps", "search.on": "set_from"}
-KEY_OF = {key: key.rpartition(".")[2] for key in SHARED.split()} | OTHER
-"""Keys of `published`, by override."""
+KEY_OF = {key: key.rpartition(".")[2] for key in SHARED.split()} | OTHER  # keys of `published`
 
 
 class _Settings(msgspec.Struct, frozen=True):
@@ -71,8 +70,7 @@ class PlannedCell:
     """One cell: `overrides` compose it; without `run` it is not run, and `reason` says why."""
 
     overrides: dict[str, str]
-    keys: dict[str, object] = field(default_factory=dict)
-    """Its row of the paper's table, in the ids of `published`."""
+    keys: dict[str, object] = field(default_factory=dict)  # its row of the paper
     stands_for: str | None = None
     reason: str | None = None
     run: bool = True

@@ -42,8 +42,7 @@ if TYPE_CHECKING:  # a row of finished cells needs no torch
 
 OF_AN_ARM = ("method", "limit")
 """Settings in which the arms of a row may differ; of prompts each takes the first `limit`."""
-CELL_FAILED = 1
-"""Exit status of a process in which a cell of the row failed, and the others went on."""
+CELL_FAILED = 1  # exit status of a process in which a cell failed and the others went on
 Outcome = Run | Exception | None  # of a cell: its run, why there is none, or nothing in a dry run
 
 

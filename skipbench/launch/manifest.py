@@ -60,8 +60,7 @@ def read_row(path: Path, index: int) -> list[RunConfig]:
 class Array(msgspec.Struct):
     """A job of Slurm that runs `count` rows from number `first` on."""
 
-    job: Annotated[str, Meta(pattern=r"^\w{0,64}$")]
-    """Empty before sbatch has answered; a later line has it."""
+    job: Annotated[str, Meta(pattern=r"^\w{0,64}$")]  # empty until sbatch answers
     first: Annotated[int, Meta(ge=0)]
     count: Annotated[int, Meta(ge=0)]
 

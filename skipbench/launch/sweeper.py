@@ -38,8 +38,7 @@ from skipbench.report.tables.markdown import for_terminal
 from skipbench.report.tables.runs import row_table
 from skipbench.runs.state import run_state
 
-PLUGIN = str(Path(__file__).parent / "plugin")
-"""Holds a namespace package `hydra_plugins`, the only one whose classes Hydra takes as plugins."""
+PLUGIN = str(Path(__file__).parent / "plugin")  # the namespace package of Hydra's plugins
 NAME = "sweep"  # submissions of sweeps are RESULTS/submit/sweep-N
 SKIP_SET = re.compile(r"""['"]*(attn|mlp|int8|window|head|stored)|''$|""$""")
 POLL_S = 10.0  # seconds between two questions to squeue

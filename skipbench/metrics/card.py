@@ -29,15 +29,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     prompt_tokens: Count
     completion_tokens: Count  # the prefill's among them
     completion_tokens_vanilla: Count
-    per_step_drafted: list[Count]
-    """Draft length: most tokens that could be accepted; of a tree its depth."""
+    per_step_drafted: list[Count]  # most tokens that could be accepted; of a tree its depth
     per_step_accepted: list[Count]
-    per_step_nodes: list[Count] | None = None
-    """Proposed tokens, where these are not the draft length: of trees."""
-    per_step_chain: list[Count] | None = None
-    """Accepted tokens on the chain of first choices, where these are fewer."""
-    skip_changes: list[tuple[Count, str]] = []
-    """Sets that drafted, each with the first verification it holds for; as in a sample's trace."""
+    per_step_nodes: list[Count] | None = None  # proposed tokens, if not the draft length: trees
+    per_step_chain: list[Count] | None = None  # accepted first choices, if fewer
+    skip_changes: list[tuple[Count, str]] = []  # sets, each with its first verification
     verified: list[list[Any]] = []  # properties of the verifications; as in a sample's trace
 
     @property
@@ -61,17 +57,13 @@ class Acceptance(msgspec.Struct, frozen=True, kw_only=True):
     num_accepted_draft_tokens: int
     mean_acceptance_length: float  # 1 + accepted tokens per verification
     draft_acceptance_rate: float | None
-    acceptance_histogram: list[int]
-    """Number of verifications that accepted 0, 1, 2, ... draft tokens."""
+    acceptance_histogram: list[int]  # verifications that accepted 0, 1, 2, ... tokens
     acceptance_histogram_by_draft_length: dict[int, list[int]]
     """For draft length k the k + 1 counts of its verifications."""
-    conditional_acceptance: list[float]
-    """Of the verifications that came to position i, the share that accepted it."""
-    M: float
-    """Emitted tokens per verification: `mean_acceptance_length` with outputs cut at their end."""
+    conditional_acceptance: list[float]  # share of those that came to position i
+    M: float  # emitted tokens per verification, outputs cut at their end
     M_ci95: Interval | None  # over other questions of this kind
-    simulate: dict[str, dict[str, Any]]
-    """Flags and variables with which an engine accepts as many tokens, whatever it drafts."""
+    simulate: dict[str, dict[str, Any]]  # flags with which an engine accepts as many tokens
 
 
 class Passes(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,8 +85,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     model: Text
     dataset: Text
     layers: Count
-    settings: dict[str, Any]
-    """`model.dtype`, `model.architecture` and `method.tree`, for prices by a datasheet."""
+    settings: dict[str, Any]  # dtype, architecture, tree: for prices by a datasheet
     origin: Origin
     acceptance: list[Acceptance]
     passes: Passes | None

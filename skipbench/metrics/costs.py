@@ -32,8 +32,7 @@ class Latency(NamedTuple):
     int8: "Latency | None" = None  # the same in 8 bits, where it was measured
     likely_head_s: float = 0.0  # a head of likely tokens; 0 where it was not measured
     context: float = 0.0
-    attention_s_per_token: float = 0.0
-    """Part of `attention_s` per position of `context`, which a window does not read."""
+    attention_s_per_token: float = 0.0  # part of `attention_s` per position of `context`
 
     def pass_s(self, plan: DraftPlan | None = None) -> float:
         """One pass with the head: KnapSpec's t_Draft with a plan, t_Target without (Eq. 4). Raises
@@ -117,8 +116,7 @@ class LatencyModel(Costs, msgspec.Struct, frozen=True, dict=True, omit_defaults=
     mlp_s: float
     head_s: float
     layers: int
-    points: tuple[Point, ...] = ()
-    """Prices of several rows; without them several rows take what one takes."""
+    points: tuple[Point, ...] = ()  # prices of several rows; without them, as of one
     int8: "LatencyModel | None" = None  # the same in 8 bits, where it was measured: one row
     likely_head_s: float = 0.0  # one row of a head of likely tokens; 0 where it was not measured
 

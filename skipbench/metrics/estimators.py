@@ -20,8 +20,7 @@ class _Timed(NamedTuple):
     method: tuple[int, float]
 
 
-_Process = Sequence[tuple[int, _Timed]]
-"""One process, each with the index of the prompt or of the question's first turn."""
+_Process = Sequence[tuple[int, _Timed]]  # by index of the prompt or first turn
 
 
 def estimators(processes: Sequence[Sequence[Sample]]) -> Estimators:

@@ -25,8 +25,7 @@ class TimedRound(msgspec.Struct, frozen=True):
     how: Verified
     draft_s: float
     verify_s: float
-    behind_s: float = 0.0
-    """A verification of one row right after such a round; 0 in files of earlier versions."""
+    behind_s: float = 0.0  # of one row right after such a round; 0 in older files
     plan: str = ""  # text of the plan of the draft steps, where it is more than a skip set
 
     def terms(self, layers: int) -> list[float]:
@@ -54,10 +53,8 @@ class LatencyRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     contexts: list[int] = []
     model: LatencyModel
     points: list[costs.Point] = []
-    residuals: dict[str, list[float]] = {}
-    """Measured over fitted, less 1, of every point of one row."""
-    overhead: dict[str, float] = {}
-    """Seconds of a sub-layer of each kind and of the head beside their arithmetic."""
+    residuals: dict[str, list[float]] = {}  # measured / fitted - 1, points of one row
+    overhead: dict[str, float] = {}  # seconds of each part beside arithmetic
     roofline: costs.Roofline | None = None
     floor: list[dict[str, float]] = []  # minimum seconds of the parts of every point
     bytes: PartBytes = PartBytes()

@@ -21,8 +21,7 @@ from skipbench.metrics.costs import PLAIN, Costs
 from skipbench.metrics.replay import Replayed
 from skipbench.runs.record import Sample, Verified
 
-CLASSES = (0.5, 0.8, 0.95)
-"""Bounds of the classes of confidence by which a tree is as wide as `widths` say."""
+CLASSES = (0.5, 0.8, 0.95)  # bounds of the confidence classes of a tree's `widths`
 CONTEXT_STEP = 32  # costs are computed once per so many tokens of context
 
 
@@ -51,8 +50,7 @@ class Text:
     prompt: int
     tokens: int
     cut: bool  # the limit of tokens ended it, which shortens the last drafts
-    drafted: Mapping[int, Sequence[Drafted]]
-    """By position: a right token, or a wrong one and the rest of its draft."""
+    drafted: Mapping[int, Sequence[Drafted]]  # by position; wrong: with the rest
     skips: Sequence[DraftPlan]  # the set that drafted, by position of the pending token
     how: Verified
 

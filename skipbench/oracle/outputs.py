@@ -29,8 +29,7 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
     text: str | None = None
     ids: list[int] | None = None
     logprobs: list[float] = []  # the engine's log-probability of every token of the output
-    finish: Literal["stop", "length", ""] = ""
-    """Ended by itself, or at its longest; empty where the record does not say."""
+    finish: Literal["stop", "length", ""] = ""  # ended by itself, or at its longest
     stop: list[str] = []
     limit: int | None = None  # tokens that the request allowed
     temperature: float | None = None

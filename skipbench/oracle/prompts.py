@@ -11,9 +11,7 @@ from skipbench.decode.answer import BROKEN
 from skipbench.errors import SkipbenchError
 from skipbench.oracle.outputs import Output
 
-ANCHOR = 4
-"""Last tokens of the prompt, after which an output's text is decoded: a first token alone loses the
-space in front of it."""
+ANCHOR = 4  # last tokens of the prompt to decode with: a first token alone loses its space
 
 
 def prompt_ids(tokenizer: Any, output: Output, chat: str) -> list[int]:

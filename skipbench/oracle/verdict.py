@@ -40,8 +40,7 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
     ties: int = 0
     cause: Cause | None = None
     error: str = ""
-    logprob_difference: float | None = None
-    """Largest difference of the engine's log-probabilities from the model's."""
+    logprob_difference: float | None = None  # largest, from the engine's log-probabilities
 
     @property
     def gap(self) -> float | None:

@@ -18,10 +18,8 @@ from skipbench.oracle.replay import Replay
 from skipbench.oracle.sampling import Draws, SamplingTest, Settings
 from skipbench.oracle.verdict import Cause, Verdict, counts
 
-SPELLINGS = 16
-"""Times that the text of an output is spelt with other tokens before it counts as another text."""
-WIDENED_BYTES = 2**32
-"""Size of a model in float32 up to which its weights are widened once, not for every output."""
+SPELLINGS = 16  # times that a text is spelt with other tokens before it counts as another text
+WIDENED_BYTES = 2**32  # size in float32 up to which weights are widened once, not per output
 STOP_TOKENS = 16  # tokens after an output in which its stop string has to appear
 
 

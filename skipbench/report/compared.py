@@ -20,8 +20,7 @@ FASTEST = (
     "ratios of the same questions and an interval that allows for all pairs of the row, and told "
     "apart from vanilla; below 5 questions nothing is"
 )
-FIELDS = ("commit", "dirty", "device", "torch", "transformers", "package_sha256")
-"""Fields in which two runs of the same settings may differ in origin."""
+FIELDS = ("commit", "dirty", "device", "torch", "transformers", "package_sha256")  # an origin
 
 
 def beside(runs: Sequence[Run]) -> tuple[dict[int, Standing], list[str]]:

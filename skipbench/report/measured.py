@@ -58,15 +58,12 @@ VALUES: dict[str, Callable[[Metrics], float | None]] = {
     "opt_step_ms": lambda m: m.optimisation.step_ms if m.optimisation else None,
     "accuracy": lambda m: next((v for k in ACCURACIES if (v := _score(m, k)) is not None), None),
     **{name: functools.partial(_score, name=name) for name in SCORES if name != "accuracy"},
-}
-"""Columns that one value of the metrics fills."""
+}  # columns that one value of the metrics fills
 OF_PHASE = ("share", "ms", "us")
 PHASES = ("draft", "verify", "adapt", "other")
 UNKNOWN = "not in the metrics of this run"
-ESTIMATED = ("speedup", "tokens_per_s", "ms_per_token")
-"""Columns of a paper's table that its own estimator fills."""
-MEAN_ALPHA = ("self-sd", "knapspec")
-"""Papers whose alpha is a mean over samples; the others pool all rounds."""
+ESTIMATED = ("speedup", "tokens_per_s", "ms_per_token")  # filled by a paper's own estimator
+MEAN_ALPHA = ("self-sd", "knapspec")  # whose alpha is a mean over samples; others pool rounds
 
 
 def unmeasured(column: str) -> str | None:

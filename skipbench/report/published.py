@@ -15,8 +15,7 @@ from skipbench.runs.reading import LOADER
 FOLDER = Path(__file__).parent / "papers"
 LOST, NOTE_LOST = "lost", "the transcribed text has lost this number"
 Row = dict[str, Any]
-Hardware = str | dict[str, str | None] | None
-"""One device for all rows, or by model and `default`; None where the paper names none."""
+Hardware = str | dict[str, str | None] | None  # by model and `default`; None: not named
 
 
 class Printed(msgspec.Struct, kw_only=True):

@@ -28,8 +28,7 @@ ADAPTERS = (ADAPTER_CONFIG, "adapter_model.safetensors", "adapter_model.bin")
 TEXT = ("*token*.json", "chat_template*", "additional_chat_templates/*")
 VOCABULARY = ("vocab*", "merges*", "*.model", "tekken.json")
 """Files from which a tokenizer is loaded: `TEXT`, and without tokenizer.json these."""
-BY_ROW = ("dataset.path", "dataset.shots_path")
-"""Settings that name a file of which the run's own rows are compared."""
+BY_ROW = ("dataset.path", "dataset.shots_path")  # files whose rows are compared
 
 
 def fingerprints(config: RunConfig) -> dict[str, Any]:

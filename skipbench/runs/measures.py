@@ -17,8 +17,7 @@ class Paired(msgspec.Struct, frozen=True, kw_only=True):
     e2e_ci95: Interval | None = None
     paired: float | None = None  # decoding only
     ci95: Interval | None = None
-    by_question: dict[str, float] | UnsetType = UNSET
-    """Prefill included, by the question's id; `e2e` is their geometric mean."""
+    by_question: dict[str, float] | UnsetType = UNSET  # prefill included; `e2e` is their mean
 
     @property
     def headline(self) -> tuple[float | None, Interval | None]:
@@ -216,8 +215,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     score_equal: bool | None = None
     score_rules: dict[str, str] | UnsetType = UNSET
     peak_memory_bytes: int | None = None
-    int8_bytes: int | UnsetType = UNSET
-    """Of the copy of weights in 8 bits, where the method drafts with one."""
+    int8_bytes: int | UnsetType = UNSET  # of the copy of weights that drafts use
     roofline_fraction_vanilla: float | None = None
     profiled: Profiled | None = None
     until_ci: UntilCi | UnsetType = UNSET

@@ -92,8 +92,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     generation_sha256: Text | None = None
     draft_sha256: Text | None = None  # of earlier versions, in place of `files`
     imports_sha256: Text | None = None
-    files: dict[Text, Text] = {}
-    """By setting: hash of the content of the file or checkpoint that it names."""
+    files: dict[Text, Text] = {}  # by setting: hash of the file or checkpoint it names
     device: Text | None = None
     threads: int | None = None
     gpus: list[Gpu] = []  # of the model's devices, in their order
@@ -113,8 +112,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     latency: Text | None = None  # name of the latency file
     latency_sha256: Text | None = None  # hash of the latencies that the method used
     energy: Text | None = None  # name of the energy counter
-    resumed: list[dict[str, Any]] = []
-    """`after_samples` and the entries that differ, of each process that resumed the run."""
+    resumed: list[dict[str, Any]] = []  # `after_samples` and what differs, per resuming process
 
     def __post_init__(self) -> None:
         _ = self.mixed  # checks the types in `resumed`

@@ -28,8 +28,7 @@ MOST_SAMPLES = 1 << 30  # of a file with a line per sample; 1000 long samples ha
 MALFORMED = (
     *(OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError),
     RecursionError,
-)
-"""What reading values of another form raises; msgspec's errors are ValueErrors."""
+)  # raised by values of another form; msgspec's errors are ValueErrors
 T = TypeVar("T")
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where there is one
 

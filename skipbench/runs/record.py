@@ -31,8 +31,7 @@ class Round(NamedTuple):
 
     steps: Count  # forward passes of the drafting model; a lookup counts one per guessed token
     nodes: Count  # proposed tokens; more than `steps` for a tree
-    accepted: Count
-    """Proposed tokens that verification accepted, before any cut at EOS or at the token limit."""
+    accepted: Count  # proposed tokens that were accepted, before any cut at EOS or the token limit
     chain: Count  # those of them that lie on the chain of first choices
     emitted: Count  # tokens credited to the output by this round, bonus included, after the cut
 
@@ -42,10 +41,8 @@ class Verified(NamedTuple):
     `verified` of a trace each follows the first round that it holds for.
     """
 
-    extra_rows: int = 0
-    """Rows computed beside the nodes and the pending token, such as Lookahead's window."""
-    exit_sublayer: int = 0
-    """Sub-layers that the draft ran as the target does, on all rows but the last; 0 for none."""
+    extra_rows: int = 0  # beside the nodes and the pending token, such as Lookahead's window
+    exit_sublayer: int = 0  # sub-layers drafted as the target runs them, on all rows but the last
     tree: bool = False
     hidden_states: bool = False  # the states after every sub-layer were kept
     top_tokens: int = 0  # most likely tokens that were read per row
@@ -72,17 +69,14 @@ class Seconds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Arm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One prompt, decoded by vanilla or by the method."""
 
-    tokens: list[Count]
-    """Emitted ids, the prefill's first, up to the first EOS (included) or the token limit."""
+    tokens: list[Count]  # ids, the prefill's first, to the first EOS (included) or the token limit
     rounds: list[Round]
     seconds: Seconds
     finish: Literal["eos", "length", "failed"]
     error: str | None = None
     looped: bool = False  # the output ends in a repetition loop
-    round_s: list[Time] = []
-    """Seconds of each round, its adaptation included; empty in records of earlier versions."""
-    joules: Time | None = None
-    """Energy of prefill and decoding by the machine's counters; None where none can be read."""
+    round_s: list[Time] = []  # per round, adaptation included; empty in older records
+    joules: Time | None = None  # of prefill and decoding, by the machine's counters, if any
 
     @property
     def emitted(self) -> int:
@@ -110,8 +104,7 @@ class Divergence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     position: Count
     vanilla_token: int
     method_token: int
-    logit_gap: float | None
-    """Vanilla's token above the method's, in float32 logits of the target; None: not computed."""
+    logit_gap: float | None  # vanilla's over the method's token, float32; None: not computed
     error: str | None = None  # the reason why not; whether this is a tie is then unknown
 
 
@@ -132,8 +125,7 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     groups: dict[str, str] = {}  # labels to split scores by, such as `{"body": "unseen"}`
     carry: dict[str, Any] = {}  # state of the method for the next prompt
     trace: dict[str, Any] = {}  # quantities of the method, one list each
-    question: str = ""
-    """Id that the turns of a conversation share, and the samples of one task; empty: `id`."""
+    question: str = ""  # shared by turns of a conversation and samples of a task; empty: `id`
     format: Literal[1] = FORMAT
 
     @property
@@ -180,8 +172,7 @@ class Completion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reference: dict[str, Any]
     vanilla: str
     method: str
-    token_chars: list[Count] = []
-    """Characters of `method` per token, 0 inside a character; empty in older records."""
+    token_chars: list[Count] = []  # characters of `method` per token; empty in older records
 
 
 R = TypeVar("R", Sample, Completion)

@@ -54,8 +54,7 @@ class Published(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The part of a run that a summary beside a table keeps."""
 
     id: str | None = None  # name of its folder
-    processes: list[str] = []
-    """With `repeats`: names of the folders of all its processes, the first one's among them."""
+    processes: list[str] = []  # with `repeats`: folders of all processes, the first among them
     model: str = ""
     method: str = ""
     dataset: str = ""
@@ -67,8 +66,7 @@ class Published(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     origin: Origin = msgspec.field(name="provenance", default=Origin())
     label: str | None = None  # the overrides that differ between the points of its sweep
     rank: int | None = None
-    paper_samples: int | str | None = None
-    """Samples that the paper decodes; `all` if this run decodes only some of the dataset."""
+    paper_samples: int | str | None = None  # of the paper; `all` if this run decodes only some
     noise: bool = False  # vanilla against itself; no row of a paper's table
     group: dict[str, str] = {}  # group and label, for a run of part of another run's samples
 
@@ -82,8 +80,7 @@ class Run(Published, frozen=True, kw_only=True, dict=True):
     settings: Mapping[str, object] = {}  # its `config.yaml`; empty without one
     provenance: Provenance = msgspec.field(name="provenance_json", default=Provenance())
     status: Status = NO_STATUS
-    kept_samples: list[Sample] | None = None
-    """Samples of a run that comes from the file of a figure, not from its folder."""
+    kept_samples: list[Sample] | None = None  # of a run from the file of a figure
 
     @property
     def done(self) -> bool:

@@ -19,11 +19,9 @@ from skipbench.config.run_config import MethodConfig
 from skipbench.config.signature import MOVED
 from skipbench.runs.provenance import hashed
 
-SCHEME = "2:"
-"""Begins these hashes. Earlier ones, without it, were of whole files: none of them equals one."""
+SCHEME = "2:"  # begins these hashes; earlier ones, without it, were of whole files and equal none
 ROOTS = ("skipbench.bench.run", "skipbench.bench.turns")  # what measures a run
-UNHASHED = ("config", "console", "errors", "report", "runs")
-"""Rooms on which no token and no second depends, beside the settings in the record."""
+UNHASHED = ("config", "console", "errors", "report", "runs")  # no token or second depends on them
 ENGINE = ("bench", "draft_plan", "lm", "models", "skipset")  # rooms of the package's hash alone
 OWN = ("skipbench.decode.", "skipbench.methods.")  # parts of skipbench that belong to a method
 CUDA_GRAPHS = "cuda_graphs"  # an engine and its folder, which no other engine uses

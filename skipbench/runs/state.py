@@ -143,8 +143,7 @@ def _age_s(pid: int) -> float:
         return 0.0
 
 
-SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
-"""Sent by preemption, `scancel` and `kill`, and by Slurm before the time limit."""
+SIGNALS = (signal.SIGTERM, signal.SIGUSR2)  # of preemption, `scancel`, `kill`, Slurm's time limit
 
 
 class Interrupted(BaseException):

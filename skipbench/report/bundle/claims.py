@@ -32,8 +32,7 @@ QUANTITIES: dict[str, tuple[str, str | None]] = {
     "tokens_per_s": ("tokens per second, without the prefill", None),
     "tokens_per_s_vanilla": ("vanilla's tokens per second, without the prefill", None),
     "lossless.identical": ("samples with vanilla's tokens", None),
-}
-"""By path in metrics.json: the words of a claim, and the path of the 95 % interval."""
+}  # by path in metrics.json: words of a claim, and path of the 95 % interval
 EXACT = 1e-9  # relative difference that another order of summation may make
 
 

@@ -24,8 +24,7 @@ from skipbench.runs.run import Run, read_run
 from skipbench.runs.state import write_status
 from skipbench.runs.store import sealed
 
-COPIED = ("tables", "figures", "latency", "skip_sets")
-"""Folders of a results folder that are copied whole."""
+COPIED = ("tables", "figures", "latency", "skip_sets")  # copied whole
 TEXTS = {".json", ".jsonl", ".yaml", ".md", ".csv", ".tex", ".html", ".svg", ".txt"}
 README = """# {runs} runs of skipbench {version}
 

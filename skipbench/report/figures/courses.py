@@ -39,8 +39,7 @@ COURSES: dict[str, tuple[str, Callable[[Run], dict[int, float]]]] = {
     "alpha": ("acceptance rate", lambda run: dict(enumerate(acceptances(run), 1))),
     "matchness": ("best matchness", _matchness),
     "speedup": ("speedup (x)", lambda run: dict(enumerate(speedups(run), 1))),
-}
-"""Label of the axis, and values by the number of a sample."""
+}  # label of the axis, and values by the number of a sample
 
 
 def course(runs: list[Run], published: list[Printed]) -> Figure:

@@ -51,8 +51,7 @@ FORMATS = {
     "png": ["Software"],
     "svg": ["Date", "Creator"],
     "pdf": ["CreationDate", "Creator", "Producer"],
-}
-"""By suffix: the metadata that are left out, since they differ from one drawing to the next."""
+}  # metadata that differ from one drawing to the next, by suffix
 PHASES = {"prefill": SKY, "draft": ORANGE, "verify": BLUE, "adapt": RED, "other": GREY}
 
 

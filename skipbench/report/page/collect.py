@@ -34,8 +34,7 @@ COLUMNS = (
     *(name for name in MEASURED if name != "speedup"),
     *WAITS,
     *("engine", "device", "commit", "date", "note"),
-)
-"""The first two stay in sight when a narrow screen is scrolled; the next are wanted first."""
+)  # the first two stay in sight when a narrow screen is scrolled; the next are wanted first
 OPTIONAL = ("point", *WAITS)  # columns that are left out where no run has them
 
 

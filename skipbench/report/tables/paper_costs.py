@@ -6,11 +6,9 @@ from skipbench.report.measured import measure
 from skipbench.report.published import Printed, read_paper
 from skipbench.runs.run import Run
 
-SHARES = {"clasp": "figure3c", "knapspec": "figure6"}
-"""Where a paper prints the share of its own method's adaptation."""
+SHARES = {"clasp": "figure3c", "knapspec": "figure6"}  # tables with a method's share of adaptation
 NEAR = 1.2  # at most so many times the paper's is the paper's
-BREAKDOWN = ("self-sd", "table5")
-"""The only table with the time of vanilla's token by kind of sub-layer."""
+BREAKDOWN = ("self-sd", "table5")  # has the time of vanilla's token by kind of sub-layer
 
 
 def adaptation(runs: Sequence[Run]) -> Iterator[str]:

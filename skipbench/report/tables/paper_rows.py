@@ -32,10 +32,8 @@ class Half:
     printed_columns: list[tuple[Group, str]]
     paper: str
     runs: dict[tuple[Id, Group], Run] = field(default_factory=dict)
-    twice: dict[str, None] = field(default_factory=dict)
-    """Runs that are not shown, since another has the same keys."""
-    arms_of: set[str] = field(default_factory=set)
-    """Methods whose runs' vanilla arms stand in rows of vanilla."""
+    twice: dict[str, None] = field(default_factory=dict)  # not shown: another has the same keys
+    arms_of: set[str] = field(default_factory=set)  # methods whose vanilla arm is shown
 
     @cached_property
     def varying(self) -> set[str]:
