@@ -48,13 +48,11 @@ class Replay:
             return 0
         logits = self.logits(context + given[:-1], len(given), at, shift)
         chosen = logits.gather(-1, torch.tensor(given, device=logits.device)[:, None])[:, 0]
-        gaps, largest = (
-            (logits.max(-1).values - chosen).tolist(),
-            logits.abs().max(-1).values.tolist(),
-        )
-        bounds = (tie_bound(one, self.lm.dtype) for one in largest)
-        near = (gap <= bound for gap, bound in zip(gaps, bounds, strict=True))
-        return next((i for i, same in enumerate(near) if not same), len(given))
+        gaps = (logits.max(-1).values - chosen).tolist()
+        largest = logits.abs().max(-1).values.tolist()
+        pairs = enumerate(zip(gaps, largest, strict=True))
+        far = (i for i, (gap, most) in pairs if gap > tie_bound(most, self.lm.dtype))
+        return next(far, len(given))
 
     def greedy(self, context: list[int], count: int, eos: frozenset[int]) -> list[int]:
         """The model's next tokens, up to `count`, or to an EOS, which is among them."""

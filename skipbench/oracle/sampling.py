@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import optimize, stats
 from torch import Tensor
 
 from skipbench.decode.sampling import Sampler
@@ -54,9 +54,6 @@ class Settings(NamedTuple):
     top_p: float = 1.0
     top_k: int = 0
 
-    def sampler(self) -> Sampler:
-        return Sampler(self.temperature, self.top_p, self.top_k)
-
     def others(self) -> dict[str, "Settings"]:
         """Settings that a fault would make of these."""
         found = {
@@ -79,8 +76,8 @@ class Draws:
         """`outputs`: ids of every prompt and of its output; `seed`: of the places within a token's
         own mass.
         """
-        self.settings, self.sampler = settings, settings.sampler()
-        self._others = {name: s.sampler() for name, s in settings.others().items()}
+        self.sampler = Sampler(*settings)
+        self._others = {name: Sampler(*s) for name, s in settings.others().items()}
         self._likelihood = dict.fromkeys(["", *self._others], 0.0)
         self._random = np.random.default_rng(seed)
         self.places, self._contexts, self.outside = list[float](), list[float](), 0
@@ -124,10 +121,8 @@ class Draws:
             if least - float(row[ids[at]]) > bound:
                 self.outside += 1
                 best, given = int(row.argmax()), ids[at]
-                cause = Cause(
-                    "token outside of top-k or top-p",
-                    f"its logit is {least - float(row[given]):.3g} below the cut",
-                )
+                below = f"its logit is {least - float(row[given]):.3g} below the cut"
+                cause = Cause("token outside of top-k or top-p", below)
                 values = float(row[best]), float(row[given])
                 return Verdict("wrong", "", len(ids), at, best, given, *values, bound, cause=cause)
         return Verdict("sampled", tokens=len(ids))
@@ -161,28 +156,18 @@ class Draws:
             p_contexts = float(stats.combine_pvalues(np.maximum(self._contexts, LEAST)).pvalue)
         both = [p for p in (p_ranks, p_contexts) if p is not None]
         p_value = min(1.0, len(both) * min(both)) if both else None  # Bonferroni
-        cause, outside = self._cause(), self.outside
+        name, most = max(self._likelihood.items(), key=lambda pair: pair[1])
+        more, cause = most - self._likelihood[""], None
+        if name and more >= LIKELIER:
+            cause = Cause(name, f"the tokens are {more:.1f} nats more likely so")
         found = p_value, p_ranks, p_contexts, detectable
-        return SamplingTest(n, len(self._contexts), *found, outside, cause)
-
-    def _cause(self) -> Cause | None:
-        own = self._likelihood[""]
-        name = max(self._likelihood, key=self._likelihood.__getitem__)
-        more = self._likelihood[name] - own
-        if not name or more < LIKELIER:
-            return None
-        return Cause(name, f"the tokens are {more:.1f} nats more likely so")
+        return SamplingTest(n, len(self._contexts), *found, self.outside, cause)
 
 
 def _detectable(tokens: int, bins: int) -> float:
     """Share of the tokens that, if all fall into one bin, the chi-square test finds at p = .05 with
     80 % power.
     """
-    critical, low, high = stats.chi2.isf(0.05, bins - 1), 0.0, 1e4
-    for _ in range(60):  # the noncentrality of that power
-        middle = (low + high) / 2
-        if stats.ncx2.sf(critical, bins - 1, middle) < 0.8:
-            low = middle
-        else:
-            high = middle
-    return min(1.0, float((high / (tokens * (bins - 1))) ** 0.5))
+    critical = stats.chi2.isf(0.05, bins - 1)
+    noncentrality = optimize.brentq(lambda x: stats.ncx2.sf(critical, bins - 1, x) - 0.8, 1e-9, 1e4)
+    return min(1.0, float((noncentrality / (tokens * (bins - 1))) ** 0.5))
