@@ -10,7 +10,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.row import failure_of, run_row, show_run
 from skipbench.experiments.table_runs import run_entry
-from skipbench.report.tables.markdown import for_terminal
+from skipbench.report.tables.formats import for_terminal
 from skipbench.report.tables.runs import row_table
 from skipbench.runs.run import Run
 

@@ -29,8 +29,7 @@ from skipbench.experiments.table_runs import table_runs
 from skipbench.report.compared import BASELINE, ranked
 from skipbench.report.tables import model
 from skipbench.report.tables.features import feature_table, feature_tables
-from skipbench.report.tables.formats import write
-from skipbench.report.tables.markdown import for_terminal
+from skipbench.report.tables.formats import for_terminal, write
 from skipbench.report.tables.stored import (
     check_columns,
     read_table,

@@ -34,7 +34,7 @@ from skipbench.experiments.table_runs import run_entry
 from skipbench.launch import slurm
 from skipbench.launch.status import cell_statuses
 from skipbench.launch.submit import UNASKED_H, submit, turn
-from skipbench.report.tables.markdown import for_terminal
+from skipbench.report.tables.formats import for_terminal
 from skipbench.report.tables.runs import row_table
 from skipbench.runs.state import run_state
 

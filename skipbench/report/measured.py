@@ -9,15 +9,8 @@ from msgspec import UNSET
 
 from skipbench.report.columns import known, missing_reasons
 from skipbench.report.definitions import UNMEASURED
-from skipbench.runs.measures import (
-    Estimate,
-    Estimators,
-    Interval,
-    Metrics,
-    Score,
-    Skipped,
-    Speedup,
-)
+from skipbench.runs import measures
+from skipbench.runs.measures import Estimate, Estimators, Interval, Metrics, Skipped
 
 
 class Measured(NamedTuple):
@@ -89,7 +82,8 @@ def measure(
     """
     if reason := unmeasured(column):
         return Measured(reason=reason)
-    estimate, interval = _estimate(metrics, paper), metrics.speedup.headline[1]
+    interval, name = metrics.speedup.headline[1], (paper or "").replace("-", "_")
+    estimate: Estimate | None = getattr(metrics.estimators or None, name, None)
     if column in ESTIMATED and estimate:
         speedup, interval, rate = estimate.speedup, estimate.ci95, estimate.tokens_per_s
         ms = 1000 / rate if rate else None
@@ -107,12 +101,14 @@ def measure(
     return Measured(float(value), interval if column == "speedup" else None)
 
 
-def _estimate(metrics: Metrics, paper: str | None) -> Estimate | None:
-    return getattr(metrics.estimators or None, (paper or "").replace("-", "_"), None)
-
-
 def vanilla_arm(metrics: Metrics) -> Metrics:
     """The metrics of vanilla in a run of another method: every run decodes each sample by both."""
+
+    def arm(of: Estimate) -> Estimate:
+        rate = of.tokens_per_s_vanilla
+        return Estimate(speedup=1.0 if rate else None, tokens_per_s=rate, tokens_per_s_vanilla=rate)
+
+    by, papers = metrics.estimators, Estimators.__struct_fields__
     decoded = 1.0 if metrics.tokens_per_s_vanilla is not None else None
     return Metrics(
         samples=metrics.samples,
@@ -120,19 +116,10 @@ def vanilla_arm(metrics: Metrics) -> Metrics:
         tpt=None if metrics.tpt_vanilla is UNSET else metrics.tpt_vanilla,
         tokens_per_s=metrics.tokens_per_s_vanilla,
         profiled=metrics.profiled,
-        speedup=Speedup(paired=decoded),
-        estimators=_vanilla(metrics.estimators) if metrics.estimators else UNSET,
-        score=Score(method=metrics.score.vanilla) if metrics.score else None,
+        speedup=measures.Speedup(paired=decoded),
+        estimators=by and Estimators(**{paper: arm(getattr(by, paper)) for paper in papers}),
+        score=measures.Score(method=metrics.score.vanilla) if metrics.score else None,
     )
-
-
-def _vanilla(by: Estimators) -> Estimators:
-    def arm(of: Estimate) -> Estimate:
-        rate = of.tokens_per_s_vanilla
-        return Estimate(speedup=1.0 if rate else None, tokens_per_s=rate, tokens_per_s_vanilla=rate)
-
-    papers = by.__struct_fields__
-    return Estimators(**{paper: arm(getattr(by, paper)) for paper in papers})
 
 
 def _share(metrics: Metrics, phase: str | None) -> float | None:

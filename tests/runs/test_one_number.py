@@ -23,8 +23,7 @@ from skipbench.report.figures.runs import finished_run, speedups
 from skipbench.report.figures.sweeps import value as swept
 from skipbench.report.measured import measure
 from skipbench.report.page.collect import one_run
-from skipbench.report.tables.formats import csv
-from skipbench.report.tables.markdown import markdown
+from skipbench.report.tables.formats import csv, markdown
 from skipbench.report.tables.runs import row_table
 from skipbench.runs.measures import Metrics
 from skipbench.runs.run import Run, read_run
