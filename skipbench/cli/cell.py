@@ -13,7 +13,7 @@ from skipbench.cli.commands import Cell
 from skipbench.config.catalog import cell_command
 from skipbench.config.run_config import RunConfig
 from skipbench.console import complain
-from skipbench.errors import SkipbenchError
+from skipbench.errors import SkipbenchError, reason_of
 from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.row import failure_of, run_row
 from skipbench.launch import manifest, slurm
@@ -73,9 +73,9 @@ def _fail(configs: Sequence[RunConfig], reason: str) -> None:
 
 def _reason(error: Exception, config: RunConfig) -> str:
     """The reason of a failure in a line."""
+    text = reason_of(error)
     if isinstance(error, SkipbenchError):
-        return str(error)
-    text = f"{type(error).__name__}: {error}"
+        return text
     try:
         from skipbench.bench.memory import out_of_memory
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from skipbench.config.compose import compose
 from skipbench.console import complain, is_json, show
-from skipbench.errors import SkipbenchError
+from skipbench.errors import reason_of
 from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.row import failure_of, run_row, show_run
 from skipbench.experiments.table_runs import run_entry
@@ -40,7 +40,6 @@ def run_methods(methods: Sequence[str], overrides: Sequence[str]) -> None:
     if runs and not is_json():
         show(for_terminal(row_table(runs)))
     for name, error in failed.items():
-        text = str(error) if isinstance(error, SkipbenchError) else repr(error)
-        complain(f"failed: {name}: {text}")
+        complain(f"failed: {name}: {reason_of(error)}")
     if failed:
         sys.exit(1)

@@ -2,7 +2,6 @@
 `compare`: which method is fastest on a model and prompts of one's own.
 """
 
-import contextlib
 import json
 import shlex
 import sys
@@ -19,9 +18,9 @@ from skipbench.config.catalog import choices, experiment_of
 from skipbench.config.derived import quoted
 from skipbench.config.run_config import RunConfig
 from skipbench.console import complain, say, show
-from skipbench.errors import NotHereError, SkipbenchError
+from skipbench.errors import NotHereError, SkipbenchError, reason_of
 from skipbench.experiments import plan
-from skipbench.experiments.cell import resolve_cell
+from skipbench.experiments.cell import is_done
 from skipbench.experiments.grid import PlannedCell
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.row import run_rows
@@ -122,11 +121,10 @@ def _experiment(
     for (cell, config), error in zip(cells, errors, strict=True):
         key = tuple(cell.words(name))
         if error is not None:
-            known = isinstance(error, SkipbenchError)
-            reasons[key] = str(error) if known else f"{type(error).__name__}: {error}"
+            reasons[key] = reason_of(error)
             if not isinstance(error, NotHereError):
                 failed.append(f"{name}, {cell.name}: {reasons[key]}")
-        elif request.budget and config.limit and _is_done(config):
+        elif request.budget and config.limit and is_done(config):
             reasons[key] = f"{config.limit} prompts, chosen by --budget {request.budget}"
     if any(config.dry_run for config in configs.values()):
         return failed
@@ -149,12 +147,6 @@ def _experiment(
         return [*failed, refused]
     write_table(path, table, text, {"json": stored})
     return failed
-
-
-def _is_done(config: RunConfig) -> bool:
-    with contextlib.suppress(NotHereError):
-        return resolve_cell(config).state() == "done"
-    return False
 
 
 def write_table(

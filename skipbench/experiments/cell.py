@@ -122,6 +122,13 @@ def all_done(config: RunConfig) -> bool:
     return False
 
 
+def is_done(config: RunConfig) -> bool:
+    """`all_done`; False too of a record that is refused: what would go on with it says why."""
+    with contextlib.suppress(SkipbenchError):
+        return all_done(config)
+    return False
+
+
 def joined_run(cell: Cell) -> Run:
     """The run of a cell; of several processes the first one's, with the metrics and drafts of those
     that are done, and the reason why some are missing. Raises SkipbenchError as `checked_run`.

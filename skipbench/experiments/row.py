@@ -2,7 +2,6 @@
 alone is a row of its method and vanilla.
 """
 
-import contextlib
 import json
 import subprocess
 import tempfile
@@ -21,6 +20,7 @@ from skipbench.experiments.cell import (
     all_done,
     checked_run,
     header,
+    is_done,
     joined_run,
     resolve_cell,
     to_score,
@@ -265,7 +265,7 @@ def _run_repeats(configs: Sequence[RunConfig]) -> list[Outcome]:
         return dry[0]
     failed: SkipbenchError | None = None
     for number, whole in enumerate(processes, 1):
-        row = [one for one in whole if one.fresh or not _is_done(one)]
+        row = [one for one in whole if one.fresh or not is_done(one)]
         if not row:
             continue
         say(name := f"process {number} of {len(processes)}", "dim")
@@ -281,16 +281,9 @@ def _run_repeats(configs: Sequence[RunConfig]) -> list[Outcome]:
     return [_joined(config, failed) for config in configs]
 
 
-def _is_done(config: RunConfig) -> bool:
-    """False too of a record that is refused: the process that would go on says why."""
-    with contextlib.suppress(SkipbenchError):
-        return all_done(config)
-    return False
-
-
 def _joined(config: RunConfig, failed: SkipbenchError | None) -> Outcome:
     """The run of a cell with several processes; `failed` if a process failed and it is not done."""
-    if failed is not None and not _is_done(config):
+    if failed is not None and not is_done(config):
         return failed
     try:
         return joined_run(resolve_cell(config))

@@ -13,20 +13,11 @@ from types import FrameType
 from typing import BinaryIO
 
 from skipbench.errors import SkipbenchError
+from skipbench.runs.gpu import ask
 
 RESERVED = 2**30  # bytes of a GPU that the driver counts and no process gets
-TIMEOUT_S = 60
 WATCHED = "SKIPBENCH_WATCHED"  # in the environment of a child of `watch`
 HANDED_ON = (signal.SIGTERM, signal.SIGUSR2)
-
-
-def ask(*words: str) -> str | None:
-    """Output of a command; `None` if it is missing, fails, or does not answer."""
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout
 
 
 def gpus() -> list[str]:

@@ -12,8 +12,9 @@ from pathlib import Path
 from skipbench.config.catalog import cell_command
 from skipbench.config.hardware import Slurm
 from skipbench.errors import NotHereError, SkipbenchError
-from skipbench.launch.local import TIMEOUT_S, ask
+from skipbench.runs.gpu import ask
 
+TIMEOUT_S = 60
 ARRAY_LIMIT = 1001  # Slurm's own default of `MaxArraySize`, for a script that is only printed
 BESIDE_GIB = 16  # memory of a job beside the weights: Python, torch, and the libraries of CUDA
 UNITS = {"K": 2**-20, "M": 2**-10, "": 2**-10, "G": 1, "T": 2**10}  # GiB per unit of sbatch's --mem

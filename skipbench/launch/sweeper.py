@@ -25,7 +25,7 @@ from skipbench.config.compose import explained, to_run_config, use_config_dir
 from skipbench.config.explain import unreadable
 from skipbench.config.hardware import Slurm
 from skipbench.console import complain, is_json, out, show
-from skipbench.errors import SkipbenchError
+from skipbench.errors import SkipbenchError, reason_of
 from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.grid import check_filter, plan
 from skipbench.experiments.plan import scale_of
@@ -188,10 +188,7 @@ def _compare(returns: Sequence[JobReturn], names: Sequence[str]) -> None:
             runs.append(run_entry(resolve_cell(config)))
     if len(runs) > 1 and not is_json():  # each cell has printed its record
         show(for_terminal(row_table(runs, title="Sweep")))
-    reasons = {
-        name: str(e) if isinstance(e, SkipbenchError) else f"{type(e).__name__}: {e}"
-        for name, e in failed.items()
-    }
+    reasons = {name: reason_of(error) for name, error in failed.items()}
     every, first = len(failed) == len(returns), next(iter(failed.values()), None)
     if every and len({*reasons.values()}) == 1 and isinstance(first, SkipbenchError):
         raise first

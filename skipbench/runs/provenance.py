@@ -6,7 +6,6 @@ import json
 import os
 import platform
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -20,7 +19,7 @@ from msgspec.structs import replace
 
 from skipbench.config.paths import PACKAGE, cache_folder
 from skipbench.errors import SkipbenchError
-from skipbench.runs.gpu import Gpu
+from skipbench.runs.gpu import Gpu, ask
 from skipbench.runs.reading import Text
 
 COMPUTING = ["torch", "transformers", "tokenizers", "numpy", "bayesian-optimization"]
@@ -35,12 +34,9 @@ PACKAGES = ["skipbench", *COMPUTING, "safetensors", "datasets", "hydra-core", "o
 
 def _git(*args: str) -> str | None:
     """The output of a git command; None without a repository, or if it fails."""
-    command = ["git", "-C", str(PACKAGE.parent), *args]
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        if (PACKAGE.parent / ".git").exists():
-            done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-            return done.stdout.strip()
-    return None
+    known = (PACKAGE.parent / ".git").exists()
+    answer = ask("git", "-C", str(PACKAGE.parent), *args, timeout_s=10) if known else None
+    return None if answer is None else answer.strip()
 
 
 def cpu_name() -> str:
