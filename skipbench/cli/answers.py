@@ -61,9 +61,7 @@ class Session:
         return self.model.generate([*self.system, *messages], stream=True, **self.options)
 
     def vanilla(self, answer: "Answer", messages: Messages, quiet: bool = False) -> "list[Answer]":
-        """Vanilla's answer to the same messages, after a line that compares the two unless `quiet`;
-        empty if Ctrl-C stopped one of the two.
-        """
+        """Vanilla's answer, after a line of comparison unless `quiet`; empty after Ctrl-C."""
         if answer.finish == "unfinished":
             return []
         try:

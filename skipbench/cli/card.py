@@ -21,9 +21,7 @@ SHOWN = 10  # positions on a line
 
 
 def run_card(asked: Card) -> None:
-    """Prints the cards of `RUN [RUN ...]`, or of all runs of a folder but vanilla's, or writes
-    them.
-    """
+    """Prints or writes the cards of `RUN [RUN ...]`, or of all runs of a folder but vanilla's."""
     named = [run_folder(name, asked.results) for name in asked.words]
     runs = [read_run(folder) for folder in named or run_folders(asked.results)]
     runs = [run for run in runs if run.method in asked.arm or not asked.arm]

@@ -1,6 +1,4 @@
-"""`cell`: one row of a submitted manifest, in a process of its own; the tasks of an array
-call it.
-"""
+"""`cell`: one row of a submitted manifest, in a process of its own, as a task of an array."""
 
 import contextlib
 import os

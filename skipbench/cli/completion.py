@@ -54,9 +54,7 @@ def _of_context(ctx: click.Context, param: click.Parameter, incomplete: str) -> 
 
 
 def candidates(words: Sequence[str], incomplete: str) -> list[str]:
-    """What may stand in place of `incomplete` after `words`. Bash makes three words of KEY=VALUE,
-    and wants the value alone.
-    """
+    """Candidates for `incomplete` after `words`. Bash makes three words of KEY=VALUE."""
     command = COMMANDS.get(words[0]) if words else None
     key, sign, _ = incomplete.partition("=")
     before = [word for word in words[-2:] if word != "="]

@@ -39,9 +39,7 @@ def print_help(words: list[str]) -> None:
 
 
 def describe(key: str) -> str:
-    """Describes a key, a group or a command, with defaults and choices. Raises SkipbenchError for
-    any other word.
-    """
+    """Describes a key, a group or a command. Raises SkipbenchError for any other word."""
     if key in COMMANDS:
         return _command(COMMANDS[key])
     if key == "columns":

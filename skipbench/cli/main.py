@@ -1,6 +1,4 @@
-"""The front door: a first bare word chooses a command, everything else is one cell or a sweep
-through Hydra.
-"""
+"""The front door: a first bare word is a command, all else one cell or a sweep through Hydra."""
 
 import contextlib
 import difflib

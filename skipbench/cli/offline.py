@@ -1,6 +1,4 @@
-"""`search`, `profile` and `project`: a skip set, and latencies, measured before the runs that use
-them; and a run on another machine, from its records and a latency profile.
-"""
+"""`search`, `profile`: a skip set and latencies for later runs; `project`: another machine."""
 
 import dataclasses
 import json
@@ -209,9 +207,7 @@ def _target(asked: Project, run: Run, layers: int) -> tuple[Costs, str]:
 
 
 def shape_of(run: Run) -> Shape:
-    """Sizes of the run's model: as recorded, else by the checkpoint's own config.json. Raises
-    SkipbenchError where neither is there.
-    """
+    """Sizes of the run's model: recorded, or in its config.json. Raises SkipbenchError without."""
     if known := run.setting("model.architecture"):
         return msgspec.convert(known, Shape)
     if run.folder is None:

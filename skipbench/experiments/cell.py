@@ -114,9 +114,7 @@ def repetitions(cell: Cell) -> list[Cell]:
 
 
 def all_done(config: RunConfig) -> bool:
-    """True if every process of the cell has finished; needs neither torch nor the dataset. Raises
-    SkipbenchError as `checked_run`.
-    """
+    """True if every process of the cell is done; needs no torch. Raises as `checked_run`."""
     with contextlib.suppress(NotHereError):
         return all(checked_run(resolve_cell(one)).done for one in config.repetitions())
     return False

@@ -59,9 +59,7 @@ class Cost:
         return replace(self, prompts=tuple(min(n, prompts) for n in self.prompts), shards=shards)
 
     def within(self, limit_h: float) -> "Cost":
-        """With as many shards as leave each process at most `limit_h`; in one process where none
-        do, or it searches.
-        """
+        """With enough shards for `limit_h` per process; in one where none are, or it searches."""
         if sum(self.search_h) or self.load_h >= limit_h:
             return self
         shards = math.ceil((self.hours - self.load_h) / (limit_h - self.load_h))
@@ -83,9 +81,7 @@ class Cost:
 
 
 def gpu_of(hardware: Slurm | Local | None) -> Gpu:
-    """The GPU that hours are estimated for. Raises SkipbenchError if `hardware.device` is no device
-    of conf/hardware.
-    """
+    """The GPU that hours are estimated for. Raises SkipbenchError for an unknown device."""
     slurm = hardware if isinstance(hardware, Slurm) else Slurm()
     named, known = slurm.device or DEVICE, known_hardware()
     if named not in known or not known[named].bandwidth:
@@ -156,9 +152,7 @@ def arm_s(
 
 
 def datasheet_of(model: Model, device: Hardware) -> Datasheet:
-    """Prices of a model of known sizes on a device, by its datasheet, or on as many of it as its
-    ranks are, without the time of their sums.
-    """
+    """Prices of a model on a device, by its datasheet; ranks count as devices without sums."""
     assert model.sizes is not None
     if (ranks := model.tensor_parallel_size) > 1:
         flops = {dtype: ranks * rate for dtype, rate in device.flops.items()}
@@ -168,9 +162,7 @@ def datasheet_of(model: Model, device: Hardware) -> Datasheet:
 
 
 def half_width(prompts: int) -> float:
-    """Half width of the 95 % interval of a speedup, as a share of it, that so many prompts leave
-    at a standard deviation of `SPREAD`.
-    """
+    """Half width of a speedup's 95 % interval, as a share of it, at deviation `SPREAD`."""
     return 1.96 * SPREAD / math.sqrt(prompts)
 
 

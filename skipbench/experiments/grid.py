@@ -217,9 +217,7 @@ def matches(keys: Mapping[str, object], row: Mapping[str, object]) -> bool:
 def _scaled(
     cell: PlannedCell, given: Mapping[str, str], name: str, experiment: str
 ) -> list[PlannedCell]:
-    """The cell with model, dataset and settings of a smaller scale; one per subtask where each has
-    a dataset of its own.
-    """
+    """The cell at a smaller scale; one per subtask where each has a dataset of its own."""
     scale, point, keys = _scale(name, experiment), dict(cell.overrides), dict(cell.keys)
     if "model.quantization" in point and "model.quantization" not in given:
         reason = (

@@ -1,6 +1,4 @@
-"""What cells read from elsewhere, checkpoints and datasets: whether this machine has it, and what
-the hub says of it.
-"""
+"""Checkpoints and datasets of cells: whether they are here, and what the hub says of them."""
 
 import fnmatch
 from collections.abc import Sequence

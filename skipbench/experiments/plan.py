@@ -159,9 +159,7 @@ def budgeted(
 
 
 def cell_names(cells: Sequence[tuple[PlannedCell, RunConfig]]) -> list[str]:
-    """Model, method and dataset of each cell, and the overrides in which it differs from others of
-    the same three.
-    """
+    """Model, method and dataset of each cell, and the overrides that tell it from others."""
     bases = [" ".join(config.names.values()) for _, config in cells]
     found = list[str]()
     for base, (cell, _) in zip(bases, cells, strict=True):

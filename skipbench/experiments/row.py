@@ -1,6 +1,4 @@
-"""A row: cells of one model, dataset and decoding, whose methods take turns on every prompt; a cell
-alone is a row of its method and vanilla.
-"""
+"""Rows: cells of one model, dataset and decoding, whose methods take turns on every prompt."""
 
 import json
 import subprocess

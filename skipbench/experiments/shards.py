@@ -44,9 +44,7 @@ def is_decoded(run: Run, rows: Sequence[Row], config: RunConfig) -> bool:
 
 
 def join_shards(cell: Cell) -> None:
-    """Adds the samples of a cell's shards to its own record. Raises SkipbenchError for a shard of
-    other weights, code or rows, or as `join_shard`.
-    """
+    """Adds the samples of a cell's shards to its record. Raises as `refuse_other`, `join_shard`."""
     for part in cell.shards:
         refuse_other(part.folder, part.config)
         if count := join_shard(part.folder, cell.folder, cell.config.mixed):

@@ -21,9 +21,7 @@ HANDED_ON = (signal.SIGTERM, signal.SIGUSR2)
 
 
 def gpus() -> list[str]:
-    """Values of `CUDA_VISIBLE_DEVICES`, one per GPU that this process may see; none if no driver
-    answers.
-    """
+    """`CUDA_VISIBLE_DEVICES` of each GPU that this process may see; none without a driver."""
     seen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if seen is not None:
         return [name.strip() for name in seen.split(",") if name.strip()]
@@ -33,9 +31,7 @@ def gpus() -> list[str]:
 
 
 def gpu_bytes(found: Sequence[str]) -> int | None:
-    """Usable bytes of the smallest of the GPUs; `None` if the driver does not say, as for a part
-    of one (MIG).
-    """
+    """Usable bytes of the smallest GPU; `None` if the driver does not say, as for a part (MIG)."""
     sizes: dict[str, int] = {}
     query = "--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"
     for line in (ask("nvidia-smi", *query) or "").splitlines():
@@ -47,9 +43,7 @@ def gpu_bytes(found: Sequence[str]) -> int | None:
 
 
 def cells_at_once(workers: int | None, found: Sequence[str]) -> int:
-    """The number of workers, by default one per GPU. Raises SkipbenchError for none, or more than
-    GPUs: two on one would disturb each other's timings.
-    """
+    """Workers, one per GPU by default. Raises SkipbenchError for none, or more than GPUs."""
     if workers is not None and (workers < 1 or (found and workers > len(found))):
         upper = f" to {len(found)}, the GPUs at hand" if found else " or more"
         raise SkipbenchError(f"hardware.workers={workers}; wanted 1{upper}")

@@ -1,6 +1,4 @@
-"""Folders of submissions, RESULTS/submit/NAME-N: the rows of cells, one per line, and the jobs that
-Slurm made of them.
-"""
+"""Folders of submissions, RESULTS/submit/NAME-N: rows of cells, one per line, and Slurm's jobs."""
 
 import contextlib
 import itertools
@@ -35,9 +33,7 @@ def next_folder(results: Path, name: str, make: bool) -> Path:
 
 
 def write_rows(folder: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Writes the manifest of rows: `name`, and of their cells the `folders` of the runs and, as
-    `configs`, all settings.
-    """
+    """Writes rows: `name`, and of their cells the `folders` of the runs and all `configs`."""
     write_atomic(path := folder / CELLS, "".join(json.dumps(row) + "\n" for row in rows))
     return path
 
@@ -93,9 +89,7 @@ def _arrays(path: Path) -> list[Array]:
 
 
 def refuse_unanswered(results: Path) -> None:
-    """Raises SkipbenchError where a submission ended before sbatch had answered: that job may be in
-    the queue, and nothing here knows its number.
-    """
+    """Raises SkipbenchError where a submission ended before sbatch had answered."""
     for path in sorted((results / "submit").glob("*/jobs.jsonl")):
         arrays = list[Array]()
         with contextlib.suppress(SkipbenchError, msgspec.MsgspecError, RecursionError):

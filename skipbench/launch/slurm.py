@@ -106,9 +106,7 @@ def parts(rows: range, limit: int) -> list[range]:
 
 
 def memory_for(asked: str | None, weight_bytes: int) -> str | None:
-    """sbatch's --mem for a model: what was asked for, or as much more as its weights and
-    `BESIDE_GIB` need, since a checkpoint passes through the memory of the node.
-    """
+    """sbatch's --mem: as asked, or what a checkpoint's weights and `BESIDE_GIB` need, if more."""
     size = re.fullmatch(r"(\d+)([KMGT]?)B?", asked or "", re.IGNORECASE)
     needed = -(-weight_bytes // 2**30) + BESIDE_GIB
     # another form is left to the cluster

@@ -23,9 +23,7 @@ UNASKED_H = 100  # GPU-hours that are submitted without a budget and without per
 
 @contextmanager
 def turn(results: Path) -> Iterator[None]:
-    """Waits for other submissions from a results folder: each sees the jobs of those before it.
-    Raises SkipbenchError as `manifest.refuse_unanswered`.
-    """
+    """Waits for other submissions from a results folder. Raises as `manifest.refuse_unanswered`."""
     with held(results.resolve() / "submit", wait=True):
         manifest.refuse_unanswered(results)
         yield
@@ -244,9 +242,7 @@ def _to_slurm(
 
 
 def _asked(rows: Sequence[Job], hardware: Slurm) -> Slurm:
-    """What the array of these rows asks for: memory for the largest model, and as many more
-    requeues as the longest row has time limits, since it goes on where it was.
-    """
+    """Memory for the largest model, and requeues by the time limits of the longest row."""
     models = [row.cells[0].config.model for row in rows]
     weights = (m.sizes and m.sizes.weight_bytes(m.dtype, m.quantization) for m in models)
     memory = slurm.memory_for(hardware.memory, max(size or 0 for size in weights))
@@ -264,9 +260,7 @@ def _run_here(
     gpus: Sequence[str],
     only_print: bool,
 ) -> bool:
-    """Runs the rows on this machine, stage by stage, the longest first. Returns whether one of them
-    failed.
-    """
+    """Runs rows here, by stage, the longest first. Returns whether one of them failed."""
 
     def hours(job: Job) -> float:
         return job.cost.hours if job.cost else 0.0

@@ -116,9 +116,7 @@ class SlurmLauncher(BasicLauncher):
 
 
 class ExperimentSweeper(BasicSweeper):
-    """Runs every point of a grid, or every cell of experiments, and prints one table that compares
-    them.
-    """
+    """Runs every point of a grid, or cell of experiments, and prints one table of them."""
 
     __module__ = "hydra_plugins.skipbench_sweeper"
 
@@ -177,9 +175,7 @@ class ExperimentSweeper(BasicSweeper):
 
 
 def _compare(returns: Sequence[JobReturn], names: Sequence[str]) -> None:
-    """Prints a table of all cells that are done, then which failed; a reason that all have in
-    common is raised.
-    """
+    """Prints a table of what is done, then what failed; a reason that all share is raised."""
     runs, failed = [], {}
     for name, done in zip(names, returns, strict=True):
         if done.status != JobStatus.COMPLETED:
@@ -206,9 +202,7 @@ def labels(points: Sequence[Sequence[str]]) -> list[str]:
 
 
 def register() -> None:
-    """Makes the sweeper and the launcher known to Hydra; `PLUGIN` is on the path for the jobs of
-    other launchers, which import the sweeper by the name that Hydra wants.
-    """
+    """Makes the plugins known to Hydra; other launchers' jobs import them by `PLUGIN`."""
     if PLUGIN not in sys.path:
         sys.path.append(PLUGIN)
     # a process that has composed before does not look again

@@ -67,9 +67,7 @@ class Acceptance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Passes(msgspec.Struct, frozen=True, kw_only=True):
-    """Time per verification, and of vanilla's host per token, in passes of vanilla on the run's
-    machine.
-    """
+    """Time per verification, and of vanilla's host per token, in passes of vanilla there."""
 
     draft: float
     verify: float
@@ -135,9 +133,7 @@ def card_of(run: Run, layers: int, settings: dict[str, Any]) -> Card:
 
 
 def read_cards(path: Path) -> list[Card]:
-    """The cards of a file, one a line. Raises SkipbenchError for a file that holds something else,
-    or numbers that do not follow from its requests.
-    """
+    """The cards of a file, one a line. Raises SkipbenchError for other content, or wrong sums."""
     with readable(path, "card RUN --json FILE writes acceptance cards"):
         lines = (read_bytes(path) or b"").splitlines()
         cards = [msgspec.convert(strict_json(line), Card, str_keys=True) for line in lines]
@@ -187,9 +183,7 @@ def _acceptance(category: str, requests: Sequence[Request]) -> Acceptance:
 
 
 def _tokens_per_round(requests: Sequence[Request]) -> tuple[float, Interval | None]:
-    """M and its interval: each question adds to log M what its tokens and its rounds differ from
-    the mean (the delta method).
-    """
+    """M and its interval, by each question's influence on log M (the delta method)."""
     counts: dict[str, list[int]] = {}
     for request in requests:
         both = counts.setdefault(request.question, [0, 0])

@@ -1,6 +1,4 @@
-"""The speedups of a run as the papers' own scripts compute them, prefill included; the formulas
-with their sources are in docs/metrics.md.
-"""
+"""Speedups as the papers' scripts compute them, prefill included; sources: docs/metrics.md."""
 
 import contextlib
 import math

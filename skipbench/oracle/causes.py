@@ -43,9 +43,7 @@ MODEL = "another model or template"
 
 
 class Judged(NamedTuple):
-    """An output: the ids of its prompt and its own, the model's choice at every position, and the
-    verdict.
-    """
+    """An output: ids of its prompt and its own, the model's choices, and the verdict."""
 
     output: Output
     prompt: list[int]
@@ -96,9 +94,7 @@ def cause_of(replay: Replay, tokenizer: Any, case: Judged, eos: frozenset[int]) 
 
 
 def _missing(replay: Replay, case: Judged, prefix: list[int], rest: list[int]) -> Cause | None:
-    """The model's token is put in wherever the output parts from it; believed where that takes
-    fewer changes than there are wrong tokens.
-    """
+    """The model's token put in wherever the output parts; believed for fewer than wrong ones."""
     context, done, put = list(prefix), 0, list[int]()
     while done < len(rest) and len(put) < GAPS:
         lost = replay.greedy(context, 1, frozenset())
@@ -184,9 +180,7 @@ def _text(replay: Replay, tokenizer: Any, case: Judged, eos: frozenset[int]) -> 
 
 
 def _edits(replay: Replay, case: Judged, at: int) -> Iterator[Edit]:
-    """Contexts of the token at `at` with one row too few, too many, of another token, or at another
-    position.
-    """
+    """Contexts of `at` with a row too few, too many, of another token, or at another position."""
     tokens, end = case.prompt + case.ids[:at], len(case.prompt) + at
     first = max(1, end - BACK)
     wanted, given = case.best[at], case.ids[at]

@@ -1,6 +1,4 @@
-"""The check of one output: teacher-forced through the model, in float32 or as the engine computes,
-in blocks of rows.
-"""
+"""The check of one output: teacher-forced, in float32 or as the engine computes, in blocks."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -17,9 +15,7 @@ BLOCK = 2**28  # logits of one block of rows: 1 GiB in float32
 
 
 class Checked(NamedTuple):
-    """The verdict, and what the model would have emitted at every position of the output [n + 1]:
-    after the last one, what follows it.
-    """
+    """The verdict, and the model's choice at every position of the output [n + 1]."""
 
     verdict: Verdict
     best: list[int]

@@ -60,9 +60,7 @@ def read_outputs(path: Path) -> tuple[list[Output], str]:
 
 
 def from_records(records: Iterable[tuple[str, dict[str, Any]]]) -> tuple[list[Output], str]:
-    """The outputs of records, each with its place, and the name of their format; raises as
-    `read_outputs`.
-    """
+    """Outputs of records, each with its place, and their format; raises as `read_outputs`."""
     outputs, names = list[Output](), dict[str, int]()
     for place, record in records:
         reader = next((r for r in READERS if r.fits(record)), None)

@@ -1,6 +1,4 @@
-"""Between the text of a record and the ids that the model reads: prompts, other forms of them that
-an engine may have used, and outputs of which only the text is known.
-"""
+"""From a record's text to ids: prompts, other forms of them, and outputs known as text only."""
 
 import hashlib
 from collections.abc import Iterator
@@ -44,9 +42,7 @@ def prompt_ids(tokenizer: Any, output: Output, chat: str) -> list[int]:
 
 
 def _of_run(tokenizer: Any, output: Output) -> Iterator[list[int]]:
-    """Ids of a run's prompt in every form that a run can have: plain text, Vicuna's, or the chat
-    template's, alone or after the turns before it, whole or cut on the left.
-    """
+    """Ids of a prompt in every form of a run: plain, Vicuna's, the template's; whole or cut."""
     last = [{"role": "user", "content": output.prompt or ""}]
     for turns in (output.turns, []) if output.turns else ([],):
         texts = (as_text(turns, output.prompt or "", chat) for chat in ("none", "vicuna"))

@@ -9,9 +9,7 @@ from skipbench.oracle.verdict import tie_bound
 
 
 class Replay:
-    """Asks the model what follows a context, in its engine's own arithmetic; near ties count as
-    the model's choice.
-    """
+    """What the model says next, in its engine's arithmetic; near ties count as its choice."""
 
     def __init__(self, lm: LM) -> None:
         self.lm = lm

@@ -73,9 +73,7 @@ class Draws:
     def __init__(
         self, settings: Settings, outputs: list[tuple[list[int], list[int]]], seed: int = 0
     ) -> None:
-        """`outputs`: ids of every prompt and of its output; `seed`: of the places within a token's
-        own mass.
-        """
+        """`outputs`: ids of prompts and outputs; `seed`: of places within a token's mass."""
         self.sampler = Sampler(*settings)
         self._others = {name: Sampler(*s) for name, s in settings.others().items()}
         self._likelihood = dict.fromkeys(["", *self._others], 0.0)
@@ -95,9 +93,7 @@ class Draws:
             level, at = below, at + 1
 
     def add(self, prompt: list[int], ids: list[int], logits: Tensor, dtype: torch.dtype) -> Verdict:
-        """Adds one output with the model's logits [n, V] before each of its tokens; a verdict on
-        tokens that the settings cannot emit.
-        """
+        """Adds an output with logits [n, V] before its tokens; a verdict on impossible ones."""
         token = torch.tensor(ids, device=logits.device)[:, None]
         p = self.sampler.probs(logits)
         chosen = p.gather(-1, token)
@@ -128,9 +124,7 @@ class Draws:
         return Verdict("sampled", tokens=len(ids))
 
     def _multinomial(self, p: NDArray[np.float64], tokens: list[int]) -> float:
-        """Exact p-value of the counts of tokens after one context, by draws; equal ones are split
-        by chance, so that it is uniform.
-        """
+        """Exact p-value of the tokens after one context, by draws; ties are split by chance."""
         n = len(tokens)
         cells = np.flatnonzero(p * n >= 1)
         inner = p[cells]
@@ -165,9 +159,7 @@ class Draws:
 
 
 def _detectable(tokens: int, bins: int) -> float:
-    """Share of the tokens that, if all fall into one bin, the chi-square test finds at p = .05 with
-    80 % power.
-    """
+    """Share of tokens, all moved into one bin, that chi-square finds at p = .05, power 80 %."""
     critical = stats.chi2.isf(0.05, bins - 1)
     noncentrality = optimize.brentq(lambda x: stats.ncx2.sf(critical, bins - 1, x) - 0.8, 1e-9, 1e4)
     return min(1.0, float((noncentrality / (tokens * (bins - 1))) ** 0.5))

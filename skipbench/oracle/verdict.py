@@ -58,9 +58,7 @@ def tie_bound(largest: float, dtype: torch.dtype) -> float:
 
 
 def judged(logits: Tensor, wanted: int, given: int, position: int, dtype: torch.dtype) -> Verdict:
-    """A tie or a wrong token where an output parts from the wanted one; `unchecked` for logits [V]
-    that are not finite.
-    """
+    """A tie or a wrong token where an output parts; `unchecked` if logits [V] are not finite."""
     largest = float(logits.abs().max())
     if not math.isfinite(largest):
         error = "logits in float32 are not finite"

@@ -76,9 +76,7 @@ class Oracle:
         self._draws: Draws | None = None
 
     def judge(self, outputs: Sequence[Output]) -> Iterator[Judged]:
-        """Judges one output after another; raises SkipbenchError for prompts that cannot be read,
-        before the first.
-        """
+        """Judges one after another; raises SkipbenchError for unreadable prompts, before all."""
         prompts = [prompt_ids(self.tokenizer, output, self.chat) for output in outputs]
         pairs = list(zip(outputs, prompts, strict=True))
         drawn = [(p, self._ids(o, p)) for o, p in pairs if self._drawn(o)]

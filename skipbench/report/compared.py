@@ -24,9 +24,7 @@ FIELDS = ("commit", "dirty", "device", "torch", "transformers", "package_sha256"
 
 
 def beside(runs: Sequence[Run]) -> tuple[dict[int, Standing], list[str]]:
-    """Standings by place of the run, among those of its row: one model, dataset and engine; and
-    lines on runs that cannot be paired.
-    """
+    """Standings by place of the run in its row (model, dataset, engine); lines on runs left out."""
     rows: dict[tuple[object, ...], dict[int, Mapping[str, float]]] = {}
     for at, run in enumerate(runs):
         if run.speedup is not None:
@@ -47,9 +45,7 @@ def beside(runs: Sequence[Run]) -> tuple[dict[int, Standing], list[str]]:
 
 
 def _shorter(row: Mapping[int, Mapping[str, float]], at: int, runs: Sequence[Run]) -> bool:
-    """True of vanilla against itself on fewer questions than the methods: its noise is printed, and
-    takes no question from their pairs.
-    """
+    """True of vanilla on fewer questions than the methods: it takes none from their pairs."""
     others = [arm.keys() for n, arm in row.items() if runs[n].method != BASELINE and arm]
     return runs[at].method == BASELINE and any(row[at].keys() < arm for arm in others)
 
@@ -73,9 +69,7 @@ class Comparison:
 
 
 def conclude(runs: Sequence[Run]) -> Comparison:
-    """Ranks runs by their speedup, those without metrics last, and names the fastest beyond noise
-    with those that it is not told apart from.
-    """
+    """Ranks runs by speedup, unmeasured ones last; names the fastest beyond noise, and its ties."""
     in_order = sorted(ranked(runs), key=lambda run: run.rank or 0)
     places, _ = beside(in_order)
     first = [in_order[at] for at, place in places.items() if place.tied and place.faster]

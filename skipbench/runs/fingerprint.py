@@ -1,6 +1,4 @@
-"""Fingerprints of a run's checkpoints, of its method's source and of the package: with others, the
-same settings would give another record.
-"""
+"""Fingerprints of checkpoints, method and package: with others, a record would be another."""
 
 import contextlib
 import dataclasses
@@ -46,9 +44,7 @@ def fingerprints(config: RunConfig) -> dict[str, Any]:
 
 
 def _named(config: RunConfig) -> Iterator[tuple[str, str, str]]:
-    """Key, value and content's hash of each setting of method and dataset that names a checkpoint
-    or a file, but for `BY_ROW`.
-    """
+    """Key, value and hash of each setting that names a checkpoint or a file, but for `BY_ROW`."""
     settings = dict(leaves({"method": config.method.node, "dataset": config.dataset.node}))
     for key, value in settings.items():
         if isinstance(value, str) and value and key not in BY_ROW:
@@ -180,9 +176,7 @@ def _files_sha256(model: Model, *patterns: str) -> str | None:
 
 
 def checkpoint_place(path: str, revision: str | None) -> Path | None:
-    """A checkpoint's folder or GGUF file on this machine: `path` itself, or its snapshot in the
-    hub's cache; None without one.
-    """
+    """A checkpoint's folder or GGUF file: `path`, or its snapshot in the hub's cache; or None."""
     place = Path(path)
     if place.is_dir() or (is_gguf(path) and place.is_file()):
         return place
@@ -200,9 +194,7 @@ class _Index(msgspec.Struct):
 
 
 def indexed(index: Path) -> list[str]:
-    """The files of weights that an index names. Raises SkipbenchError for one that is none, or that
-    names files outside its folder.
-    """
+    """Files of weights in an index. Raises SkipbenchError for none, or files elsewhere."""
     with readable(index, "fetch the checkpoint again"):
         data = index.read_bytes() if index.stat().st_size <= MOST_BYTES else b""
         names = msgspec.json.decode(data, type=_Index).weight_map.values()

@@ -121,9 +121,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def mixed(self) -> str:
-        """The conditions that differ between the run's processes, each with the first sample it
-        holds for; empty if there are none.
-        """
+        """Conditions that differ between the run's processes, each from its first sample on."""
         parts = [(0, self.conditions)]
         for one in self.resumed:
             process = msgspec.convert(msgspec.to_builtins(self) | {"resumed": []} | one, _Resumed)
@@ -159,9 +157,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def here(cls) -> "Provenance":
-        """Commit, command line, start, machine, versions and Slurm job of this process. A copy
-        without a repository takes the commit from the environment, SKIPBENCH_COMMIT.
-        """
+        """Of this process; without a repository the commit is that of SKIPBENCH_COMMIT."""
         code = (".", ":!results")
         changed = _git("status", "--porcelain", "--untracked-files=no", "--", *code)
         return cls(
@@ -189,9 +185,7 @@ PLACES: dict[str, Callable[[], Path]] = {"package": lambda: PACKAGE, "cache": ca
 
 
 def portable(value: Any) -> Any:
-    """Settings without the place of this installation: a file that ships with the package is
-    `package:NAME`, one in the cache `cache:NAME`.
-    """
+    """Settings without places: `package:NAME` for what ships with the package, or `cache:NAME`."""
     match value:
         case dict():
             return {k: portable(v) for k, v in value.items()}
@@ -228,9 +222,7 @@ def config_hash(config: Mapping[str, object]) -> str:
 
 
 def check_identity(folder: Path, config: Mapping[str, object]) -> None:
-    """Raises SkipbenchError where the hash in a run folder's name is not that of its config.yaml; a
-    name without a hash is not checked.
-    """
+    """Raises SkipbenchError where a run folder's name has not the hash of its config.yaml."""
     named = re.search(r"_([0-9a-f]{10})(\.[^_]*)?$", folder.name)  # merged: `NAME.<origin>`
     if config and named and named[1] != (digest := hashed(config)[:10]):
         raise SkipbenchError(

@@ -1,6 +1,4 @@
-"""Files that anybody may have written, read as plain data: nothing is executed, no link is
-followed, and an error names the file.
-"""
+"""Files that anybody may have written, as plain data: nothing runs, and no link is followed."""
 
 import json
 import os
@@ -129,9 +127,7 @@ def _read(path: Path, kind: type[Any], load: Callable[[bytes], Any]) -> Any:
 
 
 def strict_json(data: bytes | str) -> Any:
-    """JSON in which no name occurs twice and every number is finite and of 64 bits.
-    Raises ValueError for anything else, and RecursionError for JSON nested too deeply.
-    """
+    """JSON without NaN, repeated names and huge numbers. Raises ValueError or RecursionError."""
     msgspec.json.decode(data)  # refuses NaN, what is out of range, and half of a surrogate pair
     return json.loads(data, object_pairs_hook=_once, parse_int=_integer)
 

@@ -135,9 +135,7 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def speedup(self) -> float | None:
-        """Decode speedup: vanilla's seconds per token over the method's; None for a sample that
-        failed or decoded nothing.
-        """
+        """Vanilla's decoding seconds per token over the method's; None if it failed or is empty."""
         return self._ratio(self.vanilla.s_per_token, self.method.s_per_token)
 
     @property
@@ -185,9 +183,7 @@ def dump(record: Sample | Completion) -> str:
 
 
 def parse(line: str | bytes, kind: type[R]) -> R:
-    """Reads one line. Raises SkipbenchError for a record of another format version, or with other
-    fields or types, or one that holds a name twice.
-    """
+    """Reads a line. Raises SkipbenchError for another format, other fields, or a repeated name."""
     data = line.encode() if isinstance(line, str) else line
     try:
         with contextlib.suppress(ValueError):

@@ -107,9 +107,7 @@ class Run(Published, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def samples(self) -> Sequence[Sample]:
-        """All samples, in the order written. Raises SkipbenchError for a file that cannot be read,
-        or is not of this run.
-        """
+        """All samples, in the order written. Raises SkipbenchError for a damaged file."""
         if self.kept_samples is not None:
             return self.kept_samples
         return [] if self.folder is None else read_samples(self.folder / "samples.jsonl")
@@ -122,9 +120,7 @@ class Run(Published, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def completions(self) -> Mapping[int, Completion]:
-        """Texts of its samples, by index; empty in records without them. Raises SkipbenchError for
-        a file that cannot be read.
-        """
+        """Texts of its samples, by index, if any. Raises SkipbenchError for a damaged file."""
         if self.folder is None:
             return {}
         return read_completions(self.folder / "completions.jsonl")

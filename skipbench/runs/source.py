@@ -139,9 +139,7 @@ _of_package = functools.cache(_located)
 
 @functools.cache
 def _parsed(source: bytes, package: str) -> tuple[str, list[str]]:
-    """A source file's hash, and the dotted names that it imports, in functions too; of one that
-    does not parse the hash of its bytes, and no names.
-    """
+    """A source file's hash and the names it imports; of one that does not parse, of its bytes."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
@@ -160,9 +158,7 @@ def _parsed(source: bytes, package: str) -> tuple[str, list[str]]:
 
 
 def _plain(node: Any, imports: list[ast.Import | ast.ImportFrom]) -> Any:
-    """A syntax tree without places, texts that stand alone, and fields that are empty, which differ
-    between Python's versions; adds its imports to the list.
-    """
+    """A syntax tree without places, lone texts and empty fields; adds its imports to the list."""
     if isinstance(node, list):
         return [_plain(one, imports) for one in node if not _is_text(one)]
     if not isinstance(node, ast.AST):

@@ -1,6 +1,4 @@
-"""The state of a run: `status.json`, whether its process is alive, and the signals that ask it to
-end after the sample that is being measured.
-"""
+"""The state of a run: `status.json`, its process, and the signals that ask it to end."""
 
 import contextlib
 import json
@@ -166,9 +164,7 @@ class SignalState:
             self.end()
 
     def end(self) -> None:
-        """Raises `Interrupted` if a signal was received, and ignores all that follow: what the
-        first one has begun to write is finished.
-        """
+        """Raises `Interrupted` after a signal, and ignores all that follow, to finish writing."""
         if self.received is not None:
             number, self.received = self.received, None
             for known in SIGNALS:

@@ -105,9 +105,7 @@ class Reply:
 
 
 def usage(answers: Sequence[Answer], choices: int) -> dict[str, Any]:
-    """Tokens of all prompts, each with so many choices, and of these; under `speculation`, per
-    choice, what the method did.
-    """
+    """Tokens of all prompts and choices; under `speculation`, what the method did per choice."""
     prompt = sum(answer.prompt_tokens for answer in answers[::choices])
     tokens = sum(len(answer.tokens) for answer in answers)
     drafted, accepted = (sum(getattr(a, k) for a in answers) for k in ("drafted", "accepted"))

@@ -1,6 +1,4 @@
-"""Claims: the numbers of each run with what they rest on, computed from its samples; and the check
-of a bundle, which computes them again.
-"""
+"""The numbers of each run and what they rest on, by its samples; the check of a bundle."""
 
 import hashlib
 import shlex

@@ -84,9 +84,7 @@ def write_bundle(out: Path, results: Path) -> tuple[int, int]:
 
 
 def _copy_run(run: Run, out: Path) -> str:
-    """Copies the files of a run; returns its name there, another one where a setting names a place
-    of this machine.
-    """
+    """Copies a run's files; returns its name there: another where a setting names a place."""
     assert run.folder is not None
     settings = _public(run.settings)
     name = run.folder.name

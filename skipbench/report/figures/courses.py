@@ -1,6 +1,4 @@
-"""Quantities over time: the course of a run over its samples; the threshold, and the sources of
-`auto`, over its rounds; the share of each phase.
-"""
+"""Quantities over samples or rounds: courses of a run, thresholds, sources, shares of phases."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -175,9 +173,7 @@ def calibration(runs: list[Run], published: list[Printed]) -> Figure:
 
 
 def calibration_bins(run: Run) -> list[tuple[float, float]]:
-    """Means of the expected and of the emitted tokens of the rounds of every bin; accepted tokens
-    that EOS or the token limit cut off count as emitted.
-    """
+    """Mean expected and emitted tokens of the rounds of each bin; tokens that are cut off count."""
     pairs = sorted(
         (expected, 1 + round.accepted)
         for sample, _, tokens in _traced(run)

@@ -134,9 +134,7 @@ def _note(run: Run) -> str:
 
 
 def about(runs: Sequence[Row]) -> str | None:
-    """The line on top of the page: how many runs of which models, methods and datasets, where and
-    when; `None` without a run that can be read.
-    """
+    """The line on top of the page: the runs, where and when; `None` if none can be read."""
     sound = [run.cells for run in runs if not run.error]
     if not sound:
         return None

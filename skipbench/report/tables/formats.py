@@ -43,9 +43,7 @@ def _grid(grid: Grid) -> str:
 
 
 def csv(table: Table) -> str:
-    """The unrounded numbers, a line per record; a missing value is an empty field, and a text that
-    a spreadsheet would take for a formula begins with an apostrophe.
-    """
+    """Unrounded numbers, a line per record; an apostrophe before what looks like a formula."""
 
     def plain(value: Any) -> Any:
         if not isinstance(value, str):

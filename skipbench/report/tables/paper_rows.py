@@ -131,9 +131,7 @@ class Half:
 
 
 def halves(paper: Paper, table: str) -> list[Half]:
-    """The parts of `table`; neighbours with the same columns are one. Raises SkipbenchError if the
-    paper has no numbers of that table.
-    """
+    """The parts of `table`, joined where columns agree. Raises SkipbenchError for no such table."""
     if table not in paper.tables:
         raise SkipbenchError(
             f"no published numbers of {paper.paper} {table!r}; there are {', '.join(paper.tables)}"

@@ -1,6 +1,4 @@
-"""Builds the table of runs: a line per method of a row (one model, one dataset), their speedups by
-dataset, and by group of samples.
-"""
+"""The table of runs: a line per method of a row; speedups by dataset and group of samples."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -90,9 +90,7 @@ class _Runs(msgspec.Struct):
 
 
 def would_lose(path: Path, text: str) -> str | None:
-    """Says how many measured runs of the stored table or figure `path` the new `text` lacks;
-    `None` where it lacks none, or the file cannot be read.
-    """
+    """Says how many measured runs of `path` the new `text` lacks; `None` for none."""
     try:
         before = _measured(read_bytes(path, MOST_SAMPLES) or b"")
     except (OSError, msgspec.MsgspecError, RecursionError, SkipbenchError):
