@@ -97,9 +97,7 @@ def describe(config: RunConfig, skip: DraftPlan) -> dict[str, object]:
 
 
 def prune_line(skip: DraftPlan) -> str | None:
-    """llama.cpp's command that makes the draft a model of its own; `None` where it does not just
-    leave whole layers out.
-    """
+    """llama.cpp's command that prunes the layers; `None` where not just whole ones are left out."""
     only_skips = skip == DraftPlan.of(skip.layers, skip.skipped)
     if not only_skips or not skip.attention or skip.attention != skip.mlp:
         return None

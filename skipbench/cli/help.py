@@ -124,9 +124,7 @@ def _entries(schema: type, path: str, prefix: str, owner: str) -> Iterator[Entry
 
 
 def described(path: Path) -> str:
-    """What a choice is: the first comment of its file, else the docstring of what it names; or why
-    it cannot be used.
-    """
+    """First comment of a choice's file, else its target's docstring; or why it is broken."""
     if path.parent.name in FROM_SIGNATURE and (fault := fault_of(path)):
         return f"broken: {fault}"
     comment = re.search(r"^# (?!@)(.*)", path.read_text(encoding="utf-8"), re.MULTILINE)

@@ -69,9 +69,7 @@ def annotated(command: type[Command], kind: type[T]) -> dict[str, T]:
 
 
 def declared(command: type[Command]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The types of a command's keys by name, and the fields of its flags by word: `--render-only`
-    is `render_only`.
-    """
+    """Types of a command's keys by name, and fields of its flags by word (`--render-only`)."""
     kinds = get_type_hints(command)
     own = [name for name in command.__struct_fields__ if name not in Command.__struct_fields__]
     return (

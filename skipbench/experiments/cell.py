@@ -59,9 +59,7 @@ class Cell:
 
 
 def resolve_cell(config: RunConfig) -> Cell:
-    """Fills in the stored skip set. Raises NotHereError where none is stored, or the cell's own
-    search is not done or of other weights.
-    """
+    """Fills in the stored skip set. Raises NotHereError without one, or for other weights."""
     method, iterations = config.method, config.search.iterations
     if config.search_dataset is not None:
         if other := other_weights(trace := search_trace(config), config.model):
@@ -83,9 +81,7 @@ def resolve_cell(config: RunConfig) -> Cell:
 
 
 def checked_run(cell: Cell) -> Run:
-    """The run of a cell; raises SkipbenchError if it is not of today's weights, method and rows,
-    cannot be read, or is done and lost samples.
-    """
+    """The run of a cell. Raises SkipbenchError for other weights, code or rows, or damage."""
     run, config = read_run(cell.folder), cell.config
     if run.done:
         _ = run.samples  # refused where a sample is missing

@@ -39,9 +39,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Cost:
-    """Arms of a row that run in one process, which decodes vanilla once for all of them; or in one
-    per shard, and another that joins them.
-    """
+    """Arms of a row in one process, which decodes vanilla once; or per shard, and one to join."""
 
     prompts: tuple[int, ...]  # of each arm
     of: int  # prompts of the dataset's sample

@@ -109,9 +109,7 @@ def texts_of(samples: Sequence[Sample], layers: int) -> list[Text]:
 
 
 def replay(texts: Sequence[Text], rule: Rule, widths: Sequence[int], costs: Costs) -> Outcome:
-    """Decodes the prompts with a rule, whose state goes from prompt to prompt, and a tree of
-    `widths` as `SkipMethod.tree`, empty for a chain.
-    """
+    """Decodes prompts with a rule, which goes on from prompt to prompt, and a tree's `widths`."""
     total = Outcome()
     for text in texts:
         rule.begin()

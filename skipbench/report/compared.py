@@ -158,9 +158,7 @@ def origin_text(origin: tuple[str, ...]) -> str:
 
 
 def mixed(runs: Sequence[Run]) -> list[str]:
-    """A line per run continued under other conditions, method of several sources, and model of
-    several weights.
-    """
+    """A line per run of several conditions, method of several sources, model of several weights."""
     done = [run for run in runs if run.metrics]
     lines = [
         f"{run.model}, {run.method}, {run.dataset}: mixed, {run.origin.mixed}."

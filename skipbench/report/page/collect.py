@@ -193,9 +193,7 @@ def _number(value: Any) -> float | None:
 
 
 def skip_sets(samples: Sequence[Sample], layers: int | None) -> dict[str, Any] | None:
-    """The skip sets in the order of their use: `layers`, `of` how many, and `sets` of `[sample,
-    round, attention, mlp]`; None without any.
-    """
+    """Skip sets in use order: `layers`, `of` how many, `sets` [sample, round, attention, mlp]."""
     changes = ((s.index, int(at), str(text)) for s in samples for at, text in s.skip_changes)
     used = [next(same) for _, same in groupby(changes, key=lambda change: change[2])]
     if layers is None or not any(text for _, _, text in used):

@@ -152,9 +152,7 @@ def halves(paper: Paper, table: str) -> list[Half]:
 
 
 def with_columns(parts: Sequence[Half], chosen: Sequence[str]) -> list[Half]:
-    """The parts with only these of their columns, in this order; all where none is chosen. Raises
-    SkipbenchError for a column that no part has.
-    """
+    """The parts with these columns only, in this order. Raises SkipbenchError for others."""
     names = dict.fromkeys(column for half in parts for _, column in half.printed_columns)
     check_keys(chosen, [*names])
     if not chosen or ALL in chosen:

@@ -156,9 +156,7 @@ def _note(run: Run) -> str:
 def _across(
     kind: str, runs: Sequence[Run], names: Sequence[str], labels: Sequence[str | None]
 ) -> Grid:
-    """Speedups: a line per method, a column per dataset, or per group as Spec-Bench's subtasks;
-    `labels` name the column of each run.
-    """
+    """Speedups: a line per method, a column per dataset or group, which `labels` names."""
     cells: dict[tuple[str, ...], dict[str, Cell]] = {}
     for run, label in sorted(zip(runs, labels, strict=True), key=lambda pair: bool(pair[0].group)):
         key = tuple(str(getattr(run, name)) for name in names)
