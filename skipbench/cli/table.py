@@ -107,10 +107,8 @@ def _grid(name: str, request: plan.Request, render_only: bool) -> _Grid:
 def _experiment(
     grid: _Grid, asked: Table, request: plan.Request, errors: Sequence[Exception | None]
 ) -> list[str]:
-    """Writes one experiment. Returns what failed, a table that is not written among it.
-
-    Args:
-        errors: of its cells that can be run.
+    """Writes one experiment. Returns what failed, a table that is not written among it. `errors`:
+    of its cells that can be run.
     """
     name, scale, planned, cells = grid
     if not planned:

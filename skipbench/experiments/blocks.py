@@ -51,9 +51,7 @@ def costs_of(
     gpus: Sequence[int | None] | None = None,
 ) -> list[Cost | None]:
     """The cost of each block; of the cells that share a search, the one of most sets has its time.
-
-    Args:
-        gpus: of each cell, where the user chose.
+    `gpus`: of each cell, where the user chose.
     """
     longest: dict[Path, int] = {}
     for at in (at for block in blocks for at in block if configs[at].search_dataset is not None):

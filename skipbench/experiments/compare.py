@@ -102,10 +102,7 @@ def _affordable(
     configs: Mapping[str, RunConfig | str], limit: int, arm_s: float, left_s: float
 ) -> tuple[dict[str, RunConfig], dict[str, str]]:
     """The cells that fit into `left_s` beside vanilla, and why the others are left out; vanilla and
-    the first method always run.
-
-    Args:
-        arm_s: time of one method on all prompts, without a search.
+    the first method always run. `arm_s`: time of one method on all prompts, without a search.
     """
     row, reasons = dict[str, RunConfig](), dict[str, str]()
     for name, config in configs.items():

@@ -53,9 +53,7 @@ def hardware_of(words: Sequence[str]) -> Slurm | Local | None:
 
 def scale_of(experiment: str, given: str | None, without_torch: bool = False) -> str:
     """The scale that was asked for; else `paper` if there is a GPU, `embedded` if not.
-
-    Args:
-        without_torch: looks for the driver instead of importing torch.
+    `without_torch`: looks for the driver instead of importing torch.
     """
     if given is not None or paper_of(experiment) is None:
         return given or "paper"
@@ -144,10 +142,8 @@ def budgeted(
     budget: str | None,
     hardware: Slurm | Local | None = None,
 ) -> list[tuple[PlannedCell, RunConfig]]:
-    """The cells with as many prompts as a budget leaves; all prompts without one.
-
-    Args:
-        hardware: where the configurations do not name it.
+    """The cells with as many prompts as a budget leaves; all prompts without one. `hardware`: where
+    the configurations do not name it.
     """
     if budget is None:
         return list(cells)

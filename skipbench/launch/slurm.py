@@ -22,9 +22,8 @@ PLAIN = re.compile(r"[\w@%+=:,./-]+")  # values that need no quotes in a script
 
 
 def jobs() -> dict[str, str] | None:
-    """The jobs that are not over, id to state; `None` where Slurm does not answer.
-
-    A task of an array is there under its own id, once it has one, and as ARRAY_TASK.
+    """The jobs that are not over, id to state; `None` where Slurm does not answer. A task of an
+    array is there under its own id, once it has one, and as ARRAY_TASK.
     """
     listed = ask("squeue", "--noheader", "--array", "--format=%A|%F|%K|%T")
     if listed is None:
@@ -94,9 +93,8 @@ def array_limit() -> int:
 
 
 def parts(rows: range, limit: int) -> list[range]:
-    """Splits numbers of rows into arrays of at most `limit` tasks, Slurm's `MaxArraySize`.
-
-    Raises SkipbenchError where the cluster allows no arrays.
+    """Splits numbers of rows into arrays of at most `limit` tasks, Slurm's `MaxArraySize`. Raises
+    SkipbenchError where the cluster allows no arrays.
     """
     if limit < 1:
         raise SkipbenchError(

@@ -149,10 +149,8 @@ def bill_line(costs: Sequence[Cost | None], hardware: Slurm | Local | None) -> t
 
 
 def _gpu_bytes(hardware: Slurm | Local, gpus: Sequence[str] | None) -> int | None:
-    """Usable bytes of one GPU; `None` if the number of GPUs per cell does not depend on it.
-
-    Args:
-        gpus: those of this machine; `None` on a cluster.
+    """Usable bytes of one GPU; `None` if the number of GPUs per cell does not depend on it. `gpus`:
+    those of this machine; `None` on a cluster.
     """
     if hardware.gpus is None:
         if isinstance(hardware, Local):
@@ -202,9 +200,8 @@ def _with_gpus(
 def _to_slurm(
     name: str, stages: Sequence[Sequence[Job]], hardware: Slurm, only_print: bool
 ) -> list[str]:
-    """Submits an array per stage and number of GPUs, or prints its script. Returns the jobs.
-
-    The jobs of a stage start when those before it are over, however they ended.
+    """Submits an array per stage and number of GPUs, or prints its script. Returns the jobs. The
+    jobs of a stage start when those before it are over, however they ended.
     """
     stages = [sorted(stage, key=lambda job: job.gpus) for stage in stages]
     rows = [*itertools.chain(*stages)]

@@ -121,10 +121,8 @@ class ExperimentSweeper(BasicSweeper):
     __module__ = "hydra_plugins.skipbench_sweeper"
 
     def __init__(self, params: dict[str, Any] | None = None) -> None:
-        """
-        Args:
-            params: axes of the grid: key to values separated by commas; those of the command line
-                go before.
+        """`params`: axes of the grid: key to values separated by commas; those of the command line
+        go before.
         """
         self.params = params or {}  # not by super(): Hydra loads the module of its sweeper twice
 

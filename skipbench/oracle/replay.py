@@ -18,10 +18,8 @@ class Replay:
     def logits(
         self, tokens: list[int], count: int, at: int | None = None, shift: int = 0
     ) -> Tensor:
-        """Logits [count, V] after each of the last `count` tokens.
-
-        Args:
-            at, shift: the positions of the tokens from place `at` on are off by `shift`.
+        """Logits [count, V] after each of the last `count` tokens. `at`, `shift`: the positions of
+        the tokens from place `at` on are off by `shift`.
         """
         shifted = bool(shift) and at is not None
         limit = min(len(tokens) - count, at if shifted and at is not None else len(tokens))

@@ -39,9 +39,8 @@ class Printed(msgspec.Struct, kw_only=True):
 
 
 class Note(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A note on the numbers that `where` and `column` choose, else on the whole table or paper.
-
-    One with a `check` (tests/report/test_published_sums.py) has a number's `recomputed` value.
+    """A note on the numbers that `where` and `column` choose, else on the whole table or paper. One
+    with a `check` (tests/report/test_published_sums.py) has a number's `recomputed` value.
     """
 
     text: str

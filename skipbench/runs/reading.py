@@ -50,10 +50,8 @@ def refuse_link(path: Path) -> None:
 
 @contextmanager
 def readable(path: Path, remedy: str = "move it away") -> Iterator[None]:
-    """Raises whatever a file of another form causes as a SkipbenchError that names it.
-
-    Args:
-        remedy: what to do, the end of the message.
+    """Raises whatever a file of another form causes as a SkipbenchError that names it. `remedy`:
+    what to do, the end of the message.
     """
     try:
         yield

@@ -149,10 +149,7 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def speedups(samples: Iterable[Sample], prefill: bool = True) -> dict[str, float]:
     """Speedup of each question: the geometric mean over its turns and its samples; those that
-    failed or decoded nothing have none.
-
-    Args:
-        prefill: counts its seconds, too.
+    failed or decoded nothing have none. `prefill`: counts its seconds, too.
     """
     logs: dict[str, list[float]] = {}
     for s in samples:

@@ -118,10 +118,8 @@ def sealed(folder: Path, status: Status) -> Status:
 
 
 def check_digest(path: Path, sha256: Mapping[str, str]) -> None:
-    """Raises SkipbenchError for a file of a done run that is not as the run wrote it.
-
-    Args:
-        sha256: digests by file name, of `status.json`.
+    """Raises SkipbenchError for a file of a done run that is not as the run wrote it. `sha256`:
+    digests by file name, of `status.json`.
     """
     if path.name not in sha256:
         return

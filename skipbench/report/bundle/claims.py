@@ -62,7 +62,6 @@ class _Crate(msgspec.Struct):
 
 def claims_of(folder: Path) -> list[Claim]:
     """The claims of a run, from its samples, settings and provenance; nothing of `metrics.json`.
-
     Raises SkipbenchError where its files cannot be read or are of another run.
     """
     config = read_yaml(folder / "config.yaml") or {}
@@ -97,7 +96,6 @@ def hardware(provenance: Provenance) -> str:
 
 def check(folder: Path) -> Iterator[tuple[bool, str]]:
     """Whether each claim of a bundle holds, then each file and table, with what does not hold.
-
     Raises SkipbenchError for a folder that is no bundle.
     """
     stored = read_json(folder / CLAIMS, _Claims)

@@ -214,7 +214,6 @@ class BruteForce(msgspec.Struct):
 
 def brute_force(lines: list[Any]) -> Figure:
     """Loss of the programme's set and of a random set against the best of all (CLaSp Figure 3b).
-
     Raises SkipbenchError without lines, or for one that is no `BruteForce`.
     """
     try:

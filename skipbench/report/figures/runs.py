@@ -83,9 +83,7 @@ def read_runs(path: Path) -> tuple[str, list[Run]]:
 
 def labels(runs: Sequence[Run], without: Sequence[str] = ()) -> list[str]:
     """A name for each run: its method, and the model, dataset and settings in which runs differ.
-
-    Args:
-        without: settings such as `method.interval` that stand on an axis of the figure.
+    `without`: settings such as `method.interval` that stand on an axis of the figure.
     """
     varying = [
         name

@@ -53,10 +53,8 @@ class Panel(Struct):
 
 
 def panels(runs: Sequence[tuple[str, Run]]) -> list[Panel]:
-    """The panels in alphabetical order, with the runs that have a speedup, each once.
-
-    Args:
-        runs: each behind its address on the page; of the same run the first one counts.
+    """The panels in alphabetical order, with the runs that have a speedup, each once. `runs`: each
+    behind its address on the page; of the same run the first one counts.
     """
     rows: dict[tuple[str, ...], dict[str, tuple[str, Run]]] = {}
     for address, run in runs:
