@@ -174,9 +174,7 @@ class Project(Command):
     )
     hardware: Annotated[str | None, "a device of conf/hardware"] = None
     profile: Annotated[str | None, "a latency file of another machine"] = None
-    here: Annotated[str | None, "a latency file of the run's own machine"] = None
     card: Annotated[str | None, "a file of acceptance cards, in place of a run"] = None
-    lengths: Annotated[keys.Count, "ranks so many fixed draft lengths"] = None
     search: Annotated[keys.Count, "shows so many stop rules and trees"] = None
     json: Annotated[bool, "the run and its projection for machines, and no more"] = False
 

@@ -38,15 +38,13 @@ def run_export(asked: Export) -> None:
     overrides = [] if config.method.skip is None else [f"method.skip='{skip}'"]
     line = prune_line(skip_set)
     advice = NO_LINE if line is None else DRAFT_LINE.format(line)
+    code = template("generate.py.txt", method=method, overrides=overrides)
+    readme = template("export.md", model=config.model.name, method=method, llama_cpp=advice)
     files = {
-        "custom_generate/generate.py": template(
-            "generate.py.txt", method=method, overrides=overrides
-        ),
+        "custom_generate/generate.py": code,
         "custom_generate/requirements.txt": "skipbench\n",
         "skipset.json": json.dumps(describe(config, skip_set), indent=2) + "\n",
-        "README.md": template(
-            "export.md", model=config.model.name, method=method, llama_cpp=advice
-        ),
+        "README.md": readme,
     }
     for name, text in files.items():
         write_atomic(folder / name, text)
@@ -60,21 +58,13 @@ def describe(config: RunConfig, skip: DraftPlan) -> dict[str, object]:
     from skipbench.experiments.cell import checked_run, resolve_cell
 
     model, method, run = config.model, config.method, checked_run(resolve_cell(config))
-    measured = None
+    measured: dict[str, object] | None = None
     if metrics := run.metrics:
-        measured = {
-            "dataset": config.dataset.name,
-            "samples": metrics.samples,
-            "device": run.origin.device,
-            "engine": run.origin.engine,
-            "alpha": metrics.alpha,
-            "M": metrics.M,
-            "accepted_by_position": metrics.accepted_by_position,
-            "speedup": run.speedup,
-            "speedup_ci95": metrics.speedup.headline[1],
-            "seconds": metrics.seconds.by_phase,
-            "rounds": metrics.rounds,
-        }
+        names = ("samples", "alpha", "M", "accepted_by_position", "rounds")
+        measured = {"dataset": config.dataset.name, "device": run.origin.device}
+        measured |= {"engine": run.origin.engine, "seconds": metrics.seconds.by_phase}
+        measured |= {name: getattr(metrics, name) for name in names}
+        measured |= zip(("speedup", "speedup_ci95"), metrics.speedup.headline, strict=True)
     return {
         "format": FORMAT,
         "model": {

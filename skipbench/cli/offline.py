@@ -21,7 +21,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.metrics.card import read_cards
 from skipbench.metrics.costs import Costs, Datasheet
 from skipbench.metrics.loop_costs import LatencyRecord, LoopCosts
-from skipbench.metrics.replay import best_length, measured, project
+from skipbench.metrics.replay import measured, project
 from skipbench.runs.provenance import installed
 from skipbench.runs.reading import read_json, readable
 from skipbench.runs.record import Sample
@@ -102,8 +102,8 @@ def run_project(asked: Project) -> None:
 
     Without a target it is the run's own machine, by the latency file beside the run, which
     `profile` has written; the run's times of drafting, verification and vanilla are not used then.
-    `here=FILE` carries host work over. `--json` prints these two rows alone. A card says of the
-    run's machine only what its phases took in passes of vanilla.
+    `--json` prints these two rows alone. A card says of the run's machine only what its phases took
+    in passes of vanilla.
     """
     if bool(asked.words) == (asked.card is not None):
         raise SkipbenchError(f"project {Project.NEEDS}")
@@ -120,11 +120,10 @@ def run_project(asked: Project) -> None:
 def _project(asked: Project, run: Run, layers: int, named: str) -> None:
     samples = run.samples
     there, name = _target(asked, run, layers)
-    here = None if asked.here is None else _costs(asked.here)
     speedup = "-" if run.speedup is None else f"{run.speedup:.3f}x"
     rows = (
         ("measured", run.origin.device or "?", measured(samples), speedup),
-        ("projection", name, project(samples, there, here), "-"),
+        ("projection", name, project(samples, there), "-"),
     )
     if asked.json:
         record: dict[str, object] = {"run": named, "method": run.method, "model": run.model}
@@ -146,10 +145,6 @@ def _project(asked: Project, run: Run, layers: int, named: str) -> None:
         "no measurement: it keeps the run's accepted tokens, sets and rows, and exchanges the "
         "seconds per pass."
     )
-    if asked.lengths:
-        ranked = best_length(samples, there, asked.lengths)[:5]
-        best = ", ".join(f"{length}: {ratio:.3f}x" for length, ratio in ranked)
-        show(f"projection by fixed draft length, micro: {best}")
     if asked.search:
         _search(samples, there, run.setting("method.tree") or (), asked.search)
 
