@@ -44,15 +44,14 @@ class Session:
         for note in self.model.lm.notes():
             say(note, "dim")
         config, longest = self.model.config, self.model.lm.max_positions // 2
+        usual = config.dataset.encoding["thinking"]
         escapes = (asked.stop or "").replace(r"\n", "\n").replace(r"\t", "\t")
         self.options: dict[str, Any] = {
             **asdict(config.decoding),
             "seed": config.seed,
             "stop": () if asked.stop is None else escapes,
             "chat": asked.chat,
-            "thinking": config.dataset.encoding["thinking"]
-            if asked.thinking is None
-            else asked.thinking,
+            "thinking": usual if asked.thinking is None else asked.thinking,
             "max_new_tokens": asked.max_new_tokens or min(LENGTH[type(asked)], longest),
         }
         self.system = [{"role": "system", "content": asked.system}] if asked.system else []

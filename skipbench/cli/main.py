@@ -75,7 +75,7 @@ def _cell_or_sweep(argv: list[str]) -> None:
     _check_flags(argv)
     overrides = [a for a in argv if "=" in a and not a.startswith("-")]
     flags = [a for a in argv if a not in overrides]  # argparse wants them together, in front
-    from skipbench.cli.row import methods_of, run_methods
+    from skipbench.cli.table import methods_of, run_methods
 
     if not flags and (methods := methods_of(overrides)):
         with json_lines(as_json):

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import time
 from collections.abc import Sequence
-from importlib.util import find_spec
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -58,7 +58,7 @@ def run_profile(asked: Profile) -> None:
     from skipbench.profile.roofline import device_name
     from skipbench.report.latencies import latency_table, title
 
-    options = config.profile
+    options, known = config.profile, known_hardware()
     longest = config.dataset.but(max_new_tokens=max(options.contexts, default=0))
     check_memory(config.model, longest, [])
     lm, _ = load_model(config.model, config.engine, config.calibration_rows())
@@ -66,16 +66,9 @@ def run_profile(asked: Profile) -> None:
     visits = max(1, options.repeats // CALLS_PER_VISIT)
     levers = frozenset(options.levers)
     with progress("profile", steps + visits) as advance:
-        record = profile(
-            lm,
-            contexts,
-            options.rows,
-            options.repeats,
-            known_hardware(),
-            lambda: advance(""),
-            levers,
-        )
-        rounds = measure_rounds(lm, contexts, visits, lambda: advance(""), levers)
+        step, repeats = partial(advance, ""), options.repeats
+        record = profile(lm, contexts, options.rows, repeats, known, step, levers)
+        rounds = measure_rounds(lm, contexts, visits, step, levers)
     device = device_name(lm.output_device)
     path = latency_path(config.model, config.engine, device, config.results)
     write_record(path, record := replace(record, rounds=rounds), lm.engine.name)
@@ -85,9 +78,6 @@ def run_profile(asked: Profile) -> None:
     if left_out := ", ".join(map(str, sorted(set(options.contexts) - set(contexts)))):
         say(f"left out, beyond the model's {lm.max_positions} positions: {left_out}")
     written = f"written: {path}, which method=knapspec and TPT now use"
-    if not find_spec("matplotlib"):
-        say(f"{written}; no figure: matplotlib is not installed")
-        return
     from skipbench.report.figures.latencies import latency_figure
     from skipbench.report.figures.style import save, styled
 

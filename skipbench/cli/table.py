@@ -1,8 +1,9 @@
 """`table`: runs what is missing of experiments, then writes their tables from the records alone;
-`compare`: which method is fastest on a model and prompts of one's own.
+`compare`: which method is fastest on a model and prompts of one's own; `method=A,B,C`: a row.
 """
 
 import json
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,20 +16,22 @@ from skipbench.cli.commands import Compare, Table
 from skipbench.cli.experiments import request_of, show_plan
 from skipbench.cli.parser import results_of
 from skipbench.config.catalog import choices, experiment_of
+from skipbench.config.compose import compose
 from skipbench.config.derived import quoted
 from skipbench.config.run_config import RunConfig
-from skipbench.console import complain, say, show
+from skipbench.console import complain, is_json, say, show
 from skipbench.errors import NotHereError, SkipbenchError, reason_of
 from skipbench.experiments import plan
-from skipbench.experiments.cell import is_done
+from skipbench.experiments.cell import is_done, resolve_cell
 from skipbench.experiments.grid import PlannedCell
 from skipbench.experiments.last_loaded import LastLoaded
-from skipbench.experiments.row import run_rows
-from skipbench.experiments.table_runs import table_runs
+from skipbench.experiments.row import failure_of, run_row, run_rows, show_run
+from skipbench.experiments.table_runs import run_entry, table_runs
 from skipbench.report.compared import BASELINE, ranked
 from skipbench.report.tables import model
 from skipbench.report.tables.features import feature_table, feature_tables
 from skipbench.report.tables.formats import for_terminal, write
+from skipbench.report.tables.runs import row_table
 from skipbench.report.tables.stored import (
     check_columns,
     read_table,
@@ -42,6 +45,7 @@ from skipbench.runs.run import Run, plain
 if TYPE_CHECKING:
     from skipbench.report.compared import Comparison
 
+SEVERAL = re.compile(r"method=([\w.-]+(?:,[\w.-]+)+)")
 GO_ON = ("model", "engine", "results=")  # settings for whoever goes on with the recommended method
 LONGER = (
     "Recommended: vanilla. No method is faster beyond the noise here; more prompts (limit=, "
@@ -157,6 +161,34 @@ def write_table(
     if text:
         show(text)
     say(f"written: {path}.{', .'.join(formats)}")
+
+
+def methods_of(overrides: Sequence[str]) -> list[str]:
+    """The methods of `method=A,B,C`; empty where one is chosen."""
+    found = [match for word in overrides if (match := SEVERAL.fullmatch(word))]
+    return list(dict.fromkeys(found[-1][1].split(","))) if found else []
+
+
+def run_methods(methods: Sequence[str], overrides: Sequence[str]) -> None:
+    """Runs what is missing of a row, and prints its table; exits with 1 where a method failed."""
+    rest = [word for word in overrides if not SEVERAL.fullmatch(word)]
+    configs = [compose([*rest, f"method={name}"]) for name in methods]
+    runs, failed = list[Run](), dict[str, Exception]()
+    for config, outcome in zip(configs, run_row(configs), strict=True):
+        error = failure_of(outcome) if isinstance(outcome, Run) else outcome
+        if error is not None:
+            failed[config.method.name] = error
+        if isinstance(outcome, Run):
+            if outcome.metrics is not None:
+                runs.append(run_entry(resolve_cell(config)))
+            if is_json() or outcome.metrics is None:
+                show_run(outcome)
+    if runs and not is_json():
+        show(for_terminal(row_table(runs)))
+    for name, error in failed.items():
+        complain(f"failed: {name}: {reason_of(error)}")
+    if failed:
+        sys.exit(1)
 
 
 def run_compare(asked: Compare) -> None:

@@ -14,11 +14,11 @@ from skipbench.config.run_config import RunConfig
 from skipbench.data.rows import other_rows
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.set_search import search_command, search_trace
-from skipbench.metrics.drafted import drafted
 from skipbench.metrics.repeats import summarise_repeats
 from skipbench.report.compared import origin_of
 from skipbench.runs.fingerprint import refuse_other
 from skipbench.runs.provenance import config_hash, run_name
+from skipbench.runs.record import drafted
 from skipbench.runs.run import Run, read_run
 from skipbench.runs.state import read_status
 from skipbench.search.run import best_of_trace

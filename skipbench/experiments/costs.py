@@ -104,15 +104,12 @@ def cost_of(arms: Sequence[RunConfig], gpu: Gpu, gpus: int | None = None) -> Cos
     of_task = {"mt-bench": TURNS["mt-bench"]}  # of Spec-Bench, 80 questions each
     whole = dataset.size or (80 * len(tasks) if tasks else WHOLE.get(dataset.name, 1000))
     context = min(model.sizes.context, dataset.context or model.sizes.context)
-    prompt_tokens = context - dataset.max_new_tokens
-    if dataset.context is None:
-        prompt_tokens = min(USUAL_PROMPT, prompt_tokens)
-    prompt_tokens = max(1, prompt_tokens)
+    most = USUAL_PROMPT if dataset.context is None else context
+    prompt_tokens = max(1, min(most, context - dataset.max_new_tokens))
     weights, cache = needed_bytes(model, prompt_tokens + dataset.max_new_tokens)
     turns = TURNS.get(dataset.name, 1.0)
     turns = fmean(of_task.get(task, 1.0) for task in tasks) if tasks else turns
-    turns *= dataset.samples_per_task or 1
-    turns *= len(dataset.parts) or 1
+    turns *= (dataset.samples_per_task or 1) * (len(dataset.parts) or 1)
 
     def search_s(arm: RunConfig) -> float:
         decoded = arm.search.iterations * arm.search.prompts

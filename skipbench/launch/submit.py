@@ -75,10 +75,9 @@ def submit(
     if made and isinstance(hardware, Slurm):
         line, charged = bill_line([job.cost for job in made], hardware)
         if allowed_h is not None and charged > allowed_h and not only_print:
-            asked = allowed_h != UNASKED_H
-            above = (
-                f"budget={allowed_h:g}h" if asked else f"the {UNASKED_H} allowed without budget="
-            )
+            above = f"budget={allowed_h:g}h"
+            if allowed_h == UNASKED_H:
+                above = f"the {UNASKED_H} allowed without budget="
             raise SkipbenchError(
                 f"at most {charged:.1f} GPU-hours would be charged, above {above}; nothing is "
                 f"submitted; see them with --plan, then give {confirm}"

@@ -5,6 +5,7 @@ Only counts, tokens and seconds are stored; every ratio is derived in `skipbench
 """
 
 import contextlib
+import hashlib
 import json
 import math
 from collections.abc import Iterable
@@ -156,6 +157,16 @@ def speedups(samples: Iterable[Sample], prefill: bool = True) -> dict[str, float
         if (ratio := s.end_to_end if prefill else s.speedup) is not None:
             logs.setdefault(s.question or s.id, []).append(math.log(ratio))
     return {question: math.exp(fmean(each)) for question, each in logs.items()}
+
+
+def drafted(samples: Iterable[Sample]) -> str:
+    """A digest of tokens, rounds and sets that drafted, on each prompt; empty without samples."""
+    drafts = []
+    for s in sorted(samples, key=lambda s: s.index):
+        changes = s.skip_changes or [(0, "")]
+        used = [change for change in changes if change[0] < len(s.method.rounds)]
+        drafts.append([s.index, s.prompt_hash, s.method.tokens, s.method.rounds, used])
+    return hashlib.sha256(json.dumps(drafts).encode()).hexdigest()[:16] if drafts else ""
 
 
 class Completion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -62,7 +62,7 @@ class Published(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stands_for: str | None = None
     metrics: Metrics | None = None
     reason: str | None = None
-    drafted: str | None = None  # `metrics.drafted` of its samples
+    drafted: str | None = None  # `record.drafted` of its samples
     origin: Origin = msgspec.field(name="provenance", default=Origin())
     label: str | None = None  # the overrides that differ between the points of its sweep
     rank: int | None = None

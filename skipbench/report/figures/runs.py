@@ -14,9 +14,8 @@ import numpy as np
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.acceptance import alpha, rounds_with_sets
-from skipbench.metrics.drafted import drafted
 from skipbench.runs.reading import MOST_SAMPLES, read_bytes, readable, strict_json
-from skipbench.runs.record import Sample
+from skipbench.runs.record import Sample, drafted
 from skipbench.runs.run import Run, read_run
 
 _PHRASES = {
