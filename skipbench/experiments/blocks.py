@@ -9,10 +9,10 @@ from pathlib import Path
 from skipbench.config.hardware import Local, Slurm
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
+from skipbench.experiments.cell import carries
 from skipbench.experiments.costs import LEAST, Cost, Gpu, budget_of, cost_of, gpu_of, prompts_for
 from skipbench.experiments.row import rows_of
 from skipbench.experiments.set_search import search_trace
-from skipbench.experiments.shards import carries
 
 MOST_ARMS = 9
 """Arms of a job, eight methods and vanilla's noise floor: the graphs of every number of tokens that

@@ -16,16 +16,18 @@ from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.cell import (
     Cell,
     all_done,
+    check_shard,
     checked_run,
     header,
+    is_decoded,
     is_done,
+    join_shards,
     joined_run,
     resolve_cell,
     to_score,
 )
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.set_search import ensure_searched
-from skipbench.experiments.shards import check_shard, is_decoded, join_shards
 from skipbench.models.checks import check_access
 from skipbench.report.cell import markdown_cell, render_cell
 from skipbench.runs.files import set_aside, write_atomic
