@@ -46,10 +46,7 @@ def read_row(path: Path, index: int) -> list[RunConfig]:
             raise FileNotFoundError("no such file")
         lines = data.decode().splitlines()
         if 0 <= index < len(lines):
-            row = json.loads(lines[index])
-            # a submission of an earlier version has one cell per line
-            configs = row["configs"] if "configs" in row else [row["config"]]
-            return [RunConfig.from_dict(config) for config in configs]
+            return [RunConfig.from_dict(config) for config in json.loads(lines[index])["configs"]]
     raise SkipbenchError(f"{path} has {len(lines)} rows and no number {index}; the first is 0")
 
 
@@ -62,12 +59,7 @@ class Array(msgspec.Struct):
 
 
 class _Row(msgspec.Struct):
-    folders: list[str] = []
-    folder: str | None = None  # in a submission of an earlier version, one cell
-
-    @property
-    def runs(self) -> list[str]:
-        return self.folders if self.folder is None else [self.folder]
+    folders: list[str]
 
 
 def add_job(folder: Path, job: str, first: int, count: int) -> None:
@@ -108,7 +100,7 @@ def tasks(results: Path) -> dict[str, list[Task]]:
         # a folder that cannot be read blocks no other submission
         with contextlib.suppress(SkipbenchError, *MALFORMED):
             lines = read_lines(path.parent / CELLS)
-            rows = [msgspec.json.decode(line, type=_Row).runs for _, line in lines]
+            rows = [msgspec.json.decode(line, type=_Row).folders for _, line in lines]
             arrays = _arrays(path)
             jobs = [(f"{a.job}_{n}", rows[a.first + n]) for a in arrays for n in range(a.count)]
             for job, folder in ((job, folder) for job, row in jobs for folder in row):
