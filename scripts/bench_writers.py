@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from skipbench.errors import SkipbenchError
-from skipbench.report.tables.markdown import markdown
+from skipbench.report.tables.formats import markdown
 from skipbench.report.tables.runs import row_table
 from skipbench.runs.provenance import config_hash, run_name
 from skipbench.runs.reading import run_folders

@@ -150,7 +150,7 @@ def check(results: Path, before: Records, whole: Records) -> tuple[Records, bool
     """The records, and whether all runs are done; asserts that nothing is lost, changed, or told by
     a table that is not so.
     """
-    from skipbench.report.tables.markdown import markdown
+    from skipbench.report.tables.formats import markdown
     from skipbench.report.tables.runs import row_table
     from skipbench.runs.reading import run_folders
     from skipbench.runs.run import read_run

@@ -23,5 +23,10 @@ class SkipbenchError(Exception):
         return printable(text)
 
 
+def reason_of(error: BaseException) -> str:
+    """The text of an error, with its type where it is none of ours."""
+    return str(error) if isinstance(error, SkipbenchError) else f"{type(error).__name__}: {error}"
+
+
 class NotHereError(SkipbenchError):
     """This machine, or results folder, lacks what it takes; tables keep the row with the reason."""

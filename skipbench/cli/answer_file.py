@@ -43,9 +43,8 @@ def answer_file(session: "Session", prompts: Path, out: Path) -> None:
 
 
 def _line(row: Row, settings: str, answer: "Answer") -> dict[str, Any]:
-    """A line of the file: nothing that another run of the same would say otherwise, such as time.
-
-    A surrogate, which a file cannot hold, is in no text that a tokenizer makes.
+    """A line of the file: nothing that another run of the same would say otherwise, such as time. A
+    surrogate, which a file cannot hold, is in no text that a tokenizer makes.
     """
     asked = {"messages": row.messages} if row.messages else {"prompt": row.prompt}
     found = {"text": answer.text, "tokens": answer.tokens, "finish": answer.finish}

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from skipbench.decode.answer import Answer, Piece, Stream
 
 COLOURS = ("green", "cyan", "magenta", "yellow", "blue")
-LENGTH = {Generate: 256, Chat: 512}
-"""Tokens of an answer without `max_new_tokens=`."""
+LENGTH = {Generate: 256, Chat: 512}  # tokens of an answer without `max_new_tokens=`
 Messages = list[dict[str, str]]
 
 
@@ -45,15 +44,14 @@ class Session:
         for note in self.model.lm.notes():
             say(note, "dim")
         config, longest = self.model.config, self.model.lm.max_positions // 2
+        usual = config.dataset.encoding["thinking"]
         escapes = (asked.stop or "").replace(r"\n", "\n").replace(r"\t", "\t")
         self.options: dict[str, Any] = {
             **asdict(config.decoding),
             "seed": config.seed,
             "stop": () if asked.stop is None else escapes,
             "chat": asked.chat,
-            "thinking": config.dataset.encoding["thinking"]
-            if asked.thinking is None
-            else asked.thinking,
+            "thinking": usual if asked.thinking is None else asked.thinking,
             "max_new_tokens": asked.max_new_tokens or min(LENGTH[type(asked)], longest),
         }
         self.system = [{"role": "system", "content": asked.system}] if asked.system else []
@@ -62,9 +60,7 @@ class Session:
         return self.model.generate([*self.system, *messages], stream=True, **self.options)
 
     def vanilla(self, answer: "Answer", messages: Messages, quiet: bool = False) -> "list[Answer]":
-        """Vanilla's answer to the same messages, after a line that compares the two unless `quiet`;
-        empty if Ctrl-C stopped one of the two.
-        """
+        """Vanilla's answer, after a line of comparison unless `quiet`; empty after Ctrl-C."""
         if answer.finish == "unfinished":
             return []
         try:
@@ -172,10 +168,8 @@ def _write(pieces: "Iterator[Piece]") -> None:
 
 
 def _paint(stream: "Stream", pieces: "Iterator[Piece]", styles: dict[str, str]) -> None:
-    """Finished lines scroll; the last one stays live, above a line with the speed.
-
-    Args:
-        styles: colours by source, in the order in which sources appear.
+    """Finished lines scroll; the last one stays live, above a line with the speed. `styles`:
+    colours by source, in the order in which sources appear.
     """
     line = Text()
     try:

@@ -85,7 +85,3 @@ class Verify(Command):
     )
     json: Annotated[Path | None, "a file for the verdicts"] = None
     page: Annotated[Path | None, "an HTML file with the texts side by side"] = None
-
-    @property
-    def outputs(self) -> Path:
-        return Path(self.words[0])

@@ -16,16 +16,12 @@ from skipbench.runs.files import write_atomic
 from skipbench.runs.reading import run_folders
 from skipbench.runs.run import Run, read_run
 
-RARE = 0.01
-"""Share of the verifications below which a draft length has no line."""
-SHOWN = 10
-"""Positions on a line."""
+RARE = 0.01  # share of the verifications below which a draft length has no line
+SHOWN = 10  # positions on a line
 
 
 def run_card(asked: Card) -> None:
-    """Prints the cards of `RUN [RUN ...]`, or of all runs of a folder but vanilla's, or writes
-    them.
-    """
+    """Prints or writes the cards of `RUN [RUN ...]`, or of all runs of a folder but vanilla's."""
     named = [run_folder(name, asked.results) for name in asked.words]
     runs = [read_run(folder) for folder in named or run_folders(asked.results)]
     runs = [run for run in runs if run.method in asked.arm or not asked.arm]

@@ -1,6 +1,4 @@
-"""`cell`: one row of a submitted manifest, in a process of its own; the tasks of an array
-call it.
-"""
+"""`cell`: one row of a submitted manifest, in a process of its own, as a task of an array."""
 
 import contextlib
 import os
@@ -13,7 +11,7 @@ from skipbench.cli.commands import Cell
 from skipbench.config.catalog import cell_command
 from skipbench.config.run_config import RunConfig
 from skipbench.console import complain
-from skipbench.errors import SkipbenchError
+from skipbench.errors import SkipbenchError, reason_of
 from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.row import failure_of, run_row
 from skipbench.launch import manifest, slurm
@@ -22,8 +20,7 @@ from skipbench.runs.run import Run
 from skipbench.runs.state import Interrupted
 from skipbench.runs.store import record_failure
 
-EXIT_REPORTED = 3
-"""Exit status of a watched cell that failed and wrote down why."""
+EXIT_REPORTED = 3  # exit status of a watched cell that failed and wrote down why
 
 
 def run_cell(asked: Cell) -> None:
@@ -74,9 +71,9 @@ def _fail(configs: Sequence[RunConfig], reason: str) -> None:
 
 def _reason(error: Exception, config: RunConfig) -> str:
     """The reason of a failure in a line."""
+    text = reason_of(error)
     if isinstance(error, SkipbenchError):
-        return str(error)
-    text = f"{type(error).__name__}: {error}"
+        return text
     try:
         from skipbench.bench.memory import out_of_memory
 

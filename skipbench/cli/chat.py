@@ -9,8 +9,7 @@ from skipbench.console import complain, err, say
 from skipbench.errors import SkipbenchError
 
 HELP = "/new forgets the conversation, /quit or Ctrl-D ends, Ctrl-C stops an answer"
-PASTE_S = 0.05
-"""Within it the next line of a paste is there."""
+PASTE_S = 0.05  # within it the next line of a paste is there
 
 
 def run_chat(asked: Chat) -> None:
@@ -55,9 +54,8 @@ def read_turn() -> str:
 
 
 def _turn(session: Session, compare: bool, history: Messages) -> Messages:
-    """Streams the answer to the last message; returns the conversation with it.
-
-    The oldest turns are left out where all do not fit into the model's context.
+    """Streams the answer to the last message; returns the conversation with it. The oldest turns
+    are left out where all do not fit into the model's context.
     """
     before = history[:-1]
     while True:

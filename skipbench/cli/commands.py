@@ -5,19 +5,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from skipbench.cli import keys
 from skipbench.cli.asking import Chat, Generate, Serve, Verify
-from skipbench.cli.keys import (
-    Columns,
-    Count,
-    Force,
-    Isolation,
-    Json,
-    Limit,
-    Plan,
-    Positive,
-    RenderOnly,
-    Stale,
-)
 from skipbench.cli.parser import Command, Names
 
 
@@ -29,12 +18,12 @@ class Compare(Command):
     prompts: Annotated[
         str | None, "a file, .jsonl or .parquet with `prompt` or `messages`, or .txt"
     ] = None
-    minutes: Annotated[Positive, "time that the runs may take"] = 20.0
+    minutes: Annotated[keys.Positive, "time that the runs may take"] = 20.0
     methods: Annotated[Names, "only these; method= says the same"] = ()
     method: Names = ()
-    limit: Annotated[Limit, "prompts per method, null for all; by default as many as fit"] = None
-    columns: Columns = ()
-    json: Json = False
+    limit: Annotated[keys.Limit, "prompts per method, null for all; else as many as fit"] = None
+    columns: keys.Columns = ()
+    json: keys.Json = False
 
 
 class Export(Command):
@@ -56,7 +45,7 @@ class Experiments(Command):
     budget: Annotated[
         str | None, "fewer prompts per row: GPU-hours, as 200h, or a half width, as 2%"
     ] = None
-    columns: Columns = ()
+    columns: keys.Columns = ()
 
 
 class Table(Experiments):
@@ -64,18 +53,18 @@ class Table(Experiments):
     scale=embedded [columns=M,speedup] [--render-only] [--force] [--json]
     """
 
-    render_only: RenderOnly = False
-    force: Force = False
-    plan: Plan = False
-    json: Json = False
+    render_only: keys.RenderOnly = False
+    force: keys.Force = False
+    plan: keys.Plan = False
+    json: keys.Json = False
 
 
 class Figure(Experiments):
     """the same for a figure; or draw one run:  figure swift-figure6 | figure results/runs/RUN"""
 
-    render_only: RenderOnly = False
+    render_only: keys.RenderOnly = False
     distinct: Annotated[bool, "draws nothing if most runs have the draft of another"] = False
-    force: Force = False
+    force: keys.Force = False
 
 
 class Status(Experiments):
@@ -83,10 +72,10 @@ class Status(Experiments):
     [--watch] [--json]
     """
 
-    stale: Stale = None
-    plan: Plan = False
+    stale: keys.Stale = None
+    plan: keys.Plan = False
     watch: Annotated[bool, "shows what runs, every 10 s, until nothing does"] = False
-    json: Json = False
+    json: keys.Json = False
 
 
 class Submit(Experiments):
@@ -94,8 +83,8 @@ class Submit(Experiments):
     hardware=slurm-a100 [--print|--plan|--yes|--anyway]
     """
 
-    stale: Stale = None
-    plan: Plan = False
+    stale: keys.Stale = None
+    plan: keys.Plan = False
     print: Annotated[bool, "shows the scripts or the rows, and sends nothing"] = False
     yes: Annotated[bool, "submits any number of GPU-hours"] = False
     anyway: Annotated[bool, "submits although models or datasets are not here"] = False
@@ -111,7 +100,7 @@ class Score(Command):
     SETTINGS = False
     WORDS = 1, None
     NEEDS = "needs a run: its folder, or its name below results/runs; or all that wait for it: all"
-    sandbox: Annotated[Isolation, "auto, or none for no isolation"] = "auto"
+    sandbox: Annotated[keys.Isolation, "auto, or none for no isolation"] = "auto"
     timeout: Annotated[float, Meta(title="seconds"), "seconds per program"] = 5.0
     results: Annotated[Path, "the results folder"] = Path("results")
 
@@ -121,7 +110,7 @@ class Profile(Command):
     profile.contexts=[64,1024]
     """
 
-    json: Json = False
+    json: keys.Json = False
 
 
 class Data(Experiments):
@@ -185,10 +174,8 @@ class Project(Command):
     )
     hardware: Annotated[str | None, "a device of conf/hardware"] = None
     profile: Annotated[str | None, "a latency file of another machine"] = None
-    here: Annotated[str | None, "a latency file of the run's own machine"] = None
     card: Annotated[str | None, "a file of acceptance cards, in place of a run"] = None
-    lengths: Annotated[Count, "ranks so many fixed draft lengths"] = None
-    search: Annotated[Count, "shows so many stop rules and trees"] = None
+    search: Annotated[keys.Count, "shows so many stop rules and trees"] = None
     json: Annotated[bool, "the run and its projection for machines, and no more"] = False
 
 
@@ -220,7 +207,7 @@ class Doctor(Command):
 
     gpu: Annotated[bool, "checks what only a CUDA device can show"] = False
     rehearse: Annotated[bool, "with --gpu: small, on the CPU, which judges nothing"] = False
-    json: Json = False
+    json: keys.Json = False
 
 
 class Cell(Command):
@@ -241,9 +228,8 @@ COMMANDS: dict[str, type[Command]] = {
 MODULES = {
     "answers": ("generate",),
     "experiments": ("submit",),
-    "inventory": ("list", "doctor"),
+    "inventory": ("list", "doctor", "check"),
     "offline": ("search", "profile", "project"),
-    "results": ("score", "report", "merge", "diff"),
+    "results": ("score", "report", "merge", "diff", "bundle"),
     "table": ("table", "compare"),
-}
-"""Modules of `skipbench.cli` that hold several commands; others are called as their command."""
+}  # modules with several commands; others are called as their command

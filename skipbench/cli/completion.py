@@ -14,8 +14,7 @@ from skipbench.cli.parser import Command, declared
 from skipbench.config.catalog import choices
 from skipbench.errors import SkipbenchError
 
-VARIABLE = "_SKIPBENCH_COMPLETE"
-"""In the environment: what click is asked for, such as `bash_complete`."""
+VARIABLE = "_SKIPBENCH_COMPLETE"  # what click is asked for, such as `bash_complete`
 SHELLS = "bash", "zsh", "fish"
 NAMES = {"models": "model", "methods": "method", "arm": "method"}
 """Keys of commands whose values are the choices of a group."""
@@ -55,9 +54,7 @@ def _of_context(ctx: click.Context, param: click.Parameter, incomplete: str) -> 
 
 
 def candidates(words: Sequence[str], incomplete: str) -> list[str]:
-    """What may stand in place of `incomplete` after `words`. Bash makes three words of KEY=VALUE,
-    and wants the value alone.
-    """
+    """Candidates for `incomplete` after `words`. Bash makes three words of KEY=VALUE."""
     command = COMMANDS.get(words[0]) if words else None
     key, sign, _ = incomplete.partition("=")
     before = [word for word in words[-2:] if word != "="]

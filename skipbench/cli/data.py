@@ -65,10 +65,8 @@ def _experiments(asked: Data) -> None:
         show("the hub does not answer: licences, and sizes of datasets, are not known")
     for one in inputs:
         if one.lacking and one.token_missing:
-            page = f"https://huggingface.co/{one.where}"
-            show(
-                f"{one.name}: accept its licence at {page}, then `hf auth login` (or HF_TOKEN=...)"
-            )
+            page = f"accept its licence at https://huggingface.co/{one.where}"
+            show(f"{one.name}: {page}, then `hf auth login` (or HF_TOKEN=...)")
     lacking = [one for one in inputs if one.lacking]
     show(f"{len(inputs) - len(lacking)} of {len(inputs)} are here")
     if lacking:

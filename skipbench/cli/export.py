@@ -15,8 +15,7 @@ from skipbench.runs.files import write_atomic
 from skipbench.runs.fingerprint import weights_sha256
 from skipbench.runs.provenance import portable
 
-FORMAT = 1
-"""Version of `skipset.json`; docs/use.md describes it."""
+FORMAT = 1  # version of `skipset.json`; docs/use.md describes it
 DRAFT_LINE = (
     "As a draft model of its own for llama.cpp: `{}`, then `llama-cli -m model.gguf "
     "-md draft.gguf`."
@@ -39,15 +38,13 @@ def run_export(asked: Export) -> None:
     overrides = [] if config.method.skip is None else [f"method.skip='{skip}'"]
     line = prune_line(skip_set)
     advice = NO_LINE if line is None else DRAFT_LINE.format(line)
+    code = template("generate.py.txt", method=method, overrides=overrides)
+    readme = template("export.md", model=config.model.name, method=method, llama_cpp=advice)
     files = {
-        "custom_generate/generate.py": template(
-            "generate.py.txt", method=method, overrides=overrides
-        ),
+        "custom_generate/generate.py": code,
         "custom_generate/requirements.txt": "skipbench\n",
         "skipset.json": json.dumps(describe(config, skip_set), indent=2) + "\n",
-        "README.md": template(
-            "export.md", model=config.model.name, method=method, llama_cpp=advice
-        ),
+        "README.md": readme,
     }
     for name, text in files.items():
         write_atomic(folder / name, text)
@@ -61,21 +58,13 @@ def describe(config: RunConfig, skip: DraftPlan) -> dict[str, object]:
     from skipbench.experiments.cell import checked_run, resolve_cell
 
     model, method, run = config.model, config.method, checked_run(resolve_cell(config))
-    measured = None
+    measured: dict[str, object] | None = None
     if metrics := run.metrics:
-        measured = {
-            "dataset": config.dataset.name,
-            "samples": metrics.samples,
-            "device": run.origin.device,
-            "engine": run.origin.engine,
-            "alpha": metrics.alpha,
-            "M": metrics.M,
-            "accepted_by_position": metrics.accepted_by_position,
-            "speedup": run.speedup,
-            "speedup_ci95": metrics.speedup.headline[1],
-            "seconds": metrics.seconds.by_phase,
-            "rounds": metrics.rounds,
-        }
+        names = ("samples", "alpha", "M", "accepted_by_position", "rounds")
+        measured = {"dataset": config.dataset.name, "device": run.origin.device}
+        measured |= {"engine": run.origin.engine, "seconds": metrics.seconds.by_phase}
+        measured |= {name: getattr(metrics, name) for name in names}
+        measured |= zip(("speedup", "speedup_ci95"), metrics.speedup.headline, strict=True)
     return {
         "format": FORMAT,
         "model": {
@@ -98,9 +87,7 @@ def describe(config: RunConfig, skip: DraftPlan) -> dict[str, object]:
 
 
 def prune_line(skip: DraftPlan) -> str | None:
-    """llama.cpp's command that makes the draft a model of its own; `None` where it does not just
-    leave whole layers out.
-    """
+    """llama.cpp's command that prunes the layers; `None` where not just whole ones are left out."""
     only_skips = skip == DraftPlan.of(skip.layers, skip.skipped)
     if not only_skips or not skip.attention or skip.attention != skip.mlp:
         return None

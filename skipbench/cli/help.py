@@ -39,9 +39,7 @@ def print_help(words: list[str]) -> None:
 
 
 def describe(key: str) -> str:
-    """Describes a key, a group or a command, with defaults and choices. Raises SkipbenchError for
-    any other word.
-    """
+    """Describes a key, a group or a command. Raises SkipbenchError for any other word."""
     if key in COMMANDS:
         return _command(COMMANDS[key])
     if key == "columns":
@@ -89,8 +87,7 @@ class Entry(NamedTuple):
     key: str
     owner: str
     kind: str
-    default: str | None
-    """`None` where it must be given."""
+    default: str | None  # `None` where it must be given
     text: str
 
     def __str__(self) -> str:
@@ -127,9 +124,7 @@ def _entries(schema: type, path: str, prefix: str, owner: str) -> Iterator[Entry
 
 
 def described(path: Path) -> str:
-    """What a choice is: the first comment of its file, else the docstring of what it names; or why
-    it cannot be used.
-    """
+    """First comment of a choice's file, else its target's docstring; or why it is broken."""
     if path.parent.name in FROM_SIGNATURE and (fault := fault_of(path)):
         return f"broken: {fault}"
     comment = re.search(r"^# (?!@)(.*)", path.read_text(encoding="utf-8"), re.MULTILINE)

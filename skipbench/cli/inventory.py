@@ -1,10 +1,10 @@
-"""`list`, `doctor`: choices, and what this machine can run."""
+"""`list`, `doctor`, `check`: choices, what this machine can run, and a method's contract."""
 
 import sys
 from collections.abc import Iterator
 from functools import partial
 
-from skipbench.cli.commands import Doctor, List
+from skipbench.cli.commands import Check, Doctor, List
 from skipbench.cli.help import described
 from skipbench.config.catalog import choices, file_of, known_hardware, known_models
 from skipbench.config.compose import compose
@@ -64,3 +64,22 @@ def _gpu_lines(rehearse: bool) -> Iterator[str]:
         return iter(["missing  no CUDA device is at hand: nothing was checked"])
     device = torch.device("cpu") if rehearse else torch.device("cuda", 0)
     return gpu_findings(device, known_hardware(), ON_CPU if rehearse else ON_GPU)
+
+
+def run_check(asked: Check) -> None:
+    """Prints a line per property, and what to do where one is broken, which exits with 1."""
+    if not any(word.startswith("method=") for word in asked.settings):
+        raise SkipbenchError(f"check {Check.NEEDS}")
+    method = compose(asked.settings).method
+    from skipbench.bench.check_method import check_method
+
+    broken = 0
+    for name, fault, advice in check_method(method.factory()):
+        if fault is None:
+            show(f"ok      {name}")
+            continue
+        broken += 1
+        show(f"FAILED  {name}: {fault}\n        {advice}")
+    show(f"{method.name}: {broken or 'no'} propert{'y' if broken == 1 else 'ies'} broken")
+    if broken:
+        sys.exit(1)

@@ -1,6 +1,4 @@
-"""The front door: a first bare word chooses a command, everything else is one cell or a sweep
-through Hydra.
-"""
+"""The front door: a first bare word is a command, all else one cell or a sweep through Hydra."""
 
 import contextlib
 import difflib
@@ -23,10 +21,8 @@ from skipbench.console import complain, json_lines
 from skipbench.errors import SkipbenchError
 from skipbench.runs.state import Interrupted, handle_signals
 
-NEAR = 0.75
-"""Likeness from which a dashed word is taken for a misspelt setting or flag."""
-WITH_VALUE = {"-c", "--cfg", "-p", "--package", "-i", "--info", "-cd", "--config-dir"}
-"""Hydra's flags before a word of their own, as in `--cfg job`."""
+NEAR = 0.75  # likeness from which a dashed word is taken for a misspelt setting or flag
+WITH_VALUE = {"-c", "--cfg", "-p", "--package", "-i", "--info", "-cd", "--config-dir"}  # of Hydra
 HYDRA_FLAGS = WITH_VALUE | {
     "-m", "--multirun", "-r", "--run", "--resolve", "--hydra-help",
 }  # fmt: skip
@@ -79,7 +75,7 @@ def _cell_or_sweep(argv: list[str]) -> None:
     _check_flags(argv)
     overrides = [a for a in argv if "=" in a and not a.startswith("-")]
     flags = [a for a in argv if a not in overrides]  # argparse wants them together, in front
-    from skipbench.cli.row import methods_of, run_methods
+    from skipbench.cli.table import methods_of, run_methods
 
     if not flags and (methods := methods_of(overrides)):
         with json_lines(as_json):

@@ -1,12 +1,10 @@
-"""`search`, `profile` and `project`: a skip set, and latencies, measured before the runs that use
-them; and a run on another machine, from its records and a latency profile.
-"""
+"""`search`, `profile`: a skip set and latencies for later runs; `project`: another machine."""
 
 import dataclasses
 import json
 import time
 from collections.abc import Sequence
-from importlib.util import find_spec
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -23,14 +21,13 @@ from skipbench.errors import SkipbenchError
 from skipbench.metrics.card import read_cards
 from skipbench.metrics.costs import Costs, Datasheet
 from skipbench.metrics.loop_costs import LatencyRecord, LoopCosts
-from skipbench.metrics.replay import best_length, measured, project
+from skipbench.metrics.replay import measured, project
 from skipbench.runs.provenance import installed
 from skipbench.runs.reading import read_json, readable
 from skipbench.runs.record import Sample
 from skipbench.runs.run import Run, read_run
 
-CALLS_PER_VISIT = 5
-"""A kind of round is visited once for so many repeats of a sub-layer."""
+CALLS_PER_VISIT = 5  # a kind of round is visited once for so many repeats of a sub-layer
 
 
 def run_search(asked: Search) -> None:
@@ -61,7 +58,7 @@ def run_profile(asked: Profile) -> None:
     from skipbench.profile.roofline import device_name
     from skipbench.report.latencies import latency_table, title
 
-    options = config.profile
+    options, known = config.profile, known_hardware()
     longest = config.dataset.but(max_new_tokens=max(options.contexts, default=0))
     check_memory(config.model, longest, [])
     lm, _ = load_model(config.model, config.engine, config.calibration_rows())
@@ -69,16 +66,9 @@ def run_profile(asked: Profile) -> None:
     visits = max(1, options.repeats // CALLS_PER_VISIT)
     levers = frozenset(options.levers)
     with progress("profile", steps + visits) as advance:
-        record = profile(
-            lm,
-            contexts,
-            options.rows,
-            options.repeats,
-            known_hardware(),
-            lambda: advance(""),
-            levers,
-        )
-        rounds = measure_rounds(lm, contexts, visits, lambda: advance(""), levers)
+        step, repeats = partial(advance, ""), options.repeats
+        record = profile(lm, contexts, options.rows, repeats, known, step, levers)
+        rounds = measure_rounds(lm, contexts, visits, step, levers)
     device = device_name(lm.output_device)
     path = latency_path(config.model, config.engine, device, config.results)
     write_record(path, record := replace(record, rounds=rounds), lm.engine.name)
@@ -88,9 +78,6 @@ def run_profile(asked: Profile) -> None:
     if left_out := ", ".join(map(str, sorted(set(options.contexts) - set(contexts)))):
         say(f"left out, beyond the model's {lm.max_positions} positions: {left_out}")
     written = f"written: {path}, which method=knapspec and TPT now use"
-    if not find_spec("matplotlib"):
-        say(f"{written}; no figure: matplotlib is not installed")
-        return
     from skipbench.report.figures.latencies import latency_figure
     from skipbench.report.figures.style import save, styled
 
@@ -105,8 +92,8 @@ def run_project(asked: Project) -> None:
 
     Without a target it is the run's own machine, by the latency file beside the run, which
     `profile` has written; the run's times of drafting, verification and vanilla are not used then.
-    `here=FILE` carries host work over. `--json` prints these two rows alone. A card says of the
-    run's machine only what its phases took in passes of vanilla.
+    `--json` prints these two rows alone. A card says of the run's machine only what its phases took
+    in passes of vanilla.
     """
     if bool(asked.words) == (asked.card is not None):
         raise SkipbenchError(f"project {Project.NEEDS}")
@@ -123,11 +110,10 @@ def run_project(asked: Project) -> None:
 def _project(asked: Project, run: Run, layers: int, named: str) -> None:
     samples = run.samples
     there, name = _target(asked, run, layers)
-    here = None if asked.here is None else _costs(asked.here)
     speedup = "-" if run.speedup is None else f"{run.speedup:.3f}x"
     rows = (
         ("measured", run.origin.device or "?", measured(samples), speedup),
-        ("projection", name, project(samples, there, here), "-"),
+        ("projection", name, project(samples, there), "-"),
     )
     if asked.json:
         record: dict[str, object] = {"run": named, "method": run.method, "model": run.model}
@@ -149,10 +135,6 @@ def _project(asked: Project, run: Run, layers: int, named: str) -> None:
         "no measurement: it keeps the run's accepted tokens, sets and rows, and exchanges the "
         "seconds per pass."
     )
-    if asked.lengths:
-        ranked = best_length(samples, there, asked.lengths)[:5]
-        best = ", ".join(f"{length}: {ratio:.3f}x" for length, ratio in ranked)
-        show(f"projection by fixed draft length, micro: {best}")
     if asked.search:
         _search(samples, there, run.setting("method.tree") or (), asked.search)
 
@@ -210,9 +192,7 @@ def _target(asked: Project, run: Run, layers: int) -> tuple[Costs, str]:
 
 
 def shape_of(run: Run) -> Shape:
-    """Sizes of the run's model: as recorded, else by the checkpoint's own config.json. Raises
-    SkipbenchError where neither is there.
-    """
+    """Sizes of the run's model: recorded, or in its config.json. Raises SkipbenchError without."""
     if known := run.setting("model.architecture"):
         return msgspec.convert(known, Shape)
     if run.folder is None:

@@ -37,12 +37,9 @@ class Command(Struct):
     settings: Names = ()
     given: Names = ()
 
-    SETTINGS: ClassVar[bool] = True
-    """Takes every other key as a setting of a cell; else such a key is an error."""
-    WORDS: ClassVar[tuple[int, int | None]] = (0, 0)
-    """Minimum and maximum number of bare words; `None` for no maximum."""
-    NEEDS: ClassVar[str] = ""
-    """The message about a wrong number of bare words, after the command's name."""
+    SETTINGS: ClassVar[bool] = True  # takes other keys as settings of a cell
+    WORDS: ClassVar[tuple[int, int | None]] = (0, 0)  # bare words, minimum and maximum
+    NEEDS: ClassVar[str] = ""  # message about a wrong number of bare words, after the name
 
     def model_settings(self) -> list[str]:
         """The settings, where `model=` may also be a folder, a GGUF file or a hub id."""
@@ -72,9 +69,7 @@ def annotated(command: type[Command], kind: type[T]) -> dict[str, T]:
 
 
 def declared(command: type[Command]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The types of a command's keys by name, and the fields of its flags by word: `--render-only`
-    is `render_only`.
-    """
+    """Types of a command's keys by name, and fields of its flags by word (`--render-only`)."""
     kinds = get_type_hints(command)
     own = [name for name in command.__struct_fields__ if name not in Command.__struct_fields__]
     return (

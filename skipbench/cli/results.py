@@ -1,10 +1,11 @@
-"""`score`, `report`, `merge`, `diff`: commands on folders of results."""
+"""`score`, `report`, `merge`, `diff`, `bundle`: commands on folders of results."""
 
+import json
 import sys
 import time
 from pathlib import Path
 
-from skipbench.cli.commands import Diff, Merge, Report, Score
+from skipbench.cli.commands import Bundle, Diff, Merge, Report, Score
 from skipbench.config.compose import compose
 from skipbench.console import complain, progress_of, say, show
 from skipbench.errors import SkipbenchError
@@ -130,4 +131,27 @@ def run_diff(asked: Diff) -> None:
     apart = sum(cell.apart for cell in cells)
     show(f"{len(cells)} cells in both; {apart} whose interval leaves out 1")
     if apart:
+        raise SystemExit(1)
+
+
+def run_bundle(asked: Bundle) -> None:
+    """Writes a bundle; with `--check` prints a line per claim, and exits with 1 if one fails."""
+    from skipbench.report.bundle.claims import check
+
+    folder = Path(asked.words[0])
+    if not asked.check:
+        from skipbench.report.bundle.write import write_bundle
+
+        runs, claims = write_bundle(folder, asked.results)
+        say(f"written: {folder} ({runs} runs, {claims} claims)")
+        return
+    failed = 0
+    for holds, text in check(folder):
+        failed += not holds
+        if asked.json:
+            show(json.dumps({"holds": holds, "text": text}))
+        else:
+            show(f"{'holds' if holds else 'FAILS'}  {text}")
+    if failed:
+        say(f"{failed} do not hold")
         raise SystemExit(1)

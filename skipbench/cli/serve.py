@@ -32,13 +32,8 @@ def run_serve(asked: Serve) -> None:
         model = load_settings(asked.model_settings(), asked.method)
     for note in model.lm.notes():
         say(note, "dim")
-    server = Server(
-        model,
-        asdict(model.config.decoding),
-        queue=asked.queue,
-        timeout_s=asked.timeout,
-        key=key,
-    )
+    defaults = asdict(model.config.decoding)
+    server = Server(model, defaults, queue=asked.queue, timeout_s=asked.timeout, key=key)
     shown = f"[{asked.host}]" if ":" in asked.host else asked.host
     where = f"http://{shown}:{asked.port}/v1"
     say(f"{model.config.model.name}, {model.method.name}, at {where}; Ctrl-C ends")

@@ -14,7 +14,6 @@ from skipbench.cli.commands import Status
 from skipbench.cli.experiments import request_of, show_plan
 from skipbench.config.catalog import choices
 from skipbench.console import out, show
-from skipbench.experiments.plan import Request
 from skipbench.experiments.row import rows_of
 from skipbench.launch.progress import Progress, last_lines, row_progress
 from skipbench.launch.status import (
@@ -54,7 +53,9 @@ def run_status(asked: Status) -> None:
             continue
         for text in _texts(name, lines):
             show(text)
-        _go_on(asked, request, name, [line.cell for line in lines])
+        if any(line.cell.to_run for line in lines):
+            command = "submit" if request.hardware else "table"
+            show(f"to run them: {command_line(command, name, asked.given)}")
     if any(line.cell.state.state != "done" for lines in lines_of.values() for line in lines):
         sys.exit(1)
 
@@ -103,9 +104,3 @@ def _record(name: str, line: _Line) -> dict[str, object]:
     run = None if cell.folder is None else str(cell.folder)
     named = {"experiment": name, "name": cell.name, "run": run}
     return {**named, **asdict(cell.state), **asdict(line.progress), "log": line.log}
-
-
-def _go_on(asked: Status, request: Request, name: str, cells: Sequence[CellStatus]) -> None:
-    if any(cell.to_run for cell in cells):
-        command = "submit" if request.hardware else "table"
-        show(f"to run them: {command_line(command, name, asked.given)}")

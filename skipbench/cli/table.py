@@ -1,9 +1,9 @@
 """`table`: runs what is missing of experiments, then writes their tables from the records alone;
-`compare`: which method is fastest on a model and prompts of one's own.
+`compare`: which method is fastest on a model and prompts of one's own; `method=A,B,C`: a row.
 """
 
-import contextlib
 import json
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,21 +16,22 @@ from skipbench.cli.commands import Compare, Table
 from skipbench.cli.experiments import request_of, show_plan
 from skipbench.cli.parser import results_of
 from skipbench.config.catalog import choices, experiment_of
+from skipbench.config.compose import compose
 from skipbench.config.derived import quoted
 from skipbench.config.run_config import RunConfig
-from skipbench.console import complain, say, show
-from skipbench.errors import NotHereError, SkipbenchError
+from skipbench.console import complain, is_json, say, show
+from skipbench.errors import NotHereError, SkipbenchError, reason_of
 from skipbench.experiments import plan
-from skipbench.experiments.cell import resolve_cell
+from skipbench.experiments.cell import is_done, resolve_cell
 from skipbench.experiments.grid import PlannedCell
 from skipbench.experiments.last_loaded import LastLoaded
-from skipbench.experiments.row import run_rows
-from skipbench.experiments.table_runs import table_runs
+from skipbench.experiments.row import failure_of, run_row, run_rows, show_run
+from skipbench.experiments.table_runs import run_entry, table_runs
 from skipbench.report.compared import BASELINE, ranked
 from skipbench.report.tables import model
 from skipbench.report.tables.features import feature_table, feature_tables
-from skipbench.report.tables.formats import write
-from skipbench.report.tables.markdown import for_terminal
+from skipbench.report.tables.formats import for_terminal, write
+from skipbench.report.tables.runs import row_table
 from skipbench.report.tables.stored import (
     check_columns,
     read_table,
@@ -44,8 +45,8 @@ from skipbench.runs.run import Run, plain
 if TYPE_CHECKING:
     from skipbench.report.compared import Comparison
 
-GO_ON = ("model", "engine", "results=")
-"""Settings that whoever goes on with the recommended method needs, too."""
+SEVERAL = re.compile(r"method=([\w.-]+(?:,[\w.-]+)+)")
+GO_ON = ("model", "engine", "results=")  # settings for whoever goes on with the recommended method
 LONGER = (
     "Recommended: vanilla. No method is faster beyond the noise here; more prompts (limit=, "
     "minutes=, a longer file), or longer outputs (dataset.max_new_tokens=), may tell more."
@@ -110,10 +111,8 @@ def _grid(name: str, request: plan.Request, render_only: bool) -> _Grid:
 def _experiment(
     grid: _Grid, asked: Table, request: plan.Request, errors: Sequence[Exception | None]
 ) -> list[str]:
-    """Writes one experiment. Returns what failed, a table that is not written among it.
-
-    Args:
-        errors: of its cells that can be run.
+    """Writes one experiment. Returns what failed, a table that is not written among it. `errors`:
+    of its cells that can be run.
     """
     name, scale, planned, cells = grid
     if not planned:
@@ -124,11 +123,10 @@ def _experiment(
     for (cell, config), error in zip(cells, errors, strict=True):
         key = tuple(cell.words(name))
         if error is not None:
-            known = isinstance(error, SkipbenchError)
-            reasons[key] = str(error) if known else f"{type(error).__name__}: {error}"
+            reasons[key] = reason_of(error)
             if not isinstance(error, NotHereError):
                 failed.append(f"{name}, {cell.name}: {reasons[key]}")
-        elif request.budget and config.limit and _is_done(config):
+        elif request.budget and config.limit and is_done(config):
             reasons[key] = f"{config.limit} prompts, chosen by --budget {request.budget}"
     if any(config.dry_run for config in configs.values()):
         return failed
@@ -153,12 +151,6 @@ def _experiment(
     return failed
 
 
-def _is_done(config: RunConfig) -> bool:
-    with contextlib.suppress(NotHereError):
-        return resolve_cell(config).state() == "done"
-    return False
-
-
 def write_table(
     path: Path, table: model.Table, text: str, more: Mapping[str, str] | None = None
 ) -> None:
@@ -169,6 +161,34 @@ def write_table(
     if text:
         show(text)
     say(f"written: {path}.{', .'.join(formats)}")
+
+
+def methods_of(overrides: Sequence[str]) -> list[str]:
+    """The methods of `method=A,B,C`; empty where one is chosen."""
+    found = [match for word in overrides if (match := SEVERAL.fullmatch(word))]
+    return list(dict.fromkeys(found[-1][1].split(","))) if found else []
+
+
+def run_methods(methods: Sequence[str], overrides: Sequence[str]) -> None:
+    """Runs what is missing of a row, and prints its table; exits with 1 where a method failed."""
+    rest = [word for word in overrides if not SEVERAL.fullmatch(word)]
+    configs = [compose([*rest, f"method={name}"]) for name in methods]
+    runs, failed = list[Run](), dict[str, Exception]()
+    for config, outcome in zip(configs, run_row(configs), strict=True):
+        error = failure_of(outcome) if isinstance(outcome, Run) else outcome
+        if error is not None:
+            failed[config.method.name] = error
+        if isinstance(outcome, Run):
+            if outcome.metrics is not None:
+                runs.append(run_entry(resolve_cell(config)))
+            if is_json() or outcome.metrics is None:
+                show_run(outcome)
+    if runs and not is_json():
+        show(for_terminal(row_table(runs)))
+    for name, error in failed.items():
+        complain(f"failed: {name}: {reason_of(error)}")
+    if failed:
+        sys.exit(1)
 
 
 def run_compare(asked: Compare) -> None:

@@ -1,6 +1,7 @@
 """`verify`: verdicts on the outputs of any engine."""
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -10,8 +11,8 @@ from skipbench.console import progress, say, show, working
 from skipbench.runs.files import write_atomic
 
 if TYPE_CHECKING:
+    from skipbench.oracle.causes import Judged
     from skipbench.oracle.page import Sides
-    from skipbench.oracle.verify import Judged
 
 
 def run_verify(asked: Verify) -> None:
@@ -22,7 +23,7 @@ def run_verify(asked: Verify) -> None:
     from skipbench.oracle.page import page, report, sides
     from skipbench.oracle.verify import result_of
 
-    outputs, form = read_outputs(asked.outputs)
+    outputs, form = read_outputs(Path(asked.words[0]))
     say(f"{asked.words[0]}: {len(outputs)} outputs, read as {form}", "dim")
     with working("loading the model"):
         model = load_settings(asked.model_settings(), "vanilla")

@@ -9,10 +9,10 @@ from pathlib import Path
 from skipbench.config.hardware import Local, Slurm
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
+from skipbench.experiments.cell import carries
 from skipbench.experiments.costs import LEAST, Cost, Gpu, budget_of, cost_of, gpu_of, prompts_for
 from skipbench.experiments.row import rows_of
 from skipbench.experiments.set_search import search_trace
-from skipbench.experiments.shards import carries
 
 MOST_ARMS = 9
 """Arms of a job, eight methods and vanilla's noise floor: the graphs of every number of tokens that
@@ -51,9 +51,7 @@ def costs_of(
     gpus: Sequence[int | None] | None = None,
 ) -> list[Cost | None]:
     """The cost of each block; of the cells that share a search, the one of most sets has its time.
-
-    Args:
-        gpus: of each cell, where the user chose.
+    `gpus`: of each cell, where the user chose.
     """
     longest: dict[Path, int] = {}
     for at in (at for block in blocks for at in block if configs[at].search_dataset is not None):

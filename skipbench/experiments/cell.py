@@ -1,7 +1,8 @@
-"""One cell: its settings resolved, its folder, its run (with `repeats=R` several)."""
+"""One cell: its settings resolved, its folder, its run, or several (`repeats=R`, shards)."""
 
 import contextlib
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,15 +11,17 @@ from msgspec.structs import replace
 
 from skipbench.bench.stored_sets import other_weights, resolve
 from skipbench.config.catalog import DEFAULT_METHOD
-from skipbench.config.run_config import RunConfig
-from skipbench.data.rows import other_rows
+from skipbench.config.run_config import SHARD, RunConfig
+from skipbench.console import say
+from skipbench.data.rows import Row, other_rows
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.set_search import search_command, search_trace
-from skipbench.metrics.drafted import drafted
 from skipbench.metrics.repeats import summarise_repeats
 from skipbench.report.compared import origin_of
 from skipbench.runs.fingerprint import refuse_other
+from skipbench.runs.merge import join_shard
 from skipbench.runs.provenance import config_hash, run_name
+from skipbench.runs.record import drafted
 from skipbench.runs.run import Run, read_run
 from skipbench.runs.state import read_status
 from skipbench.search.run import best_of_trace
@@ -59,9 +62,7 @@ class Cell:
 
 
 def resolve_cell(config: RunConfig) -> Cell:
-    """Fills in the stored skip set. Raises NotHereError where none is stored, or the cell's own
-    search is not done or of other weights.
-    """
+    """Fills in the stored skip set. Raises NotHereError without one, or for other weights."""
     method, iterations = config.method, config.search.iterations
     if config.search_dataset is not None:
         if other := other_weights(trace := search_trace(config), config.model):
@@ -83,9 +84,7 @@ def resolve_cell(config: RunConfig) -> Cell:
 
 
 def checked_run(cell: Cell) -> Run:
-    """The run of a cell; raises SkipbenchError if it is not of today's weights, method and rows,
-    cannot be read, or is done and lost samples.
-    """
+    """The run of a cell. Raises SkipbenchError for other weights, code or rows, or damage."""
     run, config = read_run(cell.folder), cell.config
     if run.done:
         _ = run.samples  # refused where a sample is missing
@@ -114,11 +113,16 @@ def repetitions(cell: Cell) -> list[Cell]:
 
 
 def all_done(config: RunConfig) -> bool:
-    """True if every process of the cell has finished; needs neither torch nor the dataset. Raises
-    SkipbenchError as `checked_run`.
-    """
+    """True if every process of the cell is done; needs no torch. Raises as `checked_run`."""
     with contextlib.suppress(NotHereError):
         return all(checked_run(resolve_cell(one)).done for one in config.repetitions())
+    return False
+
+
+def is_done(config: RunConfig) -> bool:
+    """`all_done`; False too of a record that is refused: what would go on with it says why."""
+    with contextlib.suppress(SkipbenchError):
+        return all_done(config)
     return False
 
 
@@ -144,6 +148,45 @@ def joined_run(cell: Cell) -> Run:
     origin = replace(joined.origin, mixed=mixed)
     names, why = [run.id or "" for run in done], "; ".join(reasons) or None
     return replace(joined, processes=names, metrics=metrics, origin=origin, reason=why)
+
+
+def carries(config: RunConfig) -> bool:
+    """Whether the method learns from prompt to prompt, so that one process decodes them all."""
+    from skipbench.bench.load import depth
+
+    method = config.method if config.method.skip is None else config.method.but(skip="")
+    return bool(method.factory()(layers=depth(config.model)).carries)
+
+
+def check_shard(config: RunConfig) -> None:
+    """Raises SkipbenchError for a shard that is none, or a cell that cannot be shared."""
+    number, count = map(int, str(config.shard).split("/"))
+    if number > count:
+        raise SkipbenchError(f"shard={config.shard}; wanted {SHARD}")
+    if config.until_ci is not None:
+        raise SkipbenchError("until_ci ends a run by all of its prompts; leave it or shard= out")
+    if carries(config):
+        raise SkipbenchError(
+            f"{config.method.name} learns from prompt to prompt, so one process decodes them all; "
+            f"run it without shard={config.shard}"
+        )
+
+
+def is_decoded(run: Run, rows: Sequence[Row], config: RunConfig) -> bool:
+    """Whether a run has all prompts of its shard; False for a whole run."""
+    from skipbench.bench.turns import of_shard
+
+    if config.shard is None:
+        return False
+    return {s.index for s in run.samples}.issuperset(of_shard(rows, config.shard))
+
+
+def join_shards(cell: Cell) -> None:
+    """Adds the samples of a cell's shards to its record. Raises as `refuse_other`, `join_shard`."""
+    for part in cell.shards:
+        refuse_other(part.folder, part.config)
+        if count := join_shard(part.folder, cell.folder, cell.config.mixed):
+            say(f"{cell.folder}: {count} samples of shard {part.config.shard}")
 
 
 def to_score(folder: Path) -> str:

@@ -9,8 +9,8 @@ from skipbench.config.catalog import DEFAULT_METHOD, choices
 from skipbench.config.compose import compose
 from skipbench.config.explain import did_you_mean
 from skipbench.config.run_config import RunConfig
-from skipbench.errors import NotHereError, SkipbenchError
-from skipbench.experiments.cell import resolve_cell
+from skipbench.errors import NotHereError, SkipbenchError, reason_of
+from skipbench.experiments.cell import is_done, resolve_cell
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.row import run_row
 from skipbench.experiments.table_runs import run_entry
@@ -85,12 +85,12 @@ def compare(
         try:
             search_set(row[name], True, load)
         except Exception as error:  # the other methods do not depend on it
-            reasons[name] = _text(error)
+            reasons[name] = reason_of(error)
             del row[name]
     tell(f"{limit} prompts, by turns: {', '.join(row)}")
     for name, outcome in zip(list(row), run_row([*row.values()], load), strict=True):
         if isinstance(outcome, Exception):
-            reasons[name] = _text(outcome)
+            reasons[name] = reason_of(outcome)
     runs = [run_entry(resolve_cell(row[name])) for name in row if name not in reasons]
     model, dataset = base.model.name, base.dataset.name
     for name, reason in reasons.items():
@@ -102,10 +102,7 @@ def _affordable(
     configs: Mapping[str, RunConfig | str], limit: int, arm_s: float, left_s: float
 ) -> tuple[dict[str, RunConfig], dict[str, str]]:
     """The cells that fit into `left_s` beside vanilla, and why the others are left out; vanilla and
-    the first method always run.
-
-    Args:
-        arm_s: time of one method on all prompts, without a search.
+    the first method always run. `arm_s`: time of one method on all prompts, without a search.
     """
     row, reasons = dict[str, RunConfig](), dict[str, str]()
     for name, config in configs.items():
@@ -115,7 +112,7 @@ def _affordable(
         config, cost_s = dataclasses.replace(config, limit=limit), arm_s
         if _searches(config):
             cost_s += arm_s * SEARCH_TOKENS / (limit * config.dataset.max_new_tokens)
-        elif resolve_cell(config).state() == "done":
+        elif is_done(config):
             cost_s = 0.0
         if cost_s > left_s and len(row) > 1:
             takes = f"{cost_s / 60:.0f} min of the {max(0.0, left_s) / 60:.0f} left"
@@ -124,10 +121,6 @@ def _affordable(
             row[name] = config
             left_s -= cost_s
     return row, reasons
-
-
-def _text(error: Exception) -> str:
-    return str(error) if isinstance(error, SkipbenchError) else f"{type(error).__name__}: {error}"
 
 
 def _ordered(methods: Sequence[str]) -> list[str]:

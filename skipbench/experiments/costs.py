@@ -21,8 +21,7 @@ from skipbench.metrics.costs import Datasheet
 
 LOADED_PER_S = 1e9  # bytes of weights read from disk
 LEAST = 4  # minimum prompts of a row within a budget
-SPREAD = 0.15
-"""Standard deviation of a prompt's log speedup that half widths are planned with."""
+SPREAD = 0.15  # standard deviation of a prompt's log speedup that half widths are planned with
 WHOLE = {"specbench": 480, "speedbench": 880, "mt-bench": 80, "humaneval": 164, "mini-stories": 300}
 """Prompts of the datasets that are run whole, without a `dataset.size`."""
 TURNS = {"specbench": 560 / 480, "mt-bench": 2.0}  # per conversation
@@ -40,9 +39,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Cost:
-    """Arms of a row that run in one process, which decodes vanilla once for all of them; or in one
-    per shard, and another that joins them.
-    """
+    """Arms of a row in one process, which decodes vanilla once; or per shard, and one to join."""
 
     prompts: tuple[int, ...]  # of each arm
     of: int  # prompts of the dataset's sample
@@ -60,9 +57,7 @@ class Cost:
         return replace(self, prompts=tuple(min(n, prompts) for n in self.prompts), shards=shards)
 
     def within(self, limit_h: float) -> "Cost":
-        """With as many shards as leave each process at most `limit_h`; in one process where none
-        do, or it searches.
-        """
+        """With enough shards for `limit_h` per process; in one where none are, or it searches."""
         if sum(self.search_h) or self.load_h >= limit_h:
             return self
         shards = math.ceil((self.hours - self.load_h) / (limit_h - self.load_h))
@@ -84,9 +79,7 @@ class Cost:
 
 
 def gpu_of(hardware: Slurm | Local | None) -> Gpu:
-    """The GPU that hours are estimated for. Raises SkipbenchError if `hardware.device` is no device
-    of conf/hardware.
-    """
+    """The GPU that hours are estimated for. Raises SkipbenchError for an unknown device."""
     slurm = hardware if isinstance(hardware, Slurm) else Slurm()
     named, known = slurm.device or DEVICE, known_hardware()
     if named not in known or not known[named].bandwidth:
@@ -111,15 +104,12 @@ def cost_of(arms: Sequence[RunConfig], gpu: Gpu, gpus: int | None = None) -> Cos
     of_task = {"mt-bench": TURNS["mt-bench"]}  # of Spec-Bench, 80 questions each
     whole = dataset.size or (80 * len(tasks) if tasks else WHOLE.get(dataset.name, 1000))
     context = min(model.sizes.context, dataset.context or model.sizes.context)
-    prompt_tokens = context - dataset.max_new_tokens
-    if dataset.context is None:
-        prompt_tokens = min(USUAL_PROMPT, prompt_tokens)
-    prompt_tokens = max(1, prompt_tokens)
+    most = USUAL_PROMPT if dataset.context is None else context
+    prompt_tokens = max(1, min(most, context - dataset.max_new_tokens))
     weights, cache = needed_bytes(model, prompt_tokens + dataset.max_new_tokens)
     turns = TURNS.get(dataset.name, 1.0)
     turns = fmean(of_task.get(task, 1.0) for task in tasks) if tasks else turns
-    turns *= dataset.samples_per_task or 1
-    turns *= len(dataset.parts) or 1
+    turns *= (dataset.samples_per_task or 1) * (len(dataset.parts) or 1)
 
     def search_s(arm: RunConfig) -> float:
         decoded = arm.search.iterations * arm.search.prompts
@@ -145,10 +135,8 @@ def cost_of(arms: Sequence[RunConfig], gpu: Gpu, gpus: int | None = None) -> Cos
 def arm_s(
     model: Model, device: Hardware, prompt_tokens: int, tokens: int, step_s: float | None = None
 ) -> float:
-    """Seconds of vanilla for a prompt and `tokens` new tokens.
-
-    Args:
-        step_s: of one decoded token; None takes the datasheet's.
+    """Seconds of vanilla for a prompt and `tokens` new tokens. `step_s`: of one decoded token; None
+    takes the datasheet's.
     """
     costs = datasheet_of(model, device)
     if step_s is None:
@@ -157,9 +145,7 @@ def arm_s(
 
 
 def datasheet_of(model: Model, device: Hardware) -> Datasheet:
-    """Prices of a model of known sizes on a device, by its datasheet, or on as many of it as its
-    ranks are, without the time of their sums.
-    """
+    """Prices of a model on a device, by its datasheet; ranks count as devices without sums."""
     assert model.sizes is not None
     if (ranks := model.tensor_parallel_size) > 1:
         flops = {dtype: ranks * rate for dtype, rate in device.flops.items()}
@@ -169,9 +155,7 @@ def datasheet_of(model: Model, device: Hardware) -> Datasheet:
 
 
 def half_width(prompts: int) -> float:
-    """Half width of the 95 % interval of a speedup, as a share of it, that so many prompts leave
-    at a standard deviation of `SPREAD`.
-    """
+    """Half width of a speedup's 95 % interval, as a share of it, at deviation `SPREAD`."""
     return 1.96 * SPREAD / math.sqrt(prompts)
 
 

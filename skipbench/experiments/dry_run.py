@@ -19,8 +19,7 @@ NORMS_PER_SUBLAYER = 5.5
 """Time of a sub-layer's calls on a CPU, beside the reading of its weights, in RMS norms of one row:
 5.4 to 5.9 with the fused engine on models of 5 and 12 layers in float32.
 """
-START_S = 8.0
-"""Imports, and loading without the reading of the weights: 8 to 11 s of CPU on a 2-core Xeon."""
+START_S = 8.0  # imports, and loading without reading weights: 8 to 11 s of CPU on a 2-core Xeon
 
 
 def dry_run(config: RunConfig, folder: Path, state: str) -> None:

@@ -23,8 +23,7 @@ SHARED = "model dataset method decoding.temperature decoding.top_p dataset.max_n
 SHARED += " model.dtype method.stop.max_steps method.stop.threshold method.stop.target"
 SHARED += " method.interval method.window"
 OTHER = {"method.tau": "tau_pruning", "search.iterations": "search_steps", "search.on": "set_from"}
-KEY_OF = {key: key.rpartition(".")[2] for key in SHARED.split()} | OTHER
-"""Keys of `published`, by override."""
+KEY_OF = {key: key.rpartition(".")[2] for key in SHARED.split()} | OTHER  # keys of `published`
 
 
 class _Settings(msgspec.Struct, frozen=True):
@@ -71,13 +70,11 @@ class PlannedCell:
     """One cell: `overrides` compose it; without `run` it is not run, and `reason` says why."""
 
     overrides: dict[str, str]
-    keys: dict[str, object] = field(default_factory=dict)
-    """Its row of the paper's table, in the ids of `published`."""
+    keys: dict[str, object] = field(default_factory=dict)  # its row of the paper
     stands_for: str | None = None
     reason: str | None = None
     run: bool = True
-    noise: bool = False
-    """Vanilla against itself, which is no row of the paper's table."""
+    noise: bool = False  # vanilla against itself, which is no row of the paper's table
 
     @property
     def searches(self) -> bool:
@@ -220,9 +217,7 @@ def matches(keys: Mapping[str, object], row: Mapping[str, object]) -> bool:
 def _scaled(
     cell: PlannedCell, given: Mapping[str, str], name: str, experiment: str
 ) -> list[PlannedCell]:
-    """The cell with model, dataset and settings of a smaller scale; one per subtask where each has
-    a dataset of its own.
-    """
+    """The cell at a smaller scale; one per subtask where each has a dataset of its own."""
     scale, point, keys = _scale(name, experiment), dict(cell.overrides), dict(cell.keys)
     if "model.quantization" in point and "model.quantization" not in given:
         reason = (

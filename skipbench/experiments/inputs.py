@@ -1,6 +1,4 @@
-"""What cells read from elsewhere, checkpoints and datasets: whether this machine has it, and what
-the hub says of it.
-"""
+"""Checkpoints and datasets of cells: whether they are here, and what the hub says of them."""
 
 import fnmatch
 from collections.abc import Sequence
@@ -104,9 +102,7 @@ def _unreadable(sources: Sequence[Model | DatasetConfig]) -> str | None:
 
 
 def card_of(one: Input) -> Card:
-    """Licence and size by the hub, of a model's files that are fetched; nothing where it does not
-    answer, or the input is not of the hub.
-    """
+    """Licence and size by the hub of files that are fetched; empty where it does not answer."""
     if one.where.count("/") != 1 or Path(one.where).exists():
         return Card()
     from huggingface_hub import HfApi

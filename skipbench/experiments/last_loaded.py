@@ -12,8 +12,7 @@ from skipbench.data.rows import Row
 if TYPE_CHECKING:  # a table of finished cells needs no torch
     from skipbench.bench.load import Loaded
 
-KEPT_BYTES = 2 * 2**30
-"""A larger model is not kept: its memory would count as taken when the next one is checked."""
+KEPT_BYTES = 2 * 2**30  # larger models are not kept: they would count as taken memory for the next
 
 
 class LastLoaded:

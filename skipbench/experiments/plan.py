@@ -17,8 +17,7 @@ from skipbench.report.published import paper_of
 
 NOISE_PER = ("model", "dataset", "decoding.temperature", "decoding.top_p", "engine")
 NOISE_LIMIT = "20"
-OF_METHOD = ("method", "stop", "search")
-"""Prefixes of overrides that vanilla does not have."""
+OF_METHOD = ("method", "stop", "search")  # prefixes of overrides that vanilla does not have
 
 
 @dataclass(frozen=True)
@@ -54,9 +53,7 @@ def hardware_of(words: Sequence[str]) -> Slurm | Local | None:
 
 def scale_of(experiment: str, given: str | None, without_torch: bool = False) -> str:
     """The scale that was asked for; else `paper` if there is a GPU, `embedded` if not.
-
-    Args:
-        without_torch: looks for the driver instead of importing torch.
+    `without_torch`: looks for the driver instead of importing torch.
     """
     if given is not None or paper_of(experiment) is None:
         return given or "paper"
@@ -145,10 +142,8 @@ def budgeted(
     budget: str | None,
     hardware: Slurm | Local | None = None,
 ) -> list[tuple[PlannedCell, RunConfig]]:
-    """The cells with as many prompts as a budget leaves; all prompts without one.
-
-    Args:
-        hardware: where the configurations do not name it.
+    """The cells with as many prompts as a budget leaves; all prompts without one. `hardware`: where
+    the configurations do not name it.
     """
     if budget is None:
         return list(cells)
@@ -160,9 +155,7 @@ def budgeted(
 
 
 def cell_names(cells: Sequence[tuple[PlannedCell, RunConfig]]) -> list[str]:
-    """Model, method and dataset of each cell, and the overrides in which it differs from others of
-    the same three.
-    """
+    """Model, method and dataset of each cell, and the overrides that tell it from others."""
     bases = [" ".join(config.names.values()) for _, config in cells]
     found = list[str]()
     for base, (cell, _) in zip(bases, cells, strict=True):

@@ -1,8 +1,5 @@
-"""A row: cells of one model, dataset and decoding, whose methods take turns on every prompt; a cell
-alone is a row of its method and vanilla.
-"""
+"""Rows: cells of one model, dataset and decoding, whose methods take turns on every prompt."""
 
-import contextlib
 import json
 import subprocess
 import tempfile
@@ -19,15 +16,18 @@ from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.cell import (
     Cell,
     all_done,
+    check_shard,
     checked_run,
     header,
+    is_decoded,
+    is_done,
+    join_shards,
     joined_run,
     resolve_cell,
     to_score,
 )
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.set_search import ensure_searched
-from skipbench.experiments.shards import check_shard, is_decoded, join_shards
 from skipbench.models.checks import check_access
 from skipbench.report.cell import markdown_cell, render_cell
 from skipbench.runs.files import set_aside, write_atomic
@@ -42,10 +42,8 @@ if TYPE_CHECKING:  # a row of finished cells needs no torch
 
 OF_AN_ARM = ("method", "limit")
 """Settings in which the arms of a row may differ; of prompts each takes the first `limit`."""
-CELL_FAILED = 1
-"""Exit status of a process in which a cell of the row failed, and the others went on."""
-Outcome = Run | Exception | None
-"""Of a cell: its run, why there is none, or nothing in a dry run."""
+CELL_FAILED = 1  # exit status of a process in which a cell failed and the others went on
+Outcome = Run | Exception | None  # of a cell: its run, why there is none, or nothing in a dry run
 
 
 def row_key(config: RunConfig) -> str:
@@ -169,10 +167,8 @@ def run_row(configs: Sequence[RunConfig], load: LastLoaded | None = None) -> lis
 
 
 def _prepared(config: RunConfig, load: LastLoaded, checked: bool) -> "Run | ReadyArm | None":
-    """A cell with its skip set and its rows; its run where that is done already.
-
-    Args:
-        checked: the model was checked for another cell of this row.
+    """A cell with its skip set and its rows; its run where that is done already. `checked`: the
+    model was checked for another cell of this row.
     """
     if config.search_dataset is not None and not ensure_searched(config, load):
         return None
@@ -267,7 +263,7 @@ def _run_repeats(configs: Sequence[RunConfig]) -> list[Outcome]:
         return dry[0]
     failed: SkipbenchError | None = None
     for number, whole in enumerate(processes, 1):
-        row = [one for one in whole if one.fresh or not _is_done(one)]
+        row = [one for one in whole if one.fresh or not is_done(one)]
         if not row:
             continue
         say(name := f"process {number} of {len(processes)}", "dim")
@@ -283,16 +279,9 @@ def _run_repeats(configs: Sequence[RunConfig]) -> list[Outcome]:
     return [_joined(config, failed) for config in configs]
 
 
-def _is_done(config: RunConfig) -> bool:
-    """False too of a record that is refused: the process that would go on says why."""
-    with contextlib.suppress(SkipbenchError):
-        return all_done(config)
-    return False
-
-
 def _joined(config: RunConfig, failed: SkipbenchError | None) -> Outcome:
     """The run of a cell with several processes; `failed` if a process failed and it is not done."""
-    if failed is not None and not _is_done(config):
+    if failed is not None and not is_done(config):
         return failed
     try:
         return joined_run(resolve_cell(config))

@@ -15,8 +15,7 @@ from skipbench.search.run import best_of_trace
 BUDGETS = {
     "self-sd": ["search=self-sd", "search.iterations=1000", "search.max_new_tokens=32"],
     "self-sd-c": ["search=constrained"],
-}
-"""The papers' searches: Self-SD 4.1 and appendix B, SWIFT D.4 (8 prompts of 32 tokens)."""
+}  # the papers' searches: Self-SD 4.1 and appendix B, SWIFT D.4 (8 prompts of 32 tokens)
 
 
 def search_trace(config: RunConfig) -> Path:

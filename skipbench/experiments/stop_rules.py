@@ -14,8 +14,7 @@ THRESHOLDS = (0.0, *(n / 20 for n in range(4, 20)), 0.98)
 TARGETS = (0.5, 0.6, 0.7, 0.8, 0.9)
 TREES = ((), (2, 1, 1, 1), (3, 2, 1, 1), (4, 3, 2, 1), (6, 4, 2, 1), (10, 5, 3, 1))
 """Widths that are tried where the run's own tree is as wide."""
-KNOWN = 0.9
-"""Share of its rounds that a replay must find in the records to be trusted."""
+KNOWN = 0.9  # share of its rounds that a replay must find in the records to be trusted
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,11 @@ from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.cell import Cell, joined_run, repetitions, resolve_cell, to_score
 from skipbench.experiments.grid import PlannedCell, printed_rows
 from skipbench.experiments.set_search import search_trace
-from skipbench.metrics.drafted import drafted
 from skipbench.metrics.repeats import summarise_repeats
 from skipbench.metrics.summary import summarise
 from skipbench.report.published import paper_of
 from skipbench.runs.measures import Optimisation
-from skipbench.runs.record import Sample
+from skipbench.runs.record import Sample, drafted
 from skipbench.runs.run import Run, read_run
 from skipbench.scoring.scorers import waits_for_score
 from skipbench.search.run import read_trials

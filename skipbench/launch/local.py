@@ -13,28 +13,15 @@ from types import FrameType
 from typing import BinaryIO
 
 from skipbench.errors import SkipbenchError
+from skipbench.runs.gpu import ask
 
-RESERVED = 2**30
-"""Bytes of a GPU that the driver counts and no process gets."""
-TIMEOUT_S = 60
-WATCHED = "SKIPBENCH_WATCHED"
-"""In the environment of a child of `watch`."""
+RESERVED = 2**30  # bytes of a GPU that the driver counts and no process gets
+WATCHED = "SKIPBENCH_WATCHED"  # in the environment of a child of `watch`
 HANDED_ON = (signal.SIGTERM, signal.SIGUSR2)
 
 
-def ask(*words: str) -> str | None:
-    """Output of a command; `None` if it is missing, fails, or does not answer."""
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout
-
-
 def gpus() -> list[str]:
-    """Values of `CUDA_VISIBLE_DEVICES`, one per GPU that this process may see; none if no driver
-    answers.
-    """
+    """`CUDA_VISIBLE_DEVICES` of each GPU that this process may see; none without a driver."""
     seen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if seen is not None:
         return [name.strip() for name in seen.split(",") if name.strip()]
@@ -44,9 +31,7 @@ def gpus() -> list[str]:
 
 
 def gpu_bytes(found: Sequence[str]) -> int | None:
-    """Usable bytes of the smallest of the GPUs; `None` if the driver does not say, as for a part
-    of one (MIG).
-    """
+    """Usable bytes of the smallest GPU; `None` if the driver does not say, as for a part (MIG)."""
     sizes: dict[str, int] = {}
     query = "--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"
     for line in (ask("nvidia-smi", *query) or "").splitlines():
@@ -58,9 +43,7 @@ def gpu_bytes(found: Sequence[str]) -> int | None:
 
 
 def cells_at_once(workers: int | None, found: Sequence[str]) -> int:
-    """The number of workers, by default one per GPU. Raises SkipbenchError for none, or more than
-    GPUs: two on one would disturb each other's timings.
-    """
+    """Workers, one per GPU by default. Raises SkipbenchError for none, or more than GPUs."""
     if workers is not None and (workers < 1 or (found and workers > len(found))):
         upper = f" to {len(found)}, the GPUs at hand" if found else " or more"
         raise SkipbenchError(f"hardware.workers={workers}; wanted 1{upper}")

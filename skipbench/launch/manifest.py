@@ -1,6 +1,4 @@
-"""Folders of submissions, RESULTS/submit/NAME-N: the rows of cells, one per line, and the jobs that
-Slurm made of them.
-"""
+"""Folders of submissions, RESULTS/submit/NAME-N: rows of cells, one per line, and Slurm's jobs."""
 
 import contextlib
 import itertools
@@ -35,9 +33,7 @@ def next_folder(results: Path, name: str, make: bool) -> Path:
 
 
 def write_rows(folder: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Writes the manifest of rows: `name`, and of their cells the `folders` of the runs and, as
-    `configs`, all settings.
-    """
+    """Writes rows: `name`, and of their cells the `folders` of the runs and all `configs`."""
     write_atomic(path := folder / CELLS, "".join(json.dumps(row) + "\n" for row in rows))
     return path
 
@@ -50,30 +46,20 @@ def read_row(path: Path, index: int) -> list[RunConfig]:
             raise FileNotFoundError("no such file")
         lines = data.decode().splitlines()
         if 0 <= index < len(lines):
-            row = json.loads(lines[index])
-            # a submission of an earlier version has one cell per line
-            configs = row["configs"] if "configs" in row else [row["config"]]
-            return [RunConfig.from_dict(config) for config in configs]
+            return [RunConfig.from_dict(config) for config in json.loads(lines[index])["configs"]]
     raise SkipbenchError(f"{path} has {len(lines)} rows and no number {index}; the first is 0")
 
 
 class Array(msgspec.Struct):
     """A job of Slurm that runs `count` rows from number `first` on."""
 
-    job: Annotated[str, Meta(pattern=r"^\w{0,64}$")]
-    """Empty before sbatch has answered; a later line has it."""
+    job: Annotated[str, Meta(pattern=r"^\w{0,64}$")]  # empty until sbatch answers
     first: Annotated[int, Meta(ge=0)]
     count: Annotated[int, Meta(ge=0)]
 
 
 class _Row(msgspec.Struct):
-    folders: list[str] = []
-    folder: str | None = None
-    """In a submission of an earlier version, one cell."""
-
-    @property
-    def runs(self) -> list[str]:
-        return self.folders if self.folder is None else [self.folder]
+    folders: list[str]
 
 
 def add_job(folder: Path, job: str, first: int, count: int) -> None:
@@ -95,9 +81,7 @@ def _arrays(path: Path) -> list[Array]:
 
 
 def refuse_unanswered(results: Path) -> None:
-    """Raises SkipbenchError where a submission ended before sbatch had answered: that job may be in
-    the queue, and nothing here knows its number.
-    """
+    """Raises SkipbenchError where a submission ended before sbatch had answered."""
     for path in sorted((results / "submit").glob("*/jobs.jsonl")):
         arrays = list[Array]()
         with contextlib.suppress(SkipbenchError, msgspec.MsgspecError, RecursionError):
@@ -116,7 +100,7 @@ def tasks(results: Path) -> dict[str, list[Task]]:
         # a folder that cannot be read blocks no other submission
         with contextlib.suppress(SkipbenchError, *MALFORMED):
             lines = read_lines(path.parent / CELLS)
-            rows = [msgspec.json.decode(line, type=_Row).runs for _, line in lines]
+            rows = [msgspec.json.decode(line, type=_Row).folders for _, line in lines]
             arrays = _arrays(path)
             jobs = [(f"{a.job}_{n}", rows[a.first + n]) for a in arrays for n in range(a.count)]
             for job, folder in ((job, folder) for job, row in jobs for folder in row):

@@ -36,16 +36,15 @@ class Progress:
 
 def row_progress(row: Sequence[CellStatus]) -> list[Progress]:
     """The progress of the cells of one row, whose running arms take turns on every prompt."""
-    runs = [_run(cell.folder) for cell in row]
-    samples = [list[Sample]() if run is None else _samples(run) for run in runs]
+    runs = [_read(cell.folder) for cell in row]
     turns = [
         (fmean(s.method.seconds.total for s in own), fmean(s.vanilla.seconds.total for s in own))
-        for cell, own in zip(row, samples, strict=True)
+        for cell, (_, own) in zip(row, runs, strict=True)
         if own and cell.state.state == "running"
     ]
     prompt_s = sum(method for method, _ in turns) + max((v for _, v in turns), default=0.0)
     made = list[Progress]()
-    for cell, run, own in zip(row, runs, samples, strict=True):
+    for cell, (run, own) in zip(row, runs, strict=True):
         of = run.status.prompts if run else None
         ratios = [*speedups(own).values()]
         speedup = run.speedup if run and run.done else geometric_mean(ratios) if ratios else None
@@ -55,18 +54,13 @@ def row_progress(row: Sequence[CellStatus]) -> list[Progress]:
     return made
 
 
-def _run(folder: Path | None) -> Run | None:
-    if folder is not None:
-        with contextlib.suppress(SkipbenchError):
-            return read_run(folder)
-    return None
-
-
-def _samples(run: Run) -> list[Sample]:
-    """Those that can be read; what is wrong with others is the reason of the cell's state."""
+def _read(folder: Path | None) -> tuple[Run | None, Sequence[Sample]]:
+    """What can be read; what is wrong with the rest is the reason of the cell's state."""
+    run = None
     with contextlib.suppress(SkipbenchError):
-        return [*run.samples]
-    return []
+        if folder is not None:
+            return (run := read_run(folder)), run.samples
+    return run, []
 
 
 def last_lines(cell: CellStatus) -> list[str]:

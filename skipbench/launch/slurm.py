@@ -12,22 +12,18 @@ from pathlib import Path
 from skipbench.config.catalog import cell_command
 from skipbench.config.hardware import Slurm
 from skipbench.errors import NotHereError, SkipbenchError
-from skipbench.launch.local import TIMEOUT_S, ask
+from skipbench.runs.gpu import ask
 
-ARRAY_LIMIT = 1001
-"""Slurm's own default of `MaxArraySize`, for a script that is only printed."""
-BESIDE_GIB = 16
-"""Memory of a job beside the weights: Python, torch, and the libraries of CUDA."""
-UNITS = {"K": 2**-20, "M": 2**-10, "": 2**-10, "G": 1, "T": 2**10}
-"""GiB per unit of sbatch's --mem."""
-PLAIN = re.compile(r"[\w@%+=:,./-]+")
-"""Values that need no quotes in a script."""
+TIMEOUT_S = 60
+ARRAY_LIMIT = 1001  # Slurm's own default of `MaxArraySize`, for a script that is only printed
+BESIDE_GIB = 16  # memory of a job beside the weights: Python, torch, and the libraries of CUDA
+UNITS = {"K": 2**-20, "M": 2**-10, "": 2**-10, "G": 1, "T": 2**10}  # GiB per unit of sbatch's --mem
+PLAIN = re.compile(r"[\w@%+=:,./-]+")  # values that need no quotes in a script
 
 
 def jobs() -> dict[str, str] | None:
-    """The jobs that are not over, id to state; `None` where Slurm does not answer.
-
-    A task of an array is there under its own id, once it has one, and as ARRAY_TASK.
+    """The jobs that are not over, id to state; `None` where Slurm does not answer. A task of an
+    array is there under its own id, once it has one, and as ARRAY_TASK.
     """
     listed = ask("squeue", "--noheader", "--array", "--format=%A|%F|%K|%T")
     if listed is None:
@@ -97,9 +93,8 @@ def array_limit() -> int:
 
 
 def parts(rows: range, limit: int) -> list[range]:
-    """Splits numbers of rows into arrays of at most `limit` tasks, Slurm's `MaxArraySize`.
-
-    Raises SkipbenchError where the cluster allows no arrays.
+    """Splits numbers of rows into arrays of at most `limit` tasks, Slurm's `MaxArraySize`. Raises
+    SkipbenchError where the cluster allows no arrays.
     """
     if limit < 1:
         raise SkipbenchError(
@@ -109,9 +104,7 @@ def parts(rows: range, limit: int) -> list[range]:
 
 
 def memory_for(asked: str | None, weight_bytes: int) -> str | None:
-    """sbatch's --mem for a model: what was asked for, or as much more as its weights and
-    `BESIDE_GIB` need, since a checkpoint passes through the memory of the node.
-    """
+    """sbatch's --mem: as asked, or what a checkpoint's weights and `BESIDE_GIB` need, if more."""
     size = re.fullmatch(r"(\d+)([KMGT]?)B?", asked or "", re.IGNORECASE)
     needed = -(-weight_bytes // 2**30) + BESIDE_GIB
     # another form is left to the cluster

@@ -1,6 +1,4 @@
-"""States of an experiment's cells: from their records, and from the jobs that were submitted for
-them.
-"""
+"""States of an experiment's cells: by their records, and by the jobs submitted for them."""
 
 import shlex
 from collections import Counter
@@ -53,9 +51,7 @@ class CellStatus:
 
     @property
     def key(self) -> str:
-        """Identifies a cell: its run's folder, or while its skip set is missing, where that comes
-        from and the settings.
-        """
+        """Its run's folder; while its skip set is missing, that search and the settings."""
         if self.folder is not None:
             return self.folder.name
         settings = self.config.record()

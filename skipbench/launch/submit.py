@@ -18,15 +18,12 @@ from skipbench.launch.jobs import Job, jobs_of, schedule_stages
 from skipbench.launch.status import CellStatus, counts
 from skipbench.runs.files import held, write_atomic
 
-UNASKED_H = 100
-"""GPU-hours that are submitted without a budget and without permission."""
+UNASKED_H = 100  # GPU-hours that are submitted without a budget and without permission
 
 
 @contextmanager
 def turn(results: Path) -> Iterator[None]:
-    """Waits for other submissions from a results folder: each sees the jobs of those before it.
-    Raises SkipbenchError as `manifest.refuse_unanswered`.
-    """
+    """Waits for other submissions from a results folder. Raises as `manifest.refuse_unanswered`."""
     with held(results.resolve() / "submit", wait=True):
         manifest.refuse_unanswered(results)
         yield
@@ -78,10 +75,9 @@ def submit(
     if made and isinstance(hardware, Slurm):
         line, charged = bill_line([job.cost for job in made], hardware)
         if allowed_h is not None and charged > allowed_h and not only_print:
-            asked = allowed_h != UNASKED_H
-            above = (
-                f"budget={allowed_h:g}h" if asked else f"the {UNASKED_H} allowed without budget="
-            )
+            above = f"budget={allowed_h:g}h"
+            if allowed_h == UNASKED_H:
+                above = f"the {UNASKED_H} allowed without budget="
             raise SkipbenchError(
                 f"at most {charged:.1f} GPU-hours would be charged, above {above}; nothing is "
                 f"submitted; see them with --plan, then give {confirm}"
@@ -152,10 +148,8 @@ def bill_line(costs: Sequence[Cost | None], hardware: Slurm | Local | None) -> t
 
 
 def _gpu_bytes(hardware: Slurm | Local, gpus: Sequence[str] | None) -> int | None:
-    """Usable bytes of one GPU; `None` if the number of GPUs per cell does not depend on it.
-
-    Args:
-        gpus: those of this machine; `None` on a cluster.
+    """Usable bytes of one GPU; `None` if the number of GPUs per cell does not depend on it. `gpus`:
+    those of this machine; `None` on a cluster.
     """
     if hardware.gpus is None:
         if isinstance(hardware, Local):
@@ -205,9 +199,8 @@ def _with_gpus(
 def _to_slurm(
     name: str, stages: Sequence[Sequence[Job]], hardware: Slurm, only_print: bool
 ) -> list[str]:
-    """Submits an array per stage and number of GPUs, or prints its script. Returns the jobs.
-
-    The jobs of a stage start when those before it are over, however they ended.
+    """Submits an array per stage and number of GPUs, or prints its script. Returns the jobs. The
+    jobs of a stage start when those before it are over, however they ended.
     """
     stages = [sorted(stage, key=lambda job: job.gpus) for stage in stages]
     rows = [*itertools.chain(*stages)]
@@ -245,9 +238,7 @@ def _to_slurm(
 
 
 def _asked(rows: Sequence[Job], hardware: Slurm) -> Slurm:
-    """What the array of these rows asks for: memory for the largest model, and as many more
-    requeues as the longest row has time limits, since it goes on where it was.
-    """
+    """Memory for the largest model, and requeues by the time limits of the longest row."""
     models = [row.cells[0].config.model for row in rows]
     weights = (m.sizes and m.sizes.weight_bytes(m.dtype, m.quantization) for m in models)
     memory = slurm.memory_for(hardware.memory, max(size or 0 for size in weights))
@@ -265,9 +256,7 @@ def _run_here(
     gpus: Sequence[str],
     only_print: bool,
 ) -> bool:
-    """Runs the rows on this machine, stage by stage, the longest first. Returns whether one of them
-    failed.
-    """
+    """Runs rows here, by stage, the longest first. Returns whether one of them failed."""
 
     def hours(job: Job) -> float:
         return job.cost.hours if job.cost else 0.0

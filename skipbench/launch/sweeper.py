@@ -25,7 +25,7 @@ from skipbench.config.compose import explained, to_run_config, use_config_dir
 from skipbench.config.explain import unreadable
 from skipbench.config.hardware import Slurm
 from skipbench.console import complain, is_json, out, show
-from skipbench.errors import SkipbenchError
+from skipbench.errors import SkipbenchError, reason_of
 from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.grid import check_filter, plan
 from skipbench.experiments.plan import scale_of
@@ -34,17 +34,14 @@ from skipbench.experiments.table_runs import run_entry
 from skipbench.launch import slurm
 from skipbench.launch.status import cell_statuses
 from skipbench.launch.submit import UNASKED_H, submit, turn
-from skipbench.report.tables.markdown import for_terminal
+from skipbench.report.tables.formats import for_terminal
 from skipbench.report.tables.runs import row_table
 from skipbench.runs.state import run_state
 
-PLUGIN = str(Path(__file__).parent / "plugin")
-"""Holds a namespace package `hydra_plugins`, the only one whose classes Hydra takes as plugins."""
-NAME = "sweep"
-"""Submissions of sweeps are RESULTS/submit/sweep-N."""
+PLUGIN = str(Path(__file__).parent / "plugin")  # the namespace package of Hydra's plugins
+NAME = "sweep"  # submissions of sweeps are RESULTS/submit/sweep-N
 SKIP_SET = re.compile(r"""['"]*(attn|mlp|int8|window|head|stored)|''$|""$""")
-POLL_S = 10.0
-"""Seconds between two questions to squeue."""
+POLL_S = 10.0  # seconds between two questions to squeue
 
 
 def job(config: DictConfig) -> float | None:
@@ -119,17 +116,13 @@ class SlurmLauncher(BasicLauncher):
 
 
 class ExperimentSweeper(BasicSweeper):
-    """Runs every point of a grid, or every cell of experiments, and prints one table that compares
-    them.
-    """
+    """Runs every point of a grid, or cell of experiments, and prints one table of them."""
 
     __module__ = "hydra_plugins.skipbench_sweeper"
 
     def __init__(self, params: dict[str, Any] | None = None) -> None:
-        """
-        Args:
-            params: axes of the grid: key to values separated by commas; those of the command line
-                go before.
+        """`params`: axes of the grid: key to values separated by commas; those of the command line
+        go before.
         """
         self.params = params or {}  # not by super(): Hydra loads the module of its sweeper twice
 
@@ -180,9 +173,7 @@ class ExperimentSweeper(BasicSweeper):
 
 
 def _compare(returns: Sequence[JobReturn], names: Sequence[str]) -> None:
-    """Prints a table of all cells that are done, then which failed; a reason that all have in
-    common is raised.
-    """
+    """Prints a table of what is done, then what failed; a reason that all share is raised."""
     runs, failed = [], {}
     for name, done in zip(names, returns, strict=True):
         if done.status != JobStatus.COMPLETED:
@@ -191,10 +182,7 @@ def _compare(returns: Sequence[JobReturn], names: Sequence[str]) -> None:
             runs.append(run_entry(resolve_cell(config)))
     if len(runs) > 1 and not is_json():  # each cell has printed its record
         show(for_terminal(row_table(runs, title="Sweep")))
-    reasons = {
-        name: str(e) if isinstance(e, SkipbenchError) else f"{type(e).__name__}: {e}"
-        for name, e in failed.items()
-    }
+    reasons = {name: reason_of(error) for name, error in failed.items()}
     every, first = len(failed) == len(returns), next(iter(failed.values()), None)
     if every and len({*reasons.values()}) == 1 and isinstance(first, SkipbenchError):
         raise first
@@ -212,9 +200,7 @@ def labels(points: Sequence[Sequence[str]]) -> list[str]:
 
 
 def register() -> None:
-    """Makes the sweeper and the launcher known to Hydra; `PLUGIN` is on the path for the jobs of
-    other launchers, which import the sweeper by the name that Hydra wants.
-    """
+    """Makes the plugins known to Hydra; other launchers' jobs import them by `PLUGIN`."""
     if PLUGIN not in sys.path:
         sys.path.append(PLUGIN)
     # a process that has composed before does not look again

@@ -43,9 +43,7 @@ def accepted_by_position(rounds: Sequence[Round]) -> list[float]:
 
 def conditional_acceptance(drafts: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """By position the drafts whose verification came to it, and those of them that accepted it.
-
-    Args:
-        drafts: length and accepted tokens of each draft.
+    `drafts`: length and accepted tokens of each draft.
     """
     listed = list(drafts)
     longest = max((length for length, _ in listed), default=0)

@@ -24,24 +24,17 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One request; the lists have an entry per verification."""
 
     request_id: str
-    question: str
-    """Shared by the turns of a conversation."""
+    question: str  # shared by the turns of a conversation
     groups: dict[str, str] = {}
     prompt_tokens: Count
-    completion_tokens: Count
-    """The prefill's among them."""
+    completion_tokens: Count  # the prefill's among them
     completion_tokens_vanilla: Count
-    per_step_drafted: list[Count]
-    """Draft length: most tokens that could be accepted; of a tree its depth."""
+    per_step_drafted: list[Count]  # most tokens that could be accepted; of a tree its depth
     per_step_accepted: list[Count]
-    per_step_nodes: list[Count] | None = None
-    """Proposed tokens, where these are not the draft length: of trees."""
-    per_step_chain: list[Count] | None = None
-    """Accepted tokens on the chain of first choices, where these are fewer."""
-    skip_changes: list[tuple[Count, str]] = []
-    """Sets that drafted, each with the first verification it holds for; as in a sample's trace."""
-    verified: list[list[Any]] = []
-    """Properties of the verifications; as in a sample's trace."""
+    per_step_nodes: list[Count] | None = None  # proposed tokens, if not the draft length: trees
+    per_step_chain: list[Count] | None = None  # accepted first choices, if fewer
+    skip_changes: list[tuple[Count, str]] = []  # sets, each with its first verification
+    verified: list[list[Any]] = []  # properties of the verifications; as in a sample's trace
 
     @property
     def rounds(self) -> list[Round]:
@@ -56,34 +49,25 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Acceptance(msgspec.Struct, frozen=True, kw_only=True):
     """The requests of a group, counted together."""
 
-    category: str
-    """`all`, or GROUP=LABEL."""
+    category: str  # `all`, or GROUP=LABEL
     requests: int
     num_spec_tokens: int
     num_spec_steps: int
     num_draft_tokens: int
     num_accepted_draft_tokens: int
-    mean_acceptance_length: float
-    """1 + accepted tokens per verification."""
+    mean_acceptance_length: float  # 1 + accepted tokens per verification
     draft_acceptance_rate: float | None
-    acceptance_histogram: list[int]
-    """Number of verifications that accepted 0, 1, 2, ... draft tokens."""
+    acceptance_histogram: list[int]  # verifications that accepted 0, 1, 2, ... tokens
     acceptance_histogram_by_draft_length: dict[int, list[int]]
     """For draft length k the k + 1 counts of its verifications."""
-    conditional_acceptance: list[float]
-    """Of the verifications that came to position i, the share that accepted it."""
-    M: float
-    """Emitted tokens per verification: `mean_acceptance_length` with outputs cut at their end."""
-    M_ci95: Interval | None
-    """Over other questions of this kind."""
-    simulate: dict[str, dict[str, Any]]
-    """Flags and variables with which an engine accepts as many tokens, whatever it drafts."""
+    conditional_acceptance: list[float]  # share of those that came to position i
+    M: float  # emitted tokens per verification, outputs cut at their end
+    M_ci95: Interval | None  # over other questions of this kind
+    simulate: dict[str, dict[str, Any]]  # flags with which an engine accepts as many tokens
 
 
 class Passes(msgspec.Struct, frozen=True, kw_only=True):
-    """Time per verification, and of vanilla's host per token, in passes of vanilla on the run's
-    machine.
-    """
+    """Time per verification, and of vanilla's host per token, in passes of vanilla there."""
 
     draft: float
     verify: float
@@ -99,8 +83,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     model: Text
     dataset: Text
     layers: Count
-    settings: dict[str, Any]
-    """`model.dtype`, `model.architecture` and `method.tree`, for prices by a datasheet."""
+    settings: dict[str, Any]  # dtype, architecture, tree: for prices by a datasheet
     origin: Origin
     acceptance: list[Acceptance]
     passes: Passes | None
@@ -150,9 +133,7 @@ def card_of(run: Run, layers: int, settings: dict[str, Any]) -> Card:
 
 
 def read_cards(path: Path) -> list[Card]:
-    """The cards of a file, one a line. Raises SkipbenchError for a file that holds something else,
-    or numbers that do not follow from its requests.
-    """
+    """The cards of a file, one a line. Raises SkipbenchError for other content, or wrong sums."""
     with readable(path, "card RUN --json FILE writes acceptance cards"):
         lines = (read_bytes(path) or b"").splitlines()
         cards = [msgspec.convert(strict_json(line), Card, str_keys=True) for line in lines]
@@ -202,9 +183,7 @@ def _acceptance(category: str, requests: Sequence[Request]) -> Acceptance:
 
 
 def _tokens_per_round(requests: Sequence[Request]) -> tuple[float, Interval | None]:
-    """M and its interval: each question adds to log M what its tokens and its rounds differ from
-    the mean (the delta method).
-    """
+    """M and its interval, by each question's influence on log M (the delta method)."""
     counts: dict[str, list[int]] = {}
     for request in requests:
         both = counts.setdefault(request.question, [0, 0])

@@ -29,13 +29,10 @@ class Latency(NamedTuple):
     mlp_s: float
     head_s: float
     layers: int
-    int8: "Latency | None" = None
-    """The same in 8 bits, where it was measured."""
-    likely_head_s: float = 0.0
-    """A head of likely tokens; 0 where it was not measured."""
+    int8: "Latency | None" = None  # the same in 8 bits, where it was measured
+    likely_head_s: float = 0.0  # a head of likely tokens; 0 where it was not measured
     context: float = 0.0
-    attention_s_per_token: float = 0.0
-    """Part of `attention_s` per position of `context`, which a window does not read."""
+    attention_s_per_token: float = 0.0  # part of `attention_s` per position of `context`
 
     def pass_s(self, plan: DraftPlan | None = None) -> float:
         """One pass with the head: KnapSpec's t_Draft with a plan, t_Target without (Eq. 4). Raises
@@ -114,18 +111,14 @@ class Point(msgspec.Struct, frozen=True):
 class LatencyModel(Costs, msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     """Measured sub-layers: attention is linear in the context (KnapSpec 3.1), the rest constant."""
 
-    attention_s: float
-    """Seconds of one attention with no context."""
+    attention_s: float  # seconds of one attention with no context
     attention_s_per_token: float
     mlp_s: float
     head_s: float
     layers: int
-    points: tuple[Point, ...] = ()
-    """Prices of several rows; without them several rows take what one takes."""
-    int8: "LatencyModel | None" = None
-    """The same in 8 bits, where it was measured: one row."""
-    likely_head_s: float = 0.0
-    """One row of a head of likely tokens; 0 where it was not measured."""
+    points: tuple[Point, ...] = ()  # prices of several rows; without them, as of one
+    int8: "LatencyModel | None" = None  # the same in 8 bits, where it was measured: one row
+    likely_head_s: float = 0.0  # one row of a head of likely tokens; 0 where it was not measured
 
     def at(self, context: float, rows: int = 1) -> Latency:
         slope, low = self.attention_s_per_token, self.int8.at(context) if self.int8 else None
@@ -203,8 +196,7 @@ class Datasheet(Costs):
         return 2 * self.shape.parameters * tokens / (COMPUTES * flops)
 
 
-Line = list[tuple[float, float]]
-"""Points of a line, sorted."""
+Line = list[tuple[float, float]]  # points of a line, sorted
 
 
 def line_of(points: Iterable[tuple[float, float]]) -> Line:

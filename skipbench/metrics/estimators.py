@@ -1,6 +1,4 @@
-"""The speedups of a run as the papers' own scripts compute them, prefill included; the formulas
-with their sources are in docs/metrics.md.
-"""
+"""Speedups as the papers' scripts compute them, prefill included; sources: docs/metrics.md."""
 
 import contextlib
 import math
@@ -20,15 +18,12 @@ class _Timed(NamedTuple):
     method: tuple[int, float]
 
 
-_Process = Sequence[tuple[int, _Timed]]
-"""One process, each with the index of the prompt or of the question's first turn."""
+_Process = Sequence[tuple[int, _Timed]]  # by index of the prompt or first turn
 
 
 def estimators(processes: Sequence[Sequence[Sample]]) -> Estimators:
-    """Each paper's speedup of the samples that did not fail.
-
-    Args:
-        processes: the samples of each process that decoded the prompts.
+    """Each paper's speedup of the samples that did not fail. `processes`: the samples of each
+    process that decoded the prompts.
     """
     sound = [[s for s in samples if s.lossless != "failed"] for samples in processes]
     prompts = [[(s.index, _timed([s], eos=True)) for s in each] for each in sound]

@@ -11,9 +11,8 @@
 
 
 def expected_tokens(alpha: float, gamma: float) -> float:
-    """Mean tokens of a round of `gamma` draft steps, bonus included: KnapSpec Eq. 1.
-
-    Raises ValueError for `alpha` outside 0..1 or a negative `gamma`.
+    """Mean tokens of a round of `gamma` draft steps, bonus included: KnapSpec Eq. 1. Raises
+    ValueError for `alpha` outside 0..1 or a negative `gamma`.
     """
     if not 0 <= alpha <= 1 or gamma < 0:
         raise ValueError(f"need 0 <= alpha <= 1 and gamma >= 0, got {alpha=}, {gamma=}")
@@ -24,7 +23,6 @@ def expected_tokens(alpha: float, gamma: float) -> float:
 
 def tpt(alpha: float, gamma: float, draft_s: float, target_s: float) -> float:
     """Tokens/s, KnapSpec Eq. 4, by the seconds of a drafting and a verifying forward on one token.
-
     Raises ValueError as `expected_tokens`, and for a round that takes no time.
     """
     round_s = gamma * draft_s + target_s

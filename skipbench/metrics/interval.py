@@ -4,10 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 CONFIDENCE = 0.95
-FEWEST = 5
-"""Questions below which there is no interval: their values say more."""
-STOP_FROM = 8
-"""Fewest questions that `until_ci` stops at."""
+FEWEST = 5  # questions below which there is no interval: their values say more
+STOP_FROM = 8  # fewest questions that `until_ci` stops at
 Interval = tuple[float, float]
 
 

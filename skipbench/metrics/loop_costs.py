@@ -20,16 +20,13 @@ class TimedRound(msgspec.Struct, frozen=True):
     context: int
     rows: int
     steps: int
-    attention: int
-    """Attentions that a draft step runs; `mlp` likewise."""
+    attention: int  # attentions that a draft step runs; `mlp` likewise
     mlp: int
     how: Verified
     draft_s: float
     verify_s: float
-    behind_s: float = 0.0
-    """A verification of one row right after such a round; 0 in files of earlier versions."""
-    plan: str = ""
-    """Text of the plan of the draft steps, where it is more than a skip set."""
+    behind_s: float = 0.0  # of one row right after such a round; 0 in older files
+    plan: str = ""  # text of the plan of the draft steps, where it is more than a skip set
 
     def terms(self, layers: int) -> list[float]:
         """What `fit_drafts` takes a step's time to be proportional to."""
@@ -52,18 +49,14 @@ class LatencyRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Seconds of a model, engine and machine; a run measures `contexts`, `model` and `points`."""
 
     format: int = 0
-    package_sha256: str | None = None
-    """Source of the version that measured them."""
+    package_sha256: str | None = None  # source of the version that measured them
     contexts: list[int] = []
     model: LatencyModel
     points: list[costs.Point] = []
-    residuals: dict[str, list[float]] = {}
-    """Measured over fitted, less 1, of every point of one row."""
-    overhead: dict[str, float] = {}
-    """Seconds of a sub-layer of each kind and of the head beside their arithmetic."""
+    residuals: dict[str, list[float]] = {}  # measured / fitted - 1, points of one row
+    overhead: dict[str, float] = {}  # seconds of each part beside arithmetic
     roofline: costs.Roofline | None = None
-    floor: list[dict[str, float]] = []
-    """Minimum seconds of the parts of every point."""
+    floor: list[dict[str, float]] = []  # minimum seconds of the parts of every point
     bytes: PartBytes = PartBytes()
     rounds: list[TimedRound] = []
 
@@ -74,8 +67,7 @@ class LatencyRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         return msgspec.structs.replace(self.model, points=tuple(self.points))
 
 
-Lines = dict[int, Line]
-"""A line per context, or per sub-layer of an exit."""
+Lines = dict[int, Line]  # a line per context, or per sub-layer of an exit
 
 
 class LoopCosts(Costs):

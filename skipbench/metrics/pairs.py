@@ -16,16 +16,11 @@ DRAWS = 4000
 class Standing(msgspec.Struct, frozen=True):
     """A method among those of its row, vanilla included."""
 
-    ratio: float
-    """Of its speed to the fastest one's, a geometric mean over questions."""
-    interval: Interval | None
-    """Of `ratio`; None for the fastest one, and of fewer than `FEWEST` questions."""
-    tied: bool
-    """The fastest, or not told apart from it; nothing is told of fewer than `FEWEST` questions."""
-    faster: bool
-    """Told apart from vanilla, above it."""
-    questions: int
-    """That all methods of the row have."""
+    ratio: float  # of its speed to the fastest one's, a geometric mean over questions
+    interval: Interval | None  # of `ratio`; None for the fastest, and below `FEWEST` questions
+    tied: bool  # the fastest, or not told apart from it; False below `FEWEST` questions
+    faster: bool  # told apart from vanilla, above it
+    questions: int  # that all methods of the row have
 
 
 def standings(arms: Sequence[Mapping[str, float]], vanilla: Collection[int] = ()) -> list[Standing]:

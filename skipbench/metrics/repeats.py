@@ -41,9 +41,7 @@ def summarise_repeats(runs: Sequence[tuple[Sequence[Sample], Metrics]], layers: 
 
 
 def _speedup(pooled: Speedup, runs: Sequence[Sequence[Sample]]) -> Speedup:
-    """`pooled` with the intervals of the two-level design, over the questions that all processes
-    have.
-    """
+    """`pooled` with the intervals of the two-level design, over common questions."""
     whole = [speedups(samples) for samples in runs]
     decoding = [speedups(samples, prefill=False) for samples in runs]
     found = replace(pooled, by_repeat=[geometric_mean(e.values()) if e else None for e in whole])

@@ -7,10 +7,9 @@ keep their time in passes of vanilla.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
 
 from skipbench.errors import SkipbenchError
-from skipbench.metrics.acceptance import conditional_acceptance, rounds_with_sets
+from skipbench.metrics.acceptance import rounds_with_sets
 from skipbench.metrics.costs import Costs
 from skipbench.runs.record import Sample
 
@@ -85,59 +84,22 @@ def _passes_s(samples: Sequence[Sample], costs: Costs) -> tuple[float, float, fl
     return vanilla_s, draft_s, verify_s
 
 
-def project(samples: Sequence[Sample], there: Costs, here: Costs | None = None) -> Replayed:
-    """The run's seconds on another machine.
-
-    Args:
-        there: costs of that machine.
-        here: costs of the run's machine: then each phase keeps its ratio of measured to computed
-            seconds over that of vanilla. Without it every pass takes what `there` says.
-
-    Raises SkipbenchError where no sample decoded anything, or vanilla's seconds are missing.
+def project(samples: Sequence[Sample], costs: Costs) -> Replayed:
+    """The run's seconds on a machine of these `costs`. Raises SkipbenchError where no sample
+    decoded anything, or vanilla's seconds are missing.
     """
-    (vanilla_s, draft_s, verify_s), own = _passes_s(samples, there), measured(samples)
+    (vanilla_s, draft_s, verify_s), own = _passes_s(samples, costs), measured(samples)
     if not own.tokens or not own.vanilla_tokens or not vanilla_s:
         raise SkipbenchError("the run holds no decoded tokens; nothing can be projected")
     if not own.vanilla_pass_s:
         raise SkipbenchError("the run has no times of vanilla; nothing can be projected")
     scale = vanilla_s / own.vanilla_pass_s
-    draft_s = draft_s or own.draft_s * scale
-    if here is not None:
-        near_vanilla_s, near_draft_s, near_verify_s = _passes_s(samples, here)
-        vanilla = own.vanilla_pass_s / near_vanilla_s
-        draft_s *= own.draft_s / near_draft_s / vanilla if near_draft_s else 1.0
-        verify_s *= own.verify_s / near_verify_s / vanilla
     return replace(
         own,
         vanilla_pass_s=vanilla_s,
         vanilla_other_s=own.vanilla_other_s * scale,
-        draft_s=draft_s,
+        draft_s=draft_s or own.draft_s * scale,
         verify_s=verify_s,
         adapt_s=own.adapt_s * scale,
         other_s=own.other_s * scale,
     )
-
-
-def best_length(samples: Sequence[Sample], costs: Costs, longest: int) -> list[tuple[int, float]]:
-    """Draft lengths 1 .. `longest` with the speedup of each at a fixed length, best first.
-
-    A token of step i is accepted as often, after accepted ones, as the run's i-th was; beyond its
-    longest draft, as its last was.
-    """
-    rounds = [r for s in samples for r in s.method.rounds if r.steps]
-    drafts = (skip for s in samples for _, skip, _ in rounds_with_sets(s, costs.layers))
-    sets = [skip for skip in drafts if skip is not None]
-    context = fmean(s.prompt_tokens + len(s.vanilla.tokens) / 2 for s in samples)
-    one, ranked = costs.verify_s(context, 1), list[tuple[int, float]]()
-    chance, along, expected = 0.0, 1.0, 1.0
-    counts = iter(conditional_acceptance((r.steps, r.chain) for r in rounds))
-    for length in range(1, longest + 1):
-        reached, accepted = next(counts, (0, 0))
-        if reached >= 5 or (reached and length == 1):
-            chance = accepted / reached
-        along *= chance
-        expected += along
-        draft_s = fmean(costs.draft_s(context, length, skip) for skip in sets) if sets else 0.0
-        seconds = draft_s + costs.verify_s(context, 1 + length, before=0)
-        ranked.append((length, expected * one / seconds))
-    return sorted(ranked, key=lambda pair: -pair[1])

@@ -21,10 +21,8 @@ from skipbench.metrics.costs import PLAIN, Costs
 from skipbench.metrics.replay import Replayed
 from skipbench.runs.record import Sample, Verified
 
-CLASSES = (0.5, 0.8, 0.95)
-"""Bounds of the classes of confidence by which a tree is as wide as `widths` say."""
-CONTEXT_STEP = 32
-"""Costs are computed once per so many tokens of context."""
+CLASSES = (0.5, 0.8, 0.95)  # bounds of the confidence classes of a tree's `widths`
+CONTEXT_STEP = 32  # costs are computed once per so many tokens of context
 
 
 class Rule(Protocol):
@@ -40,12 +38,9 @@ class Rule(Protocol):
 class Drafted(NamedTuple):
     """A token that the run drafted."""
 
-    confidence: float | None
-    """None where it was not read."""
-    right: bool
-    """The target has the same token there."""
-    rank: int = 0
-    """Place of the right leaf among the siblings of a wrong token, 0 for none."""
+    confidence: float | None  # None where it was not read
+    right: bool  # the target has the same token there
+    rank: int = 0  # place of the right leaf among the siblings of a wrong token, 0 for none
 
 
 @dataclass(frozen=True)
@@ -54,12 +49,9 @@ class Text:
 
     prompt: int
     tokens: int
-    cut: bool
-    """The limit of tokens ended it, which shortens the last drafts."""
-    drafted: Mapping[int, Sequence[Drafted]]
-    """By position: a right token, or a wrong one and the rest of its draft."""
-    skips: Sequence[DraftPlan]
-    """The set that drafted, by position of the pending token."""
+    cut: bool  # the limit of tokens ended it, which shortens the last drafts
+    drafted: Mapping[int, Sequence[Drafted]]  # by position; wrong: with the rest
+    skips: Sequence[DraftPlan]  # the set that drafted, by position of the pending token
     how: Verified
 
     def after(self, at: int) -> Iterator[Drafted]:
@@ -117,9 +109,7 @@ def texts_of(samples: Sequence[Sample], layers: int) -> list[Text]:
 
 
 def replay(texts: Sequence[Text], rule: Rule, widths: Sequence[int], costs: Costs) -> Outcome:
-    """Decodes the prompts with a rule, whose state goes from prompt to prompt, and a tree of
-    `widths` as `SkipMethod.tree`, empty for a chain.
-    """
+    """Decodes prompts with a rule, which goes on from prompt to prompt, and a tree's `widths`."""
     total = Outcome()
     for text in texts:
         rule.begin()

@@ -22,8 +22,7 @@ from skipbench.runs.measures import GroupScores, Metrics, Percentiles, Score
 from skipbench.runs.record import Arm, Sample, Seconds, speedups
 
 PERCENTILES = (50, 90, 99)
-ArmScores = dict[str, measures.Scores]
-"""Scores by arm, vanilla and method."""
+ArmScores = dict[str, measures.Scores]  # scores by arm, vanilla and method
 
 
 def summarise(

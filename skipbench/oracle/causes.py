@@ -18,25 +18,16 @@ from skipbench.oracle.prompts import Texts, other_prompts
 from skipbench.oracle.replay import Replay
 from skipbench.oracle.verdict import Cause, Verdict
 
-WINDOW = 32
-"""Tokens after the divergence that an edit has to explain."""
-BACK = 6
-"""Rows before the divergence that may be the fault."""
-NEXT = 6
-"""Most likely tokens of the divergence, of which a rejected one may have been read."""
-ALTERNATIVES = 2
-"""Most likely other tokens of a position, of which a stale row may be."""
+WINDOW = 32  # tokens after the divergence that an edit has to explain
+BACK = 6  # rows before the divergence that may be the fault
+NEXT = 6  # most likely tokens of the divergence, of which a rejected one may have been read
+ALTERNATIVES = 2  # most likely other tokens of a position, of which a stale row may be
 
-MANY = 0.35
-"""Share of wrong tokens from which on they are no single ones."""
-GAP, GAPS = 3, 8
-"""Tokens in a row that may be missing, and in all."""
-WRONG = 3
-"""Wrong tokens of which each has to be explained by the same kind of edit."""
-FEW = 4
-"""Tokens at the end of an output, too few to show a second wrong one."""
-BEGUN = 3
-"""Tokens after which an output that was the model's has begun with its prompt and weights."""
+MANY = 0.35  # share of wrong tokens from which on they are no single ones
+GAP, GAPS = 3, 8  # tokens in a row that may be missing, and in all
+WRONG = 3  # wrong tokens of which each has to be explained by the same kind of edit
+FEW = 4  # tokens at the end of an output, too few to show a second wrong one
+BEGUN = 3  # tokens after which an output that was the model's has begun with its prompt and weights
 
 PROMPT = "prompt: another template or BOS"
 END = "stop or EOS rule"
@@ -51,10 +42,8 @@ RANK = "another rank than the first"
 MODEL = "another model or template"
 
 
-class Case(NamedTuple):
-    """A wrong output: the ids of its prompt and of itself, the model's choice at every position,
-    and the verdict.
-    """
+class Judged(NamedTuple):
+    """An output: ids of its prompt and its own, the model's choices, and the verdict."""
 
     output: Output
     prompt: list[int]
@@ -82,11 +71,10 @@ class Edit(NamedTuple):
     context: list[int]
     at: int | None = None
     shift: int = 0
-    skip: int = 0
-    """First tokens of the output that are not the engine's own."""
+    skip: int = 0  # first tokens of the output that are not the engine's own
 
 
-def cause_of(replay: Replay, tokenizer: Any, case: Case, eos: frozenset[int]) -> Cause:
+def cause_of(replay: Replay, tokenizer: Any, case: Judged, eos: frozenset[int]) -> Cause:
     """The likely cause, with what speaks for it."""
     for find in (_end, _prompt, _text):
         if (cause := find(replay, tokenizer, case, eos)) is not None:
@@ -105,10 +93,8 @@ def cause_of(replay: Replay, tokenizer: Any, case: Case, eos: frozenset[int]) ->
     return _repeated(replay, case, kinds) or _one_token(replay, case, prefix, rest)
 
 
-def _missing(replay: Replay, case: Case, prefix: list[int], rest: list[int]) -> Cause | None:
-    """The model's token is put in wherever the output parts from it; believed where that takes
-    fewer changes than there are wrong tokens.
-    """
+def _missing(replay: Replay, case: Judged, prefix: list[int], rest: list[int]) -> Cause | None:
+    """The model's token put in wherever the output parts; believed for fewer than wrong ones."""
     context, done, put = list(prefix), 0, list[int]()
     while done < len(rest) and len(put) < GAPS:
         lost = replay.greedy(context, 1, frozenset())
@@ -119,38 +105,32 @@ def _missing(replay: Replay, case: Case, prefix: list[int], rest: list[int]) -> 
         context += [*lost, *rest[done : done + count]]
         put, done = put + lost, done + count
     if done > 1 and len(put) < _explained(case, done):
-        text = (
-            f"with {len(put)} of the model's tokens put in, {put[0]} here, {_of(done, rest)} follow"
-        )
-        return Cause(MISSING, text)
+        text = f"with {len(put)} of the model's tokens put in, {put[0]} here"
+        return Cause(MISSING, f"{text}, {_of(done, rest)} follow")
     return None
 
 
 def _length(replay: Replay, edit: Edit, rest: list[int]) -> int:
     """Tokens of `rest` that an edit explains, those that it skips among them."""
-    found = replay.follows(edit.context, rest[edit.skip :], edit.at, edit.shift)
-    return found + edit.skip if found else 0
+    count = replay.follows(edit.context, rest[edit.skip :], edit.at, edit.shift)
+    return count + edit.skip if count else 0
 
 
-def _repeated(replay: Replay, case: Case, edits: list[Edit]) -> Cause | None:
+def _repeated(replay: Replay, case: Judged, edits: list[Edit]) -> Cause | None:
     """A kind of edit that explains the first wrong tokens, one by one."""
-    places = case.wrong[1:WRONG]
-    left = {edit.kind: edit for edit in reversed(edits)}
+    left, places = list(edits), case.wrong[1:WRONG]
     for place in places:
         rest = case.ids[place : place + 2]
-        again = [e for e in _edits(replay, case, place) if e.kind in left]
-        found = {e.kind for e in again if _length(replay, e, rest)}
-        left = {kind: edit for kind, edit in left.items() if kind in found}
+        again = [e for e in _edits(replay, case, place) if e.kind in {one.kind for one in left}]
+        kinds = {e.kind for e in again if _length(replay, e, rest)}
+        left = [edit for edit in left if edit.kind in kinds]
     if not (left and places):
         return None
-    edit = left[next(e.kind for e in edits if e.kind in left)]
-    also = ", ".join(map(str, places))
-    return Cause(
-        edit.cause, f"{edit.what}: the token follows; so do those at {also} in the same way"
-    )
+    also = f"so do those at {', '.join(map(str, places))} in the same way"
+    return Cause(left[0].cause, f"{left[0].what}: the token follows; {also}")
 
 
-def _explained(case: Case, length: int) -> int:
+def _explained(case: Judged, length: int) -> int:
     """Wrong positions among the next `length`."""
     return sum(case.at <= i < case.at + length for i in case.wrong)
 
@@ -159,55 +139,48 @@ def _of(count: int, rest: list[int]) -> str:
     return f"{count} of the next {len(rest)} tokens"
 
 
-def _end(replay: Replay, _: Any, case: Case, eos: frozenset[int]) -> Cause | None:
+def _end(replay: Replay, _: Any, case: Judged, eos: frozenset[int]) -> Cause | None:
     at, verdict = case.at, case.verdict
     if verdict.given is None:
         return Cause(END, f"the output ends, the model goes on with token {verdict.wanted}")
     if verdict.wanted is None:
         return Cause(END, f"it goes on after {case.ids[at - 1]}, which ends an output")
     if verdict.wanted in eos:
-        count = replay.follows(
-            case.prompt + case.ids[:at] + [verdict.wanted], case.ids[at:][:WINDOW]
-        )
+        rest = case.ids[at:][:WINDOW]
+        count = replay.follows([*case.prompt, *case.ids[:at], verdict.wanted], rest)
         text = f"the model ends here with {verdict.wanted}"
-        return Cause(END, f"{text}; after it, {_of(count, case.ids[at:][:WINDOW])} follow")
+        return Cause(END, f"{text}; after it, {_of(count, rest)} follow")
     return None
 
 
-def _prompt(replay: Replay, tokenizer: Any, case: Case, _: Any) -> Cause | None:
+def _prompt(replay: Replay, tokenizer: Any, case: Judged, _: Any) -> Cause | None:
     """Another form of the prompt after which the output is the model's for longer."""
-    ids, found = case.ids[: case.at + WINDOW], list[tuple[int, str]]()
-    for name, prompt in other_prompts(tokenizer, case.output, case.prompt):
-        if prompt != case.prompt:
-            found.append((replay.follows(prompt, ids), name))
-    length, name = max(found, key=lambda pair: pair[0], default=(0, ""))
+    ids, others = case.ids[: case.at + WINDOW], other_prompts(tokenizer, case.output, case.prompt)
+    lengths = [(replay.follows(ids_, ids), name) for name, ids_ in others if ids_ != case.prompt]
+    length, name = max(lengths, key=lambda pair: pair[0], default=(0, ""))
     if length == len(ids) or _explained(case, length - case.at) > 2:
         return Cause(PROMPT, f"after {name}, {_of(length, ids)} are the model's")
     return None
 
 
-def _text(replay: Replay, tokenizer: Any, case: Case, eos: frozenset[int]) -> Cause | None:
+def _text(replay: Replay, tokenizer: Any, case: Judged, eos: frozenset[int]) -> Cause | None:
     """The same letters: only spaces, the form of a character, or special tokens differ."""
     if case.output.ids is not None or not case.output.text:
         return None
     texts, ids = Texts(tokenizer, case.prompt), case.ids[: case.at + WINDOW]
     made = replay.greedy(case.prompt + case.ids[: case.at], len(ids) - case.at + 4, eos)
     for special in (True, False):
-        said = tokenizer.decode(case.ids[: case.at] + made, skip_special_tokens=special)
-        given, wanted = _letters(texts.text(ids)), _letters(said)
-        if wanted.startswith(given) and len(given) > len(_letters(texts.text(ids[: case.at]))) + 3:
+        whole = tokenizer.decode(case.ids[: case.at] + made, skip_special_tokens=special)
+        every = (whole, texts.text(ids), texts.text(ids[: case.at]))
+        forms = ("".join(unicodedata.normalize("NFKC", text).split()) for text in every)
+        wanted, given, before = (form.replace("\ufffd", "") for form in forms)
+        if wanted.startswith(given) and len(given) > len(before) + 3:
             return Cause(TEXT, "only spaces, forms of characters or special tokens differ")
     return None
 
 
-def _letters(text: str) -> str:
-    return "".join(unicodedata.normalize("NFKC", text).split()).replace("\ufffd", "")
-
-
-def _edits(replay: Replay, case: Case, at: int) -> Iterator[Edit]:
-    """Contexts of the token at `at` with one row too few, too many, of another token, or at another
-    position.
-    """
+def _edits(replay: Replay, case: Judged, at: int) -> Iterator[Edit]:
+    """Contexts of `at` with a row too few, too many, of another token, or at another position."""
     tokens, end = case.prompt + case.ids[:at], len(case.prompt) + at
     first = max(1, end - BACK)
     wanted, given = case.best[at], case.ids[at]
@@ -238,7 +211,7 @@ def _edits(replay: Replay, case: Case, at: int) -> Iterator[Edit]:
         yield Edit(STALE, "next", what, [*tokens, other])
 
 
-def _one_token(replay: Replay, case: Case, prefix: list[int], rest: list[int]) -> Cause:
+def _one_token(replay: Replay, case: Judged, prefix: list[int], rest: list[int]) -> Cause:
     """What no edit explains: one wrong token that the rest follows, or many."""
     wrong, total = case.wrong, len(case.ids) - case.at
     logits = replay.logits(case.prompt + case.ids[:-1], len(case.ids))
@@ -256,7 +229,6 @@ def _one_token(replay: Replay, case: Case, prefix: list[int], rest: list[int]) -
         own = f"{total - len(wrong)} of {total} tokens from here on are the model's"
         if case.at < BEGUN:
             return Cause(MODEL, f"{own}, and no other form of the prompt explains them")
-        return Cause(
-            STALE, f"{own}, all {case.at} before are: rows of the cache have become others"
-        )
+        text = f"{own}, all {case.at} before are: rows of the cache have become others"
+        return Cause(STALE, text)
     return Cause(KEPT, f"the output goes on from it: {_of(kept, rest[1:])} follow")

@@ -1,6 +1,4 @@
-"""The check of one output: teacher-forced through the model, in float32 or as the engine computes,
-in blocks of rows.
-"""
+"""The check of one output: teacher-forced, in float32 or as the engine computes, in blocks."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -13,19 +11,15 @@ from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.oracle.verdict import Verdict, judged, tie_bound
 
-BLOCK = 2**28
-"""Logits of one block of rows: 1 GiB in float32."""
+BLOCK = 2**28  # logits of one block of rows: 1 GiB in float32
 
 
 class Checked(NamedTuple):
-    """The verdict, and what the model would have emitted at every position of the output [n + 1]:
-    after the last one, what follows it.
-    """
+    """The verdict, and the model's choice at every position of the output [n + 1]."""
 
     verdict: Verdict
     best: list[int]
-    logprobs: list[float]
-    """The model's log-probability of every token of the output [n]."""
+    logprobs: list[float]  # the model's log-probability of every token of the output [n]
 
 
 def logit_blocks(lm: LM, prompt: list[int], output: list[int], own: bool) -> Iterator[Tensor]:

@@ -23,21 +23,15 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
     prompt: str | None = None
     messages: Messages = []
     prompt_ids: list[int] = []
-    prompt_hash: str = ""
-    """Of the prompt's ids, in a run of this package, which does not keep them."""
-    prompt_tokens: int = 0
-    """Their number."""
-    turns: list[tuple[str, str]] = []
-    """Prompts and answers of the turns before it, in such a run."""
+    prompt_hash: str = ""  # of the prompt's ids, in a run of this package, which does not keep them
+    prompt_tokens: int = 0  # their number
+    turns: list[tuple[str, str]] = []  # prompts and answers of the turns before it, in such a run
     text: str | None = None
     ids: list[int] | None = None
-    logprobs: list[float] = []
-    """The engine's log-probability of every token of the output."""
-    finish: Literal["stop", "length", ""] = ""
-    """Ended by itself, or at its longest; empty where the record does not say."""
+    logprobs: list[float] = []  # the engine's log-probability of every token of the output
+    finish: Literal["stop", "length", ""] = ""  # ended by itself, or at its longest
     stop: list[str] = []
-    limit: int | None = None
-    """Tokens that the request allowed."""
+    limit: int | None = None  # tokens that the request allowed
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -66,9 +60,7 @@ def read_outputs(path: Path) -> tuple[list[Output], str]:
 
 
 def from_records(records: Iterable[tuple[str, dict[str, Any]]]) -> tuple[list[Output], str]:
-    """The outputs of records, each with its place, and the name of their format; raises as
-    `read_outputs`.
-    """
+    """Outputs of records, each with its place, and their format; raises as `read_outputs`."""
     outputs, names = list[Output](), dict[str, int]()
     for place, record in records:
         reader = next((r for r in READERS if r.fits(record)), None)

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
+from skipbench.oracle.causes import Judged
 from skipbench.oracle.verdict import Verdict
-from skipbench.oracle.verify import Judged, Oracle, Verification
+from skipbench.oracle.verify import Oracle, Verification
 from skipbench.report.tables.html import rendered
 
-GOES_ON = 24
-"""Tokens that the model goes on with after the first difference."""
+GOES_ON = 24  # tokens that the model goes on with after the first difference
 SAME = ("identical", "sampled")
 
 
@@ -81,12 +81,10 @@ def report(result: Verification, most: int = 20) -> list[str]:
 
 def sides(oracle: Oracle, judged: Judged) -> Sides:
     """The texts of an output that is not identical, and the model's beside it."""
-    verdict, at = judged.verdict, judged.verdict.position or 0
-    prompt, ids = judged.prompt, judged.ids
+    _, prompt, ids, _, verdict = judged
+    at, cause, text = judged.at, verdict.cause, oracle.tokenizer.decode
     wanted = [] if verdict.wanted is None else [verdict.wanted]
     more = oracle.continued([*prompt, *ids[:at], *wanted], GOES_ON) if wanted else []
-    text = oracle.tokenizer.decode
-    cause = verdict.cause
     why = f"; {cause.name} ({cause.evidence})" if cause else ""
     return Sides(
         id=verdict.id,

@@ -1,9 +1,7 @@
-"""Between the text of a record and the ids that the model reads: prompts, other forms of them that
-an engine may have used, and outputs of which only the text is known.
-"""
+"""From a record's text to ids: prompts, other forms of them, and outputs known as text only."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from skipbench.data.chat import as_messages, as_text
@@ -11,9 +9,7 @@ from skipbench.decode.answer import BROKEN
 from skipbench.errors import SkipbenchError
 from skipbench.oracle.outputs import Output
 
-ANCHOR = 4
-"""Last tokens of the prompt, after which an output's text is decoded: a first token alone loses the
-space in front of it."""
+ANCHOR = 4  # last tokens of the prompt to decode with: a first token alone loses its space
 
 
 def prompt_ids(tokenizer: Any, output: Output, chat: str) -> list[int]:
@@ -37,35 +33,26 @@ def prompt_ids(tokenizer: Any, output: Output, chat: str) -> list[int]:
             "(another model, messages instead of a text, or cut at its end); give the run's own "
             "model"
         )
-    if (ids := _rendered(tokenizer, output, chat)) is None:
+    if not output.messages and chat == "none":
+        return list(tokenizer.encode(output.prompt))
+    if (ids := _templated(tokenizer, messages_of(output))) is None:
         advice = "use chat=none, or give the prompt as text or ids"
         raise SkipbenchError(f"output {output.id}: the model has no chat template for it; {advice}")
     return ids
 
 
 def _of_run(tokenizer: Any, output: Output) -> Iterator[list[int]]:
-    """Ids of a run's prompt in every form that a run can have: plain text, Vicuna's, or the chat
-    template's, alone or after the turns before it, whole or cut on the left.
-    """
+    """Ids of a prompt in every form of a run: plain, Vicuna's, the template's; whole or cut."""
     last = [{"role": "user", "content": output.prompt or ""}]
     for turns in (output.turns, []) if output.turns else ([],):
-        forms = [
-            tokenizer.encode(as_text(turns, output.prompt or "", chat))
-            for chat in ("none", "vicuna")
-        ]
+        texts = (as_text(turns, output.prompt or "", chat) for chat in ("none", "vicuna"))
+        forms = [tokenizer.encode(text) for text in texts]
         for how in ({}, {"enable_thinking": True}, {"enable_thinking": False}):
             forms.append(_templated(tokenizer, as_messages(turns, last), **how) or [])
         for ids in forms:
             yield list(ids)
             head = [token for token in ids[:1] if token in tokenizer.all_special_ids]
             yield [*head, *ids[len(ids) - output.prompt_tokens + len(head) :]]
-
-
-def _rendered(tokenizer: Any, output: Output, chat: str) -> list[int] | None:
-    """The prompt as text or through the chat template; None where there is no template."""
-    if not output.messages and chat == "none":
-        return list(tokenizer.encode(output.prompt))
-    return _templated(tokenizer, messages_of(output))
 
 
 def messages_of(output: Output) -> list[dict[str, str]]:
@@ -98,22 +85,19 @@ def other_prompts(
         text = tokenizer.decode(used, skip_special_tokens=True)
         messages = [{"role": "user", "content": text}]
     rest = [m for m in messages if m["role"] != "system"]
-    forms: Mapping[str, list[int] | None] = {
-        "the text without a chat template": tokenizer.encode(
-            "\n\n".join(m["content"] for m in rest)
+    empty = [{"role": "system", "content": ""}, *rest]
+    plain, head = "\n\n".join(m["content"] for m in rest), "the chat template"
+    forms = (
+        ("the text without a chat template", tokenizer.encode(plain)),
+        (head, _templated(tokenizer, messages)),
+        (f"{head} without the system prompt", _templated(tokenizer, empty)),
+        (f"{head} without the system message", _templated(tokenizer, rest)),
+        (
+            f"{head} without the generation prompt",
+            _templated(tokenizer, messages, add_generation_prompt=False),
         ),
-        "the chat template": _templated(tokenizer, messages),
-        "the chat template without the system prompt": _templated(
-            tokenizer, [{"role": "system", "content": ""}, *rest]
-        ),
-        "the chat template without the system message": _templated(tokenizer, rest),
-        "the chat template without the generation prompt": _templated(
-            tokenizer, messages, add_generation_prompt=False
-        ),
-    }
-    for name, ids in forms.items():
-        if ids:
-            yield name, list(ids)
+    )
+    yield from ((name, list(ids)) for name, ids in forms if ids)
     # a template adds a system message by itself: what follows it is what another one leaves alone
     other = _templated(tokenizer, [{"role": "system", "content": "x"}, *rest])
     if (whole := _templated(tokenizer, rest)) and other:

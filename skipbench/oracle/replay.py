@@ -9,9 +9,7 @@ from skipbench.oracle.verdict import tie_bound
 
 
 class Replay:
-    """Asks the model what follows a context, in its engine's own arithmetic; near ties count as
-    the model's choice.
-    """
+    """What the model says next, in its engine's arithmetic; near ties count as its choice."""
 
     def __init__(self, lm: LM) -> None:
         self.lm = lm
@@ -20,10 +18,8 @@ class Replay:
     def logits(
         self, tokens: list[int], count: int, at: int | None = None, shift: int = 0
     ) -> Tensor:
-        """Logits [count, V] after each of the last `count` tokens.
-
-        Args:
-            at, shift: the positions of the tokens from place `at` on are off by `shift`.
+        """Logits [count, V] after each of the last `count` tokens. `at`, `shift`: the positions of
+        the tokens from place `at` on are off by `shift`.
         """
         shifted = bool(shift) and at is not None
         limit = min(len(tokens) - count, at if shifted and at is not None else len(tokens))
@@ -48,13 +44,11 @@ class Replay:
             return 0
         logits = self.logits(context + given[:-1], len(given), at, shift)
         chosen = logits.gather(-1, torch.tensor(given, device=logits.device)[:, None])[:, 0]
-        gaps, largest = (
-            (logits.max(-1).values - chosen).tolist(),
-            logits.abs().max(-1).values.tolist(),
-        )
-        bounds = (tie_bound(one, self.lm.dtype) for one in largest)
-        near = (gap <= bound for gap, bound in zip(gaps, bounds, strict=True))
-        return next((i for i, same in enumerate(near) if not same), len(given))
+        gaps = (logits.max(-1).values - chosen).tolist()
+        largest = logits.abs().max(-1).values.tolist()
+        pairs = enumerate(zip(gaps, largest, strict=True))
+        far = (i for i, (gap, most) in pairs if gap > tie_bound(most, self.lm.dtype))
+        return next(far, len(given))
 
     def greedy(self, context: list[int], count: int, eos: frozenset[int]) -> list[int]:
         """The model's next tokens, up to `count`, or to an EOS, which is among them."""

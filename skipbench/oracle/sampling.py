@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import optimize, stats
 from torch import Tensor
 
 from skipbench.decode.sampling import Sampler
@@ -19,8 +19,7 @@ SHARED = 8  # outputs from which on the tokens after a context they share are te
 REPEATS = 999  # multinomial draws per such context
 LIKELIER = 5.0  # nats by which other settings must explain the tokens better to be named
 LEAST = 1e-9  # probability of a token that a setting cannot emit, for its likelihood
-FAILS = 0.001
-"""p-value below which sampled outputs count as wrong."""
+FAILS = 0.001  # p-value below which sampled outputs count as wrong
 
 
 class SamplingTest(msgspec.Struct, frozen=True):
@@ -55,9 +54,6 @@ class Settings(NamedTuple):
     top_p: float = 1.0
     top_k: int = 0
 
-    def sampler(self) -> Sampler:
-        return Sampler(self.temperature, self.top_p, self.top_k)
-
     def others(self) -> dict[str, "Settings"]:
         """Settings that a fault would make of these."""
         found = {
@@ -77,11 +73,9 @@ class Draws:
     def __init__(
         self, settings: Settings, outputs: list[tuple[list[int], list[int]]], seed: int = 0
     ) -> None:
-        """`outputs`: ids of every prompt and of its output; `seed`: of the places within a token's
-        own mass.
-        """
-        self.settings, self.sampler = settings, settings.sampler()
-        self._others = {name: s.sampler() for name, s in settings.others().items()}
+        """`outputs`: ids of prompts and outputs; `seed`: of places within a token's mass."""
+        self.sampler = Sampler(*settings)
+        self._others = {name: Sampler(*s) for name, s in settings.others().items()}
         self._likelihood = dict.fromkeys(["", *self._others], 0.0)
         self._random = np.random.default_rng(seed)
         self.places, self._contexts, self.outside = list[float](), list[float](), 0
@@ -99,9 +93,7 @@ class Draws:
             level, at = below, at + 1
 
     def add(self, prompt: list[int], ids: list[int], logits: Tensor, dtype: torch.dtype) -> Verdict:
-        """Adds one output with the model's logits [n, V] before each of its tokens; a verdict on
-        tokens that the settings cannot emit.
-        """
+        """Adds an output with logits [n, V] before its tokens; a verdict on impossible ones."""
         token = torch.tensor(ids, device=logits.device)[:, None]
         p = self.sampler.probs(logits)
         chosen = p.gather(-1, token)
@@ -125,18 +117,14 @@ class Draws:
             if least - float(row[ids[at]]) > bound:
                 self.outside += 1
                 best, given = int(row.argmax()), ids[at]
-                cause = Cause(
-                    "token outside of top-k or top-p",
-                    f"its logit is {least - float(row[given]):.3g} below the cut",
-                )
+                below = f"its logit is {least - float(row[given]):.3g} below the cut"
+                cause = Cause("token outside of top-k or top-p", below)
                 values = float(row[best]), float(row[given])
                 return Verdict("wrong", "", len(ids), at, best, given, *values, bound, cause=cause)
         return Verdict("sampled", tokens=len(ids))
 
     def _multinomial(self, p: NDArray[np.float64], tokens: list[int]) -> float:
-        """Exact p-value of the counts of tokens after one context, by draws; equal ones are split
-        by chance, so that it is uniform.
-        """
+        """Exact p-value of the tokens after one context, by draws; ties are split by chance."""
         n = len(tokens)
         cells = np.flatnonzero(p * n >= 1)
         inner = p[cells]
@@ -162,28 +150,16 @@ class Draws:
             p_contexts = float(stats.combine_pvalues(np.maximum(self._contexts, LEAST)).pvalue)
         both = [p for p in (p_ranks, p_contexts) if p is not None]
         p_value = min(1.0, len(both) * min(both)) if both else None  # Bonferroni
-        cause, outside = self._cause(), self.outside
+        name, most = max(self._likelihood.items(), key=lambda pair: pair[1])
+        more, cause = most - self._likelihood[""], None
+        if name and more >= LIKELIER:
+            cause = Cause(name, f"the tokens are {more:.1f} nats more likely so")
         found = p_value, p_ranks, p_contexts, detectable
-        return SamplingTest(n, len(self._contexts), *found, outside, cause)
-
-    def _cause(self) -> Cause | None:
-        own = self._likelihood[""]
-        name = max(self._likelihood, key=self._likelihood.__getitem__)
-        more = self._likelihood[name] - own
-        if not name or more < LIKELIER:
-            return None
-        return Cause(name, f"the tokens are {more:.1f} nats more likely so")
+        return SamplingTest(n, len(self._contexts), *found, self.outside, cause)
 
 
 def _detectable(tokens: int, bins: int) -> float:
-    """Share of the tokens that, if all fall into one bin, the chi-square test finds at p = .05 with
-    80 % power.
-    """
-    critical, low, high = stats.chi2.isf(0.05, bins - 1), 0.0, 1e4
-    for _ in range(60):  # the noncentrality of that power
-        middle = (low + high) / 2
-        if stats.ncx2.sf(critical, bins - 1, middle) < 0.8:
-            low = middle
-        else:
-            high = middle
-    return min(1.0, float((high / (tokens * (bins - 1))) ** 0.5))
+    """Share of tokens, all moved into one bin, that chi-square finds at p = .05, power 80 %."""
+    critical = stats.chi2.isf(0.05, bins - 1)
+    noncentrality = optimize.brentq(lambda x: stats.ncx2.sf(critical, bins - 1, x) - 0.8, 1e-9, 1e4)
+    return min(1.0, float((noncentrality / (tokens * (bins - 1))) ** 0.5))

@@ -17,8 +17,7 @@ class Cause(msgspec.Struct, frozen=True):
     """The likely reason of a divergence."""
 
     name: str
-    evidence: str
-    """What was tried on the output, and what came out."""
+    evidence: str  # what was tried on the output, and what came out
 
 
 class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -31,23 +30,17 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
 
     kind: Kind
     id: str = ""
-    tokens: int = 0
-    """Length of the output, in tokens."""
-    position: int | None = None
-    """Place in the output, counted from 0."""
-    wanted: int | None = None
-    """The model's token there; None for the end of the output."""
-    given: int | None = None
-    """The output's token there; None for its end."""
+    tokens: int = 0  # length of the output, in tokens
+    position: int | None = None  # place in the output, counted from 0
+    wanted: int | None = None  # the model's token there; None for the end of the output
+    given: int | None = None  # the output's token there; None for its end
     wanted_logit: float | None = None
     given_logit: float | None = None
-    bound: float | None = None
-    """Largest gap that the stated dtype's rounding can decide."""
+    bound: float | None = None  # largest gap that the stated dtype's rounding can decide
     ties: int = 0
     cause: Cause | None = None
     error: str = ""
-    logprob_difference: float | None = None
-    """Largest difference of the engine's log-probabilities from the model's."""
+    logprob_difference: float | None = None  # largest, from the engine's log-probabilities
 
     @property
     def gap(self) -> float | None:
@@ -65,9 +58,7 @@ def tie_bound(largest: float, dtype: torch.dtype) -> float:
 
 
 def judged(logits: Tensor, wanted: int, given: int, position: int, dtype: torch.dtype) -> Verdict:
-    """A tie or a wrong token where an output parts from the wanted one; `unchecked` for logits [V]
-    that are not finite.
-    """
+    """A tie or a wrong token where an output parts; `unchecked` if logits [V] are not finite."""
     largest = float(logits.abs().max())
     if not math.isfinite(largest):
         error = "logits in float32 are not finite"

@@ -1,7 +1,7 @@
 """The oracle: outputs of any engine beside the model's own choices, one verdict each."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import torch
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from skipbench.config.model import Model
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
-from skipbench.oracle.causes import END, Case, cause_of
+from skipbench.oracle.causes import END, Judged, cause_of
 from skipbench.oracle.check import Checked, check, logit_blocks
 from skipbench.oracle.outputs import Output
 from skipbench.oracle.prompts import Texts, prompt_ids
@@ -18,14 +18,9 @@ from skipbench.oracle.replay import Replay
 from skipbench.oracle.sampling import Draws, SamplingTest, Settings
 from skipbench.oracle.verdict import Cause, Verdict, counts
 
-SPELLINGS = 16
-"""Times that the text of an output is spelt with other tokens before it counts as another text."""
-WIDENED_BYTES = 2**32
-"""Size of a model in float32 up to which its weights are widened once, not for every output."""
-STOP_TOKENS = 16
-"""Tokens after an output in which its stop string has to appear."""
-
-
+SPELLINGS = 16  # times that a text is spelt with other tokens before it counts as another text
+WIDENED_BYTES = 2**32  # size in float32 up to which weights are widened once, not per output
+STOP_TOKENS = 16  # tokens after an output in which its stop string has to appear
 GREEDY = Settings(0.0)
 
 
@@ -57,16 +52,6 @@ class Verification(msgspec.Struct, frozen=True):
         return bool(bad & self.counts.keys()) or bool(self.sampling and self.sampling.wrong)
 
 
-class Judged(NamedTuple):
-    """An output with its ids and the model's choice at every position."""
-
-    output: Output
-    prompt: list[int]
-    ids: list[int]
-    best: list[int]
-    verdict: Verdict
-
-
 class Oracle:
     """Judges outputs by one model.
 
@@ -91,23 +76,20 @@ class Oracle:
         self._draws: Draws | None = None
 
     def judge(self, outputs: Sequence[Output]) -> Iterator[Judged]:
-        """Judges one output after another; raises SkipbenchError for prompts that cannot be read,
-        before the first.
-        """
+        """Judges one after another; raises SkipbenchError for unreadable prompts, before all."""
         prompts = [prompt_ids(self.tokenizer, output, self.chat) for output in outputs]
-        drawn = [
-            (o, p, self._ids(o, p)) for o, p in zip(outputs, prompts, strict=True) if self._drawn(o)
-        ]
-        if len(kinds := {self._settings_of(o) for o, _, _ in drawn}) > 1:
+        pairs = list(zip(outputs, prompts, strict=True))
+        drawn = [(p, self._ids(o, p)) for o, p in pairs if self._drawn(o)]
+        if len(kinds := {self._settings_of(o) for o in outputs if self._drawn(o)}) > 1:
             raise SkipbenchError(
                 f"{len(kinds)} settings of sampling in one file; verify each in its own"
             )
         if kinds:
-            self._draws = Draws(kinds.pop(), [(p, ids) for _, p, ids in drawn])
+            self._draws = Draws(kinds.pop(), drawn)
         small = 4 * sum(p.numel() for p in self.lm.model.parameters()) <= WIDENED_BYTES
         self.lm.widened = {} if small else None
         try:
-            for output, prompt in zip(outputs, prompts, strict=True):
+            for output, prompt in pairs:
                 yield self._one(output, prompt)
         finally:
             self.lm.widened = None
@@ -135,15 +117,13 @@ class Oracle:
         if output.ids is None:
             return Texts(self.tokenizer, prompt).ids(output.text or "")
         pads = self.eos | {self.tokenizer.pad_token_id}
-        end = next(
-            (i + 1 for i, token in enumerate(output.ids) if token in self.eos), len(output.ids)
-        )
-        return output.ids[:end] if {*output.ids[end:]} <= pads else list(output.ids)
+        ids = list(output.ids)
+        end = next((i + 1 for i, token in enumerate(ids) if token in self.eos), len(ids))
+        return ids[:end] if {*ids[end:]} <= pads else ids
 
     def _one(self, output: Output, prompt: list[int]) -> Judged:
-        ids = self._ids(output, prompt)
+        ids, error = self._ids(output, prompt), ""
         vocabulary = self.lm.model.get_input_embeddings().weight.shape[0]
-        error = ""
         if len(prompt) + len(ids) > self.lm.max_positions:
             error = f"{len(prompt) + len(ids)} tokens; the model reads {self.lm.max_positions}"
         elif not prompt or not all(0 <= t < vocabulary for t in (*prompt, *ids)):
@@ -158,12 +138,13 @@ class Oracle:
         if output.logprobs and len(output.logprobs) == len(checked.logprobs):
             pairs = zip(output.logprobs, checked.logprobs, strict=True)
             verdict = replace(verdict, logprob_difference=max(abs(a - b) for a, b in pairs))
-        case = Case(output, prompt, ids, checked.best, verdict)
+        verdict = replace(verdict, id=output.id)
+        judged = Judged(output, prompt, ids, checked.best, verdict)
         if verdict.kind == "wrong" and verdict.cause is None:
             with self.lm.cache.turn():
-                cause = cause_of(self._replay, self.tokenizer, case, self.eos)
-            verdict = replace(verdict, cause=cause)
-        return Judged(output, prompt, ids, checked.best, replace(verdict, id=output.id))
+                cause = cause_of(self._replay, self.tokenizer, judged, self.eos)
+            judged = judged._replace(verdict=replace(verdict, cause=cause))
+        return judged
 
     def _sampled(self, output: Output, prompt: list[int], ids: list[int]) -> Judged:
         assert self._draws is not None
@@ -174,32 +155,23 @@ class Oracle:
         if len(output.logprobs) == len(ids) > 0:
             difference = float((chosen - torch.tensor(output.logprobs)).abs().max())
             verdict = replace(verdict, logprob_difference=difference)
-        return Judged(
-            output, prompt, ids, logits.argmax(-1).tolist(), replace(verdict, id=output.id)
-        )
+        verdict = replace(verdict, id=output.id)
+        return Judged(output, prompt, ids, logits.argmax(-1).tolist(), verdict)
 
     def _greedy(
         self, output: Output, prompt: list[int], ids: list[int]
     ) -> tuple[list[int], Checked]:
         """Its ids and their check; a text may be spelt with other tokens than the tokenizer's."""
-        ended = output.finish == "stop" or (
-            not output.finish and output.limit is not None and len(ids) < output.limit
-        )
-        ended = ended and not output.stop
-        checked = self._check(prompt, ids, ended)
-        if output.ids is None:
-            texts, text = Texts(self.tokenizer, prompt), output.text or ""
-            for _ in range(SPELLINGS):
-                other = self._respelt(texts, prompt, text, ids, checked.verdict)
-                if other is None:
-                    break
-                ids = other
-                checked = self._check(prompt, ids, ended)
-        if (
-            output.stop
-            and checked.verdict.kind != "wrong"
-            and (wrong := self._stop(output, prompt, ids))
-        ):
+        short = not output.finish and output.limit is not None and len(ids) < output.limit
+        ended = (output.finish == "stop" or short) and not output.stop
+        checked, texts = self._check(prompt, ids, ended), Texts(self.tokenizer, prompt)
+        for _ in range(SPELLINGS if output.ids is None else 0):
+            other = self._respelt(texts, prompt, output.text or "", ids, checked.verdict)
+            if other is None:
+                break
+            ids, checked = other, self._check(prompt, other, ended)
+        fits = output.stop and checked.verdict.kind != "wrong"
+        if fits and (wrong := self._stop(output, texts, prompt, ids)):
             checked = checked._replace(verdict=wrong)
         return ids, checked
 
@@ -231,9 +203,10 @@ class Oracle:
         found = head + texts.ids(text[len(said) :])
         return found if found != ids else None
 
-    def _stop(self, output: Output, prompt: list[int], ids: list[int]) -> Verdict | None:
+    def _stop(
+        self, output: Output, texts: Texts, prompt: list[int], ids: list[int]
+    ) -> Verdict | None:
         """A verdict on an output that goes on after a stop string, or ends before none."""
-        texts = Texts(self.tokenizer, prompt)
         text = texts.text(ids)
         for stop in output.stop:
             if stop and (place := text.find(stop)) >= 0 and place + len(stop) < len(text.rstrip()):
@@ -242,11 +215,8 @@ class Oracle:
                     continue
                 cause = Cause(END, f"it goes on after the stop string {stop!r}")
                 return Verdict("wrong", tokens=len(ids), position=at, given=ids[at], cause=cause)
-        if (
-            output.finish != "stop"
-            or {*ids[-1:]} & self.eos
-            or any(text.endswith(s) for s in output.stop)
-        ):
+        ended = {*ids[-1:]} & self.eos or text.endswith(tuple(output.stop))
+        if output.finish != "stop" or ended:
             return None
         more = self._replay.greedy(prompt + ids, STOP_TOKENS, self.eos)
         later = texts.text(ids + more)

@@ -38,9 +38,7 @@ def figures(value: object) -> str:
 
 
 def sample_count(metrics: Metrics) -> str:
-    """Prompts that were decoded, in how many questions where these are fewer, and by how many
-    processes where these are several.
-    """
+    """Number of prompts, of questions where these are fewer, of processes where several."""
     questions = len(metrics.speedup.by_question or {})
     joined = f" in {questions}" if 0 < questions < metrics.n else ""
     return f"{metrics.n}{joined}" + (f" x {metrics.repeats}" if metrics.repeats else "")

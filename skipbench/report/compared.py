@@ -20,14 +20,11 @@ FASTEST = (
     "ratios of the same questions and an interval that allows for all pairs of the row, and told "
     "apart from vanilla; below 5 questions nothing is"
 )
-FIELDS = ("commit", "dirty", "device", "torch", "transformers", "package_sha256")
-"""Fields in which two runs of the same settings may differ in origin."""
+FIELDS = ("commit", "dirty", "device", "torch", "transformers", "package_sha256")  # an origin
 
 
 def beside(runs: Sequence[Run]) -> tuple[dict[int, Standing], list[str]]:
-    """Standings by place of the run, among those of its row: one model, dataset and engine; and
-    lines on runs that cannot be paired.
-    """
+    """Standings by place of the run in its row (model, dataset, engine); lines on runs left out."""
     rows: dict[tuple[object, ...], dict[int, Mapping[str, float]]] = {}
     for at, run in enumerate(runs):
         if run.speedup is not None:
@@ -48,9 +45,7 @@ def beside(runs: Sequence[Run]) -> tuple[dict[int, Standing], list[str]]:
 
 
 def _shorter(row: Mapping[int, Mapping[str, float]], at: int, runs: Sequence[Run]) -> bool:
-    """True of vanilla against itself on fewer questions than the methods: its noise is printed, and
-    takes no question from their pairs.
-    """
+    """True of vanilla on fewer questions than the methods: it takes none from their pairs."""
     others = [arm.keys() for n, arm in row.items() if runs[n].method != BASELINE and arm]
     return runs[at].method == BASELINE and any(row[at].keys() < arm for arm in others)
 
@@ -59,12 +54,9 @@ def _shorter(row: Mapping[int, Mapping[str, float]], at: int, runs: Sequence[Run
 class Comparison:
     """The ranking of a row: one model and dataset."""
 
-    runs: list[Run]
-    """Best first; without metrics and with a `reason` where a method was left out."""
-    best: Run | None
-    """The fastest, if it is told apart from vanilla."""
-    tied: list[Run]
-    """Those that are not told apart from it, by pairs."""
+    runs: list[Run]  # best first; without metrics and with a `reason` where a method was left out
+    best: Run | None  # the fastest, if it is told apart from vanilla
+    tied: list[Run]  # those that are not told apart from it, by pairs
 
     @property
     def recommended(self) -> str:
@@ -77,9 +69,7 @@ class Comparison:
 
 
 def conclude(runs: Sequence[Run]) -> Comparison:
-    """Ranks runs by their speedup, those without metrics last, and names the fastest beyond noise
-    with those that it is not told apart from.
-    """
+    """Ranks runs by speedup, unmeasured ones last; names the fastest beyond noise, and its ties."""
     in_order = sorted(ranked(runs), key=lambda run: run.rank or 0)
     places, _ = beside(in_order)
     first = [in_order[at] for at, place in places.items() if place.tied and place.faster]
@@ -168,9 +158,7 @@ def origin_text(origin: tuple[str, ...]) -> str:
 
 
 def mixed(runs: Sequence[Run]) -> list[str]:
-    """A line per run continued under other conditions, method of several sources, and model of
-    several weights.
-    """
+    """A line per run of several conditions, method of several sources, model of several weights."""
     done = [run for run in runs if run.metrics]
     lines = [
         f"{run.model}, {run.method}, {run.dataset}: mixed, {run.origin.mixed}."

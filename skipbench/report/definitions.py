@@ -9,15 +9,12 @@ _FILE = Path(__file__).with_suffix(".yaml").read_bytes()
 _COLUMNS = msgspec.yaml.decode(_FILE, type=dict[str, dict[str, str]])
 LEGEND = "columns: python -m skipbench --help columns, or docs/metrics.md"
 DEFINITIONS = _COLUMNS["tables"]
-PAPER_DEFINITIONS = DEFINITIONS | _COLUMNS["papers"]
-"""Definitions of the columns of the papers' tables."""
+PAPER_DEFINITIONS = DEFINITIONS | _COLUMNS["papers"]  # of the papers' tables
 BY_PAPER = {k.removeprefix("of_"): v for k, v in _COLUMNS.items() if k.startswith("of_")}
 """Definitions of the columns that a paper's own estimator fills, by paper."""
 UNITS = {column: unit for unit, names in _COLUMNS["units"].items() for column in names.split()}
-LABELS = _COLUMNS["labels"]
-"""Label of each quantity on an axis of a figure."""
-UNMEASURED = _COLUMNS["unmeasured"]
-"""Columns that no run fills, with the reason."""
+LABELS = _COLUMNS["labels"]  # label of each quantity on an axis of a figure
+UNMEASURED = _COLUMNS["unmeasured"]  # columns that no run fills, with the reason
 NAMED, _SETTINGS = (tuple(names.split()) for names in _COLUMNS["keys"].values())
 KEYS = {*NAMED, *_SETTINGS}
 

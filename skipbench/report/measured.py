@@ -9,15 +9,8 @@ from msgspec import UNSET
 
 from skipbench.report.columns import known, missing_reasons
 from skipbench.report.definitions import UNMEASURED
-from skipbench.runs.measures import (
-    Estimate,
-    Estimators,
-    Interval,
-    Metrics,
-    Score,
-    Skipped,
-    Speedup,
-)
+from skipbench.runs import measures
+from skipbench.runs.measures import Estimate, Estimators, Interval, Metrics, Skipped
 
 
 class Measured(NamedTuple):
@@ -58,15 +51,12 @@ VALUES: dict[str, Callable[[Metrics], float | None]] = {
     "opt_step_ms": lambda m: m.optimisation.step_ms if m.optimisation else None,
     "accuracy": lambda m: next((v for k in ACCURACIES if (v := _score(m, k)) is not None), None),
     **{name: functools.partial(_score, name=name) for name in SCORES if name != "accuracy"},
-}
-"""Columns that one value of the metrics fills."""
+}  # columns that one value of the metrics fills
 OF_PHASE = ("share", "ms", "us")
 PHASES = ("draft", "verify", "adapt", "other")
 UNKNOWN = "not in the metrics of this run"
-ESTIMATED = ("speedup", "tokens_per_s", "ms_per_token")
-"""Columns of a paper's table that its own estimator fills."""
-MEAN_ALPHA = ("self-sd", "knapspec")
-"""Papers whose alpha is a mean over samples; the others pool all rounds."""
+ESTIMATED = ("speedup", "tokens_per_s", "ms_per_token")  # filled by a paper's own estimator
+MEAN_ALPHA = ("self-sd", "knapspec")  # whose alpha is a mean over samples; others pool rounds
 
 
 def unmeasured(column: str) -> str | None:
@@ -92,7 +82,8 @@ def measure(
     """
     if reason := unmeasured(column):
         return Measured(reason=reason)
-    estimate, interval = _estimate(metrics, paper), metrics.speedup.headline[1]
+    interval, name = metrics.speedup.headline[1], (paper or "").replace("-", "_")
+    estimate: Estimate | None = getattr(metrics.estimators or None, name, None)
     if column in ESTIMATED and estimate:
         speedup, interval, rate = estimate.speedup, estimate.ci95, estimate.tokens_per_s
         ms = 1000 / rate if rate else None
@@ -110,12 +101,14 @@ def measure(
     return Measured(float(value), interval if column == "speedup" else None)
 
 
-def _estimate(metrics: Metrics, paper: str | None) -> Estimate | None:
-    return getattr(metrics.estimators or None, (paper or "").replace("-", "_"), None)
-
-
 def vanilla_arm(metrics: Metrics) -> Metrics:
     """The metrics of vanilla in a run of another method: every run decodes each sample by both."""
+
+    def arm(of: Estimate) -> Estimate:
+        rate = of.tokens_per_s_vanilla
+        return Estimate(speedup=1.0 if rate else None, tokens_per_s=rate, tokens_per_s_vanilla=rate)
+
+    by, papers = metrics.estimators, Estimators.__struct_fields__
     decoded = 1.0 if metrics.tokens_per_s_vanilla is not None else None
     return Metrics(
         samples=metrics.samples,
@@ -123,19 +116,10 @@ def vanilla_arm(metrics: Metrics) -> Metrics:
         tpt=None if metrics.tpt_vanilla is UNSET else metrics.tpt_vanilla,
         tokens_per_s=metrics.tokens_per_s_vanilla,
         profiled=metrics.profiled,
-        speedup=Speedup(paired=decoded),
-        estimators=_vanilla(metrics.estimators) if metrics.estimators else UNSET,
-        score=Score(method=metrics.score.vanilla) if metrics.score else None,
+        speedup=measures.Speedup(paired=decoded),
+        estimators=by and Estimators(**{paper: arm(getattr(by, paper)) for paper in papers}),
+        score=measures.Score(method=metrics.score.vanilla) if metrics.score else None,
     )
-
-
-def _vanilla(by: Estimators) -> Estimators:
-    def arm(of: Estimate) -> Estimate:
-        rate = of.tokens_per_s_vanilla
-        return Estimate(speedup=1.0 if rate else None, tokens_per_s=rate, tokens_per_s_vanilla=rate)
-
-    papers = by.__struct_fields__
-    return Estimators(**{paper: arm(getattr(by, paper)) for paper in papers})
 
 
 def _share(metrics: Metrics, phase: str | None) -> float | None:

@@ -15,20 +15,16 @@ from skipbench.runs.reading import LOADER
 FOLDER = Path(__file__).parent / "papers"
 LOST, NOTE_LOST = "lost", "the transcribed text has lost this number"
 Row = dict[str, Any]
-Hardware = str | dict[str, str | None] | None
-"""One device for all rows, or by model and `default`; None where the paper names none."""
+Hardware = str | dict[str, str | None] | None  # by model and `default`; None: not named
 
 
 class Printed(msgspec.Struct, kw_only=True):
     """A number as a paper prints it."""
 
-    keys: Row
-    """Settings and keys of its row, by skipbench's names."""
+    keys: Row  # settings and keys of its row, by skipbench's names
     column: str
-    value: float | None = None
-    """None where the text at hand has lost it."""
-    digits: int | None = None
-    """Decimals as printed, two more for percent."""
+    value: float | None = None  # None where the text at hand has lost it
+    digits: int | None = None  # decimals as printed, two more for percent
     spread: float | None = None
     note: str | None = None
     hardware: str | None = None
@@ -43,9 +39,8 @@ class Printed(msgspec.Struct, kw_only=True):
 
 
 class Note(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A note on the numbers that `where` and `column` choose, else on the whole table or paper.
-
-    One with a `check` (tests/report/test_published_sums.py) has a number's `recomputed` value.
+    """A note on the numbers that `where` and `column` choose, else on the whole table or paper. One
+    with a `check` (tests/report/test_published_sums.py) has a number's `recomputed` value.
     """
 
     text: str
@@ -71,8 +66,7 @@ class Part(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     across: str | None = None
     percent: list[str] = []
     settings: Row = {}
-    numbers: list[Printed] = []
-    """Not in the file."""
+    numbers: list[Printed] = []  # not in the file
 
     @property
     def grouped(self) -> list[tuple[Any, str]]:

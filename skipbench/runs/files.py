@@ -1,6 +1,4 @@
-"""Files of a results folder: replaced as a whole, appended to line by line, and a folder held by
-one process at a time.
-"""
+"""Files of results: replaced as a whole, or appended to by line; folders held by one process."""
 
 import contextlib
 import fcntl
@@ -30,9 +28,8 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
-    """Replaces a file as a whole: a reader sees the old content or the new one.
-
-    Makes its folder where there is none. Raises SkipbenchError where the file cannot be written.
+    """Replaces a file as a whole: a reader sees the old content or the new one. Makes its folder
+    where there is none. Raises SkipbenchError where the file cannot be written.
     """
     data = content.encode() if isinstance(content, str) else content
     with writing(path):
@@ -57,9 +54,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Appends one line durably, or leaves the file as it was. Raises SkipbenchError where it cannot
-    be opened, or the line not be written in full, for instance on a full disk.
-    """
+    """Appends a line durably, or leaves the file as it was. Raises SkipbenchError if it cannot."""
     data = line.encode() + b"\n"
     with writing(path), contextlib.ExitStack() as stack:
         handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644)
@@ -142,9 +137,7 @@ def held(folder: Path, wait: bool = False) -> Iterator[None]:
 
 
 def set_aside(folder: Path) -> None:
-    """Moves a run or a search, if it is there, to `replaced/` in its results folder. Raises
-    SkipbenchError where another process writes it, or it cannot be moved.
-    """
+    """Moves a run or a search to `replaced/`. Raises SkipbenchError if it is held, or cannot be."""
     if not folder.exists():
         return
     with held(folder), writing(folder):

@@ -1,6 +1,4 @@
-"""Fingerprints of a run's checkpoints, of its method's source and of the package: with others, the
-same settings would give another record.
-"""
+"""Fingerprints of checkpoints, method and package: with others, a record would be another."""
 
 import contextlib
 import dataclasses
@@ -21,17 +19,14 @@ from skipbench.runs.reading import MOST_BYTES, read_json, readable
 from skipbench.runs.source import leaves, method_sha256, other_scheme, package_sha256
 from skipbench.runs.state import read_status
 
-FORMS = ("quantization", "sparsity")
-"""Settings that make other weights of one checkpoint."""
-WHOLE = 64 * 2**20
-"""Weight files up to this many bytes are hashed in full, larger ones by samples."""
+FORMS = ("quantization", "sparsity")  # settings that make other weights of one checkpoint
+WHOLE = 64 * 2**20  # weight files up to this many bytes are hashed in full, larger ones by samples
 BLOCK, BLOCKS = 4096, 512  # bytes per sample, samples per file
 ADAPTERS = (ADAPTER_CONFIG, "adapter_model.safetensors", "adapter_model.bin")
 TEXT = ("*token*.json", "chat_template*", "additional_chat_templates/*")
 VOCABULARY = ("vocab*", "merges*", "*.model", "tekken.json")
 """Files from which a tokenizer is loaded: `TEXT`, and without tokenizer.json these."""
-BY_ROW = ("dataset.path", "dataset.shots_path")
-"""Settings that name a file of which the run's own rows are compared."""
+BY_ROW = ("dataset.path", "dataset.shots_path")  # files whose rows are compared
 
 
 def fingerprints(config: RunConfig) -> dict[str, Any]:
@@ -49,9 +44,7 @@ def fingerprints(config: RunConfig) -> dict[str, Any]:
 
 
 def _named(config: RunConfig) -> Iterator[tuple[str, str, str]]:
-    """Key, value and content's hash of each setting of method and dataset that names a checkpoint
-    or a file, but for `BY_ROW`.
-    """
+    """Key, value and hash of each setting that names a checkpoint or a file, but for `BY_ROW`."""
     settings = dict(leaves({"method": config.method.node, "dataset": config.dataset.node}))
     for key, value in settings.items():
         if isinstance(value, str) and value and key not in BY_ROW:
@@ -183,9 +176,7 @@ def _files_sha256(model: Model, *patterns: str) -> str | None:
 
 
 def checkpoint_place(path: str, revision: str | None) -> Path | None:
-    """A checkpoint's folder or GGUF file on this machine: `path` itself, or its snapshot in the
-    hub's cache; None without one.
-    """
+    """A checkpoint's folder or GGUF file: `path`, or its snapshot in the hub's cache; or None."""
     place = Path(path)
     if place.is_dir() or (is_gguf(path) and place.is_file()):
         return place
@@ -203,9 +194,7 @@ class _Index(msgspec.Struct):
 
 
 def indexed(index: Path) -> list[str]:
-    """The files of weights that an index names. Raises SkipbenchError for one that is none, or that
-    names files outside its folder.
-    """
+    """Files of weights in an index. Raises SkipbenchError for none, or files elsewhere."""
     with readable(index, "fetch the checkpoint again"):
         data = index.read_bytes() if index.stat().st_size <= MOST_BYTES else b""
         names = msgspec.json.decode(data, type=_Index).weight_map.values()

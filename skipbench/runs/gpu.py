@@ -1,4 +1,4 @@
-"""Driver, clocks and power limit of a GPU, as `nvidia-smi` tells them."""
+"""Answers of other programs; driver, clocks and power limit of a GPU, as `nvidia-smi` says."""
 
 import contextlib
 import subprocess
@@ -8,6 +8,14 @@ import msgspec
 from skipbench.runs.reading import Text
 
 QUERY = ("driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.limit")
+
+
+def ask(*words: str, timeout_s: float = 60) -> str | None:
+    """Output of a command; `None` if it is missing, fails, or does not answer."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        done = subprocess.run(words, capture_output=True, text=True, timeout=timeout_s, check=True)
+        return done.stdout
+    return None
 
 
 class Gpu(msgspec.Struct, frozen=True):
@@ -22,14 +30,10 @@ class Gpu(msgspec.Struct, frozen=True):
 
 def gpu(uuid: str) -> Gpu:
     """The GPU of this UUID (`GPU-...`); without `nvidia-smi`, or for a part of a GPU, all None."""
-    command = ["nvidia-smi", f"--id={uuid}", f"--query-gpu={','.join(QUERY)}"]
-    with contextlib.suppress(OSError, subprocess.SubprocessError, ValueError):
-        form = "--format=csv,noheader,nounits"
-        done = subprocess.run([*command, form], capture_output=True, text=True, timeout=10)
-        driver, *numbers = (part.strip() for part in done.stdout.strip().split(","))
-        if done.returncode == 0 and len(numbers) == len(QUERY) - 1:
-            return Gpu(driver, *map(_number, numbers))
-    return Gpu()
+    query = f"--id={uuid}", f"--query-gpu={','.join(QUERY)}", "--format=csv,noheader,nounits"
+    answer = ask("nvidia-smi", *query, timeout_s=10) or ""
+    driver, *numbers = (part.strip() for part in answer.split(","))
+    return Gpu(driver, *map(_number, numbers)) if len(numbers) == len(QUERY) - 1 else Gpu()
 
 
 def _number(text: str) -> float | None:

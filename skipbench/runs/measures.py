@@ -13,14 +13,11 @@ Interval = tuple[float, float]
 class Paired(msgspec.Struct, frozen=True, kw_only=True):
     """Geometric means over questions of vanilla's seconds per token over the method's."""
 
-    e2e: float | None = None
-    """Prefill included; None too in records of earlier versions."""
+    e2e: float | None = None  # prefill included; None too in records of earlier versions
     e2e_ci95: Interval | None = None
-    paired: float | None = None
-    """Decoding only."""
+    paired: float | None = None  # decoding only
     ci95: Interval | None = None
-    by_question: dict[str, float] | UnsetType = UNSET
-    """Prefill included, by the question's id; `e2e` is their geometric mean."""
+    by_question: dict[str, float] | UnsetType = UNSET  # prefill included; `e2e` is their mean
 
     @property
     def headline(self) -> tuple[float | None, Interval | None]:
@@ -39,10 +36,8 @@ class Speedup(Paired, frozen=True, kw_only=True):
     micro: float | None = None
     macro: float | None = None
     s_per_token: float | None = None
-    end_to_end: float | None = None
-    """Ratio of all tokens over all seconds, prefill included."""
-    by_repeat: list[float | None] | UnsetType = UNSET
-    """Headline of each process."""
+    end_to_end: float | None = None  # ratio of all tokens over all seconds, prefill included
+    by_repeat: list[float | None] | UnsetType = UNSET  # headline of each process
 
 
 class ExpectedSpeedup(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,8 +107,7 @@ class Skipped(msgspec.Struct, frozen=True, kw_only=True):
     ratio: float | None = None
 
 
-Scores = dict[str, float | None]
-"""Mean score by the scorer's name."""
+Scores = dict[str, float | None]  # mean score by the scorer's name
 
 
 class GroupScores(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,8 +119,7 @@ class GroupScores(msgspec.Struct, frozen=True, kw_only=True):
 class Score(msgspec.Struct, frozen=True, kw_only=True):
     vanilla: Scores = {}
     method: Scores = {}
-    by: dict[str, dict[str, GroupScores]] = {}
-    """Scores by group and label."""
+    by: dict[str, dict[str, GroupScores]] = {}  # scores by group and label
 
 
 class UntilCi(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,8 +190,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     M_eq1: float | None = None
     accepted_by_position: list[float] = []
     accepted_share: float | None = None
-    draft_steps: float | None = None
-    """Per round, as `draft_passes` and `rows`."""
+    draft_steps: float | None = None  # per round, as `draft_passes` and `rows`
     draft_passes: float | None = None
     rows: float | None = None
     tpt: float | None = None
@@ -223,14 +215,12 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     score_equal: bool | None = None
     score_rules: dict[str, str] | UnsetType = UNSET
     peak_memory_bytes: int | None = None
-    int8_bytes: int | UnsetType = UNSET
-    """Of the copy of weights in 8 bits, where the method drafts with one."""
+    int8_bytes: int | UnsetType = UNSET  # of the copy of weights that drafts use
     roofline_fraction_vanilla: float | None = None
     profiled: Profiled | None = None
     until_ci: UntilCi | UnsetType = UNSET
     repeats: int | UnsetType = UNSET
-    prompts: int | UnsetType = UNSET
-    """Distinct prompts of several processes."""
+    prompts: int | UnsetType = UNSET  # distinct prompts of several processes
     optimisation: Optimisation | UnsetType = UNSET
 
     @property

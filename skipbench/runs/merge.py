@@ -26,8 +26,7 @@ from skipbench.runs.run import Run, read_run
 from skipbench.runs.state import write_status
 from skipbench.runs.store import RunStore, sealed
 
-OF_THE_WHOLE = ("scores.jsonl", "metrics.json", "table.md")
-"""Files made of all samples together, and wrong once some are added."""
+OF_THE_WHOLE = ("scores.jsonl", "metrics.json", "table.md")  # wrong once samples are added
 COPIED = ("config.yaml", "provenance.json", *OF_THE_WHOLE)
 ORIGIN = ("commit", "dirty", "device", "versions", "model_commit", "rows_sha256", "prompts_sha256")
 FINGERPRINTS = ["weights_sha256", "tokenizer_sha256", "generation_sha256", "draft_sha256"]

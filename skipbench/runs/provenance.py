@@ -6,7 +6,6 @@ import json
 import os
 import platform
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -20,7 +19,7 @@ from msgspec.structs import replace
 
 from skipbench.config.paths import PACKAGE, cache_folder
 from skipbench.errors import SkipbenchError
-from skipbench.runs.gpu import Gpu
+from skipbench.runs.gpu import Gpu, ask
 from skipbench.runs.reading import Text
 
 COMPUTING = ["torch", "transformers", "tokenizers", "numpy", "bayesian-optimization"]
@@ -35,12 +34,9 @@ PACKAGES = ["skipbench", *COMPUTING, "safetensors", "datasets", "hydra-core", "o
 
 def _git(*args: str) -> str | None:
     """The output of a git command; None without a repository, or if it fails."""
-    command = ["git", "-C", str(PACKAGE.parent), *args]
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        if (PACKAGE.parent / ".git").exists():
-            done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-            return done.stdout.strip()
-    return None
+    known = (PACKAGE.parent / ".git").exists()
+    answer = ask("git", "-C", str(PACKAGE.parent), *args, timeout_s=10) if known else None
+    return None if answer is None else answer.strip()
 
 
 def cpu_name() -> str:
@@ -81,8 +77,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     cores: int | None = None
     memory_bytes: int | None = None
     versions: dict[Text, Text] = {}
-    slurm: dict[str, str] = {}
-    """Identifiers of the job; no other part of the environment is kept."""
+    slurm: dict[str, str] = {}  # identifiers of the job; no other part of the environment is kept
     rows_sha256: Text | None = None
     prompts_sha256: Text | None = None
     calibration_sha256: Text | None = None
@@ -91,22 +86,17 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     package_sha256: Text | None = None
     tokenizer_sha256: Text | None = None
     generation_sha256: Text | None = None
-    draft_sha256: Text | None = None
-    """Of earlier versions, in place of `files`."""
+    draft_sha256: Text | None = None  # of earlier versions, in place of `files`
     imports_sha256: Text | None = None
-    files: dict[Text, Text] = {}
-    """By setting: hash of the content of the file or checkpoint that it names."""
+    files: dict[Text, Text] = {}  # by setting: hash of the file or checkpoint it names
     device: Text | None = None
     threads: int | None = None
-    gpus: list[Gpu] = []
-    """Of the model's devices, in their order."""
-    cudnn: int | None = None
-    """Version of cuDNN, as torch numbers it; None without a GPU."""
+    gpus: list[Gpu] = []  # of the model's devices, in their order
+    cudnn: int | None = None  # version of cuDNN, as torch numbers it; None without a GPU
     cudnn_attention: bool | None = None
     layers: int | None = None
     engine: Text | None = None
-    tensor_parallel_size: int | None = None
-    """Processes that shared the model's weights."""
+    tensor_parallel_size: int | None = None  # processes that shared the model's weights
     kernels: dict[str, str] = {}
     native_kernels: Text | None = None
     arithmetic: Text | None = None
@@ -114,16 +104,11 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     strict_cost: float | None = None
     notes: list[str] = []
     label: Text | None = None
-    model_commit: Text | None = None
-    """Commit of a branch of the hub."""
-    latency: Text | None = None
-    """Name of the latency file."""
-    latency_sha256: Text | None = None
-    """Hash of the latencies that the method used."""
-    energy: Text | None = None
-    """Name of the energy counter."""
-    resumed: list[dict[str, Any]] = []
-    """`after_samples` and the entries that differ, of each process that resumed the run."""
+    model_commit: Text | None = None  # commit of a branch of the hub
+    latency: Text | None = None  # name of the latency file
+    latency_sha256: Text | None = None  # hash of the latencies that the method used
+    energy: Text | None = None  # name of the energy counter
+    resumed: list[dict[str, Any]] = []  # `after_samples` and what differs, per resuming process
 
     def __post_init__(self) -> None:
         _ = self.mixed  # checks the types in `resumed`
@@ -136,9 +121,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def mixed(self) -> str:
-        """The conditions that differ between the run's processes, each with the first sample it
-        holds for; empty if there are none.
-        """
+        """Conditions that differ between the run's processes, each from its first sample on."""
         parts = [(0, self.conditions)]
         for one in self.resumed:
             process = msgspec.convert(msgspec.to_builtins(self) | {"resumed": []} | one, _Resumed)
@@ -174,9 +157,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def here(cls) -> "Provenance":
-        """Commit, command line, start, machine, versions and Slurm job of this process. A copy
-        without a repository takes the commit from the environment, SKIPBENCH_COMMIT.
-        """
+        """Of this process; without a repository the commit is that of SKIPBENCH_COMMIT."""
         code = (".", ":!results")
         changed = _git("status", "--porcelain", "--untracked-files=no", "--", *code)
         return cls(
@@ -204,9 +185,7 @@ PLACES: dict[str, Callable[[], Path]] = {"package": lambda: PACKAGE, "cache": ca
 
 
 def portable(value: Any) -> Any:
-    """Settings without the place of this installation: a file that ships with the package is
-    `package:NAME`, one in the cache `cache:NAME`.
-    """
+    """Settings without places: `package:NAME` for what ships with the package, or `cache:NAME`."""
     match value:
         case dict():
             return {k: portable(v) for k, v in value.items()}
@@ -243,9 +222,7 @@ def config_hash(config: Mapping[str, object]) -> str:
 
 
 def check_identity(folder: Path, config: Mapping[str, object]) -> None:
-    """Raises SkipbenchError where the hash in a run folder's name is not that of its config.yaml; a
-    name without a hash is not checked.
-    """
+    """Raises SkipbenchError where a run folder's name has not the hash of its config.yaml."""
     named = re.search(r"_([0-9a-f]{10})(\.[^_]*)?$", folder.name)  # merged: `NAME.<origin>`
     if config and named and named[1] != (digest := hashed(config)[:10]):
         raise SkipbenchError(

@@ -1,6 +1,4 @@
-"""Files that anybody may have written, read as plain data: nothing is executed, no link is
-followed, and an error names the file.
-"""
+"""Files that anybody may have written, as plain data: nothing runs, and no link is followed."""
 
 import json
 import os
@@ -28,8 +26,7 @@ MOST_SAMPLES = 1 << 30  # of a file with a line per sample; 1000 long samples ha
 MALFORMED = (
     *(OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError),
     RecursionError,
-)
-"""What reading values of another form raises; msgspec's errors are ValueErrors."""
+)  # raised by values of another form; msgspec's errors are ValueErrors
 T = TypeVar("T")
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where there is one
 
@@ -53,10 +50,8 @@ def refuse_link(path: Path) -> None:
 
 @contextmanager
 def readable(path: Path, remedy: str = "move it away") -> Iterator[None]:
-    """Raises whatever a file of another form causes as a SkipbenchError that names it.
-
-    Args:
-        remedy: what to do, the end of the message.
+    """Raises whatever a file of another form causes as a SkipbenchError that names it. `remedy`:
+    what to do, the end of the message.
     """
     try:
         yield
@@ -130,9 +125,7 @@ def _read(path: Path, kind: type[Any], load: Callable[[bytes], Any]) -> Any:
 
 
 def strict_json(data: bytes | str) -> Any:
-    """JSON in which no name occurs twice and every number is finite and of 64 bits.
-    Raises ValueError for anything else, and RecursionError for JSON nested too deeply.
-    """
+    """JSON without NaN, repeated names and huge numbers. Raises ValueError or RecursionError."""
     msgspec.json.decode(data)  # refuses NaN, what is out of range, and half of a surrogate pair
     return json.loads(data, object_pairs_hook=_once, parse_int=_integer)
 

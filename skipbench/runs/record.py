@@ -5,6 +5,7 @@ Only counts, tokens and seconds are stored; every ratio is derived in `skipbench
 """
 
 import contextlib
+import hashlib
 import json
 import math
 from collections.abc import Iterable
@@ -29,16 +30,11 @@ SOURCES = {"s": "copied", "r": "recycled", "b": "copied and recycled", "d": "lay
 class Round(NamedTuple):
     """One draft-verify cycle."""
 
-    steps: Count
-    """Forward passes of the drafting model; a lookup counts one per guessed token."""
-    nodes: Count
-    """Proposed tokens; more than `steps` for a tree."""
-    accepted: Count
-    """Proposed tokens that verification accepted, before any cut at EOS or at the token limit."""
-    chain: Count
-    """Those of them that lie on the chain of first choices."""
-    emitted: Count
-    """Tokens credited to the output by this round, bonus included, after the cut."""
+    steps: Count  # forward passes of the drafting model; a lookup counts one per guessed token
+    nodes: Count  # proposed tokens; more than `steps` for a tree
+    accepted: Count  # proposed tokens that were accepted, before any cut at EOS or the token limit
+    chain: Count  # those of them that lie on the chain of first choices
+    emitted: Count  # tokens credited to the output by this round, bonus included, after the cut
 
 
 class Verified(NamedTuple):
@@ -46,15 +42,11 @@ class Verified(NamedTuple):
     `verified` of a trace each follows the first round that it holds for.
     """
 
-    extra_rows: int = 0
-    """Rows computed beside the nodes and the pending token, such as Lookahead's window."""
-    exit_sublayer: int = 0
-    """Sub-layers that the draft ran as the target does, on all rows but the last; 0 for none."""
+    extra_rows: int = 0  # beside the nodes and the pending token, such as Lookahead's window
+    exit_sublayer: int = 0  # sub-layers drafted as the target runs them, on all rows but the last
     tree: bool = False
-    hidden_states: bool = False
-    """The states after every sub-layer were kept."""
-    top_tokens: int = 0
-    """Most likely tokens that were read per row."""
+    hidden_states: bool = False  # the states after every sub-layer were kept
+    top_tokens: int = 0  # most likely tokens that were read per row
 
 
 class Seconds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -78,18 +70,14 @@ class Seconds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Arm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One prompt, decoded by vanilla or by the method."""
 
-    tokens: list[Count]
-    """Emitted ids, the prefill's first, up to the first EOS (included) or the token limit."""
+    tokens: list[Count]  # ids, the prefill's first, to the first EOS (included) or the token limit
     rounds: list[Round]
     seconds: Seconds
     finish: Literal["eos", "length", "failed"]
     error: str | None = None
-    looped: bool = False
-    """The output ends in a repetition loop."""
-    round_s: list[Time] = []
-    """Seconds of each round, its adaptation included; empty in records of earlier versions."""
-    joules: Time | None = None
-    """Energy of prefill and decoding by the machine's counters; None where none can be read."""
+    looped: bool = False  # the output ends in a repetition loop
+    round_s: list[Time] = []  # per round, adaptation included; empty in older records
+    joules: Time | None = None  # of prefill and decoding, by the machine's counters, if any
 
     @property
     def emitted(self) -> int:
@@ -117,10 +105,8 @@ class Divergence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     position: Count
     vanilla_token: int
     method_token: int
-    logit_gap: float | None
-    """Vanilla's token above the method's, in float32 logits of the target; None: not computed."""
-    error: str | None = None
-    """The reason why not; whether this is a tie is then unknown."""
+    logit_gap: float | None  # vanilla's over the method's token, float32; None: not computed
+    error: str | None = None  # the reason why not; whether this is a tie is then unknown
 
 
 class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -135,18 +121,12 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     method: Arm
     lossless: Lossless
     divergence: Divergence | None = None
-    skip: str = ""
-    """Skip set at the end of the sample."""
-    score: dict[str, dict[str, float]] = {}
-    """`{"vanilla": {...}, "method": {...}}` by scorer."""
-    groups: dict[str, str] = {}
-    """Labels to split scores by, such as `{"body": "unseen"}`."""
-    carry: dict[str, Any] = {}
-    """State of the method for the next prompt."""
-    trace: dict[str, Any] = {}
-    """Quantities of the method, one list each."""
-    question: str = ""
-    """Id that the turns of a conversation share, and the samples of one task; empty: `id`."""
+    skip: str = ""  # skip set at the end of the sample
+    score: dict[str, dict[str, float]] = {}  # `{"vanilla": {...}, "method": {...}}` by scorer
+    groups: dict[str, str] = {}  # labels to split scores by, such as `{"body": "unseen"}`
+    carry: dict[str, Any] = {}  # state of the method for the next prompt
+    trace: dict[str, Any] = {}  # quantities of the method, one list each
+    question: str = ""  # shared by turns of a conversation and samples of a task; empty: `id`
     format: Literal[1] = FORMAT
 
     @property
@@ -156,9 +136,7 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def speedup(self) -> float | None:
-        """Decode speedup: vanilla's seconds per token over the method's; None for a sample that
-        failed or decoded nothing.
-        """
+        """Vanilla's decoding seconds per token over the method's; None if it failed or is empty."""
         return self._ratio(self.vanilla.s_per_token, self.method.s_per_token)
 
     @property
@@ -172,16 +150,23 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def speedups(samples: Iterable[Sample], prefill: bool = True) -> dict[str, float]:
     """Speedup of each question: the geometric mean over its turns and its samples; those that
-    failed or decoded nothing have none.
-
-    Args:
-        prefill: counts its seconds, too.
+    failed or decoded nothing have none. `prefill`: counts its seconds, too.
     """
     logs: dict[str, list[float]] = {}
     for s in samples:
         if (ratio := s.end_to_end if prefill else s.speedup) is not None:
             logs.setdefault(s.question or s.id, []).append(math.log(ratio))
     return {question: math.exp(fmean(each)) for question, each in logs.items()}
+
+
+def drafted(samples: Iterable[Sample]) -> str:
+    """A digest of tokens, rounds and sets that drafted, on each prompt; empty without samples."""
+    drafts = []
+    for s in sorted(samples, key=lambda s: s.index):
+        changes = s.skip_changes or [(0, "")]
+        used = [change for change in changes if change[0] < len(s.method.rounds)]
+        drafts.append([s.index, s.prompt_hash, s.method.tokens, s.method.rounds, used])
+    return hashlib.sha256(json.dumps(drafts).encode()).hexdigest()[:16] if drafts else ""
 
 
 class Completion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -193,8 +178,7 @@ class Completion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reference: dict[str, Any]
     vanilla: str
     method: str
-    token_chars: list[Count] = []
-    """Characters of `method` per token, 0 inside a character; empty in older records."""
+    token_chars: list[Count] = []  # characters of `method` per token; empty in older records
 
 
 R = TypeVar("R", Sample, Completion)
@@ -207,9 +191,7 @@ def dump(record: Sample | Completion) -> str:
 
 
 def parse(line: str | bytes, kind: type[R]) -> R:
-    """Reads one line. Raises SkipbenchError for a record of another format version, or with other
-    fields or types, or one that holds a name twice.
-    """
+    """Reads a line. Raises SkipbenchError for another format, other fields, or a repeated name."""
     data = line.encode() if isinstance(line, str) else line
     try:
         with contextlib.suppress(ValueError):

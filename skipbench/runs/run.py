@@ -39,15 +39,13 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     dtype: str | None = None
     sparsity: str | None = None
     calibration: str | None = None
-    mixed: str | None = None
-    """`Provenance.mixed`."""
+    mixed: str | None = None  # `Provenance.mixed`
 
 
 class Search(msgspec.Struct, frozen=True, kw_only=True):
     """The search that a cell's skip set comes from."""
 
-    on: str
-    """Dataset of its development prompts."""
+    on: str  # dataset of its development prompts
     sets: int
     seconds: float
 
@@ -55,45 +53,34 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
 class Published(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The part of a run that a summary beside a table keeps."""
 
-    id: str | None = None
-    """Name of its folder."""
-    processes: list[str] = []
-    """With `repeats`: names of the folders of all its processes, the first one's among them."""
+    id: str | None = None  # name of its folder
+    processes: list[str] = []  # with `repeats`: folders of all processes, the first among them
     model: str = ""
     method: str = ""
     dataset: str = ""
-    keys: dict[str, object] = {}
-    """Its row of a paper's table, in the names of `published`."""
+    keys: dict[str, object] = {}  # its row of a paper's table, in the names of `published`
     stands_for: str | None = None
     metrics: Metrics | None = None
     reason: str | None = None
-    drafted: str | None = None
-    """`metrics.drafted` of its samples."""
+    drafted: str | None = None  # `record.drafted` of its samples
     origin: Origin = msgspec.field(name="provenance", default=Origin())
-    label: str | None = None
-    """The overrides that differ between the points of its sweep."""
+    label: str | None = None  # the overrides that differ between the points of its sweep
     rank: int | None = None
-    paper_samples: int | str | None = None
-    """Samples that the paper decodes; `all` if this run decodes only some of the dataset."""
-    noise: bool = False
-    """Vanilla against itself; no row of a paper's table."""
-    group: dict[str, str] = {}
-    """Group and label, for a run of part of another run's samples."""
+    paper_samples: int | str | None = None  # of the paper; `all` if this run decodes only some
+    noise: bool = False  # vanilla against itself; no row of a paper's table
+    group: dict[str, str] = {}  # group and label, for a run of part of another run's samples
 
 
 class Run(Published, frozen=True, kw_only=True, dict=True):
     """One run. A planned cell without a record is a run without metrics; `reason` says why."""
 
-    axes: dict[str, str] = {}
-    """Overrides of its cell in an experiment."""
+    axes: dict[str, str] = {}  # overrides of its cell in an experiment
     search: Search | None = None
     folder: Path | None = None
-    settings: Mapping[str, object] = {}
-    """Its `config.yaml`; empty without one."""
+    settings: Mapping[str, object] = {}  # its `config.yaml`; empty without one
     provenance: Provenance = msgspec.field(name="provenance_json", default=Provenance())
     status: Status = NO_STATUS
-    kept_samples: list[Sample] | None = None
-    """Samples of a run that comes from the file of a figure, not from its folder."""
+    kept_samples: list[Sample] | None = None  # of a run from the file of a figure
 
     @property
     def done(self) -> bool:
@@ -120,9 +107,7 @@ class Run(Published, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def samples(self) -> Sequence[Sample]:
-        """All samples, in the order written. Raises SkipbenchError for a file that cannot be read,
-        or is not of this run.
-        """
+        """All samples, in the order written. Raises SkipbenchError for a damaged file."""
         if self.kept_samples is not None:
             return self.kept_samples
         return [] if self.folder is None else read_samples(self.folder / "samples.jsonl")
@@ -135,9 +120,7 @@ class Run(Published, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def completions(self) -> Mapping[int, Completion]:
-        """Texts of its samples, by index; empty in records without them. Raises SkipbenchError for
-        a file that cannot be read.
-        """
+        """Texts of its samples, by index, if any. Raises SkipbenchError for a damaged file."""
         if self.folder is None:
             return {}
         return read_completions(self.folder / "completions.jsonl")

@@ -19,22 +19,15 @@ from skipbench.config.run_config import MethodConfig
 from skipbench.config.signature import MOVED
 from skipbench.runs.provenance import hashed
 
-SCHEME = "2:"
-"""Begins these hashes. Earlier ones, without it, were of whole files: none of them equals one."""
-ROOTS = ("skipbench.bench.run", "skipbench.bench.turns")
-"""What measures a run."""
-UNHASHED = ("config", "console", "errors", "report", "runs")
-"""Rooms on which no token and no second depends, beside the settings in the record."""
-ENGINE = ("bench", "draft_plan", "lm", "models", "skipset")
-"""Rooms of the package's hash alone."""
-OWN = ("skipbench.decode.", "skipbench.methods.")
-"""Parts of skipbench that belong to a method."""
-CUDA_GRAPHS = "cuda_graphs"
-"""An engine and its folder, which no other engine uses."""
+SCHEME = "2:"  # begins these hashes; earlier ones, without it, were of whole files and equal none
+ROOTS = ("skipbench.bench.run", "skipbench.bench.turns")  # what measures a run
+UNHASHED = ("config", "console", "errors", "report", "runs")  # no token or second depends on them
+ENGINE = ("bench", "draft_plan", "lm", "models", "skipset")  # rooms of the package's hash alone
+OWN = ("skipbench.decode.", "skipbench.methods.")  # parts of skipbench that belong to a method
+CUDA_GRAPHS = "cuda_graphs"  # an engine and its folder, which no other engine uses
 _NOT_CODE = re.compile(rb'("(?:\\.|[^"\\\n])*")|/\*.*?\*/|//[^\n]*|\s+', re.DOTALL)
 
-Place = tuple[str, Path]
-"""A module's dotted name and its file."""
+Place = tuple[str, Path]  # a module's dotted name and its file
 
 
 @functools.cache
@@ -146,9 +139,7 @@ _of_package = functools.cache(_located)
 
 @functools.cache
 def _parsed(source: bytes, package: str) -> tuple[str, list[str]]:
-    """A source file's hash, and the dotted names that it imports, in functions too; of one that
-    does not parse the hash of its bytes, and no names.
-    """
+    """A source file's hash and the names it imports; of one that does not parse, of its bytes."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
@@ -167,9 +158,7 @@ def _parsed(source: bytes, package: str) -> tuple[str, list[str]]:
 
 
 def _plain(node: Any, imports: list[ast.Import | ast.ImportFrom]) -> Any:
-    """A syntax tree without places, texts that stand alone, and fields that are empty, which differ
-    between Python's versions; adds its imports to the list.
-    """
+    """A syntax tree without places, lone texts and empty fields; adds its imports to the list."""
     if isinstance(node, list):
         return [_plain(one, imports) for one in node if not _is_text(one)]
     if not isinstance(node, ast.AST):

@@ -1,6 +1,4 @@
-"""The state of a run: `status.json`, whether its process is alive, and the signals that ask it to
-end after the sample that is being measured.
-"""
+"""The state of a run: `status.json`, its process, and the signals that ask it to end."""
 
 import contextlib
 import json
@@ -44,12 +42,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     pid: int | None = None
     host: Text | None = None
     updated: Text | None = None
-    slurm: Text | None = None
-    """Job."""
-    prompts: int | None = None
-    """Samples that the run has when it is done."""
-    sha256: dict[Text, Text] = {}
-    """Digests of the files of a done run."""
+    slurm: Text | None = None  # job
+    prompts: int | None = None  # samples that the run has when it is done
+    sha256: dict[Text, Text] = {}  # digests of the files of a done run
 
     @property
     def done(self) -> bool:
@@ -146,8 +141,7 @@ def _age_s(pid: int) -> float:
         return 0.0
 
 
-SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
-"""Sent by preemption, `scancel` and `kill`, and by Slurm before the time limit."""
+SIGNALS = (signal.SIGTERM, signal.SIGUSR2)  # of preemption, `scancel`, `kill`, Slurm's time limit
 
 
 class Interrupted(BaseException):
@@ -170,9 +164,7 @@ class SignalState:
             self.end()
 
     def end(self) -> None:
-        """Raises `Interrupted` if a signal was received, and ignores all that follow: what the
-        first one has begun to write is finished.
-        """
+        """Raises `Interrupted` after a signal, and ignores all that follow, to finish writing."""
         if self.received is not None:
             number, self.received = self.received, None
             for known in SIGNALS:

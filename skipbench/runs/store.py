@@ -96,9 +96,7 @@ def read_completions(path: Path) -> dict[int, Completion]:
 
 
 def cut_unfinished(path: Path, finished: Collection[int]) -> None:
-    """Cuts the end of a file of completions off: a torn line, and those that belong to no sample in
-    `finished`.
-    """
+    """Cuts a torn line, and texts of no sample in `finished`, off the end of a file."""
     lines = read_lines(path)
     while lines:
         with contextlib.suppress(SkipbenchError):
@@ -120,10 +118,8 @@ def sealed(folder: Path, status: Status) -> Status:
 
 
 def check_digest(path: Path, sha256: Mapping[str, str]) -> None:
-    """Raises SkipbenchError for a file of a done run that is not as the run wrote it.
-
-    Args:
-        sha256: digests by file name, of `status.json`.
+    """Raises SkipbenchError for a file of a done run that is not as the run wrote it. `sha256`:
+    digests by file name, of `status.json`.
     """
     if path.name not in sha256:
         return
@@ -236,9 +232,7 @@ class RunStore:
 
 
 def record_failure(folder: Path, reason: str) -> None:
-    """Writes the status `failed` for a run that could not be opened; one that is done, or locked by
-    another process, stays as it is.
-    """
+    """Writes `failed` for a run that could not be opened, unless it is done or locked."""
     with contextlib.suppress(SkipbenchError), held(folder):
         if not read_status(folder).done:
             write_status(folder, Status.now("failed", reason))

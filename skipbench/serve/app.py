@@ -47,11 +47,7 @@ class _Events(StreamingResponse):
 
 
 class Server:
-    """The routes and what they share.
-
-    Attributes:
-        app: for an ASGI server such as uvicorn.
-    """
+    """The routes and what they share. `app`: for an ASGI server such as uvicorn."""
 
     def __init__(
         self,

@@ -14,6 +14,11 @@ COUNTS = {
     "accepted_tokens": "draft tokens that verification accepted",
 }
 
+TIMES = {
+    "time_to_first_token": "prefill, without the queue",
+    "decode": "answers, without the queue",
+}
+
 
 class ServerMetrics:
     """What the server has done since it began."""
@@ -28,17 +33,9 @@ class ServerMetrics:
         self._counts = {
             k: Counter(f"skipbench_{k}", v, registry=registry) for k, v in COUNTS.items()
         }
-        self._first = Histogram(
-            "skipbench_time_to_first_token_seconds",
-            "prefill, without the queue",
-            buckets=SECONDS,
-            registry=registry,
-        )
-        self._whole = Histogram(
-            "skipbench_decode_seconds",
-            "answers, without the queue",
-            buckets=SECONDS,
-            registry=registry,
+        self._first, self._whole = (
+            Histogram(f"skipbench_{k}_seconds", v, buckets=SECONDS, registry=registry)
+            for k, v in TIMES.items()
         )
 
     def count(self, stream: Stream) -> None:

@@ -2,7 +2,9 @@
 
 import time
 import uuid
+from collections import Counter
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from skipbench.decode.answer import Answer
@@ -13,18 +15,14 @@ REASONS = {"eos": "stop", "stop": "stop", "length": "length", "unfinished": "len
 
 
 class Reply:
-    """One reply while it is made.
-
-    Attributes:
-        asked: the request.
-    """
+    """One reply while it is made."""
 
     def __init__(self, asked: Asked, tokenizer: Any) -> None:
         self.asked, self._tokenizer = asked, tokenizer
         self._id = f"{'chatcmpl' if asked.chat else 'cmpl'}-{uuid.uuid4().hex}"
         self._created = int(time.time())
-        self._shown: dict[int, int] = {}  # tokens per choice whose log-probabilities are sent
-        self._length: dict[int, int] = {}  # characters per choice
+        self._shown = Counter[int]()  # tokens per choice whose log-probabilities are sent
+        self._length = Counter[int]()  # characters per choice
 
     def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
         """The body of a reply that is not streamed."""
@@ -36,8 +34,8 @@ class Reply:
             found = self._logprobs(index, answer.logprobs)
             reason = REASONS[answer.finish]
             choices.append({"index": index, **text, "logprobs": found, "finish_reason": reason})
-        kind = "chat.completion" if self.asked.chat else "text_completion"
-        return {**self._head(kind), "choices": choices, "usage": self._usage(answers)}
+        used = usage(answers, self.asked.choices)
+        return {**self._head("chat.completion"), "choices": choices, "usage": used}
 
     def begin(self, index: int) -> list[dict[str, Any]]:
         """Events before the first text of a choice."""
@@ -49,66 +47,57 @@ class Reply:
         """The event of a piece of text."""
         part: dict[str, Any] = {"delta": {"content": text}} if self.asked.chat else {"text": text}
         chunk = self._chunk(index, part, self._logprobs(index, found), None)
-        self._length[index] = self._length.get(index, 0) + len(text)
+        self._length[index] += len(text)
         return chunk
 
     def end(self, index: int, answer: Answer) -> dict[str, Any]:
         """The last event of a choice."""
         part: dict[str, Any] = {"delta": {}} if self.asked.chat else {"text": ""}
-        rest = self._logprobs(index, answer.logprobs[self._shown.get(index, 0) :])
+        rest = self._logprobs(index, answer.logprobs[self._shown[index] :])
         return self._chunk(index, part, rest, REASONS[answer.finish])
 
     def last(self, answers: Sequence[Answer]) -> list[dict[str, Any]]:
         """Events after all choices."""
         if not self.asked.include_usage:
             return []
-        return [{**self._head(self._kind), "choices": [], "usage": self._usage(answers)}]
-
-    @property
-    def _kind(self) -> str:
-        return "chat.completion.chunk" if self.asked.chat else "text_completion"
+        used = usage(answers, self.asked.choices)
+        return [{**self._head("chat.completion.chunk"), "choices": [], "usage": used}]
 
     def _head(self, kind: str) -> dict[str, Any]:
-        return {
-            "id": self._id, "object": kind, "created": self._created, "model": self.asked.model,
-        }  # fmt: skip
+        """The beginning of a body; `kind`: of a chat's."""
+        kind = kind if self.asked.chat else "text_completion"
+        head = {"id": self._id, "object": kind, "created": self._created}
+        return head | {"model": self.asked.model}
 
     def _chunk(
         self, index: int, part: dict[str, Any], found: Any, reason: str | None
     ) -> dict[str, Any]:
         choice = {"index": index, **part, "logprobs": found, "finish_reason": reason}
         more = {"usage": None} if self.asked.include_usage else {}
-        return {**self._head(self._kind), "choices": [choice], **more}
+        return {**self._head("chat.completion.chunk"), "choices": [choice], **more}
 
     def _logprobs(self, index: int, found: Sequence[Logprob]) -> dict[str, Any] | None:
         """Log-probabilities of the next tokens of a choice, if they were asked for."""
         if self.asked.options.get("logprobs") is None or not found:
             return None
-        self._shown[index] = self._shown.get(index, 0) + len(found)
+        self._shown[index] += len(found)
         if self.asked.chat:
             content = [
-                {**self._token(one.token, one.logprob), "top_logprobs": [*map(self._pair, one.top)]}
+                self._token(one.token, one.logprob)
+                | {"top_logprobs": [self._token(*pair) for pair in one.top]}
                 for one in found
             ]
             return {"content": content, "refusal": None}
-        texts, offsets = [self._text(one.token) for one in found], [self._length.get(index, 0)]
-        for text in texts:
-            offsets.append(offsets[-1] + len(text))
+        texts = [self._text(one.token) for one in found]
         return {
             "tokens": texts,
             "token_logprobs": [one.logprob for one in found],
             "top_logprobs": [{self._text(t): value for t, value in one.top} for one in found],
-            "text_offset": offsets[:-1],
+            "text_offset": [*accumulate(map(len, texts[:-1]), initial=self._length[index])],
         }
-
-    def _usage(self, answers: Sequence[Answer]) -> dict[str, Any]:
-        return usage(answers, self.asked.choices)
 
     def _text(self, token: int) -> str:
         return str(self._tokenizer.decode([token]))
-
-    def _pair(self, pair: tuple[int, float]) -> dict[str, Any]:
-        return self._token(*pair)
 
     def _token(self, token: int, logprob: float) -> dict[str, Any]:
         text = self._text(token)
@@ -116,9 +105,7 @@ class Reply:
 
 
 def usage(answers: Sequence[Answer], choices: int) -> dict[str, Any]:
-    """Tokens of all prompts, each with so many choices, and of these; under `speculation`, per
-    choice, what the method did.
-    """
+    """Tokens of all prompts and choices; under `speculation`, what the method did per choice."""
     prompt = sum(answer.prompt_tokens for answer in answers[::choices])
     tokens = sum(len(answer.tokens) for answer in answers)
     drafted, accepted = (sum(getattr(a, k) for a in answers) for k in ("drafted", "accepted"))

@@ -22,8 +22,7 @@ Unused = Any  # known to OpenAI's clients, without a meaning here
 SAMPLING = (
     *("temperature", "top_p", "top_k", "min_p", "typical_p"),
     *("repetition_penalty", "no_repeat_ngram_size"),
-)
-"""Fields that `generate` has under the same name."""
+)  # of `generate`, too
 
 
 class Refused(SkipbenchError):

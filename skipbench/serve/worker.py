@@ -14,10 +14,8 @@ T = TypeVar("T")
 
 
 class Worker:
-    """A model, and the thread that all of its work is done in.
-
-    Attributes:
-        waiting: requests that wait for their turn or are decoded.
+    """A model, and the thread that all of its work is done in. `waiting`: requests that wait for
+    their turn or are decoded.
     """
 
     def __init__(self, model: LanguageModel, queue: int) -> None:
@@ -55,10 +53,7 @@ class Worker:
 
     async def pieces(self, stream: Stream, until: float) -> AsyncGenerator[Piece, None]:
         """The pieces of an answer when its turn has come. Cancelled or closed, it ends the answer
-        after the round at hand.
-
-        Args:
-            until: time of the loop at which TimeoutError is raised.
+        after the round at hand. `until`: time of the loop at which TimeoutError is raised.
         """
         async with asyncio.timeout_at(until):
             await self._turn.acquire()

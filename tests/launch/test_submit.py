@@ -351,8 +351,7 @@ def test_a_cluster_of_ones_own_may_have_any_name(
 
 def test_a_manifest_knows_its_cells_and_jobs(tmp_path: Path) -> None:
     folder = manifest.next_folder(tmp_path, "tiny", make=True)
-    rows = [{"name": "a", "folder": "a", "config": {}}]  # as an earlier version wrote it
-    rows += [{"name": n, "folders": list(n), "configs": []} for n in ("bc", "d")]
+    rows = [{"name": n, "folders": list(n), "configs": []} for n in ("a", "bc", "d")]
     manifest.write_rows(folder, rows)
     manifest.add_job(folder, "7", 0, 2)
     manifest.add_job(folder, "9", 2, 1)
@@ -527,7 +526,7 @@ def test_a_bad_status_is_of_its_cell_alone_and_steers_no_terminal(
 
 def test_jobs_that_cannot_be_read_hide_no_others(tmp_path: Path) -> None:
     folder = manifest.next_folder(tmp_path, "good", make=True)
-    manifest.write_rows(folder, [{"name": "a", "folder": "a", "config": {}}])
+    manifest.write_rows(folder, [{"name": "a", "folders": ["a"], "configs": []}])
     manifest.add_job(folder, "7", 0, 1)
     for number, line in enumerate(
         ("[" * 100_000, '{"job": "8", "first": 0, "count": 1000000000000}', "null")

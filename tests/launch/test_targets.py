@@ -48,8 +48,8 @@ def test_a_manifest_calls_nothing_that_no_file_of_conf_names(way: str, tmp_path:
     }[way]
     config = compose(["method=uniform", f"results={tmp_path}"]).to_dict()
     config["method"]["stop"] = stop
-    rows = write_rows(tmp_path, [{"config": json.loads(json.dumps(config))}])
-    (cell,) = read_row(rows, 0)  # as an earlier version wrote it
+    rows = write_rows(tmp_path, [{"configs": [json.loads(json.dumps(config))]}])
+    (cell,) = read_row(rows, 0)
     with pytest.raises(SkipbenchError, match=r"--config-dir|interpolation") as refused:
         cell.method.factory()
     assert not called.exists() and "\n" not in str(refused.value)

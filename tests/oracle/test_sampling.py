@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from skipbench.decode.sampling import Sampler
 from skipbench.oracle.sampling import Draws, SamplingTest, Settings
 
 VOCABULARY, TOKENS = 24, 16
@@ -23,7 +24,7 @@ LOGITS = table()
 
 
 def probs(settings: Settings) -> np.ndarray:
-    return settings.sampler().probs(LOGITS).double().numpy()
+    return Sampler(*settings).probs(LOGITS).double().numpy()
 
 
 def drawn(p: np.ndarray, random: np.random.Generator, count: int) -> np.ndarray:

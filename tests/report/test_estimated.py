@@ -8,7 +8,7 @@ from test_papertable import cell, metrics, run, swift
 
 from skipbench.report.definitions import BY_PAPER
 from skipbench.report.published import read_paper
-from skipbench.report.tables.markdown import markdown
+from skipbench.report.tables.formats import markdown
 from skipbench.report.tables.paper import paper_table
 from skipbench.runs.run import Origin
 

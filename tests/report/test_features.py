@@ -14,9 +14,9 @@ from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.report.tables.features import LOST, NOT_HERE, declared, feature_table, features
 from skipbench.report.tables.formats import csv as write_csv
+from skipbench.report.tables.formats import markdown
 from skipbench.report.tables.html import html
 from skipbench.report.tables.latex import latex
-from skipbench.report.tables.markdown import markdown
 
 
 def test_what_is_declared_is_known() -> None:

@@ -24,11 +24,10 @@ from skipbench.report.compared import same_drafts
 from skipbench.report.definitions import UNITS, UNMEASURED
 from skipbench.report.measured import OF_PHASE, VALUES, measure, unmeasured
 from skipbench.report.published import papers, published, read_paper
-from skipbench.report.tables.formats import WRITERS
+from skipbench.report.tables.formats import WRITERS, markdown
 from skipbench.report.tables.formats import csv as write_csv
 from skipbench.report.tables.html import html
 from skipbench.report.tables.latex import escape, latex
-from skipbench.report.tables.markdown import markdown
 from skipbench.report.tables.model import Column, Row, Table
 from skipbench.report.tables.paper import paper_table
 from skipbench.report.tables.paper_notes import same_device, touches

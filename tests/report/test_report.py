@@ -19,8 +19,8 @@ from skipbench.report.cell import cell_lines, markdown_cell, render_cell
 from skipbench.report.columns import MISSING, main_cells
 from skipbench.report.definitions import DEFINITIONS, LEGEND, caution
 from skipbench.report.tables.formats import csv as write_csv
+from skipbench.report.tables.formats import markdown
 from skipbench.report.tables.html import html
-from skipbench.report.tables.markdown import markdown
 from skipbench.report.tables.model import Cell
 from skipbench.report.tables.runs import row_table
 from skipbench.runs.measures import Metrics, Score, Speedup

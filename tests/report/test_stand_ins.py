@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from test_papertable import metrics, run
 
 from skipbench.experiments.grid import plan
-from skipbench.report.tables.markdown import markdown
+from skipbench.report.tables.formats import markdown
 from skipbench.report.tables.model import Table
 from skipbench.report.tables.paper import paper_table
 

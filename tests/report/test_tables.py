@@ -16,10 +16,9 @@ from test_papertable import metrics, run
 from skipbench.report.columns import inert_markdown
 from skipbench.report.compared import ranked
 from skipbench.report.tables.features import feature_table
-from skipbench.report.tables.formats import WRITERS, csv, write
+from skipbench.report.tables.formats import WRITERS, csv, markdown, write
 from skipbench.report.tables.html import html
 from skipbench.report.tables.latex import breakable, column_blocks, escape, latex
-from skipbench.report.tables.markdown import markdown
 from skipbench.report.tables.model import Grid, Table
 from skipbench.report.tables.paper import paper_table
 from skipbench.report.tables.runs import row_table

@@ -35,7 +35,7 @@ from skipbench.experiments.row import run_cell
 from skipbench.experiments.table_runs import run_entry
 from skipbench.launch.status import CellStatus, experiment_statuses
 from skipbench.report.compared import mixed
-from skipbench.report.tables.markdown import markdown
+from skipbench.report.tables.formats import markdown
 from skipbench.report.tables.runs import row_table
 from skipbench.runs.measures import Metrics
 from skipbench.runs.merge import merge_into

@@ -15,7 +15,7 @@ from test_runs import sample
 
 from skipbench.cli.main import dispatch
 from skipbench.errors import SkipbenchError
-from skipbench.report.tables.markdown import markdown
+from skipbench.report.tables.formats import markdown
 from skipbench.report.tables.runs import row_table
 from skipbench.runs.measures import Metrics
 from skipbench.runs.merge import _decided, merge_into

@@ -23,8 +23,7 @@ from skipbench.report.figures.runs import finished_run, speedups
 from skipbench.report.figures.sweeps import value as swept
 from skipbench.report.measured import measure
 from skipbench.report.page.collect import one_run
-from skipbench.report.tables.formats import csv
-from skipbench.report.tables.markdown import markdown
+from skipbench.report.tables.formats import csv, markdown
 from skipbench.report.tables.runs import row_table
 from skipbench.runs.measures import Metrics
 from skipbench.runs.run import Run, read_run
@@ -119,7 +118,7 @@ def test_what_is_no_headline_has_another_name(stored: Stored, skipbench: Command
     wanted = [("micro", speedup.micro), ("macro", speedup.macro), ("s/token", speedup.s_per_token)]
     assert told.startswith("; ".join(f"{name} {value:.2f}x" for name, value in wanted))
 
-    more = ["hardware=a6000", "lengths=2", "search=1"]
+    more = ["hardware=a6000", "search=1"]
     projected = skipbench("project", str(stored.run.folder), *more).stdout
     head, own, far, _, *searched = projected.splitlines()[1:]
     assert head.split()[-2:] == ["micro", "speedup"] and far.split()[-1] == "-"

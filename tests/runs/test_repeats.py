@@ -24,7 +24,7 @@ from skipbench.experiments.table_runs import run_entry, table_runs
 from skipbench.metrics.interval import repeated_ratio_interval
 from skipbench.metrics.repeats import summarise_repeats
 from skipbench.metrics.summary import summarise
-from skipbench.report.tables.markdown import markdown
+from skipbench.report.tables.formats import markdown
 from skipbench.report.tables.runs import row_table
 from skipbench.runs.measures import Metrics
 from skipbench.runs.record import Round, Sample, Seconds

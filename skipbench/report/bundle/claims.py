@@ -1,6 +1,4 @@
-"""Claims: the numbers of each run with what they rest on, computed from its samples; and the check
-of a bundle, which computes them again.
-"""
+"""The numbers of each run and what they rest on, by its samples; the check of a bundle."""
 
 import hashlib
 import shlex
@@ -24,18 +22,16 @@ from skipbench.runs.record import Sample, parse_lines
 from skipbench.runs.run import Published
 
 CLAIMS, CRATE = "claims.json", "ro-crate-metadata.json"
-QUANTITIES: dict[str, tuple[str, str | None]] = {
-    "speedup.e2e": ("speedup over vanilla, prefill included", "speedup.e2e_ci95"),
-    "speedup.paired": ("speedup over vanilla, decode only", "speedup.ci95"),
-    "M": ("tokens per verification", None),
-    "alpha": ("accepted draft tokens per draft step", None),
-    "tokens_per_s": ("tokens per second, without the prefill", None),
-    "tokens_per_s_vanilla": ("vanilla's tokens per second, without the prefill", None),
-    "lossless.identical": ("samples with vanilla's tokens", None),
-}
-"""By path in metrics.json: the words of a claim, and the path of the 95 % interval."""
-EXACT = 1e-9
-"""Relative difference that another order of summation may make."""
+QUANTITIES: dict[str, tuple[str, str, str | None]] = {
+    "speedup.e2e": ("speedup over vanilla, prefill included", "ratio", "speedup.e2e_ci95"),
+    "speedup.paired": ("speedup over vanilla, decode only", "ratio", "speedup.ci95"),
+    "M": ("tokens per verification", "tokens", None),
+    "alpha": ("accepted draft tokens per draft step", "proportion", None),
+    "tokens_per_s": ("tokens per second, without the prefill", "tokens/s", None),
+    "tokens_per_s_vanilla": ("vanilla's tokens per second, without the prefill", "tokens/s", None),
+    "lossless.identical": ("samples with vanilla's tokens", "samples", None),
+}  # by path in metrics.json: words of a claim, unit, and path of the 95 % interval
+EXACT = 1e-9  # relative difference that another order of summation may make
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,11 +39,9 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
     claim: str
     run: str
-    quantity: str
-    """Path in metrics.json."""
+    quantity: str  # path in metrics.json
     number: float
-    interval: Interval | None
-    """95 %; None for a quantity without one, or below 5 questions."""
+    interval: Interval | None  # 95 %; None for a quantity without one, or below 5 questions
     samples: int
     command: str
     hardware: str
@@ -68,7 +62,6 @@ class _Crate(msgspec.Struct):
 
 def claims_of(folder: Path) -> list[Claim]:
     """The claims of a run, from its samples, settings and provenance; nothing of `metrics.json`.
-
     Raises SkipbenchError where its files cannot be read or are of another run.
     """
     config = read_yaml(folder / "config.yaml") or {}
@@ -90,7 +83,7 @@ def claims_of(folder: Path) -> list[Claim]:
             hardware=hardware(provenance),
             commit=provenance.commit and provenance.commit + "+" * bool(provenance.dirty),
         )
-        for quantity, (words, ends) in QUANTITIES.items()
+        for quantity, (words, _, ends) in QUANTITIES.items()
         if (number := attrgetter(quantity)(metrics)) is not None
     ]
 
@@ -103,7 +96,6 @@ def hardware(provenance: Provenance) -> str:
 
 def check(folder: Path) -> Iterator[tuple[bool, str]]:
     """Whether each claim of a bundle holds, then each file and table, with what does not hold.
-
     Raises SkipbenchError for a folder that is no bundle.
     """
     stored = read_json(folder / CLAIMS, _Claims)
@@ -119,20 +111,17 @@ def check(folder: Path) -> Iterator[tuple[bool, str]]:
         again = made.pop((claim.run, claim.quantity), None)
         wrong = broken.get(claim.run, "its samples give no such number")
         if again is not None:
-            wrong = "; ".join(_differences(claim, again))
+            pairs = [(k, getattr(claim, k), getattr(again, k)) for k in Claim.__struct_fields__]
+            unlike = [pair for pair in pairs if not _same(*pair[1:])]
+            wrong = "; ".join(
+                f"{k} is {now} by the run's files, not {was}" for k, was, now in unlike
+            )
         told = f"{claim.claim} = {claim.number:.6g}"
         yield not wrong, f"{told}: {wrong}" if wrong else told
     for (name, _), claim in made.items():
         yield False, f"{claim.claim}: {name} gives {claim.number:.6g}, which nothing claims"
     yield from _files(folder)
     yield from _copies(folder, stored.claims)
-
-
-def _differences(claim: Claim, again: Claim) -> Iterator[str]:
-    for field in Claim.__struct_fields__:
-        there, here = getattr(claim, field), getattr(again, field)
-        if not _same(there, here):
-            yield f"{field} is {here} by the run's files, not {there}"
 
 
 def _same(there: object, here: object) -> bool:
@@ -169,10 +158,8 @@ def _copies(folder: Path, claims: list[Claim]) -> Iterator[tuple[bool, str]]:
             if here is not None and not _same(there, here):
                 yield f"{quantity} of {run} is {there}, claimed {here:.6g}"
 
-    for path in [
-        *sorted(folder.glob("runs/*/metrics.json")),
-        *sorted(folder.glob("tables/*.json")),
-    ]:
+    kinds = ("runs/*/metrics.json", "tables/*.json")
+    for path in (path for kind in kinds for path in sorted(folder.glob(kind))):
         name = path.relative_to(folder)
         try:
             if path.name == "metrics.json":

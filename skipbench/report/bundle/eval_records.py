@@ -11,19 +11,9 @@ from typing import Any
 
 from skipbench.metrics.interval import Interval
 from skipbench.report.bundle.claims import QUANTITIES, hardware
-from skipbench.runs.measures import Metrics
 from skipbench.runs.run import Run
 
 SCHEMA = "0.3.0"
-UNITS = {
-    "speedup.e2e": "ratio",
-    "speedup.paired": "ratio",
-    "M": "tokens",
-    "alpha": "proportion",
-    "tokens_per_s": "tokens/s",
-    "tokens_per_s_vanilla": "tokens/s",
-    "lossless.identical": "samples",
-}
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -73,22 +63,12 @@ def eval_record(run: Run) -> tuple[str, dict[str, Any]]:
 def _results(run: Run) -> list[dict[str, Any]]:
     metrics = run.measured
     numbers = [
-        (name, words, UNITS[name], attrgetter(name)(metrics), _ends(metrics, ends))
-        for name, (words, ends) in QUANTITIES.items()
+        (name, words, unit, attrgetter(name)(metrics), attrgetter(ends)(metrics) if ends else None)
+        for name, (words, unit, ends) in QUANTITIES.items()
     ]
     scores = metrics.score.method if metrics.score else {}
-    numbers += [
-        (name, f"score of the output: {name}", "points", x, None) for name, x in scores.items()
-    ]
-    return [
-        _result(run, name, words, unit, value, ends)
-        for name, words, unit, value, ends in numbers
-        if value is not None
-    ]
-
-
-def _ends(metrics: Metrics, path: str | None) -> Interval | None:
-    return attrgetter(path)(metrics) if path else None
+    numbers += [(k, f"score of the output: {k}", "points", x, None) for k, x in scores.items()]
+    return [_result(run, *number) for number in numbers if number[3] is not None]
 
 
 def _result(

@@ -24,8 +24,7 @@ from skipbench.runs.run import Run, read_run
 from skipbench.runs.state import write_status
 from skipbench.runs.store import sealed
 
-COPIED = ("tables", "figures", "latency", "skip_sets")
-"""Folders of a results folder that are copied whole."""
+COPIED = ("tables", "figures", "latency", "skip_sets")  # copied whole
 TEXTS = {".json", ".jsonl", ".yaml", ".md", ".csv", ".tex", ".html", ".svg", ".txt"}
 README = """# {runs} runs of skipbench {version}
 
@@ -85,9 +84,7 @@ def write_bundle(out: Path, results: Path) -> tuple[int, int]:
 
 
 def _copy_run(run: Run, out: Path) -> str:
-    """Copies the files of a run; returns its name there, another one where a setting names a place
-    of this machine.
-    """
+    """Copies a run's files; returns its name there: another where a setting names a place."""
     assert run.folder is not None
     settings = _public(run.settings)
     name = run.folder.name

@@ -1,6 +1,4 @@
-"""Quantities over time: the course of a run over its samples; the threshold, and the sources of
-`auto`, over its rounds; the share of each phase.
-"""
+"""Quantities over samples or rounds: courses of a run, thresholds, sources, shares of phases."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -19,12 +17,9 @@ from skipbench.report.published import Printed
 from skipbench.runs.record import SOURCES, Sample
 from skipbench.runs.run import Run
 
-WINDOW = 64
-"""Rounds of the moving mean of a threshold, as in Self-SD's Figure 5."""
-SPAN = 32
-"""Rounds per bar of the sources of `auto`."""
-BINS = 8
-"""Bins of equally many rounds, in order of the expected tokens."""
+WINDOW = 64  # rounds of the moving mean of a threshold, as in Self-SD's Figure 5
+SPAN = 32  # rounds per bar of the sources of `auto`
+BINS = 8  # bins of equally many rounds, in order of the expected tokens
 _COLORS = (style.YELLOW, style.PINK, style.ORANGE, style.BLUE, style.GREY)
 COLORS = dict(zip(SOURCES.values(), _COLORS, strict=True))
 
@@ -42,8 +37,7 @@ COURSES: dict[str, tuple[str, Callable[[Run], dict[int, float]]]] = {
     "alpha": ("acceptance rate", lambda run: dict(enumerate(acceptances(run), 1))),
     "matchness": ("best matchness", _matchness),
     "speedup": ("speedup (x)", lambda run: dict(enumerate(speedups(run), 1))),
-}
-"""Label of the axis, and values by the number of a sample."""
+}  # label of the axis, and values by the number of a sample
 
 
 def course(runs: list[Run], published: list[Printed]) -> Figure:
@@ -179,9 +173,7 @@ def calibration(runs: list[Run], published: list[Printed]) -> Figure:
 
 
 def calibration_bins(run: Run) -> list[tuple[float, float]]:
-    """Means of the expected and of the emitted tokens of the rounds of every bin; accepted tokens
-    that EOS or the token limit cut off count as emitted.
-    """
+    """Mean expected and emitted tokens of the rounds of each bin; tokens that are cut off count."""
     pairs = sorted(
         (expected, 1 + round.accepted)
         for sample, _, tokens in _traced(run)

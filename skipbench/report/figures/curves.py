@@ -20,8 +20,7 @@ from skipbench.report.figures.sweeps import setting, value, with_values
 from skipbench.report.published import Printed
 from skipbench.runs.run import Run
 
-COST = 0.5
-"""Cost of a draft step in forwards of the target, as the paper's figure assumes."""
+COST = 0.5  # cost of a draft step in forwards of the target, as the paper's figure assumes
 STEPS, RATIO = "method.stop.max_steps", "method.ratio"
 MARKERS = "os^Dv<>P"
 FEW = 10
@@ -215,7 +214,6 @@ class BruteForce(msgspec.Struct):
 
 def brute_force(lines: list[Any]) -> Figure:
     """Loss of the programme's set and of a random set against the best of all (CLaSp Figure 3b).
-
     Raises SkipbenchError without lines, or for one that is no `BruteForce`.
     """
     try:

@@ -56,8 +56,7 @@ FIGURES: dict[str, Kind] = {
     "knapspec-figure5": maps.skip_map,
     "knapspec-figure6": _sweep("method.interval", "tokens_per_s share speedup", INTERVALS),
 }
-PRINTED = {"swift-figure6b": "swift-figure6"}
-"""Figures that show a part of the paper's numbers of another."""
+PRINTED = {"swift-figure6b": "swift-figure6"}  # figures of a part of another's numbers
 NOT_RUN = {  # experiments whose figure does not come from runs
     "clasp-figure3b": "brute force over all sets needs models of 12 sub-layers at most. Draw it "
     "with 'python scripts/brute_force.py > brute_force.jsonl' and 'python -m skipbench figure "
@@ -76,9 +75,8 @@ OF_ONE_RUN: dict[str, Kind] = {
 
 
 def draw(name: str, runs: list[Run]) -> tuple[Figure, list[Run]]:
-    """The figure of an experiment and the runs that are in it.
-
-    Raises SkipbenchError for an unknown figure, or if no run has something to show in it.
+    """The figure of an experiment and the runs that are in it. Raises SkipbenchError for an unknown
+    figure, or if no run has something to show in it.
     """
     if name not in FIGURES:
         raise SkipbenchError(f"no figure {name!r}; known: {', '.join(sorted(FIGURES))}")

@@ -4,6 +4,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,12 +14,9 @@ import numpy as np
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.acceptance import alpha, rounds_with_sets
-from skipbench.metrics.drafted import drafted
-from skipbench.runs.measures import Metrics
-from skipbench.runs.provenance import Provenance
 from skipbench.runs.reading import MOST_SAMPLES, read_bytes, readable, strict_json
-from skipbench.runs.record import Sample
-from skipbench.runs.run import Origin, Run, Search, read_run
+from skipbench.runs.record import Sample, drafted
+from skipbench.runs.run import Run, read_run
 
 _PHRASES = {
     "search.on": "set of {}",
@@ -46,47 +44,24 @@ def finished_run(folder: Path) -> Run:
     raise SkipbenchError(f"{folder}{wrong}")
 
 
-class _Kept(msgspec.Struct, kw_only=True):
-    """A run in the file; no folder's path."""
-
-    folder: str
-    model: str
-    method: str
-    dataset: str
-    engine: str | None
-    device: str | None
-    layers: int | None
-    settings: dict[str, object]
-    metrics: Metrics
-    samples: list[Sample]
-    axes: dict[str, str]
-    keys: dict[str, object]
-    search: Search | None
-
-
 class _File(msgspec.Struct):
     figure: str
-    runs: list[_Kept]
+    runs: list[dict[str, object]]
 
 
-_SHARED = {*_Kept.__struct_fields__} & {*Run.__struct_fields__} - {"folder"}
-"""Fields that both have by the same name."""
+IN_FILE = {
+    **{"folder": "id", "model": "model", "method": "method", "dataset": "dataset"},
+    **{"engine": "origin.engine", "device": "origin.device", "layers": "provenance.layers"},
+    **{"settings": "settings", "metrics": "measured", "samples": "sound"},
+    **{"axes": "axes", "keys": "keys", "search": "search"},
+}
+"""Values of a run in the file, by their names there; no folder's path is among them."""
 
 
 def dump_runs(name: str, runs: list[Run]) -> str:
     """JSON of the finished runs of a figure, a run per line, with their sound samples."""
-    kept = (
-        _Kept(
-            folder=str(run.id),
-            engine=run.origin.engine,
-            device=run.origin.device,
-            layers=run.provenance.layers,
-            samples=[*run.sound],
-            **{name: getattr(run, name) for name in _SHARED},
-        )
-        for run in runs
-    )
-    text = ",\n".join(json.dumps(msgspec.to_builtins(run), allow_nan=False) for run in kept)
+    rows = ({key: attrgetter(path)(run) for key, path in IN_FILE.items()} for run in runs)
+    text = ",\n".join(json.dumps(msgspec.to_builtins(row), allow_nan=False) for row in rows)
     return f'{{"figure": {json.dumps(name)}, "runs": [\n{text}\n]}}\n'
 
 
@@ -94,23 +69,20 @@ def read_runs(path: Path) -> tuple[str, list[Run]]:
     """Name and runs of a file of `dump_runs`; SkipbenchError for any other file."""
     with readable(path, "write it with python -m skipbench figure NAME"):
         file = msgspec.convert(strict_json(read_bytes(path, MOST_SAMPLES) or b""), _File)
-    return file.figure, [
-        Run(
-            id=kept.folder,
-            origin=Origin(engine=kept.engine, device=kept.device),
-            provenance=Provenance(layers=kept.layers),
-            kept_samples=kept.samples,
-            **{field: getattr(kept, field) for field in _SHARED},
-        )
-        for kept in file.runs
-    ]
+        runs = list[Run]()
+        for row in file.runs:
+            known = {key: row.pop(key) for key in IN_FILE}
+            origin = {key: known.pop(key) for key in ("engine", "device")}
+            known |= {"provenance": origin, "provenance_json": {"layers": known.pop("layers")}}
+            known |= {"id": known.pop("folder"), "kept_samples": known.pop("samples")}
+            runs.append(msgspec.convert(known, Run))
+            _ = runs[-1].measured  # refused without metrics
+    return file.figure, runs
 
 
 def labels(runs: Sequence[Run], without: Sequence[str] = ()) -> list[str]:
     """A name for each run: its method, and the model, dataset and settings in which runs differ.
-
-    Args:
-        without: settings such as `method.interval` that stand on an axis of the figure.
+    `without`: settings such as `method.interval` that stand on an axis of the figure.
     """
     varying = [
         name

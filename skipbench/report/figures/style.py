@@ -51,8 +51,7 @@ FORMATS = {
     "png": ["Software"],
     "svg": ["Date", "Creator"],
     "pdf": ["CreationDate", "Creator", "Producer"],
-}
-"""By suffix: the metadata that are left out, since they differ from one drawing to the next."""
+}  # metadata that differ from one drawing to the next, by suffix
 PHASES = {"prefill": SKY, "draft": ORANGE, "verify": BLUE, "adapt": RED, "other": GREY}
 
 
@@ -182,9 +181,7 @@ def caption(runs: Sequence[Run]) -> str:
 
 
 def save(figure: Figure, runs: list[Run], stem: Path, text: str | None = None) -> list[Path]:
-    """Writes `stem`.png, .svg and .pdf, each whole or not at all, with `text` or the caption of
-    the runs below; the same figure gives the same bytes.
-    """
+    """Writes `stem`.png, .svg and .pdf with `text` or the caption below; always the same bytes."""
     below, made = caption(runs) if text is None else text, {}
     with styled():
         figure.supxlabel(below, fontsize=7, color="#444444", wrap=True)

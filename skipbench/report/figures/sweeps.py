@@ -109,10 +109,8 @@ def bars(
     columns: Sequence[str],
     by_set: bool = False,
 ) -> Figure:
-    """`columns` in groups of bars, one group per value of `axis` (SWIFT Figures 2 and 9).
-
-    Args:
-        by_set: a bar per task on which the skip set was searched, instead of one per method.
+    """`columns` in groups of bars, one group per value of `axis` (SWIFT Figures 2 and 9). `by_set`:
+    a bar per task on which the skip set was searched, instead of one per method.
     """
     names = labels(runs, (axis,))
     if by_set:

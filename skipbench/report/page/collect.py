@@ -34,10 +34,8 @@ COLUMNS = (
     *(name for name in MEASURED if name != "speedup"),
     *WAITS,
     *("engine", "device", "commit", "date", "note"),
-)
-"""The first two stay in sight when a narrow screen is scrolled; the next are wanted first."""
-OPTIONAL = ("point", *WAITS)
-"""Columns that are left out where no run has them."""
+)  # the first two stay in sight when a narrow screen is scrolled; the next are wanted first
+OPTIONAL = ("point", *WAITS)  # columns that are left out where no run has them
 
 
 class Row(Struct):
@@ -48,8 +46,7 @@ class Row(Struct):
     sort: dict[str, float]
     detail: dict[str, object]
     error: str | None = None
-    run: Run | None = None
-    """Without its samples; None of one that is not readable."""
+    run: Run | None = None  # without its samples; None of one that is not readable
 
 
 def all_runs(results: Path) -> list[Row]:
@@ -137,9 +134,7 @@ def _note(run: Run) -> str:
 
 
 def about(runs: Sequence[Row]) -> str | None:
-    """The line on top of the page: how many runs of which models, methods and datasets, where and
-    when; `None` without a run that can be read.
-    """
+    """The line on top of the page: the runs, where and when; `None` if none can be read."""
     sound = [run.cells for run in runs if not run.error]
     if not sound:
         return None
@@ -198,9 +193,7 @@ def _number(value: Any) -> float | None:
 
 
 def skip_sets(samples: Sequence[Sample], layers: int | None) -> dict[str, Any] | None:
-    """The skip sets in the order of their use: `layers`, `of` how many, and `sets` of `[sample,
-    round, attention, mlp]`; None without any.
-    """
+    """Skip sets in use order: `layers`, `of` how many, `sets` [sample, round, attention, mlp]."""
     changes = ((s.index, int(at), str(text)) for s in samples for at, text in s.skip_changes)
     used = [next(same) for _, same in groupby(changes, key=lambda change: change[2])]
     if layers is None or not any(text for _, _, text in used):

@@ -11,12 +11,10 @@ from skipbench.report.compared import BASELINE, Comparison, conclude
 from skipbench.runs.measures import Interval
 from skipbench.runs.run import Run
 
-ROOM = 1.25
-"""The axis has room for this factor around a speedup; a longer interval runs out of it."""
+ROOM = 1.25  # the axis has room for this factor around a speedup; a longer interval runs out of it
 TICKS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.3, 1.5, 1.7, 2, 2.5, 3, 4, 5, 7, 10)
 MOST_TICKS = 6
-PLACES = ("model", "dataset", "subtask")
-"""Keys of a paper's row of which a panel has one value."""
+PLACES = ("model", "dataset", "subtask")  # keys of a paper's row of which a panel has one value
 
 
 class Arm(Struct):
@@ -24,13 +22,11 @@ class Arm(Struct):
 
     name: str
     text: str
-    told: str
-    """What is shown while the pointer is on it."""
+    told: str  # what is shown while the pointer is on it
     address: str
     at: float
     ends: Interval | None
-    take: bool
-    """The fastest, or not told apart from it; vanilla where no method is faster than it."""
+    take: bool  # the fastest, or not told apart from it; vanilla where no method is faster than it
 
 
 class Panel(Struct):
@@ -39,8 +35,7 @@ class Panel(Struct):
     title: str
     verdict: str
     arms: list[Arm]
-    noise: Interval | None
-    """The interval of vanilla against itself."""
+    noise: Interval | None  # the interval of vanilla against itself
     ticks: list[tuple[str, float]]
 
     @property
@@ -58,10 +53,8 @@ class Panel(Struct):
 
 
 def panels(runs: Sequence[tuple[str, Run]]) -> list[Panel]:
-    """The panels in alphabetical order, with the runs that have a speedup, each once.
-
-    Args:
-        runs: each behind its address on the page; of the same run the first one counts.
+    """The panels in alphabetical order, with the runs that have a speedup, each once. `runs`: each
+    behind its address on the page; of the same run the first one counts.
     """
     rows: dict[tuple[str, ...], dict[str, tuple[str, Run]]] = {}
     for address, run in runs:

@@ -45,9 +45,7 @@ def feature_tables() -> dict[str, str]:
 
 
 def feature_table(paper: str) -> Table:
-    """The feature table of `paper`: each row by the paper, then by what is implemented here.
-    Raises SkipbenchError for a paper without one.
-    """
+    """Features that `paper` prints, and those here. Raises SkipbenchError without such a table."""
     if (of := features().papers.get(paper)) is None:
         known = ", ".join(features().papers)
         raise SkipbenchError(f"{paper!r} has no table of features; there are those of {known}")

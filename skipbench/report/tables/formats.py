@@ -1,20 +1,49 @@
-"""The formats of a table, and their writers."""
+"""The formats of a table, and their writers; LaTeX and HTML have modules of their own."""
 
 import io
 from csv import DictWriter
+from dataclasses import replace
 from typing import Any
 
-from skipbench.report.columns import inert
+from skipbench.report.columns import inert, inert_markdown, markdown_grid, one_line
+from skipbench.report.definitions import LEGEND
 from skipbench.report.tables.html import html
 from skipbench.report.tables.latex import latex, tabular
-from skipbench.report.tables.markdown import markdown
-from skipbench.report.tables.model import Table
+from skipbench.report.tables.model import Cell, Grid, Table
+
+
+def markdown(table: Table) -> str:
+    """The table as Markdown, with cautions and footnotes."""
+    blocks = [
+        f"## {table.title}",
+        table.source,
+        *(block for grid in table.grids for block in (grid.settings, _grid(grid))),
+        "\n".join(f"**{one_line(text)}**  " for text in table.cautions),
+        "\n".join(f"[{n}] {one_line(text)}  " for n, text in enumerate(table.footnotes, 1)),
+        "\n".join(f"- {one_line(text)}" for text in table.remarks),
+        "\n".join(f"- *{name}*: {one_line(text)}" for name, text in table.definitions),
+        *table.provenance,
+    ]
+    return inert_markdown("\n\n".join(block for block in blocks if block)) + "\n"
+
+
+def for_terminal(table: Table) -> str:
+    """The table as Markdown, with one line in place of the definitions of its columns."""
+    line = f"\n\n{LEGEND}" if table.definitions else ""
+    return markdown(replace(table, definitions=())).rstrip() + line
+
+
+def _grid(grid: Grid) -> str:
+    def text(cell: Cell) -> str:
+        words = f"**{cell.text}**" if cell.bold else cell.text
+        return f"{words} [{cell.mark}]" if cell.mark else words
+
+    head = [f"{c.group}: {c.name}" if c.group else c.name for c in grid.columns]
+    return markdown_grid([head, *([*map(text, row.cells)] for row in grid.rows)])
 
 
 def csv(table: Table) -> str:
-    """The unrounded numbers, a line per record; a missing value is an empty field, and a text that
-    a spreadsheet would take for a formula begins with an apostrophe.
-    """
+    """Unrounded numbers, a line per record; an apostrophe before what looks like a formula."""
 
     def plain(value: Any) -> Any:
         if not isinstance(value, str):

@@ -12,7 +12,7 @@ from skipbench.report.compared import BASELINE, FASTEST, beside, noise_floor, sa
 from skipbench.report.definitions import STAND_INS, UNITS
 from skipbench.report.measured import SCORES, Measured, measure, unmeasured
 from skipbench.report.published import Paper, Printed, read_paper
-from skipbench.report.tables import paper_costs, paper_notes
+from skipbench.report.tables import paper_notes
 from skipbench.report.tables.model import Cell, Column, Grid, Row, Table
 from skipbench.report.tables.paper_rows import Group, Half, Id, halves, once, with_columns
 from skipbench.runs.run import Run
@@ -139,8 +139,8 @@ def paper_table(
             ),
             *([OUTSIDE] if any(n.inside is not None for n in shown) else []),
             *paper_notes.skipped_shares(runs),
-            *paper_costs.adaptation(runs),
-            *paper_costs.vanilla_ms(paper, runs),
+            *paper_notes.adaptation(runs),
+            *paper_notes.vanilla_ms(paper, runs),
             *same_drafts(runs),
             *paper_notes.without_estimators(runs, columns),
             *floor,

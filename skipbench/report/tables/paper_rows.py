@@ -15,10 +15,8 @@ from skipbench.report.published import Paper, Printed
 from skipbench.report.tables.runs import ALL, check_keys
 from skipbench.runs.run import Run
 
-Id = tuple[tuple[str, Any], ...]
-"""Keys and values of a row."""
-Group = Any
-"""A value of `across`; None without it."""
+Id = tuple[tuple[str, Any], ...]  # keys and values of a row
+Group = Any  # a value of `across`; None without it
 SELECTORS = ("phase", "part", "statistic")  # keys that choose a number of a run, not a run
 STANDS_FOR = " stands for "
 SAMPLING = ("temperature", "top_p")
@@ -34,10 +32,8 @@ class Half:
     printed_columns: list[tuple[Group, str]]
     paper: str
     runs: dict[tuple[Id, Group], Run] = field(default_factory=dict)
-    twice: dict[str, None] = field(default_factory=dict)
-    """Runs that are not shown, since another has the same keys."""
-    arms_of: set[str] = field(default_factory=set)
-    """Methods whose runs' vanilla arms stand in rows of vanilla."""
+    twice: dict[str, None] = field(default_factory=dict)  # not shown: another has the same keys
+    arms_of: set[str] = field(default_factory=set)  # methods whose vanilla arm is shown
 
     @cached_property
     def varying(self) -> set[str]:
@@ -135,9 +131,7 @@ class Half:
 
 
 def halves(paper: Paper, table: str) -> list[Half]:
-    """The parts of `table`; neighbours with the same columns are one. Raises SkipbenchError if the
-    paper has no numbers of that table.
-    """
+    """The parts of `table`, joined where columns agree. Raises SkipbenchError for no such table."""
     if table not in paper.tables:
         raise SkipbenchError(
             f"no published numbers of {paper.paper} {table!r}; there are {', '.join(paper.tables)}"
@@ -158,9 +152,7 @@ def halves(paper: Paper, table: str) -> list[Half]:
 
 
 def with_columns(parts: Sequence[Half], chosen: Sequence[str]) -> list[Half]:
-    """The parts with only these of their columns, in this order; all where none is chosen. Raises
-    SkipbenchError for a column that no part has.
-    """
+    """The parts with these columns only, in this order. Raises SkipbenchError for others."""
     names = dict.fromkeys(column for half in parts for _, column in half.printed_columns)
     check_keys(chosen, [*names])
     if not chosen or ALL in chosen:

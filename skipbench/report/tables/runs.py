@@ -1,6 +1,4 @@
-"""Builds the table of runs: a line per method of a row (one model, one dataset), their speedups by
-dataset, and by group of samples.
-"""
+"""The table of runs: a line per method of a row; speedups by dataset and group of samples."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -26,8 +24,7 @@ NUMBERS |= {"passes": "passes / round", "rows": "rows / round", "skipped": "skip
 NUMBERS |= {"adapt": "adapt", "tokens_per_s": "tok/s", "lossless": "lossless"}
 """Columns of every table, by key."""
 TEXTS = ("origin", "note")
-OPTIONAL = ("point", *TEXTS)
-"""Columns that are left out where no row has any content."""
+OPTIONAL = ("point", *TEXTS)  # columns that are left out where no row has any content
 NOTED = ("samples", "speedup", "lossless")
 MORE = {"decode": "decode only", "alpha": "alpha", "accepted": "accepted share", "tau": "tau"}
 MORE |= {"tpt": "TPT", "expected": "E(Spd)", "ttft": "TTFT", "itl": "ITL", "joules": "J/token"}
@@ -159,9 +156,7 @@ def _note(run: Run) -> str:
 def _across(
     kind: str, runs: Sequence[Run], names: Sequence[str], labels: Sequence[str | None]
 ) -> Grid:
-    """Speedups: a line per method, a column per dataset, or per group as Spec-Bench's subtasks;
-    `labels` name the column of each run.
-    """
+    """Speedups: a line per method, a column per dataset or group, which `labels` names."""
     cells: dict[tuple[str, ...], dict[str, Cell]] = {}
     for run, label in sorted(zip(runs, labels, strict=True), key=lambda pair: bool(pair[0].group)):
         key = tuple(str(getattr(run, name)) for name in names)

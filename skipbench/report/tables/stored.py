@@ -26,10 +26,8 @@ class Summary(msgspec.Struct, omit_defaults=True):
     scale: str
     runs: list[Run]
     columns: list[str] = []
-    notes: list[str] = []
-    """Both as `row_table` takes them."""
-    older: bool = False
-    """Set by scripts/readme_figures.py: `OLDER` stands in the table."""
+    notes: list[str] = []  # both as `row_table` takes them
+    older: bool = False  # set by scripts/readme_figures.py: `OLDER` stands in the table
 
 
 def summary(
@@ -61,10 +59,8 @@ def stored_table(text: str | bytes, columns: Sequence[str] = ()) -> Table:
 
 
 def table_of(stored: Summary, columns: Sequence[str] = ()) -> Table:
-    """The paper's table, or for an experiment of no paper the table of its runs.
-
-    Args:
-        columns: in place of the stored ones, where not empty.
+    """The paper's table, or for an experiment of no paper the table of its runs. `columns`: in
+    place of the stored ones, where not empty.
     """
     name, scale, columns = stored.experiment, stored.scale, columns or stored.columns
     paper, of = paper_of(name) or ("", "")
@@ -92,9 +88,7 @@ class _Runs(msgspec.Struct):
 
 
 def would_lose(path: Path, text: str) -> str | None:
-    """Says how many measured runs of the stored table or figure `path` the new `text` lacks;
-    `None` where it lacks none, or the file cannot be read.
-    """
+    """Says how many measured runs of `path` the new `text` lacks; `None` for none."""
     try:
         before = _measured(read_bytes(path, MOST_SAMPLES) or b"")
     except (OSError, msgspec.MsgspecError, RecursionError, SkipbenchError):

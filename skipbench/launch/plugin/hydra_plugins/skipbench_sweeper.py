@@ -1,6 +1,4 @@
-"""Hydra looks for plugins in the namespace package `hydra_plugins`; `skipbench.launch.sweeper` puts
-this folder on the path.
-"""
+"""The name by which Hydra finds its plugins; `skipbench.launch.sweeper` adds it to the path."""
 
 from skipbench.launch.sweeper import ExperimentSweeper, SlurmLauncher
 
