@@ -1,194 +1,21 @@
-"""Tiny random models of every family, and the methods of `conf/method`, for all tests."""
+"""Loads tests/common.py where tests run. The process that hands them to others' workers needs no
+torch, which takes it seconds to import.
+"""
 
-import functools
-import gc
-import json
-import logging
-import os
-import sys
-from collections.abc import Callable, Iterable
-from dataclasses import fields
-from functools import partial
-from pathlib import Path
-from subprocess import CompletedProcess
 from typing import Any
 
-# before numpy: workers share the cores
-os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
-
 import pytest
-import torch
-
-from skipbench.bench import latency_file, round_costs
-from skipbench.cli.main import main
-from skipbench.config.catalog import choices, file_of, target_of
-from skipbench.config.compose import compose
-from skipbench.config.run_config import MethodConfig
-from skipbench.config.signature import schema_of
-from skipbench.decode.method import Method
-from skipbench.errors import SkipbenchError
-from skipbench.lm.cuda_graphs.capture import EagerCapture
-from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
-from skipbench.lm.model import LM
-from skipbench.models.random_weights import random_model as random_model
-from skipbench.profile import roofline
-from skipbench.report.published import paper_of
-from skipbench.runs.measures import Metrics
-from skipbench.scoring.sandbox import isolation
-
-ROOT = Path(__file__).resolve().parent.parent
-SHARED = ROOT.parent / "shared"
-LAYERS = 4
-METHODS = choices("method")
-PAPERS = [name for name in choices("experiment") if paper_of(name)]
-"""Experiments of the papers."""
-ALONE = [m for m in METHODS if m != "draft-model"]
-"""Those that need no second checkpoint (tests/methods/test_draft_model.py makes one)."""
-ANYWHERE = [m for m in ALONE if m not in ("int8", "knapspec-choices")]
-"""Those that run on engines without products of 8 bits, too."""
-ONE_SET = {"first", "fixed", "last", "middle", "random", "self-sd-c"}
-"""Those that are `uniform` or `self-sd` with another skip set: the same class does all else."""
-ENGINES = ("reference", "fused")
-EVERY_ENGINE = (*ENGINES, "cuda_graphs")
-FAMILIES = ("llama", "qwen2", "qwen3", "mistral")
-Command = Callable[..., "CompletedProcess[str]"]  # the fixture `skipbench`
-# What a timing says does not matter here: runs of tests take few calls for theirs.
-latency_file.CONTEXTS, latency_file.REPEATS, round_costs.ROUNDS = 1, 1, 1
-roofline.PRODUCT, roofline.MAX_BYTES, roofline.TRIES = 64, 1 << 20, 2
 
 
-@functools.cache
-@torch.inference_mode(False)  # kept for tests outside of inference mode, whichever comes first
-def random_lm(family: str, engine: str, vocab: int = 61) -> LM:
-    """The random model under an engine, with room for every test; `cuda_graphs` re-executes what it
-    records.
-    """
-    lm = LM(
-        random_model(family, vocab),
-        partial(CudaGraphsEngine, capture=EagerCapture) if engine == "cuda_graphs" else engine,
-    )
-    lm.allocate(480)  # committed tokens, and the widest tree of any method
-    return lm
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput") or config.getoption("dist", "no") == "no":
+        config.pluginmanager.import_plugin("common")
 
 
-NEEDED = {  # what a run provides, or what lets a method act within a few tokens
-    "fixed": ['method.skip="attn:1,2;mlp:2"'],
-    "self-sd": ['method.skip="attn:1,2;mlp:2"'],
-    "self-sd-c": ['method.skip="attn:1,2;mlp:2"'],
-    "clasp": ["method.interval=2"],
-    "knapspec": ["method.interval=3", "method.history=2", "method.latency=[1e-4,1e-7,1e-4]"],
-    "conflayers": ["method.window=4", "method.interval=4", "method.ratio=0.25"],
-    "cas-spec": ["method.sparsity=[0.25,0.75]", "method.warm_up=4"],
-    "leap": ["method.keep_first=1", "method.keep_last=1", "method.iterations=4"],
-    "lookahead": ["preset=gpu"],
-    "recycling": ["preset=gpu"],
-    "swift": ["method.window=4", "method.beta=3"],
-    "int8": ["method.stop.row_prices=[1,1.02,1.04,1.1,1.2,1.4]"],
-    "knapspec-choices": [
-        "method.stop.row_prices=[1,1.02,1.04,1.1,1.2,1.4]",
-        "method.interval=3",
-        "method.window=4",
-        "method.first=1",
-    ],
-    "auto": [
-        "method.row_prices=[1,1.02,1.04,1.1,1.2,1.4]",
-        "method.window=4",
-        "method.explore=1",
-    ],
-}
+def __getattr__(name: str) -> Any:
+    """What tests import from here stands in tests/common.py; pytest itself looks for hooks."""
+    if name.startswith(("pytest", "_")):
+        raise AttributeError(name)
+    import common
 
-
-def make_method(name: str, *overrides: str, layers: int = LAYERS) -> Method:
-    """The method of `conf/method/<name>.yaml` with what it needs, then `overrides`."""
-    method: Method = composed_method(name, *overrides).factory()(layers=layers)
-    return method
-
-
-@functools.cache  # one composition per method and variant, of which the contract makes many methods
-def composed_method(name: str, *overrides: str) -> MethodConfig:
-    other_rule = any(word.startswith("stop@") for word in overrides)
-    needed = [w for w in NEEDED.get(name, []) if not (other_rule and w.startswith("method.stop."))]
-    return compose([f"method={name}", *needed, *overrides]).method
-
-
-def settings_of(name: str) -> set[str]:
-    """The settings that `conf/method/<name>.yaml` has, without a composition (0.2 s)."""
-    target = target_of(file_of("method", name))
-    assert target is not None
-    return {field.name for field in fields(schema_of(target))}
-
-
-def rest_slow(cases: Iterable[Any], keep: Callable[[Any], bool]) -> list[Any]:
-    """Cases for `parametrize`; those that `keep` does not name belong to the slow tier.
-
-    `keep` must say True or False, and True of a case at least: a name that is misspelt, or that no
-    case has any more, would leave a test to the slow tier alone.
-    """
-    marked, daily = [], 0
-    for case in cases:
-        values = case if isinstance(case, tuple) else (case,)
-        kept = keep(case)
-        assert isinstance(kept, bool), f"{case}: {kept!r} is neither True nor False"
-        daily += kept
-        marked.append(pytest.param(*values, marks=() if kept else pytest.mark.slow))
-    assert daily, "no case is of every day"
-    return marked
-
-
-def nothing_lost(metrics: Metrics | None) -> bool:
-    """Whether samples were decoded, and none ended apart from vanilla's, or unchecked."""
-    assert metrics is not None
-    return bool(metrics.samples) and not metrics.lossless.diverged + metrics.lossless.unchecked
-
-
-def unseal(folder: Path) -> None:
-    """Makes a done run one of an earlier version, whose files nothing vouches for: for tests that
-    change them.
-    """
-    status = json.loads((folder / "status.json").read_text())
-    status.pop("sha256", None)
-    (folder / "status.json").write_text(json.dumps(status))
-
-
-def pytest_collection_finish() -> None:
-    """What was imported stays: the garbage collector need not look at it again and again."""
-    gc.freeze()
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    """Float sums do not depend on the number of threads of the machine."""
-    torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="session")
-def isolated() -> None:
-    """For tests that execute code: skips them where nothing can isolate it."""
-    try:
-        isolation()
-    except SkipbenchError as error:
-        pytest.skip(str(error))
-
-
-@pytest.fixture
-def skipbench(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Runs the command line in this process: words in; exit status, stdout and stderr out.
-
-    A log handler that Hydra puts on the captured streams goes when the test ends. Hydra closes the
-    handlers that it finds, and absl's would close pytest's stream with it: it finds none.
-    """
-    monkeypatch.setattr(logging, "_handlerList", [])
-    monkeypatch.setattr(logging.root, "handlers", logging.root.handlers[:])
-    monkeypatch.chdir(ROOT)
-
-    def run(*words: str) -> "CompletedProcess[str]":
-        monkeypatch.setattr(sys, "argv", ["skipbench", *words])
-        capsys.readouterr()
-        status = 0
-        try:
-            main()
-        except SystemExit as ended:
-            status = ended.code if isinstance(ended.code, int) else int(bool(ended.code))
-        return CompletedProcess(words, status, *capsys.readouterr())
-
-    return run
+    return getattr(common, name)

@@ -112,8 +112,12 @@ def target_of(path: Path) -> str | None:
 def targets() -> set[str]:
     """Every `_target_` that a file of `conf`, or of an added folder, names."""
     files = (path for folder in _folders for path in folder.glob("*/*.yaml"))
-    named = re.compile(r"""_target_:\s*["']?([\w.]+)""")
-    return {name for path in files for name in named.findall(path.read_text(encoding="utf-8"))}
+    return {name for path in files for name in _named(path, path.stat().st_mtime_ns)}
+
+
+@functools.cache
+def _named(path: Path, mtime_ns: int) -> list[str]:
+    return re.findall(r"""_target_:\s*["']?([\w.]+)""", path.read_text(encoding="utf-8"))
 
 
 def choices(group: str) -> list[str]:

@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -12,7 +11,6 @@ from typing import Any
 import hydra
 import yaml
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import MISSING, DictConfig, OmegaConf, open_dict
@@ -22,6 +20,7 @@ from skipbench.config import catalog
 from skipbench.config.configurable import check_decoding
 from skipbench.config.derived import derived
 from skipbench.config.explain import explain, hydra_initialized
+from skipbench.config.nodes import nodes_here
 from skipbench.config.paths import CONF, PACKAGE
 from skipbench.config.run_config import RunConfig
 from skipbench.config.schemas import register
@@ -30,8 +29,6 @@ from skipbench.errors import SkipbenchError
 
 OURS = ("experiment", "local", "published", "scale", "models", "preset")
 """Top-level keys that choose cells; a cell itself does not have them."""
-SWAPPED = ("model", "method", "dataset")
-"""Groups that differ from cell to cell, whose nodes are composed once per choice."""
 IGNORED = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.output_subdir")
 """Keys of Hydra's own folders, in which nothing is written here."""
 FAILURES = (HydraException, OmegaConfBaseException, AssertionError, yaml.YAMLError)
@@ -96,65 +93,17 @@ def compose(overrides: Sequence[str]) -> RunConfig:
 def compose_cells(cells: Sequence[Sequence[str]]) -> list[RunConfig]:
     """`compose` of many cells, from nodes that Hydra composes once per process."""
     configs = list[RunConfig]()
-    nodes = _nodes(_written())
+    nodes = nodes_here()
     with hydra_initialized():
         for cell in cells:
             overrides = [checked(word) for word in cell]
             with explained(overrides):
                 try:
-                    config = _assemble(overrides, nodes)
+                    config = nodes.assemble(overrides)
                 except FAILURES:  # for Hydra's own words
                     config = hydra.compose("config", overrides=catalog.with_search_path(overrides))
                 configs.append(to_run_config(config))
     return configs
-
-
-Nodes = dict[tuple[str, ...], DictConfig]
-"""The nodes that Hydra composed, by the choices that made them."""
-
-
-@functools.lru_cache(maxsize=4)
-def _nodes(written: tuple[tuple[str, int], ...]) -> Nodes:
-    """The cache of this process, empty after a change of a file; ten times faster than Hydra."""
-    return {}
-
-
-def _written() -> tuple[tuple[str, int], ...]:
-    """Path and time of change of each file of the configuration, sorted."""
-    folders = catalog.config_folders()
-    files = (path for f in folders for deep in ("*", "*/*") for path in f.glob(f"{deep}.yaml"))
-    return tuple(sorted((str(path), path.stat().st_mtime_ns) for path in files))
-
-
-def _assemble(overrides: list[str], cache: Nodes) -> DictConfig:
-    """One cell, from cached nodes; Hydra composes only if one of them is new."""
-    groups = [(word, _group(word)) for word in overrides]
-    chosen = {group: tuple(w for w, of in groups if of == group) for group in (*SWAPPED, "")}
-    keys = {group: (group, *chosen[""], *chosen[group]) for group in SWAPPED}
-    root = ("", *chosen[""])
-    if root not in cache or not cache.keys() >= set(keys.values()):
-        words = [word for word, of in groups if of is not None]
-        whole = hydra.compose("config", overrides=catalog.with_search_path(words))
-        with open_dict(whole):
-            cache |= {key: whole.pop(group) for group, key in keys.items()}
-        cache[root] = whole
-    config = copy.deepcopy(cache[root])
-    with open_dict(config):
-        for group, key in keys.items():
-            config[group] = cache[key]
-    values = [word for word, of in groups if of is None]
-    for parsed in OverridesParser.create().parse_overrides(values):
-        OmegaConf.update(config, parsed.key_or_group, parsed.value(), force_add=False)
-    return config
-
-
-def _group(word: str) -> str | None:
-    """The swapped group that a choice changes; empty for another choice, `None` for a value."""
-    group, _, package = word.partition("=")[0].partition("@")
-    if not any((folder / group).is_dir() for folder in catalog.config_folders()):
-        return None
-    owner = (package or group).partition(".")[0]
-    return owner if owner in SWAPPED else ""
 
 
 def checked(word: str) -> str:
@@ -219,7 +168,7 @@ def _search_dataset(config: DictConfig, plain: Mapping[Any, Any]) -> Any:
     if (on := config.search.on) is None:
         return plain["dataset"]
     with hydra_initialized():
-        other = _assemble([f"dataset={on}"], _nodes(_written()))
+        other = nodes_here().assemble([f"dataset={on}"])
     config = copy.deepcopy(config)
     with open_dict(config):
         config.dataset = other.dataset

@@ -11,7 +11,8 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf import OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 
-from skipbench.config.catalog import choices, file_of, groups, with_search_path
+from skipbench.config.catalog import choices, file_of, groups
+from skipbench.config.nodes import nodes_here
 from skipbench.config.paths import CONF
 from skipbench.config.schemas import FROM_SIGNATURE, fault_of
 from skipbench.errors import SkipbenchError
@@ -145,9 +146,9 @@ def known_keys(overrides: list[str]) -> list[str]:
     """Every key that these overrides compose, of the default ones where they do not compose."""
     with hydra_initialized():
         try:
-            composed = hydra.compose("config", overrides=with_search_path(overrides))
+            composed = nodes_here().assemble(overrides)
         except (HydraException, OmegaConfBaseException):
-            composed = hydra.compose("config")
+            composed = nodes_here().assemble([])
     keys = groups()
 
     def walk(node: object, prefix: str) -> None:

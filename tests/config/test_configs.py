@@ -19,6 +19,7 @@ from skipbench.config.build import instantiate
 from skipbench.config.catalog import choices, known_models
 from skipbench.config.compose import compose, to_run_config, use_config_dir
 from skipbench.config.explain import hydra_initialized
+from skipbench.config.nodes import SWAPPED
 from skipbench.config.paths import CONF
 from skipbench.config.schemas import SCHEMAS
 from skipbench.draft_plan import DraftPlan
@@ -27,6 +28,8 @@ from skipbench.lm.families import FAMILIES
 
 MODELS = [m for m in choices("model") if m != "path"]
 # those whose files read a model's settings
+# choices that need another word
+CHOSEN = {g: sorted({*choices(g)} - {"path", "fixed", "prompts"}) for g in SWAPPED}
 METHODS = ("swift", "clasp", "knapspec", "self-sd", "layerskip")
 
 
@@ -63,6 +66,8 @@ def test_another_stop_rule_replaces_a_paper_s_constants(method: str) -> None:
         ["method=uniform", "stop@method.stop=tapout", "dataset=mini-math", "seed=3"],
         ["model=llama2-13b", "method=swift", "dataset=gsm8k", "dataset.prompt=self-sd", "limit=3"],
         ["method=self-sd", "search=constrained", "engine=reference", "decoding=sampling"],
+        ["experiment=swift-table2", "model=llama2-13b", "dataset=cnndm", "hardware=slurm-a100"],
+        *([f"{group}={name}"] for group in SWAPPED for name in CHOSEN[group]),
     ],
 )
 @pytest.mark.slow
@@ -71,7 +76,27 @@ def test_nodes_of_a_process_make_what_hydra_makes(words: list[str]) -> None:
         wanted = to_run_config(hydra.compose("config", overrides=words))
     plain = compose(words[:1])
     assert compose(words) == compose(words) == wanted
-    assert compose(words[:1]) == plain != wanted
+    assert compose(words[:1]) == plain
+
+
+def test_a_file_of_ones_own_may_set_keys_of_any_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog, "_folders", catalog.config_folders())
+    for name, text in {
+        "local/default": "# @package _global_\nsearch: {iterations: 7}",
+        "experiment/mine": "# @package _global_\nsearch: {iterations: 5}",
+        "experiment/other": "# @package _global_\ndefaults: [mine, _self_]\nlimit: 2",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.yaml").write_text(f"{text}\n")
+    use_config_dir(tmp_path)
+    for search in ("self-sd", "constrained"):
+        assert compose([f"search={search}"]).search.iterations == 7
+    (tmp_path / "local" / "default.yaml").unlink()
+    for name in ("mine", "other"):
+        for search in ("self-sd", "constrained"):
+            assert compose([f"experiment={name}", f"search={search}"]).search.iterations == 5
 
 
 def test_a_file_that_changes_is_composed_again(

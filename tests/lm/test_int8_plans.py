@@ -4,6 +4,7 @@ verification as it is.
 
 import pytest
 import torch
+from conftest import random_lm, random_model
 from torch import Tensor
 
 from skipbench.draft_plan import DraftPlan
@@ -11,7 +12,6 @@ from skipbench.errors import SkipbenchError
 from skipbench.lm.fused.int8 import Int8Weight, int8_kernel
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
-from tests.conftest import random_lm, random_model
 
 PROMPT = [3 + i * 7 % 50 for i in range(30)]
 PLANS = ["int8:all;head:int8", "int8-attn:0;int8-mlp:1", "int8:all;attn:0;window:6", "head:int8"]

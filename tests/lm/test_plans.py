@@ -2,13 +2,13 @@
 
 import pytest
 import torch
+from conftest import make_method, random_lm
 
 from skipbench.decode.loop import generate
 from skipbench.draft_plan import SINKS, DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
-from tests.conftest import make_method, random_lm
 
 PROMPT = [3 + i * 7 % 50 for i in range(30)]
 

@@ -26,7 +26,7 @@ from skipbench.api import LanguageModel
 
 for needed in ("starlette", "prometheus_client"):
     pytest.importorskip(needed)
-openai, uvicorn = pytest.importorskip("openai"), pytest.importorskip("uvicorn")
+uvicorn = pytest.importorskip("uvicorn")
 from skipbench.serve.app import Server  # noqa: E402
 
 PROMPTS = ["Once upon a time", "Tom and Lily went", "The red ball", "One day, a bird"]
@@ -62,6 +62,7 @@ def port(tiny: LanguageModel) -> Iterator[int]:
 
 @pytest.fixture(scope="module")
 def client(port: int) -> Iterator[Any]:
+    openai = pytest.importorskip("openai")
     with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="x", max_retries=0) as made:
         yield made
 
@@ -159,6 +160,7 @@ def test_works(client: Any, tiny: LanguageModel, feature: str) -> None:
 
 @pytest.mark.parametrize("feature", REFUSED)
 def test_refused_by_name(client: Any, feature: str) -> None:
+    openai = pytest.importorskip("openai")
     more, status, says = REFUSED[feature]
     with pytest.raises(openai.APIStatusError, match=says) as told:
         chat(client, **more)
@@ -186,6 +188,7 @@ MALFORMED = [b"", b"{", b"[]", b"\xff\xfe", b"[" * 5000, b'{"model": "tiny"}', b
 
 async def crowd(port: int, requests: int, cancelled: int, malformed: int) -> list[tuple[int, str]]:
     """Asks at the same time, streamed or not; returns the finished answers with their numbers."""
+    openai = pytest.importorskip("openai")
     lots = random.Random(0)
     gone = {*lots.sample(range(requests), cancelled)}
     found: list[tuple[int, str]] = []
