@@ -147,6 +147,8 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Quantities of the method, one list each."""
     question: str = ""
     """Id that the turns of a conversation share, and the samples of one task; empty: `id`."""
+    config_hash: str | msgspec.UnsetType = msgspec.UNSET
+    """Of its run's settings, which its folder is named by; none in older records."""
     format: Literal[1] = FORMAT
 
     @property
