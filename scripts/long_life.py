@@ -2,7 +2,8 @@
 `python scripts/long_life.py generate|serve`.
 
 With `paired` before the word: the tokens per CPU second of its tenth hundred of prompts, over those
-of a fresh process that gets the same prompts as its second hundred, in turns of ten.
+of a fresh process that gets the same prompts as its second hundred, in turns of five whose order
+alternates: the median of the turns' ratios with its 95 % interval, and the ratio of the sums.
 
 Each line on stdin, `FIRST COUNT`, asks for the answers to so many random prompts from that number
 on; the reply is a line of JSON: CPU seconds, tokens, resident bytes, Python's objects, and how many
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -29,6 +31,8 @@ import skipbench
 from skipbench.language_model import LanguageModel
 
 WORDS, NEW = 2000, 12
+TURNS, EACH = 20, 5
+"""Turns, and prompts of each."""
 
 
 def make_checkpoint(folder: str) -> None:
@@ -99,23 +103,35 @@ class Process:
         self.child.communicate()
 
 
-def paired(kind: str) -> float:
-    """Speed of an old process over that of a fresh one."""
-    old, fresh = Process(kind), Process(kind)
-    old.ask(0, 900)
-    fresh.ask(0, 100)
-    cpu_s = {old: 0.0, fresh: 0.0}
-    for turn in range(10):
-        for process in (old, fresh)[:: 1 if turn % 2 else -1]:
-            cpu_s[process] += process.ask(900 + 10 * turn, 10)["cpu_s"]
-    for process in cpu_s:
+def paired(kind: str) -> list[dict[str, float]]:
+    """CPU seconds of an old process and of a fresh one, turn by turn."""
+    processes = {"old": Process(kind), "fresh": Process(kind)}
+    processes["old"].ask(0, 900)
+    processes["fresh"].ask(0, 100)
+    turns = []
+    for turn in range(TURNS):
+        names = ["old", "fresh"][:: 1 if turn % 2 else -1]
+        first = 900 + EACH * turn
+        turns.append({name: processes[name].ask(first, EACH)["cpu_s"] for name in names})
+    for process in processes.values():
         process.end()
-    return cpu_s[fresh] / cpu_s[old]
+    return turns
+
+
+def compared(turns: list[dict[str, float]]) -> str:
+    """Speed of the old process over that of the fresh one; each turn has as many tokens of both."""
+    ratios = sorted(turn["fresh"] / turn["old"] for turn in turns)
+    rank = 5  # of 20 turns: the median is between the 6th and the 15th with 95.9 %
+    total = sum(turn["fresh"] for turn in turns) / sum(turn["old"] for turn in turns)
+    return (
+        f"median of {len(turns)} turns {median(ratios):.3f} "
+        f"({ratios[rank]:.3f} to {ratios[-1 - rank]:.3f}), of the sums {total:.3f}"
+    )
 
 
 def main() -> None:
     if sys.argv[1] == "paired":
-        print(f"{paired(sys.argv[2]):.3f}")
+        print(f"{sys.argv[2]}: {compared(paired(sys.argv[2]))}")
         return
     with tempfile.TemporaryDirectory() as folder:
         make_checkpoint(folder)

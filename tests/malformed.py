@@ -19,6 +19,8 @@ WHOLE = [
     *(b'{"x": ' + b"9" * 100_000 + b"}", b'{"prompt": "\\ud800"}\n', b'{"id": "\\u001b[2J"}\n'),
     *(b"a: &a [x, x]\nb: [*a, *a]\n", b"!!python/object/apply:os.system ['true']\n"),
     *(b"PAR1" + b"\0" * 100 + b"PAR1", b"GGUF\3\0\0\0" + b"\xff" * 16),
+    *(b'{"job": "\xaa", "first": 0, "count": 1, "base_model_name_or_path": "\xaa"}\n',),
+    *(b'{"runs": [{"model": "\xaa"}], "figure": "\xaa", "weight_map": {"\xaa": "\xaa"}}\n',),
     *(b"\xff\xff\xff\xff\xff\xff\xff\x7f{}", b"a" * 1_000_000),
 ]
 """In place of a file."""

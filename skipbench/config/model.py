@@ -153,7 +153,7 @@ def adapter_base(path: str) -> str | None:
         return None
     try:
         return msgspec.json.decode(file.read_bytes(), type=_Adapter).base_model_name_or_path
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise SkipbenchError(
             f"model.path={path!r} is an adapter whose {ADAPTER_CONFIG} names no "
             "base_model_name_or_path; write the base model's folder or hub id there"

@@ -3,7 +3,9 @@
 import itertools
 import json
 import random
+import resource
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, AnyStr
@@ -14,7 +16,10 @@ from skipbench.runs.provenance import Provenance, hashed
 _SUFFIXES = (".jsonl", ".parquet")
 MOST_LINE = 16 << 20
 """Bytes of a row of text; a long book has some 4 MB."""
-_BATCH_ROWS = 64  # of a parquet file in memory at once; a row may be a whole book
+_BATCH_ROWS = 16  # of a parquet file in memory at once; a row may be a whole book
+MOST_UNPACKED = 256 << 20
+"""Bytes that a parquet file may take in memory; 8 times its size where that is more."""
+_ROW_BYTES = 512  # at least, as a row of Python's objects
 Reference = dict[str, object]
 """The right answer, by the names that a scorer reads."""
 _Row = dict[str, Any]
@@ -136,6 +141,7 @@ def _parquet(path: Path, wanted: Mapping[str, type], needed: int) -> _Placed:
     import pyarrow as pa  # slow to import, and not needed for .jsonl
     import pyarrow.parquet as pq
 
+    most = max(MOST_UNPACKED, 8 * path.stat().st_size)
     try:
         with pq.ParquetFile(path, buffer_size=1 << 16, pre_buffer=False) as file:
             names = file.schema_arrow.names
@@ -143,13 +149,43 @@ def _parquet(path: Path, wanted: Mapping[str, type], needed: int) -> _Placed:
             if len(there) < needed:
                 lacking = [column for column in wanted if column not in there]
                 raise SkipbenchError(_lacks(str(path), lacking[0], names))
-            places = itertools.count(1)
-            for batch in file.iter_batches(_BATCH_ROWS, columns=there):
-                yield from ((f"{path} row {next(places)}", row) for row in batch.to_pylist())
+            places, ceiling = itertools.count(1), _data_bytes() + most
+            if file.metadata.num_rows * _ROW_BYTES > most:
+                raise MemoryError
+            batches = file.iter_batches(_BATCH_ROWS, columns=there, use_threads=False)
+            while True:
+                with _data_limit(ceiling):  # a few bytes may unpack to any size
+                    if (batch := next(batches, None)) is None:
+                        return
+                    rows = batch.to_pylist()
+                yield from ((f"{path} row {next(places)}", row) for row in rows)
+    except MemoryError as error:  # one of Arrow's exceptions, too
+        raise SkipbenchError(
+            f"{path} takes more than {most >> 20} MiB of memory to read; write it as .jsonl"
+        ) from error
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise SkipbenchError(
             f"{path} cannot be read as parquet ({error}); fetch or write it again"
         ) from error
+
+
+def _data_bytes() -> int:
+    """Bytes of this process that count for `RLIMIT_DATA`, which Linux alone enforces."""
+    statm = Path("/proc/self/statm")
+    pages = int(statm.read_text().split()[5]) if statm.exists() else 0
+    return pages * resource.getpagesize()
+
+
+@contextmanager
+def _data_limit(most_bytes: int) -> Iterator[None]:
+    """Within it, what would make the process larger than this raises MemoryError."""
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    limits = [limit for limit in before if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min([most_bytes, *limits]), before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
 
 
 def _listed(columns: Iterable[str]) -> str:

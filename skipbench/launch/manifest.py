@@ -84,7 +84,7 @@ def refuse_unanswered(results: Path) -> None:
     """Raises SkipbenchError where a submission ended before sbatch had answered."""
     for path in sorted((results / "submit").glob("*/jobs.jsonl")):
         arrays = list[Array]()
-        with contextlib.suppress(SkipbenchError, msgspec.MsgspecError, RecursionError):
+        with contextlib.suppress(SkipbenchError, *MALFORMED):
             arrays = _arrays(path)
         if not all(array.job for array in arrays):
             raise SkipbenchError(

@@ -222,13 +222,20 @@ def config_hash(config: Mapping[str, object]) -> str:
 
 
 def check_identity(folder: Path, config: Mapping[str, object]) -> None:
-    """Raises SkipbenchError where a run folder's name has not the hash of its config.yaml."""
-    named = re.search(r"_([0-9a-f]{10})(\.[^_]*)?$", folder.name)  # merged: `NAME.<origin>`
-    if config and named and named[1] != (digest := hashed(config)[:10]):
+    """Raises SkipbenchError where the hash in a run folder's name is not that of its config.yaml; a
+    name without a hash is not checked.
+    """
+    if config and named_hash(folder) not in (None, digest := hashed(config)[:10]):
         raise SkipbenchError(
             f"{folder} holds another run: its config.yaml has the hash {digest}; give the folder "
             "its name back, or move it away"
         )
+
+
+def named_hash(folder: Path) -> str | None:
+    """The hash at the end of a run folder's name, which may be of a merge: `NAME.<origin>`."""
+    named = re.search(r"_([0-9a-f]{10})(\.[^_]*)?$", folder.name)
+    return named[1] if named else None
 
 
 def run_name(parts: list[str], digest: str) -> str:

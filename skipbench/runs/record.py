@@ -127,6 +127,7 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     carry: dict[str, Any] = {}  # state of the method for the next prompt
     trace: dict[str, Any] = {}  # quantities of the method, one list each
     question: str = ""  # shared by turns of a conversation and samples of a task; empty: `id`
+    config_hash: str | msgspec.UnsetType = msgspec.UNSET  # as in the folder's name; unset before
     format: Literal[1] = FORMAT
 
     @property

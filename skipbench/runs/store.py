@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import append_line, held, read_lines, write_atomic, write_json, writing
 from skipbench.runs.measures import Metrics
-from skipbench.runs.provenance import Provenance, portable
+from skipbench.runs.provenance import Provenance, config_hash, named_hash, portable
 from skipbench.runs.reading import read_bytes, read_json, read_yaml
 from skipbench.runs.record import Arm, Completion, Sample, dump, parse, parse_lines, speedups
 from skipbench.runs.state import Status, read_status, write_status
@@ -40,8 +40,8 @@ def read_samples(path: Path, repair: bool = False) -> list[Sample]:
     and with `repair` cut off. In a run that is done, it is damage and an error.
 
     Raises:
-        SkipbenchError: another line is unreadable, an index occurs twice, or `metrics.json` counts
-            other samples or has other values than theirs.
+        SkipbenchError: another line is unreadable, an index occurs twice, a sample is of another
+            run, or `metrics.json` counts other samples or has other values than theirs.
     """
     status, beside = read_status(path.parent), path.with_name("metrics.json")
     # before the lines: a run that goes on meanwhile writes it after them
@@ -55,6 +55,12 @@ def read_samples(path: Path, repair: bool = False) -> list[Sample]:
                 f"is of {counted} samples; {_BACK}"
             )
     samples = list(parse_lines(path, lines, Sample).values())
+    hashes = {named_hash(path.parent), *(s.config_hash or None for s in samples)} - {None}
+    if len(hashes) > 1:
+        raise SkipbenchError(
+            f"{path} holds samples of another run: its folder and its lines have the hashes "
+            f"{', '.join(sorted(map(str, hashes)))}; {_BACK}"
+        )
     if metrics and status.done and not status.sha256:
         _check_metrics(beside, metrics, samples)
     check_digest(path, status.sha256)
@@ -145,6 +151,7 @@ class RunStore:
         prompts: int | None = None,
     ) -> None:
         self.folder, self.prompts = folder, prompts
+        self._config_hash = config_hash(config)
         self._beaten = 0.0
         with contextlib.ExitStack() as stack:
             stack.enter_context(held(folder))
@@ -192,7 +199,8 @@ class RunStore:
         """Writes a finished sample, its texts first: those without one are cut off at a resume."""
         if completion is not None:
             append_line(self.folder / "completions.jsonl", dump(completion))
-        append_line(self.folder / "samples.jsonl", dump(sample))
+        own = replace(sample, config_hash=self._config_hash)
+        append_line(self.folder / "samples.jsonl", dump(own))
         if time.monotonic() - self._beaten > BEAT_S:
             self._beaten = time.monotonic()
             with contextlib.suppress(OSError):  # the sample is safe; a later one will tell

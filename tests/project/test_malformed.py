@@ -3,6 +3,7 @@ that names the file; never a traceback, never a hang.
 """
 
 import functools
+import io
 import json
 import os
 import random
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -54,6 +56,8 @@ from skipbench.search.run import read_retimed, read_trials
 TINY = PACKAGE / "models" / "tiny"
 MOST_S = 2.0
 """To refuse a file; also on a busy machine, so that it is asked of the CPU's time."""
+MOST_BYTES = 500 << 20
+"""Of memory, in addition."""
 
 
 LOADED = {"generation_config.json", "model.safetensors"}
@@ -115,6 +119,7 @@ def records(place: Path) -> dict[str, Reader]:
         return prompts(str(path), None, 0, False)
 
     def submitted(path: Path) -> object:
+        manifest.refuse_unanswered(place)
         return manifest.tasks(place), manifest.read_row(path.with_name("cells.jsonl"), 0)
 
     add("card.jsonl", lines(card), read_cards)
@@ -179,11 +184,19 @@ def checkpoints(place: Path) -> dict[str, Reader]:
     return readers
 
 
+def resident_bytes(field: str) -> int:
+    """`VmRSS`, what is in memory now, or `VmHWM`, the most since the last call for `VmRSS`."""
+    if field == "VmRSS":
+        Path("/proc/self/clear_refs").write_text("5")
+    text = Path("/proc/self/status").read_text()
+    return int(text.partition(f"{field}:")[2].split()[0]) << 10
+
+
 def fault(reader: Reader, contents: bytes) -> str | None:
     """What is wrong with how a file of these contents is read; the old ones are put back."""
     before = reader.path.read_bytes()
     reader.path.write_bytes(contents)
-    began, text = time.process_time(), ""
+    before_bytes, began, text = resident_bytes("VmRSS"), time.process_time(), ""
     try:
         reader.read()
     except SkipbenchError as error:
@@ -200,7 +213,9 @@ def fault(reader: Reader, contents: bytes) -> str | None:
     finally:
         reader.path.write_bytes(before)
     took_s = time.process_time() - began
-    return f"{took_s:.1f} s, {text!r:.100}" if took_s > MOST_S else None
+    more_bytes = resident_bytes("VmHWM") - before_bytes
+    far = took_s > MOST_S or more_bytes > MOST_BYTES
+    return f"{took_s:.1f} s, {more_bytes >> 20} MiB, {text!r:.100}" if far else None
 
 
 @pytest.fixture(scope="module")
@@ -230,6 +245,25 @@ def test_whatever_a_file_holds_is_read_or_refused_in_one_line(
         found = ((fault(reader, contents), contents) for contents in tries)
         faults += [f"{name}: {what}; {contents[:200]!r}" for what, contents in found if what]
     assert not faults, "\n".join(faults[:20])
+
+
+@pytest.mark.parametrize(("rows", "longest"), [(2**20, 5), (200, 15 << 20)])
+def test_a_parquet_file_that_unpacks_to_gigabytes_is_refused(
+    rows: int, longest: int, readers: dict[str, Reader]
+) -> None:
+    """One text, which each row refers to."""
+    prompt = pa.DictionaryArray.from_arrays(np.zeros(rows, np.int32), ["a" * longest])
+    table, bomb = pa.table({"prompt": prompt}), io.BytesIO()
+    pq.write_table(table, bomb, compression="zstd", dictionary_pagesize_limit=1 << 30)
+    assert len(bomb.getvalue()) < 10_000
+    reader = readers["prompts.parquet"]
+
+    def refused() -> None:
+        with pytest.raises(SkipbenchError, match="takes more than 256 MiB of memory") as caught:
+            reader.read()
+        raise caught.value
+
+    assert fault(reader._replace(read=refused), bomb.getvalue()) is None
 
 
 @pytest.mark.parametrize("kind", ["a pipe", "a folder", "a link to endless zeros", "none"])

@@ -1,11 +1,14 @@
 """A results folder whose every text attacks: terminals, HTML, formulas, LaTeX, paths, `_target_`s.
-No reading command lets one through.
+No reading command lets one through, or opens the tokenizer or weights that a record names.
 """
 
 import contextlib
 import csv
+import functools
 import json
+import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +79,19 @@ def hostile(results: Path, attack: str) -> Path:
     return folder
 
 
+@functools.cache
+def opened() -> list[str]:
+    """Paths that Python code opens from the first call on; a hook stays as long as its process."""
+    paths = list[str]()
+
+    def note(event: str, values: tuple[object, ...]) -> None:
+        if event == "open" and isinstance(path := values[0], str | bytes):
+            paths.append(os.path.abspath(os.fsdecode(path)))
+
+    sys.addaudithook(note)
+    return paths
+
+
 def live(path: Path) -> list[str]:
     """What of a written file would act in a browser, a spreadsheet, LaTeX or a terminal."""
     text = path.read_text()
@@ -102,6 +118,10 @@ def test_nothing_of_a_hostile_folder_acts(
     monkeypatch.chdir(tmp_path)
     folder, through = hostile(Path("R"), attack), list[str]()
     records = {path for path in Path("R").rglob("*") if path.is_file()}
+    (named := Path(attack)).mkdir(parents=True)  # `model.path` of the record
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"):
+        (named / name).write_text("{}")
+    opened().clear()
     for command in commands:
         with contextlib.suppress(SystemExit), one_kind_of_error():
             dispatch([word.replace("RUN", str(folder)) for word in command.split()])
@@ -110,6 +130,9 @@ def test_nothing_of_a_hostile_folder_acts(
         through += [f"{command}: {line!r}" for line in lines if not line.isprintable()]
         if "Traceback" in told.err:
             through.append(f"{command}: {told.err[-300:]}")
+    plain = named.absolute() / "config.json"  # what `card` and `project` look up, as plain data
+    files = {path for path in opened() if Path(path).parent == plain.parent}
+    through += [f"{path!r} was opened" for path in files - {str(plain)}]
     for path in Path().rglob("*"):
         if path.suffix in (".html", ".md", ".csv", ".tex", ".svg") and path not in records:
             through += [f"{path}: {what!r}" for what in live(path)]

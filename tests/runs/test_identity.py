@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from conftest import ROOT, rest_slow, unseal
-from test_bad_records import make_run, readers, refused_by
+from test_bad_records import FILES, make_run, readers, refused_by
 
 from skipbench.cli.commands import Status
 from skipbench.cli.experiments import request_of
@@ -22,8 +23,12 @@ from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.launch.status import CellStatus, experiment_statuses
+from skipbench.report.page.collect import all_runs
 from skipbench.runs import fingerprint, source
+from skipbench.runs.merge import merge_into
+from skipbench.runs.provenance import config_hash
 from skipbench.runs.run import read_run
+from skipbench.runs.store import read_samples
 
 SMALL = ["limit=1", "dataset.max_new_tokens=8", "engine.warmup=0"]
 
@@ -39,7 +44,7 @@ def test_a_run_under_another_runs_name_is_refused_by_all_that_read_it(tmp_path: 
     swap(first, second)
     second.rename(tmp_path / second.name)  # `readers` are of a results folder with one run
     told = refused_by(first)
-    assert told.keys() == readers(first).keys() - {"samples", "completions"}  # a run's own files
+    assert told.keys() == readers(first).keys() - {"completions"}  # a run's own texts
     own = f"{first} holds another run: its config.yaml has the hash {second.name[-10:]}"
     named = {name for name, text in told.items() if own in text}
     assert named >= {"read_run", "figure", "page", "score", "merge", "frame"}
@@ -190,3 +195,46 @@ def test_a_record_without_a_fingerprint_says_what_is_not_compared(
     told = " ".join(capsys.readouterr().err.split())
     assert "another tokenizer" in told and "method uniform imports" in told
     assert "EOS" not in told
+
+
+def test_samples_of_another_run_are_refused_before_it_is_done_too(tmp_path: Path) -> None:
+    """No digests vouch for the files of a run that is not done."""
+    first, second = (make_run(tmp_path / "results", seed) for seed in (0, 1))
+    for folder in (first, second):
+        unseal(folder)
+        (folder / "metrics.json").unlink()
+        status = (folder / "status.json").read_text()
+        (folder / "status.json").write_text(status.replace('"done"', '"interrupted"'))
+    own, other = (folder / "samples.jsonl" for folder in (first, second))
+    lines = own.read_text().splitlines(keepends=True)
+    own.write_text(lines[0] + other.read_text().splitlines(keepends=True)[1])
+    hashes = ", ".join(sorted(folder.name[-10:] for folder in (first, second)))
+    told = f"{own} holds samples of another run: its folder and its lines have the hashes {hashes}"
+    with pytest.raises(SkipbenchError, match=re.escape(told)):
+        read_samples(own)
+    done = merge_into(tmp_path / "results", tmp_path / "merged")
+    assert len(done.left) == 1 and told in done.left[0] and done.did == {"new": 1}
+    (row,) = (row for row in all_runs(tmp_path / "results") if row.error)
+    assert row.error and told in row.error
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_of_another_version_is_read_or_refused_by_the_name_of_its_field(
+    name: str, tmp_path: Path
+) -> None:
+    """One field more than this version knows, and each field of its own less."""
+    unseal(folder := make_run(tmp_path / "results"))
+    samples, path = folder / "samples.jsonl", folder / name
+    samples.write_text(re.sub('"config_hash":"[0-9a-f]{10}",', "", samples.read_text()))
+    lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
+    values = [dict[str, object](yaml.safe_load(line)) for line in lines]
+    for field in [*values[0], "of_a_later_version"]:
+        others = [{**value, field: 1} for value in values]
+        if field in values[0]:
+            others = [{k: v for k, v in value.items() if k != field} for value in values]
+        path.write_text("".join(json.dumps(other) + "\n" for other in others))
+        if name == "config.yaml":  # another version names its folder by its own settings
+            folder = folder.rename(folder.with_name(f"a_{config_hash(others[0])}"))
+            path = folder / name
+        for told in refused_by(folder).values():
+            assert str(folder) in told and field in told and "\n" not in told
