@@ -155,9 +155,6 @@ class Oracle:
             return self._sampled(output, prompt, ids)
         ids, checked = self._greedy(output, prompt, ids)
         verdict = checked.verdict
-        if output.logprobs and len(output.logprobs) == len(checked.logprobs):
-            pairs = zip(output.logprobs, checked.logprobs, strict=True)
-            verdict = replace(verdict, logprob_difference=max(abs(a - b) for a, b in pairs))
         case = Case(output, prompt, ids, checked.best, verdict)
         if verdict.kind == "wrong" and verdict.cause is None:
             with self.lm.cache.turn():
@@ -186,7 +183,7 @@ class Oracle:
             not output.finish and output.limit is not None and len(ids) < output.limit
         )
         ended = ended and not output.stop
-        checked = self._check(prompt, ids, ended)
+        checked = self._check(output, prompt, ids, ended)
         if output.ids is None:
             texts, text = Texts(self.tokenizer, prompt), output.text or ""
             for _ in range(SPELLINGS):
@@ -194,18 +191,19 @@ class Oracle:
                 if other is None:
                     break
                 ids = other
-                checked = self._check(prompt, ids, ended)
+                checked = self._check(output, prompt, ids, ended)
         if (
             output.stop
             and checked.verdict.kind != "wrong"
             and (wrong := self._stop(output, prompt, ids))
         ):
-            checked = checked._replace(verdict=wrong)
+            difference = checked.verdict.logprob_difference
+            checked = checked._replace(verdict=replace(wrong, logprob_difference=difference))
         return ids, checked
 
-    def _check(self, prompt: list[int], ids: list[int], ended: bool) -> Checked:
+    def _check(self, output: Output, prompt: list[int], ids: list[int], ended: bool) -> Checked:
         self._replay = Replay(self.lm)  # the rows of the cache may be overwritten
-        return check(self.lm, prompt, ids, self.eos, ended, self.own)
+        return check(self.lm, prompt, ids, self.eos, ended, self.own, output.logprobs)
 
     def _respelt(
         self, texts: Texts, prompt: list[int], text: str, ids: list[int], verdict: Verdict
