@@ -178,7 +178,7 @@ def _acceptance(category: str, requests: Sequence[Request]) -> Acceptance:
     longest = max(r.steps for r in rounds)
     counts = Counter((r.steps, r.accepted) for r in rounds)
     drafted, accepted = sum(r.steps for r in rounds), sum(r.accepted for r in rounds)
-    M, ends = _tokens_per_round(requests)
+    M, ends = tokens_per_round(requests)
     return Acceptance(
         category=category,
         requests=len(requests),
@@ -201,7 +201,7 @@ def _acceptance(category: str, requests: Sequence[Request]) -> Acceptance:
     )
 
 
-def _tokens_per_round(requests: Sequence[Request]) -> tuple[float, Interval | None]:
+def tokens_per_round(requests: Sequence[Request]) -> tuple[float, Interval | None]:
     """M and its interval: each question adds to log M what its tokens and its rounds differ from
     the mean (the delta method).
     """
