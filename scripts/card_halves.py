@@ -1,26 +1,30 @@
-"""How well a card of half of the prompts predicts M, tokens per pass, of the other half.
+"""How well a card predicts M, tokens per pass: of its own prompts, and half of them the other half.
 
     python scripts/card_halves.py results/laptop/records/*.jsonl.xz
+    python scripts/card_halves.py results/runs/*
 
-Halves are of each task of the dataset, and the turns of a question stay together. Both halves are
-of the same kind, so that the error is what the choice of prompts does: no card can be nearer. By
-run: its prompts, the error of every second question, its standard deviation over random halves,
-the share of these halves within the bound, the share within the cards' own 95 % intervals, and the
-prompts from which that deviation is the bound.
+`lengths` and `positions` are the errors of a card as such: what its histogram by draft length, and
+its acceptance by position alone, make of M of the same prompts. The rest is what the choice of
+prompts does. Halves are of each task of the dataset, and the turns of a question stay together;
+both are of the same kind, so that no card can be nearer. By run: its prompts, the error of every
+second question, its standard deviation over random halves, the share of these halves within the
+bound, the share within the cards' own 95 % intervals, and the prompts from which two deviations are
+the bound (95 % of the halves).
 """
 
 import math
 import random
 import sys
 from collections.abc import Iterable, Iterator
-from itertools import groupby
+from itertools import accumulate, groupby
+from operator import mul
 from pathlib import Path
 from statistics import fmean, pstdev
 
 from scripts.pack_records import unpacked
 from skipbench.errors import SkipbenchError
-from skipbench.metrics.card import Request, acceptances, card_of
-from skipbench.runs.run import Run
+from skipbench.metrics.card import Acceptance, Request, card_of, tokens_per_round
+from skipbench.runs.run import Run, read_run
 
 SPLITS = 200
 CHAIN, OTHER = 0.02, 0.04
@@ -44,33 +48,53 @@ def halves(questions: list[list[Request]], draw: random.Random | None) -> Iterat
 
 def error(parts: Iterable[list[Request]]) -> tuple[float, bool]:
     """The relative error of M, and whether both halves' intervals together allow it."""
-    card, held_back = (acceptances(part)[0] for part in parts)
-    ends = [part.M_ci95 or (math.inf, math.inf) for part in (card, held_back)]
-    half = math.hypot(
-        *(math.log(high / low) / 2 if high < math.inf else high for low, high in ends)
-    )
-    return card.M / held_back.M - 1, abs(math.log(card.M / held_back.M)) < half
+    (card, *ends), (held_back, *others) = map(tokens_per_round, parts)
+    half = math.hypot(*(math.log(e[1] / e[0]) / 2 if e else math.inf for e in (ends[0], others[0])))
+    return card / held_back - 1, abs(math.log(card / held_back)) < half
+
+
+def by_position(card: Acceptance) -> float:
+    """Tokens per pass as if a draft's acceptance did not depend on its length."""
+    accepted = [0.0, *accumulate(accumulate(card.conditional_acceptance, mul))]
+    lengths = {k: sum(n) for k, n in card.acceptance_histogram_by_draft_length.items()}
+    rounds = sum(lengths.values())
+    return 1 + sum(n * accepted[min(k, len(accepted) - 1)] for k, n in lengths.items()) / rounds
+
+
+def runs_of(place: Path) -> Iterator[Run]:
+    """Of a folder of a run, or of a file of samples."""
+    if place.is_dir():
+        yield read_run(place)
+        return
+    for name, samples in unpacked(place).items():
+        yield Run(id=name, kept_samples=samples)
 
 
 def main() -> None:
-    print(f"{'':<52} prompts  error     sd  within bound  interval  prompts for it")
+    print(
+        f"{'':<52} prompts lengths positions  error     sd  within bound  interval  prompts for it"
+    )
     for name in sys.argv[1:]:
-        for run, samples in unpacked(Path(name)).items():
+        for run in runs_of(Path(name)):
             try:
-                made = card_of(Run(id=run, kept_samples=samples), 0, {})
+                made = card_of(run, 0, {})
             except SkipbenchError:  # vanilla
                 continue
+            card, id = made.acceptance[0], run.id
             ordered = sorted(made.requests, key=lambda r: (r.groups.get("task", ""), r.question))
             questions = [list(turns) for _, turns in groupby(ordered, lambda r: r.question)]
             draw = random.Random(0)
             pairs = [error(halves(questions, draw)) for _ in range(SPLITS)]
             errors, covered = [e for e, _ in pairs], fmean(inside for _, inside in pairs)
             tree = any(r.per_step_nodes for r in ordered)
-            bound = OTHER if tree or run.split("_")[1] in ADAPT else CHAIN
+            bound = OTHER if tree or id.split("_")[1] in ADAPT else CHAIN
             sd, within = pstdev(errors), sum(abs(e) < bound for e in errors) / SPLITS
-            needed = round(len(ordered) * (sd / bound) ** 2)
+            needed = round(len(ordered) * (2 * sd / bound) ** 2)
             print(
-                f"{run[:52]:<52} {len(ordered):>7} {error(halves(questions, None))[0]:>+6.1%} "
+                f"{id[:52]:<52} {len(ordered):>7} "
+                f"{card.mean_acceptance_length / card.M - 1:>+7.1%} "
+                f"{by_position(card) / card.M - 1:>+9.1%} "
+                f"{error(halves(questions, None))[0]:>+6.1%} "
                 f"{sd:>6.1%} {within:>6.0%} in {bound:.0%} {covered:>9.0%} {needed:>15,}"
             )
 

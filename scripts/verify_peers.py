@@ -6,9 +6,9 @@
 `decode` lets each program decode the same prompts, alone and with each way of speculating that it
 has, in float32, in bfloat16, and llama.cpp the quantised file as it is; it writes the tokens after
 each prompt, so that it can be stopped. `judge` gives every output a verdict of `skipbench.verify`
-in the precision of its arm, and writes the page beside the record, `peers.md`. Outputs of another
-program, or of a published repository in an environment of its own, are added with `--more NAME
-DTYPE FILE`, a JSON list of outputs (token ids), one per prompt.
+in the precision of its arm, and writes the page beside the record, `peers.md`. `prompts` prints the
+prompts for programs in an environment of their own, such as the published repositories that
+`peer_repository.py` runs; what they decode is added with `--more FILE`.
 
 Weights: the model's, as a file of Q4_1 stores them, widened to the precision of the arm. Hugging
 Face decodes with `generate`; llama.cpp through llama-cpp-python, whose own prompt lookup and
@@ -62,6 +62,11 @@ class Outputs(msgspec.Struct):
     dtype: str
     outputs: list[list[int]] = []
     verdicts: list[Verdict] = []
+    name: str = ""
+    """Of an arm of `--more`, as are the fields below."""
+    program: str = ""
+    """Its commit and versions."""
+    command: str = ""
 
 
 class Record(msgspec.Struct):
@@ -84,13 +89,22 @@ def prompts_of(settings: list[str], longest: int, count: int) -> list[tuple[str,
     config = compose(settings)
     tokenizer = AutoTokenizer.from_pretrained(config.model.path, revision=config.model.revision)
     limit = config.model.architecture.context if config.model.architecture else 4096
-    rows = config.dataset.rows(count)
+    rows = config.dataset.rows(None)
     prompts = [
         (prompt.row.id, prompt.ids)
         for prompt in encode(rows, tokenizer, limit, **config.dataset.encoding)
         if prompt.complete is None and len(prompt.ids) <= longest
     ]
     return prompts[:count]
+
+
+def asked_of(record: Record) -> dict[str, object]:
+    """What `peer_repository.py` reads: the folder of the model, the prompts' tokens, and limits."""
+    config = compose(record.settings).model
+    ends = GenerationConfig.from_pretrained(config.path).eos_token_id
+    eos = ends[0] if isinstance(ends, list) else ends
+    prompts = [ids for _, ids in prompts_of(record.settings, record.longest, len(record.prompts))]
+    return {"model": config.path, "eos": eos, "tokens": record.tokens, "prompts": prompts}
 
 
 def shallower(loaded: Any) -> Any:
@@ -132,11 +146,16 @@ def arms_of(record: Record, gguf: Path | None, place: Path) -> dict[str, Arm]:
 
 
 def decode(path: Path, record: Record, arms: dict[str, Arm], prompts: list[list[int]]) -> None:
-    """Decodes prompt after prompt with every arm."""
+    """Decodes prompt after prompt with every arm; goes on where the same command stopped."""
     decoders = {name: make() for name, make in arms.items()}
     record.arms |= {name: Outputs(name.rpartition(", ")[2]) for name in arms}
-    with progress("peers", len(prompts) * len(arms)) as advance:
-        for prompt in prompts:
+    if path.exists():
+        before = msgspec.json.decode(path.read_bytes(), type=Record)
+        if before.command == record.command and before.versions == record.versions:
+            record.arms |= {name: before.arms[name] for name in arms}
+    done = len(next(iter(record.arms.values())).outputs)
+    with progress("peers", (len(prompts) - done) * len(arms)) as advance:
+        for prompt in prompts[done:]:
             made = dict[str, list[int]]()
             for name, decoder in decoders.items():
                 made[name] = decoder(prompt)
@@ -199,16 +218,18 @@ def page(record: Record) -> str:
                 why = f"; {cause.name} ({cause.evidence})" if cause else ""
                 line = f"{prompt}, {verdict.kind}: {described(verdict)}{why}"
                 reports.setdefault(line, []).append(f"`{full}`")
-    done = min(len(arm.outputs) for arm in record.arms.values())
+    done = max(len(arm.outputs) for arm in record.arms.values())
     table = "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
     rest = "".join(f"- {line}: {', '.join(names)}\n" for line, names in sorted(reports.items()))
     versions = ", ".join(f"{name} {of}" for name, of in record.versions.items())
+    more = {arm.command: arm.program for arm in record.arms.values() if arm.command}
+    commands = "".join(f"\n{of}:\n\n```\n{command}\n```\n" for command, of in more.items())
     return (
         f"# Other programs under the oracle\n\n{table}\n"
         f"{NOTE}\n\n## Where they part from the model\n\n{rest}\n"
         f"Prompts: the first {done} first turns of at most {record.longest} tokens, outputs of at "
         f"most {record.tokens}. One thread, {record.cpu}, {record.date}; {versions}\n\n"
-        f"```\n{record.command}\n```\n"
+        f"```\n{record.command}\n```\n{commands}"
     )
 
 
@@ -216,7 +237,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("step", choices=["decode", "judge", "render"])
+    parser.add_argument("step", choices=["decode", "prompts", "judge", "render"])
     parser.add_argument("record", type=Path)
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--dataset", nargs="+", default=["specbench", "dataset.chat=auto"])
@@ -224,9 +245,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--longest", type=int, default=160, help="tokens of a prompt at most")
     parser.add_argument("--gguf", type=Path, help="the model's GGUF file: llama.cpp, too")
-    parser.add_argument(
-        "--more", nargs=3, action="append", default=[], metavar=("NAME", "DTYPE", "FILE")
-    )
+    parser.add_argument("--more", nargs="+", type=Path, default=[], metavar="FILE")
     args = parser.parse_args()
     if args.step == "decode":
         name, *more = args.dataset
@@ -247,9 +266,11 @@ def main() -> None:
             arms = arms_of(record, args.gguf, Path(place))
             return decode(args.record, record, arms, [ids for _, ids in chosen])
     record = msgspec.json.decode(args.record.read_bytes(), type=Record)
-    for name, dtype, file in args.more:
-        outputs = msgspec.json.decode(Path(file).read_bytes(), type=list[list[int]])
-        record.arms[f"{name}, {dtype}"] = Outputs(dtype, outputs)
+    if args.step == "prompts":
+        return print(msgspec.json.encode(asked_of(record)).decode())
+    for file in args.more:
+        for arm in msgspec.json.decode(file.read_bytes(), type=list[Outputs]):
+            record.arms[f"{arm.name}, {arm.dtype}"] = arm
     if args.step == "judge":
         judge(record)
         write_atomic(args.record, msgspec.json.encode(record) + b"\n")

@@ -65,9 +65,9 @@ class Nodes:
         """Whether no file of these choices, or of `conf/local`, sets keys of a swapped group."""
         for word in [*words, *(f"local={name}" for name in catalog.choices("local"))]:
             loaded = self._sources[1].load_config(word.replace("=", "/"))
-            if loaded is None or loaded.config.keys() & set(SWAPPED):
+            if loaded is None or any(key in loaded.config for key in SWAPPED):
                 return False
-            if not all(d.is_self() or d.is_override() for d in loaded.defaults_list):
+            if not all(d.is_self() or d.is_override() for d in loaded.defaults_list or ()):
                 return False
         return True
 
@@ -88,7 +88,9 @@ class Nodes:
 def nodes_here() -> Nodes:
     """Those of this process, empty after a change of a file."""
     folders = catalog.config_folders()
-    files = (path for f in folders for deep in ("*", "*/*") for path in f.glob(f"{deep}.yaml"))
+    files = (
+        path for f in folders for deep in ("*", "*/*", "*/*/*") for path in f.glob(f"{deep}.yaml")
+    )
     return _nodes(tuple(sorted((str(path), path.stat().st_mtime_ns) for path in files)))
 
 

@@ -159,7 +159,7 @@ def _acceptance(category: str, requests: Sequence[Request]) -> Acceptance:
     longest = max(r.steps for r in rounds)
     counts = Counter((r.steps, r.accepted) for r in rounds)
     drafted, accepted = sum(r.steps for r in rounds), sum(r.accepted for r in rounds)
-    M, ends = _tokens_per_round(requests)
+    M, ends = tokens_per_round(requests)
     return Acceptance(
         category=category,
         requests=len(requests),
@@ -182,7 +182,7 @@ def _acceptance(category: str, requests: Sequence[Request]) -> Acceptance:
     )
 
 
-def _tokens_per_round(requests: Sequence[Request]) -> tuple[float, Interval | None]:
+def tokens_per_round(requests: Sequence[Request]) -> tuple[float, Interval | None]:
     """M and its interval, by each question's influence on log M (the delta method)."""
     counts: dict[str, list[int]] = {}
     for request in requests:

@@ -1,6 +1,6 @@
 """The check of one output: teacher-forced, in float32 or as the engine computes, in blocks."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -19,7 +19,6 @@ class Checked(NamedTuple):
 
     verdict: Verdict
     best: list[int]
-    logprobs: list[float]  # the model's log-probability of every token of the output [n]
 
 
 def logit_blocks(lm: LM, prompt: list[int], output: list[int], own: bool) -> Iterator[Tensor]:
@@ -51,6 +50,7 @@ def check(
     eos: frozenset[int] = frozenset(),
     ended: bool = False,
     own: bool = False,
+    logprobs: Sequence[float] = (),
 ) -> Checked:
     """Judges one greedy output, token ids after the prompt's.
 
@@ -58,9 +58,11 @@ def check(
         eos: ids that end an output.
         ended: the engine stopped by itself, so that an EOS has to follow the last token.
         own: as of `logit_blocks`.
+        logprobs: the engine's, one per token of the output, which are compared with the model's.
     """
-    best, logprobs = list[int](), list[float]()
-    first_tie, verdict, ties, at = None, None, 0, 0
+    known = logprobs if len(logprobs) == len(output) else ()
+    best, theirs = list[int](), torch.tensor(known, dtype=torch.float64)
+    first_tie, verdict, ties, at, gaps = None, None, 0, 0, list[float]()
     for logits in logit_blocks(lm, prompt, output, own):
         choice, given = logits.argmax(-1).tolist(), output[at : at + len(logits)]
         best += choice
@@ -71,17 +73,19 @@ def check(
                     ties, first_tie = ties + 1, first_tie or found
                 else:
                     verdict = found
-        if given:
-            chosen = logits[: len(given)].log_softmax(-1)
-            logprobs += chosen.gather(-1, torch.tensor(given)[:, None])[:, 0].tolist()
+        if given and len(theirs):
+            ours = logits[: len(given)].log_softmax(-1).gather(-1, torch.tensor(given)[:, None])
+            gaps.append(float((ours[:, 0] - theirs[at : at + len(given)]).abs().max()))
         at += len(logits)
     over = next((i + 1 for i, token in enumerate(output[:-1]) if token in eos), None)
     if over is not None and (verdict is None or over <= (verdict.position or 0)):
         verdict = Verdict("wrong", position=over, given=output[over])
     if verdict is None and ended and not {*output[-1:]} & eos and best[-1] not in eos:
         verdict = _early_end(logits[-1], len(output), best[-1], eos, lm.dtype)
-    judgement = replace(verdict or first_tie or Verdict("identical"), tokens=len(output), ties=ties)
-    return Checked(judgement, best, logprobs)
+    judgement = verdict or first_tie or Verdict("identical")
+    difference = max(gaps, default=None)
+    judgement = replace(judgement, tokens=len(output), ties=ties, logprob_difference=difference)
+    return Checked(judgement, best)
 
 
 def _early_end(

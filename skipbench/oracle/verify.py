@@ -135,9 +135,6 @@ class Oracle:
             return self._sampled(output, prompt, ids)
         ids, checked = self._greedy(output, prompt, ids)
         verdict = checked.verdict
-        if output.logprobs and len(output.logprobs) == len(checked.logprobs):
-            pairs = zip(output.logprobs, checked.logprobs, strict=True)
-            verdict = replace(verdict, logprob_difference=max(abs(a - b) for a, b in pairs))
         verdict = replace(verdict, id=output.id)
         judged = Judged(output, prompt, ids, checked.best, verdict)
         if verdict.kind == "wrong" and verdict.cause is None:
@@ -164,20 +161,22 @@ class Oracle:
         """Its ids and their check; a text may be spelt with other tokens than the tokenizer's."""
         short = not output.finish and output.limit is not None and len(ids) < output.limit
         ended = (output.finish == "stop" or short) and not output.stop
-        checked, texts = self._check(prompt, ids, ended), Texts(self.tokenizer, prompt)
+        checked = self._check(output, prompt, ids, ended)
+        texts = Texts(self.tokenizer, prompt)
         for _ in range(SPELLINGS if output.ids is None else 0):
             other = self._respelt(texts, prompt, output.text or "", ids, checked.verdict)
             if other is None:
                 break
-            ids, checked = other, self._check(prompt, other, ended)
+            ids, checked = other, self._check(output, prompt, other, ended)
         fits = output.stop and checked.verdict.kind != "wrong"
         if fits and (wrong := self._stop(output, texts, prompt, ids)):
-            checked = checked._replace(verdict=wrong)
+            difference = checked.verdict.logprob_difference
+            checked = checked._replace(verdict=replace(wrong, logprob_difference=difference))
         return ids, checked
 
-    def _check(self, prompt: list[int], ids: list[int], ended: bool) -> Checked:
+    def _check(self, output: Output, prompt: list[int], ids: list[int], ended: bool) -> Checked:
         self._replay = Replay(self.lm)  # the rows of the cache may be overwritten
-        return check(self.lm, prompt, ids, self.eos, ended, self.own)
+        return check(self.lm, prompt, ids, self.eos, ended, self.own, output.logprobs)
 
     def _respelt(
         self, texts: Texts, prompt: list[int], text: str, ids: list[int], verdict: Verdict
