@@ -65,9 +65,10 @@ class Nodes:
         """Whether no file of these choices, or of `conf/local`, sets keys of a swapped group."""
         for word in [*words, *(f"local={name}" for name in catalog.choices("local"))]:
             loaded = self._sources[1].load_config(word.replace("=", "/"))
-            if loaded is None or any(key in loaded.config for key in SWAPPED):
+            if loaded is None or not isinstance(loaded.config, DictConfig):
                 return False
-            if not all(d.is_self() or d.is_override() for d in loaded.defaults_list or ()):
+            others = [d for d in loaded.defaults_list or () if not (d.is_self() or d.is_override())]
+            if others or loaded.config.keys() & set(SWAPPED):
                 return False
         return True
 

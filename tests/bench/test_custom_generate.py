@@ -28,10 +28,15 @@ def model() -> Any:
     return random_model("llama")
 
 
+@pytest.fixture(scope="module")
+def tiny() -> skipbench.LanguageModel:
+    return skipbench.load("tiny", engine="reference")
+
+
 def both(model: Any, method: str = "fixed", **arguments: Any) -> tuple[list[int], list[int]]:
     """New tokens of `generate` without and with `custom_generate`."""
     fast = skipbench.custom_generate(method, overrides=METHODS[method])
-    arguments = {"max_new_tokens": 24, "do_sample": False} | arguments
+    arguments = {"max_new_tokens": 16, "do_sample": False} | arguments
     outs = [model.generate(PROMPT, **more, **arguments) for more in ({}, {"custom_generate": fast})]
     return outs[0][0].tolist(), outs[1][0].tolist()
 
@@ -39,7 +44,7 @@ def both(model: Any, method: str = "fixed", **arguments: Any) -> tuple[list[int]
 @pytest.mark.parametrize("method", METHODS)
 def test_greedy_tokens_are_those_of_generate(model: Any, method: str) -> None:
     plain, fast = both(model, method)
-    assert plain == fast and len(fast) == PROMPT.shape[1] + 24
+    assert plain == fast and len(fast) == PROMPT.shape[1] + 16
 
 
 def test_the_fused_engine_gives_them_too() -> None:
@@ -71,7 +76,7 @@ def test_logits_processors_are_honoured(model: Any) -> None:
     for more in (
         {"repetition_penalty": 1.7},
         {"no_repeat_ngram_size": 2},
-        {"min_new_tokens": 20, "eos_token_id": without[12], "pad_token_id": 0},
+        {"min_new_tokens": 12, "eos_token_id": without[12], "pad_token_id": 0},
         {"logits_processor": LogitsProcessorList([Even()])},
     ):
         plain, fast = both(model, **more)
@@ -135,8 +140,9 @@ def test_a_streamer_gets_every_token(model: Any) -> None:
     assert heard.ids == plain + fast and heard.ended
 
 
-def test_text_streamer_prints(capsys: pytest.CaptureFixture[str]) -> None:
-    tiny = skipbench.load("tiny", engine="reference")
+def test_text_streamer_prints(
+    tiny: skipbench.LanguageModel, capsys: pytest.CaptureFixture[str]
+) -> None:
     inputs = tiny.tokenizer("Once upon a time", return_tensors="pt")
     streamer = TextStreamer(tiny.tokenizer, skip_prompt=True)
     fast = skipbench.custom_generate()
@@ -147,8 +153,7 @@ def test_text_streamer_prints(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.strip() == new.strip() != ""
 
 
-def test_stop_strings_end_it(model: Any) -> None:
-    tiny = skipbench.load("tiny", engine="reference")
+def test_stop_strings_end_it(model: Any, tiny: skipbench.LanguageModel) -> None:
     inputs = tiny.tokenizer("Once upon a time", return_tensors="pt")
     given = {"max_new_tokens": 24, "do_sample": False, "tokenizer": tiny.tokenizer}
     given |= {"input_ids": inputs["input_ids"]}

@@ -120,6 +120,7 @@ def test_a_sweep_begins_only_if_all_its_cells_compose(tmp_path: Path, skipbench:
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow  # tests/launch/test_sweep.py has one of every day
 def test_a_sweep_tells_which_cell_failed_and_why(tmp_path: Path, skipbench: Command) -> None:
     done = skipbench(
         "-m", "method.skip='attn:1','attn:99'", "limit=1", "dry_run=true", f"results={tmp_path}"

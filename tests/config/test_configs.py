@@ -84,19 +84,18 @@ def test_a_file_of_ones_own_may_set_keys_of_any_choice(
 ) -> None:
     monkeypatch.setattr(catalog, "_folders", catalog.config_folders())
     for name, text in {
-        "local/default": "# @package _global_\nsearch: {iterations: 7}",
-        "experiment/mine": "# @package _global_\nsearch: {iterations: 5}",
-        "experiment/other": "# @package _global_\ndefaults: [mine, _self_]\nlimit: 2",
+        "local/default": "search: {iterations: 7}",
+        "experiment/base": "search: {iterations: 5}",
+        "experiment/mine": "defaults: [base, _self_]",
     }.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / f"{name}.yaml").write_text(f"{text}\n")
+        (tmp_path / f"{name}.yaml").write_text(f"# @package _global_\n{text}\n")
     use_config_dir(tmp_path)
-    for search in ("self-sd", "constrained"):
-        assert compose([f"search={search}"]).search.iterations == 7
+    searches = [[f"search={name}"] for name in ("self-sd", "constrained")]
+    assert {compose(words).search.iterations for words in searches} == {7}
     (tmp_path / "local" / "default.yaml").unlink()
-    for name in ("mine", "other"):
-        for search in ("self-sd", "constrained"):
-            assert compose([f"experiment={name}", f"search={search}"]).search.iterations == 5
+    mine = [["experiment=mine", *words] for words in searches]
+    assert {compose(words).search.iterations for words in mine} == {5}
 
 
 def test_a_file_that_changes_is_composed_again(

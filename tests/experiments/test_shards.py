@@ -26,11 +26,11 @@ def shards(configs: Sequence[RunConfig], count: int) -> list[list[RunConfig]]:
 
 
 def test_the_shards_of_a_row_are_joined_into_the_records_of_one_process(tmp_path: Path) -> None:
-    whole, configs = cells(tmp_path / "whole", STATELESS, 5), cells(tmp_path, STATELESS, 5)
+    whole, configs = cells(tmp_path / "whole", STATELESS, 3), cells(tmp_path, STATELESS, 3)
     run_row(whole, LOAD)
     one, two = shards(configs, 2)
     assert len({row_key(configs[0]), row_key(one[0]), row_key(two[0])}) == 3
-    for row, indices in ((two, [1, 3]), (one, [0, 2, 4])):
+    for row, indices in ((two, [1]), (one, [0, 2])):
         runs = run_row(row, LOAD)
         assert all(isinstance(run, Run) and run.metrics is None for run in runs)
         assert [[s.index for s in samples] for samples in samples_of(row)] == [indices] * 3
@@ -43,7 +43,7 @@ def test_the_shards_of_a_row_are_joined_into_the_records_of_one_process(tmp_path
     (resolve_cell(two[0]).folder / "samples.jsonl").unlink()  # of this arm nothing is left
     folder = resolve_cell(configs[1]).folder  # joined twice, as after a kill
     again = [join_shard(resolve_cell(row[1]).folder, folder, False) for row in (one, two, one)]
-    assert again == [3, 2, 0]
+    assert again == [2, 1, 0]
     joined = run_row(configs, LOAD)
     assert all(isinstance(run, Run) and run.done for run in joined)
     for ours, theirs in zip(samples_of(configs), samples_of(whole), strict=True):
@@ -51,7 +51,7 @@ def test_the_shards_of_a_row_are_joined_into_the_records_of_one_process(tmp_path
         assert [decided(s) for s in ordered] == [decided(s) for s in theirs]
     late, early = samples_of(configs)[1], [s for row in (two, one) for s in samples_of(row)[1]]
     assert sorted(map(repr, late)) == sorted(map(repr, early))  # their times, too
-    assert [read_run(resolve_cell(c).folder).measured.samples for c in configs] == [5] * 3
+    assert [read_run(resolve_cell(c).folder).measured.samples for c in configs] == [3] * 3
     assert [run.done for run in run_row(one, LOAD) if isinstance(run, Run)] == [True] * 3
 
 

@@ -375,6 +375,7 @@ def test_what_shows_late_joins_the_provenance(tmp_path: Path) -> None:
     assert read_run(tmp_path).provenance == Provenance(engine="cuda_graphs", notes=["no memory"])
 
 
+@pytest.mark.slow  # `make gpu OPTIONS=--rehearse` runs it, too
 def test_the_gpu_benchmark_runs_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:
     """Every figure is printed, and none is judged where there is no GPU."""
     from scripts import bench_gpu

@@ -1,6 +1,7 @@
 """The direction of imports: a room imports only rooms above it, and itself."""
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ KNOW_TRANSFORMERS, KNOW_HYDRA = ("lm", "models"), ("config", "launch")
 FILES = sorted(p for p in PACKAGE.rglob("*.py") if p.name != "__init__.py" or p.stat().st_size)
 
 
+@functools.cache
 def imports(path: Path) -> set[str]:
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):

@@ -1,12 +1,12 @@
 """What pyproject.toml asks for is what the package imports, no more and no less."""
 
-import ast
 import re
 import sys
 import tomllib
 from importlib.metadata import packages_distributions
 
 from conftest import ROOT
+from test_architecture import FILES, imports
 
 
 def normal(name: str) -> str:
@@ -14,13 +14,7 @@ def normal(name: str) -> str:
 
 
 def test_the_dependencies_are_what_is_imported() -> None:
-    imported: set[str] = set()
-    for path in (ROOT / "skipbench").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Import):
-                imported |= {alias.name.partition(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                imported.add(node.module.partition(".")[0])
+    imported = {name.partition(".")[0] for path in FILES for name in imports(path)}
     # torch's builds for GPUs bring Triton, and where it is absent torch's operators do its work
     imported -= {"skipbench", "conf", "triton", *sys.stdlib_module_names}
     of = packages_distributions()
