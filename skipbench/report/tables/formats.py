@@ -60,8 +60,7 @@ def csv(table: Table) -> str:
     return out.getvalue()
 
 
-WRITERS = {"md": markdown, "tex": latex, "tabular.tex": tabular, "csv": csv, "html": html}
-"""Writers by the suffix of the file."""
+WRITERS = {"md": markdown, "tex": latex, "tabular.tex": tabular, "csv": csv, "html": html}  # by end
 
 
 def write(table: Table) -> dict[str, str]:
