@@ -23,7 +23,7 @@ _PHRASES = {
     "search.iterations": "{} sets tried",
     "stop@method.stop": "{} stop",
 }
-_UNNAMED = re.compile(r"model|method|engine|limit|search|dataset(\..*)?")  # no names
+_UNNAMED = re.compile(r"model|method|engine|limit|search|dataset(\..*)?")  # name no line
 
 
 def finished_run(folder: Path) -> Run:

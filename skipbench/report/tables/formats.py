@@ -60,7 +60,7 @@ def csv(table: Table) -> str:
     return out.getvalue()
 
 
-WRITERS = {"md": markdown, "tex": latex, "tabular.tex": tabular, "csv": csv, "html": html}  # by end
+WRITERS = {"md": markdown, "tex": latex, "tabular.tex": tabular, "csv": csv, "html": html}
 
 
 def write(table: Table) -> dict[str, str]:
