@@ -168,9 +168,7 @@ def _write(pieces: "Iterator[Piece]") -> None:
 
 
 def _paint(stream: "Stream", pieces: "Iterator[Piece]", styles: dict[str, str]) -> None:
-    """Finished lines scroll; the last one stays live, above a line with the speed. `styles`:
-    colours by source, in the order in which sources appear.
-    """
+    """Finished lines scroll, the last is live above the speed; `styles`: colours by source."""
     line = Text()
     try:
         with Live(console=out, auto_refresh=False, transient=True) as live:

@@ -54,9 +54,7 @@ def read_turn() -> str:
 
 
 def _turn(session: Session, compare: bool, history: Messages) -> Messages:
-    """Streams the answer to the last message; returns the conversation with it. The oldest turns
-    are left out where all do not fit into the model's context.
-    """
+    """Streams an answer; returns the conversation, without the oldest turns if all do not fit."""
     before = history[:-1]
     while True:
         try:

@@ -111,9 +111,7 @@ def _grid(name: str, request: plan.Request, render_only: bool) -> _Grid:
 def _experiment(
     grid: _Grid, asked: Table, request: plan.Request, errors: Sequence[Exception | None]
 ) -> list[str]:
-    """Writes one experiment. Returns what failed, a table that is not written among it. `errors`:
-    of its cells that can be run.
-    """
+    """Writes one experiment; returns what failed. `errors`: of its cells that can be run."""
     name, scale, planned, cells = grid
     if not planned:
         say(f"{name} has none of {', '.join([*request.models, *request.methods])}")

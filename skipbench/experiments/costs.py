@@ -135,9 +135,7 @@ def cost_of(arms: Sequence[RunConfig], gpu: Gpu, gpus: int | None = None) -> Cos
 def arm_s(
     model: Model, device: Hardware, prompt_tokens: int, tokens: int, step_s: float | None = None
 ) -> float:
-    """Seconds of vanilla for a prompt and `tokens` new tokens. `step_s`: of one decoded token; None
-    takes the datasheet's.
-    """
+    """Seconds of vanilla for a prompt and `tokens` new tokens; `step_s` replaces a datasheet's."""
     costs = datasheet_of(model, device)
     if step_s is None:
         step_s = costs.verify_s(prompt_tokens + tokens // 2, 1)

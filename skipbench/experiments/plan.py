@@ -52,9 +52,7 @@ def hardware_of(words: Sequence[str]) -> Slurm | Local | None:
 
 
 def scale_of(experiment: str, given: str | None, without_torch: bool = False) -> str:
-    """The scale that was asked for; else `paper` if there is a GPU, `embedded` if not.
-    `without_torch`: looks for the driver instead of importing torch.
-    """
+    """The scale asked for, else `paper` with a GPU; `without_torch` looks for a driver alone."""
     if given is not None or paper_of(experiment) is None:
         return given or "paper"
     if without_torch:
@@ -142,9 +140,7 @@ def budgeted(
     budget: str | None,
     hardware: Slurm | Local | None = None,
 ) -> list[tuple[PlannedCell, RunConfig]]:
-    """The cells with as many prompts as a budget leaves; all prompts without one. `hardware`: where
-    the configurations do not name it.
-    """
+    """The cells with as many prompts as `budget` leaves; `hardware`: where they name none."""
     if budget is None:
         return list(cells)
     from skipbench.experiments.blocks import limited

@@ -167,9 +167,7 @@ def run_row(configs: Sequence[RunConfig], load: LastLoaded | None = None) -> lis
 
 
 def _prepared(config: RunConfig, load: LastLoaded, checked: bool) -> "Run | ReadyArm | None":
-    """A cell with its skip set and its rows; its run where that is done already. `checked`: the
-    model was checked for another cell of this row.
-    """
+    """A cell ready to decode, or its run if done; `checked`: another cell checked the model."""
     if config.search_dataset is not None and not ensure_searched(config, load):
         return None
     try:

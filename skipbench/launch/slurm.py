@@ -93,9 +93,7 @@ def array_limit() -> int:
 
 
 def parts(rows: range, limit: int) -> list[range]:
-    """Splits numbers of rows into arrays of at most `limit` tasks, Slurm's `MaxArraySize`. Raises
-    SkipbenchError where the cluster allows no arrays.
-    """
+    """Arrays of at most `limit` tasks. Raises SkipbenchError where the cluster allows none."""
     if limit < 1:
         raise SkipbenchError(
             f"this cluster allows arrays of {limit} tasks (MaxArraySize); ask for at least 1"

@@ -42,9 +42,7 @@ def accepted_by_position(rounds: Sequence[Round]) -> list[float]:
 
 
 def conditional_acceptance(drafts: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """By position the drafts whose verification came to it, and those of them that accepted it.
-    `drafts`: length and accepted tokens of each draft.
-    """
+    """By position, the `drafts` (length, accepted) that came to it, and that accepted it."""
     listed = list(drafts)
     longest = max((length for length, _ in listed), default=0)
     counts = []

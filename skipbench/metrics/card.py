@@ -58,8 +58,7 @@ class Acceptance(msgspec.Struct, frozen=True, kw_only=True):
     mean_acceptance_length: float  # 1 + accepted tokens per verification
     draft_acceptance_rate: float | None
     acceptance_histogram: list[int]  # verifications that accepted 0, 1, 2, ... tokens
-    acceptance_histogram_by_draft_length: dict[int, list[int]]
-    """For draft length k the k + 1 counts of its verifications."""
+    acceptance_histogram_by_draft_length: dict[int, list[int]]  # for length k its k + 1 counts
     conditional_acceptance: list[float]  # share of those that came to position i
     M: float  # emitted tokens per verification, outputs cut at their end
     M_ci95: Interval | None  # over other questions of this kind

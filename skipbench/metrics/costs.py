@@ -17,8 +17,7 @@ from skipbench.draft_plan import LIKELY, DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.runs.record import Verified
 
-READS, COMPUTES = 0.6, 0.4
-"""Shares of a datasheet's bandwidth that decoding, and of its arithmetic that prefill, reaches."""
+READS, COMPUTES = 0.6, 0.4  # shares of bandwidth that decoding, of arithmetic that prefill reaches
 PLAIN = Verified()
 
 

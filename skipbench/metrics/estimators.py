@@ -22,9 +22,7 @@ _Process = Sequence[tuple[int, _Timed]]  # by index of the prompt or first turn
 
 
 def estimators(processes: Sequence[Sequence[Sample]]) -> Estimators:
-    """Each paper's speedup of the samples that did not fail. `processes`: the samples of each
-    process that decoded the prompts.
-    """
+    """Each paper's speedup of the samples that did not fail; `processes`: samples of each."""
     sound = [[s for s in samples if s.lossless != "failed"] for samples in processes]
     prompts = [[(s.index, _timed([s], eos=True)) for s in each] for each in sound]
     without_eos = [[(s.index, _timed([s], eos=False)) for s in each] for each in sound]

@@ -85,9 +85,7 @@ def _passes_s(samples: Sequence[Sample], costs: Costs) -> tuple[float, float, fl
 
 
 def project(samples: Sequence[Sample], costs: Costs) -> Replayed:
-    """The run's seconds on a machine of these `costs`. Raises SkipbenchError where no sample
-    decoded anything, or vanilla's seconds are missing.
-    """
+    """Seconds on a machine of these `costs`. Raises SkipbenchError where nothing was decoded."""
     (vanilla_s, draft_s, verify_s), own = _passes_s(samples, costs), measured(samples)
     if not own.tokens or not own.vanilla_tokens or not vanilla_s:
         raise SkipbenchError("the run holds no decoded tokens; nothing can be projected")

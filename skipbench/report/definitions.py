@@ -19,8 +19,7 @@ NAMED, _SETTINGS = (tuple(names.split()) for names in _COLUMNS["keys"].values())
 KEYS = {*NAMED, *_SETTINGS}
 
 EMBEDDED_MODEL = "tiny"
-STAND_INS = {EMBEDDED_MODEL: "the embedded model", "smollm2-135m": "the model"}
-"""Models in place of the papers' at a smaller scale, and the name of their kind in a table."""
+STAND_INS = {EMBEDDED_MODEL: "the embedded model", "smollm2-135m": "the model"}  # names in tables
 
 
 def definitions_for(names: Iterable[str]) -> list[tuple[str, str]]:

@@ -28,9 +28,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
-    """Replaces a file as a whole: a reader sees the old content or the new one. Makes its folder
-    where there is none. Raises SkipbenchError where the file cannot be written.
-    """
+    """Replaces a file as a whole, and makes its folder. Raises SkipbenchError if it cannot."""
     data = content.encode() if isinstance(content, str) else content
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)

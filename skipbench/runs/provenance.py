@@ -99,8 +99,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     tensor_parallel_size: int | None = None  # processes that shared the model's weights
     kernels: dict[str, str] = {}
     native_kernels: Text | None = None
-    arithmetic: Text | None = None
-    """Instructions and precision of torch's products, and the C functions as compiled here."""
+    arithmetic: Text | None = None  # instructions and precision of products; compiled C functions
     strict_cost: float | None = None
     notes: list[str] = []
     label: Text | None = None

@@ -50,9 +50,7 @@ def refuse_link(path: Path) -> None:
 
 @contextmanager
 def readable(path: Path, remedy: str = "move it away") -> Iterator[None]:
-    """Raises whatever a file of another form causes as a SkipbenchError that names it. `remedy`:
-    what to do, the end of the message.
-    """
+    """Raises what a file of another form causes as a SkipbenchError with its name and `remedy`."""
     try:
         yield
     except SkipbenchError as error:

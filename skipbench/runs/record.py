@@ -95,8 +95,7 @@ class Arm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.seconds.total / len(self.tokens) if self.emitted else None
 
 
-MEASURED = ("seconds", "round_s", "joules")
-"""Fields of an arm that differ from one time to the next; all others follow from the settings."""
+MEASURED = ("seconds", "round_s", "joules")  # other each time; the rest follows from the settings
 
 
 class Divergence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -150,9 +149,7 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def speedups(samples: Iterable[Sample], prefill: bool = True) -> dict[str, float]:
-    """Speedup of each question: the geometric mean over its turns and its samples; those that
-    failed or decoded nothing have none. `prefill`: counts its seconds, too.
-    """
+    """Speedup per question, a geometric mean over turns and samples; with `prefill`, or without."""
     logs: dict[str, list[float]] = {}
     for s in samples:
         if (ratio := s.end_to_end if prefill else s.speedup) is not None:

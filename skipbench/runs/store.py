@@ -124,9 +124,7 @@ def sealed(folder: Path, status: Status) -> Status:
 
 
 def check_digest(path: Path, sha256: Mapping[str, str]) -> None:
-    """Raises SkipbenchError for a file of a done run that is not as the run wrote it. `sha256`:
-    digests by file name, of `status.json`.
-    """
+    """Raises SkipbenchError for a file of a done run with another digest than in `sha256`."""
     if path.name not in sha256:
         return
     data = read_bytes(path)

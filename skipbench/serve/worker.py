@@ -14,9 +14,7 @@ T = TypeVar("T")
 
 
 class Worker:
-    """A model, and the thread that all of its work is done in. `waiting`: requests that wait for
-    their turn or are decoded.
-    """
+    """A model and the thread of its work; `waiting`: requests that wait or are decoded."""
 
     def __init__(self, model: LanguageModel, queue: int) -> None:
         """`queue`: requests that are taken at the same time; further ones are refused."""

@@ -61,9 +61,7 @@ class _Crate(msgspec.Struct):
 
 
 def claims_of(folder: Path) -> list[Claim]:
-    """The claims of a run, from its samples, settings and provenance; nothing of `metrics.json`.
-    Raises SkipbenchError where its files cannot be read or are of another run.
-    """
+    """A run's claims, not from `metrics.json`. Raises SkipbenchError for unreadable files."""
     config = read_yaml(folder / "config.yaml") or {}
     check_identity(folder, config)
     provenance = read_json(folder / "provenance.json", Provenance) or Provenance()
@@ -95,9 +93,7 @@ def hardware(provenance: Provenance) -> str:
 
 
 def check(folder: Path) -> Iterator[tuple[bool, str]]:
-    """Whether each claim of a bundle holds, then each file and table, with what does not hold.
-    Raises SkipbenchError for a folder that is no bundle.
-    """
+    """Whether each claim, file and table holds. Raises SkipbenchError for what is no bundle."""
     stored = read_json(folder / CLAIMS, _Claims)
     if stored is None or not (folder / CRATE).is_file():
         raise SkipbenchError(f"{folder} is no bundle: it has no {CLAIMS} and {CRATE}")

@@ -23,8 +23,7 @@ from skipbench.runs.run import Run
 COST = 0.5  # cost of a draft step in forwards of the target, as the paper's figure assumes
 STEPS, RATIO = "method.stop.max_steps", "method.ratio"
 MARKERS = "os^Dv<>P"
-FEW = 10
-"""Pairs up to which r is hardly more than chance: at 10, its 95 % interval around 0 is ±0.6."""
+FEW = 10  # pairs up to which r is hardly more than chance: at 10, its 95 % interval at 0 is ±0.6
 Numbers = Sequence[float | None]
 
 

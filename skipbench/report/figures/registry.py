@@ -75,9 +75,7 @@ OF_ONE_RUN: dict[str, Kind] = {
 
 
 def draw(name: str, runs: list[Run]) -> tuple[Figure, list[Run]]:
-    """The figure of an experiment and the runs that are in it. Raises SkipbenchError for an unknown
-    figure, or if no run has something to show in it.
-    """
+    """The figure and its runs. Raises SkipbenchError for an unknown one, or nothing to show."""
     if name not in FIGURES:
         raise SkipbenchError(f"no figure {name!r}; known: {', '.join(sorted(FIGURES))}")
     shown = [run for run in runs if run.method != BASELINE]

@@ -23,8 +23,7 @@ _PHRASES = {
     "search.iterations": "{} sets tried",
     "stop@method.stop": "{} stop",
 }
-_UNNAMED = re.compile(r"model|method|engine|limit|search|dataset(\..*)?")
-"""Axes of an experiment that do not name a line."""
+_UNNAMED = re.compile(r"model|method|engine|limit|search|dataset(\..*)?")  # name no line
 
 
 def finished_run(folder: Path) -> Run:
@@ -54,8 +53,7 @@ IN_FILE = {
     **{"engine": "origin.engine", "device": "origin.device", "layers": "provenance.layers"},
     **{"settings": "settings", "metrics": "measured", "samples": "sound"},
     **{"axes": "axes", "keys": "keys", "search": "search"},
-}
-"""Values of a run in the file, by their names there; no folder's path is among them."""
+}  # values of a run in the file by their names there, without a folder's path
 
 
 def dump_runs(name: str, runs: list[Run]) -> str:
@@ -81,9 +79,7 @@ def read_runs(path: Path) -> tuple[str, list[Run]]:
 
 
 def labels(runs: Sequence[Run], without: Sequence[str] = ()) -> list[str]:
-    """A name for each run: its method, and the model, dataset and settings in which runs differ.
-    `without`: settings such as `method.interval` that stand on an axis of the figure.
-    """
+    """A name for each run: its method, and what differs but `without`, which is on an axis."""
     varying = [
         name
         for name in ("model", "dataset")

@@ -53,9 +53,7 @@ class Panel(Struct):
 
 
 def panels(runs: Sequence[tuple[str, Run]]) -> list[Panel]:
-    """The panels in alphabetical order, with the runs that have a speedup, each once. `runs`: each
-    behind its address on the page; of the same run the first one counts.
-    """
+    """Panels by name, of runs with a speedup; `runs`: behind their addresses, the first counts."""
     rows: dict[tuple[str, ...], dict[str, tuple[str, Run]]] = {}
     for address, run in runs:
         if run.speedup and not run.group:

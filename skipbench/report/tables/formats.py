@@ -61,7 +61,6 @@ def csv(table: Table) -> str:
 
 
 WRITERS = {"md": markdown, "tex": latex, "tabular.tex": tabular, "csv": csv, "html": html}
-"""Writers by the suffix of the file."""
 
 
 def write(table: Table) -> dict[str, str]:

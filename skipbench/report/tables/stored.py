@@ -59,9 +59,7 @@ def stored_table(text: str | bytes, columns: Sequence[str] = ()) -> Table:
 
 
 def table_of(stored: Summary, columns: Sequence[str] = ()) -> Table:
-    """The paper's table, or for an experiment of no paper the table of its runs. `columns`: in
-    place of the stored ones, where not empty.
-    """
+    """The paper's table, or that of runs; `columns` go before the stored ones, where given."""
     name, scale, columns = stored.experiment, stored.scale, columns or stored.columns
     paper, of = paper_of(name) or ("", "")
     if of.startswith("table"):
