@@ -51,7 +51,7 @@ NOTE = (
     "Weights: the same of all, as a file of Q4_1 stores them, widened to what is computed in; "
     "`Q4_1` is the file as it is, judged by the rounding of bfloat16. A tie is a choice between "
     "two logits that are closer than the rounding of what is computed in can decide. The last "
-    "column: outputs that are those of the same program without drafts."
+    "column: outputs that are those of the same program without drafts, to where one ends."
 )
 COLUMNS = ("program", "computes in", "outputs", "tokens", "identical", "tie", "wrong", "as plain")
 
@@ -195,7 +195,8 @@ def row(record: Record, full: str) -> list[str]:
     arm = record.arms[full]
     name, verdicts = full.removesuffix(f", {arm.dtype}"), counts(arm.verdicts)
     plain = record.arms.get(f"{name.split(',')[0].split()[0]}, {arm.dtype}", arm)
-    same = sum(a == b for a, b in zip(arm.outputs, plain.outputs, strict=False))
+    pairs = zip(arm.outputs, plain.outputs, strict=False)
+    same = sum(all(a == b for a, b in zip(*pair, strict=False)) for pair in pairs)
     tokens, *of = (
         str(value)
         for value in (

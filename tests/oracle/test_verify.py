@@ -213,11 +213,11 @@ def test_the_prompt_of_a_later_turn_is_found_by_its_hash(chat: str, longest: int
 
 
 @pytest.mark.slow
-def test_no_false_alarm_in_10_000_tokens_of_another_correct_engine() -> None:
-    """Hugging Face's `generate`, 40 prompts in a batch: sums in another order."""
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_no_false_alarm_in_10_000_tokens_of_another_correct_engine(dtype: torch.dtype) -> None:
+    """Hugging Face's `generate`, 40 prompts in a batch: sums in another order, or in bfloat16."""
     model, other = (
-        transformers.AutoModelForCausalLM.from_pretrained(TINY, dtype=torch.float32).eval()
-        for _ in "ab"
+        transformers.AutoModelForCausalLM.from_pretrained(TINY, dtype=dtype).eval() for _ in "ab"
     )
     text = tiny()[2].encode(" ".join(TEXTS))
     prompts = [[text[0], *(2 * text[1:])[at : at + 16]] for at in range(40)]
@@ -231,8 +231,8 @@ def test_no_false_alarm_in_10_000_tokens_of_another_correct_engine() -> None:
     judged = [*Oracle(lm, tiny()[2], frozenset()).judge(outputs)]
     assert sum(len(one.ids) for one in judged) == 40 * 256
     found = counts([one.verdict for one in judged])
-    assert found.keys() <= {"identical", "tie"}
-    assert found["identical"] > 38
+    assert found.keys() <= {"identical", "tie"}, found
+    assert found.get("identical", 0) > 38 or dtype != torch.float32
 
 
 def test_the_fixture(assert_lossless: Callable[..., Any]) -> None:
