@@ -6,6 +6,7 @@ from typing import Any, Literal, overload
 
 from skipbench.bench.ask import Form, Prompt, encode_prompt, listed, sampling_of
 from skipbench.bench.load import load_ready, make_method
+from skipbench.bench.price_file import use_stored_prices
 from skipbench.config.catalog import DEFAULT_METHOD
 from skipbench.config.compose import compose
 from skipbench.config.derived import model_words
@@ -56,7 +57,9 @@ def load_settings(
     """`load` by overrides, as the command line takes them; `method` as there."""
     own = None if isinstance(method, str) else method
     config = compose([*settings, f"method={method if own is None else 'vanilla'}"])
-    return LanguageModel(settings, config, *load_ready(config, own))
+    lm, tokenizer, method_ready = load_ready(config, own)
+    use_stored_prices(lm, config)
+    return LanguageModel(settings, config, lm, tokenizer, method_ready)
 
 
 class LanguageModel:

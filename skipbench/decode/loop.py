@@ -24,6 +24,7 @@ from skipbench.decode.verify import verify_greedy, verify_sampling
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.profile.clock import Clock
+from skipbench.profile.rows import price_key, time_again
 from skipbench.runs.record import Round, Verified
 
 
@@ -118,7 +119,8 @@ def stream(
     """Decodes one prompt and yields what every round emitted; arguments and errors as `generate`.
 
     Several may be interleaved or in threads: each has its rows of the cache and its method, and one
-    round runs at a time. Closed early, it leaves the method as after the last round.
+    round runs at a time. Closed early, it leaves the method as after the last round. Prices that
+    the model has are timed again by these rounds.
 
     Args:
         methods: gives the method, at the first step.
@@ -128,15 +130,23 @@ def stream(
     state = State(lm, prompt, sampler, max_new_tokens, eos, process, top_logprobs=top_logprobs)
     with lm.cache.turn(state):
         method = methods.take()
-    steps = _steps(state, method, Clock(lm.output_device))
+    clock, rows = Clock(lm.output_device), list[int]()
+    steps = _steps(state, method, clock)
     try:
         while True:
             with lm.cache.turn(state):
                 if (step := next(steps, None)) is None:
                     return state.finish
+            if step.round is not None and step.verified is not None:
+                whole = not step.verified.exit_sublayer  # an early exit spares a part of the pass
+                rows.append(whole * (1 + step.round.nodes + step.verified.extra_rows))
             yield step
     finally:
         methods.give_back(method)
+        key = price_key(len(state.tokens))
+        if rows and process is None and top_logprobs is None and key == price_key(len(prompt)):
+            clock.stop()
+            time_again(lm, key, zip(rows, clock.verify_s, strict=False))  # one may be cut short
 
 
 def _steps(state: State, method: Method, clock: Clock) -> Iterator[Step]:

@@ -8,7 +8,7 @@ from skipbench.decode.draft import State
 from skipbench.decode.method import Method
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
-from skipbench.profile.rows import ROWS, curve, kept_seconds
+from skipbench.profile.rows import ROWS, curve, kept_seconds, known_prices, price_key
 
 Size = TypeVar("Size")
 
@@ -45,9 +45,9 @@ class RowPrices(Configurable):
 
     def _seconds(self, state: State, plan: DraftPlan | None = None) -> dict[int, float]:
         """`kept_seconds` at the present length, stored with the method."""
-        length_class = max(0, state.lm.cache.length.bit_length() - 9) // 2
-        if (key := f"{length_class} {plan or ''}".strip()) not in self.measured:
-            seconds = kept_seconds(state.lm, length_class, plan)
+        key = price_key(state.lm.cache.length, plan)
+        if key not in self.measured or key in known_prices(state.lm):
+            seconds = kept_seconds(state.lm, key, plan)
             self.measured[key] = {str(n): s for n, s in seconds.items()}
         return {int(n): s for n, s in self.measured[key].items()}
 

@@ -58,10 +58,14 @@ class Clock:
         total, seconds = self.now() - self._began, dict.fromkeys(PHASES, 0.0)
         self.round_s: list[float] = []
         """Seconds of each round, from its draft to the end of its adaptation."""
+        self.verify_s: list[float] = []
+        """Seconds of each round's verification."""
         for (_, before), (phase, after) in itertools.pairwise(self._marks):
             on_gpu = self.device.type == "cuda"
             passed = before.elapsed_time(after) / 1e3 if on_gpu else after - before
             seconds[phase] += passed
+            if phase == "verify":
+                self.verify_s.append(passed)
             if phase == ROUND:
                 self.round_s.append(passed)
             elif self.round_s:

@@ -1,7 +1,9 @@
 """Seconds of one verification by number of rows, after what the cache holds."""
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from statistics import median
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -17,8 +19,10 @@ AGAIN = (1, 16, 32)
 """Sizes that are measured again for longer contexts: the curve is known, and bends a little."""
 DRAFT_ROWS = (1, 4)
 """Rows of a draft pass: the last token, and with it what copies propose behind it."""
-Kept = dict[tuple[int, str], dict[int, float]]
-"""Seconds by rows, by class of context lengths and by plan, "" for verifications."""
+ENOUGH = 8
+"""Rounds near a size from which it is timed again."""
+Kept = dict[str, dict[int, float]]
+"""Seconds by rows, by `price_key`."""
 _KEPT: WeakKeyDictionary[LM, Kept] = WeakKeyDictionary()
 
 
@@ -50,24 +54,57 @@ def draft_seconds(lm: LM, plan: DraftPlan, repeats: int = 3) -> dict[int, float]
 
 
 def keep_prices(lm: LM, kept: Kept) -> None:
-    """What `kept_verification_seconds` measures from now on goes to `kept`, and is looked up there:
-    arms that take turns on one model each pay for their own.
+    """What `kept_seconds` measures from now on goes to `kept`, and is looked up there: arms that
+    take turns on one model each pay for their own.
     """
     _KEPT[lm] = kept
 
 
-def kept_seconds(lm: LM, length_class: int, plan: DraftPlan | None = None) -> dict[int, float]:
-    """`draft_seconds`, or without a plan `verification_seconds`, measured once per model and class
-    of context lengths; with fewer passes after the first class, because a prompt waits for them.
+def price_key(length: int, plan: DraftPlan | None = None) -> str:
+    """Name of the prices at a context length: below 1024 tokens, then up to every fourfold; of a
+    plan's draft passes, or without one of verifications.
     """
-    kept = _KEPT.setdefault(lm, {})
-    if (key := (length_class, str(plan or ""))) not in kept:
-        first = not any(of == key[1] for _, of in kept)
+    return f"{max(0, length.bit_length() - 9) // 2} {plan or ''}".strip()
+
+
+def known_prices(lm: LM) -> Kept:
+    """What was measured of a model until now."""
+    return _KEPT.setdefault(lm, {})
+
+
+def kept_seconds(lm: LM, key: str, plan: DraftPlan | None = None) -> dict[int, float]:
+    """`draft_seconds`, or without a plan `verification_seconds`, measured once per model and
+    `price_key`; with fewer passes after the first length, because a prompt waits for them.
+    """
+    kept = known_prices(lm)
+    if key not in kept:
+        first = not any(of.partition(" ")[2] == key.partition(" ")[2] for of in kept)
         if plan is not None:
             kept[key] = draft_seconds(lm, plan, 3 if first else 1)
         else:
             kept[key] = verification_seconds(lm, *((ROWS, 3) if first else (AGAIN, 1)))
     return kept[key]
+
+
+def time_again(lm: LM, key: str, rounds: Iterable[tuple[int, float]]) -> None:
+    """Moves known prices of verifications half way to what `rounds` took, each its rows and its
+    seconds: the median at every size that `ENOUGH` rounds were near, the others as their
+    neighbours. Prices are ratios, so that less than two sizes change nothing.
+    """
+    if (seconds := known_prices(lm).get(key)) is None:
+        return
+    sizes, ratios = sorted(seconds), defaultdict[int, list[float]](list)
+    expected = [seconds[n] for n in sizes]
+    for rows, took in rounds:
+        if sizes[0] <= rows <= sizes[-1]:
+            near = min(sizes, key=lambda n: max(n / rows, rows / n))
+            ratios[near].append(took / float(np.interp(rows, sizes, expected)))
+    moved = {n: median(ratios[n]) for n in sizes if len(ratios[n]) >= ENOUGH}
+    if len(moved) >= 2:
+        factors = np.exp2(np.interp(np.log2(sizes), *np.log2([[*moved], [*moved.values()]])) / 2)
+        known_prices(lm)[key] = {
+            n: seconds[n] * float(f) for n, f in zip(sizes, factors, strict=True)
+        }
 
 
 def curve(seconds: Mapping[int, float], most: int) -> list[float]:

@@ -9,7 +9,9 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from urllib.parse import quote
 
 import pytest
 import yaml
-from conftest import ROOT, rest_slow, unseal
+from conftest import ROOT, Command, rest_slow, unseal
 from msgspec import convert, structs
 
 from skipbench.cli.main import main
@@ -521,6 +523,22 @@ def test_a_live_page_follows_a_run(results: Path, tmp_path: Path) -> None:
         text = path.read_text()
         assert len(waited) == 2 and "running:" not in text and 'id="live"' in text
     assert 'id="live"' not in path.read_text()
+
+
+def test_report_watch_ends_with_a_page_that_is_not_live(
+    results: Path, tmp_path: Path, skipbench: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(results, tmp_path, dirs_exist_ok=True)
+    live = list[bool]()
+
+    def sleep(seconds: float) -> None:
+        live.append('id="live"' in (tmp_path / "report.html").read_text())
+        signal.raise_signal(signal.SIGINT)  # Ctrl-C
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    done = skipbench("report", "--watch", f"results={tmp_path}")
+    assert done.returncode == 130 and done.stderr.count("written: ") == 1 and live == [True]
+    assert 'id="live"' not in (tmp_path / "report.html").read_text()
 
 
 @pytest.mark.slow

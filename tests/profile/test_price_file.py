@@ -1,0 +1,65 @@
+"""Prices of rows that a model in use keeps: for the next process, and timed again by its rounds."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import skipbench
+from skipbench.language_model import LanguageModel
+from skipbench.profile import rows
+from skipbench.profile.rows import keep_prices, known_prices, price_key, time_again
+
+STORY = "Once upon a time there was a dog. Once upon a time there was"
+
+
+class Used:
+    """A model of which only the prices are asked for."""
+
+
+@pytest.mark.parametrize(
+    ("rounds", "then"),
+    [
+        ([(1, 1.0)] * 8 + [(16, 4.0)] * 8, {1: 1.0, 4: 2**0.5, 16: 2.0, 32: 2.0}),
+        (
+            [(1, 2.0)] * 8 + [(15, 8.0)] * 7 + [(17, 8.0)],
+            {1: 2**0.5, 4: 2.0, 16: 8**0.5, 32: 8**0.5},
+        ),
+        ([(1, 1.0)] * 8 + [(16, 4.0)] * 7, dict.fromkeys((1, 4, 16, 32), 1.0)),  # too few
+        ([(16, 4.0)] * 99, dict.fromkeys((1, 4, 16, 32), 1.0)),  # a ratio has two sides
+        ([(1, 1.0)] * 8 + [(0, 4.0), (99, 4.0)] * 8, dict.fromkeys((1, 4, 16, 32), 1.0)),
+    ],
+)
+def test_prices_follow_the_rounds(rounds: list[tuple[int, float]], then: dict[int, float]) -> None:
+    lm: Any = Used()
+    keep_prices(lm, {"0": dict.fromkeys((1, 4, 16, 32), 1.0)})
+    time_again(lm, "0", rounds)
+    assert known_prices(lm) == {"0": pytest.approx(then)}
+    time_again(lm, "1", rounds)  # of a length that nobody has measured
+    assert [*known_prices(lm)] == ["0"]
+
+
+def test_a_length_has_its_prices() -> None:
+    assert [price_key(n) for n in (1, 1023, 1024, 4095, 4096)] == ["0", "0", "1", "1", "2"]
+
+
+def test_the_next_process_measures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured, measure = list[int](), rows.verification_seconds
+    monkeypatch.setattr(rows, "ENOUGH", 1)
+    monkeypatch.setattr(rows, "verification_seconds", lambda *a: measured.append(1) or measure(*a))
+
+    def loaded(*more: str) -> LanguageModel:  # other weights in memory, as in another process
+        words = [f"results={tmp_path}", "method.explore=0", *more]
+        return skipbench.load("tiny", "auto", overrides=words)
+
+    text = loaded().generate(STORY, 24).text
+    (path,) = (tmp_path / "prices").iterdir()
+    first = json.loads(path.read_text())
+    lm = loaded()
+    assert known_prices(lm.lm) == {k: {int(n): s for n, s in v.items()} for k, v in first.items()}
+    assert lm.generate(STORY, 24).text == text and len(measured) == 1
+    assert json.loads(path.read_text())["0"] != first["0"], "its rounds say nothing"
+    path.write_text('{"0": {"1": 0, "2": 1}}')
+    assert known_prices(loaded().lm) == {}
+    assert known_prices(loaded("model.dtype=bfloat16").lm) == {}
