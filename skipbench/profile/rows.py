@@ -101,10 +101,9 @@ def time_again(lm: LM, key: str, rounds: Iterable[tuple[int, float]]) -> None:
             ratios[near].append(took / float(np.interp(rows, sizes, expected)))
     moved = {n: median(ratios[n]) for n in sizes if len(ratios[n]) >= ENOUGH}
     if len(moved) >= 2:
-        factors = np.exp2(np.interp(np.log2(sizes), *np.log2([[*moved], [*moved.values()]])) / 2)
-        known_prices(lm)[key] = {
-            n: seconds[n] * float(f) for n, f in zip(sizes, factors, strict=True)
-        }
+        logs = np.interp(np.log2(sizes), np.log2([*moved]), np.log2([*moved.values()]))
+        halfway = zip(sizes, np.exp2(logs / 2), strict=True)
+        known_prices(lm)[key] = {n: seconds[n] * float(factor) for n, factor in halfway}
 
 
 def curve(seconds: Mapping[int, float], most: int) -> list[float]:

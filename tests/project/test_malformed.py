@@ -230,7 +230,7 @@ def test_sound_files_are_read(readers: dict[str, Reader]) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # of a library that reads nonsense
-@pytest.mark.parametrize("each", [4, pytest.param(3000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("each", [4, pytest.param(3200, marks=pytest.mark.slow)])
 def test_whatever_a_file_holds_is_read_or_refused_in_one_line(
     each: int, readers: dict[str, Reader]
 ) -> None:

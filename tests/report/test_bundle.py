@@ -24,7 +24,7 @@ from skipbench.report.tables.stored import summary
 from skipbench.runs.files import write_atomic
 from skipbench.runs.provenance import Provenance, config_hash
 from skipbench.runs.reading import run_folders
-from skipbench.runs.record import Sample, dump
+from skipbench.runs.record import Sample
 from skipbench.runs.run import Run, read_run
 from skipbench.runs.store import RunStore
 
@@ -51,8 +51,8 @@ def make_run(results: Path, stored: dict[str, Any], samples: list[Sample]) -> Ru
     known = {k: v for k, v in stored["provenance"].items() if k in Provenance.__struct_fields__}
     provenance = msgspec.convert({**known, **here}, Provenance)
     store = RunStore(results / "runs" / name, groups, provenance)
-    lines = "".join(f"{dump(sample)}\n" for sample in samples)
-    write_atomic(store.folder / "samples.jsonl", lines)
+    for sample in samples:
+        store.append(sample)
     store.write_metrics(summarise(samples, 30, None, None, None))
     store.status("done")
     store.close()

@@ -201,10 +201,8 @@ def test_samples_of_another_run_are_refused_before_it_is_done_too(tmp_path: Path
     """No digests vouch for the files of a run that is not done."""
     first, second = (make_run(tmp_path / "results", seed) for seed in (0, 1))
     for folder in (first, second):
-        unseal(folder)
         (folder / "metrics.json").unlink()
-        status = (folder / "status.json").read_text()
-        (folder / "status.json").write_text(status.replace('"done"', '"interrupted"'))
+        (folder / "status.json").write_text('{"state": "interrupted"}')
     own, other = (folder / "samples.jsonl" for folder in (first, second))
     lines = own.read_text().splitlines(keepends=True)
     own.write_text(lines[0] + other.read_text().splitlines(keepends=True)[1])
@@ -224,8 +222,7 @@ def test_a_file_of_another_version_is_read_or_refused_by_the_name_of_its_field(
 ) -> None:
     """One field more than this version knows, and each field of its own less."""
     unseal(folder := make_run(tmp_path / "results"))
-    samples, path = folder / "samples.jsonl", folder / name
-    samples.write_text(re.sub('"config_hash":"[0-9a-f]{10}",', "", samples.read_text()))
+    path = folder / name
     lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
     values = [dict[str, object](yaml.safe_load(line)) for line in lines]
     for field in [*values[0], "of_a_later_version"]:

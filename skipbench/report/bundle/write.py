@@ -18,7 +18,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.report.bundle.claims import CLAIMS, CRATE, claims_of
 from skipbench.report.bundle.eval_records import eval_record
 from skipbench.runs.files import write_atomic, write_json
-from skipbench.runs.provenance import Provenance, config_hash
+from skipbench.runs.provenance import Provenance, config_hash, named_hash
 from skipbench.runs.reading import read_bytes, read_json, run_folders
 from skipbench.runs.run import Run, read_run
 from skipbench.runs.state import write_status
@@ -92,8 +92,10 @@ def _copy_run(run: Run, out: Path) -> str:
         name = re.sub(r"_[0-9a-f]{10}(?=(\.[^_]*)?$)", f"_{config_hash(settings)}", name)
     folder = out / "runs" / name
     write_atomic(folder / "config.yaml", yaml.safe_dump(settings, sort_keys=False))
+    old, new = (f'"config_hash":"{named_hash(path)}"'.encode() for path in (run.folder, folder))
     for copied in ("samples.jsonl", "metrics.json"):
-        write_atomic(folder / copied, read_bytes(run.folder / copied) or b"")
+        contents = read_bytes(run.folder / copied) or b""
+        write_atomic(folder / copied, contents.replace(old, new))
     resumed = [_of_nobody(one) for one in run.provenance.resumed]
     kept = _of_nobody(msgspec.to_builtins(run.provenance)) | {"resumed": resumed}
     write_json(folder / "provenance.json", kept | {"argv": _command(run)})
