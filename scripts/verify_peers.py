@@ -228,7 +228,8 @@ def page(record: Record) -> str:
         f"# Other programs under the oracle\n\n{table}\n"
         f"{NOTE}\n\n## Where they part from the model\n\n{rest}\n"
         f"Prompts: the dataset's first turns of at most {record.longest} tokens, in order; outputs "
-        f"of at most {record.tokens} tokens. One thread, {record.cpu}, {record.date}; {versions}\n\n"
+        f"of at most {record.tokens} tokens. One thread, {record.cpu}, {record.date}; "
+        f"{versions}\n\n"
         f"```\n{record.command}\n```\n{commands}"
     )
 
