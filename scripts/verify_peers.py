@@ -152,8 +152,8 @@ def decode(path: Path, record: Record, arms: dict[str, Arm], prompts: list[list[
     if path.exists():
         before = msgspec.json.decode(path.read_bytes(), type=Record)
         if before.command == record.command and before.versions == record.versions:
-            record.arms |= {name: before.arms[name] for name in arms}
-    done = len(next(iter(record.arms.values())).outputs)
+            record.arms |= before.arms
+    done = min(len(record.arms[name].outputs) for name in arms)
     with progress("peers", (len(prompts) - done) * len(arms)) as advance:
         for prompt in prompts[done:]:
             made = dict[str, list[int]]()
@@ -219,7 +219,6 @@ def page(record: Record) -> str:
                 why = f"; {cause.name} ({cause.evidence})" if cause else ""
                 line = f"{prompt}, {verdict.kind}: {described(verdict)}{why}"
                 reports.setdefault(line, []).append(f"`{full}`")
-    done = max(len(arm.outputs) for arm in record.arms.values())
     table = "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
     rest = "".join(f"- {line}: {', '.join(names)}\n" for line, names in sorted(reports.items()))
     versions = ", ".join(f"{name} {of}" for name, of in record.versions.items())
@@ -228,8 +227,9 @@ def page(record: Record) -> str:
     return (
         f"# Other programs under the oracle\n\n{table}\n"
         f"{NOTE}\n\n## Where they part from the model\n\n{rest}\n"
-        f"Prompts: the first {done} first turns of at most {record.longest} tokens, outputs of at "
-        f"most {record.tokens}. One thread, {record.cpu}, {record.date}; {versions}\n\n"
+        f"Prompts: the dataset's first turns of at most {record.longest} tokens, in order; outputs "
+        f"of at most {record.tokens} tokens. One thread, {record.cpu}, {record.date}; "
+        f"{versions}\n\n"
         f"```\n{record.command}\n```\n{commands}"
     )
 
