@@ -97,8 +97,8 @@ def time_again(lm: LM, key: str, rounds: Iterable[tuple[int, float]]) -> None:
     expected = [seconds[n] for n in sizes]
     for rows, took in rounds:
         if sizes[0] <= rows <= sizes[-1]:
-            near = min(sizes, key=lambda n: max(n / rows, rows / n))
-            ratios[near].append(took / float(np.interp(rows, sizes, expected)))
+            size = min(sizes, key=lambda n: max(n / rows, rows / n))
+            ratios[size].append(took / float(np.interp(rows, sizes, expected)))
     moved = {n: median(ratios[n]) for n in sizes if len(ratios[n]) >= ENOUGH}
     if len(moved) >= 2:
         logs = np.interp(np.log2(sizes), np.log2([*moved]), np.log2([*moved.values()]))
