@@ -9,7 +9,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import time
 from html.parser import HTMLParser
@@ -533,7 +532,7 @@ def test_report_watch_ends_with_a_page_that_is_not_live(
 
     def sleep(seconds: float) -> None:
         live.append('id="live"' in (tmp_path / "report.html").read_text())
-        signal.raise_signal(signal.SIGINT)  # Ctrl-C
+        raise KeyboardInterrupt  # as Ctrl-C does in a sleep
 
     monkeypatch.setattr(time, "sleep", sleep)
     done = skipbench("report", "--watch", f"results={tmp_path}")
