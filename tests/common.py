@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import fields
@@ -151,6 +152,11 @@ def unseal(folder: Path) -> None:
     (folder / "status.json").write_text(json.dumps(status))
     if (samples := folder / "samples.jsonl").is_file():
         samples.write_text(re.sub('"config_hash":"[0-9a-f]{10}",', "", samples.read_text()))
+
+
+def pytest_sessionstart() -> None:
+    """Ctrl-C arrives where tests were started in the background, whose shell ignores it, too."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
