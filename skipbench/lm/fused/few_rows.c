@@ -12,8 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define AHEAD (24 << 10) /* bytes from what is read to what is prefetched, without AMX */
-#define STEPS_AHEAD 8    /* and with it in blocks of 32 rows of 64 bytes */
+#define STEPS_AHEAD 8 /* with AMX, from what is read to what is prefetched: blocks of 32 rows */
 
 typedef uint16_t bf16;
 typedef struct { const bf16 *w, *bias; long in, out; } Weight; /* [out, in]; [out] or null */
@@ -39,42 +38,81 @@ static inline void put(const Weight *w, const Rows *p, __m512 sums, long row, lo
   _mm256_mask_storeu_epi16(p->y + row * w->out + o, mask, (__m256i)_mm512_cvtneps_pbh(sums));
 }
 
-/* ---- AVX-512: sums of 32 lanes, 16 outputs of up to 4 rows per block. ---- */
+/* ---- AVX-512: the outputs are four parts of the weight that are read side by side, each from its
+ * beginning to its end: prefetchers of processors follow a few long streams best. ---- */
 
+#define STREAMS 4
+#define MOST 5 /* rows of a block: its sums stay in registers, beside a vector of each stream */
+
+/* The outputs `o`, `o + part` ... of rows [rows, in], before what is added to them. Weights are
+ * prefetched `ahead` inputs before they are read. */
 static inline __attribute__((always_inline)) void block(
-    const Weight *w, const Rows *p, long o, long row, const int rows) {
-  float sums[4][16];
-  for (int i = 0; i < 16; i += 4) {
-    __m512 acc[4][4];
-    for (int j = 0; j < 4; j++)
-      for (int r = 0; r < rows; r++) acc[j][r] = _mm512_setzero_ps();
-    for (long k = 0; k < w->in; k += 32) {
-      __mmask32 lanes = w->in - k >= 32 ? ~0u : (1u << (w->in - k)) - 1;
-      __m512bh x[4];
-      for (int r = 0; r < rows; r++)
-        x[r] = (__m512bh)_mm512_maskz_loadu_epi16(lanes, p->x + (row + r) * w->in + k);
-      for (int j = 0; j < 4; j++) {
-        const bf16 *at = w->w + least(o + i + j, w->out - 1) * w->in + k;
-        if (row == 0) _mm_prefetch((const char *)at + AHEAD, _MM_HINT_T0);
-        __m512bh v = (__m512bh)_mm512_maskz_loadu_epi16(lanes, at);
-        for (int r = 0; r < rows; r++) acc[j][r] = _mm512_dpbf16_ps(acc[j][r], v, x[r]);
-      }
-    }
-    for (int j = 0; j < 4; j++)
-      for (int r = 0; r < rows; r++) sums[r][i + j] = _mm512_reduce_add_ps(acc[j][r]);
+    const Weight *w, float *y, const bf16 *x, long o, long part, long ahead,
+    const int rows) {
+  const bf16 *at[STREAMS];
+  __m512 sums[STREAMS][MOST];
+  for (int j = 0; j < STREAMS; j++) {
+    at[j] = w->w + least(o + j * part, w->out - 1) * w->in;
+    for (int r = 0; r < rows; r++) sums[j][r] = _mm512_setzero_ps();
   }
-  for (int r = 0; r < rows; r++)
-    put(w, p, _mm512_loadu_ps(sums[r]), row + r, o, first(w->out - o));
+  long k = 0;
+#define ADD(LANES)                                                                                 \
+  {                                                                                                \
+    __m512bh v[STREAMS];                                                                           \
+    for (int j = 0; j < STREAMS; j++) {                                                            \
+      _mm_prefetch((const char *)(at[j] + k + ahead), _MM_HINT_T0);                                \
+      v[j] = (__m512bh)_mm512_maskz_loadu_epi16(LANES, at[j] + k);                                 \
+    }                                                                                              \
+    for (int r = 0; r < rows; r++) {                                                               \
+      const __m512bh inputs = (__m512bh)_mm512_maskz_loadu_epi16(LANES, x + r * w->in + k);        \
+      for (int j = 0; j < STREAMS; j++) sums[j][r] = _mm512_dpbf16_ps(sums[j][r], v[j], inputs);   \
+    }                                                                                              \
+  }
+  for (; k + 32 <= w->in; k += 32) ADD(~0u)
+  if (k < w->in) ADD((1u << (w->in - k)) - 1)
+  for (int r = 0; r < rows; r++) {
+    __m256 halves[STREAMS];
+    for (int j = 0; j < STREAMS; j++)
+      halves[j] = _mm256_add_ps(
+          _mm512_castps512_ps256(sums[j][r]),
+          _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(sums[j][r]), 1)));
+    const __m256 low = _mm256_hadd_ps(halves[0], halves[1]);
+    const __m256 all = _mm256_hadd_ps(low, _mm256_hadd_ps(halves[2], halves[3]));
+    float four[STREAMS];
+    _mm_storeu_ps(four, _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1)));
+    for (long j = 0, out = o; j < STREAMS && out < w->out; j++, out += part)
+      y[r * w->out + out] = four[j];
+  }
 }
 
 void with_vectors(const Weight *w, bf16 *y, const bf16 *residual, const bf16 *x, long rows) {
+  static _Thread_local float *room;
+  static _Thread_local long size;
   const Rows here = {y, residual, x, rows}, *p = &here;
-#pragma omp parallel for schedule(static) if (w->out >= 64)
-  for (long o = 0; o < w->out; o += 16) {
-    long row = 0;
-    for (; row + 4 <= rows; row += 4) block(w, p, o, row, 4);
-    for (; row < rows; row++) block(w, p, o, row, 1);
+  const long part = (w->out + STREAMS - 1) / STREAMS, blocks = (rows + MOST - 1) / MOST;
+  if (size < rows * w->out) {
+    free(room);
+    size = rows * w->out;
+    room = malloc(size * sizeof(float));
   }
+  float *const sums = room;
+  const long ahead = blocks > 1 ? w->in : 128; /* several blocks: what the next ones read */
+#pragma omp parallel for schedule(static) if (w->out >= 64)
+  for (long o = 0; o < part; o++)
+    for (long b = 0; b < blocks; b++) { /* of nearly the same number of rows */
+      const long row = b * rows / blocks, end = (b + 1) * rows / blocks;
+      float *to = sums + row * w->out;
+      const bf16 *from = x + row * w->in;
+      switch (end - row) {
+#define ROWS(N) case N: block(w, to, from, o, part, ahead, N); break;
+        ROWS(1) ROWS(2) ROWS(3) ROWS(4) ROWS(5)
+      }
+    }
+  for (long row = 0; row < rows; row++)
+    for (long o = 0; o < w->out; o += 16) {
+      const __mmask16 lanes = first(w->out - o);
+      put(w, p, _mm512_maskz_loadu_ps(lanes, sums + row * w->out + o), row, o, lanes);
+    }
 }
 
 /* ---- AMX: a tile has the sums of 16 outputs of 16 rows; 32 inputs per instruction. ---- */
