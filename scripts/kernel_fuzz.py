@@ -195,11 +195,10 @@ def kernels(library: str, names: str) -> list[tuple[Callable[..., None], Any]]:
     native = ctypes.CDLL(library)
     kernels: list[tuple[Callable[..., None], Any]] = []
     for name in names.split(","):
-        function = getattr(native, name.partition(":")[0])
-        if name.startswith("attend_rows"):
-            tiles = int(name.partition(":")[2])
-            function.argtypes = [*[POINTER] * 4, ctypes.c_float, *[LONG] * 6, ctypes.c_int]
-            kernels.append((attention, lambda *a, f=function, t=tiles: f(*a, t)))
+        function = getattr(native, name)
+        if name.startswith("attend"):
+            function.argtypes = [*[POINTER] * 4, ctypes.c_float, *[LONG] * 6]
+            kernels.append((attention, function))
             continue
         function.argtypes = [*[POINTER] * 4, LONG]
         kernels.append((int8 if name.startswith("int8") else product, function))

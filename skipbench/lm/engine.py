@@ -65,8 +65,19 @@ class Engine:
         few = torch.full_like(logits, float("-inf"))
         return few.index_copy_(1, ids, logits.index_select(1, ids))
 
-    def at_once(self, hidden: Tensor, metadata: AttentionMetadata, chosen: Chosen) -> Tensor | None:
-        """These sub-layers at once, [T, D] -> [T, D]; `None` where they run one by one."""
+    def at_once(
+        self,
+        hidden: Tensor,
+        metadata: AttentionMetadata,
+        chosen: Chosen,
+        states: list[Tensor] | None = None,
+    ) -> Tensor | None:
+        """These sub-layers at once, [T, D] -> [T, D]; `None` where they run one by one.
+
+        Args:
+            chosen: not changed by its owner afterwards.
+            states: when given, receives the state after each.
+        """
         return None
 
     def capture_ahead(self, start: int, end: int) -> None:

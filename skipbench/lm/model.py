@@ -190,8 +190,8 @@ class LM:
                 self._chosen.clear()
             kept = (s for s in range(first, last) if plan is None or s not in plan.skipped)
             self._chosen[key] = [(s, plan is not None and s in plan.int8) for s in kept]
-        if hidden_states is None and self._one_device:
-            out = self.engine.at_once(hidden, metadata, self._chosen[key])
+        if self._one_device:
+            out = self.engine.at_once(hidden, metadata, self._chosen[key], hidden_states)
             if out is not None:
                 return out
         local = metadata

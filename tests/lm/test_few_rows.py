@@ -19,8 +19,8 @@ from skipbench.lm.fused.elementwise import native_norm, native_rotation, native_
 from skipbench.lm.fused.few_rows import (
     FEW_ROWS,
     MOST_ROWS,
+    FewRows,
     few_rows_kernel,
-    few_rows_products,
     functions,
 )
 from skipbench.lm.fused.native import AVX2, BFLOAT16, UnavailableError, compiled, library
@@ -92,14 +92,14 @@ def test_it_is_the_linear_function_rounded_once(
 ) -> None:
     name, dtype = kernel_or_skip(*kernel), kernel[1]
     weight, bias, x, residual = operands(*shape, MOST_ROWS + 1, dtype)
-    product, added = few_rows_products(weight, bias if biased else None, name)
+    product = FewRows(weight, bias if biased else None, name)
     wanted = x.double() @ weight.double().t() + (bias.double() if biased else 0.0)
     in_float32 = 2e-7 * shape[0] * (x.double().abs() @ weight.double().abs().t() + 8.0)
     before = residual.clone()
     for rows in range(1, 21):
         for found, right in (
             (product(x[:rows]), wanted[:rows]),
-            (added(residual[:rows], x[:rows]), wanted[:rows] + residual[:rows].double()),
+            (product.added(residual[:rows], x[:rows]), wanted[:rows] + residual[:rows].double()),
         ):
             rounding = right.abs() * torch.finfo(dtype).eps / 2
             assert ((found.double() - right).abs() <= rounding + in_float32[:rows]).all()
@@ -115,16 +115,18 @@ def test_a_row_has_the_same_bits_in_any_company(
 ) -> None:
     name = kernel_or_skip(*kernel)
     weight, bias, x, residual = operands(*shape, MOST_ROWS, kernel[1])
-    product, added = few_rows_products(weight, bias, name)
+    product = FewRows(weight, bias, name)
     plain = torch.cat([product(row) for row in x.split(1)])
-    summed = torch.cat([added(*pair) for pair in zip(residual.split(1), x.split(1), strict=True)])
+    summed = torch.cat(
+        [product.added(*pair) for pair in zip(residual.split(1), x.split(1), strict=True)]
+    )
     threads = torch.get_num_threads()
     try:
         for count in (1, 2):
             torch.set_num_threads(count)
             for rows in (*range(1, 17), 40, MOST_ROWS):
                 assert torch.equal(product(x[-rows:]), plain[-rows:])
-                assert torch.equal(added(residual[:rows], x[:rows]), summed[:rows])
+                assert torch.equal(product.added(residual[:rows], x[:rows]), summed[:rows])
     finally:
         torch.set_num_threads(threads)
 
@@ -132,13 +134,13 @@ def test_a_row_has_the_same_bits_in_any_company(
 def test_rows_with_gaps_and_many_rows() -> None:
     kernel = kernel_or_skip()
     weight, bias, x, residual = operands(64, 48, MOST_ROWS + 6)
-    product, added = few_rows_products(weight, bias, kernel)
+    product = FewRows(weight, bias, kernel)
     apart, held = torch.cat([x, x], 1)[:9, :64], torch.cat([residual, residual], 1)[:9, :48]
     assert not apart.is_contiguous() and torch.equal(product(apart), product(x[:9]))
-    assert torch.equal(added(held, apart), added(residual[:9], x[:9]))
+    assert torch.equal(product.added(held, apart), product.added(residual[:9], x[:9]))
     wanted = torch.nn.functional.linear(x, weight, bias)
     torch.testing.assert_close(product(x), wanted, rtol=0.02, atol=0.05)
-    torch.testing.assert_close(added(residual, x), residual + wanted, rtol=0.02, atol=0.05)
+    torch.testing.assert_close(product.added(residual, x), residual + wanted, rtol=0.02, atol=0.05)
 
 
 def test_a_strict_product_of_more_rows_is_taken_in_parts() -> None:

@@ -18,8 +18,8 @@ SANITIZERS = "-O1 -g -shared -fPIC -fopenmp -fsanitize=address,undefined -fno-sa
 KERNELS = {
     "int8": (AVX2, ["int8_avx2"], {"avx2"}),
     "int8, AVX-512": (AVX2, ["int8_avx512"], {"avx512f", "avx512bw", "avx512_vnni"}),
-    "bfloat16": (BFLOAT16, ["with_vectors", "attend_rows:0"], BFLOAT16.flags),
-    "bfloat16, AMX": (BFLOAT16, ["with_tiles", "attend_rows:1"], {"amx_tile", "amx_bf16"}),
+    "bfloat16": (BFLOAT16, ["with_vectors", "attend_vectors"], BFLOAT16.flags),
+    "bfloat16, AMX": (BFLOAT16, ["with_tiles", "attend_rows"], {"amx_tile", "amx_bf16"}),
 }
 
 

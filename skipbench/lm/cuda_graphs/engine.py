@@ -122,8 +122,14 @@ class CudaGraphsEngine(Engine):
     def likely_head(self, hidden: Tensor, ids: Tensor) -> Tensor:
         return self.fused.likely_head(hidden, ids)
 
-    def at_once(self, hidden: Tensor, metadata: AttentionMetadata, chosen: Chosen) -> Tensor | None:
-        if len(self.parts) > 1:
+    def at_once(
+        self,
+        hidden: Tensor,
+        metadata: AttentionMetadata,
+        chosen: Chosen,
+        states: list[Tensor] | None = None,
+    ) -> Tensor | None:
+        if len(self.parts) > 1 or states is not None:
             return None  # no graph spans two devices
         (part,) = self.parts.values()
         return part.at_once(hidden, metadata, chosen)

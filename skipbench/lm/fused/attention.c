@@ -1,4 +1,4 @@
-/* Attention of a few rows in bfloat16 over one cache, chains and trees.
+/* Attention of a few rows in bfloat16 over one cache with AMX, chains and trees.
  *
  * Everything lies in tiles of 1 KB: 16 rows of 64 bytes. Keys and values are packed into tiles once
  * per key head, and all queries of all rows that share the head read them there, 16 at a time.
@@ -7,16 +7,15 @@
  * does not see has the weight 0, and adding 0 times a finite value changes no bit. Where a row of
  * a chain has a value that is not finite, the chain passes as a tree, which reads no row unseen.
  */
-#include <immintrin.h>
 #include <math.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "avx512.h"
 
 #define TILE 512 /* bfloat16 per tile; 256 float32 */
 #define AHEAD 16 /* keys from what is read to what is prefetched */
 
-typedef uint16_t bf16;
 typedef struct {
   bf16 *out;             /* [rows, heads, d] */
   const bf16 *query;     /* [rows, heads, d] */
@@ -25,12 +24,9 @@ typedef struct {
   float scale;
   /* a row sees the cache rows before `committed`, and its ancestors and itself from `start` on */
   long rows, committed, start, heads, kv, d;
-  int tiles; /* whether AMX multiplies */
 } Pass;
 
-static inline long least(long a, long b) { return a < b ? a : b; }
 static inline long parts(long n, long size) { return (n + size - 1) / size; }
-static inline __mmask16 first(long lanes) { return lanes >= 16 ? 0xffff : (1u << lanes) - 1; }
 
 /* ---- sums[t] = sum over steps of a[step] b[step, t], for up to 4 tiles t that share a. Tiles of
  * a have `rows` rows of 32 bfloat16, those of b 16 rows of 16 pairs. ---- */
@@ -48,7 +44,7 @@ static void configure(long rows) {
   _tile_loadconfig(&c);
 }
 
-static inline void multiply_tiles(float *sums, Tiles a, Tiles b, long steps, long wide, int add) {
+static inline void multiply(float *sums, Tiles a, Tiles b, long steps, long wide, int add) {
   _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);
   if (add) {
     _tile_loadd(0, sums, 64);
@@ -67,42 +63,6 @@ static inline void multiply_tiles(float *sums, Tiles a, Tiles b, long steps, lon
   if (wide > 1) _tile_stored(1, sums + 256, 64);
   if (wide > 2) _tile_stored(2, sums + 512, 64);
   if (wide > 3) _tile_stored(3, sums + 768, 64);
-}
-
-static inline __attribute__((always_inline)) void multiply_vectors(
-    float *sums, Tiles a, Tiles b, long steps, long wide, int add, const int rows) {
-  __m512 acc[3][4];
-  for (int r = 0; r < rows; r++)
-    for (int t = 0; t < 4; t++)
-      acc[r][t] = _mm512_maskz_loadu_ps(add && t < wide ? 0xffff : 0, sums + 256 * t + 16 * r);
-  for (; steps--; a.at += a.step, b.at += b.step)
-    for (int p = 0; p < 16; p++) {
-      __m512i pairs[3];
-      for (int r = 0; r < rows; r++) {
-        int32_t pair;
-        memcpy(&pair, a.at + 32 * r + 2 * p, sizeof pair);
-        pairs[r] = _mm512_set1_epi32(pair);
-      }
-      for (int t = 0; t < 4; t++) {
-        if (t >= wide) break;
-        const __m512bh right = (__m512bh)_mm512_load_si512(b.at + t * b.apart + 32 * p);
-        for (int r = 0; r < rows; r++)
-          acc[r][t] = _mm512_dpbf16_ps(acc[r][t], (__m512bh)pairs[r], right);
-      }
-    }
-  for (int r = 0; r < rows; r++)
-    for (int t = 0; t < wide; t++) _mm512_storeu_ps(sums + 256 * t + 16 * r, acc[r][t]);
-}
-
-static void multiply(const Pass *p, float *sums, Tiles a, Tiles b, long steps, long wide, int add,
-                     long rows) {
-  if (p->tiles) {
-    multiply_tiles(sums, a, b, steps, wide, add);
-    return;
-  }
-  for (; rows >= 3; rows -= 3, sums += 48, a.at += 96)
-    multiply_vectors(sums, a, b, steps, wide, add, 3);
-  for (; rows; rows--, sums += 16, a.at += 32) multiply_vectors(sums, a, b, steps, wide, add, 1);
 }
 
 /* ---- packing ---- */
@@ -183,16 +143,6 @@ static void pack_queries(const Pass *p, bf16 *to, long head, long from, long cou
 
 /* ---- softmax ---- */
 
-/* 2^x for x <= 0, within 2^-22. */
-static inline __m512 power(__m512 x) {
-  const float minimax[] = {0.00187757669f, 0.00898934063f, 0.0558263175f,
-                           0.240153611f,   0.693153083f,   0.99999994f};
-  const __m512 r = _mm512_sub_ps(x, _mm512_roundscale_ps(x, 1)); /* from 0 to 1 */
-  __m512 sum = _mm512_set1_ps(minimax[0]);
-  for (int i = 1; i < 6; i++) sum = _mm512_fmadd_ps(sum, r, _mm512_set1_ps(minimax[i]));
-  return _mm512_scalef_ps(sum, x); /* times 2^floor(x) */
-}
-
 /* Rounds to bfloat16, and leaves what is lost. */
 static inline __m256i rounded(__m512 *x) {
   const __m256i half = (__m256i)_mm512_cvtneps_pbh(*x);
@@ -245,24 +195,22 @@ static long path_of(const Pass *p, long row, int32_t *path) {
 static void add_values(const Pass *p, float *sums, const float *scores, const bf16 *values,
                        long from, long blocks, long queries) {
   const long groups = parts(p->d, 16);
-  if (p->tiles) configure(queries);
+  configure(queries);
   for (int half = 0; half < 2; half++)
     for (long g = 0; g < groups; g += 4) {
       const Tiles a = {(const bf16 *)scores + (2 * from + half) * TILE, 2 * TILE, 0};
       const Tiles b = {values + g * TILE, groups * TILE, TILE};
-      multiply(p, sums + (half * groups + g) * 256, a, b, blocks, least(4, groups - g), from > 0,
-               queries);
+      multiply(sums + (half * groups + g) * 256, a, b, blocks, least(4, groups - g), from > 0);
     }
 }
 
-static void store(const Pass *p, const float *sums, float share, long row, long head) {
+static void emit(const Pass *p, const float *sums, float share, long row, long head) {
   const long groups = parts(p->d, 16);
   bf16 *out = p->out + (row * p->heads + head) * p->d;
   for (long g = 0; g < groups; g++) {
     const __m512 sum = _mm512_add_ps(_mm512_load_ps(sums + 256 * g),
                                      _mm512_load_ps(sums + 256 * (groups + g)));
-    _mm256_mask_storeu_epi16(out + 16 * g, first(p->d - 16 * g), (__m256i)_mm512_cvtneps_pbh(
-        _mm512_mul_ps(sum, _mm512_set1_ps(share))));
+    store(out + 16 * g, _mm512_mul_ps(sum, _mm512_set1_ps(share)), first(p->d - 16 * g));
   }
 }
 
@@ -294,11 +242,11 @@ static void attend(const Pass *p, Room room, long head, long from, long count, l
   int32_t path[p->rows];
   float share[16];
   pack_queries(p, room.queries, head, from, count);
-  if (p->tiles) configure(count);
+  configure(count);
   for (long block = 0; block < span / 16; block += 4) {
     const Tiles a = {room.queries, TILE, 0};
     const Tiles b = {room.keys + block * chunks * TILE, TILE, chunks * TILE};
-    multiply(p, room.scores + block * 256, a, b, chunks, least(4, span / 16 - block), 0, count);
+    multiply(room.scores + block * 256, a, b, chunks, least(4, span / 16 - block), 0);
   }
   for (long n = 0; n < count; n++) {
     const long row = (from + n) / group;
@@ -323,7 +271,7 @@ static void attend(const Pass *p, Room room, long head, long from, long count, l
     add_values(p, room.sums + 16 * n, room.scores + 16 * n, room.tail, before, blocks, next - n);
   }
   for (long n = 0; n < count; n++)
-    store(p, room.sums + 16 * n, share[n], (from + n) / group, head * group + (from + n) % group);
+    emit(p, room.sums + 16 * n, share[n], (from + n) / group, head * group + (from + n) % group);
 }
 
 /* Whether the rows of the pass hold finite values for one head. */
@@ -340,9 +288,8 @@ static int all_finite(const Pass *p, const bf16 *values) {
 }
 
 void attend_rows(bf16 *out, const bf16 *query, const bf16 *cache, const int32_t *parent,
-                 float scale, long rows, long committed, long start, long heads, long kv, long d,
-                 int tiles) {
-  const Pass pass = {out, query, cache, parent, scale, rows, committed, start, heads, kv, d, tiles};
+                 float scale, long rows, long committed, long start, long heads, long kv, long d) {
+  const Pass pass = {out, query, cache, parent, scale, rows, committed, start, heads, kv, d};
   int32_t above[rows];
   for (long row = 0; row < rows; row++) above[row] = row - 1;
   const long end = start + rows, span = 32 * parts(end, 32), queries = rows * (heads / kv);
@@ -358,6 +305,6 @@ void attend_rows(bf16 *out, const bf16 *query, const bf16 *cache, const int32_t 
                 p->parent ? committed / 32 : span / 32, 0);
     for (long from = 0; from < queries; from += 16)
       attend(p, room, head, from, least(16, queries - from), span);
-    if (tiles) _tile_release();
+    _tile_release();
   }
 }

@@ -24,7 +24,8 @@ from msgspec import Meta
 from torch import Tensor
 
 from skipbench.errors import SkipbenchError
-from skipbench.lm.fused.few_rows import FEW_ROWS, Product, Sum, few_rows_kernel, few_rows_products
+from skipbench.lm.fused.few_rows import FEW_ROWS, FewRows, Product, Sum, few_rows_kernel
+from skipbench.lm.fused.native import AVX2, BFLOAT16
 from skipbench.runs.files import write_atomic
 from skipbench.runs.provenance import cpu_name
 
@@ -94,7 +95,8 @@ def products(weight: Tensor, bias: Tensor | None, layout: str = "") -> tuple[Pro
     gave it.
     """
     if layout == FEW_ROWS and (kernel := few_rows_kernel(weight.dtype)[0]):
-        return few_rows_products(weight, bias, kernel)
+        product = FewRows(weight, bias, kernel)
+        return product, product.added
     if weight.is_mkldnn:
         pointwise = torch.ops.mkldnn._linear_pointwise
         plain, binary = pointwise.default, pointwise.binary
@@ -185,12 +187,13 @@ def cache_file() -> Path:
 def tuned(
     outputs: int, inputs: int, dtype: torch.dtype, pass_bytes: int = AUTOTUNE_WORKING_SET_BYTES
 ) -> tuple[Times, str | None]:
-    """The file's result of an earlier `autotune` with this processor, torch, `few_rows`, number of
-    threads, dtype, shape and amount; without one, tunes.
+    """The file's result of an earlier `autotune` with this processor, torch, source of `few_rows`,
+    number of threads, dtype, shape and amount; without one, tunes.
     """
     kernel, mib = few_rows_kernel(dtype)[0], min(AUTOTUNE_WORKING_SET_BYTES, pass_bytes) >> 20
     parts = [cpu_name(), torch.backends.cpu.get_cpu_capability(), f"torch {torch.__version__}"]
-    parts += [f"{FEW_ROWS} {kernel}"] if kernel is not None else []
+    source = AVX2 if kernel == "avx2" else BFLOAT16
+    parts += [f"{FEW_ROWS} {kernel} {source.digest}"] if kernel is not None else []
     parts += [f"{torch.get_num_threads()} threads", str(dtype), f"{inputs}x{outputs}", f"{mib} MiB"]
     key = "; ".join(parts)
     if (entry := _stored(key)[0]) is None:

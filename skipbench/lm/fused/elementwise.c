@@ -1,23 +1,10 @@
 /* Norms, rotations and silu in bfloat16, each in one call: one row takes longer in torch's calls
  * than its arithmetic. They round where torch's kernels do; no row depends on another one.
  */
-#include <immintrin.h>
 #include <math.h>
-#include <stdint.h>
 #include <string.h>
 
-typedef uint16_t bf16;
-
-static inline __mmask16 first(long lanes) { return lanes >= 16 ? 0xffff : (1u << lanes) - 1; }
-
-static inline __m512 wide(const bf16 *p, __mmask16 mask) {
-  __m512i half = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, p));
-  return _mm512_castsi512_ps(_mm512_slli_epi32(half, 16));
-}
-
-static inline void store(bf16 *p, __m512 v, __mmask16 mask) {
-  _mm256_mask_storeu_epi16(p, mask, (__m256i)_mm512_cvtneps_pbh(v));
-}
+#include "avx512.h"
 
 /* As it would be read again from memory. */
 static inline __m512 rounded(__m512 v) {

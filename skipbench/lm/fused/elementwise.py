@@ -20,7 +20,7 @@ Norm = Callable[[Tensor], Tensor]
 Attention = Callable[[Tensor, AttentionMetadata], Tensor]
 Rotation = Callable[[Tensor, Tensor, Tensor, int], Tensor]
 
-POINTER, FLOAT, LONG, INT = ctypes.c_void_p, ctypes.c_float, ctypes.c_long, ctypes.c_int
+POINTER, FLOAT, LONG = ctypes.c_void_p, ctypes.c_float, ctypes.c_long
 MOST_KEYS = 1 << 16  # cache rows up to which attention is ours: it packs a head's keys and values
 MOST_WITH_AVX512, MOST_WITH_AVX2 = 8, 16  # rows above which torch's attention is faster than ours
 
@@ -35,12 +35,35 @@ def kernel_of(like: Tensor) -> str | None:
 @functools.cache
 def _function(dtype: torch.dtype, name: str, *arguments: Any) -> Any:
     """A C function without a result, by the types of its arguments."""
-    if few_rows_kernel(dtype)[0] == "avx2":
-        function = getattr(library(AVX2), f"{name}_{str(dtype).removeprefix('torch.')}")
-    else:
-        function = getattr(library(), name)
+    function = _symbol(dtype, name)
     function.argtypes, function.restype = arguments, None
     return function
+
+
+def _symbol(dtype: torch.dtype, name: str) -> Any:
+    if few_rows_kernel(dtype)[0] == "avx2":
+        return getattr(library(AVX2), f"{name}_{str(dtype).removeprefix('torch.')}")
+    return getattr(library(), name)
+
+
+def address_of(dtype: torch.dtype, name: str) -> int | None:
+    """Of the C function of that name for a dtype, for calls from C."""
+    return ctypes.cast(_symbol(dtype, name), POINTER).value
+
+
+def attention_of(like: Tensor) -> str:
+    """Name of the C function of attention on activations like these."""
+    return "attend_vectors" if kernel_of(like) == "avx512" else "attend_rows"
+
+
+def attends(metadata: AttentionMetadata, like: Tensor, strict: bool) -> bool:
+    """True where our attention takes these rows: a verification that is strict, one row, or few
+    enough behind a prompt.
+    """
+    rows = metadata.rows
+    alone = rows == 1 or (strict and metadata.token_rows.verifies)
+    few = metadata.start > 0 and rows <= most_attended(like)
+    return metadata.end <= MOST_KEYS and (alone or few)
 
 
 def most_attended(like: Tensor) -> int:
@@ -105,12 +128,10 @@ def native_attention(cache: KVCache, layer: int, scale: float, like: Tensor) -> 
     """`query [T, H, d], metadata -> [T, H * d]` over a cache, without windows. A row has the bits
     that it has alone.
     """
-    kernel = kernel_of(like)
-    if kernel is None or cache.head_dim % 8:
+    if kernel_of(like) is None or cache.head_dim % 8:
         return None
-    tiles = () if kernel == "avx2" else (kernel == "amx",)
-    types = (*[POINTER] * 4, FLOAT, *[LONG] * 6, *[INT] * len(tiles))
-    function, kv, d = _function(like.dtype, "attend_rows", *types), cache.kv_heads, cache.head_dim
+    types, kv, d = (*[POINTER] * 4, FLOAT, *[LONG] * 6), cache.kv_heads, cache.head_dim
+    function = _function(like.dtype, attention_of(like), *types)
 
     def attend(query: Tensor, metadata: AttentionMetadata) -> Tensor:
         query, parents = query.contiguous(), metadata.parents
@@ -119,7 +140,7 @@ def native_attention(cache: KVCache, layer: int, scale: float, like: Tensor) -> 
         at = out.data_ptr(), query.data_ptr(), cache.rows[layer].data_ptr()
         seen = None if parents is None else parents.data_ptr()
         committed = metadata.token_rows.context_len
-        function(*at, seen, scale, rows, committed, metadata.start, heads, kv, d, *tiles)
+        function(*at, seen, scale, rows, committed, metadata.start, heads, kv, d)
         return out
 
     return attend

@@ -14,12 +14,13 @@ from torch import Tensor
 from skipbench.draft_plan import SINKS
 from skipbench.errors import SkipbenchError
 from skipbench.lm.cache import KVCache
-from skipbench.lm.engine import Engine, Sublayer
+from skipbench.lm.engine import Chosen, Engine, Sublayer
 from skipbench.lm.families import HEAD, parts_of
 from skipbench.lm.fused import elementwise
 from skipbench.lm.fused.bit_exact import MOST, padded_rows, rows_one_by_one
-from skipbench.lm.fused.few_rows import Product
+from skipbench.lm.fused.few_rows import MOST_ROWS, Product
 from skipbench.lm.fused.int8 import NATIVE, Int8Weight, int8_kernel
+from skipbench.lm.fused.native_pass import NativePass, native_pass
 from skipbench.lm.fused.weights import (
     LayerWeights,
     ParallelWeight,
@@ -53,6 +54,8 @@ class FusedEngine(Engine):
             cache.spare = 2 * MOST  # of a padded pass, and of a padded row behind it
         self._most = MOST if strict else None
         self._cache, self._strict, self._parts = cache, strict, parts.layers
+        windows = [attention.window for attention, _ in parts.layers if attention.window]
+        self._window = min(windows, default=None)
         self.layers = [
             LayerWeights(
                 weights.fuse(attention.module, family.qkv, len(parts.layers)),
@@ -67,6 +70,7 @@ class FusedEngine(Engine):
         self.int8_layers: list[LayerWeights[Int8Weight]] = []
         self._int8_sublayers: list[Sublayer] = []
         self._int8_head: Int8Weight | None = None
+        self._native = self._native_pass()
         self._likely: tuple[Tensor, Product] | None = None
         self._final_norm, self._embedding = _rms_norm(parts.norm), parts.embedding.weight
         tied = parts.head.weight.data_ptr() == self._embedding.data_ptr()
@@ -79,6 +83,24 @@ class FusedEngine(Engine):
             how = self._cache, self._strict, self.padded_rows
             made += [_attention(attention, layer, index, *how), _mlp(mlp, layer, self._strict)]
         return made
+
+    def _native_pass(self) -> NativePass | None:
+        weights: list[LayerWeights[Any]] = [*self.layers, *self.int8_layers]
+        return None if self.padded_rows else native_pass(self._parts, self._cache, weights)
+
+    def at_once(
+        self,
+        hidden: Tensor,
+        metadata: AttentionMetadata,
+        chosen: Chosen,
+        states: list[Tensor] | None = None,
+    ) -> Tensor | None:
+        if self._native is None or metadata.rows > MOST_ROWS:
+            return None
+        seen = metadata.within(self._window)
+        if not seen or not elementwise.attends(metadata, hidden, self._strict):
+            return None
+        return self._native(hidden, metadata, chosen, states)
 
     def add_note(self, note: str) -> None:
         self._notes = [*self._notes, note]
@@ -110,6 +132,7 @@ class FusedEngine(Engine):
         if not self._int8_sublayers:
             self.int8_layers = [LayerWeights(*map(self._quantised, w)) for w in self.layers]
             self._int8_sublayers = self._sublayers(self.int8_layers)
+            self._native = self._native_pass()
         return self._int8_sublayers
 
     def int8_head(self, hidden: Tensor) -> Tensor:
@@ -209,7 +232,6 @@ def _attention(
     heads = weights.output.inputs // d
     group, like, norm = heads // kv, parts.norm.weight, _rms_norm(parts.norm)
     attend_few = elementwise.native_attention(cache, index, scale, like)
-    most_rows = elementwise.most_attended(like) if attend_few is not None else 1
 
     def attend(query: Tensor, metadata: AttentionMetadata) -> Tensor:
         """Queries [T, heads, d] over the cache up to the metadata's end -> [T, heads * d]."""
@@ -222,7 +244,7 @@ def _attention(
                 out[step.row] = attend(row, step.alone)[0]
             return out
         alone = t == 1 or (strict and not padded and rows.verifies)
-        few = end <= elementwise.MOST_KEYS and (alone or (t <= most_rows and metadata.start > 0))
+        few = elementwise.attends(metadata, like, strict and not padded)
         if attend_few is not None and few and metadata.within(window):
             return attend_few(query, metadata)
         if t > 1 and alone:

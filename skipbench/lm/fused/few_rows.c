@@ -5,16 +5,15 @@
  * any number of threads. One row costs what reading the weights costs; with AMX so do 16.
  */
 #define _GNU_SOURCE
-#include <immintrin.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "avx512.h"
+
 #define STEPS_AHEAD 8 /* with AMX, from what is read to what is prefetched: blocks of 32 rows */
 
-typedef uint16_t bf16;
 typedef struct { const bf16 *w, *bias; long in, out; } Weight; /* [out, in]; [out] or null */
 typedef struct {
   bf16 *y;                   /* [rows, out] */
@@ -22,20 +21,12 @@ typedef struct {
   long rows;
 } Rows;
 
-static inline long least(long a, long b) { return a < b ? a : b; }
-static inline __mmask16 first(long lanes) { return (1u << least(lanes, 16)) - 1; }
-
-static inline __m512 wide(const bf16 *p, __mmask16 mask) {
-  __m512i half = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, p));
-  return _mm512_castsi512_ps(_mm512_slli_epi32(half, 16));
-}
-
 /* Writes the outputs `o`, `o + 1` ... of one row, as many as the mask has. */
 static inline void put(const Weight *w, const Rows *p, __m512 sums, long row, long o,
                        __mmask16 mask) {
   if (w->bias) sums = _mm512_add_ps(sums, wide(w->bias + o, mask));
   if (p->residual) sums = _mm512_add_ps(sums, wide(p->residual + row * w->out + o, mask));
-  _mm256_mask_storeu_epi16(p->y + row * w->out + o, mask, (__m256i)_mm512_cvtneps_pbh(sums));
+  store(p->y + row * w->out + o, sums, mask);
 }
 
 /* ---- AVX-512: the outputs are four parts of the weight that are read side by side, each from its
@@ -50,10 +41,10 @@ static inline __attribute__((always_inline)) void block(
     const Weight *w, float *y, const bf16 *x, long o, long part, long ahead,
     const int rows) {
   const bf16 *at[STREAMS];
-  __m512 sums[STREAMS][MOST];
+  __m512 sums[MOST][STREAMS];
   for (int j = 0; j < STREAMS; j++) {
     at[j] = w->w + least(o + j * part, w->out - 1) * w->in;
-    for (int r = 0; r < rows; r++) sums[j][r] = _mm512_setzero_ps();
+    for (int r = 0; r < rows; r++) sums[r][j] = _mm512_setzero_ps();
   }
   long k = 0;
 #define ADD(LANES)                                                                                 \
@@ -65,21 +56,14 @@ static inline __attribute__((always_inline)) void block(
     }                                                                                              \
     for (int r = 0; r < rows; r++) {                                                               \
       const __m512bh inputs = (__m512bh)_mm512_maskz_loadu_epi16(LANES, x + r * w->in + k);        \
-      for (int j = 0; j < STREAMS; j++) sums[j][r] = _mm512_dpbf16_ps(sums[j][r], v[j], inputs);   \
+      for (int j = 0; j < STREAMS; j++) sums[r][j] = _mm512_dpbf16_ps(sums[r][j], v[j], inputs);   \
     }                                                                                              \
   }
   for (; k + 32 <= w->in; k += 32) ADD(~0u)
   if (k < w->in) ADD((1u << (w->in - k)) - 1)
   for (int r = 0; r < rows; r++) {
-    __m256 halves[STREAMS];
-    for (int j = 0; j < STREAMS; j++)
-      halves[j] = _mm256_add_ps(
-          _mm512_castps512_ps256(sums[j][r]),
-          _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(sums[j][r]), 1)));
-    const __m256 low = _mm256_hadd_ps(halves[0], halves[1]);
-    const __m256 all = _mm256_hadd_ps(low, _mm256_hadd_ps(halves[2], halves[3]));
     float four[STREAMS];
-    _mm_storeu_ps(four, _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1)));
+    _mm_storeu_ps(four, four_sums(sums[r]));
     for (long j = 0, out = o; j < STREAMS && out < w->out; j++, out += part)
       y[r * w->out + out] = four[j];
   }

@@ -24,6 +24,7 @@ MOST_ROWS = 64
 """Above it torch multiplies, in another order: prompts are bound by arithmetic, not by memory."""
 Product = Callable[[Tensor], Tensor]
 Sum = Callable[[Tensor, Tensor], Tensor]
+Native = tuple[int | None, int]
 
 
 class _Weight(ctypes.Structure):
@@ -57,38 +58,49 @@ def functions(dtype: torch.dtype) -> dict[str, Any]:
     return available
 
 
-def few_rows_products(weight: Tensor, bias: Tensor | None, kernel: str) -> tuple[Product, Sum]:
-    """`x [T, in] -> [T, out]` and `residual, x -> residual + product`, rounded once.
+class FewRows:
+    """`x [T, in] -> [T, out]`, and the same added to a residual, rounded once."""
 
-    Args:
-        weight, bias: [out, in] and [out] in float32 or bfloat16, without gaps; used where they are.
-        kernel: one of `functions`.
-    """
-    function, (outputs, inputs) = functions(weight.dtype)[kernel], weight.shape
-    bias_at = None if bias is None else bias.data_ptr()
-    described = _Weight(weight.data_ptr(), bias_at, inputs, outputs)
-    at = ctypes.addressof(described)
-    used = (described, weight, bias)  # the C function reads their memory
-
-    def many_rows(x: Tensor) -> Tensor:
-        if kernel != "avx2" or weight.dtype != torch.bfloat16:
-            return F.linear(x, weight, bias)
+    def __init__(self, weight: Tensor, bias: Tensor | None, kernel: str) -> None:
+        """
+        Args:
+            weight, bias: [out, in] and [out] in float32 or bfloat16, without gaps; used where they
+                are.
+            kernel: one of `functions`.
+        """
+        self._weight, self._bias, self._function = weight, bias, functions(weight.dtype)[kernel]
+        self._outputs, inputs = weight.shape
+        bias_at = None if bias is None else bias.data_ptr()
+        self._described = _Weight(weight.data_ptr(), bias_at, inputs, self._outputs)
+        self._at = ctypes.addressof(self._described)
         # without AVX-512 torch's products in bfloat16 take six times as long as those in float32
-        wide = None if bias is None else bias.float()
-        return F.linear(x.float(), weight.float(), wide).to(torch.bfloat16)
+        self._widens = kernel == "avx2" and weight.dtype == torch.bfloat16
 
-    def product(x: Tensor, residual: Tensor | None = None, used: Any = used) -> Tensor:
+    @property
+    def native(self) -> Native:
+        """Addresses of the C function, for calls from C, and of the weight as it takes it."""
+        return ctypes.cast(self._function, ctypes.c_void_p).value, self._at
+
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         rows = x.shape[0]
         if rows > MOST_ROWS:
-            y = many_rows(x)
+            y = self._many_rows(x)
             return y if residual is None else residual + y
-        x, y = x.contiguous(), x.new_empty((rows, outputs))
+        x, y = x.contiguous(), x.new_empty((rows, self._outputs))
         residual = None if residual is None else residual.contiguous()
         before = None if residual is None else residual.data_ptr()
-        function(at, y.data_ptr(), before, x.data_ptr(), rows)
+        self._function(self._at, y.data_ptr(), before, x.data_ptr(), rows)
         return y
 
-    return product, lambda residual, x: product(x, residual)
+    def added(self, residual: Tensor, x: Tensor) -> Tensor:
+        """`residual` [T, out] + product; neither argument changes."""
+        return self(x, residual)
+
+    def _many_rows(self, x: Tensor) -> Tensor:
+        if not self._widens:
+            return F.linear(x, self._weight, self._bias)
+        wide = None if self._bias is None else self._bias.float()
+        return F.linear(x.float(), self._weight.float(), wide).to(torch.bfloat16)
 
 
 @functools.cache
@@ -104,9 +116,8 @@ def few_rows_kernel(dtype: torch.dtype) -> tuple[str | None, str | None]:
     w, x, before = (
         torch.randn(size, generator=generator).to(dtype) for size in ((72, 80), (20, 80), (20, 72))
     )
-    product, added = few_rows_products(w, None, kernel)
-    wanted = F.linear(x.float(), w.float())
-    for ours, right in ((product(x), wanted), (added(before, x), wanted + before.float())):
+    product, wanted = FewRows(w, None, kernel), F.linear(x.float(), w.float())
+    for ours, right in ((product(x), wanted), (product(x, before), wanted + before.float())):
         if not torch.allclose(ours.float(), right, rtol=torch.finfo(dtype).eps, atol=1e-3):
             return None, f"its {kernel} kernel does not agree with torch.nn.functional.linear"
     return kernel, None

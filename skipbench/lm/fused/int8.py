@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from skipbench.lm.fused.few_rows import Native
 from skipbench.lm.fused.native import AVX2, UnavailableError, library
 from skipbench.runs.provenance import cpu_flags
 
@@ -76,7 +77,7 @@ class Int8Weight:
             weight, bias: [out, in] and [out], in float32 or bfloat16.
             kernel: one of `functions`; None: the one of `int8_kernel`.
         """
-        (self._outputs, self.inputs), self._dtype = weight.shape, weight.dtype
+        (self.outputs, self.inputs), self._dtype = weight.shape, weight.dtype
         native = weight.dtype in NATIVE
         kernel = kernel or (int8_kernel()[0] if native else None)
         self._scale, rounded = quantised_rows(weight)
@@ -92,7 +93,7 @@ class Int8Weight:
         self._described = _Weight(
             *(self._rounded.data_ptr(), self._scale.data_ptr()),
             None if self._bias is None else self._bias.data_ptr(),
-            *(self.inputs, self._outputs, most, weight.dtype == torch.bfloat16),
+            *(self.inputs, self.outputs, most, weight.dtype == torch.bfloat16),
         )
         self._at, self._function = ctypes.addressof(self._described), functions()[kernel]
 
@@ -100,6 +101,13 @@ class Int8Weight:
     def fault(self) -> str | None:
         """Why torch multiplies; `None` where a kernel does."""
         return int8_kernel()[1]
+
+    @property
+    def native(self) -> Native | None:
+        """As `FewRows.native`; `None` where torch multiplies."""
+        if self._plain is not None:
+            return None
+        return ctypes.cast(self._function, ctypes.c_void_p).value, self._at
 
     @property
     def nbytes(self) -> int:
@@ -128,7 +136,7 @@ class Int8Weight:
             bias = None if self._bias is None else self._bias.to(self._dtype)
             y = F.linear(x, self._plain, bias)
             return y if residual is None else residual + y
-        x, y = x.contiguous(), x.new_empty((x.shape[0], self._outputs))
+        x, y = x.contiguous(), x.new_empty((x.shape[0], self.outputs))
         before = None if residual is None else residual.data_ptr()
         self._function(self._at, y.data_ptr(), before, x.data_ptr(), x.shape[0])
         return y

@@ -26,15 +26,23 @@ class Source(NamedTuple):
     lacking: str  # the same in words
     headers: tuple[str, ...] = ()
 
+    @property
+    def digest(self) -> str:
+        """Of its files and options."""
+        files = (Path(__file__).with_name(name) for name in (*self.names, *self.headers))
+        text = b"".join(path.read_bytes() for path in files) + f"{OPTIONS} {self.options}".encode()
+        return hashlib.sha256(text).hexdigest()[:16]
+
 
 BFLOAT16 = Source(
-    ("few_rows.c", "elementwise.c", "attention.c", "top_k.c"),
+    ("few_rows.c", "elementwise.c", "attention.c", "attention_avx512.c", "top_k.c"),
     "-mfma -mavx512f -mavx512bw -mavx512vl -mavx512bf16 -mamx-tile -mamx-bf16",
     frozenset({"avx512_bf16", "avx512bw", "avx512vl"}),
     "AVX-512 bf16",
+    ("avx512.h",),
 )
 AVX2 = Source(
-    ("few_rows_avx2.c", "elementwise_avx2.c", "int8.c"),
+    ("few_rows_avx2.c", "elementwise_avx2.c", "int8.c", "pass.c"),
     "-mavx2 -mfma -ffp-contract=off",
     frozenset({"avx2", "fma"}),
     "AVX2",
@@ -53,10 +61,7 @@ def compiled(source: Source = BFLOAT16) -> Path:
     fails, or a folder that cannot be written to or is another user's.
     """
     files = [Path(__file__).with_name(name) for name in source.names]
-    headers = [Path(__file__).with_name(name) for name in source.headers]
-    options = f"{OPTIONS} {source.options}"
-    text = b"".join(path.read_bytes() for path in (*files, *headers)) + options.encode()
-    name = hashlib.sha256(text).hexdigest()[:16]
+    options, name = f"{OPTIONS} {source.options}", source.digest
     place = cache_folder() / "native"
     try:
         for library in sorted(private_folder(place).glob(f"{name}-*.so")):

@@ -15,7 +15,14 @@ from skipbench.lm.fused.autotune import (
     to_layout,
     tuned,
 )
-from skipbench.lm.fused.few_rows import FEW_ROWS, MOST_ROWS, Product, few_rows_kernel
+from skipbench.lm.fused.few_rows import (
+    FEW_ROWS,
+    MOST_ROWS,
+    FewRows,
+    Native,
+    Product,
+    few_rows_kernel,
+)
 from skipbench.lm.fused.int8 import Int8Weight
 from skipbench.runs.provenance import cpu_flags
 
@@ -49,6 +56,13 @@ class Weight:
         self._same_bits = MOST_ROWS if choice.several == FEW_ROWS else 1
         self._plain, self._bias = several if one.is_mkldnn else one, bias
         self.outputs, self.inputs = one.shape
+
+    @property
+    def native(self) -> Native | None:
+        """As `FewRows.native`; `None` where torch multiplies."""
+        if isinstance(self._one, FewRows) and isinstance(self._several, FewRows):
+            return self._several.native
+        return None
 
     def transposed(self) -> tuple[Tensor, Tensor | None]:
         """The weight [in, out] as a plain tensor, and the bias [out]."""
@@ -88,6 +102,10 @@ class ParallelWeight(Weight):
     ) -> None:
         super().__init__(one, several, bias, choice)
         self.join = join
+
+    @property
+    def native(self) -> None:
+        """The parts of a product meet in Python."""
 
     def __call__(self, x: Tensor, most: int | None = None) -> Tensor:
         return self.join(super().__call__(x, most))

@@ -1,0 +1,42 @@
+/* What the kernels for AVX-512 bf16 share. */
+#include <immintrin.h>
+#include <stdint.h>
+
+typedef uint16_t bf16;
+
+static inline long least(long a, long b) { return a < b ? a : b; }
+
+/* A mask of the first lanes; of all 16 where there are more. */
+static inline __mmask16 first(long lanes) { return (1u << least(lanes, 16)) - 1; }
+
+static inline __m512 wide(const bf16 *p, __mmask16 mask) {
+  const __m512i half = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, p));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(half, 16));
+}
+
+static inline void store(bf16 *p, __m512 v, __mmask16 mask) {
+  _mm256_mask_storeu_epi16(p, mask, (__m256i)_mm512_cvtneps_pbh(v));
+}
+
+static inline __m256 halves(__m512 v) {
+  const __m512d doubles = _mm512_castps_pd(v);
+  return _mm256_add_ps(_mm512_castps512_ps256(v),
+                       _mm256_castpd_ps(_mm512_extractf64x4_pd(doubles, 1)));
+}
+
+/* The sums of the lanes of four vectors, in the same order for each. */
+static inline __m128 four_sums(const __m512 v[4]) {
+  const __m256 low = _mm256_hadd_ps(halves(v[0]), halves(v[1]));
+  const __m256 all = _mm256_hadd_ps(low, _mm256_hadd_ps(halves(v[2]), halves(v[3])));
+  return _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
+}
+
+/* 2^x for x <= 0, within 2^-22. */
+static inline __m512 power(__m512 x) {
+  const float minimax[] = {0.00187757669f, 0.00898934063f, 0.0558263175f,
+                           0.240153611f,   0.693153083f,   0.99999994f};
+  const __m512 r = _mm512_sub_ps(x, _mm512_roundscale_ps(x, 1)); /* from 0 to 1 */
+  __m512 sum = _mm512_set1_ps(minimax[0]);
+  for (int i = 1; i < 6; i++) sum = _mm512_fmadd_ps(sum, r, _mm512_set1_ps(minimax[i]));
+  return _mm512_scalef_ps(sum, x); /* times 2^floor(x) */
+}

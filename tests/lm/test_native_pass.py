@@ -1,0 +1,69 @@
+"""The sub-layers of a pass in one call of C: every bit that they have one by one."""
+
+import pytest
+import torch
+from conftest import random_model
+from torch import Tensor
+
+from skipbench.draft_plan import DraftPlan
+from skipbench.lm.fused.autotune import LayoutChoice
+from skipbench.lm.fused.engine import FusedEngine
+from skipbench.lm.fused.few_rows import FEW_ROWS, few_rows_kernel
+from skipbench.lm.fused.native_pass import NativePass
+from skipbench.lm.fused.weights import Weights
+from skipbench.lm.model import LM
+from skipbench.lm.rows import TokenRows
+
+PROMPT = [41, 22, 24, 53, 42, 16, 9, 35, 44, 0, 29, 47]
+START = len(PROMPT)
+ROWS = {
+    "one row": TokenRows.chain(START, 1),
+    "a chain": TokenRows.chain(START, 5).verified(),
+    "a tree": TokenRows.tree(START, (-1, 0, 0, 1, 2, 2)).verified(),
+    "behind scratch": TokenRows.chain(START + 3, 1, context_len=START),
+    "at the beginning": TokenRows.chain(0, 1),
+}
+PLANS = ("", "attn:0;mlp:1", "int8:all", "int8-mlp:0;attn:1")
+
+
+@pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def lm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> LM:
+    """With our products, whatever the autotuner finds faster for this size."""
+    if (fault := few_rows_kernel(request.param)[1]) is not None:
+        pytest.skip(fault)
+    monkeypatch.setattr(Weights, "_choose", lambda *_: LayoutChoice(FEW_ROWS, FEW_ROWS))
+    made = LM(random_model("llama").to(request.param))
+    made.allocate(40)
+    return made
+
+
+def passed(lm: LM, rows: TokenRows, plan: str) -> list[Tensor]:
+    """Every state of a pass, its result without them, and the cache behind it."""
+    lm.cache.clear(0)
+    lm.prefill(PROMPT)
+    chosen, tokens, states = DraftPlan.parse(plan, lm.layers), [*range(rows.rows)], list[Tensor]()
+    found = lm.run(lm.embed(tokens), rows, chosen, hidden_states=states)
+    again = lm.run(lm.embed(tokens), rows, chosen)
+    return [*states, found, again, *(layer.clone() for layer in lm.cache.rows)]
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_pass_has_every_bit_of_one_by_one(
+    lm: LM, plan: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, call = [0], NativePass.__call__
+
+    def counted(self: NativePass, *given: object) -> Tensor:
+        calls[0] += 1
+        return call(self, *given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(NativePass, "__call__", counted)
+    at_once = {name: passed(lm, rows, plan) for name, rows in ROWS.items()}
+    assert calls[0] == 2 * len(ROWS)
+    lm.allocate(400)  # the cache moves
+    moved = passed(lm, ROWS["a tree"], plan)
+    monkeypatch.setattr(FusedEngine, "at_once", lambda *_: None)
+    for name, rows in ROWS.items():
+        for found, wanted in zip(at_once[name], passed(lm, rows, plan), strict=True):
+            assert torch.equal(found, wanted[: len(found)]), name  # the cache has grown
+    assert all(map(torch.equal, moved, passed(lm, ROWS["a tree"], plan)))
