@@ -196,8 +196,10 @@ def test_the_state_of_a_run(tmp_path: Path) -> None:
         time.sleep(0.01)
     here = {"host": socket.gethostname()}
 
-    def state(jobs: dict[str, str] | None = None, age: float = 0, **value: Any) -> str:
-        return run_state(say(tmp_path / "run", age, **value), jobs, stale_s=600).state
+    def state(
+        jobs: dict[str, str] | None = None, age: float = 0, stale_s: float = 600, **value: Any
+    ) -> str:
+        return run_state(say(tmp_path / "run", age, **value), jobs, stale_s).state
 
     assert run_state(tmp_path / "none", None).state == "missing"
     assert [state(state=s) for s in ("done", "failed", "interrupted")] == [
@@ -209,7 +211,7 @@ def test_the_state_of_a_run(tmp_path: Path) -> None:
     assert state(**here, pid=gone.pid) == state(**here, pid=ended.pid) == "stale"
     ended.wait()
     # no younger than its process: the machine slept; older: another process has its number
-    assert state(**here, pid=1, age=900) == "running"
+    assert state(**here, pid=1, age=20, stale_s=10) == "running"  # though booted a minute ago
     assert state(**here, pid=os.getpid(), age=90_000_000) == "stale"
     assert state(age=30) == "running" and state(age=900) == "stale"
     assert state(slurm="7", jobs={"7": "RUNNING"}) == "running"
