@@ -28,14 +28,14 @@ from typing import Any
 
 # no threads: this process forks
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
-SAMPLES = 6
+SAMPLES = 3
 METHODS = ("uniform", "swift", "prompt-lookup", "suffix", "conflayers")
 """With and without a state that goes from prompt to prompt."""
 WORDS = [
     f"method={','.join(METHODS)}",
     "dataset=mini-math",
     f"limit={SAMPLES}",
-    "dataset.max_new_tokens=16",
+    "dataset.max_new_tokens=8",
     "engine.warmup=0",
 ]
 Records = dict[tuple[str, int], Any]
@@ -253,7 +253,9 @@ def strike(disk: Disk, results: Path, rng: random.Random, whole: Path, usual_s: 
 
 
 def load_once() -> None:
-    """Everything that a run imports, and the model's files."""
+    """Everything that a run imports, also swift's search and the tables, and the model's files."""
+    import bayes_opt  # noqa: F401  # imported ahead
+    import pandas  # noqa: F401  # imported ahead
     import torch
 
     from skipbench.config.catalog import known_models
