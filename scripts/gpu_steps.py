@@ -25,7 +25,8 @@ STEPS = (
     Step("probe", "The machine, its ceilings, and what torch's kernels do on it.", 100,
          "scripts/gpu_probe.py {small}"),
     Step("tests", "Tests with the marker `gpu`.", 150,
-         "-m pytest -o addopts= -p no:cacheprovider -m gpu -q --junitxml={out}/tests.xml {tests}"),
+         "-m pytest -o addopts= -W ignore::pytest.PytestAssertRewriteWarning -p no:cacheprovider "
+         "-m gpu -q --junitxml={out}/tests.xml {tests}"),
     Step("doctor", "`doctor --gpu`.", 120, "-m skipbench doctor --gpu --json {rehearse}"),
     Step("prices of cuda_graphs", "A pass by context and rows, and the bytes that it reads; with "
          "timed rounds in `latency/`, for `project RUN profile=FILE`.", 240,
