@@ -15,12 +15,9 @@ This file needs Python alone: a package that is missing or broken is a finding o
 """
 
 import argparse
-import contextlib
 import json
-import multiprocessing
 import os
 import re
-import runpy
 import shlex
 import subprocess
 import sys
@@ -29,17 +26,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # nothing is installed
 
 from scripts.gpu_page import page  # noqa: E402  # found by the line above
-from scripts.gpu_steps import FULL, SMALL, STEPS, Step  # noqa: E402  # likewise
+from scripts.gpu_steps import FULL, SMALL, STEPS, Step, fork, import_ahead, start  # noqa: E402  # likewise
 
 CARRIED = ("hydra-core", "omegaconf", "msgspec", "bayesian-optimization")
 CARRIED_SOURCE = ("antlr4-python3-runtime",)  # the index has no wheel of it
@@ -126,48 +122,6 @@ def run(step: Result, out: Path, words: Sequence[str], how: Callable[..., int | 
             step.found += junit(Path(word.partition("=")[2]))
     step.why = step.why or ("" if step.found else "no figure was printed")
     step.state = "failed" if step.why else "done"
-
-
-def start(words: Sequence[str], log: IO[bytes], limit_s: float, more: dict[str, str]) -> int | None:
-    """Exit status of a step, with more variables; `None` where its time is over."""
-    try:
-        return subprocess.run(
-            [sys.executable, *words], cwd=ROOT, env=os.environ | more, stdin=subprocess.DEVNULL,
-            stdout=log, stderr=subprocess.STDOUT, timeout=limit_s, check=False,
-        ).returncode  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return None
-
-
-def fork(words: Sequence[str], log: IO[bytes], limit_s: float) -> int | None:
-    """`start`, in a fork of this process, which has what steps import: most of their seconds."""
-    child = multiprocessing.get_context("fork").Process(target=_as_main, args=(words, log))
-    child.start()
-    child.join(limit_s)
-    if child.exitcode is None:
-        child.kill()
-        child.join()
-        return None
-    return child.exitcode
-
-
-def _as_main(words: Sequence[str], log: IO[bytes]) -> None:
-    os.chdir(ROOT)
-    for stream in (1, 2):
-        os.dup2(log.fileno(), stream)
-    module = words[0] == "-m"
-    sys.argv = [*words[module:]]
-    if module:
-        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
-    else:
-        runpy.run_path(words[0], run_name="__main__")
-
-
-def import_ahead() -> None:
-    """What the steps of a rehearsal import."""
-    with contextlib.suppress(Exception):  # a finding of the steps
-        for name in ("transformers.models.llama.modeling_llama", "scripts.gpu_passes"):
-            import_module(name)
 
 
 def children_cpu_s() -> float:
