@@ -22,9 +22,10 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # nothing is installed
 
 from scripts.gpu_page import page  # noqa: E402  # found by the line above
-from scripts.gpu_steps import FULL, SMALL, STEPS, Step  # noqa: E402  # likewise
+from scripts.gpu_steps import FULL, SMALL, STEPS, Step, fork, import_ahead, start  # noqa: E402  # likewise
 
 CARRIED = ("hydra-core", "omegaconf", "msgspec", "bayesian-optimization")
 CARRIED_SOURCE = ("antlr4-python3-runtime",)  # the index has no wheel of it
@@ -102,23 +103,16 @@ def earlier(out: Path) -> Report | None:
     return Report(**read, steps=steps)
 
 
-def run(step: Result, out: Path, words: Sequence[str], environment: dict[str, str]) -> None:
+def run(step: Result, out: Path, words: Sequence[str], how: Callable[..., int | None]) -> None:
     """Runs one step under its limit; its lines of JSON, its exit status and the end of its log."""
     log = out / "logs" / f"{step.name.replace(' ', '-')}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     began, used = time.monotonic(), children_cpu_s()
     with log.open("wb") as file:
-        child = subprocess.Popen(
-            [sys.executable, *words], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL,
-            stdout=file, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-        try:
-            status = child.wait(step.limit_s)
-            step.why = f"exit status {status}" if status else ""
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
-            step.why = f"killed after its {step.limit_s:.0f} s"
+        status = how(words, file, step.limit_s)
+    step.why = f"exit status {status}" if status else ""
+    if status is None:
+        step.why = f"killed after its {step.limit_s:.0f} s"
     step.seconds = round(time.monotonic() - began, 1)
     step.cpu_s = round(children_cpu_s() - used, 1)
     text = log.read_text(errors="replace")
@@ -180,11 +174,8 @@ def run_all(steps: Sequence[Step], report: Report, out: Path, facts: dict[str, A
             continue
         result.state, result.why = "running", ""
         keep(report, out)
-        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-        more = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
-        if not report.rehearsal:
-            more |= step.environment
-        run(result, out, shlex.split(result.command)[1:], os.environ | more)
+        how = fork if report.rehearsal else partial(start, more=step.environment)
+        run(result, out, shlex.split(result.command)[1:], how)
         report.seconds = round(time.monotonic() - began, 1)
         took = f"{result.seconds} s, {result.cpu_s} of CPU {result.why}".rstrip()
         print(f"{step.name}: {result.state}, {took}", flush=True)
@@ -259,8 +250,12 @@ def main(words: Sequence[str] | None = None) -> None:
         for p in (ROOT / "tests").rglob("test_*.py")
         if "mark.gpu" in p.read_text()
     )
+    path = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
+    os.environ |= {"PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
+    os.environ["PYTHONPATH"] = os.pathsep.join(path)
     if args.rehearse:  # all are skipped on a CPU, and collected by the tests of every day
         del tests[1:]
+        import_ahead()
     facts = (SMALL if args.rehearse else FULL) | {
         "out": shlex.quote(str(out)), "tests": " ".join(tests),
         "methods": f"self-sd,{swift},clasp,knapspec,prompt-lookup",

@@ -1,6 +1,18 @@
-"""The steps of `scripts/gpu_report.py`, in the order of their worth."""
+"""The steps of `scripts/gpu_report.py`, in the order of their worth, and the processes they are."""
 
+import contextlib
+import multiprocessing
+import os
+import runpy
+import subprocess
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import IO
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True)
@@ -25,7 +37,8 @@ STEPS = (
     Step("probe", "The machine, its ceilings, and what torch's kernels do on it.", 100,
          "scripts/gpu_probe.py {small}"),
     Step("tests", "Tests with the marker `gpu`.", 150,
-         "-m pytest -o addopts= -p no:cacheprovider -m gpu -q --junitxml={out}/tests.xml {tests}"),
+         "-m pytest -o addopts= -W ignore::pytest.PytestAssertRewriteWarning -p no:cacheprovider "
+         "-m gpu -q --junitxml={out}/tests.xml {tests}"),
     Step("doctor", "`doctor --gpu`.", 120, "-m skipbench doctor --gpu --json {rehearse}"),
     Step("prices of cuda_graphs", "A pass by context and rows, and the bytes that it reads; with "
          "timed rounds in `latency/`, for `project RUN profile=FILE`.", 240,
@@ -70,3 +83,46 @@ SMALL = FULL | {
     "rehearse": "--rehearse", "tokens": "8", "contexts": "[32,256]", "rows": "[1,3]",
     "repeats": "1", "bars": TINY, "long": "", "float32": "",
 }  # fmt: skip
+
+
+def start(words: Sequence[str], log: IO[bytes], limit_s: float, more: dict[str, str]) -> int | None:
+    """Exit status of `python WORDS`, with more variables; `None` where its time is over."""
+    try:
+        return subprocess.run(
+            [sys.executable, *words], cwd=ROOT, env=os.environ | more, stdin=subprocess.DEVNULL,
+            stdout=log, stderr=subprocess.STDOUT, timeout=limit_s, check=False,
+        ).returncode  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def fork(words: Sequence[str], log: IO[bytes], limit_s: float) -> int | None:
+    """`start` without its imports, which take most of a rehearsal: a fork of this process."""
+    child = multiprocessing.get_context("fork").Process(target=_as_main, args=(words, log))
+    child.start()
+    child.join(limit_s)
+    if child.exitcode is None:
+        child.kill()
+        child.join()
+        return None
+    return child.exitcode
+
+
+def _as_main(words: Sequence[str], log: IO[bytes]) -> None:
+    os.chdir(ROOT)
+    for stream in (1, 2):
+        os.dup2(log.fileno(), stream)
+    sys.stdout = sys.stderr = os.fdopen(1, "w", 1)
+    module = words[0] == "-m"
+    sys.argv = [*words[module:]]
+    if module:
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(words[0], run_name="__main__")
+
+
+def import_ahead() -> None:
+    """What most steps import."""
+    with contextlib.suppress(Exception):  # a finding of the steps
+        for name in ("transformers.models.llama.modeling_llama", "scripts.gpu_passes"):
+            import_module(name)

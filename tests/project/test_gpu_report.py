@@ -85,6 +85,32 @@ def test_each_step_ends_in_its_own_state_and_the_page_says_it(tmp_path: Path) ->
     assert "- **dies**: failed, exit status 3" in page and "- **long**: cut" in page
 
 
+def test_steps_of_a_rehearsal_are_forks_that_end_each_by_itself(tmp_path: Path) -> None:
+    """With the arguments, the status and the log that a process of its own would have."""
+    prints = tmp_path / "prints.py"
+    prints.write_text(
+        "import json, os, sys\n"
+        "print(json.dumps({'given': sys.argv[1:], 'name': __name__, 'process': os.getpid()}))\n"
+        "sys.exit(int(sys.argv[1]))\n"
+    )
+    (tmp_path / "hangs.py").write_text("import time\ntime.sleep(60)\n")
+    steps = [
+        Step("good", "Ends.", 60, f"{prints} 0 a"),
+        Step("bad", "Fails.", 60, f"{prints} 3"),
+        Step("module", "A module.", 60, "-m json.tool --help"),
+        Step("hangs", "Never ends.", 0.2, f"{tmp_path}/hangs.py"),
+    ]
+    report = report_of(steps)
+    report.rehearsal = True
+    run_all(steps, report, tmp_path, {})
+    good, bad, module, hangs = report.steps
+    processes = {os.getpid(), *(step.found[0].pop("process") for step in (good, bad))}
+    assert len(processes) == 3 and good.found == [{"given": ["0", "a"], "name": "__main__"}]
+    assert (good.state, bad.why) == ("done", "exit status 3")
+    assert "usage" in module.tail
+    assert hangs.why.startswith("killed after")
+
+
 def test_what_is_done_is_not_done_again_and_what_failed_comes_last(tmp_path: Path) -> None:
     counts = f"-S -c \"open(r'{tmp_path}/order', 'a').write('NAME')\nprint('{{line}}')\""
     steps = [Step(n, n, 60, counts.replace("NAME", n)) for n in "abc"]

@@ -176,7 +176,7 @@ class DeviceGraphs:
         if self.cache.rows is not self._rows:
             return  # nothing ran over this cache yet
         self.metadata = None
-        total, sets = len(self._rows[0]), self._sets.captured()
+        total, sets = len(self._rows[0]), list(self._sets.graphs)
         for rows, chain in sorted(self._seen):
             ends = range(start + rows, min(end + rows, total) + 1)
             for size in dict.fromkeys(bucket(n, total) for n in ends):
