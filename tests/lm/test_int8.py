@@ -11,7 +11,7 @@ from skipbench.lm.fused import int8
 from skipbench.lm.fused.int8 import Int8Weight, functions, int8_kernel
 from skipbench.lm.fused.native import UnavailableError, library
 
-KERNELS = ["avx512", "avx2"]
+KERNELS = ["amx", "avx512", "avx2"]
 DTYPES = [torch.float32, torch.bfloat16]
 
 
@@ -60,7 +60,7 @@ def test_it_is_the_product_of_integers_and_a_row_has_the_same_bits_in_any_compan
         try:
             for count in (1, 2):
                 torch.set_num_threads(count)
-                for rows in (*range(1, 10), 41):
+                for rows in (*range(1, 10), 16, 17, 41):
                     assert torch.equal(made(x[-rows:], 1), plain[-rows:])
                     assert torch.equal(made.added(residual[:rows], x[:rows]), summed[:rows])
         finally:

@@ -4,11 +4,8 @@
  * nothing else: a row has the same bits alone and among others, in any place of a block and with
  * any number of threads. One row costs what reading the weights costs; with AMX so do 16.
  */
-#define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "avx512.h"
 
@@ -100,9 +97,6 @@ void with_vectors(const Weight *w, bf16 *y, const bf16 *residual, const bf16 *x,
 }
 
 /* ---- AMX: a tile has the sums of 16 outputs of 16 rows; 32 inputs per instruction. ---- */
-
-/* Asks the kernel for tiles (ARCH_REQ_XCOMP_PERM, XTILEDATA). */
-int tiles_allowed(void) { return syscall(SYS_arch_prctl, 0x1023, 18) == 0; }
 
 /* Tiles 0 to 3 are sums [outputs, columns], 4 and 5 weights, 6 and 7 rows of x. */
 static void configure(long outputs, long columns) {

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from skipbench.lm.fused.native import AVX2, UnavailableError, library
+from skipbench.lm.fused.native import AVX2, UnavailableError, library, tiles_allowed
 from skipbench.runs.provenance import cpu_flags
 
 FEW_ROWS = "few_rows"
@@ -44,8 +44,8 @@ def functions(dtype: torch.dtype) -> dict[str, Any]:
     available: dict[str, Any] = {}
     if dtype == torch.bfloat16:
         with contextlib.suppress(UnavailableError):
-            native, flags = library(), cpu_flags()
-            if {"amx_tile", "amx_bf16"} <= flags and native.tiles_allowed():
+            native = library()
+            if "amx_bf16" in cpu_flags() and tiles_allowed():
                 available["amx"] = native.with_tiles
             available["avx512"] = native.with_vectors
         available["avx2"] = library(AVX2).bfloat16_rows

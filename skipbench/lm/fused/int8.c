@@ -2,80 +2,55 @@
  *
  * A row of x becomes integers of up to 16 bits with one scale, as large as the sums allow: no sum
  * of 32 bits overflows. Integers add up alike in any order, so a row has the same bits alone and
- * among others, with any number of threads and with any kernel. The outputs are four parts of the
- * weight that are read side by side, as in few_rows_avx2.c.
+ * among others, with any number of threads and with any kernel. Vectors read parts of the weight
+ * side by side, each from its beginning to its end, as in few_rows_avx2.c.
  */
 #include <immintrin.h>
 #include <stdlib.h>
 
+#include "int8.h"
 #include "numbers.h"
 
-#define STREAMS 4
-#define STEP 64 /* inputs of an output are filled up with 0 to a multiple of it */
-#define MOST 2  /* rows of a block: its sums stay in registers */
+/* ---- AVX2: products of 16 bits ---- */
 
-typedef struct {
-  const int8_t *w;           /* [out, in], filled up */
-  const float *scale, *bias; /* [out]; [out] or null */
-  long in, out, most;        /* inputs and outputs; largest magnitude of a row as integers */
-  int bf16;                  /* x, residual and y are bfloat16, otherwise float32 */
-} Weight;
-
-typedef struct { float *sums; const int16_t *x; const float *scales; } Rows; /* one scale per row */
-
-/* Writes the sums of the outputs `o`, `o + part` ... of up to MOST rows, with `width` inputs. */
-typedef void Block(const Weight *w, Rows p, long width, long o, long part, int rows);
-
-#define KERNEL(NAME, TARGET, VECTOR, LANES, ZERO, WEIGHTS, INPUTS, DOT, HALF)                      \
-  __attribute__((target(TARGET), always_inline)) static inline void NAME##_rows(                   \
-      const Weight *w, Rows p, long width, long o, long part, const int rows) {                    \
-    const int8_t *at[STREAMS];                                                                     \
-    VECTOR sums[STREAMS][MOST];                                                                    \
-    for (int j = 0; j < STREAMS; j++) {                                                            \
-      const long out = o + j * part;                                                               \
-      at[j] = w->w + (out < w->out ? out : w->out - 1) * width;                                    \
-      for (int r = 0; r < rows; r++) sums[j][r] = ZERO();                                          \
-    }                                                                                              \
-    for (long k = 0; k < width; k += LANES)                                                        \
-      for (int j = 0; j < STREAMS; j++) {                                                          \
-        const VECTOR v = WEIGHTS(at[j] + k);                                                       \
-        for (int r = 0; r < rows; r++)                                                             \
-          sums[j][r] = DOT(sums[j][r], v, INPUTS(p.x + r * width + k));                            \
-      }                                                                                            \
-    for (int r = 0; r < rows; r++) {                                                               \
-      const __m256i low = _mm256_hadd_epi32(HALF(sums[0][r]), HALF(sums[1][r]));                   \
-      const __m256i high = _mm256_hadd_epi32(HALF(sums[2][r]), HALF(sums[3][r]));                  \
-      const __m256i all = _mm256_hadd_epi32(low, high);                                            \
-      const __m128i upper = _mm256_extracti128_si256(all, 1);                                      \
-      float four[STREAMS];                                                                         \
-      _mm_storeu_ps(four, _mm_cvtepi32_ps(_mm_add_epi32(_mm256_castsi256_si128(all), upper)));     \
-      for (long j = 0, out = o; j < STREAMS && out < w->out; j++, out += part)                     \
-        p.sums[r * w->out + out] = four[j] * (w->scale[out] * p.scales[r]);                        \
-    }                                                                                              \
-  }                                                                                                \
-  __attribute__((target(TARGET))) static void NAME(const Weight *w, Rows p, long width, long o,    \
-                                                   long part, int rows) {                          \
-    if (rows == 2) NAME##_rows(w, p, width, o, part, 2);                                           \
-    else NAME##_rows(w, p, width, o, part, 1);                                                     \
+__attribute__((always_inline)) static inline void avx2_rows(
+    const Weight *w, Rows p, long width, long o, long part, const int rows) {
+  const int8_t *at[STREAMS];
+  __m256i sums[2][STREAMS];
+  for (int j = 0; j < STREAMS; j++) {
+    at[j] = w->w + least(o + j * part, w->out - 1) * width;
+    for (int r = 0; r < rows; r++) sums[r][j] = _mm256_setzero_si256();
   }
+  for (long k = 0; k < width; k += 16)
+    for (int j = 0; j < STREAMS; j++) {
+      const __m256i v = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(at[j] + k)));
+      for (int r = 0; r < rows; r++) {
+        const __m256i x = _mm256_loadu_si256((const __m256i *)(p.x + r * width + k));
+        sums[r][j] = _mm256_add_epi32(sums[r][j], _mm256_madd_epi16(v, x));
+      }
+    }
+  for (int r = 0; r < rows; r++) {
+    const __m256i low = _mm256_hadd_epi32(sums[r][0], sums[r][1]);
+    const __m256i all = _mm256_hadd_epi32(low, _mm256_hadd_epi32(sums[r][2], sums[r][3]));
+    const __m128i upper = _mm256_extracti128_si256(all, 1);
+    float four[STREAMS];
+    _mm_storeu_ps(four, _mm_cvtepi32_ps(_mm_add_epi32(_mm256_castsi256_si128(all), upper)));
+    for (long j = 0, out = o; j < STREAMS && out < w->out; j++, out += part)
+      p.sums[r * w->out + out] = four[j] * (w->scale[out] * p.scales[r]);
+  }
+}
 
-#define WEIGHTS_256(p) _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(p)))
-#define INPUTS_256(p) _mm256_loadu_si256((const __m256i *)(p))
-#define DOT_256(sum, a, b) _mm256_add_epi32(sum, _mm256_madd_epi16(a, b))
-#define SAME(v) (v)
-KERNEL(avx2, "avx2", __m256i, 16, _mm256_setzero_si256, WEIGHTS_256, INPUTS_256, DOT_256, SAME)
+static void avx2(const Weight *w, Rows p, long width, long o, long part, int rows) {
+  if (rows == 2) avx2_rows(w, p, width, o, part, 2);
+  else avx2_rows(w, p, width, o, part, 1);
+}
 
-#define WEIGHTS_512(p) _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)(p)))
-#define HALF_512(v)                                                                                \
-  _mm256_add_epi32(_mm512_castsi512_si256(v), _mm512_extracti64x4_epi64(v, 1))
-KERNEL(avx512, "avx512f,avx512bw,avx512vnni", __m512i, 32, _mm512_setzero_si512, WEIGHTS_512,
-       _mm512_loadu_si512, _mm512_dpwssd_epi32, HALF_512)
+/* ---- a product ---- */
 
-/* Writes one row as integers and gives its scale, which is not finite where the row is not. What
- * lies behind a row meets weights of 0. */
-static float quantised(int16_t *to, const void *x, long row, const Weight *w, const int bf16) {
+static inline __attribute__((always_inline)) float largest_magnitude(const void *x, long from,
+                                                                     long count, const int bf16) {
   uint32_t largest = 0; /* the bits of magnitudes have their order, NaN above all */
-  for (long i = row * w->in; i < (row + 1) * w->in; i++) {
+  for (long i = from; i < from + count; i++) {
     const float value = read(x, i, bf16);
     uint32_t bits;
     memcpy(&bits, &value, 4);
@@ -84,12 +59,27 @@ static float quantised(int16_t *to, const void *x, long row, const Weight *w, co
   }
   float magnitude;
   memcpy(&magnitude, &largest, 4);
+  return magnitude;
+}
+
+/* Writes one row as integers, or as their upper bytes and their lower ones, and gives its scale,
+ * which is not finite where the row is not. What lies behind a row meets weights of 0. */
+static inline __attribute__((always_inline)) float quantised(
+    int16_t *to, const void *x, long row, const Weight *w, long width, const int bf16,
+    const int bytes) {
+  const float magnitude = largest_magnitude(x, row * w->in, w->in, bf16);
   const float times = magnitude > 1e-30f ? (float)w->most / magnitude : 0;
+  uint8_t *const upper = (uint8_t *)to, *const lower = upper + width;
   for (long i = 0; i < w->in; i++) {
     const float rounded = read(x, row * w->in + i, bf16) * times + 0x1.8p23f;
     uint32_t bits;
     memcpy(&bits, &rounded, 4);
-    to[i] = (int16_t)bits;
+    if (bytes) {
+      upper[i] = (uint8_t)((bits + 0x8000) >> 8);
+      lower[i] = (uint8_t)bits;
+    } else {
+      to[i] = (int16_t)bits;
+    }
   }
   return magnitude / (float)w->most;
 }
@@ -106,36 +96,94 @@ static void finish(const Weight *w, void *y, const float *sums, const void *resi
     }
 }
 
+/* A kernel: the block of up to `most` rows and its streams, or none for tiles. */
+typedef struct { Block *block; int bytes, most, streams; } Kernel;
+
 static void multiply(const Weight *w, void *y, const void *residual, const void *x, long rows,
-                     Block *block) {
+                     Kernel k) {
   static _Thread_local int16_t *room;
   static _Thread_local long size;
-  const long width = (w->in + STEP - 1) / STEP * STEP, part = (w->out + STREAMS - 1) / STREAMS;
-  const long bytes = rows * (2 * width + 4 + (w->bf16 ? 4 * w->out : 0));
+  const long width = (w->in + STEP - 1) / STEP * STEP, blocks = (rows + k.most - 1) / k.most;
+  const long most = (rows + blocks - 1) / blocks, packed = k.block ? 0 : blocks * most;
+  const long bytes = (rows + packed) * 2 * width + 4 * rows * (1 + (w->bf16 ? w->out : 0));
   if (size < bytes) {
     free(room);
     size = bytes;
     room = aligned_alloc(64, (size + 63) / 64 * 64);
   }
-  float *const scales = (float *)(room + rows * width), *const sums = w->bf16 ? scales + rows : y;
+  int16_t *const tiled = room + rows * width;
+  float *const scales = (float *)(tiled + packed * width), *const sums = w->bf16 ? scales + rows : y;
   const Rows all = {sums, room, scales};
-  for (long row = 0; row < rows; row++)
-    scales[row] = w->bf16 ? quantised(room + row * width, x, row, w, 1)
-                          : quantised(room + row * width, x, row, w, 0);
+  for (long row = 0; row < rows; row++) {
+    int16_t *const to = room + row * width;
+    if (k.bytes) scales[row] = w->bf16 ? quantised(to, x, row, w, width, 1, 1)
+                                       : quantised(to, x, row, w, width, 0, 1);
+    else scales[row] = w->bf16 ? quantised(to, x, row, w, width, 1, 0)
+                               : quantised(to, x, row, w, width, 0, 0);
+  }
+  const long part = (w->out + k.streams - 1) / k.streams;
+  if (!k.block) {
+    pack((uint8_t *)tiled, (const uint8_t *)room, rows, most, width);
+    tiles(w, all, (const uint8_t *)tiled, rows, most, width);
+  } else {
 #pragma omp parallel for schedule(static) if (w->out >= 64)
-  for (long o = 0; o < part; o++)
-    for (long row = 0; row < rows; row += MOST) {
-      const Rows p = {all.sums + row * w->out, all.x + row * width, all.scales + row};
-      block(w, p, width, o, part, rows - row < MOST ? 1 : MOST);
-    }
+    for (long o = 0; o < part; o++)
+      for (long row = 0; row < rows; row += most) {
+        const Rows p = {all.sums + row * w->out, all.x + row * width, all.scales + row};
+        k.block(w, p, width, o, part, (int)least(most, rows - row));
+      }
+  }
   if (w->bf16) finish(w, y, sums, residual, rows, 1);
   else if (w->bias || residual) finish(w, y, sums, residual, rows, 0);
 }
 
 void int8_avx2(const Weight *w, void *y, const void *residual, const void *x, long rows) {
-  multiply(w, y, residual, x, rows, avx2);
+  multiply(w, y, residual, x, rows, (Kernel){avx2, 0, 2, STREAMS});
 }
 
 void int8_avx512(const Weight *w, void *y, const void *residual, const void *x, long rows) {
-  multiply(w, y, residual, x, rows, avx512);
+  multiply(w, y, residual, x, rows, rows > 2 ? (Kernel){vnni_several, 1, 4, 2}
+                                             : (Kernel){vnni_few, 1, 2, STREAMS});
+}
+
+void int8_amx(const Weight *w, void *y, const void *residual, const void *x, long rows) {
+  if (rows > VECTORS) multiply(w, y, residual, x, rows, (Kernel){0, 1, 8, 1});
+  else int8_avx512(w, y, residual, x, rows);
+}
+
+/* ---- the weights ---- */
+
+static inline __attribute__((always_inline)) int quantised_output(
+    int8_t *to, float *scale, int32_t *sum, const void *w, long o, long in, const int bf16) {
+  const float largest = largest_magnitude(w, o * in, in, bf16);
+  const float step = (largest < 0x1p-126f ? 0x1p-126f : largest) / 127;
+  int32_t total = 0, magnitudes = 0;
+  for (long i = 0; i < in; i++) {
+    const float rounded = read(w, o * in + i, bf16) / step + 0x1.8p23f;
+    int32_t bits;
+    memcpy(&bits, &rounded, 4);
+    to[i] = (int8_t)bits;
+    total += (int8_t)bits;
+    magnitudes += abs((int8_t)bits);
+  }
+  *scale = step;
+  *sum = total;
+  return magnitudes;
+}
+
+/* Writes a weight [out, in] as integers up to 127, filled up with 0, one scale and one sum per
+ * output. Gives the largest sum of magnitudes.
+ */
+int quantise_weight(int8_t *to, float *scale, int32_t *sums, const void *w, long in, long out,
+                     int bf16) {
+  const long width = (in + STEP - 1) / STEP * STEP;
+  int most = 0;
+#pragma omp parallel for schedule(static) reduction(max : most)
+  for (long o = 0; o < out; o++) {
+    const int magnitudes = bf16 ? quantised_output(to + o * width, scale + o, sums + o, w, o, in, 1)
+                                 : quantised_output(to + o * width, scale + o, sums + o, w, o, in, 0);
+    memset(to + o * width + in, 0, width - in);
+    most = magnitudes > most ? magnitudes : most;
+  }
+  return most;
 }

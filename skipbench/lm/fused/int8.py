@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from skipbench.lm.fused.few_rows import Native
-from skipbench.lm.fused.native import AVX2, UnavailableError, library
+from skipbench.lm.fused.native import AVX2, UnavailableError, library, tiles_allowed
 from skipbench.runs.provenance import cpu_flags
 
 LARGEST = 127
@@ -27,7 +27,7 @@ class _Weight(ctypes.Structure):
     """As `Weight` of the C file."""
 
     _fields_ = (
-        *(("w", ctypes.c_void_p), ("scale", ctypes.c_void_p), ("bias", ctypes.c_void_p)),
+        *((name, ctypes.c_void_p) for name in ("w", "sums", "scale", "bias")),
         *(("inputs", ctypes.c_long), ("outputs", ctypes.c_long), ("most", ctypes.c_long)),
         ("bf16", ctypes.c_int),
     )
@@ -42,6 +42,8 @@ def functions() -> dict[str, Any]:
     found = {"avx2": native.int8_avx2}
     if {"avx512f", "avx512bw", "avx512_vnni"} <= cpu_flags():
         found = {"avx512": native.int8_avx512} | found
+        if "amx_int8" in cpu_flags() and tiles_allowed():
+            found = {"amx": native.int8_amx} | found
     for function in found.values():
         function.argtypes, function.restype = [ctypes.c_void_p] * 4 + [ctypes.c_long], None
     return found
@@ -60,9 +62,10 @@ def int8_kernel() -> tuple[str | None, str | None]:
     for dtype, close in ((torch.float32, 1e-3), (torch.bfloat16, 1 / 64)):
         made = Int8Weight(w.to(dtype), None, kernel)
         wanted = F.linear(x.to(dtype).float(), made.dequantised()) + before.to(dtype).float()
-        found = made.added(before.to(dtype), x.to(dtype)).float()
-        if not torch.allclose(found, wanted, rtol=close, atol=0.02):
-            return None, f"its {kernel} kernel does not agree with torch.nn.functional.linear"
+        for rows in (9, 4, 1):  # tiles, and vectors of several and of few rows
+            found = made.added(before[:rows].to(dtype), x[:rows].to(dtype)).float()
+            if not torch.allclose(found, wanted[:rows], rtol=close, atol=0.02):
+                return None, f"its {kernel} kernel does not agree with torch.nn.functional.linear"
     return kernel, None
 
 
@@ -80,18 +83,26 @@ class Int8Weight:
         (self.outputs, self.inputs), self._dtype = weight.shape, weight.dtype
         native = weight.dtype in NATIVE
         kernel = kernel or (int8_kernel()[0] if native else None)
-        self._scale, rounded = quantised_rows(weight)
-        largest_sum = int(rounded.abs().sum(1, dtype=torch.int64).max())
-        self._rounded = F.pad(rounded, (0, -self.inputs % INPUTS))
         self._bias = None if bias is None else bias.float().contiguous()
-        self._plain: Tensor | None = None
+        self._plain, self._sums = None, torch.empty(0, dtype=torch.int32)
         if kernel is None:
-            self._plain, self._rounded = self.dequantised().to(self._dtype), self._rounded[:0]
+            self._scale, rounded = quantised_rows(weight)
+            self._plain = (rounded * self._scale[:, None]).to(self._dtype)
+            self._rounded = rounded[:0]
             return
+        weight, width = weight.contiguous(), -(-self.inputs // INPUTS) * INPUTS
+        self._rounded = torch.empty((self.outputs, width), dtype=torch.int8)
+        self._scale = torch.empty(self.outputs)
+        self._sums = torch.empty(self.outputs, dtype=torch.int32)
+        largest_sum = library(AVX2).quantise_weight(
+            *(ctypes.c_void_p(t.data_ptr()) for t in (self._rounded, self._scale, self._sums, weight)),
+            *(ctypes.c_long(self.inputs), ctypes.c_long(self.outputs)),
+            weight.dtype == torch.bfloat16,
+        )
         # the largest magnitude of activations with which no sum exceeds 32 bits
         most = min((1 << 15) - 1, ((1 << 31) - 1) // max(largest_sum, 1))
         self._described = _Weight(
-            *(self._rounded.data_ptr(), self._scale.data_ptr()),
+            *(t.data_ptr() for t in (self._rounded, self._sums, self._scale)),
             None if self._bias is None else self._bias.data_ptr(),
             *(self.inputs, self.outputs, most, weight.dtype == torch.bfloat16),
         )
@@ -112,7 +123,7 @@ class Int8Weight:
     @property
     def nbytes(self) -> int:
         """Bytes of this copy."""
-        held = (self._rounded, self._scale, self._bias, self._plain)
+        held = (self._rounded, self._sums, self._scale, self._bias, self._plain)
         return sum(tensor.nbytes for tensor in held if tensor is not None)
 
     def dequantised(self) -> Tensor:

@@ -42,12 +42,13 @@ BFLOAT16 = Source(
     ("avx512.h",),
 )
 AVX2 = Source(
-    ("few_rows_avx2.c", "elementwise_avx2.c", "int8.c", "pass.c"),
+    ("few_rows_avx2.c", "elementwise_avx2.c", "int8.c", "int8_avx512.c", "pass.c"),
     "-mavx2 -mfma -ffp-contract=off",
     frozenset({"avx2", "fma"}),
     "AVX2",
-    ("numbers.h",),
+    ("numbers.h", "int8.h"),
 )
+ASK_FOR_TILES = 158, 0x1023, 18  # arch_prctl, ARCH_REQ_XCOMP_PERM, XTILEDATA
 
 
 class UnavailableError(Exception):
@@ -104,3 +105,9 @@ def library(source: Source = BFLOAT16) -> ctypes.CDLL:
         return ctypes.CDLL(str(path))
     except OSError as error:
         raise UnavailableError(f"{' '.join(str(error).split())}; remove {path}") from error
+
+
+@functools.cache
+def tiles_allowed() -> bool:
+    """Asks the kernel for AMX's registers, which a process may use only then."""
+    return "amx_tile" in cpu_flags() and ctypes.CDLL(None).syscall(*ASK_FOR_TILES) == 0
