@@ -235,7 +235,7 @@ def test_sound_files_are_read(readers: dict[str, Reader]) -> None:
 def test_whatever_a_file_holds_is_read_or_refused_in_one_line(
     each: int, readers: dict[str, Reader]
 ) -> None:
-    """Each file with hostile contents, and so many times damaged; the slow ones a tenth as often."""
+    """Each file with hostile contents, and as often damaged; the slow ones a tenth as often."""
     faults = list[str]()
     for name, reader in readers.items():
         rng, sound = random.Random(f"{each} {name}"), reader.path.read_bytes()
