@@ -2,9 +2,9 @@
 `python scripts/fault_pairs.py [FAULTS] [SEED]`.
 
 Two processes run one row, or submit one experiment, at about the same moment. One or both are
-killed or interrupted, have another name of the machine, a clock that jumps, or a file system
-without locks; or squeue does not answer, or sbatch refuses. After every fault the records are
-readable, those that were there are there, none is twice, and Slurm has no cell twice. A process
+killed or interrupted, have another name of the machine, or a clock that jumps; or squeue does not
+answer, or sbatch refuses. Every other folder is one without `flock`. After every fault the records
+are readable, those that were there are there, none is twice, and Slurm has no cell twice. A process
 that ends by itself ends without a traceback; but for SIGKILL no temporary file and no held lock is
 left. Then the same command, alone, ends what is left.
 """
@@ -33,7 +33,7 @@ from scripts.fault_harness import load_once, records, start, wait
 RUN = ["method=swift,prompt-lookup", "dataset=mini-math", "limit=3", "dataset.max_new_tokens=8"]
 RUN += ["engine.warmup=0"]
 SUBMIT = ["submit", "tiny", "method=uniform", "hardware=slurm-local"]
-KINDS = ("SIGKILL", "SIGINT", "SIGTERM", "renamed", "clock", "no locks", "squeue", "sbatch")
+KINDS = ("SIGKILL", "SIGINT", "SIGTERM", "renamed", "clock", "squeue", "sbatch")
 OF_SLURM = ("squeue", "sbatch")
 SBATCH = """#!/bin/sh
 [ -e {0}/sbatch.fails ] && exit 1
@@ -51,17 +51,19 @@ cat {0}/queue
 Prepare = Callable[[], None]
 
 
+def without_locks() -> None:
+    """As on a file system that has none."""
+    from skipbench.runs import lock
+
+    def flock(handle: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    fake: Any = types.SimpleNamespace(**vars(fcntl) | {"flock": flock})
+    lock.fcntl = fake
+
+
 def prepared(kind: str, rng: random.Random) -> Prepare:
-    """What a process does before its command."""
-
-    def without_locks() -> None:
-        from skipbench.runs import files
-
-        def flock(handle: int, how: int) -> None:
-            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-        fake: Any = types.SimpleNamespace(**vars(fcntl) | {"flock": flock})
-        files.fcntl = fake  # a file system without locks
+    """What befalls a process before its command."""
 
     def renamed() -> None:
         import socket
@@ -72,7 +74,7 @@ def prepared(kind: str, rng: random.Random) -> Prepare:
         real, jump = time.time, rng.choice((-1e8, -5000.0, 5000.0, 1e8))
         time.time = lambda: real() + jump
 
-    known: dict[str, Prepare] = {"no locks": without_locks, "renamed": renamed, "clock": clock}
+    known: dict[str, Prepare] = {"renamed": renamed, "clock": clock}
     return known.get(kind, lambda: None)
 
 
@@ -120,13 +122,15 @@ def leftovers(results: Path) -> list[str]:
     return left
 
 
-def strike(results: Path, words: list[str], kind: str, rng: random.Random, usual_s: float) -> None:
+def strike(
+    results: Path, words: list[str], kind: str, rng: random.Random, usual_s: float, usual: Prepare
+) -> None:
     """Two processes of one command, one of them or both disturbed."""
-    both, least = rng.random() < 0.5, rng.randrange(2)
+    both, least, before = rng.random() < 0.5, rng.randrange(2), leftovers(results)
     children = []
     for number in range(2):
-        hit = both or number == least
-        children.append(start(results, prepared(kind, rng) if hit else lambda: None, words))
+        fault = prepared(kind, rng) if both or number == least else lambda: None
+        children.append(start(results, lambda fault=fault: (usual(), fault()), words))
         time.sleep(rng.choice((0.0, rng.random() * usual_s / 2)))
     codes: list[int | None] = [None, None]
     if kind.startswith("SIG"):
@@ -138,7 +142,8 @@ def strike(results: Path, words: list[str], kind: str, rng: random.Random, usual
                 codes[number] = code if both or number == least else None
     codes = [wait(c) if code is None else code for c, code in zip(children, codes, strict=True)]
     assert TRACEBACK not in codes, f"{words[0]} ended in a traceback: {kind}"
-    assert kind == "SIGKILL" or not (left := leftovers(results)), (kind, left)
+    left = {*leftovers(results)} - {*before}
+    assert kind == "SIGKILL" or not left, (kind, left)
 
 
 def settle(results: Path, slurm: Slurm) -> None:
@@ -173,29 +178,31 @@ def campaign(folder: Path, faults: int, seed: int) -> Counter[str]:
     rng, count, path = random.Random(seed), Counter[str](), os.environ["PATH"]
     try:
         usual_s = undisturbed(folder / "whole", path)
-        whole = records(folder / "whole")
+        whole, number = records(folder / "whole"), 0
         while sum(count.values()) < faults:
-            number = sum(count.values())
+            number += 1
             results, slurm = folder / f"r{number}", Slurm(folder / f"slurm{number}")
             os.environ["PATH"], os.environ["SLURM_HERE"] = (
                 f"{slurm.folder}:{path}",
                 str(slurm.folder),
             )
-            for _ in range(rng.randrange(1, 4)):
+            usual: Prepare = without_locks if number % 2 else lambda: None
+            place = ", no locks" if number % 2 else ""
+            for _ in range(rng.randrange(2, 6)):
                 kind = rng.choice(KINDS)
                 words = SUBMIT if kind in OF_SLURM or rng.random() < 0.4 else RUN
                 before = records(results)
                 slurm.fail(kind, True)
-                strike(results, words, kind, rng, usual_s)
+                strike(results, words, kind, rng, usual_s, usual)
                 slurm.fail(kind, False)
                 settle(results, slurm)
-                count[f"{words[0].partition('=')[0]}: {kind}"] += 1
+                count[f"{words[0].partition('=')[0]}: {kind}{place}"] += 1
                 now, cells = records(results), slurm.cells()
                 assert before.keys() <= now.keys(), f"{kind}: lost"
                 assert all(now[key] == whole[key] for key in now), f"{kind}: changed"
                 assert len(set(cells)) == len(cells), f"{kind}: sent twice"
             for words in (RUN, SUBMIT):
-                assert wait(start(results, lambda: None, words)) == 0, f"{words[0]} does not go on"
+                assert wait(start(results, usual, words)) == 0, f"{words[0]} does not go on"
             cells = slurm.cells()
             assert records(results) == whole and len(set(cells)) == len(cells) == 4, cells
             shutil.rmtree(results)

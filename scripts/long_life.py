@@ -1,9 +1,11 @@
 """A process that answers prompts for as long as it is asked to:
 `python scripts/long_life.py generate|serve`.
 
-With `paired` before the word: the tokens per CPU second of its tenth hundred of prompts, over those
-of a fresh process that gets the same prompts as its second hundred, in turns of five whose order
-alternates: the median of the turns' ratios with its 95 % interval, and the ratio of the sums.
+With `paired` before the word: the tokens per CPU second of the tenth hundred of prompts, over those
+of fresh processes that get the same prompts as their second hundred, in turns of five whose order
+changes: the median of the turns' ratios with its 95 % interval, and the ratio of the sums; and the
+memory after 1,000 prompts over that after 50. Processes differ by where their memory lies, so that
+three of each age take part.
 
 Each line on stdin, `FIRST COUNT`, asks for the answers to so many random prompts from that number
 on; the reply is a line of JSON: CPU seconds, tokens, resident bytes, Python's objects, and how many
@@ -31,8 +33,10 @@ import skipbench
 from skipbench.language_model import LanguageModel
 
 WORDS, NEW = 2000, 12
-TURNS, EACH = 20, 5
-"""Turns, and prompts of each."""
+PAIRS, TURNS, EACH = 3, 20, 5
+"""Processes of each age, turns, and prompts of each."""
+PRICES = "method.row_prices=[1,1.02,1.04,1.1,1.2,1.4]"
+"""Given: each process would measure others, and draft otherwise."""
 
 
 def make_checkpoint(folder: str) -> None:
@@ -104,28 +108,44 @@ class Process:
 
 
 def paired(kind: str) -> list[dict[str, float]]:
-    """CPU seconds of an old process and of a fresh one, turn by turn."""
-    processes = {"old": Process(kind), "fresh": Process(kind)}
-    processes["old"].ask(0, 900)
-    processes["fresh"].ask(0, 100)
+    """CPU seconds of old processes and of fresh ones, turn by turn."""
+    processes = {f"{age} {n}": Process(kind) for n in range(PAIRS) for age in ("old", "fresh")}
+    first = {name: process.ask(0, 50)["resident_bytes"] for name, process in processes.items()}
+    for name, process in processes.items():
+        process.ask(50, 850 if "old" in name else 50)
     turns = []
     for turn in range(TURNS):
-        names = ["old", "fresh"][:: 1 if turn % 2 else -1]
-        first = 900 + EACH * turn
-        turns.append({name: processes[name].ask(first, EACH)["cpu_s"] for name in names})
+        names, at = [*processes], 900 + EACH * turn
+        names = names[turn % len(names) :] + names[: turn % len(names)]
+        names = names[:: 1 if turn % 2 else -1]
+        replies = {name: processes[name].ask(at, EACH) for name in names}
+        turns.append({name: reply["cpu_s"] for name, reply in replies.items()})
+    grown = [
+        f"{name} {reply['resident_bytes'] / first[name]:.3f}" for name, reply in replies.items()
+    ]
+    print(f"{kind}: resident, {', '.join(sorted(grown))}")
     for process in processes.values():
         process.end()
     return turns
 
 
 def compared(turns: list[dict[str, float]]) -> str:
-    """Speed of the old process over that of the fresh one; each turn has as many tokens of both."""
-    ratios = sorted(turn["fresh"] / turn["old"] for turn in turns)
+    """Speed of the old processes over that of the fresh ones, which have as many tokens; and of
+    each process over the mean of the fresh ones.
+    """
+
+    def seconds(turn: dict[str, float], age: str) -> float:
+        return sum(s for name, s in turn.items() if name.startswith(age))
+
+    ratios = sorted(seconds(turn, "fresh") / seconds(turn, "old") for turn in turns)
     rank = 5  # of 20 turns: the median is between the 6th and the 15th with 95.9 %
-    total = sum(turn["fresh"] for turn in turns) / sum(turn["old"] for turn in turns)
+    fresh = sum(seconds(turn, "fresh") for turn in turns)
+    each = {name: fresh / PAIRS / sum(turn[name] for turn in turns) for name in sorted(turns[0])}
     return (
         f"median of {len(turns)} turns {median(ratios):.3f} "
-        f"({ratios[rank]:.3f} to {ratios[-1 - rank]:.3f}), of the sums {total:.3f}"
+        f"({ratios[rank]:.3f} to {ratios[-1 - rank]:.3f}), of the sums "
+        f"{fresh / sum(seconds(turn, 'old') for turn in turns):.3f}; each "
+        + ", ".join(f"{name} {ratio:.3f}" for name, ratio in each.items())
     )
 
 
@@ -135,7 +155,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         make_checkpoint(folder)
-        model: LanguageModel = skipbench.load(folder, method="auto")
+        model: LanguageModel = skipbench.load(folder, "auto", overrides=[PRICES])
         loop, server = asyncio.new_event_loop(), None
         if sys.argv[1] == "serve":
             from skipbench.serve.app import Server

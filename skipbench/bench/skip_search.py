@@ -12,8 +12,8 @@ from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.methods.self_sd import objective
 from skipbench.profile.influence import rank_sublayers
-from skipbench.runs.files import set_aside
 from skipbench.runs.fingerprint import weights_sha256
+from skipbench.runs.lock import set_aside
 from skipbench.search.run import Trial, retime, search
 from skipbench.search.strategies import make_strategy
 

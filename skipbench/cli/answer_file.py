@@ -1,7 +1,6 @@
 """`generate prompts=F out=G`: one answer per line, resumed where they end."""
 
 import contextlib
-import fcntl
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -13,6 +12,7 @@ from skipbench.data.own import prompts as read_prompts
 from skipbench.data.rows import Row
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import append_line, read_lines, writing
+from skipbench.runs.lock import alone
 from skipbench.runs.provenance import hashed
 from skipbench.runs.reading import MALFORMED
 
@@ -57,11 +57,7 @@ def _alone(out: Path) -> Iterator[None]:
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         file = out.open("a")
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise SkipbenchError(f"{out} is being written by another process") from error
+    with file, alone(file.fileno(), out, out):
         yield
 
 

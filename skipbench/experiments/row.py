@@ -30,8 +30,9 @@ from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.set_search import ensure_searched
 from skipbench.models.checks import check_access
 from skipbench.report.cell import markdown_cell, render_cell
-from skipbench.runs.files import set_aside, write_atomic
+from skipbench.runs.files import write_atomic
 from skipbench.runs.fingerprint import not_compared, other_latency, other_package
+from skipbench.runs.lock import set_aside
 from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import COMPUTING, CONDITIONS, hashed
 from skipbench.runs.run import Run, read_run

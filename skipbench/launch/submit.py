@@ -16,7 +16,8 @@ from skipbench.experiments.inputs import not_ready
 from skipbench.launch import local, manifest, slurm
 from skipbench.launch.jobs import Job, jobs_of, schedule_stages
 from skipbench.launch.status import CellStatus, counts
-from skipbench.runs.files import held, write_atomic
+from skipbench.runs.files import write_atomic
+from skipbench.runs.lock import held
 
 UNASKED_H = 100  # GPU-hours that are submitted without a budget and without permission
 

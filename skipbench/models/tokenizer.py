@@ -1,7 +1,12 @@
 """The tokenizer of a checkpoint: its file is checked as plain data before the library reads it."""
 
+import contextlib
+import hashlib
 import math
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,15 +14,20 @@ from typing import Any
 import msgspec
 
 from skipbench.config.model import is_gguf
+from skipbench.config.paths import PACKAGE, cache_folder
 from skipbench.errors import SkipbenchError
 from skipbench.models.checks import explained
+from skipbench.runs.fingerprint import TEXT
 from skipbench.runs.reading import MOST_BYTES, read_bytes
+from skipbench.trust import private_folder
 
 MOST_GROWTH = 64
 """Times that the replacements of a normalizer, or of a decoder, may lengthen a text together."""
 _REPEATED = re.compile(r"(?<!\\)\)(?:[*+]|\{\d*,\})")
 
 
+TRIAL = Path(__file__).with_name("trial.py")
+QUIET: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
 NOT_NEEDED: dict[str, Any] = {
     f"_raise_exceptions_for_{what}": False
     for what in ("gated_repo", "missing_entries", "connection_errors")
@@ -51,7 +61,38 @@ def read_tokenizer(path: str, revision: str | None = None, **more: Any) -> Any:
             # tokenizer_config.json may name another for this version of transformers
             for other in Path(file).parent.glob("tokenizer*.json") if file else ():
                 _check_parts(other)
+            if (folder := Path(file).parent if file else Path(path)).is_dir():
+                _try_out(folder)
         return AutoTokenizer.from_pretrained(place, **source)
+
+
+def _try_out(folder: Path) -> None:
+    """Uses what foreign files of a folder make of texts in a process with limits, once for the same
+    contents. Raises SkipbenchError where one takes more.
+    """
+    if folder.is_relative_to(PACKAGE):
+        return
+    files = sorted(path for pattern in TEXT for path in folder.glob(pattern) if path.is_file())
+    contents = [read_bytes(path.resolve(), MOST_BYTES) or b"" for path in (TRIAL, *files)]
+    known = hashlib.sha256(b"".join(hashlib.sha256(one).digest() for one in contents)).hexdigest()
+    place: Path | None = None
+    with contextlib.suppress(OSError):  # no cache: it is tried again each time
+        place = private_folder(cache_folder() / "tokenizers") / known
+    if place is not None and place.exists():
+        return
+    mib = sum(map(len, contents)) >> 20
+    seconds, most_bytes = 3 + mib // 4, (256 + 40 * mib) << 20
+    words = [sys.executable, "-P", str(TRIAL), str(folder), str(seconds), str(most_bytes)]
+    environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
+    try:
+        subprocess.run(words, env=environment, timeout=100 * seconds, check=True, **QUIET)
+    except subprocess.SubprocessError as error:
+        raise SkipbenchError(
+            f"{folder}: to use its tokenizer and chat template once takes more than {seconds} s or "
+            f"{most_bytes >> 20} MiB of memory; take these files from a source that you know"
+        ) from error
+    if place is not None:
+        place.touch()
 
 
 def _check_parts(file: Path) -> None:

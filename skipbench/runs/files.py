@@ -1,18 +1,15 @@
-"""Files of results: replaced as a whole, or appended to by line; folders held by one process."""
+"""Files of results: replaced as a whole, or appended to by line."""
 
 import contextlib
-import fcntl
-import itertools
 import json
 import os
 import secrets
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from skipbench.errors import SkipbenchError
-from skipbench.runs.reading import check_name, is_json, read_bytes, refuse_link
+from skipbench.runs.reading import is_json, read_bytes
 
 
 @contextlib.contextmanager
@@ -98,51 +95,3 @@ def overwrite(path: Path, text: str) -> bool:
             os.close(handle)
     except OSError:
         return False
-
-
-@contextlib.contextmanager
-def held(folder: Path, wait: bool = False) -> Iterator[None]:
-    """Makes the folder, and holds its lock.
-
-    Args:
-        wait: for another process to release the lock, which is an error otherwise.
-
-    Raises:
-        SkipbenchError: not writable, a symbolic link, without locks, or held by another process.
-    """
-    check_name(folder)
-    refuse_link(folder)
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except OSError as error:
-            holder = os.read(lock, 200).decode(errors="replace")
-            raise SkipbenchError(
-                f"{folder} is being written by another process ({holder}); wait for it, or stop it"
-                if isinstance(error, BlockingIOError)
-                else f"{folder} cannot be locked ({error}); choose a file system with locks with "
-                "results=FOLDER"
-            ) from error
-        with contextlib.suppress(OSError):  # a full disk has no room for a name
-            os.ftruncate(lock, 0)
-            os.pwrite(lock, f"pid {os.getpid()} on {socket.gethostname()}".encode(), 0)
-        yield
-    finally:
-        os.close(lock)
-
-
-def set_aside(folder: Path) -> None:
-    """Moves a run or a search to `replaced/`. Raises SkipbenchError if it is held, or cannot be."""
-    if not folder.exists():
-        return
-    with held(folder), writing(folder):
-        target = folder.parent.parent / "replaced" / folder.name
-        target.parent.mkdir(exist_ok=True)
-        for number in itertools.count(1):
-            if not target.exists():
-                break
-            target = target.with_name(f"{folder.name}.{number}")
-        os.rename(folder, target)

@@ -109,7 +109,7 @@ def run_state(folder: Path, jobs: Mapping[str, str] | None, stale_s: float = STA
     silent = age > stale_s and (here is None or _age_s(here) < age)
     if job and jobs and jobs.get(job) == "PENDING":
         return RunState("queued", printable(f"Slurm job {job} was requeued"))
-    if here is not None and not _alive(here):
+    if here is not None and not is_alive(here):
         why = f"process {pid} is gone: it was killed, perhaps for memory"
     elif jobs is not None and job is not None and job not in jobs:
         why = f"Slurm job {job} on {host} is gone: it was killed, or its node was lost"
@@ -120,25 +120,34 @@ def run_state(folder: Path, jobs: Mapping[str, str] | None, stale_s: float = STA
     return RunState("stale", printable(why))
 
 
-def _alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     with contextlib.suppress(PermissionError, OverflowError):
         try:
             os.kill(pid, 0)
         except ProcessLookupError:
             return False
-    try:  # a zombie, which its parent has not waited for, still has its number
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (OSError, IndexError):
-        return True
+    # a zombie, which its parent has not waited for, still has its number
+    return _stat(pid)[:1] != ["Z"]
 
 
 def _age_s(pid: int) -> float:
     """Age of a process, with the time that the machine slept; 0 where it is not known."""
-    try:
-        ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-        return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, IndexError, AttributeError):  # as on macOS
+    if (ticks := started(pid)) is None:
         return 0.0
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+
+
+def started(pid: int) -> int | None:
+    """When a process began, in ticks; its number may be another's later. `None`: not known."""
+    stat = _stat(pid)
+    return int(stat[19]) if stat else None
+
+
+def _stat(pid: int) -> list[str]:
+    """What Linux says of a process, from its state on; empty on other systems."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return []
 
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR2)  # of preemption, `scancel`, `kill`, Slurm's time limit

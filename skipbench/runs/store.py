@@ -20,7 +20,8 @@ import yaml
 from msgspec.structs import replace
 
 from skipbench.errors import SkipbenchError
-from skipbench.runs.files import append_line, held, read_lines, write_atomic, write_json, writing
+from skipbench.runs.files import append_line, read_lines, write_atomic, write_json, writing
+from skipbench.runs.lock import held
 from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import Provenance, config_hash, named_hash, portable
 from skipbench.runs.reading import read_bytes, read_json, read_yaml
@@ -152,7 +153,7 @@ class RunStore:
         self._config_hash = config_hash(config)
         self._beaten = 0.0
         with contextlib.ExitStack() as stack:
-            stack.enter_context(held(folder))
+            self._check = stack.enter_context(held(folder))
             with writing(folder):
                 self._settle(config, provenance, mixed)
             self._held = stack.pop_all()
@@ -195,6 +196,7 @@ class RunStore:
 
     def append(self, sample: Sample, completion: Completion | None = None) -> None:
         """Writes a finished sample, its texts first: those without one are cut off at a resume."""
+        self._check()
         if completion is not None:
             append_line(self.folder / "completions.jsonl", dump(completion))
         own = replace(sample, config_hash=self._config_hash)
@@ -206,6 +208,7 @@ class RunStore:
 
     def status(self, state: str, error: str | None = None) -> None:
         """`state`: running, done, interrupted or failed; `done` stores the files' digests."""
+        self._check()
         status = replace(Status.now(state, error), prompts=self.prompts)
         write_status(self.folder, sealed(self.folder, status))
 

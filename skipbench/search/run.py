@@ -14,7 +14,8 @@ import msgspec
 from skipbench.console import progress, say
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
-from skipbench.runs.files import append_line, held, read_lines
+from skipbench.runs.files import append_line, read_lines
+from skipbench.runs.lock import held
 from skipbench.runs.reading import readable, strict_json
 from skipbench.search.strategies import Strategy
 
@@ -80,7 +81,7 @@ def search(
             damaged before its last line, not writable or written by another process, or no trial
             had a value.
     """
-    with held(trace.parent), progress("search", iterations) as advance:
+    with held(trace.parent) as check, progress("search", iterations) as advance:
         done = _open(trace, settings, layers, iterations)
         trials, order = list[Trial](), list[Trial]()
         for iteration in range(iterations):
@@ -107,6 +108,7 @@ def search(
             strategy.register(skip, UNKNOWN_WORST if counted is None else counted)
             if iteration >= len(done):
                 trial = replace(trial, best=order[0].value if order else None)
+                check()
                 append_line(trace, json.dumps(asdict(trial), allow_nan=False))
                 detail = (order[0] if order else trial).detail
                 speed, alpha = (detail.get(k, 0) for k in ("tokens_per_s", "alpha"))

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,9 @@ from skipbench.decode.sampling import Sampler
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.row import run_cell
 from skipbench.lm.families import check_config
+from skipbench.models import tokenizer
 from skipbench.models.load import load
+from skipbench.models.tokenizer import read_tokenizer
 from skipbench.runs.provenance import Provenance
 from skipbench.runs.store import RunStore
 
@@ -285,13 +288,13 @@ ESCAPES = [
 
 @pytest.mark.parametrize("template", ESCAPES)
 def test_a_chat_template_stays_in_its_sandbox(template: str) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(TINY)
-    tokenizer.chat_template = template + "{{ messages[0].content }}"
+    own = AutoTokenizer.from_pretrained(TINY)
+    own.chat_template = template + "{{ messages[0].content }}"
     row = Row("r", "say", {}, {})
     with pytest.raises(SkipbenchError, match="chat template refuses row 'r'"):
         encode(
             [row],
-            tokenizer,
+            own,
             random_lm("llama", "fused").max_positions,
             8,
             "refuse",
@@ -300,17 +303,53 @@ def test_a_chat_template_stays_in_its_sandbox(template: str) -> None:
 
 
 def test_an_endless_chat_template_is_bounded() -> None:
-    tokenizer = AutoTokenizer.from_pretrained(TINY)
-    tokenizer.chat_template = "{% for a in range(10**9) %}x{% endfor %}"
+    own = AutoTokenizer.from_pretrained(TINY)
+    own.chat_template = "{% for a in range(10**9) %}x{% endfor %}"
     with pytest.raises(SkipbenchError, match="chat template refuses row 'r'"):
         encode(
             [Row("r", "say", {}, {})],
-            tokenizer,
+            own,
             random_lm("llama", "fused").max_positions,
             8,
             "refuse",
             chat="template",
         )
+
+
+BOMBS = {
+    "a loop": "{% for a in range(99999) %}{% for b in range(99999) %}x{% endfor %}{% endfor %}",
+    "a long text": "{% generation %}{{ 'x' * 10000000000 }}{% endgeneration %}",
+    "a power": "{{ 7 ** 999999999 }}",
+}
+
+
+@pytest.mark.parametrize("bomb", [*BOMBS, "an unseen step"])
+def test_a_tokenizer_and_its_template_are_tried_in_a_process_with_limits(
+    bomb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where they come from elsewhere; once for the same contents."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder, run, tried = tmp_path / "m", subprocess.run, list[Any]()
+    monkeypatch.setattr(subprocess, "run", lambda *a, **k: tried.append(a) or run(*a, **k))
+    read_tokenizer(str(TINY))
+    assert not tried
+    folder.mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(TINY / name, folder)
+    for _ in range(2):
+        read_tokenizer(str(folder))
+    assert len(tried) == 1
+    if bomb in BOMBS:
+        (folder / "chat_template.jinja").write_text(BOMBS[bomb])
+    else:
+        parts = json.loads((folder / "tokenizer.json").read_text())
+        step = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 16}
+        parts["decoder"] = {"type": "Sequence", "decoders": [step] * 10}
+        (folder / "tokenizer.json").write_text(json.dumps(parts))
+        monkeypatch.setattr(tokenizer, "_check_parts", lambda _: None)
+    for _ in range(2):
+        with pytest.raises(SkipbenchError, match=r"once takes more than 3 s or 256 MiB of memory"):
+            read_tokenizer(str(folder))
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ from skipbench.launch import manifest
 from skipbench.launch.jobs import Job, schedule_stages
 from skipbench.launch.slurm import parts, requeue_self, script
 from skipbench.launch.status import CellStatus, experiment_statuses
-from skipbench.runs.files import held
+from skipbench.runs.lock import held
 from skipbench.runs.reading import MOST_BYTES
 from skipbench.runs.state import Interrupted, defer_signals, handle_signals, run_state
 from skipbench.runs.store import record_failure

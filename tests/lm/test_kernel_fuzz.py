@@ -8,17 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from scripts import kernel_fuzz
+from skipbench.config.paths import PACKAGE
 from skipbench.lm.fused import native
 from skipbench.lm.fused.native import AVX2, BFLOAT16, Source
 from skipbench.runs.provenance import cpu_flags
 
 SECONDS = 60
 SANITIZERS = "-O1 -g -shared -fPIC -fopenmp -fsanitize=address,undefined -fno-sanitize-recover=all"
+TYPED = ["rms_norm", "silu_times", "rotate", "attend_rows"]
+OF_AVX2 = [f"{name}_{kind}" for name in TYPED for kind in ("float32", "bfloat16")]
 KERNELS = {
+    "AVX2": (AVX2, ["float32_rows", "bfloat16_rows", "run_sublayers", *OF_AVX2], AVX2.flags),
     "int8": (AVX2, ["int8_avx2"], {"avx2"}),
     "int8, AVX-512": (AVX2, ["int8_avx512"], {"avx512f", "avx512bw", "avx512_vnni"}),
-    "bfloat16": (BFLOAT16, ["with_vectors", "attend_vectors"], BFLOAT16.flags),
+    "bfloat16": (BFLOAT16, ["with_vectors", "attend_vectors", "top_k", *TYPED[:3]], BFLOAT16.flags),
     "bfloat16, AMX": (BFLOAT16, ["with_tiles", "attend_rows"], {"amx_tile", "amx_bf16"}),
 }
 
@@ -46,7 +49,9 @@ def test_no_kernel_leaves_its_buffers_or_its_values(
         found = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
         environment |= {"LD_PRELOAD": found, "ASAN_OPTIONS": "detect_leaks=0"}
     words = [library, ",".join(kernels), SECONDS, 0, tmp_path / "last"]
-    command = [sys.executable, kernel_fuzz.__file__, *map(str, words)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    command, root = [sys.executable, "-m", "scripts.kernel_fuzz"], PACKAGE.parent
+    done = subprocess.run(
+        [*command, *map(str, words)], env=environment, cwd=root, capture_output=True, text=True
+    )
     assert done.returncode == 0, f"case {(tmp_path / 'last').read_text()}: {done.stderr[-3000:]}"
     assert int(done.stdout) > SECONDS / 10

@@ -130,7 +130,7 @@ def test_searches_and_sets_are_merged_or_named(tmp_path: Path) -> None:
 
 def test_a_search_is_held_by_one_process(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from skipbench.runs.files import held\n"
+        "import sys; from pathlib import Path; from skipbench.runs.lock import held\n"
         "with held(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
     )
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
