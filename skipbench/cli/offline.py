@@ -49,7 +49,9 @@ def run_search(asked: Search) -> None:
 
 
 def run_profile(asked: Profile) -> None:
-    """Measures, prints and draws sub-layer latencies; keeps the model of them for KnapSpec, TPT."""
+    """Measures, prints and draws sub-layer latencies; keeps the model of them for KnapSpec, TPT.
+    `--json` draws nothing, so that neither matplotlib nor pandas need be there.
+    """
     config = compose(asked.settings)
     from skipbench.bench.latency_file import latency_path, points_to_measure, profile, write_record
     from skipbench.bench.load import load_model
@@ -78,6 +80,9 @@ def run_profile(asked: Profile) -> None:
     if left_out := ", ".join(map(str, sorted(set(options.contexts) - set(contexts)))):
         say(f"left out, beyond the model's {lm.max_positions} positions: {left_out}")
     written = f"written: {path}, which method=knapspec and TPT now use"
+    if asked.json:
+        say(written)
+        return
     from skipbench.report.figures.latencies import latency_figure
     from skipbench.report.figures.style import save, styled
 
