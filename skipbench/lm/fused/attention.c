@@ -1,11 +1,12 @@
 /* Attention of a few rows in bfloat16 over one cache with AMX, chains and trees.
  *
- * Everything lies in tiles of 1 KB: 16 rows of 64 bytes. Keys and values are packed into tiles once
- * per key head, and all queries of all rows that share the head read them there, 16 at a time.
- * Scores are computed by cache row and moved into the order of the text; softmax and the sum of
- * values go by position of the text. So a row has the same bits alone and among others: what a row
- * does not see has the weight 0, and adding 0 times a finite value changes no bit. Where a row of
- * a chain has a value that is not finite, the chain passes as a tree, which reads no row unseen.
+ * Everything lies in tiles of 1 KB: 16 rows of 64 bytes. Keys are read as tiles where they lie;
+ * values are packed by blocks of positions, and all queries of all rows that share the head read
+ * them there, 16 at a time. Scores are computed by cache row and moved into the order of the text;
+ * softmax and the sum of values go by position of the text. So a row has the same bits alone and
+ * among others: what a row does not see has the weight 0, and adding 0 times a finite value changes
+ * no bit. Where a row of a chain has a value that is not finite, the chain passes as a tree, which
+ * reads no row unseen.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -13,8 +14,10 @@
 
 #include "avx512.h"
 
-#define TILE 512 /* bfloat16 per tile; 256 float32 */
-#define AHEAD 16 /* keys from what is read to what is prefetched */
+#define TILE 512     /* bfloat16 per tile; 256 float32 */
+#define AHEAD 64     /* rows of the cache from what is read to what is prefetched */
+#define GROUPS 4     /* of 16 queries that read keys and values together */
+#define POSITIONS 8  /* blocks of 32 values that are packed at once */
 
 typedef struct {
   bf16 *out;             /* [rows, heads, d] */
@@ -28,117 +31,96 @@ typedef struct {
 
 static inline long parts(long n, long size) { return (n + size - 1) / size; }
 
-/* ---- sums[t] = sum over steps of a[step] b[step, t], for up to 4 tiles t that share a. Tiles of
- * a have `rows` rows of 32 bfloat16, those of b 16 rows of 16 pairs. ---- */
-
-typedef struct { const bf16 *at; long step, apart; } Tiles;
-
+/* Tiles 0 to 3 are sums [rows, 16], 4 and 5 left sides [rows, 32], 6 and 7 right sides [16, 16, 2]. */
 static void configure(long rows) {
   struct { uint8_t palette, start, unused[14]; uint16_t bytes[16]; uint8_t rows[16]; } c;
   memset(&c, 0, sizeof c);
   c.palette = 1;
   for (int t = 0; t < 8; t++) {
-    c.rows[t] = t < 5 ? rows : 16;
+    c.rows[t] = t < 6 ? rows : 16;
     c.bytes[t] = 64;
   }
   _tile_loadconfig(&c);
 }
 
-static inline void multiply(float *sums, Tiles a, Tiles b, long steps, long wide, int add) {
-  _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);
-  if (add) {
-    _tile_loadd(0, sums, 64);
-    if (wide > 1) _tile_loadd(1, sums + 256, 64);
-    if (wide > 2) _tile_loadd(2, sums + 512, 64);
-    if (wide > 3) _tile_loadd(3, sums + 768, 64);
-  }
-  for (; steps--; a.at += a.step, b.at += b.step) {
-    _tile_loadd(4, a.at, 64);
-    _tile_loadd(5, b.at, 64); _tile_dpbf16ps(0, 4, 5);
-    if (wide > 1) { _tile_loadd(6, b.at + b.apart, 64); _tile_dpbf16ps(1, 4, 6); }
-    if (wide > 2) { _tile_loadd(7, b.at + 2 * b.apart, 64); _tile_dpbf16ps(2, 4, 7); }
-    if (wide > 3) { _tile_loadd(5, b.at + 3 * b.apart, 64); _tile_dpbf16ps(3, 4, 5); }
-  }
-  _tile_stored(0, sums, 64);
-  if (wide > 1) _tile_stored(1, sums + 256, 64);
-  if (wide > 2) _tile_stored(2, sums + 512, 64);
-  if (wide > 3) _tile_stored(3, sums + 768, 64);
+static inline __mmask32 first_of_32(long lanes) {
+  return lanes >= 32 ? ~0u : (1u << (lanes > 0 ? lanes : 0)) - 1;
 }
 
-/* ---- packing ---- */
+/* ---- scores ---- */
 
-/* Keys as the right side of the scores: by 16 keys and 32 of d, pairs [16 of d, 16 keys, 2]. What
- * lies behind the last key repeats it, and what lies behind d is 0. Values, which are packed next,
- * are prefetched too.
- */
-static void pack_keys(bf16 *to, const bf16 *keys, long step, long end, long blocks, long d) {
-  for (long at = 0; at < 16 * blocks; at += 16) {
-    for (long n = at + AHEAD; n < at + AHEAD + 16; n++)
-      for (long i = 0; i < d; i += 32) {
-        _mm_prefetch((const char *)(keys + n * step + i), _MM_HINT_T0);
-        _mm_prefetch((const char *)(keys + n * step + step / 2 + i), _MM_HINT_T0);
-      }
-    for (long i = 0; i < 32 * parts(d, 32); i += 8, to += TILE / 4) {
-      __m512i x[4], t[4];
-      for (int j = 0; j < 4; j++) {
-        x[j] = _mm512_setzero_si512();
-        for (int lane = 0; i < d && lane < 4; lane++) {
-          const bf16 *key = keys + least(at + 4 * lane + j, end - 1) * step + i;
-          x[j] = _mm512_mask_broadcast_i32x4(x[j], 0xf << 4 * lane,
-                                             _mm_loadu_si128((const __m128i *)key));
-        }
-      }
-      for (int j = 0; j < 4; j += 2) {
-        t[j] = _mm512_unpacklo_epi32(x[j], x[j + 1]);
-        t[j + 1] = _mm512_unpackhi_epi32(x[j], x[j + 1]);
-      }
-      for (int j = 0; j < 2; j++) {
-        _mm512_store_si512(to + 64 * j, _mm512_unpacklo_epi64(t[j], t[j + 2]));
-        _mm512_store_si512(to + 64 * j + 32, _mm512_unpackhi_epi64(t[j], t[j + 2]));
-      }
-    }
-  }
-}
-
-/* Values of the text positions `at` .. as the right side of their sum: by 32 positions and 16 of d,
- * pairs [16 of positions, 16 of d, 2]; 0 from the position `end` on. Positions from `committed` on
- * are the cache rows `start + path[..]`, or, without a path, the ones of their number.
- */
-static void pack_values(const Pass *p, bf16 *to, const bf16 *values, long at, long end,
-                        long blocks, const int32_t *path) {
-  static const uint16_t pairs[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
-                                     8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-  const __m512i order = _mm512_loadu_si512(pairs);
-  const long step = 2 * p->kv * p->d, groups = parts(p->d, 16);
-  for (const bf16 *last = to + blocks * groups * TILE; to < last; to += (groups - 1) * TILE)
-    for (long pair = 0; pair < 16; pair++, at += 2, to += 32) {
-      const bf16 *row[2];
-      for (int i = 0; i < 2; i++) {
-        const long text = least(at + i, end - 1);
-        row[i] = values + (path && text >= p->committed ? p->start + path[text - p->committed]
-                                                        : text) * step;
-      }
-      for (long g = 0; g < groups; g++) {
-        const __mmask16 lanes = first(p->d - 16 * g);
-        __m512i x = _mm512_maskz_loadu_epi16(at < end ? lanes : 0, row[0] + 16 * g);
-        /* the second row goes to the upper lanes, from 16 elements before it */
-        x = _mm512_mask_loadu_epi16(x, (__mmask32)(at + 1 < end ? lanes : 0) << 16,
-                                    row[1] + 16 * g - 16);
-        _mm512_store_si512(to + g * TILE, _mm512_permutexvar_epi16(order, x));
-      }
-    }
-}
-
-/* 16 queries from the query `from` of a key head on, by 32 of d; all rows' queries are counted. */
+/* 16 queries from the query `from` of a key head on, by 32 of d, pairs [16 of d, 16 queries, 2]; all
+ * rows' queries are counted. */
 static void pack_queries(const Pass *p, bf16 *to, long head, long from, long count) {
   const long group = p->heads / p->kv;
-  for (long i = 0; i < p->d; i += 32, to += TILE)
-    for (long n = 0; n < count; n++) {
+  for (long i = 0; i < p->d; i += 32, to += TILE) {
+    __m512i x[16];
+    for (long n = 0; n < 16; n++) {
       const long row = (from + n) / group, of = head * group + (from + n) % group;
-      const __mmask32 lanes = p->d - i >= 32 ? ~0u : (1u << (p->d - i)) - 1;
-      _mm512_store_si512(to + 32 * n, _mm512_maskz_loadu_epi16(
-          lanes, p->query + (row * p->heads + of) * p->d + i));
+      x[n] = n < count ? _mm512_maskz_loadu_epi16(first_of_32(p->d - i),
+                                                  p->query + (row * p->heads + of) * p->d + i)
+                       : _mm512_setzero_si512();
     }
+    transpose(x);
+    for (long n = 0; n < 16; n++) _mm512_store_si512(to + 32 * n, x[n]);
+  }
+}
+
+/* The keys from `at` on as a left side: where they lie, or a copy filled up with 0. */
+static const bf16 *keys_at(const Pass *p, bf16 *copy, const bf16 *keys, long at, long end) {
+  const long step = 2 * p->kv * p->d, wide = 32 * parts(p->d, 32);
+  if (at + 16 <= end && p->d % 32 == 0) return keys + at * step;
+  for (long n = 0; n < 16; n++)
+    for (long i = 0; i < wide; i += 32)
+      _mm512_store_si512(copy + n * wide + i, _mm512_maskz_loadu_epi16(
+          at + n < end ? first_of_32(p->d - i) : 0, keys + least(at + n, end - 1) * step + i));
+  return copy;
+}
+
+/* scores [groups, span / 16, 16 queries, 16 keys] of packed queries. */
+static void score(const Pass *p, float *scores, const bf16 *queries, bf16 *copies, long head,
+                  long count, long end, long span) {
+  const long chunks = parts(p->d, 32), step = 2 * p->kv * p->d;
+  const bf16 *keys = p->cache + head * p->d, *at[4];
+  float sums[256] __attribute__((aligned(64)));
+  configure(16);
+  for (long block = 0; block < span / 16; block += 4) {
+    const long wide = least(4, span / 16 - block);
+    long stride[4];
+    for (long t = 0; t < wide; t++) {
+      const long from = 16 * (block + t);
+      for (long n = from + AHEAD; n < from + AHEAD + 16; n++)
+        for (long i = 0; i < p->d; i += 32)
+          _mm_prefetch((const char *)(keys + n * step + i), _MM_HINT_T0);
+      at[t] = keys_at(p, copies + t * chunks * TILE, keys, from, end);
+      stride[t] = at[t] == keys + from * step ? 2 * step : 64 * chunks;
+    }
+    for (long g = 0; 16 * g < count; g++) {
+      const bf16 *x = queries + g * chunks * TILE;
+      float *to = scores + (g * span / 16 + block) * 256;
+      _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);
+      for (long c = 0; c < chunks; c++) {
+        _tile_loadd(6, x + c * TILE, 64);
+        _tile_loadd(4, at[0] + 32 * c, stride[0]); _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(5, at[1] + 32 * c, stride[1]); _tile_dpbf16ps(1, 5, 6);
+        if (wide < 3) continue;
+        _tile_loadd(4, at[2] + 32 * c, stride[2]); _tile_dpbf16ps(2, 4, 6);
+        _tile_loadd(5, at[3] + 32 * c, stride[3]); _tile_dpbf16ps(3, 5, 6);
+      }
+      for (long t = 0; t < wide; t++, to += 256) {
+        switch (t) {
+          case 0: _tile_stored(0, sums, 64); break;
+          case 1: _tile_stored(1, sums, 64); break;
+          case 2: _tile_stored(2, sums, 64); break;
+          case 3: _tile_stored(3, sums, 64); break;
+        }
+        __m512i x[16];
+        for (int n = 0; n < 16; n++) x[n] = _mm512_load_si512(sums + 16 * n);
+        transpose(x);
+        for (long n = 0; n < least(16, count - 16 * g); n++) _mm512_store_si512(to + 16 * n, x[n]);
+      }
+    }
+  }
 }
 
 /* ---- softmax ---- */
@@ -189,40 +171,85 @@ static long path_of(const Pass *p, long row, int32_t *path) {
   return depth;
 }
 
-/* Adds the weighted values of `blocks` blocks of 32 positions, from the block `from` on, to the
- * sums [2, groups] of some queries: of the weights, and of what their rounding has lost.
+/* Values of the text positions `at` .. as the right side of their sum: by 32 positions and 32 of d
+ * two tiles of pairs [16 of positions, 16 of d, 2], the first with the first four of every eight of
+ * d; 0 from the position `end` on. Positions from `committed` on are the cache rows
+ * `start + path[..]`, or, without a path, the ones of their number.
  */
-static void add_values(const Pass *p, float *sums, const float *scores, const bf16 *values,
-                       long from, long blocks, long queries) {
-  const long groups = parts(p->d, 16);
-  configure(queries);
-  for (int half = 0; half < 2; half++)
-    for (long g = 0; g < groups; g += 4) {
-      const Tiles a = {(const bf16 *)scores + (2 * from + half) * TILE, 2 * TILE, 0};
-      const Tiles b = {values + g * TILE, groups * TILE, TILE};
-      multiply(sums + (half * groups + g) * 256, a, b, blocks, least(4, groups - g), from > 0);
+static void pack_values(const Pass *p, bf16 *to, const bf16 *values, long at, long end, long blocks,
+                        const int32_t *path) {
+  const long step = 2 * p->kv * p->d, groups = 2 * parts(p->d, 32);
+  for (const bf16 *last = to + blocks * groups * TILE; to < last; to += (groups - 1) * TILE)
+    for (long pair = 0; pair < 16; pair++, at += 2, to += 32) {
+      const bf16 *row[2];
+      for (int i = 0; i < 2; i++) {
+        const long text = least(at + i, end - 1);
+        row[i] = values + (path && text >= p->committed ? p->start + path[text - p->committed]
+                                                        : text) * step;
+      }
+      for (long i = 0; i < p->d; i += 32) {
+        _mm_prefetch((const char *)(row[0] + AHEAD * step + i), _MM_HINT_T0);
+        _mm_prefetch((const char *)(row[1] + AHEAD * step + i), _MM_HINT_T0);
+        const __mmask32 lanes = first_of_32(p->d - i);
+        const __m512i x = _mm512_maskz_loadu_epi16(at < end ? lanes : 0, row[0] + i);
+        const __m512i y = _mm512_maskz_loadu_epi16(at + 1 < end ? lanes : 0, row[1] + i);
+        _mm512_store_si512(to + i / 16 * TILE, _mm512_unpacklo_epi16(x, y));
+        _mm512_store_si512(to + i / 16 * TILE + TILE, _mm512_unpackhi_epi16(x, y));
+      }
     }
 }
 
-static void emit(const Pass *p, const float *sums, float share, long row, long head) {
-  const long groups = parts(p->d, 16);
-  bf16 *out = p->out + (row * p->heads + head) * p->d;
-  for (long g = 0; g < groups; g++) {
-    const __m512 sum = _mm512_add_ps(_mm512_load_ps(sums + 256 * g),
-                                     _mm512_load_ps(sums + 256 * (groups + g)));
-    store(out + 16 * g, _mm512_mul_ps(sum, _mm512_set1_ps(share)), first(p->d - 16 * g));
+/* Adds the weighted values of `blocks` blocks of 32 positions, from the block `from` on, to the
+ * sums [groups] of some queries: by the weights, and by what their rounding has lost.
+ */
+static void add_values(const Pass *p, float *sums, const float *scores, const bf16 *values,
+                       long from, long blocks, long queries) {
+  const long groups = 2 * parts(p->d, 32);
+  configure(queries);
+  for (long g = 0; g < groups; g += 4, sums += 4 * 256) {
+    const int four = g + 4 <= groups;
+    _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);
+    if (from) { _tile_loadd(0, sums, 64); _tile_loadd(1, sums + 256, 64); }
+    if (from && four) { _tile_loadd(2, sums + 512, 64); _tile_loadd(3, sums + 768, 64); }
+    for (long b = 0; b < blocks; b++) {
+      const bf16 *v = values + (b * groups + g) * TILE;
+      for (int half = 0; half < 2; half++) {
+        _tile_loadd(4, scores + (2 * (from + b) + half) * 256, 64);
+        _tile_loadd(6, v, 64); _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(7, v + TILE, 64); _tile_dpbf16ps(1, 4, 7);
+        if (!four) continue;
+        _tile_loadd(6, v + 2 * TILE, 64); _tile_dpbf16ps(2, 4, 6);
+        _tile_loadd(7, v + 3 * TILE, 64); _tile_dpbf16ps(3, 4, 7);
+      }
+    }
+    _tile_stored(0, sums, 64); _tile_stored(1, sums + 256, 64);
+    if (four) { _tile_stored(2, sums + 512, 64); _tile_stored(3, sums + 768, 64); }
   }
 }
 
-typedef struct { bf16 *keys, *values, *tail, *queries; float *scores, *sums; } Room;
+/* Writes a query's sums, whose tiles have d as `pack_values` says. */
+static void emit(const Pass *p, const float *sums, float share, long row, long head) {
+  const __m512i low = _mm512_set_epi32(23, 22, 21, 20, 7, 6, 5, 4, 19, 18, 17, 16, 3, 2, 1, 0);
+  const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8)), *const order[] = {&low, &high};
+  bf16 *out = p->out + (row * p->heads + head) * p->d;
+  for (long i = 0; i < p->d; i += 16) {
+    const float *at = sums + i / 32 * 512;
+    const __m512 x = _mm512_permutex2var_ps(_mm512_load_ps(at), *order[i / 16 % 2],
+                                            _mm512_load_ps(at + 256));
+    store(out + i, _mm512_mul_ps(x, _mm512_set1_ps(share)), first(p->d - i));
+  }
+}
+
+typedef struct { bf16 *queries, *keys, *values, *tail; float *scores, *sums; } Room;
 
 /* This thread's, kept from call to call. */
-static Room room_for(const Pass *p, long span) {
+static Room room_for(const Pass *p, long groups, long span) {
   static _Thread_local bf16 *room;
   static _Thread_local long size;
-  const long groups = parts(p->d, 16), chunks = parts(p->d, 32);
-  const long need[] = {span / 16 * chunks, span / 32 * groups, (parts(p->rows, 32) + 1) * groups,
-                       chunks, span / 16, 2 * groups};
+  const long chunks = parts(p->d, 32);
+  const long need[] = {groups * chunks, 4 * chunks, POSITIONS * 2 * chunks,
+                       (parts(p->rows, 32) + 1) * 2 * chunks, groups * span / 16,
+                       groups * 2 * chunks};
   long tiles = 0;
   for (int i = 0; i < 6; i++) tiles += need[i];
   if (size < tiles) {
@@ -235,23 +262,20 @@ static Room room_for(const Pass *p, long span) {
   return (Room){at[0], at[1], at[2], at[3], (float *)at[4], (float *)at[5]};
 }
 
-/* Up to 16 queries of one key head, from the query `from` on. */
-static void attend(const Pass *p, Room room, long head, long from, long count, long span) {
-  const long chunks = parts(p->d, 32), group = p->heads / p->kv, before = p->committed / 32;
+/* Up to 16 GROUPS queries of one key head, from the query `from` on. */
+static void attend(const Pass *p, Room room, long head, long from, long count, long end, long span) {
+  const long chunks = parts(p->d, 32), group = p->heads / p->kv;
+  const long before = p->parent ? p->committed / 32 : span / 32; /* blocks that all rows see alike */
   const bf16 *values = p->cache + (p->kv + head) * p->d;
   int32_t path[p->rows];
-  float share[16];
-  pack_queries(p, room.queries, head, from, count);
-  configure(count);
-  for (long block = 0; block < span / 16; block += 4) {
-    const Tiles a = {room.queries, TILE, 0};
-    const Tiles b = {room.keys + block * chunks * TILE, TILE, chunks * TILE};
-    multiply(room.scores + block * 256, a, b, chunks, least(4, span / 16 - block), 0);
-  }
+  float share[16 * GROUPS];
+  for (long n = 0; n < count; n += 16)
+    pack_queries(p, room.queries + n / 16 * chunks * TILE, head, from + n, least(16, count - n));
+  score(p, room.scores, room.queries, room.keys, head, count, end, span);
   for (long n = 0; n < count; n++) {
     const long row = (from + n) / group;
     long depth = row + 1;
-    float *scores = room.scores + 16 * n;
+    float *scores = room.scores + n / 16 * (span / 16) * 256 + 16 * (n % 16);
     if (p->parent) {
       depth = path_of(p, row, path);
       for (long i = 0; i < depth; i++) {
@@ -261,17 +285,25 @@ static void attend(const Pass *p, Room room, long head, long from, long count, l
     }
     share[n] = softmax(scores, p->committed + depth, span, p->scale);
   }
-  /* what all rows see alike, at the same positions */
-  add_values(p, room.sums, room.scores, room.values, 0, p->parent ? before : span / 32, count);
-  for (long n = 0, next; p->parent && n < count; n = next) {
+#define ADD(N, QUERIES, VALUES, FROM, BLOCKS)                                                      \
+  add_values(p, room.sums + (N) / 16 * 2 * chunks * 256 + 16 * ((N) % 16),                         \
+             room.scores + (N) / 16 * (span / 16) * 256 + 16 * ((N) % 16), VALUES, FROM, BLOCKS,   \
+             QUERIES)
+  for (long block = 0; block < before; block += POSITIONS) {
+    const long blocks = least(POSITIONS, before - block);
+    pack_values(p, room.values, values, 32 * block, p->parent ? p->committed : end, blocks, 0);
+    for (long n = 0; n < count; n += 16) ADD(n, least(16, count - n), room.values, block, blocks);
+  }
+  for (long n = 0, next; p->parent && n < count; n = next) { /* the rows of a tree by themselves */
     const long row = (from + n) / group, length = p->committed + path_of(p, row, path);
     const long blocks = parts(length, 32) - before;
-    next = least(count, (row + 1) * group - from);
+    next = least(least(count, (row + 1) * group - from), n / 16 * 16 + 16);
     pack_values(p, room.tail, values, 32 * before, length, blocks, path);
-    add_values(p, room.sums + 16 * n, room.scores + 16 * n, room.tail, before, blocks, next - n);
+    ADD(n, next - n, room.tail, before, blocks);
   }
   for (long n = 0; n < count; n++)
-    emit(p, room.sums + 16 * n, share[n], (from + n) / group, head * group + (from + n) % group);
+    emit(p, room.sums + n / 16 * 2 * chunks * 256 + 16 * (n % 16), share[n], (from + n) / group,
+         head * group + (from + n) % group);
 }
 
 /* Whether the rows of the pass hold finite values for one head. */
@@ -295,16 +327,11 @@ void attend_rows(bf16 *out, const bf16 *query, const bf16 *cache, const int32_t 
   const long end = start + rows, span = 32 * parts(end, 32), queries = rows * (heads / kv);
 #pragma omp parallel for schedule(static) if (rows * end >= 4096)
   for (long head = 0; head < kv; head++) {
-    const bf16 *keys = cache + head * d, *values = keys + kv * d;
     Pass own = pass;
-    const Pass *p = &own;
-    if (!parent && rows > 1 && !all_finite(p, values)) own.parent = above;
-    const Room room = room_for(p, span);
-    pack_keys(room.keys, keys, 2 * kv * d, end, span / 16, d);
-    pack_values(p, room.values, values, 0, p->parent ? committed : end,
-                p->parent ? committed / 32 : span / 32, 0);
-    for (long from = 0; from < queries; from += 16)
-      attend(p, room, head, from, least(16, queries - from), span);
+    if (!parent && rows > 1 && !all_finite(&own, cache + (kv + head) * d)) own.parent = above;
+    const Room room = room_for(&own, least(GROUPS, parts(queries, 16)), span);
+    for (long from = 0; from < queries; from += 16 * GROUPS)
+      attend(&own, room, head, from, least(16 * GROUPS, queries - from), end, span);
     _tile_release();
   }
 }

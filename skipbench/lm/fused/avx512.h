@@ -31,6 +31,29 @@ static inline __m128 four_sums(const __m512 v[4]) {
   return _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
 }
 
+/* Rows and columns of 16 x 16 change places. */
+static inline void transpose(__m512i a[16]) {
+  __m512i t[16];
+  for (int i = 0; i < 16; i += 2) {
+    t[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
+    t[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
+  }
+  for (int i = 0; i < 16; i += 4)
+    for (int j = 0; j < 2; j++) {
+      a[i + 2 * j] = _mm512_unpacklo_epi64(t[i + j], t[i + j + 2]);
+      a[i + 2 * j + 1] = _mm512_unpackhi_epi64(t[i + j], t[i + j + 2]);
+    }
+  for (int i = 0; i < 4; i++)
+    for (int j = 0; j < 16; j += 8) {
+      t[j + i] = _mm512_shuffle_i32x4(a[j + i], a[j + i + 4], 0x88);
+      t[j + i + 4] = _mm512_shuffle_i32x4(a[j + i], a[j + i + 4], 0xdd);
+    }
+  for (int i = 0; i < 8; i++) {
+    a[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
+    a[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
+  }
+}
+
 /* 2^x for x <= 0, within 2^-22. */
 static inline __m512 power(__m512 x) {
   const float minimax[] = {0.00187757669f, 0.00898934063f, 0.0558263175f,

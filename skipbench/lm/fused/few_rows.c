@@ -110,28 +110,6 @@ static void configure(long outputs, long columns) {
   _tile_loadconfig(&c);
 }
 
-static inline void transpose(__m512i a[16]) {
-  __m512i t[16];
-  for (int i = 0; i < 16; i += 2) {
-    t[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
-    t[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
-  }
-  for (int i = 0; i < 16; i += 4)
-    for (int j = 0; j < 2; j++) {
-      a[i + 2 * j] = _mm512_unpacklo_epi64(t[i + j], t[i + j + 2]);
-      a[i + 2 * j + 1] = _mm512_unpackhi_epi64(t[i + j], t[i + j + 2]);
-    }
-  for (int i = 0; i < 4; i++)
-    for (int j = 0; j < 16; j += 8) {
-      t[j + i] = _mm512_shuffle_i32x4(a[j + i], a[j + i + 4], 0x88);
-      t[j + i + 4] = _mm512_shuffle_i32x4(a[j + i], a[j + i + 4], 0xdd);
-    }
-  for (int i = 0; i < 8; i++) {
-    a[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
-    a[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
-  }
-}
-
 /* x as tiles want it: by 16 rows and 32 inputs, pairs of inputs [16, columns, 2], filled up with
  * 0. */
 static bf16 *packed(const Weight *w, const Rows *p, long steps, long columns) {
