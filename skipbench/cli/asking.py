@@ -10,7 +10,13 @@ from skipbench.cli.parser import Command
 from skipbench.config.catalog import DEFAULT_METHOD
 
 
-class Prompted(Command):
+class Loaded(Command):
+    """Base of the commands that load a model."""
+
+    GROUPS = "model", "engine", "decoding"
+
+
+class Prompted(Loaded):
     """Base of the commands that answer prompts."""
 
     method: Annotated[str, "the decoding method"] = DEFAULT_METHOD
@@ -47,7 +53,7 @@ class Chat(Prompted):
     NEEDS = "reads its prompts from the terminal; for a single one use generate"
 
 
-class Serve(Command):
+class Serve(Loaded):
     """OpenAI's API over a model, one decoding at a time:  serve model=smollm2-135m method=auto
     [port=8000] [host=127.0.0.1]
     """
@@ -65,7 +71,7 @@ class Serve(Command):
     timeout: Annotated[Positive, "seconds of one request"] = 600.0
 
 
-class Verify(Command):
+class Verify(Loaded):
     """were these the model's own tokens? outputs of any engine:  verify OUTPUTS model=M
     [--fail-on wrong] [--json F] [--page F]
     """

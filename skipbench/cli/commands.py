@@ -19,8 +19,8 @@ class Compare(Command):
         str | None, "a file, .jsonl or .parquet with `prompt` or `messages`, or .txt"
     ] = None
     minutes: Annotated[keys.Positive, "time that the runs may take"] = 20.0
-    methods: Annotated[Names, "only these; method= says the same"] = ()
-    method: Names = ()
+    methods: Annotated[Names, "only these"] = ()
+    method: Annotated[Names, "the same as methods="] = ()
     limit: Annotated[keys.Limit, "prompts per method, null for all; else as many as fit"] = None
     columns: keys.Columns = ()
     json: keys.Json = False
@@ -124,6 +124,8 @@ class Data(Experiments):
 class Report(Command):
     """one HTML page of all runs, tables and figures:  report results=FOLDER [--watch]"""
 
+    SETTINGS = False
+    results: Annotated[Path, "the results folder"] = Path("results")
     watch: Annotated[bool, "writes it again while runs go, until Ctrl-C"] = False
 
 

@@ -8,9 +8,8 @@ import click
 from click.shell_completion import shell_complete
 
 from skipbench.cli.commands import COMMANDS, Data, Experiments, List
-from skipbench.cli.help import GROUPS
 from skipbench.cli.inventory import KINDS
-from skipbench.cli.parser import Command, declared
+from skipbench.cli.parser import GROUPS, Command, declared
 from skipbench.config.catalog import choices
 from skipbench.errors import SkipbenchError
 
@@ -87,8 +86,9 @@ def _words(command: type[Command] | None) -> list[str]:
     elif issubclass(command, Data):
         bare = [*choices("dataset"), *choices("model")]
     keys, flags = declared(command)
+    groups = [f"{group}=" for group in command.GROUPS if command.SETTINGS]
     own = dict.fromkeys(f"{key}=" for key in keys)
-    return [*bare, *own, *(g for g in _groups() if command.SETTINGS and g not in own), *flags]
+    return [*bare, *own, *(g for g in groups if g not in own), *flags]
 
 
 def _groups() -> list[str]:

@@ -71,9 +71,8 @@ def _experiment(asked: Figure) -> None:
     if missing:
         flags = [f"--{flag}" for flag in ("distinct", "force") if getattr(asked, flag)]
         command = " ".join(["python -m skipbench figure", name, *asked.given, *flags])
-        raise SkipbenchError(
-            "; ".join([f"{name} lacks {len(missing)} of {len(cells)} records", *missing, command])
-        )
+        head = f"{name} lacks {len(missing)} of {len(cells)} records"
+        raise SkipbenchError("; ".join([head, *missing, command]))
     if runs:
         path = cells[0][1].results / "figures" / f"{file_name(name, scale)}.json"
         if asked.distinct and swept(runs).in_vain:

@@ -3,25 +3,22 @@
 import dataclasses
 import re
 import sys
-import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple, get_type_hints
 
+from click import HelpFormatter
+
 from skipbench.cli.commands import COMMANDS
-from skipbench.cli.parser import Command, annotated, declared, help_of, template
+from skipbench.cli.parser import GROUPS, Command, annotated, declared, help_of, template
 from skipbench.config.catalog import choices, file_of, target_of
 from skipbench.config.configurable import in_words
 from skipbench.config.explain import did_you_mean
 from skipbench.config.schemas import FROM_SIGNATURE, SCHEMAS, fault_of
 from skipbench.config.signature import schema_of, settings, summary
+from skipbench.console import out
 from skipbench.errors import SkipbenchError
 from skipbench.report.definitions import DEFINITIONS
-
-GROUPS = (
-    *("model", "method", "dataset", "decoding", "engine"),
-    *("search", "experiment", "scale", "hardware"),
-)
 
 
 def print_help(words: list[str]) -> None:
@@ -29,13 +26,12 @@ def print_help(words: list[str]) -> None:
     if words:
         sys.stdout.write("\n\n".join(describe(w.partition("=")[0]) for w in words) + "\n")
         return
-    commands = [f"  {name:<9} {help_of(kind)}" for name, kind in COMMANDS.items() if name != "cell"]
+    commands = [(name, help_of(kind)[0]) for name, kind in COMMANDS.items() if name != "cell"]
     rows = []
     for group in GROUPS:
-        names = choices(group)
-        shown = ", ".join(names[:6])
-        rows.append(f"  {group:<11} {shown}{f', ... ({len(names)})' if len(names) > 6 else ''}")
-    sys.stdout.write(template("help.txt", commands="\n".join(commands), groups="\n".join(rows)))
+        more = f", ... ({count})" if (count := len(names := choices(group))) > 6 else ""
+        rows.append((group, ", ".join(names[:6]) + more))
+    sys.stdout.write(template("help.txt", commands=_columns(commands), groups=_columns(rows)))
 
 
 def describe(key: str) -> str:
@@ -43,13 +39,12 @@ def describe(key: str) -> str:
     if key in COMMANDS:
         return _command(COMMANDS[key])
     if key == "columns":
-        return "\n".join(["columns of the tables", *map(_column, DEFINITIONS)])
+        return f"columns of the tables\n{_columns(DEFINITIONS.items())}"
     if key in GROUPS:
         rows = ((name, described(file_of(key, name))) for name in choices(key))
-        lines = [f"  {name:<20} {text}".rstrip() for name, text in rows]
-        return "\n".join([f"{key}=CHOICE, one of", *lines])
+        return f"{key}=CHOICE, one of\n{_columns(rows)}"
     entries = [str(entry) for entry in documented() if entry.key == key]
-    entries += [_column(key)] if key in DEFINITIONS else []
+    entries += [_columns([(key, DEFINITIONS[key])])] if key in DEFINITIONS else []
     if not entries:
         known = sorted({entry.key for entry in documented()})
         raise SkipbenchError(
@@ -59,26 +54,29 @@ def describe(key: str) -> str:
 
 
 def _command(command: type[Command]) -> str:
-    keys, flags = declared(command)
-    words = dict(flags)
+    """What a command does, its examples, and its keys and flags."""
+    (what, examples), (keys, flags) = help_of(command), declared(command)
+    meanings, kinds = annotated(command, str), get_type_hints(command, include_extras=True)
+    rows = [(flag, meanings.get(name, "")) for flag, name in flags.items()]
     for name in keys:
         default = getattr(command(), name)
-        words[f"{name}={'' if default in (None, ()) else default}"] = name
-    meanings, lines = annotated(command, str), [f"{command.__name__.lower()}: {help_of(command)}"]
-    kinds = get_type_hints(command, include_extras=True)
-    for word, name in words.items():
-        wanted = f" ({limits})" if name in keys and (limits := in_words(kinds[name])) else ""
-        lines.append(f"  {word:<17} {meanings.get(name, '')}{wanted}".rstrip())
+        wanted = f" ({limits})" if (limits := in_words(kinds[name])) else ""
+        word = f"{name}={'' if default in (None, ()) else default}"
+        rows.append((word, f"{meanings.get(name, '')}{wanted}"))
     if command.SETTINGS:
-        lines.append(f"  KEY=VALUE         a setting of a cell: {'=, '.join(GROUPS)}=, seed=, ...")
-        lines.append("                    list GROUP and --help KEY say what they take")
-    return "\n".join(lines)
+        groups = "=, ".join(command.GROUPS)
+        text = f"settings of a cell: {groups}=, seed=, ...; list and --help KEY say what they take"
+        rows.append(("KEY=VALUE", text))
+    usage = [f"  python -m skipbench {example}" for example in examples]
+    return "\n".join([f"{command.__name__.lower()}: {what}", *usage, "", _columns(rows)])
 
 
-def _column(name: str) -> str:
-    """A column of the tables with its definition."""
-    text = f"{name}: {DEFINITIONS[name]}"
-    return textwrap.fill(text, 100, initial_indent="  ", subsequent_indent="      ")
+def _columns(rows: Iterable[tuple[str, str]]) -> str:
+    """Words with their texts, as wide as the terminal."""
+    formatter = HelpFormatter(width=min(out.width, 100))
+    with formatter.indentation():
+        formatter.write_dl([*rows], col_max=24)
+    return formatter.getvalue().rstrip()
 
 
 class Entry(NamedTuple):

@@ -12,12 +12,11 @@ from importlib import metadata
 from pathlib import Path
 
 from skipbench.cli.commands import COMMANDS, MODULES
-from skipbench.cli.help import GROUPS, print_help
-from skipbench.cli.parser import declared, parse
+from skipbench.cli.parser import GROUPS, declared, parse
 from skipbench.config.catalog import as_choices, choices, with_search_path
 from skipbench.config.compose import checked, explained, run_hydra, use_config_dir
 from skipbench.config.explain import did_you_mean, meant
-from skipbench.console import complain, json_lines
+from skipbench.console import complain, json_lines, say
 from skipbench.errors import SkipbenchError
 from skipbench.runs.state import Interrupted, handle_signals
 
@@ -26,6 +25,9 @@ WITH_VALUE = {"-c", "--cfg", "-p", "--package", "-i", "--info", "-cd", "--config
 HYDRA_FLAGS = WITH_VALUE | {
     "-m", "--multirun", "-r", "--run", "--resolve", "--hydra-help",
 }  # fmt: skip
+NEXT = (
+    "next: report (a page of all runs), compare model.path=FOLDER (what is fastest on it), --help"
+)
 OWN_FLAGS = {"-h", "--help", "--version", "--shell-completion"}.union(
     *(declared(c)[1] for c in COMMANDS.values())
 )
@@ -50,14 +52,14 @@ def main(argv: Sequence[str] | None = None) -> None:
 def dispatch(argv: list[str]) -> None:
     """Runs what a command line asks for. Raises SkipbenchError where it is wrong."""
     argv = _with_config_dir(argv)
-    if instruction := os.environ.get("_SKIPBENCH_COMPLETE"):  # by the script of --shell-completion
+    script = f"{''.join(argv[1:2]) or 'bash'}_source" if argv[:1] == ["--shell-completion"] else ""
+    if instruction := os.environ.get("_SKIPBENCH_COMPLETE", script):  # asked by that script
         importlib.import_module("skipbench.cli.completion").complete(instruction)
-    elif argv[:1] == ["--shell-completion"]:
-        shell = "".join(argv[1:2]) or "bash"
-        importlib.import_module("skipbench.cli.completion").complete(f"{shell}_source")
     elif "--version" in argv:
         sys.stdout.write(f"skipbench {metadata.version('skipbench')}\n")
     elif {"-h", "--help"} & set(argv):
+        from skipbench.cli.help import print_help
+
         print_help([a for a in argv if a not in ("-h", "--help")])
     elif argv and re.fullmatch(r"[a-z]+", argv[0]):
         if argv[0] not in COMMANDS:
@@ -89,6 +91,8 @@ def _cell_or_sweep(argv: list[str]) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"
     with explained(overrides), json_lines(as_json):
         run_hydra(job)
+    if not argv:
+        say(NEXT, "dim")
 
 
 def _check_flags(argv: Sequence[str]) -> None:
@@ -97,13 +101,10 @@ def _check_flags(argv: Sequence[str]) -> None:
         if word.startswith("-") and flag not in HYDRA_FLAGS:
             known = sorted(HYDRA_FLAGS | OWN_FLAGS)
             near = difflib.get_close_matches(flag.lstrip("-"), GROUPS, 1, NEAR)
+            text = f"{did_you_mean(flag, known)} Flags: {', '.join(known)}"
             if near and not difflib.get_close_matches(flag, known, 1, NEAR):
-                raise SkipbenchError(
-                    f"unknown flag {flag!r}; settings are written without dashes, as {near[0]}=..."
-                )
-            raise SkipbenchError(
-                f"unknown flag {flag!r}.{did_you_mean(flag, known)} Flags: {', '.join(known)}"
-            )
+                text = f" Settings are written without dashes, as {near[0]}=..."
+            raise SkipbenchError(f"unknown flag {flag!r}.{text}")
         if not ("=" in word or word.startswith("-") or before in WITH_VALUE):
             raise _stray(checked(word))
 
@@ -125,14 +126,13 @@ def _stray(word: str) -> SkipbenchError:
 
 def _with_config_dir(argv: list[str]) -> list[str]:
     """Takes `--config-dir DIR` from a command line, for commands and Hydra alike."""
-    rest: list[str] = []
-    words = iter(argv)
+    rest, words = list[str](), iter(argv)
     for word in words:
         flag, sign, folder = word.partition("=")
-        if flag not in ("-cd", "--config-dir"):
+        if flag in ("-cd", "--config-dir"):
+            use_config_dir(Path(folder if sign else next(words, "")))
+        else:
             rest.append(word)
-            continue
-        use_config_dir(Path(folder if sign else next(words, "")))
     return rest
 
 

@@ -124,8 +124,7 @@ def _project(asked: Project, run: Run, layers: int, named: str) -> None:
         record: dict[str, object] = {"run": named, "method": run.method, "model": run.model}
         for kind, device, value, _ in rows:
             rate = {"tokens_per_s": value.tokens_per_s, "vanilla": value.tokens_per_s_vanilla}
-            if kind == "measured" and asked.card is not None:
-                rate = {}  # in passes of vanilla
+            rate = {} if kind == "measured" and asked.card else rate  # a card's: passes of vanilla
             record[kind] = {"device": device, **rate, "micro": value.micro}
         show(json.dumps(record, allow_nan=False))
         return
@@ -133,7 +132,7 @@ def _project(asked: Project, run: Run, layers: int, named: str) -> None:
     show(f"{'':<11} {'device':<24} {'vanilla tok/s':>14} {'tok/s':>10} {'micro':>8} {'speedup':>8}")
     for kind, device, value, headline in rows:
         rates = [f"{rate:.1f}" for rate in (value.tokens_per_s_vanilla, value.tokens_per_s)]
-        vanilla, ours = ["-", "-"] if kind == "measured" and asked.card is not None else rates
+        vanilla, ours = ["-", "-"] if kind == "measured" and asked.card else rates
         show(f"{kind:<11} {device:<24} {vanilla:>14} {ours:>10} {value.micro:>7.3f}x {headline:>8}")
     show(
         "micro is the ratio of totals without the prefill, speedup that of tables. A projection is "

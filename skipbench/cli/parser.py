@@ -18,6 +18,10 @@ from skipbench.errors import SkipbenchError
 C = TypeVar("C", bound="Command")
 T = TypeVar("T")
 Names = tuple[str, ...]
+GROUPS = (
+    *("model", "method", "dataset", "decoding", "engine"),
+    *("search", "experiment", "scale", "hardware"),
+)
 
 
 class Command(Struct):
@@ -38,6 +42,7 @@ class Command(Struct):
     given: Names = ()
 
     SETTINGS: ClassVar[bool] = True  # takes other keys as settings of a cell
+    GROUPS: ClassVar[Names] = GROUPS  # those of settings that matter to it, for help and completion
     WORDS: ClassVar[tuple[int, int | None]] = (0, 0)  # bare words, minimum and maximum
     NEEDS: ClassVar[str] = ""  # message about a wrong number of bare words, after the name
 
@@ -56,9 +61,10 @@ def results_of(settings: Sequence[str]) -> Path:
     return Path(given[-1] if given else "results")
 
 
-def help_of(command: type[Command]) -> str:
-    """A command's documentation in a line: what it does, and an example."""
-    return (getdoc(command) or "").replace("\n", " ")
+def help_of(command: type[Command]) -> tuple[str, list[str]]:
+    """What a command does, and examples, from its documentation."""
+    what, _, examples = (getdoc(command) or "").replace("\n", " ").partition(":  ")
+    return what, examples.split(" | ")
 
 
 def annotated(command: type[Command], kind: type[T]) -> dict[str, T]:
@@ -116,7 +122,7 @@ def parse(command: type[C], arguments: Sequence[str]) -> C:
             hint = meant(as_choices(words[0])) if words and command.SETTINGS else ""
             raise SkipbenchError(f"{name} {command.NEEDS}.{hint}".removesuffix("."))
         hint = meant(as_choices(words[0])) or did_you_mean(words[0], [*keys, *flags])
-        example = help_of(command).partition(":  ")[2]
+        example = help_of(command)[1][0]
         raise SkipbenchError(f"{name}: {words[0]!r} is no KEY=VALUE.{hint} As in {example}")
     lists = {
         key: [part for part in values[key].strip("[]").split(",") if part]

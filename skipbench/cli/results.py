@@ -6,12 +6,13 @@ import time
 from pathlib import Path
 
 from skipbench.cli.commands import Bundle, Diff, Merge, Report, Score
-from skipbench.config.compose import compose
 from skipbench.console import complain, progress_of, say, show
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import write_atomic
 from skipbench.runs.reading import run_folders
 from skipbench.runs.run import read_run
+
+NAMED = 5  # runs that cannot be read; all are on the page
 
 
 def run_score(asked: Score) -> None:
@@ -23,12 +24,9 @@ def run_score(asked: Score) -> None:
     from skipbench.scoring.scorers import waits_for_score
 
     if asked.words == ("all",):
-        runs = map(read_run, run_folders(asked.results))
-        folders = [
-            run.folder
-            for run in runs
-            if run.folder and waits_for_score(run.setting("dataset.scorer"), run.metrics)
-        ]
+        runs = {folder: read_run(folder) for folder in run_folders(asked.results)}
+        rules = {folder: run.setting("dataset.scorer") for folder, run in runs.items()}
+        folders = [one for one, run in runs.items() if waits_for_score(rules[one], run.metrics)]
         if not folders:
             show(f"no run in {asked.results} waits for a score")
     else:
@@ -70,13 +68,13 @@ def run_report(asked: Report) -> None:
     """Writes RESULTS/report.html; exits with 1 when runs cannot be read, which it names."""
     from skipbench.report.page.render import watched, write_page
 
-    results = compose(asked.settings).results
-    pages = watched(results, time.sleep) if asked.watch else [write_page(results)]
+    pages = watched(asked.results, time.sleep) if asked.watch else [write_page(asked.results)]
     for path, counts, unreadable in pages:
         say(f"written: {path} ({', '.join(f'{count} {kind}' for kind, count in counts.items())})")
         if unreadable:
             many = f"{len(unreadable)} of {counts['runs']} runs cannot be read"
-            complain(f"{many}: {'; '.join(unreadable)}")
+            more = f"; {len(unreadable) - NAMED} more, see the page" * (len(unreadable) > NAMED)
+            complain(f"{many}: {'; '.join(unreadable[:NAMED])}{more}")
             if not asked.watch:
                 sys.exit(1)
 
@@ -148,10 +146,8 @@ def run_bundle(asked: Bundle) -> None:
     failed = 0
     for holds, text in check(folder):
         failed += not holds
-        if asked.json:
-            show(json.dumps({"holds": holds, "text": text}))
-        else:
-            show(f"{'holds' if holds else 'FAILS'}  {text}")
+        record = {"holds": holds, "text": text}
+        show(json.dumps(record) if asked.json else f"{'holds' if holds else 'FAILS'}  {text}")
     if failed:
         say(f"{failed} do not hold")
         raise SystemExit(1)

@@ -101,6 +101,5 @@ def _watch(cells: dict[str, NamedCells], stale_s: float | None) -> None:
 
 def _record(name: str, line: _Line) -> dict[str, object]:
     cell = line.cell
-    run = None if cell.folder is None else str(cell.folder)
-    named = {"experiment": name, "name": cell.name, "run": run}
+    named = {"experiment": name, "name": cell.name, "run": cell.folder and str(cell.folder)}
     return {**named, **asdict(cell.state), **asdict(line.progress), "log": line.log}

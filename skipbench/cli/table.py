@@ -201,9 +201,7 @@ def run_compare(asked: Compare) -> None:
                 "`messages`, or .txt with one prompt per line"
             )
         settings += ["dataset=prompts", f"dataset.path={quoted(file)}"]
-    limit = None
-    if asked.limit is not None:
-        limit = sys.maxsize if asked.limit == "null" else int(asked.limit)
+    limit = int((asked.limit or "0").replace("null", str(sys.maxsize))) or None
     comparison = compare(settings, 60 * asked.minutes, asked.method or asked.methods, limit, say)
     runs, model = comparison.runs, comparison.runs[0].model
     notes = ["vanilla against itself is the noise of this machine"]
@@ -211,11 +209,10 @@ def run_compare(asked: Compare) -> None:
     measured, name = [run for run in runs if run.metrics], f"compare-{model}"
     recommendation, *commands = advice(comparison, settings)
     stored = summary(name, "", measured, asked.columns, [*notes, recommendation])
-    table = stored_table(stored)
-    text = "" if asked.json else for_terminal(table)
-    write_table(results_of(asked.settings) / "tables" / name, table, text, {"json": stored})
-    if asked.json:
-        show(json.dumps([plain(run) for run in runs]))
+    shown = row_table(measured, asked.columns, "", notes, name)  # its last line is said below
+    text = json.dumps([plain(run) for run in runs]) if asked.json else for_terminal(shown)
+    path = results_of(asked.settings) / "tables" / name
+    write_table(path, stored_table(stored), text, {"json": stored})
     for line in (recommendation, *commands):
         (say if asked.json else show)(line)
 

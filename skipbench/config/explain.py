@@ -11,10 +11,11 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf import OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 
-from skipbench.config.catalog import choices, file_of, groups
+from skipbench.config.catalog import choices, file_of, groups, target_of
 from skipbench.config.nodes import nodes_here
 from skipbench.config.paths import CONF
 from skipbench.config.schemas import FROM_SIGNATURE, fault_of
+from skipbench.config.signature import settings
 from skipbench.errors import SkipbenchError
 
 WANTED = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
@@ -113,11 +114,25 @@ def _unknown(key: str, known: list[str]) -> str:
     if parent and parent not in known:
         return _unknown(parent, known)
     if siblings := [k for k in known if k.rpartition(".")[0] == parent]:
-        return f"unknown key {key!r}.{did_you_mean(key, known)} Allowed here: {', '.join(siblings)}"
+        owners = _owners(parent, key.rpartition(".")[2])
+        hint = f" It is a key of {', '.join(owners)}." if owners else did_you_mean(key, known)
+        return f"unknown key {key!r}.{hint} Allowed here: {', '.join(siblings)}"
     advice = "it is one value, or null"
     if names := choices(parent):
         advice = f"it is null, choose one first, as {parent}={names[0]}"
     return f"unknown key {key!r}: {parent} has no keys; {advice}"
+
+
+def _owners(parent: str, name: str) -> list[str]:
+    """The choices that have a key: `method=clasp` has `interval`."""
+    group = "stop" if parent == "method.stop" else parent
+    files = {c: file_of(group, c) for c in choices(group)} if group in FROM_SIGNATURE else {}
+    prefix = "stop@method.stop" if group == "stop" else group
+    return [
+        f"{prefix}={choice}"
+        for choice, file in files.items()
+        if (target := target_of(file)) and fault_of(file) is None and name in settings(target)
+    ]
 
 
 def _wanted(text: str) -> str:

@@ -9,6 +9,7 @@ from skipbench.config.catalog import DEFAULT_METHOD, choices
 from skipbench.config.compose import compose
 from skipbench.config.explain import did_you_mean
 from skipbench.config.run_config import RunConfig
+from skipbench.console import duration
 from skipbench.errors import NotHereError, SkipbenchError, reason_of
 from skipbench.experiments.cell import is_done, resolve_cell
 from skipbench.experiments.last_loaded import LastLoaded
@@ -115,8 +116,8 @@ def _affordable(
         elif is_done(config):
             cost_s = 0.0
         if cost_s > left_s and len(row) > 1:
-            takes = f"{cost_s / 60:.0f} min of the {max(0.0, left_s) / 60:.0f} left"
-            reasons[name] = f"not run: it would take {takes}"
+            left = f"{duration(max(0.0, left_s))} of minutes= are left"
+            reasons[name] = f"not run: it would take {duration(cost_s)}, and {left}"
         else:
             row[name] = config
             left_s -= cost_s

@@ -78,7 +78,19 @@ def render_cell(metrics: Metrics, header: Mapping[str, str]) -> RenderableType:
         details.add_row(Text(label), _Items(text))
     head, legend = _Items(lines[0][1], "bold"), Text(LEGEND, style="dim")
     last = [Text(text, style="yellow") for text in _cautions(header)]
-    return Group(head, Text(), row, Text(), details, Text(), legend, *last)
+    said = [Text(text) for text in _in_words(metrics, header)]
+    return Group(head, Text(), row, Text(), *said, details, Text(), legend, *last)
+
+
+def _in_words(metrics: Metrics, header: Mapping[str, str]) -> list[str]:
+    """What the main row says; nothing without a speedup."""
+    speedup, same = metrics.speedup.headline[0], metrics.lossless
+    if speedup is None:
+        return []
+    of = same.comparable
+    tokens = f"; {same.identical} of {of} outputs have vanilla's tokens" if of else ""
+    method = header.get("method") or "the method"
+    return [f"{method} decodes these prompts {speedup:.2f} times as fast as vanilla{tokens}.\n"]
 
 
 def markdown_cell(metrics: Metrics, header: Mapping[str, str]) -> str:

@@ -17,8 +17,6 @@ Count = Annotated[int, Meta(ge=1)]
 Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Zero = Annotated[float, Meta(ge=0, le=0, title="0")] | None
 Unused = Any  # known to OpenAI's clients, without a meaning here
-
-
 SAMPLING = (
     *("temperature", "top_p", "top_k", "min_p", "typical_p"),
     *("repetition_penalty", "no_repeat_ngram_size"),
@@ -58,6 +56,7 @@ class _Request(Struct, forbid_unknown_fields=True, kw_only=True):
     presence_penalty: Zero = None
     stop: str | Annotated[list[str], Meta(max_length=16)] | None = None
     stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
     seed: Seed | None = None
     n: Annotated[int, Meta(ge=1, le=16)] | None = None
     stream: bool | None = None
@@ -135,8 +134,9 @@ def read_request(body: bytes, chat: bool, eos: frozenset[int], defaults: dict[st
     options |= {k: value for k in SAMPLING if (value := getattr(asked, k)) is not None}
     if asked.min_tokens:
         options["min_new_tokens"] = asked.min_tokens
-    if asked.stop_token_ids:
-        options["eos_token_id"] = sorted(eos | {*asked.stop_token_ids})
+    if asked.stop_token_ids or asked.ignore_eos:
+        own = frozenset[int]() if asked.ignore_eos else eos
+        options["eos_token_id"] = sorted(own | {*(asked.stop_token_ids or ())})
     if asked.logit_bias:
         options["sequence_bias"] = [[[_id(k)], bias] for k, bias in asked.logit_bias.items()]
     prompts = _of_chat(asked, options) if isinstance(asked, ChatCompletion) else _of(asked, options)

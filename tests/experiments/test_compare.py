@@ -96,7 +96,7 @@ def test_the_budget_leaves_methods_out(tmp_path: Path) -> None:
     settings = ["model=tiny", "dataset=mini-stories", f"results={tmp_path}", *SHORT]
     found = compare(settings, 1e-3, ["uniform", "swift"], limit=1)
     reasons = {r.method: str(r.reason) for r in found.runs if not r.metrics}
-    assert list(reasons) == ["swift"] and "min of the" in reasons["swift"]
+    assert list(reasons) == ["swift"] and "of minutes= are left" in reasons["swift"]
 
 
 def test_the_frame(tmp_path: Path) -> None:

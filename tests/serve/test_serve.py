@@ -23,6 +23,7 @@ from conftest import ROOT
 
 import skipbench as package
 from skipbench.api import LanguageModel
+from skipbench.bench.prompts import eos_ids
 
 for needed in ("starlette", "prometheus_client"):
     pytest.importorskip(needed)
@@ -135,6 +136,10 @@ WORKS: dict[str, Works] = {
     "stop_token_ids, min_tokens": lambda c, m: complete(
         c, extra_body={"stop_token_ids": [m.generate(P, NEW).tokens[2]], "min_tokens": 1}
     ).usage.completion_tokens == 3,
+    "ignore_eos": lambda c, m: [
+        complete(c, max_tokens=3, logit_bias={str(min(eos_ids(m.lm))): 100},
+                 extra_body={"ignore_eos": ignored}).usage.completion_tokens
+        for ignored in (False, True)] == [1, 3],
 }  # fmt: skip
 REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "response_format": ({"response_format": {"type": "json_object"}}, 400, "wanted the type text"),

@@ -166,9 +166,9 @@ def courses(samples: Sequence[Sample]) -> list[dict[str, Any]]:
     for name in dict.fromkeys(["draft length", "accepted", *(n for s in samples for n in s.trace)]):
         parts = [_values(sample, name) for sample in samples]
         lengths = [len(part) for part in parts]
-        if max(lengths, default=0) < 2 and sum(lengths) < 2:
-            continue
         shown = [v for part in parts for v in part][:MOST_POINTS]
+        if len({*shown}) < 2:  # a line of one value shows nothing
+            continue
         starts = [s for s in accumulate(lengths[:-1], initial=0) if s < len(shown)]
         rounds = zip(lengths, samples, strict=True)
         by = "round" if all(n in (0, len(s.method.rounds)) for n, s in rounds) else "record"

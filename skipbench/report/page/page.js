@@ -7,19 +7,14 @@ const heads = [...table.tHead.rows[0].cells];
 const column = name => heads.findIndex(h => h.textContent === name);
 const words = new Map(rows.map(row => [row, [...row.cells].map(c => c.textContent).join(" ").toLowerCase()]));
 
-function make(tag, attributes = {}, ...children) {
-  const element = document.createElement(tag);
+function filled(element, attributes = {}, ...children) {
   for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
   element.append(...children);
   return element;
 }
 
-function draw(tag, attributes = {}, text = "") {
-  const element = document.createElementNS("http" + "://www.w3.org/2000/svg", tag);
-  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-  element.textContent = text;
-  return element;
-}
+const make = (tag, ...rest) => filled(document.createElement(tag), ...rest);
+const draw = (tag, ...rest) => filled(document.createElementNS("http" + "://www.w3.org/2000/svg", tag), ...rest);
 
 function filter() {
   const wanted = controls.elements.filter.value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -201,7 +196,7 @@ function show(id) {
   if (run.provenance.label) place.firstElementChild.append(" ", make("small", {}, run.provenance.label));
   const row = rows.find(r => r.dataset.run === id);
   place.append(make("dl", {class: "facts"}, ...heads.flatMap((h, i) => row.cells[i].textContent ?
-    [make("div", {}, make("dt", {}, h.textContent), make("dd", {}, row.cells[i].textContent))] : [])));
+    [make("div", h.textContent === "note" ? {class: "whole"} : {}, make("dt", {}, h.textContent), make("dd", {}, row.cells[i].textContent))] : [])));
   place.append(...tablesWith(id));
   const charts = make("div", {class: "charts"});
   const {seconds, accepted_by_position: shares} = run.metrics;
@@ -222,7 +217,7 @@ function show(id) {
 function follow() {
   const wanted = new URLSearchParams(location.hash.slice(1));
   const place = document.getElementById("run");
-  document.querySelectorAll("main > section").forEach(s => { s.hidden = wanted.has("run") !== (s === place); });
+  document.querySelectorAll("main > section").forEach(s => { s.hidden = wanted.has("run") !== (s === place) || s.id === "overview" && !rows.length; });
   if (wanted.has("run")) {
     show(wanted.get("run"));
     scrollTo(0, 0);

@@ -4,6 +4,7 @@ import hashlib
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -94,7 +95,9 @@ def watched(results: Path, pause: Callable[[float], None]) -> Iterator[Written]:
 def _stored(text: bytes) -> tuple[str, list[Run]]:
     """A stored table as HTML, and its runs."""
     stored = read_summary(text)
-    return html(table_of(stored), styled=False), stored.runs
+    table = table_of(stored)
+    own = tuple(pair for pair in table.definitions if DEFINITIONS.get(pair[0]) != pair[1])
+    return html(replace(table, definitions=own), styled=False), stored.runs
 
 
 def page(
