@@ -136,7 +136,8 @@ class Claim:
 
     def release(self) -> None:
         self._end.set()
-        self._path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # of a disk that is gone
+            self._path.unlink(missing_ok=True)
 
     def _beat(self) -> None:
         while not self._end.wait(BEAT_S):
