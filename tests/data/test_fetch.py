@@ -36,7 +36,7 @@ def sharded(tmp_path: Path) -> Path:
 
 def test_a_folder_is_checked(sharded: Path) -> None:
     found = fetch(str(sharded), None, None)
-    assert found.commit is None and found.weight_bytes == sum(
+    assert found.commit is None and found.size_bytes == sum(
         p.stat().st_size for p in sharded.glob("*.safetensors")
     )
     (sharded / "model-2.safetensors").unlink()

@@ -15,7 +15,7 @@ from typing import Any
 import datasets
 import numpy as np
 import pytest
-from conftest import ROOT, SHARED, make_method, nothing_lost, random_lm, rest_slow
+from conftest import ROOT, SHARED, make_method, nothing_lost, random_lm
 from test_bad_input import Letters
 
 from skipbench.bench.cell import Bench
@@ -80,7 +80,7 @@ def message(call: Any) -> str:
 NAMED = [name for name in DATASETS if name != "prompts"]  # which must be given a path
 
 
-@pytest.mark.parametrize("name", rest_slow(NAMED, lambda d: d in ("cnndm", "gsm8k", "stream")))
+@pytest.mark.parametrize("name", NAMED)
 @pytest.mark.slow
 def test_every_dataset_composes_in_every_variant(name: str) -> None:
     dataset = dict(keys_of(name))

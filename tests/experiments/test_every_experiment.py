@@ -17,6 +17,8 @@ from conftest import PAPERS, ROOT
 from skipbench.cli.main import dispatch
 from skipbench.experiments.grid import plan
 from skipbench.report.figures.registry import FIGURES
+from skipbench.report.figures.style import FORMATS
+from skipbench.report.tables.formats import WRITERS
 
 pytestmark = pytest.mark.experiments
 SHORT = ["scale=embedded", "limit=2", "dataset.max_new_tokens=16", "engine.warmup=0"]
@@ -24,9 +26,8 @@ MORE = {  # a set that changes within 16 tokens, where the figure shows nothing 
     "clasp-figure3a": ["method.interval=2"],
     "knapspec-figure5": ["method.interval=2"],
 }
-NAMES = PAPERS
 # an experiment without a drawing is a table of its runs
-TABLES = [name for name in NAMES if name not in FIGURES]
+TABLES = [name for name in PAPERS if name not in FIGURES]
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +60,7 @@ def test_a_table_has_no_empty_cell_without_a_reason(name: str, results: Path) ->
         assert (folder / f"{name}.embedded.{suffix}").stat().st_size > 1000
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if "-table" not in name])
+@pytest.mark.parametrize("name", [name for name in PAPERS if "-table" not in name])
 def test_a_figure_is_drawn_from_all_its_cells(name: str, results: Path) -> None:
     planned = plan(name, [], "embedded")
     if name in TABLES:
@@ -80,7 +81,7 @@ def test_rendering_again_needs_no_torch_and_changes_no_byte(results: Path) -> No
     dispatch(["figure", *words(drawn, results)])
     paths = [*(results / "tables").glob(f"{tabled}.*"), *(results / "figures").glob(f"{drawn}.*")]
     before = {path: path.read_bytes() for path in paths}
-    assert len(before) == 8  # md, tex, csv, html, json; png, svg, json
+    assert len(before) == len(WRITERS) + 1 + len(FORMATS) + 1  # and a .json each
     for path in paths:
         path.unlink()
     program = f"""

@@ -13,25 +13,22 @@ import yaml
 from conftest import PAPERS, ROOT
 from msgspec.structs import replace
 
-from skipbench.cli import table
+from skipbench.bench.cell import Bench
 from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
-from skipbench.config.run_config import RunConfig
-from skipbench.errors import NotHereError, SkipbenchError
+from skipbench.errors import SkipbenchError
 from skipbench.experiments import last_loaded
 from skipbench.experiments.cell import resolve_cell
-from skipbench.experiments.grid import SCALES, PlannedCell, matches, plan, printed_rows
+from skipbench.experiments.grid import matches, plan, printed_rows
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.plan import composed
 from skipbench.experiments.row import run_cell
 from skipbench.experiments.table_runs import _by_group, run_entry, table_runs
 from skipbench.report.definitions import KEYS
 from skipbench.report.published import published
-from skipbench.runs.measures import Metrics
 from skipbench.runs.run import Run, read_run
 from skipbench.runs.store import read_samples
 
-EXPERIMENTS = PAPERS
 TABLES = {
     "swift": range(2, 13),
     "clasp": [1],
@@ -60,65 +57,25 @@ JOINED = {
 }  # fmt: skip
 
 
-COMPOSED: set[tuple[str, ...]] = set()
-
-
-def covering(planned: list[PlannedCell], scale: str) -> list[PlannedCell]:
-    """The first cell, and those with something that no cell of any experiment had before: a model,
-    a dataset, a key for a method.
-
-    An experiment adds nothing else to a configuration: `test_the_header_says_what_and_how` has its
-    keys. Of numbers one is enough, and every model is composed with every method in `test_configs`.
-    """
-
-    def part(cell: PlannedCell, key: str, value: str) -> tuple[str, ...]:
-        if key in ("model", "dataset"):
-            return scale, key, value
-        return (
-            scale,
-            cell.overrides["method"],
-            key,
-            "number" if re.fullmatch(r"[\d.]+", value) else value,
-        )
-
-    chosen = []
-    for cell in [c for c in planned if c.run]:
-        new = {part(cell, *item) for item in cell.overrides.items()} - COMPOSED
-        if new or not chosen:
-            COMPOSED.update(new)
-            chosen.append(cell)
-    return chosen
-
-
 def test_every_listed_table_has_an_experiment() -> None:
     wanted = {f"{paper}-table{number}" for paper, numbers in TABLES.items() for number in numbers}
-    assert wanted == {name for name in EXPERIMENTS if "-table" in name}
-    left = {f"{paper}-{row['table']}" for paper in TABLES for row in published(paper)} - set(
-        EXPERIMENTS
-    )
+    assert wanted == {name for name in PAPERS if "-table" in name}
+    left = {f"{paper}-{row['table']}" for paper in TABLES for row in published(paper)} - set(PAPERS)
     text = sorted(name for name in left if re.search(r"-(table|figure)", name))
     # Features; hyperparameters; other groups' models.
     assert text == ["self-sd-table16", "self-sd-table7", "swift-table1"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_composes_and_dry_runs(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for scale in SCALES:
-        for cell, config in composed(name, covering(plan(name, [], scale), scale)):
+@pytest.mark.parametrize("name", PAPERS)
+def test_every_cell_composes(name: str) -> None:
+    """At the papers' scale in `test_every_experiment_plans`."""
+    for scale in ("embedded", "laptop"):
+        for cell, config in composed(name, plan(name, [], scale)):
             assert config.method.name == cell.overrides["method"]
-            if scale == "embedded":
-                assert config.model.name == "tiny" and config.dataset.name.startswith("mini-")
-                assert run_cell(dataclasses.replace(config, dry_run=True, results=tmp_path)) is None
-                assert re.search(
-                    r": (\d+ samples|a search of \d+ sets), missing$", capsys.readouterr().out
-                )
-    assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", PAPERS)
 def test_cells_stand_for_printed_rows(name: str) -> None:
     rows, planned = printed_rows(name), plan(name, [], "paper")
     assert all(set(cell.keys) <= KEYS for cell in planned)
@@ -139,7 +96,7 @@ def test_cells_stand_for_printed_rows(name: str) -> None:
         }
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", PAPERS)
 def test_the_header_says_what_and_how(name: str) -> None:
     text = (ROOT / "conf" / "experiment" / f"{name}.yaml").read_text()
     kind, number = re.findall(r"-(table|figure)(\w+)$", name)[0]
@@ -148,7 +105,7 @@ def test_the_header_says_what_and_how(name: str) -> None:
     assert set(yaml.safe_load(text)) <= {"limit", "hydra", "published"}
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", PAPERS)
 def test_every_embedded_cell_is_named_as_what_it_is(name: str) -> None:
     for cell in plan(name, [], "embedded"):
         assert cell.keys["model"] == "tiny"
@@ -281,72 +238,32 @@ SMALL = [
 
 
 @pytest.mark.slow
-def test_equal_cells_are_run_once_and_a_failure_stops_no_other(
+def test_a_cell_that_fails_stops_no_other_and_stands_in_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    begun: list[str] = []
+    decode = Bench.decode
 
-    def run_or_fail(config: RunConfig, **options: Any) -> Metrics | None:
-        begun.append(f"{config.method.name} {config.dataset.name}")
-        if config.method.name == "uniform":
+    def failing(self: Bench, method: Any, *more: Any) -> Any:
+        if self.config.method.name == "uniform" and method is self.method:
             raise RuntimeError("out of luck")
-        if config.method.name == "first":
-            raise NotHereError("needs 140 GiB")
-        return run_cell(config, **options)
+        return decode(self, method, *more)
 
-    monkeypatch.setattr(table, "run_cell", run_or_fail)
-    words = [
-        "swift-table2",
-        "scale=embedded",
-        f"results={tmp_path}",
-        *SMALL[:3],
-        "method=uniform,first,middle",
-        "dataset=mini-math",
-    ]
+    monkeypatch.setattr(Bench, "decode", failing)
+    words = ["swift-table2", "scale=embedded", f"results={tmp_path}", *SMALL[:4]]
     with pytest.raises(SystemExit) as ended:
-        dispatch(["table", *words])
-    assert ended.value.code == 1
-    # three models are one
-    assert begun == ["uniform mini-math", "first mini-math", "middle mini-math"]
-    told = capsys.readouterr()
-    assert "method=uniform" in told.err and "out of luck" in told.err and "140 GiB" not in told.err
-    runs = list(tmp_path.glob("runs/*"))
-    assert len(runs) == 1 and read_run(runs[0]).status.state == "done"
-    text = (tmp_path / "tables" / "swift-table2.embedded.md").read_text()
-    assert "out of luck" in text and "140 GiB" in text
-    begun.clear()
-    dispatch(["table", "swift-table2", "--render-only", *words[1:]])
-    assert not begun
+        dispatch(["table", *words, "dataset=mini-math"])
+    assert ended.value.code == 1 and "out of luck" in capsys.readouterr().err
+    # three models of the paper are one here
+    states = {f.name.split("_")[1]: read_run(f).status.state for f in tmp_path.glob("runs/*")}
+    assert states == {"uniform": "failed", "middle": "done"}
+    assert "out of luck" in (tmp_path / "tables" / "swift-table2.embedded.md").read_text()
 
 
-@pytest.mark.slow
-def test_a_kept_summary_renders_to_the_same_bytes(tmp_path: Path) -> None:
-    words = ["scale=embedded", f"results={tmp_path}", *SMALL[:3], "dataset=mini-math"]
-    dispatch(["table", "self-sd-table12", *words])
-    folder = tmp_path / "tables"
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    suffixes = ("md", "tex", "csv", "html", "json")
-    assert before.keys() == {f"self-sd-table12.embedded.{suffix}" for suffix in suffixes}
-    for name in before.keys() - {"self-sd-table12.embedded.json"}:
-        (folder / name).unlink()
-    dispatch(["table", str(folder / "self-sd-table12.embedded.json")])
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-    (folder / "other.json").write_text("[1]")
+def test_a_file_that_holds_no_table_is_named(tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_text("[1]")
     for name in ("other.json", "missing.json"):
         with pytest.raises(SkipbenchError, match=name):
-            dispatch(["table", str(folder / name)])
-
-
-@pytest.mark.slow
-def test_a_table_names_rows_that_drafted_the_same_tokens(tmp_path: Path) -> None:
-    words = ["scale=embedded", f"results={tmp_path}", *SMALL[:3], "method.stop.max_steps=2,16,18"]
-    dispatch(["table", "self-sd-table11", *words])
-    for _ in range(2):
-        text = (tmp_path / "tables" / "self-sd-table11.embedded.md").read_text()
-        assert re.findall(r"drafted the same tokens.*: (.*)\.", text) == [
-            "max_steps=16 | max_steps=18"
-        ]
-        dispatch(["table", str(tmp_path / "tables" / "self-sd-table11.embedded.json")])
+            dispatch(["table", str(tmp_path / name)])
 
 
 @pytest.mark.slow

@@ -2,13 +2,11 @@
 
 import csv
 import io
-import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from conftest import METHODS, ROOT, Command
+from conftest import METHODS, Command
 
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
@@ -80,15 +78,6 @@ def test_swift_prints_what_the_paper_does() -> None:
 def test_another_paper_has_no_feature_table() -> None:
     with pytest.raises(SkipbenchError, match="swift, knapspec"):
         feature_table("clasp")
-
-
-def test_no_torch_is_imported() -> None:
-    code = (
-        "import sys; from skipbench.report.tables import features, formats, paper; "
-        "formats.write(features.feature_table('swift'));formats.write(paper.paper_table('swift', "
-        "'table2', [], 'paper')); assert 'torch' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 def test_the_command_writes_them_like_any_table(skipbench: Command, tmp_path: Path) -> None:

@@ -188,7 +188,7 @@ def test_a_figure_of_one_draft_is_not_drawn_if_distinct_ones_are_asked_for(
         "engine.warmup=0",
         f"results={tmp_path}",
     ]
-    drawn = {f"clasp-figure4b.embedded.{suffix}" for suffix in ("json", "png", "svg")}
+    drawn = {f"clasp-figure4b.embedded.{suffix}" for suffix in ("json", *style.FORMATS)}
 
     def written(intervals: str, *flags: str) -> set[str]:
         dispatch(["figure", "clasp-figure4b", f"method.interval={intervals}", *words, *flags])

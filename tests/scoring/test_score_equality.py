@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import METHODS, NEEDED, rest_slow
+from conftest import METHODS, NEEDED
 
 from skipbench.config.compose import compose
 from skipbench.experiments.row import run_cell
@@ -32,10 +32,7 @@ def tokenizer() -> Any:
     return load(compose([]).model.path, engine="fused")[1]
 
 
-DAILY = [(m, "mini-math") for m in ("self-sd", "lookahead")]
-
-
-@pytest.mark.parametrize(("method", "dataset"), rest_slow(CELLS, DAILY.__contains__))
+@pytest.mark.parametrize(("method", "dataset"), CELLS)
 @pytest.mark.slow
 def test_both_arms_score_the_same(method: str, dataset: str, tmp_path: Path) -> None:
     small = [

@@ -172,10 +172,7 @@ def test_the_program_sees_neither_environment_nor_files(monkeypatch: pytest.Monk
     [
         ("assert 1 == 2, 'no'", "failed", "AssertionError: no"),
         ("def f(:", "failed", "SyntaxError"),
-        ("x = '\ud800'", "failed", "surrogates not allowed"),
-        ("x = '\0'", "failed", "null bytes"),
         ("import os; os._exit(0)", "failed", "left with status 0 before its end"),
-        ("import sys; sys.exit(0)", "failed", "left with status 0 before its end"),
         ("import sys; sys.exit('bye')", "failed", "left with status 1 before its end"),
         ("import ctypes; ctypes.string_at(0)", "killed", "SIGSEGV"),
         ("raise ValueError('x' * 100_000)", "failed", "ValueError: xxx"),
@@ -188,27 +185,10 @@ def test_a_program_that_leaves_early_is_not_ok(program: str, reason: str, detail
 
 
 @pytest.mark.usefixtures("isolated")
-@pytest.mark.parametrize(
-    "program",
-    [
-        "while True: pass",
-        "import time\nwhile True:\n    try: time.sleep(99)\n    except BaseException: pass",
-        "while True:\n    try: print('x' * 10_000, flush=True)\n    except OSError: pass",
-    ],
-)
-def test_an_endless_program_is_stopped(program: str) -> None:
-    start = time.monotonic()
-    assert run_program(program, timeout_s=0.5) == Outcome(
-        False, "timeout", "still running after 0.5 s"
-    )
-    assert time.monotonic() - start < 10
-
-
-@pytest.mark.usefixtures("isolated")
-def test_memory_is_bounded() -> None:
-    program = "keep = []\nwhile True: keep.append(bytearray(1 << 20))"
-    outcome = run_program(program, timeout_s=20.0, memory_bytes=128 << 20)
-    assert (outcome.ok, outcome.detail) == (False, "MemoryError")
+def test_an_endless_program_is_stopped() -> None:
+    program = "import time\nwhile True:\n    try: time.sleep(99)\n    except BaseException: pass"
+    stopped = Outcome(False, "timeout", "still running after 0.5 s")
+    assert run_program(program, timeout_s=0.5) == stopped
 
 
 def test_without_a_sandbox_a_child_left_behind_is_killed(

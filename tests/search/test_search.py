@@ -74,19 +74,19 @@ def test_exhaustive_tries_every_set_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_bayes_beats_random_at_the_same_budget(tmp_path: Path) -> None:
-    best = run("bayes", tmp_path / "trace.jsonl", 12)
-    assert best.value is not None
-    drawn = [make("random", seed=s) for s in range(20)]
-    bests = []
-    for strategy in drawn:
-        values = []
+def test_bayes_beats_random_at_the_same_budget() -> None:
+    """In the mean over seeds."""
+
+    def best(name: str, seed: int) -> float:
+        strategy, values = make(name, seed=seed), list[float]()
         for _ in range(12):
             skip = strategy.suggest()
             values.append(toy(skip)[0])
             strategy.register(skip, values[-1])
-        bests.append(min(values))
-    assert best.value < statistics.mean(bests)
+        return min(values)
+
+    found = {name: [best(name, seed) for seed in range(6)] for name in ("bayes", "random")}
+    assert statistics.mean(found["bayes"]) < statistics.mean(found["random"]) - 0.05
 
 
 @pytest.mark.parametrize(
