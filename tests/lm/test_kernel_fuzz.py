@@ -17,6 +17,7 @@ SECONDS = 60
 SANITIZERS = "-O1 -g -shared -fPIC -fopenmp -fsanitize=address,undefined -fno-sanitize-recover=all"
 KERNELS = {
     "int8": (AVX2, ["int8_avx2"], {"avx2"}),
+    "int8, AMX": (AVX2, ["int8_amx"], {"amx_tile", "amx_int8", "avx512_vnni"}),
     "int8, AVX-512": (AVX2, ["int8_avx512"], {"avx512f", "avx512bw", "avx512_vnni"}),
     "bfloat16": (BFLOAT16, ["with_vectors", "attend_vectors"], BFLOAT16.flags),
     "bfloat16, AMX": (BFLOAT16, ["with_tiles", "attend_rows"], {"amx_tile", "amx_bf16"}),
