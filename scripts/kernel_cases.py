@@ -57,7 +57,7 @@ def check_close(result: Array, wanted: Array, scale: Any) -> None:
 
 class Int8(ctypes.Structure):
     _fields_ = (
-        *((name, POINTER) for name in ("w", "scale", "bias")),
+        *((name, POINTER) for name in ("w", "sums", "scale", "bias")),
         *((name, LONG) for name in ("inputs", "outputs", "most")),
         ("bf16", ctypes.c_int),
     )
@@ -81,7 +81,8 @@ def int8(function: Any, rng: np.random.Generator, put: Put, _: bool) -> None:
     bias = put(rng.standard_normal(outputs).astype(np.float32)) if rng.random() < 0.5 else None
     largest = int(np.abs(w.astype(np.int64)).sum(1).max())
     most = min((1 << 15) - 1, ((1 << 31) - 1) // max(largest, 1))
-    made = Int8(at(padded), at(scale), at(bias), inputs, outputs, most, bf16)
+    sums = put(w.sum(1, dtype=np.int32))
+    made = Int8(at(padded), at(sums), at(scale), at(bias), inputs, outputs, most, bf16)
     x = put(values(rng, (rows, inputs), odd, bf16))
     multiplied(function, rng, put, made, x, w * scale[:, None].astype(np.float64), bias, odd)
 

@@ -68,6 +68,19 @@ def test_it_is_the_product_of_integers_and_a_row_has_the_same_bits_in_any_compan
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_a_weight_is_quantised_as_torch_does(dtype: torch.dtype) -> None:
+    kernel_or_skip("avx2")
+    weight = operands(100, 50, 1, dtype)[0]
+    weight[3], weight[4, 7] = 0, 1e3
+    made, (scale, rounded) = Int8Weight(weight, None), int8.quantised_rows(weight)
+    assert torch.equal(made._scale, scale) and torch.equal(made._rounded[:, :100], rounded)
+    assert not made._rounded[:, 100:].any()
+    assert torch.equal(made._sums, rounded.sum(1, dtype=torch.int32))
+    largest = int(rounded.abs().sum(1, dtype=torch.int64).max())
+    assert made._described.most == min((1 << 15) - 1, ((1 << 31) - 1) // largest)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_only_the_weights_lose_precision(dtype: torch.dtype) -> None:
     weight, bias, x, _ = operands(576, 96, 5, dtype)
     made = Int8Weight(weight, bias)
@@ -111,13 +124,15 @@ def test_a_sum_between_two_numbers_of_bfloat16_goes_to_the_even_one() -> None:
 
 def test_rows_with_gaps_and_a_weight_of_several_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     weight, bias, x, residual = operands(64, 50, 9, torch.float32)
-    whole = Int8Weight(weight, bias)
+    whole, (scale, rounded) = (
+        Int8Weight(weight.t().contiguous().t(), bias),
+        int8.quantised_rows(weight),
+    )
     monkeypatch.setattr(int8, "CHUNK_BYTES", 64 * 4 * 12)
-    made = Int8Weight(weight, bias)
-    assert torch.equal(made.dequantised(), whole.dequantised())
+    assert all(map(torch.equal, int8.quantised_rows(weight), (scale, rounded)))
     apart, held = torch.cat([x, x], 1)[:, :64], torch.cat([residual, residual], 1)[:, :50]
-    assert not apart.is_contiguous() and torch.equal(made(apart), whole(x))
-    assert torch.equal(made.added(held, apart), whole.added(residual, x))
+    assert not apart.is_contiguous() and torch.equal(whole(apart), whole(x))
+    assert torch.equal(whole.added(held, apart), whole.added(residual, x))
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.float16])

@@ -1,35 +1,18 @@
 /* Attention of a few rows in bfloat16 over one cache with AMX, chains and trees.
  *
- * Everything lies in tiles of 1 KB: 16 rows of 64 bytes. Keys are read as tiles where they lie;
- * values are packed by blocks of positions, and all queries of all rows that share the head read
- * them there, 16 at a time. Scores are computed by cache row and moved into the order of the text;
- * softmax and the sum of values go by position of the text. So a row has the same bits alone and
- * among others: what a row does not see has the weight 0, and adding 0 times a finite value changes
- * no bit. Where a row of a chain has a value that is not finite, the chain passes as a tree, which
- * reads no row unseen.
+ * Keys are read as tiles of 16 rows of 64 bytes where they lie; values are packed by blocks of
+ * positions. All queries of all rows that share the head read them there, 16 at a time. Scores are
+ * computed by cache row and moved into the order of the text; softmax and the sum of values go by
+ * position of the text. So a row has the same bits alone and among others: what it does not see has
+ * the weight 0, and adding 0 times a finite value changes no bit. Where a row of a chain has a value
+ * that is not finite, the chain passes as a tree, which reads no row unseen.
  */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
+#include "attention.h"
 
-#include "avx512.h"
-
-#define TILE 512     /* bfloat16 per tile; 256 float32 */
-#define AHEAD 64     /* rows of the cache from what is read to what is prefetched */
-#define GROUPS 4     /* of 16 queries that read keys and values together */
-#define POSITIONS 8  /* blocks of 32 values that are packed at once */
-
-typedef struct {
-  bf16 *out;             /* [rows, heads, d] */
-  const bf16 *query;     /* [rows, heads, d] */
-  const bf16 *cache;     /* [.., 2 kv, d]: the keys of all heads, then the values */
-  const int32_t *parent; /* [rows]: as `TokenRows.parent`, or null for a chain */
-  float scale;
-  /* a row sees the cache rows before `committed`, and its ancestors and itself from `start` on */
-  long rows, committed, start, heads, kv, d;
-} Pass;
-
-static inline long parts(long n, long size) { return (n + size - 1) / size; }
+#define TILE 512    /* bfloat16 per tile; 256 float32 */
+#define AHEAD 64    /* rows of the cache from what is read to what is prefetched */
+#define GROUPS 4    /* of 16 queries that read keys and values together */
+#define POSITIONS 8 /* blocks of 32 values that are packed at once */
 
 /* Tiles 0 to 3 are sums [rows, 16], 4 and 5 left sides [rows, 32], 6 and 7 right sides [16, 16, 2]. */
 static void configure(long rows) {
@@ -41,10 +24,6 @@ static void configure(long rows) {
     c.bytes[t] = 64;
   }
   _tile_loadconfig(&c);
-}
-
-static inline __mmask32 first_of_32(long lanes) {
-  return lanes >= 32 ? ~0u : (1u << (lanes > 0 ? lanes : 0)) - 1;
 }
 
 /* ---- scores ---- */
@@ -82,7 +61,7 @@ static void score(const Pass *p, float *scores, const bf16 *queries, bf16 *copie
                   long count, long end, long span) {
   const long chunks = parts(p->d, 32), step = 2 * p->kv * p->d;
   const bf16 *keys = p->cache + head * p->d, *at[4];
-  float sums[256] __attribute__((aligned(64)));
+  float sums[4][256] __attribute__((aligned(64)));
   configure(16);
   for (long block = 0; block < span / 16; block += 4) {
     const long wide = least(4, span / 16 - block);
@@ -107,15 +86,11 @@ static void score(const Pass *p, float *scores, const bf16 *queries, bf16 *copie
         _tile_loadd(4, at[2] + 32 * c, stride[2]); _tile_dpbf16ps(2, 4, 6);
         _tile_loadd(5, at[3] + 32 * c, stride[3]); _tile_dpbf16ps(3, 5, 6);
       }
+      _tile_stored(0, sums[0], 64); _tile_stored(1, sums[1], 64);
+      _tile_stored(2, sums[2], 64); _tile_stored(3, sums[3], 64);
       for (long t = 0; t < wide; t++, to += 256) {
-        switch (t) {
-          case 0: _tile_stored(0, sums, 64); break;
-          case 1: _tile_stored(1, sums, 64); break;
-          case 2: _tile_stored(2, sums, 64); break;
-          case 3: _tile_stored(3, sums, 64); break;
-        }
         __m512i x[16];
-        for (int n = 0; n < 16; n++) x[n] = _mm512_load_si512(sums + 16 * n);
+        for (int n = 0; n < 16; n++) x[n] = _mm512_load_si512(sums[t] + 16 * n);
         transpose(x);
         for (long n = 0; n < least(16, count - 16 * g); n++) _mm512_store_si512(to + 16 * n, x[n]);
       }
@@ -132,12 +107,10 @@ static inline __m256i rounded(__m512 *x) {
   return half;
 }
 
-/* The scores of a query's first `length` positions become weights, 0 from there to `span`.
- *
- * Tiles hold 16 positions in float32; afterwards every other one holds the weights of 32 in
- * bfloat16, and the next one what their rounding has lost. `scores` is the query's row of the
- * first. Gives 1 over the sum.
- */
+/* The scores of a query's first `length` positions become weights, 0 from there to `span`. Tiles
+ * hold 16 positions in float32; afterwards every other one holds the weights of 32 in bfloat16, and
+ * the next one what their rounding has lost. `scores` is the query's row of the first. Gives 1 over
+ * the sum. */
 static float softmax(float *scores, long length, long span, float scale) {
   __m512 most = _mm512_set1_ps(-INFINITY), sums = _mm512_setzero_ps();
   for (long j = 0; j < length; j += 16)
@@ -161,15 +134,7 @@ static float softmax(float *scores, long length, long span, float scale) {
   return 1 / _mm512_reduce_add_ps(sums);
 }
 
-/* ---- rows ---- */
-
-/* The rows of the pass that a row sees, in the order of the text; gives how many. */
-static long path_of(const Pass *p, long row, int32_t *path) {
-  long depth = 0;
-  for (long at = row; at >= 0; at = p->parent[at]) depth++;
-  for (long at = row, i = depth; at >= 0; at = p->parent[at]) path[--i] = at;
-  return depth;
-}
+/* ---- values ---- */
 
 /* Values of the text positions `at` .. as the right side of their sum: by 32 positions and 32 of d
  * two tiles of pairs [16 of positions, 16 of d, 2], the first with the first four of every eight of
@@ -199,9 +164,8 @@ static void pack_values(const Pass *p, bf16 *to, const bf16 *values, long at, lo
     }
 }
 
-/* Adds the weighted values of `blocks` blocks of 32 positions, from the block `from` on, to the
- * sums [groups] of some queries: by the weights, and by what their rounding has lost.
- */
+/* Adds the values of `blocks` blocks of 32 positions, from the block `from` on, to the sums [groups]
+ * of some queries: by the weights, and by what their rounding has lost. */
 static void add_values(const Pass *p, float *sums, const float *scores, const bf16 *values,
                        long from, long blocks, long queries) {
   const long groups = 2 * parts(p->d, 32);
@@ -230,11 +194,11 @@ static void add_values(const Pass *p, float *sums, const float *scores, const bf
 /* Writes a query's sums, whose tiles have d as `pack_values` says. */
 static void emit(const Pass *p, const float *sums, float share, long row, long head) {
   const __m512i low = _mm512_set_epi32(23, 22, 21, 20, 7, 6, 5, 4, 19, 18, 17, 16, 3, 2, 1, 0);
-  const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8)), *const order[] = {&low, &high};
+  const __m512i order[] = {low, _mm512_add_epi32(low, _mm512_set1_epi32(8))};
   bf16 *out = p->out + (row * p->heads + head) * p->d;
   for (long i = 0; i < p->d; i += 16) {
     const float *at = sums + i / 32 * 512;
-    const __m512 x = _mm512_permutex2var_ps(_mm512_load_ps(at), *order[i / 16 % 2],
+    const __m512 x = _mm512_permutex2var_ps(_mm512_load_ps(at), order[i / 16 % 2],
                                             _mm512_load_ps(at + 256));
     store(out + i, _mm512_mul_ps(x, _mm512_set1_ps(share)), first(p->d - i));
   }
@@ -312,8 +276,8 @@ static int all_finite(const Pass *p, const bf16 *values) {
   __mmask32 other = 0;
   for (long row = p->start; row < p->start + p->rows; row++)
     for (long i = 0; i < p->d; i += 32) {
-      const __mmask32 lanes = p->d - i >= 32 ? ~0u : (1u << (p->d - i)) - 1;
-      const __m512i x = _mm512_maskz_loadu_epi16(lanes, values + row * 2 * p->kv * p->d + i);
+      const __m512i x = _mm512_maskz_loadu_epi16(first_of_32(p->d - i),
+                                                 values + row * 2 * p->kv * p->d + i);
       other |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(x, infinity), infinity);
     }
   return !other;
@@ -322,13 +286,13 @@ static int all_finite(const Pass *p, const bf16 *values) {
 void attend_rows(bf16 *out, const bf16 *query, const bf16 *cache, const int32_t *parent,
                  float scale, long rows, long committed, long start, long heads, long kv, long d) {
   const Pass pass = {out, query, cache, parent, scale, rows, committed, start, heads, kv, d};
-  int32_t above[rows];
-  for (long row = 0; row < rows; row++) above[row] = row - 1;
+  int32_t chain[rows];
+  for (long row = 0; row < rows; row++) chain[row] = row - 1;
   const long end = start + rows, span = 32 * parts(end, 32), queries = rows * (heads / kv);
 #pragma omp parallel for schedule(static) if (rows * end >= 4096)
   for (long head = 0; head < kv; head++) {
     Pass own = pass;
-    if (!parent && rows > 1 && !all_finite(&own, cache + (kv + head) * d)) own.parent = above;
+    if (!parent && rows > 1 && !all_finite(&own, cache + (kv + head) * d)) own.parent = chain;
     const Room room = room_for(&own, least(GROUPS, parts(queries, 16)), span);
     for (long from = 0; from < queries; from += 16 * GROUPS)
       attend(&own, room, head, from, least(16 * GROUPS, queries - from), end, span);

@@ -6,28 +6,15 @@
  * the text, up to the row's own. So a row has the same bits alone and among others, and what it
  * does not see is not read for it.
  */
-#include <math.h>
 #include <omp.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "avx512.h"
+#include "attention.h"
 
 #define KEYS 4       /* read side by side */
 #define MOST 5       /* queries of a block: its sums stay in registers */
 #define ROWS 4       /* that read the cache together */
 #define POSITIONS 16 /* of values that a head's queries read before the next head's */
 #define AHEAD 8      /* cache rows from what is read to what is prefetched */
-
-typedef struct {
-  bf16 *out;             /* [rows, heads, d] */
-  const bf16 *query;     /* [rows, heads, d] */
-  const bf16 *cache;     /* [.., 2 kv, d]: the keys of all heads, then the values */
-  const int32_t *parent; /* [rows]: as `TokenRows.parent`, or null for a chain */
-  float scale;
-  /* a row sees the cache rows before `committed`, and its ancestors and itself from `start` on */
-  long rows, committed, start, heads, kv, d;
-} Pass;
 
 /* Some neighbouring queries that share a key head. */
 typedef struct { const bf16 *query; float *scores, *sums; } Query;
@@ -39,7 +26,7 @@ static inline __attribute__((always_inline)) void score(
   for (int q = 0; q < queries; q++)
     for (int j = 0; j < KEYS; j++) sums[q][j] = _mm512_setzero_ps();
   for (long k = 0; k < d; k += 32) {
-    const __mmask32 lanes = d - k >= 32 ? ~0u : (1u << (d - k)) - 1;
+    const __mmask32 lanes = first_of_32(d - k);
     __m512bh v[KEYS];
     for (int j = 0; j < KEYS; j++) v[j] = (__m512bh)_mm512_maskz_loadu_epi16(lanes, key[j] + k);
     for (int q = 0; q < queries; q++) {
@@ -105,21 +92,14 @@ static float softmax(float *scores, long length, float scale) {
   return 1 / _mm512_reduce_add_ps(sums);
 }
 
-/* The rows of the pass that a row sees, in the order of the text; gives how many. */
-static long path_of(const Pass *p, long row, long *path) {
-  long depth = 0;
-  for (long at = row; at >= 0; at = p->parent ? p->parent[at] : at - 1) depth++;
-  for (long at = row, i = depth; at >= 0; at = p->parent ? p->parent[at] : at - 1) path[--i] = at;
-  return depth;
-}
-
 /* Up to ROWS rows from `row` on, with the key heads from `head` to before `last`. */
 static void attend(const Pass *p, long row, long rows, long head, long last, float *room) {
   const long group = p->heads / p->kv, each = rows * group, queries = (last - head) * each;
   const long d = p->d, step = 2 * p->kv * d, width = (d + 63) / 64 * 64;
   const long span = (p->committed + p->rows + 31) / 16 * 16;
   const bf16 *const keys = p->cache, *const values = p->cache + p->kv * d, *read[POSITIONS];
-  long path[ROWS][p->rows], depth[ROWS];
+  int32_t path[ROWS][p->rows];
+  long depth[ROWS];
   Query all[queries];
   memset(room, 0, queries * width * sizeof(float));
   for (long q = 0; q < queries; q++) {

@@ -95,7 +95,10 @@ class Int8Weight:
         self._scale = torch.empty(self.outputs)
         self._sums = torch.empty(self.outputs, dtype=torch.int32)
         largest_sum = library(AVX2).quantise_weight(
-            *(ctypes.c_void_p(t.data_ptr()) for t in (self._rounded, self._scale, self._sums, weight)),
+            *(
+                ctypes.c_void_p(t.data_ptr())
+                for t in (self._rounded, self._scale, self._sums, weight)
+            ),
             *(ctypes.c_long(self.inputs), ctypes.c_long(self.outputs)),
             weight.dtype == torch.bfloat16,
         )

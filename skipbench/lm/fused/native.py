@@ -39,7 +39,7 @@ BFLOAT16 = Source(
     "-mfma -mavx512f -mavx512bw -mavx512vl -mavx512bf16 -mamx-tile -mamx-bf16",
     frozenset({"avx512_bf16", "avx512bw", "avx512vl"}),
     "AVX-512 bf16",
-    ("avx512.h",),
+    ("avx512.h", "attention.h"),
 )
 AVX2 = Source(
     ("few_rows_avx2.c", "elementwise_avx2.c", "int8.c", "int8_avx512.c", "pass.c"),
