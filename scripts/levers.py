@@ -9,8 +9,10 @@ tokens. Then per plan:
 |---|---|
 | agreement | of those tokens, the share that one pass of the plan over all of them predicts |
 | price | a draft step of one row over a pass of one row, least times of interleaved passes |
-| modelled | the best of `(1 - a^(k+1)) / (1 - a) / (k c + C(k+1))` over k, by agreement and prices |
-| measured | decoding with a chain that stops by price, over vanilla, medians of both over all places |
+| modelled | the best `(1 - a^(k+1)) / (1 - a) / (k c + C(k+1))`, by agreement and prices |
+| measured | decoding with a chain that stops by price, over vanilla before and after it |
+
+All are means over the places.
 
 Prefills are in none of these times. `n out` leaves out the n sub-layers that turn the state of the
 last 64 tokens before the output least.
@@ -21,6 +23,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 
 import torch
 
@@ -105,12 +108,8 @@ def measure(lm: LM, prompt: list[int], tokens: int, found: Figures) -> None:
     for label, plan in plans(lm.layers, rank):
         lm.cache.length = base
         agreement = statistics.mean(predicts(state, base, tokens, plan))
-        row = TokenRows.chain(base, 1)
         full, step = least(
-            [
-                lambda: best_tokens(lm.logits([0], row)),
-                lambda plan=plan: best_tokens(lm.logits([0], row, plan)),
-            ]
+            [partial(_draft_step, lm, DraftPlan.of(lm.layers)), partial(_draft_step, lm, plan)]
         )
         method = FixedSet("draft", plan, ByPrice(max_steps=LONGEST))
         method.stop.priced = told(method.stop, prices, step / full)
@@ -122,6 +121,10 @@ def measure(lm: LM, prompt: list[int], tokens: int, found: Figures) -> None:
         price, chance = step / full, min(agreement, 1 - 0.5 / tokens)
         figures = agreement, price, modelled(chance, price, prices), speedup
         found.setdefault(label, []).append(figures)
+
+
+def _draft_step(lm: LM, plan: DraftPlan) -> None:
+    best_tokens(lm.logits([0], TokenRows.chain(lm.cache.length, 1), plan))
 
 
 def told(stop: ByPrice, prices: list[float], step: float) -> Callable[..., None]:
@@ -151,9 +154,10 @@ def main() -> None:
         text += tokenizer.encode(row.prompt)
     lm.allocate(max(args.contexts) + args.tokens + 128)
     here = Provenance.here()
-    print(f"{args.model}, {' '.join(args.more)}, {torch.get_num_threads()} thread; {here.cpu}; ")
+    print(f"{args.model}, {' '.join(args.more)}, {torch.get_num_threads()} thread; {here.cpu};")
     print(f"{datetime.now(UTC):%Y-%m-%d}; commit {here.commit}\n")
-    print("| context | draft | agreement | price | modelled | measured |\n|---|---|---|---|---|---|")
+    columns = ("context", "draft", "agreement", "price", "modelled", "measured")
+    print("| " + " | ".join(columns) + " |" + "\n|" + "---|" * len(columns))
     for context in args.contexts:
         found: Figures = {}
         known_prices(lm).clear()
@@ -164,8 +168,9 @@ def main() -> None:
             at = last * start // max(1, args.starts - 1)
             measure(lm, text[at : at + context], args.tokens, found)
         for label, values in found.items():
-            agreement, price, far, near = map(statistics.mean, zip(*values, strict=True))
-            print(f"| {context} | {label} | {agreement:.3f} | {price:.2f} | {far:.2f} | {near:.2f} |")
+            agreement, *ratios = map(statistics.mean, zip(*values, strict=True))
+            shown = " | ".join(f"{ratio:.2f}" for ratio in ratios)
+            print(f"| {context} | {label} | {agreement:.3f} | {shown} |", flush=True)
 
 
 if __name__ == "__main__":

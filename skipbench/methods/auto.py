@@ -40,7 +40,7 @@ from skipbench.decode.kinds import (
     USUAL_ERROR,
     drafted_kind,
 )
-from skipbench.decode.ladder import MAX_STEPS, PlanLadder
+from skipbench.decode.ladder import MAX_STEPS, PlanLadder, chain_value
 from skipbench.decode.method import TriedPlan
 from skipbench.decode.priced import Priced
 from skipbench.decode.sampling import likeliest
@@ -52,6 +52,7 @@ from skipbench.profile.roofline import bytes_price
 from skipbench.profile.rows import DRAFT_ROWS, curve
 from skipbench.runs.record import SOURCES
 
+UNLIKELY = 0.2  # chance of a path of free tokens that is not followed further
 RATE, RATE_PASSES = 1.5, 4.0
 """A prompt's rate before its first round, and the passes that it counts for: low, because copies
 correct a low one in a round or two, and none come where a high one forbids every draft.
@@ -59,6 +60,7 @@ correct a low one in a round or two, and none come where a high one forbids ever
 RATE_KEPT = 0.97  # share of the tokens and passes of earlier rounds that count behind a round
 Carried = tuple[list[Match], int]
 """Occurrences of the path to a node's parent; place on the drafted chain, -1 beside it."""
+NOWHERE: Carried = ([], -1)
 
 
 class Auto(Priced):
@@ -180,13 +182,12 @@ class Auto(Priced):
     def _draft(self, state: State, rung: int, rate: float, budget: int) -> None:
         """Draft passes by the rung's plan, as long as the next token is worth its price."""
         lm, base, plan = state.lm, state.lm.cache.length, self.ladder.plans[rung]
-        agreement, step = self.ladder.chance(rung), self.ladder.step(rung)
         if rung != self._rung:
             self._rung = rung
             self.log["sets"].append([len(self.log["source"]), str(plan)])
         chance, token, most = 1.0, state.pending, min(budget, MAX_STEPS, self.max_nodes)
         while (at := len(self._drafted)) < most:
-            if at and chance * agreement <= rate * (step + self.slopes[1 + at]):
+            if at and not self._drafts_on(rung, rate / chance):
                 break
             rows = [token, *self._ahead(most - at - 1)]
             self._step_price += self.ladder.pass_price(rung, len(rows))
@@ -205,13 +206,33 @@ class Auto(Priced):
                     break
         self.ladder.drafted(rung, len(self._drafted), self._step_price)
 
+    def _drafts_on(self, rung: int, rate: float) -> bool:
+        """Whether a longer draft is worth more than the free tokens behind the drafted ones; `rate`
+        over the chance of those.
+        """
+        path = [token for token, _ in self._drafted]
+        prices, carried = self.prices[len(path) :], NOWHERE
+        agreement, step = self.ladder.chance(rung), self.ladder.step(rung)
+        drafted = chain_value(agreement, step, prices, rate, MAX_STEPS)
+        best, expected, chance = -rate * prices[1], 0.0, 1.0
+        for more in prices[2:-1]:
+            if best >= drafted or not (children := self._children(path, carried)):
+                break
+            p, token, _, carried = children[0]
+            chance *= p
+            expected += chance
+            best = max(best, expected - rate * more)
+            if chance < UNLIKELY:
+                break
+            path.append(token)
+        return drafted > best
+
     def _ahead(self, most: int) -> list[int]:
         """Free tokens after the drafted ones that the next draft pass reads, too: each that the
         draft confirms saves a pass.
         """
         path, ahead, chance = [token for token, _ in self._drafted], list[int](), 1.0
-        int8 = self.ladder.int8
-        carried: Carried = ([], -1)
+        int8, carried = self.ladder.int8, NOWHERE
         while int8 and len(ahead) < min(most, DRAFT_ROWS[-1] - 1):
             if not (children := self._children([*path, *ahead], carried)):
                 break
