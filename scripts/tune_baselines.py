@@ -89,7 +89,7 @@ def main() -> None:
     rows = config.dataset.rows(args.prompts)
     prompts = [prompt.ids for prompt in prepare(lm, tokenizer, rows, config.dataset)]
     lm.prefill(prompts[0])
-    seconds = dict(zip(ROWS, args.prices or verification_seconds(lm).values(), strict=True))
+    seconds = dict(zip(ROWS, args.prices, strict=True)) if args.prices else verification_seconds(lm)
     prices = curve(seconds, 100)
     print("prices:", *(f"{n}: {prices[n]:.2f}" for n in ROWS))
     print("| method | tokens per round | rows | speed |\n|---|---|---|---|")

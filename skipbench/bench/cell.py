@@ -2,13 +2,17 @@
 of it beside vanilla.
 """
 
+import time
+from collections import defaultdict
 from dataclasses import asdict, dataclass, field
+from statistics import median_low
 from typing import Any, NamedTuple
 
 from skipbench.bench.prompts import Prompt
 from skipbench.bench.track import Log, line
 from skipbench.config.run_config import RunConfig
 from skipbench.decode.answer import Detokenizer
+from skipbench.decode.draft import State
 from skipbench.decode.loop import NotFinite, generate
 from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
@@ -20,7 +24,7 @@ from skipbench.oracle.verdict import Kind
 from skipbench.profile.clock import Clock
 from skipbench.profile.energy import EnergyMeter
 from skipbench.profile.peak import PeakMemory
-from skipbench.profile.rows import Kept, keep_prices
+from skipbench.profile.rows import Kept, keep_prices, price_key
 from skipbench.runs.record import Arm, Completion, Divergence, Lossless, Sample, Seconds, speedups
 from skipbench.runs.store import RunStore
 from skipbench.scoring.scorers import score
@@ -58,7 +62,9 @@ class Bench:
     answers: dict[str, str] = field(default_factory=dict)
     """Vanilla's answers, by the row that a later turn comes after."""
     prices: Kept = field(default_factory=dict)
-    """Seconds of verifications that this arm has measured: each arm pays for its own."""
+    """Seconds of verifications that this arm has measured."""
+    setup_s: float = 0.0
+    """Seconds that the method was set up in; 0 once a sample has them."""
 
     def __post_init__(self) -> None:
         """Raises SkipbenchError where a sample is of another prompt than its row now has."""
@@ -82,6 +88,19 @@ class Bench:
     def prompt(self, index: int) -> Prompt:
         """The prompt, after vanilla's answers to the turns before it."""
         return self.prompts[index].following(self.answers)
+
+    def prepare(self) -> None:
+        """The method measures what it needs of the machine for prompts of these lengths."""
+        lengths = defaultdict[str, list[int]](list)
+        for prompt in self.prompts:
+            lengths[price_key(len(prompt.ids))].append(len(prompt.ids))
+        keep_prices(self.lm, self.prices)
+        began = time.perf_counter()
+        for of_class in lengths.values():
+            self.lm.cache.length = median_low(of_class)
+            self.method.prepare(State(self.lm, [0] * (self.lm.cache.length + 1)))
+        self.lm.cache.length = 0
+        self.setup_s += time.perf_counter() - began
 
     def finished(self) -> bool:
         """True if the method failed, or `until_ci` is reached."""
@@ -148,7 +167,9 @@ def sample_of(
     scorer = config.dataset.scorer
     scores = {t: score(scorer, t, row.prompt, row.reference) for t in set(texts)}
     scored = dict(zip(("vanilla", "method"), map(scores.__getitem__, texts), strict=True))
-    searching = {} if ours.searching is None else {"searching": [ours.searching]}
+    more = {} if ours.searching is None else {"searching": [ours.searching]}
+    if bench.setup_s:
+        more["setup_s"], bench.setup_s = [round(bench.setup_s, 3)], 0.0
     sample = Sample(
         index=index,
         id=row.id,
@@ -163,7 +184,7 @@ def sample_of(
         score=scored if scored["vanilla"] else {},
         groups=row.groups | ({"prompt": "cut"} if prompt.cut else {}),
         carry=method.state_dict(),
-        trace=method.trace() | searching | {"verified": ours.verified},
+        trace=method.trace() | more | {"verified": ours.verified},
         question=row.question,
     )
     chars = [len(piece) for piece in map(Detokenizer(bench.text).add, ours.arm.tokens)]

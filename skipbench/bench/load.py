@@ -126,14 +126,15 @@ def _wrong_device(device: str) -> str | None:
     return f"; this machine has cuda:0 to cuda:{last}" if int(number or 0) > last else None
 
 
-def check_method(model: Model, make_method: Callable[..., Method]) -> None:
-    """Makes the method for a model of this depth, without reading weights. Raises SkipbenchError
+def check_method(model: Model, make_method: Callable[..., Method]) -> Method:
+    """The method for a model of this depth, made without reading weights. Raises SkipbenchError
     for a setting that does not fit the model, or an unreadable configuration.
     """
     method = make_method(layers=depth(model))
     if not isinstance(method, Method):
         advice = "derive it from skipbench.decode.method.Method"
         raise SkipbenchError(f"{type(method).__name__} is no method; {advice}")
+    return method
 
 
 def depth(model: Model) -> int:
@@ -156,15 +157,15 @@ def preflight(config: RunConfig, folder: Path, held: bool = False) -> Preflight:
     check_memory(model, config.dataset, [])
     if not held:
         check_model(model, config.engine)
-    check_method(model, config.method.factory())
+    copies = check_method(model, config.method.factory()).copies
     model = model if held else outline.sized(model)
-    check_memory(model, config.dataset, [])
+    check_memory(model, config.dataset, [], copies)
     rows = config.dataset.rows(config.limit)
     if not config.fresh and other_rows(read_run(folder).provenance, rows):
         advice = "put the old ones back, pin dataset.revision, or use another results folder"
         changed = f"the rows of the dataset have changed since {folder} was begun"
         raise SkipbenchError(f"{changed}; {advice}")
-    need, prompts = check_memory(model, config.dataset, rows), None
+    need, prompts = check_memory(model, config.dataset, rows, copies), None
     if not held and (tokenizer := outline.tokenizer_here(model)) is not None:
         if isinstance(model, PlantedModel) and model.architecture is not None:
             context = model.architecture.context
@@ -198,9 +199,8 @@ def load_ready(config: RunConfig, method: Method | None = None) -> tuple[LM, Any
     if method is None:
         config = with_stored_set(config)
     check_model(config.model, config.engine)
-    check_memory(outline.sized(config.model), config.dataset, [])
-    if method is None:
-        check_method(config.model, config.method.factory())
+    given = method or check_method(config.model, config.method.factory())
+    check_memory(outline.sized(config.model), config.dataset, [], given.copies)
     lm, tokenizer = load_model(config.model, config.engine, config.calibration_rows())
     return lm, tokenizer, method or make_method(config, lm)
 

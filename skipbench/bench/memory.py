@@ -115,27 +115,34 @@ class Need:
     cache_bytes: int
     tokens: int  # of the longest prompt with its output, which the cache holds
     calibration_bytes: int  # of `model.calibration`, gone before the cache comes
+    copy_bytes: int  # of weights in 8 bits, for drafts
     rest_bytes: int  # activations, logits, and so on
     free_bytes: int | None  # of the device; None if unknown
 
     @property
     def total_bytes(self) -> int:
-        return self.weight_bytes + max(self.cache_bytes, self.calibration_bytes) + self.rest_bytes
+        then = self.cache_bytes + self.copy_bytes
+        return self.weight_bytes + max(then, self.calibration_bytes) + self.rest_bytes
 
     def text(self, kind: str) -> str:
         """The parts in words; `kind` of the weights."""
         before = self.calibration_bytes
         calibration = f" (or {_gib(before)} for model.calibration before)" if before else ""
+        copied = f", {_gib(self.copy_bytes)} for their copy in 8 bits" if self.copy_bytes else ""
         free = f"; {_gib(self.free_bytes)} are free" if self.free_bytes is not None else ""
         return (
             f"weights {_gib(self.weight_bytes)} ({kind}), cache {_gib(self.cache_bytes)} for about "
-            f"{self.tokens} tokens{calibration}, {_gib(self.rest_bytes)} for the rest{free}"
+            f"{self.tokens} tokens{calibration}{copied}, {_gib(self.rest_bytes)} for the rest{free}"
         )
 
 
-def check_memory(model: Model, dataset: DatasetConfig, rows: Sequence[Row]) -> Need | None:
+def check_memory(
+    model: Model, dataset: DatasetConfig, rows: Sequence[Row], copies: bool = False
+) -> Need | None:
     """The bytes that a cell takes with these rows; None for a model of unknown size. Raises
     NotHereError, with the models that would fit, if they are more than the device has free.
+
+    `copies`: drafts read a copy of the weights in 8 bits.
     """
     if model.sizes is None:
         return None
@@ -146,7 +153,9 @@ def check_memory(model: Model, dataset: DatasetConfig, rows: Sequence[Row]) -> N
     margin = min(MARGIN, max(weights, MIN_MARGIN))
     on_ranks = model.tensor_parallel_size > 1 and model.device != "cpu"
     free = free_bytes("auto" if on_ranks else model.device)
-    need = Need(weights, cache, tokens, _calibration_bytes(model), margin, free)
+    shape = model.sizes
+    copied = copies * (shape.layers * shape.layer_parameters + shape.vocab * shape.hidden)
+    need = Need(weights, cache, tokens, _calibration_bytes(model), copied, margin, free)
     if free is None or need.total_bytes <= free:
         return need
     fit = ", ".join(fitting(known_models(), free, need.tokens))

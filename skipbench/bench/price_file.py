@@ -8,11 +8,11 @@ from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
 from skipbench.profile.roofline import device_name
-from skipbench.profile.rows import DRAFT_ROWS, ROWS, keep_prices
+from skipbench.profile.rows import DRAFT_ROWS, MEASURED, keep_prices
 from skipbench.runs.files import write_json
 from skipbench.runs.reading import read_json
 
-SIZES = {str(n): n for n in (0, *DRAFT_ROWS, *ROWS)}
+SIZES = {str(n): n for n in (0, *DRAFT_ROWS, *MEASURED)}
 
 
 class StoredPrices(dict[str, dict[int, float]]):

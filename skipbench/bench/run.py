@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import math
 import statistics
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +65,8 @@ class _Loaded:
     meter: EnergyMeter
     latency: LatencyModel
     latency_file: Path
+    latency_s: float
+    """Seconds that they were measured in; next to none where the file had them."""
 
 
 @contextlib.contextmanager
@@ -84,6 +87,7 @@ def opened(arms: Sequence[ReadyArm], load: LoadModel = load_model) -> Iterator[l
     of_limit = {len(arm.rows): prepare(lm, tokenizer, arm.rows, dataset) for arm in arms}
     device = device_name(lm.output_device)
     latency_file = latency_path(model, config.engine, device, config.results)
+    began = time.perf_counter()
     with working("measuring sub-layer latencies"):
         methods = [arm.config.method.factory()(layers=lm.layers) for arm in arms]
         levers = frozenset[str]().union(*(method.levers for method in methods))
@@ -91,8 +95,8 @@ def opened(arms: Sequence[ReadyArm], load: LoadModel = load_model) -> Iterator[l
     devices = {*lm.devices, lm.input_device, lm.output_device}
     if lm.output_device.type == "cuda":  # those of the other ranks
         devices |= {torch.device("cuda", rank) for rank in range(1, model.tensor_parallel_size)}
-    meter = energy_meter(devices)
-    loaded = _Loaded(lm, tokenizer, meter, latency, latency_file)
+    latency_s, meter = time.perf_counter() - began, energy_meter(devices)
+    loaded = _Loaded(lm, tokenizer, meter, latency, latency_file, latency_s)
     with contextlib.ExitStack() as stack:
         contexts = [
             _opened(arm, method, loaded, of_limit[len(arm.rows)], arms)
@@ -131,6 +135,7 @@ def _opened(
         eos, meter, others = eos_ids(lm), loaded.meter, len(arms) > 1
         log = stack.enter_context(tracked(config, folder.name))
         bench = Bench(config, lm, loaded.tokenizer, method, prompts, eos, store, meter, others, log)
+        bench.setup_s = 0.0 if decided_by is None else loaded.latency_s
         yield bench
         if (notes := lm.notes()) != origin.notes:
             say(notes[-1], "dim")  # memory for graphs ran out while decoding

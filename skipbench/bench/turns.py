@@ -54,7 +54,9 @@ def decode_missing(*benches: Bench) -> None:
 
 
 def _warm_up(benches: Sequence[Bench], missing: Sequence[int]) -> None:
-    """Vanilla and a copy of each method decode the first prompts, before anything is measured."""
+    """Vanilla and a copy of each method decode the first prompts, before anything is timed; then
+    each method measures what it needs of the machine.
+    """
     for bench in benches:
         after = {i: bench.prompts[i].row.after for i in missing if i < len(bench.prompts)}
         ready = [i for i, turn in after.items() if turn is None or turn in bench.answers]
@@ -64,6 +66,8 @@ def _warm_up(benches: Sequence[Bench], missing: Sequence[int]) -> None:
                 bench.decode(Vanilla(), prompt, index)
             _attempt(bench, copy.deepcopy(bench.method), prompt, index)
         bench.prices.clear()
+        if missing:
+            bench.prepare()
 
 
 def _attempt(

@@ -109,6 +109,12 @@ class SkipMethod(Method):
                 "wanted precision=full and kv_window=0"
             )
 
+    def prepare(self, state: State) -> None:
+        super().prepare(state)
+        self.stop.prepare(state)
+        if self.skip.int8:  # makes the copy
+            state.lm.logits([state.pending], TokenRows.chain(state.lm.cache.length, 1), self.skip)
+
     def begin(self, state: State) -> None:
         super().begin(state)
         self.stop.begin()

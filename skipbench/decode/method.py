@@ -77,6 +77,11 @@ class Method(Configurable):
         return frozenset()
 
     @property
+    def copies(self) -> bool:
+        """Whether it may make a copy of the weights in 8 bits, which memory has to hold."""
+        return "int8" in self.levers
+
+    @property
     def carries(self) -> bool:
         """Whether it learns from prompt to prompt: one process then decodes all of them."""
         return bool(self.carried) or any(part != {} for part in self.state_dict().values())
@@ -84,6 +89,11 @@ class Method(Configurable):
     def latency_at(self, state: State) -> Latency | None:
         """Sub-layer latencies at the present context length."""
         return None if self.latency_model is None else self.latency_model.at(state.lm.cache.length)
+
+    def prepare(self, state: State) -> None:
+        """Measures what it needs of the machine at the present context length, and makes what it
+        keeps of the weights; before the first prompt, over rows that nothing reads again.
+        """
 
     def begin(self, state: State) -> None:
         """Starts a prompt, which has been prefilled."""

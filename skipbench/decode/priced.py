@@ -24,6 +24,7 @@ class RowPrices(Configurable):
     """Seconds of verifying 1, 2, 4, 8, 16 and 32 rows; empty measures them."""
 
     carried: ClassVar[tuple[str, ...]] = ("measured",)
+    needs_prices = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -34,6 +35,10 @@ class RowPrices(Configurable):
             )
         self.measured: dict[str, dict[str, float]] = {}
         """Seconds by rows, by class of the context's length and plan of a draft."""
+
+    def prepare(self, state: State) -> None:
+        if self.needs_prices:
+            self.prices_at(state, 1)
 
     def prices_at(self, state: State, rows: int) -> list[float]:
         """Price of 0 to `rows` rows, in passes of one row: measured below 1024 tokens of context,

@@ -63,6 +63,12 @@ def choices(logits: Tensor, k: int = 0) -> tuple[list[int], list[list[int]]]:
     return [best[0] for best in top], top if k else []
 
 
+def likeliest(logits: Tensor, k: int) -> Tensor:
+    """Ids [T, k] of the likeliest tokens, left on a device other than the host."""
+    on_host = logits.device.type == "cpu"
+    return torch.tensor(choices(logits, k)[1]) if on_host else logits.topk(k).indices
+
+
 def finite_best(logits: Tensor) -> Tensor:
     """The most likely token per row, -1 where its logit is not finite."""
     best = best_tokens(logits)

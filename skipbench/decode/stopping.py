@@ -28,6 +28,9 @@ class StopRule(Configurable, kw_only=False):
     needs_latency: ClassVar[bool] = False
     """`priced` is told the latencies of sub-layers."""
 
+    def prepare(self, state: State) -> None:
+        """As `Method.prepare`."""
+
     def begin(self) -> None:
         """Starts a prompt."""
 

@@ -6,7 +6,7 @@ measured price, and a node is added while its chance is worth more than its pric
 
 | symbol | here | |
 |---|---|---|
-| rho | `rate` | recent tokens per pass of one row |
+| rho | `rate` | tokens per pass of one row in this prompt |
 | C(n) | `prices[n]` | measured price of verifying n rows, in passes of one row |
 | p(node) | `Tree.products`, calibrated | chance that the path to the node is accepted |
 | c | `ladder.step(rung)` | price of one token drafted by a plan |
@@ -40,9 +40,10 @@ from skipbench.decode.kinds import (
     USUAL_ERROR,
     drafted_kind,
 )
-from skipbench.decode.ladder import MAX_STEPS, PlanLadder
+from skipbench.decode.ladder import MAX_STEPS, PlanLadder, chain_value
 from skipbench.decode.method import TriedPlan
 from skipbench.decode.priced import Priced
+from skipbench.decode.sampling import likeliest
 from skipbench.decode.sources import Match, Successors, TextIndex
 from skipbench.decode.tree import Child, Tree, grow, min_slopes
 from skipbench.errors import SkipbenchError
@@ -51,9 +52,15 @@ from skipbench.profile.roofline import bytes_price
 from skipbench.profile.rows import DRAFT_ROWS, curve
 from skipbench.runs.record import SOURCES
 
-RATE_SHARE = 0.05  # of the newest round in the rate
+UNLIKELY = 0.2  # chance of a path of free tokens that is not followed further
+RATE, RATE_PASSES = 1.5, 4.0
+"""A prompt's rate before its first round, and the passes that it counts for: low, because copies
+correct a low one in a round or two, and none come where a high one forbids every draft.
+"""
+RATE_KEPT = 0.97  # share of the tokens and passes of earlier rounds that count behind a round
 Carried = tuple[list[Match], int]
 """Occurrences of the path to a node's parent; place on the drafted chain, -1 beside it."""
+NOWHERE: Carried = ([], -1)
 
 
 class Auto(Priced):
@@ -84,7 +91,7 @@ class Auto(Priced):
     these out; empty, and no `row_prices`, measures them where they may pay.
     """
     needs_latency, needs_top_tokens = True, TOP
-    carried = "successors", "counters", "calibration", "free", "rate", "ladder", "measured", "text"
+    carried = "successors", "counters", "calibration", "free", "ladder", "measured", "text"
     logged = ("expected", "price", "source", "sets", "explored")
 
     def __post_init__(self) -> None:
@@ -101,22 +108,31 @@ class Auto(Priced):
         self.free = [0.0, 0.0]
         """Free tokens accepted, and expected by the priors, after an accepted parent."""
         self.ladder = PlanLadder(self.layers, self.window, self.explore)
-        self.rate = 1.2
+        self._past = [RATE * RATE_PASSES, RATE_PASSES]
+        """Tokens and passes of one row of this prompt."""
+
+    @property
+    def copies(self) -> bool:
+        return self.explore > 0 and bool(self.int8_prices or not self.row_prices)
+
+    def prepare(self, state: State) -> None:
+        self.prices = self.prices_at(state, self.max_nodes + 1)
+        self.int8 = self._int8_prices(state)
 
     def begin(self, state: State) -> None:
         super().begin(state)
         self._drafted: list[tuple[int, int]] = []  # token, kind
-        self._rung = -1
+        self._rung, self._past = -1, [RATE * RATE_PASSES, RATE_PASSES]
         self.text.begin(state.tokens)
-        self.prices = self.prices_at(state, self.max_nodes + 1)
+        self.prepare(state)
         self.slopes = min_slopes(self.prices)
-        self.ladder.begin(self.latency_at(state), self._int8_prices(state))
+        self.ladder.begin(self.latency_at(state), self.int8)
 
     def _int8_prices(self, state: State) -> list[float]:
         """Price of 0, 1, ... rows drafted in 8 bits, in passes of one row; empty where they cannot
         pay, or the engine has none.
         """
-        if self.explore == 0 or (self.row_prices and not self.int8_prices):
+        if not self.copies:
             return []
         if self.row_prices:
             given = self.row_prices[0], *self.int8_prices
@@ -130,10 +146,15 @@ class Auto(Priced):
         prices = [of_one * p for p in curve({n: seconds[n] for n in DRAFT_ROWS}, most)]
         return prices if self.ladder.may_pay(of_one, self.prices) else []
 
+    @property
+    def rate(self) -> float:
+        """Tokens per pass of one row in this prompt; not drafting has 1."""
+        return max(1.0, self._past[0] / self._past[1])
+
     def propose(self, state: State, budget: int) -> Draft:
         self._before = state.tokens[-2] if len(state.tokens) > 1 else state.pending
         self._pending, self._drafted, self._step_price = state.pending, [], 0.0
-        rate = max(1.0, self.rate)
+        rate = self.rate
         self.tree = self._grow(rate, budget)
         rung, value = self.ladder.best(self.prices, rate, budget)
         if rung >= 0 and value > self.tree.expected - rate * self.prices[1 + len(self.tree.tokens)]:
@@ -161,20 +182,22 @@ class Auto(Priced):
     def _draft(self, state: State, rung: int, rate: float, budget: int) -> None:
         """Draft passes by the rung's plan, as long as the next token is worth its price."""
         lm, base, plan = state.lm, state.lm.cache.length, self.ladder.plans[rung]
-        agreement, step = self.ladder.chance(rung), self.ladder.step(rung)
         if rung != self._rung:
             self._rung = rung
             self.log["sets"].append([len(self.log["source"]), str(plan)])
         chance, token, most = 1.0, state.pending, min(budget, MAX_STEPS, self.max_nodes)
         while (at := len(self._drafted)) < most:
-            if at and chance * agreement <= rate * (step + self.slopes[1 + at]):
+            if at and not self._drafts_on(rung, rate / chance):
                 break
             rows = [token, *self._ahead(most - at - 1)]
             self._step_price += self.ladder.pass_price(rung, len(rows))
-            p = lm.logits(rows, TokenRows.chain(base + at, len(rows)), plan).float().softmax(-1)
-            top, ids = p.topk(2)
+            logits = lm.logits(rows, TokenRows.chain(base + at, len(rows)), plan)
+            ids = likeliest(logits, 2)
+            top = logits.gather(1, ids).float()
+            # 8 bits are judged by the ratio of both, which needs no sum over the vocabulary
+            whole = top[:, :1] if plan.int8 else logits.float().logsumexp(-1, keepdim=True)
             # doubles hold every index, so that both come to the host at once
-            values = torch.cat((top.double(), ids.double()), 1).tolist()
+            values = torch.cat(((top - whole).exp().double(), ids.double()), 1).tolist()
             for n, (first, second, best, _) in enumerate(values, 1):
                 kind, token = drafted_kind(first, second, bool(plan.int8)), int(best)
                 self._drafted.append((token, kind))
@@ -183,13 +206,33 @@ class Auto(Priced):
                     break
         self.ladder.drafted(rung, len(self._drafted), self._step_price)
 
+    def _drafts_on(self, rung: int, rate: float) -> bool:
+        """Whether a longer draft is worth more than the free tokens behind the drafted ones; `rate`
+        over the chance of those.
+        """
+        path = [token for token, _ in self._drafted]
+        prices, carried = self.prices[len(path) :], NOWHERE
+        agreement, step = self.ladder.chance(rung), self.ladder.step(rung)
+        drafted = chain_value(agreement, step, prices, rate, MAX_STEPS)
+        best, expected, chance = -rate * prices[1], 0.0, 1.0
+        for more in prices[2:-1]:
+            if best >= drafted or not (children := self._children(path, carried)):
+                break
+            p, token, _, carried = children[0]
+            chance *= p
+            expected += chance
+            best = max(best, expected - rate * more)
+            if chance < UNLIKELY:
+                break
+            path.append(token)
+        return drafted > best
+
     def _ahead(self, most: int) -> list[int]:
         """Free tokens after the drafted ones that the next draft pass reads, too: each that the
         draft confirms saves a pass.
         """
         path, ahead, chance = [token for token, _ in self._drafted], list[int](), 1.0
-        int8 = self.ladder.int8
-        carried: Carried = ([], -1)
+        int8, carried = self.ladder.int8, NOWHERE
         while int8 and len(ahead) < min(most, DRAFT_ROWS[-1] - 1):
             if not (children := self._children([*path, *ahead], carried)):
                 break
@@ -257,7 +300,10 @@ class Auto(Priced):
         for node, product in enumerate(tree.products):
             self.calibration.update(product, node in accepted)
         price = self.prices[1 + len(tree.tokens)] + self._step_price
-        self.rate += RATE_SHARE * ((len(accepted) + 1) / price - self.rate)
+        round_past = len(accepted) + 1, price
+        self._past = [
+            RATE_KEPT * old + new for old, new in zip(self._past, round_past, strict=True)
+        ]
         self.successors.learn(
             self._before, self._pending, tree.tokens, tree.parents, verification.top_tokens
         )
@@ -265,7 +311,7 @@ class Auto(Priced):
         self.ladder.spent += price
         explored = 0.0
         if state.finish is None:
-            explored = self.ladder.explore_one(state, self.prices, max(1.0, self.rate))
+            explored = self.ladder.explore_one(state, self.prices, self.rate)
         self.note(
             explored=round(explored, 4),
             expected=round(tree.expected + 1, 4),

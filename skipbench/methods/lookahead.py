@@ -81,6 +81,7 @@ class Lookahead(Priced):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.size = Size(self.window, self.level, self.guesses)
+        self.needs_prices = not self.window
         if not self.window and (self.size[1:] != (5, 7) or self.first_window):
             raise SkipbenchError(
                 f"lookahead: level={self.level}, guesses={self.guesses}, "

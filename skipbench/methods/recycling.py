@@ -79,6 +79,7 @@ class Recycling(Priced):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.successors = Successors(self.memory, pairs=False)
+        self.needs_prices = not self.nodes
 
     def begin(self, state: State) -> None:
         super().begin(state)

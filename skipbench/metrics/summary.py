@@ -94,6 +94,7 @@ def summarise(
         score=score_summary(sound, mean_scores),
         score_equal=all(x.get("vanilla") == x.get("method") for x in scores) if scores else None,
         peak_memory_bytes=peak_memory_bytes,
+        setup_s=mean(took for s in sound for took in s.trace.get("setup_s", [])),
         roofline_fraction_vanilla=over(roofline_s_per_token, vanilla_s_per_token),
     )
 

@@ -10,7 +10,7 @@ from string import ascii_lowercase
 from msgspec.structs import replace
 
 from skipbench.metrics.pairs import Standing, standings
-from skipbench.report.columns import MISSING, speedup_text
+from skipbench.report.columns import MISSING, number, speedup_text
 from skipbench.runs.run import Run
 
 BASELINE = "vanilla"
@@ -104,6 +104,20 @@ def expanded_blocks(runs: Sequence[Run]) -> list[str]:
         "per row, share nothing with those blocks."
         for model in named
     ]
+
+
+def set_up(runs: Sequence[Run]) -> list[str]:
+    """A line of the seconds that methods were set up in before their first prompt."""
+    took = {
+        run.method: number(seconds, 1, " s")
+        for run in runs
+        if run.metrics and (seconds := run.metrics.setup_s or None)
+    }
+    if not took:
+        return []
+    each = ", ".join(f"{method} {seconds}" for method, seconds in took.items())
+    what = "prices, latencies, 8-bit copy"
+    return [f"set-up before the first prompt ({what}), in none of the times: {each}."]
 
 
 def same_drafts(runs: Sequence[Run]) -> list[str]:

@@ -184,27 +184,32 @@ def test_several_methods_on_the_command_line_are_one_row(
     assert [json.loads(line)["method"] for line in lines] == chosen
 
 
-def test_each_arm_pays_for_the_prices_that_it_uses(
+def test_each_arm_measures_the_prices_that_it_uses_before_its_first_prompt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured = list[str]()
-    measure, decode = rows.verification_seconds, Bench.decode
+    measure, prepare = rows.verification_seconds, Bench.prepare
 
     def counted(*arguments: Any) -> dict[int, float]:
-        measured.append(decoding[0])
+        measured.append(preparing[0])
         return measure(*arguments)
 
-    def named(self: Bench, method: Any, prompt: Any, index: int, *more: Any) -> Any:
-        decoding[0] = self.store.folder.name
-        return decode(self, method, prompt, index, *more)
+    def named(self: Bench) -> None:
+        preparing[0] = self.store.folder.name
+        prepare(self)
+        preparing[0] = ""
 
-    decoding = [""]
+    preparing = [""]
     monkeypatch.setattr(rows, "verification_seconds", counted)
-    monkeypatch.setattr(Bench, "decode", named)
+    monkeypatch.setattr(Bench, "prepare", named)
     words = [*SMALL, "limit=2", f"results={tmp_path}", "method=auto"]
     configs = [compose([*words, f"method.explore={share}"]) for share in (0, 0.01)]
     run_row(configs, LOAD)
-    assert sorted(measured) == sorted(resolve_cell(config).folder.name for config in configs)
+    arms = sorted(resolve_cell(config).folder.name for config in configs)
+    assert sorted(measured) == arms
+    for samples in samples_of(configs):
+        took = [sample.trace.get("setup_s") for sample in samples]
+        assert took[0] and took[0][0] > 0 and took[1] is None
 
 
 def test_the_peak_of_memory_begins_anew() -> None:

@@ -3,6 +3,8 @@ choose.
 """
 
 import random
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -206,6 +208,8 @@ def test_drafts_in_8_bits_are_right_and_read_copies_ahead(monkeypatch: pytest.Mo
     monkeypatch.setattr(lm, "logits", counted)
     free = make_method("auto", "method.row_prices=[1,1.1,1.2,1.3,1.4,1.5]", INT8)
     wanted = generate(lm, Vanilla(), text, 48).tokens
+    # else a draft ends here before a pass confirms more than one token
+    monkeypatch.setattr(auto.Auto, "_drafts_on", lambda *_: True)
     for drafts, of in ((False, method), (True, free)):
         passes.clear()
         assert generate(lm, of, text, 48).tokens == wanted
@@ -234,6 +238,21 @@ def test_reading_ahead_changes_no_drafted_token(monkeypatch: pytest.MonkeyPatch)
     alone = drafted()
     assert min(len(ahead), len(alone)) > 2
     assert all(a == b for a, b in zip(ahead, alone, strict=False))
+
+
+def test_a_draft_ends_where_copies_go_on_for_nothing() -> None:
+    """Behind the drafted token a long copy is as likely as a draft; behind another, nothing is."""
+    method = make_method("auto", "method.row_prices=[1,1.02,1.04,1.06,1.1,1.2]", INT8)
+    assert isinstance(method, auto.Auto)
+    text = [*range(20), 30, *range(9)]
+    lm: Any = SimpleNamespace(cache=SimpleNamespace(length=len(text) - 1))  # its length is read
+    method.begin(state := State(lm, text))
+    method.propose(state, 0)
+    on = dict[int, bool]()
+    for token in (9, 25):
+        method._drafted = [(token, 0)]
+        on[token] = method._drafts_on(0, 1.5)
+    assert on == {9: False, 25: True}
 
 
 def test_no_second_copy_of_weights_where_8_bits_cannot_pay(

@@ -1,10 +1,12 @@
 """Prices of rows that a model in use keeps: for the next process, and timed again by its rounds."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import skipbench
 from skipbench.language_model import LanguageModel
@@ -66,3 +68,13 @@ def test_the_next_process_measures_nothing(tmp_path: Path, monkeypatch: pytest.M
     path.write_text('{"0": {"1": 0, "2": 1}}')
     assert known_prices(loaded().lm) == {}
     assert known_prices(loaded("model.dtype=bfloat16").lm) == {}
+
+
+def test_a_busy_moment_does_not_decide_a_price(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its times differ from one another, so that more are taken; one turn later never is."""
+    busy = [9.0, 1.9, 1.4, 1.6, 1.0, 1.0]
+    times = {n: iter([*(n * factor for factor in busy), *[0.0] * 9]) for n in (1, 2)}
+    monkeypatch.setattr(rows, "timed", lambda call, _: call())
+    calls = {n: partial(next, of_call) for n, of_call in times.items()}
+    assert rows.least_seconds(calls, torch.device("cpu"), 3) == {1: 1.0, 2: 2.0}
+    assert rows.least_seconds({1: iter([5.0, 3.0]).__next__}, torch.device("cpu"), 1) == {1: 3.0}

@@ -28,7 +28,7 @@ OPTIONAL = ("point", *TEXTS)  # columns that are left out where no row has any c
 NOTED = ("samples", "speedup", "lossless")
 MORE = {"decode": "decode only", "alpha": "alpha", "accepted": "accepted share", "tau": "tau"}
 MORE |= {"tpt": "TPT", "expected": "E(Spd)", "ttft": "TTFT", "itl": "ITL", "joules": "J/token"}
-MORE |= {"copy": "8-bit copy"}
+MORE |= {"copy": "8-bit copy", "setup": "set-up"}
 """Columns that a table has only where it is asked for them, by key."""
 ALL = "all"
 PROVENANCE = ("engine", "device", "commit", "date", "torch")
@@ -98,6 +98,7 @@ def row_table(
             *notes,
             *compared.same_drafts(ordered),
             *compared.expanded_blocks(ordered),
+            *compared.set_up(ordered),
             *unpaired,
             *([f"{compared.FASTEST}."] if places else []),
         ),
