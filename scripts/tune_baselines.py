@@ -1,8 +1,7 @@
 r"""Settings of the methods that draft without a model, over `dataset=tuning`: tokens per round,
 mean rows per round, and the speed that the price of rows makes of them; no wall clock of a run.
 
-    python scripts/tune_baselines.py --only lookahead recycling --prompts 10 --tokens 40 --ranks \
-        --more model.dtype=float32
+    python scripts/tune_baselines.py --only lookahead recycling --prompts 12 --ranks
 
 This command counted `SIZES` and `CHANCES` of methods/lookahead.py and methods/recycling.py.
 `speed` is in tokens per pass of one row. With `--ranks`, the share of recycling's nodes of each

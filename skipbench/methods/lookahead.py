@@ -39,9 +39,11 @@ class Size(NamedTuple):
 
 
 SIZES = {
-    Size(2, 3, 2): (1.535, 6.0),
-    Size(2, 4, 2): (1.612, 8.8),
-    Size(2, 4, 4): (1.703, 10.0),
+    Size(2, 3, 2): (1.611, 6.2),
+    Size(2, 4, 2): (1.735, 9.2),
+    Size(2, 4, 4): (1.843, 10.6),
+    Size(4, 4, 4): (1.905, 16.7),
+    Size(5, 5, 5): (1.932, 26.5),
 }
 """Tokens per round and mean rows per round of each size, with the prompt's n-grams in the pool: on
 `dataset=tuning`, by scripts/tune_baselines.py.

@@ -52,7 +52,7 @@ TEMPLATE = [(NODES.index(path[:-1]) if path[1:] else -1, int(path[-1])) for path
 """`(parent, rank)` of every node of the static tree, the likeliest first."""
 
 
-SIZES = {4: (1.215, 2.7), 8: (1.318, 4.7), 16: (1.455, 8.5), 31: (1.605, 14.7)}
+SIZES = {4: (1.324, 3.1), 8: (1.403, 5.2), 16: (1.598, 9.6), 31: (1.774, 18.5)}
 """Tokens and mean rows per round by number of nodes, counted as `CHANCES`."""
 
 

@@ -43,7 +43,7 @@ def test_an_estimate_follows_the_last_twenty_tries() -> None:
 def test_drafts_that_fell_below_their_cost_are_tried_again() -> None:
     """As a prompt without copies leaves the estimates; the next prompt's output repeats itself."""
     lm, tokenizer = tiny()
-    for forget in (0.0, 0.02):
+    for forget in (0.0, 0.01):
         method = make_method("cas-spec", f"method.forget={forget}", layers=lm.layers)
         assert isinstance(method, CASSpec)
         method.rounds, method.alpha = 99, [Estimate(0.005, [0] * 20) for _ in method.alpha]

@@ -19,7 +19,7 @@ warm-up does nor what ends a tree. Guesses of ours replace them, marked so below
 | c_s | `costs` | price of a draft step in passes of one row |
 | T(s, k) | `worth` | criterion that chooses draft s and k tokens |
 | TOP-P siblings | `top_p`, `width` | (guess: 0.9 and 3) alternatives, drafted in the same pass |
-| warm-up | `warm_up` | (guess) rounds that begin with each draft in turn |
+| warm-up | `warm_up` | (guess) tokens until which rounds begin with each draft in turn |
 | | `forget` | (ours) alpha of a draft that is not tried goes back to its first value |
 
 Deviations from the paper, with their switches: docs/methods/cas-spec.md.
@@ -104,14 +104,17 @@ class CASSpec(Method):
     width: Positive = 3
     """Maximum children of a node, the first choice included."""
     warm_up: Natural = 20
-    """Rounds that begin with each draft in turn, whatever it is worth."""
-    forget: Share = 0.02
+    """Drafted tokens until which rounds begin with each draft in turn, whatever it is worth."""
+    forget: Share = 0.01
     """Share of the way back to its first value, 0 to 1, that an untried draft's acceptance goes per
     round; at 0 a draft that once fell below its cost is never tried again.
     """
 
     needs_latency = True
-    logged, carried = ("steps_by_set", "chosen", "alpha"), ("alpha", "by_match", "rounds")
+    logged, carried = (
+        ("steps_by_set", "chosen", "alpha"),
+        (*("alpha", "by_match", "rounds", "drafted", "ranked"),),
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -125,16 +128,18 @@ class CASSpec(Method):
         self.first = [*[FIRST] * self.bottom, FIRST_COPY]
         self.alpha = [Estimate(first) for first in self.first]
         self.by_match = [Estimate(FIRST_COPY) for _ in range(NGRAM)]
-        self.text, self.rounds = TextIndex(), 0
+        self.text, self.rounds, self.drafted = TextIndex(), 0, 0
+        self.ranked: list[str] = []  # skip sets by `sparsity`
 
     def begin(self, state: State) -> None:
-        """Ranks sub-layers by how little they turn the state, and prices the sets."""
+        """Prices the sets; the first prompt ranks sub-layers by how little they turn the state."""
         super().begin(state)
-        if not self.sets:
+        if not self.skips:
             order = ranked(squared_turns(recent_states(state, CONTEXT)))
             free = [s for s in order if 0 < s // 2 < self.layers - 1]
             counts = [max(1, round(share * len(free))) for share in sorted(self.sparsity)]
             self.skips = [DraftPlan.of(self.layers, free[:count]) for count in counts]
+            self.ranked = list(map(str, self.skips))
         at = self.latency_at(state)
         self.costs = [*(step_price(skip, at) for skip in self.skips), self.bottom_cost]
         self.text.begin(state.tokens)
@@ -158,7 +163,7 @@ class CASSpec(Method):
             draft, k = self._choose(leaf, limit, len(copies))
             gain = self.tree.product(leaf) * accepted_of(self.alpha[draft].value, k)
             price, tokens = self.costs[draft] * k, 1 + sum(self.tree.products)
-            warms = leaf < 0 and self.rounds < self.warm_up
+            warms = leaf < 0 and self.drafted < self.warm_up
             if not warms and (tokens + gain) / (1 + spent + price) <= tokens / (1 + spent):
                 break  # a guess: nothing raises the tokens per pass of the round
             chosen.append([leaf, draft, k])
@@ -184,7 +189,7 @@ class CASSpec(Method):
         bottom = (self.alpha[-1].value, self.costs[-1], self.objective)
         limits = [*[limit] * self.bottom, copies]
         drafts = [d for d, length in enumerate(limits) if length]
-        if leaf < 0 and self.rounds < self.warm_up:
+        if leaf < 0 and self.drafted < self.warm_up:
             drafts = [drafts[self.rounds % len(drafts)]]
         _, draft, k = max(
             (worth(self.alpha[d].value, self.costs[d], k, *bottom), d, k)
@@ -241,10 +246,12 @@ class CASSpec(Method):
             if (draft, 0) not in hits:
                 self.alpha[draft] = Estimate(value + self.forget * (first - value), tried)
         self.text.advance(state)
-        self.rounds += 1
+        self.rounds, self.drafted = self.rounds + 1, self.drafted + verification.draft.steps
         self.note(alpha=[round(estimate.value, 5) for estimate in self.alpha])
 
     def load_state_dict(self, state: Any) -> None:
         super().load_state_dict(state)
+        texts = self.sets or state["ranked"]
+        self.skips = [DraftPlan.parse(text, self.layers) for text in texts]
         self.alpha = [Estimate(*pair) for pair in state["alpha"]]
         self.by_match = [Estimate(*pair) for pair in state["by_match"]]
