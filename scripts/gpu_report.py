@@ -6,7 +6,7 @@ does not hold is cut, and said to be. `report.json` and its page, `README.md`, a
 after each: whenever this process is killed, both are whole. The same command goes on with the steps
 that are not done; `--only` does some again. Status 1 unless all are done.
 
-    --rehearse      all of it on a CPU with tiny sizes, in under two minutes; no figure means a GPU
+    --rehearse      all of it on a CPU with tiny sizes, in half a minute; no figure means a GPU
     --carry FOLDER  fetches the packages that a machine with torch and transformers still needs:
                     there, pip install --no-index --no-deps --target SITE FOLDER/*.whl, and
                     PYTHONPATH=SITE
