@@ -39,10 +39,8 @@ from scripts.gpu_steps import FULL, SMALL, STEPS, Step, fork, import_ahead, star
 
 CARRIED = ("hydra-core", "omegaconf", "msgspec", "bayesian-optimization")
 CARRIED_SOURCE = ("antlr4-python3-runtime",)  # the index has no wheel of it
-PYTHON, PLATFORMS = (
-    "3.12",
-    ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64"),
-)
+PYTHON = "3.12"
+PLATFORMS = "manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64"
 LEAST = 0.25  # a step begins if so much of its limit is left of the budget
 BUSY = 3  # limits of a rehearsal are longer: a CPU may have other work
 TAIL = 3000  # characters of a step's log in the report
