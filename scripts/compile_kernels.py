@@ -23,17 +23,8 @@ NUMBERS = {
     "q_eps": "fp32", "k_eps": "fp32", "weight": "*i8", "weight_scale": "*fp32",
 }  # fmt: skip
 COUNTS = {
-    "width",
-    "q_heads",
-    "kv",
-    "rows",
-    "group",
-    "size",
-    "positions",
-    "splits",
-    "inputs",
-    "outputs",
-}
+    "width", "q_heads", "kv", "rows", "group", "size", "positions", "splits", "inputs", "outputs",
+}  # fmt: skip
 ONES = dict.fromkeys(("rows", "group", "kv", "q_heads", "splits"), 1)
 """Triton makes a kernel of its own where an argument is 1."""
 ATTEND = {"GROUP": 4, "NORMED": False, "BLOCK_R": 16, "BLOCK_D": 128, "d": 128}

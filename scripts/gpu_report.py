@@ -6,7 +6,7 @@ does not hold is cut, and said to be. `report.json` and its page, `README.md`, a
 after each: whenever this process is killed, both are whole. The same command goes on with the steps
 that are not done; `--only` does some again. Status 1 unless all are done.
 
-    --rehearse      all of it on a CPU with tiny sizes, in under two minutes; no figure means a GPU
+    --rehearse      all of it on a CPU with tiny sizes, in half a minute; no figure means a GPU
     --carry FOLDER  fetches the packages that a machine with torch and transformers still needs:
                     there, pip install --no-index --no-deps --target SITE FOLDER/*.whl, and
                     PYTHONPATH=SITE
@@ -39,10 +39,8 @@ from scripts.gpu_steps import FULL, SMALL, STEPS, Step, fork, import_ahead, star
 
 CARRIED = ("hydra-core", "omegaconf", "msgspec", "bayesian-optimization")
 CARRIED_SOURCE = ("antlr4-python3-runtime",)  # the index has no wheel of it
-PYTHON, PLATFORMS = (
-    "3.12",
-    ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64"),
-)
+PYTHON = "3.12"
+PLATFORMS = "manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64"
 LEAST = 0.25  # a step begins if so much of its limit is left of the budget
 BUSY = 3  # limits of a rehearsal are longer: a CPU may have other work
 TAIL = 3000  # characters of a step's log in the report

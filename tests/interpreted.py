@@ -17,9 +17,9 @@ interpreter = pytest.importorskip("triton.runtime.interpreter", exc_type=ImportE
 _patch_tensor = interpreter._patch_lang_tensor
 
 
-def _with_index(tensor: Any) -> None:
-    """Triton 3.5 makes an `int` of an array of one element, which NumPy 2.4 refuses."""
-    _patch_tensor(tensor)
+def _with_index(tensor: Any, *scope: Any) -> None:
+    """Triton 3.5 and 3.6 make an `int` of an array of one element, which NumPy 2.4 refuses."""
+    _patch_tensor(tensor, *scope)
     tensor.__index__ = lambda self: int(self.handle.data.item())
 
 
@@ -34,13 +34,13 @@ def _wide(data: Any, dtype: Any) -> Any:
 
 
 def _dot(builder: Any, a: Any, b: Any, d: Any, precision: Any, imprecise: Any) -> Any:
-    """The interpreter of Triton 3.5 multiplies the integers."""
+    """The interpreter of Triton 3.5 and 3.6 multiplies the integers."""
     found = np.matmul(_wide(a.data, a.dtype), _wide(b.data, b.dtype), dtype=d.data.dtype) + d.data
     return interpreter.TensorHandle(found, d.dtype.scalar)
 
 
 def _cast(builder: Any, source: Any, to: Any) -> Any:
-    """The interpreter of Triton 3.5 rounds bfloat16 towards zero, a GPU to the nearest."""
+    """The interpreter of Triton 3.5 and 3.6 rounds bfloat16 towards zero, a GPU to the nearest."""
     if source.dtype.scalar.name == "fp32" and to.scalar.name == "bf16":
         rounded = torch.from_numpy(np.ascontiguousarray(source.data)).bfloat16()
         return interpreter.TensorHandle(rounded.view(torch.int16).numpy().view("uint16"), to.scalar)

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig
 
 from skipbench.draft_plan import DraftPlan
-from skipbench.lm.cuda_graphs import int8
+from skipbench.lm.cuda_graphs import int8, ops
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.cuda_graphs.launches import Launches
@@ -48,6 +48,18 @@ def test_launches_per_layer_and_pass(backend: str) -> None:
         (part,) = lm.engine.parts.values()  # type: ignore[attr-defined]  # an engine of graphs
         found = [part.launches(lm.metadata(rows)) for rows in PASSES]
     assert found == WANTED[backend]
+
+
+@pytest.mark.parametrize("rows", [1, 9, 32])
+@pytest.mark.parametrize("size", [2048, 16384])
+def test_attention_of_few_rows_fills_a_device(rows: int, size: int) -> None:
+    """Llama-3-8B's 8 key heads with 4 query heads each, on an H100 and on an A100."""
+    for wide, multiprocessors in ((False, 132), (False, 108), (True, 132)):
+        block_m, block_n, tiles, splits = ops.attend_grid(
+            4 * rows, 8, 128, size, wide, 0, multiprocessors
+        )
+        assert 0.85 * multiprocessors < 8 * tiles * splits <= multiprocessors
+        assert block_m * tiles >= 4 * rows and block_n * splits <= size
 
 
 class Read(TorchDispatchMode):  # type: ignore[misc]  # torch leaves it so

@@ -174,4 +174,4 @@ def test_ten_kills_of_a_rehearsal_lose_nothing_that_was_done(tmp_path: Path) -> 
         now = {r.name for r in report.steps if r.state == "done"}
         assert done <= now
         done = now
-    assert len(done) == 3
+    assert len(done) >= 3

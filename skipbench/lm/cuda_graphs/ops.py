@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.library import custom_op
 
 MAX_ROWS = 32  # of `attend`: keys of all rows of a pass are one tile
-WAVES = 1  # programs of `attend` per multiprocessor
 INT8_ROWS = 16  # of one block of `int8_linear`
 WIDE_OUTPUTS = 8192  # of a weight that fills a device with blocks of 32 outputs
 Norms = tuple[Tensor, float, Tensor, float]  # weight and epsilon of the norms of queries and keys
@@ -122,6 +121,20 @@ def prepare(
 prepare.register_fake(lambda *_: None)
 
 
+def attend_grid(
+    lines: int, kv: int, d: int, size: int, wide: bool, splits: int, multiprocessors: int
+) -> tuple[int, int, int, int]:
+    """Query and cache rows of a tile of `attend`, tiles of a key head's `lines` query rows, and
+    parts of the cache: with `splits` 0 so many that the programs fill the device.
+    """
+    # larger tiles would not stay in registers
+    block_m = min(16 if wide else 64, _power_of_2(lines, 16))
+    block_n = 32 if wide or d > 128 else 64
+    tiles = -(-lines // block_m)
+    splits = splits or multiprocessors // (kv * tiles)
+    return block_m, block_n, tiles, max(1, min(splits, -(-size // block_n)))
+
+
 @custom_op("skipbench::attend", mutates_args=("cache",))
 def attend(
     qkv: Tensor,
@@ -151,14 +164,10 @@ def attend(
     kv, size = cache.shape[1] // 2, mask.shape[1]
     heads = all_heads - 2 * kv
     group = heads // kv
-    wide = qkv.dtype.itemsize == 4  # larger tiles than these would not stay in registers
-    block_m = min(16 if wide else 64, _power_of_2(group * rows, 16))
-    block_d = _power_of_2(d, 16)
-    block_n = 32 if wide or d > 128 else 64
-    tiles, most = -(-group * rows // block_m), -(-size // block_n)
-    if not splits:
-        splits = WAVES * _multiprocessors(qkv.device) // (kv * tiles)
-    splits = max(1, min(splits, most))
+    wide, block_d = qkv.dtype.itemsize == 4, _power_of_2(d, 16)
+    block_m, block_n, tiles, splits = attend_grid(
+        group * rows, kv, d, size, wide, splits, _multiprocessors(qkv.device)
+    )
     parts = qkv.new_empty(splits, rows, heads, d, dtype=torch.float32)
     log_sums = parts.new_empty(splits, rows, heads)
     norms = (q_norm, k_norm) if q_norm is not None else (qkv, qkv)  # these are not read
