@@ -7,9 +7,10 @@
 its acceptance by position alone, make of M of the same prompts. The rest is what the choice of
 prompts does. Halves are of each task of the dataset, and the turns of a question stay together;
 both are of the same kind, so that no card can be nearer. By run: its prompts, the error of every
-second question, its standard deviation over random halves, the share of these halves within the
-bound, the share within the cards' own 95 % intervals, and the prompts from which two deviations are
-the bound (95 % of the halves).
+second question and that of the first half in time for the second (a method that learns may drift),
+both with half of their 95 % intervals; over random halves the standard deviation of the error, the
+share within the bound and that within the cards' own 95 % intervals; and the prompts from which
+two deviations are the bound (95 % of the halves).
 """
 
 import math
@@ -46,11 +47,15 @@ def halves(questions: list[list[Request]], draw: random.Random | None) -> Iterat
     yield from parts
 
 
-def error(parts: Iterable[list[Request]]) -> tuple[float, bool]:
-    """The relative error of M, and whether both halves' intervals together allow it."""
+def error(parts: Iterable[list[Request]]) -> tuple[float, float]:
+    """The relative error of M, and half of its 95 % interval by those of both halves."""
     (card, *ends), (held_back, *others) = map(tokens_per_round, parts)
     half = math.hypot(*(math.log(e[1] / e[0]) / 2 if e else math.inf for e in (ends[0], others[0])))
-    return card / held_back - 1, abs(math.log(card / held_back)) < half
+    return card / held_back - 1, half
+
+
+def shown(value: float, half: float) -> str:
+    return f"{value:>+6.1%} ±{half:>5.1%}"
 
 
 def by_position(card: Acceptance) -> float:
@@ -72,7 +77,8 @@ def runs_of(place: Path) -> Iterator[Run]:
 
 def main() -> None:
     print(
-        f"{'':<52} prompts lengths positions  error     sd  within bound  interval  prompts for it"
+        f"{'':<44} prompts lengths positions        error        later    sd  within bound  "
+        "interval  prompts for it"
     )
     for name in sys.argv[1:]:
         for run in runs_of(Path(name)):
@@ -85,17 +91,22 @@ def main() -> None:
             questions = [list(turns) for _, turns in groupby(ordered, lambda r: r.question)]
             draw = random.Random(0)
             pairs = [error(halves(questions, draw)) for _ in range(SPLITS)]
-            errors, covered = [e for e, _ in pairs], fmean(inside for _, inside in pairs)
+            errors = [e for e, _ in pairs]
+            covered = fmean(abs(math.log1p(e)) < half for e, half in pairs)
+            in_time = [list(turns) for _, turns in groupby(made.requests, lambda r: r.question)]
+            middle = len(in_time) // 2
+            parts = in_time[:middle], in_time[middle:]
+            split = ([r for turns in part for r in turns] for part in parts)
             tree = any(r.per_step_nodes for r in ordered)
             bound = OTHER if tree or id.split("_")[1] in ADAPT else CHAIN
             sd, within = pstdev(errors), sum(abs(e) < bound for e in errors) / SPLITS
             needed = round(len(ordered) * (2 * sd / bound) ** 2)
             print(
-                f"{id[:52]:<52} {len(ordered):>7} "
+                f"{id[:44]:<44} {len(ordered):>7} "
                 f"{card.mean_acceptance_length / card.M - 1:>+7.1%} "
                 f"{by_position(card) / card.M - 1:>+9.1%} "
-                f"{error(halves(questions, None))[0]:>+6.1%} "
-                f"{sd:>6.1%} {within:>6.0%} in {bound:.0%} {covered:>9.0%} {needed:>15,}"
+                f"{shown(*error(halves(questions, None)))} {shown(*error(split))} "
+                f"{sd:>5.1%} {within:>6.0%} in {bound:.0%} {covered:>9.0%} {needed:>15,}"
             )
 
 

@@ -19,7 +19,7 @@ from skipbench.language_model import load_settings
 from skipbench.oracle.outputs import from_records, read_outputs
 from skipbench.oracle.page import report
 from skipbench.oracle.sampling import Settings
-from skipbench.oracle.verify import Oracle, Verification, result_of
+from skipbench.oracle.verify import Oracle, Verification
 from skipbench.report.published import published as published
 from skipbench.runs.files import write_atomic
 from skipbench.runs.run import frame as frame
@@ -113,8 +113,7 @@ def verify(
     if isinstance(model, str):
         model = load_settings([*model_words(model), *overrides], "vanilla")
     oracle = oracle_of(model, chat, own_dtype)
-    judged = list(oracle.judge(found))
-    return result_of(oracle, judged, len(found), form, model.config.model)
+    return oracle.result(list(oracle.judge(found)), len(found), form, model.config.model.name)
 
 
 def assert_lossless(

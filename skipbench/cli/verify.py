@@ -12,7 +12,6 @@ from skipbench.runs.files import write_atomic
 
 if TYPE_CHECKING:
     from skipbench.oracle.causes import Judged
-    from skipbench.oracle.page import Sides
 
 
 def run_verify(asked: Verify) -> None:
@@ -21,14 +20,13 @@ def run_verify(asked: Verify) -> None:
     from skipbench.language_model import load_settings
     from skipbench.oracle.outputs import read_outputs
     from skipbench.oracle.page import page, report, sides
-    from skipbench.oracle.verify import result_of
 
     outputs, form = read_outputs(Path(asked.words[0]))
     say(f"{asked.words[0]}: {len(outputs)} outputs, read as {form}", "dim")
     with working("loading the model"):
         model = load_settings(asked.model_settings(), "vanilla")
     oracle = oracle_of(model, asked.chat, asked.own_dtype)
-    judged, texts, stopped = list["Judged"](), list["Sides"](), False
+    judged, texts, stopped = list["Judged"](), list[dict[str, str]](), False
     try:
         with progress("verify", len(outputs)) as advance:
             for one in oracle.judge(outputs):
@@ -39,7 +37,7 @@ def run_verify(asked: Verify) -> None:
     except KeyboardInterrupt:
         stopped = True
         say(f"stopped; {len(judged)} of {len(outputs)} outputs are judged")
-    result = result_of(oracle, judged, len(outputs), form, model.config.model)
+    result = oracle.result(judged, len(outputs), form, model.config.model.name)
     for line in report(result):
         show(line)
     if asked.json is not None:

@@ -7,7 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, LogitsProcessorList, StopStringCriteria
+from transformers import (
+    GenerationConfig,
+    LogitsProcessorList,
+    NoRepeatNGramLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+    StopStringCriteria,
+)
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from skipbench.config.explain import did_you_mean
@@ -26,6 +32,11 @@ WARPERS = {
     "TopKLogitsWarper": "top_k",
     "TopPLogitsWarper": "top_p",
 }
+# Processors that a checkpoint's generation_config.json may bring along, by name.
+PENALTIES: dict[str, Any] = {
+    f"a repetition penalty of {p}": RepetitionPenaltyLogitsProcessor(p)
+    for p in (1.02, 1.05, 1.1, 1.15, 1.2, 1.3, 1.5)
+} | {f"no {n} tokens repeated": NoRepeatNGramLogitsProcessor(n) for n in (2, 3, 4)}
 LIMITS = ("MaxLengthCriteria", "EosTokenCriteria")  # criteria that the loop keeps itself
 
 

@@ -1,7 +1,6 @@
 """The check of one output: teacher-forced, in float32 or as the engine computes, in blocks."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import torch
 from msgspec.structs import replace
@@ -12,13 +11,6 @@ from skipbench.lm.rows import TokenRows
 from skipbench.oracle.verdict import Verdict, judged, tie_bound
 
 BLOCK = 2**28  # logits of one block of rows: 1 GiB in float32
-
-
-class Checked(NamedTuple):
-    """The verdict, and the model's choice at every position of the output [n + 1]."""
-
-    verdict: Verdict
-    best: list[int]
 
 
 def logit_blocks(lm: LM, prompt: list[int], output: list[int], own: bool) -> Iterator[Tensor]:
@@ -51,18 +43,20 @@ def check(
     ended: bool = False,
     own: bool = False,
     logprobs: Sequence[float] = (),
-) -> Checked:
-    """Judges one greedy output, token ids after the prompt's.
+    limit: int | None = None,
+) -> tuple[Verdict, list[int]]:
+    """Judges one greedy output, token ids after the prompt's; gives the model's choice at every
+    position [n + 1], too.
 
     Args:
         eos: ids that end an output.
         ended: the engine stopped by itself, so that an EOS has to follow the last token.
         own: as of `logit_blocks`.
         logprobs: the engine's, one per token of the output, which are compared with the model's.
+        limit: tokens that were asked for.
     """
     known = logprobs if len(logprobs) == len(output) else ()
-    best, theirs = list[int](), torch.tensor(known, dtype=torch.float64)
-    first_tie, verdict, ties, at, gaps = None, None, 0, 0, list[float]()
+    best, first_tie, verdict, ties, at, gaps = list[int](), None, None, 0, 0, list[float]()
     for logits in logit_blocks(lm, prompt, output, own):
         choice, given = logits.argmax(-1).tolist(), output[at : at + len(logits)]
         best += choice
@@ -73,19 +67,24 @@ def check(
                     ties, first_tie = ties + 1, first_tie or found
                 else:
                     verdict = found
-        if given and len(theirs):
-            ours = logits[: len(given)].log_softmax(-1).gather(-1, torch.tensor(given)[:, None])
-            gaps.append(float((ours[:, 0] - theirs[at : at + len(given)]).abs().max()))
+        if given and known:
+            gaps.append(parted(logits[: len(given)], given, known[at:]))
         at += len(logits)
-    over = next((i + 1 for i, token in enumerate(output[:-1]) if token in eos), None)
+    pairs = enumerate(output[:-1], 1)
+    over = next((i for i, token in pairs if token in eos or i == limit), None)
     if over is not None and (verdict is None or over <= (verdict.position or 0)):
         verdict = Verdict("wrong", position=over, given=output[over])
     if verdict is None and ended and not {*output[-1:]} & eos and best[-1] not in eos:
         verdict = _early_end(logits[-1], len(output), best[-1], eos, lm.dtype)
     judgement = verdict or first_tie or Verdict("identical")
     difference = max(gaps, default=None)
-    judgement = replace(judgement, tokens=len(output), ties=ties, logprob_difference=difference)
-    return Checked(judgement, best)
+    return replace(judgement, tokens=len(output), ties=ties, logprob_difference=difference), best
+
+
+def parted(logits: Tensor, ids: list[int], logprobs: Sequence[float]) -> float:
+    """Largest difference of log-probabilities of `ids`, by logits [n, V] and by an engine."""
+    ours = logits.cpu().log_softmax(-1).gather(-1, torch.tensor(ids)[:, None])[:, 0]
+    return float((ours - torch.tensor(logprobs[: len(ids)], dtype=torch.float64)).abs().max())
 
 
 def _early_end(

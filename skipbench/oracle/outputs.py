@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,20 +63,24 @@ def from_records(records: Iterable[tuple[str, dict[str, Any]]]) -> tuple[list[Ou
     """Outputs of records, each with its place, and their format; raises as `read_outputs`."""
     outputs, names = list[Output](), dict[str, int]()
     for place, record in records:
-        reader = next((r for r in READERS if r.fits(record)), None)
-        if reader is None:
-            raise SkipbenchError(
-                f"{place}: fields {', '.join(record)[:200]}; wanted those of one of: "
-                f"{'; '.join(f'{r.name} ({r.needs})' for r in READERS)}"
-            )
-        names.setdefault(reader.name, len(outputs))
+        fit = [
+            (name, read)
+            for name, needs, read in READERS
+            if any({*words.split(" + ")} <= record.keys() for words in needs.split(" or "))
+        ]
+        if not fit:
+            known = "; ".join(f"{name} ({needs})" for name, needs, _ in READERS)
+            fields = ", ".join(record)[:200]
+            raise SkipbenchError(f"{place}: fields {fields}; wanted those of one of: {known}")
+        form, read = fit[0]
+        names.setdefault(form, len(outputs))
         try:
-            for found in reader.read(record):
+            for found in read(record):
                 values = {k: v for k, v in found.items() if v is not None}
                 values["id"] = str(values.get("id", len(outputs) + 1))
                 outputs.append(msgspec.convert(values, Output, strict=False))
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise SkipbenchError(f"{place}, read as {reader.name}: {error}") from error
+            raise SkipbenchError(f"{place}, read as {form}: {error}") from error
     if len(names) != 1:
         said = " and ".join(names) or "no record"
         raise SkipbenchError(f"the outputs are {said}; wanted records of one format")
@@ -236,8 +240,6 @@ def _run(folder: Path) -> list[Output]:
         raise SkipbenchError(
             f"{folder} holds no samples; wanted a run's folder, as results/runs/RUN"
         )
-    decoding = {k: run.setting(f"decoding.{k}") for k in ("temperature", "top_p", "top_k")}
-    limit = run.setting("dataset.max_new_tokens")
     turns, outputs = defaultdict[str, list[tuple[str, str]]](list), list[Output]()
     for sample in sorted(run.samples, key=lambda s: s.index):
         if (texts := run.completions.get(sample.index)) is None:
@@ -251,37 +253,23 @@ def _run(folder: Path) -> list[Output]:
             turns=list(before),
             ids=sample.method.tokens,
             finish="stop" if sample.method.finish == "eos" else "length",
-            limit=limit,
-            **{k: v for k, v in decoding.items() if v is not None},
+            limit=run.setting("dataset.max_new_tokens"),
+            **{k: run.setting(f"decoding.{k}") for k in ("temperature", "top_p", "top_k")},
         )
         outputs += [one] if sample.lossless != "failed" else []
         before.append((texts.prompt, texts.vanilla))  # vanilla's answer goes before the next turn
     return outputs
 
 
-class Reader(msgspec.Struct, frozen=True):
-    """A format: its name, the fields that tell it from others, and what reads a record of it."""
-
-    name: str
-    needs: str
-    read: Callable[[Fields], Iterator[dict[str, Any]]]
-
-    def fits(self, record: Fields) -> bool:
-        return any(
-            all(name in record for name in words.split(" + ")) for words in self.needs.split(" or ")
-        )
-
-
-READERS: Sequence[Reader] = (
-    Reader("vLLM, RequestOutput", "outputs", _vllm),
-    Reader("SGLang, Engine.generate or /generate", "meta_info", _sglang),
-    Reader("lm-evaluation-harness, --log_samples", "arguments + resps", _lm_eval),
-    Reader("OpenAI-style, llama-cpp-python among them", "choices", _openai),
-    Reader(
-        "llama.cpp, /completion", "content + stop_type or content + tokens_predicted", _llama_cpp
-    ),
-    Reader("Hugging Face, generate", "sequences + input_ids", _hugging_face),
-    Reader(
+# name of a format, the fields that tell it from others, and what reads a record of it
+READERS: tuple[tuple[str, str, Callable[[Fields], Iterator[dict[str, Any]]]], ...] = (
+    ("vLLM, RequestOutput", "outputs", _vllm),
+    ("SGLang, Engine.generate or /generate", "meta_info", _sglang),
+    ("lm-evaluation-harness, --log_samples", "arguments + resps", _lm_eval),
+    ("OpenAI-style, llama-cpp-python among them", "choices", _openai),
+    ("llama.cpp, /completion", "content + stop_type or content + tokens_predicted", _llama_cpp),
+    ("Hugging Face, generate", "sequences + input_ids", _hugging_face),
+    (
         "skipbench, JSONL",
         "output or output_ids or output_token_ids or token_ids or text or completion "
         "or generated_text",

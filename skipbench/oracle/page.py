@@ -3,29 +3,15 @@
 from collections import Counter
 from collections.abc import Sequence
 from html import escape
-from typing import NamedTuple
 
 from skipbench.oracle.causes import Judged
+from skipbench.oracle.replay import Replay
 from skipbench.oracle.verdict import Verdict
 from skipbench.oracle.verify import Oracle, Verification
 from skipbench.report.tables.html import rendered
 
 GOES_ON = 24  # tokens that the model goes on with after the first difference
 SAME = ("identical", "sampled")
-
-
-class Sides(NamedTuple):
-    """An output beside the model's own, in texts."""
-
-    id: str
-    kind: str
-    what: str
-    prompt: str
-    before: str
-    given: str
-    given_after: str
-    wanted: str
-    wanted_after: str
 
 
 def described(verdict: Verdict) -> str:
@@ -79,26 +65,26 @@ def report(result: Verification, most: int = 20) -> list[str]:
     return lines + ([f"and {len(rest) - most} more"] if len(rest) > most else [])
 
 
-def sides(oracle: Oracle, judged: Judged) -> Sides:
+def sides(oracle: Oracle, judged: Judged) -> dict[str, str]:
     """The texts of an output that is not identical, and the model's beside it."""
     _, prompt, ids, _, verdict = judged
     at, cause, text = judged.at, verdict.cause, oracle.tokenizer.decode
     wanted = [] if verdict.wanted is None else [verdict.wanted]
-    more = oracle.continued([*prompt, *ids[:at], *wanted], GOES_ON) if wanted else []
+    before = [*prompt, *ids[:at], *wanted]
+    more = Replay(oracle.lm).greedy(before, GOES_ON, oracle.eos) if wanted else []
     why = f"; {cause.name} ({cause.evidence})" if cause else ""
-    return Sides(
-        id=verdict.id,
-        kind=verdict.kind,
-        what=described(verdict) + why,
-        prompt=text(prompt),
-        before=text(ids[:at]),
-        given=text(ids[at : at + 1]) or "(the end)",
-        given_after=text(ids[at + 1 :]),
-        wanted=text(wanted) or "(the end)",
-        wanted_after=text(more),
-    )
+    return {
+        "title": f"output {verdict.id}: {verdict.kind}",
+        "what": described(verdict) + why,
+        "prompt": text(prompt),
+        "before": text(ids[:at]),
+        "given": text(ids[at : at + 1]) or "(the end)",
+        "given_after": text(ids[at + 1 :]),
+        "wanted": text(wanted) or "(the end)",
+        "wanted_after": text(more),
+    }
 
 
-def page(result: Verification, texts: Sequence[Sides]) -> str:
+def page(result: Verification, texts: Sequence[dict[str, str]]) -> str:
     """The document, without scripts."""
     return rendered("verify.html.j2", escape, summary="; ".join(summary(result)), texts=texts)

@@ -71,43 +71,36 @@ def _templated(tokenizer: Any, messages: list[dict[str, str]], **how: Any) -> li
         return None
 
 
-def other_prompts(
-    tokenizer: Any, output: Output, used: list[int]
-) -> Iterator[tuple[str, list[int]]]:
-    """Other ids that an engine may have read in place of `used`, with what differs."""
-    bos = tokenizer.bos_token_id
-    if bos is not None:
-        yield "BOS doubled", [bos, *used]
-        if used[0] == bos:
-            yield "no BOS", used[1:]
-    messages = messages_of(output)
+def other_prompts(tokenizer: Any, output: Output, used: list[int]) -> dict[str, list[int]]:
+    """Other ids that an engine may have read in place of `used`, by what differs."""
+    bos, messages = tokenizer.bos_token_id, messages_of(output)
     if not (output.messages or output.prompt):
         text = tokenizer.decode(used, skip_special_tokens=True)
         messages = [{"role": "user", "content": text}]
     rest = [m for m in messages if m["role"] != "system"]
-    empty = [{"role": "system", "content": ""}, *rest]
-    plain, head = "\n\n".join(m["content"] for m in rest), "the chat template"
-    forms = (
-        ("the text without a chat template", tokenizer.encode(plain)),
-        (head, _templated(tokenizer, messages)),
-        (f"{head} without the system prompt", _templated(tokenizer, empty)),
-        (f"{head} without the system message", _templated(tokenizer, rest)),
-        (
-            f"{head} without the generation prompt",
-            _templated(tokenizer, messages, add_generation_prompt=False),
+    empty, another = ([{"role": "system", "content": c}, *rest] for c in ("", "x"))
+    head, whole = "the chat template", _templated(tokenizer, rest)
+    forms = {
+        "BOS doubled": None if bos is None else [bos, *used],
+        "no BOS": used[1:] if used[0] == bos else None,
+        "the text without a chat template": tokenizer.encode(
+            "\n\n".join(m["content"] for m in rest)
         ),
-    )
-    yield from ((name, list(ids)) for name, ids in forms if ids)
+        "the prompt without the spaces around it": tokenizer.encode((output.prompt or "").strip()),
+        head: _templated(tokenizer, messages),
+        f"{head} without the system prompt": _templated(tokenizer, empty),
+        f"{head} without the system message": whole,
+        f"{head} without the generation prompt": _templated(
+            tokenizer, messages, add_generation_prompt=False
+        ),
+    }
     # a template adds a system message by itself: what follows it is what another one leaves alone
-    other = _templated(tokenizer, [{"role": "system", "content": "x"}, *rest])
-    if (whole := _templated(tokenizer, rest)) and other:
+    if whole and (other := _templated(tokenizer, another)):
         pairs = enumerate(zip(reversed(whole), reversed(other), strict=False))
         same = next((i for i, (a, b) in pairs if a != b), min(len(whole), len(other)))
         for end in range(min(3, same)):  # the first tokens may still close the system message
-            yield "the chat template without the system prompt", whole[len(whole) - same + end :]
-    stripped = (output.prompt or "").strip()
-    if stripped and stripped != output.prompt:
-        yield "the prompt without the spaces around it", list(tokenizer.encode(stripped))
+            forms[f"{head} without its own system prompt, {end}"] = whole[len(whole) - same + end :]
+    return {name: list(ids) for name, ids in forms.items() if ids}
 
 
 class Texts:

@@ -1,6 +1,7 @@
 """Tests of sampled outputs against the model's own distribution after temperature, top-k, top-p."""
 
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -79,18 +80,11 @@ class Draws:
         self._likelihood = dict.fromkeys(["", *self._others], 0.0)
         self._random = np.random.default_rng(seed)
         self.places, self._contexts, self.outside = list[float](), list[float](), 0
-        self._shared, self._tested = dict[tuple[int, ...], list[int]](), set[tuple[int, ...]]()
-        level, at = defaultdict[tuple[int, ...], list[list[int]]](list), 0
+        after = defaultdict[int, list[int]](list)  # tokens after each context, by its hash
         for prompt, ids in outputs:
-            level[(*prompt,)].append(ids)
-        while level:
-            below = defaultdict[tuple[int, ...], list[list[int]]](list)
-            for context, rows in level.items():
-                if len(longer := [row for row in rows if len(row) > at]) >= SHARED:
-                    self._shared[context] = [row[at] for row in longer]
-                    for row in longer:
-                        below[(*context, row[at])].append(row)
-            level, at = below, at + 1
+            for context, token in _contexts(prompt, ids):
+                after[context].append(token)
+        self._shared = {key: tokens for key, tokens in after.items() if len(tokens) >= SHARED}
 
     def add(self, prompt: list[int], ids: list[int], logits: Tensor, dtype: torch.dtype) -> Verdict:
         """Adds an output with logits [n, V] before its tokens; a verdict on impossible ones."""
@@ -105,12 +99,9 @@ class Draws:
         spread = torch.from_numpy(self._random.random(len(ids)))
         place = before.double().sum(-1).cpu() + spread * chosen[:, 0].double().cpu()
         self.places += place.clamp(0, 1).tolist()
-        for at in range(len(ids)):
-            if (counted := self._shared.get(context := (*prompt, *ids[:at]))) is None:
-                break  # nor are longer ones shared
-            if context not in self._tested:
-                self._tested.add(context)
-                self._contexts.append(self._multinomial(p[at].double().cpu().numpy(), counted))
+        for row, (context, _) in zip(p, _contexts(prompt, ids), strict=True):
+            if (counted := self._shared.pop(context, None)) is not None:
+                self._contexts.append(self._multinomial(row.double().cpu().numpy(), counted))
         for at in (chosen[:, 0] == 0).nonzero()[:, 0].tolist():
             row, least = logits[at], float(logits[at][p[at] > 0].min())
             bound = tie_bound(float(row.abs().max()), dtype)
@@ -156,6 +147,14 @@ class Draws:
             cause = Cause(name, f"the tokens are {more:.1f} nats more likely so")
         found = p_value, p_ranks, p_contexts, detectable
         return SamplingTest(n, len(self._contexts), *found, self.outside, cause)
+
+
+def _contexts(prompt: list[int], ids: list[int]) -> Iterator[tuple[int, int]]:
+    """A hash of the tokens before each of `ids`, and that token."""
+    key = hash((*prompt,))
+    for token in ids:
+        yield key, token
+        key = hash((key, token))
 
 
 def _detectable(tokens: int, bins: int) -> float:

@@ -7,11 +7,10 @@ import msgspec
 import torch
 from msgspec.structs import replace
 
-from skipbench.config.model import Model
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
-from skipbench.oracle.causes import END, Judged, cause_of
-from skipbench.oracle.check import Checked, check, logit_blocks
+from skipbench.oracle.causes import END, Judged, Search
+from skipbench.oracle.check import check, logit_blocks, parted
 from skipbench.oracle.outputs import Output
 from skipbench.oracle.prompts import Texts, prompt_ids
 from skipbench.oracle.replay import Replay
@@ -20,6 +19,8 @@ from skipbench.oracle.verdict import Cause, Verdict, counts
 
 SPELLINGS = 16  # times that a text is spelt with other tokens before it counts as another text
 WIDENED_BYTES = 2**32  # size in float32 up to which weights are widened once, not per output
+NEAR = 8  # outputs before and after a wrong one whose prompts may be its own
+RIGHT = 3  # identical outputs that a cause must not make wrong
 STOP_TOKENS = 16  # tokens after an output in which its stop string has to appear
 GREEDY = Settings(0.0)
 
@@ -74,6 +75,7 @@ class Oracle:
         self.lm, self.tokenizer, self.eos, self.chat, self.own = lm, tokenizer, eos, chat, own
         self.settings, self._replay = settings, Replay(lm)
         self._draws: Draws | None = None
+        self._near, self._right = dict[str, list[int]](), list[Judged]()
 
     def judge(self, outputs: Sequence[Output]) -> Iterator[Judged]:
         """Judges one after another; raises SkipbenchError for unreadable prompts, before all."""
@@ -81,28 +83,25 @@ class Oracle:
         pairs = list(zip(outputs, prompts, strict=True))
         drawn = [(p, self._ids(o, p)) for o, p in pairs if self._drawn(o)]
         if len(kinds := {self._settings_of(o) for o in outputs if self._drawn(o)}) > 1:
-            raise SkipbenchError(
-                f"{len(kinds)} settings of sampling in one file; verify each in its own"
-            )
+            text = f"{len(kinds)} settings of sampling in one file; verify each in its own"
+            raise SkipbenchError(text)
         if kinds:
             self._draws = Draws(kinds.pop(), drawn)
         small = 4 * sum(p.numel() for p in self.lm.model.parameters()) <= WIDENED_BYTES
         self.lm.widened = {} if small else None
+        self._right = list[Judged]()
         try:
-            for output, prompt in pairs:
+            for at, (output, prompt) in enumerate(pairs):
+                self._near = {o.id: ids for o, ids in pairs[max(0, at - NEAR) :][: 2 * NEAR]}
                 yield self._one(output, prompt)
         finally:
             self.lm.widened = None
 
-    def continued(self, tokens: list[int], count: int) -> list[int]:
-        """The model's next tokens, up to `count`, or to an EOS."""
-        self._replay = Replay(self.lm)
-        return self._replay.greedy(tokens, count, self.eos)
-
-    @property
-    def sampling(self) -> SamplingTest | None:
-        """The test of the sampled outputs judged so far."""
-        return self._draws.result() if self._draws else None
+    def result(self, judged: Sequence[Judged], outputs: int, form: str, name: str) -> Verification:
+        """The verdicts on `judged`, of so many `outputs` of one format; `name` is the model's."""
+        verdicts, dtype = [one.verdict for one in judged], str(self.lm.dtype)
+        sampling = self._draws.result() if self._draws else None
+        return Verification(verdicts, outputs, form, name, dtype.removeprefix("torch."), sampling)
 
     def _settings_of(self, output: Output) -> Settings:
         given = {name: getattr(output, name) for name in Settings._fields}
@@ -133,14 +132,16 @@ class Oracle:
             return Judged(output, prompt, ids, [], verdict)
         if self._draws is not None and self._drawn(output):
             return self._sampled(output, prompt, ids)
-        ids, checked = self._greedy(output, prompt, ids)
-        verdict = checked.verdict
+        ids, verdict, best = self._greedy(output, prompt, ids)
         verdict = replace(verdict, id=output.id)
-        judged = Judged(output, prompt, ids, checked.best, verdict)
+        judged = Judged(output, prompt, ids, best, verdict)
         if verdict.kind == "wrong" and verdict.cause is None:
             with self.lm.cache.turn():
-                cause = cause_of(self._replay, self.tokenizer, judged, self.eos)
+                known = self.tokenizer, self.eos, judged, self._near, self._right
+                cause = Search(self._replay, *known).cause()
             judged = judged._replace(verdict=replace(verdict, cause=cause))
+        elif verdict.kind == "identical":
+            self._right = [*self._right, judged][-RIGHT:]
         return judged
 
     def _sampled(self, output: Output, prompt: list[int], ids: list[int]) -> Judged:
@@ -148,35 +149,31 @@ class Oracle:
         with torch.inference_mode():
             logits = torch.cat([*logit_blocks(self.lm, prompt, ids, self.own)])
             verdict = self._draws.add(prompt, ids, logits[:-1], self.lm.dtype)
-            chosen = logits[:-1].log_softmax(-1).cpu().gather(-1, torch.tensor(ids)[:, None])[:, 0]
-        if len(output.logprobs) == len(ids) > 0:
-            difference = float((chosen - torch.tensor(output.logprobs)).abs().max())
-            verdict = replace(verdict, logprob_difference=difference)
-        verdict = replace(verdict, id=output.id)
+        known = len(output.logprobs) == len(ids) > 0
+        gap = parted(logits[:-1], ids, output.logprobs) if known else None
+        verdict = replace(verdict, id=output.id, logprob_difference=gap)
         return Judged(output, prompt, ids, logits.argmax(-1).tolist(), verdict)
 
     def _greedy(
         self, output: Output, prompt: list[int], ids: list[int]
-    ) -> tuple[list[int], Checked]:
+    ) -> tuple[list[int], Verdict, list[int]]:
         """Its ids and their check; a text may be spelt with other tokens than the tokenizer's."""
-        short = not output.finish and output.limit is not None and len(ids) < output.limit
+        written, limit = output.ids is None, output.limit
+        short = not output.finish and limit is not None and len(ids) < limit
         ended = (output.finish == "stop" or short) and not output.stop
-        checked = self._check(output, prompt, ids, ended)
+        how = self.eos, ended, self.own, output.logprobs, None if written else limit
         texts = Texts(self.tokenizer, prompt)
-        for _ in range(SPELLINGS if output.ids is None else 0):
-            other = self._respelt(texts, prompt, output.text or "", ids, checked.verdict)
+        for left in range(SPELLINGS if written else 0, -1, -1):
+            verdict, best = check(self.lm, prompt, ids, *how)
+            self._replay = Replay(self.lm)  # the rows of the cache may be overwritten
+            other = self._respelt(texts, prompt, output.text or "", ids, verdict) if left else None
             if other is None:
                 break
-            ids, checked = other, self._check(output, prompt, other, ended)
-        fits = output.stop and checked.verdict.kind != "wrong"
+            ids = other
+        fits = output.stop and verdict.kind != "wrong"
         if fits and (wrong := self._stop(output, texts, prompt, ids)):
-            difference = checked.verdict.logprob_difference
-            checked = checked._replace(verdict=replace(wrong, logprob_difference=difference))
-        return ids, checked
-
-    def _check(self, output: Output, prompt: list[int], ids: list[int], ended: bool) -> Checked:
-        self._replay = Replay(self.lm)  # the rows of the cache may be overwritten
-        return check(self.lm, prompt, ids, self.eos, ended, self.own, output.logprobs)
+            verdict = replace(wrong, logprob_difference=verdict.logprob_difference)
+        return ids, verdict, best
 
     def _respelt(
         self, texts: Texts, prompt: list[int], text: str, ids: list[int], verdict: Verdict
@@ -225,12 +222,3 @@ class Oracle:
             return None
         cause = Cause(END, f"the output ends; the model goes on without EOS or {output.stop}")
         return Verdict("wrong", tokens=len(ids), position=len(ids), wanted=more[0], cause=cause)
-
-
-def result_of(
-    oracle: Oracle, judged: Sequence[Judged], outputs: int, form: str, model: Model
-) -> Verification:
-    """The verdicts on `judged`, of so many `outputs` of one format."""
-    verdicts = [one.verdict for one in judged]
-    dtype = str(oracle.lm.dtype).removeprefix("torch.")
-    return Verification(verdicts, outputs, form, model.name, dtype, oracle.sampling)

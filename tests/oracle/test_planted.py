@@ -6,6 +6,7 @@ from collections import Counter
 from functools import cache
 from typing import Any
 
+import planted_later
 import pytest
 import torch
 import transformers
@@ -130,6 +131,34 @@ def test_the_loop_without_a_fault_is_identical() -> None:
 @pytest.mark.parametrize("fault", ["bonus shown twice", "EOS in a draft ignored"])
 def test_a_planted_fault_is_named(fault: str) -> None:
     assert cause_named(judged(fault, 1, 28)) == FAULTS[fault]
+
+
+def later(fault: str, count: int, length: int) -> list[tuple[list[int], Judged]]:
+    """As `judged`, of the second loop, whose outputs are in one file."""
+    model, lm, tokenizer = tiny()
+    prompts = [tokenizer.encode(text) for text in TEXTS[:count]]
+    made = planted_later.Loop(model, fault).generate(prompts, length)
+    outputs = [
+        Output(id=str(i), prompt_ids=ids, ids=own, limit=length)
+        for i, (ids, own) in enumerate(zip(prompts, made, strict=True))
+    ]
+    found = Oracle(lm, tokenizer, frozenset()).judge(outputs)
+    return [(plain(tuple(p))[:length], one) for p, one in zip(prompts, found, strict=True)]
+
+
+@pytest.mark.parametrize(
+    "fault", ["repetition penalty", "over the limit", "outputs in another order"]
+)
+def test_a_fault_outside_of_the_cache_is_named(fault: str) -> None:
+    assert cause_named(later(fault, 2, 20)) in planted_later.FAULTS[fault]
+
+
+@pytest.mark.slow
+def test_twelve_faults_of_another_loop() -> None:
+    found = {name: cause_named(later(name, 3, LENGTH)) for name in planted_later.FAULTS}
+    assert None not in found.values(), found
+    right = [name for name, causes in planted_later.FAULTS.items() if found[name] in causes]
+    assert len(right) >= 8, found
 
 
 @pytest.mark.slow

@@ -64,8 +64,8 @@ def test_a_text_spelt_with_other_tokens_is_the_same_text() -> None:
     spelt = [*own[:split], *letters, *own[split + 1 :]]
     assert tokenizer.decode(spelt) == tokenizer.decode(own)
     output = Output(prompt=TEXT, text=tokenizer.decode(own))
-    found, checked = oracle._greedy(output, ids(), spelt)
-    assert checked.verdict.kind == "identical" and found == own
+    found, verdict, _ = oracle._greedy(output, ids(), spelt)
+    assert verdict.kind == "identical" and found == own
 
 
 def test_a_wrong_token_has_position_logits_and_gap() -> None:
@@ -121,13 +121,13 @@ def test_spaces_that_a_detokeniser_lost_are_named() -> None:
 def test_in_low_precision_the_gap_of_a_tie_is_within_the_rounding() -> None:
     low = transformers.AutoModelForCausalLM.from_pretrained(TINY, dtype=torch.bfloat16).eval()
     lm, prompt = LM(low, "fused"), ids()
-    own = check.check(lm, prompt, plain(tuple(prompt))).best[:9]
+    own = check.check(lm, prompt, plain(tuple(prompt)))[1][:9]
     wide = lm.float32_logits(prompt + own[:8])
     assert wide is not None
     order = wide[0].argsort(descending=True).tolist()
     bound = TIE_ULPS * torch.finfo(torch.bfloat16).eps * float(wide.abs().max())
     for other in order[1:4]:
-        verdict = check.check(lm, prompt, [*own[:8], other]).verdict
+        verdict, _ = check.check(lm, prompt, [*own[:8], other])
         gap = float(wide[0][order[0]] - wide[0][other])
         assert verdict.gap == pytest.approx(gap, abs=1e-4)
         assert verdict.kind == ("tie" if gap <= bound else "wrong")
@@ -136,10 +136,10 @@ def test_in_low_precision_the_gap_of_a_tie_is_within_the_rounding() -> None:
 def test_blocks_of_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     _, lm, _ = tiny()
     own = plain(tuple(ids()))[:9]
-    whole = check.check(lm, ids(), own)
+    _, best = check.check(lm, ids(), own)
     monkeypatch.setattr(check, "BLOCK", 4 * 2048)
-    assert check.check(lm, ids(), own).best == whole.best
-    assert check.check(lm, ids(), own, own=True).best == whole.best
+    assert check.check(lm, ids(), own)[1] == best
+    assert check.check(lm, ids(), own, own=True)[1] == best
 
 
 def written(folder: Path) -> Path:
