@@ -88,7 +88,7 @@ def _words(command: type[Command] | None) -> list[str]:
     keys, flags = declared(command)
     groups = [f"{group}=" for group in command.GROUPS if command.SETTINGS]
     own = dict.fromkeys(f"{key}=" for key in keys)
-    return [*bare, *own, *(g for g in groups if g not in own), *flags]
+    return [*bare, *own, *(g for g in groups if g not in own), *flags, "--help"]
 
 
 def _groups() -> list[str]:
