@@ -91,6 +91,8 @@ def test_a_mistyped_command_gets_the_right_hint(
         (("verify", "out.jsonl"), "--own", "--own-dtype"),
         (("verify", "out.jsonl"), "fail_on=t", "fail_on=tie"),
         (("list",), "mo", "models"),
+        (("data",), "swift-table2", "swift-table2"),
+        (("data",), "cnn", "cnndm"),
         (("chat",), "--h", "--help"),
         (("chat",), "e", "engine="),
         (("compare",), "methods=swi", "methods=swift"),
