@@ -118,6 +118,8 @@ class Data(Experiments):
     scale=paper [--fetch] | data cnndm llama3-8b
     """
 
+    WORDS = 1, None
+    NEEDS = "needs experiments, datasets or models, as list prints them: data swift-table2"
     fetch: Annotated[bool, "fetches what experiments lack"] = False
 
 

@@ -78,17 +78,14 @@ def _words(command: type[Command] | None) -> list[str]:
     """Bare words, keys and flags."""
     if command is None:
         return [*COMMANDS, *_groups(), "--help", "--config-dir", "--multirun", "--version"]
-    bare: list[str] = []
-    if issubclass(command, Experiments):
-        bare = choices("experiment")
-    elif issubclass(command, List):
-        bare = [*KINDS]
-    elif issubclass(command, Data):
-        bare = [*choices("dataset"), *choices("model")]
+    kinds = ["experiment"] * issubclass(command, Experiments) + ["dataset", "model"] * (
+        command is Data
+    )
+    bare = [*KINDS] if command is List else [name for kind in kinds for name in choices(kind)]
     keys, flags = declared(command)
     groups = [f"{group}=" for group in command.GROUPS if command.SETTINGS]
     own = dict.fromkeys(f"{key}=" for key in keys)
-    return [*bare, *own, *(g for g in groups if g not in own), *flags]
+    return [*bare, *own, *(g for g in groups if g not in own), *flags, "--help"]
 
 
 def _groups() -> list[str]:

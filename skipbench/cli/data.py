@@ -34,11 +34,6 @@ def run_data(asked: Data) -> None:
             f"data needs experiments, datasets or models, not {unknown[0]!r}."
             f"{did_you_mean(unknown[0], known)} See list"
         )
-    if not asked.words:
-        raise SkipbenchError(
-            f"data needs an experiment, as swift-table2, datasets or models: "
-            f"{', '.join(datasets)}; {', '.join(models)}"
-        )
     named = [name for name in asked.words if name in datasets or name in models]
     _fetch_all((name, _source(name, name in models, asked.settings)) for name in named)
     if names := [name for name in asked.words if name not in named]:

@@ -42,7 +42,8 @@ def describe(key: str) -> str:
         return f"columns of the tables\n{_columns(DEFINITIONS.items())}"
     if key in GROUPS:
         rows = ((name, described(file_of(key, name))) for name in choices(key))
-        return f"{key}=CHOICE, one of\n{_columns(rows)}"
+        lines = [f"  {name:<20} {text}".rstrip() for name, text in rows]
+        return "\n".join([f"{key}=CHOICE, one of", *lines])
     entries = [str(entry) for entry in documented() if entry.key == key]
     entries += [_columns([(key, DEFINITIONS[key])])] if key in DEFINITIONS else []
     if not entries:
@@ -68,7 +69,8 @@ def _command(command: type[Command]) -> str:
         text = f"settings of a cell: {groups}=, seed=, ...; list and --help KEY say what they take"
         rows.append(("KEY=VALUE", text))
     usage = [f"  python -m skipbench {example}" for example in examples]
-    return "\n".join([f"{command.__name__.lower()}: {what}", *usage, "", _columns(rows)])
+    listed = ["", _columns(rows)] if rows else []
+    return "\n".join([f"{command.__name__.lower()}: {what}", *usage, *listed])
 
 
 def _columns(rows: Iterable[tuple[str, str]]) -> str:

@@ -87,10 +87,9 @@ def _in_words(metrics: Metrics, header: Mapping[str, str]) -> list[str]:
     speedup, same = metrics.speedup.headline[0], metrics.lossless
     if speedup is None:
         return []
-    of = same.comparable
-    tokens = f"; {same.identical} of {of} outputs have vanilla's tokens" if of else ""
-    method = header.get("method") or "the method"
-    return [f"{method} decodes these prompts {speedup:.2f} times as fast as vanilla{tokens}.\n"]
+    of, method = same.comparable, header.get("method") or "the method"
+    tokens = f"; {same.identical} of {of} outputs have the same tokens" if of else ""
+    return [f"{method}: {speedup:.2f} times as fast as vanilla{tokens}\n"]
 
 
 def markdown_cell(metrics: Metrics, header: Mapping[str, str]) -> str:

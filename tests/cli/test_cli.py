@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 from conftest import METHODS, ROOT, SHARED, Command, nothing_lost, rest_slow
 
+from skipbench.cli.commands import COMMANDS
+from skipbench.cli.help import describe
 from skipbench.cli.main import dispatch
+from skipbench.cli.parser import declared
 from skipbench.config.compose import compose
 from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.row import run_cell
@@ -30,15 +33,21 @@ def test_dry_run_runs_and_writes_nothing(skipbench: Command, tmp_path: Path) -> 
 
 def test_help_lists_choices_and_commands(skipbench: Command) -> None:
     text = skipbench("--help").stdout
-    for word in ("table swift-table2", "self-sd", "reference", "model.dtype", "--config-dir"):
+    for word in ("write their tables", "self-sd", "reference", "model.dtype", "--config-dir"):
         assert word in text
     assert "_hub" not in text and "_target_" not in text
     known = (
         skipbench("nothing").stderr.partition("Commands: ")[2].partition(".")[0].strip().split(", ")
     )
     assert {"table", "cell"} < set(known)
+    assert max(map(len, text.partition("commands\n")[2].partition("keys\n")[0].splitlines())) <= 80
     for name in set(known) - {"cell"}:  # what submit's jobs call
         assert re.search(rf"^  {name} ", text, re.M), f"--help says nothing of {name}"
+        keys, flags = declared(COMMANDS[name])
+        own = describe(name)
+        assert f"\n  python -m skipbench {name}" in own
+        missing = [w for w in [*flags, *(f"{k}=" for k in keys)] if f"\n  {w}" not in own]
+        assert not missing, f"--help {name} says nothing of {missing}"
 
 
 def test_a_reader_that_leaves_early_sees_no_traceback() -> None:

@@ -58,6 +58,7 @@ MISTYPED = [
     ("tabel swift-table2", "Did you mean table?"),
     ("+foo=1", f"unknown key 'foo'. {NO_HINT}"),
     ("method=swift method.beat=3", "Did you mean method.beta"),
+    ("method.interval=3 method=swift", "It is a key of method=clasp, method=conflayers,"),
     ("check", "check needs a method, as in check method=swift"),
     ("list modles", "Did you mean models?"),
 ]
@@ -90,6 +91,10 @@ def test_a_mistyped_command_gets_the_right_hint(
         (("verify", "out.jsonl"), "--own", "--own-dtype"),
         (("verify", "out.jsonl"), "fail_on=t", "fail_on=tie"),
         (("list",), "mo", "models"),
+        (("data",), "swift-table2", "swift-table2"),
+        (("data",), "cnn", "cnndm"),
+        (("chat",), "--h", "--help"),
+        (("chat",), "e", "engine="),
         (("compare",), "methods=swi", "methods=swift"),
         (("method=swift",), "data", "dataset="),
     ],

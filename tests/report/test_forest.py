@@ -37,6 +37,12 @@ def test_the_best_and_those_as_good_are_taken() -> None:
     assert [arm.name for arm in noise.arms if arm.take] == ["vanilla"]
 
 
+def test_a_run_of_a_few_prompts_keeps_no_other_from_a_verdict() -> None:
+    (panel,) = panels([run("vanilla", *VANILLA), run("a", *FAST), run("b", 1.5, 1.4)])
+    assert panel.verdict.startswith("take a, 1.25x") and panel.arms[0].name == "b"
+    assert [arm.name for arm in panel.arms if arm.take] == ["a"]
+
+
 def test_an_interval_does_not_stretch_the_axis() -> None:
     (panel,) = panels([run("a", 0.2, 8.0, 0.3, 9.0, 1.0), run("b", *FAST)])
     ends = panel.arms[0].ends

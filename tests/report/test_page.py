@@ -185,6 +185,26 @@ def test_report_names_a_damaged_run_and_exits_1(
         assert damaged.name in told and "metrics.json" in told and sound.name not in told
 
 
+def test_many_unreadable_runs_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(8):
+        (folder := tmp_path / "runs" / f"torn{number}").mkdir(parents=True)
+        (folder / "metrics.json").write_text("{")
+    with pytest.raises(SystemExit):
+        main(["report", f"results={tmp_path}"])
+    said = capsys.readouterr().err
+    assert "8 of 8 runs cannot be read: torn0: " in said and "; 3 more, see the page" in said
+    assert "torn4" in said and "torn5" not in said
+
+
+def test_a_page_of_tables_alone_has_no_table_of_runs(results: Path, tmp_path: Path) -> None:
+    shutil.copytree(results / "tables", tmp_path / "tables")
+    document = write_page(tmp_path)[0].read_text()
+    assert '<section id="overview" hidden>' in document and 'href="#overview"' not in document
+    assert document.count(f"<dd>{html.escape(DEFINITIONS['M'])}</dd>") == 1
+
+
 def test_texts_are_the_completions(results: Path, text: str) -> None:
     for folder in (results / "runs").iterdir():
         completions = read_completions(folder / "completions.jsonl").values()
@@ -313,7 +333,14 @@ def test_courses_and_maps() -> None:
         {"skip": [[0, "attn:1"], [1, "attn:1;mlp:2"]], "cosine": [[0.5, 0.7], [0.9, 0.9]]},
     )
     second = sample(
-        1, rounds, {"skip": [[0, "attn:1;mlp:2"]], "cosine": [[1.0, 1.0]], "words": ["a", "b"]}
+        1,
+        rounds,
+        {
+            "skip": [[0, "attn:1;mlp:2"]],
+            "cosine": [[1.0, 1.0]],
+            "words": ["a", "b"],
+            "same": [2, 2],
+        },
     )
     found = {c["name"]: c for c in courses([first, second])}
     assert found["draft length"]["values"] == [3, 1, 3, 1] and found["draft length"]["starts"] == [
@@ -321,7 +348,7 @@ def test_courses_and_maps() -> None:
         2,
     ]
     assert found["cosine"]["values"] == [0.6, 0.9, 1.0]
-    assert "words" not in found and "skip" not in found
+    assert found.keys().isdisjoint({"words", "skip", "zeros"})
     sets = skip_sets([first, second], 4)
     assert sets == {"layers": 4, "of": 2, "sets": [[0, 0, [1], []], [0, 1, [1], [2]]]}
     assert skip_sets([sample(0, rounds, {})], 4) is None

@@ -121,6 +121,14 @@ def test_main_row() -> None:
     assert cells["speedup"].endswith(f"x [{low:.2f}, {high:.2f}]")
 
 
+def test_the_terminal_says_what_the_main_row_means() -> None:
+    speedup = full().speedup.headline[0]
+    said = f"{speedup:.2f} times as fast as vanilla; 19 of 20 outputs have the same tokens"
+    assert said in text(render_cell(full(), HEADER), 200)
+    none = structs.replace(full(), speedup=Speedup())
+    assert "times as fast" not in text(render_cell(none, HEADER), 200)
+
+
 def test_widest_numbers_fit_80_columns_in_one_row() -> None:
     of = structs.replace(
         full(),

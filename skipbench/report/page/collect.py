@@ -167,7 +167,7 @@ def courses(samples: Sequence[Sample]) -> list[dict[str, Any]]:
         parts = [_values(sample, name) for sample in samples]
         lengths = [len(part) for part in parts]
         shown = [v for part in parts for v in part][:MOST_POINTS]
-        if len({*shown}) < 2:  # a line of one value shows nothing
+        if len(shown) < 2 or not any(shown):  # a line of zeros shows nothing
             continue
         starts = [s for s in accumulate(lengths[:-1], initial=0) if s < len(shown)]
         rounds = zip(lengths, samples, strict=True)

@@ -85,7 +85,12 @@ def _panel(row: tuple[str, ...], runs: Sequence[tuple[str, Run]]) -> Panel:
     def places(ends: Interval | None) -> Interval | None:
         return ends and (place(ends[0]), place(ends[1]))
 
-    verdict, chosen = _verdict(ranking)
+    # one of a few prompts keeps the others from no verdict
+    able = [pair for pair in ordered if len(_questions(pair[1])) >= FEWEST] or ordered
+    judged = conclude([run for _, run in able])
+    verdict, chosen = _verdict(judged)
+    pairs = zip(able, judged.runs, strict=True)
+    taken = [id(one) for (_, one), run in pairs if any(run is best for best in chosen)]
     arms = [
         Arm(
             name=" ".join([run.method, *_apart(run, ranking.runs)]),
@@ -94,9 +99,9 @@ def _panel(row: tuple[str, ...], runs: Sequence[tuple[str, Run]]) -> Panel:
             address=address,
             at=place(value or 1),
             ends=places(ends),
-            take=any(run is one for one in chosen),
+            take=id(one) in taken,
         )
-        for (address, _), (run, value, ends) in zip(ordered, known, strict=True)
+        for (address, one), (run, value, ends) in zip(ordered, known, strict=True)
     ]
     noise = next((ends for run, _, ends in known if run.method == BASELINE), None)
     within = [tick for tick in TICKS if low <= tick <= high]
@@ -134,11 +139,15 @@ def _verdict(ranking: Comparison) -> tuple[str, list[Run]]:
     if ranking.best:
         return f"take {ranking.recommended}", [ranking.best, *ranking.tied]
     methods = [run for run in ranking.runs if run.method != BASELINE]
-    questions = [set(run.measured.speedup.by_question or ()) for run in methods] or [set[str]()]
+    questions = [_questions(run) for run in methods] or [set[str]()]
     if len(set.intersection(*questions)) < FEWEST:
         return f"nothing can be told apart below {FEWEST} questions that all have", []
     vanilla = [run for run in ranking.runs if run.method == BASELINE]
     return "take vanilla: no method is faster beyond the noise", vanilla
+
+
+def _questions(run: Run) -> set[str]:
+    return set(run.measured.speedup.by_question or ())
 
 
 def _told(run: Run) -> str:

@@ -15,6 +15,9 @@ function filled(element, attributes = {}, ...children) {
 
 const make = (tag, ...rest) => filled(document.createElement(tag), ...rest);
 const draw = (tag, ...rest) => filled(document.createElementNS("http" + "://www.w3.org/2000/svg", tag), ...rest);
+const svg = (width, height, label) => draw("svg", {viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label});
+const titled = (shape, text) => filled(shape, {}, draw("title", {}, text));
+const block = (title, ...content) => make("div", {}, make("h3", {}, title), ...content);
 
 function filter() {
   const wanted = controls.elements.filter.value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -43,15 +46,6 @@ function sort(index) {
     return up ? order : -order;
   });
   table.tBodies[0].append(...ordered);
-}
-
-function svg(width, height, label) {
-  return draw("svg", {viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label});
-}
-
-function titled(shape, text) {
-  shape.append(draw("title", {}, text));
-  return shape;
 }
 
 function legend(items) {
@@ -134,10 +128,6 @@ function course({name, values, starts, of, by}) {
   const all = of > values.length ? ` of ${of}` : "";
   picture.append(draw("text", {x: 396, y: 144, "text-anchor": "end"}, `${values.length}${all} ${by}s; dashed: next sample`));
   return block(name[0].toUpperCase() + name.slice(1), picture);
-}
-
-function block(title, ...content) {
-  return make("div", {}, make("h3", {}, title), ...content);
 }
 
 const HOW = {
