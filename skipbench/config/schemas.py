@@ -21,6 +21,7 @@ from skipbench.errors import SkipbenchError
 
 EngineName = StrEnum("EngineName", ["reference", "fused", "cuda_graphs"])
 LeverName = StrEnum("LeverName", ["int8", "likely"])
+Preset = StrEnum("Preset", ["device", "cpu", "gpu"])
 StrategyName = StrEnum("StrategyName", ["bayes", "random", "greedy", "exhaustive", "nested"])
 
 
@@ -149,7 +150,7 @@ class Config:
     """For experiments: `paper`, `embedded` or `laptop`; no run depends on it."""
     models: Any = None
     """For experiments: only these of the paper's models."""
-    preset: str = "device"
+    preset: Preset = Preset.device
     """Settings of the methods that depend on the machine: `cpu`, tuned here; `gpu`, the papers'; or
     as `model.device` says. Records hold the settings themselves.
     """

@@ -60,13 +60,13 @@ def as_messages(turns: Turns, last: Sequence[dict[str, str]]) -> list[dict[str, 
     return [*messages, *last]
 
 
-def mt_bench(prompt: str, **where: Any) -> list[Row]:
+def mt_bench(**where: Any) -> list[Row]:
     """MT-bench: two turns per question, grouped by category; the size counts questions."""
     source = Where(**where)
     return _balanced(_conversations(Numbered, source), source.size)
 
 
-def spec_bench(prompt: str, tasks: Sequence[str] | None = None, **where: Any) -> list[Row]:
+def spec_bench(tasks: Sequence[str] | None = None, **where: Any) -> list[Row]:
     """Spec-Bench (Xia et al., 2024): six subtasks, MT-bench with two turns; counts questions.
     Raises SkipbenchError for `tasks`, the subtasks to take, that are not there.
     """
@@ -79,7 +79,7 @@ def spec_bench(prompt: str, tasks: Sequence[str] | None = None, **where: Any) ->
     return _balanced([q for q in questions if q[0].groups["task"] in wanted], source.size)
 
 
-def speed_bench(prompt: str, leave_out: bool, **where: Any) -> list[Row]:
+def speed_bench(leave_out: bool, **where: Any) -> list[Row]:
     """SPEED-Bench (arXiv:2604.09557), grouped by category; the throughput configurations by tier of
     entropy. The size counts questions. Rows with a placeholder in place of their text are left out
     with `leave_out`, else refused with a SkipbenchError.
@@ -136,7 +136,7 @@ def _balanced(
     return [row for turns in questions[:size] for row in turns]
 
 
-def alpaca(prompt: str, **where: Any) -> list[Row]:
+def alpaca(**where: Any) -> list[Row]:
     """Alpaca's instructions in the wording that its authors trained on (Taori et al., 2023)."""
     rows = []
     for row in Where(**where).draw(Instruction, may_be_empty=("input",))[0]:

@@ -70,7 +70,7 @@ def _labels(bodies: Path | None, hashes: list[int]) -> list[dict[str, str]]:
     return [{"body": "seen" if one else "unseen"} for one in seen]
 
 
-def tinystories(prompt: str, prefix_words: int, **where: Any) -> list[Row]:
+def tinystories(prefix_words: int, **where: Any) -> list[Row]:
     """Stories to continue: the first `prefix_words` words, whitespace kept, with the rest as
     `reference["text"]`.
 

@@ -19,7 +19,7 @@ class Problem(Struct):
     answer: str
 
 
-def gsm8k(prompt: str, **where: Any) -> list[Row]:
+def gsm8k(**where: Any) -> list[Row]:
     """GSM8K (Cobbe et al., 2021): questions with their worked answers as shots; with
     `prompt="chat"` the question alone.
 
@@ -27,7 +27,8 @@ def gsm8k(prompt: str, **where: Any) -> list[Row]:
     manner of their prompts for articles. `reference["answer"]` is the number after `####`, without
     thousands separators; SkipbenchError for an answer without `####`.
     """
-    sample, shots = Where(**where).draw(Question)
+    source = Where(**where)
+    sample, shots = source.draw(Question)
     head = "".join(f"Question: {s.question}\nAnswer: {s.answer}\n\n" for s in shots)
     rows = []
     for row in sample:
@@ -35,12 +36,12 @@ def gsm8k(prompt: str, **where: Any) -> list[Row]:
         _, mark, number = row.fields.answer.rpartition("####")
         if not mark:
             raise row.refused("the answer has no '#### NUMBER'; correct the row")
-        text = f"{head}{question}" if prompt == "chat" else f"{head}Question: {question}\nAnswer:"
-        rows.append(row.row(text, {"answer": number.strip().replace(",", "")}))
+        asked = question if source.prompt == "chat" else f"Question: {question}\nAnswer:"
+        rows.append(row.row(head + asked, {"answer": number.strip().replace(",", "")}))
     return rows
 
 
-def aime(prompt: str, **where: Any) -> list[Row]:
+def aime(**where: Any) -> list[Row]:
     """AIME problems in KnapSpec's wording (its `data.py`); answers are integers from 0 to 999, else
     the row is refused with a SkipbenchError.
     """

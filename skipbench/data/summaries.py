@@ -16,7 +16,7 @@ class Summarised(Text):
     summary: str
 
 
-def article(prompt: str, **where: Any) -> list[Row]:
+def article(**where: Any) -> list[Row]:
     """CNN/DailyMail and XSum in the prompts of Self-SD (arXiv:2309.08168) and SWIFT
     (arXiv:2410.06916) for base models.
 
@@ -32,7 +32,7 @@ def article(prompt: str, **where: Any) -> list[Row]:
     ]
 
 
-def long_text(prompt: str, **where: Any) -> list[Row]:
+def long_text(**where: Any) -> list[Row]:
     """GovReport, PG-19 and BookSum in KnapSpec's prompt for a summary. Without a column `summary`
     in `columns`, as for novels, there is no reference.
     """

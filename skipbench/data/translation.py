@@ -13,7 +13,7 @@ class Sentence(Struct):
     pair: dict[str, str]
 
 
-def german_english(prompt: str, **where: Any) -> list[Row]:
+def german_english(**where: Any) -> list[Row]:
     """WMT14 and WMT16: German sentences, with the English one in `reference["translation"]`.
     Wording and shots are ours: SWIFT published neither.
 

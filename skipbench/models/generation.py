@@ -92,16 +92,6 @@ def split_processors(processors: Iterable[Any], sample: bool) -> tuple[list[Any]
     return found[:split], arguments
 
 
-def own_criteria(criteria: Iterable[Any]) -> list[Any]:
-    """Stopping criteria beside the length and EOS. Raises SkipbenchError for the one that reads
-    scores, which are not kept.
-    """
-    found = [c for c in criteria if type(c).__name__ not in LIMITS]
-    if any(type(c).__name__ == "ConfidenceCriteria" for c in found):
-        raise SkipbenchError("skipbench cannot honour ConfidenceCriteria: it reads scores")
-    return found
-
-
 @dataclass(frozen=True)
 class Call:
     """A call of `generate`, as it has prepared it.
@@ -128,12 +118,12 @@ def read_call(
 ) -> Call:
     """What `generate` hands to a callable; arguments and errors as of `check_generation`."""
     check_generation(config, model_kwargs, others)
+    own = [c for c in criteria if type(c).__name__ not in LIMITS]
+    if any(type(c).__name__ == "ConfidenceCriteria" for c in own):
+        raise SkipbenchError("skipbench cannot honour ConfidenceCriteria: it reads scores")
     eos = getattr(config, "_eos_token_tensor", None)
-    return Call(
-        *split_processors(processors, config.do_sample),
-        own_criteria(criteria),
-        frozenset[int]() if eos is None else frozenset(eos.flatten().tolist()),
-    )
+    ends = frozenset[int]() if eos is None else frozenset(eos.flatten().tolist())
+    return Call(*split_processors(processors, config.do_sample), own, ends)
 
 
 def prepare_call(

@@ -220,14 +220,14 @@ def where(path: Path, size: int | None = None) -> dict[str, Any]:
     dataset = compose(
         ["dataset=tinystories", "dataset.prompt=plain", f"dataset.path={path}"]
     ).dataset
-    others = ("_target_", "prompt", "prefix_words")
+    others = ("_target_", "prefix_words")
     return {k: v for k, v in dataset._arguments(0).items() if k not in others} | {"size": size}
 
 
 def test_a_story_is_cut_after_the_prefix_as_it_stands_in_the_text(tmp_path: Path) -> None:
     stories = ["  One  day,\n\na cat   sat. ", "three words here", "One two three four"]
     path = write(tmp_path / "s.jsonl", *(json.dumps({"text": story}) for story in stories))
-    rows = {row.id: row for row in tinystories("plain", 3, **where(path))}
+    rows = {row.id: row for row in tinystories(3, **where(path))}
     assert set(rows) == {"tinystories-0", "tinystories-2"}
     first = rows["tinystories-0"]
     assert (first.prompt, first.reference) == ("  One  day,\n\na", {"text": " cat   sat. "})
@@ -235,15 +235,15 @@ def test_a_story_is_cut_after_the_prefix_as_it_stands_in_the_text(tmp_path: Path
         "One two three",
         {"text": " four"},
     )
-    assert len(tinystories("plain", 3, **where(path, size=1))) == 1
+    assert len(tinystories(3, **where(path, size=1))) == 1
 
 
 def test_tinystories_errors(tmp_path: Path) -> None:
     path = write(tmp_path / "s.jsonl", '{"text": "one two three"}')
-    text = message(lambda: tinystories("plain", 3, **where(path)))
+    text = message(lambda: tinystories(3, **where(path)))
     assert "prefix_words=3 leaves none of the 1 stories" in text
-    assert "prefix_words=0" in message(lambda: tinystories("plain", 0, **where(path)))
-    assert "dataset.size=0" in message(lambda: tinystories("plain", 3, **where(path, size=0)))
+    assert "prefix_words=0" in message(lambda: tinystories(0, **where(path)))
+    assert "dataset.size=0" in message(lambda: tinystories(3, **where(path, size=0)))
 
 
 def test_real_tinystories() -> None:
@@ -251,7 +251,7 @@ def test_real_tinystories() -> None:
     if not path.is_file():
         pytest.skip("the sample of TinyStories is not beside this checkout")
     texts = [json.loads(line)["text"] for line in path.read_text(encoding="utf-8").splitlines()]
-    rows = tinystories("plain", 20, **where(path, size=50))
+    rows = tinystories(20, **where(path, size=50))
     assert len({row.id for row in rows}) == 50
     for row in rows:
         assert row.prompt + row.reference["text"] == texts[int(row.id.rpartition("-")[2])]

@@ -41,12 +41,12 @@ def skip_map(runs: list[Run], published: list[Printed]) -> Figure:
     return figure
 
 
-def jaccard_by_distance(run: Run, longest: int = 10) -> dict[int, list[float]]:
-    """Jaccard similarity of sets `distance` optimisations apart within a sample."""
+def jaccard_by_distance(run: Run) -> dict[int, list[float]]:
+    """Jaccard similarity of sets 1 to 10 optimisations apart within a sample."""
     found: dict[int, list[float]] = {}
     for sets in optimised_sets(run, layers_of(run)):
         for i, one in enumerate(sets):
-            for distance, other in enumerate(sets[i + 1 : i + 1 + longest], 1):
+            for distance, other in enumerate(sets[i + 1 : i + 11], 1):
                 union = len(one | other)
                 found.setdefault(distance, []).append(len(one & other) / union if union else 1.0)
     return dict(sorted(found.items()))

@@ -20,6 +20,7 @@ from skipbench.runs.run import Run
 OVERALL = "overall"
 # columns of which the papers print the best in bold
 BEST = ("speedup", "tokens_per_s", "TPT", "expected_speedup")
+FASTEST_HERE = f"{FASTEST}; of the paper's rows, the highest value."
 OUTSIDE = (
     "*: the paper's value lies outside the measured 95 % interval; without a star, where an "
     "interval stands, inside it."
@@ -132,11 +133,7 @@ def paper_table(
         remarks=(
             *(note.text for note in document.tables[table].notes if not note.where),
             *(note.text for note in document.notes if paper_notes.touches(note.text, table)),
-            *(
-                [f"{FASTEST}; of the paper's rows, the highest value."]
-                if {*columns} & {*BEST}
-                else []
-            ),
+            *([FASTEST_HERE] if {*columns} & {*BEST} else []),
             *([OUTSIDE] if any(n.inside is not None for n in shown) else []),
             *paper_notes.skipped_shares(runs),
             *paper_notes.adaptation(runs),
@@ -153,13 +150,8 @@ def paper_table(
 
 def _verdict(shown: Sequence[Number]) -> Iterator[str]:
     """How many of the published speedups lie in the measured intervals; nothing without any."""
-    speedups = [
-        n
-        for n in shown
-        if n.printed.column == "speedup"
-        and n.printed.value is not None
-        and n.keys.get("method") != BASELINE
-    ]
+    theirs = [n for n in shown if n.printed.column == "speedup" and n.printed.value is not None]
+    speedups = [n for n in theirs if n.keys.get("method") != BASELINE]
     judged = [n for n in speedups if n.inside is not None]
     below = sum(n.inside is False and (n.difference or 0) < 0 for n in judged)
     inside, rest = sum(n.inside is True for n in judged), len(speedups) - len(judged)

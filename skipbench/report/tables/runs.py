@@ -63,13 +63,8 @@ def row_table(
         list(dict.fromkeys(getattr(run, name) for run in runs)) for name in NAMES
     )
     title = title or f"{', '.join(models)} on {', '.join(datasets)}"
-    everything = sorted(
-        runs,
-        key=lambda r: (
-            *(datasets.index(r.dataset), models.index(r.model)),
-            *(r.rank or 0, methods.index(r.method)),
-        ),
-    )
+    everything = sorted(runs, key=lambda run: (run.rank or 0, methods.index(run.method)))
+    everything.sort(key=lambda run: (datasets.index(run.dataset), models.index(run.model)))
     ordered = [run for run in everything if not run.group]
     marks, (places, unpaired) = compared.origins(ordered), compared.beside(ordered)
     rows = [_cells(run, marks, places.get(at)) for at, run in enumerate(ordered)]
@@ -169,12 +164,10 @@ def _across(
     columns = list(dict.fromkeys(label for label in labels if label is not None))
     points = any(point for *_, point in cells)
     heads = [Column(n, kind="label") for n in (*names, *(["point"] if points else []))]
-    lines = [
-        Row(
-            (*map(Cell, key if points else key[:-1]), *(row.get(k, Cell(MISSING)) for k in columns))
-        )
-        for key, row in cells.items()
-    ]
+    lines = list[Row]()
+    for key, row in cells.items():
+        named = map(Cell, key if points else key[:-1])
+        lines.append(Row((*named, *(row.get(k, Cell(MISSING)) for k in columns))))
     heads += [Column(n, group=kind) for n in columns]
     return Grid(tuple(heads), tuple(lines), f"Speedup by {kind}, of the same runs.")
 
