@@ -192,7 +192,7 @@ def test_each_arm_measures_the_prices_that_it_uses_before_its_first_prompt(
 
     def counted(*arguments: Any) -> dict[int, float]:
         measured.append(preparing[0])
-        return measure(*arguments)
+        return {n: len(measured) + seconds for n, seconds in measure(*arguments).items()}
 
     def named(self: Bench) -> None:
         preparing[0] = self.store.folder.name
@@ -207,9 +207,11 @@ def test_each_arm_measures_the_prices_that_it_uses_before_its_first_prompt(
     run_row(configs, LOAD)
     arms = sorted(resolve_cell(config).folder.name for config in configs)
     assert sorted(measured) == arms
-    for samples in samples_of(configs):
+    for config, samples in zip(configs, samples_of(configs), strict=True):
         took = [sample.trace.get("setup_s") for sample in samples]
         assert took[0] and took[0][0] > 0 and took[1] is None
+        own = 1 + measured.index(resolve_cell(config).folder.name)
+        assert {int(s) for s in samples[1].carry["measured"]["0"].values()} == {own}
 
 
 def test_the_peak_of_memory_begins_anew() -> None:
