@@ -177,7 +177,7 @@ def strike(disk: Disk, results: Path, words: list[str], rng: random.Random, usua
             os.kill(child, signal.SIGTERM if kind == "SIGTERM" else signal.SIGKILL)
             code = wait(child)
     elif kind == "full" and disk.mounted:
-        disk.options(f"size={disk.used() + 4096 * rng.randrange(0, 16)}")
+        disk.options(f"size={max(4096, disk.used() + 4096 * rng.randrange(0, 16))}")  # 0: no limit
         code = wait(start(results, lambda: None, words))
         disk.options(f"size={ROOM}")
     elif kind in ("full", "limit"):

@@ -217,6 +217,11 @@ def limit(size: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
+def states(results: Path) -> dict[Path, str]:
+    """What every `status.json` says; one that was killed before may say running."""
+    return {path: path.read_text() for path in results.glob("runs/*/status.json")}
+
+
 def strike(disk: Disk, results: Path, rng: random.Random, whole: Path, usual_s: float) -> str:
     """One run with one fault; returns what it was."""
     kind = rng.choice(
@@ -232,11 +237,13 @@ def strike(disk: Disk, results: Path, rng: random.Random, whole: Path, usual_s: 
             wait(child)
     elif kind == "full" and disk.mounted:
         # statvfs of tmpfs tells whole pages, and so does its size
-        disk.options(f"size={disk.used() + 4096 * rng.randrange(0, 16)}")
+        disk.options(f"size={max(4096, disk.used() + 4096 * rng.randrange(0, 16))}")  # 0: no limit
+        before = states(results)
         code = wait(start(results, nothing))
-        states = [json.loads(p.read_text())["state"] for p in results.glob("runs/*/status.json")]
+        left = [text for path, text in states(results).items() if text != before.get(path)]
         disk.options(f"size={ROOM}")
-        assert code == 0 or "running" not in states, "a full disk left a state running"
+        running = any(json.loads(text)["state"] == "running" for text in left)
+        assert code == 0 or not running, "a full disk left a state running"
     elif kind in ("full", "limit"):
         size = rng.randrange(200, 30_000)
         wait(start(results, lambda: limit(size)))

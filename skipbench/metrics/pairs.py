@@ -74,7 +74,15 @@ def _largest_t(differences: Sequence[Sequence[float]]) -> float:
         return 0.0
     values, rng = np.asarray(differences), np.random.default_rng(0)
     rest = values - values.mean(1, keepdims=True)
-    # normal draws with the correlation of the differences, over one estimated spread
-    draws = rng.standard_normal((DRAWS, n)) @ (rest / np.sqrt((rest**2).sum(1, keepdims=True))).T
-    spread = np.sqrt(rng.chisquare(n - 1, DRAWS) / (n - 1))
-    return float(np.quantile(abs(draws).max(1) / spread, level(n)))
+    basis = (rest / np.sqrt((rest**2).sum(1, keepdims=True))).T
+    # normal draws with the correlation of the differences; each difference over its own spread
+    draws = rng.standard_normal((max(400, min(DRAWS, 60_000 // n)), n, n)) @ basis
+    largest = abs(draws.mean(1) / draws.std(1, ddof=1)).max(1) * math.sqrt(n)
+    return float(np.quantile(largest, _level(n)))
+
+
+def _level(questions: int) -> float:
+    """Level of the largest |t| at which the intervals of 95 % of rows hold where few outputs loop:
+    exact for 5 questions, which seldom hold such an output, 98 % to 10, falling to 95 % at 20.
+    """
+    return min(level(questions), 0.98, 0.95 + 0.03 * (questions - FEWEST))
