@@ -87,6 +87,19 @@ def int8(function: Any, rng: np.random.Generator, put: Put, _: bool) -> None:
     multiplied(function, rng, put, made, x, w * scale[:, None].astype(np.float64), bias, odd)
 
 
+def quantise(function: Any, rng: np.random.Generator, put: Put, _: bool) -> None:
+    inputs, outputs, _ = shape_of(rng)
+    odd, bf16 = rng.random() < 0.4, bool(rng.integers(2))
+    w = put(values(rng, (outputs, inputs), odd, bf16))
+    to = put(np.ones((outputs, -(-inputs // STEP) * STEP), np.int8))
+    scale, sums = put(np.zeros(outputs, np.float32)), put(np.zeros(outputs, np.int32))
+    most = function(*map(at, (to, scale, sums, w)), inputs, outputs, bf16)
+    assert not to[:, inputs:].any() and [*sums] == [*to.sum(1, dtype=np.int32)]
+    assert most == np.abs(to.astype(np.int64)).sum(1).max()
+    if not odd:
+        assert np.all(np.abs(to[:, :inputs] * scale[:, None] - wide(w)) <= 0.501 * scale[:, None])
+
+
 def product(function: Any, rng: np.random.Generator, put: Put, bf16: bool) -> None:
     inputs, outputs, rows = shape_of(rng)
     odd = rng.random() < 0.4
@@ -318,10 +331,16 @@ def whole_pass(native: Any, rng: np.random.Generator, put: Put, bf16: bool) -> N
 
 PARTS = ("rms_norm", "silu_times", "rotate", "attend_rows")
 CASES: dict[str, Any] = {"int8": int8, "rms_norm": norm, "silu_times": silu, "rotate": rotate}
-CASES |= {"top_k": top_k, "attend_rows": attention, "attend_vectors": attention}
+CASES |= {
+    "quantise_weight": quantise,
+    "top_k": top_k,
+    "attend_rows": attention,
+    "attend_vectors": attention,
+}
 """By the beginning of a function's name; another one is a `product`."""
 TYPES = {
     int8: [*[POINTER] * 4, LONG],
+    quantise: [*[POINTER] * 4, LONG, LONG, ctypes.c_int],
     product: [*[POINTER] * 4, LONG],
     norm: [*[POINTER] * 3, FLOAT, LONG, LONG],
     silu: [POINTER, POINTER, LONG, LONG],

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import writing
@@ -24,8 +23,8 @@ from skipbench.runs.state import is_alive, started
 BEAT_S = 5.0
 """Between two signs of life of a process that holds a claim."""
 DEAD_S = 60.0
-"""A process elsewhere whose claim's time does not change for so long is taken for dead."""
-TRIES = 50  # until a process of this machine that asks counts as one that holds
+"""A claim of another machine whose time does not change for so long is a dead process's."""
+CLAIM = re.compile(r"(asks|holds) (\S+) (\d{1,9}) (\S+) (\S+)")
 Check = Callable[[], None]
 """Raises SkipbenchError where another process has taken the lock over meanwhile."""
 
@@ -57,37 +56,28 @@ def held(folder: Path, wait: bool = False) -> Iterator[Check]:
 
 @contextlib.contextmanager
 def alone(handle: int, file: Path, what: Path, wait: bool = False) -> Iterator[Check]:
-    """Locks an open file; `what` is named as held by another process where it is. Raises
-    SkipbenchError.
+    """Locks an open file. Raises SkipbenchError where another process holds it, which says so of
+    `what`, unless it shall `wait`.
     """
     with contextlib.ExitStack() as stack:
-        check, holder = _unchanged, b""
+        holder, claim = "", None
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError as error:
-            with contextlib.suppress(OSError):  # open for writing alone
-                holder = os.read(handle, 200)
-            raise _held(what, holder.decode(errors="replace")) from error
+        except BlockingIOError:
+            holder = "it has the lock"
+            with contextlib.suppress(OSError):  # a file that is open for writing alone
+                holder = os.read(handle, 200).decode(errors="replace") or holder
         except OSError:  # of a file system without locks
             claim = Claim(file)
             stack.callback(claim.release)
             with writing(what):
-                living = claim.take(wait)
-            if living is not None:
-                raise _held(what, living) from None
-            check = claim.check
-        yield check
-
-
-def _unchanged() -> None:
-    """`Check` of a lock that the system keeps."""
-
-
-def _held(what: Path, holder: str) -> SkipbenchError:
-    who = f" ({printable(holder)})" if holder else ""
-    return SkipbenchError(
-        f"{what} is being written by another process{who}; wait for it, or stop it"
-    )
+                holder = claim.take(wait)
+        if holder:
+            raise SkipbenchError(
+                f"{what} is being written by another process ({printable(holder)}); wait for it, "
+                "or stop it"
+            )
+        yield claim.check if claim else lambda: None
 
 
 class Claim:
@@ -104,25 +94,23 @@ class Claim:
         self._path = file.with_name(name + secrets.token_hex(4))
         self._named = re.compile(re.escape(name) + "[0-9a-f]{8}")
         self._end = threading.Event()
-        self._seen = dict[Path, _Seen]()
+        self._seen = dict[Path, tuple[int, float, bool]]()
 
-    def take(self, wait: bool) -> str | None:
-        """Name of the process that holds the lock, unless it shall `wait`; `None` once it is this
+    def take(self, wait: bool) -> str:
+        """Name of the process that holds the lock, unless it shall `wait`; empty once it is this
         one. Raises OSError.
         """
-        for tries in itertools.count(1):
+        while True:
             self._write("asks", os.O_CREAT)
             if not (living := self._living()):
                 with contextlib.suppress(FileNotFoundError):  # it stood still here for `DEAD_S`
                     self._write("holds")
                     threading.Thread(target=self._beat, daemon=True).start()
-                    return None
+                    return ""
             self._path.unlink(missing_ok=True)
-            sure = [one.holder for one in living if one.holds or (one.here and tries > TRIES)]
-            if sure and not wait:
-                return sure[0]
+            if not wait and (holders := [name for name, holds in living if holds]):
+                return holders[0]
             time.sleep(random.uniform(0.05, 0.2))
-        raise AssertionError
 
     def check(self) -> None:
         """Sets the file's time. Raises SkipbenchError where another process took the file away."""
@@ -152,45 +140,35 @@ class Claim:
         finally:
             os.close(handle)
 
-    def _living(self) -> list["_Seen"]:
-        """Other processes that hold the lock or ask for it; removes the claims of dead ones."""
-        found = dict[Path, _Seen]()
+    def _living(self) -> list[tuple[str, bool]]:
+        """Other processes, and whether each surely holds the lock; removes dead ones' files."""
+        living = []
         for name in filter(self._named.fullmatch, os.listdir(self._path.parent)):
-            if (path := self._path.with_name(name)) != self._path:
-                with contextlib.suppress(FileNotFoundError):
-                    found[path] = _Seen.read(path, self._seen.get(path))
-        self._seen = found
-        for path, one in found.items():
-            if not one.lives:
+            if (path := self._path.with_name(name)) == self._path:
+                continue
+            try:
+                handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            except FileNotFoundError:
+                continue
+            with os.fdopen(handle, "rb") as file:  # opened anew: a file server tells its time
+                text, changed = (
+                    file.read(400).decode(errors="replace"),
+                    os.fstat(handle).st_mtime_ns,
+                )
+            known, now = CLAIM.match(text), time.monotonic()
+            state, place, pid, start, host = known.groups() if known else ("asks", "", "0", "", "?")
+            before, since, beats = self._seen.get(path, (changed, now, False))
+            if changed != before:
+                since, beats = now, True
+            self._seen[path] = changed, since, beats
+            lives, here = now - since < DEAD_S, place == _place()
+            if here and (state == "holds" or lives):
+                lives = is_alive(int(pid)) and str(started(int(pid))) == start
+            if lives:
+                living.append((f"pid {pid} on {host}", state == "holds" and (here or beats)))
+            else:
                 path.unlink(missing_ok=True)
-        return [one for one in found.values() if one.lives]
-
-
-class _Seen(NamedTuple):
-    """Another process's claim."""
-
-    holder: str
-    holds: bool  # for certain
-    here: bool  # on this machine
-    lives: bool
-    changed: int  # its file's time
-    since: float  # by the monotonic clock
-
-    @classmethod
-    def read(cls, path: Path, before: "_Seen | None") -> "_Seen":
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # asks a server anew
-        with os.fdopen(handle, "rb") as file:
-            text, changed = file.read(400).decode(errors="replace"), os.fstat(handle).st_mtime_ns
-        known = re.match(r"(asks|holds) (\S+) (\d{1,9}) (\S+) (\S+)", text)
-        state, place, pid, start, host = known.groups() if known else ("asks", "", "0", "", "?")
-        here, now = place == _place(), time.monotonic()
-        since = now if before is None or before.changed != changed else before.since
-        lives = now - since < DEAD_S
-        if here:
-            lives = is_alive(int(pid)) and str(started(int(pid))) == start
-        beats = before is not None and (before.holds or before.changed != changed)
-        holds = state == "holds" and (here or beats)
-        return cls(f"pid {pid} on {host}", holds, here, lives, changed, since)
+        return living
 
 
 def _place() -> str:

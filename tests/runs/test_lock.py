@@ -159,3 +159,11 @@ def test_whatever_a_claim_holds_it_is_refused_or_taken_over(
     with pytest.raises(SkipbenchError) as caught, held(tmp_path):
         pass
     assert str(caught.value).isprintable()
+
+
+def test_a_lock_without_a_name_is_one(tmp_path: Path) -> None:
+    """As on a full disk."""
+    with held(tmp_path):
+        (tmp_path / ".lock").write_text("")
+        with pytest.raises(SkipbenchError, match="it has the lock"), held(tmp_path):
+            raise AssertionError
