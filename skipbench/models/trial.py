@@ -40,16 +40,17 @@ def use_templates(folder: Path) -> None:
 
 def templates(folder: Path) -> Iterator[str]:
     for pattern in ("*.jinja", "additional_chat_templates/*.jinja"):
-        yield from (path.read_text() for path in folder.glob(pattern))
+        yield from (path.read_text() for path in folder.glob(pattern) if path.is_file())
     for path in (folder / "tokenizer_config.json", folder / "chat_template.json"):
-        found: Any = json.loads(path.read_text()).get("chat_template") if path.exists() else None
+        found: Any = json.loads(path.read_text()).get("chat_template") if path.is_file() else None
         yield from ([found] if isinstance(found, str) else (one["template"] for one in found or ()))
 
 
 def main(folder: Path, seconds: int, most_bytes: int) -> None:
     for kind, most in (("CPU", seconds), ("DATA", most_bytes), ("CORE", 0)):
         resource.setrlimit(getattr(resource, f"RLIMIT_{kind}"), (most, most))
-    tokenizers = [path for path in folder.glob("tokenizer*.json") if "_config" not in path.name]
+    found = (path for path in folder.glob("tokenizer*.json") if path.is_file())  # no pipe
+    tokenizers = [path for path in found if "_config" not in path.name]
     for use, given in (*((use_tokenizer, path) for path in tokenizers), (use_templates, folder)):
         try:
             use(given)
