@@ -105,8 +105,9 @@ def without_repeats(experiment: str, cells: Sequence[PlannedCell], scale: str) -
 def _noise_cells(
     experiment: str, cells: Sequence[PlannedCell], overrides: Sequence[str]
 ) -> list[PlannedCell]:
-    """Vanilla against itself, on few samples, for each model, dataset and decoding of a paper's
-    table of speedups; none where `cells` have it, or the command line chooses methods.
+    """Vanilla against itself, on few samples or half of those that are asked for, for each model,
+    dataset and decoding of a paper's table of speedups; none where `cells` have it, or the command
+    line chooses methods.
     """
     own, given = paper_of(experiment), dict(pair(o) for o in overrides)
     timed = any(row["column"] == "speedup" for row in printed_rows(experiment))
@@ -116,7 +117,9 @@ def _noise_cells(
     noise: dict[tuple[str | None, ...], PlannedCell] = {}
     for cell in cells:
         kept = {k: v for k, v in cell.overrides.items() if not k.startswith(OF_METHOD)}
-        few = {} if "limit" in {*kept, *given} else {"limit": NOISE_LIMIT}
+        asked = given.get("limit") or kept.get("limit") or ""
+        half = str(max(min(int(asked), 5), int(asked) // 2)) if asked.isdecimal() else None
+        few = {} if asked and half is None else {"limit": half or NOISE_LIMIT}
         keys = {k: v for k, v in cell.keys.items() if k in NOISE_PER} | {"method": BASELINE}
         if cell.run:
             one = PlannedCell(kept | {"method": BASELINE} | few, keys, cell.stands_for, noise=True)

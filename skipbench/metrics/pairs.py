@@ -8,7 +8,7 @@ from itertools import combinations
 
 import msgspec
 
-from skipbench.metrics.interval import FEWEST, Interval, ends_of, level
+from skipbench.metrics.interval import FEWEST, Interval, ends_of, level, quantile
 
 DRAWS = 4000
 
@@ -67,7 +67,9 @@ def standings(arms: Sequence[Mapping[str, float]], vanilla: Collection[int] = ()
 
 
 def _largest_t(differences: Sequence[Sequence[float]]) -> float:
-    """Quantile of the largest |t| of all differences, with their correlation."""
+    """Quantile of the largest |t| of all differences, with their correlation; at least that of one
+    interval.
+    """
     import numpy as np
 
     if not differences or (n := len(differences[0])) < FEWEST:
@@ -78,7 +80,7 @@ def _largest_t(differences: Sequence[Sequence[float]]) -> float:
     # normal draws with the correlation of the differences; each difference over its own spread
     draws = rng.standard_normal((max(400, min(DRAWS, 60_000 // n)), n, n)) @ basis
     largest = abs(draws.mean(1) / draws.std(1, ddof=1)).max(1) * math.sqrt(n)
-    return float(np.quantile(largest, _level(n)))
+    return max(quantile(n - 1, level(n)), float(np.quantile(largest, _level(n))))
 
 
 def _level(questions: int) -> float:
