@@ -82,10 +82,8 @@ class Oracle:
         prompts = [prompt_ids(self.tokenizer, output, self.chat) for output in outputs]
         pairs = list(zip(outputs, prompts, strict=True))
         settings = [self._settings_of(output) for output in outputs]
-        kinds = {one for one in settings if one.temperature > 0}
-        if len(kinds) > 1:
-            text = f"{len(kinds)} settings of sampling in one file; verify each in its own"
-            raise SkipbenchError(text)
+        if len(kinds := {one for one in settings if one.temperature > 0}) > 1:
+            raise SkipbenchError(f"{len(kinds)} settings of sampling; verify each in its own file")
         for kind in kinds:
             drawn = (pair for pair, s in zip(pairs, settings, strict=True) if s == kind)
             self._draws = Draws(kind, [(p, self._ids(o, p)) for o, p in drawn])
