@@ -35,7 +35,7 @@ WARPERS = {
 # Processors that a checkpoint's generation_config.json may bring along, by name.
 PENALTIES: dict[str, Any] = {
     f"a repetition penalty of {p}": RepetitionPenaltyLogitsProcessor(p)
-    for p in (1.02, 1.05, 1.1, 1.15, 1.2, 1.3, 1.5)
+    for p in (1.05, 1.1, 1.15, 1.2, 1.3, 1.5)
 } | {f"no {n} tokens repeated": NoRepeatNGramLogitsProcessor(n) for n in (2, 3, 4)}
 LIMITS = ("MaxLengthCriteria", "EosTokenCriteria")  # criteria that the loop keeps itself
 

@@ -27,11 +27,10 @@ NEXT = 6  # most likely tokens of the divergence, of which a rejected one may ha
 ALTERNATIVES = 2  # most likely other tokens of a position, of which a stale row may be
 
 MANY = 0.35  # share of wrong tokens from which on they are no single ones
-GAP, GAPS = 3, 8  # tokens in a row that may be missing, and in all
+GAP, GAPS = 3, 8  # tokens in a row that may be missing, and places
 WRONG = 3  # wrong tokens of which each has to be explained by the same kind of edit
 FEW = 4  # tokens at the end of an output, too few to show a second wrong one
 BEGUN = 3  # tokens after which an output that was the model's has begun with its prompt and weights
-
 CUTS = 16  # beginnings of a prompt that is cut on its left
 
 PROMPT = "prompt: another template or BOS"
@@ -152,12 +151,10 @@ class Search(NamedTuple):
         pairs = [(self.replay.follows(o, ids), n) for n, o in (forms | others).items() if o != used]
         length, name = max(pairs, key=lambda pair: pair[0], default=(0, ""))
         if self._explained(length - case.at) <= 2:
-            if length < len(ids):
+            again = [(other_prompts(self.tokenizer, *one[:2]), one) for one in self.right]
+            followed = (self.replay.follows(f.get(name, o.prompt), o.ids) for f, o in again)
+            if length < len(ids) or [*followed] != [len(one.ids) for one in self.right]:
                 return None
-            for one in self.right:
-                same = other_prompts(self.tokenizer, one.output, one.prompt).get(name, one.prompt)
-                if self.replay.follows(same, one.ids) < len(one.ids):
-                    return None
         evidence = f"after {name}, {_of(length, ids)} are the model's"
         return Cause(ORDER if name in others else PROMPT, evidence)
 
@@ -179,21 +176,21 @@ class Search(NamedTuple):
         return None
 
     def _missing(self) -> Cause | None:
-        """The model's token put in where the output parts; believed for fewer than wrong ones."""
-        context, rest, done, put = self.prefix, self.rest, 0, list[int]()
-        while done < len(rest) and len(put) < GAPS:
-            lost = self.replay.greedy(context, 1, frozenset())
-            while not (count := self.replay.follows(context + lost, rest[done:])):
-                if len(lost) == GAP:
-                    break
-                lost += self.replay.greedy(context + lost, 1, frozenset())
+        """The model's tokens put in wherever the output parts, at fewer places than are wrong."""
+        context, rest, done, places = self.prefix, self.rest, 0, 0
+        while done < len(rest) and places < GAPS:
+            lost = self.replay.greedy(context, GAP, frozenset())
+            tries = (
+                (n, self.replay.follows(context + lost[:n], rest[done:])) for n in range(1, GAP + 1)
+            )
+            n, count = next((pair for pair in tries if pair[1]), (0, 0))
             if not count:
                 break
-            context += [*lost, *rest[done : done + count]]
-            put, done = put + lost, done + count
-        if done < 2 or len(put) >= self._explained(done):
+            context += [*lost[:n], *rest[done : done + count]]
+            places, done = places + 1, done + count
+        if done < 2 or places >= self._explained(done):
             return None
-        text = f"with {len(put)} of the model's tokens put in, {put[0]} here"
+        text = f"with the model's tokens put in at {places} places, the first here"
         return Cause(MISSING, f"{text}, {_of(done, rest)} follow")
 
     def _length(self, edit: Edit, rest: list[int]) -> int:
@@ -256,8 +253,7 @@ class Search(NamedTuple):
         ranks = ((logits > given).sum(-1)[torch.tensor(wrong)] + 1).tolist()
         rank, same = Counter(ranks).most_common(1)[0]
         if len(wrong) > 2 and same > 0.9 * len(wrong):
-            text = f"{same} of {len(wrong)} wrong tokens have rank {rank} of the logits"
-            return Cause(RANK, text)
+            return Cause(RANK, f"{same} of {len(wrong)} wrong tokens have rank {rank}")
         if cause := _processor(case, logits):
             return cause
         kept, shown = (
@@ -265,8 +261,7 @@ class Search(NamedTuple):
             for token in (rest[0], case.best[case.at])
         )
         if shown > kept + 1:
-            text = f"with the model's token in its place, {_of(shown, rest[1:])} follow"
-            return Cause(SHOWN, text)
+            return Cause(SHOWN, f"with the model's in its place, {_of(shown, rest[1:])} follow")
         unlikely = max(ranks) > NEXT and kept < min(FEW, len(rest) - 1)
         if (len(wrong) > MANY * total or unlikely) and total > 3:
             own = f"{total - len(wrong)} of {total} tokens from here on are the model's"

@@ -1,5 +1,6 @@
 """The check of one output: teacher-forced, in float32 or as the engine computes, in blocks."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -91,12 +92,9 @@ def _early_end(
     logits: Tensor, position: int, wanted: int, eos: frozenset[int], dtype: torch.dtype
 ) -> Verdict | None:
     """An output that ends where the model goes on; None where an EOS ties with its choice."""
-    likely = max(eos, key=lambda token: float(logits[token]), default=None)
-    largest = float(logits.abs().max())
-    if likely is not None:
-        gap = float(logits[wanted] - logits[likely])
-        if gap <= tie_bound(largest, dtype):
-            return None
+    likely = max((float(logits[token]) for token in eos), default=-math.inf)
+    if float(logits[wanted]) - likely <= tie_bound(float(logits.abs().max()), dtype):
+        return None
     return Verdict("wrong", position=position, wanted=wanted, wanted_logit=float(logits[wanted]))
 
 

@@ -40,9 +40,7 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
         if self.ids is None and self.text is None:
             raise ValueError("no output; wanted its text or its token ids")
         if not (self.prompt_ids or self.messages or self.prompt is not None):
-            raise ValueError(
-                "no prompt; add `prompt`, `messages` or `prompt_token_ids` to each record"
-            )
+            raise ValueError("no prompt; add `prompt`, `messages` or `prompt_token_ids`")
 
 
 def read_outputs(path: Path) -> tuple[list[Output], str]:
@@ -237,9 +235,7 @@ def _run(folder: Path) -> list[Output]:
     """The method's outputs of a run, with the prompts' texts and the hashes of their ids."""
     run = read_run(folder)
     if not run.samples:
-        raise SkipbenchError(
-            f"{folder} holds no samples; wanted a run's folder, as results/runs/RUN"
-        )
+        raise SkipbenchError(f"{folder} has no samples; wanted a run's folder, results/runs/RUN")
     turns, outputs = defaultdict[str, list[tuple[str, str]]](list), list[Output]()
     for sample in sorted(run.samples, key=lambda s: s.index):
         if (texts := run.completions.get(sample.index)) is None:

@@ -81,12 +81,12 @@ class Oracle:
         """Judges one after another; raises SkipbenchError for unreadable prompts, before all."""
         prompts = [prompt_ids(self.tokenizer, output, self.chat) for output in outputs]
         pairs = list(zip(outputs, prompts, strict=True))
-        drawn = [(p, self._ids(o, p)) for o, p in pairs if self._drawn(o)]
-        if len(kinds := {self._settings_of(o) for o in outputs if self._drawn(o)}) > 1:
-            text = f"{len(kinds)} settings of sampling in one file; verify each in its own"
-            raise SkipbenchError(text)
-        if kinds:
-            self._draws = Draws(kinds.pop(), drawn)
+        settings = [self._settings_of(output) for output in outputs]
+        if len(kinds := {one for one in settings if one.temperature > 0}) > 1:
+            raise SkipbenchError(f"{len(kinds)} settings of sampling; verify each in its own file")
+        for kind in kinds:
+            drawn = (pair for pair, s in zip(pairs, settings, strict=True) if s == kind)
+            self._draws = Draws(kind, [(p, self._ids(o, p)) for o, p in drawn])
         small = 4 * sum(p.numel() for p in self.lm.model.parameters()) <= WIDENED_BYTES
         self.lm.widened = {} if small else None
         self._right = list[Judged]()
@@ -108,9 +108,6 @@ class Oracle:
         known = {name: value for name, value in given.items() if value is not None}
         return self.settings._replace(**known)
 
-    def _drawn(self, output: Output) -> bool:
-        return self._settings_of(output).temperature > 0
-
     def _ids(self, output: Output, prompt: list[int]) -> list[int]:
         """Its ids without padding; of a text, as the tokenizer spells it."""
         if output.ids is None:
@@ -130,8 +127,8 @@ class Oracle:
         if error:
             verdict = Verdict("unchecked", output.id, len(ids), error=error)
             return Judged(output, prompt, ids, [], verdict)
-        if self._draws is not None and self._drawn(output):
-            return self._sampled(output, prompt, ids)
+        if self._draws is not None and self._settings_of(output).temperature > 0:
+            return self._sampled(self._draws, output, prompt, ids)
         ids, verdict, best = self._greedy(output, prompt, ids)
         verdict = replace(verdict, id=output.id)
         judged = Judged(output, prompt, ids, best, verdict)
@@ -144,11 +141,10 @@ class Oracle:
             self._right = [*self._right, judged][-RIGHT:]
         return judged
 
-    def _sampled(self, output: Output, prompt: list[int], ids: list[int]) -> Judged:
-        assert self._draws is not None
+    def _sampled(self, draws: Draws, output: Output, prompt: list[int], ids: list[int]) -> Judged:
         with torch.inference_mode():
             logits = torch.cat([*logit_blocks(self.lm, prompt, ids, self.own)])
-            verdict = self._draws.add(prompt, ids, logits[:-1], self.lm.dtype)
+            verdict = draws.add(prompt, ids, logits[:-1], self.lm.dtype)
         known = len(output.logprobs) == len(ids) > 0
         gap = parted(logits[:-1], ids, output.logprobs) if known else None
         verdict = replace(verdict, id=output.id, logprob_difference=gap)
