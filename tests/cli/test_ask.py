@@ -213,7 +213,7 @@ def test_a_hundred_prompts_killed_five_times(tmp_path: Path) -> None:
         return subprocess.Popen([sys.executable, "-m", "skipbench", *words], cwd=ROOT)
 
     whole, broken, seen = tmp_path / "whole.jsonl", tmp_path / "broken.jsonl", []
-    assert start(whole).wait(600) == 0
+    assert start(whole).wait(3600) == 0
     for kill in range(1, 6):
         process = start(broken)
         while not broken.exists() or broken.read_bytes().count(b"\n") < 15 * kill:
@@ -223,5 +223,5 @@ def test_a_hundred_prompts_killed_five_times(tmp_path: Path) -> None:
         process.wait(60)
         seen.append(broken.read_bytes().count(b"\n"))
     assert seen == sorted(seen) and seen[-1] < 100
-    assert start(broken).wait(600) == 0
+    assert start(broken).wait(3600) == 0
     assert broken.read_bytes() == whole.read_bytes() and whole.read_bytes().count(b"\n") == 100
