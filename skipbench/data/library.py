@@ -45,11 +45,17 @@ def _library(folder: Path) -> tuple[Row, ...]:
     return tuple(row for path in files for row in functions(path))
 
 
+@functools.lru_cache(maxsize=1)  # of one file after another
+def parsed(path: Path) -> tuple[str, ast.Module]:
+    """The text of a module, and its syntax tree."""
+    source = path.read_text(encoding="utf-8")
+    return source, ast.parse(source)
+
+
 def functions(path: Path) -> Iterator[Row]:
     """The functions of a module, from its first level, that are documented and long enough."""
     try:
-        source = path.read_text(encoding="utf-8")
-        tree = ast.parse(source)
+        source, tree = parsed(path)
     except (OSError, ValueError, SyntaxError):
         return
     lines = [f"{line}\n" for line in source.split("\n")]  # as `ast` counts them

@@ -13,7 +13,7 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-from skipbench.data.library import functions
+from skipbench.data.library import functions, parsed
 from skipbench.data.rows import Row, sample_rows
 from skipbench.errors import SkipbenchError
 
@@ -58,9 +58,11 @@ def tuning(size: int | None, seed: int, shuffle: bool) -> list[Row]:
 
 @functools.cache  # parsing takes seconds
 def _rows(folder: Path) -> tuple[Row, ...]:
-    files = [path for name in PACKAGES for path in sorted((folder / name).glob("*.py"))]
-    code = _spread([row for path in files for row in functions(path)], 2 * EACH)
-    texts = _spread([row for path in files for row in _docstrings(path)], EACH)
+    code, texts = list[Row](), list[Row]()
+    for path in (path for name in PACKAGES for path in sorted((folder / name).glob("*.py"))):
+        code += functions(path)
+        texts += _docstrings(path)
+    code, texts = _spread(code, 2 * EACH), _spread(texts, EACH)
     if len(code) < 2 * EACH or len(texts) < EACH:
         raise SkipbenchError(
             f"tuning: {folder} holds too little source of the standard library; use a Python "
@@ -90,7 +92,7 @@ def _spread(rows: list[Row], count: int) -> list[Row]:
 
 def _docstrings(path: Path) -> Iterator[Row]:
     """A summary of each docstring of a module, its classes and functions that is long enough."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    _, tree = parsed(path)
     nodes = [n for n in tree.body if isinstance(n, ast.ClassDef | ast.FunctionDef)]
     for node in (tree, *nodes):
         text = ast.get_docstring(node) or ""
