@@ -187,7 +187,7 @@ class Auto(Priced):
             self.log["sets"].append([len(self.log["source"]), str(plan)])
         chance, token, most = 1.0, state.pending, min(budget, MAX_STEPS, self.max_nodes)
         while (at := len(self._drafted)) < most:
-            if at and not self._drafts_on(rung, rate / chance):
+            if at and not (chance and self._drafts_on(rung, rate / chance)):
                 break
             rows = [token, *self._ahead(most - at - 1)]
             self._step_price += self.ladder.pass_price(rung, len(rows))

@@ -81,7 +81,7 @@ def test_data_says_what_is_there_and_what_is_not(
 
 
 @pytest.mark.parametrize(
-    ("names", "says"), [([], "cnndm.*llama3-8b"), (["cnddm"], r"Did you mean cnndm\?")]
+    ("names", "says"), [([], "as list prints them"), (["cnddm"], r"Did you mean cnndm\?")]
 )
 def test_data_wants_names_that_it_knows(names: list[str], says: str) -> None:
     with pytest.raises(SkipbenchError, match=says):

@@ -46,6 +46,7 @@ def decided(sample: Sample) -> dict[str, Any]:
     plain: dict[str, Any] = msgspec.to_builtins(sample)
     for arm in ("vanilla", "method"):
         plain[arm] = {k: v for k, v in plain[arm].items() if k not in MEASURED}
+    plain["trace"].pop("setup_s", None)  # of each process
     return {name: value for name, value in plain.items() if name != "order"}
 
 
