@@ -80,13 +80,12 @@ def other_prompts(tokenizer: Any, output: Output, used: list[int]) -> dict[str, 
     rest = [m for m in messages if m["role"] != "system"]
     empty, another = ([{"role": "system", "content": c}, *rest] for c in ("", "x"))
     head, whole = "the chat template", _templated(tokenizer, rest)
-    forms = {
+    plain, stripped = "\n\n".join(m["content"] for m in rest), (output.prompt or "").strip()
+    forms: dict[str, Any] = {
         "BOS doubled": None if bos is None else [bos, *used],
         "no BOS": used[1:] if used[0] == bos else None,
-        "the text without a chat template": tokenizer.encode(
-            "\n\n".join(m["content"] for m in rest)
-        ),
-        "the prompt without the spaces around it": tokenizer.encode((output.prompt or "").strip()),
+        "the text without a chat template": tokenizer.encode(plain),
+        "the prompt without the spaces around it": stripped and tokenizer.encode(stripped),
         head: _templated(tokenizer, messages),
         f"{head} without the system prompt": _templated(tokenizer, empty),
         f"{head} without the system message": whole,
