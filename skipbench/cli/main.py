@@ -101,10 +101,10 @@ def _check_flags(argv: Sequence[str]) -> None:
         if word.startswith("-") and flag not in HYDRA_FLAGS:
             known = sorted(HYDRA_FLAGS | OWN_FLAGS)
             near = difflib.get_close_matches(flag.lstrip("-"), GROUPS, 1, NEAR)
-            text = f"{did_you_mean(flag, known)} Flags: {', '.join(known)}"
+            text = f".{did_you_mean(flag, known)} Flags: {', '.join(known)}"
             if near and not difflib.get_close_matches(flag, known, 1, NEAR):
-                text = f" Settings are written without dashes, as {near[0]}=..."
-            raise SkipbenchError(f"unknown flag {flag!r}.{text}")
+                text = f"; settings are written without dashes, as {near[0]}=..."
+            raise SkipbenchError(f"unknown flag {flag!r}{text}")
         if not ("=" in word or word.startswith("-") or before in WITH_VALUE):
             raise _stray(checked(word))
 

@@ -79,7 +79,7 @@ def render_cell(metrics: Metrics, header: Mapping[str, str]) -> RenderableType:
     head, legend = _Items(lines[0][1], "bold"), Text(LEGEND, style="dim")
     last = [Text(text, style="yellow") for text in _cautions(header)]
     said = [Text(text) for text in _in_words(metrics, header)]
-    return Group(head, Text(), row, Text(), *said, details, Text(), legend, *last)
+    return Group(head, Text(), row, *said, Text(), details, Text(), legend, *last)
 
 
 def _in_words(metrics: Metrics, header: Mapping[str, str]) -> list[str]:
@@ -89,7 +89,7 @@ def _in_words(metrics: Metrics, header: Mapping[str, str]) -> list[str]:
         return []
     of, method = same.comparable, header.get("method") or "the method"
     tokens = f"; {same.identical} of {of} outputs have the same tokens" if of else ""
-    return [f"{method}: {speedup:.2f} times as fast as vanilla{tokens}\n"]
+    return [f"{method}: {speedup:.2f} times as fast as vanilla{tokens}"]
 
 
 def markdown_cell(metrics: Metrics, header: Mapping[str, str]) -> str:

@@ -302,7 +302,7 @@ def test_the_memory_stays_flat(tmp_path: Path) -> None:
     words = ["serve", "model=tiny", "method=auto", f"port={port}", f"results={tmp_path}"]
     server = subprocess.Popen([sys.executable, "-m", "skipbench", *words], cwd=ROOT)
     try:
-        for _ in range(1200):
+        for _ in range(36_000):
             with suppress(OSError):
                 if health(port)["status"] == "ok":
                     break
@@ -316,4 +316,4 @@ def test_the_memory_stays_flat(tmp_path: Path) -> None:
         assert sizes[-1] - sizes[99] < 8 << 10, (sizes[99], sizes[-1])
     finally:
         server.send_signal(signal.SIGINT)
-        assert server.wait(60) in (0, 130)
+        assert server.wait(3600) in (0, 130)
