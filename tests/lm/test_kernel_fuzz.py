@@ -13,7 +13,7 @@ from skipbench.lm.fused import native
 from skipbench.lm.fused.native import AVX2, BFLOAT16, Source
 from skipbench.runs.provenance import cpu_flags
 
-SECONDS = 60
+SECONDS = 30  # of CPU time
 SANITIZERS = "-O1 -g -shared -fPIC -fopenmp -fsanitize=address,undefined -fno-sanitize-recover=all"
 TYPED = ["rms_norm", "silu_times", "rotate", "attend_rows"]
 OF_AVX2 = [f"{name}_{kind}" for name in TYPED for kind in ("float32", "bfloat16")]
