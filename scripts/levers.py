@@ -69,6 +69,7 @@ def decoded(lm: LM, method: Method, prompt: list[int], tokens: int) -> tuple[lis
     """The output behind a prompt whose rows the cache has, and its seconds per token."""
     state, clock = State(lm, prompt, max_new_tokens=tokens), Clock(lm.output_device)
     lm.cache.length = len(prompt) - 1  # the last one is pending
+    clock.start()
     method.begin(state)
     began = time.perf_counter()
     while state.finish is None:

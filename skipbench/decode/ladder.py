@@ -27,7 +27,8 @@ WEIGHT, DECAY = 4.0, 0.99  # tokens that the prior of a rung's agreement counts 
 CREDIT = 4.0  # passes available before decoding has earned any
 MAX_STEPS = 16
 EPSILON = 1e-6
-MAX_AGREEMENT, DOUBT = 0.98, 0.2  # upper limit of any estimate; its error after at most one trial
+MAX_AGREEMENT = 0.98  # upper limit of any estimate
+DOUBT, TRIED_DOUBT = 0.2, 0.1  # errors of an estimate before a trial, and after one of 24 tokens
 BREAK_EVEN = -1.0
 """Value of a round, bonus left out, that keeps the present rate: `accepted + 1 = rate * price`."""
 PACE_SHARE = 0.1  # of the newest draft in the pace
@@ -169,7 +170,7 @@ class PlanLadder(Stateful):
         """The highest agreement that each rung may still have; 0 for 8 bits alone unless they are
         `idle`, as their drafts are their trials.
         """
-        doubts = [DOUBT / max(1, tried) ** 0.5 for tried in self.tried]
+        doubts = [TRIED_DOUBT / tried**0.5 if tried else DOUBT for tried in self.tried]
         hopes = [min(MAX_AGREEMENT, self.chance(rung) + d) for rung, d in enumerate(doubts)]
         return [
             hopes[0] if idle else 0.0,

@@ -52,6 +52,7 @@ from skipbench.profile.roofline import bytes_price
 from skipbench.profile.rows import DRAFT_ROWS, curve
 from skipbench.runs.record import SOURCES
 
+NEARLY = 0.98  # of the rate of the best chain
 UNLIKELY = 0.2  # chance of a path of free tokens that is not followed further
 RATE, RATE_PASSES = 1.5, 4.0
 """A prompt's rate before its first round, and the passes that it counts for: low, because copies
@@ -185,7 +186,11 @@ class Auto(Priced):
         if rung != self._rung:
             self._rung = rung
             self.log["sets"].append([len(self.log["source"]), str(plan)])
-        chance, token, most = 1.0, state.pending, min(budget, MAX_STEPS, self.max_nodes)
+        chance, token, most = (
+            1.0,
+            state.pending,
+            self._longest(rung, min(budget, MAX_STEPS, self.max_nodes)),
+        )
         while (at := len(self._drafted)) < most:
             if at and not (chance and self._drafts_on(rung, rate / chance)):
                 break
@@ -205,6 +210,18 @@ class Auto(Priced):
                 if rows[n : n + 1] != [token]:
                     break
         self.ladder.drafted(rung, len(self._drafted), self._step_price)
+
+    def _longest(self, rung: int, most: int) -> int:
+        """Tokens of the shortest chain that has nearly the best chain's rate: of text that repeats
+        itself, copies know only what was emitted.
+        """
+        agreement, step = self.ladder.chance(rung), self.ladder.step(rung)
+        rates, tokens = list[float](), 1.0
+        for n in range(1, most + 1):
+            tokens += agreement**n
+            rates.append(tokens / (n * step + self.prices[1 + n]))
+        enough = NEARLY * max(rates, default=0.0)
+        return next((n for n, rate in enumerate(rates, 1) if rate >= enough), 0)
 
     def _drafts_on(self, rung: int, rate: float) -> bool:
         """Whether a longer draft is worth more than the free tokens behind the drafted ones; `rate`
