@@ -1,9 +1,8 @@
 """The table of levers: its model by hand, and a place of a small model."""
 
 import pytest
-from conftest import LAYERS, random_lm
+from conftest import random_lm
 
-from scripts import levers
 from scripts.levers import Figures, measure, modelled
 
 FEW = {"window 512", "int8, head, 4 out"}
@@ -16,13 +15,11 @@ def test_the_best_chain_by_hand() -> None:
     assert modelled(0.5, 0.5, rising) == pytest.approx(1.5 / 2.5)
 
 
-def test_levers_behind_a_short_context(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_levers_behind_a_short_context() -> None:
     """A window that is longer than the text changes nothing."""
-    few = [(label, plan) for label, plan in levers.plans(LAYERS, range(2 * LAYERS)) if label in FEW]
-    monkeypatch.setattr(levers, "plans", lambda *_: few)
     lm, found = random_lm("llama", "fused"), Figures()
     prompt = [3, 1, 4, 1, 5, 9, 2, 6] * 3
     lm.allocate(len(prompt) + 160)
-    measure(lm, prompt, 6, found)
+    measure(lm, prompt, 6, found, FEW)
     assert found["window 512"][0][0] == 1.0 and found.keys() == FEW
     assert all(0 <= agreement <= 1 for ((agreement, *_),) in found.values())
