@@ -21,7 +21,7 @@ last 64 tokens before the output least.
 import argparse
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 
@@ -47,6 +47,7 @@ from skipbench.runs.provenance import Provenance
 
 WINDOWS, OUT, RECENT = (128, 512), (4, 12), 64
 LONGEST, TURNS = 16, 8
+now = time.perf_counter
 Figures = dict[str, list[tuple[float, ...]]]
 """By plan's label, of every place: agreement, price, modelled and measured speedup."""
 
@@ -71,19 +72,19 @@ def decoded(lm: LM, method: Method, prompt: list[int], tokens: int) -> tuple[lis
     lm.cache.length = len(prompt) - 1  # the last one is pending
     clock.start()
     method.begin(state)
-    began = time.perf_counter()
+    began = now()
     while state.finish is None:
         decode_round(state, method, clock)
-    return state.output, (time.perf_counter() - began) / tokens
+    return state.output, (now() - began) / tokens
 
 
 def least(calls: Sequence[Callable[[], object]]) -> list[float]:
     """The least seconds of each call over interleaved turns."""
     times: list[list[float]] = [[] for _ in calls]
     for call, of_call in [*zip(calls, times, strict=True)] * TURNS:
-        began = time.perf_counter()
+        began = now()
         call()
-        of_call.append(time.perf_counter() - began)
+        of_call.append(now() - began)
     return [min(of_call[1:]) for of_call in times]
 
 
@@ -95,8 +96,10 @@ def modelled(a: float, c: float, prices: Sequence[float]) -> float:
 
 
 @torch.inference_mode()
-def measure(lm: LM, prompt: list[int], tokens: int, found: Figures) -> None:
-    """Adds the figures of all plans behind one context."""
+def measure(
+    lm: LM, prompt: list[int], tokens: int, found: Figures, only: Collection[str] = ()
+) -> None:
+    """Adds the figures of all plans behind one context, or of `only` these."""
     base = len(prompt) - 1
     lm.prefill(prompt[:base])
     lm.cache.length = base
@@ -107,6 +110,8 @@ def measure(lm: LM, prompt: list[int], tokens: int, found: Figures) -> None:
     lm.cache.length = base
     rank = ranked(squared_turns(recent_states(state, RECENT)))
     for label, plan in plans(lm.layers, rank):
+        if only and label not in only:
+            continue
         lm.cache.length = base
         agreement = statistics.mean(predicts(state, base, tokens, plan))
         full, step = least(
@@ -147,7 +152,11 @@ def main() -> None:
     parser.add_argument("--starts", type=int, default=4, help="places per context")
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--more", nargs="*", default=["model.dtype=bfloat16", "engine.strict=true"])
+    parser.add_argument("--only", nargs="*", default=[], help="labels of plans; all without")
+    parser.add_argument("--cpu-seconds", action="store_true", help="time of the one thread")
     args = parser.parse_args()
+    if args.cpu_seconds:
+        globals()["now"] = time.thread_time
     config = compose([f"model={args.model}", *args.data, *args.more])
     lm, tokenizer = load_model(config.model, config.engine)
     text: list[int] = []
@@ -167,7 +176,7 @@ def main() -> None:
             parser.error(f"the texts have {len(text)} tokens, fewer than {context}")
         for start in range(args.starts):
             at = last * start // max(1, args.starts - 1)
-            measure(lm, text[at : at + context], args.tokens, found)
+            measure(lm, text[at : at + context], args.tokens, found, args.only)
         for label, values in found.items():
             agreement, *ratios = map(statistics.mean, zip(*values, strict=True))
             shown = " | ".join(f"{ratio:.2f}" for ratio in ratios)

@@ -20,7 +20,7 @@ import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -151,9 +151,16 @@ class Bench:
     """One model and the prompts of one dataset."""
 
     def __init__(
-        self, model: str, dataset: str, prompts: int, tokens: int, now: Callable[[], float]
+        self,
+        model: str,
+        dataset: str,
+        prompts: int,
+        tokens: int,
+        now: Callable[[], float],
+        more: Sequence[str] = (),
     ) -> None:
         self.overrides = [
+            *more,
             f"model={model}",
             f"dataset={dataset}",
             f"dataset.max_new_tokens={tokens}",
@@ -301,6 +308,7 @@ def main() -> None:
         action="store_true",
         help="time of the one thread on its core, for a busy machine",
     )
+    parser.add_argument("--more", nargs="*", default=[], help="settings, as of the engine")
     args = parser.parse_args()
     if args.runs < 5:
         parser.error("a median of fewer than 5 runs says little")
@@ -310,6 +318,7 @@ def main() -> None:
         args.prompts,
         args.tokens,
         time.thread_time if args.cpu_seconds else time.perf_counter,
+        args.more,
     )
     found = []
     for name in args.methods:

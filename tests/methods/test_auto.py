@@ -210,6 +210,7 @@ def test_drafts_in_8_bits_are_right_and_read_copies_ahead(monkeypatch: pytest.Mo
     wanted = generate(lm, Vanilla(), text, 48).tokens
     # else a draft ends here before a pass confirms more than one token
     monkeypatch.setattr(auto.Auto, "_drafts_on", lambda *_: True)
+    monkeypatch.setattr(auto.Auto, "_longest", lambda self, rung, most: most)
     for drafts, of in ((False, method), (True, free)):
         passes.clear()
         assert generate(lm, of, text, 48).tokens == wanted
@@ -253,6 +254,18 @@ def test_a_draft_ends_where_copies_go_on_for_nothing() -> None:
         method._drafted = [(token, 0)]
         on[token] = method._drafts_on(0, 1.5)
     assert on == {9: False, 25: True}
+
+
+def test_no_draft_is_longer_than_nearly_the_best_chain() -> None:
+    method = make_method("auto", "method.row_prices=[1,1.02,1.04,1.06,1.1,1.2]", INT8)
+    assert isinstance(method, auto.Auto)
+    lm: Any = SimpleNamespace(cache=SimpleNamespace(length=2))
+    method.begin(State(lm, [1, 2, 3]))
+    a, c, C = method.ladder.chance(0), method.ladder.step(0), method.prices
+    rates = [sum(a**i for i in range(n + 1)) / (n * c + C[1 + n]) for n in range(1, 17)]
+    near = [n for n, rate in enumerate(rates, 1) if rate >= 0.98 * max(rates)]
+    assert method._longest(0, 16) == near[0] < rates.index(max(rates)) + 1
+    assert method._longest(0, 2) == 2 and method._longest(0, 0) == 0
 
 
 def test_no_second_copy_of_weights_where_8_bits_cannot_pay(
