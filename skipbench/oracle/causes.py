@@ -280,7 +280,7 @@ def _processor(case: Judged, logits: Tensor) -> Cause | None:
     """A processor of logits with which nearly all tokens are the model's."""
     tokens, begin, left = torch.tensor([[*case.prompt, *case.ids]]), len(case.prompt), {}
     for name, process in PENALTIES.items():
-        rows = enumerate(logits.split(1), begin)
+        rows = enumerate(logits[:, None], begin)
         chosen = [int(process(tokens[:, :at], row.clone()).argmax()) for at, row in rows]
         left[name] = sum(a != b for a, b in zip(chosen, case.ids, strict=True))
     name, total = min(left, key=lambda one: left[one]), len(case.ids)
