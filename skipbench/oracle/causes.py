@@ -248,7 +248,7 @@ class Search(NamedTuple):
         """
         case, rest = self.case, self.rest
         wrong, total = case.wrong, len(case.ids) - case.at
-        logits = self.replay.logits(case.prompt + case.ids[:-1], len(case.ids))
+        logits = self.replay.logits(case.prompt + case.ids[:-1], len(case.ids)).cpu()
         given = logits.gather(-1, torch.tensor(case.ids)[:, None])
         ranks = ((logits > given).sum(-1)[torch.tensor(wrong)] + 1).tolist()
         rank, same = Counter(ranks).most_common(1)[0]
