@@ -248,7 +248,7 @@ class Search(NamedTuple):
         """
         case, rest = self.case, self.rest
         wrong, total = case.wrong, len(case.ids) - case.at
-        logits = self.replay.logits(case.prompt + case.ids[:-1], len(case.ids))
+        logits = self.replay.logits(case.prompt + case.ids[:-1], len(case.ids)).cpu()
         given = logits.gather(-1, torch.tensor(case.ids)[:, None])
         ranks = ((logits > given).sum(-1)[torch.tensor(wrong)] + 1).tolist()
         rank, same = Counter(ranks).most_common(1)[0]
@@ -280,7 +280,7 @@ def _processor(case: Judged, logits: Tensor) -> Cause | None:
     """A processor of logits with which nearly all tokens are the model's."""
     tokens, begin, left = torch.tensor([[*case.prompt, *case.ids]]), len(case.prompt), {}
     for name, process in PENALTIES.items():
-        rows = enumerate(logits.split(1), begin)
+        rows = enumerate(logits[:, None], begin)
         chosen = [int(process(tokens[:, :at], row.clone()).argmax()) for at, row in rows]
         left[name] = sum(a != b for a, b in zip(chosen, case.ids, strict=True))
     name, total = min(left, key=lambda one: left[one]), len(case.ids)
