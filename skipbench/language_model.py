@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, overload
 
 from skipbench.bench.ask import Form, Prompt, encode_prompt, listed, sampling_of
@@ -20,7 +21,7 @@ from skipbench.lm.model import LM
 
 
 def load(
-    model: str = "tiny",
+    model: str | Path = "tiny",
     method: str | Method = DEFAULT_METHOD,
     *,
     dtype: str | None = None,
@@ -45,10 +46,15 @@ def load(
     Raises:
         SkipbenchError: anything that the caller can put right, in one line.
     """
+    if not isinstance(model, str | Path):
+        raise SkipbenchError(
+            f"load takes a folder, a file, a hub id or a name, not {type(model).__name__}; a model "
+            "that Hugging Face has loaded decodes by skipbench.custom_generate()"
+        )
     given = {"model.dtype": dtype, "model.device": device, "engine": engine}
     words = [f"{key}={value}" for key, value in given.items() if value is not None]
     words += [] if threads is None else [f"engine.threads={threads}"]
-    return load_settings([*model_words(model), *words, *overrides], method)
+    return load_settings([*model_words(str(model)), *words, *overrides], method)
 
 
 def load_settings(

@@ -2,6 +2,7 @@
 
 import ipaddress
 import os
+from contextlib import suppress
 from dataclasses import asdict
 from importlib.util import find_spec
 
@@ -46,7 +47,8 @@ def run_serve(asked: Serve) -> None:
         timeout_graceful_shutdown=5,
         server_header=False,
     )
-    uvicorn.Server(config).run()
+    with suppress(KeyboardInterrupt):
+        uvicorn.Server(config).run()
 
 
 def _local(host: str) -> bool:

@@ -4,6 +4,8 @@ and mistakes are answered in one line.
 
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import ROOT, random_lm, rest_slow
@@ -126,9 +128,11 @@ def test_mistakes_are_told(tiny: LanguageModel, wrong: dict[str, object], says: 
         ("/nope", "vanilla", "neither a folder"),
         ("tiny", "swfit", "Did you mean swift"),
         ("tiny", "fixed", "method.skip must be given"),
+        (Path("/nope"), "vanilla", "neither a folder"),
+        (object(), "vanilla", "not object; a model that Hugging Face has loaded"),
     ],
 )
-def test_a_wrong_name_is_told_before_loading(model: str, method: str, says: str) -> None:
+def test_a_wrong_name_is_told_before_loading(model: Any, method: str, says: str) -> None:
     with pytest.raises(SkipbenchError, match=says):
         skipbench.load(model, method)
 

@@ -316,4 +316,4 @@ def test_the_memory_stays_flat(tmp_path: Path) -> None:
         assert sizes[-1] - sizes[99] < 8 << 10, (sizes[99], sizes[-1])
     finally:
         server.send_signal(signal.SIGINT)
-        assert server.wait(3600) in (0, 130)
+        assert server.wait(3600) == 0
