@@ -19,7 +19,7 @@ from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.experiments import last_loaded
 from skipbench.experiments.cell import resolve_cell
-from skipbench.experiments.grid import matches, plan, printed_rows
+from skipbench.experiments.grid import matches, plan, printed_numbers
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.plan import composed
 from skipbench.experiments.row import run_cell
@@ -77,7 +77,7 @@ def test_every_cell_composes(name: str) -> None:
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_cells_stand_for_printed_rows(name: str) -> None:
-    rows, planned = printed_rows(name), plan(name, [], "paper")
+    rows, planned = [n.keys for n in printed_numbers(name)], plan(name, [], "paper")
     assert all(set(cell.keys) <= KEYS for cell in planned)
     joined = [cell for cell in planned if any(matches(cell.keys, row) for row in rows)]
     if name in JOINED:
