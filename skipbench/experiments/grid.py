@@ -15,8 +15,7 @@ from skipbench.config.catalog import Case, experiment_of
 from skipbench.config.explain import did_you_mean
 from skipbench.config.paths import CONF
 from skipbench.errors import SkipbenchError
-from skipbench.report.definitions import KEYS
-from skipbench.report.published import paper_of, published
+from skipbench.report.published import Printed, numbers_of, paper_of
 
 SCALES = ("paper", "embedded", "laptop")
 SHARED = "model dataset method decoding.temperature decoding.top_p dataset.max_new_tokens"
@@ -94,11 +93,8 @@ class PlannedCell:
         return " ".join(f"{k}={v}" for k, v in self.overrides.items())
 
 
-@functools.cache
-def printed_rows(experiment: str) -> list[Mapping[str, object]]:
-    """Numbers that the paper prints in the table of `experiment`, if it prints any."""
-    paper, table = paper_of(experiment) or (None, None)
-    return [row for row in published(paper) if row["table"] == table] if paper else []
+printed_numbers = functools.cache(numbers_of)
+"""The numbers that the paper prints in the table of an experiment, if any."""
 
 
 def check_filter(
@@ -143,7 +139,7 @@ def plan(
             continue
         if methods and point.get("method") not in methods:
             continue
-        keys = _keys(point, case, printed_rows(experiment)) if of_paper else {}
+        keys = _keys(point, case, printed_numbers(experiment)) if of_paper else {}
         reason = case.reason or case.note
         cell = PlannedCell(point, keys, reason=reason, run=case.reason is None)
         smaller = of_paper and scale != "paper"
@@ -190,19 +186,17 @@ def _points(experiment: str, given: Mapping[str, str]) -> Iterator[tuple[dict[st
             yield settings, case
 
 
-def _keys(
-    point: Mapping[str, str], case: Case, rows: Sequence[Mapping[str, object]]
-) -> dict[str, object]:
+def _keys(point: Mapping[str, str], case: Case, printed: Sequence[Printed]) -> dict[str, object]:
     """The keys of the paper's table that the point has a value of."""
-    used = {key for row in rows for key in row if key in KEYS} | {"model", "dataset", "method"}
+    used = {key for number in printed for key in number.keys} | {"model", "dataset", "method"}
     keys = {KEY_OF[k]: yaml.safe_load(v) for k, v in point.items() if KEY_OF.get(k) in used}
     if "temperature" in used:
         keys.setdefault("temperature", 0.0)  # conf/decoding: greedy, unless something else is said
     keys |= case.keys
     method = {"method": point["method"]} if "method" in point else {}
-    # what all printed rows of these keys have in common, such as the paper's number format
-    alike = [row for row in rows if matches(keys | method, row)]
-    for key in sorted({key for row in alike for key in row if key in KEYS} - keys.keys()):
+    # what all printed numbers of these keys have in common, such as the paper's number format
+    alike = [number.keys for number in printed if matches(keys | method, number.keys)]
+    for key in sorted({key for row in alike for key in row} - keys.keys()):
         values = {row.get(key) for row in alike}
         if len(values) == 1:
             keys[key] = values.pop()
@@ -210,7 +204,7 @@ def _keys(
 
 
 def matches(keys: Mapping[str, object], row: Mapping[str, object]) -> bool:
-    """True if a printed row agrees with a cell in every key that both have."""
+    """True if the keys of a printed number agree with those of a cell where both have them."""
     return all(row[key] == value for key, value in keys.items() if key in row)
 
 
@@ -246,7 +240,7 @@ def _scaled(
     if "dataset" in given or dataset.startswith("mini-") or parts == dataset:
         return [replace(cell, overrides=point | settings, keys=keys)]
     tasks = yaml.safe_load(cell.overrides.get("dataset.tasks", "[]"))
-    if isinstance(parts, str) or not any("subtask" in row for row in printed_rows(experiment)):
+    if isinstance(parts, str) or not any("subtask" in n.keys for n in printed_numbers(experiment)):
         parts = {"": scale.dataset(dataset)}
     return [
         replace(

@@ -11,7 +11,7 @@ from skipbench.config.hardware import Local, Slurm
 from skipbench.config.run_config import RunConfig
 from skipbench.console import say
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.grid import PlannedCell, pair, plan, printed_rows
+from skipbench.experiments.grid import PlannedCell, pair, plan, printed_numbers
 from skipbench.report.compared import BASELINE
 from skipbench.report.published import paper_of
 
@@ -110,7 +110,7 @@ def _noise_cells(
     line chooses methods.
     """
     own, given = paper_of(experiment), dict(pair(o) for o in overrides)
-    timed = any(row["column"] == "speedup" for row in printed_rows(experiment))
+    timed = any(number.column == "speedup" for number in printed_numbers(experiment))
     has_one = BASELINE in {cell.overrides.get("method") for cell in cells}
     if own is None or not own[1].startswith("table") or not timed or "method" in given or has_one:
         return []

@@ -10,7 +10,7 @@ from skipbench.config.catalog import experiment_of, samples_in_paper
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.cell import Cell, joined_run, repetitions, resolve_cell, to_score
-from skipbench.experiments.grid import PlannedCell, printed_rows
+from skipbench.experiments.grid import PlannedCell, printed_numbers
 from skipbench.experiments.set_search import search_trace
 from skipbench.metrics.repeats import summarise_repeats
 from skipbench.metrics.summary import summarise
@@ -62,7 +62,7 @@ def table_runs(
 def _paper_samples(experiment: str, one: PlannedCell, config: RunConfig | None) -> int | str | None:
     """Samples that the paper decodes for the cell; `all` if the cell decodes only some of them."""
     paper, dataset = paper_of(experiment), one.keys.get("dataset")
-    theirs = {row.get("dataset") for row in printed_rows(experiment)} - {None}
+    theirs = {number.keys.get("dataset") for number in printed_numbers(experiment)} - {None}
     if paper is None or config is None or "subtask" in one.keys or dataset not in theirs:
         return None
     count = samples_in_paper(str(dataset), paper[0])

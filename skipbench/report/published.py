@@ -120,6 +120,15 @@ def paper_of(experiment: str) -> tuple[str, str] | None:
     return (paper, table) if paper in papers() else None
 
 
+def numbers_of(name: str) -> list[Printed]:
+    """The numbers of the table or figure `swift-table2`; none of another name. Raises
+    SkipbenchError as `published`.
+    """
+    paper, table = paper_of(name) or ("", "")
+    contents = read_paper(paper).tables.get(table) if paper else None
+    return [n for part in contents.parts for n in part.numbers] if contents else []
+
+
 def published(paper: str) -> list[Row]:
     """Every printed number of `paper`, one dict each, for `pandas.DataFrame(published(paper))`.
 

@@ -19,9 +19,9 @@ from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.experiments import last_loaded
 from skipbench.experiments.cell import resolve_cell
-from skipbench.experiments.grid import matches, plan, printed_rows
+from skipbench.experiments.grid import matches, plan, printed_numbers
 from skipbench.experiments.last_loaded import LastLoaded
-from skipbench.experiments.plan import composed
+from skipbench.experiments.plan import Request, composed, planned_cells
 from skipbench.experiments.row import run_cell
 from skipbench.experiments.table_runs import _by_group, run_entry, table_runs
 from skipbench.report.definitions import KEYS
@@ -77,7 +77,7 @@ def test_every_cell_composes(name: str) -> None:
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_cells_stand_for_printed_rows(name: str) -> None:
-    rows, planned = printed_rows(name), plan(name, [], "paper")
+    rows, planned = [n.keys for n in printed_numbers(name)], plan(name, [], "paper")
     assert all(set(cell.keys) <= KEYS for cell in planned)
     joined = [cell for cell in planned if any(matches(cell.keys, row) for row in rows)]
     if name in JOINED:
@@ -85,8 +85,9 @@ def test_cells_stand_for_printed_rows(name: str) -> None:
     if "-table" in name:  # a number of a table that no cell stands for would stay empty for ever
         ours = [c for c in planned if str(c.keys["method"]).endswith(LABELS)]
         assert len(joined) + len(ours) == len(planned) and bool(ours) == (name in LABELLED)
+        every = planned + planned_cells(name, Request([name], []), "paper")  # vanilla beside
         assert all(
-            any(matches(c.keys, r) for c in planned) for r in rows if r.get("dataset") != "overall"
+            any(matches(c.keys, r) for c in every) for r in rows if r.get("dataset") != "overall"
         )
         for row in rows:  # two cells for one number would leave it to chance which is shown
             alike = [c.keys for c in planned if matches(c.keys, row)]

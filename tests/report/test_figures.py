@@ -14,10 +14,11 @@ from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.report.figures import courses, curves, maps, style
-from skipbench.report.figures.registry import draw, draw_run, printed
+from skipbench.report.figures.registry import draw, draw_run
 from skipbench.report.figures.runs import Swept, acceptances, finished_run, swept
 from skipbench.report.figures.style import METHODS, PHASES, caption, save
 from skipbench.report.measured import measure
+from skipbench.report.published import numbers_of
 from skipbench.runs.measures import Metrics, Speedup
 from skipbench.runs.provenance import Provenance
 from skipbench.runs.record import SOURCES, Seconds
@@ -45,7 +46,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
 
 
 def test_a_course_draws_every_sample_and_the_papers_values(runs: dict[str, Run]) -> None:
-    axes = courses.course([runs["swift"]], printed("swift-figure6")).axes
+    axes = courses.course([runs["swift"]], numbers_of("swift-figure6")).axes
     assert [a.get_ylabel() for a in axes] == ["acceptance rate", "best matchness", "speedup (x)"]
     assert axes[-1].get_xlabel() == "sample"
     line = axes[0].get_lines()[0]

@@ -27,10 +27,10 @@ from skipbench.experiments.plan import cells_of, composed
 from skipbench.experiments.row import run_cell
 from skipbench.report.compared import BASELINE
 from skipbench.report.definitions import LABELS
-from skipbench.report.figures.registry import FIGURES, NOT_RUN, PRINTED, draw, printed
+from skipbench.report.figures.registry import FIGURES, NOT_RUN, PRINTED, draw
 from skipbench.report.figures.runs import finished_run
 from skipbench.report.figures.sweeps import setting
-from skipbench.report.published import papers, published
+from skipbench.report.published import numbers_of, papers, published
 from skipbench.runs.run import Run, Search
 
 DRAWN = sorted(FIGURES)
@@ -156,7 +156,7 @@ def test_axes_are_in_the_experiment_and_printed_values_in_the_figure(
     drawn, shown = draw(name, runs)
     assert len(shown) == len([run for run in runs if run.method != BASELINE])
     text = texts_of(drawn)
-    for row in printed(name):
+    for row in numbers_of(PRINTED.get(name, name)):
         if (value := row.value) is not None and row.column not in LEFT_OUT.get(name, ()):
             assert any(form in text for form in (f"{value:g}", f"{100 * value:g}%")), row
 

@@ -11,7 +11,7 @@ from skipbench.report.compared import BASELINE
 from skipbench.report.figures import courses, curves, maps
 from skipbench.report.figures.style import legend, styled
 from skipbench.report.figures.sweeps import bars, sweep
-from skipbench.report.published import Printed, papers, read_paper
+from skipbench.report.published import Printed, numbers_of
 from skipbench.runs.run import Run
 
 Kind = Callable[[list[Run], list[Printed]], Figure]
@@ -83,7 +83,7 @@ def draw(name: str, runs: list[Run]) -> tuple[Figure, list[Run]]:
         raise SkipbenchError(
             f"{name}: no run of it can be drawn ({', '.join(r.method for r in runs) or 'none'})"
         )
-    return _drawn(FIGURES[name], shown, printed(name)), shown
+    return _drawn(FIGURES[name], shown, numbers_of(PRINTED.get(name, name))), shown
 
 
 def _drawn(kind: Kind, runs: list[Run], published: list[Printed]) -> Figure:
@@ -93,13 +93,6 @@ def _drawn(kind: Kind, runs: list[Run], published: list[Printed]) -> Figure:
         if not any(axis.get_legend() for axis in figure.axes):
             legend(figure)
         return figure
-
-
-def printed(name: str) -> list[Printed]:
-    """The paper's values for the figure `name`; it draws the columns that it has an axis for."""
-    paper, _, table = PRINTED.get(name, name).rpartition("-")
-    shown = read_paper(paper).tables.get(table) if paper in papers() else None
-    return [n for part in shown.parts for n in part.numbers] if shown else []
 
 
 def draw_run(run: Run) -> dict[str, Figure]:

@@ -8,14 +8,14 @@ from skipbench.report.columns import MISSING
 from skipbench.report.compared import BASELINE, mixed, origin_of, origin_text, origins
 from skipbench.report.definitions import BY_PAPER, PAPER_DEFINITIONS, STAND_INS
 from skipbench.report.measured import ESTIMATED, measure
-from skipbench.report.published import Printed, read_paper
+from skipbench.report.published import Printed, numbers_of
 from skipbench.report.tables.paper_rows import Half, named, stand_ins
 from skipbench.runs.measures import Lossless
 from skipbench.runs.run import Run
 
 SHARES = {"clasp": "figure3c", "knapspec": "figure6"}  # tables with a method's share of adaptation
 NEAR = 1.2  # at most so many times the paper's is the paper's
-BREAKDOWN = ("self-sd", "table5")  # has the time of vanilla's token by kind of sub-layer
+BREAKDOWN = "self-sd-table5"  # has the time of vanilla's token by kind of sub-layer
 _PRINTED = ("engine", "device", "dtype", "torch", "commit", "date")
 
 
@@ -121,7 +121,7 @@ def adaptation(runs: Sequence[Run]) -> Iterator[str]:
                 lengths.append(of.rounds / of.samples)
         if not shares:
             continue
-        numbers = [n for n in _printed(method, table) if n.column == "share"]
+        numbers = [n for n in numbers_of(f"{method}-{table}") if n.column == "share"]
         least = min(numbers, key=lambda n: n.value or 0.0)
         interval = int(least.keys.get("interval", 64))
         theirs, at = least.value or 0.0, f"Figure {table.removeprefix('figure')}"
@@ -137,9 +137,9 @@ def adaptation(runs: Sequence[Run]) -> Iterator[str]:
 
 def vanilla_ms(paper: str, runs: Sequence[Run]) -> Iterator[str]:
     """Vanilla's ms per token on each engine beside the paper's, for the models that it prints."""
-    if paper != BREAKDOWN[0]:
+    if not BREAKDOWN.startswith(paper):
         return
-    rows = [n for n in _printed(*BREAKDOWN) if n.method == "vanilla" and n.column == "ms"]
+    rows = [n for n in numbers_of(BREAKDOWN) if n.method == "vanilla" and n.column == "ms"]
     for model in dict.fromkeys(n.keys["model"] for n in rows):
         parts = {n.keys["part"]: n.value for n in rows if n.keys["model"] == model}
         here: dict[str, list[float]] = {}
@@ -156,10 +156,6 @@ def vanilla_ms(paper: str, runs: Sequence[Run]) -> Iterator[str]:
                 f"vanilla's ms per token, {model}: {said}; the paper's: {parts['all']:g}, "
                 f"{100 * share:.0f} % of it attention (Table 5), which its sets skip most."
             )
-
-
-def _printed(paper: str, table: str) -> list[Printed]:
-    return [n for part in read_paper(paper).tables[table].parts for n in part.numbers]
 
 
 def _range(values: Sequence[float], unit: float = 1) -> str:
