@@ -21,7 +21,7 @@ from skipbench.experiments import last_loaded
 from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.grid import matches, plan, printed_numbers
 from skipbench.experiments.last_loaded import LastLoaded
-from skipbench.experiments.plan import Request, composed, planned_cells
+from skipbench.experiments.plan import composed
 from skipbench.experiments.row import run_cell
 from skipbench.experiments.table_runs import _by_group, run_entry, table_runs
 from skipbench.report.definitions import KEYS
