@@ -169,7 +169,7 @@ def sample_of(
     scored = dict(zip(("vanilla", "method"), map(scores.__getitem__, texts), strict=True))
     more = {} if ours.searching is None else {"searching": [ours.searching]}
     if bench.setup_s:
-        more["setup_s"], bench.setup_s = [round(bench.setup_s, 3)], 0.0
+        more["setup_s"], bench.setup_s = [round(bench.setup_s, 3)], 0.0  # type: ignore[list-item]  # seconds
     sample = Sample(
         index=index,
         id=row.id,

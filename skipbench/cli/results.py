@@ -50,8 +50,8 @@ def run_score(asked: Score) -> None:
         if differ := scored.differ:
             same = f"differ on {len(differ)} of {scored.samples} samples, first {differ[0]}"
         show(f"  vanilla and the method {same}")
-        rules = scored.metrics.score_rules or {}
-        show(f"  a program had {rules['program']} ({rules['limits']})")
+        limits = scored.metrics.score_rules or {}
+        show(f"  a program had {limits['program']} ({limits['limits']})")
 
 
 def run_folder(name: str, results: Path) -> Path:
