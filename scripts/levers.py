@@ -40,6 +40,7 @@ from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.fixed import FixedSet
 from skipbench.methods.vanilla import Vanilla
+from skipbench.metrics.costs import Latency
 from skipbench.profile.clock import Clock
 from skipbench.profile.influence import ranked, squared_turns
 from skipbench.profile.rows import curve, kept_seconds, known_prices, price_key
@@ -50,6 +51,13 @@ LONGEST, TURNS = 16, 8
 now = time.perf_counter
 Figures = dict[str, list[tuple[float, ...]]]
 """By plan's label, of every place: agreement, price, modelled and measured speedup."""
+
+
+class KnownPrices(ByPrice):
+    """With the prices of this place, which it is given."""
+
+    def priced(self, state: State, plan: DraftPlan, latency: Latency | None) -> None:
+        pass
 
 
 def plans(layers: int, rank: Sequence[int]) -> Iterator[tuple[str, DraftPlan]]:
@@ -117,8 +125,9 @@ def measure(
         full, step = least(
             [partial(_draft_step, lm, DraftPlan.of(lm.layers)), partial(_draft_step, lm, plan)]
         )
-        method = FixedSet("draft", plan, ByPrice(max_steps=LONGEST))
-        method.stop.priced = told(method.stop, prices, step / full)
+        stop = KnownPrices(max_steps=LONGEST)
+        stop.prices, stop.step = prices, step / full
+        method = FixedSet("draft", plan, stop)
         before, drafted, after = (
             decoded(lm, one, prompt, tokens) for one in (Vanilla(), method, Vanilla())
         )
@@ -131,15 +140,6 @@ def measure(
 
 def _draft_step(lm: LM, plan: DraftPlan) -> None:
     best_tokens(lm.logits([0], TokenRows.chain(lm.cache.length, 1), plan))
-
-
-def told(stop: ByPrice, prices: list[float], step: float) -> Callable[..., None]:
-    """`ByPrice.priced` with the prices of this context."""
-
-    def priced(*_: object) -> None:
-        stop.prices, stop.step = prices, step
-
-    return priced
 
 
 def main() -> None:
