@@ -25,8 +25,8 @@ def run_score(asked: Score) -> None:
 
     if asked.words == ("all",):
         runs = {folder: read_run(folder) for folder in run_folders(asked.results)}
-        rules = {folder: run.setting("dataset.scorer") for folder, run in runs.items()}
-        folders = [one for one, run in runs.items() if waits_for_score(rules[one], run.metrics)]
+        named = {folder: run.setting("dataset.scorer") for folder, run in runs.items()}
+        folders = [one for one, run in runs.items() if waits_for_score(named[one], run.metrics)]
         if not folders:
             show(f"no run in {asked.results} waits for a score")
     else:
