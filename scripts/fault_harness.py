@@ -173,8 +173,17 @@ def check(results: Path, before: Records, whole: Records) -> tuple[Records, bool
 
 
 def hurt_tail(results: Path, rng: random.Random, whole: Path) -> str:
-    """Damages the end of a `samples.jsonl` as a crash may."""
-    paths = sorted(results.glob("runs/*/samples.jsonl"))
+    """Damages the end of a `samples.jsonl` as a crash may: of a run that is not done, whose file is
+    sealed by its digest.
+    """
+    from skipbench.runs.state import read_status
+
+    paths = [
+        path / "samples.jsonl"
+        for path in sorted(results.glob("runs/*"))
+        if (path / "samples.jsonl").exists()
+        and not ((path / "status.json").exists() and read_status(path).done)
+    ]
     if not paths:
         return "tail: nothing there"
     hurt = rng.choice(paths)
