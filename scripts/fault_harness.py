@@ -173,8 +173,17 @@ def check(results: Path, before: Records, whole: Records) -> tuple[Records, bool
 
 
 def hurt_tail(results: Path, rng: random.Random, whole: Path) -> str:
-    """Damages the end of a `samples.jsonl` as a crash may."""
-    paths = sorted(results.glob("runs/*/samples.jsonl"))
+    """Damages the end of a `samples.jsonl` as a crash may: of a run that is not done, whose file is
+    sealed by its digest.
+    """
+    from skipbench.runs.state import read_status
+
+    paths = [
+        path / "samples.jsonl"
+        for path in sorted(results.glob("runs/*"))
+        if (path / "samples.jsonl").exists()
+        and not ((path / "status.json").exists() and read_status(path).done)
+    ]
     if not paths:
         return "tail: nothing there"
     hurt = rng.choice(paths)
@@ -260,7 +269,9 @@ def strike(disk: Disk, results: Path, rng: random.Random, whole: Path, usual_s: 
 
 
 def load_once() -> None:
-    """Everything that a run imports, also swift's search and the tables, and the model's files."""
+    """Everything that a run imports, also swift's search and the tables, the model's files, and
+    what processes keep of settings and sources.
+    """
     import bayes_opt  # noqa: F401  # imported ahead
     import pandas  # noqa: F401  # imported ahead
     import torch
@@ -268,7 +279,11 @@ def load_once() -> None:
     from skipbench.config.catalog import known_models
     from skipbench.config.compose import compose
     from skipbench.models.load import load
+    from skipbench.runs.source import method_sha256, package_sha256
 
+    for name in METHODS:
+        method_sha256(compose([*WORDS[1:], f"method={name}"]).method)
+    package_sha256("fused")
     torch.set_num_threads(1)
     load(compose(WORDS[1:]).model.path)
     known_models()
@@ -325,6 +340,7 @@ def campaign(
         assert wait(start(results, lambda: None)) == 0, "the same command did not finish the run"
         held, done = check(results, held, wanted)
         assert done and held == wanted, (done, sorted(held))
+        print(f"{sum(count.values())} faults, {ends} rows as the whole one", file=sys.stderr)
     return count, ends
 
 
