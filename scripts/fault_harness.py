@@ -157,7 +157,9 @@ def check(results: Path, before: Records, whole: Records) -> tuple[Records, bool
 
     now, done = records(results), 0
     assert before.keys() <= now.keys(), f"lost: {sorted(before.keys() - now.keys())}"
-    assert all(now[key] == whole[key] for key in now), "not the record of an undisturbed run"
+    for key, record in now.items():
+        other = {name: (v, whole[key][name]) for name, v in record.items() if v != whole[key][name]}
+        assert not other, f"{key}: not the record of an undisturbed run: {other}"
     for folder in run_folders(results):
         run = read_run(folder)
         own = {index for name, index in now if name == folder.name}
