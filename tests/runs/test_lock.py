@@ -72,7 +72,7 @@ def test_of_two_that_do_not_wait_at_least_one_goes_on_without_flock(tmp_path: Pa
     running = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     said = [line for process in running for line in process.communicate(timeout=120)[0].split("\n")]
     done = said.count("held")
-    assert 40 <= done == int(count.read_text())
+    assert 0 < done == int(count.read_text())  # how often is a matter of the scheduler
     assert sum("is being written by another process (pid " in line for line in said) == 80 - done
 
 
