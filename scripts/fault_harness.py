@@ -142,6 +142,7 @@ def records(results: Path) -> Records:
                 for measured in MEASURED:
                     del raw[arm][measured]
             del raw["order"]
+            raw["trace"].pop("setup_s", None)  # of each process
             found[path.parent.name, sample.index] = raw
     return found
 
