@@ -80,6 +80,10 @@ class Engine:
         """
         return None
 
+    def prefill_rows(self, tokens: int) -> int:
+        """Rows of a pass over a prompt of so many tokens."""
+        return tokens
+
     def capture_ahead(self, start: int, end: int) -> None:
         """Prepares passes that begin at the cache rows `start` to `end`, with the numbers of rows
         met so far, so that nothing is captured while a text is timed.

@@ -217,7 +217,10 @@ class LM:
                 f"more ids from 0 to {vocabulary - 1}. A tokenizer with more tokens than the model "
                 "has embeddings makes such ids: use the model's own"
             )
-        hidden = self.run(self.embed(tokens), TokenRows.chain(0, len(tokens)))
+        rows = self.engine.prefill_rows(len(tokens))
+        for start in range(0, len(tokens), rows):
+            piece = tokens[start : start + rows]
+            hidden = self.run(self.embed(piece), TokenRows.chain(start, len(piece)))
         self.cache.length = len(tokens)
         return self.head(hidden[-1:])
 

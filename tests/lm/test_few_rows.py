@@ -22,6 +22,7 @@ from skipbench.lm.fused.few_rows import (
     FewRows,
     few_rows_kernel,
     functions,
+    most_rows,
 )
 from skipbench.lm.fused.native import AVX2, BFLOAT16, UnavailableError, compiled, library
 from skipbench.lm.fused.weights import MIB, Weight, Weights
@@ -91,7 +92,7 @@ def test_it_is_the_linear_function_rounded_once(
     shape: tuple[int, int], biased: bool, kernel: tuple[str, torch.dtype]
 ) -> None:
     name, dtype = kernel_or_skip(*kernel), kernel[1]
-    weight, bias, x, residual = operands(*shape, MOST_ROWS + 1, dtype)
+    weight, bias, x, residual = operands(*shape, most_rows(name, shape[0]) + 1, dtype)
     product = FewRows(weight, bias if biased else None, name)
     wanted = x.double() @ weight.double().t() + (bias.double() if biased else 0.0)
     in_float32 = 2e-7 * shape[0] * (x.double().abs() @ weight.double().abs().t() + 8.0)
@@ -114,7 +115,8 @@ def test_a_row_has_the_same_bits_in_any_company(
     shape: tuple[int, int], kernel: tuple[str, torch.dtype]
 ) -> None:
     name = kernel_or_skip(*kernel)
-    weight, bias, x, residual = operands(*shape, MOST_ROWS, kernel[1])
+    most = most_rows(name, shape[0])
+    weight, bias, x, residual = operands(*shape, most, kernel[1])
     product = FewRows(weight, bias, name)
     plain = torch.cat([product(row) for row in x.split(1)])
     summed = torch.cat(
@@ -124,7 +126,7 @@ def test_a_row_has_the_same_bits_in_any_company(
     try:
         for count in (1, 2):
             torch.set_num_threads(count)
-            for rows in (*range(1, 17), 40, MOST_ROWS):
+            for rows in (*range(1, 17), 40, most):
                 assert torch.equal(product(x[-rows:]), plain[-rows:])
                 assert torch.equal(product.added(residual[:rows], x[:rows]), summed[:rows])
     finally:
@@ -133,7 +135,7 @@ def test_a_row_has_the_same_bits_in_any_company(
 
 def test_rows_with_gaps_and_many_rows() -> None:
     kernel = kernel_or_skip()
-    weight, bias, x, residual = operands(64, 48, MOST_ROWS + 6)
+    weight, bias, x, residual = operands(64, 48, most_rows(kernel, 64) + 6)
     product = FewRows(weight, bias, kernel)
     apart, held = torch.cat([x, x], 1)[:9, :64], torch.cat([residual, residual], 1)[:9, :48]
     assert not apart.is_contiguous() and torch.equal(product(apart), product(x[:9]))

@@ -59,7 +59,8 @@ def test_a_pass_has_every_bit_of_one_by_one(
 
     monkeypatch.setattr(NativePass, "__call__", counted)
     at_once = {name: passed(lm, rows, plan) for name, rows in ROWS.items()}
-    assert calls[0] == 2 * len(ROWS)
+    prompts = few_rows_kernel(lm.dtype)[0] == "amx"  # pass in one call, too
+    assert calls[0] == (2 + prompts) * len(ROWS)
     lm.allocate(400)  # the cache moves
     moved = passed(lm, ROWS["a tree"], plan)
     monkeypatch.setattr(FusedEngine, "at_once", lambda *_: None)
@@ -67,3 +68,17 @@ def test_a_pass_has_every_bit_of_one_by_one(
         for found, wanted in zip(at_once[name], passed(lm, rows, plan), strict=True):
             assert torch.equal(found, wanted[: len(found)]), name  # the cache has grown
     assert all(map(torch.equal, moved, passed(lm, ROWS["a tree"], plan)))
+
+
+@pytest.mark.parametrize("rows", [65, 384, 385, 500])
+def test_the_rows_of_a_prompt_have_the_bits_of_one_by_one(lm: LM, rows: int) -> None:
+    if few_rows_kernel(lm.dtype)[0] != "amx":
+        pytest.skip("prompts of so many tokens are torch's")
+    lm.allocate(rows)
+    tokens = torch.randint(48, (rows,), generator=torch.Generator().manual_seed(0)).tolist()
+    logits = lm.prefill(tokens)
+    caches = [layer.clone() for layer in lm.cache.rows]
+    lm.cache.clear(0)
+    alone = [lm.logits([token], TokenRows.chain(at, 1)) for at, token in enumerate(tokens)]
+    assert torch.equal(logits, alone[-1])
+    assert all(map(torch.equal, caches, lm.cache.rows))

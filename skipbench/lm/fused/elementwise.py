@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from skipbench.lm.cache import KVCache
-from skipbench.lm.fused.few_rows import MOST_ROWS, few_rows_kernel
+from skipbench.lm.fused.few_rows import MOST_WITH_TILES, few_rows_kernel
 from skipbench.lm.fused.native import AVX2, library
 from skipbench.lm.metadata import AttentionMetadata
 
@@ -58,17 +58,18 @@ def attention_of(like: Tensor) -> str:
 
 def attends(metadata: AttentionMetadata, like: Tensor, strict: bool) -> bool:
     """True where our attention takes these rows: a verification that is strict, one row, or few
-    enough behind a prompt.
+    enough, behind a prompt or in tiles.
     """
     rows = metadata.rows
     alone = rows == 1 or (strict and metadata.token_rows.verifies)
-    few = metadata.start > 0 and rows <= most_attended(like)
+    few = rows <= most_attended(like) and (metadata.start > 0 or kernel_of(like) == "amx")
     return metadata.end <= MOST_KEYS and (alone or few)
 
 
 def most_attended(like: Tensor) -> int:
     """Rows up to which our attention is faster than torch's."""
-    return {"amx": MOST_ROWS, "avx2": MOST_WITH_AVX2}.get(kernel_of(like) or "", MOST_WITH_AVX512)
+    most = {"amx": MOST_WITH_TILES, "avx2": MOST_WITH_AVX2}
+    return most.get(kernel_of(like) or "", MOST_WITH_AVX512)
 
 
 def native_norm(weight: Tensor, eps: float) -> Norm | None:

@@ -95,12 +95,17 @@ class FusedEngine(Engine):
         chosen: Chosen,
         states: list[Tensor] | None = None,
     ) -> Tensor | None:
-        if self._native is None or metadata.rows > MOST_ROWS:
+        if self._native is None or metadata.rows > self._native.most:
             return None
         seen = metadata.within(self._window)
         if not seen or not elementwise.attends(metadata, hidden, self._strict):
             return None
         return self._native(hidden, metadata, chosen, states)
+
+    def prefill_rows(self, tokens: int) -> int:
+        # in halves that tiles multiply; torch is faster with longer prompts
+        most, half = self._native.most if self._native else 0, -(-tokens // 2)
+        return half if MOST_ROWS < half <= most < tokens else tokens
 
     def add_note(self, note: str) -> None:
         self._notes = [*self._notes, note]

@@ -21,7 +21,7 @@ from skipbench.runs.provenance import cpu_flags
 
 FEW_ROWS = "few_rows"
 MOST_ROWS = 64
-"""Above it torch multiplies, in another order: prompts are bound by arithmetic, not by memory."""
+MOST_WITH_TILES, MOST_INPUTS = 384, 600_000  # rows, and rows times inputs: x stays in the L2 cache
 Product = Callable[[Tensor], Tensor]
 Sum = Callable[[Tensor, Tensor], Tensor]
 Native = tuple[int | None, int]
@@ -58,6 +58,14 @@ def functions(dtype: torch.dtype) -> dict[str, Any]:
     return available
 
 
+def most_rows(kernel: str, inputs: int) -> int:
+    """Rows above which torch multiplies, in another order: so many are bound by arithmetic. Tiles
+    read all of x for every 32 outputs.
+    """
+    tiles = min(MOST_WITH_TILES, MOST_INPUTS // inputs) if kernel == "amx" else 0
+    return max(MOST_ROWS, tiles)
+
+
 class FewRows:
     """`x [T, in] -> [T, out]`, and the same added to a residual, rounded once."""
 
@@ -70,6 +78,7 @@ class FewRows:
         """
         self._weight, self._bias, self._function = weight, bias, functions(weight.dtype)[kernel]
         self._outputs, inputs = weight.shape
+        self._most = most_rows(kernel, inputs)
         bias_at = None if bias is None else bias.data_ptr()
         self._described = _Weight(weight.data_ptr(), bias_at, inputs, self._outputs)
         self._at = ctypes.addressof(self._described)
@@ -83,7 +92,7 @@ class FewRows:
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         rows = x.shape[0]
-        if rows > MOST_ROWS:
+        if rows > self._most:
             y = self._many_rows(x)
             return y if residual is None else residual + y
         x, y = x.contiguous(), x.new_empty((rows, self._outputs))

@@ -12,7 +12,7 @@ from torch import Tensor
 from skipbench.lm.cache import KVCache
 from skipbench.lm.engine import Chosen
 from skipbench.lm.fused.elementwise import FLOAT, LONG, POINTER, address_of, attention_of, kernel_of
-from skipbench.lm.fused.few_rows import Native
+from skipbench.lm.fused.few_rows import Native, most_rows
 from skipbench.lm.fused.native import AVX2, library
 from skipbench.lm.fused.weights import LayerWeights
 from skipbench.lm.layer import AttentionParts, MlpParts
@@ -85,6 +85,9 @@ class NativePass:
                 self._sublayers.append(_Sublayer(first, second, weight, then, *told))
         self._width = like.shape[0]
         self._widest = max(w.outputs for layer in weights for w in (layer.qkv, layer.gate_up))
+        inner = max(w.inputs for layer in weights for w in (layer.output, layer.down))
+        self.most = most_rows(kernel_of(like) or "", max(self._width, inner))
+        """Rows of a pass, at most."""
         names = "rms_norm", "silu_times", "rotate", attention_of(like)
         self._model = _Model(
             *(address_of(like.dtype, name) for name in names),
