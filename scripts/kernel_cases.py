@@ -290,23 +290,23 @@ def whole_pass(native: Any, rng: np.random.Generator, put: Put, bf16: bool) -> N
         size = heads * d if attends else size
         shapes = (((heads + 2 * kv) * d if attends else 2 * size, width), (width, size))
         weights = [put(values(rng, shape, False, bf16)) for shape in shapes]
-        told = [Weight(at(w), None, w.shape[1], w.shape[0]) for w in weights]
+        described = [Weight(at(w), None, w.shape[1], w.shape[0]) for w in weights]
         rows_of = values(rng, (start + rows, 2 * kv, d), False, bf16)
         caches.append(put(rows_of))
-        kept += [own, weights, told]
-        addresses = map(ctypes.addressof, told)
+        kept += [own, weights, described]
+        addresses = map(ctypes.addressof, described)
         cache = at(caches[-1]) if attends else None
         made.append(Sublayer(*[where[product]] * 2, *addresses, at(own), cache, size, eps, scale))
     states = [put(np.zeros((len(made), rows, width), x.dtype)) for _ in range(2)]
-    room = put(np.zeros(rows * (width + 3 * widest), x.dtype))
+    temp = put(np.zeros(rows * (width + 3 * widest), x.dtype))
     model = Model(*(where[case] for case in (norm, silu, rotate, attention)), x.itemsize)
     model.width, model.kv, model.d, model.widest = width, kv, d, widest
-    told = Pass(at(parent), at(cos), at(sin), rows, committed, start)
+    passed = Pass(at(parent), at(cos), at(sin), rows, committed, start)
     chosen = (POINTER * len(made))(*map(ctypes.addressof, made))
     before = [cache.copy() for cache in caches]
     native.run_sublayers.argtypes = [*[POINTER] * 3, LONG, POINTER, POINTER, LONG, POINTER]
-    of = ctypes.addressof(model), ctypes.addressof(told), ctypes.addressof(chosen), len(made)
-    native.run_sublayers(*of, at(x), at(states[0]), len(made), at(room))
+    of = ctypes.addressof(model), ctypes.addressof(passed), ctypes.addressof(chosen), len(made)
+    native.run_sublayers(*of, at(x), at(states[0]), len(made), at(temp))
     after = [cache.copy() for cache in caches]
     for i, (s, cache) in enumerate(zip(made, caches, strict=True)):
         cache[:] = before[i]

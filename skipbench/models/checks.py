@@ -163,10 +163,11 @@ def explain(path: str, revision: str | None, error: BaseException) -> str:
     text = " ".join(f"{type(error).__name__}: {error}".split())[:400]
     if Path(path).exists():
         return f"cannot load the model in {path!r}: {text}"
-    kinds = set()
+    kinds, words = set(), ""
     cause: BaseException | None = error
     while cause is not None:
         kinds |= {c.__name__ for c in type(cause).__mro__}
+        words += str(cause)
         cause = cause.__cause__ or cause.__context__
     page = f"https://huggingface.co/{path}"
     local = (
@@ -178,6 +179,13 @@ def explain(path: str, revision: str | None, error: BaseException) -> str:
     elif "RevisionNotFoundError" in kinds:
         reason = f"{path!r} has no revision {revision!r}: see {page}/commits/main, and set "
         reason += "model.revision"
+    elif "Invalid credentials" in words:
+        reason = (
+            f"the hub refused this machine's token for {path!r}: it may have expired; make one "
+        )
+        reason += (
+            "at https://huggingface.co/settings/tokens, then `hf auth login` (or HF_TOKEN=...)"
+        )
     elif "RepositoryNotFoundError" in kinds or "401" in text:
         reason = f"{path!r} does not exist, or is private: see {page}; for a private one `hf auth "
         reason += "login`"

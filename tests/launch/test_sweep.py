@@ -3,10 +3,13 @@ outside the package.
 """
 
 import json
+import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import hydra
@@ -94,6 +97,34 @@ def test_a_failed_cell_is_named_and_stops_no_other(skipbench: Command, tmp_path:
     assert done.returncode == 1
     assert "failed: method.ratio=0.01: " in done.stderr and "Traceback" not in done.stderr
     assert [row["point"] for row in rows(done.stdout)] == ["method.ratio=0.2", "method.ratio=0.4"]
+
+
+@pytest.mark.slow
+def test_a_token_that_expired_stops_no_other_cell(tmp_path: Path) -> None:
+    class Hub(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.send_response(401)
+            self.send_header("X-Error-Message", "Invalid credentials in Authorization header")
+            self.end_headers()
+
+        do_GET = do_HEAD
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as hub:
+        threading.Thread(target=hub.serve_forever, daemon=True).start()
+        words = ("-m", "model=qwen3-4b,tiny", "model.device=cpu", "method=uniform", *MATHS)
+        done = subprocess.run(
+            [sys.executable, "-m", "skipbench", *words, f"results={tmp_path}"],
+            env=os.environ
+            | {"HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}", "HF_TOKEN": "hf_expired"}
+            | {"HF_HUB_OFFLINE": "0"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        hub.shutdown()
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "failed: model=qwen3-4b: the hub refused this machine's token" in done.stderr
+    assert runs(tmp_path) == 1
 
 
 @pytest.mark.parametrize(

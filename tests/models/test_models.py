@@ -14,6 +14,7 @@ import transformers
 from conftest import make_method, nothing_lost
 from huggingface_hub.errors import (
     GatedRepoError,
+    HfHubHTTPError,
     LocalEntryNotFoundError,
     RepositoryNotFoundError,
     RevisionNotFoundError,
@@ -238,11 +239,13 @@ def response(status: int) -> Any:
             r"revision 'abc'.*commits/main")),
         (RepositoryNotFoundError("Repository Not Found", response=response(401)), False, ("does "
             "not exist, or is private")),
+        (HfHubHTTPError("401: Invalid credentials in Authorization header", response=response(401)),
+            False, "the hub refused this machine's token .*HF_TOKEN"),
         (LocalEntryNotFoundError("not in the cached files"), True, ("HF_HUB_OFFLINE is set: fetch "
             "it once")),
         (LocalEntryNotFoundError("connection"), False, "is there a network"),
     ],
-    ids=["gated", "revision", "missing", "offline", "network"],
+    ids=["gated", "revision", "missing", "token", "offline", "network"],
 )  # fmt: skip
 def test_what_a_failed_load_says(
     cause: Exception, offline: bool, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

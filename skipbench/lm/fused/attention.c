@@ -204,11 +204,11 @@ static void emit(const Pass *p, const float *sums, float share, long row, long h
   }
 }
 
-typedef struct { bf16 *queries, *keys, *values, *tail; float *scores, *sums; } Room;
+typedef struct { bf16 *queries, *keys, *values, *tail; float *scores, *sums; } Temp;
 
 /* This thread's, kept from call to call. */
-static Room room_for(const Pass *p, long groups, long span) {
-  static _Thread_local bf16 *room;
+static Temp temp_for(const Pass *p, long groups, long span) {
+  static _Thread_local bf16 *temp;
   static _Thread_local long size;
   const long chunks = parts(p->d, 32);
   const long need[] = {groups * chunks, 4 * chunks, POSITIONS * 2 * chunks,
@@ -217,29 +217,29 @@ static Room room_for(const Pass *p, long groups, long span) {
   long tiles = 0;
   for (int i = 0; i < 6; i++) tiles += need[i];
   if (size < tiles) {
-    free(room);
+    free(temp);
     size = tiles + tiles / 2;
-    room = aligned_alloc(64, size * TILE * sizeof(bf16));
+    temp = aligned_alloc(64, size * TILE * sizeof(bf16));
   }
-  bf16 *at[6] = {room};
+  bf16 *at[6] = {temp};
   for (int i = 1; i < 6; i++) at[i] = at[i - 1] + need[i - 1] * TILE;
-  return (Room){at[0], at[1], at[2], at[3], (float *)at[4], (float *)at[5]};
+  return (Temp){at[0], at[1], at[2], at[3], (float *)at[4], (float *)at[5]};
 }
 
 /* Up to 16 GROUPS queries of one key head, from the query `from` on. */
-static void attend(const Pass *p, Room room, long head, long from, long count, long end, long span) {
+static void attend(const Pass *p, Temp temp, long head, long from, long count, long end, long span) {
   const long chunks = parts(p->d, 32), group = p->heads / p->kv;
   const long before = p->parent ? p->committed / 32 : span / 32; /* blocks that all rows see alike */
   const bf16 *values = p->cache + (p->kv + head) * p->d;
   int32_t path[p->rows];
   float share[16 * GROUPS];
   for (long n = 0; n < count; n += 16)
-    pack_queries(p, room.queries + n / 16 * chunks * TILE, head, from + n, least(16, count - n));
-  score(p, room.scores, room.queries, room.keys, head, count, end, span);
+    pack_queries(p, temp.queries + n / 16 * chunks * TILE, head, from + n, least(16, count - n));
+  score(p, temp.scores, temp.queries, temp.keys, head, count, end, span);
   for (long n = 0; n < count; n++) {
     const long row = (from + n) / group;
     long depth = row + 1;
-    float *scores = room.scores + n / 16 * (span / 16) * 256 + 16 * (n % 16);
+    float *scores = temp.scores + n / 16 * (span / 16) * 256 + 16 * (n % 16);
     if (p->parent) {
       depth = path_of(p, row, path);
       for (long i = 0; i < depth; i++) {
@@ -250,23 +250,23 @@ static void attend(const Pass *p, Room room, long head, long from, long count, l
     share[n] = softmax(scores, p->committed + depth, span, p->scale);
   }
 #define ADD(N, QUERIES, VALUES, FROM, BLOCKS)                                                      \
-  add_values(p, room.sums + (N) / 16 * 2 * chunks * 256 + 16 * ((N) % 16),                         \
-             room.scores + (N) / 16 * (span / 16) * 256 + 16 * ((N) % 16), VALUES, FROM, BLOCKS,   \
+  add_values(p, temp.sums + (N) / 16 * 2 * chunks * 256 + 16 * ((N) % 16),                         \
+             temp.scores + (N) / 16 * (span / 16) * 256 + 16 * ((N) % 16), VALUES, FROM, BLOCKS,   \
              QUERIES)
   for (long block = 0; block < before; block += POSITIONS) {
     const long blocks = least(POSITIONS, before - block);
-    pack_values(p, room.values, values, 32 * block, p->parent ? p->committed : end, blocks, 0);
-    for (long n = 0; n < count; n += 16) ADD(n, least(16, count - n), room.values, block, blocks);
+    pack_values(p, temp.values, values, 32 * block, p->parent ? p->committed : end, blocks, 0);
+    for (long n = 0; n < count; n += 16) ADD(n, least(16, count - n), temp.values, block, blocks);
   }
   for (long n = 0, next; p->parent && n < count; n = next) { /* the rows of a tree by themselves */
     const long row = (from + n) / group, length = p->committed + path_of(p, row, path);
     const long blocks = parts(length, 32) - before;
     next = least(least(count, (row + 1) * group - from), n / 16 * 16 + 16);
-    pack_values(p, room.tail, values, 32 * before, length, blocks, path);
-    ADD(n, next - n, room.tail, before, blocks);
+    pack_values(p, temp.tail, values, 32 * before, length, blocks, path);
+    ADD(n, next - n, temp.tail, before, blocks);
   }
   for (long n = 0; n < count; n++)
-    emit(p, room.sums + n / 16 * 2 * chunks * 256 + 16 * (n % 16), share[n], (from + n) / group,
+    emit(p, temp.sums + n / 16 * 2 * chunks * 256 + 16 * (n % 16), share[n], (from + n) / group,
          head * group + (from + n) % group);
 }
 
@@ -293,9 +293,9 @@ void attend_rows(bf16 *out, const bf16 *query, const bf16 *cache, const int32_t 
   for (long head = 0; head < kv; head++) {
     Pass own = pass;
     if (!parent && rows > 1 && !all_finite(&own, cache + (kv + head) * d)) own.parent = chain;
-    const Room room = room_for(&own, least(GROUPS, parts(queries, 16)), span);
+    const Temp temp = temp_for(&own, least(GROUPS, parts(queries, 16)), span);
     for (long from = 0; from < queries; from += 16 * GROUPS)
-      attend(&own, room, head, from, least(16 * GROUPS, queries - from), end, span);
+      attend(&own, temp, head, from, least(16 * GROUPS, queries - from), end, span);
     _tile_release();
   }
 }

@@ -93,7 +93,7 @@ static float softmax(float *scores, long length, float scale) {
 }
 
 /* Up to ROWS rows from `row` on, with the key heads from `head` to before `last`. */
-static void attend(const Pass *p, long row, long rows, long head, long last, float *room) {
+static void attend(const Pass *p, long row, long rows, long head, long last, float *temp) {
   const long group = p->heads / p->kv, each = rows * group, queries = (last - head) * each;
   const long d = p->d, step = 2 * p->kv * d, width = (d + 63) / 64 * 64;
   const long span = (p->committed + p->rows + 31) / 16 * 16;
@@ -101,11 +101,11 @@ static void attend(const Pass *p, long row, long rows, long head, long last, flo
   int32_t path[ROWS][p->rows];
   long depth[ROWS];
   Query all[queries];
-  memset(room, 0, queries * width * sizeof(float));
+  memset(temp, 0, queries * width * sizeof(float));
   for (long q = 0; q < queries; q++) {
     const long of = (head + q / each) * group + q % group, at = row + q % each / group;
-    all[q] = (Query){p->query + (at * p->heads + of) * d, room + queries * width + q * span,
-                     room + q * width};
+    all[q] = (Query){p->query + (at * p->heads + of) * d, temp + queries * width + q * span,
+                     temp + q * width};
   }
   for (long at = 0; at < p->committed; at += KEYS) {
     for (long i = head * d; i < last * d; i += 32)
@@ -159,17 +159,17 @@ void attend_vectors(bf16 *out, const bf16 *query, const bf16 *cache, const int32
   const long width = (d + 63) / 64 * 64, span = (committed + rows + 31) / 16 * 16;
 #pragma omp parallel if (rows * (committed + rows) >= 4096)
   {
-    static _Thread_local float *room;
+    static _Thread_local float *temp;
     static _Thread_local long size;
     const long mine = omp_get_thread_num(), threads = omp_get_num_threads();
     const long head = kv * mine / threads, last = kv * (mine + 1) / threads;
     const long need = ROWS * (last - head) * (heads / kv) * (width + span);
     if (size < need) {
-      free(room);
+      free(temp);
       size = need + need / 2;
-      room = aligned_alloc(64, (size * sizeof(float) + 63) / 64 * 64);
+      temp = aligned_alloc(64, (size * sizeof(float) + 63) / 64 * 64);
     }
     for (long row = 0; row < rows && head < last; row += ROWS)
-      attend(&pass, row, least(ROWS, rows - row), head, last, room);
+      attend(&pass, row, least(ROWS, rows - row), head, last, temp);
   }
 }

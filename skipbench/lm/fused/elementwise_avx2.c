@@ -210,10 +210,10 @@ static inline long path_of(const Pass *p, long row, long *path) {
 
 /* The queries of all rows that share a key head: committed keys and values are read once for all. */
 static inline __attribute__((always_inline)) void attend(
-    const Pass *p, float *room, long *path, long head, const int bf16) {
+    const Pass *p, float *temp, long *path, long head, const int bf16) {
   const long group = p->heads / p->kv, queries = p->rows * group, stride = 2 * p->kv * p->d;
   const long span = (p->committed + p->rows + 15) / 8 * 8, values = p->kv * p->d;
-  float *const sums = room, *const scores = room + queries * p->d;
+  float *const sums = temp, *const scores = temp + queries * p->d;
   long at[VALUES];
   for (long i = 0; i < queries * p->d; i++) sums[i] = 0;
   for (long i = 0; i < p->committed; i += KEYS) {
@@ -264,12 +264,12 @@ static inline __attribute__((always_inline)) void attend_rows(const Pass *p, con
   const long numbers = queries * (p->d + end + 16);
 #pragma omp parallel if (p->rows * end >= 4096)
   {
-    float *const room = malloc(numbers * sizeof(float) + p->rows * sizeof(long));
-    long *const path = (long *)room;
+    float *const temp = malloc(numbers * sizeof(float) + p->rows * sizeof(long));
+    long *const path = (long *)temp;
 #pragma omp for schedule(static)
     for (long head = 0; head < p->kv; head++)
       attend(p, (float *)(path + p->rows), path, head, bf16);
-    free(room);
+    free(temp);
   }
 }
 

@@ -67,16 +67,16 @@ static inline __attribute__((always_inline)) void block(
 }
 
 void with_vectors(const Weight *w, bf16 *y, const bf16 *residual, const bf16 *x, long rows) {
-  static _Thread_local float *room;
+  static _Thread_local float *temp;
   static _Thread_local long size;
   const Rows here = {y, residual, x, rows}, *p = &here;
   const long part = (w->out + STREAMS - 1) / STREAMS, blocks = (rows + MOST - 1) / MOST;
   if (size < rows * w->out) {
-    free(room);
+    free(temp);
     size = rows * w->out;
-    room = malloc(size * sizeof(float));
+    temp = malloc(size * sizeof(float));
   }
-  float *const sums = room;
+  float *const sums = temp;
   const long ahead = blocks > 1 ? w->in : 128; /* several blocks: what the next ones read */
 #pragma omp parallel for schedule(static) if (w->out >= 64)
   for (long o = 0; o < part; o++)
@@ -113,15 +113,15 @@ static void configure(long outputs, long columns) {
 /* x as tiles want it: by 16 rows and 32 inputs, pairs of inputs [16, columns, 2], filled up with
  * 0. */
 static bf16 *packed(const Weight *w, const Rows *p, long steps, long columns) {
-  static _Thread_local bf16 *room;
+  static _Thread_local bf16 *temp;
   static _Thread_local long size;
   long blocks = (p->rows + 15) / 16;
   if (size < blocks * steps * columns * 32) {
-    free(room);
+    free(temp);
     size = blocks * steps * columns * 32;
-    room = aligned_alloc(64, size * sizeof(bf16));
+    temp = aligned_alloc(64, size * sizeof(bf16));
   }
-  bf16 *to = room;
+  bf16 *to = temp;
   for (long row = 0; row < p->rows; row += 16)
     for (long k = 0; k < w->in; k += 32, to += columns * 32) {
       __mmask32 lanes = w->in - k >= 32 ? ~0u : (1u << (w->in - k)) - 1;
@@ -132,7 +132,7 @@ static bf16 *packed(const Weight *w, const Rows *p, long steps, long columns) {
       if (columns > 1) transpose(a);
       for (long r = 0; r < columns; r++) _mm512_store_si512(to + r * 32, a[r]);
     }
-  return room;
+  return temp;
 }
 
 static inline void put_tile(const Weight *w, const Rows *p, float *sums, long row, long o,

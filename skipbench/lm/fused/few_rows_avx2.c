@@ -94,16 +94,16 @@ static inline __attribute__((always_inline)) void finish(
 
 #define FUNCTION(NAME, BF16, ROWS)                                                                 \
   void NAME(const Weight *w, void *y, const void *residual, const void *x, long rows) {            \
-    static _Thread_local float *room;                                                              \
+    static _Thread_local float *temp;                                                              \
     static _Thread_local long size;                                                                \
     const long width = padded(w->in), part = (w->out + STREAMS - 1) / STREAMS;                     \
     const long numbers = rows * (width + (BF16 ? w->out : 0));                                     \
     if (size < numbers) {                                                                          \
-      free(room);                                                                                  \
+      free(temp);                                                                                  \
       size = numbers;                                                                              \
-      room = malloc(size * sizeof(float));                                                         \
+      temp = malloc(size * sizeof(float));                                                         \
     }                                                                                              \
-    float *const inputs = room, *const sums = BF16 ? room + rows * width : y;                      \
+    float *const inputs = temp, *const sums = BF16 ? temp + rows * width : y;                      \
     for (long row = 0; row < rows; row++) spread(inputs + row * width, x, row, w->in, BF16);       \
     _Pragma("omp parallel for schedule(static) if (w->out >= 64)")                                 \
     for (long o = 0; o < part; o++) {                                                              \

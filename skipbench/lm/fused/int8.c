@@ -101,21 +101,21 @@ typedef struct { Block *block; int bytes, most, streams; } Kernel;
 
 static void multiply(const Weight *w, void *y, const void *residual, const void *x, long rows,
                      Kernel k) {
-  static _Thread_local int16_t *room;
+  static _Thread_local int16_t *temp;
   static _Thread_local long size;
   const long width = (w->in + STEP - 1) / STEP * STEP, blocks = (rows + k.most - 1) / k.most;
   const long most = (rows + blocks - 1) / blocks, packed = k.block ? 0 : blocks * most;
   const long bytes = (rows + packed) * 2 * width + 4 * rows * (1 + (w->bf16 ? w->out : 0));
   if (size < bytes) {
-    free(room);
+    free(temp);
     size = bytes;
-    room = aligned_alloc(64, (size + 63) / 64 * 64);
+    temp = aligned_alloc(64, (size + 63) / 64 * 64);
   }
-  int16_t *const tiled = room + rows * width;
+  int16_t *const tiled = temp + rows * width;
   float *const scales = (float *)(tiled + packed * width), *const sums = w->bf16 ? scales + rows : y;
-  const Rows all = {sums, room, scales};
+  const Rows all = {sums, temp, scales};
   for (long row = 0; row < rows; row++) {
-    int16_t *const to = room + row * width;
+    int16_t *const to = temp + row * width;
     if (k.bytes) scales[row] = w->bf16 ? quantised(to, x, row, w, width, 1, 1)
                                        : quantised(to, x, row, w, width, 0, 1);
     else scales[row] = w->bf16 ? quantised(to, x, row, w, width, 1, 0)
@@ -123,7 +123,7 @@ static void multiply(const Weight *w, void *y, const void *residual, const void 
   }
   const long part = (w->out + k.streams - 1) / k.streams;
   if (!k.block) {
-    pack((uint8_t *)tiled, (const uint8_t *)room, rows, most, width);
+    pack((uint8_t *)tiled, (const uint8_t *)temp, rows, most, width);
     tiles(w, all, (const uint8_t *)tiled, rows, most, width);
   } else {
 #pragma omp parallel for schedule(static) if (w->out >= 64)

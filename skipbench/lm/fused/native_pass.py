@@ -81,8 +81,8 @@ class NativePass:
                 (first, weight), (second, then) = next(products), next(products)
                 norm = self._norms[len(self._sublayers) % (2 * len(parts))].data_ptr()
                 scale = part.scale if isinstance(part, AttentionParts) else 1.0
-                told = norm, None, inner, part.norm.variance_epsilon, scale
-                self._sublayers.append(_Sublayer(first, second, weight, then, *told))
+                numbers = norm, None, inner, part.norm.variance_epsilon, scale
+                self._sublayers.append(_Sublayer(first, second, weight, then, *numbers))
         self._width = like.shape[0]
         self._widest = max(w.outputs for layer in weights for w in (layer.qkv, layer.gate_up))
         inner = max(w.inputs for layer in weights for w in (layer.output, layer.down))
@@ -112,7 +112,7 @@ class NativePass:
         (rows, width), hidden = hidden.shape, hidden.contiguous()
         slots = 2 if states is None else len(chosen)
         written = hidden.new_empty((slots, rows, width))
-        room = hidden.new_empty(rows * (width + 3 * self._widest))
+        temp = hidden.new_empty(rows * (width + 3 * self._widest))
         (cos, sin), parents = metadata.rope, metadata.parents
         made = _Pass(
             *(None if parents is None else parents.data_ptr(), cos.data_ptr(), sin.data_ptr()),
@@ -121,7 +121,7 @@ class NativePass:
         at = ctypes.addressof(self._model), ctypes.addressof(made), self._addresses(chosen)
         self._function(
             *(*at, len(chosen)),
-            *(hidden.data_ptr(), written.data_ptr(), slots, room.data_ptr()),
+            *(hidden.data_ptr(), written.data_ptr(), slots, temp.data_ptr()),
         )
         if states is not None:
             states.extend(written.unbind())

@@ -36,13 +36,13 @@ typedef struct {
 } Pass;
 
 /* The state before the first sub-layer is x [rows, width]; that after sub-layer i goes to
- * states [slots, rows, width] at i % slots. room [rows, width + 3 widest].
+ * states [slots, rows, width] at i % slots. temp [rows, width + 3 widest].
  */
 void run_sublayers(const Model *m, const Pass *p, const Sublayer *const *chosen, long count,
-                   const char *x, char *states, long slots, char *room) {
+                   const char *x, char *states, long slots, char *temp) {
   const long rows = p->rows, state = rows * m->width * m->size, wide = rows * m->widest * m->size;
   const long row = 2 * m->kv * m->d * m->size;
-  char *const normed = room, *const a = room + state, *const b = a + wide, *const c = b + wide;
+  char *const normed = temp, *const a = temp + state, *const b = a + wide, *const c = b + wide;
   for (long i = 0; i < count; i++) {
     const Sublayer *s = chosen[i];
     char *const y = states + i % slots * state;
