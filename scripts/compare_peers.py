@@ -59,7 +59,8 @@ BASE = "generate"
 BASES = (BASE, "skipbench vanilla", "llama.cpp", "llama.cpp Q8_0", "llama.cpp Q4_1")
 OTHER_WEIGHTS = (
     "`Q8_0` and `Q4_1` are llama.cpp's quantised products, what one would take there instead: "
-    "they are another model's tokens."
+    "they are another model's tokens. llama.cpp loads models with `use_extra_bufts=False`: its "
+    "buffers for AMX crash on some processors."
 )
 
 

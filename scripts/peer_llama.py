@@ -5,10 +5,12 @@ pip builds that from source in about 8 minutes; it is no dependency of skipbench
 programs multiply the same numbers.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import gguf
 from gguf.constants import GGMLQuantizationType as Kind
@@ -41,6 +43,23 @@ def dequantised(source: Path, out: Path, dtype: str) -> Path:
     return out
 
 
+@contextlib.contextmanager
+def _plain_buffers() -> Iterator[None]:
+    """Loads models with `use_extra_bufts=False`, for which `Llama` has no argument: the buffers of
+    llama.cpp for AMX crash on some processors.
+    """
+    from llama_cpp import llama_cpp
+
+    def plain() -> Any:
+        params = default()
+        params.use_extra_bufts = False
+        return params
+
+    default = llama_cpp.llama_model_default_params
+    with mock.patch.object(llama_cpp, "llama_model_default_params", plain):
+        yield
+
+
 def arm(
     path: Path, tokens: int, eos: frozenset[int], context: int, **options: Any
 ) -> Callable[[], Decode]:
@@ -56,9 +75,10 @@ def arm(
 
     if options.get("draft_model") is not None:
         options["logits_all"] = True
-    llm = llama_cpp.Llama(
-        str(path), n_ctx=context, n_threads=1, n_threads_batch=1, verbose=False, **options
-    )
+    with _plain_buffers():
+        llm = llama_cpp.Llama(
+            str(path), n_ctx=context, n_threads=1, n_threads_batch=1, verbose=False, **options
+        )
 
     def decode(prompt: list[int]) -> list[int]:
         llm.reset()  # no prefix of the prompt before is taken over
@@ -85,7 +105,10 @@ def model_draft(path: Path, context: int, tokens: int) -> Any:
     import numpy as np
     from llama_cpp.llama_speculative import LlamaDraftModel
 
-    llm = llama_cpp.Llama(str(path), n_ctx=context, n_threads=1, n_threads_batch=1, verbose=False)
+    with _plain_buffers():
+        llm = llama_cpp.Llama(
+            str(path), n_ctx=context, n_threads=1, n_threads_batch=1, verbose=False
+        )
 
     class Draft(LlamaDraftModel):  # type: ignore[misc]  # llama_cpp has no types
         def __call__(self, input_ids: Any, /, **_: Any) -> Any:
