@@ -150,7 +150,8 @@ def settle(results: Path, slurm: Slurm) -> None:
     """What a user does where a submission was ended before sbatch had answered."""
     sent = {path.read_text(): path.name for path in slurm.folder.glob("sent/*")}
     for path in results.glob("submit/*/jobs.jsonl"):
-        lines = path.read_text().splitlines()
+        if not (lines := path.read_text().splitlines()):
+            continue  # killed before the first
         last, starts = json.loads(lines[-1]), {json.loads(line)["first"] for line in lines}
         if not last["job"]:
             script = (path.parent / f"{len(starts) - 1}.sh").read_text()

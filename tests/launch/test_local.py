@@ -190,7 +190,7 @@ def test_submit_runs_cells_here_and_status_agrees(
     assert not (tmp_path / "submit").exists()
     first = skipbench("submit", *words)
     assert first.returncode == 0, first.stdout + first.stderr
-    assert "1 rows, 2 at a time" in first.stdout and "1/1 tiny uniform,random" in first.stdout
+    assert "1 row, 2 at a time" in first.stdout and "1/1 tiny uniform,random" in first.stdout
     done = skipbench("status", *words)
     assert "2 cells: 2 done" in done.stdout and done.returncode == 0
     again = skipbench("submit", *words)

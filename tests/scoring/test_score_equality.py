@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import METHODS, NEEDED
+from conftest import ALONE, NEEDED
 
 from skipbench.config.compose import compose
 from skipbench.experiments.row import run_cell
@@ -21,7 +21,7 @@ from skipbench.scoring.scorers import score
 TOKENS = {"mini-math": 64, "mini-summary": 64, "mini-stories": 64}
 CELLS = [
     (m, d)
-    for m in METHODS
+    for m in ALONE
     for d in TOKENS
     if d == "mini-math" or m in ("vanilla", "self-sd", "prompt-lookup")
 ]
