@@ -4,10 +4,11 @@
 `score`, `merge`, `table`, `report`, `search` and `submit` are struck as `fault_harness.py`
 strikes runs: SIGKILL and SIGTERM at a random moment, a full disk, a limit on the size of files,
 read-only results, a clock set back. After every fault the records are readable and the same, what a
-command had made before is as it was, and no command that ended by itself left a traceback. Then the
-same command ends well, and leaves what an undisturbed one leaves. `submit` runs its cells here, by
-the launcher of this machine, and hands them to an sbatch of a few lines, which keeps the scripts
-that it accepted, as Slurm does.
+command had made before is as it was, and no command that ended by itself left a traceback. A disk
+or a limit that was large enough for a command counts as no fault. Then the same command ends well,
+and leaves what an undisturbed one leaves. `submit` runs its cells here, by the launcher of this
+machine, and hands them to an sbatch of a few lines, which keeps the scripts that it accepted, as
+Slurm does.
 
 The embedded model, short runs, and processes that are forked from this one, so that torch is loaded
 once.
@@ -168,7 +169,10 @@ def make(source: Path, name: str, results: Path) -> None:
     os.environ["ACCEPTED"] = str(accepted_in(results))
 
 
-def strike(disk: Disk, results: Path, words: list[str], rng: random.Random, usual_s: float) -> str:
+def strike(
+    disk: Disk, results: Path, words: list[str], rng: random.Random, usual_s: float
+) -> tuple[str, bool]:
+    """What was planted, and whether it was a fault: not if what was left of a disk was enough."""
     kind, code = rng.choice(KINDS), None
     if kind in ("SIGKILL", "SIGTERM", "clock"):
         child = start(results, (lambda: set_back(rng)) if kind == "clock" else lambda: None, words)
@@ -177,9 +181,14 @@ def strike(disk: Disk, results: Path, words: list[str], rng: random.Random, usua
             os.kill(child, signal.SIGTERM if kind == "SIGTERM" else signal.SIGKILL)
             code = wait(child)
     elif kind == "full" and disk.mounted:
-        disk.options(f"size={max(4096, disk.used() + 4096 * rng.randrange(0, 16))}")  # 0: no limit
+        room = 4096 * rng.randrange(0, 8)
+        for _ in range(100):  # cells whose launcher was killed write on
+            if disk.options(f"size={max(4096, disk.used() + room)}"):  # 0: no limit
+                break
+        else:
+            raise AssertionError("the disk is not full")
         code = wait(start(results, lambda: None, words))
-        disk.options(f"size={ROOM}")
+        assert disk.options(f"size={ROOM}")
     elif kind in ("full", "limit"):
         size = rng.randrange(200, 30_000)
         code = wait(start(results, lambda: limit(size), words))
@@ -191,7 +200,7 @@ def strike(disk: Disk, results: Path, words: list[str], rng: random.Random, usua
         if not disk.options(f"rw,size={ROOM}"):
             results.chmod(0o755)
     assert code != TRACEBACK, f"{words[0]} ended in a traceback: {kind}"
-    return kind
+    return kind, kind not in ("full", "limit") or code != 0
 
 
 def end(name: str, results: Path, words: list[str], wanted: Any) -> None:
@@ -211,7 +220,8 @@ def end(name: str, results: Path, words: list[str], wanted: Any) -> None:
 
 def main() -> None:
     faults, seed = (int(a) for a in [*sys.argv[1:], "200", "0"][:2])
-    rng, count, began = random.Random(seed), Counter[str](), time.monotonic()
+    rng, began = random.Random(seed), time.monotonic()
+    count, enough = Counter[str](), Counter[str]()
     load_once()
     with tempfile.TemporaryDirectory() as folder:
         prepare(Path(folder))
@@ -229,15 +239,17 @@ def main() -> None:
                 name = rng.choice([*wanted])
                 words = commands(base)[name]
                 again = name in REMADE and rng.random() < 0.5
-                results = disk.folder / str(sum(count.values()))
+                results = disk.folder / str(sum((count + enough).values()))
                 make(alone / name if again else base, name, results)
                 for _ in range(rng.randrange(1, 3)):
                     before = trials(results)
-                    kind = f"{name}: {strike(disk, results, words, rng, usual[name])}"
-                    count[kind] += 1
+                    kind, struck = strike(disk, results, words, rng, usual[name])
+                    kind = f"{name}: {kind}"
+                    (count if struck else enough)[kind] += 1
                     now = records(results)
                     assert all(now[i] == whole[i] for i in now), f"{kind}: a record has changed"
                     assert name in FROM_NOTHING or now.keys() == whole.keys(), f"{kind}: lost"
+                    assert struck or left_by(name, results) == wanted[name], f"{kind}: half done"
                     assert trials(results)[: len(before)] == before, f"{kind}: a trial is lost"
                     assert not again or left_by(name, results) == wanted[name], (
                         f"{kind}: half a file"
@@ -248,10 +260,9 @@ def main() -> None:
             disk.close()
             print(f"{sum(count.values())} faults planted", file=sys.stderr)
     told = ", ".join(f"{n} {kind}" for kind, n in sorted(count.items()))
-    print(
-        f"{faults} faults ({told}; {'tmpfs' if disk.mounted else 'no mount allowed'}): nothing "
-        f"lost, {time.monotonic() - began:.0f} s"
-    )
+    told += f"; {sum(enough.values())} disks and limits more that were large enough"
+    place, seconds = "tmpfs" if disk.mounted else "no mount allowed", time.monotonic() - began
+    print(f"{faults} faults ({told}; {place}): nothing lost, {seconds:.0f} s")
 
 
 if __name__ == "__main__":

@@ -2,9 +2,11 @@
 
 import json
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from msgspec.structs import replace
 from test_bad_records import make_run
 from test_runs import sample
 
+from scripts import fault_commands
 from skipbench.cli.main import dispatch
 from skipbench.errors import SkipbenchError
 from skipbench.report.tables.formats import markdown
@@ -187,3 +190,20 @@ def test_the_scripts_in_short(script: str, arguments: list[str], says: str, tmp_
     )
     assert done.returncode == 0, done.stderr
     assert says in done.stdout
+
+
+@pytest.mark.parametrize(("code", "struck"), [(0, False), (1, True)])
+def test_a_disk_that_was_large_enough_is_no_fault(
+    code: int, struck: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, rng = list[str](), random.Random(0)
+    monkeypatch.setattr(fault_commands, "KINDS", ("full",))
+    monkeypatch.setattr(fault_commands, "start", lambda *_: 0)
+    monkeypatch.setattr(fault_commands, "wait", lambda *_: code)
+    disk: Any = SimpleNamespace(mounted=True, used=lambda: 0)
+    disk.options = lambda text: not asked.append(text)
+    assert fault_commands.strike(disk, tmp_path, ["report"], rng, 1.0) == ("full", struck)
+    assert len(asked) == 2 and "size=0" not in asked  # which is no limit
+    disk.options = lambda _: False
+    with pytest.raises(AssertionError, match="the disk is not full"):
+        fault_commands.strike(disk, tmp_path, ["report"], rng, 1.0)
