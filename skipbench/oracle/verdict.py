@@ -10,11 +10,7 @@ import torch
 from torch import Tensor
 
 Kind = Literal["identical", "tie", "wrong", "unchecked", "sampled"]
-TIE_ULPS = {
-    torch.float32: 2,
-    torch.bfloat16: 4,
-    torch.float16: 4,
-}  # low ones round activations, too
+TIE_ULPS = 2
 
 
 class Cause(msgspec.Struct, frozen=True):
@@ -58,7 +54,7 @@ def tie_bound(largest: float, dtype: torch.dtype) -> float:
     """Gap of two logits up to which rounding to `dtype` can decide between them; `largest` is the
     largest magnitude among the logits of the position.
     """
-    return TIE_ULPS[dtype] * torch.finfo(dtype).eps * largest
+    return TIE_ULPS * torch.finfo(dtype).eps * largest
 
 
 def judged(logits: Tensor, wanted: int, given: int, position: int, dtype: torch.dtype) -> Verdict:

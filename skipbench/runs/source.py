@@ -21,14 +21,7 @@ from skipbench.runs.provenance import hashed
 
 SCHEME = "2:"  # begins these hashes; earlier ones, without it, were of whole files and equal none
 ROOTS = ("skipbench.bench.run", "skipbench.bench.turns")  # what measures a run
-UNHASHED = (
-    "config",
-    "console",
-    "errors",
-    "oracle",
-    "report",
-    "runs",
-)  # no token or second depends on them
+UNHASHED = ("config", "console", "errors", "report", "runs")  # no token or second depends on them
 ENGINE = ("bench", "draft_plan", "lm", "models", "skipset")  # rooms of the package's hash alone
 OWN = ("skipbench.decode.", "skipbench.methods.")  # parts of skipbench that belong to a method
 CUDA_GRAPHS = "cuda_graphs"  # an engine and its folder, which no other engine uses
