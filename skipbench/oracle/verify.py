@@ -21,7 +21,7 @@ SPELLINGS = 16  # times that a text is spelt with other tokens before it counts 
 WIDENED_BYTES = 2**32  # size in float32 up to which weights are widened once, not per output
 NEAR = 8  # outputs before and after a wrong one whose prompts may be its own
 RIGHT = 3  # identical outputs that a cause must not make wrong
-LAST = 32  # tokens after which the engine's error is measured
+LAST = 256  # tokens after which the engine's error is measured
 STOP_TOKENS = 16  # tokens after an output in which its stop string has to appear
 GREEDY = Settings(0.0)
 
@@ -211,7 +211,7 @@ class Oracle:
         if self.lm.dtype == torch.float32 or not others:
             return None
         parts = tokens[:-LAST] or tokens[:1], tokens[1:][-LAST:]
-        wide, ours = (next(logit_blocks(self.lm, *parts, own)) for own in (False, True))
+        wide, ours = (next(logit_blocks(self.lm, *parts, own)).cpu() for own in (False, True))
         bound, near = 2 * float((wide - ours).abs().max()), float(wide[-1, [*others]].max())
         return bound if float(wide[-1, wanted]) - near <= bound else None
 
