@@ -45,7 +45,6 @@ class Experiments(Command):
     budget: Annotated[
         str | None, "fewer prompts per row: GPU-hours, as 200h, or a half width, as 2%"
     ] = None
-    columns: keys.Columns = ()
 
 
 class Table(Experiments):
@@ -53,6 +52,7 @@ class Table(Experiments):
     scale=embedded [columns=M,speedup] [--render-only] [--force] [--json]
     """
 
+    columns: keys.Columns = ()
     render_only: keys.RenderOnly = False
     force: keys.Force = False
     plan: keys.Plan = False
@@ -200,7 +200,7 @@ class Check(Command):
 
 
 class List(Command):
-    """models, methods, datasets, experiments:  list models"""
+    """models, methods, datasets, experiments:  list | list models"""
 
     SETTINGS = False
     WORDS = 0, None

@@ -16,9 +16,15 @@ KINDS = {"models": "model", "methods": "method", "datasets": "dataset", "experim
 
 
 def run_list(asked: List) -> None:
-    """Prints the choices of one kind with their first comments, of models with sizes."""
+    """Prints the choices of one kind with their first comments, of models with sizes; without a
+    kind the names of all.
+    """
+    if not asked.words:
+        for kind, group in KINDS.items():
+            show(f"{kind:{max(map(len, KINDS))}} {', '.join(choices(group))}")
+        return
     if len(asked.words) != 1 or asked.words[0] not in KINDS:
-        hint = did_you_mean(asked.words[0], list(KINDS)) if asked.words else ""
+        hint = did_you_mean(asked.words[0], list(KINDS))
         raise SkipbenchError(f"list needs one of: {', '.join(KINDS)}.{hint}")
     from skipbench.bench.memory import size_text
 

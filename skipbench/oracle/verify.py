@@ -1,6 +1,6 @@
 """The oracle: outputs of any engine beside the model's own choices, one verdict each."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -21,6 +21,7 @@ SPELLINGS = 16  # times that a text is spelt with other tokens before it counts 
 WIDENED_BYTES = 2**32  # size in float32 up to which weights are widened once, not per output
 NEAR = 8  # outputs before and after a wrong one whose prompts may be its own
 RIGHT = 3  # identical outputs that a cause must not make wrong
+LAST = 256  # tokens after which the engine's error is measured
 STOP_TOKENS = 16  # tokens after an output in which its stop string has to appear
 GREEDY = Settings(0.0)
 
@@ -160,7 +161,7 @@ class Oracle:
         how = self.eos, ended, self.own, output.logprobs, None if written else limit
         texts = Texts(self.tokenizer, prompt)
         for left in range(SPELLINGS if written else 0, -1, -1):
-            verdict, best = check(self.lm, prompt, ids, *how)
+            verdict, best = self._checked(prompt, ids, *how)
             self._replay = Replay(self.lm)  # the rows of the cache may be overwritten
             other = self._respelt(texts, prompt, output.text or "", ids, verdict) if left else None
             if other is None:
@@ -170,6 +171,49 @@ class Oracle:
         if fits and (wrong := self._stop(output, texts, prompt, ids)):
             verdict = replace(wrong, logprob_difference=verdict.logprob_difference)
         return ids, verdict, best
+
+    def _checked(
+        self,
+        prompt: list[int],
+        ids: list[int],
+        eos: frozenset[int],
+        ended: bool,
+        own: bool,
+        logprobs: Sequence[float],
+        limit: int | None,
+    ) -> tuple[Verdict, list[int]]:
+        """As `check`. In fewer bits than float32 a tie may be wider than one rounding, as the sums
+        of many layers err by more: as much as this model's own engine errs nearby.
+        """
+        verdict, best = check(self.lm, prompt, ids, eos, ended, own, logprobs, limit)
+        at, given = verdict.position, verdict.given
+        if verdict.kind != "wrong" or at is None or verdict.wanted is None:
+            return verdict, best
+        bound = self._decided(prompt + ids[:at], verdict.wanted, eos if given is None else {given})
+        if bound is None or (given in eos and at + 1 < len(ids)):
+            return verdict, best
+        if given is None:  # the model might have ended here, too
+            return self._checked(prompt, ids, eos, False, own, logprobs, limit)
+        left, ended = None if limit is None else limit - at - 1, ended and given not in eos
+        done = prompt + ids[: at + 1], ids[at + 1 :]
+        later, _ = self._checked(*done, eos, ended, own, (), left)
+        if later.kind == "wrong":
+            verdict = replace(later, position=at + 1 + (later.position or 0), tokens=len(ids))
+        else:
+            verdict = replace(verdict, kind="tie", bound=bound, ties=verdict.ties + 1 + later.ties)
+        return verdict, best
+
+    @torch.inference_mode()
+    def _decided(self, tokens: list[int], wanted: int, others: Collection[int]) -> float | None:
+        """Twice the largest error of the engine's logits after the last of `tokens`, if one of
+        `others` is that near to the `wanted` token.
+        """
+        if self.lm.dtype == torch.float32 or not others:
+            return None
+        parts = tokens[:-LAST] or tokens[:1], tokens[1:][-LAST:]
+        wide, ours = (next(logit_blocks(self.lm, *parts, own)).cpu() for own in (False, True))
+        bound, near = 2 * float((wide - ours).abs().max()), float(wide[-1, [*others]].max())
+        return bound if float(wide[-1, wanted]) - near <= bound else None
 
     def _respelt(
         self, texts: Texts, prompt: list[int], text: str, ids: list[int], verdict: Verdict

@@ -14,6 +14,7 @@ from skipbench.cli.commands import COMMANDS
 from skipbench.cli.help import describe
 from skipbench.cli.main import dispatch
 from skipbench.cli.parser import declared
+from skipbench.config.catalog import choices, file_of
 from skipbench.config.compose import compose
 from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.row import run_cell
@@ -107,6 +108,25 @@ def test_search_stores_a_set_that_self_sd_then_uses(tmp_path: Path) -> None:
 def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
     dispatch(["list", "methods"])
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == METHODS
+    dispatch(["list"])
+    kinds = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    assert [kind for kind, _ in kinds] == ["models", "methods", "datasets", "experiments"]
+    assert kinds[1][1].split(", ") == METHODS
+
+
+def test_what_list_and_help_say_of_a_choice_is_no_half_sentence() -> None:
+    """They print the first line of comment: the next one has to begin anew."""
+    for group in ("dataset", "experiment", "method", "model"):
+        for name in choices(group):
+            text = file_of(group, name).read_text(encoding="utf-8")
+            comment = re.search(r"^# (?!@).*\n.*", text, re.MULTILINE)
+            assert comment is None or not re.search(r"[^.]\n# [a-z]", comment[0]), comment[0]
+
+
+@pytest.mark.parametrize("command", ["submit", "status", "data", "figure"])
+def test_columns_are_those_of_tables(command: str, skipbench: Command) -> None:
+    done = skipbench(command, "tiny", "columns=M")
+    assert done.returncode == 2 and "columns" in done.stderr
 
 
 def test_doctor_and_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,7 @@ from skipbench.lm.model import LM
 from skipbench.oracle import causes, check
 from skipbench.oracle.outputs import Output, from_records
 from skipbench.oracle.prompts import prompt_ids
-from skipbench.oracle.verdict import TIE_ULPS, counts
+from skipbench.oracle.verdict import TIE_ULPS, Verdict, counts
 from skipbench.oracle.verify import Judged, Oracle
 
 TEXT = TEXTS[0]
@@ -131,6 +131,34 @@ def test_in_low_precision_the_gap_of_a_tie_is_within_the_rounding() -> None:
         gap = float(wide[0][order[0]] - wide[0][other])
         assert verdict.gap == pytest.approx(gap, abs=1e-4)
         assert verdict.kind == ("tie" if gap <= bound else "wrong")
+
+
+@torch.inference_mode()
+def test_in_low_precision_a_tie_is_as_wide_as_the_engine_errs() -> None:
+    low = transformers.AutoModelForCausalLM.from_pretrained(TINY, dtype=torch.bfloat16).eval()
+    lm, prompt = LM(low, "fused"), ids()
+    lm.allocate(128)
+    own = plain(tuple(prompt))[:16]
+    (wide,) = check.logit_blocks(lm, prompt, own[:-1], own=False)
+    top, near = wide.topk(4)
+    gaps = top[:, :1] - top
+    far = (
+        gaps > TIE_ULPS * torch.finfo(torch.bfloat16).eps * wide.abs().max(-1, keepdim=True).values
+    )
+    cases = sorted((float(gaps[at, n]), int(at), int(near[at, n])) for at, n in far.nonzero())
+    oracle = Oracle(lm, tiny()[2], frozenset())
+
+    def verdict(case: tuple[float, int, int], *more: int) -> Verdict:
+        made = [*own[: case[1]], case[2], *more]
+        return next(oracle.judge([Output(prompt_ids=prompt, ids=made)])).verdict
+
+    nearest, farthest = cases[0], cases[-1]
+    tie = verdict(nearest)
+    assert tie.kind == "tie" and tie.gap == pytest.approx(nearest[0], abs=1e-4)
+    assert tie.bound is not None and nearest[0] <= tie.bound < farthest[0]
+    for case, at, given in ((nearest, nearest[1] + 1, 5), (farthest, *farthest[1:])):
+        found = verdict(case, 5, 5)
+        assert (found.kind, found.position, found.given) == ("wrong", at, given)
 
 
 def test_blocks_of_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
