@@ -135,7 +135,7 @@ def records(results: Path) -> Records:
     from skipbench.runs.store import read_samples
 
     found = {}
-    for path in results.glob("runs/*/samples.jsonl"):
+    for path in results.glob("runs/[!.]*/samples.jsonl"):  # a copy that was stopped is none
         for sample in read_samples(path):
             raw = msgspec.to_builtins(sample)
             for arm in ("vanilla", "method"):

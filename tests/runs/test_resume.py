@@ -39,6 +39,8 @@ def records(results: Path) -> list[dict[str, Any]]:
         for arm in ("vanilla", "method"):
             for name in MEASURED:
                 del record[arm][name]
+        del record["order"]  # of the arms that lacked the prompt
+        record["trace"].pop("setup_s", None)
     return found
 
 
