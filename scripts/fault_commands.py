@@ -181,9 +181,9 @@ def strike(
             os.kill(child, signal.SIGTERM if kind == "SIGTERM" else signal.SIGKILL)
             code = wait(child)
     elif kind == "full" and disk.mounted:
-        room = 4096 * rng.randrange(0, 8)
+        free_bytes = 4096 * rng.randrange(0, 8)
         for _ in range(100):  # cells whose launcher was killed write on
-            if disk.options(f"size={max(4096, disk.used() + room)}"):  # 0: no limit
+            if disk.options(f"size={max(4096, disk.used() + free_bytes)}"):  # 0: no limit
                 break
         else:
             raise AssertionError("the disk is not full")

@@ -20,7 +20,7 @@ from skipbench.lm.fused.native import AVX2, UnavailableError, library, tiles_all
 from skipbench.runs.provenance import cpu_flags
 
 FEW_ROWS = "few_rows"
-MOST_ROWS = 64
+MOST_ROWS = 64  # of every kernel, in the order of additions of one row; with tiles more
 MOST_WITH_TILES, MOST_INPUTS = 384, 600_000  # rows, and rows times inputs: x stays in the L2 cache
 Product = Callable[[Tensor], Tensor]
 Sum = Callable[[Tensor, Tensor], Tensor]
