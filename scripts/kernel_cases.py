@@ -12,6 +12,7 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 Put = Callable[[Array], Array]
 FLOAT, LONG, POINTER = ctypes.c_float, ctypes.c_long, ctypes.c_void_p
+SINKS = 4  # as draft_plan.py's
 STEP = 64  # an output's inputs are filled up to a multiple of it, in int8.c
 
 
@@ -224,7 +225,8 @@ def attention(attend: Any, rng: np.random.Generator, put: Put, bf16: bool) -> No
     cache, out = put(cache), put(np.zeros_like(query))
     parent = put(np.array(parents, np.int32)) if tree else None
     scale = float(d**-0.5)
-    attend(at(out), at(query), at(cache), at(parent), scale, rows, committed, start, heads, kv, d)
+    sizes = rows, committed, start, heads, kv, d, 0
+    attend(at(out), at(query), at(cache), at(parent), scale, *sizes)
     seen: list[list[int]] = []
     for row, above in enumerate(parents):
         seen.append([*(seen[above] if above >= 0 else ()), start + row])
@@ -233,7 +235,9 @@ def attention(attend: Any, rng: np.random.Generator, put: Put, bf16: bool) -> No
         own = put(out[row])
         path = put(np.concatenate((cache[:committed], cache[seen[row]])))
         length = len(path) - 1
-        attend(at(own), at(put(query[row])), at(path), None, scale, 1, length, length, heads, kv, d)
+        attend(
+            at(own), at(put(query[row])), at(path), None, scale, 1, length, length, heads, kv, d, 0
+        )
         path64, query64 = wide(path), wide(query[row]).reshape(kv, group, d)
         scores = np.einsum("kgd,tkd->kgt", query64, path64[:, :kv]) * scale
         chances = np.exp(scores - scores.max(-1, keepdims=True))
@@ -245,6 +249,16 @@ def attention(attend: Any, rng: np.random.Generator, put: Put, bf16: bool) -> No
         return own
 
     check_rows(out, one)
+    if start == committed > SINKS:  # the first row, as a draft's window lets it see
+        hidden = int(rng.integers(committed - SINKS + 1))
+        length = start - hidden
+        seen_rows = put(np.delete(cache[: start + 1], slice(SINKS, SINKS + hidden), 0))
+        cache[SINKS : SINKS + hidden] = nan
+        both = [put(np.zeros_like(out[0])) for _ in range(2)]
+        for to, of, hides in zip(both, (cache, seen_rows), (hidden, 0), strict=True):
+            sizes = 1, length, length, heads, kv, d, hides
+            attend(at(to), at(query[0]), at(of), None, scale, *sizes)
+        assert bits(both[0]) == bits(both[1]), "a window has other bits than what it sees"
 
 
 class Sublayer(ctypes.Structure):
@@ -265,7 +279,7 @@ class Model(ctypes.Structure):
 class Pass(ctypes.Structure):
     _fields_ = (
         *((name, POINTER) for name in ("parent", "cos", "sin")),
-        *((name, LONG) for name in ("rows", "committed", "start")),
+        *((name, LONG) for name in ("rows", "committed", "start", "window")),
     )
 
 
@@ -319,7 +333,7 @@ def whole_pass(native: Any, rng: np.random.Generator, put: Put, bf16: bool) -> N
         if s.cache:
             written = at(cache[start:])
             parts[rotate](at(query), written, at(first), at(cos), at(sin), rows, heads, kv, d)
-            sizes = rows, committed, start, heads, kv, d
+            sizes = rows, committed, start, heads, kv, d, 0
             parts[attention](at(mixed), at(query), s.cache, at(parent), scale, *sizes)
         else:
             parts[silu](at(mixed), at(first), rows, s.inner)
@@ -346,5 +360,5 @@ TYPES = {
     silu: [POINTER, POINTER, LONG, LONG],
     rotate: [*[POINTER] * 5, *[LONG] * 4],
     top_k: [POINTER, POINTER, LONG, LONG, LONG],
-    attention: [*[POINTER] * 4, FLOAT, *[LONG] * 6],
+    attention: [*[POINTER] * 4, FLOAT, *[LONG] * 7],
 }

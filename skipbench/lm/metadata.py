@@ -111,6 +111,10 @@ class AttentionMetadata:
         context = self.token_rows.context_len
         return context - SINKS - self.draft_window + 1 if self.draft_window else 0
 
+    def hidden_from(self, row: int) -> int:
+        """The same of a row of a chain."""
+        return max(0, self.hidden + row)
+
     @functools.cached_property
     def parents(self) -> Tensor | None:
         """Parent of every row, [T] of int32 on the host; `None` where row `i` sees all rows up to
@@ -138,7 +142,11 @@ class AttentionMetadata:
 
     def within(self, window: int | None) -> bool:
         """True if neither a window of this many positions nor the draft's hides any from a row."""
-        if self.draft_window is not None:
+        return self.draft_window is None and self.native(window)
+
+    def native(self, window: int | None) -> bool:
+        """True if our kernels attend so: no window hides a position but the draft's of a chain."""
+        if self.draft_window is not None and not self.token_rows.contiguous_chain:
             return False
         return window is None or max(self.token_rows.positions) < window
 

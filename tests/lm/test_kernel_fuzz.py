@@ -9,12 +9,16 @@ from pathlib import Path
 import pytest
 
 from skipbench.config.paths import PACKAGE
+from skipbench.draft_plan import SINKS
 from skipbench.lm.fused import native
 from skipbench.lm.fused.native import AVX2, BFLOAT16, Source
 from skipbench.runs.provenance import cpu_flags
 
 SECONDS = 30  # of CPU time
-SANITIZERS = "-O1 -g -shared -fPIC -fopenmp -fsanitize=address,undefined -fno-sanitize-recover=all"
+SANITIZERS = (
+    f"-O1 -g -shared -fPIC -fopenmp -DSINKS={SINKS} "
+    "-fsanitize=address,undefined -fno-sanitize-recover=all"
+)
 TYPED = ["rms_norm", "silu_times", "rotate", "attend_rows"]
 OF_AVX2 = [f"{name}_{kind}" for name in TYPED for kind in ("float32", "bfloat16")]
 KERNELS = {

@@ -48,11 +48,12 @@ static void pack_queries(const Pass *p, bf16 *to, long head, long from, long cou
 /* The keys from `at` on as a left side: where they lie, or a copy filled up with 0. */
 static const bf16 *keys_at(const Pass *p, bf16 *copy, const bf16 *keys, long at, long end) {
   const long step = 2 * p->kv * p->d, wide = 32 * parts(p->d, 32);
-  if (at + 16 <= end && p->d % 32 == 0) return keys + at * step;
+  const int apart = p->hidden && at < SINKS;
+  if (at + 16 <= end && p->d % 32 == 0 && !apart) return keys + unhidden(p, at) * step;
   for (long n = 0; n < 16; n++)
     for (long i = 0; i < wide; i += 32)
       _mm512_store_si512(copy + n * wide + i, _mm512_maskz_loadu_epi16(
-          at + n < end ? first_of_32(p->d - i) : 0, keys + least(at + n, end - 1) * step + i));
+          at + n < end ? first_of_32(p->d - i) : 0, keys + unhidden(p, least(at + n, end - 1)) * step + i));
   return copy;
 }
 
@@ -67,12 +68,12 @@ static void score(const Pass *p, float *scores, const bf16 *queries, bf16 *copie
     const long wide = least(4, span / 16 - block);
     long stride[4];
     for (long t = 0; t < wide; t++) {
-      const long from = 16 * (block + t);
-      for (long n = from + AHEAD; n < from + AHEAD + 16; n++)
+      const long from = 16 * (block + t), place = unhidden(p, from);
+      for (long n = place + AHEAD; n < place + AHEAD + 16; n++)
         for (long i = 0; i < p->d; i += 32)
           _mm_prefetch((const char *)(keys + n * step + i), _MM_HINT_T0);
       at[t] = keys_at(p, copies + t * chunks * TILE, keys, from, end);
-      stride[t] = at[t] == keys + from * step ? 2 * step : 64 * chunks;
+      stride[t] = at[t] == keys + place * step ? 2 * step : 64 * chunks;
     }
     for (long g = 0; 16 * g < count; g++) {
       const bf16 *x = queries + g * chunks * TILE;
@@ -150,7 +151,7 @@ static void pack_values(const Pass *p, bf16 *to, const bf16 *values, long at, lo
       for (int i = 0; i < 2; i++) {
         const long text = least(at + i, end - 1);
         row[i] = values + (path && text >= p->committed ? p->start + path[text - p->committed]
-                                                        : text) * step;
+                                                        : unhidden(p, text)) * step;
       }
       for (long i = 0; i < p->d; i += 32) {
         _mm_prefetch((const char *)(row[0] + AHEAD * step + i), _MM_HINT_T0);
@@ -284,8 +285,10 @@ static int all_finite(const Pass *p, const bf16 *values) {
 }
 
 void attend_rows(bf16 *out, const bf16 *query, const bf16 *cache, const int32_t *parent,
-                 float scale, long rows, long committed, long start, long heads, long kv, long d) {
-  const Pass pass = {out, query, cache, parent, scale, rows, committed, start, heads, kv, d};
+                 float scale, long rows, long committed, long start, long heads, long kv, long d,
+                 long hidden) {
+  const Pass pass = {out,   query, cache, parent, scale, rows, committed,
+                     start, heads, kv,    d,      hidden};
   int32_t chain[rows];
   for (long row = 0; row < rows; row++) chain[row] = row - 1;
   const long end = start + rows, span = 32 * parts(end, 32), queries = rows * (heads / kv);

@@ -11,9 +11,12 @@ typedef struct {
   const bf16 *cache;     /* [.., 2 kv, d]: the keys of all heads, then the values */
   const int32_t *parent; /* [rows]: as `TokenRows.parent`, or null for a chain */
   float scale;
-  /* a row sees the cache rows before `committed`, and its ancestors and itself from `start` on */
-  long rows, committed, start, heads, kv, d;
+  /* a row sees the cache rows before `committed`, and its ancestors and itself from `start` on; these
+   * numbers leave `hidden` rows behind the first SINKS out, where a draft has a window */
+  long rows, committed, start, heads, kv, d, hidden;
 } Pass;
+
+static inline long unhidden(const Pass *p, long row) { return row < SINKS ? row : row + p->hidden; }
 
 static inline long parts(long n, long size) { return (n + size - 1) / size; }
 

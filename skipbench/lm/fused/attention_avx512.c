@@ -112,7 +112,7 @@ static void attend(const Pass *p, long row, long rows, long head, long last, flo
       for (int j = 0; j < KEYS; j++)
         _mm_prefetch((const char *)(keys + (at + j + AHEAD) * step + i), _MM_HINT_T0);
     for (long h = head; h < last; h++) {
-      for (int j = 0; j < KEYS; j++) read[j] = keys + least(at + j, p->committed - 1) * step + h * d;
+      for (int j = 0; j < KEYS; j++) read[j] = keys + unhidden(p, least(at + j, p->committed - 1)) * step + h * d;
       score_all(all + (h - head) * each, read, d, at, least(KEYS, p->committed - at), each);
     }
   }
@@ -121,7 +121,7 @@ static void attend(const Pass *p, long row, long rows, long head, long last, flo
     for (long i = 0; i < depth[r]; i += KEYS)
       for (long h = head; h < last; h++) {
         for (int j = 0; j < KEYS; j++)
-          read[j] = keys + (p->start + path[r][least(i + j, depth[r] - 1)]) * step + h * d;
+          read[j] = keys + unhidden(p, p->start + path[r][least(i + j, depth[r] - 1)]) * step + h * d;
         score_all(all + (h - head) * each + r * group, read, d, p->committed + i,
                   least(KEYS, depth[r] - i), group);
       }
@@ -132,7 +132,7 @@ static void attend(const Pass *p, long row, long rows, long head, long last, flo
   for (long at = 0; at < p->committed; at += POSITIONS)
     for (long h = head; h < last; h++) {
       const long count = least(POSITIONS, p->committed - at);
-      for (int j = 0; j < count; j++) read[j] = values + (at + j) * step + h * d;
+      for (int j = 0; j < count; j++) read[j] = values + unhidden(p, at + j) * step + h * d;
       add_all(all + (h - head) * each, read, d, at, count, each);
     }
   for (long r = 0; r < rows; r++)
@@ -140,7 +140,7 @@ static void attend(const Pass *p, long row, long rows, long head, long last, flo
       for (long h = head; h < last; h++) {
         const long count = least(POSITIONS, depth[r] - i);
         for (int j = 0; j < count; j++)
-          read[j] = values + (p->start + path[r][i + j]) * step + h * d;
+          read[j] = values + unhidden(p, p->start + path[r][i + j]) * step + h * d;
         add_all(all + (h - head) * each + r * group, read, d, p->committed + i, count, group);
       }
   for (long q = 0; q < queries; q++) {
@@ -154,8 +154,9 @@ static void attend(const Pass *p, long row, long rows, long head, long last, flo
 
 void attend_vectors(bf16 *out, const bf16 *query, const bf16 *cache, const int32_t *parent,
                     float scale, long rows, long committed, long start, long heads, long kv,
-                    long d) {
-  const Pass pass = {out, query, cache, parent, scale, rows, committed, start, heads, kv, d};
+                    long d, long hidden) {
+  const Pass pass = {out,   query, cache, parent, scale, rows, committed,
+                     start, heads, kv,    d,      hidden};
   const long width = (d + 63) / 64 * 64, span = (committed + rows + 31) / 16 * 16;
 #pragma omp parallel if (rows * (committed + rows) >= 4096)
   {

@@ -126,22 +126,29 @@ def native_rotation(cache: KVCache, layer: int, like: Tensor) -> Rotation | None
 
 
 def native_attention(cache: KVCache, layer: int, scale: float, like: Tensor) -> Attention | None:
-    """`query [T, H, d], metadata -> [T, H * d]` over a cache, without windows. A row has the bits
-    that it has alone.
+    """`query [T, H, d], metadata -> [T, H * d]` over a cache, in no window but a draft's. A row has
+    the bits that it has alone.
     """
     if kernel_of(like) is None or cache.head_dim % 8:
         return None
-    types, kv, d = (*[POINTER] * 4, FLOAT, *[LONG] * 6), cache.kv_heads, cache.head_dim
+    types, kv, d = (*[POINTER] * 4, FLOAT, *[LONG] * 7), cache.kv_heads, cache.head_dim
     function = _function(like.dtype, attention_of(like), *types)
 
     def attend(query: Tensor, metadata: AttentionMetadata) -> Tensor:
         query, parents = query.contiguous(), metadata.parents
         rows, heads, _ = query.shape
-        out = query.new_empty((rows, heads * d))
-        at = out.data_ptr(), query.data_ptr(), cache.rows[layer].data_ptr()
+        out, of_layer = query.new_empty((rows, heads * d)), cache.rows[layer].data_ptr()
+        if metadata.draft_window:  # rows see different ones, each by itself
+            for row in range(rows):
+                hidden = metadata.hidden_from(row)
+                at = out[row].data_ptr(), query[row].data_ptr(), of_layer
+                seen_rows = metadata.start + row - hidden
+                function(*at, None, scale, 1, seen_rows, seen_rows, heads, kv, d, hidden)
+            return out
+        at = out.data_ptr(), query.data_ptr(), of_layer
         seen = None if parents is None else parents.data_ptr()
         committed = metadata.token_rows.context_len
-        function(*at, seen, scale, rows, committed, metadata.start, heads, kv, d)
+        function(*at, seen, scale, rows, committed, metadata.start, heads, kv, d, 0)
         return out
 
     return attend

@@ -136,7 +136,10 @@ typedef struct {
   const int32_t *parent;     /* [rows], or null where each row follows the one before */
   float scale;
   long rows, committed, start, heads, kv, d;
+  long hidden; /* cache rows behind the first SINKS that the numbers before leave out */
 } Pass;
+
+static inline long unhidden(const Pass *p, long row) { return row < SINKS ? row : row + p->hidden; }
 
 #define KEYS 4    /* that meet a query at once */
 #define VALUES 16 /* that meet its sums while they are in registers */
@@ -204,7 +207,7 @@ static inline long path_of(const Pass *p, long row, long *path) {
   long n = 0, at;
   for (long r = row; r >= 0; r = p->parent ? p->parent[r] : r - 1) n++;
   at = n;
-  for (long r = row; r >= 0; r = p->parent ? p->parent[r] : r - 1) path[--at] = p->start + r;
+  for (long r = row; r >= 0; r = p->parent ? p->parent[r] : r - 1) path[--at] = unhidden(p, p->start + r);
   return n;
 }
 
@@ -219,7 +222,7 @@ static inline __attribute__((always_inline)) void attend(
   for (long i = 0; i < p->committed; i += KEYS) {
     for (int j = 0; j < KEYS; j++) {
       const long key = i + j < p->committed ? i + j : p->committed - 1;
-      at[j] = key * stride + head * p->d;
+      at[j] = unhidden(p, key) * stride + head * p->d;
     }
     for (long q = 0; q < queries; q++) {
       const long query = (q / group * p->heads + head * group + q % group) * p->d;
@@ -238,7 +241,7 @@ static inline __attribute__((always_inline)) void attend(
   }
   for (long i = 0; i < p->committed; i += VALUES) {
     const int n = (int)(p->committed - i < VALUES ? p->committed - i : VALUES);
-    for (int j = 0; j < n; j++) at[j] = (i + j) * stride + values + head * p->d;
+    for (int j = 0; j < n; j++) at[j] = unhidden(p, i + j) * stride + values + head * p->d;
     for (long q = 0; q < queries; q++)
       mix_head(p, sums + q * p->d, scores + q * span + i, at, n, bf16);
   }
@@ -286,9 +289,9 @@ static inline __attribute__((always_inline)) void attend_rows(const Pass *p, con
   }                                                                                                \
   void attend_rows_##NAME(void *out, const void *query, const void *cache, const int32_t *parent,  \
                           float scale, long rows, long committed, long start, long heads, long kv, \
-                          long d) {                                                                \
-    const Pass pass = {out,  query,     cache, parent, scale, rows,                                \
-                       committed, start, heads, kv, d};                                            \
+                          long d, long hidden) {                                                   \
+    const Pass pass = {out,   query, cache, parent, scale, rows, committed,                        \
+                       start, heads, kv,    d,      hidden};                                       \
     attend_rows(&pass, BF16);                                                                      \
   }
 FUNCTIONS(float32, 0)

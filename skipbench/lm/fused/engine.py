@@ -97,8 +97,8 @@ class FusedEngine(Engine):
     ) -> Tensor | None:
         if self._native is None or metadata.rows > self._native.most:
             return None
-        seen = metadata.within(self._window)
-        if not seen or not elementwise.attends(metadata, hidden, self._strict):
+        attends = elementwise.attends(metadata, hidden, self._strict)
+        if not attends or not metadata.native(self._window):
             return None
         return self._native(hidden, metadata, chosen, states)
 
@@ -250,7 +250,7 @@ def _attention(
             return out
         alone = t == 1 or (strict and not padded and rows.verifies)
         few = elementwise.attends(metadata, like, strict and not padded)
-        if attend_few is not None and few and metadata.within(window):
+        if attend_few is not None and few and metadata.native(window):
             return attend_few(query, metadata)
         if t > 1 and alone:
             each = rows_one_by_one(metadata, cache.rows[index])

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from skipbench.config.paths import cache_folder
+from skipbench.draft_plan import SINKS
 from skipbench.runs.provenance import cpu_flags
 from skipbench.trust import digest, is_sealed, private_folder
 
 COMPILERS = ("gcc", "cc", "clang")
-OPTIONS = "-O3 -shared -fPIC -fopenmp"
+OPTIONS = f"-O3 -shared -fPIC -fopenmp -DSINKS={SINKS}"
 
 
 class Source(NamedTuple):

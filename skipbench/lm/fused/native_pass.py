@@ -47,7 +47,7 @@ class _Pass(ctypes.Structure):
 
     _fields_ = (
         *((name, POINTER) for name in ("parent", "cos", "sin")),
-        *((name, LONG) for name in ("rows", "committed", "start")),
+        *((name, LONG) for name in ("rows", "committed", "start", "window")),
     )
 
 
@@ -116,7 +116,7 @@ class NativePass:
         (cos, sin), parents = metadata.rope, metadata.parents
         made = _Pass(
             *(None if parents is None else parents.data_ptr(), cos.data_ptr(), sin.data_ptr()),
-            *(rows, metadata.token_rows.context_len, metadata.start),
+            *(rows, metadata.token_rows.context_len, metadata.start, metadata.draft_window or 0),
         )
         at = ctypes.addressof(self._model), ctypes.addressof(made), self._addresses(chosen)
         self._function(

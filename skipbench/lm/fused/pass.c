@@ -9,7 +9,7 @@ typedef void Rotate(void *query, void *cache, const void *qkv, const void *cos, 
                     long rows, long heads, long kv, long d);
 typedef void Attend(void *out, const void *query, const void *cache, const int32_t *parent,
                     float scale, long rows, long committed, long start, long heads, long kv,
-                    long d);
+                    long d, long hidden);
 typedef void Product(const void *weight, void *y, const void *residual, const void *x, long rows);
 
 typedef struct {
@@ -32,8 +32,19 @@ typedef struct {
 typedef struct {
   const int32_t *parent;                  /* as for `attend_rows` */
   const void *cos, *sin;                  /* [rows, d] */
-  long rows, committed, start;
+  long rows, committed, start, window;    /* of a draft, or 0 */
 } Pass;
+
+/* Chained rows in a window, each by itself: they see different rows. */
+static void attend_windowed(const Model *m, const Pass *p, const Sublayer *s, char *out,
+                            const char *query) {
+  const long heads = s->inner / m->d, size = s->inner * m->size;
+  for (long i = 0; i < p->rows; i++, out += size, query += size) {
+    const long row = p->start + i, behind = row + 1 - SINKS - p->window;
+    const long hidden = behind > 0 ? behind : 0, at = row - hidden;
+    m->attend(out, query, s->cache, 0, s->scale, 1, at, at, heads, m->kv, m->d, hidden);
+  }
+}
 
 /* The state before the first sub-layer is x [rows, width]; that after sub-layer i goes to
  * states [slots, rows, width] at i % slots. temp [rows, width + 3 widest].
@@ -51,8 +62,9 @@ void run_sublayers(const Model *m, const Pass *p, const Sublayer *const *chosen,
     if (s->cache) {
       const long heads = s->inner / m->d;
       m->rotate(b, s->cache + p->start * row, a, p->cos, p->sin, rows, heads, m->kv, m->d);
-      m->attend(c, b, s->cache, p->parent, s->scale, rows, p->committed, p->start, heads, m->kv,
-                m->d);
+      if (p->window) attend_windowed(m, p, s, c, b);
+      else m->attend(c, b, s->cache, p->parent, s->scale, rows, p->committed, p->start, heads, m->kv,
+                     m->d, 0);
     } else {
       m->silu(c, a, rows, s->inner);
     }
