@@ -115,8 +115,9 @@ def resolve(skip: str, model: Model, method: str, results: Path, levers: str = "
 
         layers = layer_count(model.path, model.revision)
         return str(deepened_set(layers, model.deepened, model.deepened_seed))
-    place = f"model {model.name!r} ({model.path}) in {searched.parent}{''.join(others)}"
+    place = f"{model.name} ({portable(model.path)}) in {portable(str(searched.parent))}"
     raise NotHereError(
-        f"method.skip=stored, but no skip set of {method} is stored for {place}; give one, as in "
-        "'method.skip=\"attn:1,2;mlp:3\"'"
+        f"method.skip=stored, but no skip set of {method} is stored for {place}{''.join(others)}; "
+        f"`python -m skipbench search method={method}` with these settings makes one, and "
+        "'method.skip=\"attn:1,2;mlp:3\"' gives one"
     )

@@ -212,11 +212,11 @@ def speed_text(answer: "Answer") -> str:
 
 
 def _tried_text(answer: "Answer") -> str:
-    """What the method has tried of skip sets."""
+    """What the method has tried of plans for its drafts."""
     if not answer.tried:
         return ""
     best, drafted = answer.tried[0], sum(one.drafted for one in answer.tried)
     return (
-        f"; skip sets: {len(answer.tried)} tried, the best agrees {best.agreement:.2f} at "
+        f"; draft plans: {len(answer.tried)} tried, the best agrees {best.agreement:.2f} at "
         f"{best.price:.2f} of a pass per token, {drafted or 'none'} drafted"
     )

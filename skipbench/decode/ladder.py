@@ -21,12 +21,17 @@ TURN = 1.0
 """Radians by which a set that keeps exp(-1) of the agreement turns the state: the root of its
 sub-layers' summed squares. Measured: 0.6 to 1 on SmolLM2-135M, 1.3 to 1.7 on `tiny`.
 """
+WINDOWED, RUNGS = len(SHARES), len(SHARES) + 1
+"""The last rung: nothing left out, all in 8 bits, attention in a window of a long context."""
 INT8_AGREEMENT = 0.95
 """Prior of the agreement of the whole model in 8 bits. Measured: 0.98 on SmolLM2-135M."""
+WINDOW_AGREEMENT = 0.93
+"""The same of a window of 512 positions, beside what 8 bits lose. Measured: 0.91 to 0.93."""
 WEIGHT, DECAY = 4.0, 0.99  # tokens that the prior of a rung's agreement counts for
 CREDIT = 4.0  # passes available before decoding has earned any
 MAX_STEPS = 16
 EPSILON = 1e-6
+NEARLY = 0.98  # of the rate of the best chain
 MAX_AGREEMENT = 0.98  # upper limit of any estimate
 DOUBT, TRIED_DOUBT = 0.2, 0.1  # errors of an estimate before a trial, and after one of 24 tokens
 BREAK_EVEN = -1.0
@@ -42,8 +47,9 @@ class PlanLadder(Stateful):
     A trial runs the newest output tokens once more by a plan, over scratch rows, and counts the
     tokens that it predicts as the target did (SWIFT's matchness); a ranking runs them with the
     full model. Both are done while they cost at most `explore` of the time, and only if the best
-    agreement that is still possible would pay. 8 bits alone need neither: they start at their
-    prior, and what they draft is counted; they are tried where they do not draft any more.
+    agreement that is still possible would pay. 8 bits with nothing left out, with and without a
+    window, need neither: they start at their prior, and what they draft is counted; they are tried
+    where they do not draft any more.
     """
 
     carried = ("rank", "turns", "agreement", "tried", "trials", "spent", "explored", "pace")
@@ -53,49 +59,65 @@ class PlanLadder(Stateful):
         self.layers, self.window, self.explore = layers, window, explore
         self.sizes = [0, *(max(1, min(2 * layers - 1, round(s * 2 * layers))) for s in SHARES[1:])]
         """Sub-layers that each rung leaves out."""
-        self.plans: list[DraftPlan] = []
-        self.agreement = Counters([0.5] * len(SHARES), WEIGHT, DECAY)
+        self.plans: dict[int, DraftPlan] = {}
+        """By rung, those that can draft."""
+        self.agreement = Counters([0.5] * RUNGS, WEIGHT, DECAY)
         self.turns = [0.0] * len(SHARES)
         """Squared angle per rung."""
-        self.steps = [1 - share for share in SHARES]
+        self.steps = [*(1 - share for share in SHARES), 1.0]
         """Price of a draft step per rung, in passes of one row."""
         self.rank: list[int] = []
         self.trials = 0
-        self.tried = [0] * len(SHARES)  # trials per rung of the present ranking
+        self.tried = [0] * RUNGS  # trials per rung of the present ranking
         self.spent = self.explored = 0.0
         self.pace = 1.0
         """Passes per drafted token."""
         self.begin(None)
 
-    def begin(self, latency: Latency | None, int8: Sequence[float] = ()) -> None:
+    def begin(
+        self,
+        latency: Latency | None,
+        int8: Sequence[float] = (),
+        windowed: Sequence[float] = (),
+        kv_window: int | None = None,
+    ) -> None:
         """Makes the plans of the ranking, and prices them at the present length.
 
         Args:
             latency: of the sub-layers, in the model's own dtype.
             int8: price of 0, 1, ... rows in 8 bits, in passes of one row; empty drafts without.
+            windowed: the same in a window of `kv_window` positions.
         """
-        self._latency, self.int8 = latency, int8
+        self._begun = latency, int8, windowed, kv_window
+        self.int8, self.windowed = int8, windowed
         sizes = self.sizes if self.rank else [0]
         sets = [DraftPlan.of(self.layers, self.rank[:size]) for size in sizes]
         steps = [step_price(skip, latency) for skip in sets]
-        self.plans = [self.plan(skip.skipped, bool(int8)) for skip in sets]
+        self.plans = dict(enumerate(self.plan(skip.skipped, bool(int8)) for skip in sets))
         if int8:
             steps = [int8[1] * step for step in steps]
         self.steps = [*steps, *self.steps[len(steps) :]]
+        if windowed:
+            self.plans[WINDOWED] = self.plan(int8=True, kv_window=kv_window)
+            self.steps[WINDOWED] = windowed[1]
 
-    def plan(self, skipped: Iterable[int] = (), int8: bool = False) -> DraftPlan:
-        """A draft without these sub-layers, all else in 8 bits or as it is."""
+    def plan(
+        self, skipped: Iterable[int] = (), int8: bool = False, kv_window: int | None = None
+    ) -> DraftPlan:
+        """A draft without these sub-layers, all else in 8 bits, and in a window, or as it is."""
         plan = DraftPlan.of(self.layers, skipped)
-        return plan.cheaper(int8=True, head="int8") if int8 else plan
+        return plan.cheaper(int8=True, window=kv_window, head="int8") if int8 else plan
 
     def chance(self, rung: int) -> float:
         """Agreement by trials and drafts. The prior, `-ln a ~ angle^2` beside what 8 bits lose, is
         scaled at the nearest tried rung.
         """
-        whole = self.agreement.chance(0, INT8_AGREEMENT) if self.int8 else 1.0
-        if rung == 0:
-            return whole
-        scale, tried = TURN**-2, [r for r, trials in enumerate(self.tried) if r and trials]
+        whole = self.agreement.chance(0, INT8_AGREEMENT)
+        if rung in (0, WINDOWED):
+            return self.agreement.chance(rung, whole * WINDOW_AGREEMENT) if rung else whole
+        whole = whole if self.int8 else 1.0
+        sets = range(1, WINDOWED)
+        scale, tried = TURN**-2, [other for other in sets if self.tried[other]]
         if tried:
             near = min(tried, key=lambda other: abs(other - rung))
             kept = min(1.0, self.agreement.chance(near) / whole)
@@ -110,9 +132,14 @@ class PlanLadder(Stateful):
         """Counts what a draft took: a pass may confirm tokens that it reads ahead."""
         self.pace += PACE_SHARE * (price / (tokens * self.steps[rung]) - self.pace)
 
+    def row_prices(self, rung: int) -> Sequence[float]:
+        """Price of 0, 1, ... rows of a draft pass in 8 bits; empty where it is in none."""
+        return self.windowed if rung == WINDOWED else self.int8
+
     def pass_price(self, rung: int, rows: int) -> float:
         """Price of a draft pass over so many rows, in passes of one row."""
-        return self.steps[rung] * (self.int8[rows] / self.int8[1] if rows > 1 else 1.0)
+        prices = self.row_prices(rung)
+        return self.steps[rung] * (prices[rows] / prices[1] if rows > 1 else 1.0)
 
     def may_pay(self, step: float, prices: Sequence[float]) -> bool:
         """Whether a draft step of this price pays at the highest agreement and the lowest rate."""
@@ -126,7 +153,8 @@ class PlanLadder(Stateful):
         0 for rungs to leave out.
         """
         if not chances:
-            known = [bool(self.int8), *(any(self.tried[1:]) for _ in SHARES[1:])]
+            tried = any(self.tried[1:WINDOWED])
+            known = [bool(self.int8), *[tried] * (WINDOWED - 1), bool(self.windowed)]
             chances = [self.chance(rung) if of else 0.0 for rung, of in enumerate(known)]
         values = [
             chain_value(chance, self.step(rung), prices, rate, budget) if chance else -math.inf
@@ -135,6 +163,18 @@ class PlanLadder(Stateful):
         best = max(values)
         return (values.index(best) if best > -math.inf else -1), best
 
+    def longest(self, rung: int, prices: Sequence[float], most: int) -> int:
+        """Tokens of the shortest chain that has nearly the best chain's rate: of text that repeats
+        itself, copies know only what was emitted.
+        """
+        agreement, step = self.chance(rung), self.step(rung)
+        rates, tokens = list[float](), 1.0
+        for n in range(1, min(most, MAX_STEPS) + 1):
+            tokens += agreement**n
+            rates.append(tokens / (n * step + prices[1 + n]))
+        enough = NEARLY * max(rates, default=0.0)
+        return next((n for n, rate in enumerate(rates, 1) if rate >= enough), 0)
+
     def explore_one(self, state: State, prices: Sequence[float], rate: float) -> float:
         """Does one ranking or trial if output and time allow; returns its price in passes."""
         if len(state.output) < self.window + 2 or self.explore <= 0:
@@ -142,7 +182,7 @@ class PlanLadder(Stateful):
         rows = prices[min(self.window, len(prices) - 1)]
         ranks = not self.rank or self.trials % RANK_EVERY == RANK_EVERY - 1
         earned = self.explore * self.spent + CREDIT - self.explored
-        tries = [self._trial_price(rung, rows) for rung in range(len(SHARES))]
+        tries = [self._trial_price(rung, rows) for rung in range(RUNGS)]
         if (rows if ranks else min(tries)) > earned:
             return 0.0
         reached = self.best(prices, rate, MAX_STEPS)[1] if self.int8 else BREAK_EVEN
@@ -157,8 +197,8 @@ class PlanLadder(Stateful):
             turned = squared_turns(recent_states(state, self.window))
             self.rank = ranked(turned)
             self.turns = [sum(turned[i] for i in self.rank[:size]) for size in self.sizes]
-            self.tried = [0] * len(SHARES)
-            self.begin(self._latency, self.int8)
+            self.tried = [0] * RUNGS
+            self.begin(*self._begun)
             return price
         at = state.lm.cache.length - self.window
         for hit in predicts(state, at, self.window, self.plans[rung]):
@@ -167,19 +207,21 @@ class PlanLadder(Stateful):
         return price
 
     def _hopes(self, idle: bool) -> list[float]:
-        """The highest agreement that each rung may still have; 0 for 8 bits alone unless they are
-        `idle`, as their drafts are their trials.
+        """The highest agreement that each rung may still have; 0 for those of 8 bits with nothing
+        left out unless they are `idle`, as their drafts are their trials.
         """
         doubts = [TRIED_DOUBT / tried**0.5 if tried else DOUBT for tried in self.tried]
         hopes = [min(MAX_AGREEMENT, self.chance(rung) + d) for rung, d in enumerate(doubts)]
         return [
             hopes[0] if idle else 0.0,
-            *(hopes[1:] if self.rank else len(SHARES[1:]) * [MAX_AGREEMENT]),
+            *(hopes[1:WINDOWED] if self.rank else [MAX_AGREEMENT] * (WINDOWED - 1)),
+            hopes[WINDOWED] if idle and self.windowed else 0.0,
         ]
 
     def _trial_price(self, rung: int, rows: float) -> float:
         """Price of a trial, where as many rows in the model's own dtype cost `rows`."""
-        return self.pass_price(rung, self.window) if self.int8 else rows * self.steps[rung]
+        priced = bool(self.row_prices(rung))
+        return self.pass_price(rung, self.window) if priced else rows * self.steps[rung]
 
 
 def step_price(skip: DraftPlan, latency: Latency | None) -> float:

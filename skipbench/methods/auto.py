@@ -17,7 +17,7 @@ The derivation (renewal reward), what the rule contains as special cases, and me
 docs/auto.md.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
 
 import torch
@@ -52,7 +52,6 @@ from skipbench.profile.roofline import bytes_price
 from skipbench.profile.rows import DRAFT_ROWS, curve
 from skipbench.runs.record import SOURCES
 
-NEARLY = 0.98  # of the rate of the best chain
 UNLIKELY = 0.2  # chance of a path of free tokens that is not followed further
 RATE, RATE_PASSES = 1.5, 4.0
 """A prompt's rate before its first round, and the passes that it counts for: low, because copies
@@ -91,6 +90,10 @@ class Auto(Priced):
     """Seconds of a draft pass of 1 and 4 rows in 8 bits, beside `row_prices`, which else leave
     these out; empty, and no `row_prices`, measures them where they may pay.
     """
+    kv_window: Natural = 512
+    """Last positions that drafts in 8 bits may read of a context of twice as many, besides the
+    first `SINKS`; 0 for no window.
+    """
     needs_latency, needs_top_tokens = True, TOP
     carried = "successors", "counters", "calibration", "free", "ladder", "measured", "text"
     logged = ("expected", "price", "source", "sets", "explored")
@@ -118,7 +121,7 @@ class Auto(Priced):
 
     def prepare(self, state: State) -> None:
         self.prices = self.prices_at(state, self.max_nodes + 1)
-        self.int8 = self._int8_prices(state)
+        self.int8, self.windowed = self._int8_prices(state), self._int8_prices(state, True)
 
     def begin(self, state: State) -> None:
         super().begin(state)
@@ -127,22 +130,24 @@ class Auto(Priced):
         self.text.begin(state.tokens)
         self.prepare(state)
         self.slopes = min_slopes(self.prices)
-        self.ladder.begin(self.latency_at(state), self.int8)
+        self.ladder.begin(self.latency_at(state), self.int8, self.windowed, self.kv_window)
 
-    def _int8_prices(self, state: State) -> list[float]:
+    def _int8_prices(self, state: State, windowed: bool = False) -> list[float]:
         """Price of 0, 1, ... rows drafted in 8 bits, in passes of one row; empty where they cannot
-        pay, or the engine has none.
+        pay, or the engine has none. `windowed`: in a window, where the context is long.
         """
-        if not self.copies:
+        long = 0 < 2 * self.kv_window <= state.lm.cache.length and not self.row_prices
+        if not self.copies or (windowed and not long):
             return []
         if self.row_prices:
             given = self.row_prices[0], *self.int8_prices
             seconds = dict(zip((0, *DRAFT_ROWS), given, strict=True))
         else:
-            lm = state.lm
-            if not (lm.engine.fast_int8 and self.ladder.may_pay(bytes_price(lm), self.prices)):
+            lm, plan = state.lm, self.ladder.plan((), True, self.kv_window if windowed else None)
+            may_pay = self.ladder.may_pay(bytes_price(lm, plan), self.prices)
+            if not (lm.engine.fast_int8 and may_pay):
                 return []
-            seconds = self._seconds(state, self.ladder.plan(int8=True))
+            seconds = self._seconds(state, plan)
         of_one, most = seconds[1] / seconds[0], max(self.window, DRAFT_ROWS[-1])
         prices = [of_one * p for p in curve({n: seconds[n] for n in DRAFT_ROWS}, most)]
         return prices if self.ladder.may_pay(of_one, self.prices) else []
@@ -171,7 +176,7 @@ class Auto(Priced):
         found = [
             TriedPlan(text := str(ladder.plans[rung]), ladder.chance(rung), step, text in drafted)
             for rung, step in enumerate(ladder.steps)
-            if ladder.tried[rung]
+            if rung in ladder.plans and (ladder.tried[rung] or str(ladder.plans[rung]) in drafted)
         ]
         return sorted(found, key=lambda one: -one.agreement)
 
@@ -186,11 +191,8 @@ class Auto(Priced):
         if rung != self._rung:
             self._rung = rung
             self.log["sets"].append([len(self.log["source"]), str(plan)])
-        chance, token, most = (
-            1.0,
-            state.pending,
-            self._longest(rung, min(budget, MAX_STEPS, self.max_nodes)),
-        )
+        most = self.ladder.longest(rung, self.prices, min(budget, self.max_nodes))
+        chance, token = 1.0, state.pending
         while (at := len(self._drafted)) < most:
             if at and not (chance and self._drafts_on(rung, rate / chance)):
                 break
@@ -211,59 +213,46 @@ class Auto(Priced):
                     break
         self.ladder.drafted(rung, len(self._drafted), self._step_price)
 
-    def _longest(self, rung: int, most: int) -> int:
-        """Tokens of the shortest chain that has nearly the best chain's rate: of text that repeats
-        itself, copies know only what was emitted.
-        """
-        agreement, step = self.ladder.chance(rung), self.ladder.step(rung)
-        rates, tokens = list[float](), 1.0
-        for n in range(1, most + 1):
-            tokens += agreement**n
-            rates.append(tokens / (n * step + self.prices[1 + n]))
-        enough = NEARLY * max(rates, default=0.0)
-        return next((n for n, rate in enumerate(rates, 1) if rate >= enough), 0)
-
     def _drafts_on(self, rung: int, rate: float) -> bool:
         """Whether a longer draft is worth more than the free tokens behind the drafted ones; `rate`
         over the chance of those.
         """
-        path = [token for token, _ in self._drafted]
-        prices, carried = self.prices[len(path) :], NOWHERE
+        prices = self.prices[len(self._drafted) :]
         agreement, step = self.ladder.chance(rung), self.ladder.step(rung)
         drafted = chain_value(agreement, step, prices, rate, MAX_STEPS)
-        best, expected, chance = -rate * prices[1], 0.0, 1.0
-        for more in prices[2:-1]:
-            if best >= drafted or not (children := self._children(path, carried)):
-                break
-            p, token, _, carried = children[0]
-            chance *= p
+        best, expected = -rate * prices[1], 0.0
+        for more, (_, chance) in zip(prices[2:-1], self._free_path(), strict=False):
             expected += chance
             best = max(best, expected - rate * more)
-            if chance < UNLIKELY:
+            if best >= drafted or chance < UNLIKELY:
                 break
-            path.append(token)
         return drafted > best
 
     def _ahead(self, most: int) -> list[int]:
         """Free tokens after the drafted ones that the next draft pass reads, too: each that the
         draft confirms saves a pass.
         """
-        path, ahead, chance = [token for token, _ in self._drafted], list[int](), 1.0
-        int8, carried = self.ladder.int8, NOWHERE
-        while int8 and len(ahead) < min(most, DRAFT_ROWS[-1] - 1):
-            if not (children := self._children([*path, *ahead], carried)):
-                break
-            p, token, _, carried = children[0]
-            chance *= p
-            n = len(ahead) + 1
-            if chance * int8[1] <= int8[n + 1] - int8[n]:
+        prices, ahead = self.ladder.row_prices(self._rung), list[int]()
+        rows = range(2, 1 + min(most + 1, DRAFT_ROWS[-1])) if prices else ()
+        for n, (token, chance) in zip(rows, self._free_path(), strict=False):
+            if chance * prices[1] <= prices[n] - prices[n - 1]:
                 break
             ahead.append(token)
         return ahead
 
+    def _free_path(self) -> Iterator[tuple[int, float]]:
+        """The likeliest free tokens after the drafted ones, each with the chance of its path."""
+        path, chance, carried = [token for token, _ in self._drafted], 1.0, NOWHERE
+        while children := self._children(path, carried):
+            p, token, _, carried = children[0]
+            chance *= p
+            yield token, chance
+            path.append(token)
+
     def _drafted_chance(self, kind: int) -> float:
         """Chance of a drafted token: the prior of its kind errs in proportion to its plan."""
-        usual = 1 - self.ladder.chance(0) if self.ladder.int8 else USUAL_ERROR
+        int8 = self.ladder.plans[self._rung].int8
+        usual = 1 - self.ladder.chance(0) if int8 else USUAL_ERROR
         doubt = (1 - self.ladder.chance(self._rung)) / usual
         return self.counters.chance(kind, 1 - min(1.0, (1 - PRIORS[kind]) * doubt))
 

@@ -174,7 +174,8 @@ def test_auto_says_what_it_did(tiny: LanguageModel) -> None:
     assert answer.tried and all(0 < one.agreement <= 1 and one.price < 1 for one in answer.tried)
     line = speed_text(answer)
     assert (
-        f"{next(iter(answer.sources))} " in line and f"skip sets: {len(answer.tried)} tried" in line
+        f"{next(iter(answer.sources))} " in line
+        and f"draft plans: {len(answer.tried)} tried" in line
     )
 
 

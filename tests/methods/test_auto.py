@@ -2,6 +2,7 @@
 choose.
 """
 
+import itertools
 import random
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ from skipbench.config.architecture import Shape
 from skipbench.decode import kinds, sampling
 from skipbench.decode.chances import Calibration, Counters
 from skipbench.decode.draft import State
-from skipbench.decode.ladder import BREAK_EVEN, INT8_AGREEMENT, PlanLadder, chain_value
+from skipbench.decode.ladder import BREAK_EVEN, INT8_AGREEMENT, WINDOWED, PlanLadder, chain_value
 from skipbench.decode.loop import generate
 from skipbench.decode.sampling import choices
 from skipbench.decode.sources import Successors, TextIndex
@@ -173,7 +174,7 @@ def test_skip_sets_are_nested_and_used_where_their_steps_pay() -> None:
     lm.allocate(480)
     out = generate(lm, method, [3, 1, 4, 1, 5], 64)
     ladder = method.ladder  # type: ignore[attr-defined]
-    nested = zip(ladder.plans, ladder.plans[1:], strict=False)
+    nested = itertools.pairwise(ladder.plans.values())
     assert all(smaller.skipped < larger.skipped for smaller, larger in nested)
     drafted = "".join(method.log["source"]).count("d")  # type: ignore[attr-defined]
     assert drafted > 32 and method.log["sets"]  # type: ignore[attr-defined]
@@ -184,7 +185,7 @@ def test_the_angle_says_how_often_a_set_may_be_right() -> None:
     """Larger sets err more often, by the scale of the one that was tried."""
     ladder = PlanLadder(LAYERS, 4, 0.0)
     ladder.turns = [0.0, 0.0, 1e-4, 0.1, 0.2, 0.4, 0.8]
-    chances = [ladder.chance(rung) for rung in range(7)]
+    chances = [1.0, *(ladder.chance(rung) for rung in range(1, 7))]
     assert chances == sorted(chances, reverse=True) and chances[5] == pytest.approx(0.67, abs=0.01)
     for _ in range(60):
         ladder.agreement.update(3, True)
@@ -210,7 +211,7 @@ def test_drafts_in_8_bits_are_right_and_read_copies_ahead(monkeypatch: pytest.Mo
     wanted = generate(lm, Vanilla(), text, 48).tokens
     # else a draft ends here before a pass confirms more than one token
     monkeypatch.setattr(auto.Auto, "_drafts_on", lambda *_: True)
-    monkeypatch.setattr(auto.Auto, "_longest", lambda self, rung, most: most)
+    monkeypatch.setattr(PlanLadder, "longest", lambda self, rung, prices, most: min(most, 16))
     for drafts, of in ((False, method), (True, free)):
         passes.clear()
         assert generate(lm, of, text, 48).tokens == wanted
@@ -264,8 +265,8 @@ def test_no_draft_is_longer_than_nearly_the_best_chain() -> None:
     a, c, C = method.ladder.chance(0), method.ladder.step(0), method.prices
     rates = [sum(a**i for i in range(n + 1)) / (n * c + C[1 + n]) for n in range(1, 17)]
     near = [n for n, rate in enumerate(rates, 1) if rate >= 0.98 * max(rates)]
-    assert method._longest(0, 16) == near[0] < rates.index(max(rates)) + 1
-    assert method._longest(0, 2) == 2 and method._longest(0, 0) == 0
+    longest = [method.ladder.longest(0, C, most) for most in (16, 2, 0)]
+    assert longest == [near[0], 2, 0] and near[0] < rates.index(max(rates)) + 1
 
 
 def test_no_second_copy_of_weights_where_8_bits_cannot_pay(
@@ -277,10 +278,10 @@ def test_no_second_copy_of_weights_where_8_bits_cannot_pay(
     lm.prefill([3, 1, 4])
     method = auto.Auto(name="auto", layers=LAYERS)
     method.prices = curve(dict.fromkeys(ROWS, 1.0), 32)
-    monkeypatch.setattr(auto, "bytes_price", lambda lm: 0.99)
+    monkeypatch.setattr(auto, "bytes_price", lambda *_: 0.99)
     state = State(lm, [3, 1, 4, 1])
     assert method._int8_prices(state) == [] and lm.engine.int8_bytes() == 0
-    monkeypatch.setattr(auto, "bytes_price", lambda lm: 0.3)
+    monkeypatch.setattr(auto, "bytes_price", lambda *_: 0.3)
     for step in (2.0, 0.5):
         monkeypatch.setattr(
             auto.Auto, "_seconds", lambda *_, step=step: {0: 2.0, 1: 2 * step, 4: 3 * step}
@@ -305,14 +306,45 @@ def test_rungs_in_8_bits_begin_at_their_prior_and_follow_their_drafts() -> None:
     assert ladder.chance(0) < 0.1 and ladder.chance(3) < before
     assert ladder.best(prices, 1.0, 8)[1] < BREAK_EVEN
     assert ladder._hopes(idle=False)[0] == 0.0 < ladder._hopes(idle=True)[0]
+    ladder.begin(None, [0.0, 0.9, 0.95], [0.0, 0.3, 0.35], 512)
+    assert str(ladder.plans[WINDOWED]) == "int8:all;window:512;head:int8"
+    assert ladder.best(prices, 1.0, 8)[0] == WINDOWED
+    assert ladder.pass_price(WINDOWED, 2) == pytest.approx(0.35)
+    ladder.begin(None, [0.0, 0.4, 0.5])  # a short context again
+    assert WINDOWED not in ladder.plans and ladder.best(prices, 1.0, 8)[0] != WINDOWED
 
 
-def test_the_least_price_by_bytes_is_of_weights_alone() -> None:
+def test_drafts_have_a_window_where_the_context_is_long_and_it_pays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lm, text = random_lm("llama", "fused"), [3 + i * 7 % 50 for i in range(40)]
+    monkeypatch.setattr(type(lm.engine), "fast_int8", True)
+    monkeypatch.setattr(auto.Auto, "_drafts_on", lambda *_: True)
+
+    def seconds(_: auto.Auto, state: State, plan: DraftPlan | None = None) -> dict[int, float]:
+        if plan is None:
+            return {n: 1 + n / 10 for n in ROWS}
+        return {0: 1.0, 1: 0.3, 4: 0.33} if plan.window else {0: 1.0, 1: 0.9, 4: 0.99}
+
+    monkeypatch.setattr(auto.Auto, "_seconds", seconds)
+    wanted, plans = generate(lm, Vanilla(), text, 32).tokens, dict[int, set[str]]()
+    for window in (0, 12, 21):
+        method = auto.Auto(name="auto", layers=LAYERS, kv_window=window, memory=1)
+        assert generate(lm, method, text, 32).tokens == wanted
+        plans[window] = {plan for _, plan in method.log["sets"]}
+        assert method.ladder.tried[WINDOWED] == 0
+    assert "int8:all;window:12;head:int8" in plans[12]
+    assert not any("window" in plan for plan in plans[0] | plans[21]), "39 tokens: no long context"
+
+
+def test_the_least_price_by_bytes_is_of_weights_and_what_is_read() -> None:
     lm = random_lm("llama", "fused")
+    whole = DraftPlan.of(lm.layers).cheaper(int8=True)
     lm.cache.length = 0
-    assert bytes_price(lm) == 0.25  # of float32
+    assert bytes_price(lm, whole) == 0.25  # of float32
     lm.cache.length = 400
-    assert 0.25 < bytes_price(lm) < 1
+    windowed = bytes_price(lm, whole.cheaper(int8=True, window=60))
+    assert windowed < 0.25 < bytes_price(lm, whole) < 1
 
 
 def test_hopeless_sets_are_not_tried() -> None:
