@@ -37,14 +37,12 @@ import msgspec
 import torch
 from transformers import AutoModelForCausalLM
 
-from skipbench.bench.latency_file import latency_path, stored_latency
-from skipbench.bench.load import load_model, prepare
+from skipbench.bench.load import load_model, make_method, prepare
 from skipbench.bench.prompts import eos_ids
 from skipbench.config.compose import compose
 from skipbench.config.model import Model
 from skipbench.console import progress
 from skipbench.decode.loop import generate
-from skipbench.decode.method import Method
 from skipbench.experiments.cell import resolve_cell
 from skipbench.metrics.interval import Interval, paired_ratio_interval
 from skipbench.models.load import DTYPES
@@ -122,13 +120,7 @@ def ours(
     tokens, eos = config.dataset.max_new_tokens, eos_ids(lm)
 
     def arm(name: str) -> Decode:
-        cell = resolve_cell(compose([*overrides, f"method={name}"]))
-        method: Method = cell.config.method.factory()(layers=lm.layers)
-        if method.needs_latency and method.latency_model is None:
-            path = latency_path(
-                config.model, config.engine, str(lm.output_device), cell.config.results
-            )
-            method.latency_model = stored_latency(lm, path)
+        method = make_method(resolve_cell(compose([*overrides, f"method={name}"])).config, lm)
         return lambda prompt: generate(lm, method, prompt, tokens, eos).tokens
 
     return {f"skipbench {name}": partial(arm, name) for name in methods}, ids, eos

@@ -7,6 +7,7 @@ from conftest import make_method, random_lm
 from skipbench.decode.loop import generate
 from skipbench.draft_plan import SINKS, DraftPlan
 from skipbench.errors import SkipbenchError
+from skipbench.lm.fused import elementwise
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 
@@ -33,6 +34,25 @@ def test_a_window_is_the_model_that_lacks_the_positions(engine: str) -> None:
         lm.cache.rows[0][seen] += 1.0
         assert not torch.equal(lm.logits([5], rows, plan), found)
         lm.cache.rows[0].copy_(kept)
+
+
+@pytest.mark.parametrize("kernels", [True, False], ids=["own kernels", "torch"])
+def test_rows_in_a_window_see_what_they_see_one_by_one(
+    kernels: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several rows of one pass, the first of which the window hides nothing from."""
+    if not kernels:
+        monkeypatch.setattr(elementwise, "kernel_of", lambda like: None)
+    lm, tokens = random_lm("llama", "fused"), [5, 9, 2, 7]
+    lm.allocate(64)
+    lm.prefill(PROMPT)
+    end = len(PROMPT)
+    plan = DraftPlan(lm.layers, frozenset({3}), window=end - SINKS + 1)
+    alone = [lm.logits([t], TokenRows.chain(end + n, 1), plan) for n, t in enumerate(tokens)]
+    for choose in (plan, plan.cheaper(window=plan.window + 9 if plan.window else None)):
+        found = lm.logits(tokens, TokenRows.chain(end, 4), choose)
+        same = torch.isclose(found, torch.cat(alone), rtol=1e-4, atol=1e-5).all(-1)
+        assert same.all() if choose is plan else not same[1:].any()
 
 
 def test_a_wide_window_hides_nothing() -> None:
