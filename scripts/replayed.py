@@ -120,7 +120,12 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1, help="rounds are timed behind so many runs")
     parser.add_argument("--repeats", type=int, default=1, help="of all runs, in turns")
     parser.add_argument("--results", default="results/replayed")
-    parser.add_argument("--methods", nargs="+", default=choices("method"))
+    parser.add_argument(
+        "--methods",
+        nargs="+",
+        default=choices("method"),
+        help="""names, or settings: "fixed method.skip='window:512'" """,
+    )
     parser.add_argument(
         "--cpu-seconds",
         action="store_true",
@@ -142,7 +147,8 @@ def main() -> None:
     runs = itertools.product(range(args.repeats), names)
     for number, (repeat, name) in enumerate(runs):
         try:
-            config = compose([*base, f"method={name}", f"results={args.results}/{repeat}"])
+            words = f"method={name} results={args.results}/{repeat}".split()
+            config = compose([*base, *words])
             cell = resolve_cell(config)
             done = cell.state() == "done"
             if not done:
