@@ -2,13 +2,14 @@
 [FAULTS] [SEED]`.
 
 `score`, `merge`, `table`, `report`, `search` and `submit` are struck as `fault_harness.py` strikes
-runs: SIGKILL and SIGTERM at a random moment, a full disk, a limit on the size of files, read-only
-results, a clock set back. After every fault the records are readable and the same, what a command
-had made before is as it was, and no command that ended by itself left a traceback. A command that
-ended well in spite of a disk, a limit or a signal counts as no fault. Then the same command ends
-well, and leaves what an undisturbed one leaves. `submit` runs its cells here, by the launcher of
-this machine, and hands them to an sbatch of a few lines, which keeps the scripts that it accepted,
-as Slurm does. A submission that ended before sbatch had answered is settled as its message asks.
+runs: SIGKILL, SIGTERM and SIGINT at a random moment, a full disk, a limit on the size of files,
+read-only results, a clock set back. After every fault the records are readable and the same, what a
+command had made before is as it was, and no command that ended by itself left a traceback, a
+temporary file or a lock that is held. A command that ended well in spite of a disk, a limit or a
+signal counts as no fault. Then the same command ends well, and leaves what an undisturbed one
+leaves. `submit` runs its cells here, by the launcher of this machine, and hands them to an sbatch
+of a few lines, which keeps the scripts that it accepted, as Slurm does. A submission that ended
+before sbatch had answered is settled as its message asks.
 
 The embedded model, short runs, and processes that are forked from this one, so that torch is loaded
 once.
@@ -31,15 +32,27 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scripts.fault_harness import ROOM, Disk, limit, load_once, records, set_back, start, wait
+from scripts.fault_harness import (
+    ROOM,
+    Disk,
+    leftovers,
+    limit,
+    load_once,
+    records,
+    set_back,
+    start,
+    wait,
+)
 
 RUN = ["method=uniform", "dataset=mini-code", "limit=2", "dataset.max_new_tokens=12"]
 RUN += ["engine.warmup=0"]
 SEARCH = ["method=self-sd", "dataset=mini-math", "search.strategy=random", "search.iterations=4"]
 SEARCH += ["search.prompts=1", "search.max_new_tokens=4", "engine.warmup=0"]
-KINDS = ("SIGKILL", "SIGKILL", "SIGTERM", "full", "limit", "read-only", "clock")
+KINDS = ("SIGKILL", "SIGKILL", "SIGTERM", "SIGINT", "full", "limit", "read-only", "clock")
 REMADE = ("table", "report")
 """Commands that make a file anew: until the new one is whole, the old one is there."""
+KILLED = ("SIGKILL", "clock")
+"""After which temporary files may be there, also of a cell that runs on without its launcher."""
 FROM_NOTHING = ("merge", "search", "submit here", "submit")
 TRACEBACK = 99
 SBATCH = """#!/bin/sh
@@ -204,11 +217,11 @@ def strike(
     what was left of a disk was enough, or a signal came too late.
     """
     kind, code = rng.choice(KINDS), None
-    if kind in ("SIGKILL", "SIGTERM", "clock"):
+    if kind.startswith("SIG") or kind == "clock":
         child = start(results, (lambda: set_back(rng)) if kind == "clock" else lambda: None, words)
         code = wait(child, rng.random() * usual_s)
         if code is None:
-            os.kill(child, signal.SIGTERM if kind == "SIGTERM" else signal.SIGKILL)
+            os.kill(child, getattr(signal, kind, signal.SIGKILL))
             code = wait(child)
     elif kind == "full" and disk.mounted:
         free_bytes = 4096 * rng.randrange(0, 8)
@@ -271,7 +284,7 @@ def main() -> None:
                 again = name in REMADE and rng.random() < 0.5
                 results = disk.folder / str(sum((count + enough).values()))
                 make(alone / name if again else base, name, results)
-                for _ in range(rng.randrange(1, 3)):
+                for number in range(rng.randrange(1, 3)):
                     before = trials(results)
                     kind, struck = strike(disk, results, words, rng, usual[name])
                     settled += settle(results, accepted_in(results))
@@ -280,6 +293,9 @@ def main() -> None:
                     now = records(results)
                     assert all(now[i] == whole[i] for i in now), f"{kind}: a record has changed"
                     assert name in FROM_NOTHING or now.keys() == whole.keys(), f"{kind}: lost"
+                    assert number or kind.endswith(KILLED) or not leftovers(results), (
+                        f"{kind}: {leftovers(results)}"
+                    )
                     assert struck or left_by(name, results) == wanted[name], f"{kind}: half done"
                     assert trials(results)[: len(before)] == before, f"{kind}: a trial is lost"
                     assert not again or left_by(name, results) == wanted[name], (

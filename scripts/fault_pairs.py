@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.fault_commands import TRACEBACK, settle
-from scripts.fault_harness import load_once, records, start, wait
+from scripts.fault_harness import leftovers, load_once, records, start, wait
 
 RUN = ["method=swift,prompt-lookup", "dataset=mini-math", "limit=3", "dataset.max_new_tokens=8"]
 RUN += ["engine.warmup=0"]
@@ -107,18 +107,6 @@ class Slurm:
             configs = [config for n in numbers for config in read_row(Path(path), n)]
             cells += [config_hash(config.record()) for config in configs]
         return cells
-
-
-def leftovers(results: Path) -> list[str]:
-    """Temporary files, and locks that are held."""
-    left = [str(path) for path in results.rglob(".*") if path.is_file() and path.name != ".lock"]
-    for lock in results.rglob(".lock"):
-        with lock.open() as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                left.append(str(lock))
-    return left
 
 
 def strike(
