@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -85,7 +86,7 @@ def start(results: Path, prepare: Callable[[], None], words: Sequence[str] = WOR
     code = 99
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # which the shell ignores in the background
     try:
-        quiet = os.open(os.devnull, os.O_RDWR)
+        aloud, quiet = os.dup(2), os.open(os.devnull, os.O_RDWR)
         for handle in (0, 1, 2):
             os.dup2(quiet, handle)
         prepare()
@@ -97,6 +98,8 @@ def start(results: Path, prepare: Callable[[], None], words: Sequence[str] = WOR
         code = 0
     except SystemExit as end:
         code = int(end.code or 0)
+    except BaseException:
+        os.write(aloud, traceback.format_exc().encode())
     finally:
         os._exit(code)
 
