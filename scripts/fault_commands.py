@@ -1,14 +1,15 @@
 """Commands on finished runs, disturbed again and again: `python scripts/fault_commands.py
 [FAULTS] [SEED]`.
 
-`score`, `merge`, `table`, `report`, `search` and `submit` are struck as `fault_harness.py`
-strikes runs: SIGKILL and SIGTERM at a random moment, a full disk, a limit on the size of files,
+`score`, `merge`, `table`, `report`, `search` and `submit` are struck as `fault_harness.py` strikes
+runs: SIGKILL, SIGTERM and SIGINT at a random moment, a full disk, a limit on the size of files,
 read-only results, a clock set back. After every fault the records are readable and the same, what a
-command had made before is as it was, and no command that ended by itself left a traceback. A disk
-or a limit that was large enough for a command counts as no fault. Then the same command ends well,
-and leaves what an undisturbed one leaves. `submit` runs its cells here, by the launcher of this
-machine, and hands them to an sbatch of a few lines, which keeps the scripts that it accepted, as
-Slurm does.
+command had made before is as it was, and no command that ended by itself left a traceback, a
+temporary file or a lock that is held. A command that ended well in spite of a disk, a limit or a
+signal counts as no fault. Then the same command ends well, and leaves what an undisturbed one
+leaves. `submit` runs its cells here, by the launcher of this machine, and hands them to an sbatch
+of a few lines, which keeps the scripts that it accepted, as Slurm does. A submission that ended
+before sbatch had answered is settled as its message asks.
 
 The embedded model, short runs, and processes that are forked from this one, so that torch is loaded
 once.
@@ -31,22 +32,37 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scripts.fault_harness import ROOM, Disk, limit, load_once, records, set_back, start, wait
+from scripts.fault_harness import (
+    ROOM,
+    Disk,
+    leftovers,
+    limit,
+    load_once,
+    records,
+    set_back,
+    start,
+    wait,
+)
 
 RUN = ["method=uniform", "dataset=mini-code", "limit=2", "dataset.max_new_tokens=12"]
 RUN += ["engine.warmup=0"]
 SEARCH = ["method=self-sd", "dataset=mini-math", "search.strategy=random", "search.iterations=4"]
 SEARCH += ["search.prompts=1", "search.max_new_tokens=4", "engine.warmup=0"]
-KINDS = ("SIGKILL", "SIGKILL", "SIGTERM", "full", "limit", "read-only", "clock")
+KINDS = ("SIGKILL", "SIGKILL", "SIGTERM", "SIGINT", "full", "limit", "read-only", "clock")
 REMADE = ("table", "report")
 """Commands that make a file anew: until the new one is whole, the old one is there."""
+KILLED = ("SIGKILL", "clock")
+"""After which temporary files may be there, also of a cell that runs on without its launcher."""
 FROM_NOTHING = ("merge", "search", "submit here", "submit")
 TRACEBACK = 99
 SBATCH = """#!/bin/sh
 mkdir -p "$ACCEPTED"
 for script; do :; done
 number=$(($(ls "$ACCEPTED" | wc -l) + 1))
-cp "$script" "$ACCEPTED/.new" && mv "$ACCEPTED/.new" "$ACCEPTED/$number" && echo $number
+sleep 0.1
+cp "$script" "$ACCEPTED/.new" && mv "$ACCEPTED/.new" "$ACCEPTED/$number" || exit 1
+sleep 0.1
+echo $number
 """
 SQUEUE = """#!/bin/sh
 for number in $(ls "$ACCEPTED"); do echo "$number|$number|0|PENDING"; done
@@ -144,10 +160,9 @@ def left_by(name: str, results: Path) -> Any:
     if name == "search":
         lines = [json.loads(line) for line in trials(results)]
         return [(line.get("skip"), line.get("value") is None) for line in lines[1:]]
-    accepted = [p.read_text() for p in accepted_in(results).glob("[0-9]*")]
-    manifests = [re.findall(r" cell (\S+) ", text)[0] for text in accepted]
-    cells = {config_hash(read_row(Path(path), 0)[0].record()) for path in manifests}
-    return sorted(tasks(results)), sorted(cells)
+    manifests = [re.findall(r" cell (\S+) ", text)[0] for text in scripts(accepted_in(results))]
+    cells = [config_hash(read_row(Path(path), 0)[0].record()) for path in manifests]
+    return sorted(tasks(results)), sorted(cells)  # one twice is none that was wanted
 
 
 def trials(results: Path) -> list[str]:
@@ -158,6 +173,32 @@ def trials(results: Path) -> list[str]:
 
 def accepted_in(results: Path) -> Path:
     return results.with_name(f"{results.name}.accepted")
+
+
+def scripts(accepted: Path) -> dict[str, str]:
+    """The scripts that sbatch took, and their jobs."""
+    return {path.read_text(): path.name for path in accepted.glob("[0-9]*")}
+
+
+def settle(results: Path, accepted: Path) -> int:
+    """What a user does where a submission ended before sbatch had answered: looks which jobs there
+    are, a second later if need be, as sbatch may outlive the process that called it. Returns the
+    number of such submissions.
+    """
+    settled = 0
+    for path in results.glob("submit/*/jobs.jsonl"):
+        if not (lines := path.read_text().splitlines()):
+            continue  # killed before the first
+        last, starts = json.loads(lines[-1]), {json.loads(line)["first"] for line in lines}
+        if not last["job"]:
+            script = (path.parent / f"{len(starts) - 1}.sh").read_text()
+            until = time.monotonic() + 1
+            while script not in (taken := scripts(accepted)) and time.monotonic() < until:
+                time.sleep(0.01)
+            found = [json.dumps(last | {"job": taken[script]})] if script in taken else []
+            path.write_text("".join(f"{line}\n" for line in [*lines[:-1], *found]))
+            settled += 1
+    return settled
 
 
 def make(source: Path, name: str, results: Path) -> None:
@@ -172,13 +213,15 @@ def make(source: Path, name: str, results: Path) -> None:
 def strike(
     disk: Disk, results: Path, words: list[str], rng: random.Random, usual_s: float
 ) -> tuple[str, bool]:
-    """What was planted, and whether it was a fault: not if what was left of a disk was enough."""
+    """What was planted, and whether it was a fault: not if the command ended well all the same, as
+    what was left of a disk was enough, or a signal came too late.
+    """
     kind, code = rng.choice(KINDS), None
-    if kind in ("SIGKILL", "SIGTERM", "clock"):
+    if kind.startswith("SIG") or kind == "clock":
         child = start(results, (lambda: set_back(rng)) if kind == "clock" else lambda: None, words)
         code = wait(child, rng.random() * usual_s)
         if code is None:
-            os.kill(child, signal.SIGTERM if kind == "SIGTERM" else signal.SIGKILL)
+            os.kill(child, getattr(signal, kind, signal.SIGKILL))
             code = wait(child)
     elif kind == "full" and disk.mounted:
         free_bytes = 4096 * rng.randrange(0, 8)
@@ -200,7 +243,7 @@ def strike(
         if not disk.options(f"rw,size={ROOM}"):
             results.chmod(0o755)
     assert code != TRACEBACK, f"{words[0]} ended in a traceback: {kind}"
-    return kind, kind not in ("full", "limit") or code != 0
+    return kind, kind == "clock" or code != 0
 
 
 def end(name: str, results: Path, words: list[str], wanted: Any) -> None:
@@ -221,7 +264,7 @@ def end(name: str, results: Path, words: list[str], wanted: Any) -> None:
 def main() -> None:
     faults, seed = (int(a) for a in [*sys.argv[1:], "200", "0"][:2])
     rng, began = random.Random(seed), time.monotonic()
-    count, enough = Counter[str](), Counter[str]()
+    count, enough, settled = Counter[str](), Counter[str](), 0
     load_once()
     with tempfile.TemporaryDirectory() as folder:
         prepare(Path(folder))
@@ -241,14 +284,18 @@ def main() -> None:
                 again = name in REMADE and rng.random() < 0.5
                 results = disk.folder / str(sum((count + enough).values()))
                 make(alone / name if again else base, name, results)
-                for _ in range(rng.randrange(1, 3)):
+                for number in range(rng.randrange(1, 3)):
                     before = trials(results)
                     kind, struck = strike(disk, results, words, rng, usual[name])
+                    settled += settle(results, accepted_in(results))
                     kind = f"{name}: {kind}"
                     (count if struck else enough)[kind] += 1
                     now = records(results)
                     assert all(now[i] == whole[i] for i in now), f"{kind}: a record has changed"
                     assert name in FROM_NOTHING or now.keys() == whole.keys(), f"{kind}: lost"
+                    assert number or kind.endswith(KILLED) or not leftovers(results), (
+                        f"{kind}: {leftovers(results)}"
+                    )
                     assert struck or left_by(name, results) == wanted[name], f"{kind}: half done"
                     assert trials(results)[: len(before)] == before, f"{kind}: a trial is lost"
                     assert not again or left_by(name, results) == wanted[name], (
@@ -260,7 +307,8 @@ def main() -> None:
             disk.close()
             print(f"{sum(count.values())} faults planted", file=sys.stderr)
     told = ", ".join(f"{n} {kind}" for kind, n in sorted(count.items()))
-    told += f"; {sum(enough.values())} disks and limits more that were large enough"
+    told += f"; {sum(enough.values())} more that came too late, or left enough room; "
+    told += f"{settled} times sbatch had not answered"
     place, seconds = "tmpfs" if disk.mounted else "no mount allowed", time.monotonic() - began
     print(f"{faults} faults ({told}; {place}): nothing lost, {seconds:.0f} s")
 

@@ -11,6 +11,7 @@ results; a clock set back in the run's process; a last line that is torn, garbag
 machine that lost its power may leave it.
 """
 
+import fcntl
 import json
 import os
 import random
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -82,18 +84,22 @@ def start(results: Path, prepare: Callable[[], None], words: Sequence[str] = WOR
     if child:
         return child
     code = 99
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # which the shell ignores in the background
     try:
-        quiet = os.open(os.devnull, os.O_RDWR)
+        aloud, quiet = os.dup(2), os.open(os.devnull, os.O_RDWR)
         for handle in (0, 1, 2):
             os.dup2(quiet, handle)
         prepare()
         from skipbench.cli.main import main
 
         sys.argv = ["skipbench", *words, f"results={results}"]
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         main()
         code = 0
     except SystemExit as end:
         code = int(end.code or 0)
+    except BaseException:
+        os.write(aloud, traceback.format_exc().encode())
     finally:
         os._exit(code)
 
@@ -145,6 +151,18 @@ def records(results: Path) -> Records:
             raw["trace"].pop("setup_s", None)  # of each process
             found[path.parent.name, sample.index] = raw
     return found
+
+
+def leftovers(results: Path) -> list[str]:
+    """Temporary files, and locks that are held."""
+    left = [str(path) for path in results.rglob(".*") if path.name != ".lock"]
+    for lock in results.rglob(".lock"):
+        with lock.open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                left.append(str(lock))
+    return left
 
 
 def check(results: Path, before: Records, whole: Records) -> tuple[Records, bool]:

@@ -12,7 +12,6 @@ left. Then the same command, alone, ends what is left.
 import contextlib
 import errno
 import fcntl
-import json
 import os
 import random
 import re
@@ -27,8 +26,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from scripts.fault_commands import TRACEBACK
-from scripts.fault_harness import load_once, records, start, wait
+from scripts.fault_commands import TRACEBACK, settle
+from scripts.fault_harness import leftovers, load_once, records, start, wait
 
 RUN = ["method=swift,prompt-lookup", "dataset=mini-math", "limit=3", "dataset.max_new_tokens=8"]
 RUN += ["engine.warmup=0"]
@@ -40,8 +39,8 @@ SBATCH = """#!/bin/sh
 for script; do :; done
 count=$(grep -oE 'array=0-[0-9]+' "$script" | grep -oE '[0-9]+$')
 number=$(($(ls {0}/sent | wc -l) + 1))
-cp "$script" {0}/sent/$number
 for task in $(seq 0 $count); do echo "$number|$number|$task|PENDING" >> {0}/queue; done
+cp "$script" {0}/sent/.new && mv {0}/sent/.new {0}/sent/$number
 echo $number
 """
 SQUEUE = """#!/bin/sh
@@ -100,7 +99,7 @@ class Slurm:
         from skipbench.runs.provenance import config_hash
 
         cells = []
-        for script in self.folder.glob("sent/*"):
+        for script in self.folder.glob("sent/[0-9]*"):
             text = script.read_text()
             rows, first = re.findall(r"array=0-(\d+)|\$\(\((\d+) \+", text)
             path = re.findall(r" cell (\S+) ", text)[0]
@@ -108,18 +107,6 @@ class Slurm:
             configs = [config for n in numbers for config in read_row(Path(path), n)]
             cells += [config_hash(config.record()) for config in configs]
         return cells
-
-
-def leftovers(results: Path) -> list[str]:
-    """Temporary files, and locks that are held."""
-    left = [str(path) for path in results.rglob(".*") if path.is_file() and path.name != ".lock"]
-    for lock in results.rglob(".lock"):
-        with lock.open() as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                left.append(str(lock))
-    return left
 
 
 def strike(
@@ -144,19 +131,6 @@ def strike(
     assert TRACEBACK not in codes, f"{words[0]} ended in a traceback: {kind}"
     left = {*leftovers(results)} - {*before}
     assert kind == "SIGKILL" or not left, (kind, left)
-
-
-def settle(results: Path, slurm: Slurm) -> None:
-    """What a user does where a submission was ended before sbatch had answered."""
-    sent = {path.read_text(): path.name for path in slurm.folder.glob("sent/*")}
-    for path in results.glob("submit/*/jobs.jsonl"):
-        if not (lines := path.read_text().splitlines()):
-            continue  # killed before the first
-        last, starts = json.loads(lines[-1]), {json.loads(line)["first"] for line in lines}
-        if not last["job"]:
-            script = (path.parent / f"{len(starts) - 1}.sh").read_text()
-            taken = [json.dumps(last | {"job": sent[script]})] if script in sent else []
-            path.write_text("".join(f"{line}\n" for line in [*lines[:-1], *taken]))
 
 
 def undisturbed(results: Path, path: str) -> float:
@@ -196,7 +170,7 @@ def campaign(folder: Path, faults: int, seed: int) -> Counter[str]:
                 slurm.fail(kind, True)
                 strike(results, words, kind, rng, usual_s, usual)
                 slurm.fail(kind, False)
-                settle(results, slurm)
+                settle(results, slurm.folder / "sent")
                 count[f"{words[0].partition('=')[0]}: {kind}{place}"] += 1
                 now, cells = records(results), slurm.cells()
                 assert before.keys() <= now.keys(), f"{kind}: lost"

@@ -179,9 +179,13 @@ def _merge_run(run: _Source, runs: Path, done: Merged) -> None:
     for slot in (runs / name, runs / f"{name}.{origin}"):
         if not slot.exists():  # copied under another name first: nobody reads half a run
             half = Path(tempfile.mkdtemp(dir=runs, prefix=".merge-"))
-            run.write(half)
-            half.chmod(0o755)
-            os.rename(half, slot)
+            try:
+                run.write(half)
+                half.chmod(0o755)
+                os.rename(half, slot)
+            except BaseException:  # also a signal
+                shutil.rmtree(half, ignore_errors=True)
+                raise
             done.did["new" if slot.name == name else "kept beside another origin"] += 1
             if slot.name != name:
                 done.said.append(

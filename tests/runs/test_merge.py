@@ -64,6 +64,21 @@ def test_parts_are_united_and_then_wait_for_the_same_command(tmp_path: Path) -> 
     assert "same command goes on" in state.status.error
 
 
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_a_merge_that_is_interrupted_leaves_no_copy(
+    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run(tmp_path / "b", 0, ORIGIN)
+
+    def stop(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("os.rename", stop)
+    with pytest.raises((SkipbenchError, KeyboardInterrupt)):
+        merge_into(tmp_path / "b", tmp_path / "a")
+    assert not [*(tmp_path / "a" / "runs").iterdir()]
+
+
 def test_what_was_measured_tells_no_two_samples_apart() -> None:
     one = sample(0)
     method = replace(one.method, seconds=one.vanilla.seconds, round_s=[0.5], joules=2.0)
