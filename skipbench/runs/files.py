@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import secrets
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,28 @@ from typing import Any
 from skipbench.errors import SkipbenchError
 from skipbench.runs.reading import is_json, read_bytes
 
+STOPS = {signal.SIGHUP, signal.SIGINT, signal.SIGTERM}
+
 
 @contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Raises an OSError of writing `path` as a SkipbenchError."""
+def unbroken() -> Iterator[None]:
+    """A signal that asks for the end waits for the block's: nothing half made is left behind."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
         yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def writing(path: Path, waits: bool = False) -> Iterator[None]:
+    """Raises an OSError of writing `path` as a SkipbenchError, and is `unbroken` unless it `waits`
+    for another process.
+    """
+    try:
+        with contextlib.nullcontext() if waits else unbroken():
+            yield
     except OSError as error:
         raise SkipbenchError(
             f"{path} is not writable ({error}); free some space, or choose another folder with "

@@ -74,7 +74,7 @@ def alone(handle: int, file: Path, what: Path, wait: bool = False) -> Iterator[C
         except OSError:  # of a file system without locks
             claim = Claim(file)
             stack.callback(claim.release)
-            with writing(what):
+            with writing(what, waits=True):
                 holder = claim.take(wait)
         if holder:
             raise SkipbenchError(

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ from msgspec.structs import replace
 
 from skipbench.config.paths import PACKAGE
 from skipbench.errors import SkipbenchError
-from skipbench.runs.files import append_line, write_atomic
+from skipbench.runs.files import append_line, write_atomic, writing
 from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import (
     Provenance,
@@ -296,3 +297,13 @@ def test_provenance_names_versions_and_no_environment(monkeypatch: pytest.Monkey
     assert found.slurm == {"SLURM_JOB_ID": "17"}
     assert found.versions["torch"].startswith("2.13")
     assert "secret-value" not in repr(found)
+
+
+def test_a_signal_waits_until_what_is_being_written_is_whole(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), writing(tmp_path):
+        os.kill(os.getpid(), signal.SIGINT)
+        (tmp_path / "whole").touch()
+    assert (tmp_path / "whole").exists() and not signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    with pytest.raises(KeyboardInterrupt), writing(tmp_path, waits=True):
+        os.kill(os.getpid(), signal.SIGINT)
+        pytest.fail("a wait goes on")
