@@ -195,8 +195,8 @@ def settle(results: Path, accepted: Path) -> int:
             until = time.monotonic() + 1
             while script not in (taken := scripts(accepted)) and time.monotonic() < until:
                 time.sleep(0.01)
-            found = [json.dumps(last | {"job": taken[script]})] if script in taken else []
-            path.write_text("".join(f"{line}\n" for line in [*lines[:-1], *found]))
+            answer = [json.dumps(last | {"job": taken[script]})] if script in taken else []
+            path.write_text("".join(f"{line}\n" for line in [*lines[:-1], *answer]))
             settled += 1
     return settled
 

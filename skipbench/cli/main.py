@@ -147,7 +147,7 @@ def _uncovered() -> Iterator[None]:
     """Raises a signal anew that is hidden by an error of the clean-up it led to, as omegaconf's."""
     try:
         yield
-    except Exception as error:
+    except Exception as error:  # always raised on: itself, or the signal that it hides
         before: BaseException | None = error
         while before is not None:
             if isinstance(before, KeyboardInterrupt | Interrupted):

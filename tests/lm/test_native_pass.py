@@ -5,7 +5,7 @@ import torch
 from conftest import random_model
 from torch import Tensor
 
-from skipbench.draft_plan import DraftPlan
+from skipbench.draft_plan import SINKS, DraftPlan
 from skipbench.lm.fused.autotune import LayoutChoice
 from skipbench.lm.fused.engine import FusedEngine
 from skipbench.lm.fused.few_rows import FEW_ROWS, few_rows_kernel
@@ -68,6 +68,28 @@ def test_a_pass_has_every_bit_of_one_by_one(
         for found, wanted in zip(at_once[name], passed(lm, rows, plan), strict=True):
             assert torch.equal(found, wanted[: len(found)]), name  # the cache has grown
     assert all(map(torch.equal, moved, passed(lm, ROWS["a tree"], plan)))
+
+
+@pytest.mark.parametrize("plan", ["window:5", "int8:all;window:5;attn:1"])
+def test_a_pass_in_a_window_has_them_too_and_reads_nothing_hidden(
+    lm: LM, plan: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    windowed = DraftPlan.parse(plan, lm.layers)
+
+    def run(hidden: float, rows: TokenRows) -> Tensor:
+        lm.cache.clear(0)
+        lm.prefill(PROMPT)
+        for layer in lm.cache.rows:
+            layer[SINKS : START - 4] *= hidden  # what the first row sees begins behind them
+        return lm.run(lm.embed([*range(rows.rows)]), rows, windowed)
+
+    chains = [TokenRows.chain(START, count) for count in (1, 4)]
+    at_once = [run(1.0, rows) for rows in chains]
+    assert all(
+        torch.equal(a, run(torch.nan, rows)) for a, rows in zip(at_once, chains, strict=True)
+    )
+    monkeypatch.setattr(FusedEngine, "at_once", lambda *_: None)
+    assert all(torch.equal(a, run(1.0, rows)) for a, rows in zip(at_once, chains, strict=True))
 
 
 @pytest.mark.parametrize("rows", [65, 384, 385, 500])

@@ -49,10 +49,10 @@ def test_rows_in_a_window_see_what_they_see_one_by_one(
     end = len(PROMPT)
     plan = DraftPlan(lm.layers, frozenset({3}), window=end - SINKS + 1)
     alone = [lm.logits([t], TokenRows.chain(end + n, 1), plan) for n, t in enumerate(tokens)]
-    for choose in (plan, plan.cheaper(window=plan.window + 9 if plan.window else None)):
-        found = lm.logits(tokens, TokenRows.chain(end, 4), choose)
+    for draft_plan in (plan, plan.cheaper(window=plan.window + 9 if plan.window else None)):
+        found = lm.logits(tokens, TokenRows.chain(end, 4), draft_plan)
         same = torch.isclose(found, torch.cat(alone), rtol=1e-4, atol=1e-5).all(-1)
-        assert same.all() if choose is plan else not same[1:].any()
+        assert same.all() if draft_plan is plan else not same[1:].any()
 
 
 def test_a_wide_window_hides_nothing() -> None:
