@@ -5,6 +5,7 @@ import json
 import os
 import secrets
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,18 +13,30 @@ from typing import Any
 from skipbench.errors import SkipbenchError
 from skipbench.runs.reading import is_json, read_bytes
 
-STOPS = {signal.SIGHUP, signal.SIGINT, signal.SIGTERM}
+STOPS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 
 
 @contextlib.contextmanager
 def unbroken() -> Iterator[None]:
-    """A signal that asks for the end waits for the block's: nothing half made is left behind."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    """A signal that asks for the end waits for the block's: nothing half made is left behind.
+
+    Its handler is put off, not the signal blocked: a mask is of one thread, and the kernel gives
+    the signal to another. Outside the main thread no handler runs, and nothing is to be done.
+    """
+    asked: list[int] = []
+    before: dict[int, Any] = {}
     try:
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+        if threading.current_thread() is threading.main_thread():
+            for number in STOPS:
+                if signal.getsignal(number) not in (signal.SIG_IGN, None):
+                    before[number] = signal.getsignal(number)
+                    signal.signal(number, lambda number, _: asked.append(number))
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for one, handler in before.items():
+            signal.signal(one, handler)
+        for one in asked:
+            signal.raise_signal(one)
 
 
 @contextlib.contextmanager

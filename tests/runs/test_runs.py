@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 
 from skipbench.config.paths import PACKAGE
 from skipbench.errors import SkipbenchError
-from skipbench.runs.files import append_line, write_atomic, writing
+from skipbench.runs.files import STOPS, append_line, write_atomic, writing
 from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import (
     Provenance,
@@ -183,6 +184,7 @@ def test_a_second_process_is_refused_and_admitted_after_a_kill(tmp_path: Path) -
 
 WRITER = """
 import sys
+import threading
 from pathlib import Path
 from skipbench.runs.record import Arm, Sample, Seconds
 from skipbench.runs.store import RunStore
@@ -300,10 +302,21 @@ def test_provenance_names_versions_and_no_environment(monkeypatch: pytest.Monkey
 
 
 def test_a_signal_waits_until_what_is_being_written_is_whole(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), writing(tmp_path):
-        os.kill(os.getpid(), signal.SIGINT)
-        (tmp_path / "whole").touch()
-    assert (tmp_path / "whole").exists() and not signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    with pytest.raises(KeyboardInterrupt), writing(tmp_path, waits=True):
-        os.kill(os.getpid(), signal.SIGINT)
-        pytest.fail("a wait goes on")
+    """With a second thread, as every run has: the kernel may give it a signal the first blocks."""
+    ended = threading.Event()
+    (other := threading.Thread(target=ended.wait)).start()
+    before = {number: signal.getsignal(number) for number in STOPS}
+    try:
+        with pytest.raises(KeyboardInterrupt), writing(tmp_path):
+            os.kill(os.getpid(), signal.SIGINT)
+            with writing(tmp_path):
+                (tmp_path / "inner").touch()
+            (tmp_path / "whole").touch()
+        assert (tmp_path / "inner").exists() and (tmp_path / "whole").exists()
+        with pytest.raises(KeyboardInterrupt), writing(tmp_path, waits=True):
+            os.kill(os.getpid(), signal.SIGINT)
+            pytest.fail("a wait goes on")
+        assert before == {number: signal.getsignal(number) for number in STOPS}
+    finally:
+        ended.set()
+        other.join()
