@@ -33,6 +33,7 @@ def findings(results: Path, models: Models) -> list[str]:
     total, flags = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), cpu_flags()
     memory = min([total, *(limit for limit, _ in group_bytes())])
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    unit = "core" if cores == 1 else "cores"
     none = "none of amx_bf16, avx512_bf16, avx512f, avx2" if flags else "instruction sets unknown"
     has = ", ".join(i for i in INSTRUCTIONS if i in flags) or none
     cache, offline = Path(constants.HF_HUB_CACHE), "off; whether the hub answers was not tried"
@@ -45,7 +46,7 @@ def findings(results: Path, models: Models) -> list[str]:
     folder = next(p for p in (results.absolute(), *results.absolute().parents) if p.exists())
     return [
         f"ok       Python {platform.python_version()}, torch {torch.__version__}",
-        f"ok       CPU {cpu_name()}: {cores} cores, {memory / GIB:.0f} GiB of memory; {has}",
+        f"ok       CPU {cpu_name()}: {cores} {unit}, {memory / GIB:.0f} GiB of memory; {has}",
         *_devices(memory, models),
         _embedded(),
         f"ok       results={results} is writable"

@@ -23,7 +23,8 @@ DRAFT_ROWS = (1, 4)
 """Rows of a draft pass: the last token, and with it what copies propose behind it."""
 ENOUGH = 8
 """Rounds near a size from which it is timed again."""
-PATIENCE, NEAR = 6, 1.04
+REPEATS = 5
+"""Turns of the first measurement: median ratios of SmolLM2 then vary by 1 % between processes."""
 Kept = dict[str, dict[int, float]]
 """Seconds by rows, by `price_key`."""
 _KEPT: WeakKeyDictionary[LM, Kept] = WeakKeyDictionary()
@@ -31,10 +32,10 @@ _KEPT: WeakKeyDictionary[LM, Kept] = WeakKeyDictionary()
 
 @torch.inference_mode()
 def verification_seconds(
-    lm: LM, rows: Sequence[int] = MEASURED, repeats: int = 3
+    lm: LM, rows: Sequence[int] = MEASURED, repeats: int = REPEATS
 ) -> dict[int, float]:
     """Seconds of verifying so many rows as a tree after the committed ones, by number of rows;
-    `repeats` as of `least_seconds`.
+    `repeats` as of `paired_seconds`.
 
     Sizes that do not fit into the cache are left out. Scratch rows are overwritten.
     """
@@ -42,34 +43,31 @@ def verification_seconds(
     sizes = [n for n in rows if start + n <= lm.cache.capacity]
     trees = {n: TokenRows.tree(start, tuple((i - 1) // 2 for i in range(n))) for n in sizes}
     calls = {n: partial(lm.score, [0] * n, tree.verified()) for n, tree in trees.items()}
-    return least_seconds(calls, lm.output_device, repeats)
+    return paired_seconds(calls, lm.output_device, repeats)
 
 
 @torch.inference_mode()
-def draft_seconds(lm: LM, plan: DraftPlan, repeats: int = 3) -> dict[int, float]:
+def draft_seconds(lm: LM, plan: DraftPlan, repeats: int = REPEATS) -> dict[int, float]:
     """Seconds of a draft pass over so many chained rows, and under 0 of the full model's over one:
-    `repeats` as of `least_seconds`.
+    `repeats` as of `paired_seconds`.
     """
     start = lm.cache.length
-    calls = {n: partial(lm.logits, [0] * n, TokenRows.chain(start, n), plan) for n in DRAFT_ROWS}
-    calls[0] = partial(lm.score, [0], TokenRows.chain(start, 1).verified())
-    return least_seconds(calls, lm.output_device, repeats)
+    calls = {0: partial(lm.score, [0], TokenRows.chain(start, 1).verified())}
+    calls |= {n: partial(lm.logits, [0] * n, TokenRows.chain(start, n), plan) for n in DRAFT_ROWS}
+    return paired_seconds(calls, lm.output_device, repeats)
 
 
-def least_seconds(
+def paired_seconds(
     calls: Mapping[int, Callable[[], object]], device: torch.device, repeats: int
 ) -> dict[int, float]:
-    """The least seconds of each call over interleaved turns, as other programs only add time: a
-    turn that is not counted, `repeats` others, and of several up to `PATIENCE` times as many, until
-    every call has two times near its least one.
+    """Seconds of each call, from `repeats` interleaved turns after one that is not counted: the
+    least of the first call, times the median over turns of a call's ratio to it. What slows a whole
+    turn does not change a ratio.
     """
-    turns, most = list[dict[int, float]](), repeats * (PATIENCE if repeats > 1 else 1)
-    while len(turns) <= most:
-        turns.append({n: timed(call, device) for n, call in calls.items()})
-        times = {n: sorted(turn[n] for turn in turns[1:]) for n in calls}
-        if len(turns) > repeats > 1 and all(t[1] <= NEAR * t[0] for t in times.values()):
-            break
-    return {n: of_call[0] for n, of_call in times.items()}
+    turns = [{n: timed(call, device) for n, call in calls.items()} for _ in range(1 + repeats)][1:]
+    first = next(iter(calls))
+    least = min(turn[first] for turn in turns)
+    return {n: least * median(turn[n] / turn[first] for turn in turns) for n in calls}
 
 
 def keep_prices(lm: LM, kept: Kept) -> None:
@@ -99,9 +97,9 @@ def kept_seconds(lm: LM, key: str, plan: DraftPlan | None = None) -> dict[int, f
     if key not in kept:
         first = not any(of.partition(" ")[2] == key.partition(" ")[2] for of in kept)
         if plan is not None:
-            kept[key] = draft_seconds(lm, plan, 3 if first else 1)
+            kept[key] = draft_seconds(lm, plan, REPEATS if first else 1)
         else:
-            kept[key] = verification_seconds(lm, *((MEASURED, 3) if first else (AGAIN, 1)))
+            kept[key] = verification_seconds(lm, *((MEASURED, REPEATS) if first else (AGAIN, 1)))
     return kept[key]
 
 

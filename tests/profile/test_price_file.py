@@ -71,10 +71,12 @@ def test_the_next_process_measures_nothing(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_busy_moment_does_not_decide_a_price(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its times differ from one another, so that more are taken; one turn later never is."""
-    busy = [9.0, 1.9, 1.4, 1.6, 1.0, 1.0]
-    times = {n: iter([*(n * factor for factor in busy), *[0.0] * 9]) for n in (1, 2)}
+    """Neither one that slows a whole turn, nor one that falls on one call; the first turn counts
+    for nothing.
+    """
+    turns, second = [9.0, 1.9, 1.0, 1.6, 3.0, 1.0], [7.0, 2.0, 2.0, 5.0, 2.0, 2.0]
+    times = {1: iter(turns), 2: iter(a * b for a, b in zip(turns, second, strict=True))}
     monkeypatch.setattr(rows, "timed", lambda call, _: call())
     calls = {n: partial(next, of_call) for n, of_call in times.items()}
-    assert rows.least_seconds(calls, torch.device("cpu"), 3) == {1: 1.0, 2: 2.0}
-    assert rows.least_seconds({1: iter([5.0, 3.0]).__next__}, torch.device("cpu"), 1) == {1: 3.0}
+    assert rows.paired_seconds(calls, torch.device("cpu"), 5) == {1: 1.0, 2: 2.0}
+    assert rows.paired_seconds({1: iter([5.0, 3.0]).__next__}, torch.device("cpu"), 1) == {1: 3.0}

@@ -156,7 +156,7 @@ void int8_amx(const Weight *w, void *y, const void *residual, const void *x, lon
 static inline __attribute__((always_inline)) int quantised_output(
     int8_t *to, float *scale, int32_t *sum, const void *w, long o, long in, const int bf16) {
   const float largest = largest_magnitude(w, o * in, in, bf16);
-  const float step = (largest < 0x1p-126f ? 0x1p-126f : largest) / 127;
+  const float step = (largest < SMALLEST ? SMALLEST : largest) / 127;
   int32_t total = 0, magnitudes = 0;
   for (long i = 0; i < in; i++) {
     const float rounded = read(w, o * in + i, bf16) / step + 0x1.8p23f;

@@ -4,7 +4,10 @@
 
 #define STREAMS 4
 #define STEP 64   /* inputs of an output are filled up with 0 to a multiple of it */
-#define VECTORS 4 /* rows up to which vectors are faster than tiles */
+#define VECTORS 2 /* rows up to which vectors are faster than tiles */
+/* Least largest weight of an output: below it are weights of 0, and a scale that made products
+ * denormal would be a hundred times slower. */
+#define SMALLEST 0x1p-64f
 
 typedef struct {
   const int8_t *w;           /* [out, in], filled up */

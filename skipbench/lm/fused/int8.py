@@ -18,6 +18,10 @@ from skipbench.lm.fused.native import AVX2, UnavailableError, library, tiles_all
 from skipbench.runs.provenance import cpu_flags
 
 LARGEST = 127
+SMALLEST = 2.0**-64
+"""Least largest weight of an output: the scale of one of zeros, made denormal, would be a hundred
+times slower.
+"""
 NATIVE = (torch.float32, torch.bfloat16)  # dtypes of activations that the kernels take
 INPUTS = 64  # an output's are filled up with 0 to a multiple of it
 CHUNK_BYTES = 64 << 20  # of weights that are quantised at once
@@ -164,6 +168,6 @@ def quantised_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
     parts = (torch.split(t, step) for t in (weight, scale, rounded))
     for part, factor, to in zip(*parts, strict=True):
         wide = part.float()
-        factor.copy_(wide.abs().amax(1).clamp_(min=torch.finfo().tiny) / LARGEST)
+        factor.copy_(wide.abs().amax(1).clamp_(min=SMALLEST) / LARGEST)
         to.copy_((wide / factor[:, None]).round_().clamp_(-LARGEST, LARGEST))
     return scale, rounded
