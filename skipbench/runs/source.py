@@ -41,7 +41,7 @@ def package_sha256(engine: str) -> str:
         root = _of_package(name)
         assert root is not None
         found |= _reached(root, lambda place: _within(place[0], unused))
-    for path in (PACKAGE / "lm").rglob("*.c"):
+    for path in (PACKAGE / "lm").rglob("*.[ch]"):
         found[path.name] = _digest(_NOT_CODE.sub(rb"\1", path.read_bytes()))
     return SCHEME + hashed(found)
 

@@ -32,7 +32,7 @@ from skipbench.lm.cuda_graphs import device
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.cuda_graphs.capture import CudaGraphCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
-from skipbench.lm.fused import engine as fused
+from skipbench.lm.fused import sublayers
 from skipbench.lm.metadata import AttentionMetadata, RotaryCache
 from skipbench.lm.model import LM
 from skipbench.lm.upload import upload
@@ -76,19 +76,19 @@ FAULTY: dict[str, tuple[Any, str, str, Case, str]] = {
         ("vanilla", "greedy", "fused"), "decode/",
     ),
     "condition on a tensor": (
-        fused._attention, "out = attend(store(qkv, cos, sin, metadata.start), metadata)",
+        sublayers.attention, "out = attend(store(qkv, cos, sin, metadata.start), metadata)",
         "out = attend(store(qkv, cos, sin, metadata.start), metadata)"
         " if bool(qkv.sum() < 1) or t else qkv",
-        ("uniform", "greedy", "fused"), "lm/fused/engine.py",
+        ("uniform", "greedy", "fused"), "lm/fused/sublayers.py",
     ),
     "grouped heads with a mask": (
-        fused._attention, "fold(query, kv), keys, values, mask, scale=scale)",
+        sublayers.attention, "fold(query, kv), keys, values, mask, scale=scale)",
         "fold(query, kv), keys, values, mask, scale=scale, enable_gqa=True)",
-        ("uniform", "greedy", "fused"), "lm/fused/engine.py",
+        ("uniform", "greedy", "fused"), "lm/fused/sublayers.py",
     ),
     "unaligned mask": (
         AttentionMetadata._repeated, 'mask.device.type == "cpu"', "True",
-        ("uniform", "greedy", "fused"), "lm/fused/engine.py",
+        ("uniform", "greedy", "fused"), "lm/fused/sublayers.py",
     ),
     "number of the host in a capture": (
         device.Mlp.work, "gate_up = self.gate_up(",
@@ -105,11 +105,11 @@ FAULTY: dict[str, tuple[Any, str, str, Case, str]] = {
     ),
     "float32 mask": (
         RotaryCache._causal, "dtype=self.dtype", "dtype=torch.float32",
-        ("uniform", "greedy", "fused"), "lm/fused/engine.py",
+        ("uniform", "greedy", "fused"), "lm/fused/sublayers.py",
     ),
     "view of what a kernel lays out": (
-        fused._attention, "return out.reshape(1, heads * d)", "return out.view(1, heads * d)",
-        ("vanilla", "greedy", "fused", "fp32"), "lm/fused/engine.py",
+        sublayers.attention, "return out.reshape(1, heads * d)", "return out.view(1, heads * d)",
+        ("vanilla", "greedy", "fused", "fp32"), "lm/fused/sublayers.py",
     ),
     "confidence before its event": (
         drafting.read_later, "arrived.synchronize()", "pass", ("chain",), "decode/drafting.py",

@@ -55,7 +55,7 @@ FILES = {
     "results/latency/*.json": "other latencies (",
 }
 """What is refused, by file."""
-MEASURING = ["bench/prompts.py", "decode/verify.py", "lm/fused/attention.c", "lm/fused/engine.py"]
+MEASURING = ["bench/prompts.py", "decode/verify.py", "lm/fused/attention.c", "lm/fused/int8.h"]
 MEASURING += ["models/load.py", "profile/latency.py", "scoring/scorers.py", "skipset.py"]
 CODE = {
     **dict.fromkeys(MEASURING, "other code of skipbench"),
