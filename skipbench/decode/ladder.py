@@ -152,10 +152,7 @@ class PlanLadder(Stateful):
         price of the round, and that value; -1 where no rung is known, unless `chances` are given,
         0 for rungs to leave out.
         """
-        if not chances:
-            tried = any(self.tried[1:WINDOWED])
-            known = [bool(self.int8), *[tried] * (WINDOWED - 1), bool(self.windowed)]
-            chances = [self.chance(rung) if of else 0.0 for rung, of in enumerate(known)]
+        chances = chances or self._chances()
         values = [
             chain_value(chance, self.step(rung), prices, rate, budget) if chance else -math.inf
             for rung, chance in enumerate(chances)
@@ -163,15 +160,23 @@ class PlanLadder(Stateful):
         best = max(values)
         return (values.index(best) if best > -math.inf else -1), best
 
+    def _chances(self) -> list[float]:
+        """Agreement of every rung that is known; 0 for the others."""
+        tried = any(self.tried[1:WINDOWED])
+        known = [bool(self.int8), *[tried] * (WINDOWED - 1), bool(self.windowed)]
+        return [self.chance(rung) if of else 0.0 for rung, of in enumerate(known)]
+
+    def chain_rate(self, prices: Sequence[float], most: int) -> float:
+        """Tokens per pass of the best chain of any known rung; 0 without one."""
+        known = [(rung, chance) for rung, chance in enumerate(self._chances()) if chance]
+        rates = (chain_rates(chance, self.step(rung), prices, most) for rung, chance in known)
+        return max((max(of, default=0.0) for of in rates), default=0.0)
+
     def longest(self, rung: int, prices: Sequence[float], most: int) -> int:
         """Tokens of the shortest chain that has nearly the best chain's rate: of text that repeats
         itself, copies know only what was emitted.
         """
-        agreement, step = self.chance(rung), self.step(rung)
-        rates, tokens = list[float](), 1.0
-        for n in range(1, min(most, MAX_STEPS) + 1):
-            tokens += agreement**n
-            rates.append(tokens / (n * step + prices[1 + n]))
+        rates = chain_rates(self.chance(rung), self.step(rung), prices, most)
         enough = NEARLY * max(rates, default=0.0)
         return next((n for n, rate in enumerate(rates, 1) if rate >= enough), 0)
 
@@ -243,3 +248,12 @@ def chain_value(
         expected += chance
         best = max(best, expected - rate * (n * step + prices[1 + n]))
     return best
+
+
+def chain_rates(agreement: float, step: float, prices: Sequence[float], most: int) -> list[float]:
+    """Tokens per pass of chains of 1, 2, ... draft steps, the bonus among them."""
+    rates, tokens = list[float](), 1.0
+    for n in range(1, min(most, MAX_STEPS, len(prices) - 2) + 1):
+        tokens += agreement**n
+        rates.append(tokens / (n * step + prices[1 + n]))
+    return rates

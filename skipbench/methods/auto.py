@@ -162,6 +162,12 @@ class Auto(Priced):
         self._pending, self._drafted, self._step_price = state.pending, [], 0.0
         rate = self.rate
         self.tree = self._grow(rate, budget)
+        # a token is worth what it costs here: passes are spared for copies where there are some
+        of_tree = (1 + self.tree.expected) / self.prices[1 + len(self.tree.tokens)]
+        here = max(1.0, of_tree, self.ladder.chain_rate(self.prices, budget))
+        if here < rate:
+            rate = here
+            self.tree = self._grow(rate, budget)
         rung, value = self.ladder.best(self.prices, rate, budget)
         if rung >= 0 and value > self.tree.expected - rate * self.prices[1 + len(self.tree.tokens)]:
             self._draft(state, rung, rate, budget)

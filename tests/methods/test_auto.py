@@ -269,6 +269,28 @@ def test_no_draft_is_longer_than_nearly_the_best_chain() -> None:
     assert longest == [near[0], 2, 0] and near[0] < rates.index(max(rates)) + 1
 
 
+def test_where_nothing_can_be_copied_a_round_drafts_however_fast_the_prompt_was() -> None:
+    """A high rate of long copies behind it would have every token of such a place cost a pass."""
+    method = make_method("auto", "method.row_prices=[1,1.02,1.04,1.06,1.1,1.2]", INT8)
+    assert isinstance(method, auto.Auto)
+    cache = SimpleNamespace(length=2)
+    asked = list[object]()
+
+    def logits(rows: list[int], *_: object) -> torch.Tensor:
+        asked.append(rows)
+        return torch.nn.functional.one_hot(torch.tensor([7] * len(rows)), 9).float() * 30
+
+    state = State(SimpleNamespace(cache=cache, logits=logits), [1, 2, 3])  # type: ignore[arg-type]
+    state.emit([4])
+    method.begin(state)
+    method._past = [800.0, 100.0]
+    assert method.rate == 8
+    drafted = method.propose(state, 16)
+    assert asked and set(drafted.tokens) == {7}
+    best = method.ladder.chain_rate(method.prices, 16)
+    assert 1.5 < best < 2.5 and method.ladder.chain_rate(method.prices, 0) == 0
+
+
 def test_no_second_copy_of_weights_where_8_bits_cannot_pay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
