@@ -4,7 +4,7 @@ them; the output is, and is vanilla's in every greedy case.
 
 In float64, so that rounding of no machine decides between two tokens. The traces were made by this
 project itself: they do not prove a method right, they show when it changes. After a change that is
-meant: `python tests/methods/test_traces.py`.
+meant: `PYTHONPATH=tests:. python tests/methods/test_traces.py`.
 """
 
 import functools
