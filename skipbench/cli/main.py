@@ -102,7 +102,9 @@ def _check_flags(argv: Sequence[str]) -> None:
             known = sorted(HYDRA_FLAGS | OWN_FLAGS)
             near = difflib.get_close_matches(flag.lstrip("-"), GROUPS, 1, NEAR)
             text = f".{did_you_mean(flag, known)} Flags: {', '.join(known)}"
-            if near and not difflib.get_close_matches(flag, known, 1, NEAR):
+            if of := [name for name, command in COMMANDS.items() if flag in declared(command)[1]]:
+                text = f": it is a flag of {', '.join(of)}, not of a run, which takes KEY=VALUE"
+            elif near and not difflib.get_close_matches(flag, known, 1, NEAR):
                 text = f"; settings are written without dashes, as {near[0]}=..."
             raise SkipbenchError(f"unknown flag {flag!r}{text}")
         if not ("=" in word or word.startswith("-") or before in WITH_VALUE):

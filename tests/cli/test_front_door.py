@@ -76,6 +76,7 @@ MISTAKES = [
     ("hydra.run.dir=/tmp/x", "hydra.run.dir=/tmp/x: records go below results=FOLDER"),
     ("hydra.sweep.dir=/tmp/x", "hydra.sweep.dir=/tmp/x: records go below results=FOLDER"),
     ("seed=x", "seed: value 'x' of type 'str' could not be converted to Integer"),
+    ("--force", "unknown flag '--force': it is a flag of table, "),
     ("--forse", "unknown flag '--forse'. Did you mean --force"),
     ("limit=0", "limit=0; wanted 1 or more, or null for all"),
 ]
