@@ -74,7 +74,7 @@ def test_a_busy_moment_does_not_decide_a_price(monkeypatch: pytest.MonkeyPatch) 
     """Neither one that slows a whole turn, nor one that falls on one call; the first turn counts
     for nothing.
     """
-    turns, second = [9.0, 1.9, 1.0, 1.6, 3.0, 1.0], [7.0, 2.0, 2.0, 5.0, 2.0, 2.0]
+    turns, second = [9.0, 1.9, 1.0, 1.6, 3.0, 1.2], [7.0, 2.0, 3.0, 5.0, 2.0, 2.0]
     times = {1: iter(turns), 2: iter(a * b for a, b in zip(turns, second, strict=True))}
     monkeypatch.setattr(rows, "timed", lambda call, _: call())
     calls = {n: partial(next, of_call) for n, of_call in times.items()}
