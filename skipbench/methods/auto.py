@@ -6,7 +6,7 @@ measured price, and a node is added while its chance is worth more than its pric
 
 | symbol | here | |
 |---|---|---|
-| rho | `rate` | tokens per pass of one row in this prompt |
+| rho | `rate` | tokens per pass of one row in this prompt, at most what a round's options give |
 | C(n) | `prices[n]` | measured price of verifying n rows, in passes of one row |
 | p(node) | `Tree.products`, calibrated | chance that the path to the node is accepted |
 | c | `ladder.step(rung)` | price of one token drafted by a plan |

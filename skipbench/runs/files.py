@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from skipbench.errors import SkipbenchError
@@ -25,14 +26,24 @@ def unbroken() -> Iterator[None]:
     """
     asked: list[int] = []
     before: dict[int, Any] = {}
+    waits = True
+
+    def put_off(number: int, _: FrameType | None) -> None:
+        if waits:
+            asked.append(number)
+        else:  # its own handler's turn, also where another signal broke off the loop below
+            signal.signal(number, before[number])
+            signal.raise_signal(number)
+
     try:
         if threading.current_thread() is threading.main_thread():
             for number in STOPS:
                 if signal.getsignal(number) not in (signal.SIG_IGN, None):
                     before[number] = signal.getsignal(number)
-                    signal.signal(number, lambda number, _: asked.append(number))
+                    signal.signal(number, put_off)
         yield
     finally:
+        waits = False
         for one, handler in before.items():
             signal.signal(one, handler)
         for one in asked:

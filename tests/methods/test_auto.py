@@ -280,7 +280,7 @@ def test_where_nothing_can_be_copied_a_round_drafts_however_fast_the_prompt_was(
         asked.append(rows)
         return torch.nn.functional.one_hot(torch.tensor([7] * len(rows)), 9).float() * 30
 
-    state = State(SimpleNamespace(cache=cache, logits=logits), [1, 2, 3])  # type: ignore[arg-type]
+    state = State(SimpleNamespace(cache=cache, logits=logits), [1, 2, 3])  # type: ignore[arg-type]  # no model
     state.emit([4])
     method.begin(state)
     method._past = [800.0, 100.0]

@@ -320,3 +320,31 @@ def test_a_signal_waits_until_what_is_being_written_is_whole(tmp_path: Path) -> 
     finally:
         ended.set()
         other.join()
+
+
+def test_a_signal_that_comes_while_handlers_are_restored_takes_none_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first handler is back, and its signal ends the loop: the next one must still work."""
+    heard, usual, restored = list[int](), signal.signal, list[int]()
+    before = usual(signal.SIGTERM, lambda number, _: heard.append(number))
+
+    def interrupted(number: int, handler: object) -> None:
+        if restored:
+            raise KeyboardInterrupt
+        restored.append(number)
+        usual(number, handler)  # type: ignore[arg-type]  # one that `getsignal` gave
+
+    try:
+        with pytest.raises(KeyboardInterrupt), writing(tmp_path):
+            monkeypatch.setattr(signal, "signal", interrupted)
+        monkeypatch.undo()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert restored == [signal.SIGHUP] and heard == [signal.SIGTERM]
+    finally:
+        for number, handler in zip(
+            STOPS, (signal.SIG_DFL, signal.default_int_handler), strict=False
+        ):
+            usual(number, handler)
+        usual(signal.SIGTERM, before)
+        usual(signal.SIGUSR2, signal.SIG_DFL)
