@@ -16,7 +16,7 @@ CHANCES = (0.6, 0.8, 0.95, 0.99, 0.9)
 """Before a try: the chance of a token by the class of its confidence, last that of any token."""
 ANY = len(CHANCES) - 1
 WEIGHT, DECAY = 8.0, 0.99  # drafted tokens that these count for, and that are remembered: 100
-RATE_SHARE = 0.05  # of the newest round in the rate, as in `auto`
+RATE_SHARE = 0.05  # of the newest round in the rate
 IDLE = 32  # rounds without a draft after which one token is tried
 
 
