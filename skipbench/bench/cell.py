@@ -93,7 +93,7 @@ class Bench:
         """The method measures what it needs of the machine for prompts of these lengths."""
         lengths = defaultdict[str, list[int]](list)
         for prompt in self.prompts:
-            lengths[price_key(len(prompt.ids))].append(len(prompt.ids))
+            lengths[price_key(prompt.expected)].append(prompt.expected)
         keep_prices(self.lm, self.prices)
         began = time.perf_counter()
         for of_class in lengths.values():

@@ -35,6 +35,11 @@ class Prompt:
     def hash(self) -> str:
         return hashlib.sha256(repr(self.ids).encode()).hexdigest()[:16]
 
+    @property
+    def expected(self) -> int:
+        """Its tokens, if answers before it are as long as they may be."""
+        return len(self.ids) + (self.longest - len(self.ids)) // BYTES
+
     def following(self, answers: Mapping[str, str]) -> "Prompt":
         """The prompt with the answers (by row id) of the turns before it; raises SkipbenchError if
         it does not fit now and may not be cut.

@@ -41,7 +41,7 @@ class RowPrices(Configurable):
             self.prices_at(state, 1)
 
     def prices_at(self, state: State, rows: int) -> list[float]:
-        """Price of 0 to `rows` rows, in passes of one row: measured below 1024 tokens of context,
+        """Price of 0 to `rows` rows, in passes of one row: measured below 256 tokens of context,
         and again at every fourfold.
         """
         if self.row_prices:
@@ -52,7 +52,8 @@ class RowPrices(Configurable):
         """`kept_seconds` at the present length, stored with the method."""
         key = price_key(state.lm.cache.length, plan)
         if key not in self.measured or key in known_prices(state.lm):
-            seconds = kept_seconds(state.lm, key, plan)
+            waits = bool(state.output)  # a prompt that is being decoded
+            seconds = kept_seconds(state.lm, key, plan, waits)
             self.measured[key] = {str(n): s for n, s in seconds.items()}
         return {int(n): s for n, s in self.measured[key].items()}
 

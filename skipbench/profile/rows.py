@@ -78,10 +78,10 @@ def keep_prices(lm: LM, kept: Kept) -> None:
 
 
 def price_key(length: int, plan: DraftPlan | None = None) -> str:
-    """Name of the prices at a context length: below 1024 tokens, then up to every fourfold; of a
+    """Name of the prices at a context length: below 256 tokens, then up to every fourfold; of a
     plan's draft passes, or without one of verifications.
     """
-    return f"{max(0, length.bit_length() - 9) // 2} {plan or ''}".strip()
+    return f"{max(0, length.bit_length() - 7) // 2} {plan or ''}".strip()
 
 
 def known_prices(lm: LM) -> Kept:
@@ -89,17 +89,19 @@ def known_prices(lm: LM) -> Kept:
     return _KEPT.setdefault(lm, {})
 
 
-def kept_seconds(lm: LM, key: str, plan: DraftPlan | None = None) -> dict[int, float]:
+def kept_seconds(
+    lm: LM, key: str, plan: DraftPlan | None = None, waits: bool = False
+) -> dict[int, float]:
     """`draft_seconds`, or without a plan `verification_seconds`, measured once per model and
-    `price_key`; with fewer passes after the first length, because a prompt waits for them.
+    `price_key`; with fewer passes behind the first length where a prompt `waits` for them.
     """
     kept = known_prices(lm)
     if key not in kept:
-        first = not any(of.partition(" ")[2] == key.partition(" ")[2] for of in kept)
+        again = waits and any(of.partition(" ")[2] == key.partition(" ")[2] for of in kept)
         if plan is not None:
-            kept[key] = draft_seconds(lm, plan, REPEATS if first else 1)
+            kept[key] = draft_seconds(lm, plan, 1 if again else REPEATS)
         else:
-            kept[key] = verification_seconds(lm, *((MEASURED, REPEATS) if first else (AGAIN, 1)))
+            kept[key] = verification_seconds(lm, *((AGAIN, 1) if again else (MEASURED, REPEATS)))
     return kept[key]
 
 

@@ -697,6 +697,7 @@ def test_both_arms_go_on_from_vanillas_answer_also_after_a_break(tmp_path: Path)
     answer = Reader().decode(whole[0].vanilla.tokens, skip_special_tokens=True)
     wanted = Letters().encode(f"ask{answer}\n\nmore")
     assert whole[1].prompt_tokens == len(wanted) <= prompts[1].longest
+    assert [p.expected - len(p.ids) for p in prompts] == [0, 8, 0]  # an answer of full length
     assert (
         whole[1].prompt_hash
         == prompts[1].following({"a": answer}).hash

@@ -43,7 +43,7 @@ def test_prices_follow_the_rounds(rounds: list[tuple[int, float]], then: dict[in
 
 
 def test_a_length_has_its_prices() -> None:
-    assert [price_key(n) for n in (1, 1023, 1024, 4095, 4096)] == ["0", "0", "1", "1", "2"]
+    assert [price_key(n) for n in (1, 255, 256, 1023, 1024)] == ["0", "0", "1", "1", "2"]
 
 
 def test_the_next_process_measures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

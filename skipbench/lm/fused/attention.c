@@ -11,11 +11,15 @@
 
 #define TILE 512    /* bfloat16 per tile; 256 float32 */
 #define AHEAD 64    /* rows of the cache from what is read to what is prefetched */
-#define GROUPS 4    /* of 16 queries that read keys and values together */
+#define GROUPS 6    /* of 16 queries that read keys and values together */
 #define POSITIONS 8 /* blocks of 32 values that are packed at once */
+
+static _Thread_local long shaped; /* rows of this thread's tiles, or 0 */
 
 /* Tiles 0 to 3 are sums [rows, 16], 4 and 5 left sides [rows, 32], 6 and 7 right sides [16, 16, 2]. */
 static void configure(long rows) {
+  if (shaped == rows) return;
+  shaped = rows;
   struct { uint8_t palette, start, unused[14]; uint16_t bytes[16]; uint8_t rows[16]; } c;
   memset(&c, 0, sizeof c);
   c.palette = 1;
@@ -23,6 +27,7 @@ static void configure(long rows) {
     c.rows[t] = t < 6 ? rows : 16;
     c.bytes[t] = 64;
   }
+  __asm__ volatile("" : : "r"(&c) : "memory"); /* gcc sees 8 bytes of it read */
   _tile_loadconfig(&c);
 }
 
@@ -57,9 +62,10 @@ static const bf16 *keys_at(const Pass *p, bf16 *copy, const bf16 *keys, long at,
   return copy;
 }
 
-/* scores [groups, span / 16, 16 queries, 16 keys] of packed queries. */
-static void score(const Pass *p, float *scores, const bf16 *queries, bf16 *copies, long head,
-                  long count, long end, long span) {
+/* scores [groups, span / 16, 16 queries, 16 keys] of packed queries, and the largest of the first
+ * `alike` keys by lane. */
+static void score(const Pass *p, float *scores, __m512 most[][16], const bf16 *queries, bf16 *copies,
+                  long head, long count, long end, long span, long alike) {
   const long chunks = parts(p->d, 32), step = 2 * p->kv * p->d;
   const bf16 *keys = p->cache + head * p->d, *at[4];
   float sums[4][256] __attribute__((aligned(64)));
@@ -93,7 +99,9 @@ static void score(const Pass *p, float *scores, const bf16 *queries, bf16 *copie
         __m512i x[16];
         for (int n = 0; n < 16; n++) x[n] = _mm512_load_si512(sums[t] + 16 * n);
         transpose(x);
-        for (long n = 0; n < least(16, count - 16 * g); n++) _mm512_store_si512(to + 16 * n, x[n]);
+        for (int n = 0; n < 16; n++) _mm512_store_si512(to + 16 * n, x[n]);
+        if (16 * (block + t) < alike)
+          for (int n = 0; n < 16; n++) most[g][n] = _mm512_max_ps(most[g][n], (__m512)x[n]);
       }
     }
   }
@@ -108,31 +116,51 @@ static inline __m256i rounded(__m512 *x) {
   return half;
 }
 
-/* The scores of a query's first `length` positions become weights, 0 from there to `span`. Tiles
- * hold 16 positions in float32; afterwards every other one holds the weights of 32 in bfloat16, and
- * the next one what their rounding has lost. `scores` is the query's row of the first. Gives 1 over
- * the sum. */
-static float softmax(float *scores, long length, long span, float scale) {
-  __m512 most = _mm512_set1_ps(-INFINITY), sums = _mm512_setzero_ps();
-  for (long j = 0; j < length; j += 16)
-    most = _mm512_mask_max_ps(most, first(length - j), most, _mm512_load_ps(scores + 16 * j));
-  const __m512 base = _mm512_set1_ps(scale * 1.44269504f);
-  const __m512 less = _mm512_mul_ps(_mm512_set1_ps(_mm512_reduce_max_ps(most)), base);
-  for (long j = 0; j < span; j += 32) {
-    __m512 x[2];
-    for (int i = 0; i < 2; i++) {
-      x[i] = _mm512_fmsub_ps(_mm512_load_ps(scores + 16 * (j + 16 * i)), base, less);
-      const long left = length - j - 16 * i;
-      x[i] = _mm512_maskz_mov_ps(left > 0 ? first(left) : 0, power(x[i]));
-      sums = _mm512_add_ps(sums, x[i]);
-    }
-    for (int i = 0; i < 2; i++) { /* the weights, then what is lost */
-      const __m256i low = rounded(x), high = rounded(x + 1);
-      _mm512_store_si512(scores + 16 * (j + 16 * i), _mm512_inserti64x4(
-          _mm512_castsi256_si512(low), high, 1));
-    }
+/* Weights of two vectors of scores: those of 32 positions in bfloat16, then what their rounding has
+ * lost. */
+static inline __attribute__((always_inline)) __m512 weigh(float *scores, __m512 sums, __m512 base,
+                                                          __m512 less, __mmask16 low,
+                                                          __mmask16 high) {
+  __m512 x[2];
+  for (int i = 0; i < 2; i++) {
+    x[i] = power(_mm512_fmsub_ps(_mm512_load_ps(scores + 256 * i), base, less));
+    x[i] = _mm512_maskz_mov_ps(i ? high : low, x[i]);
+    sums = _mm512_add_ps(sums, x[i]);
   }
-  return 1 / _mm512_reduce_add_ps(sums);
+  for (int i = 0; i < 2; i++) {
+    const __m512i half = _mm512_castsi256_si512(rounded(x));
+    _mm512_store_si512(scores + 256 * i, _mm512_inserti64x4(half, rounded(x + 1), 1));
+  }
+  return sums;
+}
+
+/* The scores of up to 16 queries become weights, 0 from a query's `length` to `span`. Tiles hold 16
+ * positions in float32; afterwards every other one holds the weights of 32 in bfloat16, and the next
+ * one what their rounding has lost. All see the first `alike` positions, whose largest scores `most`
+ * has. `share`: 1 over the sums. */
+static void softmax(float *scores, const __m512 *most, float *share, const long *length, long count,
+                    long span, long alike, float scale) {
+  const __m512 base = _mm512_set1_ps(scale * 1.44269504f);
+  __m512 less[16], sums[16];
+  for (long n = 0; n < count; n++) {
+    __m512 largest = most[n];
+    for (long j = alike; j < length[n]; j += 16)
+      largest = _mm512_mask_max_ps(largest, first(length[n] - j), largest,
+                                   _mm512_load_ps(scores + 16 * (j + n)));
+    less[n] = _mm512_mul_ps(_mm512_set1_ps(_mm512_reduce_max_ps(largest)), base);
+    sums[n] = _mm512_setzero_ps();
+  }
+  for (long j = 0; j < alike; j += 32)
+    for (long n = 0; n < count; n++)
+      sums[n] = weigh(scores + 16 * (j + n), sums[n], base, less[n], 0xffff, 0xffff);
+  for (long n = 0; n < count; n++) {
+    for (long j = alike; j < span; j += 32) {
+      const long left = length[n] - j;
+      sums[n] = weigh(scores + 16 * (j + n), sums[n], base, less[n], left > 0 ? first(left) : 0,
+                      left > 16 ? first(left - 16) : 0);
+    }
+    share[n] = 1 / _mm512_reduce_add_ps(sums[n]);
+  }
 }
 
 /* ---- values ---- */
@@ -231,25 +259,32 @@ static Temp temp_for(const Pass *p, long groups, long span) {
 static void attend(const Pass *p, Temp temp, long head, long from, long count, long end, long span) {
   const long chunks = parts(p->d, 32), group = p->heads / p->kv;
   const long before = p->parent ? p->committed / 32 : span / 32; /* blocks that all rows see alike */
+  const long alike = p->committed / 32 * 32;
   const bf16 *values = p->cache + (p->kv + head) * p->d;
   int32_t path[p->rows];
+  long length[16 * GROUPS];
   float share[16 * GROUPS];
-  for (long n = 0; n < count; n += 16)
+  __m512 most[GROUPS][16];
+  for (long n = 0; n < count; n += 16) {
     pack_queries(p, temp.queries + n / 16 * chunks * TILE, head, from + n, least(16, count - n));
-  score(p, temp.scores, temp.queries, temp.keys, head, count, end, span);
+    for (int i = 0; i < 16; i++) most[n / 16][i] = _mm512_set1_ps(-INFINITY);
+  }
+  score(p, temp.scores, most, temp.queries, temp.keys, head, count, end, span, alike);
   for (long n = 0; n < count; n++) {
     const long row = (from + n) / group;
-    long depth = row + 1;
+    length[n] = p->committed + row + 1;
+    if (!p->parent) continue;
     float *scores = temp.scores + n / 16 * (span / 16) * 256 + 16 * (n % 16);
-    if (p->parent) {
-      depth = path_of(p, row, path);
-      for (long i = 0; i < depth; i++) {
-        const long to = p->committed + i, at = p->start + path[i];
-        scores[to / 16 * 256 + to % 16] = scores[at / 16 * 256 + at % 16];
-      }
+    const long depth = path_of(p, row, path);
+    length[n] = p->committed + depth;
+    for (long i = 0; i < depth; i++) {
+      const long to = p->committed + i, at = p->start + path[i];
+      scores[to / 16 * 256 + to % 16] = scores[at / 16 * 256 + at % 16];
     }
-    share[n] = softmax(scores, p->committed + depth, span, p->scale);
   }
+  for (long n = 0; n < count; n += 16)
+    softmax(temp.scores + n / 16 * (span / 16) * 256, most[n / 16], share + n, length + n,
+            least(16, count - n), span, alike, p->scale);
 #define ADD(N, QUERIES, VALUES, FROM, BLOCKS)                                                      \
   add_values(p, temp.sums + (N) / 16 * 2 * chunks * 256 + 16 * ((N) % 16),                         \
              temp.scores + (N) / 16 * (span / 16) * 256 + 16 * ((N) % 16), VALUES, FROM, BLOCKS,   \
@@ -296,6 +331,7 @@ void attend_rows(bf16 *out, const bf16 *query, const bf16 *cache, const int32_t 
   for (long head = 0; head < kv; head++) {
     Pass own = pass;
     if (!parent && rows > 1 && !all_finite(&own, cache + (kv + head) * d)) own.parent = chain;
+    shaped = 0;
     const Temp temp = temp_for(&own, least(GROUPS, parts(queries, 16)), span);
     for (long from = 0; from < queries; from += 16 * GROUPS)
       attend(&own, temp, head, from, least(16 * GROUPS, queries - from), end, span);

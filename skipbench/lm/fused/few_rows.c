@@ -9,8 +9,6 @@
 
 #include "avx512.h"
 
-#define STEPS_AHEAD 8 /* with AMX, from what is read to what is prefetched: blocks of 32 rows */
-
 typedef struct { const bf16 *w, *bias; long in, out; } Weight; /* [out, in]; [out] or null */
 typedef struct {
   bf16 *y;                   /* [rows, out] */
@@ -107,6 +105,7 @@ static void configure(long outputs, long columns) {
     c.rows[t] = t < 6 ? outputs : 16;
     c.bytes[t] = t == 4 || t == 5 ? 64 : 4 * columns;
   }
+  __asm__ volatile("" : : "r"(&c) : "memory"); /* gcc sees 8 bytes of it read */
   _tile_loadconfig(&c);
 }
 
@@ -135,31 +134,61 @@ static bf16 *packed(const Weight *w, const Rows *p, long steps, long columns) {
   return temp;
 }
 
-static inline void put_tile(const Weight *w, const Rows *p, float *sums, long row, long o,
-                            long columns) {
-  __m512i a[16];
-  for (long i = 0; i < columns; i++) a[i] = _mm512_load_si512(sums + 16 * i);
-  if (columns > 1) transpose(a);
-  for (long r = 0; r < least(columns, p->rows - row); r++)
-    put(w, p, (__m512)a[r], row + r, o, first(w->out));
+/* Sums of a block, [2 of rows, 2 of outputs, 16, columns], from row `at` and the outputs o0 and o1 on. */
+typedef struct { float sums[4][256] __attribute__((aligned(64))); long at, o0, o1; } Block;
+
+/* Writes the outputs o0 .. and o1 .. of one row. */
+static inline void put_both(const Weight *w, const Rows *p, const Block *b, __m512 x, __m512 y,
+                            long row) {
+  if (b->o1 != b->o0 + 16 || w->bias) {
+    put(w, p, x, row, b->o0, first(w->out));
+    put(w, p, y, row, b->o1, first(w->out));
+    return;
+  }
+  const long at = row * w->out + b->o0;
+  if (p->residual) {
+    x = _mm512_add_ps(x, wide(p->residual + at, 0xffff));
+    y = _mm512_add_ps(y, wide(p->residual + at + 16, 0xffff));
+  }
+  _mm512_storeu_si512(p->y + at, (__m512i)_mm512_cvtne2ps_pbh(y, x));
+}
+
+static inline void put_block(const Weight *w, const Rows *p, const Block *b, long columns) {
+  for (int half = 0; half < 2; half++) {
+    const long row = b->at + 16 * half, rows = least(columns, p->rows - row);
+    const float *sums = b->sums[2 * half];
+    __m512i x[16], y[16];
+    if (rows == 1 && columns == 1) put_both(w, p, b, _mm512_load_ps(sums), _mm512_load_ps(sums + 256), row);
+    if (rows <= 0 || columns == 1) return;
+    for (int i = 0; i < 16; i++) {
+      x[i] = _mm512_load_si512(sums + 16 * i);
+      y[i] = _mm512_load_si512(sums + 256 + 16 * i);
+    }
+    transpose(x);
+    transpose(y);
+    if (rows == 16) /* unrolled, from registers */
+      for (int r = 0; r < 16; r++) put_both(w, p, b, (__m512)x[r], (__m512)y[r], row + r);
+    else
+      for (long r = 0; r < rows; r++) put_both(w, p, b, (__m512)x[r], (__m512)y[r], row + r);
+  }
 }
 
 void with_tiles(const Weight *w, bf16 *y, const bf16 *residual, const bf16 *x, long rows) {
   const Rows here = {y, residual, x, rows}, *p = &here;
   const long columns = rows == 1 ? 1 : 16, outputs = least(w->out, 16), stride = w->in * 2;
   const long steps = (w->in + 31) / 32, tail = w->in % 32, row = columns * 4, tile = columns * 32;
-  const long ahead = least(STEPS_AHEAD, steps);
   const bf16 *packed_x = packed(w, p, steps, columns);
 #pragma omp parallel if (w->out >= 64)
   {
     bf16 rest[2][16 * 32] = {0}; /* the last inputs, filled up with 0 */
-    float sums[4][256] __attribute__((aligned(64)));
+    Block blocks[2], *now = blocks, *before = blocks + 1;
+    before->at = rows;
     configure(outputs, columns);
 #pragma omp for schedule(static)
     for (long o = 0; o < w->out; o += 32) {
       /* the last 16 outputs may overlap those before: they have the same bits again */
-      const long o0 = least(o, w->out - outputs), o1 = least(o + 16, w->out - outputs);
-      const bf16 *w0 = w->w + o0 * w->in, *w1 = w->w + o1 * w->in;
+      now->o0 = least(o, w->out - outputs), now->o1 = least(o + 16, w->out - outputs);
+      const bf16 *w0 = w->w + now->o0 * w->in, *w1 = w->w + now->o1 * w->in;
       for (long i = 0; tail && i < outputs; i++) {
         memcpy(rest[0] + 32 * i, w0 + (i + 1) * w->in - tail, tail * 2);
         memcpy(rest[1] + 32 * i, w1 + (i + 1) * w->in - tail, tail * 2);
@@ -169,10 +198,8 @@ void with_tiles(const Weight *w, bf16 *y, const bf16 *residual, const bf16 *x, l
         const int both = at + 16 < rows;
         _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);
         for (long k = 0; k < steps; k++, x0 += tile, x1 += tile) {
-          /* what is read STEPS_AHEAD steps later, of this block or the next one */
-          const bf16 *next = w0 + 32 * (k + ahead) + (k + ahead < steps ? 0 : 32 * (w->in - steps));
-          for (long i = 0; at == 0 && i < 32; i++)
-            _mm_prefetch((const char *)(next + i * w->in), _MM_HINT_T0);
+          const char *next = (const char *)(w0 + 32 * w->in) + k * 2048; /* of the next outputs */
+          for (long i = 0; at == 0 && i < 32; i++) _mm_prefetch(next + 64 * i, _MM_HINT_T1);
           const int end = tail && k == steps - 1;
           _tile_loadd(4, end ? rest[0] : w0 + 32 * k, end ? 64 : stride);
           _tile_loadd(5, end ? rest[1] : w1 + 32 * k, end ? 64 : stride);
@@ -182,17 +209,17 @@ void with_tiles(const Weight *w, bf16 *y, const bf16 *residual, const bf16 *x, l
             _tile_loadd(7, x1, row);
             _tile_dpbf16ps(2, 4, 7); _tile_dpbf16ps(3, 5, 7);
           }
+          if (k == 0) put_block(w, p, before, columns); /* while tiles multiply */
         }
-        _tile_stored(0, sums[0], row); _tile_stored(1, sums[1], row);
-        put_tile(w, p, sums[0], at, o0, columns);
-        put_tile(w, p, sums[1], at, o1, columns);
-        if (both) {
-          _tile_stored(2, sums[2], row); _tile_stored(3, sums[3], row);
-          put_tile(w, p, sums[2], at + 16, o0, columns);
-          put_tile(w, p, sums[3], at + 16, o1, columns);
-        }
+        now->at = at;
+        _tile_stored(0, now->sums[0], row); _tile_stored(1, now->sums[1], row);
+        if (both) { _tile_stored(2, now->sums[2], row); _tile_stored(3, now->sums[3], row); }
+        Block *const written = before;
+        before = now, now = written;
+        now->o0 = before->o0, now->o1 = before->o1;
       }
     }
+    put_block(w, p, before, columns);
     _tile_release();
   }
 }

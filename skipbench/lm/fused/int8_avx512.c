@@ -69,6 +69,7 @@ AMX static void configure(long outputs, long columns) {
     c.rows[t] = t < 6 ? outputs : 16;
     c.bytes[t] = t == 4 || t == 5 ? 64 : 4 * columns;
   }
+  __asm__ volatile("" : : "r"(&c) : "memory"); /* gcc sees 8 bytes of it read */
   _tile_loadconfig(&c);
 }
 
