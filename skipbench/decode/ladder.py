@@ -27,7 +27,7 @@ INT8_AGREEMENT = 0.95
 """Prior of the agreement of the whole model in 8 bits. Measured: 0.98 on SmolLM2-135M."""
 WINDOW_AGREEMENT = 0.93
 """The same of a window of 512 positions, beside what 8 bits lose. Measured: 0.85 to 0.93."""
-WEIGHT, DECAY = 4.0, 0.99  # tokens that the prior of a rung's agreement counts for
+WEIGHT = 4.0  # tokens that the prior of a rung's agreement counts for
 CREDIT = 4.0  # passes available before decoding has earned any
 MAX_STEPS = 16
 EPSILON = 1e-6
@@ -61,7 +61,7 @@ class PlanLadder(Stateful):
         """Sub-layers that each rung leaves out."""
         self.plans: dict[int, DraftPlan] = {}
         """By rung, those that can draft."""
-        self.agreement = Counters([0.5] * RUNGS, WEIGHT, DECAY)
+        self.agreement = Counters([0.5] * RUNGS, WEIGHT)
         self.turns = [0.0] * len(SHARES)
         """Squared angle per rung."""
         self.steps = [*(1 - share for share in SHARES), 1.0]
