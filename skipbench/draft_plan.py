@@ -7,8 +7,10 @@ text form names layers, not sub-layers, and all of its parts are optional; empty
 |---|---|
 | `attn:1,3-5`, `mlp:2` | these blocks are left out: a skip set |
 | `int8:all`, `int8-attn:0,2`, `int8-mlp:1` | the weights of these blocks are read in 8 bits |
+| `int6:all`, `int6-attn:0,2`, `int6-mlp:1` | the same in 6 bits |
 | `window:512` | attention reads the first `SINKS` positions and the last 512 |
-| `head:int8`, `head:likely` | the head in 8 bits; only its rows of likely tokens |
+| `head:int8`, `head:int4` | the head in 8 bits; in 4 bits, its best tokens again in full |
+| `head:likely` | only the head's rows of likely tokens |
 
 Verification is always the full model.
 """
@@ -26,9 +28,11 @@ LIKELY = 8192
 """First ids of a vocabulary that a head of likely tokens has, besides the prompt's: a tokenizer
 numbers what it merges most often first.
 """
-Head = Literal["full", "int8", "likely"]
+Head = Literal["full", "int8", "int4", "likely"]
 HEADS: tuple[Head, ...] = get_args(Head)
-_BLOCKS = re.compile(r"(int8-)?(attn|mlp):(\d{1,4}(?:-\d{1,4})?(?:,\d{1,4}(?:-\d{1,4})?)*)")
+BITS = (8, 6)
+_BLOCKS = re.compile(r"(?:int([86])-)?(attn|mlp):(\d{1,4}(?:-\d{1,4})?(?:,\d{1,4}(?:-\d{1,4})?)*)")
+_EVERY = re.compile(r"int([86]):all")
 _WINDOW = re.compile(r"window:([1-9]\d{0,8})")
 EXAMPLE = "'attn:1,3-5;mlp:2,4' or 'int8:all;window:512;head:int8;attn:1,3'"
 
@@ -44,7 +48,7 @@ class DraftPlan:
     [2, 3, 6]
     >>> str(plan)
     'attn:1,3;mlp:1'
-    >>> str(plan.cheaper(int8=True, window=512))
+    >>> str(plan.cheaper(bits=8, window=512))
     'int8:all;window:512;attn:1,3;mlp:1'
 
     Raises SkipbenchError for an index outside `0..2 * layers - 1`.
@@ -52,19 +56,24 @@ class DraftPlan:
 
     layers: int
     skipped: frozenset[int] = frozenset()
-    int8: frozenset[int] = frozenset()
-    """Sub-layers whose weights are read in 8 bits; none of them is skipped."""
+    quantized: frozenset[int] = frozenset()
+    """Sub-layers whose weights are read in `bits`; none of them is skipped."""
+    bits: int = 8
+    """One of `BITS`; 8 where `quantized` is empty."""
     window: int | None = None
     """Last positions that attention reads, besides the first `SINKS`; `None` for all."""
     head: Head = "full"
 
     def __post_init__(self) -> None:
-        if outside := sorted(s for s in self.skipped | self.int8 if not 0 <= s < 2 * self.layers):
+        if outside := sorted(
+            s for s in self.skipped | self.quantized if not 0 <= s < 2 * self.layers
+        ):
             raise SkipbenchError(
                 f"skip set names sub-layers {outside}, but a model of {self.layers} layers has 0 "
                 f"to {2 * self.layers - 1} (attention of layer i is 2i, its MLP 2i + 1)"
             )
-        object.__setattr__(self, "int8", self.int8 - self.skipped)
+        object.__setattr__(self, "quantized", self.quantized - self.skipped)
+        object.__setattr__(self, "bits", self.bits if self.quantized else 8)
 
     @classmethod
     def of(cls, layers: int, skipped: Iterable[int] = ()) -> "DraftPlan":
@@ -79,15 +88,15 @@ class DraftPlan:
     @classmethod
     def parse(cls, text: str, layers: int) -> "DraftPlan":
         """Reads the text form. Raises SkipbenchError for other text or unknown layers."""
-        blocks: dict[str | None, set[int]] = {None: set(), "int8-": set()}
+        blocks: dict[str | None, set[int]] = {None: set(), "8": set(), "6": set()}
         window, heads = None, {f"head:{head}": head for head in HEADS}
         head = HEADS[0]
         for part in filter(None, text.replace(" ", "").split(";")):
             if match := _BLOCKS.fullmatch(part):
                 kind = 0 if match[2] == "attn" else 1
                 blocks[match[1]].update(2 * i + kind for i in _numbers(match[3], text))
-            elif part == "int8:all":
-                blocks["int8-"].update(range(2 * layers))
+            elif match := _EVERY.fullmatch(part):
+                blocks[match[1]].update(range(2 * layers))
             elif match := _WINDOW.fullmatch(part):
                 window = int(match[1])
             elif part in heads:
@@ -95,31 +104,39 @@ class DraftPlan:
             else:
                 fault = f"skip set {text!r}: cannot read {part!r}"
                 raise SkipbenchError(f"{fault}; write it like {EXAMPLE}")
-        return cls(layers, frozenset(blocks[None]), frozenset(blocks["int8-"]), window, head)
+        if blocks["8"] and blocks["6"]:
+            raise SkipbenchError(f"skip set {text!r}: wanted int8 or int6, not both")
+        bits, low = (6, blocks["6"]) if blocks["6"] else (8, blocks["8"])
+        return cls(layers, frozenset(blocks[None]), frozenset(low), bits, window, head)
 
     def __str__(self) -> str:
-        every = self.int8 and len(self.int8) + len(self.skipped) == 2 * self.layers
-        parts = ["int8:all" if every else _text("int8-", self.int8)]
+        every = self.quantized and len(self.quantized) + len(self.skipped) == 2 * self.layers
+        low = f"int{self.bits}"
+        parts = [f"{low}:all" if every else _text(f"{low}-", self.quantized)]
         parts += [f"window:{self.window}" if self.window else ""]
         parts += [f"head:{self.head}" if self.head != "full" else "", _text("", self.skipped)]
         return ";".join(filter(None, parts))
 
     def cheaper(
-        self, int8: bool = False, window: int | None = None, head: Head = "full"
+        self, bits: int | None = None, window: int | None = None, head: Head = "full"
     ) -> "DraftPlan":
-        """The same skip set, all that is left of it in 8 bits, with a window, with another head."""
-        low = frozenset(range(2 * self.layers)) if int8 else self.int8
-        return replace(self, int8=low, window=window, head=head)
+        """The same skip set, all that is left of it in `bits` (`None`: as it is), with a window,
+        with another head.
+        """
+        low = frozenset(range(2 * self.layers)) if bits else self.quantized
+        return replace(self, quantized=low, bits=bits or self.bits, window=window, head=head)
 
     @property
     def levers(self) -> frozenset[str]:
-        """Of `int8` and `likely`, what it uses: prices of full sub-layers do not tell theirs."""
-        return frozenset([self.head, "int8" if self.int8 else "full"]) - {"full"}
+        """Of `int8`, `int6`, `int4` and `likely`, what it uses: prices of full sub-layers do not
+        tell theirs.
+        """
+        return frozenset([self.head, f"int{self.bits}" if self.quantized else "full"]) - {"full"}
 
     @property
     def whole(self) -> bool:
         """True if every sub-layer runs as in the full model."""
-        return not (self.skipped or self.int8 or self.window)
+        return not (self.skipped or self.quantized or self.window)
 
     @property
     def attention(self) -> tuple[int, ...]:
@@ -138,9 +155,9 @@ class DraftPlan:
 
     @property
     def low(self) -> tuple[int, int]:
-        """How many attention and MLP blocks are read in 8 bits."""
-        mlp = sum(s % 2 for s in self.int8)
-        return len(self.int8) - mlp, mlp
+        """How many attention and MLP blocks are read in `bits`."""
+        mlp = sum(s % 2 for s in self.quantized)
+        return len(self.quantized) - mlp, mlp
 
     def positions_read(self, context: float) -> float:
         """Cached positions that attention reads after `context` tokens."""
@@ -159,8 +176,8 @@ def levers_of(method: Mapping[str, object]) -> str:
         head = other if head == "full" and f"head:{other}" in text else head
     found = re.search(_WINDOW, text)
     window = method.get("kv_window") or (found and found[1])
-    int8 = method.get("precision") == "int8" or bool(re.search(r"int8(:|-)", text))
-    parts = ["int8" if int8 else "", f"window {window}" if window else ""]
+    low = re.search(r"int[86](?=[:-])", f"{text} {method.get('precision')}:")
+    parts = [low[0] if low else "", f"window {window}" if window else ""]
     return " ".join(filter(None, [*parts, f"head {head}" if head != "full" else ""]))
 
 

@@ -71,15 +71,19 @@ def stored_latency(lm: LM, path: Path, levers: Set[str] = frozenset()) -> Latenc
 def with_levers(
     lm: LM, model: LatencyModel, contexts: Ints, repeats: int, levers: Set[str]
 ) -> LatencyModel:
-    """The model with prices of one row by `levers`; 8 bits make a second copy of the weights."""
+    """The model with prices of one row by `levers`; fewer bits make a copy of the weights."""
 
     def measured(plan: DraftPlan) -> LatencyModel:
         return fit(measure(lm, contexts, [1], repeats, lambda: None, plan), lm.layers)
 
     whole = DraftPlan.of(lm.layers)
     if "int8" in levers:
-        int8 = measured(whole.cheaper(int8=True, head="int8"))
-        model = structs.replace(model, int8=int8)
+        model = structs.replace(model, int8=measured(whole.cheaper(8, head="int8")))
+    if "int6" in levers:
+        model = structs.replace(model, int6=measured(whole.cheaper(6)))
+    if "int4" in levers:
+        head_s = measured(whole.cheaper(head="int4")).head_s
+        model = structs.replace(model, int4_head_s=head_s)
     if "likely" in levers:
         head_s = measured(whole.cheaper(head="likely")).head_s
         model = structs.replace(model, likely_head_s=head_s)

@@ -16,7 +16,7 @@ from skipbench.decode.loop import decode_round
 from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
 from skipbench.decode.stopping import Fixed
-from skipbench.draft_plan import DraftPlan
+from skipbench.draft_plan import BITS, HEADS, DraftPlan, Head
 from skipbench.lm.model import LM
 from skipbench.metrics.costs import PLAIN
 from skipbench.metrics.loop_costs import TimedRound
@@ -79,12 +79,11 @@ def kinds(layers: int, contexts: Sequence[int], levers: Set[str]) -> Iterator[Ki
     none, half = DraftPlan.of(layers), fixed_set("uniform", layers, 0.5)
     attention, mlp = (DraftPlan.of(layers, range(part, 2 * layers, 2)) for part in (0, 1))
     near, plans = min(contexts), list[DraftPlan]()
-    if "int8" in levers:
-        of_attention, of_mlp = (DraftPlan(layers, int8=z.skipped) for z in (attention, mlp))
-        whole = DraftPlan.of(layers).cheaper(int8=True, head="int8")
-        plans += [of_attention, of_mlp, whole, half.cheaper(int8=True, head="int8")]
-    if "likely" in levers:
-        plans.append(half.cheaper(head="likely"))
+    for bits in (b for b in BITS if f"int{b}" in levers):
+        plans += [DraftPlan(layers, quantized=part.skipped, bits=bits) for part in (attention, mlp)]
+        head: Head = "int8" if bits == 8 else "full"
+        plans += [plan.cheaper(bits, head=head) for plan in (DraftPlan.of(layers), half)]
+    plans += [half.cheaper(head=head) for head in HEADS[2:] if head in levers]
     for context in dict.fromkeys((near, max(contexts))):
         yield from (Kind(context, rows, 0, none) for rows in ROWS)
         plain = (none, half, attention, mlp)

@@ -57,7 +57,7 @@ FREE = len(KINDS)
 DRAFTED_CHANCE = (0.35, 0.65, 0.85, 0.95)  # of a set that is wrong as often as `USUAL_ERROR`
 USUAL_ERROR = 0.1
 MARGIN_CLASSES = (0.1, 0.2, 0.4)
-"""Of 1 - q / p, p and q the draft's probabilities of its first and second choice: 8 bits err
+"""Of 1 - q / p, p and q the draft's probabilities of its first and second choice: fewer bits err
 little, so that they are wrong where the two are close.
 """
 INT8_CHANCE = (0.6, 0.8, 0.93, 0.97)  # counted on SmolLM2-135M: 0.67, 0.80, 0.98, 1.00
@@ -69,8 +69,8 @@ LETTERS = [*(kind.source for kind in KINDS), *("d" * (len(PRIORS) - FREE)), "o"]
 """Source by kind, in the trace: of free kinds, `d`rafted, or `o`ther, for `UNCOUNTED`."""
 
 
-def drafted_kind(first: float, second: float, int8: bool) -> int:
+def drafted_kind(first: float, second: float, quantized: bool) -> int:
     """Kind of a token that a draft gives the probability `first`, the next one `second`."""
-    if int8:
+    if quantized:
         return FREE + 3 * (4 + sum(1 - second / first > bound for bound in MARGIN_CLASSES))
     return FREE + 3 * sum(first > bound for bound in CONFIDENCE_CLASSES)

@@ -9,24 +9,27 @@ from skipbench.config.configurable import Stateful
 from skipbench.decode.chances import Counters
 from skipbench.decode.draft import State
 from skipbench.decode.trial_passes import predicts, recent_states
-from skipbench.draft_plan import DraftPlan
+from skipbench.draft_plan import DraftPlan, Head
 from skipbench.metrics.costs import Latency
 from skipbench.profile.influence import ranked, squared_turns
 
 SHARES = (0.0, 1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4)
 """Shares of the sub-layers that the rungs leave out; each rung contains the one before. The first
-is a draft only where passes in 8 bits pay.
+is a draft only where passes in fewer bits pay.
 """
 TURN = 1.0
 """Radians by which a set that keeps exp(-1) of the agreement turns the state: the root of its
 sub-layers' summed squares. Measured: 0.6 to 1 on SmolLM2-135M, 1.3 to 1.7 on `tiny`.
 """
 WINDOWED, RUNGS = len(SHARES), len(SHARES) + 1
-"""The last rung: nothing left out, all in 8 bits, attention in a window of a long context."""
-INT8_AGREEMENT = 0.95
-"""Prior of the agreement of the whole model in 8 bits. Measured: 0.98 on SmolLM2-135M."""
+"""The last rung: nothing left out, all in fewer bits, attention in a window of a long context."""
+AGREEMENT = {8: 0.95, 6: 0.93}
+"""Prior of the agreement of the whole model in so many bits. Measured: 0.98 and 0.95 on
+SmolLM2-135M.
+"""
+HEADS: dict[int, Head] = {8: "int8", 6: "int4"}
 WINDOW_AGREEMENT = 0.93
-"""The same of a window of 512 positions, beside what 8 bits lose. Measured: 0.85 to 0.93."""
+"""The same of a window of 512 positions, beside what fewer bits lose. Measured: 0.85 to 0.93."""
 WEIGHT = 4.0  # tokens that the prior of a rung's agreement counts for
 CREDIT = 4.0  # passes available before decoding has earned any
 MAX_STEPS = 16
@@ -42,12 +45,12 @@ RANK_EVERY = 16  # trials between two rankings
 
 class PlanLadder(Stateful):
     """Plans whose skip sets contain one another, S0 = {} inside S1 inside S2 inside ..., the rest
-    in 8 bits where that pays, each with the chance that a token drafted by it is right.
+    in 8 or 6 bits where that pays, each with the chance that a token drafted by it is right.
 
     A trial runs the newest output tokens once more by a plan, over scratch rows, and counts the
     tokens that it predicts as the target did (SWIFT's matchness); a ranking runs them with the
     full model. Both are done while they cost at most `explore` of the time, and only if the best
-    agreement that is still possible would pay. 8 bits with nothing left out, with and without a
+    agreement that is still possible would pay. Fewer bits with nothing left out, with and without a
     window, need neither: they start at their prior, and what they draft is counted; they are tried
     where they do not draft any more.
     """
@@ -77,45 +80,47 @@ class PlanLadder(Stateful):
     def begin(
         self,
         latency: Latency | None,
-        int8: Sequence[float] = (),
+        low: Sequence[float] = (),
         windowed: Sequence[float] = (),
         kv_window: int | None = None,
+        bits: int = 8,
     ) -> None:
         """Makes the plans of the ranking, and prices them at the present length.
 
         Args:
             latency: of the sub-layers, in the model's own dtype.
-            int8: price of 0, 1, ... rows in 8 bits, in passes of one row; empty drafts without.
+            low: price of 0, 1, ... rows in `bits`, in passes of one row; empty drafts without.
             windowed: the same in a window of `kv_window` positions.
         """
-        self._begun = latency, int8, windowed, kv_window
-        self.int8, self.windowed = int8, windowed
+        self._begun = latency, low, windowed, kv_window, bits
+        self.low, self.windowed, self.bits = low, windowed, bits
         sizes = self.sizes if self.rank else [0]
         sets = [DraftPlan.of(self.layers, self.rank[:size]) for size in sizes]
         steps = [step_price(skip, latency) for skip in sets]
-        self.plans = dict(enumerate(self.plan(skip.skipped, bool(int8)) for skip in sets))
-        if int8:
-            steps = [int8[1] * step for step in steps]
+        of = bits if low else None
+        self.plans = dict(enumerate(self.plan(skip.skipped, of) for skip in sets))
+        if low:
+            steps = [low[1] * step for step in steps]
         self.steps = [*steps, *self.steps[len(steps) :]]
         if windowed:
-            self.plans[WINDOWED] = self.plan(int8=True, kv_window=kv_window)
+            self.plans[WINDOWED] = self.plan((), bits, kv_window)
             self.steps[WINDOWED] = windowed[1]
 
     def plan(
-        self, skipped: Iterable[int] = (), int8: bool = False, kv_window: int | None = None
+        self, skipped: Iterable[int] = (), bits: int | None = None, kv_window: int | None = None
     ) -> DraftPlan:
-        """A draft without these sub-layers, all else in 8 bits, and in a window, or as it is."""
+        """A draft without these sub-layers, all else in `bits`, and in a window, or as it is."""
         plan = DraftPlan.of(self.layers, skipped)
-        return plan.cheaper(int8=True, window=kv_window, head="int8") if int8 else plan
+        return plan.cheaper(bits, kv_window, HEADS[bits]) if bits else plan
 
     def chance(self, rung: int) -> float:
-        """Agreement by trials and drafts. The prior, `-ln a ~ angle^2` beside what 8 bits lose, is
-        scaled at the nearest tried rung.
+        """Agreement by trials and drafts. The prior, `-ln a ~ angle^2` beside what fewer bits
+        lose, is scaled at the nearest tried rung.
         """
-        whole = self.agreement.chance(0, INT8_AGREEMENT)
+        whole = self.agreement.chance(0, AGREEMENT[self.bits])
         if rung in (0, WINDOWED):
             return self.agreement.chance(rung, whole * WINDOW_AGREEMENT) if rung else whole
-        whole = whole if self.int8 else 1.0
+        whole = whole if self.low else 1.0
         sets = range(1, WINDOWED)
         scale, tried = TURN**-2, [other for other in sets if self.tried[other]]
         if tried:
@@ -133,8 +138,8 @@ class PlanLadder(Stateful):
         self.pace += PACE_SHARE * (price / (tokens * self.steps[rung]) - self.pace)
 
     def row_prices(self, rung: int) -> Sequence[float]:
-        """Price of 0, 1, ... rows of a draft pass in 8 bits; empty where it is in none."""
-        return self.windowed if rung == WINDOWED else self.int8
+        """Price of 0, 1, ... rows of a draft pass in fewer bits; empty where it is in none."""
+        return self.windowed if rung == WINDOWED else self.low
 
     def pass_price(self, rung: int, rows: int) -> float:
         """Price of a draft pass over so many rows, in passes of one row."""
@@ -163,7 +168,7 @@ class PlanLadder(Stateful):
     def _chances(self) -> list[float]:
         """Agreement of every rung that is known; 0 for the others."""
         tried = any(self.tried[1:WINDOWED])
-        known = [bool(self.int8), *[tried] * (WINDOWED - 1), bool(self.windowed)]
+        known = [bool(self.low), *[tried] * (WINDOWED - 1), bool(self.windowed)]
         return [self.chance(rung) if of else 0.0 for rung, of in enumerate(known)]
 
     def chain_rate(self, prices: Sequence[float], most: int) -> float:
@@ -190,8 +195,8 @@ class PlanLadder(Stateful):
         tries = [self._trial_price(rung, rows) for rung in range(RUNGS)]
         if (rows if ranks else min(tries)) > earned:
             return 0.0
-        reached = self.best(prices, rate, MAX_STEPS)[1] if self.int8 else BREAK_EVEN
-        hopes = self._hopes(bool(self.int8) and reached <= BREAK_EVEN)
+        reached = self.best(prices, rate, MAX_STEPS)[1] if self.low else BREAK_EVEN
+        hopes = self._hopes(bool(self.low) and reached <= BREAK_EVEN)
         rung, value = self.best(prices, rate, MAX_STEPS, hopes)
         price = rows if ranks else tries[rung]
         if value <= max(BREAK_EVEN, reached) or price > earned:
@@ -212,8 +217,8 @@ class PlanLadder(Stateful):
         return price
 
     def _hopes(self, idle: bool) -> list[float]:
-        """The highest agreement that each rung may still have; 0 for those of 8 bits with nothing
-        left out unless they are `idle`, as their drafts are their trials.
+        """The highest agreement that each rung may still have; 0 for those of fewer bits with
+        nothing left out unless they are `idle`, as their drafts are their trials.
         """
         doubts = [TRIED_DOUBT / tried**0.5 if tried else DOUBT for tried in self.tried]
         hopes = [min(MAX_AGREEMENT, self.chance(rung) + d) for rung, d in enumerate(doubts)]
@@ -231,10 +236,10 @@ class PlanLadder(Stateful):
 
 def step_price(skip: DraftPlan, latency: Latency | None) -> float:
     """Price of a draft step in passes of one row, by latencies, or by the number of sub-layers, of
-    which 8 bits halve the price.
+    which fewer bits have a part of the price.
     """
     if latency is None:
-        return 1 - skip.ratio - len(skip.int8) / (4 * skip.layers)
+        return 1 - skip.ratio - len(skip.quantized) * (1 - skip.bits / 16) / (2 * skip.layers)
     return latency.pass_s(skip) / latency.pass_s()
 
 

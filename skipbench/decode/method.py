@@ -78,8 +78,8 @@ class Method(Configurable):
 
     @property
     def copies(self) -> bool:
-        """Whether it may make a copy of the weights in 8 bits, which memory has to hold."""
-        return "int8" in self.levers
+        """Whether it may make a copy of the weights in 8 bits or fewer, held in memory."""
+        return bool(self.levers & {"int8", "int6"})
 
     @property
     def carries(self) -> bool:

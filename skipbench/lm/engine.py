@@ -10,8 +10,8 @@ from skipbench.lm.metadata import AttentionMetadata, RotaryCache
 
 Sublayer = Callable[[Tensor, AttentionMetadata], Tensor]
 """`hidden [T, D], metadata -> hidden [T, D]`"""
-Chosen = list[tuple[int, bool]]
-"""Sub-layers of a pass, and whether each is that in 8 bits."""
+Chosen = list[tuple[int, int]]
+"""Sub-layers of a pass, and the bits of the weights of each; 0 for the model's own."""
 SPARE_MIB = 512
 
 
@@ -34,29 +34,33 @@ class Engine:
         """Lines on the parts that this machine lacks, their replacement, and its cost."""
         return self._notes
 
-    @property
-    def fast_int8(self) -> bool:
-        """True if products of 8 bits have a kernel here, so that they may take less time."""
+    def fast(self, bits: int) -> bool:
+        """True if products of weights in so many bits have a kernel here, so that they may take
+        less time.
+        """
         return False
 
-    def int8_sublayers(self) -> list[Sublayer]:
-        """The sub-layers with weights of 8 bits, quantised at the first call. Raises SkipbenchError
-        in an engine that has none.
+    def quantized_sublayers(self, bits: int) -> list[Sublayer]:
+        """The sub-layers with weights in 8 or 6 bits, quantised at the first call. Raises
+        SkipbenchError in an engine that has none.
         """
-        raise SkipbenchError(self._no_int8())
+        raise SkipbenchError(self._unquantized(bits))
 
-    def int8_head(self, hidden: Tensor) -> Tensor:
-        """`head` with weights of 8 bits. Raises SkipbenchError in an engine that has none."""
-        raise SkipbenchError(self._no_int8())
+    def quantized_head(self, hidden: Tensor, bits: int) -> Tensor:
+        """`head` with weights in 8 bits, or in 4 and its best tokens again in full. Raises
+        SkipbenchError in an engine that has none.
+        """
+        raise SkipbenchError(self._unquantized(bits))
 
-    def int8_bytes(self) -> int:
-        """Bytes of the weights in 8 bits made so far, beside the model's own."""
+    def quantized_bytes(self) -> int:
+        """Bytes of the quantised weights made so far, beside the model's own."""
         return 0
 
-    def _no_int8(self) -> str:
+    def _unquantized(self, bits: int) -> str:
         return (
-            f"engine={self.name} has no products of 8 bits; use engine=fused, or drafts without "
-            "method.precision=int8 and int8 in method.skip"
+            f"engine={self.name} has no products of {bits} bits; use engine=fused"
+            f"{'' if bits == 8 else ' on a CPU'}, or drafts without int{bits} in method.precision, "
+            "method.head and method.skip"
         )
 
     def likely_head(self, hidden: Tensor, ids: Tensor) -> Tensor:

@@ -75,7 +75,7 @@ class LM:
         """Time of verifying 9 rows strictly, over the same without it."""
         self._one_device = len({*self.devices, self.input_device, self.output_device}) == 1
         self._tables: dict[torch.device, RotaryCache] = {}
-        self._chosen: dict[tuple[DraftPlan | None, int, int], list[tuple[int, bool]]] = {}
+        self._chosen: dict[tuple[DraftPlan | None, int, int], list[tuple[int, int]]] = {}
         if strict or family.traced:
             from skipbench.lm.proof import prove, self_test
 
@@ -133,8 +133,8 @@ class LM:
         """
         hidden = hidden if self._one_device else hidden.to(self.output_device)
         match "full" if plan is None else plan.head:
-            case "int8":
-                return self.engine.int8_head(hidden)
+            case "int8" | "int4" as head:
+                return self.engine.quantized_head(hidden, int(head.removeprefix("int")))
             case "likely" if likely is not None:
                 return self.engine.likely_head(hidden, likely)
         return self.engine.head(hidden)
@@ -158,7 +158,7 @@ class LM:
         Args:
             hidden: [T, D], the input of sub-layer `first`.
             token_rows: the rows; prepared by `metadata` where several passes share them.
-            plan: what is left out, read in 8 bits, or attended in a window; `None` for nothing.
+            plan: what is left out, read in fewer bits, or attended in a window; `None` for nothing.
             first, last: the first sub-layer, and the one before which to stop (`None`: S = 2L).
             hidden_states: when given, receives the state [T, D] before the first and after every
                 sub-layer that ran, all on the output's device.
@@ -181,25 +181,26 @@ class LM:
         if padding:
             hidden = torch.nn.functional.pad(hidden, (0, 0, 0, padding))
         last, low = self.sublayers if last is None else last, sublayers
-        if plan is not None and plan.int8:
-            low = self.engine.int8_sublayers()
+        if plan is not None and plan.quantized:
+            low = self.engine.quantized_sublayers(plan.bits)
         if plan is not None and plan.window:
             metadata = metadata.windowed(plan.window)
         if (key := (plan, first, last)) not in self._chosen:
             if len(self._chosen) == KEPT_PLANS:  # a search tries thousands
                 self._chosen.clear()
             kept = (s for s in range(first, last) if plan is None or s not in plan.skipped)
-            self._chosen[key] = [(s, plan is not None and s in plan.int8) for s in kept]
+            low_in = dict.fromkeys(plan.quantized, plan.bits) if plan is not None else {}
+            self._chosen[key] = [(s, low_in.get(s, 0)) for s in kept]
         if self._one_device:
             out = self.engine.at_once(hidden, metadata, self._chosen[key], hidden_states)
             if out is not None:
                 return out
         local = metadata
-        for s, int8 in self._chosen[key]:
+        for s, bits in self._chosen[key]:
             if not self._one_device:
                 device = self.devices[s // 2]
                 hidden, local = hidden.to(device), metadata.on(device)
-            hidden = (low if int8 else sublayers)[s](hidden, local)
+            hidden = (low if bits else sublayers)[s](hidden, local)
             if hidden_states is not None:
                 state = hidden.clone() if self.engine.result_is_borrowed else hidden
                 hidden_states.append(state[:rows].to(self.output_device))

@@ -19,6 +19,7 @@ docs/auto.md.
 
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
+from typing import Literal
 
 import torch
 
@@ -86,12 +87,16 @@ class Auto(Priced):
     """Share of the time for trying skip sets, besides four passes at the start; 0 drafts by no plan
     at all, and copies alone.
     """
-    int8_prices: Sequence[PositiveFloat] = ()
-    """Seconds of a draft pass of 1 and 4 rows in 8 bits, beside `row_prices`, which else leave
+    precision: Literal["int8", "int6"] = "int6"
+    """Weights of drafts, as for other methods: in 6 bits, and the head in 4, or in 8 bits, which
+    are used where 6 have no kernel.
+    """
+    draft_prices: Sequence[PositiveFloat] = ()
+    """Seconds of a draft pass of 1 and 4 rows in `precision`, beside `row_prices`, which else leave
     these out; empty, and no `row_prices`, measures them where they may pay.
     """
     kv_window: Natural = 512
-    """Last positions that drafts in 8 bits may read of a context of twice as many, besides the
+    """Last positions that drafts in `precision` may read of a context of twice as many, besides the
     first `SINKS`; 0 for no window.
     """
     needs_latency, needs_top_tokens = True, TOP
@@ -100,13 +105,15 @@ class Auto(Priced):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.int8_prices and not (self.row_prices and len(self.int8_prices) == len(DRAFT_ROWS)):
+        if self.draft_prices and not (
+            self.row_prices and len(self.draft_prices) == len(DRAFT_ROWS)
+        ):
             raise SkipbenchError(
-                f"{self.label}: int8_prices={list(self.int8_prices)}; wanted {len(DRAFT_ROWS)} "
+                f"{self.label}: draft_prices={list(self.draft_prices)}; wanted {len(DRAFT_ROWS)} "
                 f"positive numbers, the seconds of {' and '.join(map(str, DRAFT_ROWS))} rows, "
                 "beside row_prices"
             )
-        self.text = TextIndex(limit=self.earlier)
+        self.bits, self.text = 8, TextIndex(limit=self.earlier)
         self.successors = Successors(self.memory)
         self.counters, self.calibration = Counters(PRIORS), Calibration()
         self.free = [0.0, 0.0]
@@ -117,11 +124,13 @@ class Auto(Priced):
 
     @property
     def copies(self) -> bool:
-        return self.explore > 0 and bool(self.int8_prices or not self.row_prices)
+        return self.explore > 0 and bool(self.draft_prices or not self.row_prices)
 
     def prepare(self, state: State) -> None:
         self.prices = self.prices_at(state, self.max_nodes + 1)
-        self.int8, self.windowed = self._int8_prices(state), self._int8_prices(state, True)
+        six = self.precision == "int6" and (self.row_prices or state.lm.engine.fast(6))
+        self.bits = 6 if six else 8
+        self.low, self.windowed = self._draft_prices(state), self._draft_prices(state, True)
 
     def begin(self, state: State) -> None:
         super().begin(state)
@@ -130,22 +139,26 @@ class Auto(Priced):
         self.text.begin(state.tokens)
         self.prepare(state)
         self.slopes = min_slopes(self.prices)
-        self.ladder.begin(self.latency_at(state), self.int8, self.windowed, self.kv_window)
+        latency = self.latency_at(state)
+        self.ladder.begin(latency, self.low, self.windowed, self.kv_window, self.bits)
 
-    def _int8_prices(self, state: State, windowed: bool = False) -> list[float]:
-        """Price of 0, 1, ... rows drafted in 8 bits, in passes of one row; empty where they cannot
-        pay, or the engine has none. `windowed`: in a window, where the context is long.
+    def _draft_prices(self, state: State, windowed: bool = False) -> list[float]:
+        """Price of 0, 1, ... rows drafted in fewer bits, in passes of one row; empty where they
+        cannot pay, or the engine has none. `windowed`: in a window, where the context is long.
         """
         long = 0 < 2 * self.kv_window <= state.lm.cache.length and not self.row_prices
         if not self.copies or (windowed and not long):
             return []
         if self.row_prices:
-            given = self.row_prices[0], *self.int8_prices
+            given = self.row_prices[0], *self.draft_prices
             seconds = dict(zip((0, *DRAFT_ROWS), given, strict=True))
         else:
-            lm, plan = state.lm, self.ladder.plan((), True, self.kv_window if windowed else None)
+            lm, plan = (
+                state.lm,
+                self.ladder.plan((), self.bits, self.kv_window if windowed else None),
+            )
             may_pay = self.ladder.may_pay(bytes_price(lm, plan), self.prices)
-            if not (lm.engine.fast_int8 and may_pay):
+            if not (lm.engine.fast(self.bits) and may_pay):
                 return []
             seconds = self._seconds(state, plan)
         of_one, most = seconds[1] / seconds[0], max(self.window, DRAFT_ROWS[-1])
@@ -207,12 +220,12 @@ class Auto(Priced):
             logits = lm.logits(rows, TokenRows.chain(base + at, len(rows)), plan)
             ids = likeliest(logits, 2)
             top = logits.gather(1, ids).float()
-            # 8 bits are judged by the ratio of both, which needs no sum over the vocabulary
-            whole = top[:, :1] if plan.int8 else logits.float().logsumexp(-1, keepdim=True)
+            # fewer bits are judged by the ratio of both, which needs no sum over the vocabulary
+            whole = top[:, :1] if plan.quantized else logits.float().logsumexp(-1, keepdim=True)
             # doubles hold every index, so that both come to the host at once
             values = torch.cat(((top - whole).exp().double(), ids.double()), 1).tolist()
             for n, (first, second, best, _) in enumerate(values, 1):
-                kind, token = drafted_kind(first, second, bool(plan.int8)), int(best)
+                kind, token = drafted_kind(first, second, bool(plan.quantized)), int(best)
                 self._drafted.append((token, kind))
                 chance *= self._drafted_chance(kind)
                 if rows[n : n + 1] != [token]:
@@ -257,8 +270,8 @@ class Auto(Priced):
 
     def _drafted_chance(self, kind: int) -> float:
         """Chance of a drafted token: the prior of its kind errs in proportion to its plan."""
-        int8 = self.ladder.plans[self._rung].int8
-        usual = 1 - self.ladder.chance(0) if int8 else USUAL_ERROR
+        quantized = self.ladder.plans[self._rung].quantized
+        usual = 1 - self.ladder.chance(0) if quantized else USUAL_ERROR
         doubt = (1 - self.ladder.chance(self._rung)) / usual
         return self.counters.chance(kind, 1 - min(1.0, (1 - PRIORS[kind]) * doubt))
 

@@ -205,7 +205,8 @@ class KnapSpec(SkipMethod):
         latency = self.latency_model.at(lm.cache.length)
         plan = self.plan()
         drafts = self.latency_model.at(plan.positions_read(lm.cache.length))
-        drafts = drafts.int8 if plan.int8 and drafts.int8 else drafts
+        low = {8: drafts.int8, 6: drafts.int6}[plan.bits] if plan.quantized else None
+        drafts = low or drafts
         attention, mlp = weights = integer_weights(drafts, self.weight_cap)
         # K / 2, section 3.4, Efficiency via Pruning
         budget = int(self.budget * (attention + mlp) * self.layers)

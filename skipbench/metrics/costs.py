@@ -13,7 +13,7 @@ import msgspec
 
 from skipbench.config.architecture import BYTES, QUANTIZED, Shape
 from skipbench.config.hardware import Hardware
-from skipbench.draft_plan import LIKELY, DraftPlan
+from skipbench.draft_plan import HEADS, LIKELY, DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.runs.record import Verified
 
@@ -29,7 +29,9 @@ class Latency(NamedTuple):
     head_s: float
     layers: int
     int8: "Latency | None" = None  # the same in 8 bits, where it was measured
-    likely_head_s: float = 0.0  # a head of likely tokens; 0 where it was not measured
+    int6: "Latency | None" = None
+    int4_head_s: float = 0.0  # a head in 4 bits; 0 where it was not measured
+    likely_head_s: float = 0.0  # a head of likely tokens, likewise
     context: float = 0.0
     attention_s_per_token: float = 0.0  # part of `attention_s` per position of `context`
 
@@ -40,11 +42,12 @@ class Latency(NamedTuple):
         if plan is None:
             return self.layers * self.attention_s + self.layers * self.mlp_s + self.head_s
         check_levers(plan, self.levers)
-        low = self.int8 or self
+        low = {8: self.int8, 6: self.int6}[plan.bits] or self
         attention8, mlp8 = plan.low
         attention = self.layers - len(plan.attention) - attention8
         mlp = self.layers - len(plan.mlp) - mlp8
-        head_s = {"full": self.head_s, "int8": low.head_s, "likely": self.likely_head_s}[plan.head]
+        heads = self.head_s, (self.int8 or self).head_s, self.int4_head_s, self.likely_head_s
+        head_s = heads[HEADS.index(plan.head)]
         seconds = attention * self.attention_s + mlp * self.mlp_s + head_s
         seconds += attention8 * low.attention_s + mlp8 * low.mlp_s
         slopes = attention * self.attention_s_per_token + attention8 * low.attention_s_per_token
@@ -53,7 +56,8 @@ class Latency(NamedTuple):
     @property
     def levers(self) -> frozenset[str]:
         """Those of `DraftPlan.levers` that were measured."""
-        measured = {"int8": self.int8 is not None, "likely": self.likely_head_s > 0}
+        heads = {"int4": self.int4_head_s > 0, "likely": self.likely_head_s > 0}
+        measured = {"int8": self.int8 is not None, "int6": self.int6 is not None} | heads
         return frozenset(name for name, here in measured.items() if here)
 
 
@@ -117,10 +121,14 @@ class LatencyModel(Costs, msgspec.Struct, frozen=True, dict=True, omit_defaults=
     layers: int
     points: tuple[Point, ...] = ()  # prices of several rows; without them, as of one
     int8: "LatencyModel | None" = None  # the same in 8 bits, where it was measured: one row
-    likely_head_s: float = 0.0  # one row of a head of likely tokens; 0 where it was not measured
+    int6: "LatencyModel | None" = None
+    int4_head_s: float = 0.0  # one row of a head in 4 bits; 0 where it was not measured
+    likely_head_s: float = 0.0  # one row of a head of likely tokens, likewise
 
     def at(self, context: float, rows: int = 1) -> Latency:
-        slope, low = self.attention_s_per_token, self.int8.at(context) if self.int8 else None
+        slope = self.attention_s_per_token
+        int8 = self.int8.at(context) if self.int8 else None
+        int6 = self.int6.at(context) if self.int6 else None
         attention_s, mlp_s, head_s = self.attention_s + slope * context, self.mlp_s, self.head_s
         if self.points:
             attention, mlp, head = self._by_rows
@@ -128,7 +136,8 @@ class LatencyModel(Costs, msgspec.Struct, frozen=True, dict=True, omit_defaults=
             attention_s, slope = attention_s * factor, slope * factor
             mlp_s, head_s = interpolate(mlp, rows), interpolate(head, rows)
         parts = (attention_s, mlp_s, head_s, self.layers)
-        return Latency(*parts, low, self.likely_head_s, context, slope)
+        heads = self.int4_head_s, self.likely_head_s
+        return Latency(*parts, int8, int6, *heads, context, slope)
 
     @cached_property
     def _by_rows(self) -> "list[Line]":
@@ -177,17 +186,17 @@ class Datasheet(Costs):
             operations = 2 * rows * (parameters + cached / full)
             return rates.seconds(parameters * size + cached, operations)
 
-        def latency(size: float, head_size: float, int8: Latency | None) -> Latency:
+        def latency(size: float, head_size: float, *low: Latency) -> Latency:
             attention_s = seconds(attention, size, cached)
             slope = (attention_s - seconds(attention, size)) / (context or 1)
-            head_s, likely_s = (
-                seconds((tokens + 1) * shape.hidden, head_size)
-                for tokens in (shape.vocab, min(shape.vocab, LIKELY))
-            )
+            few = min(shape.vocab, LIKELY)
+            heads = (shape.vocab, head_size), (shape.vocab, 0.5), (few, head_size)
+            head_s, int4_s, likely_s = (seconds((n + 1) * shape.hidden, b) for n, b in heads)
             parts = attention_s, seconds(mlp, size), head_s, shape.layers
-            return Latency(*parts, int8, likely_s, context, slope)
+            int8, int6 = low or (None, None)
+            return Latency(*parts, int8, int6, int4_s, likely_s, context, slope)
 
-        return latency(size, full, latency(min(size, 1), 1, None))
+        return latency(size, full, latency(min(size, 1), 1), latency(min(size, 0.766), 1))
 
     def prefill_s(self, tokens: int) -> float:
         """A prompt, whose price is its arithmetic."""

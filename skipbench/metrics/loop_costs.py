@@ -8,7 +8,7 @@ from statistics import fmean
 
 import msgspec
 
-from skipbench.draft_plan import DraftPlan
+from skipbench.draft_plan import BITS, HEADS, DraftPlan
 from skipbench.metrics import costs
 from skipbench.metrics.costs import PLAIN, Costs, LatencyModel, Line, interpolate, line_of
 from skipbench.runs.record import Verified
@@ -145,16 +145,17 @@ class LoopCosts(Costs):
         return seconds * (1 + self._after_many * math.log(before or 1)) if rows == 1 else seconds
 
 
-LEVERS = 4  # attentions and MLPs in 8 bits, a head in 8 bits, one of likely tokens
+LEVERS = 7  # attentions and MLPs in 8 bits, the same in 6, and heads but the model's own
 
 
 def terms(plan: DraftPlan, context: float) -> list[float]:
     """One, attentions in full, positions that attentions read, MLPs in full, `LEVERS`."""
     low = plan.low
+    by_bits = [count * (plan.bits == bits) for bits in BITS for count in low]
     attention, mlp = plan.layers - len(plan.attention), plan.layers - len(plan.mlp)
-    heads = [float(plan.head == head) for head in ("int8", "likely")]
+    heads = [float(plan.head == head) for head in HEADS[1:]]
     read = attention * plan.positions_read(context)
-    return [1.0, attention - low[0], read, mlp - low[1], *low, *heads]
+    return [1.0, attention - low[0], read, mlp - low[1], *by_bits, *heads]
 
 
 def fit_drafts(drafts: Sequence[tuple[int, Sequence[float], float]]) -> list[float]:

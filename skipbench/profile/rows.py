@@ -78,10 +78,11 @@ def keep_prices(lm: LM, kept: Kept) -> None:
 
 
 def price_key(length: int, plan: DraftPlan | None = None) -> str:
-    """Name of the prices at a context length: below 256 tokens, then up to every fourfold; of a
-    plan's draft passes, or without one of verifications.
+    """Name of the prices at a context length, by the first one that has them: 0, 256, and every
+    fourfold; of a plan's draft passes, or without one of verifications.
     """
-    return f"{max(0, length.bit_length() - 7) // 2} {plan or ''}".strip()
+    fourfolds = max(0, length.bit_length() - 7) // 2
+    return f"{64 * 4**fourfolds if fourfolds else 0}+ {plan or ''}".strip()
 
 
 def known_prices(lm: LM) -> Kept:

@@ -96,12 +96,12 @@ def noise_floor(runs: Sequence[Run]) -> list[str]:
 
 
 def expanded_blocks(runs: Sequence[Run]) -> list[str]:
-    """A line where drafts in 8 bits stand beside weights that were expanded from 4-bit blocks."""
+    """A line where drafts in few bits stand beside weights that were expanded from 4-bit blocks."""
     drafts = [run.model for run in runs if run.metrics and run.metrics.int8_bytes]
     named = sorted({model for model in drafts if "q4" in model})
     return [
         f"{model}: its weights are blocks of 32 in 4 bits, expanded; drafts in 8 bits, one scale "
-        "per row, share nothing with those blocks."
+        "per row, or in 6 share nothing with those blocks."
         for model in named
     ]
 

@@ -136,7 +136,7 @@ class _Named(TypedDict):
     name: Text
 
 
-WHOLE_IN_8_BITS = "int8"  # the method whose name says what its drafts use
+NAMED = ("int8", "auto")  # methods whose name says what their drafts use
 
 
 class _Names(TypedDict, total=False):
@@ -167,7 +167,7 @@ def read_run(folder: Path) -> Run:
     names = {
         kind: settings.get(kind, {}).get("name", "") for kind in ("model", "method", "dataset")
     }
-    if names["method"] != WHOLE_IN_8_BITS and (levers := levers_of(settings.get("method", {}))):
+    if names["method"] not in NAMED and (levers := levers_of(settings.get("method", {}))):
         names["method"] += f" {levers}"
     return Run(
         id=folder.name,

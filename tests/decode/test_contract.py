@@ -63,7 +63,7 @@ SWITCHES = {
     "suffix": ["factor=0.5", "shortest=1", "min_share=0.6", "earlier=64", "max_nodes=3"],
     "recycling": ["nodes=8", "memory=4"],
     "auto": ["max_nodes=3", "memory=4", "earlier=64", "window=2", "explore=0",
-    "int8_prices=[0.3,0.35]"],
+    "draft_prices=[0.3,0.35]"],
     "self-sd": ["stop.first_beta1=code", "stop.full_length_guard=true", "stop.every=2"],
 }  # fmt: skip
 NEEDS = {

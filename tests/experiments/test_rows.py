@@ -212,7 +212,7 @@ def test_each_arm_measures_the_prices_that_it_uses_before_its_first_prompt(
         took = [sample.trace.get("setup_s") for sample in samples]
         assert took[0] and took[0][0] > 0 and took[1] is None
         own = 1 + measured.index(resolve_cell(config).folder.name)
-        assert {int(s) for s in samples[1].carry["measured"]["0"].values()} == {own}
+        assert {int(s) for s in samples[1].carry["measured"]["0+"].values()} == {own}
 
 
 def test_the_peak_of_memory_begins_anew() -> None:

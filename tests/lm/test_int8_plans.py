@@ -37,7 +37,7 @@ def rounded(lm: LM, plan: DraftPlan) -> LM:
                 weight.data = (weight.detach() / scale).round() * scale
 
     layers = lm.model.model.layers
-    for s in plan.int8:
+    for s in plan.quantized:
         fake_quantised(layers[s // 2].mlp if s % 2 else layers[s // 2].self_attn)
     if plan.head == "int8":
         head = lm.model.lm_head
@@ -78,14 +78,16 @@ def test_verification_has_the_same_bits_after_a_draft_in_8_bits(strict: bool) ->
 
 def test_a_copy_is_made_once_and_its_size_is_said() -> None:
     lm = prefilled("llama")
-    assert lm.engine.int8_bytes() == 0 and not any("8 bits" in note for note in lm.notes())
+    assert lm.engine.quantized_bytes() == 0 and not any("8 bits" in note for note in lm.notes())
     lm.logits([5], TokenRows.chain(30, 1), DraftPlan.parse("int8-mlp:0", lm.layers))
-    first = lm.engine.int8_bytes()
+    first = lm.engine.quantized_bytes()
     hidden = lm.embed([5])
     heads = [lm.head(hidden, DraftPlan.parse("head:int8", lm.layers)) for _ in range(2)]
-    assert torch.equal(*heads) and lm.engine.int8_sublayers() is lm.engine.int8_sublayers()
+    assert torch.equal(*heads) and lm.engine.quantized_sublayers(
+        8
+    ) is lm.engine.quantized_sublayers(8)
     head = Int8Weight(lm.model.lm_head.weight.detach(), None).nbytes
-    assert first > 0 and lm.engine.int8_bytes() == first + head
+    assert first > 0 and lm.engine.quantized_bytes() == first + head
     assert any("a copy of weights in 8 bits for drafts takes" in note for note in lm.notes())
     slow = any("no faster" in note for note in lm.notes())
     assert slow == (int8_kernel()[0] is None)

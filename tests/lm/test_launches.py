@@ -85,7 +85,7 @@ def test_a_step_in_8_bits_reads_half_and_launches_no_more(
     with fake_cuda() as journal:
         lm = fake_lm(name, torch.bfloat16, "triton", config, capture=EagerCapture)
         some = DraftPlan.parse("mlp:1", 3)
-        plans = [some, some.cheaper(int8=True, head="int8"), some.cheaper(window=20)]
+        plans = [some, some.cheaper(8, head="int8"), some.cheaper(window=20)]
         for plan in plans:
             for _ in range(2):  # the first one quantises and captures
                 journal.clear()

@@ -17,7 +17,7 @@ from skipbench.config.architecture import Shape
 from skipbench.decode import kinds, sampling
 from skipbench.decode.chances import Calibration, Counters
 from skipbench.decode.draft import State
-from skipbench.decode.ladder import BREAK_EVEN, INT8_AGREEMENT, WINDOWED, PlanLadder, chain_value
+from skipbench.decode.ladder import AGREEMENT, BREAK_EVEN, WINDOWED, PlanLadder, chain_value
 from skipbench.decode.loop import generate
 from skipbench.decode.sampling import choices
 from skipbench.decode.sources import Successors, TextIndex
@@ -193,13 +193,13 @@ def test_the_angle_says_how_often_a_set_may_be_right() -> None:
     assert ladder.chance(5) > chances[5] and ladder.chance(3) > 0.95
 
 
-INT8 = "method.int8_prices=[0.3,0.33]"
+INT8 = "method.precision=int8", "method.draft_prices=[0.3,0.33]"
 
 
 def test_drafts_in_8_bits_are_right_and_read_copies_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a text that repeats itself, one pass confirms several tokens of a copy."""
     lm, text = random_lm("llama", "fused"), [3, 1, 4, 1, 5, 9, 2, 6] * 2
-    method = make_method("auto", "method.row_prices=[1,3,6,12,24,48]", INT8)
+    method = make_method("auto", "method.row_prices=[1,3,6,12,24,48]", *INT8)
     passes = list[int]()
 
     def counted(tokens: list[int], rows: TokenRows, plan: DraftPlan | None = None) -> torch.Tensor:
@@ -207,7 +207,7 @@ def test_drafts_in_8_bits_are_right_and_read_copies_ahead(monkeypatch: pytest.Mo
         return LM.logits(lm, tokens, rows, plan)
 
     monkeypatch.setattr(lm, "logits", counted)
-    free = make_method("auto", "method.row_prices=[1,1.1,1.2,1.3,1.4,1.5]", INT8)
+    free = make_method("auto", "method.row_prices=[1,1.1,1.2,1.3,1.4,1.5]", *INT8)
     wanted = generate(lm, Vanilla(), text, 48).tokens
     # else a draft ends here before a pass confirms more than one token
     monkeypatch.setattr(auto.Auto, "_drafts_on", lambda *_: True)
@@ -227,7 +227,7 @@ def test_reading_ahead_changes_no_drafted_token(monkeypatch: pytest.MonkeyPatch)
     lm, text = random_lm("llama", "fused"), [3, 1, 4, 1, 5, 9, 2, 6] * 2
 
     def drafted() -> list[int]:
-        method = make_method("auto", INT8)
+        method = make_method("auto", *INT8)
         assert isinstance(method, auto.Auto)
         lm.prefill(text)
         method.begin(state := State(lm, [*text, 3]))
@@ -244,7 +244,7 @@ def test_reading_ahead_changes_no_drafted_token(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_draft_ends_where_copies_go_on_for_nothing() -> None:
     """Behind the drafted token a long copy is as likely as a draft; behind another, nothing is."""
-    method = make_method("auto", "method.row_prices=[1,1.02,1.04,1.06,1.1,1.2]", INT8)
+    method = make_method("auto", "method.row_prices=[1,1.02,1.04,1.06,1.1,1.2]", *INT8)
     assert isinstance(method, auto.Auto)
     text = [*range(20), 30, *range(9)]
     lm: Any = SimpleNamespace(cache=SimpleNamespace(length=len(text) - 1))  # its length is read
@@ -258,7 +258,7 @@ def test_a_draft_ends_where_copies_go_on_for_nothing() -> None:
 
 
 def test_no_draft_is_longer_than_nearly_the_best_chain() -> None:
-    method = make_method("auto", "method.row_prices=[1,1.02,1.04,1.06,1.1,1.2]", INT8)
+    method = make_method("auto", "method.row_prices=[1,1.02,1.04,1.06,1.1,1.2]", *INT8)
     assert isinstance(method, auto.Auto)
     lm: Any = SimpleNamespace(cache=SimpleNamespace(length=2))
     method.begin(State(lm, [1, 2, 3]))
@@ -271,7 +271,7 @@ def test_no_draft_is_longer_than_nearly_the_best_chain() -> None:
 
 def test_where_nothing_can_be_copied_a_round_drafts_however_fast_the_prompt_was() -> None:
     """A high rate of long copies behind it would have every token of such a place cost a pass."""
-    method = make_method("auto", "method.row_prices=[1,1.02,1.04,1.06,1.1,1.2]", INT8)
+    method = make_method("auto", "method.row_prices=[1,1.02,1.04,1.06,1.1,1.2]", *INT8)
     assert isinstance(method, auto.Auto)
     cache = SimpleNamespace(length=2)
     asked = list[object]()
@@ -302,15 +302,15 @@ def test_no_second_copy_of_weights_where_8_bits_cannot_pay(
     method.prices = curve(dict.fromkeys(ROWS, 1.0), 32)
     monkeypatch.setattr(auto, "bytes_price", lambda *_: 0.99)
     state = State(lm, [3, 1, 4, 1])
-    assert method._int8_prices(state) == [] and lm.engine.int8_bytes() == 0
+    assert method._draft_prices(state) == [] and lm.engine.quantized_bytes() == 0
     monkeypatch.setattr(auto, "bytes_price", lambda *_: 0.3)
     for step in (2.0, 0.5):
         monkeypatch.setattr(
             auto.Auto, "_seconds", lambda *_, step=step: {0: 2.0, 1: 2 * step, 4: 3 * step}
         )
-        assert bool(method._int8_prices(state)) == (step < 1)
-    monkeypatch.setattr(type(lm.engine), "fast_int8", False)
-    assert method._int8_prices(state) == []
+        assert bool(method._draft_prices(state)) == (step < 1)
+    monkeypatch.setattr(type(lm.engine), "fast", lambda engine, bits: False)
+    assert method._draft_prices(state) == []
 
 
 def test_rungs_in_8_bits_begin_at_their_prior_and_follow_their_drafts() -> None:
@@ -320,9 +320,9 @@ def test_rungs_in_8_bits_begin_at_their_prior_and_follow_their_drafts() -> None:
     ladder.begin(None, [0.0, 0.4, 0.5])
     assert str(ladder.plans[1]) == "int8:all;head:int8;attn:0"
     assert ladder.steps[:3] == pytest.approx([0.4, 0.35, 0.3])
-    assert ladder.best(prices, 1.0, 8)[0] == 0 and ladder.chance(0) == INT8_AGREEMENT
+    assert ladder.best(prices, 1.0, 8)[0] == 0 and ladder.chance(0) == AGREEMENT[8]
     before = ladder.chance(3)
-    assert before == pytest.approx(INT8_AGREEMENT * np.exp(-0.3))
+    assert before == pytest.approx(AGREEMENT[8] * np.exp(-0.3))
     for _ in range(60):
         ladder.agreement.update(0, False)
     assert ladder.chance(0) < 0.1 and ladder.chance(3) < before
@@ -340,7 +340,7 @@ def test_drafts_have_a_window_where_the_context_is_long_and_it_pays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lm, text = random_lm("llama", "fused"), [3 + i * 7 % 50 for i in range(40)]
-    monkeypatch.setattr(type(lm.engine), "fast_int8", True)
+    monkeypatch.setattr(type(lm.engine), "fast", lambda engine, bits: bits == 8)
     monkeypatch.setattr(auto.Auto, "_drafts_on", lambda *_: True)
 
     def seconds(_: auto.Auto, state: State, plan: DraftPlan | None = None) -> dict[int, float]:
@@ -361,11 +361,11 @@ def test_drafts_have_a_window_where_the_context_is_long_and_it_pays(
 
 def test_the_least_price_by_bytes_is_of_weights_and_what_is_read() -> None:
     lm = random_lm("llama", "fused")
-    whole = DraftPlan.of(lm.layers).cheaper(int8=True)
+    whole = DraftPlan.of(lm.layers).cheaper(8)
     lm.cache.length = 0
     assert bytes_price(lm, whole) == 0.25  # of float32
     lm.cache.length = 400
-    windowed = bytes_price(lm, whole.cheaper(int8=True, window=60))
+    windowed = bytes_price(lm, whole.cheaper(8, window=60))
     assert windowed < 0.25 < bytes_price(lm, whole) < 1
 
 

@@ -35,15 +35,21 @@ class Used:
 )
 def test_prices_follow_the_rounds(rounds: list[tuple[int, float]], then: dict[int, float]) -> None:
     lm: Any = Used()
-    keep_prices(lm, {"0": dict.fromkeys((1, 4, 16, 32), 1.0)})
-    time_again(lm, "0", rounds)
-    assert known_prices(lm) == {"0": pytest.approx(then)}
-    time_again(lm, "1", rounds)  # of a length that nobody has measured
-    assert [*known_prices(lm)] == ["0"]
+    keep_prices(lm, {"0+": dict.fromkeys((1, 4, 16, 32), 1.0)})
+    time_again(lm, "0+", rounds)
+    assert known_prices(lm) == {"0+": pytest.approx(then)}
+    time_again(lm, "256+", rounds)  # of a length that nobody has measured
+    assert [*known_prices(lm)] == ["0+"]
 
 
 def test_a_length_has_its_prices() -> None:
-    assert [price_key(n) for n in (1, 255, 256, 1023, 1024)] == ["0", "0", "1", "1", "2"]
+    assert [price_key(n) for n in (1, 255, 256, 1023, 1024)] == [
+        "0+",
+        "0+",
+        "256+",
+        "256+",
+        "1024+",
+    ]
 
 
 def test_the_next_process_measures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,11 +67,11 @@ def test_the_next_process_measures_nothing(tmp_path: Path, monkeypatch: pytest.M
     lm = loaded()
     assert known_prices(lm.lm) == {k: {int(n): s for n, s in v.items()} for k, v in first.items()}
     assert lm.generate(STORY, 24).text == text and len(measured) == 1
-    free = dict.fromkeys(first["0"], 1.0)  # rows for nothing: trees of every size
-    path.write_text(json.dumps({"0": free}))
+    free = dict.fromkeys(first["0+"], 1.0)  # rows for nothing: trees of every size
+    path.write_text(json.dumps({"0+": free}))
     assert loaded().generate(STORY, 24).text == text and len(measured) == 1
-    assert max(json.loads(path.read_text())["0"].values()) < 1, "its rounds say nothing"
-    path.write_text('{"0": {"1": 0, "2": 1}}')
+    assert max(json.loads(path.read_text())["0+"].values()) < 1, "its rounds say nothing"
+    path.write_text('{"0+": {"1": 0, "2": 1}}')
     assert known_prices(loaded().lm) == {}
     assert known_prices(loaded("model.dtype=bfloat16").lm) == {}
 

@@ -75,11 +75,11 @@ class DeviceGraphs:
             self._load(metadata)
         if self.buffers is None or len(hidden) != len(self._out):
             return None
-        whole = len(chosen) == 2 * self.layers and not any(int8 for _, int8 in chosen)
+        whole = len(chosen) == 2 * self.layers and not any(bits for _, bits in chosen)
         if whole:
             replay: Replay | None = self._replays[WHOLE_PASS]
         else:
-            numbers = tuple(s + 2 * self.layers * int8 for s, int8 in chosen)
+            numbers = tuple(s + 2 * self.layers * (bits > 0) for s, bits in chosen)
             key = SetKey(*self._key, fresh, numbers)
             replay = self._sets.replay(key, partial(self._capture_set, key))
         if replay is None:

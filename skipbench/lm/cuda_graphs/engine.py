@@ -106,18 +106,18 @@ class CudaGraphsEngine(Engine):
             part.forget()
         return made
 
-    def int8_sublayers(self) -> list[Sublayer]:
+    def quantized_sublayers(self, bits: int) -> list[Sublayer]:
+        eager = self.fused.quantized_sublayers(bits)  # refuses all but 8
         if not self._int8_sublayers:
-            eager = self.fused.int8_sublayers()
-            low = self._sublayers(self.fused.int8_layers, eager, len(eager))
+            low = self._sublayers(self.fused.quantized[bits], eager, len(eager))
             self._int8_sublayers = low
         return self._int8_sublayers
 
-    def int8_head(self, hidden: Tensor) -> Tensor:
-        return self.fused.int8_head(hidden)
+    def quantized_head(self, hidden: Tensor, bits: int) -> Tensor:
+        return self.fused.quantized_head(hidden, bits)
 
-    def int8_bytes(self) -> int:
-        return self.fused.int8_bytes()
+    def quantized_bytes(self) -> int:
+        return self.fused.quantized_bytes()
 
     def likely_head(self, hidden: Tensor, ids: Tensor) -> Tensor:
         return self.fused.likely_head(hidden, ids)

@@ -9,8 +9,8 @@ from skipbench.lm.fused.int8 import Int8Weight, quantised_rows
 
 
 class GpuInt8Weight(Int8Weight):
-    """`Int8Weight` on a GPU, by a Triton kernel. Where Triton is missing or its product is not
-    torch's, torch multiplies, which takes longer than by the weight itself.
+    """`Int8Weight` in 8 bits on a GPU, by a Triton kernel. Where Triton is missing or its product
+    is not torch's, torch multiplies, which takes longer than by the weight itself.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, fault: str | None) -> None:
@@ -18,7 +18,7 @@ class GpuInt8Weight(Int8Weight):
         (self._outputs, self.inputs), self._dtype = weight.shape, weight.dtype
         self._scale, self._blocks = quantised_rows(weight)
         self._bias, self._plain = bias, None
-        self._fault = fault
+        self._fault, self.bits = fault, 8
 
     @property
     def fault(self) -> str | None:

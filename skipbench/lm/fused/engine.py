@@ -6,6 +6,7 @@ residual. The weights of the Hugging Face modules become views of the fused ones
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -28,6 +29,11 @@ from skipbench.lm.fused.weights import (
 )
 from skipbench.lm.layer import Family
 from skipbench.lm.metadata import AttentionMetadata
+
+IN_FULL = 16
+"""Best tokens of a head in 4 bits that the model's head judges again: on `dataset=tuning` its own
+first choice was always among them.
+"""
 
 
 class FusedEngine(Engine):
@@ -62,10 +68,11 @@ class FusedEngine(Engine):
             for attention, mlp in parts.layers
         ]
         self.sublayers = self._sublayers(self.layers)
-        self._int8: list[Int8Weight] = []
-        self.int8_layers: list[LayerWeights[Int8Weight]] = []
-        self._int8_sublayers: list[Sublayer] = []
-        self._int8_head: Int8Weight | None = None
+        self._copies: list[Int8Weight] = []
+        self.quantized: dict[int, list[LayerWeights[Int8Weight]]] = {}
+        """Layers by the bits of their weights."""
+        self._quantized_sublayers: dict[int, list[Sublayer]] = {}
+        self._quantized_heads: dict[int, Int8Weight] = {}
         self._native = self._native_pass()
         self._likely: tuple[Tensor, Product] | None = None
         self._final_norm, self._embedding = sublayers.rms_norm(parts.norm), parts.embedding.weight
@@ -82,7 +89,7 @@ class FusedEngine(Engine):
         return made
 
     def _native_pass(self) -> NativePass | None:
-        weights: list[LayerWeights[Any]] = [*self.layers, *self.int8_layers]
+        weights: dict[int, list[LayerWeights[Any]]] = {0: self.layers, **self.quantized}
         return None if self.padded_rows else native_pass(self._parts, self._cache, weights)
 
     def at_once(
@@ -108,10 +115,13 @@ class FusedEngine(Engine):
         self._notes = [*self._notes, note]
 
     def notes(self) -> list[str]:
-        if not self._int8:
+        if not self._copies:
             return self._notes
-        size = f"a copy of weights in 8 bits for drafts takes {self.int8_bytes() >> 20} MiB"
-        fault = self._int8[0].fault
+        bits = " and ".join(str(b) for b in sorted({w.bits for w in self._copies}, reverse=True))
+        size = (
+            f"a copy of weights in {bits} bits for drafts takes {self.quantized_bytes() >> 20} MiB"
+        )
+        fault = self._copies[0].fault
         slow = f"; torch multiplies by it, no faster than by the weights ({fault})" if fault else ""
         return [*self._notes, size + slow]
 
@@ -124,42 +134,55 @@ class FusedEngine(Engine):
             hidden = F.pad(hidden, (0, 0, 0, missing))
         return self._head(self._final_norm(hidden), self._most)[:rows]
 
-    @property
-    def fast_int8(self) -> bool:
+    def fast(self, bits: int) -> bool:
         like = self._embedding
         plain = like.device.type == "cpu" and not isinstance(self._head, ParallelWeight)
-        return plain and like.dtype in NATIVE and int8_kernel()[0] is not None
+        return plain and like.dtype in NATIVE and int8_kernel(bits)[0] is not None
 
-    def int8_sublayers(self) -> list[Sublayer]:
-        if not self._int8_sublayers:
-            self.int8_layers = [LayerWeights(*map(self._quantised, w)) for w in self.layers]
-            self._int8_sublayers = self._sublayers(self.int8_layers)
+    def quantized_sublayers(self, bits: int) -> list[Sublayer]:
+        if bits not in self._quantized_sublayers:
+            made = [LayerWeights(*(self._quantised(w, bits) for w in of)) for of in self.layers]
+            self.quantized[bits] = made
+            self._quantized_sublayers[bits] = self._sublayers(made)
             self._native = self._native_pass()
-        return self._int8_sublayers
+        return self._quantized_sublayers[bits]
 
-    def int8_head(self, hidden: Tensor) -> Tensor:
-        if self._int8_head is None:
-            self._int8_head = self._quantised(self._head)
-        return self._int8_head(self._final_norm(hidden))
+    def quantized_head(self, hidden: Tensor, bits: int) -> Tensor:
+        if bits not in self._quantized_heads:
+            self._quantized_heads[bits] = self._quantised(self._head, bits)
+        hidden = self._final_norm(hidden)
+        logits = self._quantized_heads[bits](hidden)
+        return logits if bits == 8 else self._best_in_full(logits, hidden)
 
-    def int8_bytes(self) -> int:
-        return sum(weight.nbytes for weight in self._int8)
+    def _best_in_full(self, logits: Tensor, hidden: Tensor) -> Tensor:
+        """Replaces the largest `IN_FULL` of a row's logits [T, V] by those of the model's head."""
+        across, bias = self._head.transposed()
+        count = min(IN_FULL, logits.shape[1])
+        table = elementwise.native_top_k(logits, count)
+        best = logits.topk(count).indices if table is None else torch.tensor(table)[:, 1:]
+        full = (across.t()[best] @ hidden[:, :, None])[..., 0]
+        return logits.scatter_(1, best, full if bias is None else full + bias[best])
 
-    def _quantised(self, weight: Weight) -> Int8Weight:
+    def quantized_bytes(self) -> int:
+        return sum(weight.nbytes for weight in self._copies)
+
+    def _quantised(self, weight: Weight, bits: int) -> Int8Weight:
         if isinstance(weight, ParallelWeight):
             raise SkipbenchError(
-                "engine=fused has products of 8 bits in one process only; use drafts without "
-                "method.precision=int8 and int8 in method.skip"
+                f"engine=fused has products of {bits} bits in one process only; use drafts without "
+                f"int{bits} in method.precision, method.head and method.skip"
             )
         across, bias = weight.transposed()
         if across.device.type == "cpu":
-            made = Int8Weight(across.t(), bias)
+            made = Int8Weight(across.t(), bias, None, bits)
+        elif bits != 8:
+            raise SkipbenchError(self._unquantized(bits))
         else:
             from skipbench.lm.cuda_graphs import int8
 
-            known = self._int8[0].fault if self._int8 else int8.int8_fault(across)
+            known = self._copies[0].fault if self._copies else int8.int8_fault(across)
             made = int8.GpuInt8Weight(across.t(), bias, known)
-        self._int8.append(made)
+        self._copies.append(made)
         return made
 
     def likely_head(self, hidden: Tensor, ids: Tensor) -> Tensor:

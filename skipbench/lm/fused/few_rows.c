@@ -134,7 +134,7 @@ static bf16 *packed(const Weight *w, const Rows *p, long steps, long columns) {
   return temp;
 }
 
-/* Sums of a block, [2 of rows, 2 of outputs, 16, columns], from row `at` and the outputs o0 and o1 on. */
+/* Sums of a block [2 of rows, 2 of outputs, 16, columns], from row `at` and outputs o0 and o1 on. */
 typedef struct { float sums[4][256] __attribute__((aligned(64))); long at, o0, o1; } Block;
 
 /* Writes the outputs o0 .. and o1 .. of one row. */
@@ -153,24 +153,27 @@ static inline void put_both(const Weight *w, const Rows *p, const Block *b, __m5
   _mm512_storeu_si512(p->y + at, (__m512i)_mm512_cvtne2ps_pbh(y, x));
 }
 
-static inline void put_block(const Weight *w, const Rows *p, const Block *b, long columns) {
-  for (int half = 0; half < 2; half++) {
-    const long row = b->at + 16 * half, rows = least(columns, p->rows - row);
-    const float *sums = b->sums[2 * half];
-    __m512i x[16], y[16];
-    if (rows == 1 && columns == 1) put_both(w, p, b, _mm512_load_ps(sums), _mm512_load_ps(sums + 256), row);
-    if (rows <= 0 || columns == 1) return;
-    for (int i = 0; i < 16; i++) {
-      x[i] = _mm512_load_si512(sums + 16 * i);
-      y[i] = _mm512_load_si512(sums + 256 + 16 * i);
-    }
-    transpose(x);
-    transpose(y);
-    if (rows == 16) /* unrolled, from registers */
-      for (int r = 0; r < 16; r++) put_both(w, p, b, (__m512)x[r], (__m512)y[r], row + r);
-    else
-      for (long r = 0; r < rows; r++) put_both(w, p, b, (__m512)x[r], (__m512)y[r], row + r);
+/* Writes one of a block's two halves of rows. */
+static inline void put_half(const Weight *w, const Rows *p, const Block *b, long columns,
+                            int half) {
+  const long row = b->at + 16 * half, rows = least(columns, p->rows - row);
+  const float *sums = b->sums[2 * half];
+  __m512i x[16], y[16];
+  if (rows <= 0) return;
+  if (columns == 1) {
+    put_both(w, p, b, _mm512_load_ps(sums), _mm512_load_ps(sums + 256), row);
+    return;
   }
+  for (int i = 0; i < 16; i++) {
+    x[i] = _mm512_load_si512(sums + 16 * i);
+    y[i] = _mm512_load_si512(sums + 256 + 16 * i);
+  }
+  transpose(x);
+  transpose(y);
+  if (rows == 16) /* unrolled, from registers */
+    for (int r = 0; r < 16; r++) put_both(w, p, b, (__m512)x[r], (__m512)y[r], row + r);
+  else
+    for (long r = 0; r < rows; r++) put_both(w, p, b, (__m512)x[r], (__m512)y[r], row + r);
 }
 
 void with_tiles(const Weight *w, bf16 *y, const bf16 *residual, const bf16 *x, long rows) {
@@ -193,13 +196,16 @@ void with_tiles(const Weight *w, bf16 *y, const bf16 *residual, const bf16 *x, l
         memcpy(rest[0] + 32 * i, w0 + (i + 1) * w->in - tail, tail * 2);
         memcpy(rest[1] + 32 * i, w1 + (i + 1) * w->in - tail, tail * 2);
       }
-      for (long at = 0; at < rows; at += 32) {
+      const char *next = (const char *)(w0 + 32 * w->in);
+      const long lines = w->in, turns = (rows + 31) / 32 * steps;
+      for (long at = 0, line = 0; at < rows; at += 32) {
         const bf16 *x0 = packed_x + at / 16 * steps * tile, *x1 = x0 + steps * tile;
         const int both = at + 16 < rows;
         _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);
         for (long k = 0; k < steps; k++, x0 += tile, x1 += tile) {
-          const char *next = (const char *)(w0 + 32 * w->in) + k * 2048; /* of the next outputs */
-          for (long i = 0; at == 0 && i < 32; i++) _mm_prefetch(next + 64 * i, _MM_HINT_T1);
+          /* lines of the next outputs, as many in every block: memory reads while tiles multiply */
+          for (const long turn = at / 32 * steps + k + 1; line < lines * turn / turns; line++)
+            _mm_prefetch(next + 64 * line, _MM_HINT_T1);
           const int end = tail && k == steps - 1;
           _tile_loadd(4, end ? rest[0] : w0 + 32 * k, end ? 64 : stride);
           _tile_loadd(5, end ? rest[1] : w1 + 32 * k, end ? 64 : stride);
@@ -209,7 +215,9 @@ void with_tiles(const Weight *w, bf16 *y, const bf16 *residual, const bf16 *x, l
             _tile_loadd(7, x1, row);
             _tile_dpbf16ps(2, 4, 7); _tile_dpbf16ps(3, 5, 7);
           }
-          if (k == 0) put_block(w, p, before, columns); /* while tiles multiply */
+          /* while tiles multiply, when the sums have come, in two parts that hold up little */
+          if (k == steps / 3) put_half(w, p, before, columns, 0);
+          if (k == 2 * steps / 3) put_half(w, p, before, columns, 1);
         }
         now->at = at;
         _tile_stored(0, now->sums[0], row); _tile_stored(1, now->sums[1], row);
@@ -219,7 +227,8 @@ void with_tiles(const Weight *w, bf16 *y, const bf16 *residual, const bf16 *x, l
         now->o0 = before->o0, now->o1 = before->o1;
       }
     }
-    put_block(w, p, before, columns);
+    put_half(w, p, before, columns, 0);
+    put_half(w, p, before, columns, 1);
     _tile_release();
   }
 }

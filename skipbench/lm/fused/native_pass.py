@@ -4,7 +4,7 @@ numbers as one by one, so every bit is the same, without Python between them.
 
 import ctypes
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -51,12 +51,14 @@ class _Pass(ctypes.Structure):
     )
 
 
-def native_pass(parts: Parts, cache: KVCache, weights: Sequence[Layer]) -> "NativePass | None":
+def native_pass(
+    parts: Parts, cache: KVCache, weights: Mapping[int, Sequence[Layer]]
+) -> "NativePass | None":
     """`None` where a part of a pass has no C function."""
     plain = all(attention.qk_norms is None for attention, _ in parts)
     if not plain or kernel_of(parts[0][0].norm.weight) is None or cache.head_dim % 8:
         return None
-    native = [weight.native for layer in weights for weight in layer]
+    native = [weight.native for layers in weights.values() for layer in layers for weight in layer]
     known = [one for one in native if one is not None]
     return NativePass(parts, cache, weights, known) if len(known) == len(native) else None
 
@@ -65,18 +67,24 @@ class NativePass:
     """Runs sub-layers in one call."""
 
     def __init__(
-        self, parts: Parts, cache: KVCache, weights: Sequence[Layer], native: Sequence[Native]
+        self,
+        parts: Parts,
+        cache: KVCache,
+        weights: Mapping[int, Sequence[Layer]],
+        native: Sequence[Native],
     ) -> None:
         """
         Args:
-            weights: those of every layer, and then, where they were made, the same in 8 bits.
+            weights: those of every layer by their bits, 0 for the model's own.
             native: of all of these weights.
         """
         like, self._cache = parts[0][0].norm.weight, cache
         self._norms = [part.norm.weight.data.contiguous() for pair in parts for part in pair]
         products, self._sublayers = iter(native), list[_Sublayer]()
         self._used = weights  # the C function reads their memory
-        for layer, pair in zip(weights, itertools.cycle(parts)):
+        self._first = {bits: 2 * len(parts) * place for place, bits in enumerate(weights)}
+        own = weights[0]
+        for layer, pair in zip(itertools.chain(*weights.values()), itertools.cycle(parts)):
             for part, inner in zip(pair, (layer.output.inputs, layer.down.inputs), strict=True):
                 (first, weight), (second, then) = next(products), next(products)
                 norm = self._norms[len(self._sublayers) % (2 * len(parts))].data_ptr()
@@ -84,8 +92,8 @@ class NativePass:
                 numbers = norm, None, inner, part.norm.variance_epsilon, scale
                 self._sublayers.append(_Sublayer(first, second, weight, then, *numbers))
         self._width = like.shape[0]
-        self._widest = max(w.outputs for layer in weights for w in (layer.qkv, layer.gate_up))
-        inner = max(w.inputs for layer in weights for w in (layer.output, layer.down))
+        self._widest = max(w.outputs for layer in own for w in (layer.qkv, layer.gate_up))
+        inner = max(w.inputs for layer in own for w in (layer.output, layer.down))
         self.most = most_rows(kernel_of(like) or "", max(self._width, inner))
         """Rows of a pass, at most."""
         names = "rms_norm", "silu_times", "rotate", attention_of(like)
@@ -137,8 +145,7 @@ class NativePass:
         if id(chosen) not in self._kept:
             if len(self._kept) >= KEPT:
                 self._kept.clear()
-            count = 2 * layers
-            which = (self._sublayers[s + count * int8] for s, int8 in chosen)
+            which = (self._sublayers[self._first[bits] + s] for s, bits in chosen)
             addresses = (ctypes.c_void_p * len(chosen))(*map(ctypes.addressof, which))
             self._kept[id(chosen)] = chosen, addresses
         return ctypes.addressof(self._kept[id(chosen)][1])
