@@ -64,6 +64,8 @@ def plans(layers: int, rank: Sequence[int]) -> Iterator[tuple[str, DraftPlan]]:
     whole = DraftPlan.of(layers)
     yield "int8", whole.cheaper(8)
     yield "int8, head", whole.cheaper(8, head="int8")
+    yield "int6", whole.cheaper(6)
+    yield "int6, head int4", whole.cheaper(6, head="int4")
     yield "head", whole.cheaper(head="int8")
     for window in WINDOWS:
         yield f"window {window}", whole.cheaper(window=window)

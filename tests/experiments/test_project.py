@@ -204,8 +204,10 @@ def test_costs_of_rounds_are_found_again() -> None:
 def test_costs_of_plans_are_those_that_made_the_rounds() -> None:
     layers, model = 10, LatencyModel(2e-4, 1e-7, 3e-4, 1e-3, 10)
     low = msgspec.structs.replace(model, attention_s=9e-5, mlp_s=1.4e-4, head_s=4e-4)
-    model = msgspec.structs.replace(model, int8=low, likely_head_s=2e-4)
-    levers = frozenset(["int8", "likely"])
+    six = msgspec.structs.replace(model, attention_s=7e-5, mlp_s=9e-5)
+    prices = {"int8": low, "int6": six, "int4_head_s": 3e-4, "likely_head_s": 2e-4}
+    model = msgspec.structs.replace(model, **prices)
+    levers = frozenset(["int8", "int6", "int4", "likely"])
     rounds = []
     for kind in kinds(layers, (64, 512), levers):
         draft_s = kind.steps * (model.at(kind.context).pass_s(kind.plan))
@@ -215,7 +217,8 @@ def test_costs_of_plans_are_those_that_made_the_rounds() -> None:
             made = TimedRound(kind.context, kind.rows, kind.steps, *kept, kind.how, draft_s, 1e-3)
             rounds.append(msgspec.structs.replace(made, plan=text))
     costs = LoopCosts(layers, rounds)
-    for text in ("int8-attn:1-4;int8-mlp:2;mlp:5,7", "int8:all;window:100;head:int8;attn:3"):
+    texts = "int8-attn:1-4;int8-mlp:2;mlp:5,7", "int6-attn:1-4;int6-mlp:2;head:int4;mlp:5,7"
+    for text in (*texts, "int8:all;window:100;head:int8;attn:3"):
         plan = DraftPlan.parse(text, layers)
         wanted = model.draft_s(300, 5, plan)
         assert costs.draft_s(300, 5, plan) == pytest.approx(wanted, rel=1e-6)

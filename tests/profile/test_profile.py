@@ -179,6 +179,8 @@ def test_levers_are_priced_where_they_are_asked_for(tmp_path: Path) -> None:
     likely = stored_latency(lm, path, {"likely"})
     assert likely == msgspec.structs.replace(before, likely_head_s=likely.likely_head_s)
     assert likely.at(9).levers == {"likely"} and stored_latency(lm, path) == likely
+    low = stored_latency(lm, path, {"int6", "int4"})
+    assert low.at(9).levers == {"likely", "int6", "int4"} and low.int8 is None
 
 
 def test_numbers_that_cannot_be_profiled() -> None:
