@@ -164,7 +164,7 @@ class SkipMethod(Method):
                 hidden = lm.run(lm.embed(token), rows, plan, last=ahead)
             if confidence is not None:
                 self._confidence.append(confidence())
-                if self.stop.ends(self._confidence[-1]):
+                if self.stop.ends(self._confidence[-1]) or self._ended(state, tokens[-1]):
                     break
             if step or first is None:
                 hidden = hidden if ahead else lm.embed(token)
@@ -191,6 +191,11 @@ class SkipMethod(Method):
             return self._tree(torch.stack(siblings).tolist() if siblings else nodes, q)
         chain = torch.cat(tokens).tolist() if tokens else []
         return Draft(chain, None, dict(enumerate(q, -1)), len(chain), early_exit_states=early)
+
+    def _ended(self, state: State, token: Tensor) -> bool:
+        """Whether nothing follows a drafted token; on a GPU the next step has begun by then."""
+        here = self.stop.ends_at_eos and token.device.type == "cpu"
+        return here and int(token) in state.eos
 
     def _next(self, state: State, logits: Tensor, q: list[Tensor]) -> tuple[Tensor, Tensor]:
         """The next token of a chain [1] and its confidence [1], both still on the device; under

@@ -41,7 +41,7 @@ class ByPrice(RowPrices, StopRule):
     max_steps: Positive = 16
     threshold: float = field(default=0.0, init=False)
 
-    needs_latency, reads_confidence = True, True
+    needs_latency, reads_confidence, ends_at_eos = True, True, True
     carried = ("rate", "counters", "idle", *RowPrices.carried)
 
     def __post_init__(self) -> None:

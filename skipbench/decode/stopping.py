@@ -27,6 +27,8 @@ class StopRule(Configurable, kw_only=False):
     label = "stop rule"
     needs_latency: ClassVar[bool] = False
     """`priced` is told the latencies of sub-layers."""
+    ends_at_eos: ClassVar[bool] = False
+    """A token that would end the output is a draft's last one, where the host has it (on a CPU)."""
 
     def prepare(self, state: State) -> None:
         """As `Method.prepare`."""

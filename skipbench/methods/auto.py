@@ -136,6 +136,7 @@ class Auto(Priced):
         super().begin(state)
         self._drafted: list[tuple[int, int]] = []  # token, kind
         self._rung, self._past = -1, [RATE * RATE_PASSES, RATE_PASSES]
+        self._eos = state.eos
         self.text.begin(state.tokens)
         self.prepare(state)
         self.slopes = min_slopes(self.prices)
@@ -213,6 +214,8 @@ class Auto(Priced):
         most = self.ladder.longest(rung, self.prices, min(budget, self.max_nodes))
         chance, token = 1.0, state.pending
         while (at := len(self._drafted)) < most:
+            if at and self._drafted[-1][0] in self._eos:
+                break
             if at and not (chance and self._drafts_on(rung, rate / chance)):
                 break
             rows = [token, *self._ahead(most - at - 1)]
@@ -276,7 +279,9 @@ class Auto(Priced):
         return self.counters.chance(kind, 1 - min(1.0, (1 - PRIORS[kind]) * doubt))
 
     def _children(self, path: list[int], carried: Carried) -> list[Child]:
-        """Every source's proposals after a path, the likeliest first."""
+        """Every source's proposals after a path, the likeliest first; none after an end."""
+        if path and path[-1] in self._eos:
+            return []
         matches, step = carried
         before, token = [self._before, self._pending, *path][-2:]
         if path:

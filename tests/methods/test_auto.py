@@ -16,7 +16,7 @@ from scripts.fit_auto import decode, fit
 from skipbench.config.architecture import Shape
 from skipbench.decode import kinds, sampling
 from skipbench.decode.chances import Calibration, Counters
-from skipbench.decode.draft import State
+from skipbench.decode.draft import Draft, State
 from skipbench.decode.ladder import AGREEMENT, BREAK_EVEN, WINDOWED, PlanLadder, chain_value
 from skipbench.decode.loop import generate
 from skipbench.decode.sampling import choices
@@ -220,6 +220,28 @@ def test_drafts_in_8_bits_are_right_and_read_copies_ahead(monkeypatch: pytest.Mo
     assert {plan for _, plan in free.log["sets"]} == {"int8:all;head:int8"}  # type: ignore[attr-defined]
     assert max(passes) == DRAFT_ROWS[-1] and len(passes) < drafted
     assert free.ladder.pace < 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("words", [("auto", *INT8), ("int8",)], ids=["auto", "int8"])
+def test_nothing_is_drafted_behind_an_end(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lm, text = random_lm("llama", "fused"), [3, 1, 4, 1, 5, 9, 2, 6] * 2
+    ends, prices = frozenset(range(0, 60, 3)), "[1,1.02,1.04,1.06,1.1,1.2]"
+
+    def behind(eos: frozenset[int]) -> int:
+        rule = "" if words[0] == "auto" else "stop."
+        method = make_method(*words, f"method.{rule}row_prices={prices}")
+        drafts, propose = list[Draft](), method.propose
+        monkeypatch.setattr(
+            method, "propose", lambda *args: drafts.append(propose(*args)) or drafts[-1]
+        )
+        for n in range(8):
+            generate(lm, method, [n, *text], 24, eos)
+        parents = ((draft.tokens, parent) for draft in drafts for parent in draft.parents())
+        return sum(parent >= 0 and tokens[parent] in ends for tokens, parent in parents)
+
+    assert behind(frozenset()) > 0 == behind(ends)
 
 
 def test_reading_ahead_changes_no_drafted_token(monkeypatch: pytest.MonkeyPatch) -> None:
