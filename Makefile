@@ -36,7 +36,7 @@ else
 endif
 	@touch $@
 
-demo: $(READY) ## the main job on the embedded model, with its table (under 90 s)
+demo: $(READY) ## the main job on the embedded model, with its table (half a minute once installed)
 	$(BIN)/python -m skipbench
 
 test: $(READY) ## the tests of every day, without a network
