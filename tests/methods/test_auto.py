@@ -222,6 +222,22 @@ def test_drafts_in_8_bits_are_right_and_read_copies_ahead(monkeypatch: pytest.Mo
     assert free.ladder.pace < 1  # type: ignore[attr-defined]
 
 
+def test_drafts_in_6_bits_are_right_and_8_are_taken_where_they_have_no_kernel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lm, text = random_lm("llama", "fused"), [3, 1, 4, 1, 5, 9, 2, 6] * 2
+    method = make_method("auto", "method.row_prices=[1,1.02,1.04,1.06,1.1,1.2]", INT8[1])
+    assert generate(lm, method, text, 48).tokens == generate(lm, Vanilla(), text, 48).tokens
+    assert {plan for _, plan in method.log["sets"]} == {"int6:all;head:int4"}
+    monkeypatch.setattr(type(lm.engine), "fast", lambda engine, bits: bits == 8)
+    monkeypatch.setattr(
+        auto.Auto, "_seconds", lambda *_: {0: 2.0, 1: 1.0, 4: 1.2} | dict.fromkeys(ROWS[1:], 2.0)
+    )
+    other = auto.Auto(name="auto", layers=LAYERS)
+    other.prepare(State(lm, [*text, 3]))
+    assert other.bits == 8
+
+
 @pytest.mark.parametrize("words", [("auto", *INT8), ("int8",)], ids=["auto", "int8"])
 def test_nothing_is_drafted_behind_an_end(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch

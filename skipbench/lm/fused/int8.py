@@ -25,7 +25,7 @@ times slower.
 NATIVE = (torch.float32, torch.bfloat16)  # dtypes of activations that the kernels take
 INPUTS = 64  # an output's are filled up with 0 to a multiple of it; those of one table below 8 bits
 TABLES, PARTS = 64, 8  # as in the C file
-POWER = 1.3  # least squared error of SmolLM2-135M's weights, of 1, 1.2, 1.3 and 1.4
+POWER = 1.3  # 1.3 and 1.4 err least on SmolLM2-135M's weights, by 1.3 dB less than equal steps
 CHUNK_BYTES = 64 << 20  # of weights that are quantised at once
 
 
