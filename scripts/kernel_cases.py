@@ -103,7 +103,7 @@ def int8(function: Any, rng: np.random.Generator, put: Put, _: bool) -> None:
     multiplied(function, rng, put, made, x, w * scale[:, None].astype(np.float64), bias, odd)
 
 
-def quantise(function: Any, rng: np.random.Generator, put: Put, _: bool) -> None:
+def quantize(function: Any, rng: np.random.Generator, put: Put, _: bool) -> None:
     inputs, outputs, _ = shape_of(rng)
     odd, bf16 = rng.random() < 0.4, bool(rng.integers(2))
     w, width = put(values(rng, (outputs, inputs), odd, bf16)), int(rng.choice([8, 6, 4]))
@@ -408,7 +408,7 @@ def whole_pass(native: Any, rng: np.random.Generator, put: Put, bf16: bool) -> N
 PARTS = ("rms_norm", "silu_times", "rotate", "attend_rows")
 CASES: dict[str, Any] = {"int8": int8, "rms_norm": norm, "silu_times": silu, "rotate": rotate}
 CASES |= {
-    "quantise_weight": quantise,
+    "quantize_weight": quantize,
     "top_k": top_k,
     "attend_rows": attention,
     "attend_vectors": attention,
@@ -416,7 +416,7 @@ CASES |= {
 """By the beginning of a function's name; another one is a `product`."""
 TYPES = {
     int8: [*[POINTER] * 4, LONG],
-    quantise: [*[POINTER] * 5, LONG, LONG, ctypes.c_int, POINTER],
+    quantize: [*[POINTER] * 5, LONG, LONG, ctypes.c_int, POINTER],
     product: [*[POINTER] * 4, LONG],
     norm: [*[POINTER] * 3, FLOAT, LONG, LONG],
     silu: [POINTER, POINTER, LONG, LONG],

@@ -1,7 +1,7 @@
 """llama.cpp as an arm of compare_peers.py and verify_peers.py, through `llama-cpp-python`.
 
 pip builds that from source in about 8 minutes; it is no dependency of skipbench.
-`dequantised` writes the weights of a GGUF file in the precision that is measured, so that both
+`dequantized` writes the weights of a GGUF file in the precision that is measured, so that both
 programs multiply the same numbers.
 """
 
@@ -19,7 +19,7 @@ Decode = Callable[[list[int]], list[int]]
 KINDS = {"float32": Kind.F32, "bfloat16": Kind.BF16, "float16": Kind.F16, "Q8_0": Kind.Q8_0}
 
 
-def dequantised(source: Path, out: Path, dtype: str) -> Path:
+def dequantized(source: Path, out: Path, dtype: str) -> Path:
     """Writes `source` again with its matrices in `dtype`; norms and metadata are kept.
 
     Args:
@@ -137,10 +137,10 @@ def arms(
         tokens, eos, context: as of `arm`.
         lookup: tokens that a prompt lookup copies.
     """
-    same, how = dequantised(source, place / "same.gguf", dtype), (tokens, eos, context)
+    same, how = dequantized(source, place / "same.gguf", dtype), (tokens, eos, context)
     return {
         "llama.cpp": arm(same, *how),
         f"llama.cpp prompt lookup of {lookup}": arm(same, *how, draft_model=lookup_draft(lookup)),
-        "llama.cpp Q8_0": arm(dequantised(source, place / "q8_0.gguf", "Q8_0"), *how),
+        "llama.cpp Q8_0": arm(dequantized(source, place / "q8_0.gguf", "Q8_0"), *how),
         "llama.cpp Q4_1": arm(source, *how),
     }

@@ -40,12 +40,12 @@ from skipbench.oracle.verdict import Verdict, counts
 from skipbench.runs.files import write_atomic
 from skipbench.runs.provenance import cpu_name
 
-QUANTISED = "Q4_1"
+QUANTIZED = "Q4_1"
 LOOKUP, DRAFT, EXIT = 10, 4, 20
 """Tokens of a prompt lookup and of a draft model, and layers of an early exit."""
 WITHOUT = (12, 15, 18, 21)
 """Layers that the assistant model of `generate` lacks."""
-JUDGED_AS = {QUANTISED: "bfloat16"}
+JUDGED_AS = {QUANTIZED: "bfloat16"}
 """Precision by which the outputs of quantised products are judged."""
 NOTE = (
     "Weights: the same of all, as a file of Q4_1 stores them, widened to what is computed in; "
@@ -130,17 +130,17 @@ def arms_of(record: Record, gguf: Path | None, place: Path) -> dict[str, Arm]:
         made |= {f"{name}, {dtype}": arm for name, arm in arms.items()}
         if gguf is None:
             continue
-        from scripts.peer_llama import arm, dequantised, lookup_draft, model_draft
+        from scripts.peer_llama import arm, dequantized, lookup_draft, model_draft
 
-        files = {dtype: dequantised(gguf, place / f"{dtype}.gguf", dtype)}
-        for kind, file in (files if dtype == "float32" else files | {QUANTISED: gguf}).items():
+        files = {dtype: dequantized(gguf, place / f"{dtype}.gguf", dtype)}
+        for kind, file in (files if dtype == "float32" else files | {QUANTIZED: gguf}).items():
             drafts = {
                 "llama.cpp": None,
                 f"llama.cpp, prompt lookup of {LOOKUP}": lookup_draft(LOOKUP),
-                f"llama.cpp, draft model {QUANTISED} of {DRAFT}": model_draft(gguf, longest, DRAFT),
+                f"llama.cpp, draft model {QUANTIZED} of {DRAFT}": model_draft(gguf, longest, DRAFT),
             }
             for name, draft in drafts.items():
-                if draft is None or kind != QUANTISED or "draft model" not in name:
+                if draft is None or kind != QUANTIZED or "draft model" not in name:
                     made[f"{name}, {kind}"] = arm(file, *how, draft_model=draft)
     return made
 

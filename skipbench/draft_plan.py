@@ -30,9 +30,11 @@ numbers what it merges most often first.
 """
 Head = Literal["full", "int8", "int4", "likely"]
 HEADS: tuple[Head, ...] = get_args(Head)
-BITS = (8, 6)
-_BLOCKS = re.compile(r"(?:int([86])-)?(attn|mlp):(\d{1,4}(?:-\d{1,4})?(?:,\d{1,4}(?:-\d{1,4})?)*)")
-_EVERY = re.compile(r"int([86]):all")
+BITS = {"int8": 8, "int6": 6}
+"""Bits of sub-layers by their name."""
+_LOW, _RANGE = "|".join(BITS), r"\d{1,4}(?:-\d{1,4})?"
+_BLOCKS = re.compile(rf"(?:({_LOW})-)?(attn|mlp):({_RANGE}(?:,{_RANGE})*)")
+_EVERY = re.compile(rf"({_LOW}):all")
 _WINDOW = re.compile(r"window:([1-9]\d{0,8})")
 EXAMPLE = "'attn:1,3-5;mlp:2,4' or 'int8:all;window:512;head:int8;attn:1,3'"
 
@@ -59,7 +61,7 @@ class DraftPlan:
     quantized: frozenset[int] = frozenset()
     """Sub-layers whose weights are read in `bits`; none of them is skipped."""
     bits: int = 8
-    """One of `BITS`; 8 where `quantized` is empty."""
+    """Of `BITS`; 8 where `quantized` is empty."""
     window: int | None = None
     """Last positions that attention reads, besides the first `SINKS`; `None` for all."""
     head: Head = "full"
@@ -88,7 +90,7 @@ class DraftPlan:
     @classmethod
     def parse(cls, text: str, layers: int) -> "DraftPlan":
         """Reads the text form. Raises SkipbenchError for other text or unknown layers."""
-        blocks: dict[str | None, set[int]] = {None: set(), "8": set(), "6": set()}
+        blocks = dict[str | None, set[int]]((low, set()) for low in (None, *BITS))
         window, heads = None, {f"head:{head}": head for head in HEADS}
         head = HEADS[0]
         for part in filter(None, text.replace(" ", "").split(";")):
@@ -104,10 +106,11 @@ class DraftPlan:
             else:
                 fault = f"skip set {text!r}: cannot read {part!r}"
                 raise SkipbenchError(f"{fault}; write it like {EXAMPLE}")
-        if blocks["8"] and blocks["6"]:
-            raise SkipbenchError(f"skip set {text!r}: wanted int8 or int6, not both")
-        bits, low = (6, blocks["6"]) if blocks["6"] else (8, blocks["8"])
-        return cls(layers, frozenset(blocks[None]), frozenset(low), bits, window, head)
+        used = [low for low in BITS if blocks[low]] or ["int8"]
+        if len(used) > 1:
+            raise SkipbenchError(f"skip set {text!r}: wanted {' or '.join(BITS)}, not both")
+        low, bits = frozenset(blocks[used[0]]), BITS[used[0]]
+        return cls(layers, frozenset(blocks[None]), low, bits, window, head)
 
     def __str__(self) -> str:
         every = self.quantized and len(self.quantized) + len(self.skipped) == 2 * self.layers
@@ -176,7 +179,7 @@ def levers_of(method: Mapping[str, object]) -> str:
         head = other if head == "full" and f"head:{other}" in text else head
     found = re.search(_WINDOW, text)
     window = method.get("kv_window") or (found and found[1])
-    low = re.search(r"int[86](?=[:-])", f"{text} {method.get('precision')}:")
+    low = re.search(rf"({_LOW})(?=[:-])", f"{text} {method.get('precision')}:")
     parts = [low[0] if low else "", f"window {window}" if window else ""]
     return " ".join(filter(None, [*parts, f"head {head}" if head != "full" else ""]))
 

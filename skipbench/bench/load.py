@@ -157,7 +157,7 @@ def preflight(config: RunConfig, folder: Path, held: bool = False) -> Preflight:
     check_memory(model, config.dataset, [])
     if not held:
         check_model(model, config.engine)
-    copies = check_method(model, config.method.factory()).copies
+    copies = bool(check_method(model, config.method.factory()).copied)
     model = model if held else outline.sized(model)
     check_memory(model, config.dataset, [], copies)
     rows = config.dataset.rows(config.limit)
@@ -200,7 +200,7 @@ def load_ready(config: RunConfig, method: Method | None = None) -> tuple[LM, Any
         config = with_stored_set(config)
     check_model(config.model, config.engine)
     given = method or check_method(config.model, config.method.factory())
-    check_memory(outline.sized(config.model), config.dataset, [], given.copies)
+    check_memory(outline.sized(config.model), config.dataset, [], bool(given.copied))
     lm, tokenizer = load_model(config.model, config.engine, config.calibration_rows())
     return lm, tokenizer, method or make_method(config, lm)
 

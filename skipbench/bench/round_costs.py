@@ -79,7 +79,7 @@ def kinds(layers: int, contexts: Sequence[int], levers: Set[str]) -> Iterator[Ki
     none, half = DraftPlan.of(layers), fixed_set("uniform", layers, 0.5)
     attention, mlp = (DraftPlan.of(layers, range(part, 2 * layers, 2)) for part in (0, 1))
     near, plans = min(contexts), list[DraftPlan]()
-    for bits in (b for b in BITS if f"int{b}" in levers):
+    for bits in (bits for low, bits in BITS.items() if low in levers):
         plans += [DraftPlan(layers, quantized=part.skipped, bits=bits) for part in (attention, mlp)]
         head: Head = "int8" if bits == 8 else "full"
         plans += [plan.cheaper(bits, head=head) for plan in (DraftPlan.of(layers), half)]

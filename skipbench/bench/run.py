@@ -210,8 +210,8 @@ def _metrics(bench: Bench, latency: LatencyModel) -> Metrics:
     metrics = replace(
         metrics, profiled=Profiled(**{k: getattr(here, k) for k in Profiled.__struct_fields__})
     )
-    if bench.method.levers & {"int8", "int6"}:
-        metrics = replace(metrics, int8_bytes=lm.engine.quantized_bytes())
+    if copied := lm.engine.quantized_bytes(bench.method.copied):
+        metrics = replace(metrics, int8_bytes=copied)
     if (scorer := bench.config.dataset.scorer) in CORPUS_SCORERS:
         scores = corpus_summary(scorer, samples, bench.store.completions())
         metrics = replace(metrics, score=scores)

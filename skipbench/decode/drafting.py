@@ -12,7 +12,7 @@ from skipbench.config.configurable import Natural, Positive
 from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.method import Method
 from skipbench.decode.stopping import StopRule
-from skipbench.draft_plan import LIKELY, DraftPlan, Head
+from skipbench.draft_plan import BITS, LIKELY, DraftPlan, Head
 from skipbench.errors import SkipbenchError
 from skipbench.lm.rows import TokenRows
 
@@ -98,8 +98,7 @@ class SkipMethod(Method):
     def cheaper(self, skip: DraftPlan) -> DraftPlan:
         """A skip set with `precision`, `kv_window` and `head`, which add to what it says itself."""
         head = skip.head if self.head == "full" else self.head
-        bits = {"full": None, "int8": 8, "int6": 6}[self.precision]
-        return skip.cheaper(bits, self.kv_window or skip.window, head)
+        return skip.cheaper(BITS.get(self.precision), self.kv_window or skip.window, head)
 
     @property
     def levers(self) -> frozenset[str]:

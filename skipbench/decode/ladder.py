@@ -27,7 +27,7 @@ AGREEMENT = {8: 0.95, 6: 0.93}
 """Prior of the agreement of the whole model in so many bits. Measured: 0.98 and 0.95 on
 SmolLM2-135M.
 """
-HEADS: dict[int, Head] = {8: "int8", 6: "int4"}
+HEAD_BESIDE: dict[int, Head] = {8: "int8", 6: "int4"}
 WINDOW_AGREEMENT = 0.93
 """The same of a window of 512 positions, beside what fewer bits lose. Measured: 0.85 to 0.93."""
 WEIGHT = 4.0  # tokens that the prior of a rung's agreement counts for
@@ -111,7 +111,7 @@ class PlanLadder(Stateful):
     ) -> DraftPlan:
         """A draft without these sub-layers, all else in `bits`, and in a window, or as it is."""
         plan = DraftPlan.of(self.layers, skipped)
-        return plan.cheaper(bits, kv_window, HEADS[bits]) if bits else plan
+        return plan.cheaper(bits, kv_window, HEAD_BESIDE[bits]) if bits else plan
 
     def chance(self, rung: int) -> float:
         """Agreement by trials and drafts. The prior, `-ln a ~ angle^2` beside what fewer bits

@@ -77,9 +77,9 @@ class Method(Configurable):
         return frozenset()
 
     @property
-    def copies(self) -> bool:
-        """Whether it may make a copy of the weights in 8 bits or fewer, held in memory."""
-        return bool(self.levers & {"int8", "int6"})
+    def copied(self) -> frozenset[str]:
+        """Of `DraftPlan.levers`, those that read a copy of the weights, held in memory."""
+        return self.levers - {"likely"}
 
     @property
     def carries(self) -> bool:

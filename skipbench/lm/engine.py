@@ -1,6 +1,6 @@
 """`Engine`: executes sub-layers, with the same results in every engine."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 import torch
 from torch import Tensor
@@ -52,8 +52,8 @@ class Engine:
         """
         raise SkipbenchError(self._unquantized(bits))
 
-    def quantized_bytes(self) -> int:
-        """Bytes of the quantised weights made so far, beside the model's own."""
+    def quantized_bytes(self, levers: Set[str] | None = None) -> int:
+        """Bytes of the copies of weights made so far, of those that `DraftPlan.levers` read."""
         return 0
 
     def _unquantized(self, bits: int) -> str:

@@ -123,8 +123,9 @@ class Auto(Priced):
         """Tokens and passes of one row of this prompt."""
 
     @property
-    def copies(self) -> bool:
-        return self.explore > 0 and bool(self.draft_prices or not self.row_prices)
+    def copied(self) -> frozenset[str]:
+        drafts = self.explore > 0 and (self.draft_prices or not self.row_prices)
+        return self.ladder.plan((), self.bits).levers if drafts else frozenset()
 
     def prepare(self, state: State) -> None:
         self.prices = self.prices_at(state, self.max_nodes + 1)
@@ -148,7 +149,7 @@ class Auto(Priced):
         cannot pay, or the engine has none. `windowed`: in a window, where the context is long.
         """
         long = 0 < 2 * self.kv_window <= state.lm.cache.length and not self.row_prices
-        if not self.copies or (windowed and not long):
+        if not self.copied or (windowed and not long):
             return []
         if self.row_prices:
             given = self.row_prices[0], *self.draft_prices

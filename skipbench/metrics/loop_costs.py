@@ -151,7 +151,7 @@ LEVERS = 7  # attentions and MLPs in 8 bits, the same in 6, and heads but the mo
 def terms(plan: DraftPlan, context: float) -> list[float]:
     """One, attentions in full, positions that attentions read, MLPs in full, `LEVERS`."""
     low = plan.low
-    by_bits = [count * (plan.bits == bits) for bits in BITS for count in low]
+    by_bits = [count * (plan.bits == bits) for bits in BITS.values() for count in low]
     attention, mlp = plan.layers - len(plan.attention), plan.layers - len(plan.mlp)
     heads = [float(plan.head == head) for head in HEADS[1:]]
     read = attention * plan.positions_read(context)

@@ -116,7 +116,7 @@ def set_up(runs: Sequence[Run]) -> list[str]:
     if not took:
         return []
     each = ", ".join(f"{method} {seconds}" for method, seconds in took.items())
-    what = "prices, latencies, 8-bit copy"
+    what = "prices, latencies, low-bit copy"
     return [f"set-up before the first prompt ({what}), in none of the times: {each}."]
 
 

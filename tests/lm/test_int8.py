@@ -74,7 +74,7 @@ def test_a_weight_is_quantised_as_torch_does(dtype: torch.dtype, bits: int) -> N
     kernel_or_skip("avx2" if bits == 8 else "avx512")
     weight = operands(100, 50, 1, dtype)[0]
     weight[3], weight[4, 7] = 0, 1e3
-    made, (scale, rounded) = Int8Weight(weight, None, bits=bits), int8.quantised_rows(weight, bits)
+    made, (scale, rounded) = Int8Weight(weight, None, bits=bits), int8.quantized_rows(weight, bits)
     assert torch.equal(made._scale, scale) and torch.equal(made.integers()[:, :100], rounded)
     assert not made.integers()[:, 100:].any()
     assert torch.equal(made._sums, rounded.sum(1, dtype=torch.int32))
@@ -87,8 +87,8 @@ def test_only_the_weights_lose_precision(dtype: torch.dtype) -> None:
     weight, bias, x, _ = operands(576, 96, 5, dtype)
     made = Int8Weight(weight, bias)
     step = weight.float().abs().amax(1, keepdim=True) / 127
-    assert ((made.dequantised() - weight.float()).abs() <= step * 0.5001).all()
-    wanted = x.double() @ made.dequantised().double().t() + bias.double()
+    assert ((made.dequantized() - weight.float()).abs() <= step * 0.5001).all()
+    wanted = x.double() @ made.dequantized().double().t() + bias.double()
     error = (made(x).double() - wanted).abs().max()
     assert error < (0.004 if dtype == torch.float32 else 0.3)
     assert made.inputs == 576 and 576 * 96 < made.nbytes < 576 * 96 * 1.05
@@ -131,10 +131,10 @@ def test_rows_with_gaps_and_a_weight_of_several_parts(monkeypatch: pytest.Monkey
     weight, bias, x, residual = operands(64, 50, 9, torch.float32)
     whole, (scale, rounded) = (
         Int8Weight(weight.t().contiguous().t(), bias),
-        int8.quantised_rows(weight),
+        int8.quantized_rows(weight),
     )
     monkeypatch.setattr(int8, "CHUNK_BYTES", 64 * 4 * 12)
-    assert all(map(torch.equal, int8.quantised_rows(weight), (scale, rounded)))
+    assert all(map(torch.equal, int8.quantized_rows(weight), (scale, rounded)))
     apart, held = torch.cat([x, x], 1)[:, :64], torch.cat([residual, residual], 1)[:, :50]
     assert not apart.is_contiguous() and torch.equal(whole(apart), whole(x))
     assert torch.equal(whole.added(held, apart), whole.added(residual, x))

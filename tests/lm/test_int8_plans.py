@@ -10,7 +10,7 @@ from torch import Tensor
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.lm.fused import engine
-from skipbench.lm.fused.int8 import Int8Weight, int8_kernel, quantised_rows
+from skipbench.lm.fused.int8 import Int8Weight, int8_kernel, quantized_rows
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 
@@ -32,19 +32,19 @@ def prefilled(
 def rounded(lm: LM, plan: DraftPlan) -> LM:
     """The model with the weights that a plan reads in fewer bits rounded, one after another."""
 
-    def fake_quantised(module: torch.nn.Module) -> None:
+    def fake_quantized(module: torch.nn.Module) -> None:
         for name, weight in module.named_parameters():
             if name.endswith("weight") and weight.ndim == 2:
-                scale, integers = quantised_rows(weight.detach(), plan.bits)
+                scale, integers = quantized_rows(weight.detach(), plan.bits)
                 weight.data = integers * scale[:, None]
 
     layers = lm.model.model.layers
     for s in plan.quantized:
-        fake_quantised(layers[s // 2].mlp if s % 2 else layers[s // 2].self_attn)
+        fake_quantized(layers[s // 2].mlp if s % 2 else layers[s // 2].self_attn)
     if plan.head == "int8":
         head = lm.model.lm_head
         head.weight = torch.nn.Parameter(head.weight.detach().clone())
-        fake_quantised(head)
+        fake_quantized(head)
     return lm
 
 
@@ -117,6 +117,8 @@ def test_6_bits_beside_8_have_a_copy_of_their_own() -> None:
     assert not torch.equal(*first)
     assert all(torch.equal(lm.logits([5], rows, p), x) for p, x in zip(plans, first, strict=True))
     assert any("in 8 and 6 bits" in note for note in lm.notes())
+    each = [lm.engine.quantized_bytes(plan.levers) for plan in plans]
+    assert 0 < each[1] < each[0] and sum(each) == lm.engine.quantized_bytes()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

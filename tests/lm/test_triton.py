@@ -28,7 +28,7 @@ from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.device import PREPARE_INPUTS
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
-from skipbench.lm.cuda_graphs.int8 import quantised_rows
+from skipbench.lm.cuda_graphs.int8 import quantized_rows
 from skipbench.lm.llama import rotated, silu_times
 from skipbench.lm.metadata import AttentionMetadata, RotaryCache
 from skipbench.lm.model import LM
@@ -148,7 +148,7 @@ def test_int8_linear(shape: tuple[int, int, int], dtype: torch.dtype) -> None:
     rows, inputs, outputs = shape
     x, weight = drawn(rows, inputs, dtype=dtype), drawn(outputs, inputs, dtype=dtype)
     bias, hidden = drawn(outputs, dtype=dtype), drawn(rows, outputs, dtype=dtype)
-    scale, rounded = quantised_rows(weight)
+    scale, rounded = quantized_rows(weight)
     weight_error = (rounded * scale[:, None] - weight.float()).abs().amax(1)
     assert (weight_error <= scale * 0.51).all()
     wanted = x.float() @ (rounded.float() * scale[:, None]).T

@@ -153,7 +153,7 @@ def test_a_copy_in_8_bits_counts_in_the_memory_check(
     monkeypatch.setattr(memory, "free_bytes", lambda device: exact + GIB)
     for words in (["method=auto", "method.explore=0"], ["method=swift"]):
         method_of = compose(words).method.factory()
-        assert not method_of(layers=32).copies
+        assert not method_of(layers=32).copied
 
 
 def test_the_datasets_cut_counts_in_the_memory_check(

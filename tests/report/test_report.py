@@ -196,7 +196,7 @@ def test_every_column_is_defined_once_and_printed() -> None:
     shown = markdown_cell(full(), HEADER)
     for name, sentence in DEFINITIONS.items():
         # the first ones are columns of tables; nothing was measured of the memory and of rounds
-        of_tables = ("n", "over best", "adapt", "memory", "set-up", "8-bit copy", "ITL")
+        of_tables = ("n", "over best", "adapt", "memory", "set-up", "low-bit copy", "ITL")
         assert (f"- *{name}*: {sentence}" in shown) == (name not in of_tables)
     # in the terminal one line stands for all of them
     terminal = text(render_cell(full(), HEADER), 400)

@@ -9,7 +9,7 @@ and so does a set that is used often.
 Prompts, passes of more than MAX_ROWS rows, embedding and head are the fused engine's.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any
 
 import torch
@@ -116,8 +116,8 @@ class CudaGraphsEngine(Engine):
     def quantized_head(self, hidden: Tensor, bits: int) -> Tensor:
         return self.fused.quantized_head(hidden, bits)
 
-    def quantized_bytes(self) -> int:
-        return self.fused.quantized_bytes()
+    def quantized_bytes(self, levers: Set[str] | None = None) -> int:
+        return self.fused.quantized_bytes(levers)
 
     def likely_head(self, hidden: Tensor, ids: Tensor) -> Tensor:
         return self.fused.likely_head(hidden, ids)

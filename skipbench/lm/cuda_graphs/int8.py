@@ -5,7 +5,7 @@ from torch import Tensor
 
 from skipbench.lm.cuda_graphs import ops
 from skipbench.lm.cuda_graphs.trial import differs
-from skipbench.lm.fused.int8 import Int8Weight, quantised_rows
+from skipbench.lm.fused.int8 import Int8Weight, quantized_rows
 
 
 class GpuInt8Weight(Int8Weight):
@@ -16,7 +16,7 @@ class GpuInt8Weight(Int8Weight):
     def __init__(self, weight: Tensor, bias: Tensor | None, fault: str | None) -> None:
         """`weight`, `bias`: [out, in] and [out]; `fault`: of `int8_fault`."""
         (self._outputs, self.inputs), self._dtype = weight.shape, weight.dtype
-        self._scale, self._blocks = quantised_rows(weight)
+        self._scale, self._blocks = quantized_rows(weight)
         self._bias, self._plain = bias, None
         self._fault, self.bits = fault, 8
 
@@ -24,7 +24,7 @@ class GpuInt8Weight(Int8Weight):
     def fault(self) -> str | None:
         return self._fault
 
-    def dequantised(self) -> Tensor:
+    def dequantized(self) -> Tensor:
         return self._blocks * self._scale[:, None]
 
     def add_to(self, hidden: Tensor, x: Tensor) -> None:
@@ -59,7 +59,7 @@ def int8_fault(like: Tensor) -> str | None:
     if not ops.at_hand(like.device):
         return "Triton is not installed"
     drawn = [like.new_empty(n, 200).normal_() for n in (40, 3)]
-    scale, rounded = quantised_rows(drawn[0])
+    scale, rounded = quantized_rows(drawn[0])
     bias, residual, ours, torchs = (drawn[0].new_ones(n, 40) for n in (1, 3, 3, 3))
     try:
         parts = drawn[1], rounded, scale, bias[0], residual

@@ -4,6 +4,7 @@ Queries, keys and values come from one product, gate and up from one; output pro
 residual. The weights of the Hugging Face modules become views of the fused ones.
 """
 
+from collections.abc import Set
 from typing import Any
 
 import torch
@@ -141,7 +142,7 @@ class FusedEngine(Engine):
 
     def quantized_sublayers(self, bits: int) -> list[Sublayer]:
         if bits not in self._quantized_sublayers:
-            made = [LayerWeights(*(self._quantised(w, bits) for w in of)) for of in self.layers]
+            made = [LayerWeights(*(self._quantized(w, bits) for w in of)) for of in self.layers]
             self.quantized[bits] = made
             self._quantized_sublayers[bits] = self._sublayers(made)
             self._native = self._native_pass()
@@ -149,7 +150,7 @@ class FusedEngine(Engine):
 
     def quantized_head(self, hidden: Tensor, bits: int) -> Tensor:
         if bits not in self._quantized_heads:
-            self._quantized_heads[bits] = self._quantised(self._head, bits)
+            self._quantized_heads[bits] = self._quantized(self._head, bits)
         hidden = self._final_norm(hidden)
         logits = self._quantized_heads[bits](hidden)
         return logits if bits == 8 else self._best_in_full(logits, hidden)
@@ -163,10 +164,11 @@ class FusedEngine(Engine):
         full = (across.t()[best] @ hidden[:, :, None])[..., 0]
         return logits.scatter_(1, best, full if bias is None else full + bias[best])
 
-    def quantized_bytes(self) -> int:
-        return sum(weight.nbytes for weight in self._copies)
+    def quantized_bytes(self, levers: Set[str] | None = None) -> int:
+        read = [w for w in self._copies if levers is None or f"int{w.bits}" in levers]
+        return sum(weight.nbytes for weight in read)
 
-    def _quantised(self, weight: Weight, bits: int) -> Int8Weight:
+    def _quantized(self, weight: Weight, bits: int) -> Int8Weight:
         if isinstance(weight, ParallelWeight):
             raise SkipbenchError(
                 f"engine=fused has products of {bits} bits in one process only; use drafts without "

@@ -64,7 +64,7 @@ static inline __attribute__((always_inline)) float largest_magnitude(const void 
 
 /* Writes one row as integers, or as their upper bytes and their lower ones, and gives its scale,
  * which is not finite where the row is not. What lies behind a row meets weights of 0. */
-static inline __attribute__((always_inline)) float quantised(
+static inline __attribute__((always_inline)) float quantized(
     int16_t *to, const void *x, long row, const Weight *w, long width, const int bf16,
     const int bytes) {
   const float magnitude = largest_magnitude(x, row * w->in, w->in, bf16);
@@ -116,10 +116,10 @@ static void multiply(const Weight *w, void *y, const void *residual, const void 
   const Rows all = {sums, temp, scales};
   for (long row = 0; row < rows; row++) {
     int16_t *const to = temp + row * width;
-    if (k.bytes) scales[row] = w->bf16 ? quantised(to, x, row, w, width, 1, 1)
-                                       : quantised(to, x, row, w, width, 0, 1);
-    else scales[row] = w->bf16 ? quantised(to, x, row, w, width, 1, 0)
-                               : quantised(to, x, row, w, width, 0, 0);
+    if (k.bytes) scales[row] = w->bf16 ? quantized(to, x, row, w, width, 1, 1)
+                                       : quantized(to, x, row, w, width, 0, 1);
+    else scales[row] = w->bf16 ? quantized(to, x, row, w, width, 1, 0)
+                               : quantized(to, x, row, w, width, 0, 0);
   }
   const long part = (w->out + k.streams - 1) / k.streams;
   if (!k.block) {
@@ -203,7 +203,7 @@ static void placed_output(uint8_t *to, uint8_t *groups, int8_t *integers, const 
 /* Writes a weight [out, in] as integers up to 127, or as places in tables where some are given,
  * filled up with 0, with one scale and one sum per output. Gives the largest sum of magnitudes.
  */
-int quantise_weight(uint8_t *to, uint8_t *groups, float *scale, int32_t *sums, const void *w,
+int quantize_weight(uint8_t *to, uint8_t *groups, float *scale, int32_t *sums, const void *w,
                     long in, long out, int bf16, const Tables *t) {
   const int bits = t ? t->bits : 8;
   const long width = (in + STEP - 1) / STEP * STEP;

@@ -80,7 +80,7 @@ def int8_kernel(bits: int = 8) -> tuple[str | None, str | None]:
     w, x, before = (torch.randn(shape, generator=generator) for shape in shapes)
     for dtype, close in ((torch.float32, 1e-3), (torch.bfloat16, 1 / 64)):
         made = Int8Weight(w.to(dtype), None, kernel, bits)
-        wanted = F.linear(x.to(dtype).float(), made.dequantised()) + before.to(dtype).float()
+        wanted = F.linear(x.to(dtype).float(), made.dequantized()) + before.to(dtype).float()
         for rows in (9, 4, 1):  # tiles, and vectors of several and of few rows
             found = made.added(before[:rows].to(dtype), x[:rows].to(dtype)).float()
             if not torch.allclose(found, wanted[:rows], rtol=close, atol=0.02):
@@ -135,7 +135,7 @@ class Int8Weight:
         self._plain, self._sums = None, torch.empty(0, dtype=torch.int32)
         self._groups = torch.empty(0, dtype=torch.uint8)
         if kernel is None:
-            self._scale, rounded = quantised_rows(weight, bits)
+            self._scale, rounded = quantized_rows(weight, bits)
             self._plain = (rounded * self._scale[:, None]).to(self._dtype)
             self._held = rounded[:0]
             return
@@ -149,7 +149,7 @@ class Int8Weight:
         self._scale = torch.empty(self.outputs)
         self._sums = torch.empty(self.outputs, dtype=torch.int32)
         written = self._held, self._groups, self._scale, self._sums
-        largest_sum = library(AVX2).quantise_weight(
+        largest_sum = library(AVX2).quantize_weight(
             *(ctypes.c_void_p(t.data_ptr()) for t in (*written, weight)),
             *(ctypes.c_long(self.inputs), ctypes.c_long(self.outputs)),
             weight.dtype == torch.bfloat16,
@@ -183,7 +183,7 @@ class Int8Weight:
         held = (self._held, self._groups, self._sums, self._scale, self._bias, self._plain)
         return sum(tensor.nbytes for tensor in held if tensor is not None)
 
-    def dequantised(self) -> Tensor:
+    def dequantized(self) -> Tensor:
         """The rounded weight [out, in], in float32."""
         return self.integers()[:, : self.inputs] * self._scale[:, None]
 
@@ -222,7 +222,7 @@ class Int8Weight:
         return y
 
 
-def quantised_rows(weight: Tensor, bits: int = 8) -> tuple[Tensor, Tensor]:
+def quantized_rows(weight: Tensor, bits: int = 8) -> tuple[Tensor, Tensor]:
     """Scale [out] in float32 and integers [out, in] up to 127, whose product is near `weight`;
     below 8 bits those of the smallest table that holds 64 inputs.
     """

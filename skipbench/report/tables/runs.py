@@ -28,7 +28,7 @@ OPTIONAL = ("point", *TEXTS)  # columns that are left out where no row has any c
 NOTED = ("samples", "speedup", "lossless")
 MORE = {"decode": "decode only", "alpha": "alpha", "accepted": "accepted share", "tau": "tau"}
 MORE |= {"tpt": "TPT", "expected": "E(Spd)", "ttft": "TTFT", "itl": "ITL", "joules": "J/token"}
-MORE |= {"copy": "8-bit copy", "setup": "set-up"}
+MORE |= {"copy": "low-bit copy", "setup": "set-up"}
 """Columns that a table has only where it is asked for them, by key."""
 ALL = "all"
 PROVENANCE = ("engine", "device", "commit", "date", "torch")
