@@ -36,6 +36,7 @@ from skipbench.metrics.loop_costs import LoopCosts, TimedRound
 from skipbench.metrics.replay import measured, project
 from skipbench.profile import clock
 from skipbench.runs.record import Sample
+from skipbench.runs.state import read_status
 from skipbench.runs.store import read_samples
 
 LEFT_OUT = ("fixed", "self-sd-c")  # a set by hand, or one that is not stored
@@ -150,7 +151,7 @@ def main() -> None:
             words = f"method={name} results={args.results}/{repeat}".split()
             config = compose([*base, *words])
             cell = resolve_cell(config)
-            done = cell.state() == "done"
+            done = read_status(cell.folder).done
             if not done:
                 run_cell(config, print_table=False, load=load)
         except SkipbenchError as error:

@@ -17,7 +17,7 @@ from rich.control import Control
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.segment import ControlType, Segment
 
-from skipbench.runs.reading import printable
+from skipbench.errors import printable
 
 
 class Console(rich.console.Console):

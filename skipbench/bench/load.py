@@ -14,7 +14,7 @@ import torch
 from skipbench.bench.latency_file import latency_path, stored_latency
 from skipbench.bench.memory import Need, check_memory, devices_needed, longest
 from skipbench.bench.prompts import SCRATCH_ROWS, Prompt, encode
-from skipbench.bench.stored_sets import resolve
+from skipbench.bench.stored_sets import with_stored_set
 from skipbench.config.model import Model, PlantedModel
 from skipbench.config.run_config import DatasetConfig, RunConfig
 from skipbench.config.schemas import Engine, EngineName
@@ -203,16 +203,6 @@ def load_ready(config: RunConfig, method: Method | None = None) -> tuple[LM, Any
     check_memory(outline.sized(config.model), config.dataset, [], bool(given.copied))
     lm, tokenizer = load_model(config.model, config.engine, config.calibration_rows())
     return lm, tokenizer, method or make_method(config, lm)
-
-
-def with_stored_set(config: RunConfig) -> RunConfig:
-    """Fills in the skip set of `method.skip=stored`; raises SkipbenchError if there is none."""
-    method = config.method
-    if method.skip is None:
-        return config
-    names = config.model, method.name, config.results, method.levers
-    skip = resolve(method.skip, *names)
-    return dataclasses.replace(config, method=method.but(skip=skip))
 
 
 def make_method(config: RunConfig, lm: LM) -> Method:

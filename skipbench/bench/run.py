@@ -25,7 +25,7 @@ from skipbench.config.run_config import RunConfig
 from skipbench.console import log_to, note, say, working
 from skipbench.data.rows import Row, prompts_hash, rows_hash
 from skipbench.decode.method import Method
-from skipbench.errors import SkipbenchError
+from skipbench.errors import SkipbenchError, printable
 from skipbench.lm.fused.few_rows import few_rows_kernel
 from skipbench.lm.fused.native import AVX2, BFLOAT16, compiled
 from skipbench.lm.model import LM
@@ -38,7 +38,6 @@ from skipbench.runs.fingerprint import fingerprints, refuse_other
 from skipbench.runs.gpu import gpu
 from skipbench.runs.measures import Metrics, Profiled, UntilCi
 from skipbench.runs.provenance import Provenance, engine_text, hashed
-from skipbench.runs.reading import printable
 from skipbench.runs.record import speedups
 from skipbench.runs.state import Interrupted
 from skipbench.runs.store import RunStore

@@ -1,5 +1,6 @@
 """Searched skip sets: their files, their traces, and the set that `stored` means."""
 
+import dataclasses
 import glob
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,11 +11,11 @@ from skipbench.config.derived import KNOWN
 from skipbench.config.model import Model, check_path
 from skipbench.config.run_config import RunConfig
 from skipbench.draft_plan import levers_of
-from skipbench.errors import NotHereError
+from skipbench.errors import NotHereError, printable
 from skipbench.runs.files import read_lines, write_json
 from skipbench.runs.fingerprint import FORMS, weights_sha256
 from skipbench.runs.provenance import config_hash, portable, run_name
-from skipbench.runs.reading import printable, read_json, strict_json
+from skipbench.runs.reading import read_json, strict_json
 from skipbench.skipset import deepened_set
 
 
@@ -79,6 +80,15 @@ def other_weights(trace: Path, model: Model) -> str | None:
         return None
     other = f"{trace} is a search of other weights (model.path={model.path}): changed since"
     return f"{other}; fresh=true sets it aside and starts anew, results=FOLDER keeps both"
+
+
+def with_stored_set(config: RunConfig) -> RunConfig:
+    """Fills in the skip set of `method.skip=stored`; raises SkipbenchError as `resolve`."""
+    method = config.method
+    if method.skip is None:
+        return config
+    skip = resolve(method.skip, config.model, method.name, config.results, method.levers)
+    return dataclasses.replace(config, method=method.but(skip=skip))
 
 
 def resolve(skip: str, model: Model, method: str, results: Path, levers: str = "") -> str:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from skipbench.cli.keys import Count, Json, Positive
+from skipbench.cli.keys import Count, Json, Positive, Prompts
 from skipbench.cli.parser import Command
 from skipbench.config.catalog import DEFAULT_METHOD
 
@@ -40,9 +40,7 @@ class Generate(Prompted):
 
     WORDS = 0, None
     prompt: Annotated[str | None, "the text, in place of bare words or stdin"] = None
-    prompts: Annotated[
-        str | None, "a file, .jsonl or .parquet with `prompt` or `messages`, or .txt"
-    ] = None
+    prompts: Prompts = None
     out: Annotated[str | None, "the file of the answers; what is in it is not decoded again"] = None
     json: Json = False
 

@@ -16,7 +16,6 @@ from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.row import failure_of, run_row
 from skipbench.launch import manifest, slurm
 from skipbench.launch.local import HANDED_ON, WATCHED, watch
-from skipbench.runs.run import Run
 from skipbench.runs.state import Interrupted
 from skipbench.runs.store import record_failure
 
@@ -44,7 +43,7 @@ def _run_watched(configs: Sequence[RunConfig]) -> None:
     failed = False
     try:
         for config, outcome in zip(configs, run_row(configs), strict=True):
-            error = failure_of(outcome) if isinstance(outcome, Run) else outcome
+            error = failure_of(outcome)
             if error is not None:
                 _fail([config], _reason(error, config))
                 failed = True

@@ -15,9 +15,7 @@ class Compare(Command):
     prompts=prompts.jsonl [minutes=20] [columns=M,speedup] [--json]
     """
 
-    prompts: Annotated[
-        str | None, "a file, .jsonl or .parquet with `prompt` or `messages`, or .txt"
-    ] = None
+    prompts: keys.Prompts = None
     minutes: Annotated[keys.Positive, "time that the runs may take"] = 20.0
     methods: Annotated[Names, "only these"] = ()
     method: Annotated[Names, "the same as methods="] = ()

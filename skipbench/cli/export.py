@@ -28,7 +28,8 @@ NO_LINE = (
 
 def run_export(asked: Export) -> None:
     """Writes the folder; no weights are loaded."""
-    from skipbench.bench.load import depth, with_stored_set
+    from skipbench.bench.load import depth
+    from skipbench.bench.stored_sets import with_stored_set
 
     config = with_stored_set(compose(asked.settings))
     layers = depth(config.model)

@@ -15,6 +15,7 @@ Limit = Annotated[
 Isolation = Annotated[
     Literal["auto", "none"], Meta(title="auto, or none to run generated code without isolation")
 ]
+Prompts = Annotated[str | None, "a file, .jsonl or .parquet with `prompt` or `messages`, or .txt"]
 Columns = Annotated[Names, "only these columns of the table, in this order, or all there are"]
 Force = Annotated[bool, "writes although measured values are lost"]
 Json = Annotated[bool, "results for machines"]

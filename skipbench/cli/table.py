@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from skipbench.cli.commands import Compare, Table
 from skipbench.cli.experiments import request_of, show_plan
@@ -27,7 +27,7 @@ from skipbench.experiments.grid import PlannedCell
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.row import failure_of, run_row, run_rows, show_run
 from skipbench.experiments.table_runs import run_entry, table_runs
-from skipbench.report.compared import BASELINE, ranked
+from skipbench.report.compared import BASELINE, Comparison, ranked
 from skipbench.report.tables import model
 from skipbench.report.tables.features import feature_table, feature_tables
 from skipbench.report.tables.formats import for_terminal, write
@@ -41,9 +41,6 @@ from skipbench.report.tables.stored import (
 )
 from skipbench.runs.files import write_atomic
 from skipbench.runs.run import Run, plain
-
-if TYPE_CHECKING:
-    from skipbench.report.compared import Comparison
 
 SEVERAL = re.compile(r"method=([\w.-]+(?:,[\w.-]+)+)")
 GO_ON = ("model", "engine", "results=")  # settings for whoever goes on with the recommended method
@@ -173,7 +170,7 @@ def run_methods(methods: Sequence[str], overrides: Sequence[str]) -> None:
     configs = [compose([*rest, f"method={name}"]) for name in methods]
     runs, failed = list[Run](), dict[str, Exception]()
     for config, outcome in zip(configs, run_row(configs), strict=True):
-        error = failure_of(outcome) if isinstance(outcome, Run) else outcome
+        error = failure_of(outcome)
         if error is not None:
             failed[config.method.name] = error
         if isinstance(outcome, Run):
@@ -217,7 +214,7 @@ def run_compare(asked: Compare) -> None:
         (say if asked.json else show)(line)
 
 
-def advice(comparison: "Comparison", settings: Sequence[str]) -> list[str]:
+def advice(comparison: Comparison, settings: Sequence[str]) -> list[str]:
     """The recommendation, and how to go on with it: a command, and a line of Python, with the
     settings of the comparison that choose the model, the engine and the results.
     """

@@ -24,8 +24,6 @@ class Hardware(msgspec.Struct, forbid_unknown_fields=True):
 class Slurm:
     """A cluster, on which no run's hash depends; a key that is null takes the cluster's default."""
 
-    name: str = "slurm"
-    """Its name in messages."""
     partition: str | None = None
     """sbatch --partition."""
     account: str | None = None
@@ -88,8 +86,6 @@ class Slurm:
 class Local:
     """This machine, as a queue of rows."""
 
-    name: str = "local"
-    """Its name in messages."""
     workers: int | None = None
     """Rows at once; null: as many as the GPUs allow, or one, for its timings, without GPUs."""
     gpus: int | None = None

@@ -47,12 +47,12 @@ class Calibration(Stateful):
     WIDTH = 0.5  # of a bin of -ln(p)
     BINS = 12
     DECAY = 0.999
+    WEIGHT = 10.0  # accepted paths that the factor 1 of a bin counts for
 
     carried = ("sums",)
 
-    def __init__(self, weight: float = 10.0) -> None:
-        """`weight`: accepted paths that the factor 1 of a bin counts for."""
-        self.weight, self.sums = weight, [(0.0, 0.0)] * self.BINS
+    def __init__(self) -> None:
+        self.sums = [(0.0, 0.0)] * self.BINS
         """Accepted and expected paths per bin."""
 
     def _bin(self, p: float) -> int:
@@ -61,7 +61,7 @@ class Calibration(Stateful):
     def __call__(self, p: float) -> float:
         """The chance of a path whose product is `p`."""
         accepted, expected = self.sums[self._bin(p)]
-        return min(1.0, p * (accepted + self.weight) / (expected + self.weight))
+        return min(1.0, p * (accepted + self.WEIGHT) / (expected + self.WEIGHT))
 
     def update(self, p: float, accepted: bool) -> None:
         """Counts a verified path of product `p`."""

@@ -63,10 +63,10 @@ def choices(logits: Tensor, k: int = 0) -> tuple[list[int], list[list[int]]]:
     return [best[0] for best in top], top if k else []
 
 
-def likeliest(logits: Tensor, k: int) -> Tensor:
-    """Ids [T, k] of the likeliest tokens, left on a device other than the host."""
+def two_best(logits: Tensor) -> Tensor:
+    """Ids [T, 2] of the likeliest tokens, left on a device other than the host."""
     on_host = logits.device.type == "cpu"
-    return torch.tensor(choices(logits, k)[1]) if on_host else logits.topk(k).indices
+    return torch.tensor(choices(logits, 2)[1]) if on_host else logits.topk(2).indices
 
 
 def finite_best(logits: Tensor) -> Tensor:

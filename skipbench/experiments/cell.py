@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from skipbench.bench.stored_sets import other_weights, resolve
+from skipbench.bench.stored_sets import other_weights, with_stored_set
 from skipbench.config.catalog import DEFAULT_METHOD
 from skipbench.config.run_config import SHARD, RunConfig
 from skipbench.console import say
@@ -23,7 +23,6 @@ from skipbench.runs.merge import join_shard
 from skipbench.runs.provenance import config_hash, run_name
 from skipbench.runs.record import drafted
 from skipbench.runs.run import Run, read_run
-from skipbench.runs.state import read_status
 from skipbench.search.run import best_of_trace
 
 
@@ -56,31 +55,23 @@ class Cell:
         names = [folder.parent.name.replace("of", "/") for folder in folders]
         return [Cell(dataclasses.replace(self.config, shard=name)) for name in names]
 
-    def state(self) -> str:
-        """`done`, `running`, `failed`, `interrupted` as its record says, or `missing`."""
-        return read_status(self.folder).state
-
 
 def resolve_cell(config: RunConfig) -> Cell:
     """Fills in the stored skip set. Raises NotHereError without one, or for other weights."""
-    method, iterations = config.method, config.search.iterations
     if config.search_dataset is not None:
+        iterations = config.search.iterations
         if other := other_weights(trace := search_trace(config), config.model):
             raise NotHereError(other)
         if (skip := best_of_trace(trace, iterations)) is None:
             raise NotHereError(f"its search of {iterations} sets is not done yet")
-    elif method.skip is not None:
-        try:
-            names = config.model, method.name, config.results, method.levers
-            skip = resolve(method.skip, *names)
-        except NotHereError as error:
-            raise NotHereError(
-                f"{error}; or take method={DEFAULT_METHOD}, which needs none; or search one: "
-                f"{search_command(config)}"
-            ) from error
-    else:
-        return Cell(config)
-    return Cell(dataclasses.replace(config, method=method.but(skip=skip)))
+        return Cell(dataclasses.replace(config, method=config.method.but(skip=skip)))
+    try:
+        return Cell(with_stored_set(config))
+    except NotHereError as error:
+        raise NotHereError(
+            f"{error}; or take method={DEFAULT_METHOD}, which needs none; or search one: "
+            f"{search_command(config)}"
+        ) from error
 
 
 def checked_run(cell: Cell) -> Run:

@@ -93,7 +93,7 @@ def run_rows(
         tell(f"row {number} of {len(rows)}: {title}")
         outcomes = run_row([configs[at] for at in todo], load) if todo else []
         for at, outcome in zip(todo, outcomes, strict=True):
-            errors[at] = failure_of(outcome) if isinstance(outcome, Run) else outcome
+            errors[at] = failure_of(outcome)
     return errors
 
 
@@ -131,10 +131,12 @@ def show_run(run: Run) -> None:
         say(to_score(run.folder))
 
 
-def failure_of(run: Run) -> SkipbenchError | None:
-    """Why a run is not as it should be: samples failed."""
-    failed = run.metrics.lossless.failed if run.metrics else 0
-    folder = run.folder or Path()
+def failure_of(outcome: "Outcome") -> Exception | None:
+    """Why a cell is not as it should be: an error, or samples that failed."""
+    if not isinstance(outcome, Run):
+        return outcome
+    failed = outcome.metrics.lossless.failed if outcome.metrics else 0
+    folder = outcome.folder or Path()
     text = f"{failed} samples failed; see {folder / 'status.json'}"
     return SkipbenchError(text) if failed else None
 

@@ -7,9 +7,8 @@ from pathlib import Path
 from statistics import fmean, geometric_mean
 
 from skipbench.console import duration
-from skipbench.errors import SkipbenchError
+from skipbench.errors import SkipbenchError, printable
 from skipbench.launch.status import CellStatus
-from skipbench.runs.reading import printable
 from skipbench.runs.record import Sample, speedups
 from skipbench.runs.run import Run, read_run
 

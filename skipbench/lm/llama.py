@@ -37,10 +37,8 @@ def rotated(
     """
     qk = qkv[:, :-kv]
     if norms is not None:
-        (q_norm, k_norm), d = norms, (qk.shape[2],)
-        query = F.rms_norm(qk[:, :-kv], d, q_norm.weight, q_norm.variance_epsilon)
-        key = F.rms_norm(qk[:, -kv:], d, k_norm.weight, k_norm.variance_epsilon)
-        qk = torch.cat((query, key), 1)
+        query, key = norms
+        qk = torch.cat((rms_norm(qk[:, :-kv], query), rms_norm(qk[:, -kv:], key)), 1)
     return torch.addcmul(qk * cos, torch.roll(qk, qk.shape[2] // 2, -1), sin)
 
 

@@ -71,8 +71,8 @@ class LM:
         self.strict = strict
         self.remarks: list[str] = []  # lines on how this model was made, for `notes`
         self.strict_cost: float | None = None
-        self.widened: dict[int, Tensor] | None = None  # `kept` of `float32_logits`
         """Time of verifying 9 rows strictly, over the same without it."""
+        self.widened: dict[int, Tensor] | None = None  # `kept` of `float32_logits`
         self._one_device = len({*self.devices, self.input_device, self.output_device}) == 1
         self._tables: dict[torch.device, RotaryCache] = {}
         self._chosen: dict[tuple[DraftPlan | None, int, int], list[tuple[int, int]]] = {}

@@ -44,7 +44,7 @@ from skipbench.decode.kinds import (
 from skipbench.decode.ladder import MAX_STEPS, PlanLadder, chain_value
 from skipbench.decode.method import TriedPlan
 from skipbench.decode.priced import Priced
-from skipbench.decode.sampling import likeliest
+from skipbench.decode.sampling import two_best
 from skipbench.decode.sources import Match, Successors, TextIndex
 from skipbench.decode.tree import Child, Tree, grow, min_slopes
 from skipbench.errors import SkipbenchError
@@ -119,8 +119,6 @@ class Auto(Priced):
         self.free = [0.0, 0.0]
         """Free tokens accepted, and expected by the priors, after an accepted parent."""
         self.ladder = PlanLadder(self.layers, self.window, self.explore)
-        self._past = [RATE * RATE_PASSES, RATE_PASSES]
-        """Tokens and passes of one row of this prompt."""
 
     @property
     def copied(self) -> frozenset[str]:
@@ -136,7 +134,9 @@ class Auto(Priced):
     def begin(self, state: State) -> None:
         super().begin(state)
         self._drafted: list[tuple[int, int]] = []  # token, kind
-        self._rung, self._past = -1, [RATE * RATE_PASSES, RATE_PASSES]
+        self._rung = -1
+        self._past = [RATE * RATE_PASSES, RATE_PASSES]
+        """Tokens and passes of one row of this prompt."""
         self._eos = state.eos
         self.text.begin(state.tokens)
         self.prepare(state)
@@ -155,10 +155,8 @@ class Auto(Priced):
             given = self.row_prices[0], *self.draft_prices
             seconds = dict(zip((0, *DRAFT_ROWS), given, strict=True))
         else:
-            lm, plan = (
-                state.lm,
-                self.ladder.plan((), self.bits, self.kv_window if windowed else None),
-            )
+            lm, kv_window = state.lm, self.kv_window if windowed else None
+            plan = self.ladder.plan((), self.bits, kv_window)
             may_pay = self.ladder.may_pay(bytes_price(lm, plan), self.prices)
             if not (lm.engine.fast(self.bits) and may_pay):
                 return []
@@ -222,7 +220,7 @@ class Auto(Priced):
             rows = [token, *self._ahead(most - at - 1)]
             self._step_price += self.ladder.pass_price(rung, len(rows))
             logits = lm.logits(rows, TokenRows.chain(base + at, len(rows)), plan)
-            ids = likeliest(logits, 2)
+            ids = two_best(logits)
             top = logits.gather(1, ids).float()
             # fewer bits are judged by the ratio of both, which needs no sum over the vocabulary
             whole = top[:, :1] if plan.quantized else logits.float().logsumexp(-1, keepdim=True)

@@ -205,8 +205,7 @@ class KnapSpec(SkipMethod):
         latency = self.latency_model.at(lm.cache.length)
         plan = self.plan()
         drafts = self.latency_model.at(plan.positions_read(lm.cache.length))
-        low = {8: drafts.int8, 6: drafts.int6}[plan.bits] if plan.quantized else None
-        drafts = low or drafts
+        drafts = drafts.low(plan) or drafts
         attention, mlp = weights = integer_weights(drafts, self.weight_cap)
         # K / 2, section 3.4, Efficiency via Pruning
         budget = int(self.budget * (attention + mlp) * self.layers)

@@ -42,7 +42,7 @@ class Latency(NamedTuple):
         if plan is None:
             return self.layers * self.attention_s + self.layers * self.mlp_s + self.head_s
         check_levers(plan, self.levers)
-        low = {8: self.int8, 6: self.int6}[plan.bits] or self
+        low = self.low(plan) or self
         attention8, mlp8 = plan.low
         attention = self.layers - len(plan.attention) - attention8
         mlp = self.layers - len(plan.mlp) - mlp8
@@ -52,6 +52,10 @@ class Latency(NamedTuple):
         seconds += attention8 * low.attention_s + mlp8 * low.mlp_s
         slopes = attention * self.attention_s_per_token + attention8 * low.attention_s_per_token
         return seconds - slopes * (self.context - plan.positions_read(self.context))
+
+    def low(self, plan: DraftPlan) -> "Latency | None":
+        """The same in the bits of a plan, where it has some and they were measured."""
+        return {8: self.int8, 6: self.int6}[plan.bits] if plan.quantized else None
 
     @property
     def levers(self) -> frozenset[str]:

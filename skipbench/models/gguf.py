@@ -12,13 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skipbench.errors import SkipbenchError
+from skipbench.errors import SkipbenchError, printable
 from skipbench.lm.families import check_config
 from skipbench.models.checks import check_sizes, explained
 from skipbench.models.gguf_file import Header, read_header
 from skipbench.models.random_weights import empty_model
 from skipbench.models.tokenizer import read_tokenizer
-from skipbench.runs.reading import printable
 
 FAMILIES = ("llama", "qwen2", "qwen3")
 """Readable values of `general.architecture`; `llama` is also Mistral's and SmolLM2's."""

@@ -19,9 +19,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from skipbench.errors import SkipbenchError
+from skipbench.errors import SkipbenchError, printable
 from skipbench.runs.files import writing
-from skipbench.runs.reading import check_name, printable, refuse_link
+from skipbench.runs.reading import check_name, refuse_link
 from skipbench.runs.state import is_alive, started
 
 BEAT_S = 5.0
@@ -155,10 +155,8 @@ class Claim:
             except FileNotFoundError:
                 continue
             with os.fdopen(handle, "rb") as file:  # opened anew: a file server tells its time
-                text, changed = (
-                    file.read(400).decode(errors="replace"),
-                    os.fstat(handle).st_mtime_ns,
-                )
+                text = file.read(400).decode(errors="replace")
+                changed = os.fstat(handle).st_mtime_ns
             known, now = CLAIM.match(text), time.monotonic()
             state, place, pid, start, host = known.groups() if known else ("asks", "", "0", "", "?")
             before, since, beats = self._seen.get(path, (changed, now, False))

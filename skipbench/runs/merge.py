@@ -17,11 +17,11 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from skipbench.errors import SkipbenchError
+from skipbench.errors import SkipbenchError, printable
 from skipbench.runs.files import write_atomic, writing
 from skipbench.runs.lock import held
 from skipbench.runs.provenance import Provenance, config_hash, hashed
-from skipbench.runs.reading import printable, read_bytes, refuse_link, run_folders, strict_json
+from skipbench.runs.reading import read_bytes, refuse_link, run_folders, strict_json
 from skipbench.runs.record import MEASURED, Completion, Sample, dump
 from skipbench.runs.run import Run, read_run
 from skipbench.runs.state import write_status

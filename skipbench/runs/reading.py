@@ -13,7 +13,6 @@ import msgspec
 import yaml
 
 from skipbench.errors import SkipbenchError
-from skipbench.errors import printable as printable  # known by this name elsewhere
 
 Text = Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f\x7f-\x9f\ud800-\udfff]*$")]
 """Without control characters: it is printed."""

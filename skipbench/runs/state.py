@@ -15,9 +15,9 @@ from types import FrameType
 
 import msgspec
 
-from skipbench.errors import SkipbenchError
+from skipbench.errors import SkipbenchError, printable
 from skipbench.runs.files import overwrite, write_atomic
-from skipbench.runs.reading import Text, printable, read_json
+from skipbench.runs.reading import Text, read_json
 
 STALE_S = 1800.0
 """A process on another machine counts as dead after so long without a sign of life; the longest

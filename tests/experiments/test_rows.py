@@ -25,6 +25,7 @@ from skipbench.profile import rows
 from skipbench.profile.peak import PeakMemory
 from skipbench.runs.record import MEASURED, Sample
 from skipbench.runs.run import Run
+from skipbench.runs.state import read_status
 from skipbench.runs.store import read_samples
 
 METHODS = ("uniform", "swift", "prompt-lookup")
@@ -130,7 +131,7 @@ def test_a_method_that_fails_ends_only_its_own_arm(
     configs = cells(tmp_path)
     runs = run_row(configs, LOAD)
     assert [type(run).__name__ for run in runs] == ["Run", "ZeroDivisionError", "Run"]
-    states = [resolve_cell(config).state() for config in configs]
+    states = [read_status(resolve_cell(config).folder).state for config in configs]
     assert states == ["done", "failed", "done"]
     monkeypatch.undo()
     run_row(configs, LOAD)

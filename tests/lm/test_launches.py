@@ -93,6 +93,7 @@ def test_a_step_in_8_bits_reads_half_and_launches_no_more(
                     lm.logits([5], TokenRows.chain(70, 1), plan)
             found.append((launches.count, read.bytes))
             assert not journal.lines("read", "wait", "pageable", "device", "capture", "kernel")
+        assert "a copy of weights in 8 bits" in " ".join(lm.notes())
     (full, weights), (low, low_weights), (near, _) = found
     assert low <= full and 0.5 <= low_weights / weights < 0.51
     if name == "cuda_graphs":

@@ -16,7 +16,7 @@ from skipbench.lm.cuda_graphs.buffers import MAX_ROWS, GraphBuffers, bucket, pad
 from skipbench.lm.cuda_graphs.capture import EagerCapture, Replay, Work, out_of_memory
 from skipbench.lm.cuda_graphs.launches import Launches
 from skipbench.lm.cuda_graphs.sets import SetGraphs, SetKey
-from skipbench.lm.cuda_graphs.trial import AttentionTrial, differs, small_kernels_differ
+from skipbench.lm.cuda_graphs.trial import AttentionTrial, differs, first_line, small_kernels_differ
 from skipbench.lm.cuda_graphs.work import Attention, Mlp
 from skipbench.lm.engine import Chosen, Sublayer
 from skipbench.lm.metadata import AttentionMetadata, RotaryCache
@@ -269,7 +269,7 @@ class DeviceGraphs:
                 replay = self._record(first.work(buffers, size, name, self.triton))
                 seconds = self.capture.seconds(replay)
             except Exception as error:  # an operator that is missing, or a compiler's
-                self.discarded.setdefault(name, _first_line(error))
+                self.discarded.setdefault(name, first_line(error))
                 continue
             if fault:
                 self.discarded.setdefault(name, "its result is not near that of `masked`")
@@ -288,12 +288,8 @@ class DeviceGraphs:
             tables = self._windows, self._columns, self._rope
             fault = small_kernels_differ(first, self.group, *tables)
         except Exception as error:  # whatever its compiler or driver does
-            self.discarded[TRITON] = _first_line(error)
+            self.discarded[TRITON] = first_line(error)
             return False
         if fault is not None:
             self.discarded[TRITON] = f"its kernel {fault} does not give what torch gives"
         return fault is None
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"

@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from skipbench.lm.cuda_graphs import ops
-from skipbench.lm.cuda_graphs.trial import differs
+from skipbench.lm.cuda_graphs.trial import differs, first_line
 from skipbench.lm.fused.int8 import Int8Weight, quantized_rows
 
 
@@ -15,8 +15,9 @@ class GpuInt8Weight(Int8Weight):
 
     def __init__(self, weight: Tensor, bias: Tensor | None, fault: str | None) -> None:
         """`weight`, `bias`: [out, in] and [out]; `fault`: of `int8_fault`."""
-        (self._outputs, self.inputs), self._dtype = weight.shape, weight.dtype
-        self._scale, self._blocks = quantized_rows(weight)
+        (self.outputs, self.inputs), self._dtype = weight.shape, weight.dtype
+        self._scale, self._held = quantized_rows(weight)
+        self._groups = self._sums = self._held[:0]
         self._bias, self._plain = bias, None
         self._fault, self.bits = fault, 8
 
@@ -25,18 +26,18 @@ class GpuInt8Weight(Int8Weight):
         return self._fault
 
     def dequantized(self) -> Tensor:
-        return self._blocks * self._scale[:, None]
+        return self._held * self._scale[:, None]
 
     def add_to(self, hidden: Tensor, x: Tensor) -> None:
         self._into(x, hidden, hidden)
 
     def _multiply(self, x: Tensor, residual: Tensor | None) -> Tensor:
-        out = x.new_empty(x.shape[0], self._outputs)
+        out = x.new_empty(x.shape[0], self.outputs)
         self._into(x.contiguous(), residual, out)
         return out
 
     def _into(self, x: Tensor, residual: Tensor | None, out: Tensor) -> None:
-        parts = x, self._blocks, self._scale, self._bias, residual, out
+        parts = x, self._held, self._scale, self._bias, residual, out
         (ops.int8_linear if self._fault is None else plain_int8_linear)(*parts)
 
 
@@ -67,4 +68,4 @@ def int8_fault(like: Tensor) -> str | None:
         plain_int8_linear(*parts, torchs)
         return "its kernel does not give what torch gives" if differs(ours, torchs) else None
     except Exception as error:  # whatever its compiler or driver does
-        return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        return first_line(error)

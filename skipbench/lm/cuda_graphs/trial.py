@@ -21,6 +21,11 @@ def differs(found: Tensor, wanted: Tensor) -> bool:
     return not float((found - wanted).norm()) <= TOLERANCE * float(wanted.norm())
 
 
+def first_line(error: Exception) -> str:
+    """What a compiler or driver said, in a line."""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
 class AttentionTrial:
     """What every backend is given: drawn queries, keys and values, and cache."""
 

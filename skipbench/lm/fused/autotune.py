@@ -9,7 +9,6 @@ own.
 
 import contextlib
 import itertools
-import os
 import random
 import time
 from collections.abc import Callable
@@ -23,6 +22,8 @@ import torch.nn.functional as F
 from msgspec import Meta
 from torch import Tensor
 
+from skipbench.config.configurable import PositiveFloat
+from skipbench.config.paths import cache_folder
 from skipbench.errors import SkipbenchError
 from skipbench.lm.fused.few_rows import FEW_ROWS, FewRows, Product, Sum, few_rows_kernel
 from skipbench.lm.fused.native import AVX2, BFLOAT16
@@ -40,7 +41,6 @@ PART_BYTES = 64 << 20  # of a larger weight only so much is tuned: memory bounds
 REPEATS = 25  # after 7 the minimum for nine rows was still up to twice the final one
 
 Times = dict[str, list[float]]  # microseconds of every layout for `ROWS` rows
-Positive = Annotated[float, Meta(gt=0)]
 LAYOUTS = ("rows", "columns", "packed", FEW_ROWS)
 
 
@@ -174,14 +174,15 @@ def autotune(
 class Entry(msgspec.Struct):
     """One result in the file."""
 
-    times: dict[str, Annotated[list[Positive], Meta(min_length=len(ROWS), max_length=len(ROWS))]]
+    times: dict[
+        str, Annotated[list[PositiveFloat], Meta(min_length=len(ROWS), max_length=len(ROWS))]
+    ]
     fault: str | None
 
 
 def cache_file() -> Path:
     """File with the autotuner's results of this user's machines."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return home / "skipbench" / "kernels.json"
+    return cache_folder() / "kernels.json"
 
 
 def tuned(

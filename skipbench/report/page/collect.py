@@ -11,12 +11,12 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from skipbench.draft_plan import DraftPlan
-from skipbench.errors import SkipbenchError
+from skipbench.errors import SkipbenchError, printable
 from skipbench.metrics.summary import summarise
 from skipbench.report.columns import MISSING, exceptions, main_cells, missing_reasons, waits_cells
 from skipbench.report.measured import VALUES
 from skipbench.runs.measures import Metrics
-from skipbench.runs.reading import printable, run_folders
+from skipbench.runs.reading import run_folders
 from skipbench.runs.record import SOURCES, Arm, Completion, Sample
 from skipbench.runs.run import Run, read_run
 

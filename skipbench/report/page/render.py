@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from markupsafe import Markup, escape
 
-from skipbench.errors import SkipbenchError
+from skipbench.errors import SkipbenchError, printable
 from skipbench.report.columns import inert
 from skipbench.report.definitions import DEFINITIONS, caution
 from skipbench.report.page import collect, forest
@@ -21,7 +21,7 @@ from skipbench.report.tables.features import feature_table, feature_tables
 from skipbench.report.tables.html import html, rendered
 from skipbench.report.tables.stored import read_summary, table_of
 from skipbench.runs.files import write_atomic
-from skipbench.runs.reading import MOST_BYTES, printable, read_bytes
+from skipbench.runs.reading import MOST_BYTES, read_bytes
 from skipbench.runs.run import Run
 
 SHOWN = ("runs", "tables", "figures")
