@@ -97,7 +97,8 @@ def test_cheaper_plans_in_text() -> None:
         skip = DraftPlan.of(layers, rng.sample(range(2 * layers), rng.randint(0, 2 * layers)))
         low = frozenset(rng.sample(range(2 * layers), rng.randint(0, 2 * layers)))
         window = rng.choice([None, 1, 512])
-        plan = DraftPlan(layers, skip.skipped, low, rng.choice(BITS), window, rng.choice(HEADS))
+        bits, head = rng.choice([*BITS.values()]), rng.choice(HEADS)
+        plan = DraftPlan(layers, skip.skipped, low, bits, window, head)
         assert not plan.quantized & plan.skipped
         assert DraftPlan.parse(str(plan), layers) == plan
     everything = DraftPlan.parse("head:likely;int8:all;window:9", 3)
