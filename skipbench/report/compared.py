@@ -140,7 +140,7 @@ def same_drafts(runs: Sequence[Run]) -> list[str]:
             named.setdefault(row, ", ".join(parts.values()))
         if len(named) > 1:
             ids = {name for _, name in same}
-            how = "drafted the same tokens, so that only timing tells them apart"
+            how = "drafted the same tokens: only adaptation and timing tell them apart"
             if len(ids) == 1 and None not in ids:
                 how = "have the same settings here, and are one run"
             lines.append(f"{how}: {' | '.join(named.values())}.")

@@ -492,7 +492,7 @@ def test_rows_that_drafted_the_same_tokens_are_named() -> None:
     ]
     t = paper_table("self-sd", "table11", runs, "embedded")
     line = (
-        "drafted the same tokens, so that only timing tells them apart: max_steps=12 | "
+        "drafted the same tokens: only adaptation and timing tell them apart: max_steps=12 | "
         "max_steps=14 | max_steps=16."
     )
     assert [note for note in t.remarks if "drafted the same" in note] == [line]
