@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from types import FrameType
+from typing import BinaryIO
 
 from skipbench.errors import SkipbenchError
 from skipbench.runs.gpu import ask
@@ -81,15 +82,7 @@ def run_cells(
         with starting, (logs / f"{number}.log").open("ab") as log:
             if stopped.is_set():
                 return 1
-            own = {"CUDA_VISIBLE_DEVICES": ",".join(taken)} if taken else {}
-            # in a session of its own, where Ctrl-C does not reach it: SIGTERM ends it
-            process = subprocess.Popen(
-                commands[number],
-                env=os.environ | own,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+            process = _process(commands[number], taken, log)
             processes.append(process)
         return process.wait()
 
@@ -126,6 +119,14 @@ def run_cells(
         raise
     finally:
         pool.shutdown(wait=False)
+
+
+def _process(command: Sequence[str], gpus: Sequence[str], log: BinaryIO) -> subprocess.Popen[bytes]:
+    """Starts a command in a session of its own, where Ctrl-C does not reach it: SIGTERM ends it."""
+    own = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
+    return subprocess.Popen(
+        command, env=os.environ | own, stdout=log, stderr=log, start_new_session=True
+    )
 
 
 def watch(command: Sequence[str], environment: Mapping[str, str]) -> int:

@@ -53,7 +53,9 @@ class Engine:
         raise SkipbenchError(self._unquantized(bits))
 
     def quantized_bytes(self, levers: Set[str] | None = None) -> int:
-        """Bytes of the copies of weights made so far, of those that `DraftPlan.levers` read."""
+        """Bytes of the copies of weights made so far; with `levers`, of `DraftPlan`, of those that
+        these read.
+        """
         return 0
 
     def _unquantized(self, bits: int) -> str:
