@@ -254,18 +254,55 @@ def rotate(function: Any, rng: np.random.Generator, put: Put, bf16: bool) -> Non
         check_close(wide(cache[:, :kv]), wanted[:, heads:], 100)
 
 
+def in_order(x: Array) -> Array:
+    """Indices of every row of bfloat16, the largest first, of equal ones the first; a NaN lies
+    above or below all numbers.
+    """
+    signed = np.where(x & 0x7FFF, x, 0).astype(np.uint16).view(np.int16).astype(np.int32)
+    return np.argsort(-np.where(signed < 0, signed ^ 0x7FFF, signed), axis=1, kind="stable")
+
+
 def top_k(function: Any, rng: np.random.Generator, put: Put, _: bool) -> None:
     width, rows, odd = int(rng.integers(1, 700)), int(rng.integers(1, 9)), rng.random() < 0.4
     k = int(rng.integers(0, min(width, 20) + 1))
     x = put(values(rng, (rows, width), odd) & np.uint16(0xFFFF if odd else 0xFF80))  # with ties
     index = put(np.zeros((rows, 1 + k), np.int32))
     function(at(index), at(x), rows, width, k)
-    signed = np.where(x & 0x7FFF, x, 0).astype(np.uint16).view(np.int16).astype(np.int32)
-    order = np.argsort(-np.where(signed < 0, signed ^ 0x7FFF, signed), axis=1, kind="stable")
+    order = in_order(x)
     for row, numbers in enumerate(wide(x)):
         finite = np.isfinite(numbers.max())  # NaN where there is one
         assert index[row, 0] == (order[row, 0] if finite else -1)
         assert [*index[row, 1:]] == [*order[row, :k]]
+
+
+def two_best(function: Any, rng: np.random.Generator, put: Put, _: bool) -> None:
+    width, rows, odd = int(rng.integers(2, 700)), int(rng.integers(1, 9)), rng.random() < 0.4
+    x = put(values(rng, (rows, width), odd))
+    found = put(np.zeros((rows, 3), np.float32))
+    function(at(found), at(x), rows, width)
+    best = in_order(x)[:, :2]
+    assert np.array_equal(found[:, 0], best[:, 0])
+    numbers = np.take_along_axis(wide(x), best, 1)
+    assert np.array_equal(found[:, 1:], numbers, equal_nan=True)
+
+
+def judge_again(function: Any, rng: np.random.Generator, put: Put, _: bool) -> None:
+    width, rows, inputs = (int(rng.integers(1, most)) for most in (700, 9, 100))
+    k, odd = int(rng.integers(1, min(width, 20) + 1)), rng.random() < 0.4
+    x, weight, bias = (
+        put(values(rng, shape, odd)) for shape in ((rows, inputs), (width, inputs), (width,))
+    )
+    bias = bias if rng.random() < 0.5 else None
+    before = put(values(rng, (rows, width), odd))
+    logits = put(before.copy())
+    function(*map(at, (logits, x, weight, bias)), rows, width, inputs, k)
+    order = in_order(before)
+    best, rest = order[:, :k], order[:, k:]
+    assert bits(np.take_along_axis(logits, rest, 1)) == bits(np.take_along_axis(before, rest, 1))
+    if not odd:
+        full = wide(x) @ wide(weight).T + (0 if bias is None else wide(bias))
+        found = np.take_along_axis(wide(logits), best, 1)
+        check_close(found, np.take_along_axis(full, best, 1), inputs)
 
 
 def attention(attend: Any, rng: np.random.Generator, put: Put, bf16: bool) -> None:
@@ -410,6 +447,8 @@ CASES: dict[str, Any] = {"int8": int8, "rms_norm": norm, "silu_times": silu, "ro
 CASES |= {
     "quantize_weight": quantize,
     "top_k": top_k,
+    "two_best": two_best,
+    "judge_again": judge_again,
     "attend_rows": attention,
     "attend_vectors": attention,
 }
@@ -422,5 +461,7 @@ TYPES = {
     silu: [POINTER, POINTER, LONG, LONG],
     rotate: [*[POINTER] * 5, *[LONG] * 4],
     top_k: [POINTER, POINTER, LONG, LONG, LONG],
+    two_best: [POINTER, POINTER, LONG, LONG],
+    judge_again: [*[POINTER] * 4, *[LONG] * 4],
     attention: [*[POINTER] * 4, FLOAT, *[LONG] * 7],
 }

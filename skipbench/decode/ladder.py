@@ -252,13 +252,21 @@ def chain_value(
         chance *= agreement
         expected += chance
         best = max(best, expected - rate * (n * step + prices[1 + n]))
+        if chance * agreement <= rate * step:  # prices of rows never fall
+            break
     return best
 
 
 def chain_rates(agreement: float, step: float, prices: Sequence[float], most: int) -> list[float]:
-    """Tokens per pass of chains of 1, 2, ... draft steps, the bonus among them."""
-    rates, tokens = list[float](), 1.0
+    """Tokens per pass of chains of 1, 2, ... draft steps, the bonus among them, as far as they may
+    rise.
+    """
+    rates, tokens, chance, best = list[float](), 1.0, agreement, 0.0
     for n in range(1, min(most, MAX_STEPS, len(prices) - 2) + 1):
-        tokens += agreement**n
-        rates.append(tokens / (n * step + prices[1 + n]))
+        tokens += chance
+        chance *= agreement
+        rates.append(rate := tokens / (n * step + prices[1 + n]))
+        best = max(best, rate)
+        if chance <= best * step:  # no longer chain has a higher rate
+            break
     return rates

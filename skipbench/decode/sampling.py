@@ -1,5 +1,6 @@
 """Logits to the distribution that is sampled, and the most likely tokens of many rows at once."""
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -8,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from skipbench.config.configurable import check_decoding
-from skipbench.lm.fused.elementwise import native_top_k
+from skipbench.lm.fused.elementwise import native_top_k, native_two_best
 
 GROUP = 64  # entries of a row of which the largest is found first
 LOW = 0xFFFFFFFF  # bits of a key that hold the index
@@ -63,10 +64,19 @@ def choices(logits: Tensor, k: int = 0) -> tuple[list[int], list[list[int]]]:
     return [best[0] for best in top], top if k else []
 
 
-def two_best(logits: Tensor) -> Tensor:
-    """Ids [T, 2] of the likeliest tokens, left on a device other than the host."""
+def two_best(logits: Tensor, of_all: bool) -> list[tuple[int, float, float]]:
+    """Of every row of [T, V] the likeliest token, its probability and that of the second one;
+    without `of_all` both as shares of the first, which needs no sum over the vocabulary.
+    """
+    if not of_all and (found := native_two_best(logits)) is not None:
+        return [(int(best), math.exp(p - p), math.exp(q - p)) for best, p, q in found]
     on_host = logits.device.type == "cpu"
-    return torch.tensor(choices(logits, 2)[1]) if on_host else logits.topk(2).indices
+    ids = torch.tensor(choices(logits, 2)[1]) if on_host else logits.topk(2).indices
+    top = logits.gather(1, ids)
+    whole = logits.float().logsumexp(-1, keepdim=True) if of_all else top[:, :1]
+    # doubles hold every index, so that all comes to the host at once
+    rows = torch.cat([part.double() for part in (ids, top, whole)], 1).tolist()
+    return [(int(best), math.exp(p - all_), math.exp(q - all_)) for best, _, p, q, all_ in rows]
 
 
 def finite_best(logits: Tensor) -> Tensor:

@@ -66,61 +66,76 @@ def min_slopes(prices: Sequence[float]) -> list[float]:
     ]
 
 
-def grow(
-    root: Any,
-    expand: Expand,
-    calibrated: Callable[[float], float],
-    prices: Sequence[float],
-    slopes: Sequence[float],
-    rate: float,
-    depth: int,
-) -> Tree:
-    """Grows the tree with the largest `expected tokens - rate * price`: nodes are tried in order
-    of their chance, and the best number of first ones is kept.
+class Growth:
+    """A tree that grows node by node, the likeliest path first.
 
     >>> def expand(path, carried):  # after any token, 7 with chance 0.8 or 8 with chance 0.1
     ...     return [(0.8, 7, None, None), (0.1, 8, None, None)]
     >>> prices = [0.0, 1.0, 1.2, 1.4, 1.6, 1.8]  # a row after the first costs 0.2 passes
-    >>> tree = grow(None, expand, lambda p: p, prices, min_slopes(prices), rate=2.0, depth=7)
+    >>> growth = Growth(None, expand, lambda p: p, prices, min_slopes(prices), depth=7)
+    >>> tree = growth.best(rate=2.0)
     >>> tree.tokens, tree.parents, round(tree.expected, 2)  # 0.8 ** 5 is worth less than 0.4
     ([7, 7, 7, 7], [-1, 0, 1, 2], 2.36)
-
-    Args:
-        root: state of the pending token for `expand`.
-        expand: finds the children of a node.
-        calibrated: the chance of a path, given the product of chances.
-        prices: of 0, 1, ... rows verified, in passes of one row; they bound the nodes.
-        slopes: `min_slopes(prices)`.
-        rate: tokens per pass of one row at present.
-        depth: maximum tokens of a path.
     """
-    tree, limit = Tree(), len(prices) - 2  # one row is the pending token's
-    paths: list[list[int]] = []
-    # Of each node the next child to try: minus its product, a number that breaks ties, the node,
-    # the child's rank, all children.
-    heap: list[tuple[float, int, int, int, Sequence[Child]]] = []
-    order = count()
-    best, kept, kept_expected, expected = -rate * prices[1], 0, 0.0, 0.0
-    if depth > 0 and (children := expand([], root)):
-        heap.append((-children[0][0], next(order), -1, 0, children))
-    while heap and len(tree.tokens) < limit:
-        minus, _, parent, rank, siblings = heappop(heap)
-        chance = calibrated(-minus)
-        if chance < rate * slopes[1 + len(tree.tokens)]:
-            break
+
+    def __init__(
+        self,
+        root: Any,
+        expand: Expand,
+        calibrated: Callable[[float], float],
+        prices: Sequence[float],
+        slopes: Sequence[float],
+        depth: int,
+    ) -> None:
+        """
+        Args:
+            root: state of the pending token for `expand`.
+            expand: finds the children of a node.
+            calibrated: the chance of a path, given the product of chances.
+            prices: of 0, 1, ... rows verified, in passes of one row; they bound the nodes.
+            slopes: `min_slopes(prices)`.
+            depth: maximum tokens of a path.
+        """
+        self._expand, self._calibrated, self._depth = expand, calibrated, depth
+        self._prices, self._slopes = prices, slopes
+        self._tried = Tree()
+        self._expected = [0.0]
+        """Expected number of accepted nodes of the first 0, 1, ... tried ones."""
+        self._paths: list[list[int]] = []
+        # Of each node the next child to try: minus its product, a number that breaks ties, the
+        # node, the child's rank, all children.
+        self._heap: list[tuple[float, int, int, int, Sequence[Child]]] = []
+        self._order = count()
+        if depth > 0 and (children := expand([], root)):
+            self._heap.append((-children[0][0], next(self._order), -1, 0, children))
+
+    def best(self, rate: float) -> Tree:
+        """The tree with the largest `expected tokens - rate * price`: nodes are tried in order of
+        their chance, as far as they may pay at `rate`, tokens per pass of one row, and the best
+        number of first ones is kept. A lower rate goes on where the last one stopped.
+        """
+        tree, heap, slopes = self._tried, self._heap, self._slopes
+        limit = len(self._prices) - 2  # one row is the pending token's
+        while heap and len(tree.tokens) < limit:
+            chance = self._calibrated(-heap[0][0])
+            if chance < rate * slopes[1 + len(tree.tokens)]:
+                break
+            self._expected.append(self._expected[-1] + chance)
+            self._add()
+        values = [e - rate * self._prices[n] for n, e in enumerate(self._expected, 1)]
+        kept = values.index(max(values))
+        shape = tree.tokens[:kept], tree.parents[:kept]
+        return Tree(*shape, tree.kinds[:kept], tree.products[:kept], self._expected[kept])
+
+    def _add(self) -> None:
+        """Tries the likeliest child, and looks up its own."""
+        minus, _, parent, rank, siblings = heappop(self._heap)
         _, token, kind, carried = siblings[rank]
-        node = tree.add(token, parent, kind, -minus)
-        path = [*paths[parent], token] if parent >= 0 else [token]
-        paths.append(path)
-        expected += chance
-        if (value := expected - rate * prices[node + 2]) > best:
-            best, kept, kept_expected = value, node + 1, expected
+        node = self._tried.add(token, parent, kind, -minus)
+        path = [*self._paths[parent], token] if parent >= 0 else [token]
+        self._paths.append(path)
         if rank + 1 < len(siblings):
-            product = siblings[rank + 1][0] * (tree.products[parent] if parent >= 0 else 1.0)
-            heappush(heap, (-product, next(order), parent, rank + 1, siblings))
-        if len(path) < depth and (children := expand(path, carried)):
-            heappush(heap, (minus * children[0][0], next(order), node, 0, children))
-    for part in (tree.tokens, tree.parents, tree.kinds, tree.products):
-        del part[kept:]
-    tree.expected = kept_expected
-    return tree
+            product = siblings[rank + 1][0] * self._tried.product(parent)
+            heappush(self._heap, (-product, next(self._order), parent, rank + 1, siblings))
+        if len(path) < self._depth and (children := self._expand(path, carried)):
+            heappush(self._heap, (minus * children[0][0], next(self._order), node, 0, children))

@@ -1,6 +1,7 @@
 """The K/V cache: preallocated, shared by draft and target, with a length instead of a history."""
 
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -32,6 +33,8 @@ class KVCache:
         self._served: ref[Any] | None = None  # the request whose rows are committed
         self._aside: WeakKeyDictionary[Any, list[Tensor]] = WeakKeyDictionary()
         """Committed rows of the other requests."""
+        self._rows: dict[torch.device, Tensor] = {}
+        """Of all layers of a device, one tensor, so that one call moves rows in all of them."""
         self.rows: list[Tensor] = []
         self.keys: list[Tensor] = []
         self.values: list[Tensor] = []
@@ -44,7 +47,12 @@ class KVCache:
         shape = (capacity + self.spare, 2 * self.kv_heads, self.head_dim)
         # Zeros, not empty: masked rows are multiplied by an exact 0, which NaN in fresh memory
         # would survive.
-        self.rows = [torch.zeros(shape, dtype=self.dtype, device=device) for device in self.devices]
+        self._rows = {
+            device: torch.zeros((count, *shape), dtype=self.dtype, device=device)
+            for device, count in Counter(self.devices).items()
+        }
+        layers = {device: iter(rows) for device, rows in self._rows.items()}
+        self.rows = [next(layers[device]) for device in self.devices]
         self.keys = [r[:, : self.kv_heads].transpose(0, 1)[None] for r in self.rows]
         self.values = [r[:, self.kv_heads :].transpose(0, 1)[None] for r in self.rows]
 
@@ -61,9 +69,8 @@ class KVCache:
         start = self.length
         if rows != list(range(start, start + len(rows))):
             kept = torch.tensor(rows)
-            index = {device: upload(kept, device) for device in dict.fromkeys(self.devices)}
-            for layer in self.rows:
-                layer[start : start + len(rows)] = layer[index[layer.device]]
+            for device, layers in self._rows.items():
+                layers[:, start : start + len(rows)] = layers[:, upload(kept, device)]
         self.length = start + len(rows)
 
     def copied(self) -> list[Tensor]:

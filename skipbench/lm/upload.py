@@ -11,7 +11,7 @@ def upload(values: Tensor, device: torch.device) -> Tensor:
     """
     if device.type == "cuda" and values.device.type == "cpu":
         return values.pin_memory().to(device, non_blocking=True)
-    return values.to(device)
+    return values if values.device == device else values.to(device)
 
 
 def upload_into(target: Tensor, values: Tensor) -> None:

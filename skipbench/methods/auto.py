@@ -17,11 +17,10 @@ The derivation (renewal reward), what the rule contains as special cases, and me
 docs/auto.md.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Literal
-
-import torch
 
 from skipbench.config.configurable import Natural, Positive, PositiveFloat, Share
 from skipbench.decode.chances import Calibration, Counters
@@ -46,7 +45,7 @@ from skipbench.decode.method import TriedPlan
 from skipbench.decode.priced import Priced
 from skipbench.decode.sampling import two_best
 from skipbench.decode.sources import Match, Successors, TextIndex
-from skipbench.decode.tree import Child, Tree, grow, min_slopes
+from skipbench.decode.tree import Child, Growth, min_slopes
 from skipbench.errors import SkipbenchError
 from skipbench.lm.rows import TokenRows
 from skipbench.profile.roofline import bytes_price
@@ -138,6 +137,8 @@ class Auto(Priced):
         self._past = [RATE * RATE_PASSES, RATE_PASSES]
         """Tokens and passes of one row of this prompt."""
         self._eos = state.eos
+        self._known: dict[tuple[int, int, int, int], tuple[float, int]] = {}
+        """Chance and number of free kinds, by `Kind`, until more is counted."""
         self.text.begin(state.tokens)
         self.prepare(state)
         self.slopes = min_slopes(self.prices)
@@ -174,17 +175,18 @@ class Auto(Priced):
         self._before = state.tokens[-2] if len(state.tokens) > 1 else state.pending
         self._pending, self._drafted, self._step_price = state.pending, [], 0.0
         rate = self.rate
-        self.tree = self._grow(rate, budget)
+        growth = self._growth(budget)
+        self.tree = growth.best(rate)
         # a token is worth what it costs here: passes are spared for copies where there are some
         of_tree = (1 + self.tree.expected) / self.prices[1 + len(self.tree.tokens)]
         here = max(1.0, of_tree, self.ladder.chain_rate(self.prices, budget))
         if here < rate:
             rate = here
-            self.tree = self._grow(rate, budget)
+            self.tree = growth.best(rate)
         rung, value = self.ladder.best(self.prices, rate, budget)
         if rung >= 0 and value > self.tree.expected - rate * self.prices[1 + len(self.tree.tokens)]:
             self._draft(state, rung, rate, budget)
-            self.tree = self._grow(rate, budget)
+            self.tree = self._growth(budget).best(rate)
         tree = self.tree
         sources = [SOURCES[LETTERS[kind]] for kind in tree.kinds]
         return Draft(tree.tokens, tree.parents, steps=len(tree.tokens), sources=sources)
@@ -199,10 +201,10 @@ class Auto(Priced):
         ]
         return sorted(found, key=lambda one: -one.agreement)
 
-    def _grow(self, rate: float, budget: int) -> Tree:
+    def _growth(self, budget: int) -> Growth:
         """The tree of all sources, the drafted chain among them."""
         root: Carried = ([], 0)
-        return grow(root, self._children, self.calibration, self.prices, self.slopes, rate, budget)
+        return Growth(root, self._children, self.calibration, self.prices, self.slopes, budget)
 
     def _draft(self, state: State, rung: int, rate: float, budget: int) -> None:
         """Draft passes by the rung's plan, as long as the next token is worth its price."""
@@ -215,47 +217,44 @@ class Auto(Priced):
         while (at := len(self._drafted)) < most:
             if at and self._drafted[-1][0] in self._eos:
                 break
-            if at and not (chance and self._drafts_on(rung, rate / chance)):
+            ahead, again = itertools.tee(self._free_path())
+            if at and not (chance and self._drafts_on(rung, rate / chance, again)):
                 break
-            rows = [token, *self._ahead(most - at - 1)]
+            rows = [token, *self._ahead(ahead, most - at - 1)]
             self._step_price += self.ladder.pass_price(rung, len(rows))
             logits = lm.logits(rows, TokenRows.chain(base + at, len(rows)), plan)
-            ids = two_best(logits)
-            top = logits.gather(1, ids).float()
-            # fewer bits are judged by the ratio of both, which needs no sum over the vocabulary
-            whole = top[:, :1] if plan.quantized else logits.float().logsumexp(-1, keepdim=True)
-            # doubles hold every index, so that both come to the host at once
-            values = torch.cat(((top - whole).exp().double(), ids.double()), 1).tolist()
-            for n, (first, second, best, _) in enumerate(values, 1):
-                kind, token = drafted_kind(first, second, bool(plan.quantized)), int(best)
+            # fewer bits are judged by the ratio of both
+            best = two_best(logits, of_all=not plan.quantized)
+            for n, (token, first, second) in enumerate(best, 1):
+                kind = drafted_kind(first, second, bool(plan.quantized))
                 self._drafted.append((token, kind))
                 chance *= self._drafted_chance(kind)
                 if rows[n : n + 1] != [token]:
                     break
         self.ladder.drafted(rung, len(self._drafted), self._step_price)
 
-    def _drafts_on(self, rung: int, rate: float) -> bool:
-        """Whether a longer draft is worth more than the free tokens behind the drafted ones; `rate`
-        over the chance of those.
+    def _drafts_on(self, rung: int, rate: float, free: Iterator[tuple[int, float]]) -> bool:
+        """Whether a longer draft is worth more than the `free` tokens behind the drafted ones;
+        `rate` over the chance of those.
         """
         prices = self.prices[len(self._drafted) :]
         agreement, step = self.ladder.chance(rung), self.ladder.step(rung)
         drafted = chain_value(agreement, step, prices, rate, MAX_STEPS)
         best, expected = -rate * prices[1], 0.0
-        for more, (_, chance) in zip(prices[2:-1], self._free_path(), strict=False):
+        for more, (_, chance) in zip(prices[2:-1], free, strict=False):
             expected += chance
             best = max(best, expected - rate * more)
             if best >= drafted or chance < UNLIKELY:
                 break
         return drafted > best
 
-    def _ahead(self, most: int) -> list[int]:
-        """Free tokens after the drafted ones that the next draft pass reads, too: each that the
-        draft confirms saves a pass.
+    def _ahead(self, free: Iterator[tuple[int, float]], most: int) -> list[int]:
+        """Of the `free` tokens after the drafted ones those that the next draft pass reads, too:
+        each that the draft confirms saves a pass.
         """
         prices, ahead = self.ladder.row_prices(self._rung), list[int]()
         rows = range(2, 1 + min(most + 1, DRAFT_ROWS[-1])) if prices else ()
-        for n, (token, chance) in zip(rows, self._free_path(), strict=False):
+        for n, (token, chance) in zip(rows, free, strict=False):
             if chance * prices[1] <= prices[n] - prices[n - 1]:
                 break
             ahead.append(token)
@@ -269,6 +268,12 @@ class Auto(Priced):
             chance *= p
             yield token, chance
             path.append(token)
+
+    def _free_chance(self, kind: int) -> float:
+        """Chance of a free token: where copies fail, untried kinds are trusted less, too."""
+        hits, expected = self.free
+        share = min(1.0, (hits + FREE_WEIGHT) / (expected + FREE_WEIGHT))
+        return self.counters.chance(kind, share * PRIORS[kind])
 
     def _drafted_chance(self, kind: int) -> float:
         """Chance of a drafted token: the prior of its kind errs in proportion to its plan."""
@@ -294,16 +299,13 @@ class Auto(Priced):
         ranks = {candidate: rank for rank, candidate in enumerate(copied)}
         top, context = self.successors.get(before, token)
         recycled = {candidate: rank for rank, candidate in enumerate(top)}
-        # Where copies fail, kinds that were not tried are trusted less, too.
-        hits, expected = self.free
-        share = min(1.0, (hits + FREE_WEIGHT) / (expected + FREE_WEIGHT))
         children: list[Child] = []
         beside = (matches, -1)
         for candidate in recycled | ranks:
-            places = ranks.get(candidate, NONE), recycled.get(candidate, ABSENT)
-            kind = NUMBER[match, *places, context]
-            chance = self.counters.chance(kind, share * PRIORS[kind])
-            children.append((chance, candidate, kind, beside))
+            of = match, ranks.get(candidate, NONE), recycled.get(candidate, ABSENT), context
+            if (known := self._known.get(of)) is None:
+                known = self._known[of] = self._free_chance(NUMBER[of]), NUMBER[of]
+            children.append((known[0], candidate, known[1], beside))
         if 0 <= step < len(self._drafted):  # the chances of the others hold where that is wrong
             drafted, kind = self._drafted[step]
             if same := [child for child in children if child[1] == drafted]:
@@ -318,6 +320,7 @@ class Auto(Priced):
 
     def adapt(self, state: State, verification: Verification) -> None:
         tree, accepted = self.tree, verification.accepted
+        self._known.clear()
         for node, hit in tree.tried(accepted):
             kind = tree.kinds[node]
             if kind != UNCOUNTED:

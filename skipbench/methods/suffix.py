@@ -23,7 +23,7 @@ from skipbench.config.configurable import Natural, Positive, PositiveFloat, Shar
 from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.method import Method
 from skipbench.decode.sources import Match, TextIndex
-from skipbench.decode.tree import Child, grow
+from skipbench.decode.tree import Child, Growth
 
 
 class Suffix(Method):
@@ -67,7 +67,7 @@ class Suffix(Method):
         nodes = min(self.max_nodes, max(1, round(self.factor * length)))
         # no price: every row pays whose share is large enough
         flat, slopes = [0.0] * (nodes + 2), [self.min_share] * (nodes + 2)
-        tree = grow(longest, self._children, lambda p: p, flat, slopes, 1.0, budget)
+        tree = Growth(longest, self._children, lambda p: p, flat, slopes, budget).best(1.0)
         return Draft(tree.tokens, tree.parents, steps=len(tree.tokens))
 
     def _children(self, path: list[int], matches: list[Match]) -> list[Child]:

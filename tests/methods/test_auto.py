@@ -21,7 +21,7 @@ from skipbench.decode.ladder import AGREEMENT, BREAK_EVEN, WINDOWED, PlanLadder,
 from skipbench.decode.loop import generate
 from skipbench.decode.sampling import choices
 from skipbench.decode.sources import Successors, TextIndex
-from skipbench.decode.tree import Child, grow, min_slopes
+from skipbench.decode.tree import Child, Growth, min_slopes
 from skipbench.draft_plan import DraftPlan
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
@@ -122,8 +122,9 @@ def children(path: list[int], carried: object) -> list[Child]:
 def test_the_tree_is_the_best_of_all_sizes(rate: float) -> None:
     """Prices with a jump: rows behind it can pay although the next one does not."""
     prices = [0.0, 1.0, 1.01, 1.02, 1.3, 1.3, 1.3, 1.31, 1.32, 1.6, 2.0]
-    tree = grow(None, children, lambda p: p, prices, min_slopes(prices), rate, 6)
-    every = grow(None, children, lambda p: p, [0.0] * 11, [0.0] * 11, rate, 6)
+    growth = Growth(None, children, lambda p: p, prices, min_slopes(prices), 6)
+    assert len(growth.best(rate + 1).tokens) <= len((tree := growth.best(rate)).tokens)
+    every = Growth(None, children, lambda p: p, [0.0] * 11, [0.0] * 11, 6).best(rate)
     assert every.products == sorted(every.products, reverse=True) and len(every.tokens) == 9
     values = [sum(every.products[:n]) - rate * prices[n + 1] for n in range(10)]
     assert len(tree.tokens) == int(np.argmax(values))
@@ -291,7 +292,7 @@ def test_a_draft_ends_where_copies_go_on_for_nothing() -> None:
     on = dict[int, bool]()
     for token in (9, 25):
         method._drafted = [(token, 0)]
-        on[token] = method._drafts_on(0, 1.5)
+        on[token] = method._drafts_on(0, 1.5, method._free_path())
     assert on == {9: False, 25: True}
 
 

@@ -127,7 +127,7 @@ class FusedEngine(Engine):
         return [*self._notes, size + slow]
 
     def embed(self, tokens: Tensor) -> Tensor:
-        return F.embedding(tokens, self._embedding)
+        return torch.embedding(self._embedding, tokens)
 
     def head(self, hidden: Tensor) -> Tensor:
         rows, missing = len(hidden), -len(hidden) % (self.padded_rows or 1)
@@ -153,16 +153,11 @@ class FusedEngine(Engine):
             self._quantized_heads[bits] = self._quantized(self._head, bits)
         hidden = self._final_norm(hidden)
         logits = self._quantized_heads[bits](hidden)
-        return logits if bits == 8 else self._best_in_full(logits, hidden)
-
-    def _best_in_full(self, logits: Tensor, hidden: Tensor) -> Tensor:
-        """Replaces the largest `IN_FULL` of a row's logits [T, V] by those of the model's head."""
+        if bits == 8:
+            return logits
         across, bias = self._head.transposed()
         count = min(IN_FULL, logits.shape[1])
-        table = elementwise.native_top_k(logits, count)
-        best = logits.topk(count).indices if table is None else torch.tensor(table)[:, 1:]
-        full = (across.t()[best] @ hidden[:, :, None])[..., 0]
-        return logits.scatter_(1, best, full if bias is None else full + bias[best])
+        return elementwise.judge_again(logits, hidden, across.t(), bias, count)
 
     def quantized_bytes(self, levers: Set[str] | None = None) -> int:
         read = [w for w in self._copies if levers is None or f"int{w.bits}" in levers]
