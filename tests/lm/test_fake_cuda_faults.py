@@ -119,7 +119,7 @@ FAULTY: dict[str, tuple[Any, str, str, Case, str]] = {
         "arrived.record()", ("chain", "two"), "decode/drafting.py",
     ),
     "index on another device": (
-        KVCache.keep, "layer[index[layer.device]]", "layer[index[self.devices[0]]]",
+        KVCache.keep, "upload(kept, device)", "upload(kept, self.devices[0])",
         ("keep", "two"), "lm/cache.py",
     ),
     "stream not waited for": (
