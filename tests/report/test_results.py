@@ -149,10 +149,8 @@ def test_the_readme_carries_the_mark_and_the_skipped_shares_of_its_table() -> No
     shares = [line for line in without.splitlines() if line.startswith("| share of sub-layers")]
     skipped = [run["skipped"] for run in rows_of(table) if run["method"] == "self-sd"]
     assert [re.findall(r"[\d.]+", line)[-4] for line in shares] == skipped and len(skipped) == 2
-    assert (
-        "skipped share of the sub-layers: self-sd 0.00."
-        in (LAPTOP / "tables/self-sd-table2.laptop.md").read_text()
-    )
+    page = (LAPTOP / "tables/self-sd-table2.laptop.md").read_text()
+    assert re.search(r"skipped share of the sub-layers: self-sd 0\.0\d\.", page)
 
 
 @pytest.mark.parametrize("name", TABLES)
