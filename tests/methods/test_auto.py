@@ -19,7 +19,7 @@ from skipbench.decode.chances import Calibration, Counters
 from skipbench.decode.draft import Draft, State
 from skipbench.decode.ladder import AGREEMENT, BREAK_EVEN, WINDOWED, PlanLadder, chain_value
 from skipbench.decode.loop import generate
-from skipbench.decode.sampling import choices
+from skipbench.decode.sampling import choices, two_best
 from skipbench.decode.sources import Successors, TextIndex
 from skipbench.decode.tree import Child, Growth, min_slopes
 from skipbench.draft_plan import DraftPlan
@@ -39,6 +39,7 @@ def search(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     """With our own function, where this machine runs it, and without."""
     if request.param == "numpy":
         monkeypatch.setattr(sampling, "native_top_k", lambda logits, k: None)
+        monkeypatch.setattr(sampling, "native_two_best", lambda logits: None)
 
 
 @pytest.mark.usefixtures("search")
@@ -70,6 +71,21 @@ def test_the_first_of_equal_logits_and_none_of_infinite_ones(dtype: torch.dtype,
     assert choices(logits, k)[0] == wanted
     for row in (0, 1, 2, 3, 4, 5, 6, 7, 8):  # each by itself: others decide how all are searched
         assert choices(logits[row : row + 1], k)[0] == wanted[row : row + 1]
+
+
+@pytest.mark.usefixtures("search")
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_two_best_and_their_probabilities(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    logits = (torch.randn(4, 3000) * 4).to(dtype)
+    logits[1, [9, 7]] = 30.0  # of equal ones the first
+    numbers = logits.double()
+    top = numbers.topk(2).values
+    for of_all, whole in ((True, numbers.logsumexp(-1, keepdim=True)), (False, top[:, :1])):
+        found = two_best(logits, of_all)
+        assert [best for best, _, _ in found] == logits.float().numpy().argmax(-1).tolist()
+        probabilities = torch.tensor([row[1:] for row in found], dtype=torch.float64)
+        torch.testing.assert_close(probabilities, (top - whole).exp(), rtol=1e-4, atol=1e-6)
 
 
 def test_matches_are_those_of_a_plain_search() -> None:
