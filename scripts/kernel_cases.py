@@ -286,7 +286,7 @@ def two_best(function: Any, rng: np.random.Generator, put: Put, _: bool) -> None
     assert np.array_equal(found[:, 1:], numbers, equal_nan=True)
 
 
-def judge_again(function: Any, rng: np.random.Generator, put: Put, _: bool) -> None:
+def rescore_best(function: Any, rng: np.random.Generator, put: Put, _: bool) -> None:
     width, rows, inputs = (int(rng.integers(1, most)) for most in (700, 9, 100))
     k, odd = int(rng.integers(1, min(width, 20) + 1)), rng.random() < 0.4
     x, weight, bias = (
@@ -448,7 +448,7 @@ CASES |= {
     "quantize_weight": quantize,
     "top_k": top_k,
     "two_best": two_best,
-    "judge_again": judge_again,
+    "rescore_best": rescore_best,
     "attend_rows": attention,
     "attend_vectors": attention,
 }
@@ -462,6 +462,6 @@ TYPES = {
     rotate: [*[POINTER] * 5, *[LONG] * 4],
     top_k: [POINTER, POINTER, LONG, LONG, LONG],
     two_best: [POINTER, POINTER, LONG, LONG],
-    judge_again: [*[POINTER] * 4, *[LONG] * 4],
+    rescore_best: [*[POINTER] * 4, *[LONG] * 4],
     attention: [*[POINTER] * 4, FLOAT, *[LONG] * 7],
 }

@@ -110,7 +110,7 @@ static void score(const Pass *p, float *scores, __m512 most[][16], const bf16 *q
 /* ---- softmax ---- */
 
 /* Rounds to bfloat16, and leaves what is lost. */
-static inline __m256i rounded(__m512 *x) {
+static inline __m256i split(__m512 *x) {
   const __m256i half = (__m256i)_mm512_cvtneps_pbh(*x);
   *x = _mm512_sub_ps(*x, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16)));
   return half;
@@ -128,8 +128,8 @@ static inline __attribute__((always_inline)) __m512 weigh(float *scores, __m512 
     sums = _mm512_add_ps(sums, x[i]);
   }
   for (int i = 0; i < 2; i++) {
-    const __m512i half = _mm512_castsi256_si512(rounded(x));
-    _mm512_store_si512(scores + 256 * i, _mm512_inserti64x4(half, rounded(x + 1), 1));
+    const __m512i half = _mm512_castsi256_si512(split(x));
+    _mm512_store_si512(scores + 256 * i, _mm512_inserti64x4(half, split(x + 1), 1));
   }
   return sums;
 }
@@ -326,15 +326,18 @@ void attend_rows(bf16 *out, const bf16 *query, const bf16 *cache, const int32_t 
                      start, heads, kv,    d,      hidden};
   int32_t chain[rows];
   for (long row = 0; row < rows; row++) chain[row] = row - 1;
-  const long end = start + rows, span = 32 * parts(end, 32), queries = rows * (heads / kv);
+  const long end = start + rows, group = heads / kv, queries = rows * group;
 #pragma omp parallel for schedule(static) if (rows * end >= 4096)
   for (long head = 0; head < kv; head++) {
     Pass own = pass;
     if (!parent && rows > 1 && !all_finite(&own, cache + (kv + head) * d)) own.parent = chain;
     shaped = 0;
-    const Temp temp = temp_for(&own, least(GROUPS, parts(queries, 16)), span);
-    for (long from = 0; from < queries; from += 16 * GROUPS)
-      attend(&own, temp, head, from, least(16 * GROUPS, queries - from), end, span);
+    const Temp temp = temp_for(&own, least(GROUPS, parts(queries, 16)), 32 * parts(end, 32));
+    for (long from = 0; from < queries; from += 16 * GROUPS) {
+      const long count = least(16 * GROUPS, queries - from), last = (from + count - 1) / group;
+      const long seen = own.parent ? end : start + last + 1; /* by the last of a chain's rows */
+      attend(&own, temp, head, from, count, seen, 32 * parts(seen, 32));
+    }
     _tile_release();
   }
 }

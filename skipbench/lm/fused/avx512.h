@@ -18,6 +18,12 @@ static inline void store(bf16 *p, __m512 v, __mmask16 mask) {
   _mm256_mask_storeu_epi16(p, mask, (__m256i)_mm512_cvtneps_pbh(v));
 }
 
+/* As it would be read again from memory. */
+static inline __m512 rounded(__m512 v) {
+  __m512i half = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(v));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(half, 16));
+}
+
 static inline __m256 halves(__m512 v) {
   const __m512d doubles = _mm512_castps_pd(v);
   return _mm256_add_ps(_mm512_castps512_ps256(v),
@@ -62,4 +68,24 @@ static inline __m512 power(__m512 x) {
   __m512 sum = _mm512_set1_ps(minimax[0]);
   for (int i = 1; i < 6; i++) sum = _mm512_fmadd_ps(sum, r, _mm512_set1_ps(minimax[i]));
   return _mm512_scalef_ps(sum, x); /* times 2^floor(x) */
+}
+
+/* 2^-22 and less of e^x is lost. */
+static inline __m512 exponential(__m512 x) {
+  const float taylor[] = {1.f / 120, 1.f / 24, 1.f / 6, 0.5f, 1, 1};
+  const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), 0);
+  __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693145752f), x);
+  r = _mm512_fnmadd_ps(n, _mm512_set1_ps(1.42860677e-6f), r);
+  __m512 sum = _mm512_set1_ps(1.f / 720);
+  for (int i = 0; i < 6; i++) sum = _mm512_fmadd_ps(sum, r, _mm512_set1_ps(taylor[i]));
+  return _mm512_scalef_ps(sum, n);
+}
+
+/* silu(x) * up, with silu rounded before. */
+static inline __m512 silu_times_up(__m512 x, __m512 up) {
+  /* beyond the bounds e^-x is 0 or infinite */
+  const __m512 least = _mm512_set1_ps(-128), most = _mm512_set1_ps(128);
+  const __m512 less = _mm512_max_ps(_mm512_sub_ps(_mm512_setzero_ps(), x), least);
+  const __m512 power = exponential(_mm512_min_ps(less, most));
+  return _mm512_mul_ps(rounded(_mm512_div_ps(x, _mm512_add_ps(_mm512_set1_ps(1), power))), up);
 }

@@ -6,12 +6,6 @@
 
 #include "avx512.h"
 
-/* As it would be read again from memory. */
-static inline __m512 rounded(__m512 v) {
-  __m512i half = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(v));
-  return _mm512_castsi512_ps(_mm512_slli_epi32(half, 16));
-}
-
 /* y [rows, width] = x / sqrt(mean of x^2 + eps) * w */
 void rms_norm(bf16 *y, const bf16 *x, const bf16 *w, float eps, long rows, long width) {
   for (; rows--; x += width, y += width) {
@@ -32,30 +26,12 @@ void rms_norm(bf16 *y, const bf16 *x, const bf16 *w, float eps, long rows, long 
   }
 }
 
-/* 2^-22 and less of e^x is lost. */
-static inline __m512 exponential(__m512 x) {
-  const float taylor[] = {1.f / 120, 1.f / 24, 1.f / 6, 0.5f, 1, 1};
-  const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), 0);
-  __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693145752f), x);
-  r = _mm512_fnmadd_ps(n, _mm512_set1_ps(1.42860677e-6f), r);
-  __m512 sum = _mm512_set1_ps(1.f / 720);
-  for (int i = 0; i < 6; i++) sum = _mm512_fmadd_ps(sum, r, _mm512_set1_ps(taylor[i]));
-  return _mm512_scalef_ps(sum, n);
-}
-
-/* y [rows, width] = silu(gate) * up of gate_up [rows, 2 width], with silu rounded before. */
+/* y [rows, width] = silu(gate) * up of gate_up [rows, 2 width] */
 void silu_times(bf16 *y, const bf16 *gate_up, long rows, long width) {
-  const __m512 one = _mm512_set1_ps(1);
   for (; rows--; gate_up += 2 * width, y += width)
     for (long i = 0; i < width; i += 16) {
       const __mmask16 mask = first(width - i);
-      const __m512 x = wide(gate_up + i, mask);
-      /* beyond the bounds e^-x is 0 or infinite */
-      const __m512 least = _mm512_set1_ps(-128), most = _mm512_set1_ps(128);
-      const __m512 less = _mm512_max_ps(_mm512_sub_ps(_mm512_setzero_ps(), x), least);
-      const __m512 power = exponential(_mm512_min_ps(less, most));
-      const __m512 silu = _mm512_div_ps(x, _mm512_add_ps(one, power));
-      store(y + i, _mm512_mul_ps(rounded(silu), wide(gate_up + width + i, mask)), mask);
+      store(y + i, silu_times_up(wide(gate_up + i, mask), wide(gate_up + width + i, mask)), mask);
     }
 }
 

@@ -154,7 +154,7 @@ def native_attention(cache: KVCache, layer: int, scale: float, like: Tensor) -> 
     return attend
 
 
-def judge_again(
+def rescore_best(
     logits: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor | None, count: int
 ) -> Tensor:
     """`logits` [T, V] whose `count` largest per row are replaced, in place, by those of `hidden`
@@ -162,7 +162,7 @@ def judge_again(
     """
     if kernel_of(logits) in ("amx", "avx512") and weight.is_contiguous():
         (rows, vocabulary), hidden = logits.shape, hidden.contiguous()
-        function = _function(logits.dtype, "judge_again", *[POINTER] * 4, *[LONG] * 4)
+        function = _function(logits.dtype, "rescore_best", *[POINTER] * 4, *[LONG] * 4)
         of = None if bias is None else bias.data_ptr()
         at = logits.data_ptr(), hidden.data_ptr(), weight.data_ptr(), of
         function(*at, rows, vocabulary, hidden.shape[1], count)

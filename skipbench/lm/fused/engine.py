@@ -157,7 +157,7 @@ class FusedEngine(Engine):
             return logits
         across, bias = self._head.transposed()
         count = min(IN_FULL, logits.shape[1])
-        return elementwise.judge_again(logits, hidden, across.t(), bias, count)
+        return elementwise.rescore_best(logits, hidden, across.t(), bias, count)
 
     def quantized_bytes(self, levers: Set[str] | None = None) -> int:
         read = [w for w in self._copies if levers is None or f"int{w.bits}" in levers]

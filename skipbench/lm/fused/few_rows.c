@@ -109,18 +109,23 @@ static void configure(long outputs, long columns) {
   _tile_loadconfig(&c);
 }
 
+/* Memory of this thread for `size` numbers, kept from call to call: one piece for packed rows, one for
+ * what an MLP has between its products. */
+static bf16 *kept(long size, int which) {
+  static _Thread_local bf16 *temp[2];
+  static _Thread_local long sizes[2];
+  if (sizes[which] < size) {
+    free(temp[which]);
+    sizes[which] = size;
+    temp[which] = aligned_alloc(64, size * sizeof(bf16));
+  }
+  return temp[which];
+}
+
 /* x as tiles want it: by 16 rows and 32 inputs, pairs of inputs [16, columns, 2], filled up with
  * 0. */
 static bf16 *packed(const Weight *w, const Rows *p, long steps, long columns) {
-  static _Thread_local bf16 *temp;
-  static _Thread_local long size;
-  long blocks = (p->rows + 15) / 16;
-  if (size < blocks * steps * columns * 32) {
-    free(temp);
-    size = blocks * steps * columns * 32;
-    temp = aligned_alloc(64, size * sizeof(bf16));
-  }
-  bf16 *to = temp;
+  bf16 *const temp = kept((p->rows + 15) / 16 * steps * columns * 32, 0), *to = temp;
   for (long row = 0; row < p->rows; row += 16)
     for (long k = 0; k < w->in; k += 32, to += columns * 32) {
       __mmask32 lanes = w->in - k >= 32 ? ~0u : (1u << (w->in - k)) - 1;
@@ -176,11 +181,34 @@ static inline void put_half(const Weight *w, const Rows *p, const Block *b, long
     for (long r = 0; r < rows; r++) put_both(w, p, b, (__m512)x[r], (__m512)y[r], row + r);
 }
 
-void with_tiles(const Weight *w, bf16 *y, const bf16 *residual, const bf16 *x, long rows) {
-  const Rows here = {y, residual, x, rows}, *p = &here;
-  const long columns = rows == 1 ? 1 : 16, outputs = least(w->out, 16), stride = w->in * 2;
+/* Writes silu(gate) * up of one of a block's two halves of rows, as the second product of an MLP
+ * wants its x: tiles have the outputs as rows, so that a pair of outputs is a pair of its inputs. */
+static inline void put_gated(const Weight *w, const Rows *p, const Block *b, bf16 *inner, int half) {
+  const long row = b->at + 16 * half, steps = w->out / 64;
+  const float *gate = b->sums[2 * half], *up = gate + 256;
+  const __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  const __m512i pairs = _mm512_or_si512(
+      lanes, _mm512_slli_epi32(_mm512_add_epi32(lanes, _mm512_set1_epi32(16)), 16));
+  if (row >= p->rows) return;
+  bf16 *to = inner + (row / 16 * steps * 32 + b->o0) * 16; /* [steps, 16, 16, 2] of 16 rows */
+  for (int i = 0; i < 16; i += 2, to += 32) {
+    __m512 x[2];
+    for (int j = 0; j < 2; j++)
+      x[j] = silu_times_up(rounded(_mm512_load_ps(gate + 16 * (i + j))),
+                           rounded(_mm512_load_ps(up + 16 * (i + j))));
+    _mm512_store_si512(to, _mm512_permutexvar_epi16(pairs, (__m512i)_mm512_cvtne2ps_pbh(x[1], x[0])));
+  }
+}
+
+/* The products of rows that are packed in tiles; with `inner`, of an MLP's first weight, whose second
+ * half of outputs belongs to the first, to there. */
+static inline __attribute__((always_inline)) void multiply(
+    const Weight *w, const Rows *p, const bf16 *packed_x, const long columns, bf16 *inner) {
+  const long rows = p->rows, outputs = least(w->out, 16), stride = w->in * 2;
   const long steps = (w->in + 31) / 32, tail = w->in % 32, row = columns * 4, tile = columns * 32;
-  const bf16 *packed_x = packed(w, p, steps, columns);
+  const long apart = inner ? w->out / 2 : 16, each = inner ? 16 : 32, end = inner ? apart : w->out;
+#define PUT(HALF)                                                                                  \
+  (inner ? put_gated(w, p, before, inner, HALF) : put_half(w, p, before, columns, HALF))
 #pragma omp parallel if (w->out >= 64)
   {
     bf16 rest[2][16 * 32] = {0}; /* the last inputs, filled up with 0 */
@@ -188,27 +216,29 @@ void with_tiles(const Weight *w, bf16 *y, const bf16 *residual, const bf16 *x, l
     before->at = rows;
     configure(outputs, columns);
 #pragma omp for schedule(static)
-    for (long o = 0; o < w->out; o += 32) {
+    for (long o = 0; o < end; o += each) {
       /* the last 16 outputs may overlap those before: they have the same bits again */
-      now->o0 = least(o, w->out - outputs), now->o1 = least(o + 16, w->out - outputs);
+      now->o0 = least(o, w->out - outputs), now->o1 = least(o + apart, w->out - outputs);
       const bf16 *w0 = w->w + now->o0 * w->in, *w1 = w->w + now->o1 * w->in;
       for (long i = 0; tail && i < outputs; i++) {
         memcpy(rest[0] + 32 * i, w0 + (i + 1) * w->in - tail, tail * 2);
         memcpy(rest[1] + 32 * i, w1 + (i + 1) * w->in - tail, tail * 2);
       }
-      const char *next = (const char *)(w0 + 32 * w->in);
-      const long lines = w->in, turns = (rows + 31) / 32 * steps;
+      const char *next[] = {(const char *)(w0 + each * w->in), (const char *)(w1 + each * w->in)};
+      const long lines = w->in / 2, turns = (rows + 31) / 32 * steps;
       for (long at = 0, line = 0; at < rows; at += 32) {
         const bf16 *x0 = packed_x + at / 16 * steps * tile, *x1 = x0 + steps * tile;
         const int both = at + 16 < rows;
         _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);
         for (long k = 0; k < steps; k++, x0 += tile, x1 += tile) {
           /* lines of the next outputs, as many in every block: memory reads while tiles multiply */
-          for (const long turn = at / 32 * steps + k + 1; line < lines * turn / turns; line++)
-            _mm_prefetch(next + 64 * line, _MM_HINT_T1);
-          const int end = tail && k == steps - 1;
-          _tile_loadd(4, end ? rest[0] : w0 + 32 * k, end ? 64 : stride);
-          _tile_loadd(5, end ? rest[1] : w1 + 32 * k, end ? 64 : stride);
+          for (const long turn = at / 32 * steps + k + 1; line < lines * turn / turns; line++) {
+            _mm_prefetch(next[0] + 64 * line, _MM_HINT_T1);
+            _mm_prefetch(next[1] + 64 * line, _MM_HINT_T1);
+          }
+          const int last = tail && k == steps - 1;
+          _tile_loadd(4, last ? rest[0] : w0 + 32 * k, last ? 64 : stride);
+          _tile_loadd(5, last ? rest[1] : w1 + 32 * k, last ? 64 : stride);
           _tile_loadd(6, x0, row);
           _tile_dpbf16ps(0, 4, 6); _tile_dpbf16ps(1, 5, 6);
           if (both) {
@@ -216,8 +246,8 @@ void with_tiles(const Weight *w, bf16 *y, const bf16 *residual, const bf16 *x, l
             _tile_dpbf16ps(2, 4, 7); _tile_dpbf16ps(3, 5, 7);
           }
           /* while tiles multiply, when the sums have come, in two parts that hold up little */
-          if (k == steps / 3) put_half(w, p, before, columns, 0);
-          if (k == 2 * steps / 3) put_half(w, p, before, columns, 1);
+          if (k == steps / 3) PUT(0);
+          if (k == 2 * steps / 3) PUT(1);
         }
         now->at = at;
         _tile_stored(0, now->sums[0], row); _tile_stored(1, now->sums[1], row);
@@ -227,8 +257,24 @@ void with_tiles(const Weight *w, bf16 *y, const bf16 *residual, const bf16 *x, l
         now->o0 = before->o0, now->o1 = before->o1;
       }
     }
-    put_half(w, p, before, columns, 0);
-    put_half(w, p, before, columns, 1);
+    PUT(0);
+    PUT(1);
     _tile_release();
   }
+}
+
+void with_tiles(const Weight *w, bf16 *y, const bf16 *residual, const bf16 *x, long rows) {
+  const Rows p = {y, residual, x, rows};
+  const long columns = rows == 1 ? 1 : 16;
+  multiply(w, &p, packed(w, &p, (w->in + 31) / 32, columns), columns, 0);
+}
+
+/* y = x + down(silu(gate) * up): between the products nothing is laid out as rows. For more than one
+ * row, weights without bias, and inner outputs that are a multiple of 32. */
+void mlp_with_tiles(const Weight *gate_up, const Weight *down, bf16 *y, const bf16 *residual,
+                    const bf16 *x, long rows) {
+  const Rows p = {y, residual, x, rows};
+  bf16 *const inner = kept((rows + 15) / 16 * 16 * down->in, 1);
+  multiply(gate_up, &p, packed(gate_up, &p, (gate_up->in + 31) / 32, 16), 16, inner);
+  multiply(down, &p, inner, 16, 0);
 }

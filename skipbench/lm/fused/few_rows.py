@@ -112,6 +112,26 @@ class FewRows:
         return F.linear(x.float(), self._weight.float(), wide).to(torch.bfloat16)
 
 
+def native_mlp(gate_up: Native, down: Native) -> int | None:
+    """Address of the C function that takes both products of an MLP, its bits the same; `None` where
+    there is none for these weights.
+    """
+    if _tiles() is None or not gate_up[0] == down[0] == _tiles():
+        return None
+    first, second = (_Weight.from_address(at) for _, at in (gate_up, down))
+    if first.bias or second.bias or second.inputs % 32:
+        return None
+    return ctypes.cast(library().mlp_with_tiles, ctypes.c_void_p).value
+
+
+@functools.cache
+def _tiles() -> int | None:
+    """Address of the C function with tiles, where it runs."""
+    with contextlib.suppress(UnavailableError):
+        return ctypes.cast(functions(torch.bfloat16).get("amx"), ctypes.c_void_p).value
+    return None
+
+
 @functools.cache
 def few_rows_kernel(dtype: torch.dtype) -> tuple[str | None, str | None]:
     """The best kernel that runs here on weights of a dtype and agrees with `F.linear`, and, where

@@ -12,7 +12,7 @@ from torch import Tensor
 from skipbench.lm.cache import KVCache
 from skipbench.lm.engine import Chosen
 from skipbench.lm.fused.elementwise import FLOAT, LONG, POINTER, address_of, attention_of, kernel_of
-from skipbench.lm.fused.few_rows import Native, most_rows
+from skipbench.lm.fused.few_rows import Native, most_rows, native_mlp
 from skipbench.lm.fused.native import AVX2, library
 from skipbench.lm.fused.weights import LayerWeights
 from skipbench.lm.layer import AttentionParts, MlpParts
@@ -28,7 +28,7 @@ class _Sublayer(ctypes.Structure):
 
     _fields_ = (
         *((name, POINTER) for name in ("first", "second", "first_weight", "second_weight")),
-        *(("norm", POINTER), ("cache", POINTER)),
+        *((name, POINTER) for name in ("both", "norm", "cache")),
         *(("inner", LONG), ("eps", FLOAT), ("scale", FLOAT)),
     )
 
@@ -86,11 +86,12 @@ class NativePass:
         own = weights[0]
         for layer, pair in zip(itertools.chain(*weights.values()), itertools.cycle(parts)):
             for part, inner in zip(pair, (layer.output.inputs, layer.down.inputs), strict=True):
-                (first, weight), (second, then) = next(products), next(products)
+                (first, weight), (second, then) = pair_of = next(products), next(products)
                 norm = self._norms[len(self._sublayers) % (2 * len(parts))].data_ptr()
                 scale = part.scale if isinstance(part, AttentionParts) else 1.0
+                both = None if isinstance(part, AttentionParts) else native_mlp(*pair_of)
                 numbers = norm, None, inner, part.norm.variance_epsilon, scale
-                self._sublayers.append(_Sublayer(first, second, weight, then, *numbers))
+                self._sublayers.append(_Sublayer(first, second, weight, then, both, *numbers))
         self._width = like.shape[0]
         self._widest = max(w.outputs for layer in own for w in (layer.qkv, layer.gate_up))
         inner = max(w.inputs for layer in own for w in (layer.output, layer.down))

@@ -11,10 +11,13 @@ typedef void Attend(void *out, const void *query, const void *cache, const int32
                     float scale, long rows, long committed, long start, long heads, long kv,
                     long d, long hidden);
 typedef void Product(const void *weight, void *y, const void *residual, const void *x, long rows);
+typedef void Mlp(const void *gate_up, const void *down, void *y, const void *residual,
+                 const void *x, long rows);
 
 typedef struct {
   Product *first, *second;                /* qkv and output, or gate_up and down */
   const void *first_weight, *second_weight;
+  Mlp *both;                              /* of several rows of an MLP, or null */
   const void *norm;                       /* [width] */
   char *cache;                            /* [.., 2 kv, d] of its layer, or null for an MLP */
   long inner;                             /* inputs of the second product */
@@ -58,6 +61,11 @@ void run_sublayers(const Model *m, const Pass *p, const Sublayer *const *chosen,
     const Sublayer *s = chosen[i];
     char *const y = states + i % slots * state;
     m->norm(normed, x, s->norm, s->eps, rows, m->width);
+    if (s->both && rows > 1) {
+      s->both(s->first_weight, s->second_weight, y, x, normed, rows);
+      x = y;
+      continue;
+    }
     s->first(s->first_weight, a, 0, normed, rows);
     if (s->cache) {
       const long heads = s->inner / m->d;

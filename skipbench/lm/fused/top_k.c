@@ -77,7 +77,7 @@ static float dot(const bf16 *a, const bf16 *b, long width) {
 /* The k largest per row of logits [rows, width] get the values of x [rows, inputs] by the weight
  * [width, inputs] and the bias [width] or NULL.
  */
-void judge_again(bf16 *logits, const bf16 *x, const bf16 *weight, const bf16 *bias, long rows,
+void rescore_best(bf16 *logits, const bf16 *x, const bf16 *weight, const bf16 *bias, long rows,
                  long width, long inputs, long k) {
   int32_t best[1 + k];
   for (; rows--; logits += width, x += inputs) {
