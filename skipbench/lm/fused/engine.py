@@ -108,9 +108,9 @@ class FusedEngine(Engine):
         return self._native(hidden, metadata, chosen, states)
 
     def prefill_rows(self, tokens: int) -> int:
-        # in halves that tiles multiply; torch is faster with longer prompts
-        most, half = self._native.most if self._native else 0, -(-tokens // 2)
-        return half if MOST_ROWS < half <= most < tokens else tokens
+        # in pieces that tiles multiply
+        most = self._native.most if self._native else 0
+        return -(-tokens // -(-tokens // most)) if most > MOST_ROWS else tokens
 
     def add_note(self, note: str) -> None:
         self._notes = [*self._notes, note]

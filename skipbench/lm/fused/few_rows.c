@@ -236,13 +236,15 @@ static inline __attribute__((always_inline)) void multiply(
             _mm_prefetch(next[0] + 64 * line, _MM_HINT_T1);
             _mm_prefetch(next[1] + 64 * line, _MM_HINT_T1);
           }
+          /* x is read past the L1 cache, which keeps these weights for the next rows */
           const int last = tail && k == steps - 1;
           _tile_loadd(4, last ? rest[0] : w0 + 32 * k, last ? 64 : stride);
+          _tile_stream_loadd(6, x0, row);
+          _tile_dpbf16ps(0, 4, 6);
           _tile_loadd(5, last ? rest[1] : w1 + 32 * k, last ? 64 : stride);
-          _tile_loadd(6, x0, row);
-          _tile_dpbf16ps(0, 4, 6); _tile_dpbf16ps(1, 5, 6);
+          _tile_dpbf16ps(1, 5, 6);
           if (both) {
-            _tile_loadd(7, x1, row);
+            _tile_stream_loadd(7, x1, row);
             _tile_dpbf16ps(2, 4, 7); _tile_dpbf16ps(3, 5, 7);
           }
           /* while tiles multiply, when the sums have come, in two parts that hold up little */
