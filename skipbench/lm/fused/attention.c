@@ -206,14 +206,15 @@ static void add_values(const Pass *p, float *sums, const float *scores, const bf
     if (from && four) { _tile_loadd(2, sums + 512, 64); _tile_loadd(3, sums + 768, 64); }
     for (long b = 0; b < blocks; b++) {
       const bf16 *v = values + (b * groups + g) * TILE;
-      for (int half = 0; half < 2; half++) {
-        _tile_loadd(4, scores + (2 * (from + b) + half) * 256, 64);
-        _tile_loadd(6, v, 64); _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(7, v + TILE, 64); _tile_dpbf16ps(1, 4, 7);
-        if (!four) continue;
-        _tile_loadd(6, v + 2 * TILE, 64); _tile_dpbf16ps(2, 4, 6);
-        _tile_loadd(7, v + 3 * TILE, 64); _tile_dpbf16ps(3, 4, 7);
-      }
+      _tile_stream_loadd(4, scores + 2 * (from + b) * 256, 64);
+      _tile_stream_loadd(5, scores + 2 * (from + b) * 256 + 256, 64);
+      _tile_loadd(6, v, 64); _tile_dpbf16ps(0, 4, 6);
+      _tile_loadd(7, v + TILE, 64); _tile_dpbf16ps(1, 4, 7);
+      _tile_dpbf16ps(0, 5, 6); _tile_dpbf16ps(1, 5, 7);
+      if (!four) continue;
+      _tile_loadd(6, v + 2 * TILE, 64); _tile_dpbf16ps(2, 4, 6);
+      _tile_loadd(7, v + 3 * TILE, 64); _tile_dpbf16ps(3, 4, 7);
+      _tile_dpbf16ps(2, 5, 6); _tile_dpbf16ps(3, 5, 7);
     }
     _tile_stored(0, sums, 64); _tile_stored(1, sums + 256, 64);
     if (four) { _tile_stored(2, sums + 512, 64); _tile_stored(3, sums + 768, 64); }
