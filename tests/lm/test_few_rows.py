@@ -2,6 +2,7 @@
 without a compiler torch's are used.
 """
 
+import ctypes
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ from skipbench.lm.fused.few_rows import (
     few_rows_kernel,
     functions,
     most_rows,
+    native_mlp,
 )
 from skipbench.lm.fused.native import AVX2, BFLOAT16, UnavailableError, compiled, library
 from skipbench.lm.fused.weights import MIB, Weight, Weights
@@ -218,6 +220,29 @@ def test_silu_times_up_is_torchs(width: int) -> None:
     assert times is not None
     exact = torch.nn.functional.silu(gate.double()) * up.double()
     assert ((times(wide) - exact).abs() <= exact.abs() * 2**-20 + 2**-119).all()
+
+
+@pytest.mark.parametrize("width", [24, 96])
+@pytest.mark.parametrize("inner", [32, 160])
+def test_an_mlp_in_tiles_has_every_bit_of_its_two_products(width: int, inner: int) -> None:
+    kernel = kernel_or_skip("amx")
+    up, down = torch.randn(2 * inner, width).to(BF16), torch.randn(width, inner).to(BF16)
+    first, second = FewRows(up, None, kernel), FewRows(down, None, kernel)
+    silu, at = native_silu(up), native_mlp(first.native, second.native)
+    assert silu is not None and at is not None
+    both = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 5, ctypes.c_long)(at)
+    for rows in (2, 16, 17, 33, 70):
+        x, y = torch.randn(rows, width).to(BF16), torch.empty(rows, width, dtype=BF16)
+        both(first.native[1], second.native[1], *(t.data_ptr() for t in (y, x, x)), rows)
+        assert torch.equal(y, second.added(x, silu(first(x)))), rows
+
+
+def test_an_mlp_with_a_bias_or_odd_sizes_keeps_its_two_products() -> None:
+    kernel = kernel_or_skip("amx")
+    for inner, bias in ((48, None), (32, torch.zeros(64, dtype=BF16))):
+        first = FewRows(torch.zeros(2 * inner, 32, dtype=BF16), bias, kernel)
+        second = FewRows(torch.zeros(32, inner, dtype=BF16), None, kernel)
+        assert native_mlp(first.native, second.native) is None
 
 
 @pytest.mark.parametrize("family", FAMILIES)

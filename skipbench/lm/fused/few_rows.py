@@ -116,7 +116,7 @@ def native_mlp(gate_up: Native, down: Native) -> int | None:
     """Address of the C function that takes both products of an MLP, its bits the same; `None` where
     there is none for these weights.
     """
-    if _tiles() is None or not gate_up[0] == down[0] == _tiles():
+    if gate_up[0] is None or not gate_up[0] == down[0] == _tiles():
         return None
     first, second = (_Weight.from_address(at) for _, at in (gate_up, down))
     if first.bias or second.bias or second.inputs % 32:
@@ -124,11 +124,11 @@ def native_mlp(gate_up: Native, down: Native) -> int | None:
     return ctypes.cast(library().mlp_with_tiles, ctypes.c_void_p).value
 
 
-@functools.cache
 def _tiles() -> int | None:
     """Address of the C function with tiles, where it runs."""
     with contextlib.suppress(UnavailableError):
-        return ctypes.cast(functions(torch.bfloat16).get("amx"), ctypes.c_void_p).value
+        tiles: Any = functions(torch.bfloat16).get("amx")
+        return ctypes.cast(tiles, ctypes.c_void_p).value
     return None
 
 
