@@ -229,6 +229,29 @@ def silu(function: Any, rng: np.random.Generator, put: Put, bf16: bool) -> None:
         check_close(wide(y), gate / (1 + np.exp(-gate)) * up, 1)
 
 
+def mlp(function: Any, rng: np.random.Generator, put: Put, _: bool) -> None:
+    """Both products of an MLP; a row has the bits that it has before another one."""
+    (width, _, rows), inner, odd = shape_of(rng), 32 * int(rng.integers(1, 6)), rng.random() < 0.4
+    rows += 1
+    x, before = (put(values(rng, (rows, width), odd)) for _ in range(2))
+    up, down = (put(values(rng, shape, odd)) for shape in ((2 * inner, width), (width, inner)))
+    weights = [Weight(at(w), None, w.shape[1], w.shape[0]) for w in (up, down)]
+
+    def run(before: Array, x: Array) -> Array:
+        y = put(np.zeros_like(x))
+        function(*map(ctypes.addressof, weights), at(y), at(before), at(x), len(x))
+        return y
+
+    y = run(before, x)
+    check_rows(y, lambda row: run(*(put(of[[row, 0]]) for of in (before, x)))[0])
+    if not odd:
+        gate_up = wide(x) @ wide(up).T
+        gate, up_of = gate_up[:, :inner], gate_up[:, inner:]
+        mixed = gate / (1 + np.exp(-gate)) * up_of
+        scale = 60 * np.abs(mixed) @ np.abs(wide(down)).T + 60
+        check_close(wide(y), wide(before) + mixed @ wide(down).T, scale)
+
+
 def rotate(function: Any, rng: np.random.Generator, put: Put, bf16: bool) -> None:
     """Queries, and keys with values, as two outputs side by side."""
     half, kv, group = int(rng.integers(1, 140)), int(rng.integers(1, 4)), int(rng.integers(1, 9))
@@ -363,7 +386,7 @@ def attention(attend: Any, rng: np.random.Generator, put: Put, bf16: bool) -> No
 class Sublayer(ctypes.Structure):
     _fields_ = (
         *((name, POINTER) for name in ("first", "second", "first_weight", "second_weight")),
-        *((name, POINTER) for name in ("norm", "cache")),
+        *((name, POINTER) for name in ("both", "norm", "cache")),
         *(("inner", LONG), ("eps", FLOAT), ("scale", FLOAT)),
     )
 
@@ -409,7 +432,8 @@ def whole_pass(native: Any, rng: np.random.Generator, put: Put, bf16: bool) -> N
         kept += [own, weights, described]
         addresses = map(ctypes.addressof, described)
         cache = at(caches[-1]) if attends else None
-        made.append(Sublayer(*[where[product]] * 2, *addresses, at(own), cache, size, eps, scale))
+        pointers = *addresses, None, at(own), cache
+        made.append(Sublayer(*[where[product]] * 2, *pointers, size, eps, scale))
     states = [put(np.zeros((len(made), rows, width), x.dtype)) for _ in range(2)]
     temp = put(np.zeros(rows * (width + 3 * widest), x.dtype))
     model = Model(*(where[case] for case in (norm, silu, rotate, attention)), x.itemsize)
@@ -449,6 +473,7 @@ CASES |= {
     "top_k": top_k,
     "two_best": two_best,
     "rescore_best": rescore_best,
+    "mlp_with_tiles": mlp,
     "attend_rows": attention,
     "attend_vectors": attention,
 }
@@ -463,5 +488,6 @@ TYPES = {
     top_k: [POINTER, POINTER, LONG, LONG, LONG],
     two_best: [POINTER, POINTER, LONG, LONG],
     rescore_best: [*[POINTER] * 4, *[LONG] * 4],
+    mlp: [*[POINTER] * 5, LONG],
     attention: [*[POINTER] * 4, FLOAT, *[LONG] * 7],
 }

@@ -28,7 +28,11 @@ KERNELS = {
     "int8, AVX-512": (AVX2, ["int8_avx512"], {"avx512f", "avx512_vnni", "avx512vbmi"}),
     "bfloat16": (BFLOAT16, ["with_vectors", "attend_vectors", *TYPED[:3]], BFLOAT16.flags),
     "bfloat16, best": (BFLOAT16, ["top_k", "two_best", "rescore_best"], BFLOAT16.flags),
-    "bfloat16, AMX": (BFLOAT16, ["with_tiles", "attend_rows"], {"amx_tile", "amx_bf16"}),
+    "bfloat16, AMX": (
+        BFLOAT16,
+        ["with_tiles", "mlp_with_tiles", "attend_rows"],
+        {"amx_tile", "amx_bf16"},
+    ),
 }
 
 
