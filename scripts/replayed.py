@@ -120,6 +120,7 @@ def main() -> None:
     parser.add_argument("--visits", type=int, default=3, help="per kind of round and method")
     parser.add_argument("--every", type=int, default=1, help="rounds are timed behind so many runs")
     parser.add_argument("--repeats", type=int, default=1, help="of all runs, in turns")
+    parser.add_argument("--levers", nargs="*", default=["int8"], help="timed in drafts: int6, ...")
     parser.add_argument("--results", default="results/replayed")
     parser.add_argument(
         "--methods",
@@ -163,7 +164,7 @@ def main() -> None:
             prompts = [s.prompt_tokens for s in samples]
             contexts = [min(prompts), max(prompts) + args.tokens]
             contexts = points[0]["contexts"] if points else contexts
-            rounds = measure_rounds(lm, contexts, args.visits, lambda: None, {"int8"})
+            rounds = measure_rounds(lm, contexts, args.visits, lambda: None, set(args.levers))
             points.append({"contexts": contexts, "rounds": msgspec.to_builtins(rounds)})
             kept.write_text(json.dumps(points))
         table([row_of(name, found[name], points, lm.layers)], head=not number)
