@@ -139,14 +139,21 @@ def coverage_of_repeats(
     return covered / runs
 
 
-def coverage_of_row(methods: int, n: int, runs: int) -> tuple[float, float]:
+def coverage_of_row(
+    methods: int, n: int, runs: int, repeats: int = 1, of_process: float = 0.0
+) -> tuple[float, float]:
     """Shares of rows of equally fast methods: all ratios to the first are held by their intervals;
     a given method is among those not told apart from the first.
+
+    Args:
+        of_process: standard deviation of what a method has in common in all of a process.
     """
     rng, held, kept, names = np.random.default_rng(n), 0, 0, list(map(str, range(n)))
     for _ in range(runs):
-        ratios = np.exp(looping(rng, n) + rng.normal(0, BESIDE, (methods, n))).tolist()
-        found = standings([dict(zip(names, row, strict=True)) for row in ratios])
+        logs = looping(rng, n) + rng.normal(0, BESIDE, (methods, repeats, n))
+        logs += rng.normal(0, 1, (methods, repeats, 1)) * of_process
+        ratios = np.exp(logs).tolist()
+        found = standings([[dict(zip(names, one, strict=True)) for one in arm] for arm in ratios])
         held += all(s.interval is None or s.interval[0] <= 1 <= s.interval[1] for s in found)
         kept += found[0].tied
     return held / runs, kept / runs
@@ -185,6 +192,11 @@ def main() -> None:
         rows = [coverage_of_row(methods, n, given.runs // 16) for n in SIZES]
         line(f"{methods} methods", "all intervals hold", *(held for held, _ in rows))
         line(f"{methods} methods", "a given one is kept", *(kept for _, kept in rows))
+    for repeats, of_process in ((2, 0.03), (3, 0.03), (3, 0.1)):
+        name = f"4 methods, {repeats} processes, which differ by {of_process:g}"
+        rows = [coverage_of_row(4, n, given.runs // 16, repeats, of_process) for n in SIZES]
+        line(name, "all intervals hold", *(held for held, _ in rows))
+        line(name, "a given one is kept", *(kept for _, kept in rows))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,11 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 CONFIDENCE = 0.95
 FEWEST = 5  # questions below which there is no interval: their values say more
@@ -54,16 +59,33 @@ def repeated_ratio_interval(
     import numpy as np  # slow to import
 
     logs = np.array([_logs([each[q] for q in common]) for each in repetitions])
-    of_process, of_question, center = logs.mean(1, keepdims=True), logs.mean(0), float(logs.mean())
-    (R, n), rests = logs.shape, logs - of_process - of_question + center
-    rest = float((rests**2).sum()) / ((n - 1) * (R - 1))
+    center, (R, n) = float(logs.mean()), logs.shape
+    half = two_level(variances(logs), quantile(n - 1, level(n)), R)
+    return math.exp(center), ends_of(center, half)
+
+
+def variances(logs: "NDArray[np.float64]") -> tuple[float, float]:
+    """What questions, and what processes beyond them, add to the variance of the mean of `logs`
+    (processes x questions).
+    """
+    (R, n), of_process, of_question = logs.shape, logs.mean(1, keepdims=True), logs.mean(0)
     questions = float(of_question.var(ddof=1)) / n
-    processes = max(0.0, float(of_process.var(ddof=1)) - rest / n) / R
-    variance = questions + processes
-    if not variance:
-        return math.exp(center), ends_of(center, 0)
-    t = quantile(n - 1, level(n)) * questions + quantile(R - 1) * processes
-    return math.exp(center), ends_of(center, t / math.sqrt(variance))
+    if R == 1:
+        return questions, 0.0
+    rests = logs - of_process - of_question + logs.mean()
+    rest = float((rests**2).sum()) / ((n - 1) * (R - 1))
+    return questions, max(0.0, float(of_process.var(ddof=1)) - rest / n) / R
+
+
+def two_level(parts: tuple[float, float], t: float, repeats: int) -> float:
+    """Half the width of the interval of a mean log ratio: `parts` of its variance, by `variances`,
+    and the quantile `t` for questions.
+    """
+    questions, processes = parts
+    if not processes:
+        return t * math.sqrt(questions)
+    both = t * questions + quantile(repeats - 1) * processes
+    return both / math.sqrt(questions + processes)
 
 
 def level(questions: int) -> float:

@@ -8,7 +8,15 @@ from itertools import combinations
 
 import msgspec
 
-from skipbench.metrics.interval import FEWEST, Interval, ends_of, level, quantile
+from skipbench.metrics.interval import (
+    FEWEST,
+    Interval,
+    ends_of,
+    level,
+    quantile,
+    two_level,
+    variances,
+)
 
 DRAWS = 4000
 
@@ -23,33 +31,40 @@ class Standing(msgspec.Struct, frozen=True):
     questions: int  # that all methods of the row have
 
 
-def standings(arms: Sequence[Mapping[str, float]], vanilla: Collection[int] = ()) -> list[Standing]:
+def standings(
+    arms: Sequence[Sequence[Mapping[str, float]]], vanilla: Collection[int] = ()
+) -> list[Standing]:
     """The standing of each method; empty if there is no question that all have.
 
     The intervals are those of the largest |t| over all pairs (Tukey's, for correlated means of any
-    spread): which method comes out first does not harm them.
+    spread): which method comes out first does not harm them. With several processes they hold over
+    other processes, too: the two-level design of `repeated_ratio_interval`.
 
     Args:
-        arms: of each method its speedup over vanilla by question.
+        arms: of each method its speedup over vanilla by question, in each of its processes. As many
+            processes count as all methods have.
         vanilla: places of the arms that are vanilla measured against itself. They are never the
             fastest, and a method is `faster` only if it is told apart from them, too.
     """
     import numpy as np  # slow to import
 
-    common = sorted(set.intersection(*map(set, arms))) if arms else []
+    repeats = min(map(len, arms), default=0)
+    used = [arm[:repeats] for arm in arms]
+    common = sorted(set.intersection(*(set(one) for arm in used for one in arm))) if repeats else []
     if not common:
         return []
     n = len(common)
-    logs = np.log([[arm[q] for q in common] for arm in arms] + [[1.0] * n])  # last: vanilla
-    means = logs.mean(1).tolist()
+    ratios = [[[one[q] for q in common] for one in arm] for arm in used]
+    logs = np.log([*ratios, [[1.0] * n] * repeats])  # last: vanilla
+    means = logs.mean((1, 2)).tolist()
     best = max((i for i in range(len(logs)) if i not in vanilla), key=lambda i: means[i])
     differences = {(a, b): logs[a] - logs[b] for a, b in combinations(range(len(logs)), 2)}
-    errors = {pair: float(x.std(ddof=1)) / math.sqrt(n) for pair, x in differences.items() if n > 1}
-    t = _largest_t([differences[pair] for pair, error in errors.items() if error > 1e-12])
+    parts = {pair: variances(x) for pair, x in differences.items() if n > 1}
+    t = _largest_t([differences[pair].mean(0) for pair, (of, _) in parts.items() if of > 1e-24])
 
     def half(a: int, b: int) -> float:
         """Half the width of the interval of a pair's log ratio."""
-        return t * errors[min(a, b), max(a, b)] if a != b else 0.0
+        return two_level(parts[min(a, b), max(a, b)], t, repeats) if a != b else 0.0
 
     known, base, found = n >= FEWEST, (*vanilla, len(arms)), list[Standing]()
     for i in range(len(arms)):

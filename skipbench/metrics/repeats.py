@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from statistics import fmean, geometric_mean
+from statistics import fmean
 
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
@@ -25,6 +25,7 @@ def summarise_repeats(runs: Sequence[tuple[Sequence[Sample], Metrics]], layers: 
     pooled = summarise([s for samples, _ in runs for s in samples], layers, None, None, None)
     metrics = [each for _, each in runs]
     peaks = [m.peak_memory_bytes for m in metrics if m.peak_memory_bytes is not None]
+    copies = [m.int8_bytes for m in metrics if m.int8_bytes]
     return replace(
         pooled,
         until_ci=_until_ci([m.until_ci for m in metrics if m.until_ci]),
@@ -33,7 +34,10 @@ def summarise_repeats(runs: Sequence[tuple[Sequence[Sample], Metrics]], layers: 
         tpt_vanilla=_mean([m.tpt_vanilla or None for m in metrics]),
         roofline_fraction_vanilla=_mean([m.roofline_fraction_vanilla for m in metrics]),
         score=_score([m.score for m in metrics if m.score]),
+        score_rules=metrics[0].score_rules,
+        profiled=metrics[0].profiled,
         peak_memory_bytes=max(peaks, default=None),
+        int8_bytes=max(copies, default=UNSET),
         repeats=len(runs),
         prompts=len({s.index for samples, _ in runs for s in samples}),
         speedup=_speedup(pooled.speedup, [samples for samples, _ in runs]),
@@ -44,14 +48,12 @@ def _speedup(pooled: Speedup, runs: Sequence[Sequence[Sample]]) -> Speedup:
     """`pooled` with the intervals of the two-level design, over common questions."""
     whole = [speedups(samples) for samples in runs]
     decoding = [speedups(samples, prefill=False) for samples in runs]
-    found = replace(pooled, by_repeat=[geometric_mean(e.values()) if e else None for e in whole])
     if not (common := set.intersection(*map(set, whole))):
-        return replace(found, e2e_ci95=None, ci95=None)
+        return replace(pooled, e2e_ci95=None, ci95=None)
     (e2e, ends), (decoded, ci95) = map(repeated_ratio_interval, (whole, decoding))
     by_question = {q: r for q, r in (pooled.by_question or {}).items() if q in common}
-    return replace(
-        found, e2e=e2e, e2e_ci95=ends, paired=decoded, ci95=ci95, by_question=by_question
-    )
+    found = replace(pooled, e2e=e2e, e2e_ci95=ends, paired=decoded, ci95=ci95)
+    return replace(found, by_question=by_question, by_process=whole)
 
 
 def _until_ci(ends: Sequence[UntilCi]) -> UntilCi | UnsetType:

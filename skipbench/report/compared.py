@@ -25,14 +25,15 @@ FIELDS = ("commit", "dirty", "device", "torch", "transformers", "package_sha256"
 
 def beside(runs: Sequence[Run]) -> tuple[dict[int, Standing], list[str]]:
     """Standings by place of the run in its row (model, dataset, engine); lines on runs left out."""
-    rows: dict[tuple[object, ...], dict[int, Mapping[str, float]]] = {}
+    rows: dict[tuple[object, ...], dict[int, list[dict[str, float]]]] = {}
     for at, run in enumerate(runs):
         if run.speedup is not None:
             row = rows.setdefault((run.dataset, run.model, run.origin.engine), {})
-            row[at] = run.measured.speedup.by_question or {}
+            speedup = run.measured.speedup
+            row[at] = speedup.by_process or [speedup.by_question or {}]
     found, lines = dict[int, Standing](), list[str]()
     for row in rows.values():
-        paired = [at for at, arm in row.items() if arm and not _shorter(row, at, runs)]
+        paired = [at for at, arm in row.items() if any(arm) and not _shorter(row, at, runs)]
         vanilla = [n for n, at in enumerate(paired) if runs[at].method == BASELINE]
         found |= zip(paired, standings([row[at] for at in paired], vanilla), strict=False)
         left = [at for at in row if at not in found and not _shorter(row, at, runs)]
@@ -44,10 +45,12 @@ def beside(runs: Sequence[Run]) -> tuple[dict[int, Standing], list[str]]:
     return found, lines
 
 
-def _shorter(row: Mapping[int, Mapping[str, float]], at: int, runs: Sequence[Run]) -> bool:
+def _shorter(
+    row: Mapping[int, Sequence[Mapping[str, float]]], at: int, runs: Sequence[Run]
+) -> bool:
     """True of vanilla on fewer questions than the methods: it takes none from their pairs."""
-    others = [arm.keys() for n, arm in row.items() if runs[n].method != BASELINE and arm]
-    return runs[at].method == BASELINE and any(row[at].keys() < arm for arm in others)
+    others = [arm[0].keys() for n, arm in row.items() if runs[n].method != BASELINE and any(arm)]
+    return runs[at].method == BASELINE and any(row[at][0].keys() < arm for arm in others)
 
 
 @dataclass(frozen=True)

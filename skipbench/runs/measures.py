@@ -37,7 +37,7 @@ class Speedup(Paired, frozen=True, kw_only=True):
     macro: float | None = None
     s_per_token: float | None = None
     end_to_end: float | None = None  # ratio of all tokens over all seconds, prefill included
-    by_repeat: list[float | None] | UnsetType = UNSET  # headline of each process
+    by_process: list[dict[str, float]] | UnsetType = UNSET  # `by_question` in each of several
 
 
 class ExpectedSpeedup(msgspec.Struct, frozen=True, kw_only=True):

@@ -227,7 +227,8 @@ def _row(run: Run) -> dict[str, object]:
     row: dict[str, Any] = msgspec.to_builtins(run, enc_hook=str)
     provenance = row.pop("provenance", {})
     if run.metrics:  # as many columns as questions
-        row["metrics"]["speedup"].pop("by_question", None)
+        for name in ("by_question", "by_process"):
+            row["metrics"]["speedup"].pop(name, None)
     return {"run": row.pop("id"), "state": run.status.state, **row, "origin": provenance}
 
 

@@ -21,12 +21,12 @@ from skipbench.experiments.cell import (
 from skipbench.experiments.grid import plan
 from skipbench.experiments.row import run_cell
 from skipbench.experiments.table_runs import run_entry, table_runs
-from skipbench.metrics.interval import repeated_ratio_interval
+from skipbench.metrics.interval import geometric, repeated_ratio_interval
 from skipbench.metrics.repeats import summarise_repeats
 from skipbench.metrics.summary import summarise
 from skipbench.report.tables.formats import markdown
 from skipbench.report.tables.runs import row_table
-from skipbench.runs.measures import Metrics
+from skipbench.runs.measures import Metrics, Profiled
 from skipbench.runs.record import Round, Sample, Seconds
 
 SMALL = ["limit=2", "dataset.max_new_tokens=8", "engine.warmup=0", "dataset=mini-math"]
@@ -72,12 +72,16 @@ def test_metrics_of_several_processes_by_hand() -> None:
     assert found.speedup.paired == pytest.approx(2**0.7) == mean
     assert interval is not None and found.speedup.ci95 == pytest.approx(interval)
     ones = (5 / 3) ** 0.2, 2.5**0.2 * (5 / 3) ** 0.8
-    assert found.speedup.by_repeat == pytest.approx(ones)
+    assert [geometric([*p.values()]) for p in found.speedup.by_process] == pytest.approx(ones)
     assert found.speedup.e2e == pytest.approx((ones[0] * ones[1]) ** 0.5)
     assert found.speedup.by_question["1"] == pytest.approx((5 / 3) ** 0.5)
     assert found.tokens_per_s == pytest.approx(40 / 27) and found.peak_memory_bytes == 10
     assert found.score is not None
     assert found.score.method["rouge"] == pytest.approx((18 + 9) / 10)
+    known = {"int8_bytes": 8, "profiled": Profiled(attention_s=1, mlp_s=1, head_s=1, layers=4)}
+    known |= {"score_rules": {"code": "first function"}}
+    found = summarise_repeats([(run, replace(summary(run), **known)) for run in runs], layers=4)
+    assert {name: getattr(found, name) for name in known} == known
 
 
 @pytest.mark.slow

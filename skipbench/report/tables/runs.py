@@ -31,6 +31,7 @@ MORE |= {"tpt": "TPT", "expected": "E(Spd)", "ttft": "TTFT", "itl": "ITL", "joul
 MORE |= {"copy": "low-bit copy", "setup": "set-up"}
 """Columns that a table has only where it is asked for them, by key."""
 ALL = "all"
+BY_QUESTION = ("speedup.by_question.", "speedup.by_process.")  # as many values as questions
 PROVENANCE = ("engine", "device", "commit", "date", "torch")
 
 
@@ -197,7 +198,7 @@ def _record(run: Run) -> dict[str, object]:
     point = {"point": run.label} if run.label else {}
     record = {name: getattr(run, name) for name in NAMES} | point | run.group
     metrics = _flat(msgspec.to_builtins(run.metrics)) if run.metrics else {}
-    metrics = {k: v for k, v in metrics.items() if not k.startswith("speedup.by_question.")}
+    metrics = {k: v for k, v in metrics.items() if not k.startswith(BY_QUESTION)}
     origin = _flat(msgspec.to_builtins(run.origin), "provenance.")
     return record | {"reason": run.reason} | metrics | origin
 
