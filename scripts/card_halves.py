@@ -13,9 +13,9 @@ share within the bound and that within the cards' own 95 % intervals; and the pr
 two deviations are the bound (95 % of the halves).
 """
 
+import argparse
 import math
 import random
-import sys
 from collections.abc import Iterable, Iterator
 from itertools import accumulate, groupby
 from operator import mul
@@ -76,12 +76,17 @@ def runs_of(place: Path) -> Iterator[Run]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("places", type=Path, nargs="+", help="folders of runs, files of samples")
+    places = parser.parse_args().places
     print(
         f"{'':<44} prompts lengths positions        error        later    sd  within bound  "
         "interval  prompts for it"
     )
-    for name in sys.argv[1:]:
-        for run in runs_of(Path(name)):
+    for place in places:
+        for run in runs_of(place):
             try:
                 made = card_of(run, 0, {})
             except SkipbenchError:  # vanilla

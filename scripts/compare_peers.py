@@ -1,6 +1,6 @@
 """Hugging Face's own decoding against ours, in turns, on one checkpoint and the same prompts.
 
-    python scripts/compare_peers.py --prompts 4 --runs 5
+    python scripts/compare_peers.py --prompts 5 --runs 5
     python scripts/compare_peers.py --model smollm2-135m --dataset pydoc-summary --gguf SmolLM2.gguf
 
 Theirs: `generate`, with `assistant_early_exit` (the first layers draft), and with
@@ -9,12 +9,12 @@ methods on the fused engine, with all that a prompt costs: prefill, drafting, ve
 adaptation. Greedy tokens are checked to be the same in float32, and to differ in no more than
 reported otherwise.
 
-Per prompt all arms decode in turns, in an order drawn anew. A method goes from prompt to prompt
-with what it learned, and every run begins with a method that has seen only the warm-up prompt,
-which is not among those timed: one that saw the same prompts a run before could recycle the
-outputs. A ratio is of seconds per token, per prompt, the median over the runs; the table has its
-geometric mean over the prompts with the 95 % interval. `--out` keeps the record, and `--render`
-writes its table again:
+Of a conversation the first turn is decoded. Per prompt all arms decode in turns, in an order drawn
+anew. A method goes from prompt to prompt with what it learned, and every run begins with a method
+that has seen only the warm-up prompt, which is not among those timed: one that saw the same prompts
+a run before could recycle the outputs. A ratio is of seconds per token, per prompt, the median over
+the runs; the table has its geometric mean over the prompts with the 95 % interval. `--out` keeps
+the record, and `--render` writes its table again:
 
     python scripts/compare_peers.py --render results/laptop/peers/smollm2-135m.json
 """
@@ -44,7 +44,7 @@ from skipbench.config.model import Model
 from skipbench.console import progress
 from skipbench.decode.loop import generate
 from skipbench.experiments.cell import resolve_cell
-from skipbench.metrics.interval import Interval, paired_ratio_interval
+from skipbench.metrics.interval import FEWEST, Interval, paired_ratio_interval
 from skipbench.models.load import DTYPES
 from skipbench.runs.files import write_atomic
 from skipbench.runs.provenance import cpu_name
@@ -116,7 +116,9 @@ def ours(
     """
     config = compose(overrides)
     lm, tokenizer = load_model(config.model, config.engine)
-    ids = [p.ids for p in prepare(lm, tokenizer, config.dataset.rows(prompts + 1), config.dataset)]
+    rows = config.dataset.rows(prompts + 1)
+    # a later turn has an answer before it, which is each program's own
+    ids = [p.ids for p in prepare(lm, tokenizer, rows, config.dataset) if p.complete is None]
     tokens, eos = config.dataset.max_new_tokens, eos_ids(lm)
 
     def arm(name: str) -> Decode:
@@ -236,7 +238,7 @@ def main() -> None:
     )
     parser.add_argument("--dataset", default="mini-stories")
     parser.add_argument("--methods", nargs="+", default=METHODS)
-    parser.add_argument("--prompts", type=int, default=4)
+    parser.add_argument("--prompts", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument(
@@ -261,8 +263,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.render:
         return write_page(args.render)
-    if args.runs * args.prompts < 5:
-        parser.error("fewer than 5 timings per arm say little: more --prompts, or more --runs")
+    if args.prompts < FEWEST:
+        parser.error(f"--prompts {args.prompts}: below {FEWEST} prompts there is no interval")
     overrides = [
         f"model={args.model}",
         f"dataset={args.dataset}",

@@ -6,7 +6,7 @@ The calls of the model are timed from outside; on a GPU, where they return early
 nothing. What a method measures before its first round is left out by a short prompt before.
 """
 
-import sys
+import argparse
 import time
 from collections.abc import Callable
 from typing import Any
@@ -61,4 +61,10 @@ def main(tokens: int, limit: int, overrides: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("tokens", type=int, help="per output")
+    parser.add_argument("prompts", type=int)
+    parser.add_argument("overrides", nargs="*")
+    main(*vars(parser.parse_args()).values())

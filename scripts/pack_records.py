@@ -6,10 +6,10 @@ Each table gets `records/NAME.jsonl.xz` beside `tables/`: one line per sample, w
 it is of, and without prompts and texts. `unpacked` reads it.
 """
 
+import argparse
 import itertools
 import json
 import lzma
-import sys
 from pathlib import Path
 
 import msgspec
@@ -56,5 +56,11 @@ def unpacked(place: Path) -> dict[str, list[Sample]]:
 
 
 if __name__ == "__main__":
-    for name in sys.argv[2:]:
-        print(pack(Path(sys.argv[1]), Path(name)))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("results", type=Path, help="folder of the runs")
+    parser.add_argument("tables", type=Path, nargs="+")
+    given = parser.parse_args()
+    for table in given.tables:
+        print(pack(given.results, table))

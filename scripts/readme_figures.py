@@ -5,6 +5,7 @@ between the marks there, and into `PAGES` the columns that a block names.
 python scripts/readme_figures.py
 """
 
+import argparse
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -103,6 +104,7 @@ def older(runs: Iterable[Mapping[str, Any]]) -> bool:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     for path in STORED:
         text = path.read_text()
         stored = json.loads(text)

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from skipbench.bench.stored_sets import other_weights, with_stored_set
 from skipbench.config.catalog import DEFAULT_METHOD
 from skipbench.config.run_config import SHARD, RunConfig
@@ -16,12 +14,10 @@ from skipbench.console import say
 from skipbench.data.rows import Row, other_rows
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.set_search import search_command, search_trace
-from skipbench.metrics.repeats import summarise_repeats
-from skipbench.report.compared import origin_of
+from skipbench.report.compared import joined
 from skipbench.runs.fingerprint import refuse_other
 from skipbench.runs.merge import join_shard
 from skipbench.runs.provenance import config_hash, run_name
-from skipbench.runs.record import drafted
 from skipbench.runs.run import Run, read_run
 from skipbench.search.run import best_of_trace
 
@@ -125,20 +121,7 @@ def joined_run(cell: Cell) -> Run:
     done = [run for run in runs if run.metrics is not None]
     if not done:
         return runs[0]
-    joined = replace(done[0], drafted=drafted(s for run in done for s in run.samples))
-    if len(runs) == 1:
-        return joined
-    reasons = list[str]()
-    if len(done) < len(runs):
-        reasons.append(f"{len(done)} of {len(runs)} repeats are done")
-    if len({origin_of(run) for run in done}) > 1:
-        reasons.append("its repeats are of several commits, devices or versions")
-    mixed = "; ".join(run.origin.mixed for run in done if run.origin.mixed) or None
-    pairs = [(run.samples, run.measured) for run in done]
-    metrics = summarise_repeats(pairs, joined.provenance.layers or 0)
-    origin = replace(joined.origin, mixed=mixed)
-    names, why = [run.id or "" for run in done], "; ".join(reasons) or None
-    return replace(joined, processes=names, metrics=metrics, origin=origin, reason=why)
+    return joined(done, planned=len(runs))
 
 
 def carries(config: RunConfig) -> bool:

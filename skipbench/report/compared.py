@@ -10,25 +10,40 @@ from string import ascii_lowercase
 from msgspec.structs import replace
 
 from skipbench.metrics.pairs import Standing, standings
+from skipbench.metrics.repeats import summarise_repeats
 from skipbench.report.columns import MISSING, number, speedup_text
+from skipbench.runs.record import drafted
 from skipbench.runs.run import Run
 
 BASELINE = "vanilla"
 STOOD_FOR = ("dataset", "subtask")
 FASTEST = (
-    "bold: not told apart from the fastest method of its row (one model, one dataset), by paired "
-    "ratios of the same questions and an interval that allows for all pairs of the row, and told "
-    "apart from vanilla; below 5 questions nothing is"
+    "bold: not told apart from the fastest method of its row (one model, dataset and setting), by "
+    "paired ratios of the same questions and an interval that allows for all pairs of the row, and "
+    "told apart from vanilla; below 5 questions nothing is"
 )
 FIELDS = ("commit", "dirty", "device", "torch", "transformers", "package_sha256")  # an origin
 
 
+def row_of(run: Run) -> tuple[str, ...]:
+    """What the runs of a row have in common: model, dataset, temperature, engine, and, where they
+    are known, precision, machine, threads and length of outputs.
+    """
+    temperature = run.setting("decoding.temperature") or run.keys.get("temperature") or 0
+    how = f"temperature {temperature}" if temperature else "greedy"
+    engine = run.origin.engine or "engine not recorded"
+    threads, tokens = run.setting("engine.threads"), run.setting("dataset.max_new_tokens")
+    settings = (threads and f"threads {threads}", tokens and f"{tokens} tokens")
+    known = (run.origin.dtype or "", _machine(run) or "", *(text or "" for text in settings))
+    return run.model, run.dataset, how, engine, *known
+
+
 def beside(runs: Sequence[Run]) -> tuple[dict[int, Standing], list[str]]:
-    """Standings by place of the run in its row (model, dataset, engine); lines on runs left out."""
-    rows: dict[tuple[object, ...], dict[int, list[dict[str, float]]]] = {}
+    """Standings by place of the run in its row (`row_of`); lines on runs left out."""
+    rows: dict[tuple[str, ...], dict[int, list[dict[str, float]]]] = {}
     for at, run in enumerate(runs):
         if run.speedup is not None:
-            row = rows.setdefault((run.dataset, run.model, run.origin.engine), {})
+            row = rows.setdefault(row_of(run), {})
             speedup = run.measured.speedup
             row[at] = speedup.by_process or [speedup.by_question or {}]
     found, lines = dict[int, Standing](), list[str]()
@@ -152,10 +167,38 @@ def same_drafts(runs: Sequence[Run]) -> list[str]:
 
 def origin_of(run: Run) -> tuple[str, ...]:
     """The run's values of `FIELDS`; a dash for what was not recorded."""
-    origin = run.origin
-    named = replace(origin, device=origin.cpu or "cpu") if origin.device == "cpu" else origin
+    named = replace(run.origin, device=_machine(run))
     values = (getattr(named, name) for name in FIELDS)
     return tuple(MISSING if value is None else str(value) for value in values)
+
+
+def _machine(run: Run) -> str | None:
+    """The GPU, or the processor of a run on one."""
+    on_cpu = run.origin.device == "cpu"
+    return run.origin.cpu or "cpu" if on_cpu else run.origin.device
+
+
+def joined(runs: Sequence[Run], planned: int = 1) -> Run:
+    """The finished runs of a cell as one: the first one's, with the metrics and drafts of all.
+
+    Args:
+        planned: processes of the cell, some of which may be missing.
+    """
+    first = replace(runs[0], drafted=drafted(s for run in runs for s in run.samples))
+    if max(len(runs), planned) == 1:
+        return first
+    reasons = [f"{len(runs)} of {planned} repeats are done"] if len(runs) < planned else []
+    if len({origin_of(run) for run in runs}) > 1:
+        reasons.append("its repeats are of several commits, devices or versions")
+    mixed = "; ".join(run.origin.mixed for run in runs if run.origin.mixed) or None
+    pairs = [(run.samples, run.measured) for run in runs]
+    return replace(
+        first,
+        processes=[run.id or "" for run in runs],
+        metrics=summarise_repeats(pairs, first.provenance.layers or 0),
+        origin=replace(first.origin, mixed=mixed),
+        reason="; ".join(reasons) or None,
+    )
 
 
 def origins(runs: Sequence[Run]) -> dict[tuple[str, ...], str]:

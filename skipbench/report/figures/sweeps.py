@@ -19,11 +19,10 @@ from skipbench.runs.run import Run
 def value(run: Run, column: str, first: Run) -> float | None:
     """A quantity of `LABELS`; what is saved is saved against `first`."""
     ours, base = run.measured, first.measured
-    seconds = ours.seconds.by_phase
     if column == "share":
-        return seconds["adapt"] / sum(seconds.values())
+        return measured.measure(ours, "share", "adapt").value
     if column == "share_saved":
-        return 1 - seconds.get("adapt", 0) / base.seconds.adapt if base.seconds.adapt else None
+        return 1 - (ours.seconds.adapt or 0) / base.seconds.adapt if base.seconds.adapt else None
     if column == "memory_saved":
         # without a GPU, the peak of the process is of all its cells
         peak, unsaved = (m.peak_memory_bytes or 0 for m in (ours, base))

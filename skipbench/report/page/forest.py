@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from skipbench.metrics.interval import FEWEST
 from skipbench.report.columns import main_cells, sample_count, speedup_text
-from skipbench.report.compared import BASELINE, Comparison, conclude
+from skipbench.report.compared import BASELINE, Comparison, conclude, joined, row_of
 from skipbench.runs.measures import Interval
 from skipbench.runs.run import Run
 
@@ -30,7 +30,7 @@ class Arm(Struct):
 
 
 class Panel(Struct):
-    """The methods of one model, dataset, temperature and engine, the fastest first."""
+    """The methods of one row (`compared.row_of`), the fastest first."""
 
     title: str
     verdict: str
@@ -54,25 +54,41 @@ class Panel(Struct):
 
 def panels(runs: Sequence[tuple[str, Run]]) -> list[Panel]:
     """Panels by name, of runs with a speedup; `runs`: behind their addresses, the first counts."""
-    rows: dict[tuple[str, ...], dict[str, tuple[str, Run]]] = {}
+    named: dict[str, tuple[str, Run]] = {}
+    for address, run in _cells([(a, run) for a, run in runs if run.speedup and not run.group]):
+        named.setdefault(run.id or f"{run.method} {run.label} {run.keys}", (address, run))
+    rows: dict[tuple[str, ...], list[tuple[str, Run]]] = {}
+    for address, run in named.values():
+        rows.setdefault(row_of(run), []).append((address, run))
+    found = list[Panel]()
+    for row in sorted(rows):
+        same = [other for other in rows if other[:2] == row[:2]]
+        differ = [text for text, *all_ in zip(row, *same, strict=True) if len({*all_}) > 1]
+        found.append(_panel([row[1], *filter(None, differ)], rows[row]))
+    return found
+
+
+def _cells(runs: Sequence[tuple[str, Run]]) -> list[tuple[str, Run]]:
+    """The runs, those of a cell in several processes as one, behind the first one's address."""
+    cells: dict[str, dict[int | None, tuple[str, Run]]] = {}
     for address, run in runs:
-        if run.speedup and not run.group:
-            name = run.id or f"{run.method} {run.label} {run.keys}"
-            rows.setdefault(_row(run), {}).setdefault(name, (address, run))
-    places = [row[:2] for row in rows]
-    return [
-        _panel(row if places.count(row[:2]) > 1 else row[:2], [*rows[row].values()])
-        for row in sorted(rows)
-    ]
+        seed, cell = run.setting("seed"), f"{address} {run.id}"
+        if run.done and run.provenance.layers and seed is not None:
+            method = {k: v for k, v in run.settings["method"].items() if k != "seed"}
+            settings = dict(run.settings) | {"seed": None, "method": method}
+            cell = repr((row_of(run), run.origin.commit, settings))
+            cell += "" if seed not in cells.get(cell, {}) else address
+        cells.setdefault(cell, {})[seed] = address, run
+    found = list[tuple[str, Run]]()
+    for of_seed in cells.values():
+        ones = [of_seed[seed] for seed in sorted(of_seed, key=lambda seed: seed or 0)]
+        runs_of = [run for _, run in ones]
+        found.append((ones[0][0], joined(runs_of) if len(ones) > 1 else runs_of[0]))
+    return found
 
 
-def _row(run: Run) -> tuple[str, ...]:
-    temperature = run.setting("decoding.temperature") or run.keys.get("temperature") or 0
-    how = f"temperature {temperature}" if temperature else "greedy"
-    return run.model, run.dataset, how, run.origin.engine or "engine not recorded"
-
-
-def _panel(row: tuple[str, ...], runs: Sequence[tuple[str, Run]]) -> Panel:
+def _panel(where: Sequence[str], runs: Sequence[tuple[str, Run]]) -> Panel:
+    """`where`: the dataset, and what tells the row from others on it."""
     ordered = sorted(runs, key=lambda pair: -(pair[1].speedup or 0))
     ranking = conclude([run for _, run in ordered])
     known = [(run, *run.measured.speedup.headline) for run in ranking.runs]
@@ -107,7 +123,7 @@ def _panel(row: tuple[str, ...], runs: Sequence[tuple[str, Run]]) -> Panel:
     within = [tick for tick in TICKS if low <= tick <= high]
     step = -(-len(within) // MOST_TICKS)
     shown = [tick for at, tick in enumerate(within) if (at - within.index(1)) % step == 0]
-    title = f"{row[0]} on {', '.join(row[1:])}"
+    title = f"{runs[0][1].model} on {', '.join(where)}"
     ticks = [(f"{tick:g}x", place(tick)) for tick in shown]
     return Panel(title, verdict, arms, places(noise), ticks)
 

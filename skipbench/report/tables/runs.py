@@ -157,7 +157,7 @@ def _across(
     cells: dict[tuple[str, ...], dict[str, Cell]] = {}
     for run, label in sorted(zip(runs, labels, strict=True), key=lambda pair: bool(pair[0].group)):
         key = tuple(str(getattr(run, name)) for name in names)
-        line = cells.setdefault((*key, run.label or ""), {})
+        line = cells.setdefault((*key, run.label or run.reason or ""), {})
         if label is not None:
             metrics = run.metrics or Metrics()
             shown = text.speedup_text(metrics.speedup)
