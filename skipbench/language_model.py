@@ -95,7 +95,10 @@ class LanguageModel:
 
         Raises SkipbenchError for an unknown method, or one that does not fit the model.
         """
-        settings = [word for word in self._settings if not word.startswith("method.")]
+        keys = [word.partition("=")[0].lstrip("+~") for word in self._settings]
+        named = zip(keys, self._settings, strict=True)
+        # those of the other method, `stop@method.stop` among them
+        settings = [w for k, w in named if not k.startswith("method.") and "@method." not in k]
         config = self.config
         if isinstance(method, str):
             settings += overrides

@@ -14,7 +14,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.runs.files import append_line, read_lines, writing
 from skipbench.runs.lock import alone
 from skipbench.runs.provenance import hashed
-from skipbench.runs.reading import MALFORMED
+from skipbench.runs.reading import MALFORMED, read_bytes
 
 if TYPE_CHECKING:
     from skipbench.cli.answers import Session
@@ -34,9 +34,13 @@ def answer_file(session: "Session", prompts: Path, out: Path) -> None:
         if done:
             say(f"{out} has {done} of {len(rows)} answers; going on", "dim")
         with progress(prompts.name, len(rows), done) as advance:
-            for row in rows[done:]:
+            for number, row in enumerate(rows[done:], done + 1):
                 said = [*row.messages] or [{"role": "user", "content": row.prompt}]
-                answer = model.generate([*session.system, *said], **options)
+                try:
+                    answer = model.generate([*session.system, *said], **options)
+                except SkipbenchError as error:
+                    where = f"{prompts} prompt {number} ({row.id})"
+                    raise SkipbenchError(f"{where}: {error}") from error
                 append_line(out, json.dumps(_line(row, settings, answer), ensure_ascii=False))
                 advance(f"{answer.tokens_per_s:.0f} tokens/s")
     say(f"{len(rows)} answers in {out}")
@@ -62,8 +66,8 @@ def _alone(out: Path) -> Iterator[None]:
 
 
 def _done(out: Path, rows: list[Row], settings: str) -> int:
-    """How many answers are there; a torn last line is cut off."""
-    lines = read_lines(out, repair=True)
+    """How many answers are there; the beginning of a next one is cut off."""
+    lines = read_lines(out)
     for (number, line), row in zip(lines, rows, strict=False):
         try:
             found = json.loads(line)
@@ -73,10 +77,19 @@ def _done(out: Path, rows: list[Row], settings: str) -> int:
         except MALFORMED:
             same = False
         if not same:
-            raise SkipbenchError(
-                f"{out} line {number} is no answer to prompt {number} of these prompts with these "
-                "settings; name another file with out=, or remove this one"
-            )
+            raise _foreign(out, number)
     if len(lines) > len(rows):
         raise SkipbenchError(f"{out} has {len(lines)} answers to {len(rows)} prompts")
-    return len(lines)
+    torn = (read_bytes(out) or b"")[sum(len(line) + 1 for _, line in lines) :]
+    following = [json.dumps({"id": row.id}, ensure_ascii=False)[:-1] for row in rows[len(lines) :]]
+    begins = "".join(following[:1]).encode()
+    if torn[: len(begins)] != begins[: len(torn)]:
+        raise _foreign(out, len(lines) + 1)
+    return len(read_lines(out, repair=True))
+
+
+def _foreign(out: Path, number: int) -> SkipbenchError:
+    return SkipbenchError(
+        f"{out} line {number} is no answer to prompt {number} of these prompts with these "
+        "settings; name another file with out=, or remove this one"
+    )

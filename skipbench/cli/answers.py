@@ -103,11 +103,16 @@ def run_generate(asked: Generate) -> None:
         )
     session, messages = Session(asked), [{"role": "user", "content": text}]
     stream = session.stream(messages)
-    answers = [stream.answer if asked.json else show_stream(stream)]
-    if asked.compare:
-        answers += session.vanilla(answers[0], messages, asked.json)
-    for answer in answers if asked.json else ():
-        show(json.dumps(asdict(answer) | {"tokens_per_s": answer.tokens_per_s}))
+    answer = stream.answer if asked.json else show_stream(stream)
+    if asked.json:
+        show(_as_json(answer))
+    for other in session.vanilla(answer, messages, asked.json) if asked.compare else ():
+        if asked.json:
+            show(_as_json(other))
+
+
+def _as_json(answer: "Answer") -> str:
+    return json.dumps(asdict(answer) | {"tokens_per_s": answer.tokens_per_s})
 
 
 def show_stream(stream: "Stream") -> "Answer":

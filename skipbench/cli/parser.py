@@ -1,10 +1,10 @@
 """The parser of all commands: a command is a declaration of its keys, flags and bare words."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from inspect import getdoc
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, get_type_hints
+from typing import Any, ClassVar, TypeVar, get_args, get_type_hints
 
 import msgspec
 from msgspec import Meta, Struct
@@ -58,7 +58,8 @@ class Command(Struct):
 def results_of(settings: Sequence[str]) -> Path:
     """The results folder of settings that are not composed."""
     given = [word.partition("=")[2] for word in settings if word.startswith("results=")]
-    return Path(given[-1] if given else "results")
+    folder = given[-1] if given else "results"
+    return Path(folder[1:-1] if re.fullmatch(r"(['\"]).*\1", folder) else folder)
 
 
 def help_of(command: type[Command]) -> tuple[str, list[str]]:
@@ -97,7 +98,8 @@ def parse(command: type[C], arguments: Sequence[str]) -> C:
     for word in rest:
         key, sign, value = word.partition("=")
         if (long := key[2:].replace("-", "_")) in keys and key.startswith("--"):
-            key, sign, value = long, "=", value if sign else next(rest, "")
+            value = value if sign else _value(next(rest, None), word, keys)
+            key, sign = long, "="
             word = f"{key}={value}"
         if word in flags:
             values[flags[word]] = True
@@ -111,6 +113,8 @@ def parse(command: type[C], arguments: Sequence[str]) -> C:
         else:
             given.append(word)
             if key in keys:
+                if not value and Path in (keys[key], *get_args(keys[key])):
+                    raise SkipbenchError(f"{key} needs a value, as in {key}=FILE")
                 values[key] = value
             elif command.SETTINGS and re.split("[./@]", key.lstrip("+~"))[0] in known_settings():
                 settings.append(word)
@@ -136,6 +140,15 @@ def parse(command: type[C], arguments: Sequence[str]) -> C:
         key = str(error).rpartition("$.")[2].rstrip("`")
         wanted = annotated(command, Meta)[key].title
         raise SkipbenchError(f"{key}={values[key]}; wanted {wanted}") from error
+
+
+def _value(word: str | None, flag: str, keys: Mapping[str, Any]) -> str:
+    """The word behind `--key`. Raises SkipbenchError where it is another key's, or missing."""
+    key, sign, _ = (word or "").partition("=")
+    name = re.split("[./@]", key.lstrip("+~"))[0]
+    if word is None or word.startswith("--") or (sign and name in {*keys, *known_settings()}):
+        raise SkipbenchError(f"{flag} needs a value, as in {flag} VALUE")
+    return word
 
 
 def _not_taken(command: type[Command], word: str, key: str, keys: list[str]) -> SkipbenchError:

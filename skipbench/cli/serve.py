@@ -34,10 +34,19 @@ def run_serve(asked: Serve) -> None:
     for note in model.lm.notes():
         say(note, "dim")
     defaults = asdict(model.config.decoding)
-    server = Server(model, defaults, queue=asked.queue, timeout_s=asked.timeout, key=key)
+    names = [word.partition("=")[2] for word in asked.settings if word.startswith("model=")]
+    server = Server(
+        model,
+        defaults,
+        queue=asked.queue,
+        timeout_s=asked.timeout,
+        key=key,
+        name=names[-1] if names else None,
+        host=asked.host,
+    )
     shown = f"[{asked.host}]" if ":" in asked.host else asked.host
     where = f"http://{shown}:{asked.port}/v1"
-    say(f"{model.config.model.name}, {model.method.name}, at {where}; Ctrl-C ends")
+    say(f"{server.name}, {model.method.name}, at {where}; Ctrl-C ends")
     config = uvicorn.Config(
         server.app,
         host=asked.host,

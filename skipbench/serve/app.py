@@ -3,9 +3,9 @@
 import asyncio
 import hmac
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import ExitStack, aclosing
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
@@ -26,8 +26,10 @@ from skipbench.serve.replies import Reply, error_body
 from skipbench.serve.requests import Refused, read_request
 from skipbench.serve.worker import Worker
 
+T = TypeVar("T")
 BODY_BYTES = 4 << 20
 LOCAL = ("localhost", "127.0.0.1", "::1", "[::1]")
+PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/health", "/metrics")
 KINDS = {401: "authentication_error", 429: "rate_limit_error"}
 GONE = 499  # of a client that has gone, as in nginx
 
@@ -57,6 +59,8 @@ class Server:
         queue: int = 64,
         timeout_s: float = 600.0,
         key: str | None = None,
+        name: str | None = None,
+        host: str = LOCAL[0],
     ) -> None:
         """Serves a loaded model.
 
@@ -65,21 +69,23 @@ class Server:
             queue: requests that are taken at the same time.
             timeout_s: of one request, from its first byte to its last.
             key: that a request has to bring; without one, only this machine's names are served.
+            name: of the model in requests, beside its own.
+            host: name of this machine, beside those that it always has.
         """
         self._model, self._defaults, self._timeout_s, self._key = model, defaults, timeout_s, key
-        self.name, self._eos = model.config.model.name, eos_ids(model.lm)
+        self.name, self._eos = name or model.config.model.name, eos_ids(model.lm)
         self._created, self._worker = int(time.time()), Worker(model, queue)
         self._metrics = ServerMetrics(self._worker)
         routes = [
-            Route("/v1/chat/completions", self._complete, methods=["POST"]),
-            Route("/v1/completions", self._complete, methods=["POST"]),
+            *(Route(path, self._complete, methods=["POST"]) for path in PATHS[:2]),
             Route("/v1/models", self._models),
             Route("/v1/models/{name:path}", self._models),
             Route("/health", self._health),
             Route("/metrics", self._text),
         ]
         # a page in a browser may not reach the server by a name of its own (DNS rebinding)
-        local = [] if key else [Middleware(TrustedHostMiddleware, allowed_hosts=LOCAL)]
+        hosts = [*LOCAL, host, f"[{host}]"]
+        local = [] if key else [Middleware(TrustedHostMiddleware, allowed_hosts=hosts)]
         handlers: dict[Any, Any] = {
             kind: self._error
             for kind in (SkipbenchError, HTTPException, TimeoutError, ClientDisconnect, Exception)
@@ -93,29 +99,21 @@ class Server:
         async with asyncio.timeout_at(until):
             body = await _body(request)
         chat = request.url.path.endswith("/chat/completions")
-        asked = read_request(body, chat, self._eos, self._defaults)
+        vocabulary = self._model.lm.config.vocab_size
+        asked = read_request(body, chat, self._eos, self._defaults, vocabulary)
         self._check_model(asked.model)
         with ExitStack() as stack:
             stack.enter_context(self._worker.place())
-            streams = await self._worker.streams(asked)
+            streams = await _watched(request, self._worker.streams(asked, until))
             for stream in streams:
                 stack.callback(self._metrics.count, stream)
             reply = Reply(asked, self._model.tokenizer)
             if asked.stream:
                 self._metrics.requests.labels(request.url.path, 200).inc()
                 return _Events(self._events(reply, streams, until), stack.pop_all())
-            work = asyncio.ensure_future(self._whole(reply, streams, until))
-            gone = asyncio.ensure_future(_gone(request))
-            try:
-                await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
-                if not work.done():
-                    raise ClientDisconnect
-                self._metrics.requests.labels(request.url.path, 200).inc(work.exception() is None)
-                return JSONResponse(work.result())
-            finally:
-                work.cancel()
-                gone.cancel()
-                await asyncio.wait({work, gone})
+            body_of = await _watched(request, self._whole(reply, streams, until))
+            self._metrics.requests.labels(request.url.path, 200).inc()
+            return JSONResponse(body_of)
 
     async def _whole(self, reply: Reply, streams: list[Stream], until: float) -> dict[str, Any]:
         """A reply in one body."""
@@ -148,12 +146,14 @@ class Server:
             yield _event(self._described(error)[1])
 
     def _check_key(self, request: Request) -> None:
-        given = request.headers.get("authorization", "").removeprefix("Bearer ")
-        if self._key and not hmac.compare_digest(given.encode(), self._key.encode()):
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        given = given if scheme.lower() == "bearer" else ""
+        # headers are bytes, which Starlette reads as Latin-1
+        if self._key and not hmac.compare_digest(given.encode("latin-1"), self._key.encode()):
             raise Refused("wrong or no API key", 401, code="invalid_api_key")
 
     def _check_model(self, name: str) -> None:
-        if name != self.name:
+        if name not in (self.name, self._model.config.model.name):
             raise Refused(
                 f"model={name} is not served; wanted {self.name}", 404, "model", "model_not_found"
             )
@@ -184,7 +184,8 @@ class Server:
         if isinstance(error, Refused):
             status, param, code = error.status, error.param, error.code
         elif isinstance(error, HTTPException):
-            status, message = error.status_code, f"{error.detail}: there is no such route"
+            status = error.status_code
+            message = f"{error.detail}: there is no such route" if status == 404 else error.detail
         elif isinstance(error, TimeoutError):
             status, message = 504, f"the request took longer than {self._timeout_s:g} s"
         elif not isinstance(error, SkipbenchError):
@@ -197,9 +198,9 @@ class Server:
             status, body = GONE, error_body("the client has gone", "client_error", None, None)
         else:
             status, body = self._described(error)
-        path = request.url.path if status != 404 else "other"
+        path = request.url.path if request.url.path in PATHS else "other"
         self._metrics.requests.labels(path, status).inc()
-        headers = {"retry-after": "1"} if status == 429 else None
+        headers = {"retry-after": "1"} if status == 429 else getattr(error, "headers", None)
         return JSONResponse(body, status, headers)
 
 
@@ -216,6 +217,21 @@ async def _body(request: Request) -> bytes:
             raise Refused(f"the body has more than {BODY_BYTES} bytes", 413)
         parts.append(part)
     return b"".join(parts)
+
+
+async def _watched(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, which is cancelled where the client goes: ClientDisconnect then."""
+    working = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        working.cancel()
+        gone.cancel()
+        await asyncio.wait({working, gone})
 
 
 async def _gone(request: Request) -> None:

@@ -2,9 +2,8 @@
 
 import time
 import uuid
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Any
 
 from skipbench.decode.answer import Answer
@@ -22,7 +21,8 @@ class Reply:
         self._id = f"{'chatcmpl' if asked.chat else 'cmpl'}-{uuid.uuid4().hex}"
         self._created = int(time.time())
         self._shown = Counter[int]()  # tokens per choice whose log-probabilities are sent
-        self._length = Counter[int]()  # characters per choice
+        self._length = Counter[int]()  # characters per choice before `_open`
+        self._open = defaultdict[int, list[int]](list)  # tokens of a character that is not whole
 
     def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
         """The body of a reply that is not streamed."""
@@ -46,9 +46,7 @@ class Reply:
     def piece(self, index: int, text: str, found: Sequence[Logprob]) -> dict[str, Any]:
         """The event of a piece of text."""
         part: dict[str, Any] = {"delta": {"content": text}} if self.asked.chat else {"text": text}
-        chunk = self._chunk(index, part, self._logprobs(index, found), None)
-        self._length[index] += len(text)
-        return chunk
+        return self._chunk(index, part, self._logprobs(index, found), None)
 
     def end(self, index: int, answer: Answer) -> dict[str, Any]:
         """The last event of a choice."""
@@ -93,8 +91,17 @@ class Reply:
             "tokens": texts,
             "token_logprobs": [one.logprob for one in found],
             "top_logprobs": [{self._text(t): value for t, value in one.top} for one in found],
-            "text_offset": [*accumulate(map(len, texts[:-1]), initial=self._length[index])],
+            "text_offset": [self._offset(index, one.token) for one in found],
         }
+
+    def _offset(self, index: int, token: int) -> int:
+        """Where the next token of a choice begins, in characters: a part of one where that does."""
+        at = self._length[index]
+        self._open[index].append(token)
+        if not (text := str(self._tokenizer.decode(self._open[index]))).endswith("\ufffd"):
+            self._length[index] += len(text)
+            self._open[index].clear()
+        return at
 
     def _text(self, token: int) -> str:
         return str(self._tokenizer.decode([token]))

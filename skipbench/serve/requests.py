@@ -14,9 +14,11 @@ from skipbench.errors import SkipbenchError
 
 Probability = Annotated[float, Meta(gt=0, le=1)]
 Count = Annotated[int, Meta(ge=1)]
+Token = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Zero = Annotated[float, Meta(ge=0, le=0, title="0")] | None
 Unused = Any  # known to OpenAI's clients, without a meaning here
+MOST = 1024  # answers of a request
 SAMPLING = (
     *("temperature", "top_p", "top_k", "min_p", "typical_p"),
     *("repetition_penalty", "no_repeat_ngram_size"),
@@ -55,7 +57,7 @@ class _Request(Struct, forbid_unknown_fields=True, kw_only=True):
     frequency_penalty: Zero = None
     presence_penalty: Zero = None
     stop: str | Annotated[list[str], Meta(max_length=16)] | None = None
-    stop_token_ids: list[int] | None = None
+    stop_token_ids: list[Token] | None = None
     ignore_eos: bool | None = None
     seed: Seed | None = None
     n: Annotated[int, Meta(ge=1, le=16)] | None = None
@@ -114,13 +116,16 @@ class Asked:
     choices: int
 
 
-def read_request(body: bytes, chat: bool, eos: frozenset[int], defaults: dict[str, Any]) -> Asked:
+def read_request(
+    body: bytes, chat: bool, eos: frozenset[int], defaults: dict[str, Any], vocabulary: int
+) -> Asked:
     """Reads a body. Raises Refused for one that is no JSON, or has a field or a value that is not
     taken, by its name.
 
     Args:
         eos: ids of the model that end an answer, besides those of a request.
         defaults: options of what a request leaves out.
+        vocabulary: number of the model's token ids.
     """
     try:
         fields = msgspec.json.decode(body)
@@ -138,9 +143,12 @@ def read_request(body: bytes, chat: bool, eos: frozenset[int], defaults: dict[st
         own = frozenset[int]() if asked.ignore_eos else eos
         options["eos_token_id"] = sorted(own | {*(asked.stop_token_ids or ())})
     if asked.logit_bias:
-        options["sequence_bias"] = [[[_id(k)], bias] for k, bias in asked.logit_bias.items()]
+        biases = asked.logit_bias.items()
+        options["sequence_bias"] = [[[_id(k, vocabulary)], bias] for k, bias in biases]
     prompts = _of_chat(asked, options) if isinstance(asked, ChatCompletion) else _of(asked, options)
     first, several = asked.seed or 0, asked.n or 1
+    if (count := len(prompts) * several) > MOST:
+        raise Refused(f"prompts times n are {count}; at most {MOST} in a request", param="prompt")
     return Asked(
         chat=chat,
         model=asked.model,
@@ -179,16 +187,17 @@ def _of(asked: Completion, options: dict[str, Any]) -> list[Prompt]:
     return prompt  # type: ignore[return-value]  # texts and lists of ids
 
 
-def _id(key: str) -> int:
-    if not key.isdecimal():
-        raise Refused(f"logit_bias has the key {key!r}; wanted token ids", param="logit_bias")
+def _id(key: str, vocabulary: int) -> int:
+    if not key.isdecimal() or len(key) > 10 or int(key) >= vocabulary:
+        wanted = f"token ids from 0 to {vocabulary - 1}"
+        raise Refused(f"logit_bias has the key {key[:20]!r}; wanted {wanted}", param="logit_bias")
     return int(key)
 
 
 def _named(fields: Any, error: str, kind: type[Struct]) -> Refused:
     """msgspec's error with the name of the field, its value, and what was allowed."""
-    allowed, _, path = error.partition(" - at `$")
-    name = re.match(r"\.(\w+)", path)
+    allowed, _, path = error.partition(" - at `")
+    name = re.match(r"(?:key in `)?\$\.(\w+)", path)
     if unknown := re.search(r"unknown field `(.*?)`|missing required field `(.*?)`", allowed):
         param = unknown[1] or unknown[2]
         what = "is not supported" if unknown[1] else "is missing"

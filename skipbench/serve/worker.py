@@ -4,9 +4,11 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import TypeVar
 
 from skipbench.api import LanguageModel
+from skipbench.bench.ask import Prompt
 from skipbench.decode.answer import Piece, Stream
 from skipbench.serve.requests import Asked, Refused
 
@@ -38,16 +40,20 @@ class Worker:
         finally:
             self.waiting -= 1
 
-    async def streams(self, asked: Asked) -> list[Stream]:
-        """The answers of a request before their first step; errors as of `generate`."""
+    async def streams(self, asked: Asked, until: float) -> list[Stream]:
+        """The answers of a request before their first step; errors as of `generate`. `until`: time
+        of the loop at which TimeoutError is raised.
+        """
 
-        def made() -> list[Stream]:
-            return [
-                self.model.generate(prompt, stream=True, seed=seed, **asked.options)
-                for prompt, seed in zip(asked.prompts, asked.seeds, strict=True)
-            ]
+        def made(prompt: Prompt, seed: int) -> Stream:
+            return self.model.generate(prompt, stream=True, seed=seed, **asked.options)
 
-        return await self._do(made)
+        found = list[Stream]()
+        async with asyncio.timeout_at(until):
+            for prompt, seed in zip(asked.prompts, asked.seeds, strict=True):
+                # a job per prompt, so that rounds of others come between
+                found.append(await self._do(partial(made, prompt, seed)))
+        return found
 
     async def pieces(self, stream: Stream, until: float) -> AsyncGenerator[Piece, None]:
         """The pieces of an answer when its turn has come. Cancelled or closed, it ends the answer

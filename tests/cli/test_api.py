@@ -47,6 +47,11 @@ def test_every_method_gives_vanillas_tokens(tiny: LanguageModel, method: str) ->
     assert answer.tokens_per_s > 0 and 0 < answer.first_token_s < answer.seconds
 
 
+def test_a_stop_rule_of_one_method_is_not_anothers() -> None:
+    swift = skipbench.load("tiny", "swift", overrides=["stop@method.stop=fixed", "method.window=8"])
+    assert swift.with_method("vanilla").config.method.name == "vanilla"
+
+
 def test_a_stream_adds_up_to_the_answer(tiny: LanguageModel) -> None:
     whole = tiny.generate(STORY, 32)
     pieces = list(tiny.generate(STORY, 32, stream=True))

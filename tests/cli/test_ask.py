@@ -10,7 +10,8 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from transformers import GenerationConfig, MinPLogitsWarper
 import skipbench as package
 from skipbench.api import LanguageModel
 from skipbench.bench.ask import Form, encode_prompt
+from skipbench.cli.answer_file import answer_file
 from skipbench.errors import SkipbenchError
 
 STORY = "Once upon a time there was a dog. Once upon a time"
@@ -196,6 +198,23 @@ def test_a_file_of_prompts_is_resumed(skipbench: Command, tmp_path: Path) -> Non
     done = skipbench(*words, "seed=2")
     assert done.returncode == 2 and "line 1 is no answer to prompt 1" in done.stderr
     assert "go together" in skipbench(*words, "x").stderr and out.read_bytes() == whole
+
+
+def test_a_file_of_somebody_else_is_left_as_it_is(tiny: LanguageModel, tmp_path: Path) -> None:
+    prompts, precious = tmp_path / "p.txt", tmp_path / "precious.json"
+    prompts.write_text("Once\nThe ball")  # the last line without its end
+    precious.write_text('{"thesis": "my only copy, no newline at the end"}')
+    session = SimpleNamespace(model=tiny, options={"max_new_tokens": 2}, system=[])
+    for out in (precious, prompts):
+        before = out.read_bytes()
+        with pytest.raises(SkipbenchError, match="line 1 is no answer to prompt 1"):
+            answer_file(cast(Any, session), prompts, out)
+        assert out.read_bytes() == before
+    prompts.write_text("Once\n" + "far " * 3000)
+    with pytest.raises(
+        SkipbenchError, match=r"p.txt prompt 2 \(prompts-2\): the prompt has \d+ tokens"
+    ):
+        answer_file(cast(Any, session), prompts, tmp_path / "out.jsonl")
 
 
 @pytest.mark.slow

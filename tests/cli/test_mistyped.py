@@ -35,6 +35,9 @@ MISTYPED = [
     ("submit swift-table2 hardware=slurm_a100", "Did you mean slurm-a100 or"),
     ("submit swift-table2", "submit needs hardware=NAME, one of: local, slurm-a100"),
     ("submit swift-table2 hardware=slurm-a100 partition=gpu", "Did you mean hardware.partition?"),
+    ("verify o.jsonl --json model=tiny", "--json needs a value, as in --json VALUE"),
+    ("verify o.jsonl --page", "--page needs a value"),
+    ("verify o.jsonl json=", "json needs a value, as in json=FILE"),
     ("temperature=0.7", "Did you mean decoding.temperature?"),
     ("max_new_tokens=20", "Did you mean dataset.max_new_tokens or"),
     ("generate temprature=0.7 hi", "Did you mean decoding.temperature?"),
@@ -62,7 +65,18 @@ MISTYPED = [
     ("check", "check needs a method, as in check method=swift"),
     ("list modles", "Did you mean models?"),
 ]
-COMMANDS = ("compare", "table", "submit", "generate", "chat", "figure", "check", "list", "tabel")
+COMMANDS = (
+    "verify",
+    "compare",
+    "table",
+    "submit",
+    "generate",
+    "chat",
+    "figure",
+    "check",
+    "list",
+    "tabel",
+)
 COMPOSED = ("compare model.path", "submit swift-table2 hardware=slurm_a100")
 
 

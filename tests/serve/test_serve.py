@@ -16,7 +16,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from conftest import ROOT
@@ -24,11 +25,13 @@ from conftest import ROOT
 import skipbench as package
 from skipbench.api import LanguageModel
 from skipbench.bench.prompts import eos_ids
+from skipbench.decode.sampling import Logprob
 
 for needed in ("starlette", "prometheus_client"):
     pytest.importorskip(needed)
 uvicorn = pytest.importorskip("uvicorn")
 from skipbench.serve.app import Server  # noqa: E402
+from skipbench.serve.replies import Reply  # noqa: E402
 
 PROMPTS = ["Once upon a time", "Tom and Lily went", "The red ball", "One day, a bird"]
 P, NEW = PROMPTS[0], 8
@@ -155,6 +158,8 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "unknown fields": ({"extra_body": {"foo": 1}}, 400, "foo is not supported"),
     "another model": ({"model": "gpt"}, 404, "model=gpt is not served; wanted tiny"),
     "no room": ({"max_tokens": 9999}, 400, "leaves no room"),
+    "ids that there are not": (
+        {"logit_bias": {"99999999": 1}}, 400, "'99999999'; wanted token ids from 0 to"),
 }  # fmt: skip
 
 
@@ -285,6 +290,48 @@ def test_limits(tiny: LanguageModel) -> None:
         assert raw(port, body)[0] == raw(port, body, authorization="Bearer x")[0] == 401
         short = json.dumps(long | {"max_tokens": 2, "min_tokens": 0}).encode()
         assert raw(port, short, authorization="Bearer secret")[0] == 200
+        assert raw(port, short, authorization="bearer secret")[0] == 200
+        for n in range(3):
+            health(port, f"/v1/models/{n}")
+        assert 'path="/v1/models/' not in health(port, "/metrics")
+    with served(tiny, key="ключ", name="small", host="127.0.0.2") as port:
+        named = json.loads(short) | {"model": "small"}
+        key = "Bearer ключ".encode().decode("latin-1")
+        assert raw(port, json.dumps(named).encode(), authorization=key)[0] == 200
+    with served(tiny, host="127.0.0.2") as port:
+        assert raw(port, short, host="127.0.0.2")[0] == 200
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.request("GET", "/v1/completions")
+        reply = connection.getresponse()
+        assert reply.status == 405 and reply.headers["allow"] == "POST"
+        connection.close()
+
+
+def test_a_request_of_many_prompts_ends_in_time(tiny: LanguageModel) -> None:
+    many = {"model": "tiny", "prompt": ["Once upon a time " * 50] * 1024, "max_tokens": 1}
+    with served(tiny, timeout_s=0.3) as port:
+        began = time.monotonic()
+        assert raw(port, json.dumps(many).encode())[0] == 504
+        alone = json.dumps({"model": "tiny", "prompt": "a", "max_tokens": 1}).encode()
+        assert raw(port, alone)[0] == 200 and time.monotonic() - began < 10
+        many["prompt"].append("a")  # type: ignore[attr-defined]
+        status, reply = raw(port, json.dumps(many).encode())
+        assert status == 400 and "are 1025; at most 1024" in json.loads(reply)["error"]["message"]
+
+
+def test_offsets_of_characters_that_several_tokens_spell(tiny: LanguageModel) -> None:
+    ids = tiny.tokenizer.encode("né 日", add_special_tokens=False)
+    asked = cast(Any, SimpleNamespace(chat=False, model="m", options={"logprobs": 0}))
+    asked.include_usage = False
+    whole = Reply(asked, tiny.tokenizer)._logprobs(0, [Logprob(t, -1.0, ()) for t in ids])
+    assert whole is not None
+    texts = [tiny.tokenizer.decode(ids[:n]) for n in range(len(ids))]
+    assert whole["text_offset"] == [len(text.rstrip("\ufffd")) for text in texts]
+    pieces, offsets = Reply(asked, tiny.tokenizer), list[int]()
+    for token in ids:
+        part = pieces.piece(0, "", [Logprob(token, -1.0, ())])["choices"][0]["logprobs"]
+        offsets += part["text_offset"]
+    assert offsets == whole["text_offset"]
 
 
 def test_other_hosts_need_a_key(skipbench: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,7 @@ def _cells(runs: Sequence[tuple[str, Run]]) -> list[tuple[str, Run]]:
     for address, run in runs:
         seed, cell = run.setting("seed"), f"{address} {run.id}"
         if run.done and run.provenance.layers and seed is not None:
-            method = {k: v for k, v in run.settings["method"].items() if k != "seed"}
+            method = {k: v for k, v in run.setting("method").items() if k != "seed"}
             settings = dict(run.settings) | {"seed": None, "method": method}
             cell = repr((row_of(run), run.origin.commit, settings))
             cell += "" if seed not in cells.get(cell, {}) else address
