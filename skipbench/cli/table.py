@@ -59,7 +59,11 @@ def run_table(asked: Table) -> None:
     if asked.words and all(name.endswith(".json") for name in asked.words):
         for name in asked.words:
             table = read_table(Path(name), asked.columns)
-            write_table(Path(name).with_suffix(""), table, for_terminal(table))
+            if asked.columns and not asked.force:
+                show(for_terminal(table))
+                say(f"not written: the files beside {name} have all columns; --force replaces them")
+            else:
+                write_table(Path(name).with_suffix(""), table, for_terminal(table))
         return
     features = feature_tables()
     request = request_of(asked, sorted([*choices("experiment"), *features]))

@@ -36,7 +36,10 @@ def prompt_ids(tokenizer: Any, output: Output, chat: str) -> list[int]:
     if not output.messages and chat == "none":
         return list(tokenizer.encode(output.prompt))
     if (ids := _templated(tokenizer, messages_of(output))) is None:
-        advice = "use chat=none, or give the prompt as text or ids"
+        if chat == "none" and not getattr(tokenizer, "chat_template", None):  # as `generate`
+            texts = (m["content"] for m in output.messages if m["content"])
+            return list(tokenizer.encode("\n\n".join(texts)))
+        advice = "give the prompt as ids, or as text with chat=none"
         raise SkipbenchError(f"output {output.id}: the model has no chat template for it; {advice}")
     return ids
 

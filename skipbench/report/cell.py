@@ -25,7 +25,8 @@ PERCENT_SCORES = ("bleu", "sentence_bleu")
 def cell_lines(metrics: Metrics, header: Mapping[str, str]) -> list[tuple[str, str]]:
     """Label and text (items separated by `; `) of the header and the lines below the main row."""
     named = {**header, "samples": header.get("samples") or columns.sample_count(metrics)}
-    by, skipped = metrics.speedup, metrics.skipped or Skipped()
+    by, more = metrics.speedup, columns.more_cells(metrics)
+    skipped = metrics.skipped if more["skipped"] != MISSING else None
     speedups = {"micro": by.micro, "macro": by.macro, "s/token": by.s_per_token}
     speedups["micro with prefill"] = by.end_to_end
     alphas = {name: getattr(metrics, f"alpha_{name}") for name in ("macro", "chain", "cond")}
@@ -46,12 +47,12 @@ def cell_lines(metrics: Metrics, header: Mapping[str, str]) -> list[tuple[str, s
         "search": columns.search_phases(metrics),
         "until_ci": [columns.stopped_early(metrics) or ""],
         "alpha": [f"{name} {number(value, 3)}" for name, value in alphas.items()],
-        **{name: [columns.more_cells(metrics)[name]] for name in DRAFTS},
+        **{name: [more[name]] for name in DRAFTS},
         "by position": [*map(number, metrics.accepted_by_position)],
         "tau_draft": [number(metrics.tau_draft)],
         "lossless": columns.exceptions(metrics),
         "score": _scores(metrics),
-        "skipped": [f"{name} {number(value)}" for name, value in asdict(skipped).items()],
+        "skipped": [f"{k} {number(v)}" for k, v in asdict(skipped or Skipped()).items()],
         "roofline": [number(roofline, 0, "% of it reached by vanilla", 100)],
         "memory": [number(metrics.peak_memory_bytes, 0, " MiB at the peak", 2**-20)],
         MISSING: [*columns.missing_reasons(metrics).values()],
