@@ -145,6 +145,7 @@ class Card(Command):
 
     SETTINGS = False
     WORDS = 0, None
+    BARE = ("json",)
     results: Annotated[Path, "the results folder; without RUN all runs in it"] = Path("results")
     arm: Annotated[Names, "only runs of these methods"] = ()
     json: Annotated[str | None, "writes the cards, one a line; without a file prints them"] = None

@@ -44,6 +44,7 @@ class Command(Struct):
     SETTINGS: ClassVar[bool] = True  # takes other keys as settings of a cell
     GROUPS: ClassVar[Names] = GROUPS  # those of settings that matter to it, for help and completion
     WORDS: ClassVar[tuple[int, int | None]] = (0, 0)  # bare words, minimum and maximum
+    BARE: ClassVar[Names] = ()  # keys that may stand last as `--key`, without a value
     NEEDS: ClassVar[str] = ""  # message about a wrong number of bare words, after the name
 
     def model_settings(self) -> list[str]:
@@ -98,7 +99,8 @@ def parse(command: type[C], arguments: Sequence[str]) -> C:
     for word in rest:
         key, sign, value = word.partition("=")
         if (long := key[2:].replace("-", "_")) in keys and key.startswith("--"):
-            value = value if sign else _value(next(rest, None), word, keys)
+            bare = long in command.BARE
+            value = value if sign else _value(next(rest, "" if bare else None), word, keys)
             key, sign = long, "="
             word = f"{key}={value}"
         if word in flags:
