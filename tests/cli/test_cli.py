@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from conftest import METHODS, ROOT, SHARED, Command, nothing_lost, rest_slow
 
-from skipbench.cli.commands import COMMANDS
+from skipbench.cli.commands import COMMANDS, Table
 from skipbench.cli.help import describe
 from skipbench.cli.main import dispatch, one_kind_of_error
 from skipbench.cli.parser import declared
+from skipbench.cli.table import run_table
 from skipbench.config.catalog import choices, file_of
 from skipbench.config.compose import compose
 from skipbench.experiments.cell import resolve_cell
@@ -228,3 +229,15 @@ def test_settings_of_a_model_apply_behind_the_command_line() -> None:
     assert elsewhere.method.node["tree"] == tree
     assert compose(["method=swift", f"method.tree={tree}"]).method.node["tree"] == tree
     assert "settings" not in resolve_cell(here).config.record()["model"]
+
+
+def test_columns_of_a_stored_table_are_shown_and_replace_nothing(tmp_path: Path) -> None:
+    place = tmp_path / "copying.json"
+    place.write_bytes((ROOT / "results/laptop/tables/copying.json").read_bytes())
+    run_table(Table(words=(str(place),)))
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    run_table(Table(words=(str(place),), columns=("M",)))
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    run_table(Table(words=(str(place),), columns=("M",), force=True))
+    text = place.with_suffix(".md").read_text()
+    assert b"speedup" in before["copying.md"] and "speedup" not in text

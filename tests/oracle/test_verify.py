@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,16 @@ def written(folder: Path) -> Path:
     path = folder / "out.jsonl"
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     return path
+
+
+def test_messages_of_a_model_without_a_template_are_read_as_generate_writes_them() -> None:
+    tokenizer = copy(tiny()[2])
+    tokenizer.chat_template = None
+    said = [{"role": "user", "content": content} for content in ("Once", "The ball")]
+    found = prompt_ids(tokenizer, Output(messages=said, ids=[1]), "none")
+    assert found == tokenizer.encode("Once\n\nThe ball")
+    with pytest.raises(SkipbenchError, match="no chat template for it; give the prompt as ids"):
+        prompt_ids(tokenizer, Output(messages=said, ids=[1]), "template")
 
 
 def test_the_command(skipbench: Command, tmp_path: Path) -> None:
