@@ -81,7 +81,8 @@ class Comparison:
         """The method to take, with its speedup and those that are as good; or vanilla."""
         if self.best is None:
             return BASELINE
-        names = ", ".join(run.method for run in self.tied)
+        others = (run.method for run in self.tied if run.method != self.best.method)
+        names = ", ".join(dict.fromkeys(others))
         tied = f"; not told apart from {names}" if names else ""
         return f"{self.best.method}, {speedup_text(self.best.measured.speedup)} of vanilla{tied}"
 

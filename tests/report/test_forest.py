@@ -30,6 +30,8 @@ def test_the_best_and_those_as_good_are_taken() -> None:
     runs = [run("vanilla", *VANILLA), run("c", *slow), run("b", *CLOSE), run("a", *FAST)]
     panel, few = panels([*runs, run("a", *FAST[:4], dataset="e")])
     assert panel.title == "m on d" and few.title == "m on e"
+    again = structs.replace(runs[-1][1], id="again")  # of other settings
+    assert "from a" not in panels([*runs, ("#again", again)])[0].verdict
     assert panel.verdict == "take a, 1.25x [1.19, 1.31] of vanilla; not told apart from b"
     arms = {arm.name: arm for arm in panel.arms}
     assert list(arms) == ["a", "b", "vanilla", "c"] and arms["c"].address == "#run=c-d"
