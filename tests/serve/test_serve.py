@@ -31,7 +31,7 @@ for needed in ("starlette", "prometheus_client"):
     pytest.importorskip(needed)
 uvicorn = pytest.importorskip("uvicorn")
 from skipbench.serve.app import Server  # noqa: E402
-from skipbench.serve.replies import Reply  # noqa: E402
+from skipbench.serve.replies import Reply  # noqa: E402  # as Server, needs starlette
 
 PROMPTS = ["Once upon a time", "Tom and Lily went", "The red ball", "One day, a bird"]
 P, NEW = PROMPTS[0], 8
@@ -314,7 +314,7 @@ def test_a_request_of_many_prompts_ends_in_time(tiny: LanguageModel) -> None:
         assert raw(port, json.dumps(many).encode())[0] == 504
         alone = json.dumps({"model": "tiny", "prompt": "a", "max_tokens": 1}).encode()
         assert raw(port, alone)[0] == 200 and time.monotonic() - began < 10
-        many["prompt"].append("a")  # type: ignore[attr-defined]
+        many["prompt"].append("a")  # type: ignore[attr-defined]  # a list
         status, reply = raw(port, json.dumps(many).encode())
         assert status == 400 and "are 1025; at most 1024" in json.loads(reply)["error"]["message"]
 
