@@ -177,7 +177,7 @@ class LM:
             full = f"cache of {self.cache.capacity} rows is full: a pass needs {end}"
             raise SkipbenchError(f"{full}; allocate more rows")
         if hidden_states is not None:
-            hidden_states.append(hidden.to(self.output_device))
+            self._keep(hidden_states, hidden)
         if padding:
             hidden = torch.nn.functional.pad(hidden, (0, 0, 0, padding))
         last, low = self.sublayers if last is None else last, sublayers
@@ -202,9 +202,13 @@ class LM:
                 hidden, local = hidden.to(device), metadata.on(device)
             hidden = (low if bits else sublayers)[s](hidden, local)
             if hidden_states is not None:
-                state = hidden.clone() if self.engine.result_is_borrowed else hidden
-                hidden_states.append(state[:rows].to(self.output_device))
+                self._keep(hidden_states, hidden[:rows])
         return hidden[:rows] if padding else hidden
+
+    def _keep(self, hidden_states: list[Tensor], state: Tensor) -> None:
+        """Appends a state that no later pass overwrites."""
+        state = state.clone() if self.engine.result_is_borrowed else state
+        hidden_states.append(state.to(self.output_device))
 
     def prefill(self, tokens: list[int]) -> Tensor:
         """Fills the cache with a prompt from row 0 and commits it; returns the logits [1, V] after

@@ -127,14 +127,14 @@ FAULTY: dict[str, tuple[Any, str, str, Case, str]] = {
         "lm/cuda_graphs/",
     ),
     "number frozen in the prepare graph": (
-        device.DeviceGraphs._capture, "prepare_replay = record(prepare)", "prepare_replay = record("
-        "lambda: [prepare(), buffers.used.fill_(self.cache.length)])", ("graphs",),
+        device.DeviceGraphs._capture, "{PREPARE_INPUTS: record(prepare)}", "{PREPARE_INPUTS: record("
+        "lambda: [prepare(), buffers.used.fill_(self.cache.length)])}", ("graphs",),
         "lm/cuda_graphs/device.py",
     ),
     "buffer made anew": (
-        device.DeviceGraphs._load, "metadata.hidden)\n        self.buffers, self._out",
-        "metadata.hidden); buffers.bounds = buffers.bounds.clone()\n"
-        "        self.buffers, self._out", ("graphs",), "lm/cuda_graphs/buffers.py",
+        device.DeviceGraphs._load, "metadata.hidden)\n            self._out",
+        "metadata.hidden); self.buffers.bounds = self.buffers.bounds.clone()\n"
+        "            self._out", ("graphs",), "lm/cuda_graphs/buffers.py",
     ),
     "output of a graph in its pool": (
         GraphBuffers.input_preparation, "self.cos.copy_(cos.index_select(0, positions))",

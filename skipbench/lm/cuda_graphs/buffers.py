@@ -80,7 +80,8 @@ class GraphBuffers:
             self.tree_mask = self.shape[8 * rows :].view(torch.bool).view(rows, rows)
             self.ends = upload(torch.tensor([0, rows], dtype=torch.int32), device)
             self.used = torch.zeros(1, dtype=torch.int32, device=device)
-        self.masks: dict[tuple[int, int | None], Tensor] = {}
+        self._stacked: dict[int, Tensor] = {}
+        self.masks: dict[tuple[int, int | None], Tensor] = {}  # views of those
         self.whole: dict[int, Tensor] = {}
         self._place, self._hidden = self.bounds[:3], 0
         self._views = {rows: self.hidden}
@@ -133,6 +134,20 @@ class GraphBuffers:
             self._shapes[key] = self._packed(depth, tree_mask)
         return self._shapes[key]
 
+    def _masks_of(self, bucket: int, windows: tuple[int | None, ...]) -> Tensor:
+        """Room for the masks [W, G * R, B] of a bucket: made once, since graphs of several keys,
+        and sets that are captured later, hold its address.
+        """
+        if bucket not in self._stacked:
+            shape = (len(windows), self.group * self.rows, bucket)
+            with torch.inference_mode(False):
+                whole = torch.tensor([0, bucket], dtype=torch.int32)
+                self.whole[bucket] = upload(whole, self.device)
+                self._stacked[bucket] = torch.zeros(shape, dtype=self.dtype, device=self.device)
+                for window, mask in zip(windows, self._stacked[bucket], strict=True):
+                    self.masks[bucket, window] = mask
+        return self._stacked[bucket]
+
     def input_preparation(
         self,
         bucket: int,
@@ -152,12 +167,8 @@ class GraphBuffers:
         """
         # Not minus infinity: a part of the cache that is masked altogether stays finite.
         low = torch.finfo(self.dtype).min / 2
-        shape = (len(windows), self.group * self.rows, bucket)
+        masks = self._masks_of(bucket, windows)
         with torch.inference_mode(False):
-            self.whole[bucket] = upload(torch.tensor([0, bucket], dtype=torch.int32), self.device)
-            masks = torch.zeros(shape, dtype=self.dtype, device=self.device)
-            for window, mask in zip(windows, masks, strict=True):
-                self.masks[bucket, window] = mask
             widths = torch.tensor([NO_WINDOW if w is None else w for w in windows])
             widths = upload(widths, self.device)
 

@@ -2,7 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -40,8 +41,9 @@ class DeviceGraphs:
         # by number; 2L and more: the same in 8 bits
         self.attentions: dict[int, Attention] = {}
         self.mlps: dict[int, Mlp] = {}
-        self.metadata: AttentionMetadata | None = None
+        self.metadata: AttentionMetadata | None = None  # of the pass that is loaded
         self.buffers: GraphBuffers | None = None
+        self._prepared = False  # targets, tables and masks in `buffers` are those of `metadata`
         self.failed: str | None = None  # the reason why no more graphs are captured
         self.discarded: dict[str, str] = {}
         """Backends of attention that did not work here, with the error of each."""
@@ -53,61 +55,47 @@ class DeviceGraphs:
 
     def sublayer(self, s: int, eager: Sublayer) -> Sublayer:
         def run(hidden: Tensor, metadata: AttentionMetadata) -> Tensor:
-            if metadata is not self.metadata:
-                self._load(metadata)
-                if self.buffers is not None:
-                    self._replays[PREPARE_INPUTS]()
-            if self.buffers is None:
+            self._load(metadata)
+            # More alternatives than a pass has rows go through an MLP together.
+            if self.buffers is None or len(hidden) != len(self._out):
                 return eager(hidden, metadata)
-            if hidden is not self._out:
-                if len(hidden) != len(self._out):
-                    # more alternatives than a pass has rows go through an MLP together
-                    return eager(hidden, metadata)
-                self._out.copy_(hidden)
-            self._replays[s]()
-            return self._out
+            return self._replay(self._replays[s], hidden)
 
         return run
 
     def at_once(self, hidden: Tensor, metadata: AttentionMetadata, chosen: Chosen) -> Tensor | None:
         """These sub-layers in one replay; `None` where they have no graph of their own."""
-        if fresh := metadata is not self.metadata:
-            self._load(metadata)
+        self._load(metadata)
         if self.buffers is None or len(hidden) != len(self._out):
             return None
-        whole = len(chosen) == 2 * self.layers and not any(bits for _, bits in chosen)
-        if whole:
-            replay: Replay | None = self._replays[WHOLE_PASS]
-        else:
-            numbers = tuple(s + 2 * self.layers * (bits > 0) for s, bits in chosen)
-            key = SetKey(*self._key, fresh, numbers)
-            replay = self._sets.replay(key, partial(self._capture_set, key))
-        if replay is None:
-            if fresh:
-                self._replays[PREPARE_INPUTS]()
-            return None
+        if len(chosen) == 2 * self.layers and not any(bits for _, bits in chosen):
+            return self._replay(self._replays[WHOLE_PASS], hidden, prepares=True)
+        numbers = tuple(s + 2 * self.layers * (bits > 0) for s, bits in chosen)
+        key = SetKey(*self._key, not self._prepared, numbers)
+        replay = self._sets.replay(key, partial(self._capture_set, key))
+        self._load(metadata)  # again, where the capture used the buffers
+        return None if replay is None else self._replay(replay, hidden, prepares=key.fresh)
+
+    def _replay(self, replay: Replay, hidden: Tensor, prepares: bool = False) -> Tensor:
+        """Replays a graph for the pass that `_load` loaded, whose targets, tables and masks are
+        made before its first one; `prepares`: this graph makes them itself.
+        """
+        if not (self._prepared or prepares):
+            self._replays[PREPARE_INPUTS]()
+        self._prepared = True
         if hidden is not self._out:
             self._out.copy_(hidden)
         replay()
         return self._out
 
     def _capture_set(self, key: SetKey) -> Replay | None:
-        """The graph of a set; a pass that has begun goes on as it was."""
         if self.failed:
             return None
-        buffers, graphs, metadata = self._buffers[key.rows], key[:3], self.metadata
-        state = buffers.hidden.clone()
-        self._set_aside(buffers, key.size)
-        self._captured[graphs][PREPARE_INPUTS]()
-        buffers.hidden.normal_()
-        numbers = (*[PREPARE_INPUTS] * key.fresh, *key.chosen)
-        used = [self._works[graphs][s] for s in numbers]
-        replay = self._captured_within(lambda: self._record_all(used))
-        if metadata is not None:
-            buffers.hidden.copy_(state)
-            buffers.load(metadata.token_rows, metadata.hidden)
-            self._captured[graphs][PREPARE_INPUTS]()
-        return replay
+        works, prepare = self._works[key[:3]], self._captured[key[:3]][PREPARE_INPUTS]
+        chosen = [works[s] for s in (*[PREPARE_INPUTS] * key.fresh, *key.chosen)]
+        with self._aside(self._buffers[key.rows], key.size):
+            prepare()
+            return self._captured_within(lambda: self._record_all(chosen))
 
     def launches(self, metadata: AttentionMetadata) -> tuple[int, int]:
         """Kernels of one layer of a pass, and copies and kernels that make its positions, tables
@@ -126,23 +114,32 @@ class DeviceGraphs:
         return layer.count, inputs.count
 
     def _load(self, metadata: AttentionMetadata) -> None:
-        """Uploads the position of the rows; `buffers` becomes `None` where they have no graphs."""
-        self.metadata, self.buffers = metadata, None
-        if metadata.start == 0 or metadata.rows > MAX_ROWS:
+        """Uploads the position of the rows of a pass that is not loaded yet; `buffers` becomes
+        `None` where they have no graphs.
+        """
+        if metadata is self.metadata:
             return
+        key, self.buffers = self._key_of(metadata), None
+        if key is not None and self._ready(*key):
+            self._key, self._replays = key, self._captured[key]
+            self.buffers = self._buffers[key[0]]
+            self.buffers.load(metadata.token_rows, metadata.hidden)
+            self._out = self.buffers.view(metadata.rows)
+        self.metadata, self._prepared = metadata, False
+
+    def _key_of(self, metadata: AttentionMetadata) -> Key | None:
+        """The graphs of a pass; `None` for one that runs without."""
+        if metadata.start == 0 or metadata.rows > MAX_ROWS:
+            return None
         if self.cache.rows is not self._rows:
             self._reset(metadata.tables)
         windowed = metadata.draft_window is not None
         if windowed and not (self.triton and metadata.rows == 1):
-            return
+            return None
         rows, size = padded_rows(metadata.rows), bucket(metadata.end, len(self.cache.rows[0]))
-        key = rows, size, self._varlen and metadata.token_rows.contiguous_chain and not windowed
-        self._seen.add((rows, key[2]))
-        if not self._ready(*key):
-            return
-        self._key, self._replays, buffers = key, self._captured[key], self._buffers[rows]
-        buffers.load(metadata.token_rows, metadata.hidden)
-        self.buffers, self._out = buffers, buffers.view(metadata.rows)
+        chain = self._varlen and metadata.token_rows.contiguous_chain and not windowed
+        self._seen.add((rows, chain))
+        return rows, size, chain
 
     def _ready(self, rows: int, size: int, chain: bool) -> bool:
         """True if the graphs of a row count and bucket are there, or could be captured now."""
@@ -175,7 +172,6 @@ class DeviceGraphs:
         """
         if self.cache.rows is not self._rows:
             return  # nothing ran over this cache yet
-        self.metadata = None
         total, sets = len(self._rows[0]), list(self._sets.graphs)
         for rows, chain in sorted(self._seen):
             ends = range(start + rows, min(end + rows, total) + 1)
@@ -208,41 +204,45 @@ class DeviceGraphs:
     def _capture(self, rows: int, size: int, chain: bool) -> dict[int, Replay]:
         """Replays of a row count and bucket by sub-layer, PREPARE_INPUTS and WHOLE_PASS; MLPs know
         no bucket.
-
-        Meanwhile the buffers say that the rows stand at the end of the bucket and are written
-        after the cache: recording executes the work, and nothing that is in the cache may change.
         """
         if rows not in self._buffers:
             sizes = rows, self.hidden, self.cache.head_dim, self.group
             self._buffers[rows] = GraphBuffers(*sizes, self.cache.dtype, self.capture.device)
         buffers, record = self._buffers[rows], self._record
-        state = buffers.hidden.clone()  # the input of the pass at hand may lie in it
-        self._set_aside(buffers, size)
         tables = self._windows, self._columns, *self._rope
         prepare = buffers.input_preparation(size, *tables, self.triton)
-        prepare_replay = record(prepare)
-        prepare_replay()
-        buffers.hidden.normal_()
-        chosen = self._fastest_backend(buffers, size, chain), self.triton
-        works = {s: a.work(buffers, size, *chosen) for s, a in self.attentions.items()}
-        found = {s: record(work) for s, work in works.items()} | {PREPARE_INPUTS: prepare_replay}
-        if rows not in self._mlps:
-            mlps = {s: mlp.work(buffers, self.triton) for s, mlp in self.mlps.items()}
-            self._mlps[rows] = {s: (work, record(work)) for s, work in mlps.items()}
-        for s, (work, replay) in self._mlps[rows].items():
-            works[s], found[s] = work, replay
-        full = [works[s] for s in sorted(works) if s < 2 * self.layers]
-        if len(full) == 2 * self.layers:  # no graph spans two devices
-            found[WHOLE_PASS] = self._record_all([prepare, *full])
-        buffers.hidden.copy_(state)
+        with self._aside(buffers, size):
+            found = {PREPARE_INPUTS: record(prepare)}
+            found[PREPARE_INPUTS]()
+            chosen = self._fastest_backend(buffers, size, chain), self.triton
+            works = {s: a.work(buffers, size, *chosen) for s, a in self.attentions.items()}
+            found |= {s: record(work) for s, work in works.items()}
+            if rows not in self._mlps:
+                mlps = {s: mlp.work(buffers, self.triton) for s, mlp in self.mlps.items()}
+                self._mlps[rows] = {s: (work, record(work)) for s, work in mlps.items()}
+            for s, (work, replay) in self._mlps[rows].items():
+                works[s], found[s] = work, replay
+            full = [works[s] for s in sorted(works) if s < 2 * self.layers]
+            if len(full) == 2 * self.layers:  # no graph spans two devices
+                found[WHOLE_PASS] = self._record_all([prepare, *full])
         self._works[rows, size, chain] = works | {PREPARE_INPUTS: prepare}
         return found
 
-    def _set_aside(self, buffers: GraphBuffers, size: int) -> None:
-        """What is recorded reads a whole bucket, and writes after the cache."""
-        end, rows = min(size, self.cache.capacity), buffers.rows
-        buffers.load(TokenRows.chain(max(1, end - rows), rows))
+    @contextmanager
+    def _aside(self, buffers: GraphBuffers, size: int) -> Iterator[None]:
+        """Buffers to record with, which executes the work: the rows read a whole bucket and are
+        written behind the cache. The state, which the pass at hand may be in, comes back at the
+        end, also where memory did not suffice; no pass is loaded then.
+        """
+        state, end = buffers.hidden.clone(), min(size, self.cache.capacity)
+        buffers.load(TokenRows.chain(max(1, end - buffers.rows), buffers.rows))
         buffers.bounds[2].fill_(self.cache.capacity)
+        buffers.hidden.normal_()
+        try:
+            yield
+        finally:
+            buffers.hidden.copy_(state)
+            self.metadata = None
 
     def _record_all(self, works: list[Work]) -> Replay:
         def run_all() -> None:
