@@ -127,7 +127,7 @@ FAULTY: dict[str, tuple[Any, str, str, Case, str]] = {
         "lm/cuda_graphs/",
     ),
     "number frozen in the prepare graph": (
-        device.DeviceGraphs._capture, "{PREPARE_INPUTS: record(prepare)}", "{PREPARE_INPUTS: record("
+        device.DeviceGraphs._capture, "INPUTS: record(prepare)}", "INPUTS: record("
         "lambda: [prepare(), buffers.used.fill_(self.cache.length)])}", ("graphs",),
         "lm/cuda_graphs/device.py",
     ),
