@@ -1,7 +1,7 @@
 """The check of one output: teacher-forced, in float32 or as the engine computes, in blocks."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import torch
 from msgspec.structs import replace
@@ -12,6 +12,7 @@ from skipbench.lm.rows import TokenRows
 from skipbench.oracle.verdict import Verdict, judged, tie_bound
 
 BLOCK = 2**28  # logits of one block of rows: 1 GiB in float32
+LAST = 256  # tokens after which the engine's error is measured
 
 
 def logit_blocks(lm: LM, prompt: list[int], output: list[int], own: bool) -> Iterator[Tensor]:
@@ -33,6 +34,21 @@ def logit_blocks(lm: LM, prompt: list[int], output: list[int], own: bool) -> Ite
             hidden = lm.run(lm.embed(text), TokenRows.chain(0, len(text)))
             wide = lm.head(hidden[-rows:]).float()
         yield wide
+
+
+@torch.inference_mode()
+def own_error(lm: LM, tokens: list[int], wanted: int, others: Collection[int]) -> float | None:
+    """The gap that the engine's own rounding can decide after `tokens`, if one of `others` is that
+    near to the `wanted` token: in fewer bits than float32 sums of many layers err by more than one
+    rounding. It is twice the largest error of a logit after the last `LAST` tokens, which a pass
+    over them finds; it overwrites the cache. `None` in float32.
+    """
+    if lm.dtype == torch.float32 or not others:
+        return None
+    parts = tokens[:-LAST] or tokens[:1], tokens[1:][-LAST:]
+    wide, ours = (next(logit_blocks(lm, *parts, own)).cpu() for own in (False, True))
+    bound, near = 2 * float((wide - ours).abs().max()), float(wide[-1, [*others]].max())
+    return bound if abs(float(wide[-1, wanted]) - near) <= bound else None
 
 
 @torch.inference_mode()
@@ -101,7 +117,8 @@ def _early_end(
 @torch.inference_mode()
 def compare(lm: LM, prompt: list[int], wanted: list[int], given: list[int]) -> Verdict:
     """Judges an output beside another one of the same prompt, the wanted one, by the logits in
-    float32 where they part. One that is the other's beginning is wrong.
+    float32 where they part, with ties as wide as `own_error` allows. One that is the other's
+    beginning is wrong.
     """
     if wanted == given:
         return Verdict("identical")
@@ -113,8 +130,10 @@ def compare(lm: LM, prompt: list[int], wanted: list[int], given: list[int]) -> V
     tokens = prompt + wanted[:at]
     try:
         wide = lm.float32_logits(tokens)
-        logits = (lm.prefill(tokens).float() if wide is None else wide)[0]
+        wide = lm.prefill(tokens).float() if wide is None else wide
+        verdict = judged(wide[0], a, b, at, lm.dtype)
+        bound = own_error(lm, tokens, a, {b}) if verdict.kind == "wrong" else None
     except Exception as error:  # such as memory: the output is there, its check is not
         text = f"{type(error).__name__}: {error}"
         return Verdict("unchecked", position=at, wanted=a, given=b, error=text)
-    return judged(logits, a, b, at, lm.dtype)
+    return verdict if bound is None else replace(verdict, kind="tie", bound=bound)

@@ -1,6 +1,6 @@
 """The oracle: outputs of any engine beside the model's own choices, one verdict each."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
 from skipbench.oracle.causes import END, Judged, Search
-from skipbench.oracle.check import check, logit_blocks, parted
+from skipbench.oracle.check import check, logit_blocks, own_error, parted
 from skipbench.oracle.outputs import Output
 from skipbench.oracle.prompts import Texts, prompt_ids
 from skipbench.oracle.replay import Replay
@@ -21,7 +21,6 @@ SPELLINGS = 16  # times that a text is spelt with other tokens before it counts 
 WIDENED_BYTES = 2**32  # size in float32 up to which weights are widened once, not per output
 NEAR = 8  # outputs before and after a wrong one whose prompts may be its own
 RIGHT = 3  # identical outputs that a cause must not make wrong
-LAST = 256  # tokens after which the engine's error is measured
 STOP_TOKENS = 16  # tokens after an output in which its stop string has to appear
 GREEDY = Settings(0.0)
 
@@ -182,14 +181,13 @@ class Oracle:
         logprobs: Sequence[float],
         limit: int | None,
     ) -> tuple[Verdict, list[int]]:
-        """As `check`. In fewer bits than float32 a tie may be wider than one rounding, as the sums
-        of many layers err by more: as much as this model's own engine errs nearby.
-        """
+        """As `check`, with ties as wide as `own_error` allows."""
         verdict, best = check(self.lm, prompt, ids, eos, ended, own, logprobs, limit)
         at, given = verdict.position, verdict.given
         if verdict.kind != "wrong" or at is None or verdict.wanted is None:
             return verdict, best
-        bound = self._decided(prompt + ids[:at], verdict.wanted, eos if given is None else {given})
+        others = eos if given is None else {given}
+        bound = own_error(self.lm, prompt + ids[:at], verdict.wanted, others)
         if bound is None or (given in eos and at + 1 < len(ids)):
             return verdict, best
         if given is None:  # the model might have ended here, too
@@ -202,18 +200,6 @@ class Oracle:
         else:
             verdict = replace(verdict, kind="tie", bound=bound, ties=verdict.ties + 1 + later.ties)
         return verdict, best
-
-    @torch.inference_mode()
-    def _decided(self, tokens: list[int], wanted: int, others: Collection[int]) -> float | None:
-        """Twice the largest error of the engine's logits after the last of `tokens`, if one of
-        `others` is that near to the `wanted` token.
-        """
-        if self.lm.dtype == torch.float32 or not others:
-            return None
-        parts = tokens[:-LAST] or tokens[:1], tokens[1:][-LAST:]
-        wide, ours = (next(logit_blocks(self.lm, *parts, own)).cpu() for own in (False, True))
-        bound, near = 2 * float((wide - ours).abs().max()), float(wide[-1, [*others]].max())
-        return bound if float(wide[-1, wanted]) - near <= bound else None
 
     def _respelt(
         self, texts: Texts, prompt: list[int], text: str, ids: list[int], verdict: Verdict

@@ -160,6 +160,12 @@ def test_in_low_precision_a_tie_is_as_wide_as_the_engine_errs() -> None:
     for case, at, given in ((nearest, nearest[1] + 1, 5), (farthest, *farthest[1:])):
         found = verdict(case, 5, 5)
         assert (found.kind, found.position, found.given) == ("wrong", at, given)
+    for (_, at, given), kind, bound in ((nearest, "tie", tie.bound), (farthest, "wrong", None)):
+        beside = check.compare(lm, prompt, own, [*own[:at], given, 5, 5])  # as a run does
+        assert (beside.kind, beside.position, beside.given) == (kind, at, given)
+        assert bound in (None, beside.bound)
+        turned = check.compare(lm, prompt, [*own[:at], given], own)
+        assert (turned.kind, turned.gap) == (kind, -(beside.gap or 0.0))
 
 
 def test_blocks_of_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
