@@ -14,7 +14,7 @@ from skipbench.console import say
 from skipbench.data.rows import Row, other_rows
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.set_search import search_command, search_trace
-from skipbench.report.compared import joined
+from skipbench.report.compared import joined, replaced
 from skipbench.runs.fingerprint import refuse_other
 from skipbench.runs.merge import join_shard
 from skipbench.runs.provenance import config_hash, run_name
@@ -87,9 +87,10 @@ def checked_run(cell: Cell) -> Run:
 
 
 def header(run: Run) -> dict[str, str]:
-    """The head of a cell's table."""
+    """The head of a cell's table; an engine in place of another one comes first."""
     origin = run.origin
-    named = {"model": run.model, "method": run.method, "dataset": run.dataset}
+    named: dict[str, str | None] = {"engine": origin.engine} if replaced([run]) else {}
+    named |= {"model": run.model, "method": run.method, "dataset": run.dataset}
     named |= {k: getattr(origin, k) for k in ("engine", "dtype", "sparsity", "device", "mixed")}
     return {k: v for k, v in named.items() if v} | {"threads": str(run.setting("engine.threads"))}
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from skipbench.metrics.pairs import Standing, standings
 from skipbench.metrics.repeats import summarise_repeats
 from skipbench.report.columns import MISSING, number, speedup_text
+from skipbench.runs.provenance import IN_PLACE_OF
 from skipbench.runs.record import drafted
 from skipbench.runs.run import Run
 
@@ -216,6 +217,17 @@ def origin_text(origin: tuple[str, ...]) -> str:
     named = zip((*FIELDS[2:-1], "code"), (*others, code[:9]), strict=True)
     texts = [f"{name} {value}" for name, value in named if value != MISSING]
     return ", ".join([f"commit {commit[:9]}{changed}", *texts])
+
+
+def replaced(runs: Sequence[Run]) -> str:
+    """The engines that were used in place of those that were asked for; empty if none was."""
+    engines = dict.fromkeys(run.origin.engine or "" for run in runs if run.metrics)
+    return ", ".join(f"engine {one}" for one in engines if IN_PLACE_OF in one)
+
+
+def titled(title: str, runs: Sequence[Run]) -> str:
+    """The title of a table, with what `replaced` says of its runs."""
+    return f"{title} ({engines})" if (engines := replaced(runs)) else title
 
 
 def mixed(runs: Sequence[Run]) -> list[str]:

@@ -29,6 +29,7 @@ CONDITIONS += COMPUTING
 """A run's times, and what rounds otherwise, depend on these, beside its settings."""
 COMMIT = "SKIPBENCH_COMMIT"
 SLURM = re.compile(r"SLURM_(ARRAY_)?(JOB|TASK|NODE)_?(ID|LIST)")
+IN_PLACE_OF = " in place of "  # between the engine that was used and that which was asked for
 PACKAGES = ["skipbench", *COMPUTING, "safetensors", "datasets", "hydra-core", "omegaconf"]
 
 
@@ -208,6 +209,12 @@ def engine_text(name: str, strict: bool, ranks: int = 1) -> str:
     more = ["strict"] if strict else []
     more += [f"tensor parallel {ranks}"] if ranks > 1 else []
     return ", ".join([name, *more])
+
+
+def used_engine(used: str, asked: str) -> str:
+    """The engine that was used, as `engine_text` has it, and which was asked for, if another."""
+    name, *more = used.split(", ")
+    return used if name == asked else ", ".join([f"{name}{IN_PLACE_OF}{asked}", *more])
 
 
 def hashed(value: Any, sort_keys: bool = True) -> str:

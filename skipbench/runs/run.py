@@ -12,7 +12,7 @@ import msgspec
 from skipbench.draft_plan import levers_of
 from skipbench.errors import SkipbenchError
 from skipbench.runs.measures import Metrics
-from skipbench.runs.provenance import Provenance, check_identity, engine_text
+from skipbench.runs.provenance import Provenance, check_identity, engine_text, used_engine
 from skipbench.runs.reading import Text, check_name, read_json, read_yaml, run_folders
 from skipbench.runs.record import Completion, Sample
 from skipbench.runs.state import NO_STATUS, Status, read_status
@@ -184,10 +184,13 @@ def read_run(folder: Path) -> Run:
 
 def _origin(provenance: Provenance, settings: Mapping[str, Any]) -> Origin:
     model, engine = settings.get("model") or {}, settings.get("engine") or {}
-    named = engine_text(str(engine["name"]), bool(engine.get("strict"))) if engine else None
+    named = provenance.engine
+    if engine:
+        asked = str(engine["name"])
+        named = used_engine(named or engine_text(asked, bool(engine.get("strict"))), asked)
     known: dict[str, Any] = {**provenance.versions, **msgspec.structs.asdict(provenance)}
     known |= {
-        "engine": provenance.engine or named,
+        "engine": named,
         "device": provenance.device or model.get("device"),
         "dtype": model.get("dtype"),
         "date": provenance.started[:10],

@@ -41,6 +41,8 @@ from skipbench.lm.llama import silu_times
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.fixed import FixedSet
+from skipbench.report.tables.formats import markdown
+from skipbench.report.tables.runs import row_table
 from skipbench.runs.provenance import Provenance
 from skipbench.runs.run import read_run
 from skipbench.runs.store import RunStore
@@ -390,7 +392,12 @@ def test_a_run_records_the_engine_that_was_used(
     (folder,) = (tmp_path / "runs").iterdir()
     origin = json.loads((folder / "provenance.json").read_text())
     assert origin["engine"] == "fused" and "no CUDA device" in origin["notes"][-1]
-    assert origin["notes"][-1] in capsys.readouterr().err
+    printed, said = capsys.readouterr(), "engine fused in place of cuda_graphs"
+    assert origin["notes"][-1] in printed.err
+    lines = printed.out, (folder / "table.md").read_text(), markdown(row_table([read_run(folder)]))
+    for text in lines:  # the first line of each
+        assert said in text.partition("\n")[0]
+    assert lines[-1].count(said) == 2  # and beside the method
 
 
 def test_what_shows_late_joins_the_provenance(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from skipbench.report.tables.paper import paper_table
 from skipbench.report.tables.paper_notes import same_device, touches
 from skipbench.report.tables.paper_rows import halves
 from skipbench.runs.measures import Metrics, Speedup
+from skipbench.runs.provenance import used_engine
 from skipbench.runs.run import Origin, Run
 
 PROVENANCE = {
@@ -412,6 +413,10 @@ def test_what_differs_from_the_papers_setting_is_said() -> None:
         r"origin b: commit 4567def.*gsm8k", said
     )
     assert "not a replication" not in said
+    other = {"engine": used_engine("fused, strict", "cuda_graphs")}
+    three = swift("swift", "tinystories", metrics(1.4), provenance=other)
+    titles = [paper_table("swift", "table2", runs, "paper").title for runs in ([one], [one, three])]
+    assert titles[1] == f"{titles[0]} (engine fused in place of cuda_graphs, strict)"
     same = run(
         metrics(1.2),
         model="llama3-8b",

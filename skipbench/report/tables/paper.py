@@ -8,7 +8,14 @@ from statistics import fmean
 from typing import Any
 
 from skipbench.report.columns import MISSING
-from skipbench.report.compared import BASELINE, FASTEST, beside, noise_floor, same_drafts
+from skipbench.report.compared import (
+    BASELINE,
+    FASTEST,
+    beside,
+    noise_floor,
+    same_drafts,
+    titled,
+)
 from skipbench.report.definitions import STAND_INS, UNITS
 from skipbench.report.measured import SCORES, Measured, measure, unmeasured
 from skipbench.report.published import Paper, Printed, read_paper
@@ -121,10 +128,11 @@ def paper_table(
     arxiv = f", arXiv:{document.arxiv}" if document.arxiv else ""
     kinds = r"^(table|figure|section|appendix) ?"
     text = f"{document.title}{arxiv}; transcribed text: {document.version}"
+    printed = document.printed("method", paper)
     spoken = re.sub(kinds, lambda kind: f"{kind[1].capitalize()} ", table)
     return Table(
         name=f"{paper}-{table}-{scale}",
-        title=f"{document.printed('method', paper)} {spoken}: {document.tables[table].title}",
+        title=titled(f"{printed} {spoken}: {document.tables[table].title}", runs),
         source=" ".join([f"{text}. scale={scale}.", *_verdict(shown)]),
         grids=tuple(grids),
         records=tuple({**of, **{k: n.keys.get(k) for k in keys}, **n.record} for n in shown),

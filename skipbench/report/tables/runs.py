@@ -84,7 +84,7 @@ def row_table(
     provenance = "; ".join(f"{name}: {_distinct(runs, name)}" for name in PROVENANCE)
     return Table(
         name=name or title,
-        title=title,
+        title=compared.titled(title, runs),
         source="" if runs else "No runs.",
         grids=tuple(grids) if runs else (),
         records=tuple(map(_record, everything)),
@@ -146,7 +146,7 @@ def _note(run: Run) -> str:
     if not run.metrics:
         return run.reason or "not run"
     reasons = text.missing_reasons(run.metrics)
-    parts = [run.reason, *text.exceptions(run.metrics)]
+    parts = [compared.replaced([run]), run.reason, *text.exceptions(run.metrics)]
     return "; ".join(filter(None, [*parts, *(reasons.get(name) for name in NOTED)]))
 
 
