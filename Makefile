@@ -150,7 +150,7 @@ bench: $(READY) ## the engine's and the methods' ratios, one JSON line per figur
 	$(BIN)/python scripts/peak_memory.py
 	$(BIN)/python scripts/compare_peers.py
 
-gpu: $(READY) ## all figures of a GPU in 25 minutes, results/gpu/report; OPTIONS='--budget 9m --out FOLDER', or --rehearse on a CPU
+gpu: $(READY) ## all figures of a GPU in 17 minutes, results/gpu/report; OPTIONS='--budget 9m --out FOLDER', or --rehearse on a CPU
 	$(BIN)/python scripts/gpu_report.py $(OPTIONS)
 
 report: $(READY) ## one HTML page of everything in results: results/report.html

@@ -4,15 +4,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
+from scripts.gpu_bars import BARS
+
 Found = dict[str, Any]  # a line of JSON that a step printed
 Row = dict[str, Any]
+IN_PLACE_OF = " in place of "  # as in skipbench/runs/provenance.py
 LONGEST = 120  # characters of a text in a table
 
 
 def page(report: Found) -> str:
     """Markdown: what is missing or wrong first, then every step with its tables."""
     steps = {step["name"]: step for step in report["steps"]}
-    name = _first(steps, "probe", "environment").get("gpu", "a GPU")
+    name = _first(steps, "environment").get("gpu", "a GPU")
     kind = (
         "Rehearsal on a CPU: no figure here means a GPU"
         if report["rehearsal"]
@@ -23,7 +26,7 @@ def page(report: Found) -> str:
         f"`python scripts/gpu_report.py` at commit {report['commit']}, begun {report['began']}; "
         f"{report['seconds']:.0f} s of {report['budget_s']:.0f}. Data: [report.json](report.json).",
         "## Missing or wrong",
-        "\n".join(f"- {line}" for line in wrong(report["steps"])) or "Nothing.",
+        "\n".join(f"- {line}" for line in dict.fromkeys(wrong(report["steps"]))) or "Nothing.",
     ]
     return (
         "\n\n".join([*head, *(block for step in report["steps"] for block in section(step, steps))])
@@ -32,13 +35,18 @@ def page(report: Found) -> str:
 
 
 def wrong(steps: Iterable[Found]) -> Iterator[str]:
-    """Steps that are not done, bars that are missed, faults, failed tests and failed probes."""
+    """Steps that are not done, bars that are missed, faults, engines in place of others, failed
+    tests and failed probes.
+    """
     for step in steps:
         if step["state"] != "done":
             yield f"**{step['name']}**: {step['state']}" + (
                 f", {step['why']}" if step["why"] else ""
             )
         for line in step["found"]:
+            for key in ("engine", "table"):
+                if IN_PLACE_OF in str(line.get(key)):
+                    yield f"{step['name']}: {key} {line[key]}"
             if line.get("met") is False:
                 bar = f"{_text(line['value'])}, wanted {line['bar']}"
                 yield f"{step['name']}: {line['figure']} is {bar}"
@@ -55,9 +63,8 @@ def section(step: Found, steps: dict[str, Found]) -> Iterator[str]:
     yield f"## {step['name'][0].upper()}{step['name'][1:]}"
     why = f", {step['why']}" if step["why"] else ""
     yield f"{step['shows']} {step['state'].capitalize()}{why}, {step['seconds']:.0f} s."
-    shape = next((s for name, s in SHAPES.items() if step["name"].startswith(name)), _as_is)
     found = [line for line in step["found"] if "error" not in line]
-    rows = [row for line in found for row in shape(line, steps)]
+    rows = [row for line in found for row in _shape(line)(line, steps)]
     for title, group in groupby(rows, lambda row: row.get("table", "")):
         if title:
             yield f"**{title}**"
@@ -84,8 +91,8 @@ def _text(value: object) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
-def _first(steps: dict[str, Found], step: str, table: str) -> Found:
-    found = steps.get(step, {}).get("found", [])
+def _first(steps: dict[str, Found], table: str) -> Found:
+    found = (line for step in steps.values() for line in step["found"])
     return next((line for line in found if line.get("table") == table), {})
 
 
@@ -98,13 +105,14 @@ def _finding(line: Found, steps: dict[str, Found]) -> list[Row]:
 
 
 def _bar(line: Found, steps: dict[str, Found]) -> list[Row]:
-    return [{key: line.get(key) for key in ("figure", "value", "bar", "met", "note")}]
+    row = {key: line.get(key) for key in ("figure", "value", "bar", "met", "note")}
+    return [row | {"why this bar": BARS[line["figure"]].why if line["figure"] in BARS else ""}]
 
 
 def _prices(line: Found, steps: dict[str, Found]) -> list[Row]:
     """A row per context and number of rows; the share is of the rate that the probe measured."""
     sizes, layers = line["bytes"], line["model"]["layers"]
-    reads = _first(steps, "probe", "ceilings").get("read GB/s")
+    reads = _first(steps, "ceilings").get("read GB/s")
     rows = []
     for point in line["points"]:
         cached = (point["context"] + point["rows"]) * sizes["row"]
@@ -143,7 +151,11 @@ def _projection(line: Found, steps: dict[str, Found]) -> list[Row]:
 
 
 SHAPES: dict[str, Callable[[Found, dict[str, Found]], list[Row]]] = {
-    "doctor": _finding, "prices": _prices, "bars": _bar, "float32": _bar, "cells": _cell,
-    "a cell": _cell, "streams": _cell, "projections": _projection,
+    "figure": _bar, "finding": _finding, "points": _prices, "projection": _projection,
+    "metrics": _cell,
 }  # fmt: skip
-"""What a step's lines become, by how its name begins."""
+"""What a line becomes, by a key that it has."""
+
+
+def _shape(line: Found) -> Callable[[Found, dict[str, Found]], list[Row]]:
+    return next((shape for key, shape in SHAPES.items() if key in line), _as_is)

@@ -31,6 +31,7 @@ from skipbench.methods.vanilla import Vanilla
 from skipbench.models.random_weights import planted_model
 from skipbench.profile.clock import synchronize, timed
 from skipbench.profile.roofline import match
+from skipbench.runs.provenance import used_engine
 from skipbench.skipset import planted_set
 
 ENGINES = ("fused", "cuda_graphs")
@@ -39,25 +40,25 @@ SHOWN = 15  # kernels of a pass
 Figures = Iterator[dict[str, Any]]
 
 
-def engines(small: bool, capacity: int) -> Iterator[LM]:
-    """Each engine over the same weights."""
+def engines(small: bool, capacity: int) -> Iterator[tuple[str, LM]]:
+    """Each engine over the same weights, and its name, with that of the one that it replaces."""
     shape = shape_of("4x64" if small else "llama3-8b")
     device, dtype = ("cpu", torch.float32) if small else ("cuda", torch.bfloat16)
     model = planted_model(shape, planted_set(shape.layers, 0.5, 0), 0, dtype, device, WORDS)
     for engine in ENGINES:
         lm = LM(model, engine)
         lm.allocate(capacity)
-        yield lm
+        yield used_engine(lm.engine.name, engine), lm
 
 
 def decoding(small: bool) -> Figures:
     """Milliseconds per token of vanilla, at lengths that are new and at the same ones again."""
     context, tokens = (20, 6) if small else (1000, 128)
     prompt = [7 * i % WORDS for i in range(context)]
-    for lm in engines(small, context + tokens + 16):
+    for name, lm in engines(small, context + tokens + 16):
         for cudnn in (False, True):
             torch.backends.cuda.enable_cudnn_sdp(cudnn)
-            line: dict[str, Any] = {"engine": lm.engine.name, "cuDNN attention": cudnn}
+            line: dict[str, Any] = {"engine": name, "cuDNN attention": cudnn}
             for what in ("new", "met"):
                 out = generate(lm, Vanilla(), prompt, tokens)
                 took = sum(out.seconds.values()) - out.seconds["prefill"]
@@ -69,7 +70,7 @@ def decoding(small: bool) -> Figures:
 def plans(small: bool) -> Figures:
     """Milliseconds of a draft step by plan and context, and as a share of a whole pass."""
     contexts, calls = ((20, 40), 2) if small else ((2048, 15_000), 20)
-    for lm in engines(small, contexts[-1] + 16):
+    for name, lm in engines(small, contexts[-1] + 16):
         half = planted_set(lm.layers, 0.5, 0)
         made = [DraftPlan.of(lm.layers), half, half.cheaper(head="int8")]
         made += [plan.cheaper(8) for plan in made[:2]]
@@ -86,9 +87,9 @@ def plans(small: bool) -> Figures:
                 steps()  # quantises and captures
                 ms = 1e3 * min(timed(steps, lm.output_device) for _ in range(3)) / calls
                 whole = whole or ms
-                line = {"table": "", "engine": lm.engine.name, "context": context}
+                line = {"table": "", "engine": name, "context": context}
                 yield line | {"plan": short(plan), "ms": ms, "share of a pass": ms / whole}
-        yield {"table": "notes", "engine": lm.engine.name, "notes": "; ".join(lm.notes())}
+        yield {"table": "notes", "engine": name, "notes": "; ".join(lm.notes())}
 
 
 def short(plan: DraftPlan) -> str:
@@ -103,7 +104,7 @@ def short(plan: DraftPlan) -> str:
 def kernels(small: bool) -> Figures:
     """Kernels of one whole pass and of one without half of the sub-layers, by torch.profiler."""
     context = 20 if small else 2048
-    for lm in engines(small, context + 16):
+    for name, lm in engines(small, context + 16):
         half = planted_set(lm.layers, 0.5, 0)
         lm.prefill([7 * i % WORDS for i in range(context)])
         for what, skip in (("a whole pass", None), ("half a pass", half)):
@@ -118,7 +119,7 @@ def kernels(small: bool) -> Figures:
             call()
             synchronize(lm.output_device)
             wall_us = 1e6 * (time.perf_counter() - began)
-            yield from _kernels(call, wall_us, f"{what}, {lm.engine.name}", small)
+            yield from _kernels(call, wall_us, f"{what}, {name}", small)
 
 
 def _kernels(call: Callable[[], object], wall_us: float, title: str, small: bool) -> Figures:

@@ -1,11 +1,12 @@
 """All figures of a GPU with one command: `python scripts/gpu_report.py --budget 25m --out
-results/gpu/h100`.
+results/gpu/h100`, or two calls with `--budget 9m`.
 
-Steps in the order of their worth, each a process of its own with its own limit; what the budget
-does not hold is cut, and said to be. `report.json` and its page, `README.md`, are written anew
-after each: whenever this process is killed, both are whole. The same command goes on with the steps
-that are not done; `--only` does some again. Status 1 unless all are done.
+Steps in the order of their worth, each a process of its own with its own limit (`gpu_steps.py`);
+what the budget does not hold is cut, with the command that goes on. `report.json` and its page,
+`README.md`, are written anew after each: whenever this process is killed, both are whole. The same
+command goes on with the steps that are not done. Status 1 unless all are done.
 
+    --only NAMES    these steps, done or not: names with commas, or parts of names
     --rehearse      all of it on a CPU with tiny sizes, in half a minute; no figure means a GPU
     --carry FOLDER  fetches the packages that a machine with torch and transformers still needs:
                     there, pip install --no-index --no-deps --target SITE FOLDER/*.whl, and
@@ -16,6 +17,7 @@ This file needs Python alone: a package that is missing or broken is a finding o
 
 import argparse
 import json
+import math
 import os
 import re
 import shlex
@@ -34,15 +36,22 @@ from xml.etree import ElementTree
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # nothing is installed
 
-from scripts.gpu_page import page  # noqa: E402  # found by the line above
-from scripts.gpu_steps import FULL, SMALL, STEPS, Step, fork, import_ahead, start  # noqa: E402  # likewise
+from scripts.gpu_carry import carry  # noqa: E402  # found by the line above
+from scripts.gpu_page import page  # noqa: E402  # likewise
+from scripts.gpu_steps import (  # noqa: E402  # likewise
+    FULL,
+    SMALL,
+    STEPS,
+    Step,
+    fork,
+    held,
+    import_ahead,
+    start,
+    stretch,
+)
 
-CARRIED = ("hydra-core", "omegaconf", "msgspec", "bayesian-optimization")
-CARRIED_SOURCE = ("antlr4-python3-runtime",)  # the index has no wheel of it
-PYTHON = "3.12"
-PLATFORMS = "manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64"
-LEAST = 0.25  # a step begins if so much of its limit is left of the budget
 BUSY = 3  # limits of a rehearsal are longer: a CPU may have other work
+COMMIT = "SKIPBENCH_COMMIT"
 TAIL = 3000  # characters of a step's log in the report
 Found = dict[str, Any]  # a line of JSON that a step printed
 
@@ -151,24 +160,30 @@ def junit(path: Path) -> Iterator[Found]:
         yield line
 
 
-def run_all(steps: Sequence[Step], report: Report, out: Path, facts: dict[str, Any]) -> None:
-    """Runs the steps that wait, as far as the budget goes; the report is kept around each."""
+def run_all(
+    steps: Sequence[Step],
+    report: Report,
+    out: Path,
+    facts: dict[str, Any],
+    again: Callable[[Sequence[Step]], str],
+) -> None:
+    """Runs the steps that wait, as far as the budget goes; the report is kept around each.
+
+    Args:
+        again: the command that goes on with the steps that were cut.
+    """
     began, results = time.monotonic(), {result.name: result for result in report.steps}
     waiting = [step for step in steps if results[step.name].state != "done"]
     # what ran before, and failed, comes last
-    for step in sorted(waiting, key=lambda step: results[step.name].seconds > 0):
-        result = results[step.name]
-        left = report.budget_s - (time.monotonic() - began)
+    waiting.sort(key=lambda step: results[step.name].seconds > 0)
+    longer = stretch(waiting, report.budget_s) * (BUSY if report.rehearsal else 1)
+    while todo := held(waiting, left := report.budget_s - (time.monotonic() - began)):
+        step, result = todo[0], results[todo[0].name]
         result.command = shlex.join(["python", *shlex.split(step.words.format(**facts))])
+        result.limit_s = min(longer * step.limit_s, left)
+        waiting.remove(step)
         if same := [r for r in report.steps if (r.command, r.state) == (result.command, "done")]:
             result.state, result.why = "done", f"the same command as {same[0].name}"
-            continue
-        limit_s = step.limit_s * (BUSY if report.rehearsal else 1)
-        result.limit_s = min(limit_s, left)
-        if left < LEAST * step.limit_s:
-            result.state = "cut"
-            result.why = f"{max(0, left):.0f} s are left, and it may take {step.limit_s:.0f}"
-            print(f"{step.name}: cut, {result.why}", flush=True)
             continue
         result.state, result.why = "running", ""
         keep(report, out)
@@ -178,7 +193,24 @@ def run_all(steps: Sequence[Step], report: Report, out: Path, facts: dict[str, A
         took = f"{result.seconds} s, {result.cpu_s} of CPU {result.why}".rstrip()
         print(f"{step.name}: {result.state}, {took}", flush=True)
         keep(report, out)
+    for step in waiting:
+        result = results[step.name]
+        result.state = "cut"
+        result.why = f"{max(0, left):.0f} s are left, and it may take {step.limit_s:.0f}; "
+        result.why += f"go on with `{again(waiting)}`"
+        print(f"{step.name}: cut, {result.why}", flush=True)
     keep(report, out)
+
+
+def go_on(args: argparse.Namespace, cut: Sequence[Step]) -> str:
+    """The command that does the steps that were cut, with a budget that holds each of them."""
+    budget_s = max(args.budget, *(60 * math.ceil(step.limit_s / 60) for step in cut))
+    text = f"{budget_s / 60:g}m" if budget_s % 60 == 0 else f"{budget_s:g}s"
+    words = ["python", "scripts/gpu_report.py", "--budget", text, "--out", str(args.out)]
+    words += ["--only", ",".join(step.name for step in cut)] if args.only else []
+    words += ["--rehearse"] if args.rehearse else []
+    named = os.environ.get(COMMIT)
+    return (f"{COMMIT}={shlex.quote(named)} " if named else "") + shlex.join(words)
 
 
 def commit() -> str:
@@ -187,23 +219,7 @@ def commit() -> str:
     if (ROOT / ".git").exists():
         command = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
         found = subprocess.run(command, capture_output=True, text=True).stdout.strip()
-    return found or os.environ.get("SKIPBENCH_COMMIT", "unknown")
-
-
-def carry(folder: Path) -> None:
-    """Fetches the wheels of the versions in constraints.txt."""
-    text = (ROOT / "constraints.txt").read_text()
-    pins = {line.partition("==")[0]: line for line in text.splitlines()}
-    pip = [sys.executable, "-m", "pip"]
-    fetch = [*pip, "download", "--only-binary=:all:", "--python-version", PYTHON]
-    platforms = [word for name in PLATFORMS for word in ("--platform", name)]
-    for command, names in (
-        ([*fetch, *platforms, "--implementation", "cp", "-d"], CARRIED),
-        ([*pip, "wheel", "-w"], CARRIED_SOURCE),
-    ):
-        wanted = [pins[name] for name in names]
-        subprocess.run([*command, str(folder), "--no-deps", *wanted], check=True)
-    print(f"{sum(f.stat().st_size for f in folder.glob('*.whl')) / 1e6:.2f} MB in {folder}")
+    return found or os.environ.get(COMMIT, "unknown")
 
 
 def seconds(text: str) -> float:
@@ -214,32 +230,39 @@ def seconds(text: str) -> float:
     return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
 
 
+def names(text: str) -> list[str]:
+    """Names of steps, of a text with commas: each part is a name, or stands in some names."""
+    every, found = [step.name for step in STEPS], list[str]()
+    for part in map(str.strip, text.split(",")):
+        meant = [part] if part in every else [name for name in every if part and part in name]
+        if not meant:
+            raise argparse.ArgumentTypeError(f"no step {part!r}; there are: {', '.join(every)}")
+        found += meant
+    return found
+
+
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "gpu" / "report")
     parser.add_argument("--budget", type=seconds, default=1500.0, help="25m by default")
-    parser.add_argument("--only", help="names of steps, with commas: these, done or not")
+    parser.add_argument("--only", type=names, metavar="NAMES", default=[])
     parser.add_argument("--rehearse", action="store_true")
     parser.add_argument("--carry", type=Path, metavar="FOLDER")
     args = parser.parse_args(words)
     if args.carry:
         return carry(args.carry)
-    names = [step.name for step in STEPS]
-    only = args.only.split(",") if args.only else []
-    if unknown := set(only) - set(names):
-        parser.error(f"no step {', '.join(unknown)}; there are: {', '.join(names)}")
     out = args.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     report = earlier(out)
     if report is None or (report.commit, report.rehearsal) != (commit(), args.rehearse):
         began = datetime.now(UTC).isoformat(timespec="seconds")
-        results = [Result(step.name, step.shows) for step in STEPS]
-        report = Report(began, commit(), args.rehearse, args.budget, results)
-    report.budget_s = args.budget
+        report = Report(began, commit(), args.rehearse, args.budget, [])
+    report.budget_s, known = args.budget, {result.name: result for result in report.steps}
+    report.steps = [known.get(step.name) or Result(step.name, step.shows) for step in STEPS]
     for result in report.steps:
-        if result.name in only:
+        if result.name in args.only:
             result.state = "waiting"
     searches = all(map(find_spec, ("bayes_opt", "sklearn", "colorama")))
     swift = "swift" if searches else "uniform"
@@ -258,7 +281,8 @@ def main(words: Sequence[str] | None = None) -> None:
         "out": shlex.quote(str(out)), "tests": " ".join(tests),
         "methods": f"self-sd,{swift},clasp,knapspec,prompt-lookup",
     }  # fmt: skip
-    run_all([s for s in STEPS if not only or s.name in only], report, out, facts)
+    wanted = [step for step in STEPS if not args.only or step.name in args.only]
+    run_all(wanted, report, out, facts, partial(go_on, args))
     print(f"{report.seconds:.0f} s; written: {out / 'README.md'}, report.json")
     if any(result.state != "done" for result in report.steps):
         sys.exit(1)

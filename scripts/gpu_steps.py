@@ -19,67 +19,90 @@ ABSENT = (
 """Packages of an installation that no step needs."""
 
 
+SLACK, START_S = 1.15, 5
+"""A step's limit is its measured seconds times the one, and so many more for its start."""
+
+
 @dataclass(frozen=True)
 class Step:
     """A command line behind `python`; {names} are filled from `FULL` or `SMALL`."""
 
     name: str
     shows: str
-    limit_s: float
+    measured_s: float
+    """What it took on an H100 80GB."""
     words: str
     environment: dict[str, str] = field(default_factory=dict)
     """Variables, on a GPU only."""
 
+    @property
+    def limit_s(self) -> float:
+        return SLACK * self.measured_s + START_S
+
+
+def held(waiting: Sequence[Step], left_s: float) -> list[Step]:
+    """The steps that a call with so much left begins: in their order, each that can take all of its
+    limit beside those before it.
+    """
+    found = list[Step]()
+    for step in waiting:
+        if step.limit_s <= left_s:
+            left_s -= step.limit_s
+            found.append(step)
+    return found
+
+
+def stretch(waiting: Sequence[Step], budget_s: float) -> float:
+    """Factor of all limits in a call: the budget over those of the steps that it holds. A slower
+    GPU needs a larger budget, and no other limits.
+    """
+    limits_s = sum(step.limit_s for step in held(waiting, budget_s))
+    return budget_s / limits_s if limits_s else 1.0
+
 
 PLANTED = "model=planted model.shape={shape} model.device={device} results={out} "
-CELLS = PLANTED + "dataset=mini-stories limit={limit} dataset.max_new_tokens={tokens} --json "
 PROFILE = (
     PLANTED + "profile.contexts={contexts} profile.rows={rows} profile.repeats={repeats} --json "
 )
 BARS = "scripts/bench_gpu.py --device {device} {bars} "
 STEPS = (
-    Step("probe", "The machine, its ceilings, and what torch's kernels do on it.", 100,
-         "scripts/gpu_probe.py {small}"),
-    Step("tests", "Tests with the marker `gpu`.", 150,
+    Step("environment and ceilings", "The machine, the rates of its memory, and what torch's "
+         "kernels do on it.", 16, "scripts/gpu_probe.py {small}"),
+    Step("kernels", "Where the time of one whole and one half pass goes.", 19,
+         "scripts/gpu_passes.py kernels {small}"),
+    Step("bars", "The bars of the engine of graphs.", 83, BARS + "--dtype {dtype}"),
+    Step("strict rows", "Rows that are verified together, bit by bit against the same rows alone.",
+         54, "scripts/gpu_passes.py strict {small}"),
+    Step("cells", "Five methods by turns with vanilla, on a planted model.", 136,
+         "-m skipbench method={methods} engine=cuda_graphs model.dtype={dtype} " + PLANTED +
+         "dataset=mini-stories limit={limit} dataset.max_new_tokens={tokens} --json"),
+    Step("prices of cuda_graphs", "A pass by context and rows, and the bytes that it reads; with "
+         "timed rounds in `latency/`, for `project RUN profile=FILE`.", 43,
+         "-m skipbench profile engine=cuda_graphs model.dtype={dtype} " + PROFILE),
+    Step("projections", "Each cell as measured, and as projected from the prices above and from "
+         "the datasheet.", 6, "scripts/gpu_passes.py projections {out} {device}"),
+    Step("draft plans", "A draft step by plan: 8 bits, a window, half of the sub-layers left out.",
+         40, "scripts/gpu_passes.py plans {small}"),
+    Step("tests", "Tests with the marker `gpu`.", 139,
          "-m pytest -o addopts= -W ignore::pytest.PytestAssertRewriteWarning -p no:cacheprovider "
          "-m gpu -q --junitxml={out}/tests.xml {tests}"),
-    Step("doctor", "`doctor --gpu`.", 120, "-m skipbench doctor --gpu --json {rehearse}"),
-    Step("prices of cuda_graphs", "A pass by context and rows, and the bytes that it reads; with "
-         "timed rounds in `latency/`, for `project RUN profile=FILE`.", 240,
-         "-m skipbench profile engine=cuda_graphs model.dtype={dtype} " + PROFILE),
-    Step("prices of fused", "The same of engine `fused`.", 180,
-         "-m skipbench profile engine=fused model.dtype={dtype} " + PROFILE),
-    Step("draft plans", "A draft step by plan: 8 bits, a window, half of the sub-layers left out.",
-         90, "scripts/gpu_passes.py plans {small}"),
-    Step("bars", "The bars of the engine of graphs.", 130, BARS + "--dtype {dtype}"),
-    Step("growing lengths", "Vanilla decoding, where every token has a new length, twice; with "
-         "cuDNN's attention left on, too.", 90, "scripts/gpu_passes.py decoding {small}"),
-    Step("cells", "Five methods by turns with vanilla, on a planted model.", 330,
-         "-m skipbench method={methods} engine=cuda_graphs model.dtype={dtype} " + CELLS),
-    Step("projections", "Each cell as measured, and as projected from the prices above and from "
-         "the datasheet.", 40, "scripts/gpu_passes.py projections {out} {device}"),
-    Step("kernels", "Where the time of one whole and one half pass goes.", 70,
-         "scripts/gpu_passes.py kernels {small}"),
-    Step("strict rows", "Rows that are verified together, bit by bit against the same rows alone.",
-         150, "scripts/gpu_passes.py strict {small}"),
-    Step("bars at a long context", "The same bars at 15,000 tokens.", 100, BARS +
-         "--dtype {dtype} {long}"),
-    Step("float32", "The same in float32, where tokens are compared.", 60, BARS +
-         "--dtype float32 {float32}"),
-    Step("a cell of fused", "One method of the cells above under engine `fused`.", 90,
-         "-m skipbench method=self-sd engine=fused model.dtype={dtype} " + CELLS),
-    Step("streams", "torch's own check of streams and events: a hazard is an error.", 60,
+    Step("long contexts", "The same bars at 15,000 tokens.", 71, BARS + "--dtype {dtype} {long}"),
+    Step("float32", "The same in float32.", 40, BARS + "--dtype float32 {float32}"),
+    Step("streams", "torch's own check of streams and events: a hazard is an error.", 40,
          "-m skipbench method=clasp model=tiny model.device={device} model.dtype=bfloat16 limit=2 "
          "dataset.max_new_tokens={tokens} results={out} --json", {"TORCH_CUDA_SANITIZER": "1"}),
-    Step("prices in float32", "Prices of engine `cuda_graphs` in float32.", 120,
-         "-m skipbench profile engine=cuda_graphs model.dtype=float32 " + PROFILE),
+    Step("doctor", "`doctor --gpu`.", 59, "-m skipbench doctor --gpu --json {rehearse}"),
+    Step("growing lengths", "Vanilla decoding, where every token has a new length, twice; with "
+         "cuDNN's attention left on, too.", 38, "scripts/gpu_passes.py decoding {small}"),
+    Step("prices of fused", "A pass of engine `fused` by context and rows.", 37,
+         "-m skipbench profile engine=fused model.dtype={dtype} " + PROFILE),
 )  # fmt: skip
 FULL = {
     "device": "cuda", "shape": "llama3-8b", "dtype": "bfloat16", "small": "", "rehearse": "",
     "limit": "8", "tokens": "128", "contexts": "[256,2048,8000]", "rows": "[1,5,9,17,33]",
     "repeats": "6", "bars": "--minutes 0.5 --runs 3",
     "long": "--shape llama3.1-8b --context 15000 --tokens 64 --long 128",
-    "float32": "--shape 8x2048 --context 512",
+    "float32": "--shape 8x2048 --context 512 --minutes 0.2",
 }  # fmt: skip
 TINY = "--minutes 0 --runs 1 --shape 4x64 --context 40 --tokens 6 --long 12 --words 500"
 SMALL = FULL | {

@@ -8,6 +8,7 @@ anywhere, so it is planted here.
 import contextlib
 import itertools
 import json
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -41,6 +42,7 @@ from skipbench.lm.llama import silu_times
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.fixed import FixedSet
+from skipbench.methods.vanilla import Vanilla
 from skipbench.report.tables.formats import markdown
 from skipbench.report.tables.runs import row_table
 from skipbench.runs.provenance import Provenance
@@ -427,6 +429,27 @@ def test_the_gpu_benchmark_runs_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> 
     share = bench_gpu.byte_share(shape, 40, planted_set(shape.layers, 0.5, 0))
     assert bars["draft half skipped / full step"] == f"<= {share + 0.01:.4g}"
     assert values["graphs tokens equal fused's"] == 1.0 and None not in values.values()
+
+
+def test_the_gpu_benchmark_takes_texts_that_part_at_a_tie_for_equal() -> None:
+    """In bfloat16: the second choice where it is nearest to the first, and the last one there."""
+    from scripts import bench_gpu
+
+    lm, prompt = LM(random_model("llama").to(torch.bfloat16), "fused"), [5, 17, 3, 44, 9]
+    lm.allocate(64)
+    own = generate(lm, Vanilla(), prompt, 48).tokens
+    wide = lm.float32_logits(prompt + own[:-1], len(own))
+    assert wide is not None
+    rest = wide.scatter(-1, torch.tensor(own)[:, None], -math.inf)
+    gaps = wide.gather(-1, torch.tensor(own)[:, None])[:, 0] - rest.amax(-1)
+    at = int(gaps.abs().argmin())
+    tie, wrong = (
+        bench_gpu.identity(lm, prompt, own, [*own[:at], token, *own[at + 1 :]])
+        for token in (int(rest[at].argmax()), int(wide[at].argmin()))
+    )
+    assert tie.value == 1.0 and tie.note.startswith(f"{at} of 48") and "tie, logits" in tie.note
+    assert wrong.value == at / 48 and "wrong, logits" in wrong.note
+    assert bench_gpu.identity(lm, prompt, own, own).value == 1.0
 
 
 class Reads(TorchDispatchMode):
