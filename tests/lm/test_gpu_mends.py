@@ -151,7 +151,7 @@ def test_bars_of_the_gpu_benchmark_do_not_contradict_each_other() -> None:
     args = bench_gpu.parser().parse_args([])
     assert args.minutes <= 2 and 0.53 < share < bench_gpu.draft_bar(args) < share + 0.011
     assert bench_gpu.byte_share(shape, 0, DraftPlan.of(32)) == 1.0
-    sign, alpha = bench_gpu.BARS["alpha of the planted set, K=8"]
+    sign, alpha, _ = bench_gpu.BARS["alpha of the planted set, K=8"]
     assert sign == ">=" and alpha is not None
     reached = expected_speedup(1 + 8 * alpha, alpha, share, 1.0)
     bar = bench_gpu.NEAR * expected_speedup(1 + 8 * alpha, alpha, share + 0.01, bench_gpu.VERIFY)
