@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from skipbench.cli.commands import Profile, Project, Search
 from skipbench.config.architecture import Shape
-from skipbench.config.catalog import known_hardware
+from skipbench.config.catalog import file_of, known_hardware
+from skipbench.config.catalog import shape_of as known_shape
 from skipbench.config.compose import compose
 from skipbench.config.configurable import typed
 from skipbench.config.model import Model
@@ -172,27 +173,38 @@ def _target(asked: Project, run: Run, layers: int) -> tuple[Costs, str]:
     if asked.hardware is not None and asked.profile is not None:
         raise SkipbenchError("project needs one of hardware=DEVICE and profile=FILE")
     if asked.profile is not None:
-        return _costs(asked.profile), Path(asked.profile).stem
+        return _costs(asked.profile, layers), Path(asked.profile).stem
     if asked.hardware is not None:
-        rated = {name: device for name, device in known_hardware().items() if device.bandwidth}
-        if asked.hardware not in rated:
-            raise SkipbenchError(f"hardware={asked.hardware}; wanted one of {', '.join(rated)}")
-        shape = dataclasses.replace(shape_of(run), layers=layers)  # as it ran: some may be added
-        device = rated[asked.hardware]
-        return Datasheet(shape, run.setting("model.dtype"), device), asked.hardware
+        return _hardware_costs(asked.hardware, run, layers), asked.hardware
     if run.folder is None:
         raise SkipbenchError(
             "a card has no machine of its own; give hardware=DEVICE or profile=FILE"
         )
     results = run.folder.parent.parent
     path = results / "latency" / str(run.provenance.latency)
-    if path.is_file() and isinstance(costs := _costs(path), LoopCosts):
+    if path.is_file() and isinstance(costs := _costs(path, layers), LoopCosts):
         return costs, "its own machine"
     raise SkipbenchError(
         f"{path} holds no times of rounds; write them with: python -m skipbench profile "
         f"model={run.model} results={results}, or project to another machine with "
         "hardware=DEVICE or profile=FILE"
     )
+
+
+def _hardware_costs(name: str, run: Run, layers: int) -> Costs:
+    """The costs of a device of `conf/hardware`: passes that were timed on it, or its datasheet."""
+    priced = {k: facts for k, facts in known_hardware().items() if facts.bandwidth or facts.prices}
+    if name not in priced:
+        raise SkipbenchError(f"hardware={name}; wanted one of {', '.join(priced)}")
+    device, shape = priced[name], dataclasses.replace(shape_of(run), layers=layers)  # as it ran
+    if device.prices is None:
+        return Datasheet(shape, run.setting("model.dtype"), device)
+    if device.model is not None and shape.sizes != known_shape(device.model).sizes:
+        raise SkipbenchError(
+            f"hardware={name} has the prices of {device.model}, and {run.model} has other sizes; "
+            "give a datasheet, as hardware=h100-sxm, or profile=FILE of this model"
+        )
+    return _costs(file_of("hardware", name).parent / device.prices, layers)
 
 
 def shape_of(run: Run) -> Shape:
@@ -215,10 +227,15 @@ def shape_of(run: Run) -> Shape:
     )
 
 
-def _costs(path: str | Path) -> Costs:
-    """The costs in a latency file."""
+def _costs(path: str | Path, layers: int) -> Costs:
+    """The costs in a latency file, of a model of so many layers."""
     record = read_json(Path(path), LatencyRecord)
     if record is None:
         raise SkipbenchError(f"no latency file {path}; python -m skipbench profile writes one")
     with readable(Path(path), "python -m skipbench profile writes latency files"):
-        return record.costs()
+        costs = record.costs()
+    if costs.layers != layers:
+        raise SkipbenchError(
+            f"{path} has the prices of a model of {costs.layers} layers, and the run's has {layers}"
+        )
+    return costs

@@ -47,6 +47,13 @@ class Shape:
         tables = (1 if self.tied else 2) * self.vocab * self.hidden
         return tables + self.hidden + self.layers * self.layer_parameters
 
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Layers, parameters, and bytes of K/V per token in bfloat16: models that agree in these
+        read the same bytes per pass.
+        """
+        return self.layers, self.parameters, self.cache_bytes("bfloat16", 1)
+
     def weight_bytes(self, dtype: str, quantization: str = "none") -> int:
         """Bytes of the weights; the embedding and the head keep `dtype`."""
         layers, full = self.layers * self.layer_parameters, BYTES[dtype]

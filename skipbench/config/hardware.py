@@ -9,7 +9,9 @@ from skipbench.config.configurable import Natural, Positive
 
 
 class Hardware(msgspec.Struct, forbid_unknown_fields=True):
-    """A device: rates from the maker's datasheet; those that are missing are measured."""
+    """A device: rates from the maker's datasheet, where those that are missing are measured; or
+    passes that were timed on it, for `project`.
+    """
 
     devices: list[str]
     """Its full names by the driver: a part of a GPU (MIG) has another name, and other rates."""
@@ -18,6 +20,10 @@ class Hardware(msgspec.Struct, forbid_unknown_fields=True):
     """Bytes/s of its memory."""
     flops: dict[str, float] = {}
     """Floating-point operations/s of dense matrix products, by dtype."""
+    prices: str | None = None
+    """A latency file of `profile`, beside the file of the device; `model` was timed."""
+    model: str | None = None
+    """A choice of conf/model, whose sizes a run that is projected has."""
 
 
 @dataclass

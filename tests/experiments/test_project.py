@@ -3,7 +3,9 @@
 import json
 import math
 import shutil
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,6 +15,7 @@ from conftest import Command, unseal
 from skipbench.bench.round_costs import kinds
 from skipbench.config.catalog import known_hardware, shape_of
 from skipbench.config.compose import compose
+from skipbench.config.paths import CONF
 from skipbench.decode.stopping import Fixed
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
@@ -21,6 +24,7 @@ from skipbench.metrics.costs import Costs, Datasheet, LatencyModel
 from skipbench.metrics.loop_costs import LatencyRecord, LoopCosts, TimedRound
 from skipbench.metrics.replay import project
 from skipbench.metrics.replay_rules import replay, texts_of
+from skipbench.profile.roofline import match
 from skipbench.runs.provenance import config_hash
 from skipbench.runs.record import Verified
 from skipbench.runs.store import read_samples
@@ -94,6 +98,45 @@ def test_a_card_projects_as_its_run(skipbench: Command, results: Path, tmp_path:
         done = skipbench("project", *words)
         assert done.returncode == 2 and why in done.stderr
     assert "no run of asd in" in skipbench("card", f"results={results}", "arm=asd").stderr
+
+
+@pytest.mark.parametrize("name", ["h100-measured", "h100-measured-fused"])
+def test_measured_hardware_projects_as_its_latency_file(
+    name: str, skipbench: Command, results: Path, tmp_path: Path
+) -> None:
+    """Of runs of a model whose sizes are those of the one that was timed, and of no others."""
+    (run,) = results.glob("runs/*uniform*")
+    card = json.loads(skipbench("card", run.name, f"results={results}", "--json").stdout)
+
+    def projected(sizes: str, *words: str) -> tuple[dict[str, Any], str]:
+        shape = shape_of(sizes)
+        card["layers"], card["model"] = shape.layers, sizes
+        card["settings"]["model"]["architecture"] = asdict(shape)
+        (tmp_path / "card.jsonl").write_text(json.dumps(card))
+        done = skipbench("project", f"card={tmp_path / 'card.jsonl'}", *words, "--json")
+        return json.loads(done.stdout or "{}").get("projection", {}), done.stderr
+
+    file = CONF / "hardware" / f"{name}.json"
+    of_file, _ = projected("llama3.1-8b", f"profile={file}")
+    of_name, _ = projected("llama3.1-8b", f"hardware={name}")
+    assert of_name == {**of_file, "device": name}
+    for words, why in (
+        (("llama2-7b", f"hardware={name}"), "has the prices of llama3-8b, and llama2-7b has"),
+        (("llama2-13b", f"profile={file}"), "of 32 layers, and the run's has 40"),
+    ):
+        found, error = projected(*words)
+        assert not found and why in error and error.count("\n") == 1
+
+
+def test_measured_hardware_is_no_place_and_no_datasheet(skipbench: Command) -> None:
+    assert match("NVIDIA H100 80GB HBM3", known_hardware()) == "h100-sxm"
+    table = "table", "swift-table2", "scale=paper", "--plan"
+    for words, why in (
+        (["hardware=h100-measured"], "hardware=h100-measured is no place where cells run"),
+        (["hardware=slurm-a100", "hardware.device=h100-measured"], "wanted one of a100-40gb"),
+    ):
+        done = skipbench(*table, *words)
+        assert done.returncode == 2 and why in done.stderr and done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ from skipbench.profile.latency import fit, overhead, part_times, residuals
 from skipbench.profile.roofline import bandwidth, match, roofline
 from skipbench.report.figures.latencies import latency_figure
 from skipbench.report.latencies import notes
+from skipbench.runs.reading import read_json
 
 SMALL = ["profile.contexts=[16,32,5000]", "profile.rows=[1,3]", "profile.repeats=4"]
 
@@ -72,6 +73,13 @@ def test_the_rates_of_the_datasheets_are_plausible() -> None:
     for name, facts in known.items():
         if name == "cpu":
             assert facts.bandwidth is None and not facts.flops
+            continue
+        if facts.prices is not None:  # passes that were timed, of a model with these sizes
+            assert not facts.devices and facts.bandwidth is None and not facts.flops
+            record = read_json(CONF / "hardware" / facts.prices, LatencyRecord)
+            shape = catalog.shape_of(facts.model or "")
+            assert record is not None and record.rounds and record.costs().layers == shape.layers
+            assert record.bytes.row == shape.cache_bytes("bfloat16", 1) / shape.layers
             continue
         assert 3e11 < (facts.bandwidth or 0) < 1e13 and 3e10 < (facts.memory_bytes or 0) < 2e11
         assert facts.flops["float32"] < facts.flops["bfloat16"] == facts.flops["float16"]

@@ -64,6 +64,9 @@ def test_carries_every_data_file(installed: Path) -> None:
     for suffix in ("yaml", "jinja", "html", "css", "js", "c"):
         here = {path.relative_to(ROOT) for path in (ROOT / "skipbench").rglob(f"*.{suffix}")}
         assert here <= {path.relative_to(installed) for path in installed.rglob(f"*.{suffix}")}
+    hardware = {path.name for path in (ROOT / "conf" / "hardware").iterdir()}
+    assert "h100-measured.json" in hardware
+    assert hardware <= {path.name for path in (installed / "skipbench/conf/hardware").iterdir()}
     assert (installed / "skipbench/launch/plugin/hydra_plugins/skipbench_sweeper.py").exists()
 
 
