@@ -1,5 +1,7 @@
 """Skipped sub-layers: maps, similarity over time, and numbers against context length."""
 
+import textwrap
+
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
@@ -35,7 +37,7 @@ def skip_map(runs: list[Run], published: list[Printed]) -> Figure:
         axis.grid(which="major", visible=False)
         axis.grid(which="minor", color="white", linewidth=1.5)
         axis.tick_params(which="minor", length=0)
-        axis.set_title(name, fontsize=8, loc="left")
+        axis.set_title(textwrap.fill(name, 60), fontsize=8, loc="left")
     axes[-1, 0].set_xlabel("layer")
     figure.colorbar(image, ax=axes[:, 0].tolist(), label="share of rounds")
     return figure
