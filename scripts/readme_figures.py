@@ -20,7 +20,7 @@ from skipbench.runs.source import method_sha256, package_sha256
 ROOT = Path(__file__).resolve().parent.parent
 STORED = sorted((ROOT / "results").glob("*/tables/*.json"))
 README, TABLE = ROOT / "README.md", ROOT / "results" / "laptop" / "tables" / "real.md"
-PAGES = [README, ROOT / "docs" / "auto.md", ROOT / "docs" / "methods" / "int8.md"]
+PAGES = [README, *(ROOT / "docs" / name for name in ("auto.md", "gpu.md", "methods/int8.md"))]
 BLOCK = re.compile(
     r"(<!-- table (?P<table>\S+) (?P<model>\S+): (?P<columns>[^\n]+?) -->\n)"
     r".*?(<!-- /table -->\n)",

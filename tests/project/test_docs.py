@@ -32,7 +32,8 @@ from skipbench.report.tables.features import feature_tables
 from skipbench.runs.measures import Metrics
 from skipbench.runs.record import Arm, Round, Sample, Seconds
 
-ALONE = ("README.md", "CONTRIBUTING.md", "results/README.md", "notebooks/README.md")
+RESULTS = ("results/README.md", "results/gpu/h100-80gb/README.md")
+ALONE = ("README.md", "CONTRIBUTING.md", *RESULTS, "notebooks/README.md")
 PAGES = sorted([*(ROOT / name for name in ALONE), *(ROOT / "docs").rglob("*.md")])
 START = "python -m skipbench"
 OUTSIDE = ROOT / "docs" / "adding-a-method.md"
