@@ -116,6 +116,10 @@ def run_project(asked: Project) -> None:
 def _project(asked: Project, run: Run, layers: int, named: str) -> None:
     samples = run.samples
     there, name = _target(asked, run, layers)
+    if there.layers != layers:
+        raise SkipbenchError(
+            f"{name} has the prices of a model of {there.layers} layers, and the run's has {layers}"
+        )
     speedup = "-" if run.speedup is None else f"{run.speedup:.3f}x"
     rows = (
         ("measured", run.origin.device or "?", measured(samples), speedup),
@@ -173,7 +177,7 @@ def _target(asked: Project, run: Run, layers: int) -> tuple[Costs, str]:
     if asked.hardware is not None and asked.profile is not None:
         raise SkipbenchError("project needs one of hardware=DEVICE and profile=FILE")
     if asked.profile is not None:
-        return _costs(asked.profile, layers), Path(asked.profile).stem
+        return _costs(asked.profile), Path(asked.profile).stem
     if asked.hardware is not None:
         return _hardware_costs(asked.hardware, run, layers), asked.hardware
     if run.folder is None:
@@ -182,7 +186,7 @@ def _target(asked: Project, run: Run, layers: int) -> tuple[Costs, str]:
         )
     results = run.folder.parent.parent
     path = results / "latency" / str(run.provenance.latency)
-    if path.is_file() and isinstance(costs := _costs(path, layers), LoopCosts):
+    if path.is_file() and isinstance(costs := _costs(path), LoopCosts):
         return costs, "its own machine"
     raise SkipbenchError(
         f"{path} holds no times of rounds; write them with: python -m skipbench profile "
@@ -204,7 +208,7 @@ def _hardware_costs(name: str, run: Run, layers: int) -> Costs:
             f"hardware={name} has the prices of {device.model}, and {run.model} has other sizes; "
             "give a datasheet, as hardware=h100-sxm, or profile=FILE of this model"
         )
-    return _costs(file_of("hardware", name).parent / device.prices, layers)
+    return _costs(file_of("hardware", name).parent / device.prices)
 
 
 def shape_of(run: Run) -> Shape:
@@ -227,15 +231,10 @@ def shape_of(run: Run) -> Shape:
     )
 
 
-def _costs(path: str | Path, layers: int) -> Costs:
-    """The costs in a latency file, of a model of so many layers."""
+def _costs(path: str | Path) -> Costs:
+    """The costs in a latency file."""
     record = read_json(Path(path), LatencyRecord)
     if record is None:
         raise SkipbenchError(f"no latency file {path}; python -m skipbench profile writes one")
     with readable(Path(path), "python -m skipbench profile writes latency files"):
-        costs = record.costs()
-    if costs.layers != layers:
-        raise SkipbenchError(
-            f"{path} has the prices of a model of {costs.layers} layers, and the run's has {layers}"
-        )
-    return costs
+        return record.costs()
