@@ -19,9 +19,11 @@ from scripts.pack_records import table_of, unpacked
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.summary import summarise
 from skipbench.report.bundle.claims import CLAIMS, CRATE, check
+from skipbench.report.bundle.eval_records import eval_record
 from skipbench.report.bundle.write import write_bundle
 from skipbench.report.tables.stored import summary
 from skipbench.runs.files import write_atomic
+from skipbench.runs.measures import Metrics, Score, Speedup
 from skipbench.runs.provenance import Provenance, config_hash
 from skipbench.runs.reading import run_folders
 from skipbench.runs.record import Sample
@@ -132,6 +134,22 @@ def test_a_bundle_is_a_results_folder_and_an_ro_crate(bundle: Path) -> None:
     assert json.loads(record.read_text())["evaluation_results"][0]["score_details"]["score"] > 0
 
 
+def test_a_record_of_every_eval_ever_holds_the_methods_numbers() -> None:
+    speedup = Speedup(e2e=1.5, e2e_ci95=(1.4, 1.6), paired=2.0, ci95=(1.9, 2.1))
+    score = Score(vanilla={"rouge2": 0.25}, method={"rouge2": 0.125})
+    metrics = Metrics(samples=8, speedup=speedup, score=score)
+    _, record = eval_record(Run(id="r", model="m", method="x", dataset="d", metrics=metrics))
+    found = {
+        one["metric_config"]["metric_name"]: one["score_details"]
+        for one in record["evaluation_results"]
+    }
+    assert found["rouge2"] == {"score": 0.125, "uncertainty": {"num_samples": 8}}
+    for name, value, ends in (("e2e", 1.5, (1.4, 1.6)), ("paired", 2.0, (1.9, 2.1))):
+        one = found[f"speedup.{name}"]
+        interval = one["uncertainty"]["confidence_interval"]
+        assert (one["score"], interval["lower"], interval["upper"]) == (value, *ends)
+
+
 def claims_edit(**changes: object) -> Edit:
     def edit(folder: Path) -> None:
         record = json.loads((folder / CLAIMS).read_text())
@@ -139,6 +157,11 @@ def claims_edit(**changes: object) -> Edit:
         (folder / CLAIMS).write_text(json.dumps(record))
 
     return edit
+
+
+def last_digits(folder: Path) -> None:
+    first = json.loads((folder / CLAIMS).read_text())["claims"][0]
+    claims_edit(number=first["number"] * (1 + 1e-6))(folder)
 
 
 def without_a_claim(folder: Path) -> None:
@@ -196,6 +219,7 @@ def figure(folder: Path) -> None:
 
 EDITS: dict[str, tuple[Edit, str]] = {
     "a number": (claims_edit(number=9.9), r"= 9.9: number is 1\.\d+ by the run's files"),
+    "a number's last digits": (last_digits, "number is "),
     "an interval": (claims_edit(interval=[1.0, 1.1]), "interval is "),
     "an interval removed": (claims_edit(interval=None), "interval is "),
     "the hardware": (claims_edit(hardware="a100"), r"hardware is .+, 1 threads of 2 cores"),

@@ -77,6 +77,21 @@ def test_other_machines_and_precisions_have_panels_of_their_own() -> None:
     assert titles == ["m on d, b, A", "m on d, b, B", "m on d, f, B"]
 
 
+def test_other_engines_and_temperatures_have_panels_of_their_own() -> None:
+    """A method on one engine is not compared with vanilla on another."""
+    rows = [("fused", 0), ("reference", 0), ("reference", 1)]
+    runs = [
+        run("a", *FAST, dataset="d", origin=Origin(engine=engine), keys={"temperature": warm})
+        for engine, warm in rows
+    ]
+    named = [(f"{n}", structs.replace(one, id=f"{n}")) for n, (_, one) in enumerate(runs)]
+    assert [(panel.title, len(panel.arms)) for panel in panels(named)] == [
+        ("m on d, greedy, fused", 1),
+        ("m on d, greedy, reference", 1),
+        ("m on d, temperature 1, reference", 1),
+    ]
+
+
 def test_processes_of_a_cell_are_one_arm() -> None:
     found = list[tuple[str, Run]]()
     for seed, seconds in enumerate([[2.0, 4.0, 4.0, 4.0, 4.0], [1.0, 2.0, 2.0, 2.0, 2.0]]):

@@ -326,7 +326,7 @@ def test_no_tokenizer_is_opened_that_a_record_names(results: Path, tmp_path: Pat
 
 
 def test_courses_and_maps() -> None:
-    rounds = [Round(3, 3, 2, 2, 3), Round(1, 1, 1, 1, 2)]
+    rounds = [Round(3, 5, 2, 2, 3), Round(1, 1, 1, 1, 2)]
     first = sample(
         0,
         rounds,
@@ -343,10 +343,8 @@ def test_courses_and_maps() -> None:
         },
     )
     found = {c["name"]: c for c in courses([first, second])}
-    assert found["draft length"]["values"] == [3, 1, 3, 1] and found["draft length"]["starts"] == [
-        0,
-        2,
-    ]
+    assert found["draft length"]["values"] == [3, 1, 3, 1]
+    assert found["draft length"]["starts"] == [0, 2] and found["accepted"]["values"] == [2, 1, 2, 1]
     assert found["cosine"]["values"] == [0.6, 0.9, 1.0]
     assert found.keys().isdisjoint({"words", "skip", "zeros"})
     sets = skip_sets([first, second], 4)

@@ -22,14 +22,14 @@ from skipbench.experiments.row import run_cell
 from skipbench.experiments.table_runs import run_entry
 from skipbench.report.compared import same_drafts
 from skipbench.report.definitions import UNITS, UNMEASURED
-from skipbench.report.measured import OF_PHASE, VALUES, measure, unmeasured
-from skipbench.report.published import papers, published, read_paper
+from skipbench.report.measured import OF_PHASE, VALUES, Measured, measure, unmeasured
+from skipbench.report.published import Printed, papers, published, read_paper
 from skipbench.report.tables.formats import WRITERS, markdown
 from skipbench.report.tables.formats import csv as write_csv
 from skipbench.report.tables.html import html
 from skipbench.report.tables.latex import escape, latex
 from skipbench.report.tables.model import Column, Row, Table
-from skipbench.report.tables.paper import paper_table
+from skipbench.report.tables.paper import Number, paper_table
 from skipbench.report.tables.paper_notes import same_device, touches
 from skipbench.report.tables.paper_rows import halves
 from skipbench.runs.measures import Metrics, Speedup
@@ -152,6 +152,12 @@ def test_numbers_are_shown_as_printed() -> None:
     shown = markdown(paper_table("knapspec", "table2", [], "paper"))
     assert "| 0.846 " in shown and "0.8460" not in shown  # 84.6 %; a neighbour has a decimal more
     assert "| 0.0750 [" in shown and "| **1.30x** " in shown
+
+
+def test_what_is_measured_has_two_decimals_beside_a_printed_number_of_one() -> None:
+    printed = Printed(keys={}, column="speedup", value=1.4, digits=1)
+    number = Number({}, Measured(1.366, (1.314, 1.418)), printed, 1, None)
+    assert number.texts == ("1.37x [1.31, 1.42]", "1.4x", "-0.03 (-2 %)")
 
 
 def test_rows_and_columns_are_in_the_papers_order() -> None:
@@ -369,6 +375,7 @@ def test_halves_with_the_same_columns_are_one_part_told_apart_by_a_key() -> None
             t, "speedup", model="llama3-8b", method="clasp", subtask="qa", temperature=temperature
         )
         assert of.measured == 1.0 + temperature
+        assert any("paper" in c.bold for c in each(t) if c.temperature == temperature)
     assert len(paper_table("knapspec", "table2", [], "paper").grids) == 2
 
 
@@ -465,6 +472,12 @@ def test_derived_values() -> None:
     # 0.5 of 4 s; the prefill is no part
     assert measure(metrics(2.0), "share", "adapt") == (0.125, None, None)
     assert measure(metrics(2.0, alpha=None, tau=None), "tau")[2] == "nothing is drafted"
+    # half of 25 ms is drafting, of which 3 attentions take 3 parts of 12, 4 MLPs 8, the head 1
+    profiled = {"attention_s": 1e-3, "mlp_s": 2e-3, "head_s": 1e-3, "layers": 6}
+    found = (
+        measure(metrics(2.0, profiled=profiled), "ms", "draft", p)[0] for p in ("attention", "mlp")
+    )
+    assert [*found] == pytest.approx([12.5 * 3 / 12, 12.5 * 8 / 12])
 
 
 def test_lossless_counts_each_run_once() -> None:

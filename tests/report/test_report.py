@@ -23,7 +23,14 @@ from skipbench.report.tables.formats import markdown
 from skipbench.report.tables.html import html
 from skipbench.report.tables.model import Cell
 from skipbench.report.tables.runs import row_table
-from skipbench.runs.measures import Metrics, Score, Speedup
+from skipbench.runs.measures import (
+    BySearch,
+    Metrics,
+    Percentiles,
+    Score,
+    SearchPart,
+    Speedup,
+)
 from skipbench.runs.record import Arm, Round, Sample, Seconds
 from skipbench.runs.run import Origin, Run
 
@@ -312,6 +319,36 @@ def test_a_row_says_how_far_behind_the_best_a_method_is() -> None:
 def first_grid(text: str) -> list[str]:
     lines = itertools.dropwhile(lambda line: not line.startswith("|"), text.splitlines())
     return list(itertools.takewhile(lambda line: line.startswith("|"), lines))
+
+
+def test_no_number_stands_in_the_place_of_another() -> None:
+    """All of them differ, so that each is known by its value."""
+    by = BySearch(during=SearchPart(samples=3, e2e=1.25), after=SearchPart(samples=5, e2e=2.25))
+    times = (Percentiles(p50=x / 100, p90=2 * x / 100, p99=3 * x / 100) for x in (4, 1))
+    of = Metrics(
+        samples=8,
+        speedup=Speedup(e2e=1.5, e2e_ci95=(1.4, 1.6), paired=2.0, ci95=(1.9, 2.1)),
+        speedup_by_search=by,
+        **dict(zip(("ttft_s_vanilla", "ttft_s"), times, strict=True)),
+        peak_memory_bytes=300 << 20,
+        int8_bytes=129 << 20,
+    )
+    (row,) = cells([run("swift", "a", of)])
+    assert row["speedup"].text == "1.50x [1.40, 1.60]"
+    assert row["decode only"].text == "2.00x [1.90, 2.10]"
+    assert row["TTFT"].text == "40.0 / 80.0 / 120 -> 10.0 / 20.0 / 30.0"  # milliseconds
+    assert row["low-bit copy"].text == "129 MiB"
+    lines = dict(cell_lines(of, HEADER))
+    assert lines["memory"] == "300 MiB at the peak"
+    during, after = "1.25x", "2.25x"
+    assert lines["search"] == (
+        f"speedup during its search {during} (n 3); speedup after its search {after} (n 5)"
+    )
+    by_search = row_table([run("swift", "a", of)]).grids[-1]
+    found = {
+        c.name: x.text for c, x in zip(by_search.columns, by_search.rows[0].cells, strict=True)
+    }
+    assert (found["during"], found["after"]) == (f"{during}, n 3", f"{after}, n 5")
 
 
 def test_points_of_a_sweep_have_a_column() -> None:

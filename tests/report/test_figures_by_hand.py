@@ -1,0 +1,48 @@
+"""What figures draw of rounds, skip sets and speedups by hand."""
+
+import pytest
+from test_page import sample
+
+from skipbench.report.figures.curves import by_task, flexible
+from skipbench.report.figures.maps import against_context, frequencies, jaccard_by_distance
+from skipbench.runs.provenance import Provenance
+from skipbench.runs.record import Arm, Round, Sample, Seconds
+from skipbench.runs.run import Run
+
+SETS = {"skip": [[0, "attn:1"], [1, "attn:1;mlp:2"]]}
+ROUNDS = [Round(3, 3, 2, 2, 3), Round(1, 1, 1, 1, 2), Round(2, 2, 0, 0, 1)]
+
+
+def of(*samples: Sample) -> Run:
+    """A run of a sweep over `method.steps`."""
+    known = {"model": "m", "method": "clasp", "dataset": "d"}
+    swept = {"axes": {"method.steps": "2"}, "settings": {"method": {"steps": 2}}}
+    return Run(**known, **swept, kept_samples=[*samples], provenance=Provenance(layers=4))
+
+
+def test_a_map_has_the_share_of_rounds_of_each_sub_layer() -> None:
+    attention, mlp = frequencies(of(sample(0, ROUNDS, SETS)), 4)
+    assert list(attention) == [0, 1, 0, 0] and list(mlp) == pytest.approx([0, 0, 2 / 3, 0])
+
+
+def test_similarity_is_the_intersection_over_the_union() -> None:
+    assert jaccard_by_distance(of(sample(0, ROUNDS, SETS))) == {1: [0.5]}
+
+
+def test_a_set_stands_at_the_context_that_it_was_chosen_behind() -> None:
+    """3 tokens of the prompt, and as many of the first round."""
+    (axis,) = against_context([of(sample(0, ROUNDS, SETS))], []).axes
+    attention, mlp = (points.get_offsets().tolist() for points in axis.collections)
+    assert attention == [[3, 1], [6, 1]] and mlp == [[3, 0], [6, 1]]
+
+
+def test_speedups_of_a_task_and_so_far_are_geometric_means() -> None:
+    def timed(index: int, seconds: float) -> Sample:
+        both = (Seconds(0, s, 0, 0, 0) for s in (4.0, seconds))
+        arms = [Arm([1, 2], [Round(0, 0, 0, 0, 1)], one, "length") for one in both]
+        return Sample(index, f"{index}", "h", 3, ["vanilla", "method"], *arms, "identical")
+
+    run = of(timed(0, 4.0), timed(1, 1.0))
+    drawn = [by_task([run], []).axes[0], flexible([run], []).axes[0]]
+    values = [list(axis.get_lines()[0].get_ydata()) for axis in drawn]
+    assert values == [pytest.approx([2.0]), pytest.approx([1.0, 2.0])]
