@@ -23,6 +23,8 @@ IN_RECORD = ("model", "method", "dataset", "decoding", "engine", "seed", "limit"
 """Keys on which samples depend: they are a run's record, and their hash its name."""
 CHOOSE = ("source", "wheel", "strict")
 """Keys of a model that only decide on others: on its path, and on `engine.strict`."""
+ADDED = (("tasks", None), ("min_words", 0))
+"""Keys of datasets that came later, with the value that changes nothing."""
 FORM = ("max_new_tokens", "truncate", "keep", "reserve", "context", "chat", "thinking")
 """Keys of a dataset that decide how a row becomes token ids."""
 SHARD = "K/N, the K-th of N parts, such as 2/4, or null"
@@ -224,10 +226,12 @@ class RunConfig:
         return {key: plain[key] for key in (*IN_RECORD, *more)}
 
     def search_record(self) -> dict[str, object]:
-        """The settings that the trace of a search depends on."""
+        """The settings that the trace of a search depends on; its drafts are chains."""
         plain = self.to_dict()
         options = {k: v for k, v in plain["search"].items() if k not in ("iterations", "on", "own")}
         parts = {key: plain[key] for key in ("method", "dataset", "engine")}
+        if "tree" in plain["method"]:
+            parts["method"] = {**plain["method"], "tree": []}
         return {"model": self._model_record(), **parts, "search": options}
 
     def _model_record(self, *left_out: str) -> Mapping[str, object]:
@@ -246,8 +250,8 @@ class RunConfig:
         plain: dict[str, Any] = msgspec.to_builtins(self, enc_hook=str)
         for key in ("method", "dataset", "search_dataset"):
             plain[key] = plain[key] and plain[key]["node"]
-            if plain[key] and plain[key].get("tasks", 0) is None:  # earlier records lack the key
-                plain[key] = {k: v for k, v in plain[key].items() if k != "tasks"}
+            if plain[key]:  # earlier records lack the keys
+                plain[key] = {k: v for k, v in plain[key].items() if (k, v) not in ADDED}
         return plain
 
     @classmethod
