@@ -1,12 +1,15 @@
 """How close CLaSp's and KnapSpec's dynamic programmes come to the best skip set of all (CLaSp
 Figure 3b).
 
-    python scripts/brute_force.py                      # 200 cases: random Llama models of 12
+    python scripts/brute_force.py                          # 200 cases: random Llama models of 12
         sub-layers
-    python scripts/brute_force.py --model FOLDER       # contexts of a checkpoint of up to 12 layers
+    python scripts/brute_force.py --model FOLDER           # a checkpoint of up to 12 layers
+    python scripts/brute_force.py --model FOLDER --keep 10 # all layers but the first and last 10:
+        the paper's setting, with the 32 layers of Llama 3 8B
 
 Every set of the same size (CLaSp) or of the same skipped weight (KnapSpec) is run over the same
-states; random sets stand beside.
+states; random sets stand beside. The paper gives no size: with `--keep` CLaSp skips half of the
+layers that are free, else a random number.
 """
 
 import argparse
@@ -15,8 +18,10 @@ import json
 import random
 import statistics
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import torch
+from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
@@ -47,36 +52,45 @@ def cosines(x: Tensor, run: Run, sets: Tensor) -> Tensor:
     """[n], mean cosine to the target's last states x[-1] [r, D] of drafts without `sets` [n, units]
     (true: skipped).
     """
-    g = x[0].expand(len(sets), *x.shape[1:])
-    for unit in range(sets.shape[1]):
+    first = int(sets.any(0).int().argmax())  # before it all sets have the target's states
+    g = x[first].expand(len(sets), *x.shape[1:])
+    for unit in range(first, sets.shape[1]):
         g = torch.where(sets[:, unit, None, None], g, run(unit, g))
     return torch.cosine_similarity(g.double(), x[-1].double(), dim=-1).mean(-1)
 
 
-def subsets(units: int) -> Tensor:
-    """[2^units, units], every set."""
-    return torch.tensor(list(itertools.product((False, True), repeat=units)))
+def subsets(units: int, keep: int = 0) -> Tensor:
+    """[2^(units - 2 keep), units], every set without the first and the last `keep` units."""
+    sets = torch.tensor(list(itertools.product((False, True), repeat=units - 2 * keep)))
+    return torch.nn.functional.pad(sets, (keep, keep))
 
 
 def one_case(
-    lm: LM, tokens: list[int], size: int, rng: random.Random
+    lm: LM, tokens: list[int], size: int, rng: random.Random, keep: int = 0
 ) -> tuple[dict[str, float], list[dict[str, float]]]:
-    """Cosines found, best, mean and at random: of CLaSp for one M, and of KnapSpec for every
-    skipped weight.
+    """Cosines found, best and at random: of CLaSp for one M, and of KnapSpec for every skipped
+    weight. The first and the last `keep` units, of `size` sub-layers each, are always executed.
     """
-    x, every = states_of(lm, tokens), subsets(lm.sublayers // size)
+    x, every = states_of(lm, tokens), subsets(lm.sublayers // size, keep)
     units, recent = every.shape[1], min(6, len(tokens) // 2)
     single = parallel_branches(lm, 1, len(every), size)
-    skipped = rng.randrange(1, units)
+    free = [keep <= unit < units - keep for unit in range(units)]
+    skipped = sum(free) // 2 if keep else rng.randrange(1, units)
     last = x[::size, -1:]
-    chosen, *_ = choose_layers(last[:, 0], lambda unit, g: single(unit, g[:, None])[:, 0], skipped)
+    # what is always executed ends in the target's states before, and decides nothing behind
+    inner, *_ = choose_layers(
+        last[keep : units - keep + 1, 0],
+        lambda unit, g: single(keep + unit, g[:, None])[:, 0],
+        skipped,
+    )
+    chosen = [keep + unit for unit in inner]
     same = every[every.sum(1) == skipped]
     clasp = compare(cosines(last, single, same), (same == marks(chosen, units)).all(1))
 
     weights = (*rng.choice(WEIGHTS),) * (units // 2) if size == 1 else (1,) * units
     last, several = x[::size, -recent:], parallel_branches(lm, recent, 256, size)
-    budget = sum(weights) // 2
-    weight, sets, *_ = knapsack(last, several, weights, budget, -1.0, [True] * units)
+    budget = sum(w for w, one in zip(weights, free, strict=True) if one) // 2
+    weight, sets, *_ = knapsack(last, several, weights, budget, -1.0, free)
     found, total = cosines(last, several, every), every.long() @ torch.tensor(weights)
     knap = []
     for w, s in zip(weight, sets, strict=True):
@@ -92,19 +106,22 @@ def marks(chosen: Sequence[int], units: int) -> Tensor:
 
 def compare(found: Tensor, ours: Tensor) -> dict[str, float]:
     """`found` [n] of all sets alike; `ours` marks the one that the programme took."""
-    own, best = float(found[ours]), float(found.max())
+    own, best, drawn = float(found[ours]), float(found.max()), float(found.mean())
     return {
         "optimum": float(own >= best - 1e-6),
+        "best": best,
+        "found": own,
+        "random": drawn,
         "lost": best - own,
-        "random_lost": best - float(found.mean()),
+        "random_lost": best - drawn,
     }
 
 
-def report(name: str, cases: list[dict[str, float]]) -> None:
+def report(name: str, model: str, cases: list[dict[str, float]]) -> None:
     means = {k: round(statistics.fmean(c[k] for c in cases), 5) for k in cases[0]}
     print(
         json.dumps(
-            {"programme": name, "cases": len(cases)}
+            {"programme": name, "model": model, "cases": len(cases)}
             | means
             | {"worst": round(max(c["lost"] for c in cases), 5)}
         )
@@ -146,7 +163,7 @@ def random_lm(seed: int, layers: int = 6) -> LM:
 
 
 @torch.inference_mode()
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -154,27 +171,39 @@ def main() -> None:
         "--model",
         help="folder of a checkpoint of up to 12 layers; without it, a random model every 10 cases",
     )
+    parser.add_argument(
+        "--keep", type=int, default=0, help="layers at each end that are never skipped"
+    )
     parser.add_argument("--cases", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     torch.set_num_threads(1)
     rng = random.Random(options.seed)
     clasp, knap = [], []
-    for case in track(range(options.cases), "cases"):
+    for case in track(range(options.cases), "cases", console=Console(stderr=True)):
         if options.model and case == 0:
             lm, _ = load(options.model)
             lm.allocate(64 + 512)
         elif not options.model and case % 10 == 0:
             lm = random_lm(options.seed * 10_000 + case)
-        size = 1 if lm.sublayers <= 12 else 2  # deeper models layer by layer
-        if lm.layers > 12:
-            parser.error(f"{options.model} has {lm.layers} layers; brute force takes at most 12")
+        keep, free = options.keep, lm.layers - 2 * options.keep
+        size = 1 if lm.sublayers <= 12 and not keep else 2  # deeper models layer by layer
+        if not 2 <= free <= 12:
+            parser.error(
+                f"{options.model or 'a random model'} has {lm.layers} layers, of which --keep "
+                f"{keep} leaves {max(free, 0)}; brute force takes 2 to 12"
+            )
         tokens = text(lm, rng)
-        one, many = one_case(lm, tokens, size, rng)
+        one, many = one_case(lm, tokens, size, rng, keep)
         clasp.append(one)
         knap += many
-    report("clasp", clasp)
-    report("knapspec", knap)
+    name = (
+        Path(options.model).name if options.model else "random models in memory (not a replication)"
+    )
+    units = "sub-layers" if size == 1 else "layers"
+    of = f"{name}: {lm.sublayers // size - 2 * keep} of {lm.sublayers // size} {units} free"
+    report("clasp", of, clasp)
+    report("knapspec", of, knap)
 
 
 if __name__ == "__main__":

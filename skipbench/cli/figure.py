@@ -120,8 +120,8 @@ def _brute_force(path: Path) -> None:
     with readable(path, "make it with python scripts/brute_force.py > FILE"), styled():
         text = (read_bytes(path, MOST_BYTES) or b"").decode()
         lines = [strict_json(line) for line in text.splitlines() if line.strip()]
-        drawn = brute_force(lines)
-    _say(save(drawn, [], path.with_suffix("")))
+        drawn, models = brute_force(lines)
+    _say(save(drawn, [], path.with_suffix(""), models))
 
 
 def _say(paths: list[Path]) -> None:

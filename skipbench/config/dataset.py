@@ -97,6 +97,14 @@ class TinyStories(HubDataset):
 
 
 @dataclass
+class LongText(HubDataset):
+    _target_: str = "skipbench.data.summaries.long_text"
+    min_words: int = 0
+    """Words that a text has at least; shorter ones are left out. What is too long, `context` cuts.
+    """
+
+
+@dataclass
 class SpeedBench(HubDataset):
     _target_: str = "skipbench.data.chat.speed_bench"
     leave_out: bool = False

@@ -169,6 +169,7 @@ SCHEMAS: dict[tuple[str | None, str], type] = {
     ("dataset", "_mini"): datasets.MiniDataset,
     ("dataset", "_hub"): datasets.HubDataset,
     ("dataset", "_tinystories"): datasets.TinyStories,
+    ("dataset", "_longtext"): datasets.LongText,
     ("dataset", "_speedbench"): datasets.SpeedBench,
     ("dataset", "_specbench"): datasets.SpecBench,
     ("dataset", "_stream"): datasets.Stream,

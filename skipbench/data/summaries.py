@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from skipbench.data.draw import Where
 from skipbench.data.rows import Row
+from skipbench.errors import SkipbenchError
 
 
 class Text(Struct):
@@ -32,13 +33,22 @@ def article(**where: Any) -> list[Row]:
     ]
 
 
-def long_text(**where: Any) -> list[Row]:
+def long_text(min_words: int = 0, **where: Any) -> list[Row]:
     """GovReport, PG-19 and BookSum in KnapSpec's prompt for a summary. Without a column `summary`
-    in `columns`, as for novels, there is no reference.
+    in `columns`, as for novels, there is no reference. SkipbenchError if no text has `min_words`.
     """
-    source, rows = Where(**where), []
-    for row in source.draw(Summarised if "summary" in source.columns else Text)[0]:
+    source, rows = Where(**where), list[Row]()
+    kind = Summarised if "summary" in source.columns else Text
+    for row in source.draw(kind, whole=min_words > 0)[0]:
+        if len(rows) == source.size:
+            break
+        if len(row.fields.text.split()) < min_words:
+            continue
         text = f"Summarize the following text:\n\n{row.fields.text}\n\nSummary:"
         summary = {"summary": row.fields.summary} if isinstance(row.fields, Summarised) else None
         rows.append(row.row(text, summary))
+    if not rows:
+        raise SkipbenchError(
+            f"dataset.min_words={min_words} leaves no text of {source.name}; give fewer"
+        )
     return rows

@@ -218,6 +218,17 @@ def test_long_texts(tmp_path: Path, name: str, text: str, summary: str | None) -
     (row,) = render(name, path)
     assert row.prompt == "Summarize the following text:\n\nLong.\n\nSummary:"
     assert row.reference == ({} if summary is None else {"summary": "x"})
+    texts = ["One two.", "One two three.", "Four words are here.", "And here are five words."]
+    path = file(tmp_path, *({text: t, "summary": "x", "summary_text": "x"} for t in texts))
+    long = [row.prompt.split("\n\n")[1] for row in render(name, path, "min_words=3", "size=2")]
+    assert long == texts[1:3]
+    assert "min_words=6 leaves no text" in message(lambda: render(name, path, "min_words=6"))
+
+
+def test_a_key_that_came_later_is_recorded_where_it_is_set() -> None:
+    short, long = (compose(["dataset=govreport", *w]) for w in ([], ["dataset.min_words=9"]))
+    nodes = [config.to_dict()["dataset"] for config in (short, long)]
+    assert nodes[1] == {**nodes[0], "min_words": 9} and "min_words" not in nodes[0]
 
 
 def test_short_answers_and_translations(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ whose best set is known.
 """
 
 import random
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +11,8 @@ from conftest import EVERY_ENGINE, make_method, random_lm, random_model, rest_sl
 from contract import knapsack_plain
 from recorded import NEEDS_RECORDS, checkpoint
 
-from scripts.brute_force import one_case, states_of
+from scripts.brute_force import cosines, main, one_case, states_of, subsets
+from skipbench.cli.main import dispatch
 from skipbench.decode.loop import generate
 from skipbench.decode.method import Method
 from skipbench.decode.trial_passes import parallel_branches
@@ -173,6 +175,33 @@ def test_brute_force_finds_little_better() -> None:
         assert min(c["lost"] for c in cases) > -1e-6, "better than the best of all sets"
         assert sum(c["lost"] for c in cases) < 0.25 * sum(c["random_lost"] for c in cases)
         assert sum(c["optimum"] for c in cases) > 0.3 * len(cases)
+
+
+@torch.inference_mode()
+def test_brute_force_keeps_both_ends() -> None:
+    """The paper's 10 + 12 + 10 layers in small, by sets of 6 + 4 + 2 sub-layers of other models."""
+    lm, tokens, keep = random_lm("llama", "fused"), [*range(3, 19)], 2
+    every = subsets(lm.sublayers, keep)
+    assert len(every) == 2 ** (lm.sublayers - 2 * keep) == len(set(map(tuple, every.tolist())))
+    assert not every[:, :keep].any() and not every[:, -keep:].any() and every[:, keep:-keep].any()
+    clasp, knap = one_case(lm, tokens, 1, random.Random(0), keep)
+    x, run = states_of(lm, tokens)[:, -1:], parallel_branches(lm, 1, len(every))
+    half = every[every.sum(1) == (lm.sublayers - 2 * keep) // 2]
+    assert clasp["best"] == pytest.approx(float(cosines(x, run, half).max()))
+    assert clasp["best"] >= clasp["found"] > clasp["random"] == clasp["best"] - clasp["random_lost"]
+    for case in knap:  # sets that skip an end would be found nowhere among `every`
+        assert case["best"] >= case["found"] and "lost" in case
+
+
+def test_what_brute_force_prints_is_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["--cases", "2", "--keep", "1"])
+    lines = tmp_path / "brute_force.jsonl"
+    lines.write_text(capsys.readouterr().out)
+    assert "4 of 6 layers free" in lines.read_text()
+    dispatch(["figure", str(lines)])
+    assert lines.with_suffix(".png").stat().st_size > 5000
 
 
 def test_knapspec_from_the_full_model_drafts_a_prompt_as_if_it_were_the_first() -> None:

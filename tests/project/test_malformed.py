@@ -110,7 +110,7 @@ def records(place: Path) -> dict[str, Reader]:
     given = {"prompt": "a", "output": "b", "output_token_ids": [1, 2], "prompt_token_ids": [3]}
     spoken = {"messages": [{"role": "user", "content": "a"}]}
     crate = {"@graph": [{"@id": "claims.json", "sha256": "0"}]}
-    lost = {"programme": "a", "cases": 1, "lost": 0.1, "random_lost": 0.1}
+    forced = {"programme": "a", "model": "m", "cases": 1, "best": 1, "found": 0.9, "random": 0.1}
     card = msgspec.json.decode(msgspec.json.encode(card_of(made, 12, {})))
 
     def lines(*values: object) -> str:
@@ -127,7 +127,7 @@ def records(place: Path) -> dict[str, Reader]:
     add("figure.json", dump_runs("swift-figure6", [made]), read_runs)
     add("table.json", table := summary("methods", "embedded", [made]), read_table)
     add("before.json", table, lambda path: would_lose(path, table))
-    add("brute.jsonl", lines(lost), _brute_force)
+    add("brute.jsonl", lines(forced), _brute_force)
     add("latency.json", lines({"format": 4, "model": latency | {"layers": 12}}), _costs)
     add("stored.json", lines({"format": 4, "model": latency}), lambda p: valid_record(p, "fused"))
     add("set.json", lines({"skip": "attn:1", "settings": {}}), stored_plan)

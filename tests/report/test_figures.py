@@ -13,6 +13,8 @@ from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.row import run_cell
+from skipbench.metrics.acceptance import tokens_per_time
+from skipbench.metrics.costs import Latency
 from skipbench.report.figures import courses, curves, maps, style
 from skipbench.report.figures.registry import draw, draw_run
 from skipbench.report.figures.runs import Swept, acceptances, finished_run, swept
@@ -21,7 +23,7 @@ from skipbench.report.measured import measure
 from skipbench.report.published import numbers_of
 from skipbench.runs.measures import Metrics, Speedup
 from skipbench.runs.provenance import Provenance
-from skipbench.runs.record import SOURCES, Seconds
+from skipbench.runs.record import SOURCES, Round, Seconds
 from skipbench.runs.run import Run
 
 CELLS = {
@@ -96,10 +98,28 @@ def test_the_sources_of_auto_add_up(runs: dict[str, Run]) -> None:
 
 def test_similarity_is_one_at_most(runs: dict[str, Run]) -> None:
     found = maps.jaccard_by_distance(runs["clasp2"])
-    assert found and all(0 <= v <= 1 for values in found.values() for v in values)
-    assert list(maps.jaccard([runs["clasp2"]], []).axes[0].get_lines()[0].get_xdata()) == list(
-        found
-    )
+    assert len(found) and found.between(0, 1).all()
+    axis = maps.jaccard([runs["clasp2"]], []).axes[0]
+    assert list(axis.get_lines()[0].get_xdata()) == list(found.index)
+    assert axis.get_xlabel() == "distance (tokens)"
+
+
+def test_similarity_is_over_tokens_and_has_no_largest_distance(runs: dict[str, Run]) -> None:
+    """100 sets of one sample, 3 tokens apart, that skip layer 0 and an attention."""
+    (sample, *_), count = runs["clasp2"].sound, 100
+    rounds = [Round(2, 2, 2, 2, 3)] * count
+    skips = [[at, f"attn:0,{1 + at % 4};mlp:0"] for at in range(count)]
+    trace = {"optimised": [*range(count)], "skip": skips}
+    made = replace(sample, method=replace(sample.method, rounds=rounds), trace=trace)
+    found = maps.jaccard_by_distance(structs.replace(runs["clasp2"], kept_samples=[made]))
+    assert len(found) <= maps.BINS and found.index.max() > 3 * (count - 4)
+    width = -(-3 * (count - 1) // maps.BINS)
+    ours = {d: 1.0 if d % 4 == 0 else 0.5 for d in range(1, count)}
+    for number, (distance, similarity) in enumerate(found.items()):
+        pairs = [(count - d, d) for d in ours if (3 * d - 1) // width == number]
+        total = sum(n for n, _ in pairs)
+        assert distance == pytest.approx(sum(n * 3 * d for n, d in pairs) / total)
+        assert similarity == pytest.approx(sum(n * ours[d] for n, d in pairs) / total)
 
 
 def test_a_sweep_has_a_point_a_run_and_the_papers_best(runs: dict[str, Run]) -> None:
@@ -114,10 +134,23 @@ def test_a_sweep_has_a_point_a_run_and_the_papers_best(runs: dict[str, Run]) -> 
     assert "paper: falls beyond 128" in axis.get_legend_handles_labels()[1]
 
 
-def test_a_correlation_over_too_few_runs_is_not_printed(runs: dict[str, Run]) -> None:
-    two, three = ([runs[k] for k in names] for names in (("swift", "clasp2"), tuple(CELLS)))
-    assert "r needs 3 runs" in curves.correlation(two, []).axes[0].get_title(loc="left")
-    assert "r = " in curves.correlation(three, []).axes[0].get_title(loc="left")
+def test_a_correlation_has_a_point_per_sample_and_over_too_few_is_not_printed(
+    runs: dict[str, Run],
+) -> None:
+    two, all_runs = [runs["clasp2"], runs["clasp8"]], [*runs.values()]
+    assert "r needs 3 samples" in curves.correlation(two, []).axes[0].get_title(loc="left")
+    figure = curves.correlation(all_runs, [])
+    assert "(5 samples of 4 runs, too few to tell)" in figure.axes[1].get_title(loc="left")
+    many = [structs.replace(run, kept_samples=[*run.sound] * 6) for run in all_runs]
+    assert "(30 samples of 4 runs)" in curves.correlation(many, []).axes[1].get_title(loc="left")
+    swift, (sample, *_) = runs["swift"], runs["swift"].sound
+    one = structs.replace(swift, kept_samples=[sample])
+    of = swift.measured.profiled
+    assert of is not None
+    latency = Latency(of.attention_s, of.mlp_s, of.head_s, of.layers)
+    tpt = tokens_per_time([sample], sample.method.rounds, of.layers, latency)
+    (point,) = curves.correlation([one], []).axes[0].collections
+    assert point.get_offsets().tolist() == [[tpt, 1 / (sample.method.s_per_token or 0.0)]]
 
 
 def test_an_interval_stretches_no_axis() -> None:
@@ -209,9 +242,17 @@ def test_a_figure_of_one_draft_is_not_drawn_if_distinct_ones_are_asked_for(
 
 
 def test_brute_force_lines_are_drawn_or_refused() -> None:
-    line = {"programme": "clasp", "cases": 3, "lost": 0.01, "random_lost": 0.2}
-    bars = curves.brute_force([line]).axes[0].containers
-    assert [b[0].get_width() for b in bars] == [0.01, 0.2]
+    line = {
+        "programme": "clasp",
+        "model": "m",
+        "cases": 3,
+        "best": 0.9,
+        "found": 0.8,
+        "random": 0.2,
+    }
+    figure, models = curves.brute_force([line])
+    assert [b[0].get_width() for b in figure.axes[0].containers] == [0.9, 0.8, 0.2]
+    assert models == "m"
     with pytest.raises(SkipbenchError, match=r"scripts/brute_force\.py"):
         curves.brute_force([{"programme": "clasp"}])
 

@@ -172,7 +172,7 @@ def test_columns_are_known_and_what_is_left_out_is_printed(name: str) -> None:
 
 def test_a_figure_that_no_run_gives_names_its_commands() -> None:
     with pytest.raises(
-        SkipbenchError, match=r"scripts/brute_force\.py > \S+' and 'python -m skipbench figure"
+        SkipbenchError, match=r"brute_force\.py .*--keep 10 > \S+' and 'python -m skipbench figure"
     ):
         dispatch(["figure", "clasp-figure3b"])
 

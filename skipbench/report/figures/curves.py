@@ -11,13 +11,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from skipbench.errors import SkipbenchError
-from skipbench.metrics.acceptance import alpha_cond
+from skipbench.metrics.acceptance import alpha, alpha_cond, tokens_per_time
+from skipbench.metrics.costs import Latency
 from skipbench.metrics.formulas import expected_tokens
 from skipbench.report.definitions import LABELS
 from skipbench.report.figures import style
 from skipbench.report.figures.runs import speedups
 from skipbench.report.figures.sweeps import setting, value, with_values
 from skipbench.report.published import Printed
+from skipbench.runs.record import Sample
 from skipbench.runs.run import Run
 
 COST = 0.5  # cost of a draft step in forwards of the target, as the paper's figure assumes
@@ -159,9 +161,9 @@ def by_task(runs: list[Run], published: list[Printed]) -> Figure:
     return figure
 
 
-def _points(here: Axes, runs: list[Run], x: Numbers, y: Numbers) -> pd.DataFrame:
-    """Draws a point for each run that has both numbers, and returns them as `x`, `y`, `method`."""
-    points = pd.DataFrame({"x": x, "y": y, "method": [run.method for run in runs]}).dropna()
+def _points(here: Axes, methods: Sequence[str], x: Numbers, y: Numbers) -> pd.DataFrame:
+    """Draws a point wherever both numbers are known, and returns them as `x`, `y`, `method`."""
+    points = pd.DataFrame({"x": x, "y": y, "method": methods}).dropna()
     for one, other, method in points.itertuples(index=False):
         look = style.method_style(method)
         here.scatter([one], [other], 24, look.color, marker=look.marker, label=method, zorder=3)
@@ -169,28 +171,42 @@ def _points(here: Axes, runs: list[Run], x: Numbers, y: Numbers) -> pd.DataFrame
 
 
 def correlation(runs: list[Run], published: list[Printed]) -> Figure:
-    """TPT and acceptance rate of each run against its throughput, with Pearson's r (KnapSpec 2)."""
-    figure, axes = style.new_figure(1, 2, (8.4, 3.6))
+    """TPT and acceptance rate of each sample against its throughput, Pearson's r (KnapSpec 2)."""
+    figure, axes = style.new_figure(1, 2, (8.4, 3.8))
+    each = [(run, sample) for run in runs for sample in run.sound]
+    methods, lengths = [run.method for run, _ in each], [s.prompt_tokens for _, s in each]
+    rates = [1 / s.method.s_per_token if s.method.s_per_token else None for _, s in each]
     for here, column in zip(axes[0], ("TPT", "alpha"), strict=True):
-        x, y = zip(*((value(r, column, r), r.measured.tokens_per_s) for r in runs), strict=True)
-        points = _points(here, runs, x, y)
-        text = f"r needs 3 runs that differ, here are {len(points)}"
+        of = _sample_tpt if column == "TPT" else lambda _, sample: alpha(sample.method.rounds)
+        points = _points(here, methods, [of(*one) for one in each], rates)
+        text = f"r needs 3 samples that differ, here are {len(points)}"
         if len(points) > 2 and points.x.nunique() > 1 and points.y.nunique() > 1:
             r = points.x.corr(points.y)
             few = ", too few to tell" if len(points) <= FEW else ""
-            text = f"r = {r:.2f}, R² = {r * r:.2f} ({len(points)} runs{few})"
+            counts = f"{len(points)} samples of {len(runs)} runs"
+            text = f"r = {r:.2f}, R² = {r * r:.2f} ({counts}{few})"
         for n, printed in with_values(published, "correlation"):
             text += f"\npaper: r = {printed:g}" if n.named("part") == [column] else ""
         here.set_title(text, fontsize=8, loc="left")
         here.set(xlabel=LABELS[column], ylabel=LABELS["tokens_per_s"])
+    ends = f"{min(lengths):,} to {max(lengths):,}"
+    figure.suptitle(f"a point per sample; prompts of {ends} tokens", fontsize=8)
     return figure
+
+
+def _sample_tpt(run: Run, sample: Sample) -> float | None:
+    """TPT of one sample, with the latencies that the run profiled; None without them."""
+    if (of := run.measured.profiled) is None:
+        return None
+    latency = Latency(of.attention_s, of.mlp_s, of.head_s, of.layers)
+    return tokens_per_time([sample], sample.method.rounds, of.layers, latency)
 
 
 def skipped(runs: list[Run], published: list[Printed]) -> Figure:
     """Speedup over the share of sub-layers skipped, the best of each joined (Self-SD Figure 4)."""
     figure, here = style.one_axis(6.8)
     ratios = [value(run, "ratio", run) for run in runs]
-    points = _points(here, runs, ratios, [run.speedup for run in runs])
+    points = _points(here, [run.method for run in runs], ratios, [run.speedup for run in runs])
     best = points.y.groupby(points.x.round(2)).max()
     here.plot(best.index, best, "--", color=style.GREY, linewidth=1, label="best of each")
     style.no_gain(here)
@@ -203,17 +219,23 @@ def skipped(runs: list[Run], published: list[Printed]) -> Figure:
 
 
 class BruteForce(msgspec.Struct):
-    """A line that scripts/brute_force.py prints: similarity lost against the best of all sets."""
+    """A line that scripts/brute_force.py prints: mean cosines to the full model's last states."""
 
     programme: Annotated[str, msgspec.Meta(max_length=80)]
+    model: Annotated[str, msgspec.Meta(max_length=200)]
     cases: int
-    lost: float
-    random_lost: float
+    best: float
+    """Of the best of all sets, as brute force finds it."""
+    found: float
+    """Of the programme's set."""
+    random: float
+    """Of all sets on average."""
 
 
-def brute_force(lines: list[Any]) -> Figure:
-    """Loss of the programme's set and of a random set against the best of all (CLaSp Figure 3b).
-    Raises SkipbenchError without lines, or for one that is no `BruteForce`.
+def brute_force(lines: list[Any]) -> tuple[Figure, str]:
+    """Similarity to the full model of the best set of all, the programme's and a random one (CLaSp
+    Figure 3b), and the models. Raises SkipbenchError without lines, or for one that is no
+    `BruteForce`.
     """
     try:
         found = msgspec.convert(lines, Annotated[list[BruteForce], msgspec.Meta(min_length=1)])
@@ -222,16 +244,17 @@ def brute_force(lines: list[Any]) -> Figure:
             f"wanted lines with {', '.join(BruteForce.__struct_fields__)}; make them with python "
             "scripts/brute_force.py > FILE"
         ) from error
-    figure, axis = style.one_axis(7.4, 1.6 + 0.5 * len(found))
-    for offset, label, color, lost in (
-        (-0.2, "programme", style.GREEN, [line.lost for line in found]),
-        (0.2, "random set", style.GREY, [line.random_lost for line in found]),
+    figure, axis = style.one_axis(7.4, 1.6 + 0.6 * len(found))
+    for offset, label, color, cosines in (
+        (-0.27, "brute force", style.BLUE, [line.best for line in found]),
+        (0.0, "programme", style.GREEN, [line.found for line in found]),
+        (0.27, "random set", style.GREY, [line.random for line in found]),
     ):
         places = [i + offset for i in range(len(found))]
-        bars = axis.barh(places, lost, height=0.38, color=color, label=label)
-        axis.bar_label(bars, fmt="%.3g", fontsize=7, padding=2)
+        bars = axis.barh(places, cosines, height=0.25, color=color, label=label)
+        axis.bar_label(bars, fmt="%.4f", fontsize=7, padding=2)
     axis.set_yticks(range(len(found)), [f"{line.programme} (n={line.cases})" for line in found])
-    axis.set_xlabel("cosine similarity lost against brute force")
+    axis.set_xlabel("cosine similarity to the full model's last hidden states")
     axis.invert_yaxis()
     style.legend(figure)
-    return figure
+    return figure, "; ".join(dict.fromkeys(line.model for line in found))

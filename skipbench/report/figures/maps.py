@@ -1,8 +1,10 @@
 """Skipped sub-layers: maps, similarity over time, and numbers against context length."""
 
+import math
 import textwrap
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
@@ -12,6 +14,8 @@ from skipbench.report.figures import style
 from skipbench.report.figures.runs import labels, layers_of, optimised_sets, skip_sets
 from skipbench.report.published import Printed
 from skipbench.runs.run import Run
+
+BINS = 64  # of the distances between skip sets; up to as many tokens, a bin per token
 
 
 def frequencies(run: Run, layers: int) -> NDArray[np.float64]:
@@ -43,29 +47,37 @@ def skip_map(runs: list[Run], published: list[Printed]) -> Figure:
     return figure
 
 
-def jaccard_by_distance(run: Run) -> dict[int, list[float]]:
-    """Jaccard similarity of sets 1 to 10 optimisations apart within a sample."""
-    found: dict[int, list[float]] = {}
-    for sets in optimised_sets(run, layers_of(run)):
-        for i, one in enumerate(sets):
-            for distance, other in enumerate(sets[i + 1 : i + 11], 1):
-                union = len(one | other)
-                found.setdefault(distance, []).append(len(one & other) / union if union else 1.0)
-    return dict(sorted(found.items()))
+def jaccard_by_distance(run: Run) -> pd.Series:
+    """Mean Jaccard similarity of two sets of a sample, by the tokens between their optimisations:
+    in at most `BINS` bins of equal width, each at the mean distance of its pairs.
+    """
+    pairs = [np.empty((0, 2))]
+    for sets in optimised_sets(run, layers := layers_of(run)):
+        at, members = np.array([at for at, _ in sets]), np.zeros((len(sets), 2 * layers))
+        for row, (_, skipped) in zip(members, sets, strict=True):
+            row[list(skipped)] = 1
+        both, sizes = members @ members.T, members.sum(1)
+        union = sizes[:, None] + sizes - both
+        similarity = np.where(union, both / np.maximum(union, 1), 1)
+        one, other = np.triu_indices(len(sets), 1)
+        pairs.append(np.stack((at[other] - at[one], similarity[one, other]), 1))
+    frame = pd.DataFrame(np.concatenate(pairs), columns=["distance", "similarity"])
+    width = max(1, math.ceil(frame.distance.max() / BINS)) if len(frame) else 1
+    means = frame.groupby((frame.distance - 1) // width).mean()
+    return means.set_index("distance").similarity
 
 
 def jaccard(runs: list[Run], published: list[Printed]) -> Figure:
-    """Mean similarity of skip sets over their distance in optimisations (CLaSp Figure 3a)."""
+    """Mean similarity of skip sets over their distance in tokens (CLaSp Figure 3a)."""
     figure, axis = style.one_axis()
     for run, name, look in style.lines(runs):
-        if not (found := jaccard_by_distance(run)):
+        if (found := jaccard_by_distance(run)).empty:
             raise SkipbenchError(
                 f"{run.folder}: no sample has two skip sets; run longer samples or a shorter "
                 "interval, such as method.interval=2"
             )
-        means = [float(np.mean(values)) for values in found.values()]
-        axis.plot(list(found), means, label=name, **look._asdict())
-    axis.set(xlabel="distance (optimisations of the set)", ylabel="Jaccard similarity")
+        axis.plot(found.index, found, label=name, markersize=3, **look._asdict())
+    axis.set(xlabel="distance (tokens)", ylabel="Jaccard similarity")
     axis.set_ylim(0, 1.02)
     style.whole_numbers(axis.xaxis)
     axis.legend(fontsize=7)

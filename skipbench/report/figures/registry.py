@@ -58,9 +58,9 @@ FIGURES: dict[str, Kind] = {
 }
 PRINTED = {"swift-figure6b": "swift-figure6"}  # figures of a part of another's numbers
 NOT_RUN = {  # experiments whose figure does not come from runs
-    "clasp-figure3b": "brute force over all sets needs models of 12 sub-layers at most. Draw it "
-    "with 'python scripts/brute_force.py > brute_force.jsonl' and 'python -m skipbench figure "
-    "brute_force.jsonl'"
+    "clasp-figure3b": "brute force goes over all sets of 12 free layers. Draw it, as in the paper "
+    "with 12 of the 32 layers of Llama 3 8B, by 'python scripts/brute_force.py --model FOLDER "
+    "--keep 10 > brute_force.jsonl' and 'python -m skipbench figure brute_force.jsonl'"
 }
 OF_ONE_RUN: dict[str, Kind] = {
     "course": courses.course,

@@ -1,5 +1,6 @@
 """Runs of figures: their file, the names of their lines, and their quantities."""
 
+import itertools
 import json
 import re
 from collections import Counter
@@ -150,8 +151,9 @@ def skip_sets(sample: Sample, layers: int) -> list[tuple[int, DraftPlan]]:
     return [(int(at), DraftPlan.parse(text, layers)) for at, text in changes]
 
 
-def optimised_sets(run: Run, layers: int) -> list[list[frozenset[int]]]:
-    """Skipped sub-layers that each optimisation of every sample chose, in order, changed or not.
+def optimised_sets(run: Run, layers: int) -> list[list[tuple[int, frozenset[int]]]]:
+    """For each optimisation of every sample, in order, the tokens that rounds had emitted before
+    it, and the sub-layers that its set skips, changed or not.
 
     The trace counts optimisations as `optimised`, the rounds before each; one that no draft
     followed is left out. Without that key only changes are known, and the full model before them is
@@ -159,13 +161,14 @@ def optimised_sets(run: Run, layers: int) -> list[list[frozenset[int]]]:
     """
     found = []
     for sample in run.sound:
+        before = [*itertools.accumulate((r.emitted for r in sample.method.rounds), initial=0)]
         if (optimised := sample.trace.get("optimised")) is None:
-            known = [skip.skipped for _, skip in skip_sets(sample, layers)]
-            found.append([s for number, s in enumerate(known) if s or number])
+            known = [(before[at], skip.skipped) for at, skip in skip_sets(sample, layers)]
+            found.append([one for number, one in enumerate(known) if one[1] or number])
         else:
             active = [skip for _, skip, _ in rounds_with_sets(sample, layers)]
-            drafts = (active[at] for at in optimised if at < len(active))
-            found.append([skip.skipped for skip in drafts if skip])
+            drafts = ((before[at], active[at]) for at in optimised if at < len(active))
+            found.append([(at, skip.skipped) for at, skip in drafts if skip])
     return [sets for sets in found if sets]
 
 
