@@ -1,7 +1,7 @@
 """The cells of an experiment with their configurations, for a request of the command line."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from skipbench.config.catalog import places
@@ -80,8 +80,7 @@ def planned_cells(experiment: str, request: Request, scale: str) -> list[Planned
 
 def without_repeats(experiment: str, cells: Sequence[PlannedCell], scale: str) -> list[PlannedCell]:
     """The cells of a paper without those of vanilla where another method runs on the same: its
-    record holds vanilla's arm, too. In figures they take `NOISE_LIMIT` prompts, those of other
-    scales stay.
+    record holds vanilla's arm, too. At other scales they stay.
     """
     if scale != "paper" or paper_of(experiment) is None:
         return list(cells)
@@ -91,15 +90,7 @@ def without_repeats(experiment: str, cells: Sequence[PlannedCell], scale: str) -
 
     alone = [cell for cell in cells if cell.run and cell.overrides.get("method") == BASELINE]
     covered = [rest(cell) for cell in cells if cell.run and cell not in alone]
-    if "-table" in experiment:
-        return [cell for cell in cells if cell not in alone or rest(cell) not in covered]
-    few = {"limit": NOISE_LIMIT}
-    return [
-        replace(cell, overrides=few | cell.overrides)
-        if cell in alone and rest(cell) in covered
-        else cell
-        for cell in cells
-    ]
+    return [cell for cell in cells if cell not in alone or rest(cell) not in covered]
 
 
 def _noise_cells(

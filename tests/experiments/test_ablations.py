@@ -1,0 +1,164 @@
+"""What the cells of every experiment have in common: rows that are compared differ in what is
+compared, sets run on the engine that they suit, and each cell and rule of a figure is of use.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+from conftest import PAPERS
+
+from skipbench.config.catalog import choices, experiment_of, file_of, model_facts
+from skipbench.experiments.grid import SCALES, PlannedCell, plan
+from skipbench.experiments.plan import Request, composed, planned_cells
+from skipbench.experiments.set_search import search_trace
+from skipbench.report.compared import BASELINE
+from skipbench.report.figures import curves
+from skipbench.report.figures.registry import FIGURES, NOT_RUN
+from skipbench.report.published import read_paper
+from skipbench.report.tables.paper_rows import halves
+from skipbench.runs.run import Run
+
+EXPERIMENTS = choices("experiment")
+OF_METHOD = ("method", "stop@method.stop", "search")
+TOGETHER: dict[str, list[set[str]]] = {  # keys that two rows may differ in at the same time
+    "clasp-figure5": [{"model", "engine"}],  # 405B in 8 bits, which the reference engine has
+    "knapspec-figure5": [{"model", "dataset"}],  # a dataset per model
+    "knapspec-table2": [{"model", "dataset"}],  # so have its two halves
+    "real": [{"model", "limit"}],  # the positive control is half as fast
+    "self-sd-figure5": [{"model", "dataset", "dataset.max_new_tokens"}],  # text, and code
+    "self-sd-figure6": [{"model", "dataset", "dataset.max_new_tokens"}],
+    "self-sd-table14": [{"model", "dataset"}],
+    "swift-figure9": [{"model", "dataset", "dataset.prompt", "dataset.max_new_tokens"}],
+    # a format of weights with the set that was searched in it; LLM.int8() needs float16
+    "self-sd-figure10": [{"model.quantization", "model.dtype", "search", "search.iterations"}],
+    "self-sd-table12": [{"model.quantization", "model.dtype", "search", "search.iterations"}],
+    "self-sd-table13": [{"model.sparsity", "search", "search.iterations"}],
+    # a fixed length, or a fixed threshold, is a threshold that takes no steps
+    "self-sd-table3": [{"method.stop.max_steps", "method.stop.threshold", "method.stop.step"}],
+    "self-sd-table4": [{"method.stop.threshold", "method.stop.step"}],
+    # LayerSkip has a checkpoint of its own
+    "swift-table10": [{"model", "method", "method.exit_layer"}],
+}
+
+
+def alike(one: Mapping[str, str], other: Mapping[str, str], together: Iterable[set[str]]) -> bool:
+    """Whether two cells differ in one thing: a key, a key that each sets alone, the method with its
+    own settings, the way to sample, or keys that are allowed to go together.
+    """
+    differing = {k for k in one.keys() | other.keys() if one.get(k) != other.get(k)}
+    if any(differing <= keys for keys in together):
+        return True
+    if "method" in differing:
+        differing = {k for k in differing if not k.startswith(OF_METHOD)} | {"method"}
+    if "decoding.temperature" in differing:
+        differing -= {"decoding.top_p", "dataset.samples_per_task"}
+    own = [len(differing - each.keys()) for each in (one, other)]
+    return len(differing) <= 1 or (len(differing) == 2 and own == [1, 1])
+
+
+def apart(cells: Iterable[Mapping[str, str]], together: Iterable[set[str]]) -> list[Any]:
+    """The cells that no chain of pairs which differ in one thing joins with the first one."""
+    first, *left = cells
+    found = [first]
+    for here in found:
+        near = [one for one in left if alike(here, one, together)]
+        left = [one for one in left if one not in near]
+        found += near
+    return left
+
+
+def planned(name: str, scale: str = "paper") -> list[PlannedCell]:
+    return [cell for cell in plan(name, [], scale) if cell.run]
+
+
+def test_rows_of_an_experiment_differ_in_what_it_compares() -> None:
+    for name in EXPERIMENTS:
+        if cells := [cell.overrides for cell in planned(name)]:
+            together = TOGETHER.get(name, [])
+            assert apart(cells, together) == [], name
+            for keys in together:  # each is needed
+                assert apart(cells, [other for other in together if other != keys]), (name, keys)
+
+
+def test_rows_that_differ_in_two_things_are_seen() -> None:
+    """SWIFT's Figure 2a as it once was: without candidates, and with another stop rule."""
+    common = {"method": "uniform", "method.ratio": "0.5"}
+    tree = common | {"method.tree": "[10,10,10,10]"}
+    chain = common | {"method.tree": "[]"}
+    adaptive = chain | {"stop@method.stop": "adaptive"}
+    assert apart([tree, adaptive], []) == [adaptive] and apart([tree, chain, adaptive], []) == []
+    steps, beta = common | {"method.steps": "9"}, common | {"method.beta": "9"}
+    assert apart([steps, beta], []) == [] and apart([steps, beta | {"x": "1"}], []) != []
+
+
+def test_with_and_without_dynamic_verification_a_set_is_of_one_search() -> None:
+    cells = composed("swift-table12", planned("swift-table12"))
+    traces = [search_trace(config) for _, config in cells if config.search_dataset is not None]
+    assert len(traces) == 4 and len(set(traces)) == 2
+
+
+def published_set(cell: PlannedCell) -> bool:
+    """Whether a cell drafts with a set that was published for its model."""
+    sets = model_facts(cell.overrides["model"]).get("sets") or {}
+    return cell.overrides["method"] in sets and not cell.searches
+
+
+def engines(cells: Iterable[PlannedCell], suffix: str = "") -> set[str]:
+    """Engines of the cells whose name in the table ends, or does not end, with a suffix."""
+    named = {True: set[str](), False: set[str]()}
+    for cell in cells:
+        ends = str(cell.keys.get("method")).endswith(", fused engine")
+        named[ends].add(cell.overrides.get("engine", "fused"))
+    return named[bool(suffix)]
+
+
+def test_published_sets_run_on_the_engine_that_they_suit() -> None:
+    """Self-SD's were searched where attention was 70 % of a pass, so on `engine=reference`, as what
+    stands beside them; rows on the other engine are named by it, and have one here, too.
+    """
+    found = dict[str, list[PlannedCell]]()
+    for name in PAPERS:
+        cells = planned(name)
+        if any(map(published_set, cells)):
+            found[name] = cells
+    assert {"self-sd-table17", "self-sd-figure4", "swift-table10"} <= found.keys()
+    for name, cells in found.items():
+        assert engines(cells) == {"reference"}, name
+        assert engines(cells, ", fused engine") <= {"fused"}, name
+        header = file_of("experiment", name).read_text().partition("\nlimit:")[0]
+        assert "engine=reference" in header, f"{name} does not say why"
+
+
+def test_every_cell_of_a_table_has_a_place_in_it() -> None:
+    for name in [name for name in PAPERS if "-table" in name]:
+        paper, _, table = name.rpartition("-")
+        parts = halves(read_paper(paper), table)
+        labels = {n.keys["subtask"] for part in parts for n in part.numbers if "subtask" in n.keys}
+        cells = [c for c in planned_cells(name, Request([name], []), "paper") if c.run]
+        runs = list[Run]()
+        for cell in [cell for cell in cells if not cell.noise]:
+            more = [{"subtask": one} for one in sorted(labels - {"overall"})]
+            split = more if experiment_of(name).published.groups else [{}]
+            runs += [Run(keys=cell.keys | own) for own in split]
+        for run in runs:
+            assert any([part.add(run) for part in parts]), (name, run.keys)
+        shown = {id(run) for part in parts for run in part.runs.values()}
+        assert not [run.keys for run in runs if id(run) not in shown], name
+
+
+def test_every_cell_of_a_figure_is_drawn() -> None:
+    for name in [name for name in PAPERS if "-table" not in name]:
+        cells = planned(name)
+        assert BASELINE not in {cell.overrides["method"] for cell in cells}, f"{name} leaves it out"
+        assert name in FIGURES or (name in NOT_RUN and not cells), f"nothing reads cells of {name}"
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_a_correlation_of_a_whole_experiment_is_not_over_too_few(scale: str) -> None:
+    """Prompts of all cells; a rule that calls a figure's own plan too few never ends."""
+    names = [name for name, draw in FIGURES.items() if draw is curves.correlation]
+    assert names == ["knapspec-figure2"]
+    cells = composed(names[0], planned(names[0], scale))
+    prompts = [config.limit or config.dataset.size or 0 for _, config in cells]
+    assert sum(prompts) > 2 * curves.FEW
