@@ -1,18 +1,23 @@
-"""`dry_run`: a cell before it is run, and how long it would take."""
+"""`dry_run`: a cell before it is run, how long it would take, and all that keeps it from that."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from skipbench.bench.latency_file import latency_path, passes_to_measure, valid_record
-from skipbench.bench.load import Preflight, preflight
-from skipbench.bench.memory import GIB, weight_kind
+from skipbench.bench.load import Preflight, _wrong_device, preflight
+from skipbench.bench.memory import GIB, check_memory, longest, needed_bytes, weight_kind
 from skipbench.config.catalog import known_hardware
 from skipbench.config.hardware import Hardware
+from skipbench.config.model import Model
 from skipbench.config.run_config import RunConfig
+from skipbench.config.schemas import Engine
 from skipbench.console import duration, show_result
 from skipbench.draft_plan import DraftPlan
+from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.costs import LOADED_PER_S, arm_s, datasheet_of
+from skipbench.models.checks import check_access
 from skipbench.profile.roofline import device_name, norm_s, roofline
 
 NORMS_PER_SUBLAYER = 5.5
@@ -50,13 +55,10 @@ def dry_run(config: RunConfig, folder: Path, state: str) -> None:
     }
 
     def text() -> str:
-        size, left_out = "", f", skip {skip}" if skip else ""
-        if shape:
-            size = f": {shape.parameters / 1e6:.0f}e6 parameters, {shape.layers} layers"
+        left_out = f", skip {skip}" if skip else ""
         if skip and shape:
             skipped = len(DraftPlan.parse(skip, shape.layers).skipped)
             left_out += f" ({skipped} of {2 * shape.layers} sub-layers)"
-        threads = f"{engine.threads} CPU thread{'s' if engine.threads > 1 else ''}"
         about = "" if checks.prompts is not None else "about "
         memory = "unknown: the checkpoint does not say its sizes"
         if need:
@@ -68,8 +70,7 @@ def dry_run(config: RunConfig, folder: Path, state: str) -> None:
                 f"output of {dataset.max_new_tokens} tokens ({source})"
             )
         return f"""\
-model    {model.name}{size} ({model.path})
-runs on  {model.device}, {dtype}, engine {engine.name.value}, {threads}
+{_head(checks.model, engine)}
 method   {config.method.name}{left_out}
 prompts  {len(checks.rows)} of {dataset.name}, {about}{checks.prompt_tokens} tokens, and up to \
 {dataset.max_new_tokens} new tokens each
@@ -78,6 +79,70 @@ time     {time}
 {folder}: {len(checks.rows)} samples, {state}"""
 
     show_result(record, text)
+
+
+def _head(model: Model, engine: Engine) -> str:
+    size, shape = "", model.sizes
+    if shape:
+        size = f": {shape.parameters / 1e6:.0f}e6 parameters, {shape.layers} layers"
+    threads = f"{engine.threads} CPU thread{'s' if engine.threads > 1 else ''}"
+    return f"""\
+model    {model.name}{size} ({model.path})
+runs on  {model.device}, {weight_kind(model)}, engine {engine.name.value}, {threads}"""
+
+
+def refusals(config: RunConfig) -> list[SkipbenchError]:
+    """All that this machine lacks for the model of a cell: its device, which comes first, access to
+    its checkpoint, and memory: of the CPU where there is no such device.
+    """
+    model, found = config.model, list[SkipbenchError]()
+    if (wrong := _wrong_device(model.device)) is not None:
+        found.append(SkipbenchError(f"model.device={model.device}{wrong}"))
+        model = replace(model, device="cpu")
+    for check in (
+        lambda: check_access(model.path, model.revision, model.gated),
+        lambda: check_memory(model, config.dataset, []),
+    ):
+        try:
+            check()
+        except SkipbenchError as error:
+            found.append(error)
+    return found
+
+
+def refused(config: RunConfig, error: SkipbenchError) -> SkipbenchError:
+    """The error with all other `refusals` of the cell, where it is one of them; in a dry run the
+    model, its device and its memory are printed first, whatever the error is.
+    """
+    found = refusals(config)
+    known = str(error) in map(str, found)
+    if config.dry_run:
+        _show_refused(config, found if known else [error])
+    if not known or len(found) == 1:
+        return error
+    numbered = " ".join(f"({n}) {one}." for n, one in enumerate(found, 1))
+    kind = NotHereError if all(isinstance(one, NotHereError) for one in found) else SkipbenchError
+    return kind(f"{config.model.name} cannot be run here: {numbered}")
+
+
+def _show_refused(config: RunConfig, found: list[SkipbenchError]) -> None:
+    model, memory, total = config.model, "unknown: the model's sizes are", None
+    if model.sizes:
+        tokens = min(config.dataset.context or model.sizes.context, model.sizes.context)
+        weights, cache = needed_bytes(model, longest([], config.dataset.max_new_tokens, tokens))
+        total = weights + cache
+        cache_gib, kind = f"{cache / GIB:.1f} GiB", weight_kind(model)
+        memory = f"{total / GIB:.1f} GiB at least: {weights / GIB:.1f} GiB of weights ({kind})"
+        memory += f", and a cache of {cache_gib} without the prompts"
+    record = config.names | {
+        "path": model.path,
+        "device": model.device,
+        "dtype": weight_kind(model),
+        "memory_bytes": total,
+        "refused": [str(one) for one in found],
+        "state": "refused",
+    }
+    show_result(record, lambda: f"{_head(model, config.engine)}\nmemory   {memory}")
 
 
 def _seconds(config: RunConfig, checks: Preflight) -> tuple[float | None, str | None]:

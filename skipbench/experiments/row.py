@@ -170,6 +170,16 @@ def run_row(configs: Sequence[RunConfig], load: LastLoaded | None = None) -> lis
 
 
 def _prepared(config: RunConfig, load: LastLoaded, checked: bool) -> "Run | ReadyArm | None":
+    """`_ready`. Raises SkipbenchError with all that this machine lacks for the model."""
+    try:
+        return _ready(config, load, checked)
+    except SkipbenchError as error:
+        from skipbench.experiments.dry_run import refused
+
+        raise refused(config, error) from error
+
+
+def _ready(config: RunConfig, load: LastLoaded, checked: bool) -> "Run | ReadyArm | None":
     """A cell ready to decode, or its run if done; `checked`: another cell checked the model."""
     if config.search_dataset is not None and not ensure_searched(config, load):
         return None

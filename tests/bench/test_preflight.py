@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from conftest import Command
 
 from skipbench.bench import memory
@@ -118,6 +119,36 @@ def test_a_folder_of_ones_own_is_held_against_the_memory(
     monkeypatch.setattr(memory, "free_bytes", lambda device: GIB // 100)
     words = [*SMALL, f"results={tmp_path}"]
     assert "model 'tiny' needs 0.1 GiB on cpu" in told([*words, "dry_run=true"]) == told(words)
+
+
+def test_what_a_machine_lacks_is_said_at_once_its_device_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skipbench: Command
+) -> None:
+    import huggingface_hub
+
+    monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(memory, "host_free_bytes", lambda: GIB)
+    words = ["model=llama3-8b", "method=clasp", f"results={tmp_path}"]
+    text = told(words)
+    order = [
+        "(1) model.device=cuda, but no CUDA",
+        "(2) 'meta-llama/",
+        "is gated",
+        "(3) model 'llam",
+    ]
+    places = [text.index(part) for part in order]
+    assert places == sorted(places) and "needs 16" in text[places[-1] :] and "\n" not in text
+    done = skipbench(*words, "dry_run=true")
+    assert done.returncode == 2 and text in done.stderr
+    for line in ("8030e6 parameters, 32 layers", "runs on  cuda, float16", "memory   15.0 GiB at"):
+        assert line in done.stdout
+    lines = json.loads(skipbench(*words, "dry_run=true", "--json").stdout)
+    assert len(lines["refused"]) == 3 and lines["memory_bytes"] > 15 * GIB
+    # one alone stands as it is
+    assert told(["model=tiny", "model.device=cuda", *SMALL]) == (
+        "model.device=cuda, but no CUDA device is at hand; use model.device=cpu"
+    )
 
 
 def test_a_dry_run_tells_what_the_run_does(tmp_path: Path, skipbench: Command) -> None:
