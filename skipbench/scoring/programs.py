@@ -1,5 +1,6 @@
 """Makes the program of a completion, and the tests that judge it; `execute.py` runs them."""
 
+import ast
 import re
 from typing import NamedTuple
 
@@ -9,9 +10,9 @@ from skipbench.scoring.text import need
 EXECUTED = ("code", "humaneval")
 """Scorers that run the completion."""
 RULES = {
-    "code": "a completion that continues the prompt counts up to the first statement outside of "
-    "its function; one that does not begin indented and holds a Markdown fence counts as what "
-    "stands in the first fence: the whole function, or its body",
+    "code": "what stands behind </think>; the first of these that parses and defines the function: "
+    "the prompt and what continues it, up to the first statement outside of the function; what a "
+    "Markdown fence holds, the whole function or its body; a function between sentences",
     "tests": "run in a process of their own and compare what the function returns as plain data: "
     "None, numbers, texts, bytes, and lists, tuples, sets, dicts and iterators of these; at least "
     "one of their assertions has to run",
@@ -21,7 +22,10 @@ RULES = {
 """How generated code is scored, for the record."""
 _TEXTS = r'"""(?s:.*?)"""|\'\'\'(?s:.*?)\'\'\'|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|#[^\n]*'
 _NEXT_STATEMENT = re.compile(rf"{_TEXTS}|(?P<next>\n(?=\S))")
-_FENCE = re.compile(r"^[ \t]*(?:```|~~~)[^\n`]*\n(.*?)(?:^[ \t]*(?:```|~~~)|\Z)", re.M | re.S)
+_FENCE = re.compile(r"( *)(`{3,}|~{3,})([^`]*)$")  # opens where the information has no backtick
+_FUTURE = re.compile(r"^from __future__ import .*\n?", re.M)
+TRIED = 200
+"""Lines of an answer without a fence at which its program may end."""
 
 
 class Program(NamedTuple):
@@ -32,10 +36,47 @@ class Program(NamedTuple):
     entry_point: str = ""
 
 
+def answered(completion: str) -> str:
+    """The completion behind the thoughts of a reasoning model."""
+    return completion.rpartition("</think>")[2]
+
+
 def is_fenced(completion: str) -> bool:
     """True for an answer with a Markdown fence, not the prompt's continuation."""
-    continues = completion.lstrip("\n")[:1] in (" ", "\t")
-    return not continues and _FENCE.search(completion) is not None
+    continues = completion.lstrip("\n")[:4] == "    " or completion.lstrip("\n")[:1] == "\t"
+    return not continues and bool(fences(answered(completion)))
+
+
+def fences(text: str) -> list[str]:
+    """Contents of Markdown's fences, the last perhaps unclosed, without the fence's indentation."""
+    found, mark, inside, indent = list[str](), "", list[str](), 0
+    for line in text.split("\n"):
+        fence = _FENCE.match(line)
+        if mark and fence and fence[2].startswith(mark) and not fence[3].strip():
+            found.append("\n".join(inside))
+            mark = ""
+        elif mark:
+            inside.append(line[min(indent, len(line) - len(line.lstrip(" "))) :])
+        elif fence:
+            mark, inside, indent = fence[2], [], len(fence[1])
+    return [f for f in [*found, *["\n".join(inside)] * bool(mark)] if f.strip()]
+
+
+def defines(code: str, name: str) -> bool:
+    """True if a program parses, and defines a function `name` that does something."""
+    try:
+        tree = ast.parse(_FUTURE.sub("", code))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    found = [n for n in tree.body if isinstance(n, functions) and n.name == name]
+    return bool(found) and any(
+        not isinstance(n, ast.Pass) and not _is_text(n) for n in found[-1].body
+    )
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def function_body(completion: str) -> str:
@@ -49,18 +90,46 @@ def function_body(completion: str) -> str:
 
 
 def _whole(completion: str, prompt: str, name: str) -> str:
-    """The program's text: the prompt and what continues it, or what a fence holds."""
-    if not is_fenced(completion):
-        return f"{prompt}{function_body(completion)}\n"
-    inside = next(_FENCE.finditer(completion))[1]
-    if re.search(rf"^(?:async )?def {re.escape(name)}\b", inside, re.M):
-        return f"{_helpers(prompt)}{inside}\n"  # the prompt's imports and other functions stay
-    return f"{prompt}{function_body(inside)}\n"
+    """The program's text: the first that parses and defines the function, of the prompt and what
+    continues it, a fence with the whole function or its body, and a function between sentences.
+    """
+    answer = answered(completion)
+    continued = f"{prompt}{function_body(answer)}\n"
+    if defines(continued, name):
+        return continued
+    candidates = []
+    for inside in fences(answer):
+        helped = _helpers(prompt)  # the prompt's imports and other functions stay
+        candidates += [f"{helped}{inside}\n"] if _named(name).search(inside) else []
+        candidates.append(f"{prompt}{function_body(inside)}\n")
+    found = next((code for code in candidates if defines(code, name)), None)
+    return found or _between_sentences(answer, prompt, name) or [*candidates, continued][0]
+
+
+def _named(name: str) -> re.Pattern[str]:
+    return re.compile(rf"^(?:async )?def {re.escape(name)}\b", re.M)
+
+
+def _between_sentences(answer: str, prompt: str, name: str) -> str | None:
+    """The longest run of lines that parses, from the function's on; `None` without one."""
+    if not (at := _named(name).search(answer)):
+        return None
+    lines = answer[at.start() :].split("\n")[:TRIED]
+    codes = ("\n".join(lines[:end]) for end in range(len(lines), 0, -1))
+    found = next((code for code in codes if defines(code, name)), None)
+    return None if found is None else f"{_helpers(prompt)}{found}\n"
 
 
 def _helpers(prompt: str) -> str:
     """The prompt as a whole program: its last function does nothing."""
     return f"{prompt}    pass\n" if prompt.rstrip().endswith(":") else f"{prompt}\n"
+
+
+def _ordered(code: str) -> str:
+    """The program with its imports of the future first, as Python wants them."""
+    return "".join(line.rstrip("\n") + "\n" for line in _FUTURE.findall(code)) + _FUTURE.sub(
+        "", code
+    )
 
 
 def program_of(scorer: str, completion: str, prompt: str, reference: Reference) -> Program:
@@ -69,11 +138,13 @@ def program_of(scorer: str, completion: str, prompt: str, reference: Reference) 
     """
     if scorer == "code":
         tests, name = need(reference, "tests", str), need(reference, "entry_point", str)
-        return Program(_whole(completion, prompt, name), f"{name} = CANDIDATE\n{tests}\n", name)
+        return Program(
+            _ordered(_whole(completion, prompt, name)), f"{name} = CANDIDATE\n{tests}\n", name
+        )
     # The task's own prompt: the one that the model saw may be indented by tabs, and then so is what
     # it wrote.
     own, test = need(reference, "prompt", str), need(reference, "test", str)
     name = need(reference, "entry_point", str)
-    code = _whole(completion.replace("\t", "    "), own, name)
+    code = _ordered(_whole(completion.replace("\t", "    "), own, name))
     # Tests use the prompt's other functions: as it gives them, not as the program may have them.
     return Program(code, f"{_helpers(own)}{name} = CANDIDATE\n{test}\ncheck({name})\n", name)

@@ -22,7 +22,6 @@ from skipbench.scoring.text import Scores, before_next, first_line, malformed, n
 _NUMBER = re.compile(
     r"(?:(?<![\w)\]])-)?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|(?<!\w)-?\.[0-9]+"
 )
-_MARK_LINE = re.compile(r"####[^\n]*")
 _BRACES = re.compile(r"\\(?:boxed|fbox)\s*\{|(?<!\\)[{}]")
 _STYLED = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mathit|mbox)\s*\{([^{}]*)\}")
 # bounded, because int() refuses thousands of digits
@@ -64,23 +63,23 @@ def waits_for_score(scorer: str, metrics: Metrics | None) -> bool:
     return not (metrics.score and metrics.score.vanilla)
 
 
-def last_number(text: str) -> Decimal | None:
-    """The last number in `text`: `$1,234.50`, `-3`, `18.`, `1{,}234`; None without one."""
+def numbers(text: str) -> list[Decimal]:
+    """The numbers in `text`: `$1,234.50`, `-3`, `18.`, `1{,}234`."""
     plain = text.replace("\\$", "").replace("$", "").replace("{,}", ",").replace("\u2212", "-")
-    found = _NUMBER.findall(plain)
-    return Decimal(found[-1].replace(",", "")) if found else None
+    return [Decimal(number.replace(",", "")) for number in _NUMBER.findall(plain)]
 
 
 def _gsm8k(completion: str, reference: Reference) -> Scores:
-    """Compares the last number with `reference["answer"]`, up to the next question or the first
-    line with `####`, which ends an answer of the dataset and of a model that follows its examples.
+    """Compares the first number behind the first `####`, as the dataset's own rule has it, or else
+    the last number, with `reference["answer"]`; up to the next question.
     """
-    answer = last_number(need(reference, "answer", str))
-    if answer is None:
+    wanted = numbers(need(reference, "answer", str))
+    if not wanted:
         raise malformed(reference, "answer", "a number")
     text = before_next(completion, "Question:", "Q:")
-    mark = _MARK_LINE.search(text)
-    return _exact(last_number(text[: mark.end()] if mark else text) == answer)
+    before, _, behind = text.partition("####")
+    marked = numbers(behind.partition("\n")[0])
+    return _exact((marked or numbers(before)[-1:])[:1] == wanted[-1:])
 
 
 def _exact(right: bool) -> Scores:

@@ -17,8 +17,8 @@ from skipbench.runs.record import Completion
 from skipbench.scoring.overlap import corpus_scores
 from skipbench.scoring.scorers import (
     boxed,
-    last_number,
     latex_integer,
+    numbers,
     score,
     squad_normalised,
 )
@@ -191,6 +191,8 @@ def test_rouge_keeps_what_only_speaks_of_an_article() -> None:
         (" The final answer is: $\\boxed{18}$. I hope it is correct.", 1),
         (" 16-3-4=9, 9*2=18", 1),
         (" 18", 1),
+        (" #### 18 eggs (9 a day for 2 days)", 1),
+        (" #### 1,8 (not 18)", 0),
         (" #### 18\n\nQuestion: Tom has 3 cups.\nAnswer: #### 3", 1),
         (" The answer is 18.\nQ: Tom has 3 cups.\nA: The answer is 3.", 1),
         (" The answer is 18.\n\n**Question 2:** Tom has 3 cups.", 1),
@@ -238,8 +240,8 @@ def test_gsm8k(completion: str, exact: float) -> None:
         ("none", "none"),
     ],
 )
-def test_last_number(text: str, number: str) -> None:
-    found = last_number(text)
+def test_the_last_number(text: str, number: str) -> None:
+    found = (numbers(text) or [None])[-1]
     assert found == (None if number == "none" else Decimal(number))
 
 

@@ -93,6 +93,9 @@ def test_summary(completion: str, facts: float, every: float) -> None:
     assert score("summary", completion, "Article:", FACTS) == {"facts": facts, "all_facts": every}
 
 
+WHOLE = "def add(a, b):\n    return a + b\n"
+
+
 @pytest.mark.usefixtures("isolated")
 @pytest.mark.parametrize(
     ("completion", "passed"),
@@ -113,6 +116,18 @@ def test_summary(completion: str, facts: float, every: float) -> None:
         ("```python\ndef add(a, b):\n    return a + b\n", 1),  # cut at the limit of tokens
         ("```python\ndef add(a, b):\n    return a - b\n```", 0),
         ("    return a + b\n```\n\n```python\ndef add(a, b):\n    return 0\n```", 1),
+        (f"{WHOLE}```\n\nIt adds.\n\n```python\nadd(1, 2)\n```", 1),  # the prompt opened the fence
+        (f"<think>```\ndef add(a, b):\n    return 0\n```</think>```\n{WHOLE}```", 1),
+        (f"<think>\n```\n{WHOLE}```\n</think>I do not know.", 0),
+        (f"  Sure!\n~~~{{.python}}\n{WHOLE}~~~", 1),
+        (f"````md\n```\nnothing\n```\n````\n\n```\n{WHOLE}```", 1),
+        ("- so:\n\n  ```py\n  def add(a, b):\n      return a + b\n  ```\n", 1),
+        (f"```\nadd(1, 2)  # 3\n```\n\n```\n{WHOLE}```", 1),  # its use comes first
+        (f"```\nimport math\n\nfrom __future__ import annotations\n{WHOLE}```", 1),
+        (f"Here it is:\n\n{WHOLE}\nIt adds, doesn't it?", 1),  # no fence at all
+        ("    # I add them\n```\n    return a + b\n```", 1),  # a comment is no answer
+        ("    return a + b\n\ndef half(", 1),
+        (f"```\n{WHOLE}\ndef half(", 1),  # cut within another function
     ],
 )
 def test_code(completion: str, passed: float) -> None:
