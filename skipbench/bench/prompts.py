@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from skipbench.data.chat import Turns, as_messages, as_text
+from skipbench.data.chat import Turns, as_messages, as_text, dated
 from skipbench.data.rows import Row
 from skipbench.errors import SkipbenchError
 
@@ -182,7 +182,7 @@ def _ids(
             f"model, or {key}=none for plain text, {key}=vicuna for Vicuna's conversation"
         )
     messages = as_messages(turns, row.messages or [{"role": "user", "content": row.prompt}])
-    more = {**more, "add_generation_prompt": True, "return_dict": False}
+    more = {**dated(tokenizer, more), "add_generation_prompt": True, "return_dict": False}
     try:
         ids: list[int] = tokenizer.apply_chat_template(messages, **more)
     except Exception as error:  # a checkpoint's template, in jinja's sandbox, raises anything

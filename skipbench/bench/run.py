@@ -23,6 +23,7 @@ from skipbench.bench.track import results_of, tracked
 from skipbench.config.catalog import known_hardware
 from skipbench.config.run_config import RunConfig
 from skipbench.console import log_to, note, say, working
+from skipbench.data.chat import pin_day
 from skipbench.data.rows import Row, prompts_hash, rows_hash
 from skipbench.decode.method import Method
 from skipbench.errors import SkipbenchError, printable
@@ -39,6 +40,7 @@ from skipbench.runs.gpu import gpu
 from skipbench.runs.measures import Metrics, Profiled, UntilCi
 from skipbench.runs.provenance import Provenance, engine_text, hashed
 from skipbench.runs.record import speedups
+from skipbench.runs.run import read_run
 from skipbench.runs.state import Interrupted
 from skipbench.runs.store import RunStore
 from skipbench.scoring.overlap import CORPUS_SCORERS, corpus_summary
@@ -83,6 +85,8 @@ def opened(arms: Sequence[ReadyArm], load: LoadModel = load_model) -> Iterator[l
         lm, tokenizer = load(model, config.engine, config.calibration_rows(), tokens)
     for remark in lm.notes():
         say(remark, "dim")
+    begun = [read_run(arm.folder).provenance.started[:10] for arm in arms]
+    pin_day(tokenizer, min(filter(None, begun), default=None))
     of_limit = {len(arm.rows): prepare(lm, tokenizer, arm.rows, dataset) for arm in arms}
     device = device_name(lm.output_device)
     latency_file = latency_path(model, config.engine, device, config.results)

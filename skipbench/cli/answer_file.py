@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skipbench.console import progress, say
+from skipbench.data.chat import pin_day
 from skipbench.data.own import prompts as read_prompts
 from skipbench.data.rows import Row
 from skipbench.errors import SkipbenchError
@@ -31,6 +32,8 @@ def answer_file(session: "Session", prompts: Path, out: Path) -> None:
     settings = hashed([*json.loads(json.dumps(asked, default=str)), session.system])[:16]
     with _alone(out):
         done = _done(out, rows, settings)
+        dated = "strftime_now" in str(getattr(model.tokenizer, "chat_template", ""))
+        day = pin_day(model.tokenizer, _day(out)) if dated else None
         if done:
             say(f"{out} has {done} of {len(rows)} answers; going on", "dim")
         with progress(prompts.name, len(rows), done) as advance:
@@ -41,18 +44,26 @@ def answer_file(session: "Session", prompts: Path, out: Path) -> None:
                 except SkipbenchError as error:
                     where = f"{prompts} prompt {number} ({row.id})"
                     raise SkipbenchError(f"{where}: {error}") from error
-                append_line(out, json.dumps(_line(row, settings, answer), ensure_ascii=False))
+                append_line(out, json.dumps(_line(row, settings, answer, day), ensure_ascii=False))
                 advance(f"{answer.tokens_per_s:.0f} tokens/s")
     say(f"{len(rows)} answers in {out}")
 
 
-def _line(row: Row, settings: str, answer: "Answer") -> dict[str, Any]:
-    """A line of the file: nothing that another run of the same would say otherwise, such as time. A
-    surrogate, which a file cannot hold, is in no text that a tokenizer makes.
+def _line(row: Row, settings: str, answer: "Answer", day: str | None) -> dict[str, Any]:
+    """A line of the file: nothing that another run of the same would say otherwise, such as time,
+    but the `day` that the model's chat template writes. A surrogate, which a file cannot hold, is
+    in no text that a tokenizer makes.
     """
     asked = {"messages": row.messages} if row.messages else {"prompt": row.prompt}
     found = {"text": answer.text, "tokens": answer.tokens, "finish": answer.finish}
-    return {"id": row.id, **asked, **found, "settings": settings}
+    dated = {"date": day} if day else {}
+    return {"id": row.id, **asked, **found, **dated, "settings": settings}
+
+
+def _day(out: Path) -> str | None:
+    """The day of the answers that are there."""
+    lines = read_lines(out)
+    return json.loads(lines[0][1]).get("date") if lines else None
 
 
 @contextlib.contextmanager

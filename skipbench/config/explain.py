@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 
 from skipbench.config.catalog import choices, file_of, groups, target_of
-from skipbench.config.nodes import nodes_here
+from skipbench.config.nodes import nodes_here, unreadable
 from skipbench.config.paths import CONF
 from skipbench.config.schemas import FROM_SIGNATURE, fault_of
 from skipbench.config.signature import settings
@@ -65,16 +65,6 @@ def explain(error: Exception, overrides: list[str]) -> str:
         name = (of_error and getattr(error, "full_key", None)) or missing[1]
         return f"{name} must be given, as in {name}=VALUE"
     return text
-
-
-def unreadable(override: str) -> str:
-    """What to do with an override that is not one value."""
-    key, _, value = override.partition("=")
-    quoted = value.replace('"', "").replace("'", "")
-    return (
-        f"{override}: not one value. A value with commas, semicolons or brackets is quoted twice, "
-        f"as in '{key}=\"{quoted}\"'; several values are a sweep, with -m"
-    )
 
 
 def did_you_mean(word: str, known: list[str]) -> str:

@@ -13,6 +13,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from skipbench.config import catalog
+from skipbench.errors import SkipbenchError
 
 SWAPPED = ("model", "method", "dataset", "decoding", "engine", "search", "hardware", "scale")
 """Groups that differ from cell to cell; a choice of one sets keys of no other."""
@@ -49,7 +50,10 @@ class Nodes:
             for group, key in keys.items():
                 config[group] = self._nodes[key]
         values = [word for word, of in groups if of is None]
-        for parsed in OverridesParser.create().parse_overrides(values):
+        parser = OverridesParser.create()
+        for word, parsed in zip(values, parser.parse_overrides(values), strict=True):
+            if parsed.is_sweep_override():
+                raise SkipbenchError(unreadable(word))
             OmegaConf.update(config, parsed.key_or_group, parsed.value(), force_add=False)
         return config
 
@@ -107,3 +111,13 @@ def _group(word: str) -> str | None:
         return None
     owner = (package or group).partition(".")[0]
     return owner if owner in SWAPPED else ""
+
+
+def unreadable(override: str) -> str:
+    """What to do with an override that is not one value."""
+    key, _, value = override.partition("=")
+    quoted = value.replace('"', "").replace("'", "")
+    return (
+        f"{override}: not one value. A value with commas, semicolons or brackets is quoted twice, "
+        f"as in '{key}=\"{quoted}\"'; several values are a sweep, with -m"
+    )

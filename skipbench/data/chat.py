@@ -1,8 +1,10 @@
 """Instructions and conversations."""
 
 import itertools
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from msgspec import Struct
@@ -20,6 +22,7 @@ VICUNA = (
     "A chat between a curious user and an artificial intelligence assistant. "
     "The assistant gives helpful, detailed, and polite answers to the user's questions. "
 )
+_CLOCK = re.compile(r"""strftime_now\((['"])(.*?)\1\)""")
 Turns = Sequence[tuple[str, str]]
 """Prompts and answers of the turns before one."""
 
@@ -58,6 +61,30 @@ def as_messages(turns: Turns, last: Sequence[dict[str, str]]) -> list[dict[str, 
         messages += [{"role": "user", "content": asked}]
         messages += [{"role": "assistant", "content": answer.strip()}]
     return [*messages, *last]
+
+
+def pin_day(tokenizer: Any, day: str | None = None) -> str:
+    """Makes a chat template that writes a date (`strftime_now`, as Llama 3.2's) write this one, so
+    that prompts of a run that goes on later are the same.
+
+    Args:
+        day: as in 2026-11-27; by default today, as provenance has it.
+    """
+    tokenizer.template_day = day = day or datetime.now(UTC).date().isoformat()
+    return day
+
+
+def dated(tokenizer: Any, more: Mapping[str, Any]) -> dict[str, Any]:
+    """What a template is given, `more`, with the pinned day in the place of the calls of its clock
+    in the template's text: transformers hands no function to a template.
+    """
+    day = getattr(tokenizer, "template_day", None)
+    template = more.get("chat_template") or getattr(tokenizer, "chat_template", None)
+    if day is None or "strftime_now" not in str(template):
+        return {**more}
+    text = tokenizer.get_chat_template(more.get("chat_template"), more.get("tools"))
+    now = datetime.fromisoformat(day)
+    return {**more, "chat_template": _CLOCK.sub(lambda m: repr(now.strftime(m[2])), text)}
 
 
 def mt_bench(**where: Any) -> list[Row]:

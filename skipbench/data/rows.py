@@ -119,7 +119,7 @@ def _jsonl(path: Path) -> _Placed:
                     f"{path} line {blank} is blank, but rows follow it; remove the blank line"
                 )
             try:
-                row = json.loads(line.decode("utf-8"))
+                row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
             except UnicodeDecodeError as error:
                 raise SkipbenchError(
                     f"{place} is not UTF-8 (byte {error.start}: {error.reason}); convert it"

@@ -170,7 +170,7 @@ class SkipMethod(Method):
                 early += [] if self.exit_sublayer is None else [[]]
                 states = early[-1] if early else None
                 hidden = lm.run(hidden, rows, plan, ahead, self.exit_sublayer, states)
-                logits = lm.head(hidden, plan, self._likely)
+                logits = self.fitted(lm.head(hidden, plan, self._likely))
             else:
                 logits = first
             if drawn:
@@ -190,6 +190,10 @@ class SkipMethod(Method):
             return self._tree(torch.stack(siblings).tolist() if siblings else nodes, q)
         chain = torch.cat(tokens).tolist() if tokens else []
         return Draft(chain, None, dict(enumerate(q, -1)), len(chain), early_exit_states=early)
+
+    def fitted(self, logits: Tensor) -> Tensor:
+        """Logits [T, V] of a draft pass as those of the target's tokens."""
+        return logits
 
     def _ended(self, state: State, token: Tensor) -> bool:
         """Whether nothing follows a drafted token; on a GPU the next step has begun by then."""

@@ -158,7 +158,8 @@ class Sampler:
 
     def probs(self, logits: Tensor) -> Tensor:
         """[T, V] logits -> [T, V] probabilities after temperature, top-k and top-p."""
-        logits = logits.float() / self.temperature
+        logits = logits.float()
+        logits = (logits - logits.max(-1, keepdim=True).values) / self.temperature
         if 0 < self.top_k < logits.shape[-1]:
             smallest = logits.topk(self.top_k, -1).values[:, -1:]
             logits = logits.masked_fill(logits < smallest, float("-inf"))

@@ -22,8 +22,8 @@ from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, open_dict, read_write
 
 from skipbench.config.compose import explained, to_run_config, use_config_dir
-from skipbench.config.explain import unreadable
 from skipbench.config.hardware import Slurm
+from skipbench.config.nodes import unreadable
 from skipbench.console import complain, is_json, out, show
 from skipbench.errors import SkipbenchError, reason_of
 from skipbench.experiments.cell import resolve_cell

@@ -80,6 +80,8 @@ HEAD = ("lm_head",)
 # their cosines do not depend on the length decoded so far; longrope's do not up to `angle_limit`
 ROPE_TYPES = ("default", "linear", "llama3", "yarn", "longrope")
 
+RECURRENT = {"linear_attention", "conv", "hybrid", "hybrid_sliding", "mamba", "recurrent"}
+
 _traced: "WeakKeyDictionary[Any, Family]" = WeakKeyDictionary()
 
 
@@ -104,7 +106,14 @@ def attention_kernel(config: Any) -> str | None:
 
 
 def check_config(config: Any) -> None:
-    """Raises SkipbenchError for rotary positions that change with the length of the text."""
+    """Raises SkipbenchError for layers with a state that cannot go back to an earlier token, and
+    for rotary positions that change with the length of the text.
+    """
+    if state := sorted({*(getattr(config, "layer_types", None) or ())} & RECURRENT):
+        raise SkipbenchError(
+            f"model_type {config.model_type!r} has layers of the types {', '.join(state)}: their "
+            "state cannot go back when drafted tokens are rejected; wanted attention in all layers"
+        )
     for rope in _rope_parameters(config):
         if rope["rope_type"] not in ROPE_TYPES:
             raise SkipbenchError(

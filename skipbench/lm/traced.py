@@ -71,7 +71,7 @@ def trace(model: Any) -> Family:
                 stack.enter_context(recorded(calls, name, module))
         try:
             model(probe_tokens(model), past_key_values=cache, use_cache=True)
-        except (TypeError, ValueError, RuntimeError, AttributeError) as error:
+        except (TypeError, ValueError, RuntimeError, AttributeError, LookupError) as error:
             _refuse(model, f"its forward pass with a cache fails ({error})")
     kv_shape, entries = _kv_shape(model, cache, len(layers)), {call.name: call for call in outer}
     found = [_layer(model, entries[str(i)], calls) for i, calls in enumerate(inner)]

@@ -16,6 +16,9 @@ Deviations from the paper, with their switches: docs/methods/draft-model.md.
 import copy
 from typing import Literal
 
+import torch
+from torch import Tensor
+
 from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.drafting import SkipMethod
 from skipbench.draft_plan import DraftPlan
@@ -57,6 +60,7 @@ class DraftModel(SkipMethod):
         device = str(target.output_device)
         self.lm, tokenizer = draft_model(self.model, self.revision, dtype, device)
         check_vocabulary(self.model, self.lm, tokenizer, target)
+        self.vocabulary = target.vocabulary
         tokens = state.prompt_length + state.max_new_tokens
         if tokens > self.lm.max_positions:
             raise SkipbenchError(
@@ -66,7 +70,7 @@ class DraftModel(SkipMethod):
         if self.lm.cache.capacity < target.cache.capacity:
             self.lm.allocate(target.cache.capacity)
         with self.lm.cache.turn(self):  # requests in flight draft with the same model
-            self.lm.prefill(state.tokens[:-1])
+            self.lm.prefill(self._known(state.tokens[:-1]))
         self.skip = self.cheaper(DraftPlan.of(self.lm.layers))
         self.note(draft_model=self.model)
 
@@ -76,10 +80,21 @@ class DraftModel(SkipMethod):
         drafted = copy.copy(state)  # the same text, read by the draft model
         drafted.lm = lm = self.lm
         with lm.cache.turn(self):
-            unseen = state.tokens[lm.cache.length :]
+            unseen = self._known(state.tokens[lm.cache.length :])
             first = lm.logits(unseen, TokenRows.chain(lm.cache.length, len(unseen)))[-1:]
             lm.cache.length = len(state.tokens) - 1
-            return self.draft(drafted, budget, first)
+            return self.draft(drafted, budget, self.fitted(first))
+
+    def fitted(self, logits: Tensor) -> Tensor:
+        """Embeddings of one tokenizer may be padded to other sizes: what the target lacks is not
+        drafted, and what the draft model lacks has no chance.
+        """
+        missing = self.vocabulary - logits.shape[-1]
+        return torch.nn.functional.pad(logits, (0, missing), value=float("-inf"))
+
+    def _known(self, tokens: list[int]) -> list[int]:
+        """The tokens, in the place of the target's padding the draft model's last one."""
+        return [min(token, self.lm.vocabulary - 1) for token in tokens]
 
     def adapt(self, state: State, verification: Verification) -> None:
         """Keeps the rows of the chain as far as it was accepted; its last token has none yet."""

@@ -59,8 +59,9 @@ def check_sizes(path: str, config: Any) -> None:
         wrong = {"num_hidden_layers": layers}
     if not wrong and groups and heads % groups:
         wrong = {"num_key_value_heads": groups}
-    epsilon, tied = getattr(config, "rms_norm_eps", 0.0), config.tie_word_embeddings
-    if not isinstance(epsilon, int | float) or not 0 <= epsilon < math.inf:
+    epsilon, tied = getattr(config, "rms_norm_eps", None), config.tie_word_embeddings
+    known = isinstance(epsilon, int | float) and 0 <= epsilon < math.inf
+    if epsilon is not None and not known:  # other norms have another name for it
         wrong |= {"rms_norm_eps": epsilon}
     if not isinstance(tied, bool):
         wrong |= {"tie_word_embeddings": tied}

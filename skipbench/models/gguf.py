@@ -5,6 +5,7 @@ Weights are dequantised to float32 and rounded to the model's dtype. llama.cpp
 """
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +33,14 @@ DIGITS = ("smollm", "starcoder", "refact", "command-r")
 """Byte-level tokenizers (`tokenizer.ggml.pre`) that take every digit by itself."""
 SPLITS = ("gpt-2", "llama-bpe", "llama3", "llama-v3", "smaug-bpe", "qwen2", "deepseek-r1-qwen")
 """Byte-level tokenizers that transformers splits as their models were trained."""
+LLAMA3 = ("llama-bpe", "llama3", "llama-v3")
+"""Byte-level tokenizers that begin a text with BOS where the file says nothing of it."""
+ENDS = {
+    "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>", "<EOT>",
+    "_<EOT>", "<|end_of_text|>", "<end_of_utterance>",
+}  # fmt: skip
+"""Special tokens that end a text by their name (llama.cpp, `llama_vocab::impl::load`)."""
+CONTROL, USER_DEFINED = 3, 4  # of `tokenizer.ggml.token_type`
 
 
 class GGUF(NamedTuple):
@@ -68,7 +77,7 @@ class GGUF(NamedTuple):
         """The tokenizer, with the chat template where the file has one. Raises SkipbenchError for
         one that cannot be read.
         """
-        from tokenizers import pre_tokenizers
+        from tokenizers import pre_tokenizers, processors
 
         kind, split = _kind(self.header)
         tokenizer = read_tokenizer(str(self.header.path))
@@ -77,6 +86,12 @@ class GGUF(NamedTuple):
                 pre_tokenizers.Digits(individual_digits=True),
                 pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
             ])  # fmt: skip
+        begins = _begins(self.header) and tokenizer.bos_token is not None
+        if begins and tokenizer("a").input_ids[:1] != [tokenizer.bos_token_id]:
+            bos, id = tokenizer.bos_token, tokenizer.bos_token_id
+            tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+                single=[bos, "$A"], pair=[bos, "$A", bos, "$B"], special_tokens=[(bos, id)]
+            )
         return tokenizer
 
     def _name(self, name: str) -> str:
@@ -147,19 +162,54 @@ def _check_tokens(header: Header) -> None:
     for key in ("token_type", "scores"):
         found = field(key, tokens)
         require(key, isinstance(found, list) and len(found) == count, f"{count} numbers")
-    for key in ("bos", "eos", "eot", "padding", "unknown"):
+    for key in ("bos", "eos", "eot", "eom", "padding", "unknown"):
         found = field(f"{key}_token_id", 0)
         sound = type(found) is int and 0 <= found < count
         require(f"{key}_token_id", sound, f"the id of one of {count} tokens")
 
 
-def _check_rotary(header: Header, family: str) -> None:
-    """Raises SkipbenchError for rotary positions that cannot be kept."""
-    scaled = _word(header, f"{family}.rope.scaling.type", "none")
-    if scaled != "none" or "rope_freqs.weight" in header.entries:
+def _rotary(header: Header, family: str, theta: float) -> dict[str, Any]:
+    """The rotary positions as llama.cpp reads them: a factor without a type scales linearly, also
+    under the name that files of 2023 give it. Raises SkipbenchError for what cannot be kept.
+    """
+    kind = _word(header, f"{family}.rope.scaling.type", "linear")
+    factor = header.fields.get(f"{family}.rope.scaling.factor")
+    factor = header.fields.get(f"{family}.rope.scale_linear", 0) if factor is None else factor
+    sound = type(factor) in (int, float) and 0 <= factor < math.inf
+    if kind not in ("linear", "none") or not sound or "rope_freqs.weight" in header.entries:
         raise SkipbenchError(
-            f"model.path={header.path} has scaled rotary positions ({scaled}), which are not read "
-            "from GGUF; give the model's own folder instead"
+            f"model.path={header.path} has scaled rotary positions ({kind}, factor {factor!r:.20})"
+            ", which are not read from GGUF; give the model's own folder instead"
+        )
+    if kind == "none" or factor in (0, 1):
+        return {"rope_type": "default", "rope_theta": theta}
+    return {"rope_type": "linear", "rope_theta": theta, "factor": float(factor)}
+
+
+def _ends(fields: Mapping[str, Any]) -> list[int]:
+    """Ids that end a text: those that the file names, and those that llama.cpp knows by text."""
+    given = [fields.get(f"tokenizer.ggml.{end}_token_id") for end in ("eos", "eot", "eom")]
+    known = [i for i, text in enumerate(fields["tokenizer.ggml.tokens"]) if text in ENDS]
+    kinds = fields.get("tokenizer.ggml.token_type")
+    special = [i for i in known if kinds is None or kinds[i] in (CONTROL, USER_DEFINED)]
+    return list(dict.fromkeys(i for i in (*given, *special) if i is not None))
+
+
+def _begins(header: Header) -> bool:
+    """Whether llama.cpp puts BOS before a text."""
+    kind, split = _kind(header)
+    default = kind == "llama" or split in LLAMA3
+    return bool(header.fields.get("tokenizer.ggml.add_bos_token", default))
+
+
+def _check_whole(header: Header) -> None:
+    """Raises SkipbenchError for a part of a split file."""
+    count, number = (header.fields.get(f"split.{name}") for name in ("count", "no"))
+    if isinstance(count, int) and count > 1:
+        part = number + 1 if isinstance(number, int) else "?"
+        raise SkipbenchError(
+            f"model.path={header.path} is part {part} of {count} of a split model; join them with "
+            "`llama-gguf-split --merge FIRST_PART OUT.gguf`, and give that file"
         )
 
 
@@ -193,7 +243,9 @@ def read_gguf(file: str) -> GGUF:
             return found
         raise SkipbenchError(f"model.path={path}{fault}")
 
-    _check_rotary(header, family)
+    _check_whole(header)
+    theta = float(get("rope.freq_base", 10000.0, kinds=(int, float)))
+    rotary = _rotary(header, family, theta)
     if "token_embd.weight" not in tensors:
         raise SkipbenchError(f"model.path={path} lacks token_embd.weight; fetch it again")
     _check_tokens(header)
@@ -205,9 +257,7 @@ def read_gguf(file: str) -> GGUF:
             f"model.path={path}: {family}.block_count is {layers} and embedding_length {hidden}, "
             f"but its tensors have {len(blocks)} and {shape[-1]}; fetch the file again"
         )
-    theta = float(get("rope.freq_base", 10000.0, kinds=numbers))
-    ids = (fields.get(f"tokenizer.ggml.{end}_token_id") for end in ("eos", "eot"))
-    ends = list(dict.fromkeys(i for i in ids if i is not None))  # of the text, and of a turn
+    ends = _ends(fields)
     settings = dict(
         vocab_size=int(shape[0]),
         hidden_size=hidden,
@@ -218,7 +268,7 @@ def read_gguf(file: str) -> GGUF:
         head_dim=get("attention.key_length", max(1, hidden // heads)),
         max_position_embeddings=get("context_length"),
         rms_norm_eps=float(get("attention.layer_norm_rms_epsilon", kinds=numbers)),
-        rope_parameters={"rope_type": "default", "rope_theta": theta},
+        rope_parameters=rotary,
         tie_word_embeddings="output.weight" not in tensors,
         attention_bias="blk.0.attn_q.bias" in tensors,
         mlp_bias="blk.0.ffn_down.bias" in tensors,

@@ -174,12 +174,17 @@ def _from_folder(model: Model, path: str, gpus: int | None) -> tuple[Any, Any]:
             use_safetensors=None if model.allow_pickle else True,
             attn_implementation=attention_kernel(config),
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are named below
             **more,
             **source,
         )
-    wrong = {k: sorted(map(str, info[k])) for k in ("missing_keys", "mismatched_keys") if info[k]}
-    if wrong:
-        raise SkipbenchError(f"checkpoint {path!r} does not fit its config.json: {wrong}")
+    shapes = [
+        f"{name} has the shape {tuple(found)}, wanted {tuple(wanted)}"
+        for name, found, wanted in sorted(info["mismatched_keys"])
+    ]
+    if wrong := [*(f"{name} is missing" for name in sorted(info["missing_keys"])), *shapes]:
+        listed = "; ".join(wrong[:4]) + (f"; and {len(wrong) - 4} more" if len(wrong) > 4 else "")
+        raise SkipbenchError(f"checkpoint {path!r} does not fit its config.json: {listed}")
     return made if "device_map" in more else made.to(model.device), tokenizer
 
 
@@ -216,20 +221,22 @@ def draft_model(path: str, revision: str | None, dtype: str, device: str) -> tup
 
 
 def check_vocabulary(path: str, draft: LM, tokenizer: Any, target: LM) -> None:
-    """Raises SkipbenchError where the vocabularies' sizes differ, or, where the target is a folder
-    with a tokenizer, their tokens.
+    """Raises SkipbenchError where the tokens differ or, where the target is no folder with a
+    tokenizer, the sizes of the vocabularies. Embeddings may have other numbers of rows, as those
+    of Qwen2.5 have: what is behind the tokens is padding.
     """
-    sizes = draft.config.vocab_size, target.config.vocab_size
-    if sizes[0] != sizes[1]:
-        raise SkipbenchError(
-            f"method.model={path} has {sizes[0]} tokens, the target {sizes[1]}; wanted a draft "
-            "model of the same tokenizer"
-        )
+    sizes, wanted = (draft.vocabulary, target.vocabulary), "wanted a draft model of its tokenizer"
     own = _vocabulary(str(getattr(target.model.config, "_name_or_path", "")))
-    if own and own != tokenizer.get_vocab():
+    if own is None and sizes[0] != sizes[1]:
         raise SkipbenchError(
-            f"method.model={path} has as many tokens as the target, {sizes[0]}, but others; wanted "
-            "a draft model of the same tokenizer"
+            f"method.model={path} has {sizes[0]} tokens, the target {sizes[1]}; {wanted}"
+        )
+    theirs = tokenizer.get_vocab()
+    if own is not None and own != theirs:
+        other = sorted(own.items() ^ theirs.items(), key=lambda item: item[1])
+        raise SkipbenchError(
+            f"method.model={path} has other tokens than the target, such as {other[0][0]!r} with "
+            f"the id {other[0][1]}; {wanted}"
         )
 
 

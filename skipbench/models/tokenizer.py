@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -52,10 +53,10 @@ def read_tokenizer(path: str, revision: str | None = None, **more: Any) -> Any:
     from transformers import AutoTokenizer
     from transformers.utils.hub import cached_file
 
-    source, place = {"revision": revision, "trust_remote_code": False, **more}, path
+    source = {"revision": revision, "trust_remote_code": False, **more}
     with explained(path, revision):
         if is_gguf(path):
-            place, source["gguf_file"] = str(Path(path).parent), Path(path).name
+            return _of_gguf(Path(path).resolve(), source)
         else:
             file = cached_file(path, "tokenizer.json", **NOT_NEEDED, **more, revision=revision)
             # tokenizer_config.json may name another for this version of transformers
@@ -63,7 +64,20 @@ def read_tokenizer(path: str, revision: str | None = None, **more: Any) -> Any:
                 _check_parts(other)
             if (folder := Path(file).parent if file else Path(path)).is_dir():
                 _try_out(folder)
-        return AutoTokenizer.from_pretrained(place, **source)
+        return AutoTokenizer.from_pretrained(path, **source)
+
+
+def _of_gguf(file: Path, source: dict[str, Any]) -> Any:
+    """The file's own tokenizer, linked into an empty folder: one that lies beside it is another
+    model's.
+    """
+    from transformers import AutoTokenizer
+
+    with tempfile.TemporaryDirectory(prefix="skipbench-gguf-") as alone:
+        (Path(alone) / file.name).symlink_to(file)
+        tokenizer = AutoTokenizer.from_pretrained(alone, gguf_file=file.name, **source)
+    tokenizer.name_or_path = str(file)
+    return tokenizer
 
 
 def _try_out(folder: Path) -> None:

@@ -21,7 +21,7 @@ from skipbench.methods.vanilla import Vanilla
 
 
 @functools.cache
-def folder(vocab: int, noise: float = 0.05) -> str:
+def folder(vocab: int, noise: float = 0.05, tokens: int | None = None) -> str:
     """A checkpoint that says what the random Llama says, more or less, and a tokenizer for it."""
     path = Path(tempfile.mkdtemp(prefix="skipbench-draft"))
     model = random_model("llama", vocab)
@@ -29,7 +29,9 @@ def folder(vocab: int, noise: float = 0.05) -> str:
     for parameter in model.parameters():
         parameter.add_(noise * parameter.std() * torch.randn_like(parameter))
     model.save_pretrained(path)
-    words = Tokenizer(models.WordLevel({f"t{i}": i for i in range(vocab)}, unk_token="t0"))
+    words = Tokenizer(
+        models.WordLevel({f"t{i}": i for i in range(tokens or vocab)}, unk_token="t0")
+    )
     PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(path)
     return str(path)
 
@@ -90,8 +92,24 @@ def test_another_vocabulary_is_refused(tmp_path: Path) -> None:
     target.config._name_or_path = str(tmp_path)
     lm = LM(target, "fused")
     lm.allocate(400)
-    with pytest.raises(SkipbenchError, match="but others"):
+    with pytest.raises(SkipbenchError, match="has other tokens than"):
         generate(lm, method(), [1, 2], 4)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("rows", [59, 64, 80])
+def test_embeddings_of_one_tokenizer_may_be_padded(rows: int, temperature: float) -> None:
+    """The target has 61 rows for 57 tokens, of which text and prompt may hold any."""
+    target = random_model("llama", 61)
+    target.config._name_or_path = folder(61, tokens=57)
+    lm = LM(target, "fused")
+    lm.allocate(400)
+    words = ["method=draft-model", f"method.model={folder(rows, tokens=57)}"]
+    made = compose([*words, "method.stop.threshold=0"]).method.factory()(layers=4)
+    sampler = Sampler(temperature, seed=1)
+    out = generate(lm, made, [3, 60, 4, 1, 5], 24, sampler=sampler)
+    assert out.rounds[0].steps == 5
+    assert temperature or out.tokens == generate(lm, Vanilla(), [3, 60, 4, 1, 5], 24).tokens
 
 
 @pytest.mark.parametrize("setting", ["method.model=''", "method.dtype=int8"])

@@ -3,6 +3,7 @@ files that cannot be read.
 """
 
 import json
+import math
 import re
 import shutil
 import struct
@@ -24,7 +25,7 @@ from skipbench.config.paths import PACKAGE
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.row import run_cell
 from skipbench.models.checks import explained
-from skipbench.models.gguf import INNER, OUTER, read_gguf
+from skipbench.models.gguf import INNER, OUTER, _check_whole, read_gguf
 from skipbench.models.gguf_file import read_header
 from skipbench.models.load import load
 from skipbench.models.outline import layer_count
@@ -320,3 +321,76 @@ def test_what_is_no_such_file(tmp_path: Path) -> None:
     path = written(tmp_path / "o.gguf", random_model("llama"))
     with pytest.raises(SkipbenchError, match="one device"):
         load(str(path), device="auto")
+
+
+@pytest.mark.parametrize(
+    ("changed", "factor"),
+    [
+        ({"rope__scale_linear": 2.0}, 2.0),  # as files of 2023 have it
+        ({"rope__scaling__factor": 4.0}, 4.0),  # llama.cpp's default type is linear
+        ({"rope__scaling__type": "linear", "rope__scaling__factor": 4.0}, 4.0),
+        ({"rope__scaling__type": "none", "rope__scaling__factor": 4.0}, None),
+        ({"rope__scaling__factor": 1.0}, None),
+        ({"rope__scaling__factor": 0.0, "rope__scale_linear": 2.0}, None),
+    ],
+)
+def test_linear_scaling_is_read_as_llama_cpp_reads_it(
+    changed: dict[str, Any], factor: float | None, tmp_path: Path
+) -> None:
+    config = read_gguf(str(written(tmp_path / "m.gguf", random_model("llama"), **changed))).config
+    assert config.rope_parameters.get("factor") == factor
+    assert config.rope_parameters["rope_type"] == ("default" if factor is None else "linear")
+
+
+@pytest.mark.parametrize("factor", [-2.0, math.inf, "2"])
+def test_a_factor_that_is_none_is_refused(factor: Any, tmp_path: Path) -> None:
+    path = written(tmp_path / "m.gguf", random_model("llama"), rope__scaling__factor=factor)
+    with pytest.raises(SkipbenchError, match="scaled rotary positions"):
+        read_gguf(str(path))
+
+
+@pytest.mark.parametrize(
+    ("pre", "flag", "begins"),
+    [
+        ("llama-bpe", None, True), ("llama3", None, True), ("llama-bpe", False, False),
+        ("qwen2", None, False), ("qwen2", True, True), ("smollm", None, False),
+    ],
+)  # fmt: skip
+def test_a_text_begins_as_llama_cpp_begins_it(
+    pre: str, flag: bool | None, begins: bool, tmp_path: Path
+) -> None:
+    changed: dict[str, Any] = {"pre": pre, "tokenizer__ggml__bos_token_id": 1}
+    if flag is not None:
+        changed["tokenizer__ggml__add_bos_token"] = flag
+    file = read_gguf(str(written(tmp_path / "m.gguf", random_model("llama"), **changed)))
+    ids = file.tokenizer().encode("ab")
+    assert ids == [*[1] * begins, *file.tokenizer().encode("ab", add_special_tokens=False)]
+
+
+def test_a_text_ends_where_llama_cpp_ends_it(tmp_path: Path) -> None:
+    """At the tokens that the file names, and at special ones whose text says so."""
+    words = ["a", "b", "ab", *(f"<{n}>" for n in range(55))]
+    words += ["<|im_end|>", "<|endoftext|>", "<end_of_turn>"]
+    changed = {
+        "tokenizer__ggml__tokens": words, "tokenizer__ggml__merges": ["a b"],
+        "tokenizer__ggml__token_type": [3, *[1] * 57, 3, 4, 1], "tokenizer__ggml__eot_token_id": 7,
+    }  # fmt: skip
+    path = written(tmp_path / "m.gguf", random_model("llama"), **changed)
+    assert read_gguf(str(path)).config.eos_token_id == [0, 7, 58, 59]
+
+
+def test_a_part_of_a_split_file_says_how_to_join_it(tmp_path: Path) -> None:
+    path = written(tmp_path / "m-00002-of-00003.gguf", random_model("llama"))
+    header = read_header(path)
+    part = header._replace(fields={**header.fields, "split.count": 3, "split.no": 1})
+    with pytest.raises(SkipbenchError, match=r"part 2 of 3 .*llama-gguf-split --merge"):
+        _check_whole(part)
+
+
+def test_a_tokenizer_beside_a_file_is_another_models(tmp_path: Path) -> None:
+    path = written(tmp_path / "m.gguf", random_model("llama"))
+    wanted = read_gguf(str(path)).tokenizer().encode("ab 12")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(TINY / name, tmp_path)
+    tokenizer = read_gguf(str(path)).tokenizer()
+    assert tokenizer.encode("ab 12") == wanted and tokenizer.name_or_path == str(path)
