@@ -16,7 +16,7 @@ from skipbench.config.run_config import DatasetConfig
 from skipbench.console import show
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.inputs import Card, Input, card_of, inputs_of
-from skipbench.experiments.plan import cells_of, scale_of
+from skipbench.experiments.plan import grids_of
 from skipbench.launch.status import command_line
 from skipbench.report.columns import MISSING, markdown_grid
 
@@ -42,11 +42,7 @@ def run_data(asked: Data) -> None:
 
 def _experiments(asked: Data) -> None:
     request = request_of(asked, choices("experiment"))
-    cells = [
-        config
-        for name in request.names
-        for _, config in cells_of(name, request, scale_of(name, request.scale))
-    ]
+    cells = [config for grid in grids_of(request) for _, config in grid.cells]
     inputs = inputs_of(cells)
     if asked.fetch:
         _fetch_all((one.name, source) for one in inputs if one.lacking for source in one.sources)
@@ -65,7 +61,7 @@ def _experiments(asked: Data) -> None:
     lacking = [one for one in inputs if one.lacking]
     show(f"{len(inputs) - len(lacking)} of {len(inputs)} are here")
     if lacking:
-        command = command_line("data", " ".join(asked.words), [*asked.given, "--fetch"])
+        command = command_line("data", asked.words, [*asked.given, "--fetch"])
         show(f"to fetch the others: {command}")
         sys.exit(1)
 

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from skipbench.cli.commands import Experiments, Status, Submit
+from skipbench.cli.parser import results_of
 from skipbench.config.catalog import choices, places
 from skipbench.config.compose import compose
 from skipbench.config.explain import did_you_mean
@@ -13,13 +14,13 @@ from skipbench.config.hardware import Slurm
 from skipbench.config.run_config import RunConfig
 from skipbench.console import show
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.blocks import blocks_of, costs_of, within
+from skipbench.experiments.blocks import blocks_of, costs_of, unique, within
 from skipbench.experiments.costs import Cost, budget_of, gpu_of, plan_lines
 from skipbench.experiments.grid import PlannedCell, check_filter
-from skipbench.experiments.plan import Request, cells_of, hardware_of, scale_of
-from skipbench.launch.status import command_line, experiment_statuses
+from skipbench.experiments.plan import NO_BUDGET, Request, grids_of, hardware_of
+from skipbench.launch import manifest
+from skipbench.launch.status import cell_statuses, command_line, named_cells
 from skipbench.launch.submit import UNASKED_H, bill_line, submit, turn
-from skipbench.runs.provenance import config_hash
 
 
 def request_of(asked: Experiments, known: Sequence[str]) -> Request:
@@ -43,8 +44,16 @@ def request_of(asked: Experiments, known: Sequence[str]) -> Request:
         scale = "embedded" if hardware.gpus == 0 else "paper"
     if isinstance(asked, Status):  # the configuration of a submitted cell is without hardware
         overrides = tuple(w for w in overrides if not w.startswith("hardware"))
+    submitted = {} if asked.budget else manifest.limits(results_of(asked.settings))
     return Request(
-        asked.words, overrides, scale, asked.models, asked.methods, asked.budget, hardware
+        asked.words,
+        overrides,
+        scale,
+        asked.models,
+        asked.methods,
+        asked.budget,
+        hardware,
+        submitted,
     )
 
 
@@ -55,14 +64,13 @@ def show_plan(request: Request) -> None:
     gpu, hardware = gpu_of(request.hardware), request.hardware
     cells: dict[str, tuple[str, PlannedCell, RunConfig]] = {}
     titles, repeated = dict[str, str](), Counter[str]()
-    for name in request.names:
-        scale = scale_of(name, request.scale)
-        titles[name] = f"{name} scale={scale}"
-        planned = cells_of(name, request, scale)
-        for cell, config in ((c, one) for c, whole in planned for one in whole.repetitions()):
-            key = config_hash(config.record() | {"search": config.search_record()})
-            repeated[name] += key in cells
-            cells.setdefault(key, (name, cell, config))
+    for grid in grids_of(request):
+        name = grid.name
+        titles[name] = f"{name} scale={grid.scale}"
+        for cell, whole in grid.cells:
+            for key, config in unique([whole]).items():
+                repeated[name] += key in cells
+                cells.setdefault(key, (name, cell, config))
     configs = [config for _, _, config in cells.values()]
     if hardware is None:
         blocks = blocks_of(configs, cut=False)
@@ -113,18 +121,28 @@ def run_submit(asked: Submit) -> None:
 
     def sent(name: str) -> None:
         if not asked.print:
-            show(f"see: {command_line('status', name, asked.given)}")
+            show(f"see: {command_line('status', [name], asked.given)}")
 
     with contextlib.ExitStack() as stack:
         if isinstance(request.hardware, Slurm) and not asked.print:
             folder = [w for w in asked.settings if w.startswith("results=")]
             stack.enter_context(turn(compose(folder).results))
-        cells = ((n, experiment_statuses(n, request, asked.stale)) for n in request.names)
-        hours, is_width = (UNASKED_H, False) if asked.budget is None else budget_of(asked.budget)
-        allowed_h = None if asked.yes else UNASKED_H if is_width else hours
-        anyway = None if asked.anyway else "--anyway"
+        grids, limits, hours = grids_of(request), None, float(UNASKED_H)
+        cells = ((grid.name, cell_statuses(*named_cells(grid), asked.stale)) for grid in grids)
+        if asked.budget is not None:
+            prompts = {key: n for grid in grids for key, n in grid.prompts.items()}
+            limits = manifest.Limits(asked.budget, prompts)
+            if asked.budget != NO_BUDGET:
+                value, is_width = budget_of(asked.budget)
+                hours = hours if is_width else value
         _, failed = submit(
-            cells, request.hardware, allowed_h, only_print=asked.print, sent=sent, anyway=anyway
+            cells,
+            request.hardware,
+            None if asked.yes else hours,
+            only_print=asked.print,
+            sent=sent,
+            anyway=None if asked.anyway else "--anyway",
+            limits=limits,
         )
     if failed:
         sys.exit(1)

@@ -13,7 +13,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import checked_run, resolve_cell
 from skipbench.experiments.grid import PlannedCell
 from skipbench.experiments.last_loaded import LastLoaded
-from skipbench.experiments.plan import cells_of, file_name, scale_of
+from skipbench.experiments.plan import file_name, grids_of
 from skipbench.experiments.row import run_rows
 from skipbench.experiments.set_search import search_trace
 from skipbench.report.figures.curves import brute_force
@@ -56,8 +56,8 @@ def _experiment(asked: Figure) -> None:
     name = request.names[0]
     if name in NOT_RUN:
         raise SkipbenchError(f"{name} is not drawn from runs: {NOT_RUN[name]}")
-    scale = scale_of(name, request.scale)
-    cells = cells_of(name, request, scale)
+    (grid,) = grids_of(request)
+    scale, cells = grid.scale, grid.cells
     runs, missing = list[Run](), list[str]()
     errors = run_rows([config for _, config in cells], LastLoaded(), say, asked.render_only)
     for (cell, config), error in zip(cells, errors, strict=True):

@@ -14,6 +14,7 @@ from skipbench.cli.commands import Status
 from skipbench.cli.experiments import request_of, show_plan
 from skipbench.config.catalog import choices
 from skipbench.console import out, show
+from skipbench.experiments.plan import grids_of
 from skipbench.experiments.row import rows_of
 from skipbench.launch.progress import Progress, last_lines, row_progress
 from skipbench.launch.status import (
@@ -42,7 +43,7 @@ def run_status(asked: Status) -> None:
     if asked.plan:
         show_plan(request)
         return
-    cells = {name: named_cells(name, request) for name in request.names}
+    cells = {grid.name: named_cells(grid) for grid in grids_of(request)}
     if asked.watch:
         _watch(cells, asked.stale)
     lines_of = {name: _lines(own, asked.stale) for name, own in cells.items()}
@@ -55,7 +56,7 @@ def run_status(asked: Status) -> None:
             show(text)
         if any(line.cell.to_run for line in lines):
             command = "submit" if request.hardware else "table"
-            show(f"to run them: {command_line(command, name, asked.given)}")
+            show(f"to run them: {command_line(command, [name], asked.given)}")
     if any(line.cell.state.state != "done" for lines in lines_of.values() for line in lines):
         sys.exit(1)
 

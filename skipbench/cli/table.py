@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
 from skipbench.cli.commands import Compare, Table
 from skipbench.cli.experiments import request_of, show_plan
@@ -18,12 +17,10 @@ from skipbench.cli.parser import results_of
 from skipbench.config.catalog import choices, experiment_of
 from skipbench.config.compose import compose
 from skipbench.config.derived import quoted
-from skipbench.config.run_config import RunConfig
 from skipbench.console import complain, is_json, say, show
 from skipbench.errors import NotHereError, SkipbenchError, reason_of
 from skipbench.experiments import plan
 from skipbench.experiments.cell import is_done, resolve_cell
-from skipbench.experiments.grid import PlannedCell
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.row import failure_of, run_row, run_rows, show_run
 from skipbench.experiments.table_runs import run_entry, table_runs
@@ -73,7 +70,8 @@ def run_table(asked: Table) -> None:
     if asked.plan:
         show_plan(replace(request, names=[n for n in request.names if n not in features]))
         return
-    grids = [_grid(n, request, asked.render_only) for n in request.names if n not in features]
+    experiments = [n for n in request.names if n not in features]
+    grids = plan.grids_of(replace(request, names=experiments), asked.render_only)
     configs = [config for grid in grids for _, config in grid.cells]
     # rows that experiments share are one
     errors = iter(run_rows(configs, LastLoaded(), say, asked.render_only))
@@ -93,27 +91,11 @@ def run_table(asked: Table) -> None:
         sys.exit(1)
 
 
-class _Grid(NamedTuple):
-    """The cells of an experiment; `cells` are those that can be run."""
-
-    name: str
-    scale: str
-    planned: list[PlannedCell]
-    cells: list[tuple[PlannedCell, RunConfig]]
-
-
-def _grid(name: str, request: plan.Request, render_only: bool) -> _Grid:
-    scale = plan.scale_of(name, request.scale, without_torch=render_only)
-    planned = plan.planned_cells(name, request, scale)
-    cells = plan.budgeted(plan.composed(name, planned), request.budget, request.hardware)
-    return _Grid(name, scale, planned, cells)
-
-
 def _experiment(
-    grid: _Grid, asked: Table, request: plan.Request, errors: Sequence[Exception | None]
+    grid: plan.Grid, asked: Table, request: plan.Request, errors: Sequence[Exception | None]
 ) -> list[str]:
     """Writes one experiment; returns what failed. `errors`: of its cells that can be run."""
-    name, scale, planned, cells = grid
+    name, scale, planned, cells = grid.name, grid.scale, grid.planned, grid.cells
     if not planned:
         say(f"{name} has none of {', '.join([*request.models, *request.methods])}")
         return []
@@ -125,8 +107,8 @@ def _experiment(
             reasons[key] = reason_of(error)
             if not isinstance(error, NotHereError):
                 failed.append(f"{name}, {cell.name}: {reasons[key]}")
-        elif request.budget and config.limit and is_done(config):
-            reasons[key] = f"{config.limit} prompts, chosen by --budget {request.budget}"
+        elif grid.budget and config.limit and is_done(config):
+            reasons[key] = f"{config.limit} prompts, chosen by --budget {grid.budget}"
     if any(config.dry_run for config in configs.values()):
         return failed
     runs: list[Run] = []

@@ -10,9 +10,19 @@ from skipbench.config.hardware import Local, Slurm
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import carries
-from skipbench.experiments.costs import LEAST, Cost, Gpu, budget_of, cost_of, gpu_of, prompts_for
+from skipbench.experiments.costs import (
+    LEAST,
+    Cost,
+    Gpu,
+    bill,
+    budget_of,
+    cost_of,
+    gpu_of,
+    prompts_for,
+)
 from skipbench.experiments.row import rows_of
 from skipbench.experiments.set_search import search_trace
+from skipbench.runs.provenance import config_hash
 
 MOST_ARMS = 9
 """Arms of a job, eight methods and vanilla's noise floor: the graphs of every number of tokens that
@@ -94,6 +104,12 @@ def within(
     return blocks, [c and (c if b in carrying else c.within(limit_h)) for b, c in pairs]
 
 
+def unique(configs: Sequence[RunConfig]) -> dict[str, RunConfig]:
+    """The repetitions of all cells, each once, by the hash of what their runs depend on."""
+    every = (one for config in configs for one in config.repetitions())
+    return {config_hash(one.record() | {"search": one.search_record()}): one for one in every}
+
+
 def limited(
     configs: Sequence[RunConfig], budget: str, hardware: Slurm | Local | None = None
 ) -> list[RunConfig]:
@@ -101,14 +117,21 @@ def limited(
     theirs. Raises SkipbenchError for another text, or if `LEAST` prompts take more.
 
     Args:
-        budget: GPU-hours of all rows, as `200h`; or as `2%` the half width that they leave.
+        configs: of all experiments; what several have counts once.
+        budget: GPU-hours charged for all rows, as `200h`; or as `2%` the half width that they
+            leave.
     """
     value, is_width = budget_of(budget)
-    blocks, costs = within(configs, hardware)
+    arms = unique(configs)
+    gpus = None if hardware is None else [hardware.gpus] * len(arms)
+    blocks, costs = within([*arms.values()], hardware, gpus)
     known = [cost for cost in costs if cost is not None]
+    node, exclusive = 1, False
+    if isinstance(hardware, Slurm):
+        node, exclusive = hardware.node_gpus, hardware.exclusive
 
     def hours(most: int) -> float:
-        return sum(cost.at_most(most).gpu_hours for cost in known)
+        return bill([cost.at_most(most) for cost in known], node, exclusive)[1]
 
     if is_width:
         most = prompts_for(value)
@@ -122,12 +145,14 @@ def limited(
     else:
         counts = range(LEAST, max(n for cost in known for n in cost.prompts) + 1)
         most = LEAST - 1 + bisect.bisect_right(counts, value, key=hours)
+    keys = [*arms]
     prompts = {
-        at: n
+        keys[at]: n
         for block, cost in zip(blocks, costs, strict=True)
         for at, n in zip(block, cost.prompts if cost else (), strict=False)
     }
+    firsts = (next(iter(unique([config]))) for config in configs)
     return [
-        replace(config, limit=most) if prompts.get(at, config.limit or most + 1) > most else config
-        for at, config in enumerate(configs)
+        replace(config, limit=most) if prompts.get(key, config.limit or most + 1) > most else config
+        for key, config in zip(firsts, configs, strict=True)
     ]

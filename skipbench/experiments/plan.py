@@ -1,7 +1,7 @@
 """The cells of an experiment with their configurations, for a request of the command line."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from skipbench.config.catalog import places
@@ -14,9 +14,11 @@ from skipbench.errors import SkipbenchError
 from skipbench.experiments.grid import PlannedCell, pair, plan, printed_numbers
 from skipbench.report.compared import BASELINE
 from skipbench.report.published import paper_of
+from skipbench.runs.provenance import config_hash
 
 NOISE_PER = ("model", "dataset", "decoding.temperature", "decoding.top_p", "engine")
 NOISE_LIMIT = "20"
+NO_BUDGET = "none"  # the value of `budget=` that forgets the one of a submission
 OF_METHOD = ("method", "stop", "search")  # prefixes of overrides that vanilla does not have
 
 
@@ -29,8 +31,23 @@ class Request:
     scale: str | None = None  # `paper`, `embedded` or `laptop`; None: by the device
     models: Sequence[str] = ()  # only these of the paper's models; all where empty
     methods: Sequence[str] = ()
-    budget: str | None = None  # GPU-hours of an experiment, or a half width; None for no limit
+    budget: str | None = None  # GPU-hours of all experiments, or a half width; None for no limit
     hardware: Slurm | Local | None = None
+    submitted: Mapping[str, tuple[int | None, str]] = field(default_factory=dict)
+    """Prompts and budget of cells that were submitted with one, by `config_hash` of their record
+    without it."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The cells of an experiment; `cells` are those that can be run."""
+
+    name: str
+    scale: str
+    planned: list[PlannedCell]
+    cells: list[tuple[PlannedCell, RunConfig]]
+    budget: str | None = None  # that chose their prompts
+    prompts: Mapping[str, int | None] = field(default_factory=dict)  # as `Request.submitted`
 
 
 def hardware_of(words: Sequence[str]) -> Slurm | Local | None:
@@ -129,19 +146,46 @@ def composed(
     return list(zip(unique.values(), compose_cells([list(words) for words in unique]), strict=True))
 
 
-def budgeted(
-    cells: Sequence[tuple[PlannedCell, RunConfig]],
-    budget: str | None,
-    hardware: Slurm | Local | None = None,
-) -> list[tuple[PlannedCell, RunConfig]]:
-    """The cells with as many prompts as `budget` leaves; `hardware`: where they name none."""
-    if budget is None:
-        return list(cells)
+def grids_of(request: Request, without_torch: bool = False) -> list[Grid]:
+    """The experiments of a request, with as many prompts as its budget leaves all of them together,
+    or the one that their cells were submitted with; `without_torch` as for `scale_of`.
+    """
+    grids = list[Grid]()
+    for name in request.names:
+        scale = scale_of(name, request.scale, without_torch)
+        planned = planned_cells(name, request, scale)
+        grids.append(Grid(name, scale, planned, composed(name, planned)))
+    configs = [config for grid in grids for _, config in grid.cells]
+    limits, budget = _budgeted(configs, request)
+    rest, done = iter(limits), list[Grid]()
+    for grid in grids:
+        cells = [(cell, next(rest)) for cell, _ in grid.cells]
+        pairs = zip(grid.cells, cells, strict=True)
+        prompts = {config_hash(old.record()): new.limit for (_, old), (_, new) in pairs}
+        done.append(replace(grid, cells=cells, budget=budget, prompts=prompts))
+    return done
+
+
+def _budgeted(
+    configs: Sequence[RunConfig], request: Request
+) -> tuple[Sequence[RunConfig], str | None]:
+    """The configurations with as many prompts as a budget leaves, and that budget."""
+    if request.budget is None and request.submitted:
+        unlimited = (None, None)
+        found = [request.submitted.get(config_hash(c.record()), unlimited) for c in configs]
+        known = {budget: prompts for prompts, budget in found if budget not in (None, NO_BUDGET)}
+        if known:
+            texts = ", ".join(f"budget={budget}" for budget in known)
+            say(f"{texts}, as submitted; give another, or budget={NO_BUDGET} for all prompts")
+        pairs = zip(configs, found, strict=True)
+        limits = [replace(c, limit=n) if budget else c for c, (n, budget) in pairs]
+        return limits, ", ".join(map(str, known)) or None
+    if request.budget in (None, NO_BUDGET) or not configs:
+        return configs, None
     from skipbench.experiments.blocks import limited
 
-    configs = [config for _, config in cells]
-    limits = limited(configs, budget, hardware or (configs[0].hardware if configs else None))
-    return [(cell, config) for (cell, _), config in zip(cells, limits, strict=True)]
+    hardware = request.hardware or configs[0].hardware
+    return limited(configs, str(request.budget), hardware), request.budget
 
 
 def cell_names(cells: Sequence[tuple[PlannedCell, RunConfig]]) -> list[str]:
@@ -156,9 +200,3 @@ def cell_names(cells: Sequence[tuple[PlannedCell, RunConfig]]) -> list[str]:
         words = (f"{k if last.count(end) > 1 else end}={v}" for (k, v), end in short)
         found.append(" ".join([base, *words]))
     return found
-
-
-def cells_of(experiment: str, request: Request, scale: str) -> list[tuple[PlannedCell, RunConfig]]:
-    """The cells of `planned_cells` that can be run, with the prompts that a budget leaves."""
-    cells = composed(experiment, planned_cells(experiment, request, scale))
-    return budgeted(cells, request.budget, request.hardware)

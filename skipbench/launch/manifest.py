@@ -14,9 +14,9 @@ from msgspec import Meta
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import append_line, read_lines, write_atomic, writing
-from skipbench.runs.reading import MALFORMED, MOST_SAMPLES, read_bytes, readable
+from skipbench.runs.reading import MALFORMED, MOST_SAMPLES, read_bytes, read_json, readable
 
-CELLS = "cells.jsonl"
+CELLS, LIMITS = "cells.jsonl", "limits.json"
 
 
 def next_folder(results: Path, name: str, make: bool) -> Path:
@@ -32,8 +32,14 @@ def next_folder(results: Path, name: str, make: bool) -> Path:
     raise AssertionError("counting ends")
 
 
-def write_rows(folder: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Writes rows: `name`, and of their cells the `folders` of the runs and all `configs`."""
+def write_rows(
+    folder: Path, rows: Sequence[Mapping[str, Any]], limits: "Limits | None" = None
+) -> Path:
+    """Writes rows: `name`, and of their cells the `folders` of the runs and all `configs`; and the
+    limits that a budget sets.
+    """
+    if limits is not None:
+        write_atomic(folder / LIMITS, msgspec.json.encode(limits).decode())
     write_atomic(path := folder / CELLS, "".join(json.dumps(row) + "\n" for row in rows))
     return path
 
@@ -48,6 +54,22 @@ def read_row(path: Path, index: int) -> list[RunConfig]:
         if 0 <= index < len(lines):
             return [RunConfig.from_dict(config) for config in json.loads(lines[index])["configs"]]
     raise SkipbenchError(f"{path} has {len(lines)} rows and no number {index}; the first is 0")
+
+
+class Limits(msgspec.Struct):
+    """The budget of a submission, and the prompts that it left each cell, sent or not."""
+
+    budget: str
+    prompts: dict[str, Annotated[int, Meta(ge=1)] | None]  # by hash, as of `Request.submitted`
+
+
+def limits(results: Path) -> dict[str, tuple[int | None, str]]:
+    """Prompts and budget of the cells of submissions with a budget; the last one counts."""
+    found: dict[str, tuple[int | None, str]] = {}
+    for path in sorted((results / "submit").glob(f"*/{LIMITS}"), key=lambda p: p.stat().st_mtime):
+        one = read_json(path, Limits)
+        found |= {key: (n, one.budget) for key, n in one.prompts.items()} if one else {}
+    return found
 
 
 class Array(msgspec.Struct):

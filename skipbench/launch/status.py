@@ -10,7 +10,7 @@ from typing import NamedTuple
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.cell import resolve_cell
-from skipbench.experiments.plan import Request, cell_names, cells_of, scale_of
+from skipbench.experiments.plan import Grid, Request, cell_names, grids_of
 from skipbench.experiments.set_search import search_trace
 from skipbench.launch import manifest, slurm
 from skipbench.runs.fingerprint import refuse_other
@@ -71,17 +71,17 @@ class NamedCells(NamedTuple):
     names: Sequence[str] = ()
 
 
-def named_cells(experiment: str, request: Request) -> NamedCells:
+def named_cells(grid: Grid) -> NamedCells:
     """The cells of an experiment that can be run, with their names."""
-    cells = cells_of(experiment, request, scale_of(experiment, request.scale))
-    return NamedCells([config for _, config in cells], cell_names(cells))
+    return NamedCells([config for _, config in grid.cells], cell_names(grid.cells))
 
 
 def experiment_statuses(
     experiment: str, request: Request, stale_s: float | None = None
 ) -> list[CellStatus]:
     """The cells of an experiment that can be run, with their states; arguments as below."""
-    return cell_statuses(*named_cells(experiment, request), stale_s)
+    (grid,) = grids_of(replace(request, names=[experiment]))
+    return cell_statuses(*named_cells(grid), stale_s)
 
 
 def cell_statuses(
@@ -153,7 +153,7 @@ def counts(cells: Sequence[CellStatus]) -> str:
     return f"{len(cells)} cells: " + ", ".join(f"{count[state]} {state}" for state in STATES)
 
 
-def command_line(command: str, name: str, words: Sequence[str]) -> str:
-    """The command on an experiment with the same words."""
+def command_line(command: str, names: Sequence[str], words: Sequence[str]) -> str:
+    """The command on experiments with the same words."""
     kept = [w for w in words if command != "table" or not w.startswith(("hardware", "stale="))]
-    return shlex.join(["python", "-m", "skipbench", command, name, *kept])
+    return shlex.join(["python", "-m", "skipbench", command, *names, *kept])

@@ -12,7 +12,14 @@ from skipbench.config.compose import compose
 from skipbench.config.hardware import Slurm
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.blocks import MOST_ARMS, blocks_of, costs_of, limited, within
+from skipbench.experiments.blocks import (
+    MOST_ARMS,
+    blocks_of,
+    costs_of,
+    limited,
+    unique,
+    within,
+)
 from skipbench.experiments.costs import (
     LEAST,
     LOADED_PER_S,
@@ -25,7 +32,7 @@ from skipbench.experiments.costs import (
     prompts_for,
 )
 from skipbench.experiments.grid import plan
-from skipbench.experiments.plan import Request, cells_of, without_repeats
+from skipbench.experiments.plan import Request, grids_of, without_repeats
 from skipbench.launch.slurm import memory_for
 from skipbench.launch.submit import bill_line
 from skipbench.runs.provenance import config_hash
@@ -188,7 +195,9 @@ def test_a_budget_of_hours_is_kept_and_leaves_every_row_the_same_prompts() -> No
 
     whole = hours(every)
     assert limited(every, f"{whole + 1e-6}h") == every
-    some = limited(every, f"{whole / 2}h")
+    some = limited([*every, *every], f"{whole / 2}h")  # what two experiments have counts once
+    assert some[:4] == some[4:]
+    some = some[:4]
     most = some[0].limit
     assert most is not None and 30 < most < 1000
     assert [one.limit for one in some] == [most, most, 20, 30]
@@ -262,13 +271,26 @@ def test_a_plan_is_printed_with_its_sum(skipbench: Command, tmp_path: Path) -> N
     assert not list(tmp_path.iterdir())
 
 
+def test_experiments_share_a_budget_which_is_kept_as_it_is_charged() -> None:
+    hardware = config("hardware=slurm-a100", "hardware.exclusive=true").hardware
+    assert isinstance(hardware, Slurm)
+    names = ["clasp-table1", "swift-table2"]
+    request = Request(names, [], "paper", ["llama3-8b", "llama2-13b"], (), "300h", hardware)
+    configs = [one for grid in grids_of(request) for _, one in grid.cells]
+    arms = [*unique(configs).values()]
+    costs = within(arms, hardware, [hardware.gpus] * len(arms))[1]
+    charged = bill_line(costs, hardware)[1]
+    assert 150 < charged <= 300  # shards of fewer prompts become one job, which loads once
+    assert {one.model.name for one in configs} == {"llama3-8b", "llama2-13b"}
+
+
 @pytest.mark.slow
 def test_all_that_the_papers_measure_fits_into_its_hours() -> None:
     """On A100s, as the jobs that `submit` makes of all experiments together, shards among them."""
     hardware = config("hardware=slurm-a100").hardware
     every: dict[str, RunConfig] = {}
-    for name in PAPERS:
-        for _, one in cells_of(name, Request(PAPERS, []), "paper"):
+    for grid in grids_of(Request(PAPERS, [], "paper")):
+        for _, one in grid.cells:
             every.setdefault(config_hash(one.record() | {"search": one.search_record()}), one)
     whole = [*every.values()]
 

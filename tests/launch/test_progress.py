@@ -14,6 +14,7 @@ from skipbench.cli.experiments import request_of
 from skipbench.cli.main import dispatch
 from skipbench.cli.parser import parse
 from skipbench.config.catalog import choices
+from skipbench.experiments.plan import grids_of
 from skipbench.launch import manifest
 from skipbench.launch.jobs import Job
 from skipbench.launch.progress import Progress, row_progress
@@ -28,7 +29,8 @@ SMALL = ["dataset=mini-math", "limit=3", "dataset.max_new_tokens=6", "engine.war
 
 def names(experiment: str, *words: str) -> list[str]:
     asked = parse(Status, [experiment, "scale=paper", *words])
-    return [*named_cells(experiment, request_of(asked, choices("experiment"))).names]
+    (grid,) = grids_of(request_of(asked, choices("experiment")))
+    return [*named_cells(grid).names]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """What is not submitted: cells that may be queued already, and more hours than were allowed."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -102,6 +103,26 @@ def test_a_job_that_sbatch_may_have_taken_is_not_sent_again(slurm: Path, tmp_pat
     assert len(sent(tmp_path)) == 3
 
 
+def test_a_budget_is_kept_with_what_was_submitted(
+    slurm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (slurm / "asked.0").touch()
+    dispatch(["submit", *words(tmp_path), "budget=10%"])  # 9 prompts in place of 20
+    assert len(sent(tmp_path)) == 4
+    for command in ("submit", "status"):
+        capsys.readouterr()
+        with contextlib.suppress(SystemExit):
+            dispatch([command, *words(tmp_path)])
+        told = capsys.readouterr()
+        assert "budget=10%, as submitted" in told.err and "4 queued" in told.out
+    assert len(sent(tmp_path)) == 4
+    dispatch(["submit", *words(tmp_path), "budget=none"])
+    assert len(sent(tmp_path)) == 8
+    capsys.readouterr()
+    dispatch(["submit", *words(tmp_path)])
+    assert "as submitted" not in capsys.readouterr().err and len(sent(tmp_path)) == 8
+
+
 @pytest.mark.slow
 def test_hydras_launcher_submits_what_is_missing_and_waits(
     slurm: Path, tmp_path: Path, skipbench: Command
@@ -147,12 +168,9 @@ def test_more_hours_than_allowed_are_submitted_with_yes_alone(slurm: Path, tmp_p
     (slurm / "asked.0").touch()
     some = ["clasp-table1", "hardware=slurm-a100", "models=llama3-8b", f"results={tmp_path}"]
     whole = [*some, "hardware.exclusive=true"]  # 27 hours, charged as 213
-    for words, above in (
-        ([*whole, "budget=20h"], "above budget=20h"),
-        (whole, "above the 100 allowed without budget="),
-    ):
-        with pytest.raises(SkipbenchError, match=rf"GPU-hours would be charged, {above}"):
-            dispatch(["submit", *words])
+    above = "above the 100 allowed without budget="
+    with pytest.raises(SkipbenchError, match=rf"GPU-hours would be charged, {above}"):
+        dispatch(["submit", *whole])
     assert not sent(tmp_path) and not (slurm / "jobs").read_text()
     dispatch(["submit", *some, "budget=20h", "--anyway"])
     assert len(sent(tmp_path)) == 8

@@ -23,7 +23,7 @@ from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.grid import SCALES, PlannedCell, plan
-from skipbench.experiments.plan import cells_of, composed
+from skipbench.experiments.plan import composed, grids_of
 from skipbench.experiments.row import run_cell
 from skipbench.report.compared import BASELINE
 from skipbench.report.definitions import LABELS
@@ -195,7 +195,8 @@ def test_a_set_of_another_task_is_searched_once_and_told_apart(
     dispatch(["figure", "swift-figure2b", *words, "dataset=mini-code", "--force"])
     assert {p.parent.name for p in tmp_path.glob("search/*/trace.jsonl")} == searches
     request = request_of(parse(Figure, ["swift-figure2b", *words]), DRAWN)
-    cells = cells_of("swift-figure2b", request, "embedded")
+    (grid,) = grids_of(request)
+    cells = grid.cells
     assert [c.overrides["search.on"] for c, _ in cells] == ["mini-math", "mini-code"]
     assert [config.search_dataset and config.search_dataset.name for _, config in cells] == [
         "mini-math",
