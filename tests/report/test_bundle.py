@@ -16,15 +16,18 @@ import yaml
 from conftest import ROOT, Command
 
 from scripts.pack_records import table_of, unpacked
+from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
+from skipbench.experiments.plan import Request, grids_of
 from skipbench.metrics.summary import summarise
 from skipbench.report.bundle.claims import CLAIMS, CRATE, check
+from skipbench.report.bundle.command import overrides_of
 from skipbench.report.bundle.eval_records import eval_record
 from skipbench.report.bundle.write import write_bundle
 from skipbench.report.tables.stored import summary
 from skipbench.runs.files import write_atomic
 from skipbench.runs.measures import Metrics, Score, Speedup
-from skipbench.runs.provenance import Provenance, config_hash
+from skipbench.runs.provenance import Provenance, config_hash, portable
 from skipbench.runs.reading import run_folders
 from skipbench.runs.record import Sample
 from skipbench.runs.run import Run, read_run
@@ -115,6 +118,21 @@ def test_a_bundle_holds_its_claims_and_names_nobody(bundle: Path, skipbench: Com
     assert claim["hardware"] == f"{cpu}, 1 threads of 2 cores" and claim["samples"] == 14
     speedup = read_run(run_of(bundle, "auto")).measured.speedup
     assert (claim["number"], tuple(claim["interval"])) == (speedup.e2e, speedup.e2e_ci95)
+
+
+@pytest.mark.parametrize("name", ["swift-table2", "clasp-table1", "knapspec-table2"])
+def test_the_command_of_a_run_of_a_cluster_makes_this_run(name: str) -> None:
+    words = ["dataset.max_new_tokens=48", "limit=4"]
+    (grid,) = grids_of(Request([name], words, "embedded"))
+    for _, config in grid.cells[::4]:
+        record = portable(config.record() | {"seed": 3})
+        found = overrides_of(record)
+        assert found and {"dataset.max_new_tokens=48", "limit=4", "seed=3"} <= {*found}
+        assert config_hash(compose(found).record()) == config_hash(record)
+    searched = compose(["method=self-sd", "method.skip='attn:1,5'", "limit=2"]).record()
+    found = overrides_of(searched)
+    assert found and "method.skip='attn:1,5'" in found
+    assert overrides_of(searched | {"method": {"name": "mine"}}) is None
 
 
 def test_a_bundle_is_a_results_folder_and_an_ro_crate(bundle: Path) -> None:

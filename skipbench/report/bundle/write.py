@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from skipbench.errors import SkipbenchError
 from skipbench.report.bundle.claims import CLAIMS, CRATE, claims_of
+from skipbench.report.bundle.command import overrides_of
 from skipbench.report.bundle.eval_records import eval_record
 from skipbench.runs.files import write_atomic, write_json
 from skipbench.runs.provenance import Provenance, config_hash, named_hash
@@ -113,7 +114,8 @@ def _command(run: Run) -> list[str]:
     """The command line that made the run, or one that makes it; places are left out."""
     words = run.provenance.argv[1:]
     if not words or words[0] == "cell":
-        words = [f"{kind}={getattr(run, kind)}" for kind in ("model", "method", "dataset")]
+        names = [f"{kind}={getattr(run, kind)}" for kind in ("model", "method", "dataset")]
+        words = overrides_of(run.settings) or names
     kept = [_public_word(word) for word in words if not word.startswith("results=")]
     return ["python", "-m", "skipbench", *kept]
 
