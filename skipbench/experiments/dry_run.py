@@ -99,14 +99,14 @@ def refusals(config: RunConfig) -> list[SkipbenchError]:
     if (wrong := _wrong_device(model.device)) is not None:
         found.append(SkipbenchError(f"model.device={model.device}{wrong}"))
         model = replace(model, device="cpu")
-    for check in (
-        lambda: check_access(model.path, model.revision, model.gated),
-        lambda: check_memory(model, config.dataset, []),
-    ):
-        try:
-            check()
-        except SkipbenchError as error:
-            found.append(error)
+    try:
+        check_access(model.path, model.revision, model.gated)
+    except SkipbenchError as error:
+        found.append(error)
+    try:
+        check_memory(model, config.dataset, [])
+    except SkipbenchError as error:
+        found.append(error)
     return found
 
 
