@@ -64,8 +64,8 @@ def fixed_set(
 
 
 def planted_set(layers: int, share: float, seed: int) -> DraftPlan:
-    """The sub-layers that are redundant in a `planted` model: `share` of all, drawn from all layers
-    but the first and the last.
+    """The sub-layers that no token of a `planted` model needs: `share` of all, drawn from all
+    layers but the first and the last.
 
     Whole layers as far as the number goes, so that methods that skip layers can find them too; an
     odd number ends with the attention of one more. Raises SkipbenchError for a share that leaves

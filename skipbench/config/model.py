@@ -126,11 +126,11 @@ class HubModel(Model):
 @dataclass
 class PlantedModel(Model):
     shape: str = "llama3-1b"
-    """Architecture of the random model: a model of conf/model, or LAYERSxHIDDEN, such as 24x256."""
+    """Architecture to make: that of a model of conf/model, or LAYERSxHIDDEN, such as 24x256."""
     redundant: float = 0.5
-    """Share of sub-layers that change the output little, and so can be skipped."""
+    """Share of sub-layers that no token needs, and so can be skipped."""
     seed: int = 0
-    """Seed of the weights and of the choice of redundant sub-layers."""
+    """Seed of the weights, the text, and the strengths of sub-layers."""
     dtype: Dtype = Dtype.bfloat16
 
 

@@ -1,6 +1,6 @@
-"""`planted`: a model of any shape with random weights and known redundant sub-layers, to measure
-engines and check searches without a download; and a tiny one, to check methods. Their text is
-nonsense.
+"""`planted`: a model of any shape, made without a download, of which it is known what it says and
+which sub-layers that needs, to measure engines and check searches; and a tiny random one, to check
+methods.
 """
 
 from typing import Any
@@ -12,11 +12,17 @@ from skipbench.config.architecture import Shape
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.lm.families import parts_of
+from skipbench.lm.layer import ModelParts
 from skipbench.models.checks import FIELDS
+from skipbench.models.planted_text import PlantedText, planted_text, strengths
+from skipbench.models.planted_weights import StateParts, width, write_text
 
-LEAK = 0.004  # output of a redundant sub-layer, against 1 of another: near bfloat16's rounding
+# What a sub-layer adds to a state whose words have size 1.
+NOISE = 0.4  # at strength 1; it grows with the root of the strength
+LEAK = 0.004  # redundant ones, and the first layer: near bfloat16's rounding
+FAINT = 1 / 32  # of that, where the head or a sub-layer reads something
 FOCUS = 1.6  # size of queries and keys: attention looks at a few tokens of the text
-LOGITS = 20.0  # standard deviation of the logits: drafts as confident as a trained model's
+ROPE_THETA = 5e5  # Llama 3's
 PLANTABLE = ("llama", "mistral", "qwen2", "qwen3")
 """Families whose weights `planted_model` can fill."""
 OFFSETS = 1 << 20  # places in the pool at which a weight may begin
@@ -27,12 +33,16 @@ def planted_model(
 ) -> Any:
     """A causal language model of Hugging Face, made in the memory of `device` and nowhere else.
 
+    It says `text_of` these arguments. All sub-layers add random numbers to the state besides, each
+    of a size that grows with its strength, where the head does not read.
+
     Args:
-        redundant: the sub-layers whose output projections are all but zero.
+        redundant: the sub-layers that no token needs, and that add next to nothing.
         words: ids that the tokenizer knows; the rows of all others are zero, so that greedy text
             keeps to these.
 
-    Raises SkipbenchError for an unknown family, or a vocabulary smaller than the tokenizer's.
+    Raises SkipbenchError for an unknown family, a vocabulary smaller than the tokenizer's, or as
+    `text_of`.
     """
     from transformers import AutoConfig
 
@@ -45,46 +55,63 @@ def planted_model(
             f"planted: layers of family {shape.family} cannot be made; wanted one of "
             f"{', '.join(PLANTABLE)}"
         )
+    text = text_of(shape.hidden, redundant, seed, words)
+    sizes = {name: getattr(shape, key) for key, name in FIELDS.items() if key != "family"}
+    none = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    sizes |= {"head_dim": shape.width, "max_position_embeddings": shape.context} | none
+    sizes["rope_parameters"] = {"rope_type": "default", "rope_theta": ROPE_THETA}
+    model = empty_model(AutoConfig.for_model(shape.family, **sizes), dtype, device)
+    parts, generator = parts_of(model), torch.Generator().manual_seed(seed)
+    _fill(parts, shape, redundant, seed, generator)
+    write_text(parts, shape.hidden, text, generator)
+    return model
+
+
+def text_of(hidden: int, redundant: DraftPlan, seed: int, words: int) -> PlantedText:
+    """What a planted model of this hidden size says, and which sub-layers that needs. Raises
+    SkipbenchError where the size, or the tokens, are too few for a text.
+    """
+    parts = StateParts.of(hidden)
+    return planted_text(redundant, seed, words, width(parts.word), width(parts.needs) - 1)
+
+
+def _fill(
+    parts: ModelParts, shape: Shape, redundant: DraftPlan, seed: int, generator: torch.Generator
+) -> None:
+    """Random numbers in all layers."""
     hidden, inner, heads = shape.hidden, shape.intermediate, shape.heads * shape.width
     # Normal numbers drawn once, on the CPU whatever the device, so that a seed means one model;
     # every weight is a stretch of them from another place.
-    generator, size = torch.Generator().manual_seed(seed), hidden * max(inner, heads, words)
-    pool = torch.randn(size + OFFSETS, generator=generator).to(dtype).to(device)
+    weight = parts.embedding.weight
+    pool = torch.randn(hidden * max(inner, heads) + OFFSETS, generator=generator).to(weight)
 
     def fill(weight: Tensor, size: float) -> None:
         """Overwrites `weight`, contiguous, with numbers of standard deviation `size`."""
         start = int(torch.randint(OFFSETS, (1,), generator=generator))
         torch.mul(pool[start : start + weight.numel()], size, out=weight.view(-1))
 
-    sizes = {name: getattr(shape, key) for key, name in FIELDS.items() if key != "family"}
-    none = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
-    sizes |= {"head_dim": shape.width, "max_position_embeddings": shape.context} | none
-    model = empty_model(AutoConfig.for_model(shape.family, **sizes), dtype, device)
-    parts = parts_of(model)
+    sizes = {s: NOISE * strength**0.5 for s, strength in strengths(redundant, seed).items()}
+    sizes = {0: LEAK, 1: LEAK} | sizes | dict.fromkeys(redundant.skipped, LEAK)
+    read = StateParts.of(hidden).word.stop
     for index, (attention, mlp) in enumerate(parts.layers):
-        at = 2 * index
-        factors = [LEAK if s in redundant.skipped else 1.0 for s in (at, at + 1)]
         query, key, value = attention.qkv
         # Qwen3 sets the size of queries and keys in its norms
         for projection in (query, key):
             fill(projection.weight, hidden**-0.5 * (1.0 if attention.qk_norms else FOCUS))
         for norm in attention.qk_norms or ():
             norm.weight.fill_(FOCUS)
-        fill(value.weight, hidden**-0.5)
-        fill(attention.output.weight, heads**-0.5 * factors[0])
-        for projection in mlp.gate_up:
+        for projection in (value, *mlp.gate_up):
             fill(projection.weight, hidden**-0.5)
-        fill(mlp.down.weight, 1.7 * inner**-0.5 * factors[1])  # silu(a) b has size 0.6
+        for projection in attention.qkv:
+            if projection.bias is not None:  # Qwen2's
+                projection.bias.zero_()
+        fill(attention.output.weight, heads**-0.5 * sizes[2 * index])
+        # silu(a) b has size 0.6
+        fill(mlp.down.weight, 1.7 * inner**-0.5 * sizes[2 * index + 1])
+        for projection in (attention.output, mlp.down):
+            projection.weight[read:].mul_(FAINT)
         for norm in (attention.norm, mlp.norm):
             norm.weight.fill_(1.0)
-    # A small embedding: the token itself must not outweigh what the layers add, else a tied head
-    # repeats it for ever.
-    small = 0.5 * (shape.layers / hidden) ** 0.5 if shape.tied else 1.0
-    for table in {id(t): t for t in (parts.embedding.weight, parts.head.weight)}.values():
-        table.zero_()
-        fill(table[:words], small)
-    parts.norm.weight.fill_(LOGITS / (small * hidden**0.5))
-    return model
 
 
 def empty_model(config: Any, dtype: torch.dtype, device: str) -> Any:

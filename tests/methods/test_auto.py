@@ -185,9 +185,9 @@ def test_every_accepted_token_has_its_source() -> None:
 
 def test_skip_sets_are_nested_and_used_where_their_steps_pay() -> None:
     """On a model whose layers can be left out without a trace, a chain of the cheapest set wins."""
-    shape, redundant = Shape(LAYERS, 32, 4, 2, 48, 61, 256), DraftPlan.of(LAYERS, range(2, 7))
+    shape, redundant = Shape(LAYERS, 256, 4, 2, 96, 300, 256), DraftPlan.of(LAYERS, range(2, 7))
     method = make_method("auto", "method.memory=1")
-    lm = LM(planted_model(shape, redundant, 0, torch.float32, "cpu", 61), "fused")
+    lm = LM(planted_model(shape, redundant, 0, torch.float32, "cpu", 300), "fused")
     lm.allocate(480)
     out = generate(lm, method, [3, 1, 4, 1, 5], 64)
     ladder = method.ladder  # type: ignore[attr-defined]

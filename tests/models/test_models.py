@@ -21,7 +21,6 @@ from huggingface_hub.errors import (
 )
 
 from skipbench.bench import memory
-from skipbench.bench.cell import looped
 from skipbench.bench.load import load_model, preflight
 from skipbench.bench.memory import (
     GIB,
@@ -39,12 +38,10 @@ from skipbench.config.catalog import known_models, model_facts, shape_of
 from skipbench.config.compose import compose
 from skipbench.config.model import Model
 from skipbench.data.rows import Row
-from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.lm.model import LM
-from skipbench.lm.rows import TokenRows
 from skipbench.models import load as load_module
 from skipbench.models.load import load, placement
 from skipbench.models.outline import layer_count
@@ -330,55 +327,6 @@ def planted(*overrides: str) -> tuple[LM, Any, str]:
     skip = config.model.sets["self-sd"]
     assert skip is not None
     return lm, tokenizer, skip
-
-
-def agreement(lm: LM, prompt: list[int], text: list[int], skip: DraftPlan) -> float:
-    """Share of greedy tokens that a draft without `skip` finds over the target's cache."""
-    right = 0
-    with torch.inference_mode():
-        lm.prefill(prompt + text)
-        for index, wanted in enumerate(text):
-            at = len(prompt) + index - 1
-            token = [(prompt + text)[at]]
-            right += int(lm.logits(token, TokenRows.chain(at, 1), skip).argmax()) == wanted
-            # the draft's row is overwritten, as a verification does
-            lm.logits(token, TokenRows.chain(at, 1))
-    return right / len(text)
-
-
-def greedy(lm: LM, prompt: list[int], count: int) -> list[int]:
-    out: list[int] = []
-    with torch.inference_mode():
-        logits = lm.prefill(prompt)
-        for _ in range(count):
-            out.append(int(logits.argmax()))
-            logits = lm.logits(out[-1:], TokenRows.chain(lm.cache.length, 1))
-            lm.cache.length += 1
-    return out
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("shape", ["12x256", "tied"])
-def test_what_was_planted_is_redundant_and_nothing_else(
-    shape: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    overrides: list[str] = []
-    if shape == "tied":  # Llama 3.2's and Qwen3's small models tie the head to the embedding
-        small = Shape(
-            layers=12, hidden=256, heads=4, kv_heads=2, intermediate=704, vocab=3000, context=512,
-            head_dim=32,
-            tied=True, family="qwen3",
-        )  # fmt: skip
-        monkeypatch.setattr("skipbench.config.derived.shape_of", lambda name: small)
-    lm, tokenizer, text = planted(*overrides)
-    skip = DraftPlan.parse(text, lm.layers)
-    assert len(skip.skipped) == 12
-    inner = [s for s in range(2, 22) if s not in skip.skipped]
-    prompt = tokenizer.encode("Once upon a time there was a little dog.")
-    out = greedy(lm, prompt, 120)
-    assert agreement(lm, prompt, out, skip) >= 0.9
-    assert agreement(lm, prompt, out, DraftPlan.of(lm.layers, inner)) < 0.5  # fewer of the others
-    assert len(set(out)) > 60 and not looped(out) and max(out) < len(tokenizer)
 
 
 def test_a_seed_is_a_model() -> None:

@@ -1,0 +1,139 @@
+"""What a planted model says, and which of its sub-layers it needs for that."""
+
+import random
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+from skipbench.draft_plan import DraftPlan
+from skipbench.errors import SkipbenchError
+
+LENGTH = 6  # words of a phrase
+REACH = 5  # phrases back to the one that decides what follows
+OWNED = 0.6  # share of the words behind which a sub-layer decides
+SPREAD = 100.0  # the largest strength over the smallest
+PERIOD = 64  # phrases, at least, until a text repeats itself as a whole
+DRAWS = 3000  # of which one has that, unless there are few phrases
+LEAST, MOST = 4 * LENGTH, 20 * LENGTH  # words of a text
+
+
+class PlantedText(NamedTuple):
+    """A text without end, of phrases whose words follow one another.
+
+    Word `n` is word `n % LENGTH` of phrase `n // LENGTH`. Behind phrase p comes `on[p]` if the
+    phrase `REACH` before p is in `chosen`, else `off[p]`. So phrases repeat, in changing order.
+    """
+
+    ids: list[int]
+    """The token of each word."""
+    read_as: list[int]
+    """By token, the word as which the model reads it; every token is read as one."""
+    on: list[int]
+    off: list[int]
+    chosen: frozenset[int]
+    owners: dict[int, int]
+    """By word, the sub-layer without which its decoy follows and not the next word."""
+    decoys: dict[int, int]
+    """By word, the token of its decoy."""
+
+    def shares(self, layers: int) -> list[float]:
+        """By sub-layer, the share of the text's tokens that are wrong without it.
+
+        A token needs one sub-layer at most, besides sub-layer 1 (the first MLP), which all need.
+        So a draft is right for 1 less the sum of what it leaves out: `alpha_cond` of a long text.
+        Sub-layer 0 decides between two phrases, of which the one without it is right half of the
+        time.
+        """
+        found = [0.0] * (2 * layers)
+        for owner in self.owners.values():
+            found[owner] += 1 / len(self.ids)
+        found[:2] = 0.5 / LENGTH, 1.0
+        return found
+
+
+def strengths(redundant: DraftPlan, seed: int) -> dict[int, float]:
+    """Strength by sub-layer, largest first: all behind the first layer but those of `redundant`, in
+    drawn order. Each is the same part of the one before, the last 1 / `SPREAD` of the first; their
+    sum is `OWNED`.
+    """
+    others = [s for s in range(2, 2 * redundant.layers) if s not in redundant.skipped]
+    random.Random(seed).shuffle(others)
+    sizes = [SPREAD ** (-i / max(1, len(others) - 1)) for i in range(len(others))]
+    return {s: OWNED * size / sum(sizes) for s, size in zip(others, sizes, strict=True)}
+
+
+def planted_text(
+    redundant: DraftPlan, seed: int, words: int, most: int, owners: int
+) -> PlantedText:
+    """Draws the text of a model.
+
+    Args:
+        redundant: sub-layers that no word needs.
+        words: tokens of the tokenizer. The first and the last eighth, where it keeps those that are
+            no text, are never said.
+        most: words of the text, if `MOST` is more.
+        owners: sub-layers that words may need, the strongest.
+
+    Raises SkipbenchError for too few words.
+    """
+    spoken = range(words // 8, words - words // 8)
+    count = min(MOST, most, int(len(spoken) / (1 + OWNED))) // (2 * LENGTH) * 2 * LENGTH
+    if count < LEAST:
+        raise SkipbenchError(
+            f"planted: the tokens of the tokenizer ({words}), or the model's hidden size, are too "
+            f"few for a text of {LEAST} words; wanted 64 or more of both"
+        )
+    draw = random.Random(seed)
+    places = [n for n in range(count) if 0 < n % LENGTH < LENGTH - 1]
+    sizes = dict(list(strengths(redundant, seed).items())[:owners])
+    ends = [round(count * total) for total in accumulate(sizes.values(), initial=0.0)]
+    owned = dict[int, int]()
+    drawn = draw.sample(places, ends[-1])
+    for owner, (start, end) in zip(sizes, pairwise(ends), strict=True):
+        owned |= dict.fromkeys(drawn[start:end], owner)
+    said = draw.sample(spoken, count + len(owned))
+    ids, decoys = said[:count], dict(zip(owned, said[count:], strict=True))
+    read_as = [draw.randrange(count) for _ in range(words)]
+    for n, token in enumerate(ids):
+        read_as[token] = n
+    orders = _orders(draw, count // LENGTH)
+    return PlantedText(ids, read_as, *orders, owned, decoys)
+
+
+def _orders(draw: random.Random, phrases: int) -> tuple[list[int], list[int], frozenset[int]]:
+    """Draws `on`, `off` and `chosen` until no text repeats itself within `PERIOD` phrases, or the
+    best of `DRAWS`.
+
+    A phrase comes behind one phrase of `chosen` and one of the others, so that two pasts never lead
+    to the same one: all texts are circles, and none runs into another.
+    """
+    half, best, found = phrases // 2, 0, None
+    for _ in range(DRAWS):
+        part, targets = (draw.sample(range(phrases), phrases) for _ in range(2))
+        follow = [0] * phrases, [0] * phrases
+        for behind in (part[:half], part[half:]):
+            for following, into in zip(follow, (targets[:half], targets[half:]), strict=True):
+                for phrase, target in zip(behind, draw.sample(into, half), strict=True):
+                    following[phrase] = target
+        drawn = *follow, frozenset(part[:half])
+        if any(phrase in pair for phrase, pair in enumerate(zip(*follow, strict=True))):
+            continue  # one would follow itself
+        if (period := _shortest(*drawn)) > best:
+            best, found = period, drawn
+        if best >= PERIOD:
+            break
+    assert found is not None
+    return found
+
+
+def _shortest(on: list[int], off: list[int], chosen: frozenset[int]) -> int:
+    """Phrases until the first of all texts repeats itself."""
+    pasts, seen, found = 1 << REACH, set[int](), []
+    for begin in range(len(on) * pasts):
+        at, before = begin, len(seen)
+        while at not in seen:
+            seen.add(at)
+            phrase, past = divmod(at, pasts)  # its lowest bit is of the phrase `REACH` before
+            after = on[phrase] if past & 1 else off[phrase]
+            at = after * pasts + (past >> 1) + (phrase in chosen) * (pasts >> 1)
+        found.append(len(seen) - before or len(on) * pasts)
+    return min(found)
