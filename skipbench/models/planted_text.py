@@ -1,7 +1,7 @@
 """What a planted model says, and which of its sub-layers it needs for that."""
 
 import random
-from itertools import accumulate, pairwise
+from itertools import accumulate, cycle, pairwise
 from typing import NamedTuple
 
 from skipbench.draft_plan import DraftPlan
@@ -11,6 +11,7 @@ LENGTH = 6  # words of a phrase
 REACH = 5  # phrases back to the one that decides what follows
 OWNED = 0.6  # share of the words behind which a sub-layer decides
 SPREAD = 100.0  # the largest strength over the smallest
+DECOYS = (1, 1, 3, 15)  # tokens that lead where a sub-layer is missing, by word in turn
 PERIOD = 64  # phrases, at least, until a text repeats itself as a whole
 DRAWS = 3000  # of which one has that, unless there are few phrases
 LEAST, MOST = 4 * LENGTH, 20 * LENGTH  # words of a text
@@ -31,9 +32,9 @@ class PlantedText(NamedTuple):
     off: list[int]
     chosen: frozenset[int]
     owners: dict[int, int]
-    """By word, the sub-layer without which its decoy follows and not the next word."""
-    decoys: dict[int, int]
-    """By word, the token of its decoy."""
+    """By word, the sub-layer without which a decoy follows and not the next word."""
+    decoys: dict[int, list[int]]
+    """By word, the tokens of its decoys, the last of which leads."""
 
     def shares(self, layers: int) -> list[float]:
         """By sub-layer, the share of the text's tokens that are wrong without it.
@@ -91,7 +92,11 @@ def planted_text(
     for owner, (start, end) in zip(sizes, pairwise(ends), strict=True):
         owned |= dict.fromkeys(drawn[start:end], owner)
     said = draw.sample(spoken, count + len(owned))
-    ids, decoys = said[:count], dict(zip(owned, said[count:], strict=True))
+    ids, pool = said[:count], said[count:]
+    decoys = {
+        word: draw.sample(pool, min(number, len(pool)))
+        for word, number in zip(owned, cycle(DECOYS), strict=False)
+    }
     read_as = [draw.randrange(count) for _ in range(words)]
     for n, token in enumerate(ids):
         read_as[token] = n

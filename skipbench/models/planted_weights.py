@@ -18,7 +18,7 @@ from skipbench.models.planted_text import LENGTH, REACH, PlantedText
 # Logits in nats. What decides between two tokens adds `CHOICE` to one and takes it from the other.
 MARGIN = 16.0  # lead of what follows over what cannot
 CHOICE = 8.0
-DECOY = 0.5  # lead of the decoy where nothing decides
+DECOY, STEP = 0.5, 0.25  # lead of a decoy where nothing decides, and what each has over the next
 
 # Sizes of parts of a state, where `word` has 1. In 8 bits the smallest are still seen.
 OWN, SIDE = 0.25, 1 / 32  # of a token's row: what it follows, and its side of a choice
@@ -115,8 +115,9 @@ def token_table(text: PlantedText, hidden: int, generator: torch.Generator) -> T
             follows(text.ids[LENGTH * text.off[phrase]], word, -1.0, CHOICE)
             needs[word, parts.groups(text)[0]] = phrase in text.chosen
     lead = DECOY + 2 * CHOICE * SIDE / CHOSEN  # the word before is on the other side itself
-    for word, token in text.decoys.items():
-        follows(token, word, -1.0, lead)
+    for word, tokens in text.decoys.items():
+        for n, token in enumerate(tokens):
+            follows(token, word, -1.0, lead + n * STEP)
     for word, owner in text.owners.items():  # attention reads it from the word before
         needs[word - (owner % 2 == 0), parts.groups(text)[owner]] = 1.0
     return table + needs[read_as]

@@ -57,9 +57,12 @@ def text() -> PlantedText:
     return text_of(SHAPE.hidden, REDUNDANT, 0, WORDS)
 
 
-def drafted(lm: LM, *skipped: int, length: int = TOKENS, threshold: float = 0.0) -> Generation:
-    skip = DraftPlan.of(SHAPE.layers, skipped)
-    return generate(lm, FixedSet("set", skip, Fixed(4, threshold)), PROMPT, length)
+def drafted(
+    lm: LM, *skipped: int, length: int = TOKENS, threshold: float = 0.0, width: int = 1
+) -> Generation:
+    skip, tree = DraftPlan.of(SHAPE.layers, skipped), (width,) * 3 + (1,)
+    method = FixedSet("set", skip, Fixed(4, threshold), tree if width > 1 else ())
+    return generate(lm, method, PROMPT, length)
 
 
 def alpha(out: Generation) -> tuple[float, float]:
@@ -138,10 +141,12 @@ def test_what_is_left_out_costs_what_is_stated() -> None:
 
 
 def test_a_draft_doubts_where_it_is_wrong() -> None:
-    """So that a threshold ends it there, and the second choice is right."""
+    """So that a threshold ends it there, and the more choices a tree has, the more it mends."""
     strongest = next(iter(strengths(REDUNDANT, 0)))
     whole, stopped = (drafted(fused(), strongest, threshold=t) for t in (0.0, 0.8))
     assert alpha(stopped)[0] > 1.5 * alpha(whole)[0]
+    mended = [len(drafted(fused(), strongest, width=k).rounds) for k in (2, 5, 20)]
+    assert len(whole.rounds) > mended[0] > mended[1] > mended[2]
 
 
 @pytest.mark.parametrize("family", PLANTABLE)
