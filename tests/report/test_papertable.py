@@ -693,3 +693,14 @@ def test_a_real_run_in_the_papers_table(tmp_path: Path) -> None:
     assert all(c.reason for c in each(t) if c.measured is None)
     assert "2 of 2 greedy samples" in markdown(t)
     assert f'<td data-run="{resolved.folder.name}">{m.measured:.2f}</td>' in html(t)
+
+
+def test_what_was_measured_has_the_dtype_of_its_run() -> None:
+    here = {"dtype": "bfloat16"}
+    one = swift("swift", "cnndm", metrics(1.3), dtype="float16", provenance=here)
+    made = paper_table("swift", "table2", [one], "paper")
+    measured = [r for r in made.records if r["measured"] is not None]
+    assert measured and {r["dtype"] for r in measured} == {"bfloat16"}
+    assert {r["dtype"] for r in made.records if r["measured"] is None} == {"float16"}
+    assert {r["published_dtype"] for r in measured if r["published"]} == {"float16"}
+    assert made.grids[0].settings.startswith("dtype bfloat16 (the paper's: float16); batch 1")

@@ -21,7 +21,15 @@ from skipbench.report.measured import SCORES, Measured, measure, unmeasured
 from skipbench.report.published import Paper, Printed, read_paper
 from skipbench.report.tables import paper_notes
 from skipbench.report.tables.model import Cell, Column, Grid, Row, Table
-from skipbench.report.tables.paper_rows import Group, Half, Id, halves, once, with_columns
+from skipbench.report.tables.paper_rows import (
+    Group,
+    Half,
+    Id,
+    halves,
+    once,
+    own_dtype,
+    with_columns,
+)
 from skipbench.runs.run import Run
 
 OVERALL = "overall"
@@ -40,7 +48,7 @@ _BLOCK = ("model", "dataset", "subtask", "temperature", "top_p")
 class Number:
     """A measured number beside the paper's."""
 
-    keys: dict[str, Any]  # model, method and other settings, in the names of `published()`
+    keys: dict[str, Any]  # model, method and others, in the names of `published()`; dtype: measured
     measured: Measured
     printed: Printed  # without a value where the paper prints none
     digits: int  # decimals that the paper prints
@@ -91,13 +99,25 @@ class Number:
         """The number, unrounded; `reason` says why it is missing."""
         measured, printed = self.measured, self.printed
         low, high = measured.interval or (None, None)
+        theirs = printed.keys.get("dtype") if printed.value is not None else None
         return (
             {"column": printed.column, "unit": UNITS[printed.column], "measured": measured.value}
             | {"measured_low": low, "measured_high": high, "published": printed.value}
             | {"published_spread": printed.spread, "published_inside": self.inside}
             | {"difference": self.difference, "percent": self.percent, "digits": self.digits}
             | {"reason": measured.reason, "note": printed.note}
+            | ({"published_dtype": theirs} if "dtype" in printed.keys else {})
         )
+
+    @staticmethod
+    def dtypes(numbers: "Sequence[Number]") -> str:
+        """Those in which numbers were measured, and the paper's where others."""
+        ours = {str(n.keys.get("dtype")) for n in numbers if n.measured.value is not None}
+        printed = [n.printed for n in numbers if n.printed.value is not None]
+        theirs = ", ".join(sorted({str(one.keys.get("dtype")) for one in printed}))
+        text = ", ".join(sorted(ours))
+        both = f"{text} (the paper's: {theirs})" if theirs and text else text or theirs
+        return text if text == theirs else both
 
 
 def paper_table(
@@ -190,7 +210,9 @@ def _numbers(
             digits = usual[0][0] if printed.digits is None else printed.digits
             run = half.runs.get((row, group))
             measured = _measured(half, row, group, column, scale)
-            line.append(Number(keys, measured, printed, digits, run.id if run else None))
+            of_row = (r for (at, _), r in half.runs.items() if at == row and r.metrics)
+            own = own_dtype(keys, None if measured.value is None else run or next(of_row, None))
+            line.append(Number(own, measured, printed, digits, run.id if run else None))
             if column in BEST:
                 block = (*(dict(row).get(key) for key in _BLOCK), group, column)
                 blocks.setdefault(block, []).append((line[-1], run or Run()))
@@ -273,4 +295,6 @@ def _grid(
         *(Column(name, paper.printed(half.across, group)) for group, name in names),
     ]
     settings = {k: paper.printed(k, v) for k, v in half.settings.items() if k not in keys}
+    if "dtype" in settings:
+        settings["dtype"] = Number.dtypes([n for line in lines for n in line])
     return Grid(tuple(columns), tuple(rows), "; ".join(f"{k} {v}" for k, v in settings.items()))

@@ -193,8 +193,15 @@ def stand_ins(texts: Iterable[str]) -> list[str]:
 
 
 def named(run: Run) -> str:
-    """The paper's keys of a run, as text."""
-    return ", ".join(f"{key}={value}" for key, value in (run.keys | _stand_in(run)).items())
+    """The paper's keys of a run, as text; with its own dtype."""
+    own = own_dtype(run.keys, run) | _stand_in(run)
+    return ", ".join(f"{key}={value}" for key, value in own.items())
+
+
+def own_dtype(keys: dict[str, Any], run: Run | None) -> dict[str, Any]:
+    """Keys of a paper's row with the dtype in which `run` measured, where both have one."""
+    dtype = run.origin.dtype if run and run.metrics else None
+    return keys | {"dtype": dtype} if dtype and "dtype" in keys else keys
 
 
 def _stand_in(run: Run) -> dict[str, Any]:
