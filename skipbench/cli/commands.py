@@ -185,7 +185,7 @@ class Project(Command):
 
 
 class Diff(Command):
-    """two folders of results, cell by cell, with intervals:  diff A B"""
+    """two folders of results, cell by cell, paired by prompt, whatever their limit=:  diff A B"""
 
     SETTINGS = False
     WORDS = 2, 2

@@ -119,8 +119,11 @@ def run_diff(asked: Diff) -> None:
         ratio = "-" if cell.ratio is None else f"{cell.ratio:.3f}"
         if cell.interval is not None:
             ratio += " [{:.3f}, {:.3f}]".format(*cell.interval) + " *" * cell.apart
-        tokens = "" if cell.same_tokens else "  other tokens"
-        show(f"{cell.name:<{width}}  {cell.samples:>9}  {a:>7}  {b:>7}  {ratio}{tokens}")
+        show(f"{cell.name:<{width}}  {cell.samples:>9}  {a:>7}  {b:>7}  {ratio}")
+        if cell.limits[0] != cell.limits[1] or cell.same_tokens < cell.samples:
+            limits, ms = (" and ".join(map(text_of, of)) for of in (cell.limits, cell.M))
+            same = f"{cell.same_tokens} of {cell.samples} outputs have the same tokens"
+            show(f"  {same}; M {ms}; limit {limits}")
     for origin in dict.fromkeys(text for cell in cells for text in cell.origins):
         show(f"origin: {origin}")
     for folder, names in zip(folders, alone, strict=True):
@@ -130,6 +133,11 @@ def run_diff(asked: Diff) -> None:
     show(f"{len(cells)} cells in both; {apart} whose interval leaves out 1")
     if apart:
         raise SystemExit(1)
+
+
+def text_of(value: float | None) -> str:
+    """A number of a cell, `all` without one."""
+    return "all" if value is None else f"{value:.4g}"
 
 
 def run_bundle(asked: Bundle) -> None:

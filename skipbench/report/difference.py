@@ -1,11 +1,15 @@
-"""Two folders of results against each other: cells of the same settings, paired by prompt."""
+"""Two folders of results against each other: cells of the same settings, whatever their `limit`,
+paired by prompt.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import geometric_mean
 
+from skipbench.metrics.acceptance import mean
 from skipbench.metrics.interval import paired_ratio_interval
-from skipbench.runs.reading import run_folders
+from skipbench.runs.provenance import config_hash
+from skipbench.runs.reading import read_yaml, run_folders
 from skipbench.runs.record import speedups
 from skipbench.runs.run import Run, read_run
 
@@ -22,7 +26,9 @@ class CellDifference:
     speedups: tuple[float | None, float | None]  # of A and of B, as in the tables of runs
     ratio: float | None  # geometric mean of B's speedup over A's, per question
     interval: tuple[float, float] | None  # 95 %, of the ratio
-    same_tokens: bool  # every prompt has the same output in both
+    same_tokens: int  # samples whose output is the same in both
+    M: tuple[float | None, float | None]  # over the prompts that both decoded
+    limits: tuple[int | None, int | None]  # prompts that each was asked for
     origins: tuple[str, ...]  # differences in where the two come from
 
     @property
@@ -32,24 +38,39 @@ class CellDifference:
 
 
 def differences(first: Path, second: Path) -> tuple[list[CellDifference], list[list[str]]]:
-    """Every cell that both folders hold, and the names of those that only one holds."""
+    """Every cell that both folders hold, also with another `limit`, and the names of those that
+    only one holds.
+    """
     folders = (run_folders(first), run_folders(second))
     a, b = ({path.name: path for path in of if (path / "samples.jsonl").exists()} for of in folders)
-    both = [_difference(read_run(a[name]), read_run(b[name])) for name in a if name in b]
-    return both, [[n for n in a if n not in b], [n for n in b if n not in a]]
+    pairs = {name: name for name in a if name in b}
+    rest = {_key(b[name]): name for name in b if name not in a}
+    others = {name: rest.get(_key(path)) for name, path in a.items() if name not in pairs}
+    pairs |= {name: other for name, other in others.items() if other is not None}
+    both = [_difference(read_run(a[name]), read_run(b[other])) for name, other in pairs.items()]
+    return both, [[n for n in a if n not in pairs], [n for n in b if n not in pairs.values()]]
+
+
+def _key(folder: Path) -> str:
+    """The settings of a run but its `limit`, as a hash."""
+    return config_hash({**(read_yaml(folder / "config.yaml") or {}), "limit": None})
 
 
 def _difference(first: Run, second: Run) -> CellDifference:
-    a, b = ({s.id: s for s in run.sound} for run in (first, second))
+    a, b = ({s.prompt_hash: s for s in run.sound} for run in (first, second))
     ids = [i for i in a if i in b]
     before, after = speedups(a[i] for i in ids), speedups(b[i] for i in ids)
     pairs = [(before[q], after[q]) for q in before if q in after]
     ratio, interval = paired_ratio_interval([y / x for x, y in pairs]) if pairs else (None, None)
     x, y = (geometric_mean(each) for each in zip(*pairs, strict=True)) if pairs else (None, None)
-    same = all(a[i].method.tokens == b[i].method.tokens for i in ids)
+    same = sum(a[i].method.tokens == b[i].method.tokens for i in ids)
+    rounds = ([r.emitted for i in ids for r in of[i].method.rounds] for of in (a, b))
+    m, n = (mean(emitted) for emitted in rounds)
+    limits = first.setting("limit"), second.setting("limit")
     here, there = first.provenance, second.provenance
     origins = [(f"{key}:", getattr(here, key), getattr(there, key)) for key in ORIGIN]
     packages = sorted({*here.versions, *there.versions})
     origins += [(name, here.versions.get(name), there.versions.get(name)) for name in packages]
     unlike = tuple(f"{name} {x} | {y}" for name, x, y in origins if x != y)
-    return CellDifference(str(first.id), len(ids), (x, y), ratio, interval, same, unlike)
+    name, speeds = str(first.id), (x, y)
+    return CellDifference(name, len(ids), speeds, ratio, interval, same, (m, n), limits, unlike)

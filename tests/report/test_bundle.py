@@ -2,6 +2,7 @@
 sixth sample of a committed table's, with settings that name a person's folder.
 """
 
+import contextlib
 import hashlib
 import json
 import re
@@ -14,8 +15,10 @@ import msgspec
 import pytest
 import yaml
 from conftest import ROOT, Command
+from msgspec import structs
 
 from scripts.pack_records import table_of, unpacked
+from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.plan import Request, grids_of
@@ -24,6 +27,7 @@ from skipbench.report.bundle.claims import CLAIMS, CRATE, check
 from skipbench.report.bundle.command import overrides_of
 from skipbench.report.bundle.eval_records import eval_record
 from skipbench.report.bundle.write import write_bundle
+from skipbench.report.difference import differences
 from skipbench.report.tables.stored import summary
 from skipbench.runs.files import write_atomic
 from skipbench.runs.measures import Metrics, Score, Speedup
@@ -40,7 +44,7 @@ HOME = "/home/alice/models"
 Edit = Callable[[Path], None]
 
 
-def make_run(results: Path, stored: dict[str, Any], samples: list[Sample]) -> Run:
+def make_run(results: Path, stored: dict[str, Any], samples: list[Sample], **more: Any) -> Run:
     """A done run of packed samples."""
     method = stored["method"]
     groups = {
@@ -48,6 +52,7 @@ def make_run(results: Path, stored: dict[str, Any], samples: list[Sample]) -> Ru
         "method": {"name": method},
         "dataset": {"name": stored["dataset"], "max_new_tokens": 64},
         "decoding": {"temperature": 0.0, "top_p": 1.0, "top_k": 0},
+        **more,
     }
     name = f"smollm2_{method}_specbench_{config_hash(groups)}"
     argv = ["/home/alice/skipbench/__main__.py", "table", "copying", f"model.path={HOME}/s.gguf"]
@@ -118,6 +123,24 @@ def test_a_bundle_holds_its_claims_and_names_nobody(bundle: Path, skipbench: Com
     assert claim["hardware"] == f"{cpu}, 1 threads of 2 cores" and claim["samples"] == 14
     speedup = read_run(run_of(bundle, "auto")).measured.speedup
     assert (claim["number"], tuple(claim["interval"])) == (speedup.e2e, speedup.e2e_ci95)
+
+
+def test_a_run_of_fewer_prompts_is_compared_by_prompt(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored, packed = json.loads(table_of(RECORDS).read_text())["runs"], unpacked(RECORDS)
+    (one,) = [s for s in stored if s["method"] == METHODS[0] and not s.get("group")]
+    samples = packed[one["id"]][::6]
+    shorter = structs.replace(samples[0], method=structs.replace(samples[0].method, tokens=[1]))
+    fewer = make_run(tmp_path, one, [shorter, *samples[1:3]], limit=3)
+    (cell,), (left, none) = differences(results, tmp_path)
+    assert (cell.samples, cell.same_tokens, cell.limits) == (3, 2, (None, 3))
+    assert fewer.metrics and (pytest.approx(fewer.metrics.M),) * 2 == cell.M
+    assert len(left) == 1 and METHODS[1] in left[0] and not none
+    with contextlib.suppress(SystemExit):
+        dispatch(["diff", str(results), str(tmp_path)])
+    shown = capsys.readouterr().out
+    assert "2 of 3 outputs have the same tokens; M " in shown and "limit all and 3" in shown
 
 
 @pytest.mark.parametrize("name", ["swift-table2", "clasp-table1", "knapspec-table2"])
