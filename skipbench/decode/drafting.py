@@ -92,7 +92,9 @@ class SkipMethod(Method):
         self.skip = self.plan()
 
     def plan(self, skipped: Iterable[int] = ()) -> DraftPlan:
-        """A draft without these sub-layers, the rest as `precision`, `kv_window` and `head` say."""
+        """A draft without these sub-layers, the rest as `precision`, `kv_window` and `head` say:
+        number 2i is the attention of layer i, 2i + 1 its MLP.
+        """
         return self.cheaper(DraftPlan.of(self.layers, skipped))
 
     def cheaper(self, skip: DraftPlan) -> DraftPlan:
@@ -102,7 +104,17 @@ class SkipMethod(Method):
 
     @property
     def levers(self) -> frozenset[str]:
-        return self.plan().levers | self.skip.levers
+        return self.plan().levers | self.checked_skip.levers
+
+    @property
+    def checked_skip(self) -> DraftPlan:
+        """`skip`. Raises SkipbenchError where the method set something else than a plan."""
+        if not isinstance(self.skip, DraftPlan):
+            raise SkipbenchError(
+                f"{self.name}: skip is a {type(self.skip).__name__}; wanted self.plan([...]) of "
+                "numbers of sub-layers, 2i for the attention of layer i and 2i + 1 for its MLP"
+            )
+        return self.skip
 
     def check_states_shared(self) -> None:
         """Raises SkipbenchError for states of a draft that verification cannot continue from."""
@@ -116,14 +128,14 @@ class SkipMethod(Method):
     def prepare(self, state: State) -> None:
         super().prepare(state)
         self.stop.prepare(state)
-        if self.skip.quantized:  # makes the copy
+        if self.checked_skip.quantized:  # makes the copy
             state.lm.logits([state.pending], TokenRows.chain(state.lm.cache.length, 1), self.skip)
 
     def begin(self, state: State) -> None:
         super().begin(state)
         self.stop.begin()
         self._likely: Tensor | None = None
-        if self.skip.head == "likely":
+        if self.checked_skip.head == "likely":
             ids = sorted({*range(min(LIKELY, state.lm.vocabulary)), *state.tokens})
             self._likely = torch.tensor(ids, device=state.lm.output_device)
         names = ("skip", "threshold", "steps", "accepted", "confidence", "rank")
@@ -142,7 +154,7 @@ class SkipMethod(Method):
         """
         plan = self.skip
         if plan is not self._drafted and plan != self._drafted:
-            self._drafted = plan
+            self._drafted = plan = self.checked_skip
             self.draft_log["skip"].append([len(self.draft_log["steps"]), str(plan)])
             self.stop.priced(state, plan, self.latency_at(state))
         lm, steps, reads = state.lm, min(self.stop.limit(), budget), self.stop.reads_confidence

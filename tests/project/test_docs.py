@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import METHODS, ROOT, Command, rest_slow
@@ -16,6 +17,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from scripts import readme_figures
 from scripts.make_keys import PAGE, page
 from scripts.readme_figures import README, TABLE, written
+from skipbench.bench.check_method import check_method
 from skipbench.cli.asking import Chat, Generate
 from skipbench.cli.commands import COMMANDS, Data, Experiments, List
 from skipbench.cli.experiments import request_of
@@ -26,6 +28,7 @@ from skipbench.cli.parser import parse
 from skipbench.config import catalog
 from skipbench.config.catalog import choices
 from skipbench.config.compose import compose_cells
+from skipbench.decode.stopping import Fixed
 from skipbench.errors import SkipbenchError
 from skipbench.report.definitions import DEFINITIONS
 from skipbench.report.tables.features import feature_tables
@@ -298,6 +301,19 @@ def test_a_method_outside_of_the_tree(outside: Path, skipbench: Command) -> None
     refused = skipbench("--config-dir", str(outside / "myconf"), "method=repeat", "method.lenght=3")
     assert refused.returncode == 2 and "Did you mean method.length" in refused.stderr
     assert "Allowed here: method.length, method.name" in refused.stderr
+
+
+def test_the_method_of_the_docs_that_skips_and_a_skip_that_is_no_plan() -> None:
+    made: dict[str, Any] = {"__name__": "mine"}
+    exec(compile(blocks(OUTSIDE, "python")[1], "mine.py", "exec", dont_inherit=True), made)
+    method = made["Mine"](name="mine", layers=8, stop=Fixed())
+    assert method.skip.skipped == {2, 6, 10}
+    method.skip = "attn:1,5"
+    wanted = r"mine: skip is a str; wanted self.plan\(\[...\]\)"
+    with pytest.raises(SkipbenchError, match=wanted):
+        _ = method.levers
+    with pytest.raises(SkipbenchError, match=wanted):
+        next(check_method(lambda layers: method))
 
 
 def test_the_outside_method_is_not_one_of_the_tree() -> None:
