@@ -1,0 +1,180 @@
+"""Every method that decides by what a machine measures, with drawn measurements: latencies of
+sub-layers, prices of rows, of drafts and of copies. The output is vanilla's on `fused` and on
+`cuda_graphs`, and the rounds are the same: a wrong draft changes no token, but it changes rounds.
+
+A machine has one set of latencies, and few of the sets and sizes follow from it that others have.
+"""
+
+import functools
+import random
+import re
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+
+import pytest
+import torch
+from conftest import ALONE, LAYERS, make_method, random_model, rest_slow, settings_of
+from test_architecture import PACKAGE, imports
+from test_contract import SWITCHES
+from test_graphs import PROMPTS
+from test_graphs import short_buckets as short_buckets
+
+from skipbench.config.catalog import choices, file_of, target_of
+from skipbench.config.signature import settings
+from skipbench.decode.loop import generate
+from skipbench.lm.cuda_graphs.capture import EagerCapture
+from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
+from skipbench.lm.model import LM
+from skipbench.metrics.costs import LatencyModel
+from skipbench.profile.rows import DRAFT_ROWS, ROWS
+
+FAMILIES = sorted(PROMPTS)
+DAILY = {"clasp": 4, "knapspec": 8}  # elsewhere 2: passes are of fewer kinds
+MANY = range(8, 32)
+MEASURING = r"skipbench\.(profile\.(?!influence)|decode\.(ladder|priced|stop_by_price))|time\b"
+"""Imports that do. An influence is measured, too: of the model, the same on every machine."""
+
+
+@functools.cache
+def priced(group: str, name: str) -> list[str] | None:
+    """Settings of a method or stop rule that are prices; `None` for one that knows no price."""
+    target = str(target_of(file_of(group, name)))
+    module, _, of = target.rpartition(".")
+    found = [setting for setting in settings(target) if re.search("price|cost|latenc", setting)]
+    return found if found or getattr(import_module(module), of).needs_latency else None
+
+
+RULES = [rule for rule in choices("stop") if priced("stop", rule) is not None]
+OWN = [name for name in ALONE if priced("method", name) is not None]
+"""Methods that know prices whatever rule ends their drafts."""
+CASES = [name for name in ALONE if name in OWN or "stop" in settings_of(name)]
+MORE = {
+    "auto": ("method.precision=int8",),  # `cuda_graphs` has no other drafts in fewer bits
+    "clasp": ("method.unit=sublayer",),  # passes of as many kinds as KnapSpec's
+    "leap": ("method.percentile=100",),  # else it may skip nothing of four layers
+    "lookahead": ("preset=cpu",),  # sizes by the price of rows
+    "recycling": ("preset=cpu",),
+}
+
+
+def rows_from(draw: random.Random, sizes: tuple[int, ...], first: float = 1.0) -> list[float]:
+    """Prices of rows, from free to proportional, as unsteady as measured ones."""
+    power = draw.choice([0.0, draw.random() ** 2, draw.random() ** 2, 1.0])
+    return [round(first * n**power * draw.uniform(0.95, 1.05), 4) for n in sizes]
+
+
+def seconds_from(draw: random.Random) -> list[float]:
+    """Of an MLP, attention per token, and attention, which takes 1/8 to 8 times as long."""
+    mlp = draw.uniform(1e-5, 1e-4)
+    attention = mlp * 2 ** draw.uniform(-3, 3)
+    return [mlp, draw.choice([0.0, attention * draw.uniform(0, 0.02)]), attention]
+
+
+def latency_from(draw: random.Random) -> LatencyModel:
+    """Also of a head; each lever at 1/5 to 5/4 of the price."""
+    mlp, per_token, attention = seconds_from(draw)
+    whole = attention, per_token, mlp, mlp * draw.uniform(0.1, 4)
+    int8, int6, int4, likely = (draw.uniform(0.2, 1.25) for _ in range(4))
+    low = (LatencyModel(*(share * s for s in whole), LAYERS) for share in (int8, int6))
+    return LatencyModel(*whole, LAYERS, (), *low, int4 * whole[3], likely * whole[3])
+
+
+DRAWN: dict[str, Callable[[random.Random], object]] = {
+    "row_prices": lambda draw: rows_from(draw, ROWS),
+    "draft_prices": lambda draw: rows_from(draw, DRAFT_ROWS, draw.uniform(0.1, 1.2)),
+    "latency": lambda draw: draw.choice(["null", seconds_from(draw)]),
+    "bottom_cost": lambda draw: draw.choice([0.001, 0.01, 0.1, 0.5]),
+}
+"""Values of the settings that are prices."""
+
+
+def prices(name: str, rule: str, draw: random.Random) -> list[str]:
+    """Overrides: every price that a method takes, and that the stop rule takes, if one is given."""
+    words = [f"method.{s}={DRAWN[s](draw)}" for s in priced("method", name) or ()]
+    if rule:
+        words.append(f"stop@method.stop={rule}")
+        words += [f"method.stop.{s}={DRAWN[s](draw)}" for s in priced("stop", rule) or ()]
+    return [*MORE.get(name, ()), *words]
+
+
+def decoded(lm: LM, name: str, words: list[str], latency: LatencyModel) -> list[object]:
+    """The tokens, every round, and a log that shows prices where a set is the only one."""
+    method = make_method(name, *words)
+    if method.needs_latency and method.latency_model is None:
+        method.latency_model = latency
+    lm.allocate(300)
+    out = generate(lm, method, PROMPTS[lm.config.model_type], 60)
+    return [out.tokens, *out.rounds, method.log.get("reward")]
+
+
+@functools.cache
+def engines(family: str, backend: str, dtype: torch.dtype) -> list[LM]:
+    captured = partial(CudaGraphsEngine, capture=EagerCapture, backend=backend)
+    return [LM(random_model(family).to(dtype), engine) for engine in ("fused", captured)]
+
+
+def fault(name: str, seed: int) -> str:
+    """Names a draw whose tokens are not vanilla's, or whose rounds differ between the engines in
+    float64, too: in float32 rounding may decide between two sets.
+    """
+    draw, family = random.Random(f"{name} {seed}"), FAMILIES[seed % len(FAMILIES)]
+    rules = [*RULES, ""] if name in (*OWN, *MORE) else RULES
+    words = prices(name, draw.choice(rules) if "stop" in settings_of(name) else "", draw)
+    switches = [s for s in SWITCHES.get(name, ()) if not s.startswith("stop.")]
+    if name != "lookahead" and switches and draw.random() < 0.5:  # prices choose its sizes
+        words.insert(0, f"method.{draw.choice(switches)}")
+    backend, latency = draw.choice(["masked", "split_kv"]), latency_from(draw)
+
+    def courses(dtype: torch.dtype) -> list[list[object]]:
+        return [decoded(lm, name, words, latency) for lm in engines(family, backend, dtype)]
+
+    fused, captured = courses(torch.float32)
+    vanilla = decoded(engines(family, backend, torch.float32)[0], "vanilla", [], latency)
+    what = ["tokens"] * (not fused[0] == captured[0] == vanilla[0])
+    if fused != captured:
+        fused, captured = courses(torch.float64)
+        what += ["rounds"] * (fused != captured)
+    told = f"draw {seed} on {family}, {backend}, {words}, {latency}"
+    return f"other {' and '.join(what)}: {told}" if what else ""
+
+
+def faults(name: str, draws: range) -> str:
+    engines.cache_clear()  # so that a draw depends on no other test
+    return "\n".join(filter(None, (fault(name, seed) for seed in draws)))
+
+
+@pytest.mark.parametrize("name", rest_slow(CASES, lambda name: name in (*OWN, "clasp", "int8")))
+def test_tokens_are_vanillas_at_drawn_prices(name: str) -> None:
+    assert faults(name, range(DAILY.get(name, 2))) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_and_at_many(name: str) -> None:
+    assert faults(name, MANY) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"), [*((name, "") for name in OWN), *(("int8", rule) for rule in RULES)]
+)
+def test_prices_decide(name: str, rule: str) -> None:
+    """Otherwise the draws would be one case."""
+    lm = LM(random_model("llama"), "fused")
+
+    def course(seed: int) -> list[object]:
+        draw = random.Random(seed)
+        return decoded(lm, name, prices(name, rule, draw), latency_from(draw))
+
+    first = course(0)
+    assert any(course(seed) != first for seed in range(1, 24))
+
+
+def test_every_measurement_is_drawn() -> None:
+    """Whatever a method knows of the machine: by a new setting, or an import that measures."""
+    for group, known in (("method", OWN), ("stop", RULES)):
+        assert {setting for name in known for setting in priced(group, name) or ()} <= DRAWN.keys()
+        for name in set(choices(group)) - set(known):
+            module = str(target_of(file_of(group, name))).rpartition(".")[0]
+            found = imports(PACKAGE.parent / f"{module.replace('.', '/')}.py")
+            assert not [one for one in found if re.match(MEASURING, one)], name
