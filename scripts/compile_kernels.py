@@ -15,7 +15,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from skipbench.lm.cuda_graphs import kernels
+from skipbench.lm.cuda_graphs import kernels, tiles
 
 NUMBERS = {
     "bounds": "*i64", "depth": "*i64", "windows": "*i64", "target": "*i64", "tree_mask": "*i1",
@@ -28,21 +28,27 @@ COUNTS = {
 ONES = dict.fromkeys(("rows", "group", "kv", "q_heads", "splits"), 1)
 """Triton makes a kernel of its own where an argument is 1."""
 ATTEND = {"GROUP": 4, "NORMED": False, "BLOCK_R": 16, "BLOCK_D": 128, "d": 128}
-DEEP = {"num_warps": 4, "num_stages": 4}
-INT8 = {"BIASED": True, "ADDED": True, "BLOCK_M": 16}
+INT8 = {"BIASED": True, "ADDED": True, "BLOCK_M": tiles.INT8_ROWS}
 CASES: list[tuple[Any, dict[str, Any], dict[str, Any]]] = [
     (kernels.silu_times, {"BLOCK": 1024}, {}),
     (kernels.rotate_and_write, {"NORMED": True, "BLOCK_D": 128, "d": 128}, {"num_warps": 1}),
     (kernels.prepare, {"BLOCK": 256, "BLOCK_D": 128, "d": 128}, {}),
     (kernels.join_parts, {"BLOCK_S": 16, "BLOCK_D": 128, "d": 128}, {}),
 ]
+
+
+def _int8(outputs: int, inputs: int, stages: int) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    blocks = {"BLOCK_N": outputs, "BLOCK_K": inputs}
+    return kernels.int8_linear, INT8 | blocks, {"num_warps": 4, "num_stages": stages}
+
+
 HALF = [
-    *((kernels.int8_linear, INT8 | {"BLOCK_N": n, "BLOCK_K": 256}, DEEP) for n in (16, 32)),
+    *(_int8(*tile) for tile in tiles.HALF),
     (kernels.attend_parts, ATTEND | {"BLOCK_M": 16, "BLOCK_N": 64}, {"num_warps": 4}),
     (kernels.attend_parts, ATTEND | {"BLOCK_M": 64, "BLOCK_N": 64}, {"num_warps": 8}),
 ]
 WIDE = [
-    *((kernels.int8_linear, INT8 | {"BLOCK_N": n, "BLOCK_K": 64}, DEEP) for n in (16, 32)),
+    *(_int8(*tile) for tile in tiles.FLOAT32),
     (kernels.attend_parts, ATTEND | {"BLOCK_M": 16, "BLOCK_N": 32}, {"num_warps": 8}),
 ]
 
@@ -65,8 +71,9 @@ def main(architecture: int, dtype: str) -> None:
         )
         made = triton.compile(source, target=target, options={"num_stages": 2} | options)
         name, shared = kernel.fn.__name__, made.metadata.shared
-        rows = constants.get("BLOCK_M", "") if "size" in names else constants.get("BLOCK_N", "")
-        print(f"{name} {rows}: {shared} bytes shared, {spilled(made, architecture)}")
+        tile = ("BLOCK_M",) if "size" in names else ("BLOCK_N", "BLOCK_K")
+        of = " x ".join(str(constants[n]) for n in tile if n in constants)
+        print(f"{name} {of}: {shared} bytes shared, {spilled(made, architecture)}")
 
 
 def spilled(made: Any, architecture: int) -> str:

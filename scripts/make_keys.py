@@ -34,8 +34,8 @@ Every key of a cell, with its type, its default and its meaning. This page is ge
 - `${variant:...}` takes the value that `dataset.prompt` chooses from the dataset's file.
 - A method's file in `conf/method` may set other values than the defaults of its class. They are
   listed above the table of the method; `${setting:...}` and `model.settings` are values that the
-  model's file gives for this method, where it gives any. `${cpu:...}` is the value on a CPU, or
-  with `preset=cpu`; elsewhere the default of the class holds, which is the paper's.
+  model's file gives for this method, where it gives any. `${tuned:...}` is the value unless
+  `preset=paper` is given; then the default of the class holds, which is the paper's.
 """
 
 

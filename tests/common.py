@@ -82,8 +82,8 @@ NEEDED = {  # what a run provides, or what lets a method act within a few tokens
     "conflayers": ["method.window=4", "method.interval=4", "method.ratio=0.25"],
     "cas-spec": ["method.sparsity=[0.25,0.75]", "method.warm_up=4"],
     "leap": ["method.keep_first=1", "method.keep_last=1", "method.iterations=4"],
-    "lookahead": ["preset=gpu"],
-    "recycling": ["preset=gpu"],
+    "lookahead": ["preset=paper"],
+    "recycling": ["preset=paper"],
     "swift": ["method.window=4", "method.beta=3"],
     "int8": ["method.stop.row_prices=[1,1.02,1.04,1.1,1.2,1.4]"],
     "knapspec-choices": [

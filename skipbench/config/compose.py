@@ -52,11 +52,10 @@ def _setting(path: str, *, _parent_: DictConfig, _root_: DictConfig) -> Any:
     return getattr(schema_of(_parent_["_target_"]), key) if value is None else value
 
 
-def _cpu(value: Any, *, _node_: Any, _parent_: DictConfig, _root_: DictConfig) -> Any:
-    """The value of a method's setting on a CPU; with `preset=gpu`, or on one, the paper's."""
-    preset = _root_["preset"]
-    on_cpu = preset == "cpu" or (preset == "device" and _root_["model"]["device"] == "cpu")
-    return value if on_cpu else getattr(schema_of(_parent_["_target_"]), _node_._key())
+def _tuned(value: Any, *, _node_: Any, _parent_: DictConfig, _root_: DictConfig) -> Any:
+    """The value of a method's setting; with `preset=paper` the paper's."""
+    paper = getattr(schema_of(_parent_["_target_"]), _node_._key())
+    return paper if _root_["preset"] == "paper" else value
 
 
 RESOLVERS: dict[str, Callable[..., Any]] = {
@@ -65,7 +64,7 @@ RESOLVERS: dict[str, Callable[..., Any]] = {
     "shape": lambda name: asdict(catalog.shape_of(str(name))),
     "variant": _variant,
     "setting": _setting,
-    "cpu": _cpu,
+    "tuned": _tuned,
 }
 for name, resolver in RESOLVERS.items():
     OmegaConf.register_new_resolver(name, resolver, replace=True)

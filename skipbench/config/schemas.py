@@ -21,7 +21,7 @@ from skipbench.errors import SkipbenchError
 
 EngineName = StrEnum("EngineName", ["reference", "fused", "cuda_graphs"])
 LeverName = StrEnum("LeverName", ["int8", "int6", "int4", "likely"])
-Preset = StrEnum("Preset", ["device", "cpu", "gpu"])
+Preset = StrEnum("Preset", ["tuned", "paper"])
 StrategyName = StrEnum("StrategyName", ["bayes", "random", "greedy", "exhaustive", "nested"])
 
 
@@ -152,9 +152,9 @@ class Config:
     """For experiments: `paper`, `embedded` or `laptop`; no run depends on it."""
     models: Any = None
     """For experiments: only these of the paper's models."""
-    preset: Preset = Preset.device
-    """Settings of the methods that depend on the machine: `cpu`, tuned here; `gpu`, the papers'; or
-    as `model.device` says. Records hold the settings themselves.
+    preset: Preset = Preset.tuned
+    """Sizes of the methods that draft without passes: `tuned`, by the measured price of rows;
+    `paper`, the papers'. Records hold the settings themselves.
     """
     published: Any = None
     """In an experiment: the keys of its cells in the paper's table; no run depends on it."""

@@ -3,6 +3,7 @@ of a pass that takes four milliseconds.
 """
 
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig
 
 from skipbench.draft_plan import DraftPlan
-from skipbench.lm.cuda_graphs import int8, ops
+from skipbench.lm.cuda_graphs import int8, ops, tiles
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.cuda_graphs.launches import Launches
@@ -60,6 +61,38 @@ def test_attention_of_few_rows_fills_a_device(rows: int, size: int) -> None:
         )
         assert 0.85 * multiprocessors < 8 * tiles * splits <= multiprocessors
         assert block_m * tiles >= 4 * rows and block_n * splits <= size
+
+
+@pytest.mark.parametrize(
+    ("count", "kib", "down"),
+    [(132, 228, tiles.LONG), (108, 164, tiles.SOME), (84, 100, tiles.SOME)],
+    ids=["H100", "A100", "A6000"],
+)
+def test_tiles_of_8_bits_fit_a_device(
+    count: int, kib: int, down: tiles.Tile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Llama-3-8B's qkv, o, gate with up, down and head: all programs of `down` run side by side."""
+    facts = {"multi_processor_count": count, "shared_memory_per_multiprocessor": kib << 10}
+    device, given = torch.device("cuda"), SimpleNamespace(**facts)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: given)
+    shapes = (6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (128256, 4096)
+    found = [tiles.int8_tile(*shape, torch.bfloat16, device) for shape in shapes]
+    assert found == [tiles.SOME, tiles.SOME, tiles.MANY, down, tiles.MANY]
+    assert tiles.int8_tile(960, 576, torch.bfloat16, device) == tiles.FEW
+    assert max(tile.shared_bytes for tile in found) < (kib - 1) << 10
+    assert 4096 / down.outputs <= tiles.side_by_side(down.shared_bytes, device)
+
+
+@pytest.mark.parametrize("name", ["fused", "reference"])
+def test_8_bits_are_fast_on_a_gpu_where_their_kernel_is(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that `auto` measures what a draft in 8 bits costs there, as on a CPU."""
+    with fake_cuda():
+        lm = fake_lm(name, torch.bfloat16, "triton", capture=EagerCapture)
+        for there in (False, True):
+            monkeypatch.setattr(ops, "at_hand", lambda device, there=there: there)
+            assert lm.engine.fast(8) is (there and name == "fused") and not lm.engine.fast(6)
 
 
 class Read(TorchDispatchMode):  # type: ignore[misc]  # torch leaves it so

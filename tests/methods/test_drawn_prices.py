@@ -53,8 +53,8 @@ MORE = {
     "auto": ("method.precision=int8",),  # `cuda_graphs` has no other drafts in fewer bits
     "clasp": ("method.unit=sublayer",),  # passes of as many kinds as KnapSpec's
     "leap": ("method.percentile=100",),  # else it may skip nothing of four layers
-    "lookahead": ("preset=cpu",),  # sizes by the price of rows
-    "recycling": ("preset=cpu",),
+    "lookahead": ("preset=tuned",),  # sizes by the price of rows
+    "recycling": ("preset=tuned",),
 }
 
 

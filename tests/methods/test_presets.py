@@ -1,4 +1,7 @@
-"""Baselines as they run on a kind of machine: sizes by the price of rows, drafts that go on."""
+"""Sizes of drafts by the price of rows on any device, and drafts that go on."""
+
+from statistics import mean
+from typing import Any
 
 import pytest
 from conftest import ALONE, make_method, random_lm, settings_of
@@ -8,27 +11,39 @@ from test_traces import tiny
 from skipbench.config.compose import compose
 from skipbench.decode.loop import generate
 from skipbench.errors import SkipbenchError
-from skipbench.methods.lookahead import SIZES, Lookahead
+from skipbench.experiments.grid import plan
+from skipbench.lm.model import LM
 from skipbench.methods.recycling import CHILDREN, TEMPLATE
+from skipbench.profile.rows import MEASURED, keep_prices, price_key
 
-FLAT, STEEP = "[1,1,1,1,1,1]", "[1,2,4,8,16,32]"
+EACH_ROW = {"free": 0.0, "proportional": 1.0}
+"""What a verified row costs beside the first, in passes of one row."""
 WITHOUT_STEPS = [m for m in ALONE if m != "vanilla" and "stop" not in settings_of(m)]
 """Methods that draft copies, guesses and successors."""
 
 
-def test_settings_follow_the_device_and_the_word() -> None:
+def test_sizes_are_by_the_price_of_rows_on_every_device() -> None:
     def settings(*words: str) -> tuple[object, ...]:
         ahead = compose(["method=lookahead", *words]).method.node
         recycling = compose(["method=recycling", *words]).method.node
         return ahead["window"], ahead["pool_from_prompt"], recycling["nodes"]
 
     paper, ours = (7, False, 80), (0, True, 0)
-    assert settings() == settings("model=llama2-7b", "preset=cpu") == ours
-    assert settings("preset=gpu") == settings("model=llama2-7b") == paper
-    with pytest.raises(SkipbenchError, match=r"preset: .*'tpu'.*\[device, cpu, gpu\]"):
-        compose(["method=lookahead", "preset=tpu"])
+    assert compose(["model=llama2-7b"]).model.device == "cuda"
+    assert settings() == settings("model=llama2-7b") == ours
+    assert settings("preset=paper") == settings("preset=paper", "model=llama2-7b") == paper
+    with pytest.raises(SkipbenchError, match=r"preset: .*'gpu'.*\[tuned, paper\]"):
+        compose(["method=lookahead", "preset=gpu"])
     with pytest.raises(SkipbenchError, match=r"level=3.*window=0 chooses"):
-        make_method("lookahead", "preset=cpu", "method.level=3")
+        make_method("lookahead", "preset=tuned", "method.level=3")
+
+
+def test_a_paper_s_table_has_the_paper_s_sizes_at_the_paper_s_scale_alone() -> None:
+    for scale, window in (("paper", 7), ("laptop", 0)):
+        cells = [c.overrides for c in plan("swift-table2", [], scale)]
+        words = next(c for c in cells if c["method"] == "lookahead")
+        made = compose([f"{key}={value}" for key, value in words.items()]).method.node
+        assert made["window"] == window
 
 
 def test_the_first_nodes_of_the_tree_are_the_likeliest() -> None:
@@ -41,33 +56,38 @@ def test_the_first_nodes_of_the_tree_are_the_likeliest() -> None:
     assert max(map(len, paths[:8])) > 2 and paths[0] == "0"
 
 
-def test_rows_that_cost_little_buy_larger_drafts() -> None:
-    lm = random_lm("llama", "fused")
+class Watched:
+    """Rows of every verification of a model, which costs what it is told to."""
 
-    def rows(name: str, prices: str) -> float:
-        method = make_method(name, "preset=cpu", f"method.row_prices={prices}")
-        found: list[int] = []
-        propose = method.propose
+    def __init__(self, lm: LM, each_row: float, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rows, self._score = list[int](), lm.score
+        monkeypatch.setattr(lm, "score", self.score)
+        keep_prices(lm, {price_key(0): {n: 1 + each_row * (n - 1) for n in MEASURED}})
 
-        def watched(state: object, budget: int) -> object:
-            draft = propose(state, budget)  # type: ignore[arg-type]  # as it is called
-            found.append(1 + len(draft.tokens))
-            return draft
-
-        method.propose = watched  # type: ignore[assignment,method-assign]  # of one test
-        generate(lm, method, [3, 1, 4, 1, 5] * 3, 48)
-        assert method.size in SIZES if isinstance(method, Lookahead) else name == "recycling"
-        return sum(found) / len(found)
-
-    for name in ("recycling", "lookahead"):
-        assert rows(name, FLAT) > 1.5 * rows(name, STEEP)
+    def score(self, tokens: list[int], *rest: Any, **options: Any) -> Any:
+        self.rows.append(len(tokens))
+        return self._score(tokens, *rest, **options)
 
 
-@pytest.mark.parametrize("name", ["recycling", "lookahead"])
-def test_the_output_is_vanillas_at_the_size_of_a_cpu(name: str) -> None:
-    check_greedy(
-        random_lm("llama", "fused"), make_method(name, "preset=cpu", f"method.row_prices={FLAT}")
-    )
+@pytest.mark.parametrize("name", ["recycling", "lookahead", "auto"])
+def test_free_rows_make_large_drafts_and_dear_ones_small_on_every_engine(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By prices as they are measured. The output is vanilla's."""
+    own = ["method.explore=0", "method.row_prices=[]"] if name == "auto" else ["preset=tuned"]
+    found = dict[str, list[list[int]]]()
+    for engine in ("fused", "cuda_graphs"):
+        lm = random_lm("llama", engine)
+        found[engine] = []
+        for each_row in EACH_ROW.values():
+            with monkeypatch.context() as patched:
+                watched = Watched(lm, each_row, patched)
+                check_greedy(lm, make_method(name, *own), [3, 1, 4, 1, 5] * 3, 48, not each_row)
+                found[engine].append(watched.rows)
+            keep_prices(lm, {})
+    free, dear = found["fused"]
+    assert found["cuda_graphs"] == found["fused"]
+    assert max(free) > 24 and max(dear) < 12 and mean(free) > 2 * mean(dear)
 
 
 @pytest.mark.parametrize("name", WITHOUT_STEPS)
@@ -76,7 +96,7 @@ def test_no_method_gives_up_on_text_that_repeats_itself(name: str) -> None:
     lm, tokenizer = tiny()
     prices = "method.row_prices=[1,1.06,1.07,1.1,1.18,1.44]"
     words = [prices] if "row_prices" in settings_of(name) else []
-    method = make_method(name, "preset=cpu", *words, layers=lm.layers)
+    method = make_method(name, "preset=tuned", *words, layers=lm.layers)
     for prompt, tokens in (("Once there was a dog and", 16), ("Tom has 3 apples and buys 4.", 32)):
         rounds = generate(lm, method, tokenizer(prompt)["input_ids"], tokens).rounds
     assert sum(r.nodes for r in rounds[len(rounds) // 2 :]) > 0

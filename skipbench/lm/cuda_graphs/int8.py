@@ -3,7 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor
 
-from skipbench.lm.cuda_graphs import ops
+from skipbench.lm.cuda_graphs import ops, tiles
 from skipbench.lm.cuda_graphs.trial import differs, first_line
 from skipbench.lm.fused.int8 import Int8Weight, quantized_rows
 
@@ -56,16 +56,24 @@ def plain_int8_linear(
 
 
 def int8_fault(like: Tensor) -> str | None:
-    """Why the kernel is not used on a device; `None` where it gives what torch gives."""
+    """Why the kernel is not used on a device; `None` where all its tiles give what torch gives."""
     if not ops.at_hand(like.device):
         return "Triton is not installed"
-    drawn = [like.new_empty(n, 200).normal_() for n in (40, 3)]
-    scale, rounded = quantized_rows(drawn[0])
-    bias, residual, ours, torchs = (drawn[0].new_ones(n, 40) for n in (1, 3, 3, 3))
+    some, many, long = (n + 8 for n in (tiles.SOME_OUTPUTS, tiles.MANY_OUTPUTS, tiles.LONG_INPUTS))
+    shapes = (40, 200), (some, 200), (many, 200), (some, long)  # the last tile is not full
     try:
-        parts = drawn[1], rounded, scale, bias[0], residual
-        ops.int8_linear(*parts, ours)
-        plain_int8_linear(*parts, torchs)
-        return "its kernel does not give what torch gives" if differs(ours, torchs) else None
+        wrong = next((shape for shape in shapes if _tile_differs(like, *shape)), None)
+        return f"its kernel of {wrong} does not give what torch gives" if wrong else None
     except Exception as error:  # whatever its compiler or driver does
         return first_line(error)
+
+
+def _tile_differs(like: Tensor, outputs: int, inputs: int) -> bool:
+    """Of a drawn weight, bias and residual."""
+    weight, x = (like.new_empty(n, inputs).normal_() for n in (outputs, 3))
+    scale, rounded = quantized_rows(weight)
+    bias, residual, ours, torchs = (weight.new_ones(n, outputs) for n in (1, 3, 3, 3))
+    parts = x, rounded, scale, bias[0], residual
+    ops.int8_linear(*parts, ours)
+    plain_int8_linear(*parts, torchs)
+    return differs(ours, torchs)

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.library import custom_op
 
+from skipbench.lm.cuda_graphs.tiles import INT8_ROWS, int8_tile, multiprocessors
+
 MAX_ROWS = 32  # of `attend`: keys of all rows of a pass are one tile
-INT8_ROWS = 16  # of one block of `int8_linear`
-WIDE_OUTPUTS = 8192  # of a weight that fills a device with blocks of 32 outputs
 Norms = tuple[Tensor, float, Tensor, float]  # weight and epsilon of the norms of queries and keys
 
 
@@ -27,12 +27,6 @@ def _device_of(tensor: Tensor) -> AbstractContextManager[None]:
     """Triton launches on the current device."""
     guard: Any = torch.cuda.device_of
     return cast("AbstractContextManager[None]", guard(tensor))
-
-
-def _multiprocessors(device: torch.device) -> int:
-    if device.type != "cuda":
-        return 8  # for the interpreter
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def _power_of_2(least: int, at_least: int = 1) -> int:
@@ -166,7 +160,7 @@ def attend(
     group = heads // kv
     wide, block_d = qkv.dtype.itemsize == 4, _power_of_2(d, 16)
     block_m, block_n, tiles, splits = attend_grid(
-        group * rows, kv, d, size, wide, splits, _multiprocessors(qkv.device)
+        group * rows, kv, d, size, wide, splits, multiprocessors(qkv.device)
     )
     parts = qkv.new_empty(splits, rows, heads, d, dtype=torch.float32)
     log_sums = parts.new_empty(splits, rows, heads)
@@ -208,14 +202,13 @@ def int8_linear(
     from skipbench.lm.cuda_graphs import kernels
 
     (rows, inputs), outputs = x.shape, len(weight)
-    block_n = 16 if outputs <= WIDE_OUTPUTS else 32  # as many programs as fill a device
-    block_k = 64 if x.dtype.itemsize == 4 else 256
+    block_n, block_k, stages = int8_tile(outputs, inputs, x.dtype, x.device)
     with _device_of(x):
         kernels.int8_linear[-(-outputs // block_n), -(-rows // INT8_ROWS)](
             x, weight, weight_scale, x if bias is None else bias,  # what is not there is not read
             x if residual is None else residual, out, rows, inputs, outputs,
             BIASED=bias is not None, ADDED=residual is not None, BLOCK_M=INT8_ROWS,
-            BLOCK_N=block_n, BLOCK_K=block_k, num_warps=4, num_stages=4,
+            BLOCK_N=block_n, BLOCK_K=block_k, num_warps=4, num_stages=stages,
         )  # fmt: skip
 
 

@@ -137,8 +137,13 @@ class FusedEngine(Engine):
 
     def fast(self, bits: int) -> bool:
         like = self._embedding
-        plain = like.device.type == "cpu" and not isinstance(self._head, ParallelWeight)
-        return plain and like.dtype in NATIVE and int8_kernel(bits)[0] is not None
+        if isinstance(self._head, ParallelWeight):
+            return False
+        if like.device.type == "cpu":
+            return like.dtype in NATIVE and int8_kernel(bits)[0] is not None
+        from skipbench.lm.cuda_graphs import ops
+
+        return bits == 8 and ops.at_hand(like.device)
 
     def quantized_sublayers(self, bits: int) -> list[Sublayer]:
         if bits not in self._quantized_sublayers:
