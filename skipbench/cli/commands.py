@@ -12,7 +12,7 @@ from skipbench.cli.parser import Command, Names
 
 class Compare(Command):
     """which method is fastest on your model, ranked:  compare model.path=/models/my-llama
-    prompts=prompts.jsonl [minutes=20] [columns=M,speedup] [--json]
+    prompts=prompts.jsonl [minutes=20] [columns=M,speedup] [over=swift] [--json]
     """
 
     prompts: keys.Prompts = None
@@ -21,6 +21,7 @@ class Compare(Command):
     method: Annotated[Names, "the same as methods="] = ()
     limit: Annotated[keys.Limit, "prompts per method, null for all; else as many as fit"] = None
     columns: keys.Columns = ()
+    over: keys.Over = None
     json: keys.Json = False
 
 
@@ -49,10 +50,11 @@ class Experiments(Command):
 
 class Table(Experiments):
     """run what is missing of experiments, then write their tables:  table swift-table2
-    scale=embedded [columns=M,speedup] [--render-only] [--force] [--json]
+    scale=embedded [columns=M,speedup] [over=swift] [--render-only] [--force] [--json]
     """
 
     columns: keys.Columns = ()
+    over: keys.Over = None
     render_only: keys.RenderOnly = False
     force: keys.Force = False
     plan: keys.Plan = False

@@ -17,6 +17,7 @@ Isolation = Annotated[
 ]
 Prompts = Annotated[str | None, "a file, .jsonl or .parquet with `prompt` or `messages`, or .txt"]
 Columns = Annotated[Names, "only these columns of the table, in this order, or all there are"]
+Over = Annotated[str | None, "a method, such as swift: paired ratios to it, with intervals"]
 Force = Annotated[bool, "writes although measured values are lost"]
 Json = Annotated[bool, "results for machines"]
 Plan = Annotated[bool, "prints what the rows cost, and runs nothing"]

@@ -55,10 +55,10 @@ def run_table(asked: Table) -> None:
     """
     if asked.words and all(name.endswith(".json") for name in asked.words):
         for name in asked.words:
-            table = read_table(Path(name), asked.columns)
-            if asked.columns and not asked.force:
+            table = read_table(Path(name), asked.columns, asked.over)
+            if (asked.columns or asked.over) and not asked.force:
                 show(for_terminal(table))
-                say(f"not written: the files beside {name} have all columns; --force replaces them")
+                say(f"not written: the files beside {name} have its columns; --force replaces them")
             else:
                 write_table(Path(name).with_suffix(""), table, for_terminal(table))
         return
@@ -120,7 +120,7 @@ def _experiment(
         whole = ranked([run for run in runs if not run.group])
         runs = [*whole, *(run for run in runs if run.group)]
     results = next((config.results for config in configs.values()), Path("results"))
-    stored = summary(name, scale, runs, asked.columns)
+    stored = summary(name, scale, runs, asked.columns, over=asked.over)
     table = stored_table(stored)
     text = stored.rstrip() if asked.json else for_terminal(table)
     path = results / "tables" / plan.file_name(name, scale)
@@ -164,8 +164,12 @@ def run_methods(methods: Sequence[str], overrides: Sequence[str]) -> None:
                 runs.append(run_entry(resolve_cell(config)))
             if is_json() or outcome.metrics is None:
                 show_run(outcome)
-    if runs and not is_json():
-        show(for_terminal(row_table(runs)))
+    if runs:
+        name = f"methods-{runs[0].model}-{runs[0].dataset}"
+        stored = summary(name, "", runs)
+        table = stored_table(stored)
+        text = "" if is_json() else for_terminal(table)
+        write_table(configs[0].results / "tables" / name, table, text, {"json": stored})
     for name, error in failed.items():
         complain(f"failed: {name}: {reason_of(error)}")
     if failed:
@@ -191,8 +195,9 @@ def run_compare(asked: Compare) -> None:
     notes += [f"left out: {run.method}: {run.reason}" for run in runs if not run.metrics]
     measured, name = [run for run in runs if run.metrics], f"compare-{model}"
     recommendation, *commands = advice(comparison, settings)
-    stored = summary(name, "", measured, asked.columns, [*notes, recommendation])
-    shown = row_table(measured, asked.columns, "", notes, name)  # its last line is said below
+    stored = summary(name, "", measured, asked.columns, [*notes, recommendation], asked.over)
+    # its last line is said below
+    shown = row_table(measured, asked.columns, "", notes, name, asked.over or "")
     text = json.dumps([plain(run) for run in runs]) if asked.json else for_terminal(shown)
     path = results_of(asked.settings) / "tables" / name
     write_table(path, stored_table(stored), text, {"json": stored})

@@ -9,9 +9,12 @@ from string import ascii_lowercase
 
 from msgspec.structs import replace
 
+from skipbench.config.explain import did_you_mean
+from skipbench.errors import SkipbenchError
+from skipbench.metrics.interval import repeated_ratio_interval
 from skipbench.metrics.pairs import Standing, standings
 from skipbench.metrics.repeats import summarise_repeats
-from skipbench.report.columns import MISSING, number, speedup_text
+from skipbench.report.columns import MISSING, number, ratio_text, speedup_text
 from skipbench.runs.provenance import IN_PLACE_OF
 from skipbench.runs.record import drafted
 from skipbench.runs.run import Run
@@ -45,8 +48,7 @@ def beside(runs: Sequence[Run]) -> tuple[dict[int, Standing], list[str]]:
     for at, run in enumerate(runs):
         if run.speedup is not None:
             row = rows.setdefault(row_of(run), {})
-            speedup = run.measured.speedup
-            row[at] = speedup.by_process or [speedup.by_question or {}]
+            row[at] = [*_arms(run)]
     found, lines = dict[int, Standing](), list[str]()
     for row in rows.values():
         paired = [at for at, arm in row.items() if any(arm) and not _shorter(row, at, runs)]
@@ -59,6 +61,45 @@ def beside(runs: Sequence[Run]) -> tuple[dict[int, Standing], list[str]]:
             where = f"{runs[left[0]].model}, {runs[left[0]].dataset}"
             lines.append(f"{where}: not compared by pairs: {names}: {why}.")
     return found, lines
+
+
+def over(runs: Sequence[Run], method: str) -> dict[int, str]:
+    """Speed over that of `method`, the first run of it in the same row, by place of the run: ratios
+    of the same question, with an interval for this pair alone. Raises SkipbenchError for a method
+    that no row has.
+    """
+    names = list(dict.fromkeys(run.method for run in runs))
+    if runs and method != BASELINE and method not in names:
+        raise SkipbenchError(
+            f"over={method}.{did_you_mean(method, names)} Wanted one of: {', '.join(names)}"
+        )
+    arms = [_arms(run) if run.speedup is not None else [] for run in runs]
+    bases: dict[tuple[str, ...], list[Mapping[str, float]]] = {}
+    for run, arm in zip(runs, arms, strict=True):
+        if run.method == method and any(arm):
+            bases.setdefault(row_of(run), arm)
+    found = dict[int, str]()
+    for at, (run, arm) in enumerate(zip(runs, arms, strict=True)):
+        base = bases.get(row_of(run), [])
+        pairs = [{q: x[q] / y[q] for q in x if q in y} for x, y in zip(arm, base, strict=False)]
+        if run.method != method and pairs and all(pairs):
+            found[at] = ratio_text(*repeated_ratio_interval(pairs))
+    return found
+
+
+def over_lines(runs: Sequence[Run], method: str) -> list[str]:
+    """`over`, a line for each row, for a table whose columns are the paper's."""
+    lines: dict[tuple[str, ...], list[str]] = {}
+    for at, text in over(runs, method).items():
+        lines.setdefault(row_of(runs[at]), []).append(f"{runs[at].method} {text}")
+    named = {", ".join(row[:3]): "; ".join(dict.fromkeys(texts)) for row, texts in lines.items()}
+    return [f"over {method}, paired by question: {row}: {text}." for row, text in named.items()]
+
+
+def _arms(run: Run) -> Sequence[Mapping[str, float]]:
+    """The speedups of a run by question, in each of its processes."""
+    speedup = run.measured.speedup
+    return speedup.by_process or [speedup.by_question or {}]
 
 
 def _shorter(

@@ -195,6 +195,10 @@ def test_several_methods_on_the_command_line_are_one_row(
     words = [*SMALL, "limit=2", f"results={tmp_path}", "method=uniform,swift"]
     done = skipbench(*words)
     assert all(name in done.stdout for name in chosen)
+    (written,) = tmp_path.glob("tables/methods-*.json")
+    assert written.with_suffix(".csv").exists()
+    again = skipbench("table", str(written), "over=swift").stdout
+    assert "over swift" in again and again.count("uniform") == 1
     row = samples_of(cells(tmp_path, chosen))
     assert all(len(sample.order) == 3 for samples in row for sample in samples)
     lines = skipbench(*words, "--json").stdout.splitlines()

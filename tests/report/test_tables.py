@@ -8,12 +8,15 @@ import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from html import unescape
+from statistics import geometric_mean
 
 import pytest
+from conftest import ROOT
 from msgspec import structs
 from test_papertable import metrics, run
 
-from skipbench.report.columns import inert_markdown
+from skipbench.errors import SkipbenchError
+from skipbench.report.columns import MISSING, inert_markdown
 from skipbench.report.compared import ranked
 from skipbench.report.tables.features import feature_table
 from skipbench.report.tables.formats import WRITERS, csv, markdown, write
@@ -22,7 +25,7 @@ from skipbench.report.tables.latex import breakable, column_blocks, escape, late
 from skipbench.report.tables.model import Grid, Table
 from skipbench.report.tables.paper import paper_table
 from skipbench.report.tables.runs import row_table
-from skipbench.report.tables.stored import stored_table, summary
+from skipbench.report.tables.stored import read_summary, read_table, stored_table, summary, table_of
 from skipbench.runs.run import Origin
 
 GIVEN = {"model": "tiny", "method": "swift", "dataset": "cnndm", "temperature": 0.0}
@@ -203,3 +206,20 @@ def test_what_a_table_needs_of_its_runs_is_in_the_summary() -> None:
         "self-sd-table13", "embedded", [structs.replace(runs[0], origin=Origin(**sparse))]
     )
     assert json.loads(text)["runs"][0]["provenance"] == sparse
+
+
+def test_a_method_over_another_is_paired_by_question() -> None:
+    stored = read_summary((ROOT / "results/laptop/tables/copying.json").read_bytes())
+    table = table_of(stored, over="prompt-lookup")
+    names = [column.name for column in table.grids[0].columns]
+    at, method = names.index("over prompt-lookup"), names.index("method")
+    cells = {row.cells[method].text: row.cells[at].text for row in table.grids[0].rows}
+    of = {run.method: run for run in stored.runs if not run.group}
+    a, b = (of[name].measured.speedup.by_question or {} for name in ("auto", "prompt-lookup"))
+    ratio = geometric_mean(a[q] / b[q] for q in a if q in b)
+    assert cells["auto"].startswith(f"{ratio:.2f}x [") and cells["prompt-lookup"] == MISSING
+    assert "over METHOD" in dict(table.definitions)
+    with pytest.raises(SkipbenchError, match=r"over=promt-lookup\. Did you mean prompt-lookup"):
+        table_of(stored, over="promt-lookup")
+    paper = read_table(ROOT / "results/laptop/tables/swift-table2.laptop.json", over="swift")
+    assert sum(line.startswith("over swift, paired") for line in paper.remarks) == 2

@@ -23,6 +23,7 @@ NUMBERS = {"n": "n", "speedup": "speedup", "best": "over best", "worst": "worst 
 NUMBERS |= {"passes": "passes / round", "rows": "rows / round", "skipped": "skipped"}
 NUMBERS |= {"adapt": "adapt", "tokens_per_s": "tok/s", "lossless": "lossless"}
 """Columns of every table, by key."""
+OVER = "over METHOD"
 TEXTS = ("origin", "note")
 OPTIONAL = ("point", *TEXTS)  # columns that are left out where no row has any content
 NOTED = ("samples", "speedup", "lossless")
@@ -41,6 +42,7 @@ def row_table(
     title: str = "",
     notes: Sequence[str] = (),
     name: str = "",
+    over: str = "",
 ) -> Table:
     """One line per run: grouped by dataset, model, method, each in order of appearance, or methods
     by `rank`. Bold are the fastest of a row, by the rule `FASTEST`. `point` is the `label` of a run
@@ -53,9 +55,10 @@ def row_table(
         title: by default the models and datasets.
         notes: remarks of the caller.
         name: of the table, as an HTML id; the title by default.
+        over: a method of the rows, for the column of paired ratios to it.
 
     Raises:
-        SkipbenchError: no such key.
+        SkipbenchError: no such key, or no such method.
     """
     check_keys(columns, [*NUMBERS, *MORE])
     chosen = [(NUMBERS | MORE)[key] for key in columns if key != ALL]
@@ -69,9 +72,15 @@ def row_table(
     ordered = [run for run in everything if not run.group]
     marks, (places, unpaired) = compared.origins(ordered), compared.beside(ordered)
     rows = [_cells(run, marks, places.get(at)) for at, run in enumerate(ordered)]
+    ratios = compared.over(ordered, over) if over else {}
+    rows = [row | {OVER: Cell(ratios.get(at, MISSING))} for at, row in enumerate(rows)]
+    numbers = [*(numbers or NUMBERS.values())]
+    if over:  # beside "over best", or at the end
+        at = numbers.index(NUMBERS["best"]) + 1 if NUMBERS["best"] in numbers else len(numbers)
+        numbers.insert(at, OVER)
     wanted = [
         *(Column(name, kind="label") for name in LABELS),
-        *(Column(name) for name in numbers or NUMBERS.values()),
+        *(Column(name) for name in numbers),
         *(Column(name, kind="text") for name in TEXTS if not chosen),
     ]
     shared = {"dataset": datasets, "model": models} if chosen else {}
@@ -80,7 +89,8 @@ def row_table(
     shown = [column for column in wanted if column.name not in left_out]
     warnings = caution((run.model for run in runs), (run.dataset for run in runs))
     lines = tuple(Row(tuple(row[column.name] for column in shown)) for row in rows)
-    grids = [Grid(tuple(shown), lines), *([] if chosen else _parts(ordered, everything))]
+    named = (replace(c, name=f"over {over}") if c.name == OVER else c for c in shown)
+    grids = [Grid(tuple(named), lines), *([] if chosen else _parts(ordered, everything))]
     provenance = "; ".join(f"{name}: {_distinct(runs, name)}" for name in PROVENANCE)
     return Table(
         name=name or title,

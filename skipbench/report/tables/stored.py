@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from skipbench.errors import SkipbenchError
+from skipbench.report.compared import over_lines
 from skipbench.report.published import paper_of
 from skipbench.report.tables.model import Table
 from skipbench.report.tables.paper import paper_table
@@ -27,6 +28,7 @@ class Summary(msgspec.Struct, omit_defaults=True):
     runs: list[Run]
     columns: list[str] = []
     notes: list[str] = []  # both as `row_table` takes them
+    over: str = ""  # as `row_table` takes it
     older: bool = False  # set by scripts/readme_figures.py: `OLDER` stands in the table
 
 
@@ -36,10 +38,12 @@ def summary(
     runs: Sequence[Run],
     columns: Sequence[str] = (),
     notes: Sequence[str] = (),
+    over: str | None = None,
 ) -> str:
     """A `Summary` as JSON, a run per line."""
     head: dict[str, object] = {"experiment": experiment, "scale": scale}
     head |= {k: [*v] for k, v in (("columns", columns), ("notes", notes)) if v}
+    head |= {"over": over} if over else {}
     text = ",\n".join(json.dumps(plain(run), allow_nan=False) for run in runs)
     return f'{json.dumps(head)[:-1]}, "runs": [\n{text}\n]}}\n'
 
@@ -53,20 +57,23 @@ def read_summary(text: str | bytes) -> Summary:
         raise SkipbenchError(f"no summary of a table ({error}); {how}") from error
 
 
-def stored_table(text: str | bytes, columns: Sequence[str] = ()) -> Table:
+def stored_table(text: str | bytes, columns: Sequence[str] = (), over: str | None = None) -> Table:
     """The table of a summary. Raises SkipbenchError as `read_summary`."""
-    return table_of(read_summary(text), columns)
+    return table_of(read_summary(text), columns, over)
 
 
-def table_of(stored: Summary, columns: Sequence[str] = ()) -> Table:
-    """The paper's table, or that of runs; `columns` go before the stored ones, where given."""
+def table_of(stored: Summary, columns: Sequence[str] = (), over: str | None = None) -> Table:
+    """The paper's table, or that of runs; `columns` and `over` go before the stored ones."""
+    over = over or stored.over
     name, scale, columns = stored.experiment, stored.scale, columns or stored.columns
     paper, of = paper_of(name) or ("", "")
     if of.startswith("table"):
         table = paper_table(paper, of, stored.runs, scale, columns)
+        lines = over_lines([run for run in stored.runs if not run.noise], over) if over else []
+        table = replace(table, remarks=(*lines, *table.remarks))
     else:
         title, name = (f"Experiment {name}", f"{name}-{scale}") if scale else ("", name)
-        table = row_table(stored.runs, columns, title, stored.notes, name)
+        table = row_table(stored.runs, columns, title, stored.notes, name, over)
     return replace(table, cautions=(OLDER, *table.cautions)) if stored.older else table
 
 
@@ -75,10 +82,10 @@ def check_columns(name: str, columns: Sequence[str]) -> None:
     table_of(Summary(name, "", []), columns)
 
 
-def read_table(path: Path, columns: Sequence[str] = ()) -> Table:
+def read_table(path: Path, columns: Sequence[str] = (), over: str | None = None) -> Table:
     """`stored_table` of a file. Raises SkipbenchError if it cannot be read or holds no summary."""
     with readable(path):
-        return stored_table(read_bytes(path, MOST_SAMPLES) or b"", columns)
+        return stored_table(read_bytes(path, MOST_SAMPLES) or b"", columns, over)
 
 
 class _Runs(msgspec.Struct):
