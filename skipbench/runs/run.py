@@ -205,12 +205,18 @@ def _origin(provenance: Provenance, settings: Mapping[str, Any]) -> Origin:
     return Origin(**origin)
 
 
-def frame(results: str | Path = "results", samples: bool = False) -> "pandas.DataFrame":
-    """The runs of a results folder, one row per run; every setting and number has a column by its
-    path, such as `settings.method.stop.max_steps` or `metrics.speedup.e2e`.
+def frame(
+    results: str | Path = "results", samples: bool = False, wide: bool = False
+) -> "pandas.DataFrame":
+    """The runs of a results folder, one row per run, with the numbers of the table under its names:
+    `speedup` with the ends `low` and `high` of its 95 % interval, prefill included, `n`, `M`,
+    `alpha`, `tau`, `skipped`, tokens per second, and how many of `comparable` outputs are
+    `identical` to vanilla's.
 
     Args:
         results: a results folder.
+        wide: every setting and number besides, by its path, such as
+            `settings.method.stop.max_steps` or `metrics.speedup.paired` (without the prefill).
         samples: one row per sample instead: `run`, model, method, dataset, counts, seconds per
             phase and `speedup`; vanilla's counts and seconds begin with `vanilla.`.
 
@@ -222,17 +228,33 @@ def frame(results: str | Path = "results", samples: bool = False) -> "pandas.Dat
     runs = [read_run(folder) for folder in run_folders(Path(results))]
     if not runs:
         raise SkipbenchError(f"{results} has no runs; give a results folder")
-    rows = [row for run in runs for row in (_sample_rows(run) if samples else [_row(run)])]
+    if samples:
+        rows = [row for run in runs for row in _sample_rows(run)]
+    else:
+        rows = [_row(run) | (_wide_row(run) if wide else {}) for run in runs]
     return pandas.json_normalize(rows)
 
 
 def _row(run: Run) -> dict[str, object]:
+    metrics = run.metrics or Metrics()
+    speedup, ends = metrics.speedup.headline
+    low, high = ends or (None, None)
+    names = {"run": run.id, "model": run.model, "dataset": run.dataset, "method": run.method}
+    numbers = {"n": metrics.n, "speedup": speedup, "low": low, "high": high, "M": metrics.M}
+    numbers |= {"alpha": metrics.alpha_of_passes, "tau": metrics.tau}
+    numbers["skipped"] = metrics.skipped.ratio if metrics.skipped else None
+    rates = {key: getattr(metrics, key) for key in ("tokens_per_s", "tokens_per_s_vanilla")}
+    same = {key: getattr(metrics.lossless, key) for key in ("identical", "comparable")}
+    return {**names, "state": run.status.state, **numbers, **rates, **same}
+
+
+def _wide_row(run: Run) -> dict[str, object]:
     row: dict[str, Any] = msgspec.to_builtins(run, enc_hook=str)
     provenance = row.pop("provenance", {})
     if run.metrics:  # as many columns as questions
         for name in ("by_question", "by_process"):
             row["metrics"]["speedup"].pop(name, None)
-    return {"run": row.pop("id"), "state": run.status.state, **row, "origin": provenance}
+    return {"run": row.pop("id"), **row, "origin": provenance}
 
 
 def _sample_rows(run: Run) -> list[dict[str, object]]:

@@ -8,17 +8,26 @@ from test_bad_records import make_run
 
 import skipbench
 from skipbench.errors import SkipbenchError
+from skipbench.runs.run import read_run
 from skipbench.runs.store import read_samples
 
 
 def test_a_frame_holds_settings_and_numbers_by_their_paths(tmp_path: Path) -> None:
     folders = [make_run(tmp_path, seed) for seed in (0, 1)]
-    runs = skipbench.frame(tmp_path).set_index("run")
+    runs = skipbench.frame(tmp_path, wide=True).set_index("run")
     assert sorted(runs.index) == sorted(folder.name for folder in folders)
     run = runs.loc[folders[1].name]
     assert (run["method"], run["state"], run["origin.commit"]) == ("fixed", "done", "0123abc")
     assert (run["metrics.M"], run["metrics.speedup.paired"]) == (2.0, 1.0)
     assert (run["settings.engine.threads"], run["settings.seed"]) == (1, 1)
+
+
+def test_a_frame_has_the_numbers_of_the_table_under_its_names(tmp_path: Path) -> None:
+    made = read_run(make_run(tmp_path))
+    (run,) = skipbench.frame(tmp_path).to_dict("records")
+    assert (run["run"], run["method"], run["state"]) == (made.id, "fixed", "done")
+    assert (run["speedup"], run["M"], run["n"]) == (made.speedup, 2.0, made.measured.n)
+    assert sum("speedup" in name for name in run) == 1 and len(run) < 20
 
 
 def test_a_frame_of_samples_holds_the_counts_and_seconds_of_both_arms(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_every_place_shows_the_speedup_of_the_record(
     with monkeypatch.context() as patch:
         patch.setattr(compare, "compare", lambda *_: Comparison([stored.run], stored.run, []))
         assert api.compare("tiny", results=tmp_path)["speedup"].item() == speedup
-    assert package.frame(stored.results)["metrics.speedup.e2e"].item() == speedup
+    assert package.frame(stored.results)["speedup"].item() == speedup
     names, line = csv(row_table([stored.run])).splitlines()
     assert line.split(",")[names.split(",").index("speedup.e2e")] == str(speedup)
 
