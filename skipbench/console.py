@@ -113,6 +113,15 @@ def note(text: str) -> None:
         log.write()
 
 
+def say_replaced(notes: Sequence[str]) -> None:
+    """Of the notes of a model, those on an engine that another one replaces; the others are for its
+    record.
+    """
+    for text in notes:
+        if text.startswith("engine="):
+            say(text, "dim")
+
+
 def log_to(paths: Sequence[Path]) -> None:
     """Names the files of the log that is open, if one is."""
     if (log := _log.get()) is not None:

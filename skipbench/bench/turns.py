@@ -151,7 +151,8 @@ def _so_far(benches: Sequence[Bench]) -> str:
     if not means:
         return ""
     best = max(means, key=means.__getitem__)
-    return f"speedup so far {means[best]:.2f}x" + (f", {best}" if len(means) > 1 else "")
+    of = f" over vanilla by {best}, the fastest of {len(means)}" if len(means) > 1 else ""
+    return f"speedup so far {means[best]:.2f}x{of}"
 
 
 def spread(prompts: Sequence[Prompt]) -> list[int]:

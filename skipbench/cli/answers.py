@@ -17,7 +17,7 @@ from rich.text import Text
 
 from skipbench.cli.asking import Chat, Generate
 from skipbench.config.catalog import as_choices
-from skipbench.console import err, out, say, show, working
+from skipbench.console import err, out, say, say_replaced, show, working
 from skipbench.errors import SkipbenchError
 
 if TYPE_CHECKING:
@@ -41,8 +41,7 @@ class Session:
 
         with working("loading the model"):
             self.model = load_settings(asked.model_settings(), asked.method)
-        for note in self.model.lm.notes():
-            say(note, "dim")
+        say_replaced(self.model.lm.notes())
         config, longest = self.model.config, self.model.lm.max_positions // 2
         usual = config.dataset.encoding["thinking"]
         escapes = (asked.stop or "").replace(r"\n", "\n").replace(r"\t", "\t")
@@ -75,8 +74,11 @@ class Session:
             if answer.tokens != vanilla.tokens:
                 sampled = self.model.config.decoding.temperature != 0
                 same = f"other tokens{', as sampling draws them' if sampled else ''}"
-            ratio = answer.tokens_per_s / vanilla.tokens_per_s if vanilla.tokens_per_s else 0.0
-            say(f"{speed_text(vanilla)}\n{ratio:.2f}x of vanilla on this prompt; {same}", "dim")
+            after = answer.tokens_per_s / vanilla.tokens_per_s if vanilla.tokens_per_s else 0.0
+            rates = [len(one.tokens) / one.seconds if one.seconds else 0 for one in (answer, vanilla)]
+            whole = rates[0] / rates[1] if rates[1] else 0.0
+            text = f"{whole:.2f}x of vanilla on this prompt, {after:.2f}x after the first token"
+            say(f"{speed_text(vanilla)}\n{text}; {same}", "dim")
         return [vanilla]
 
 

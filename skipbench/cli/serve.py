@@ -7,7 +7,7 @@ from dataclasses import asdict
 from importlib.util import find_spec
 
 from skipbench.cli.asking import Serve
-from skipbench.console import say, working
+from skipbench.console import say, say_replaced, working
 from skipbench.errors import SkipbenchError
 
 KEY = "SKIPBENCH_API_KEY"
@@ -31,8 +31,7 @@ def run_serve(asked: Serve) -> None:
 
     with working("loading the model"):
         model = load_settings(asked.model_settings(), asked.method)
-    for note in model.lm.notes():
-        say(note, "dim")
+    say_replaced(model.lm.notes())
     defaults = asdict(model.config.decoding)
     names = [word.partition("=")[2] for word in asked.settings if word.startswith("model=")]
     server = Server(

@@ -9,7 +9,7 @@ from skipbench.config.catalog import DEFAULT_METHOD, choices
 from skipbench.config.compose import compose
 from skipbench.config.explain import did_you_mean
 from skipbench.config.run_config import RunConfig
-from skipbench.console import duration
+from skipbench.console import duration, say_replaced
 from skipbench.errors import NotHereError, SkipbenchError, reason_of
 from skipbench.experiments.cell import is_done, resolve_cell
 from skipbench.experiments.last_loaded import LastLoaded
@@ -67,8 +67,7 @@ def compare(
     check_memory(sized(base.model), base.dataset, [])
     load = LastLoaded(always=True)
     loaded = load(base.model, base.engine, base.calibration_rows())
-    for note in loaded[0].notes():
-        tell(note)
+    say_replaced(loaded[0].notes())
     if not any(word.startswith("dataset=") for word in settings):
         long = loaded[0].max_positions >= LONG  # no network is needed for either
         settings = [*settings, f"dataset={'pydoc-summary' if long else 'mini-stories'}"]
