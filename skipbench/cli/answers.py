@@ -75,8 +75,8 @@ class Session:
                 sampled = self.model.config.decoding.temperature != 0
                 same = f"other tokens{', as sampling draws them' if sampled else ''}"
             after = answer.tokens_per_s / vanilla.tokens_per_s if vanilla.tokens_per_s else 0.0
-            rates = [len(one.tokens) / one.seconds if one.seconds else 0 for one in (answer, vanilla)]
-            whole = rates[0] / rates[1] if rates[1] else 0.0
+            ours, theirs = (len(one.tokens) / (one.seconds or 1) for one in (answer, vanilla))
+            whole = ours / theirs if theirs else 0.0
             text = f"{whole:.2f}x of vanilla on this prompt, {after:.2f}x after the first token"
             say(f"{speed_text(vanilla)}\n{text}; {same}", "dim")
         return [vanilla]

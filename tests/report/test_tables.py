@@ -62,7 +62,11 @@ def texts_of(table: Table) -> set[str]:
 def test_every_format_shows_every_text(kind: str) -> None:
     table = TABLES[kind]
     written = write(table)
-    assert list(written) == list(WRITERS) == ["md", "tex", "tabular.tex", "csv", "html"]
+    more = [f"tabular-{n}.tex" for n in range(2, len(table.grids) + 1)]
+    assert list(WRITERS) == ["md", "tex", "tabular.tex", "csv", "html"]
+    assert list(written) == ["md", "tex", "tabular.tex", *more, "csv", "html"]
+    tabulars = [text for suffix, text in written.items() if suffix.startswith("tabular")]
+    assert all(text.count(r"\begin{tabular}") == 1 for text in tabulars)
     for text in texts_of(table):
         shown = inert_markdown(" ".join(text.split()).replace("|", "\\|"))
         assert shown in written["md"].replace("**", "")

@@ -64,5 +64,14 @@ WRITERS = {"md": markdown, "tex": latex, "tabular.tex": tabular, "csv": csv, "ht
 
 
 def write(table: Table) -> dict[str, str]:
-    """The table in every format, by suffix. The same table gives the same bytes."""
-    return {suffix: inert(writer(table)) for suffix, writer in WRITERS.items()}
+    """The table in every format, by suffix, with a `tabular` of each grid in a file of its own. The
+    same table gives the same bytes.
+    """
+    texts = dict[str, str]()
+    for suffix, writer in WRITERS.items():
+        first, *others = table.grids if writer is tabular and table.grids else (None,)
+        texts[suffix] = writer(table if first is None else replace(table, grids=(first,)))
+        for number, grid in enumerate(others, 2):
+            one = replace(table, grids=(grid,)) if grid else table
+            texts[suffix.replace(".", f"-{number}.", 1)] = writer(one)
+    return {suffix: inert(text) for suffix, text in texts.items()}
