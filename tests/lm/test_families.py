@@ -24,6 +24,7 @@ from skipbench.lm.float32 import float32_logits
 from skipbench.lm.fused.bit_exact import NotStrictError
 from skipbench.lm.layer import Family
 from skipbench.lm.model import LM
+from skipbench.lm.reference import ReferenceEngine
 from skipbench.lm.traced import trace
 from skipbench.models.load import load, make_lm
 from skipbench.profile.latency import overhead
@@ -116,6 +117,13 @@ def test_a_traced_family_is_proven_and_says_so(family: str) -> None:
     (note, proven) = LM(described_model(family), "fused").notes()
     assert "a layer that was traced by hooks" in note and "reference is used instead" in note
     assert f"model family {family} has no row" in proven and "logits differ by" in proven
+
+
+def test_a_traced_layer_that_is_not_finite_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    head = ReferenceEngine.head
+    monkeypatch.setattr(ReferenceEngine, "head", lambda *given: head(*given) * float("nan"))
+    with pytest.raises(SkipbenchError, match=r"the head alone, .*differs; the logits by up to inf"):
+        LM(described_model("stablelm"), "reference")
 
 
 ONES = {"embedding_multiplier": 1.0, "residual_multiplier": 1.0, "logits_scaling": 1.0}

@@ -14,7 +14,7 @@ from conftest import FAMILIES, random_model
 from torch import Tensor
 
 from skipbench.lm.cache import KVCache
-from skipbench.lm.fused import weights
+from skipbench.lm.fused import elementwise, weights
 from skipbench.lm.fused.autotune import LayoutChoice, cache_file, choose, tuned
 from skipbench.lm.fused.elementwise import native_norm, native_rotation, native_silu
 from skipbench.lm.fused.few_rows import (
@@ -27,6 +27,7 @@ from skipbench.lm.fused.few_rows import (
     native_mlp,
 )
 from skipbench.lm.fused.native import AVX2, BFLOAT16, UnavailableError, compiled, library
+from skipbench.lm.fused.sublayers import rms_norm
 from skipbench.lm.fused.weights import MIB, Weight, Weights
 from skipbench.lm.model import LM
 from skipbench.runs.provenance import cpu_flags
@@ -175,6 +176,22 @@ def test_the_norm_is_torchs_rounded_once(width: int, dtype: torch.dtype) -> None
     assert all(
         torch.equal(norm(row), at) for row, at in zip(x.split(1), found.split(1), strict=True)
     )
+
+
+@pytest.mark.parametrize("dtype", [BF16, F32])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_torchs_norm_of_small_rows(
+    rows: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the constant in it counts; a row of zeros stays one."""
+    monkeypatch.setattr(elementwise, "kernel_of", lambda like: None)
+    module = torch.nn.Module()
+    module.weight, module.variance_epsilon = torch.nn.Parameter(torch.rand(24).to(dtype)), 1e-5
+    norm = rms_norm(module)
+    x = (1e-3 * torch.randn(rows, 24, generator=torch.Generator().manual_seed(0))).to(dtype)
+    wanted = torch.nn.functional.rms_norm(x, (24,), module.weight.data, 1e-5)
+    torch.testing.assert_close(norm(x), wanted)
+    assert not norm(0 * x).any()
 
 
 @pytest.mark.parametrize("dtype", [BF16, F32])

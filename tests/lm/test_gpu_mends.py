@@ -70,6 +70,7 @@ def test_varlen_is_called_as_torch_2_11_takes_it_and_with_split_keys_for_one_row
     given = dict(zip(names, args, strict=False)) | kwargs
     assert given.keys() <= set(names)
     assert given["seqused_k"] is buffers.used and given["is_causal"] == (rows > 1)
+    assert given["scale"] == 0.25 and given["cum_seq_k"] is buffers.whole[64]
     # a window on the right keeps one row from packing its heads and splitting its keys
     assert all(given.get(f"window_size_{side}") in (None, -1) for side in ("left", "right"))
 

@@ -94,6 +94,10 @@ def test_every_layout_is_tuned_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for other in ((65, 32, torch.float32), (64, 32, torch.bfloat16)):
         with pytest.raises(AssertionError, match="tuned again"):
             tuned(*other)
+    for owner, name in ((torch, "get_num_threads"), (kernels, "cpu_name")):
+        with monkeypatch.context() as patch, pytest.raises(AssertionError, match="tuned again"):
+            patch.setattr(owner, name, lambda: "another")
+            tuned(*SMALL)
 
 
 def test_of_processes_that_tune_at_once_the_first_decides(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,6 +247,9 @@ def test_second_copies_stay_within_the_limit(monkeypatch: pytest.MonkeyPatch) ->
     assert second(4, keep=True) == LayoutChoice("columns", "packed")
     assert second(2, keep=True) == LayoutChoice("packed", "packed")
     assert second(1, keep=True) == LayoutChoice("rows", "rows")
+    made = Weights(3, 2 * MIB)  # MiB for all shapes together: the first takes 2 of them
+    found = [made._choose(torch.zeros(512, inputs), 2, False) for inputs in (512, 511)]
+    assert found == [LayoutChoice("columns", "packed"), LayoutChoice("packed", "packed")]
 
 
 def test_missing_instructions_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,6 +61,8 @@ def test_attention_of_few_rows_fills_a_device(rows: int, size: int) -> None:
         )
         assert 0.85 * multiprocessors < 8 * tiles * splits <= multiprocessors
         assert block_m * tiles >= 4 * rows and block_n * splits <= size
+        parts = ops.attend_grid(4 * rows, 8, 128, 256, wide, 0, multiprocessors)[3]
+        assert block_n * (parts - 1) < 256  # of a short cache none is empty
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from skipbench.decode.loop import generate
 from skipbench.draft_plan import SINKS, DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.lm.fused import elementwise
+from skipbench.lm.metadata import AttentionMetadata, RotaryCache
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 
@@ -53,6 +54,26 @@ def test_rows_in_a_window_see_what_they_see_one_by_one(
         found = lm.logits(tokens, TokenRows.chain(end, 4), draft_plan)
         same = torch.isclose(found, torch.cat(alone), rtol=1e-4, atol=1e-5).all(-1)
         assert same.all() if draft_plan is plan else not same[1:].any()
+
+
+def test_rows_that_passes_share_have_the_window_of_each_plan() -> None:
+    lm = random_lm("llama", "fused")
+    lm.allocate(64)
+    lm.prefill(PROMPT)
+    rows = TokenRows.chain(len(PROMPT), 1)
+    shared = lm.metadata(rows)
+    for window in (6, 9, None):
+        plan = DraftPlan(lm.layers, window=window)
+        assert torch.equal(lm.logits([5], shared, plan), lm.logits([5], rows, plan))
+
+
+def test_a_window_hides_as_much_on_every_device() -> None:
+    devices = [torch.device(name) for name in ("cpu", "meta")]
+    tables = {device: RotaryCache({}, torch.float32, device, 64) for device in devices}
+    rows = AttentionMetadata(TokenRows.chain(30, 3), tables[devices[0]], tables)
+    there = rows.windowed(6).on(devices[1])
+    assert there.draft_window == 6 and there.tables is tables[devices[1]]
+    assert rows.on(devices[1]).draft_window is None
 
 
 def test_a_wide_window_hides_nothing() -> None:

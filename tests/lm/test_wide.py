@@ -167,6 +167,7 @@ def test_chunks_change_nothing(family: str, monkeypatch: pytest.MonkeyPatch) -> 
     with torch.inference_mode():
         whole = float32_logits(model, TEXT)
         monkeypatch.setattr(wide, "CHUNK", 5)
+        monkeypatch.setattr(wide, "HEAD_ROWS", 20)
         monkeypatch.setattr(wide, "SCORES", 2 * 4 * len(TEXT))  # two rows of 4 heads
         torch.testing.assert_close(float32_logits(model, TEXT), whole, rtol=1e-5, atol=1e-5)
 

@@ -1,5 +1,6 @@
 """Two ranks on this machine's CPU, through gloo, against one process: the same in float32."""
 
+import copy
 import json
 import os
 import subprocess
@@ -11,7 +12,9 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from conftest import ROOT, composed_method
+from described import made
 
 from skipbench import api
 from skipbench.bench.memory import GIB, gpus_needed
@@ -27,6 +30,7 @@ from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
+from skipbench.lm.tensor_parallel import shard
 from skipbench.models import ranks
 from skipbench.models.load import load
 
@@ -91,6 +95,18 @@ def test_two_ranks_compute_as_one(one: LM) -> None:
     other.wait()
     with pytest.raises(RuntimeError, match="a rank of model"):
         two.prefill(prompt)
+
+
+def test_the_bias_of_a_product_that_ranks_add_up_is_added_once() -> None:
+    whole = made("llama", vocab_size=62, attention_bias=True, mlp_bias=True)
+    cpu = torch.device("cpu")
+    models = [whole, *(shard(copy.deepcopy(whole), rank, 2, cpu, None) for rank in range(2))]
+    for name in ("self_attn.o_proj", "mlp.down_proj"):
+        own, *parts = (model.model.layers[0].get_submodule(name) for model in models)
+        x = torch.randn(3, own.in_features)
+        pairs = zip(x.chunk(2, 1), parts, strict=True)
+        products = [F.linear(inputs, part.weight, part.bias) for inputs, part in pairs]
+        torch.testing.assert_close(sum(products), own(x))
 
 
 @pytest.mark.slow

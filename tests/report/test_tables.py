@@ -159,6 +159,8 @@ def test_latex_has_the_cells(kind: str) -> None:
         ]
         for line in lines
     ]
+    for grid in TABLES[kind].grids:
+        assert {i for shown in blocks(grid) for i in shown} == {*range(len(grid.columns))}
     wanted = rows_of(TABLES[kind], blocks)
     assert found == [[(escape(text), *rest) for text, *rest in row] for row in wanted]
 
