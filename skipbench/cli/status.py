@@ -55,8 +55,10 @@ def run_status(asked: Status) -> None:
         for text in _texts(name, lines):
             show(text)
         if any(line.cell.to_run for line in lines):
-            command = "submit" if request.hardware else "table"
-            show(f"to run them: {command_line(command, [name], asked.given)}")
+            sent = any(line.cell.logs for line in lines)  # to a cluster
+            command = "submit" if request.hardware or sent else "table"
+            more = "" if request.hardware or not sent else " with the hardware= of the others"
+            show(f"to run them: {command_line(command, [name], asked.given)}{more}")
     if any(line.cell.state.state != "done" for lines in lines_of.values() for line in lines):
         sys.exit(1)
 
@@ -75,14 +77,16 @@ def _lines(cells: NamedCells, stale_s: float | None) -> list[_Line]:
 def _texts(name: str, lines: Sequence[_Line], only: Sequence[str] = ()) -> Iterator[str]:
     """A line per cell, and the end of its log; only those of some states, or all."""
     yield f"{name}: {counts([line.cell for line in lines])}"
-    width = max((len(line.cell.name) for line in lines), default=0)
+    width, told = max((len(line.cell.name) for line in lines), default=0), list[str]()
     for cell, progress, log in lines:
         state, reason = cell.state.state, cell.state.reason
         if only and state not in only:
             continue
         text = f"{state:<12}{cell.name:<{width}}  {progress}".rstrip()
         yield text + (f": {reason}" if reason else "")
-        yield from (f"{'':<12}| {line}" for line in log)
+        if log != told:  # the cells of a row have one
+            yield from (f"{'':<12}| {line}" for line in log)
+        told = log or told
     if unknown := sum(line.cell.unknown for line in lines):
         yield f"squeue does not answer: {unknown} of them were submitted and may be queued"
 

@@ -48,7 +48,7 @@ def beside(runs: Sequence[Run]) -> tuple[dict[int, Standing], list[str]]:
     for at, run in enumerate(runs):
         if run.speedup is not None:
             row = rows.setdefault(row_of(run), {})
-            row[at] = [dict(one) for one in _arms(run)]
+            row[at] = _arms(run)
     found, lines = dict[int, Standing](), list[str]()
     for row in rows.values():
         paired = [at for at, arm in row.items() if any(arm) and not _shorter(row, at, runs)]
@@ -74,7 +74,7 @@ def over(runs: Sequence[Run], method: str) -> dict[int, str]:
             f"over={method}.{did_you_mean(method, names)} Wanted one of: {', '.join(names)}"
         )
     arms = [_arms(run) if run.speedup is not None else [] for run in runs]
-    bases: dict[tuple[str, ...], Sequence[Mapping[str, float]]] = {}
+    bases: dict[tuple[str, ...], list[dict[str, float]]] = {}
     for run, arm in zip(runs, arms, strict=True):
         if run.method == method and any(arm):
             bases.setdefault(row_of(run), arm)
@@ -96,7 +96,7 @@ def over_lines(runs: Sequence[Run], method: str) -> list[str]:
     return [f"over {method}, paired by question: {row}: {text}." for row, text in named.items()]
 
 
-def _arms(run: Run) -> Sequence[Mapping[str, float]]:
+def _arms(run: Run) -> list[dict[str, float]]:
     """The speedups of a run by question, in each of its processes."""
     speedup = run.measured.speedup
     return speedup.by_process or [speedup.by_question or {}]

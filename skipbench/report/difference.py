@@ -57,7 +57,7 @@ def _key(folder: Path) -> str:
 
 
 def _difference(first: Run, second: Run) -> CellDifference:
-    a, b = ({s.prompt_hash: s for s in run.sound} for run in (first, second))
+    a, b = ({(s.id, s.prompt_hash): s for s in run.sound} for run in (first, second))
     ids = [i for i in a if i in b]
     before, after = speedups(a[i] for i in ids), speedups(b[i] for i in ids)
     pairs = [(before[q], after[q]) for q in before if q in after]

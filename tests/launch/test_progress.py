@@ -117,6 +117,9 @@ def test_the_log_of_a_job_without_a_record_is_shown(
     with pytest.raises(SystemExit):
         dispatch(["status", *words])
     said = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert said.count("| module: command not found") == 1, "cells of a job have one log"
+    assert said[-1].startswith("to run them: python -m skipbench submit tiny method=uniform ")
+    assert said[-1].endswith(" with the hardware= of the others")
     at = said.index("| module: command not found")
     assert "7_0 is over and left no record" in said[at - 1]
     assert said[at + 1] == r"| python: no such file\x1b[2J"
