@@ -25,8 +25,13 @@ from skipbench.launch.status import (
     counts,
     named_cells,
 )
+from skipbench.report.published import paper_of
 
 WATCH_S = 10.0
+MEANS = (
+    "speedups here: geometric mean over the questions, prefill included; the paper's table has the "
+    "paper's own estimator, so that its numbers differ (docs/metrics.md)"
+)
 
 
 class _Line(NamedTuple):
@@ -54,6 +59,9 @@ def run_status(asked: Status) -> None:
             continue
         for text in _texts(name, lines):
             show(text)
+        timed = any(line.progress.speedup is not None for line in lines)
+        if timed and paper_of(name) is not None:
+            show(MEANS)
         if any(line.cell.to_run for line in lines):
             sent = any(line.cell.logs for line in lines)  # to a cluster
             command = "submit" if request.hardware or sent else "table"

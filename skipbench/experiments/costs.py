@@ -25,6 +25,10 @@ SPREAD = 0.15  # standard deviation of a prompt's log speedup that half widths a
 WHOLE = {"specbench": 480, "speedbench": 880, "mt-bench": 80, "humaneval": 164, "mini-stories": 300}
 """Prompts of the datasets that are run whole, without a `dataset.size`."""
 TURNS = {"specbench": 560 / 480, "mt-bench": 2.0}  # per conversation
+PLAN_LEGEND = (
+    "half width: of a speedup's 95 % interval, as a share of it; method=vanilla beside methods is "
+    "vanilla over itself, the noise floor"
+)
 DEVICE = "a100-80gb"  # of conf/hardware, where no hardware is given
 
 
@@ -218,4 +222,4 @@ def plan_lines(rows: Sequence[tuple[str, Sequence[str], Cost | None]], gpu: Gpu)
     total += f"{sum(c.gpu_hours for c in known):.1f} GPU-hours on {gpu.name}"
     if unknown := len(rows) - len(known):
         total += f"; {unknown} of models of unknown size"
-    return [*lines, total]
+    return [*lines, PLAN_LEGEND, total]

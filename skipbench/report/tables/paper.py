@@ -161,7 +161,7 @@ def paper_table(
         remarks=(
             *(note.text for note in document.tables[table].notes if not note.where),
             *(note.text for note in document.notes if paper_notes.touches(note.text, table)),
-            *([FASTEST_HERE] if {*columns} & {*BEST} else []),
+            *([FASTEST_HERE] if any(True in n.bold for n in shown) else []),
             *([OUTSIDE] if any(n.inside is not None for n in shown) else []),
             *paper_notes.skipped_shares(runs),
             *paper_notes.adaptation(runs),

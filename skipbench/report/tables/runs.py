@@ -106,7 +106,7 @@ def row_table(
             *compared.expanded_blocks(ordered),
             *compared.set_up(ordered),
             *unpaired,
-            *([f"{compared.FASTEST}."] if places else []),
+            *([f"{compared.FASTEST}."] if any(row["speedup"].bold for row in rows) else []),
         ),
         definitions=tuple(definitions_for(column.name for column in shown)),
         provenance=(provenance,) if any(run.origin.date for run in runs) else (),
