@@ -137,7 +137,7 @@ ONES = {"embedding_multiplier": 1.0, "residual_multiplier": 1.0, "logits_scaling
         ("granite", ONES | {"residual_multiplier": 0.5}, "the output of layer 0 differs"),
         ("granite", ONES | {"logits_scaling": 2.0}, "the head alone"),
         ("opt", {}, "not one attention and one MLP, but .*fc1"),
-        ("mamba2", {"num_heads": 8, "head_dim": 8}, "cannot be traced"),
+        ("mamba2", {"num_heads": 8, "head_dim": 8}, "their state cannot go back"),
         ("llama", {"attention_chunk_size": 8}, "attention_chunk_size, which is unknown"),
     ],
 )
