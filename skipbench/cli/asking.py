@@ -77,8 +77,10 @@ class Verify(Loaded):
     WORDS = 1, 1
     NEEDS = "needs one file of outputs or a run's folder, as in verify out.jsonl model=tiny"
     fail_on: Annotated[
-        Annotated[Literal["wrong", "tie"] | None, Meta(title="wrong or tie")],
-        "exit status 1 where an output is wrong, or not identical",
+        Annotated[
+            Literal["wrong", "unchecked", "tie"] | None, Meta(title="wrong, unchecked or tie")
+        ],
+        "exit status 1 where an output is wrong or unchecked, with tie where not identical",
     ] = None
     chat: Annotated[
         Annotated[Literal["none", "template"], Meta(title="none or template")],

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from skipbench.cli.asking import Verify
-from skipbench.console import progress, say, show, working
+from skipbench.console import complain, progress, say, show, working
 from skipbench.runs.files import write_atomic
 
 if TYPE_CHECKING:
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 def run_verify(asked: Verify) -> None:
-    """Judges a file of outputs; exits with 1 where `--fail-on` says so, with 130 after Ctrl-C."""
+    """Judges a file of outputs; exits with 1 where `--fail-on` says so or none could be
+    checked, with 130 after Ctrl-C.
+    """
     from skipbench.api import oracle_of
     from skipbench.language_model import load_settings
     from skipbench.oracle.outputs import read_outputs
@@ -47,5 +49,7 @@ def run_verify(asked: Verify) -> None:
         show(str(asked.page))
     if stopped:
         sys.exit(130)
-    if asked.fail_on is not None and result.failed(asked.fail_on):
+    if nothing := {*result.counts} == {"unchecked"}:
+        complain(f"no output of {asked.words[0]} could be checked")
+    if nothing or (asked.fail_on is not None and result.failed(asked.fail_on)):
         sys.exit(1)

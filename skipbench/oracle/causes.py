@@ -17,8 +17,10 @@ from torch import Tensor
 from skipbench.decode.answer import BROKEN
 from skipbench.models.generation import PENALTIES
 from skipbench.oracle.outputs import Output
-from skipbench.oracle.prompts import Texts, other_prompts
+from skipbench.oracle.prompts import other_prompts
 from skipbench.oracle.replay import Replay
+from skipbench.oracle.texts import Texts
+from skipbench.oracle.verdict import END as END
 from skipbench.oracle.verdict import Cause, Verdict
 
 WINDOW = 32  # tokens after the divergence that an edit has to explain
@@ -35,7 +37,6 @@ CUTS = 16  # beginnings of a prompt that is cut on its left
 
 PROMPT = "prompt: another template or BOS"
 ORDER = "output of another request"
-END = "stop or EOS rule"
 TEXT = "detokenisation"
 MISSING = "bonus token missing"
 DOUBLED = "bonus token doubled"
@@ -163,7 +164,7 @@ class Search(NamedTuple):
         case, decode = self.case, self.tokenizer.decode
         if case.output.ids is not None or not case.output.text:
             return None
-        texts, before = Texts(self.tokenizer, case.prompt), case.ids[: case.at]
+        texts, before = Texts(self.tokenizer, case.prompt, case.output.special), case.ids[: case.at]
         ids = before + self.rest
         made = before + self.replay.greedy(self.prefix, len(self.rest) + 4, self.eos)
         for special in (True, False):

@@ -61,6 +61,7 @@ def check(
     own: bool = False,
     logprobs: Sequence[float] = (),
     limit: int | None = None,
+    least: int = 0,
 ) -> tuple[Verdict, list[int]]:
     """Judges one greedy output, token ids after the prompt's; gives the model's choice at every
     position [n + 1], too.
@@ -71,6 +72,7 @@ def check(
         own: as of `logit_blocks`.
         logprobs: the engine's, one per token of the output, which are compared with the model's.
         limit: tokens that were asked for.
+        least: tokens before which an EOS may be emitted, or left out, and ends nothing.
     """
     known = logprobs if len(logprobs) == len(output) else ()
     best, first_tie, verdict, ties, at, gaps = list[int](), None, None, 0, 0, list[float]()
@@ -78,6 +80,8 @@ def check(
         choice, given = logits.argmax(-1).tolist(), output[at : at + len(logits)]
         best += choice
         for row, (wanted, token) in enumerate(zip(choice, given, strict=False)):
+            if wanted != token and wanted in eos and at + row < least:
+                wanted = best[at + row] = _without(logits[row], eos)
             if wanted != token and verdict is None:
                 found = judged(logits[row], wanted, token, at + row, lm.dtype)
                 if found.kind == "tie":
@@ -88,7 +92,7 @@ def check(
             gaps.append(parted(logits[: len(given)], given, known[at:]))
         at += len(logits)
     pairs = enumerate(output[:-1], 1)
-    over = next((i for i, token in pairs if token in eos or i == limit), None)
+    over = next((i for i, token in pairs if (token in eos and i > least) or i == limit), None)
     if over is not None and (verdict is None or over <= (verdict.position or 0)):
         verdict = Verdict("wrong", position=over, given=output[over])
     if verdict is None and ended and not {*output[-1:]} & eos and best[-1] not in eos:
@@ -102,6 +106,11 @@ def parted(logits: Tensor, ids: list[int], logprobs: Sequence[float]) -> float:
     """Largest difference of log-probabilities of `ids`, by logits [n, V] and by an engine."""
     ours = logits.cpu().log_softmax(-1).gather(-1, torch.tensor(ids)[:, None])[:, 0]
     return float((ours - torch.tensor(logprobs[: len(ids)], dtype=torch.float64)).abs().max())
+
+
+def _without(logits: Tensor, ids: frozenset[int]) -> int:
+    """The largest of logits [V] without those of `ids`."""
+    return int(logits.index_fill(0, torch.tensor([*ids], device=logits.device), -math.inf).argmax())
 
 
 def _early_end(

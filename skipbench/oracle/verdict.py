@@ -11,6 +11,7 @@ from torch import Tensor
 
 Kind = Literal["identical", "tie", "wrong", "unchecked", "sampled"]
 TIE_ULPS = 2
+END = "stop or EOS rule"  # a cause
 
 
 class Cause(msgspec.Struct, frozen=True):

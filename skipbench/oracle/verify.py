@@ -9,19 +9,20 @@ from msgspec.structs import replace
 
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
-from skipbench.oracle.causes import END, Judged, Search
+from skipbench.oracle.causes import Judged, Search
 from skipbench.oracle.check import check, logit_blocks, own_error, parted
 from skipbench.oracle.outputs import Output
-from skipbench.oracle.prompts import Texts, prompt_ids
+from skipbench.oracle.prompts import prompt_ids, unsure
 from skipbench.oracle.replay import Replay
 from skipbench.oracle.sampling import Draws, SamplingTest, Settings
-from skipbench.oracle.verdict import Cause, Verdict, counts
+from skipbench.oracle.stated import NO_EOS
+from skipbench.oracle.texts import Texts
+from skipbench.oracle.verdict import Verdict, counts
 
 SPELLINGS = 16  # times that a text is spelt with other tokens before it counts as another text
 WIDENED_BYTES = 2**32  # size in float32 up to which weights are widened once, not per output
 NEAR = 8  # outputs before and after a wrong one whose prompts may be its own
 RIGHT = 3  # identical outputs that a cause must not make wrong
-STOP_TOKENS = 16  # tokens after an output in which its stop string has to appear
 GREEDY = Settings(0.0)
 
 
@@ -48,7 +49,9 @@ class Verification(msgspec.Struct, frozen=True):
         return counts(self.verdicts)
 
     def failed(self, on: str = "wrong") -> bool:
-        """Whether an output is wrong or could not be checked, or with `on="tie"` not identical."""
+        """Whether an output is wrong or could not be checked, whichever of the two `on` names, or
+        with `on="tie"` not identical.
+        """
         bad = {"wrong", "unchecked"} | ({"tie"} if on == "tie" else set())
         return bool(bad & self.counts.keys()) or bool(self.sampling and self.sampling.wrong)
 
@@ -75,18 +78,21 @@ class Oracle:
         self.lm, self.tokenizer, self.eos, self.chat, self.own = lm, tokenizer, eos, chat, own
         self.settings, self._replay = settings, Replay(lm)
         self._draws: Draws | None = None
+        self._vocabulary = lm.model.get_input_embeddings().weight.shape[0]
+        configs = lm.config, getattr(lm.model, "generation_config", None), tokenizer
+        pads = {getattr(config, "pad_token_id", None) for config in configs}
+        self._pads = frozenset(pad for pad in pads if isinstance(pad, int))
         self._near, self._right = dict[str, list[int]](), list[Judged]()
 
     def judge(self, outputs: Sequence[Output]) -> Iterator[Judged]:
         """Judges one after another; raises SkipbenchError for unreadable prompts, before all."""
-        prompts = [prompt_ids(self.tokenizer, output, self.chat) for output in outputs]
-        pairs = list(zip(outputs, prompts, strict=True))
-        settings = [self._settings_of(output) for output in outputs]
-        if len(kinds := {one for one in settings if one.temperature > 0}) > 1:
+        pairs = [(output, self._prompt(output)) for output in outputs]
+        drawn = [(o, p, self._ids(o, p)) for o, p in pairs if self._settings_of(o).temperature > 0]
+        drawn = [case for case in drawn if not self._why(*case)]
+        if len(kinds := {self._settings_of(output) for output, *_ in drawn}) > 1:
             raise SkipbenchError(f"{len(kinds)} settings of sampling; verify each in its own file")
         for kind in kinds:
-            drawn = (pair for pair, s in zip(pairs, settings, strict=True) if s == kind)
-            self._draws = Draws(kind, [(p, self._ids(o, p)) for o, p in drawn])
+            self._draws = Draws(kind, [(prompt, ids) for _, prompt, ids in drawn])
         small = 4 * sum(p.numel() for p in self.lm.model.parameters()) <= WIDENED_BYTES
         self.lm.widened = {} if small else None
         self._right = list[Judged]()
@@ -108,33 +114,81 @@ class Oracle:
         known = {name: value for name, value in given.items() if value is not None}
         return self.settings._replace(**known)
 
+    def _prompt(self, output: Output) -> list[int]:
+        """Ids of its prompt without padding on the left: pads, or one token before a first BOS."""
+        if output.unread:
+            return []
+        ids, bos = prompt_ids(self.tokenizer, output, self.chat), self.tokenizer.bos_token_id
+        pads = self._pads - {bos}
+        if output.prompt_ids and bos in ids and len({*ids[: ids.index(bos)]}) == 1:
+            pads |= {ids[0]}
+        start = next((i for i, token in enumerate(ids) if token not in pads), 0)
+        known = all(0 <= token < self._vocabulary for token in ids)
+        return (ids[start:] if output.prompt_ids else ids) if known else []
+
+    def _ends(self, output: Output) -> frozenset[int]:
+        ids = (*(self.eos if output.eos is None else output.eos), *output.ends)
+        return frozenset(token for token in ids if 0 <= token < self._vocabulary)
+
     def _ids(self, output: Output, prompt: list[int]) -> list[int]:
         """Its ids without padding; of a text, as the tokenizer spells it."""
         if output.ids is None:
-            return Texts(self.tokenizer, prompt).ids(output.text or "")
-        pads = self.eos | {self.tokenizer.pad_token_id}
-        ids = list(output.ids)
-        end = next((i + 1 for i, token in enumerate(ids) if token in self.eos), len(ids))
-        return ids[:end] if {*ids[end:]} <= pads else ids
+            return Texts(self.tokenizer, prompt, output.special).ids(output.text or "")
+        eos, ids = self._ends(output), list(output.ids)
+        ends = (i + 1 for i, token in enumerate(ids) if token in eos and i >= output.least)
+        if (end := next(ends, None)) is None and output.stop:  # a batch pads behind stop strings
+            end = next((i for i in range(len(ids), 0, -1) if ids[i - 1] not in self._pads), None)
+        return ids[:end] if {*ids[end:]} <= eos | self._pads | {*output.pads} else ids
+
+    def _doubts(
+        self, output: Output, prompt: list[int], ids: list[int], verdict: Verdict | None = None
+    ) -> list[str]:
+        """Why tokens that are not the model's may be right. No setting allows any behind an end."""
+        tail = ids[verdict.position or 0 :] if verdict else []
+        if verdict and verdict.wanted is None:
+            same = len({*tail}) == 1 < len(tail)
+            return [f"only token {tail[0]} behind its end, which may be padding"] if same else []
+        found = output.doubts + unsure(self.tokenizer, output, prompt, self.chat)
+        blank = output.ids is None and not (output.text or "").strip()
+        return [*found, "a text that is blank"] if blank else found
+
+    def _why(self, output: Output, prompt: list[int], ids: list[int]) -> str:
+        """Why an output cannot be checked; nothing where it can."""
+        tokens, count = len(prompt) + len(ids), output.count or 0
+        if output.unread:
+            return output.unread
+        if tokens > self.lm.max_positions:
+            return f"{tokens} tokens; the model reads {self.lm.max_positions}"
+        if not prompt or not all(0 <= token < self._vocabulary for token in ids):
+            return f"no prompt, or an id outside of 0 to {self._vocabulary - 1}: another tokenizer"
+        if not ids and (output.finish != "stop" or count > 1):
+            return "no token of it was read"
+        if 2 * len(ids) + 2 < count:
+            return f"its record counts {count} tokens, of which {len(ids)} were read"
+        doubts = self._doubts(output, prompt, ids) + output.drawn
+        if output.least and (output.ids is None or output.least < NO_EOS):
+            doubts.append("tokens before which no EOS ends it")
+        if doubts and self._settings_of(output).temperature > 0:
+            return f"the test of sampling knows no {', '.join(doubts)}"
+        return ""
 
     def _one(self, output: Output, prompt: list[int]) -> Judged:
-        ids, error = self._ids(output, prompt), ""
-        vocabulary = self.lm.model.get_input_embeddings().weight.shape[0]
-        if len(prompt) + len(ids) > self.lm.max_positions:
-            error = f"{len(prompt) + len(ids)} tokens; the model reads {self.lm.max_positions}"
-        elif not prompt or not all(0 <= t < vocabulary for t in (*prompt, *ids)):
-            error = f"no prompt, or an id outside of 0 to {vocabulary - 1}: another tokenizer"
-        if error:
-            verdict = Verdict("unchecked", output.id, len(ids), error=error)
+        ids = [] if output.unread else self._ids(output, prompt)
+        if why := self._why(output, prompt, ids):
+            verdict = Verdict("unchecked", output.id, len(ids), error=why)
             return Judged(output, prompt, ids, [], verdict)
         if self._draws is not None and self._settings_of(output).temperature > 0:
             return self._sampled(self._draws, output, prompt, ids)
         ids, verdict, best = self._greedy(output, prompt, ids)
         verdict = replace(verdict, id=output.id)
+        if verdict.kind == "wrong" and (doubts := self._doubts(output, prompt, ids, verdict)):
+            given = ", ".join(doubts)
+            why = f"it parts from the model at token {verdict.position}, and the record has {given}"
+            verdict = replace(verdict, kind="unchecked", cause=None, error=why)
         judged = Judged(output, prompt, ids, best, verdict)
         if verdict.kind == "wrong" and verdict.cause is None:
             with self.lm.cache.turn():
-                known = self.tokenizer, self.eos, judged, self._near, self._right
+                known = self.tokenizer, self._ends(output), judged, self._near, self._right
                 cause = Search(self._replay, *known).cause()
             judged = judged._replace(verdict=replace(verdict, cause=cause))
         elif verdict.kind == "identical":
@@ -153,21 +207,34 @@ class Oracle:
     def _greedy(
         self, output: Output, prompt: list[int], ids: list[int]
     ) -> tuple[list[int], Verdict, list[int]]:
-        """Its ids and their check; a text may be spelt with other tokens than the tokenizer's."""
+        """Its ids and their check. Where EOS is ignored, a text may hide one, or have none."""
+        eos = self._ends(output)
+        if output.ids is None and output.least == NO_EOS:
+            found = self._spelt(output, prompt, ids, frozenset(), 0)
+            if found[1].kind != "wrong":
+                return found
+        return self._spelt(output, prompt, ids, eos, output.least)
+
+    def _spelt(
+        self, output: Output, prompt: list[int], ids: list[int], eos: frozenset[int], least: int
+    ) -> tuple[list[int], Verdict, list[int]]:
+        """As `_greedy`; a text may be spelt with other tokens than the tokenizer's."""
         written, limit = output.ids is None, output.limit
-        short = not output.finish and limit is not None and len(ids) < limit
+        # a text that is spelt otherwise has more tokens, hardly twice as many
+        count = output.count or 2 * len(ids) if written else len(ids)
+        short = not output.finish and limit is not None and count < limit
         ended = (output.finish == "stop" or short) and not output.stop
-        how = self.eos, ended, self.own, output.logprobs, None if written else limit
-        texts = Texts(self.tokenizer, prompt)
+        how = eos, ended, self.own, output.logprobs, None if written else limit, least
+        texts = Texts(self.tokenizer, prompt, output.special)
         for left in range(SPELLINGS if written else 0, -1, -1):
             verdict, best = self._checked(prompt, ids, *how)
             self._replay = Replay(self.lm)  # the rows of the cache may be overwritten
-            other = self._respelt(texts, prompt, output.text or "", ids, verdict) if left else None
-            if other is None:
+            known = self._replay, prompt, output.text or "", ids, verdict, eos
+            if not left or (other := texts.respelt(*known)) is None:
                 break
             ids = other
         fits = output.stop and verdict.kind != "wrong"
-        if fits and (wrong := self._stop(output, texts, prompt, ids)):
+        if fits and (wrong := texts.stopped(self._replay, output, prompt, ids, eos)):
             verdict = replace(wrong, logprob_difference=verdict.logprob_difference)
         return ids, verdict, best
 
@@ -180,71 +247,24 @@ class Oracle:
         own: bool,
         logprobs: Sequence[float],
         limit: int | None,
+        least: int,
     ) -> tuple[Verdict, list[int]]:
         """As `check`, with ties as wide as `own_error` allows."""
-        verdict, best = check(self.lm, prompt, ids, eos, ended, own, logprobs, limit)
+        verdict, best = check(self.lm, prompt, ids, eos, ended, own, logprobs, limit, least)
         at, given = verdict.position, verdict.given
         if verdict.kind != "wrong" or at is None or verdict.wanted is None:
             return verdict, best
         others = eos if given is None else {given}
         bound = own_error(self.lm, prompt + ids[:at], verdict.wanted, others)
-        if bound is None or (given in eos and at + 1 < len(ids)):
+        if bound is None or (given in eos and least <= at and at + 1 < len(ids)):
             return verdict, best
         if given is None:  # the model might have ended here, too
-            return self._checked(prompt, ids, eos, False, own, logprobs, limit)
+            return self._checked(prompt, ids, eos, False, own, logprobs, limit, least)
         left, ended = None if limit is None else limit - at - 1, ended and given not in eos
         done = prompt + ids[: at + 1], ids[at + 1 :]
-        later, _ = self._checked(*done, eos, ended, own, (), left)
+        later, _ = self._checked(*done, eos, ended, own, (), left, max(0, least - at - 1))
         if later.kind == "wrong":
             verdict = replace(later, position=at + 1 + (later.position or 0), tokens=len(ids))
         else:
             verdict = replace(verdict, kind="tie", bound=bound, ties=verdict.ties + 1 + later.ties)
         return verdict, best
-
-    def _respelt(
-        self, texts: Texts, prompt: list[int], text: str, ids: list[int], verdict: Verdict
-    ) -> list[int] | None:
-        """The ids of the same text with the model's token where `ids` part from it, or without the
-        last ones where the text ends inside that token; None where it writes another text.
-        """
-        at, wanted = verdict.position, verdict.wanted
-        if verdict.kind != "wrong" or at is None or wanted is None or wanted in self.eos:
-            return None
-        head = [*ids[:at], wanted]
-        said = texts.text(head)
-        while len(head) < at + 4 and said == texts.text(ids[:at]):  # inside a character
-            head += self._replay.greedy(prompt + head, 1, self.eos)
-            said = texts.text(head)
-        if said.startswith(text):
-            return ids[:at]
-        if not text.startswith(said):
-            spaces = said[: len(said) - len(said.lstrip())]
-            text = spaces + text  # an engine that strips its text
-            if at or not spaces or not text.startswith(said):
-                return None
-        found = head + texts.ids(text[len(said) :])
-        return found if found != ids else None
-
-    def _stop(
-        self, output: Output, texts: Texts, prompt: list[int], ids: list[int]
-    ) -> Verdict | None:
-        """A verdict on an output that goes on after a stop string, or ends before none."""
-        text = texts.text(ids)
-        for stop in output.stop:
-            if stop and (place := text.find(stop)) >= 0 and place + len(stop) < len(text.rstrip()):
-                at = next(i for i in range(len(ids)) if stop in texts.text(ids[: i + 1])) + 1
-                if at >= len(ids):
-                    continue
-                cause = Cause(END, f"it goes on after the stop string {stop!r}")
-                return Verdict("wrong", tokens=len(ids), position=at, given=ids[at], cause=cause)
-        ended = {*ids[-1:]} & self.eos or text.endswith(tuple(output.stop))
-        if output.finish != "stop" or ended:
-            return None
-        more = self._replay.greedy(prompt + ids, STOP_TOKENS, self.eos)
-        later = texts.text(ids + more)
-        ends = [later.find(stop) for stop in output.stop if stop in later]
-        ends += [len(texts.text(ids + more[:-1]))] if {*more} & self.eos else []
-        if ends and later[: min(ends)].rstrip() == text.rstrip():
-            return None
-        cause = Cause(END, f"the output ends; the model goes on without EOS or {output.stop}")
-        return Verdict("wrong", tokens=len(ids), position=len(ids), wanted=more[0], cause=cause)

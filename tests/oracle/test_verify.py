@@ -212,7 +212,7 @@ def test_the_command(skipbench: Command, tmp_path: Path) -> None:
     page = (tmp_path / "v.html").read_text()
     assert page.count("<mark>") == 2 and "output b: wrong" in page
     refused = skipbench(*words[:2], "model=tiny", "--fail-on", "never")
-    assert refused.returncode == 2 and "wanted wrong or tie" in refused.stderr
+    assert refused.returncode == 2 and "wanted wrong, unchecked or tie" in refused.stderr
 
 
 def test_ctrl_c_keeps_what_is_judged(
