@@ -201,12 +201,12 @@ def shape_of(name: str) -> Shape:
     return Shape(**model_facts(full)["architecture"])
 
 
-def samples_in_paper(dataset: str, paper: str) -> int | None:
-    """Instances of `dataset` that a paper decodes; `None` if it does not say, or takes all."""
+def sample_size(dataset: str, variant: str) -> int | None:
+    """Instances that a variant of `dataset` draws; `None` if it takes all, or is no dataset."""
     if dataset not in choices("dataset"):
         return None
     facts = typed(_plain("dataset", dataset), _Sized, f"dataset={dataset}")
-    return facts.variants.get(paper, facts).size or facts.size
+    return facts.variants.get(variant, facts).size or facts.size
 
 
 def experiment_of(name: str) -> Experiment:

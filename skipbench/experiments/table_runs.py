@@ -1,12 +1,14 @@
 """The runs of a table: one per cell of an experiment, from its record."""
 
 from collections import defaultdict
+from collections.abc import Sequence
+from statistics import stdev
 from typing import Any
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from skipbench.config.catalog import experiment_of, samples_in_paper
+from skipbench.config.catalog import experiment_of, sample_size
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.cell import Cell, joined_run, repetitions, resolve_cell, to_score
@@ -14,7 +16,8 @@ from skipbench.experiments.grid import PlannedCell, printed_numbers
 from skipbench.experiments.set_search import search_trace
 from skipbench.metrics.repeats import summarise_repeats
 from skipbench.metrics.summary import summarise
-from skipbench.report.published import paper_of
+from skipbench.report.measured import measure, spread_key, vanilla_arm
+from skipbench.report.published import Printed, paper_of, samples_of
 from skipbench.runs.measures import Optimisation
 from skipbench.runs.record import Sample, drafted
 from skipbench.runs.run import Run, read_run
@@ -42,9 +45,10 @@ def table_runs(
         cell = resolve_cell(config)
     except NotHereError as error:
         return [Run(**row | config.names, reason=reason or str(error))]
-    run = replace(run_entry(cell, reason), **row, noise=one.noise)
+    run = replace(run_entry(cell, reason), **row, noise=one.noise, lengths=_lengths(config))
     if one.noise:
         return [run]
+    run = replace(run, spreads=_spreads(run, printed_numbers(experiment), experiment))
     if run.metrics is not None:
         costs = search_costs(config, run) or UNSET
         run = replace(run, metrics=replace(run.metrics, optimisation=costs))
@@ -60,14 +64,46 @@ def table_runs(
 
 
 def _paper_samples(experiment: str, one: PlannedCell, config: RunConfig | None) -> int | str | None:
-    """Samples that the paper decodes for the cell; `all` if the cell decodes only some of them."""
+    """Samples that the paper decodes for the cell, by its text: `not named` where the size of the
+    sample here is its code's or ours, `all` if the cell decodes only some of a whole dataset.
+    """
     paper, dataset = paper_of(experiment), one.keys.get("dataset")
     theirs = {number.keys.get("dataset") for number in printed_numbers(experiment)} - {None}
     if paper is None or config is None or "subtask" in one.keys or dataset not in theirs:
         return None
-    count = samples_in_paper(str(dataset), paper[0])
-    whole = config.limit is None and config.dataset.name == dataset
-    return None if count is None and whole else count or "all"
+    if (count := samples_of(experiment, str(dataset))) is not None:
+        return count
+    if sample_size(str(dataset), paper[0]) is not None:
+        return "not named"
+    return None if config.limit is None and config.dataset.name == dataset else "all"
+
+
+def _lengths(config: RunConfig) -> dict[str, str]:
+    """The tokens that an output may have, and prompt and output together."""
+    new, context = config.dataset.max_new_tokens, config.dataset.context
+    together = f"none, up to {new} new tokens" if context is None else str(context)
+    return {"max_new_tokens": str(new), "max_length": together}
+
+
+def _spreads(run: Run, numbers: Sequence[Printed], experiment: str) -> dict[str, dict[str, float]]:
+    """By arm the standard deviation over the samples of each number of `numbers` that has one in
+    the paper, by `spread_key`.
+    """
+    wanted = {spread_key(n.column, n.keys): n for n in numbers if n.spread is not None}
+    layers, paper = run.provenance.layers, (paper_of(experiment) or ("",))[0]
+    if not wanted or run.metrics is None or layers is None:
+        return {}
+    each = [summarise([s], layers, None, None, None) for s in run.sound]
+    each = [replace(one, profiled=run.metrics.profiled) for one in each]
+    found: dict[str, dict[str, float]] = {}
+    for arm, ours in (("method", each), ("vanilla", [vanilla_arm(one) for one in each])):
+        for key, n in wanted.items():
+            places = n.keys.get("phase"), n.keys.get("part")
+            values = [measure(one, n.column, *places, paper).value for one in ours]
+            known = [value for value in values if value is not None]
+            if len(known) > 1:
+                found.setdefault(arm, {})[key] = stdev(known)
+    return found
 
 
 def search_costs(config: RunConfig, run: Run) -> Optimisation | None:

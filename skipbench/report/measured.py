@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from msgspec import UNSET
@@ -33,6 +33,7 @@ VALUES: dict[str, Callable[[Metrics], float | None]] = {
     "M": lambda m: m.M,
     "alpha": lambda m: m.alpha,
     "tau": lambda m: m.tau,
+    "tau_draft": lambda m: m.tau_draft,
     "TPT": lambda m: m.tpt,
     "speedup": lambda m: m.speedup.headline[0],
     "expected_speedup": lambda m: m.expected_speedup.paper,
@@ -57,6 +58,11 @@ PHASES = ("draft", "verify", "adapt", "other")
 UNKNOWN = "not in the metrics of this run"
 ESTIMATED = ("speedup", "tokens_per_s", "ms_per_token")  # filled by a paper's own estimator
 MEAN_ALPHA = ("self-sd", "knapspec")  # whose alpha is a mean over samples; others pool rounds
+
+
+def spread_key(column: str, keys: Mapping[str, object]) -> str:
+    """The name of a number of a run among its spreads."""
+    return " ".join(str(name) for name in (column, keys.get("phase"), keys.get("part")) if name)
 
 
 def unmeasured(column: str) -> str | None:
@@ -164,11 +170,15 @@ def _why(metrics: Metrics, column: str, phase: str | None) -> str:
             return "sub-layers were not profiled in this run" if unprofiled else UNKNOWN
         case "memory_gb":
             return "memory is not measured on this device"
-        case "alpha" | "tau" | "expected_speedup" if metrics.samples and metrics.alpha is None:
+        case "alpha" | "tau" | "tau_draft" | "expected_speedup" if (
+            metrics.samples and metrics.alpha is None
+        ):
             return "nothing is drafted"
         case _ if column in SCORES:
             return f"{column} is not among the scores of this run"
         case _ if column.startswith(("search_", "random_", "bayes_", "opt_")):
             return "no search belongs to this run"
-    needed = {"tau": "alpha", "expected_speedup": "E(Spd)"}.get(column, column)
+    needed = {"tau": "alpha", "tau_draft": "alpha", "expected_speedup": "E(Spd)"}.get(
+        column, column
+    )
     return reasons.get("samples") or reasons.get(needed) or UNKNOWN

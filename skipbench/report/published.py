@@ -57,7 +57,8 @@ class Note(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class Part(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Rows of one value per key, then one cell per column: a number, `[number, spread]`, `null` (a
     dash or nothing is printed) or `lost` (the text at hand has lost it). `percent` lists columns
-    printed in percent; with `across: model`, columns stand in groups, one per model.
+    printed in percent; with `across: model`, columns stand in groups, one per model. `beside` names
+    columns that are measured only, by the printed ones that they stand behind.
     """
 
     keys: list[str]
@@ -65,14 +66,21 @@ class Part(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     rows: list[Any]
     across: str | None = None
     percent: list[str] = []
+    beside: dict[str, str] = {}
     settings: Row = {}
     numbers: list[Printed] = []  # not in the file
 
     @property
     def grouped(self) -> list[tuple[Any, str]]:
-        """Group, or None, and name of each column."""
+        """Group, or None, and name of each printed column."""
         groups = self.columns if isinstance(self.columns, dict) else {None: self.columns}
         return [(group, name) for group, names in groups.items() for name in names]
+
+    @property
+    def shown(self) -> list[tuple[Any, str]]:
+        """Group, or None, and name of each column of the table, those of `beside` too."""
+        more = ((group, (name, self.beside.get(name))) for group, name in self.grouped)
+        return [(group, name) for group, names in more for name in names if name]
 
 
 class Contents(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -82,6 +90,7 @@ class Contents(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     parts: list[Part]
     settings: Row = {}
     hardware: Hardware | msgspec.UnsetType = msgspec.UNSET
+    samples: int | None = None  # of each cell, where other than those of its dataset elsewhere
     notes: list[Note] = []
 
 
@@ -96,6 +105,7 @@ class Paper(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     arxiv: str | None
     version: str
     hardware: Hardware
+    software: str | None  # versions, and the host's CPU; None: not named
     names: dict[str, dict[Any, str]]
     tables: dict[str, Contents]
     settings: Row = {}
@@ -127,6 +137,19 @@ def numbers_of(name: str) -> list[Printed]:
     paper, table = paper_of(name) or ("", "")
     contents = read_paper(paper).tables.get(table) if paper else None
     return [n for part in contents.parts for n in part.numbers] if contents else []
+
+
+def samples_of(name: str, dataset: str) -> int | None:
+    """Samples that the paper of the table or figure `swift-table2` decodes of a dataset; None if
+    its text does not say.
+    """
+    paper, table = paper_of(name) or ("", "")
+    tables = read_paper(paper).tables if paper else {}
+    if table in tables and (own := tables[table].samples) is not None:
+        return own
+    every = (n for contents in tables.values() for part in contents.parts for n in part.numbers)
+    of = [n for n in every if n.column == "samples" and n.keys.get("dataset") == dataset]
+    return next((int(n.value) for n in of if n.value is not None), None)
 
 
 def published(paper: str) -> list[Row]:

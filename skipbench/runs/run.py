@@ -69,6 +69,8 @@ class Published(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     paper_samples: int | str | None = None  # of the paper; `all` if this run decodes only some
     noise: bool = False  # vanilla against itself; no row of a paper's table
     group: dict[str, str] = {}  # group and label, for a run of part of another run's samples
+    lengths: dict[str, str] = {}  # `max_new_tokens`, and `max_length` of prompt and output together
+    spreads: dict[str, dict[str, float]] = {}  # by arm: deviations over the samples of a cell
 
 
 class Run(Published, frozen=True, kw_only=True, dict=True):

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 from pathlib import Path
+from statistics import stdev
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.experiments import last_loaded
+from skipbench.experiments import table_runs as table_module
 from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.grid import matches, plan, printed_numbers
 from skipbench.experiments.last_loaded import LastLoaded
@@ -26,6 +28,9 @@ from skipbench.experiments.row import run_cell
 from skipbench.experiments.table_runs import _by_group, run_entry, table_runs
 from skipbench.report.definitions import KEYS
 from skipbench.report.published import published
+from skipbench.report.tables.formats import markdown
+from skipbench.report.tables.paper import paper_table
+from skipbench.runs.measures import Metrics
 from skipbench.runs.run import Run, read_run
 from skipbench.runs.store import read_samples
 
@@ -37,9 +42,9 @@ TABLES = {
 }
 # Cells that agree with printed numbers, at the papers' scale. Figures whose numbers are read off
 # curves have fewer than cells.
-LABELS = (", our defaults", ", fused engine")
+LABELS = (", our defaults", ", fused engine", ", as the published set")
 """Ends of the names of rows that stand beside the paper's methods."""
-LABELLED = {"knapspec-table2", *(f"self-sd-table{n}" for n in range(1, 6))}
+LABELLED = {"knapspec-table2", *(f"self-sd-table{n}" for n in (*range(1, 6), 8))}
 JOINED = {
     **{"swift-table2": 27, "swift-table3": 8, "swift-table4": 18, "swift-table5": 24,
     "swift-table6": 12},
@@ -321,6 +326,66 @@ def test_a_row_with_a_reason_has_no_metrics(tmp_path: Path) -> None:
     assert [run.metrics is not None for run in runs] == [True, False, False, False]
     assert [run.keys["dtype"] for run in runs[1:]] == ["fp8", "fp4", "nf4"]
     assert all("bitsandbytes" in str(run.reason) for run in runs[1:])
+
+
+def test_self_sd_s_table_5_has_its_own_n_and_deviations_in_both_halves(tmp_path: Path) -> None:
+    given = [f"results={tmp_path}", "limit=3", *SMALL[1:3], "method=self-sd"]
+    (cell, config), *_ = composed("self-sd-table5", plan("self-sd-table5", given, "embedded"))
+    run_cell(config, print_table=False)
+    (run,) = table_runs("self-sd-table5", cell, config, None)
+    assert run.paper_samples == 10 and run.lengths["max_new_tokens"] == "8"
+    table = paper_table("self-sd", "table5", [run], "embedded")
+    ours = {
+        (r["phase"], r["part"], r["method"]): (r["measured"], r["measured_spread"])
+        for r in table.records
+        if r["model"] == "tiny" and r["column"] == "ms"
+    }
+    rates = [1000 * (s.method.s_per_token or 0.0) for s in run.sound]
+    assert len(rates) == 3 and ours["latency", "all", "self-sd"][1] == pytest.approx(stdev(rates))
+    rates = [1000 * (s.vanilla.s_per_token or 0.0) for s in run.sound]
+    value, spread = ours["latency", "all", "vanilla"]  # of the arm beside the method's
+    assert spread == pytest.approx(stdev(rates)) and min(rates) <= value <= max(rates)
+    draft, attention = ours["draft", "all", "self-sd"][1], ours["draft", "attention", "self-sd"][1]
+    assert draft and attention and attention < draft
+    text = markdown(table)
+    assert f" {value:.2f} \u00b1 {spread:.2f} " in text and "25.5 \u00b1 1.1" in text
+    assert "n (samples per cell): 3; the paper's: 10." in text
+
+
+def test_what_the_paper_s_n_is_stands_in_its_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    def said(name: str, *given: str) -> int | str | None:
+        (cell, config), *_ = composed(name, plan(name, given, "paper"))
+        return table_runs(name, cell, config, None)[0].paper_samples
+
+    assert said("self-sd-table5") == 10 and said("self-sd-table1") == said("swift-table2") == 1000
+    assert said("self-sd-table14") == 1318 and said("swift-table3") is None
+    assert said("swift-table3", "limit=5") == "all"
+    assert said("knapspec-table2") == "not named"  # 30 of its code
+    read = table_module.samples_of("self-sd-table1", "cnndm")
+    monkeypatch.setattr(table_module, "samples_of", lambda *_: read and read + 1)
+    assert said("self-sd-table1") == 1001
+
+
+def test_what_was_decoded_is_said_of_the_run_not_of_the_paper() -> None:
+    (cell, config), *_ = composed("clasp-table1", plan("clasp-table1", ["limit=1"], "paper"))
+    (run,) = table_runs("clasp-table1", cell, config, None)
+    assert run.keys["max_length"] == 1024  # the paper's
+    assert run.lengths["max_length"] == "none, up to 1024 new tokens"
+    measured = replace(run, metrics=Metrics(samples=1, tau=4.5, tau_draft=3.6, alpha=0.5))
+    measured = replace(measured, keys=run.keys | {"method": "clasp", "subtask": "qa"})
+    table = paper_table("clasp", "table1", [measured], "paper")
+    said = "\n".join(table.cautions)
+    assert "max_length: none, up to 1024 new tokens; the paper's: 1024." in said
+    assert "batch" not in said and "in the paper max_length 1024" in table.grids[0].settings
+    for column, value, theirs in (("tau", 4.5, 5.37), ("tau_draft", 3.6, None)):
+        (one,) = (
+            r
+            for r in table.records
+            if (r["column"], r["subtask"], r["method"]) == (column, "qa", "clasp")
+            and (r["model"], r["temperature"]) == ("llama3-70b", 0)
+        )
+        assert (one["measured"], one["published"]) == (value, theirs)
+    assert "tau_draft" in dict(table.definitions)
 
 
 def test_samples_of_groups_are_runs_of_their_own(tmp_path: Path) -> None:

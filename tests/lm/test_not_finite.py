@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+import torch
 from conftest import EVERY_ENGINE, make_method, random_model, rest_slow
 
 from skipbench.decode.draft import Draft, State, Verification
@@ -13,6 +14,8 @@ from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
+from skipbench.lm.fused import elementwise
+from skipbench.lm.fused.sublayers import rms_norm
 from skipbench.lm.model import LM
 
 GRAPHS = "cuda_graphs"
@@ -91,3 +94,19 @@ def test_a_row_that_is_accepted_must_be_finite(engine: str) -> None:
     for method in (make_method("vanilla"), Spoiled(text, text[at], None)):
         with pytest.raises(NotFinite, match=f"after token {at + 1} of"):
             generate(lm, method, PROMPT, TOKENS)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_the_norm_of_small_rows_is_torchs_and_that_of_zeros_is_zero(
+    rows: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without kernels of our own: rows beside which the constant of a norm counts."""
+    monkeypatch.setattr(elementwise, "kernel_of", lambda like: None)
+    module = torch.nn.Module()
+    module.weight, module.variance_epsilon = torch.nn.Parameter(torch.rand(24).to(dtype)), 1e-5
+    norm = rms_norm(module)
+    x = (1e-3 * torch.randn(rows, 24, generator=torch.Generator().manual_seed(0))).to(dtype)
+    wanted = torch.nn.functional.rms_norm(x, (24,), module.weight.data, 1e-5)
+    torch.testing.assert_close(norm(x), wanted)
+    assert not norm(0 * x).any()

@@ -126,6 +126,7 @@ def small() -> dict[str, Any]:
         "arxiv": "1",
         "version": "1",
         "hardware": None,
+        "software": None,
         "names": names,
     }
     return {**head, "tables": {"table1": table}}

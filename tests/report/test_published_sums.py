@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from skipbench.config.catalog import known_models
+from skipbench.draft_plan import DraftPlan
 from skipbench.metrics.formulas import expected_speedup
 from skipbench.report.definitions import KEYS
 from skipbench.report.published import Row, papers, published, read_paper
@@ -295,11 +297,22 @@ def best(rows: list[Row]) -> Iterator[Cell]:
         yield row, most, most, most
 
 
+def sets(rows: list[Row]) -> Iterator[Cell]:
+    """Self-SD: counts and shares of the sets that its code publishes."""
+    for row in [*pick(rows, table="appendixC", variant="searched"), *pick(rows, table="appendixI")]:
+        model = known_models()[row["model"]]
+        if "self-sd" in model.sets and model.architecture is not None:
+            plan = DraftPlan.parse(model.sets["self-sd"], model.architecture.layers)
+            found = {"skipped_share": plan.ratio, "skipped_attention": len(plan.attention)}
+            value = (found | {"skipped_mlp": len(plan.mlp)})[row["column"]]
+            yield row, value, value, value
+
+
 CHECKS = {
     "swift": (eq6, bound, overall, throughput, summary, gains, same),
     "clasp": (overall, best, same),
     "knapspec": (summary, best, same),
-    "self-sd": (parts, summary, same),
+    "self-sd": (parts, summary, same, sets),
 }
 CELLS = {
     "eq6": 9,
@@ -307,6 +320,7 @@ CELLS = {
     "overall": 30,
     "throughput": 12,
     "parts": 2,
+    "sets": 3,
 }  # how many a check must find in SWIFT or Self-SD
 
 

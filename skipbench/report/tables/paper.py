@@ -17,7 +17,7 @@ from skipbench.report.compared import (
     titled,
 )
 from skipbench.report.definitions import STAND_INS, UNITS
-from skipbench.report.measured import SCORES, Measured, measure, unmeasured
+from skipbench.report.measured import SCORES, Measured, measure, spread_key, unmeasured
 from skipbench.report.published import Paper, Printed, read_paper
 from skipbench.report.tables import paper_notes
 from skipbench.report.tables.model import Cell, Column, Grid, Row, Table
@@ -53,6 +53,7 @@ class Number:
     printed: Printed  # without a value where the paper prints none
     digits: int  # decimals that the paper prints
     run: str | None  # folder of the run of the value, or of the one that should have given it
+    spread: float | None = None  # of the measured value over the samples, if the paper prints one
     bold: tuple[bool, bool] = (False, False)  # the measured and the printed value
 
     @property
@@ -78,15 +79,15 @@ class Number:
         """Measured, published and difference: `1.37x [1.30, 1.44]`, `1.34x`, `+0.03 (+2 %)`; a star
         if the published value lies outside the interval. All but published have two decimals.
         """
-        (ours, ends, _), theirs, spread = self.measured, self.printed.value, self.printed.spread
+        ours, ends, theirs = self.measured.value, self.measured.interval, self.printed.value
         unit = "x" if UNITS[self.printed.column] == "x" else ""
         measured = published = difference = MISSING
         digits, printed = max(self.digits, 2), self.digits
         if ours is not None:
             interval = f" [{ends[0]:.{digits}f}, {ends[1]:.{digits}f}]" if ends else ""
-            measured = f"{ours:.{digits}f}{unit}{interval}"
+            measured = f"{ours:.{digits}f}{unit}{interval}{_plus_minus(self.spread, digits)}"
         if theirs is not None:
-            more = "" if spread is None else f" \u00b1 {spread:.{printed}f}"
+            more = _plus_minus(self.printed.spread, printed)
             published = f"{theirs:.{printed}f}{unit}{more}"
         if self.difference is not None:
             percent = "" if self.percent is None else f" ({self.percent:+.0f} %)"
@@ -102,8 +103,9 @@ class Number:
         theirs = printed.keys.get("dtype") if printed.value is not None else None
         return (
             {"column": printed.column, "unit": UNITS[printed.column], "measured": measured.value}
-            | {"measured_low": low, "measured_high": high, "published": printed.value}
-            | {"published_spread": printed.spread, "published_inside": self.inside}
+            | {"measured_low": low, "measured_high": high, "measured_spread": self.spread}
+            | {"published": printed.value, "published_spread": printed.spread}
+            | {"published_inside": self.inside}
             | {"difference": self.difference, "percent": self.percent, "digits": self.digits}
             | {"reason": measured.reason, "note": printed.note}
             | ({"published_dtype": theirs} if "dtype" in printed.keys else {})
@@ -118,6 +120,10 @@ class Number:
         text = ", ".join(sorted(ours))
         both = f"{text} (the paper's: {theirs})" if theirs and text else text or theirs
         return text if text == theirs else both
+
+
+def _plus_minus(spread: float | None, digits: int) -> str:
+    return "" if spread is None else f" \u00b1 {spread:.{digits}f}"
 
 
 def paper_table(
@@ -156,7 +162,7 @@ def paper_table(
         source=" ".join([f"{text}. scale={scale}.", *_verdict(shown)]),
         grids=tuple(grids),
         records=tuple({**of, **{k: n.keys.get(k) for k in keys}, **n.record} for n in shown),
-        cautions=tuple(paper_notes.deviations([n for half in parts for n in half.numbers], runs)),
+        cautions=tuple(paper_notes.deviations(document, parts, runs)),
         footnotes=tuple(marks),
         remarks=(
             *(note.text for note in document.tables[table].notes if not note.where),
@@ -212,7 +218,8 @@ def _numbers(
             measured = _measured(half, row, group, column, scale)
             of_row = (r for (at, _), r in half.runs.items() if at == row and r.metrics)
             own = own_dtype(keys, None if measured.value is None else run or next(of_row, None))
-            line.append(Number(own, measured, printed, digits, run.id if run else None))
+            spread = run.spreads.get("method", {}).get(spread_key(column, keys)) if run else None
+            line.append(Number(own, measured, printed, digits, run.id if run else None, spread))
             if column in BEST:
                 block = (*(dict(row).get(key) for key in _BLOCK), group, column)
                 blocks.setdefault(block, []).append((line[-1], run or Run()))
@@ -297,4 +304,7 @@ def _grid(
     settings = {k: paper.printed(k, v) for k, v in half.settings.items() if k not in keys}
     if "dtype" in settings:
         settings["dtype"] = Number.dtypes([n for line in lines for n in line])
-    return Grid(tuple(columns), tuple(rows), "; ".join(f"{k} {v}" for k, v in settings.items()))
+    shared = [f"{k} {v}" for k, v in settings.items() if k not in paper_notes.OWN]
+    own = [f"{k} {v}" for k, v in settings.items() if k in paper_notes.OWN]
+    shared += [f"in the paper {', '.join(own)}"] if own else []
+    return Grid(tuple(columns), tuple(rows), "; ".join(shared))

@@ -8,21 +8,24 @@ from skipbench.report.columns import MISSING
 from skipbench.report.compared import BASELINE, mixed, origin_of, origin_text, origins
 from skipbench.report.definitions import BY_PAPER, PAPER_DEFINITIONS, STAND_INS
 from skipbench.report.measured import ESTIMATED, measure
-from skipbench.report.published import Printed, numbers_of
-from skipbench.report.tables.paper_rows import Half, named, stand_ins
+from skipbench.report.published import Paper, numbers_of
+from skipbench.report.tables.paper_rows import LENGTHS, Half, named, stand_ins
 from skipbench.runs.measures import Lossless
 from skipbench.runs.run import Run
 
 SHARES = {"clasp": "figure3c", "knapspec": "figure6"}  # tables with a method's share of adaptation
 NEAR = 1.2  # at most so many times the paper's is the paper's
 BREAKDOWN = "self-sd-table5"  # has the time of vanilla's token by kind of sub-layer
+OWN = ("dtype", *LENGTHS)  # settings of the paper's runs, not ours
+BATCH = "1"  # prompts are decoded one at a time
 _PRINTED = ("engine", "device", "dtype", "torch", "commit", "date")
 
 
-def deviations(printed: Sequence[Printed], runs: Sequence[Run]) -> list[str]:
-    """A line per difference from the paper: model, data, device, engine, dtype, settings."""
+def deviations(paper: Paper, parts: Sequence[Half], runs: Sequence[Run]) -> list[str]:
+    """A line per difference from the paper: model, data, device, engine, software, settings."""
     if not (measured := [run for run in runs if run.metrics]):
         return []
+    printed = [number for half in parts for number in half.numbers]
     # By its own name: weights from the package index have another than those of the hub.
     used = {run.keys.get("model"): run.model for run in measured}
     made = [f"Made with {STAND_INS[key]} {used[key]}" for key in used if key in STAND_INS]
@@ -40,11 +43,16 @@ def deviations(printed: Sequence[Printed], runs: Sequence[Run]) -> list[str]:
             hardware |= theirs
     unlike["device"] = devices, hardware
     unlike["engine"] = _values(measured, "engine") or [MISSING], ["its own code"]
-    for key in ("dtype", "max_new_tokens", "max_length", "batch"):
+    if paper.software and (torch := _values(measured, "torch")):
+        unlike["software"] = [f"PyTorch {', '.join(torch)}"], [paper.software]
+    for key in OWN:
         theirs = {str(value) for n in printed if (value := n.keys.get(key)) is not None}
-        ours = {str(value) for run in measured if (value := run.keys.get(key)) is not None}
+        ours = {run.lengths[key] for run in measured if key in run.lengths}
+        ours |= {BATCH} if key == "batch" else set()
         if key == "dtype":  # compared even where the paper does not name it
-            ours = {*_values(measured, key)} or ours
+            ours = {*_values(measured, key)} or {
+                str(run.keys[key]) for run in measured if key in run.keys
+            }
         if ours != theirs if key == "dtype" else theirs and ours - theirs:
             unlike[key] = ours or ["not recorded"], theirs or ["not named"]
     pairs = {(str(r.measured.n), str(of)) for r in measured if (of := r.paper_samples) is not None}

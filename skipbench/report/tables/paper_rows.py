@@ -20,6 +20,7 @@ Group = Any  # a value of `across`; None without it
 SELECTORS = ("phase", "part", "statistic")  # keys that choose a number of a run, not a run
 STANDS_FOR = " stands for "
 SAMPLING = ("temperature", "top_p")
+LENGTHS = ("max_new_tokens", "max_length", "batch")
 
 
 @dataclass
@@ -53,8 +54,8 @@ class Half:
 
     @property
     def blocks(self) -> list[tuple[list[Id], list[tuple[Group, str]]]]:
-        """Rows with their columns: groups of runs that the paper has not come last, or in a block
-        of their own where no row of the paper's columns has them.
+        """Rows with their columns, models with a measured run first: groups of runs that the paper
+        has not come last, or in a block of their own where no row of the paper's columns has them.
         """
         groups, names = (dict.fromkeys(each) for each in zip(*self.printed_columns, strict=True))
         own = {row for row, _, _ in self.printed} | {row for row, g in self.runs if g in groups}
@@ -64,7 +65,13 @@ class Half:
             columns = [(group, name) for group in new for name in names]
             if rows:
                 found.append((rows, columns if found else [*self.printed_columns, *columns]))
-        return found
+        models = {dict(row).get("model") for (row, _), run in self.runs.items() if run.metrics}
+
+        def waits(row: Id) -> bool:
+            return dict(row).get("model") not in models
+
+        ordered = [(sorted(rows, key=waits), columns) for rows, columns in found]
+        return sorted(ordered, key=lambda block: waits(block[0][0]))
 
     @property
     def ids(self) -> list[Id]:
@@ -114,19 +121,20 @@ class Half:
         return False
 
     def add_vanilla(self) -> None:
-        """Rows of vanilla without a run get the vanilla arm of a run with the same keys."""
-        if self.across == "method" or all(n.method != BASELINE for n in self.numbers):
-            return
+        """What is vanilla's without a run gets the vanilla arm of a run with the same keys."""
+        numbers = [n for n in self.numbers if n.method == BASELINE]
         for (row, group), run in list(self.runs.items()):
-            keys = dict(row) | {"method": "vanilla"}
-            own, model = self.place(keys)[0], {"model": keys.get("model")}
-            there = self.runs.get((own, group))
+            keys = dict(row) | ({self.across: group} if self.across else {}) | {"method": BASELINE}
+            place, model = self.place(keys), {"model": keys.get("model")}
+            there = self.runs.get(place)
             if not run.metrics or (there and there.metrics):
                 continue
-            if self.across == "model" or any(
-                own == self.place(n.keys | model)[0] for n in self.numbers
-            ):
-                self.runs[own, group] = replace(run, metrics=vanilla_arm(run.metrics))
+            printed = [self.place(n.keys | model) for n in numbers]
+            rows = place in printed if self.across == "method" else place[0] in dict(printed)
+            if numbers and (self.across == "model" or rows):
+                spreads = {"method": run.spreads.get("vanilla", {})}
+                arm = replace(run, metrics=vanilla_arm(run.metrics), spreads=spreads)
+                self.runs[place] = arm
                 self.arms_of |= {str(run.keys["method"])} if "method" in run.keys else set()
 
 
@@ -140,13 +148,13 @@ def halves(paper: Paper, table: str) -> list[Half]:
     contents = paper.tables[table]
     for part in contents.parts:
         last = made[-1] if made else None
-        if last and (last.across, last.printed_columns) == (part.across, part.grouped):
+        if last and (last.across, last.printed_columns) == (part.across, part.shown):
             settings = (contents.settings | part.settings).items()
             differing = [k for k, v in settings if any(v != n.keys.get(k) for n in last.numbers)]
             last.keys = list(dict.fromkeys([*differing, *last.keys, *part.keys]))
             last.numbers += part.numbers
         else:
-            columns = part.grouped
+            columns = part.shown
             made.append(Half([*part.numbers], [*part.keys], part.across, columns, paper.paper))
     return made
 
@@ -193,9 +201,11 @@ def stand_ins(texts: Iterable[str]) -> list[str]:
 
 
 def named(run: Run) -> str:
-    """The paper's keys of a run, as text; with its own dtype."""
-    own = own_dtype(run.keys, run) | _stand_in(run)
-    return ", ".join(f"{key}={value}" for key, value in own.items())
+    """The paper's keys of a run, as text, with its own dtype, without those that are settings of the
+    paper's runs.
+    """
+    keys = {k: v for k, v in own_dtype(run.keys, run).items() if k not in LENGTHS}
+    return ", ".join(f"{key}={value}" for key, value in (keys | _stand_in(run)).items())
 
 
 def own_dtype(keys: dict[str, Any], run: Run | None) -> dict[str, Any]:
