@@ -703,4 +703,4 @@ def test_what_was_measured_has_the_dtype_of_its_run() -> None:
     assert measured and {r["dtype"] for r in measured} == {"bfloat16"}
     assert {r["dtype"] for r in made.records if r["measured"] is None} == {"float16"}
     assert {r["published_dtype"] for r in measured if r["published"]} == {"float16"}
-    assert made.grids[0].settings.startswith("dtype bfloat16 (the paper's: float16); batch 1")
+    assert made.grids[0].settings.startswith("dtype bfloat16 (the paper's: float16)")

@@ -304,7 +304,7 @@ def _grid(
     settings = {k: paper.printed(k, v) for k, v in half.settings.items() if k not in keys}
     if "dtype" in settings:
         settings["dtype"] = Number.dtypes([n for line in lines for n in line])
-    shared = [f"{k} {v}" for k, v in settings.items() if k not in paper_notes.OWN]
-    own = [f"{k} {v}" for k, v in settings.items() if k in paper_notes.OWN]
+    shared = [f"{k} {v}" for k, v in settings.items() if k == "dtype" or k not in paper_notes.OWN]
+    own = [f"{k} {v}" for k, v in settings.items() if k != "dtype" and k in paper_notes.OWN]
     shared += [f"in the paper {', '.join(own)}"] if own else []
     return Grid(tuple(columns), tuple(rows), "; ".join(shared))

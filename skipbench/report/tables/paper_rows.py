@@ -201,9 +201,7 @@ def stand_ins(texts: Iterable[str]) -> list[str]:
 
 
 def named(run: Run) -> str:
-    """The paper's keys of a run, as text, with its own dtype, without those that are settings of the
-    paper's runs.
-    """
+    """The paper's keys of a run, as text: its own dtype, and no settings of the paper's runs."""
     keys = {k: v for k, v in own_dtype(run.keys, run).items() if k not in LENGTHS}
     return ", ".join(f"{key}={value}" for key, value in (keys | _stand_in(run)).items())
 
