@@ -1,4 +1,4 @@
-"""Lemma 4.1 of KnapSpec (Eq. 10): states whose cosine is near enough to 1 have the same next token."""
+"""Lemma 4.1 of KnapSpec (Eq. 10): states whose cosine is near enough to 1 have the same token."""
 
 import torch
 from torch import Tensor
