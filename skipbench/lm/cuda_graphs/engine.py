@@ -109,6 +109,9 @@ class CudaGraphsEngine(Engine):
             part.forget()
         return made
 
+    def fast(self, bits: int) -> bool:
+        return bits == 8 and self.fused.fast(bits)
+
     def quantized_sublayers(self, bits: int) -> list[Sublayer]:
         eager = self.fused.quantized_sublayers(bits)  # refuses all but 8
         if not self._int8_sublayers:
