@@ -73,7 +73,7 @@ def plans(small: bool) -> Figures:
     for name, lm in engines(small, contexts[-1] + 16):
         half = planted_set(lm.layers, 0.5, 0)
         made = [DraftPlan.of(lm.layers), half, half.cheaper(head="int8")]
-        made += [plan.cheaper(8) for plan in made[:2]]
+        made += [plan.cheaper("int8") for plan in made[:2]]
         made += [plan.cheaper(window=16 if small else 512) for plan in made[:2]]
         for context in contexts:
             lm.prefill([7 * i % WORDS for i in range(context)])

@@ -13,7 +13,7 @@ Array = np.ndarray[Any, Any]
 Put = Callable[[Array], Array]
 FLOAT, LONG, POINTER = ctypes.c_float, ctypes.c_long, ctypes.c_void_p
 SINKS = 4  # as draft_plan.py's
-STEP, TABLES = 64, 64  # inputs of an output are filled up to a multiple; of one table, in int8.c
+STEP = 64  # inputs of an output are filled up to a multiple
 
 
 def at(array: Array | None) -> int | None:
@@ -58,14 +58,10 @@ def check_close(result: Array, wanted: Array, scale: Any) -> None:
 
 class Int8(ctypes.Structure):
     _fields_ = (
-        *((name, POINTER) for name in ("w", "groups", "tables", "sums", "scale", "bias")),
+        *((name, POINTER) for name in ("w", "sums", "scale", "bias")),
         *((name, LONG) for name in ("inputs", "outputs", "most")),
-        *((name, ctypes.c_int) for name in ("bf16", "bits")),
+        ("bf16", ctypes.c_int),
     )
-
-
-class Tables(ctypes.Structure):
-    _fields_ = (("integers", POINTER), ("nearest", POINTER), ("bits", ctypes.c_int))
 
 
 class Weight(ctypes.Structure):
@@ -80,25 +76,15 @@ def shape_of(rng: np.random.Generator) -> tuple[int, int, int]:
 def int8(function: Any, rng: np.random.Generator, put: Put, _: bool) -> None:
     inputs, outputs, rows = shape_of(rng)
     odd, bf16 = rng.random() < 0.4, bool(rng.integers(2))
-    width = 8 if function.__name__ == "int8_avx2" else int(rng.choice([8, 6, 4]))
     w = rng.integers(-127, 128, (outputs, inputs)).astype(np.int8)
-    padded, groups, tables = put(np.pad(w, ((0, 0), (0, -inputs % STEP)))), None, None
-    if width < 8:
-        middle, steps = 1 << (width - 1), padded.shape[1] // STEP
-        tables = put(rng.integers(-127, 128, (TABLES, STEP)).astype(np.int8))
-        tables[:, middle] = 0
-        places = rng.integers(0, 2 * middle, padded.shape).astype(np.uint8)
-        places[:, inputs:] = middle
-        groups = put(rng.integers(0, TABLES, (outputs, steps)).astype(np.uint8))
-        w = decoded(places, groups, tables)[:, :inputs]
-        padded = put(packed(places, width))
+    padded = put(np.pad(w, ((0, 0), (0, -inputs % STEP))))
     scale = put((rng.random(outputs) / 100 + 1e-4).astype(np.float32))
     bias = put(rng.standard_normal(outputs).astype(np.float32)) if rng.random() < 0.5 else None
     largest = int(np.abs(w.astype(np.int64)).sum(1).max())
     most = min((1 << 15) - 1, ((1 << 31) - 1) // max(largest, 1))
     sums = put(w.sum(1, dtype=np.int32))
-    read = at(padded), at(groups), at(tables), at(sums), at(scale), at(bias)
-    made = Int8(*read, inputs, outputs, most, bf16, width)
+    read = at(padded), at(sums), at(scale), at(bias)
+    made = Int8(*read, inputs, outputs, most, bf16)
     x = put(values(rng, (rows, inputs), odd, bf16))
     multiplied(function, rng, put, made, x, w * scale[:, None].astype(np.float64), bias, odd)
 
@@ -106,61 +92,15 @@ def int8(function: Any, rng: np.random.Generator, put: Put, _: bool) -> None:
 def quantize(function: Any, rng: np.random.Generator, put: Put, _: bool) -> None:
     inputs, outputs, _ = shape_of(rng)
     odd, bf16 = rng.random() < 0.4, bool(rng.integers(2))
-    w, width = put(values(rng, (outputs, inputs), odd, bf16)), int(rng.choice([8, 6, 4]))
-    steps = -(-inputs // STEP)
-    held = put(np.ones((outputs, steps * 8 * width), np.uint8))
+    w, width = put(values(rng, (outputs, inputs), odd, bf16)), -(-inputs // STEP) * STEP
+    to = put(np.ones((outputs, width), np.int8))
     scale, sums = put(np.zeros(outputs, np.float32)), put(np.zeros(outputs, np.int32))
-    groups, levels = put(np.zeros((outputs, steps), np.uint8)), equal_steps(width)
-    integers, nearest = map(put, levels)
-    tables = Tables(at(integers), at(nearest), width)
-    described = None if width == 8 else ctypes.addressof(tables)
-    most = function(*map(at, (held, groups, scale, sums, w)), inputs, outputs, bf16, described)
-    to = held.view(np.int8)
-    if width < 8:
-        to = decoded(unpacked(held, width), groups, integers)
+    most = function(*map(at, (to, scale, sums, w)), inputs, outputs, bf16)
     assert not to[:, inputs:].any() and [*sums] == [*to.sum(1, dtype=np.int32)]
     assert most == np.abs(to.astype(np.int64)).sum(1).max()
     if not odd:
-        # half a step, where a table holds all; what the one below cuts off errs less in all
-        furthest = 0.501 if width == 8 else 127 / ((1 << (width - 1)) - 1) / 2 + 2.6
-        assert np.all(
-            np.abs(to[:, :inputs] * scale[:, None] - wide(w)) <= furthest * scale[:, None]
-        )
-
-
-def equal_steps(width: int) -> tuple[Array, Array]:
-    """Tables of equal steps, and the step next to a magnitude in eighths."""
-    middle = 1 << (width - 1)
-    largest = np.arange(1, TABLES + 1)[:, None] * (127 / TABLES)
-    levels = np.round(largest * np.arange(min(middle, 32)) / (min(middle, 32) - 1))
-    eighths = (np.arange(128 * 8) + 0.5) / 8
-    nearest = np.stack([np.abs(row[:, None] - eighths).argmin(0) for row in levels])
-    integers = np.zeros((TABLES, STEP), np.int8)
-    if width < 8:
-        integers[:, middle : 2 * middle], integers[:, 1 : middle + 1] = levels, -levels[:, ::-1]
-    return integers, nearest.astype(np.uint8)
-
-
-def packed(places: Array, width: int) -> Array:
-    """Places [out, in] as int8.h says."""
-    p = places.reshape(len(places), -1, STEP)
-    parts = [p[..., :32] & 15 | p[..., 32:] << 4]
-    if width == 6:
-        parts.append(sum(p[..., 16 * i : 16 * i + 16] >> 4 << 2 * i for i in range(4)))
-    return np.concatenate(parts, -1).astype(np.uint8).reshape(len(places), -1)
-
-
-def unpacked(held: Array, width: int) -> Array:
-    h = held.reshape(len(held), -1, 8 * width)
-    places = np.concatenate([h[..., :32] & 15, h[..., :32] >> 4], -1)
-    if width == 6:
-        places |= np.concatenate([(h[..., 32:] >> 2 * i & 3) << 4 for i in range(4)], -1)
-    return places.reshape(len(held), -1)
-
-
-def decoded(places: Array, groups: Array, tables: Array) -> Array:
-    """Integers [out, in] of places in the tables of their groups."""
-    return tables[np.repeat(groups, STEP, 1), places]
+        off = np.abs(to[:, :inputs] * scale[:, None] - wide(w))
+        assert np.all(off <= 0.501 * scale[:, None])
 
 
 def product(function: Any, rng: np.random.Generator, put: Put, bf16: bool) -> None:
@@ -309,25 +249,6 @@ def two_best(function: Any, rng: np.random.Generator, put: Put, _: bool) -> None
     assert np.array_equal(found[:, 1:], numbers, equal_nan=True)
 
 
-def rescore_best(function: Any, rng: np.random.Generator, put: Put, _: bool) -> None:
-    width, rows, inputs = (int(rng.integers(1, most)) for most in (700, 9, 100))
-    k, odd = int(rng.integers(1, min(width, 20) + 1)), rng.random() < 0.4
-    x, weight, bias = (
-        put(values(rng, shape, odd)) for shape in ((rows, inputs), (width, inputs), (width,))
-    )
-    bias = bias if rng.random() < 0.5 else None
-    before = put(values(rng, (rows, width), odd))
-    logits = put(before.copy())
-    function(*map(at, (logits, x, weight, bias)), rows, width, inputs, k)
-    order = in_order(before)
-    best, rest = order[:, :k], order[:, k:]
-    assert bits(np.take_along_axis(logits, rest, 1)) == bits(np.take_along_axis(before, rest, 1))
-    if not odd:
-        full = wide(x) @ wide(weight).T + (0 if bias is None else wide(bias))
-        found = np.take_along_axis(wide(logits), best, 1)
-        check_close(found, np.take_along_axis(full, best, 1), inputs)
-
-
 def attention(attend: Any, rng: np.random.Generator, put: Put, bf16: bool) -> None:
     """Rows of a chain or a tree behind committed rows; stale rows between them hold NaN, and at
     times a row of the pass does, which those that are no part of its path do not see.
@@ -472,7 +393,6 @@ CASES |= {
     "quantize_weight": quantize,
     "top_k": top_k,
     "two_best": two_best,
-    "rescore_best": rescore_best,
     "mlp_with_tiles": mlp,
     "attend_rows": attention,
     "attend_vectors": attention,
@@ -487,7 +407,6 @@ TYPES = {
     rotate: [*[POINTER] * 5, *[LONG] * 4],
     top_k: [POINTER, POINTER, LONG, LONG, LONG],
     two_best: [POINTER, POINTER, LONG, LONG],
-    rescore_best: [*[POINTER] * 4, *[LONG] * 4],
     mlp: [*[POINTER] * 5, LONG],
     attention: [*[POINTER] * 4, FLOAT, *[LONG] * 7],
 }

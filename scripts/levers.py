@@ -62,18 +62,16 @@ class KnownPrices(ByPrice):
 
 def plans(layers: int, rank: Sequence[int]) -> Iterator[tuple[str, DraftPlan]]:
     whole = DraftPlan.of(layers)
-    yield "int8", whole.cheaper(8)
-    yield "int8, head", whole.cheaper(8, head="int8")
-    yield "int6", whole.cheaper(6)
-    yield "int6, head int4", whole.cheaper(6, head="int4")
+    yield "int8", whole.cheaper("int8")
+    yield "int8, head", whole.cheaper("int8", head="int8")
     yield "head", whole.cheaper(head="int8")
     for window in WINDOWS:
         yield f"window {window}", whole.cheaper(window=window)
-        yield f"int8, head, window {window}", whole.cheaper(8, window, "int8")
+        yield f"int8, head, window {window}", whole.cheaper("int8", window, "int8")
     for count in (*OUT, layers // 2):
         out = DraftPlan.of(layers, rank[:count])
         yield f"{count} out", out
-        yield f"int8, head, {count} out", out.cheaper(8, head="int8")
+        yield f"int8, head, {count} out", out.cheaper("int8", head="int8")
 
 
 def decoded(lm: LM, method: Method, prompt: list[int], tokens: int) -> tuple[list[int], float]:

@@ -89,7 +89,7 @@ def kind_of(plan: DraftPlan | None) -> str:
     """What the price of a plan depends on: how many of which blocks, and its levers."""
     if plan is None:
         return ""
-    counts = (len(plan.attention), len(plan.mlp), *plan.low, plan.window, plan.head)
+    counts = (len(plan.attention), len(plan.mlp), *plan.changed_blocks, plan.window, plan.head)
     return " ".join(map(str, counts))
 
 
@@ -179,7 +179,7 @@ class Bench:
         if method.needs_latency and method.latency_model is None:
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "latency.json"
-                method.latency_model = stored_latency(self.lm, path, method.levers)
+                method.latency_model = stored_latency(self.lm, path, method.variants)
         return method
 
     def decode(self, method: Any, prompt: list[int]) -> Any:

@@ -120,7 +120,7 @@ def main() -> None:
     parser.add_argument("--visits", type=int, default=3, help="per kind of round and method")
     parser.add_argument("--every", type=int, default=1, help="rounds are timed behind so many runs")
     parser.add_argument("--repeats", type=int, default=1, help="of all runs, in turns")
-    parser.add_argument("--levers", nargs="*", default=["int8"], help="timed in drafts: int6, ...")
+    parser.add_argument("--levers", nargs="*", default=["int8"], help="timed in drafts")
     parser.add_argument("--results", default="results/replayed")
     parser.add_argument(
         "--methods",

@@ -14,7 +14,7 @@ from msgspec import structs, to_builtins
 
 from skipbench.config.model import Model
 from skipbench.config.schemas import Engine
-from skipbench.draft_plan import DraftPlan
+from skipbench.draft_plan import VARIANTS, DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.lm.families import parts_of
 from skipbench.lm.model import LM
@@ -50,9 +50,9 @@ def latency_path(model: Model, engine: Engine, device: str, results: Path) -> Pa
     return results / "latency" / f"{run_name([model.name, engine.name], config_hash(key))}.json"
 
 
-def stored_latency(lm: LM, path: Path, levers: Set[str] = frozenset()) -> LatencyModel:
+def stored_latency(lm: LM, path: Path, variants: Set[str] = frozenset()) -> LatencyModel:
     """The model in `path` if this version measured it as far as this run's cache, else one that is
-    measured now and kept there; with the prices of `levers` (`DraftPlan.levers`).
+    measured now and kept there; with the prices of `DraftPlan.variants`.
     """
     needed, record = lm.cache.capacity - 1, valid_record(path, lm.engine.name)
     contexts = sorted({max(1, needed * i // CONTEXTS) for i in range(CONTEXTS + 1)})
@@ -61,30 +61,25 @@ def stored_latency(lm: LM, path: Path, levers: Set[str] = frozenset()) -> Latenc
         model = fit(points, lm.layers)
         record = LatencyRecord(format=FORMAT, contexts=contexts, model=model, points=points)
         write_record(path, record, lm.engine.name)
-    if levers - record.model.at(0).levers:
-        model = with_levers(lm, record.model, contexts, REPEATS, levers)
+    if variants - record.model.at(0).measured:
+        model = with_variants(lm, record.model, contexts, REPEATS, variants)
         record = structs.replace(record, model=model)
         write_record(path, record, lm.engine.name)
     return record.model
 
 
-def with_levers(
-    lm: LM, model: LatencyModel, contexts: Ints, repeats: int, levers: Set[str]
+def with_variants(
+    lm: LM, model: LatencyModel, contexts: Ints, repeats: int, variants: Set[str]
 ) -> LatencyModel:
-    """The model with prices of one row by `levers`; fewer bits make a copy of the weights."""
+    """The model with prices of one row by variants, of which each makes a copy of the weights."""
 
     def measured(plan: DraftPlan) -> LatencyModel:
         return fit(measure(lm, contexts, [1], repeats, lambda: None, plan), lm.layers)
 
     whole = DraftPlan.of(lm.layers)
-    if "int8" in levers:
-        model = structs.replace(model, int8=measured(whole.cheaper(8, head="int8")))
-    if "int6" in levers:
-        model = structs.replace(model, int6=measured(whole.cheaper(6)))
-    if "int4" in levers:
-        head_s = measured(whole.cheaper(head="int4")).head_s
-        model = structs.replace(model, int4_head_s=head_s)
-    if "likely" in levers:
+    made = {name: measured(whole.cheaper(name, head=name)) for name in variants & {*VARIANTS}}
+    model = structs.replace(model, variants=model.variants | made)
+    if "likely" in variants:
         head_s = measured(whole.cheaper(head="likely")).head_s
         model = structs.replace(model, likely_head_s=head_s)
     return model
@@ -156,13 +151,13 @@ def profile(
     repeats: int,
     known: Known,
     advance: Advance,
-    levers: Set[str] = frozenset(),
+    variants: Set[str] = frozenset(),
 ) -> LatencyRecord:
-    """The record of a profile, without its rounds; with the prices of `levers`."""
+    """The record of a profile, without its rounds; with the prices of `variants`."""
     # The model is fitted to points of one row, and all others are compared with them.
     points = measure(lm, contexts, sorted({1, *rows}), repeats, advance)
     single = [p for p in points if p.rows == 1]
-    model = with_levers(lm, fit(single, lm.layers), contexts, repeats, levers)
+    model = with_variants(lm, fit(single, lm.layers), contexts, repeats, variants)
     rates = roofline(lm.output_device, lm.dtype, lm.weight_bytes(), known)
     sizes, beside = part_bytes(lm), overhead(lm, repeats)
     return LatencyRecord(

@@ -213,5 +213,5 @@ def make_method(config: RunConfig, lm: LM) -> Method:
         device = device_name(lm.output_device)
         path = latency_path(config.model, config.engine, device, Path(config.results))
         with lm.cache.turn():
-            method.latency_model = stored_latency(lm, path, method.levers)
+            method.latency_model = stored_latency(lm, path, method.variants)
     return method

@@ -115,7 +115,7 @@ class Need:
     cache_bytes: int
     tokens: int  # of the longest prompt with its output, which the cache holds
     calibration_bytes: int  # of `model.calibration`, gone before the cache comes
-    copy_bytes: int  # of weights in 8 bits, for drafts; less with 6
+    copy_bytes: int  # of weights in 8 bits, for drafts
     rest_bytes: int  # activations, logits, and so on
     free_bytes: int | None  # of the device; None if unknown
 
@@ -142,7 +142,7 @@ def check_memory(
     """The bytes that a cell takes with these rows; None for a model of unknown size. Raises
     NotHereError, with the models that would fit, if they are more than the device has free.
 
-    `copies`: drafts read a copy of the weights in 8 bits or fewer.
+    `copies`: drafts read a copy of the weights in 8 bits.
     """
     if model.sizes is None:
         return None

@@ -16,7 +16,7 @@ from skipbench.decode.loop import decode_round
 from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
 from skipbench.decode.stopping import Fixed
-from skipbench.draft_plan import BITS, HEADS, DraftPlan, Head
+from skipbench.draft_plan import VARIANTS, DraftPlan
 from skipbench.lm.model import LM
 from skipbench.metrics.costs import PLAIN
 from skipbench.metrics.loop_costs import TimedRound
@@ -74,16 +74,15 @@ class Scripted(SkipMethod):
         return Draft([state.pending] * nodes, tree if kind.how.tree and nodes else None)
 
 
-def kinds(layers: int, contexts: Sequence[int], levers: Set[str]) -> Iterator[Kind]:
-    """All kinds that are timed, at the first and the last context, drafts with `levers` too."""
+def kinds(layers: int, contexts: Sequence[int], variants: Set[str]) -> Iterator[Kind]:
+    """All kinds that are timed, at the first and the last context, drafts with `variants` too."""
     none, half = DraftPlan.of(layers), fixed_set("uniform", layers, 0.5)
     attention, mlp = (DraftPlan.of(layers, range(part, 2 * layers, 2)) for part in (0, 1))
     near, plans = min(contexts), list[DraftPlan]()
-    for bits in (bits for low, bits in BITS.items() if low in levers):
-        plans += [DraftPlan(layers, quantized=part.skipped, bits=bits) for part in (attention, mlp)]
-        head: Head = "int8" if bits == 8 else "full"
-        plans += [plan.cheaper(bits, head=head) for plan in (DraftPlan.of(layers), half)]
-    plans += [half.cheaper(head=head) for head in HEADS[2:] if head in levers]
+    for name in (name for name in VARIANTS if name in variants):
+        plans += [DraftPlan(layers, frozenset(), part.skipped, name) for part in (attention, mlp)]
+        plans += [plan.cheaper(name, head=name) for plan in (none, half)]
+    plans += [half.cheaper(head="likely")] if "likely" in variants else []
     for context in dict.fromkeys((near, max(contexts))):
         yield from (Kind(context, rows, 0, none) for rows in ROWS)
         plain = (none, half, attention, mlp)
@@ -106,7 +105,7 @@ def measure_rounds(
     contexts: Sequence[int],
     visits: int,
     advance: Advance,
-    levers: Set[str] = frozenset(),
+    variants: Set[str] = frozenset(),
 ) -> list[TimedRound]:
     """Times every kind of round: medians over so many visits, made in turns, each over rounds of
     vanilla just before and after it; empty if no context leaves space for all rows.
@@ -117,7 +116,9 @@ def measure_rounds(
     lm.allocate(max(fitting) + max(ROWS) + 1)
     tokens = [n % lm.config.vocab_size for n in range(max(fitting) + 1)]
     lm.prefill(tokens[:-1])
-    timed: dict[Kind, list[tuple[float, ...]]] = {k: [] for k in kinds(lm.layers, fitting, levers)}
+    timed: dict[Kind, list[tuple[float, ...]]] = {
+        k: [] for k in kinds(lm.layers, fitting, variants)
+    }
     vanilla, seconds = Kind(min(fitting), 1, 0, DraftPlan.of(lm.layers)), list[float]()
     for _ in range(visits):
         before = _visit(lm, tokens, vanilla)[2]
@@ -134,7 +135,7 @@ def measure_rounds(
     for k, ratios in timed.items():
         parts = lm.layers - len(k.plan.attention), lm.layers - len(k.plan.mlp)
         draft_s, verify_s, first_s = (one * statistics.median(r) for r in zip(*ratios, strict=True))
-        seconds_of, text = (draft_s, verify_s, first_s), str(k.plan) if k.plan.levers else ""
+        seconds_of, text = (draft_s, verify_s, first_s), str(k.plan) if k.plan.variants else ""
         rounds.append(TimedRound(k.context, k.rows, k.steps, *parts, k.how, *seconds_of, text))
     return rounds
 

@@ -92,8 +92,8 @@ def opened(arms: Sequence[ReadyArm], load: LoadModel = load_model) -> Iterator[l
     began = time.perf_counter()
     with working("measuring sub-layer latencies"):
         methods = [arm.config.method.factory()(layers=lm.layers) for arm in arms]
-        levers = frozenset[str]().union(*(method.levers for method in methods))
-        latency = stored_latency(lm, latency_file, levers)
+        variants = frozenset[str]().union(*(method.variants for method in methods))
+        latency = stored_latency(lm, latency_file, variants)
     devices = {*lm.devices, lm.input_device, lm.output_device}
     if lm.output_device.type == "cuda":  # those of the other ranks
         devices |= {torch.device("cuda", rank) for rank in range(1, model.tensor_parallel_size)}
@@ -212,7 +212,7 @@ def _metrics(bench: Bench, latency: LatencyModel) -> Metrics:
     metrics = replace(
         metrics, profiled=Profiled(**{k: getattr(here, k) for k in Profiled.__struct_fields__})
     )
-    if copied := lm.engine.quantized_bytes(bench.method.copied):
+    if bench.method.copied and (copied := lm.engine.variant_bytes()):
         metrics = replace(metrics, int8_bytes=copied)
     if (scorer := bench.config.dataset.scorer) in CORPUS_SCORERS:
         scores = corpus_summary(scorer, samples, bench.store.completions())

@@ -63,6 +63,6 @@ def search_set(config: RunConfig, store: bool, load: LoadModel = load_model) -> 
     best = retime(goal, trace, lm.layers, options.iterations)
     assert best.value is not None
     if store:
-        path = stored_path(config.results, model, config.method.name, config.method.levers)
+        path = stored_path(config.results, model, config.method.name, config.method.draft_options)
         write_stored(path, best.skip, best.value, settings)
     return best

@@ -10,7 +10,7 @@ import msgspec
 from skipbench.config.derived import KNOWN
 from skipbench.config.model import Model, check_path
 from skipbench.config.run_config import RunConfig
-from skipbench.draft_plan import levers_of
+from skipbench.draft_plan import draft_options
 from skipbench.errors import NotHereError, printable
 from skipbench.runs.files import read_lines, write_json
 from skipbench.runs.fingerprint import FORMS, weights_sha256
@@ -34,11 +34,11 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     settings: _Searched = _Searched()
 
 
-def stored_path(results: Path, model: Model, method: str, levers: str = "") -> Path:
-    """The file of the last finished search for a method, with `levers_of` its settings, and these
-    weights, in any folder.
+def stored_path(results: Path, model: Model, method: str, options: str = "") -> Path:
+    """The file of the last finished search for a method, with the `draft_options` of its settings,
+    and these weights, in any folder.
     """
-    method = "-".join([method, *levers.split()])
+    method = "-".join([method, *options.split()])
     deepened = [model.deepened, model.deepened_seed] if model.deepened else []
     weights = weights_sha256(model) or [model.path, model.revision, *deepened]
     forms = {form: getattr(model, form) for form in FORMS}
@@ -87,19 +87,19 @@ def with_stored_set(config: RunConfig) -> RunConfig:
     method = config.method
     if method.skip is None:
         return config
-    skip = resolve(method.skip, config.model, method.name, config.results, method.levers)
+    skip = resolve(method.skip, config.model, method.name, config.results, method.draft_options)
     return dataclasses.replace(config, method=method.but(skip=skip))
 
 
-def resolve(skip: str, model: Model, method: str, results: Path, levers: str = "") -> str:
+def resolve(skip: str, model: Model, method: str, results: Path, options: str = "") -> str:
     """`skip` itself, or for `stored` the set that a search of these weights chose here, first one
-    with the same `levers_of`, else the one that ships with the model or was published. Raises
+    with the same `draft_options`, else the one that ships with the model or was published. Raises
     NotHereError where nothing is stored, or a set of other weights alone; SkipbenchError where
     there is no such checkpoint.
     """
     if skip != "stored":
         return skip
-    if levers and (own := read_json(stored_path(results, model, method, levers), Stored)):
+    if options and (own := read_json(stored_path(results, model, method, options), Stored)):
         return own.skip
     searched, others = stored_path(results, model, method), []
     if (stored := read_json(searched, Stored)) is not None:
@@ -107,7 +107,7 @@ def resolve(skip: str, model: Model, method: str, results: Path, levers: str = "
     for path in sorted(searched.parent.glob(f"{glob.escape(model.name)}_*.json")):
         other = read_json(path, Stored)
         of = other.settings.method if other else {}
-        if other is None or of.get("name") != method or levers_of({**of, "skip": ""}):
+        if other is None or of.get("name") != method or draft_options({**of, "skip": ""}):
             continue
         if _is_of(other.settings, model):
             return other.skip

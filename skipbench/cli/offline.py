@@ -67,11 +67,11 @@ def run_profile(asked: Profile) -> None:
     lm, _ = load_model(config.model, config.engine, config.calibration_rows())
     contexts, steps = points_to_measure(lm, options.contexts, options.rows, options.repeats)
     visits = max(1, options.repeats // CALLS_PER_VISIT)
-    levers = frozenset(options.levers)
+    variants = frozenset(options.levers)
     with progress("profile", steps + visits) as advance:
         step, repeats = partial(advance, ""), options.repeats
-        record = profile(lm, contexts, options.rows, repeats, known, step, levers)
-        rounds = measure_rounds(lm, contexts, visits, step, levers)
+        record = profile(lm, contexts, options.rows, repeats, known, step, variants)
+        rounds = measure_rounds(lm, contexts, visits, step, variants)
     device = device_name(lm.output_device)
     path = latency_path(config.model, config.engine, device, config.results)
     write_record(path, record := replace(record, rounds=rounds), lm.engine.name)

@@ -16,7 +16,7 @@ from skipbench.config.hardware import Local, Slurm
 from skipbench.config.model import Model, PlantedModel
 from skipbench.config.schemas import Decoding, Engine, Profile, Search
 from skipbench.config.signature import FIRST, MOVED, with_targets
-from skipbench.draft_plan import levers_of
+from skipbench.draft_plan import draft_options
 from skipbench.errors import SkipbenchError
 
 IN_RECORD = ("model", "method", "dataset", "decoding", "engine", "seed", "limit")
@@ -67,9 +67,9 @@ class MethodConfig(Node, frozen=True):
         return MOVED.get(self.recorded_target, self.recorded_target)
 
     @property
-    def levers(self) -> str:
-        """What drafts use besides the skip set, `levers_of` the other settings."""
-        return levers_of({**self.node, "skip": ""})
+    def draft_options(self) -> str:
+        """What drafts use besides the skip set, by the other settings."""
+        return draft_options({**self.node, "skip": ""})
 
     def factory(self) -> Callable[..., Any]:
         """The method without its model; stop rules are built, and their values checked, at once."""

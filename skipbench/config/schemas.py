@@ -20,7 +20,7 @@ from skipbench.config.signature import schema_of
 from skipbench.errors import SkipbenchError
 
 EngineName = StrEnum("EngineName", ["reference", "fused", "cuda_graphs"])
-LeverName = StrEnum("LeverName", ["int8", "int6", "int4", "likely"])
+LeverName = StrEnum("LeverName", ["int8", "likely"])
 Preset = StrEnum("Preset", ["tuned", "paper"])
 StrategyName = StrEnum("StrategyName", ["bayes", "random", "greedy", "exhaustive", "nested"])
 
@@ -91,9 +91,7 @@ class Profile:
     repeats: int = 20
     """Timed repetitions per point."""
     levers: list[LeverName] = field(default_factory=list)
-    """Prices besides: `int8` and `int6`, by a copy of the weights each; `int4`, a head in 4 bits;
-    `likely`, one of likely tokens.
-    """
+    """Prices besides: `int8`, by a copy of the weights; `likely`, a head of likely tokens."""
 
 
 @dataclass

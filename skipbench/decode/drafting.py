@@ -12,7 +12,7 @@ from skipbench.config.configurable import Natural, Positive
 from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.method import Method
 from skipbench.decode.stopping import StopRule
-from skipbench.draft_plan import BITS, LIKELY, DraftPlan, Head
+from skipbench.draft_plan import LIKELY, DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.lm.rows import TokenRows
 
@@ -63,16 +63,12 @@ class SkipMethod(Method):
     choice included, such as [10, 5, 3, 1]; empty drafts a chain.
     """
 
-    precision: Literal["full", "int8", "int6"] = "full"
-    """Weights of draft steps: the model's own, a second copy in 8 bits, one scale per row, or one
-    in 6, a scale per 64 inputs besides (fast on a CPU with AVX-512 VBMI, none on a GPU).
-    """
+    precision: Literal["full", "int8"] = "full"
+    """Weights of draft steps: the model's own, or a second copy in 8 bits, one scale per row."""
     kv_window: Natural = 0
     """Draft steps attend to the first `SINKS` and so many last positions; 0 to all of them."""
-    head: Head = "full"
-    """Head of draft steps: the model's own, in 8 bits, in 4 bits with its best 16 tokens judged
-    again by the model's own (as int6), or its rows of likely tokens.
-    """
+    head: Literal["full", "int8", "likely"] = "full"
+    """Head of draft steps: the model's own, in 8 bits, or its rows of likely tokens."""
 
     skip: DraftPlan = field(init=False)
     exit_sublayer: int | None = field(default=None, init=False)
@@ -100,11 +96,12 @@ class SkipMethod(Method):
     def cheaper(self, skip: DraftPlan) -> DraftPlan:
         """A skip set with `precision`, `kv_window` and `head`, which add to what it says itself."""
         head = skip.head if self.head == "full" else self.head
-        return skip.cheaper(BITS.get(self.precision), self.kv_window or skip.window, head)
+        variant = self.precision.removeprefix("full")
+        return skip.cheaper(variant, self.kv_window or skip.window, head)
 
     @property
-    def levers(self) -> frozenset[str]:
-        return self.plan().levers | self.checked_skip.levers
+    def variants(self) -> frozenset[str]:
+        return self.plan().variants | self.checked_skip.variants
 
     @property
     def checked_skip(self) -> DraftPlan:
@@ -128,7 +125,7 @@ class SkipMethod(Method):
     def prepare(self, state: State) -> None:
         super().prepare(state)
         self.stop.prepare(state)
-        if self.checked_skip.quantized:  # makes the copy
+        if self.checked_skip.variant:  # makes the copy
             state.lm.logits([state.pending], TokenRows.chain(state.lm.cache.length, 1), self.skip)
 
     def begin(self, state: State) -> None:

@@ -9,7 +9,7 @@ from skipbench.config.configurable import Stateful
 from skipbench.decode.chances import Counters
 from skipbench.decode.draft import State
 from skipbench.decode.trial_passes import predicts, recent_states
-from skipbench.draft_plan import DraftPlan, Head
+from skipbench.draft_plan import DraftPlan
 from skipbench.metrics.costs import Latency
 from skipbench.profile.influence import ranked, squared_turns
 
@@ -23,11 +23,10 @@ sub-layers' summed squares. Measured: 0.6 to 1 on SmolLM2-135M, 1.3 to 1.7 on `t
 """
 WINDOWED, RUNGS = len(SHARES), len(SHARES) + 1
 """The last rung: nothing left out, all in fewer bits, attention in a window of a long context."""
-AGREEMENT = {8: 0.95, 6: 0.93}
-"""Prior of the agreement of the whole model in so many bits. Measured: 0.98 and 0.95 on
-SmolLM2-135M.
-"""
-HEAD_BESIDE: dict[int, Head] = {8: "int8", 6: "int4"}
+VARIANT = "int8"
+"""The variant of weights that drafts read where that pays."""
+AGREEMENT = 0.95
+"""Prior of its agreement with nothing left out. Measured: 0.98 on SmolLM2-135M."""
 WINDOW_AGREEMENT = 0.93
 """The same of a window of 512 positions, beside what fewer bits lose. Measured: 0.85 to 0.93."""
 WEIGHT = 4.0  # tokens that the prior of a rung's agreement counts for
@@ -45,7 +44,7 @@ RANK_EVERY = 16  # trials between two rankings
 
 class PlanLadder(Stateful):
     """Plans whose skip sets contain one another, S0 = {} inside S1 inside S2 inside ..., the rest
-    in 8 or 6 bits where that pays, each with the chance that a token drafted by it is right.
+    in 8 bits where that pays, each with the chance that a token drafted by it is right.
 
     A trial runs the newest output tokens once more by a plan, over scratch rows, and counts the
     tokens that it predicts as the target did (SWIFT's matchness); a ranking runs them with the
@@ -83,41 +82,39 @@ class PlanLadder(Stateful):
         low: Sequence[float] = (),
         windowed: Sequence[float] = (),
         kv_window: int | None = None,
-        bits: int = 8,
     ) -> None:
         """Makes the plans of the ranking, and prices them at the present length.
 
         Args:
             latency: of the sub-layers, in the model's own dtype.
-            low: price of 0, 1, ... rows in `bits`, in passes of one row; empty drafts without.
+            low: price of 0, 1, ... rows in 8 bits, in passes of one row; empty drafts without.
             windowed: the same in a window of `kv_window` positions.
         """
-        self._begun = latency, low, windowed, kv_window, bits
-        self.low, self.windowed, self.bits = low, windowed, bits
+        self._begun = latency, low, windowed, kv_window
+        self.low, self.windowed = low, windowed
         sizes = self.sizes if self.rank else [0]
         sets = [DraftPlan.of(self.layers, self.rank[:size]) for size in sizes]
         steps = [step_price(skip, latency) for skip in sets]
-        of = bits if low else None
-        self.plans = dict(enumerate(self.plan(skip.skipped, of) for skip in sets))
+        self.plans = dict(enumerate(self.plan(skip.skipped, bool(low)) for skip in sets))
         if low:
             steps = [low[1] * step for step in steps]
         self.steps = [*steps, *self.steps[len(steps) :]]
         if windowed:
-            self.plans[WINDOWED] = self.plan((), bits, kv_window)
+            self.plans[WINDOWED] = self.plan(kv_window=kv_window)
             self.steps[WINDOWED] = windowed[1]
 
     def plan(
-        self, skipped: Iterable[int] = (), bits: int | None = None, kv_window: int | None = None
+        self, skipped: Iterable[int] = (), low: bool = True, kv_window: int | None = None
     ) -> DraftPlan:
-        """A draft without these sub-layers, all else in `bits`, and in a window, or as it is."""
+        """A draft without these sub-layers, all else in 8 bits, and in a window, or as it is."""
         plan = DraftPlan.of(self.layers, skipped)
-        return plan.cheaper(bits, kv_window, HEAD_BESIDE[bits]) if bits else plan
+        return plan.cheaper(VARIANT, kv_window, VARIANT) if low else plan
 
     def chance(self, rung: int) -> float:
         """Agreement by trials and drafts. The prior, `-ln a ~ angle^2` beside what fewer bits
         lose, is scaled at the nearest tried rung.
         """
-        whole = self.agreement.chance(0, AGREEMENT[self.bits])
+        whole = self.agreement.chance(0, AGREEMENT)
         if rung in (0, WINDOWED):
             return self.agreement.chance(rung, whole * WINDOW_AGREEMENT) if rung else whole
         whole = whole if self.low else 1.0
@@ -235,11 +232,11 @@ class PlanLadder(Stateful):
 
 
 def step_price(skip: DraftPlan, latency: Latency | None) -> float:
-    """Price of a draft step in passes of one row, by latencies, or by the number of sub-layers, of
-    which fewer bits have a part of the price.
+    """Price of a draft step in passes of one row, by latencies, or by the number of
+    sub-layers, which cost half in 8 bits.
     """
     if latency is None:
-        return 1 - skip.ratio - len(skip.quantized) * (1 - skip.bits / 16) / (2 * skip.layers)
+        return 1 - skip.ratio - len(skip.changed) / (4 * skip.layers)
     return latency.pass_s(skip) / latency.pass_s()
 
 

@@ -72,14 +72,14 @@ class Method(Configurable):
         return None
 
     @property
-    def levers(self) -> frozenset[str]:
-        """What its drafts may use besides skip sets, `DraftPlan.levers`; a run prices it."""
+    def variants(self) -> frozenset[str]:
+        """`DraftPlan.variants` that its drafts may use; a run measures their prices."""
         return frozenset()
 
     @property
     def copied(self) -> frozenset[str]:
-        """Of `DraftPlan.levers`, those that read a copy of the weights, held in memory."""
-        return self.levers - {"likely"}
+        """Of `variants`, those that read a copy of the weights, held in memory."""
+        return self.variants - {"likely"}
 
     @property
     def carries(self) -> bool:

@@ -40,7 +40,7 @@ from skipbench.runs.state import run_state
 
 PLUGIN = str(Path(__file__).parent / "plugin")  # the namespace package of Hydra's plugins
 NAME = "sweep"  # submissions of sweeps are RESULTS/submit/sweep-N
-SKIP_SET = re.compile(r"""['"]*(attn|mlp|int8|int6|window|head|stored)|''$|""$""")
+SKIP_SET = re.compile(r"""['"]*(attn|mlp|int8|window|head|stored)|''$|""$""")
 POLL_S = 10.0  # seconds between two questions to squeue
 
 

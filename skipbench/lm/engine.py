@@ -1,6 +1,7 @@
 """`Engine`: executes sub-layers, with the same results in every engine."""
 
-from collections.abc import Callable, Set
+from collections.abc import Callable
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -10,9 +11,20 @@ from skipbench.lm.metadata import AttentionMetadata, RotaryCache
 
 Sublayer = Callable[[Tensor, AttentionMetadata], Tensor]
 """`hidden [T, D], metadata -> hidden [T, D]`"""
-Chosen = list[tuple[int, int]]
-"""Sub-layers of a pass, and the bits of the weights of each; 0 for the model's own."""
+Chosen = list[tuple[int, str]]
+"""Sub-layers of a pass, and the variant of its weights that each reads; empty for their own."""
 SPARE_MIB = 512
+
+
+class Variant(Protocol):
+    """Other weights in the place of the model's own, for drafts: a copy made at first use."""
+
+    @property
+    def sublayers(self) -> list[Sublayer]:
+        """As those of `Engine`."""
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """As that of `Engine`."""
 
 
 class Engine:
@@ -34,36 +46,20 @@ class Engine:
         """Lines on the parts that this machine lacks, their replacement, and its cost."""
         return self._notes
 
-    def fast(self, bits: int) -> bool:
-        """True if products of weights in so many bits have a kernel here, so that they may take
-        less time.
-        """
+    def fast(self, variant: str) -> bool:
+        """True if a variant of the weights has a kernel here, so that it may take less time."""
         return False
 
-    def quantized_sublayers(self, bits: int) -> list[Sublayer]:
-        """The sub-layers with weights in 8 or 6 bits, quantised at the first call. Raises
-        SkipbenchError in an engine that has none.
-        """
-        raise SkipbenchError(self._unquantized(bits))
-
-    def quantized_head(self, hidden: Tensor, bits: int) -> Tensor:
-        """`head` with weights in 8 bits, or in 4 and its best tokens again in full. Raises
-        SkipbenchError in an engine that has none.
-        """
-        raise SkipbenchError(self._unquantized(bits))
-
-    def quantized_bytes(self, levers: Set[str] | None = None) -> int:
-        """Bytes of the copies of weights made so far; with `levers`, of `DraftPlan`, of those that
-        these read.
-        """
-        return 0
-
-    def _unquantized(self, bits: int) -> str:
-        return (
-            f"engine={self.name} has no products of {bits} bits; use engine=fused"
-            f"{'' if bits == 8 else ' on a CPU'}, or drafts without int{bits} in method.precision, "
-            "method.head and method.skip"
+    def variant(self, name: str) -> Variant:
+        """A variant of the weights. Raises SkipbenchError where the engine has none."""
+        raise SkipbenchError(
+            f"engine={self.name} has no products of {name}; use engine=fused, or drafts without "
+            f"{name} in method.precision, method.head and method.skip"
         )
+
+    def variant_bytes(self) -> int:
+        """Bytes of the copies of weights made so far."""
+        return 0
 
     def likely_head(self, hidden: Tensor, ids: Tensor) -> Tensor:
         """`head` of the tokens `ids` [N] alone; -inf for the others."""

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from skipbench.draft_plan import DraftPlan
+from skipbench.draft_plan import VARIANTS, DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.lm.cache import KVCache
-from skipbench.lm.engine import SPARE_MIB, Engine, MakeEngine
+from skipbench.lm.engine import SPARE_MIB, Chosen, Engine, MakeEngine
 from skipbench.lm.engines import make_engine
 from skipbench.lm.families import angle_limit, describe, kv_shape, parts_of
 from skipbench.lm.float32 import float32_logits
@@ -75,7 +75,7 @@ class LM:
         self.widened: dict[int, Tensor] | None = None  # `kept` of `float32_logits`
         self._one_device = len({*self.devices, self.input_device, self.output_device}) == 1
         self._tables: dict[torch.device, RotaryCache] = {}
-        self._chosen: dict[tuple[DraftPlan | None, int, int], list[tuple[int, int]]] = {}
+        self._chosen: dict[tuple[DraftPlan | None, int, int], Chosen] = {}
         if strict or family.traced:
             from skipbench.lm.proof import prove, self_test
 
@@ -132,12 +132,10 @@ class LM:
         `likely`: ids of the tokens that a head of likely tokens computes; -inf for the others.
         """
         hidden = hidden if self._one_device else hidden.to(self.output_device)
-        match "full" if plan is None else plan.head:
-            case "int8" | "int4" as head:
-                return self.engine.quantized_head(hidden, int(head.removeprefix("int")))
-            case "likely" if likely is not None:
-                return self.engine.likely_head(hidden, likely)
-        return self.engine.head(hidden)
+        name = "full" if plan is None else plan.head
+        if name == "likely" and likely is not None:
+            return self.engine.likely_head(hidden, likely)
+        return (self.engine.variant(name) if name in VARIANTS else self.engine).head(hidden)
 
     def metadata(self, token_rows: TokenRows) -> AttentionMetadata:
         """Positions and masks of rows, for several calls of `run` over the same rows."""
@@ -158,7 +156,7 @@ class LM:
         Args:
             hidden: [T, D], the input of sub-layer `first`.
             token_rows: the rows; prepared by `metadata` where several passes share them.
-            plan: what is left out, read in fewer bits, or attended in a window; `None` for nothing.
+            plan: what is left out, read in a variant, or attended in a window; `None` for nothing.
             first, last: the first sub-layer, and the one before which to stop (`None`: S = 2L).
             hidden_states: when given, receives the state [T, D] before the first and after every
                 sub-layer that ran, all on the output's device.
@@ -180,27 +178,27 @@ class LM:
             self._keep(hidden_states, hidden)
         if padding:
             hidden = torch.nn.functional.pad(hidden, (0, 0, 0, padding))
-        last, low = self.sublayers if last is None else last, sublayers
-        if plan is not None and plan.quantized:
-            low = self.engine.quantized_sublayers(plan.bits)
+        last, changed = self.sublayers if last is None else last, sublayers
+        if plan is not None and plan.variant:
+            changed = self.engine.variant(plan.variant).sublayers
         if plan is not None and plan.window:
             metadata = metadata.windowed(plan.window)
         if (key := (plan, first, last)) not in self._chosen:
             if len(self._chosen) == KEPT_PLANS:  # a search tries thousands
                 self._chosen.clear()
             kept = (s for s in range(first, last) if plan is None or s not in plan.skipped)
-            low_in = dict.fromkeys(plan.quantized, plan.bits) if plan is not None else {}
-            self._chosen[key] = [(s, low_in.get(s, 0)) for s in kept]
+            reads = dict.fromkeys(plan.changed, plan.variant) if plan is not None else {}
+            self._chosen[key] = [(s, reads.get(s, "")) for s in kept]
         if self._one_device:
             out = self.engine.at_once(hidden, metadata, self._chosen[key], hidden_states)
             if out is not None:
                 return out
         local = metadata
-        for s, bits in self._chosen[key]:
+        for s, variant in self._chosen[key]:
             if not self._one_device:
                 device = self.devices[s // 2]
                 hidden, local = hidden.to(device), metadata.on(device)
-            hidden = (low if bits else sublayers)[s](hidden, local)
+            hidden = (changed if variant else sublayers)[s](hidden, local)
             if hidden_states is not None:
                 self._keep(hidden_states, hidden[:rows])
         return hidden[:rows] if padding else hidden

@@ -20,7 +20,6 @@ docs/auto.md.
 import itertools
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
-from typing import Literal
 
 from skipbench.config.configurable import Natural, Positive, PositiveFloat, Share
 from skipbench.decode.chances import Calibration, Counters
@@ -40,7 +39,7 @@ from skipbench.decode.kinds import (
     USUAL_ERROR,
     drafted_kind,
 )
-from skipbench.decode.ladder import MAX_STEPS, PlanLadder, chain_value
+from skipbench.decode.ladder import MAX_STEPS, VARIANT, PlanLadder, chain_value
 from skipbench.decode.method import TriedPlan
 from skipbench.decode.priced import Priced
 from skipbench.decode.sampling import two_best
@@ -86,16 +85,12 @@ class Auto(Priced):
     """Share of the time for trying skip sets, besides four passes at the start; 0 drafts by no plan
     at all, and copies alone.
     """
-    precision: Literal["int8", "int6"] = "int6"
-    """Weights of drafts, as for other methods: in 6 bits, and the head in 4, or in 8 bits, which
-    are used where 6 have no kernel.
-    """
     draft_prices: Sequence[PositiveFloat] = ()
-    """Seconds of a draft pass of 1 and 4 rows in `precision`, beside `row_prices`, which else leave
+    """Seconds of a draft pass of 1 and 4 rows in 8 bits, beside `row_prices`, which else leave
     these out; empty, and no `row_prices`, measures them where they may pay.
     """
     kv_window: Natural = 512
-    """Last positions that drafts in `precision` may read of a context of twice as many, besides the
+    """Last positions that drafts in 8 bits may read of a context of twice as many, besides the
     first `SINKS`; 0 for no window.
     """
     needs_latency, needs_top_tokens = True, TOP
@@ -112,7 +107,7 @@ class Auto(Priced):
                 f"positive numbers, the seconds of {' and '.join(map(str, DRAFT_ROWS))} rows, "
                 "beside row_prices"
             )
-        self.bits, self.text = 8, TextIndex(limit=self.earlier)
+        self.text = TextIndex(limit=self.earlier)
         self.successors = Successors(self.memory)
         self.counters, self.calibration = Counters(PRIORS), Calibration()
         self.free = [0.0, 0.0]
@@ -122,12 +117,10 @@ class Auto(Priced):
     @property
     def copied(self) -> frozenset[str]:
         drafts = self.explore > 0 and (self.draft_prices or not self.row_prices)
-        return self.ladder.plan((), self.bits).levers if drafts else frozenset()
+        return self.ladder.plan().variants if drafts else frozenset()
 
     def prepare(self, state: State) -> None:
         self.prices = self.prices_at(state, self.max_nodes + 1)
-        six = self.precision == "int6" and (self.row_prices or state.lm.engine.fast(6))
-        self.bits = 6 if six else 8
         self.low, self.windowed = self._draft_prices(state), self._draft_prices(state, True)
 
     def begin(self, state: State) -> None:
@@ -143,7 +136,7 @@ class Auto(Priced):
         self.prepare(state)
         self.slopes = min_slopes(self.prices)
         latency = self.latency_at(state)
-        self.ladder.begin(latency, self.low, self.windowed, self.kv_window, self.bits)
+        self.ladder.begin(latency, self.low, self.windowed, self.kv_window)
 
     def _draft_prices(self, state: State, windowed: bool = False) -> list[float]:
         """Price of 0, 1, ... rows drafted in fewer bits, in passes of one row; empty where they
@@ -157,9 +150,9 @@ class Auto(Priced):
             seconds = dict(zip((0, *DRAFT_ROWS), given, strict=True))
         else:
             lm, kv_window = state.lm, self.kv_window if windowed else None
-            plan = self.ladder.plan((), self.bits, kv_window)
+            plan = self.ladder.plan(kv_window=kv_window)
             may_pay = self.ladder.may_pay(bytes_price(lm, plan), self.prices)
-            if not (lm.engine.fast(self.bits) and may_pay):
+            if not (lm.engine.fast(VARIANT) and may_pay):
                 return []
             seconds = self._seconds(state, plan)
         of_one, most = seconds[1] / seconds[0], max(self.window, DRAFT_ROWS[-1])
@@ -224,9 +217,9 @@ class Auto(Priced):
             self._step_price += self.ladder.pass_price(rung, len(rows))
             logits = lm.logits(rows, TokenRows.chain(base + at, len(rows)), plan)
             # fewer bits are judged by the ratio of both
-            best = two_best(logits, of_all=not plan.quantized)
+            best = two_best(logits, of_all=not plan.variant)
             for n, (token, first, second) in enumerate(best, 1):
-                kind = drafted_kind(first, second, bool(plan.quantized))
+                kind = drafted_kind(first, second, bool(plan.variant))
                 self._drafted.append((token, kind))
                 chance *= self._drafted_chance(kind)
                 if rows[n : n + 1] != [token]:
@@ -277,8 +270,8 @@ class Auto(Priced):
 
     def _drafted_chance(self, kind: int) -> float:
         """Chance of a drafted token: the prior of its kind errs in proportion to its plan."""
-        quantized = self.ladder.plans[self._rung].quantized
-        usual = 1 - self.ladder.chance(0) if quantized else USUAL_ERROR
+        variant = self.ladder.plans[self._rung].variant
+        usual = 1 - self.ladder.chance(0) if variant else USUAL_ERROR
         doubt = (1 - self.ladder.chance(self._rung)) / usual
         return self.counters.chance(kind, 1 - min(1.0, (1 - PRIORS[kind]) * doubt))
 

@@ -205,7 +205,7 @@ class KnapSpec(SkipMethod):
         latency = self.latency_model.at(lm.cache.length)
         plan = self.plan()
         drafts = self.latency_model.at(plan.positions_read(lm.cache.length))
-        drafts = drafts.low(plan) or drafts
+        drafts = drafts.variants.get(plan.variant, drafts)
         attention, mlp = weights = integer_weights(drafts, self.weight_cap)
         # K / 2, section 3.4, Efficiency via Pruning
         budget = int(self.budget * (attention + mlp) * self.layers)

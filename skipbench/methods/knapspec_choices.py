@@ -22,6 +22,7 @@ import torch
 from skipbench.config.configurable import Natural, Positive
 from skipbench.decode.draft import State, Verification
 from skipbench.decode.drafting import SkipMethod
+from skipbench.decode.ladder import VARIANT
 from skipbench.decode.sampling import best_tokens
 from skipbench.decode.trial_passes import recent_states
 from skipbench.draft_plan import DraftPlan
@@ -89,13 +90,13 @@ class KnapSpecChoices(SkipMethod):
         self.skip, self.due = self._plan([INT8] * (2 * self.layers)), self.first
 
     @property
-    def levers(self) -> frozenset[str]:
-        return super().levers | {"int8"}
+    def variants(self) -> frozenset[str]:
+        return super().variants | {VARIANT}
 
     def _plan(self, chosen: Sequence[int]) -> DraftPlan:
         of = {c: frozenset(s for s, other in enumerate(chosen) if other == c) for c in (INT8, OUT)}
         window, head = self.kv_window or None, self.head
-        return DraftPlan(self.layers, of[OUT], of[INT8], 8, window, head)
+        return DraftPlan(self.layers, of[OUT], of[INT8], VARIANT, window, head)
 
     def adapt(self, state: State, verification: Verification) -> None:
         super().adapt(state, verification)
@@ -106,7 +107,9 @@ class KnapSpecChoices(SkipMethod):
 
     def _optimise(self, state: State) -> None:
         latency = self.latency_at(state)
-        if latency is None or latency.int8 is None:  # without prices there is nothing to choose
+        if (
+            latency is None or VARIANT not in latency.variants
+        ):  # without prices there is nothing to choose
             return
         x = recent_states(state, self.window)
         losses = self._losses(state, x)
@@ -152,7 +155,7 @@ class KnapSpecChoices(SkipMethod):
 
 def integer_weights(latency: Latency) -> list[list[int]]:
     """Prices of the choices of every sub-layer, in `UNITS` of a whole pass without its head."""
-    low = latency.int8 or latency
+    low = latency.variants[VARIANT]
     unit = (latency.pass_s() - latency.head_s) / UNITS
     pairs = ((latency.attention_s, low.attention_s), (latency.mlp_s, low.mlp_s))
     each = [[round(whole / unit), round(in8 / unit), 0] for whole, in8 in pairs]

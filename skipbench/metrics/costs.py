@@ -13,7 +13,7 @@ import msgspec
 
 from skipbench.config.architecture import BYTES, QUANTIZED, Shape
 from skipbench.config.hardware import Hardware
-from skipbench.draft_plan import HEADS, LIKELY, DraftPlan
+from skipbench.draft_plan import LIKELY, VARIANTS, DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.runs.record import Verified
 
@@ -28,46 +28,37 @@ class Latency(NamedTuple):
     mlp_s: float
     head_s: float
     layers: int
-    int8: "Latency | None" = None  # the same in 8 bits, where it was measured
-    int6: "Latency | None" = None
-    int4_head_s: float = 0.0  # a head in 4 bits; 0 where it was not measured
-    likely_head_s: float = 0.0  # a head of likely tokens, likewise
+    variants: Mapping[str, "Latency"] = {}  # the same with the variants that were measured
+    likely_head_s: float = 0.0  # a head of likely tokens; 0 where it was not measured
     context: float = 0.0
     attention_s_per_token: float = 0.0  # part of `attention_s` per position of `context`
 
     def pass_s(self, plan: DraftPlan | None = None) -> float:
         """One pass with the head: KnapSpec's t_Draft with a plan, t_Target without (Eq. 4). Raises
-        SkipbenchError for a plan with levers that were not measured.
+        SkipbenchError for a plan with variants that were not measured.
         """
         if plan is None:
             return self.layers * self.attention_s + self.layers * self.mlp_s + self.head_s
-        check_levers(plan, self.levers)
-        low = self.low(plan) or self
-        attention8, mlp8 = plan.low
-        attention = self.layers - len(plan.attention) - attention8
-        mlp = self.layers - len(plan.mlp) - mlp8
-        heads = self.head_s, (self.int8 or self).head_s, self.int4_head_s, self.likely_head_s
-        head_s = heads[HEADS.index(plan.head)]
+        check_variants(plan, self.measured)
+        other, (attentions, mlps) = self.variants.get(plan.variant, self), plan.changed_blocks
+        attention = self.layers - len(plan.attention) - attentions
+        mlp = self.layers - len(plan.mlp) - mlps
+        head_s = self.variants.get(plan.head, self).head_s
+        head_s = self.likely_head_s if plan.head == "likely" else head_s
         seconds = attention * self.attention_s + mlp * self.mlp_s + head_s
-        seconds += attention8 * low.attention_s + mlp8 * low.mlp_s
-        slopes = attention * self.attention_s_per_token + attention8 * low.attention_s_per_token
+        seconds += attentions * other.attention_s + mlps * other.mlp_s
+        slopes = attention * self.attention_s_per_token + attentions * other.attention_s_per_token
         return seconds - slopes * (self.context - plan.positions_read(self.context))
 
-    def low(self, plan: DraftPlan) -> "Latency | None":
-        """The same in the bits of a plan, where it has some and they were measured."""
-        return {8: self.int8, 6: self.int6}[plan.bits] if plan.quantized else None
-
     @property
-    def levers(self) -> frozenset[str]:
-        """Those of `DraftPlan.levers` that were measured."""
-        heads = {"int4": self.int4_head_s > 0, "likely": self.likely_head_s > 0}
-        measured = {"int8": self.int8 is not None, "int6": self.int6 is not None} | heads
-        return frozenset(name for name, here in measured.items() if here)
+    def measured(self) -> frozenset[str]:
+        """Those of `DraftPlan.variants` that have a price."""
+        return frozenset(self.variants) | ({"likely"} if self.likely_head_s > 0 else set())
 
 
-def check_levers(plan: DraftPlan, priced: Set[str]) -> None:
-    """Raises SkipbenchError for a plan with levers that have no price."""
-    if missing := plan.levers - priced:
+def check_variants(plan: DraftPlan, priced: Set[str]) -> None:
+    """Raises SkipbenchError for a plan with variants that have no price."""
+    if missing := plan.variants - priced:
         raise SkipbenchError(
             f"no prices of {' and '.join(sorted(missing))}, which the draft {plan} needs; measure "
             f"them: skipbench profile profile.levers=[{','.join(sorted(missing))}]"
@@ -124,15 +115,12 @@ class LatencyModel(Costs, msgspec.Struct, frozen=True, dict=True, omit_defaults=
     head_s: float
     layers: int
     points: tuple[Point, ...] = ()  # prices of several rows; without them, as of one
-    int8: "LatencyModel | None" = None  # the same in 8 bits, where it was measured: one row
-    int6: "LatencyModel | None" = None
-    int4_head_s: float = 0.0  # one row of a head in 4 bits; 0 where it was not measured
-    likely_head_s: float = 0.0  # one row of a head of likely tokens, likewise
+    variants: dict[str, "LatencyModel"] = {}  # the same with those that were measured: one row
+    likely_head_s: float = 0.0  # one row of a head of likely tokens; 0 where it was not measured
 
     def at(self, context: float, rows: int = 1) -> Latency:
         slope = self.attention_s_per_token
-        int8 = self.int8.at(context) if self.int8 else None
-        int6 = self.int6.at(context) if self.int6 else None
+        variants = {name: model.at(context) for name, model in self.variants.items()}
         attention_s, mlp_s, head_s = self.attention_s + slope * context, self.mlp_s, self.head_s
         if self.points:
             attention, mlp, head = self._by_rows
@@ -140,8 +128,7 @@ class LatencyModel(Costs, msgspec.Struct, frozen=True, dict=True, omit_defaults=
             attention_s, slope = attention_s * factor, slope * factor
             mlp_s, head_s = interpolate(mlp, rows), interpolate(head, rows)
         parts = (attention_s, mlp_s, head_s, self.layers)
-        heads = self.int4_head_s, self.likely_head_s
-        return Latency(*parts, int8, int6, *heads, context, slope)
+        return Latency(*parts, variants, self.likely_head_s, context, slope)
 
     @cached_property
     def _by_rows(self) -> "list[Line]":
@@ -190,17 +177,17 @@ class Datasheet(Costs):
             operations = 2 * rows * (parameters + cached / full)
             return rates.seconds(parameters * size + cached, operations)
 
-        def latency(size: float, head_size: float, *low: Latency) -> Latency:
+        def latency(size: float, head_size: float, **variants: Latency) -> Latency:
             attention_s = seconds(attention, size, cached)
             slope = (attention_s - seconds(attention, size)) / (context or 1)
             few = min(shape.vocab, LIKELY)
-            heads = (shape.vocab, head_size), (shape.vocab, 0.5), (few, head_size)
-            head_s, int4_s, likely_s = (seconds((n + 1) * shape.hidden, b) for n, b in heads)
+            head_s, likely_s = (
+                seconds((n + 1) * shape.hidden, head_size) for n in (shape.vocab, few)
+            )
             parts = attention_s, seconds(mlp, size), head_s, shape.layers
-            int8, int6 = low or (None, None)
-            return Latency(*parts, int8, int6, int4_s, likely_s, context, slope)
+            return Latency(*parts, variants, likely_s, context, slope)
 
-        return latency(size, full, latency(min(size, 1), 1), latency(min(size, 0.766), 1))
+        return latency(size, full, **{name: latency(min(size, 1), 1) for name in VARIANTS})
 
     def prefill_s(self, tokens: int) -> float:
         """A prompt, whose price is its arithmetic."""

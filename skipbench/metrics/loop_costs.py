@@ -8,7 +8,7 @@ from statistics import fmean
 
 import msgspec
 
-from skipbench.draft_plan import BITS, HEADS, DraftPlan
+from skipbench.draft_plan import HEADS, VARIANTS, DraftPlan
 from skipbench.metrics import costs
 from skipbench.metrics.costs import PLAIN, Costs, LatencyModel, Line, interpolate, line_of
 from skipbench.runs.record import Verified
@@ -32,7 +32,7 @@ class TimedRound(msgspec.Struct, frozen=True):
         """What `fit_drafts` takes a step's time to be proportional to."""
         if self.plan:
             return terms(DraftPlan.parse(self.plan, layers), self.context)
-        return [1.0, self.attention, self.attention * self.context, self.mlp, *[0.0] * LEVERS]
+        return [1.0, self.attention, self.attention * self.context, self.mlp, *[0.0] * CHANGED]
 
 
 class PartBytes(msgspec.Struct, frozen=True):
@@ -87,7 +87,7 @@ class LoopCosts(Costs):
         self._after_many = growth_after_many(single)
         texts = {p.plan for p in drafts if p.plan}
         plans = [DraftPlan.parse(text, layers) for text in texts]
-        self._levers = frozenset().union(*(plan.levers for plan in plans))
+        self._variants = frozenset().union(*(plan.variants for plan in plans))
         self._single = lines_of((p.context, p.rows, p.verify_s) for p in single)
         self._drafted = lines_of((p.context, p.rows, p.verify_s) for p in drafts)
         self._added: dict[tuple[str, ...], Line] = {}  # extra seconds by rows, by what is added
@@ -132,7 +132,7 @@ class LoopCosts(Costs):
     def draft_s(self, context: float, steps: int, plan: DraftPlan, how: Verified = PLAIN) -> float:
         if not steps:
             return 0.0
-        costs.check_levers(plan, self._levers)
+        costs.check_variants(plan, self._variants)
         factor = self._tree_step if how.tree else 1.0
         if how.exit_sublayer and self._exit_draft:
             factor = between(self._exit_draft, how.exit_sublayer, 1 / steps)
@@ -145,17 +145,18 @@ class LoopCosts(Costs):
         return seconds * (1 + self._after_many * math.log(before or 1)) if rows == 1 else seconds
 
 
-LEVERS = 7  # attentions and MLPs in 8 bits, the same in 6, and heads but the model's own
+CHANGED = 2 * len(VARIANTS) + len(HEADS[1:])
+"""Attentions and MLPs of each variant of the weights, and heads but the model's own."""
 
 
 def terms(plan: DraftPlan, context: float) -> list[float]:
-    """One, attentions in full, positions that attentions read, MLPs in full, `LEVERS`."""
-    low = plan.low
-    by_bits = [count * (plan.bits == bits) for bits in BITS.values() for count in low]
+    """One, attentions in full, positions that attentions read, MLPs in full, `CHANGED`."""
+    changed = plan.changed_blocks
+    each = [count * (plan.variant == name) for name in VARIANTS for count in changed]
     attention, mlp = plan.layers - len(plan.attention), plan.layers - len(plan.mlp)
     heads = [float(plan.head == head) for head in HEADS[1:]]
     read = attention * plan.positions_read(context)
-    return [1.0, attention - low[0], read, mlp - low[1], *by_bits, *heads]
+    return [1.0, attention - changed[0], read, mlp - changed[1], *each, *heads]
 
 
 def fit_drafts(drafts: Sequence[tuple[int, Sequence[float], float]]) -> list[float]:
@@ -163,7 +164,7 @@ def fit_drafts(drafts: Sequence[tuple[int, Sequence[float], float]]) -> list[flo
     seconds of rounds; 0 for terms that none has.
     """
     if not drafts:
-        return [0.0] * (5 + LEVERS)
+        return [0.0] * (5 + CHANGED)
     import numpy as np  # slow to import
 
     steps, parts, seconds = zip(*drafts, strict=True)

@@ -137,9 +137,9 @@ def row_bytes(lm: LM) -> int:
 
 
 def bytes_price(lm: LM, plan: DraftPlan) -> float:
-    """Lower bound of a draft step by a plan in few bits, in passes: its bytes of weights and cache
+    """Lower bound of a draft step by a plan in 8 bits, in passes: its bytes of weights and cache
     over those of a pass.
     """
     weights, length = lm.weight_bytes(), lm.cache.length
     read, cached = (row_bytes(lm) * rows for rows in (plan.positions_read(length), length))
-    return float((weights * plan.bits / (8 * lm.dtype.itemsize) + read) / (weights + cached))
+    return float((weights / lm.dtype.itemsize + read) / (weights + cached))

@@ -49,12 +49,11 @@ def notes(record: LatencyRecord) -> list[str]:
     extra = Latency(attention_s, mlp_s, head_s, layers).pass_s()
     parts = Latency(point.attention_s, point.mlp_s, point.head_s, layers).pass_s()
     weights = layers * (sizes.attention + sizes.mlp) + sizes.head
-    heads = {"in 4 bits": model.int4_head_s, "of likely tokens": model.likely_head_s}
-    of_heads = "".join(f"; head {what} {1e6 * s:.2f} us" for what, s in heads.items() if s)
+    few = model.likely_head_s
     return [
-        _line("model, one row", model) + of_heads,
-        *([_line("in 8 bits", model.int8)] if model.int8 else []),
-        *([_line("in 6 bits", model.int6)] if model.int6 else []),
+        _line("model, one row", model)
+        + (f"; head of likely tokens {1e6 * few:.2f} us" if few else ""),
+        *(_line(f"in {name}", variant) for name, variant in model.variants.items()),
         "largest residual (measured / fitted - 1): "
         + ", ".join(f"{part} {value:.1%}" for part, value in worst.items()),
         f"sum of the parts / whole pass at context {point.context}: {parts / point.whole_s:.2f}",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import msgspec
 
-from skipbench.draft_plan import levers_of
+from skipbench.draft_plan import draft_options
 from skipbench.errors import SkipbenchError
 from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import Provenance, check_identity, engine_text, used_engine
@@ -169,8 +169,8 @@ def read_run(folder: Path) -> Run:
     names = {
         kind: settings.get(kind, {}).get("name", "") for kind in ("model", "method", "dataset")
     }
-    if names["method"] not in NAMED and (levers := levers_of(settings.get("method", {}))):
-        names["method"] += f" {levers}"
+    if names["method"] not in NAMED and (options := draft_options(settings.get("method", {}))):
+        names["method"] += f" {options}"
     return Run(
         id=folder.name,
         **names,

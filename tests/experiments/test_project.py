@@ -247,20 +247,17 @@ def test_costs_of_rounds_are_found_again() -> None:
 def test_costs_of_plans_are_those_that_made_the_rounds() -> None:
     layers, model = 10, LatencyModel(2e-4, 1e-7, 3e-4, 1e-3, 10)
     low = msgspec.structs.replace(model, attention_s=9e-5, mlp_s=1.4e-4, head_s=4e-4)
-    six = msgspec.structs.replace(model, attention_s=7e-5, mlp_s=9e-5)
-    prices = {"int8": low, "int6": six, "int4_head_s": 3e-4, "likely_head_s": 2e-4}
-    model = msgspec.structs.replace(model, **prices)
-    levers = frozenset(["int8", "int6", "int4", "likely"])
+    model = msgspec.structs.replace(model, variants={"int8": low}, likely_head_s=2e-4)
     rounds = []
-    for kind in kinds(layers, (64, 512), levers):
+    for kind in kinds(layers, (64, 512), {"int8", "likely"}):
         draft_s = kind.steps * (model.at(kind.context).pass_s(kind.plan))
         kept = layers - len(kind.plan.attention), layers - len(kind.plan.mlp)
-        text = str(kind.plan) if kind.plan.levers else ""
+        text = str(kind.plan) if kind.plan.variants else ""
         if kind.how == Verified():
             made = TimedRound(kind.context, kind.rows, kind.steps, *kept, kind.how, draft_s, 1e-3)
             rounds.append(msgspec.structs.replace(made, plan=text))
     costs = LoopCosts(layers, rounds)
-    texts = "int8-attn:1-4;int8-mlp:2;mlp:5,7", "int6-attn:1-4;int6-mlp:2;head:int4;mlp:5,7"
+    texts = "int8-attn:1-4;int8-mlp:2;mlp:5,7", "int8-attn:1-4;int8-mlp:2;head:int8;mlp:5,7"
     for text in (*texts, "int8:all;window:100;head:int8;attn:3"):
         plan = DraftPlan.parse(text, layers)
         wanted = model.draft_s(300, 5, plan)

@@ -1,4 +1,4 @@
-"""Draft passes in 8 bits and fewer: they are the model of rounded weights over the shared cache,
+"""Draft passes in 8 bits: they are the model of rounded weights over the shared cache,
 and leave verification as it is.
 """
 
@@ -9,14 +9,12 @@ from torch import Tensor
 
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
-from skipbench.lm.fused import engine
 from skipbench.lm.fused.int8 import Int8Weight, int8_kernel, quantized_rows
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 
 PROMPT = [3 + i * 7 % 50 for i in range(30)]
 PLANS = ["int8:all;head:int8", "int8-attn:0;int8-mlp:1", "int8:all;attn:0;window:6", "head:int8"]
-PLANS += ["int6:all", "int6-attn:1;mlp:0"]
 FAMILIES = ["llama", "qwen2"]  # the second has biases
 
 
@@ -35,11 +33,11 @@ def rounded(lm: LM, plan: DraftPlan) -> LM:
     def fake_quantized(module: torch.nn.Module) -> None:
         for name, weight in module.named_parameters():
             if name.endswith("weight") and weight.ndim == 2:
-                scale, integers = quantized_rows(weight.detach(), plan.bits)
+                scale, integers = quantized_rows(weight.detach())
                 weight.data = integers * scale[:, None]
 
     layers = lm.model.model.layers
-    for s in plan.quantized:
+    for s in plan.changed:
         fake_quantized(layers[s // 2].mlp if s % 2 else layers[s // 2].self_attn)
     if plan.head == "int8":
         head = lm.model.lm_head
@@ -80,45 +78,18 @@ def test_verification_has_the_same_bits_after_a_draft_in_8_bits(strict: bool) ->
 
 def test_a_copy_is_made_once_and_its_size_is_said() -> None:
     lm = prefilled("llama")
-    assert lm.engine.quantized_bytes() == 0 and not any("8 bits" in note for note in lm.notes())
+    assert lm.engine.variant_bytes() == 0 and not any("8 bits" in note for note in lm.notes())
     lm.logits([5], TokenRows.chain(30, 1), DraftPlan.parse("int8-mlp:0", lm.layers))
-    first = lm.engine.quantized_bytes()
+    first = lm.engine.variant_bytes()
     hidden = lm.embed([5])
     heads = [lm.head(hidden, DraftPlan.parse("head:int8", lm.layers)) for _ in range(2)]
-    made = [lm.engine.quantized_sublayers(8) for _ in range(2)]
+    made = [lm.engine.variant("int8").sublayers for _ in range(2)]
     assert torch.equal(*heads) and made[0] is made[1]
     head = Int8Weight(lm.model.lm_head.weight.detach(), None).nbytes
-    assert first > 0 and lm.engine.quantized_bytes() == first + head
+    assert first > 0 and lm.engine.variant_bytes() == first + head
     assert any("a copy of weights in 8 bits for drafts takes" in note for note in lm.notes())
     slow = any("no faster" in note for note in lm.notes())
     assert slow == (int8_kernel()[0] is None)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_head_in_4_bits_has_its_best_tokens_in_full(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine, "IN_FULL", 5)
-    lm = prefilled("llama", dtype)
-    hidden = torch.randn(3, lm.config.hidden_size).to(dtype)
-    full, plan = lm.head(hidden), DraftPlan.parse("head:int4", lm.layers)
-    found, rest = lm.head(hidden, plan), Int8Weight(lm.model.lm_head.weight.detach(), None, None, 4)
-    in_4_bits = rest(lm.engine._final_norm(hidden))
-    best = in_4_bits.topk(5).indices
-    torch.testing.assert_close(found.gather(1, best), full.gather(1, best))
-    assert torch.equal(found.scatter(1, best, 0), in_4_bits.scatter(1, best, 0))
-    assert not torch.equal(found, in_4_bits)
-
-
-def test_6_bits_beside_8_have_a_copy_of_their_own() -> None:
-    lm, rows = prefilled("llama"), TokenRows.chain(30, 1)
-    plans = [DraftPlan.parse(f"int{bits}:all", lm.layers) for bits in (8, 6)]
-    first = [lm.logits([5], rows, plan) for plan in plans]
-    assert not torch.equal(*first)
-    assert all(torch.equal(lm.logits([5], rows, p), x) for p, x in zip(plans, first, strict=True))
-    assert any("in 8 and 6 bits" in note for note in lm.notes())
-    each = [lm.engine.quantized_bytes(plan.levers) for plan in plans]
-    assert 0 < each[1] < each[0] and sum(each) == lm.engine.quantized_bytes()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -145,5 +116,5 @@ def test_a_head_of_likely_tokens_is_a_copy_of_its_rows(dtype: torch.dtype) -> No
 def test_an_engine_without_products_of_8_bits_says_so() -> None:
     lm = random_lm("llama", "reference")
     plan = DraftPlan.parse("int8:all", lm.layers)
-    with pytest.raises(SkipbenchError, match=r"engine=reference has no products of 8 bits; use"):
+    with pytest.raises(SkipbenchError, match=r"engine=reference has no products of int8; use"):
         lm.logits([5], TokenRows.chain(0, 1), plan)

@@ -27,7 +27,7 @@ KERNELS = {
     "int8, AMX": (AVX2, ["int8_amx"], {"amx_tile", "amx_int8", "avx512_vnni", "avx512vbmi"}),
     "int8, AVX-512": (AVX2, ["int8_avx512"], {"avx512f", "avx512_vnni", "avx512vbmi"}),
     "bfloat16": (BFLOAT16, ["with_vectors", "attend_vectors", *TYPED[:3]], BFLOAT16.flags),
-    "bfloat16, best": (BFLOAT16, ["top_k", "two_best", "rescore_best"], BFLOAT16.flags),
+    "bfloat16, best": (BFLOAT16, ["top_k", "two_best"], BFLOAT16.flags),
     "bfloat16, AMX": (
         BFLOAT16,
         ["with_tiles", "mlp_with_tiles", "attend_rows"],

@@ -94,7 +94,7 @@ def test_8_bits_are_fast_on_a_gpu_where_their_kernel_is(
         lm = fake_lm(name, torch.bfloat16, "triton", capture=EagerCapture)
         for there in (False, True):
             monkeypatch.setattr(ops, "at_hand", lambda device, there=there: there)
-            assert lm.engine.fast(8) is (there and name != "reference") and not lm.engine.fast(6)
+            assert lm.engine.fast("int8") is (there and name != "reference")
 
 
 class Read(TorchDispatchMode):  # type: ignore[misc]  # torch leaves it so
@@ -120,7 +120,7 @@ def test_a_step_in_8_bits_reads_half_and_launches_no_more(
     with fake_cuda() as journal:
         lm = fake_lm(name, torch.bfloat16, "triton", config, capture=EagerCapture)
         some = DraftPlan.parse("mlp:1", 3)
-        plans = [some, some.cheaper(8, head="int8"), some.cheaper(window=20)]
+        plans = [some, some.cheaper("int8", head="int8"), some.cheaper(window=20)]
         for plan in plans:
             for _ in range(2):  # the first one quantises and captures
                 journal.clear()

@@ -23,7 +23,7 @@ ROWS = {
     "behind scratch": TokenRows.chain(START + 3, 1, context_len=START),
     "at the beginning": TokenRows.chain(0, 1),
 }
-PLANS = ("", "attn:0;mlp:1", "int8:all", "int8-mlp:0;attn:1", "int6:all")
+PLANS = ("", "attn:0;mlp:1", "int8:all", "int8-mlp:0;attn:1")
 
 
 @pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
@@ -58,7 +58,7 @@ def test_a_pass_has_every_bit_of_one_by_one(
         return call(self, *given)  # type: ignore[arg-type]
 
     monkeypatch.setattr(NativePass, "__call__", counted)
-    lm.engine.quantized_sublayers(8)  # those of 6 bits stand behind them
+    _ = lm.engine.variant("int8").sublayers
     at_once = {name: passed(lm, rows, plan) for name, rows in ROWS.items()}
     prompts = few_rows_kernel(lm.dtype)[0] == "amx"  # pass in one call, too
     assert calls[0] == (2 + prompts) * len(ROWS)

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from skipbench.draft_plan import BITS, HEADS, DraftPlan
+from skipbench.draft_plan import HEADS, DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.skipset import fixed_set
 
@@ -97,12 +97,12 @@ def test_cheaper_plans_in_text() -> None:
         skip = DraftPlan.of(layers, rng.sample(range(2 * layers), rng.randint(0, 2 * layers)))
         low = frozenset(rng.sample(range(2 * layers), rng.randint(0, 2 * layers)))
         window = rng.choice([None, 1, 512])
-        bits, head = rng.choice([*BITS.values()]), rng.choice(HEADS)
-        plan = DraftPlan(layers, skip.skipped, low, bits, window, head)
-        assert not plan.quantized & plan.skipped
+        head = rng.choice(HEADS)
+        plan = DraftPlan(layers, skip.skipped, low, "int8", window, head)
+        assert not plan.changed & plan.skipped
         assert DraftPlan.parse(str(plan), layers) == plan
     everything = DraftPlan.parse("head:likely;int8:all;window:9", 3)
-    assert everything == DraftPlan.of(3).cheaper(8, window=9, head="likely")
+    assert everything == DraftPlan.of(3).cheaper("int8", window=9, head="likely")
     assert [everything.positions_read(n) for n in (5, 13, 14)] == [5, 13, 13]
 
 
@@ -110,8 +110,3 @@ def test_cheaper_plans_in_text() -> None:
 def test_unreadable_plans(text: str) -> None:
     with pytest.raises(SkipbenchError, match="cannot read"):
         DraftPlan.parse(text, 6)
-
-
-def test_a_plan_has_one_precision() -> None:
-    with pytest.raises(SkipbenchError, match="wanted int8 or int6, not both"):
-        DraftPlan.parse("int8-attn:1;int6-mlp:1", 6)

@@ -268,7 +268,7 @@ def test_a_plans_logits_are_those_of_fused() -> None:
         lm.allocate(64)
         lm.prefill(PROMPTS["llama"] * 2)
     part, graphs = lms[0].engine.parts[DEVICE], []  # type: ignore[attr-defined]  # as above
-    for start, of in ((24, plan), (25, plan), (20, DraftPlan.of(4)), (26, plan.cheaper(8))):
+    for start, of in ((24, plan), (25, plan), (20, DraftPlan.of(4)), (26, plan.cheaper("int8"))):
         found, wanted = (lm.logits([5], TokenRows.chain(start, 1), of) for lm in lms)
         assert error(found, wanted) < 1e-4
         assert part.buffers is not None and part.buffers._hidden == (start - 9) * bool(of.window)

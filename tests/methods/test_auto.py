@@ -210,7 +210,7 @@ def test_the_angle_says_how_often_a_set_may_be_right() -> None:
     assert ladder.chance(5) > chances[5] and ladder.chance(3) > 0.95
 
 
-INT8 = "method.precision=int8", "method.draft_prices=[0.3,0.33]"
+INT8 = ("method.draft_prices=[0.3,0.33]",)
 
 
 def test_drafts_in_8_bits_are_right_and_read_copies_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,22 +237,6 @@ def test_drafts_in_8_bits_are_right_and_read_copies_ahead(monkeypatch: pytest.Mo
     assert {plan for _, plan in free.log["sets"]} == {"int8:all;head:int8"}  # type: ignore[attr-defined]
     assert max(passes) == DRAFT_ROWS[-1] and len(passes) < drafted
     assert free.ladder.pace < 1  # type: ignore[attr-defined]
-
-
-def test_drafts_in_6_bits_are_right_and_8_are_taken_where_they_have_no_kernel(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    lm, text = random_lm("llama", "fused"), [3, 1, 4, 1, 5, 9, 2, 6] * 2
-    method = make_method("auto", "method.row_prices=[1,1.02,1.04,1.06,1.1,1.2]", INT8[1])
-    assert generate(lm, method, text, 48).tokens == generate(lm, Vanilla(), text, 48).tokens
-    assert {plan for _, plan in method.log["sets"]} == {"int6:all;head:int4"}
-    monkeypatch.setattr(type(lm.engine), "fast", lambda engine, bits: bits == 8)
-    monkeypatch.setattr(
-        auto.Auto, "_seconds", lambda *_: {0: 2.0, 1: 1.0, 4: 1.2} | dict.fromkeys(ROWS[1:], 2.0)
-    )
-    other = auto.Auto(name="auto", layers=LAYERS)
-    other.prepare(State(lm, [*text, 3]))
-    assert other.bits == 8
 
 
 @pytest.mark.parametrize("words", [("auto", *INT8), ("int8",)], ids=["auto", "int8"])
@@ -357,14 +341,14 @@ def test_no_second_copy_of_weights_where_8_bits_cannot_pay(
     method.prices = curve(dict.fromkeys(ROWS, 1.0), 32)
     monkeypatch.setattr(auto, "bytes_price", lambda *_: 0.99)
     state = State(lm, [3, 1, 4, 1])
-    assert method._draft_prices(state) == [] and lm.engine.quantized_bytes() == 0
+    assert method._draft_prices(state) == [] and lm.engine.variant_bytes() == 0
     monkeypatch.setattr(auto, "bytes_price", lambda *_: 0.3)
     for step in (2.0, 0.5):
         monkeypatch.setattr(
             auto.Auto, "_seconds", lambda *_, step=step: {0: 2.0, 1: 2 * step, 4: 3 * step}
         )
         assert bool(method._draft_prices(state)) == (step < 1)
-    monkeypatch.setattr(type(lm.engine), "fast", lambda engine, bits: False)
+    monkeypatch.setattr(type(lm.engine), "fast", lambda engine, variant: False)
     assert method._draft_prices(state) == []
 
 
@@ -375,9 +359,9 @@ def test_rungs_in_8_bits_begin_at_their_prior_and_follow_their_drafts() -> None:
     ladder.begin(None, [0.0, 0.4, 0.5])
     assert str(ladder.plans[1]) == "int8:all;head:int8;attn:0"
     assert ladder.steps[:3] == pytest.approx([0.4, 0.35, 0.3])
-    assert ladder.best(prices, 1.0, 8)[0] == 0 and ladder.chance(0) == AGREEMENT[8]
+    assert ladder.best(prices, 1.0, 8)[0] == 0 and ladder.chance(0) == AGREEMENT
     before = ladder.chance(3)
-    assert before == pytest.approx(AGREEMENT[8] * np.exp(-0.3))
+    assert before == pytest.approx(AGREEMENT * np.exp(-0.3))
     for _ in range(60):
         ladder.agreement.update(0, False)
     assert ladder.chance(0) < 0.1 and ladder.chance(3) < before
@@ -395,7 +379,7 @@ def test_drafts_have_a_window_where_the_context_is_long_and_it_pays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lm, text = random_lm("llama", "fused"), [3 + i * 7 % 50 for i in range(40)]
-    monkeypatch.setattr(type(lm.engine), "fast", lambda engine, bits: bits == 8)
+    monkeypatch.setattr(type(lm.engine), "fast", lambda engine, variant: True)
     monkeypatch.setattr(auto.Auto, "_drafts_on", lambda *_: True)
 
     def seconds(_: auto.Auto, state: State, plan: DraftPlan | None = None) -> dict[int, float]:
@@ -416,11 +400,11 @@ def test_drafts_have_a_window_where_the_context_is_long_and_it_pays(
 
 def test_the_least_price_by_bytes_is_of_weights_and_what_is_read() -> None:
     lm = random_lm("llama", "fused")
-    whole = DraftPlan.of(lm.layers).cheaper(8)
+    whole = DraftPlan.of(lm.layers).cheaper("int8")
     lm.cache.length = 0
     assert bytes_price(lm, whole) == 0.25  # of float32
     lm.cache.length = 400
-    windowed = bytes_price(lm, whole.cheaper(8, window=60))
+    windowed = bytes_price(lm, whole.cheaper("int8", window=60))
     assert windowed < 0.25 < bytes_price(lm, whole) < 1
 
 

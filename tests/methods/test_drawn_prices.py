@@ -50,7 +50,6 @@ OWN = [name for name in ALONE if priced("method", name) is not None]
 """Methods that know prices whatever rule ends their drafts."""
 CASES = [name for name in ALONE if name in OWN or "stop" in settings_of(name)]
 MORE = {
-    "auto": ("method.precision=int8",),  # `cuda_graphs` has no other drafts in fewer bits
     "clasp": ("method.unit=sublayer",),  # passes of as many kinds as KnapSpec's
     "leap": ("method.percentile=100",),  # else it may skip nothing of four layers
     "lookahead": ("preset=tuned",),  # sizes by the price of rows
@@ -72,12 +71,12 @@ def seconds_from(draw: random.Random) -> list[float]:
 
 
 def latency_from(draw: random.Random) -> LatencyModel:
-    """Also of a head; each lever at 1/5 to 5/4 of the price."""
+    """Also of a head; each variant at 1/5 to 5/4 of the price."""
     mlp, per_token, attention = seconds_from(draw)
     whole = attention, per_token, mlp, mlp * draw.uniform(0.1, 4)
-    int8, int6, int4, likely = (draw.uniform(0.2, 1.25) for _ in range(4))
-    low = (LatencyModel(*(share * s for s in whole), LAYERS) for share in (int8, int6))
-    return LatencyModel(*whole, LAYERS, (), *low, int4 * whole[3], likely * whole[3])
+    share, likely = (draw.uniform(0.2, 1.25) for _ in range(2))
+    low = LatencyModel(*(share * s for s in whole), LAYERS)
+    return LatencyModel(*whole, LAYERS, (), {"int8": low}, likely * whole[3])
 
 
 DRAWN: dict[str, Callable[[random.Random], object]] = {

@@ -34,7 +34,7 @@ def test_the_programme_finds_what_trying_all_plans_finds() -> None:
 
 
 def test_weights_are_prices() -> None:
-    latency = Latency(2.0, 6.0, 1.0, 4, int8=Latency(1.5, 3.0, 0.5, 4))
+    latency = Latency(2.0, 6.0, 1.0, 4, variants={"int8": Latency(1.5, 3.0, 0.5, 4)})
     assert integer_weights(latency) == [[32, 24, 0], [96, 48, 0]] * 4
 
 
@@ -44,7 +44,7 @@ def test_plans_follow_the_prices(low: float, takes: str) -> None:
     lm, method = random_lm("llama", "fused"), make_method("knapspec-choices")
     assert isinstance(method, KnapSpecChoices)
     int8 = LatencyModel(low * 1e-4, 0.0, low * 1e-4, low * 1e-5, lm.layers)
-    method.latency_model = LatencyModel(1e-4, 0.0, 1e-4, 1e-5, lm.layers, int8=int8)
+    method.latency_model = LatencyModel(1e-4, 0.0, 1e-4, 1e-5, lm.layers, variants={"int8": int8})
     check_greedy(lm, method, PROMPT, length=40, drafts=takes == "int8")
     assert method.log["optimised"]
     plans = [plan for shares in method.log["agreement"] for plan, _ in shares]

@@ -303,7 +303,9 @@ def test_costs_by_hand() -> None:
     with pytest.raises(SkipbenchError, match=r"int8 and likely.*profile\.levers=\[int8,likely\]"):
         LATENCY.pass_s(plan)
     low = Latency(5e-4, 8e-4, 2e-3, 4, context=300, attention_s_per_token=5e-7)
-    both = LATENCY._replace(int8=low, likely_head_s=1e-3, context=300, attention_s_per_token=1e-6)
+    both = LATENCY._replace(
+        variants={"int8": low}, likely_head_s=1e-3, context=300, attention_s_per_token=1e-6
+    )
     read = 300 - 100  # positions that the window hides
     wanted = (1e-3 - read * 1e-6) + 2 * (5e-4 - read * 5e-7) + 2 * 2e-3 + 8e-4 + 1e-3
     assert both.pass_s(plan) == pytest.approx(wanted)

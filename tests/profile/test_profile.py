@@ -180,15 +180,15 @@ def test_parts_are_timed_in_every_family(family: str) -> None:
     assert lm.layers * sizes.row * lm.cache.capacity == lm.cache.bytes
 
 
-def test_levers_are_priced_where_they_are_asked_for(tmp_path: Path) -> None:
+def test_variants_are_priced_where_they_are_asked_for(tmp_path: Path) -> None:
     lm = random_lm("llama", "fused")
     before = stored_latency(lm, path := tmp_path / "latency.json")
-    assert before.int8 is None and not before.at(9).levers
+    assert not before.at(9).measured
     likely = stored_latency(lm, path, {"likely"})
     assert likely == msgspec.structs.replace(before, likely_head_s=likely.likely_head_s)
-    assert likely.at(9).levers == {"likely"} and stored_latency(lm, path) == likely
-    low = stored_latency(lm, path, {"int6", "int4"})
-    assert low.at(9).levers == {"likely", "int6", "int4"} and low.int8 is None
+    assert likely.at(9).measured == {"likely"} and stored_latency(lm, path) == likely
+    low = stored_latency(lm, path, {"int8"})
+    assert low.at(9).measured == {"likely", "int8"}
 
 
 def test_numbers_that_cannot_be_profiled() -> None:

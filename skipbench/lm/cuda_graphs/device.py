@@ -38,7 +38,7 @@ class DeviceGraphs:
         self.cache, self.capture, self.backend = cache, capture, backend
         self.hidden, self.layers = int(config.hidden_size), int(config.num_hidden_layers)
         self.group = config.num_attention_heads // config.num_key_value_heads
-        # by number; 2L and more: the same in 8 bits
+        # by number; 2L and more: with a variant of the weights
         self.attentions: dict[int, Attention] = {}
         self.mlps: dict[int, Mlp] = {}
         self.metadata: AttentionMetadata | None = None  # of the pass that is loaded
@@ -68,9 +68,9 @@ class DeviceGraphs:
         self._load(metadata)
         if self.buffers is None or len(hidden) != len(self._out):
             return None
-        if len(chosen) == 2 * self.layers and not any(bits for _, bits in chosen):
+        if len(chosen) == 2 * self.layers and not any(variant for _, variant in chosen):
             return self._replay(self._replays[WHOLE_PASS], hidden, prepares=True)
-        numbers = tuple(s + 2 * self.layers * (bits > 0) for s, bits in chosen)
+        numbers = tuple(s + 2 * self.layers * bool(variant) for s, variant in chosen)
         key = SetKey(*self._key, not self._prepared, numbers)
         replay = self._sets.replay(key, partial(self._capture_set, key))
         self._load(metadata)  # again, where the capture used the buffers

@@ -9,7 +9,8 @@ and so does a set that is used often.
 Prompts, passes of more than MAX_ROWS rows, embedding and head are the fused engine's.
 """
 
-from collections.abc import Callable, Set
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -93,10 +94,9 @@ class CudaGraphsEngine(Engine):
             for device in dict.fromkeys(cache.devices)
         }
         self._layers = parts_of(model).layers
-        self.sublayers = self._sublayers(self.fused.layers, self.fused.sublayers)
-        self._int8_sublayers: list[Sublayer] = []
+        self.sublayers = self.made_of(self.fused.layers, self.fused.sublayers)
 
-    def _sublayers(
+    def made_of(
         self, layers: list[LayerWeights[W]], eager: list[Sublayer], first: int = 0
     ) -> list[Sublayer]:
         """Sub-layers whose graphs have the numbers `first ..`; those that there are go."""
@@ -109,21 +109,18 @@ class CudaGraphsEngine(Engine):
             part.forget()
         return made
 
-    def fast(self, bits: int) -> bool:
-        return bits == 8 and self.fused.fast(bits)
+    def fast(self, variant: str) -> bool:
+        return self.fused.fast(variant)
 
-    def quantized_sublayers(self, bits: int) -> list[Sublayer]:
-        eager = self.fused.quantized_sublayers(bits)  # refuses all but 8
-        if not self._int8_sublayers:
-            low = self._sublayers(self.fused.quantized[bits], eager, len(eager))
-            self._int8_sublayers = low
-        return self._int8_sublayers
+    @cached_property
+    def _copy(self) -> "GraphCopy":
+        return GraphCopy(self)
 
-    def quantized_head(self, hidden: Tensor, bits: int) -> Tensor:
-        return self.fused.quantized_head(hidden, bits)
+    def variant(self, name: str) -> "GraphCopy":
+        return self._copy
 
-    def quantized_bytes(self, levers: Set[str] | None = None) -> int:
-        return self.fused.quantized_bytes(levers)
+    def variant_bytes(self) -> int:
+        return self.fused.variant_bytes()
 
     def likely_head(self, hidden: Tensor, ids: Tensor) -> Tensor:
         return self.fused.likely_head(hidden, ids)
@@ -192,3 +189,16 @@ class CudaGraphsEngine(Engine):
         finally:
             for layer in rows:
                 layer.zero_()
+
+
+class GraphCopy:
+    """The fused engine's copy of the weights in 8 bits, its sub-layers as graphs."""
+
+    def __init__(self, engine: CudaGraphsEngine) -> None:
+        self._engine, self._copy = engine, engine.fused.variant("int8")
+        self.head = self._copy.head
+
+    @cached_property
+    def sublayers(self) -> list[Sublayer]:
+        eager = self._copy.sublayers
+        return self._engine.made_of(self._copy.layers, eager, len(eager))

@@ -9,7 +9,7 @@ from skipbench.lm.fused.int8 import Int8Weight, quantized_rows
 
 
 class GpuInt8Weight(Int8Weight):
-    """`Int8Weight` in 8 bits on a GPU, by a Triton kernel. Where Triton is missing or its product
+    """`Int8Weight` on a GPU, by a Triton kernel. Where Triton is missing or its product
     is not torch's, torch multiplies, which takes longer than by the weight itself.
     """
 
@@ -17,9 +17,9 @@ class GpuInt8Weight(Int8Weight):
         """`weight`, `bias`: [out, in] and [out]; `fault`: of `int8_fault`."""
         (self.outputs, self.inputs), self._dtype = weight.shape, weight.dtype
         self._scale, self._held = quantized_rows(weight)
-        self._groups = self._sums = self._held[:0]
+        self._sums = self._held[:0]
         self._bias, self._plain = bias, None
-        self._fault, self.bits = fault, 8
+        self._fault = fault
 
     @property
     def fault(self) -> str | None:

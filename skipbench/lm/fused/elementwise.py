@@ -154,24 +154,6 @@ def native_attention(cache: KVCache, layer: int, scale: float, like: Tensor) -> 
     return attend
 
 
-def rescore_best(
-    logits: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor | None, count: int
-) -> Tensor:
-    """`logits` [T, V] whose `count` largest per row are replaced, in place, by those of `hidden`
-    [T, D], `weight` [V, D] and `bias` [V].
-    """
-    if kernel_of(logits) in ("amx", "avx512") and weight.is_contiguous():
-        (rows, vocabulary), hidden = logits.shape, hidden.contiguous()
-        function = _function(logits.dtype, "rescore_best", *[POINTER] * 4, *[LONG] * 4)
-        of = None if bias is None else bias.data_ptr()
-        at = logits.data_ptr(), hidden.data_ptr(), weight.data_ptr(), of
-        function(*at, rows, vocabulary, hidden.shape[1], count)
-        return logits
-    best = logits.topk(count).indices
-    full = (weight[best] @ hidden[:, :, None])[..., 0]
-    return logits.scatter_(1, best, full if bias is None else full + bias[best])
-
-
 def native_two_best(logits: Tensor) -> list[tuple[float, float, float]] | None:
     """Per row of [T, V], V > 1, the index of the largest, it, and the next one."""
     if kernel_of(logits) not in ("amx", "avx512"):

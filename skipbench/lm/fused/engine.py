@@ -4,7 +4,7 @@ Queries, keys and values come from one product, gate and up from one; output pro
 residual. The weights of the Hugging Face modules become views of the fused ones.
 """
 
-from collections.abc import Set
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -30,11 +30,6 @@ from skipbench.lm.fused.weights import (
 )
 from skipbench.lm.layer import Family
 from skipbench.lm.metadata import AttentionMetadata
-
-IN_FULL = 16
-"""Best tokens of a head in 4 bits that the model's head judges again: on `dataset=tuning` its own
-first choice was always among them.
-"""
 
 
 class FusedEngine(Engine):
@@ -68,20 +63,16 @@ class FusedEngine(Engine):
             )
             for attention, mlp in parts.layers
         ]
-        self.sublayers = self._sublayers(self.layers)
-        self._copies: list[Int8Weight] = []
-        self.quantized: dict[int, list[LayerWeights[Int8Weight]]] = {}
-        """Layers by the bits of their weights."""
-        self._quantized_sublayers: dict[int, list[Sublayer]] = {}
-        self._quantized_heads: dict[int, Int8Weight] = {}
+        self.sublayers = self.made_of(self.layers)
+        self._copy = Int8Copy(self)
         self._native = self._native_pass()
         self._likely: tuple[Tensor, Product] | None = None
-        self._final_norm, self._embedding = sublayers.rms_norm(parts.norm), parts.embedding.weight
+        self.final_norm, self._embedding = sublayers.rms_norm(parts.norm), parts.embedding.weight
         tied = parts.head.weight.data_ptr() == self._embedding.data_ptr()
-        self._head = weights.fuse(model, HEAD, 1, keep=tied)
+        self.head_weight = weights.fuse(model, HEAD, 1, keep=tied)
         self.kernels, self._notes = weights.kernels, weights.notes(self._embedding)
 
-    def _sublayers(self, layers: list[LayerWeights[W]]) -> list[Sublayer]:
+    def made_of(self, layers: list[LayerWeights[W]]) -> list[Sublayer]:
         made: list[Sublayer] = []
         how = self._cache, self._strict, self.padded_rows
         for index, (parts, layer) in enumerate(zip(self._parts, layers, strict=True)):
@@ -89,8 +80,12 @@ class FusedEngine(Engine):
             made += [attention, sublayers.mlp(parts[1], layer, self._strict)]
         return made
 
-    def _native_pass(self) -> NativePass | None:
-        weights: dict[int, list[LayerWeights[Any]]] = {0: self.layers, **self.quantized}
+    def take_native(self, **variants: list[LayerWeights[Int8Weight]]) -> None:
+        """Makes the native pass anew, with these variants of the layers besides their own."""
+        self._native = self._native_pass(**variants)
+
+    def _native_pass(self, **variants: list[LayerWeights[Int8Weight]]) -> NativePass | None:
+        weights: dict[str, list[LayerWeights[Any]]] = {"": self.layers, **variants}
         return None if self.padded_rows else native_pass(self._parts, self._cache, weights)
 
     def at_once(
@@ -116,15 +111,7 @@ class FusedEngine(Engine):
         self._notes = [*self._notes, note]
 
     def notes(self) -> list[str]:
-        if not self._copies:
-            return self._notes
-        bits = " and ".join(str(b) for b in sorted({w.bits for w in self._copies}, reverse=True))
-        size = (
-            f"a copy of weights in {bits} bits for drafts takes {self.quantized_bytes() >> 20} MiB"
-        )
-        fault = self._copies[0].fault
-        slow = f"; torch multiplies by it, no faster than by the weights ({fault})" if fault else ""
-        return [*self._notes, size + slow]
+        return [*self._notes, *self._copy.notes()]
 
     def embed(self, tokens: Tensor) -> Tensor:
         return torch.embedding(self._embedding, tokens)
@@ -133,65 +120,79 @@ class FusedEngine(Engine):
         rows, missing = len(hidden), -len(hidden) % (self.padded_rows or 1)
         if missing:
             hidden = F.pad(hidden, (0, 0, 0, missing))
-        return self._head(self._final_norm(hidden), self._most)[:rows]
+        return self.head_weight(self.final_norm(hidden), self._most)[:rows]
 
-    def fast(self, bits: int) -> bool:
+    def fast(self, variant: str) -> bool:
         like = self._embedding
-        if isinstance(self._head, ParallelWeight):
+        if isinstance(self.head_weight, ParallelWeight):
             return False
         if like.device.type == "cpu":
-            return like.dtype in NATIVE and int8_kernel(bits)[0] is not None
+            return like.dtype in NATIVE and int8_kernel()[0] is not None
         from skipbench.lm.cuda_graphs import ops
 
-        return bits == 8 and ops.at_hand(like.device)
+        return ops.at_hand(like.device)
 
-    def quantized_sublayers(self, bits: int) -> list[Sublayer]:
-        if bits not in self._quantized_sublayers:
-            made = [LayerWeights(*(self._quantized(w, bits) for w in of)) for of in self.layers]
-            self.quantized[bits] = made
-            self._quantized_sublayers[bits] = self._sublayers(made)
-            self._native = self._native_pass()
-        return self._quantized_sublayers[bits]
+    def variant(self, name: str) -> "Int8Copy":
+        return self._copy
 
-    def quantized_head(self, hidden: Tensor, bits: int) -> Tensor:
-        if bits not in self._quantized_heads:
-            self._quantized_heads[bits] = self._quantized(self._head, bits)
-        hidden = self._final_norm(hidden)
-        logits = self._quantized_heads[bits](hidden)
-        if bits == 8:
-            return logits
-        across, bias = self._head.transposed()
-        count = min(IN_FULL, logits.shape[1])
-        return elementwise.rescore_best(logits, hidden, across.t(), bias, count)
+    def variant_bytes(self) -> int:
+        return sum(weight.nbytes for weight in self._copy.weights)
 
-    def quantized_bytes(self, levers: Set[str] | None = None) -> int:
-        read = [w for w in self._copies if levers is None or f"int{w.bits}" in levers]
-        return sum(weight.nbytes for weight in read)
+    def likely_head(self, hidden: Tensor, ids: Tensor) -> Tensor:
+        if isinstance(self.head_weight, ParallelWeight):
+            return super().likely_head(hidden, ids)
+        if self._likely is None or self._likely[0] is not ids:
+            self._likely = ids, self.head_weight.of_outputs(ids)
+        few = self._likely[1](self.final_norm(hidden))
+        logits = few.new_full((len(few), self.head_weight.outputs), float("-inf"))
+        return logits.index_copy_(1, ids, few)
 
-    def _quantized(self, weight: Weight, bits: int) -> Int8Weight:
+
+class Int8Copy:
+    """The weights of an engine in 8 bits; layers and head are quantised at first use."""
+
+    def __init__(self, engine: FusedEngine) -> None:
+        self._engine = engine
+        self.weights: list[Int8Weight] = []
+
+    @cached_property
+    def layers(self) -> list[LayerWeights[Int8Weight]]:
+        made = [LayerWeights(*map(self._quantized, weights)) for weights in self._engine.layers]
+        self._engine.take_native(int8=made)
+        return made
+
+    @cached_property
+    def sublayers(self) -> list[Sublayer]:
+        return self._engine.made_of(self.layers)
+
+    @cached_property
+    def _head(self) -> Int8Weight:
+        return self._quantized(self._engine.head_weight)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        return self._head(self._engine.final_norm(hidden))
+
+    def notes(self) -> list[str]:
+        """A line on its size, and on what multiplies by it."""
+        if not self.weights:
+            return []
+        mib, fault = self._engine.variant_bytes() >> 20, self.weights[0].fault
+        slow = f"; torch multiplies by it, no faster than by the weights ({fault})" if fault else ""
+        return [f"a copy of weights in 8 bits for drafts takes {mib} MiB{slow}"]
+
+    def _quantized(self, weight: Weight) -> Int8Weight:
         if isinstance(weight, ParallelWeight):
             raise SkipbenchError(
-                f"engine=fused has products of {bits} bits in one process only; use drafts without "
-                f"int{bits} in method.precision, method.head and method.skip"
+                "engine=fused has products of 8 bits in one process only; use drafts without int8 "
+                "in method.precision, method.head and method.skip"
             )
         across, bias = weight.transposed()
         if across.device.type == "cpu":
-            made = Int8Weight(across.t(), bias, None, bits)
-        elif bits != 8:
-            raise SkipbenchError(self._unquantized(bits))
+            made = Int8Weight(across.t(), bias)
         else:
             from skipbench.lm.cuda_graphs import int8
 
-            known = self._copies[0].fault if self._copies else int8.int8_fault(across)
+            known = self.weights[0].fault if self.weights else int8.int8_fault(across)
             made = int8.GpuInt8Weight(across.t(), bias, known)
-        self._copies.append(made)
+        self.weights.append(made)
         return made
-
-    def likely_head(self, hidden: Tensor, ids: Tensor) -> Tensor:
-        if isinstance(self._head, ParallelWeight):
-            return super().likely_head(hidden, ids)
-        if self._likely is None or self._likely[0] is not ids:
-            self._likely = ids, self._head.of_outputs(ids)
-        few = self._likely[1](self._final_norm(hidden))
-        logits = few.new_full((len(few), self._head.outputs), float("-inf"))
-        return logits.index_copy_(1, ids, few)

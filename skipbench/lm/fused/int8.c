@@ -18,7 +18,7 @@ __attribute__((always_inline)) static inline void avx2_rows(
   const int8_t *at[STREAMS];
   __m256i sums[2][STREAMS];
   for (int j = 0; j < STREAMS; j++) {
-    at[j] = (const int8_t *)w->w + least(o + j * part, w->out - 1) * width;
+    at[j] = w->w + least(o + j * part, w->out - 1) * width;
     for (int r = 0; r < rows; r++) sums[r][j] = _mm256_setzero_si256();
   }
   for (long k = 0; k < width; k += 16)
@@ -147,7 +147,7 @@ void int8_avx512(const Weight *w, void *y, const void *residual, const void *x, 
 }
 
 void int8_amx(const Weight *w, void *y, const void *residual, const void *x, long rows) {
-  if (rows > VECTORS + (w->bits < 8)) multiply(w, y, residual, x, rows, (Kernel){0, 1, 8, 1});
+  if (rows > VECTORS) multiply(w, y, residual, x, rows, (Kernel){0, 1, 8, 1});
   else int8_avx512(w, y, residual, x, rows);
 }
 
@@ -160,78 +160,28 @@ static inline int32_t rounded(float value) {
   return bits - 0x4b400000;
 }
 
-/* Writes places of STEP inputs, and gives their squared error. `steps` are the weights over the
- * output's scale. */
-static double place(uint8_t *places, const float *steps, const Tables *t, int table) {
-  const int middle = 1 << (t->bits - 1);
-  const uint8_t *const nearest = t->nearest + table * 128 * PARTS;
-  double error = 0;
-  for (int i = 0; i < STEP; i++) {
-    const unsigned part = (unsigned)(int)(__builtin_fabsf(steps[i]) * PARTS); /* NaN: large */
-    const int from = nearest[part < 128 * PARTS ? part : 128 * PARTS - 1], sign = -(steps[i] < 0);
-    places[i] = (uint8_t)(middle + ((from ^ sign) - sign)); /* without a branch: signs are random */
-    const double off = (double)steps[i] - t->tables[table * STEP + places[i]];
-    error += off * off;
-  }
-  return error;
-}
-
-/* Writes the integers of an output as places, each STEP in the smallest table that holds it or in
- * the one below where that errs less, and as these tables have them. */
-static void placed_output(uint8_t *to, uint8_t *groups, int8_t *integers, const float *steps,
-                          long width, const Tables *t) {
-  for (long k = 0; k < width; k += STEP, steps += STEP, integers += STEP) {
-    float largest = 0;
-    for (int i = 0; i < STEP; i++) {
-      const float magnitude = steps[i] < 0 ? -steps[i] : steps[i];
-      largest = magnitude > largest ? magnitude : largest;
-    }
-    uint8_t places[2][STEP];
-    const int holds = (int)least((long)(largest * (TABLES / 127.0f)), TABLES - 1);
-    const int below = holds > 0 && place(places[1], steps, t, holds - 1) <
-                                       place(places[0], steps, t, holds);
-    if (holds == 0) place(places[0], steps, t, 0);
-    const uint8_t *const p = places[below];
-    *groups++ = (uint8_t)(holds - below);
-    for (int i = 0; i < STEP; i++) integers[i] = t->tables[(holds - below) * STEP + p[i]];
-    for (int i = 0; i < 32; i++) *to++ = (uint8_t)((p[i] & 15) | p[32 + i] << 4);
-    for (int i = 0; t->bits == 6 && i < 16; i++)
-      *to++ = (uint8_t)(p[i] >> 4 | p[16 + i] >> 4 << 2 | p[32 + i] >> 4 << 4 | p[48 + i] >> 4 << 6);
-  }
-}
-
-/* Writes a weight [out, in] as integers up to 127, or as places in tables where some are given,
- * filled up with 0, with one scale and one sum per output. Gives the largest sum of magnitudes.
+/* Writes a weight [out, in] as integers up to 127, filled up with 0, with one scale and one sum per
+ * output. Gives the largest sum of magnitudes.
  */
-int quantize_weight(uint8_t *to, uint8_t *groups, float *scale, int32_t *sums, const void *w,
-                    long in, long out, int bf16, const Tables *t) {
-  const int bits = t ? t->bits : 8;
+int quantize_weight(int8_t *to, float *scale, int32_t *sums, const void *w, long in, long out,
+                    int bf16) {
   const long width = (in + STEP - 1) / STEP * STEP;
   int most = 0;
-#pragma omp parallel reduction(max : most)
-  {
-    float *const steps = malloc(5 * width);
-    int8_t *const integers = (int8_t *)(steps + width);
-#pragma omp for schedule(static)
-    for (long o = 0; o < out; o++) {
-      const float largest = bf16 ? largest_magnitude(w, o * in, in, 1)
-                                 : largest_magnitude(w, o * in, in, 0);
-      const float step = (largest < SMALLEST ? SMALLEST : largest) / 127;
-      for (long i = 0; i < width; i++) steps[i] = i < in ? read(w, o * in + i, bf16) / step : 0;
-      uint8_t *const own = to + o * width / 8 * bits;
-      int32_t total = 0, magnitudes = 0;
-      if (bits < 8) placed_output(own, groups + o * width / STEP, integers, steps, width, t);
-      else for (long i = 0; i < width; i++) integers[i] = (int8_t)rounded(steps[i]);
-      if (bits == 8) memcpy(own, integers, width);
-      for (long i = 0; i < width; i++) {
-        total += integers[i];
-        magnitudes += abs(integers[i]);
-      }
-      scale[o] = step;
-      sums[o] = total;
-      most = magnitudes > most ? magnitudes : most;
+#pragma omp parallel for schedule(static) reduction(max : most)
+  for (long o = 0; o < out; o++) {
+    const float largest = bf16 ? largest_magnitude(w, o * in, in, 1)
+                               : largest_magnitude(w, o * in, in, 0);
+    const float step = (largest < SMALLEST ? SMALLEST : largest) / 127;
+    int8_t *const own = to + o * width;
+    int32_t total = 0, magnitudes = 0;
+    for (long i = 0; i < width; i++) {
+      own[i] = i < in ? (int8_t)rounded(read(w, o * in + i, bf16) / step) : 0;
+      total += own[i];
+      magnitudes += abs(own[i]);
     }
-    free(steps);
+    scale[o] = step;
+    sums[o] = total;
+    most = magnitudes > most ? magnitudes : most;
   }
   return most;
 }

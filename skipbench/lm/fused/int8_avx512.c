@@ -1,4 +1,4 @@
-/* Products in 8 bits and less with AVX-512 VNNI and AMX, which multiply bytes with a sign by bytes without:
+/* Products in 8 bits with AVX-512 VNNI and AMX, which multiply bytes with a sign by bytes without:
  * the upper byte of x + 2^15, and the lower one. What 2^15 adds goes off again; sums modulo 2^32 are
  * enough, as the result is of 32 bits.
  */
@@ -9,27 +9,8 @@
 #define AHEAD 4096   /* bytes of a stream from what is read to what is prefetched */
 #define TILES_AHEAD 8 /* steps of tiles likewise */
 
-#define VNNI __attribute__((target("avx512f,avx512bw,avx512vnni,avx512vbmi")))
+#define VNNI __attribute__((target("avx512f,avx512bw,avx512vnni")))
 #define INLINE __attribute__((always_inline)) static inline
-
-/* 64 weights: integers as they are, or places in a table that one permutation looks up. It takes
- * the lower 6 bits of a place, so that what shifts leave above them stays. */
-VNNI INLINE __m512i weights(const uint8_t *at, const int8_t *tables, const uint8_t *group,
-                            const int bits) {
-  if (bits == 8) return _mm512_loadu_si512(at);
-  const __m256i both = _mm256_loadu_si256((const __m256i *)at);
-  const __m512i halves = _mm512_srlv_epi64(_mm512_broadcast_i64x4(both),
-                                           _mm512_set_epi64(4, 4, 4, 4, 0, 0, 0, 0));
-  const __m512i lower = _mm512_set1_epi8(15);
-  __m512i places = _mm512_and_si512(halves, lower);
-  if (bits == 6) {
-    const __m128i upper = _mm_loadu_si128((const __m128i *)(at + 32));
-    const __m512i quarters = _mm512_rolv_epi64(_mm512_broadcast_i32x4(upper),
-                                               _mm512_set_epi64(62, 62, 0, 0, 2, 2, 4, 4));
-    places = _mm512_ternarylogic_epi64(lower, halves, quarters, 0xca); /* lower ? : */
-  }
-  return _mm512_permutexvar_epi8(places, _mm512_loadu_si512(tables + STEP * *group));
-}
 
 /* The sums of the lanes of four vectors. */
 VNNI INLINE __m128i four_sums(__m512i a, __m512i b, __m512i c, __m512i d) {
@@ -42,22 +23,19 @@ VNNI INLINE __m128i four_sums(__m512i a, __m512i b, __m512i c, __m512i d) {
   return _mm_add_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
 }
 
-VNNI INLINE void vnni_rows(const Weight *w, Rows p, long width, long o, long part, const int rows,
-                           const int streams, const int bits) {
-  const uint8_t *at[STREAMS], *groups[STREAMS];
+VNNI INLINE void vnni(const Weight *w, Rows p, long width, long o, long part, const int rows,
+                      const int streams) {
+  const int8_t *at[STREAMS];
   __m512i upper[4][STREAMS], lower[4][STREAMS];
   for (int j = 0; j < streams; j++) {
-    const long out = least(o + j * part, w->out - 1);
-    at[j] = w->w + out * width / 8 * bits;
-    groups[j] = w->groups + out * width / STEP;
+    at[j] = w->w + least(o + j * part, w->out - 1) * width;
     for (int r = 0; r < rows; r++) upper[r][j] = lower[r][j] = _mm512_setzero_si512();
   }
   for (long k = 0; k < width; k += STEP) {
     __m512i v[STREAMS];
     for (int j = 0; j < streams; j++) {
-      const uint8_t *from = at[j] + k / 8 * bits;
-      _mm_prefetch((const char *)from + AHEAD, _MM_HINT_T0);
-      v[j] = weights(from, w->tables, groups[j] + k / STEP, bits);
+      _mm_prefetch((const char *)at[j] + k + AHEAD, _MM_HINT_T0);
+      v[j] = _mm512_loadu_si512(at[j] + k);
     }
     for (int r = 0; r < rows; r++) {
       const uint8_t *x = (const uint8_t *)(p.x + r * width) + k;
@@ -82,15 +60,6 @@ VNNI INLINE void vnni_rows(const Weight *w, Rows p, long width, long o, long par
   }
 }
 
-VNNI INLINE void vnni(const Weight *w, Rows p, long width, long o, long part, const int rows,
-                      const int streams) {
-  switch (w->bits) {
-    case 4: vnni_rows(w, p, width, o, part, rows, streams, 4); break;
-    case 6: vnni_rows(w, p, width, o, part, rows, streams, 6); break;
-    default: vnni_rows(w, p, width, o, part, rows, streams, 8);
-  }
-}
-
 VNNI void vnni_few(const Weight *w, Rows p, long width, long o, long part, int rows) {
   if (rows == 2) vnni(w, p, width, o, part, 2, STREAMS);
   else vnni(w, p, width, o, part, 1, STREAMS);
@@ -108,7 +77,7 @@ VNNI void vnni_several(const Weight *w, Rows p, long width, long o, long part, i
 /* ---- AMX: a tile has the sums of 16 outputs; 64 inputs of 8 rows, as two columns each. ---- */
 
 #define AMX \
-  __attribute__((target("avx512f,avx512bw,avx512vnni,avx512vbmi,amx-tile,amx-int8")))
+  __attribute__((target("avx512f,avx512bw,avx512vnni,amx-tile,amx-int8")))
 
 /* Tiles 0 to 3 are sums [outputs, columns], 4 and 5 weights, 6 and 7 rows of x. */
 AMX static void configure(long outputs, long columns) {
@@ -152,43 +121,29 @@ void pack(uint8_t *to, const uint8_t *x, long rows, long most, long width) {
       }
 }
 
-/* 64 inputs of the outputs from `from` on [outputs, 64]: where they lie, or decoded into `to`. */
-AMX INLINE const uint8_t *tile(uint8_t *to, const Weight *w, long from, long outputs, long width,
-                               long k, const int bits) {
-  const uint8_t *at = w->w + from * width / 8 * bits + 8 * bits * k;
-  if (bits == 8) return at;
-  const uint8_t *group = w->groups + from * width / STEP + k;
-  for (long i = 0; i < outputs; i++, at += width / 8 * bits, group += width / STEP)
-    _mm512_store_si512(to + 64 * i, weights(at, w->tables, group, bits));
-  return to;
-}
-
-AMX INLINE void tiles_of(const Weight *w, Rows p, const uint8_t *x, long rows, long most,
-                         long width, const int bits) {
+AMX void tiles(const Weight *w, Rows p, const uint8_t *x, long rows, long most, long width) {
   const long outputs = least(w->out, 16), columns = 2 * most, row = 4 * columns, size = 16 * row;
-  const long steps = width / 64, ahead = least(TILES_AHEAD, steps), stride = width / 8 * bits;
-  const long between = bits == 8 ? width : 64;
+  const long steps = width / 64, ahead = least(TILES_AHEAD, steps);
 #pragma omp parallel if (w->out >= 64)
   {
     int32_t sums[4][256] __attribute__((aligned(64)));
-    uint8_t decoded[2][1024] __attribute__((aligned(64)));
     configure(outputs, columns);
 #pragma omp for schedule(static)
     for (long o = 0; o < w->out; o += 32) {
       /* the last 16 outputs may overlap those before: they have the same bits again */
       const long at[] = {least(o, w->out - outputs), least(o + 16, w->out - outputs)};
-      const uint8_t *const begin = w->w + at[0] * stride;
+      const int8_t *const begin = w->w + at[0] * width;
       for (long b = 0; b < rows; b += 2 * most) {
         const uint8_t *x0 = x + b * 2 * width, *x1 = x0 + steps * size;
         const int both = b + most < rows;
         _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);
         for (long k = 0; k < steps; k++, x0 += size, x1 += size) {
           /* what is read TILES_AHEAD steps later, of this block or the next one */
-          const uint8_t *next = begin + 8 * bits * (k + ahead) + (k + ahead < steps ? 0 : 31 * stride);
+          const int8_t *next = begin + 64 * (k + ahead) + (k + ahead < steps ? 0 : 31 * width);
           for (long i = 0; b == 0 && i < 32; i++)
-            _mm_prefetch((const char *)next + i * stride, _MM_HINT_T0);
-          _tile_loadd(4, tile(decoded[0], w, at[0], outputs, width, k, bits), between);
-          _tile_loadd(5, tile(decoded[1], w, at[1], outputs, width, k, bits), between);
+            _mm_prefetch((const char *)next + i * width, _MM_HINT_T0);
+          _tile_loadd(4, begin + 64 * k, width);
+          _tile_loadd(5, w->w + at[1] * width + 64 * k, width);
           _tile_loadd(6, x0, row);
           _tile_dpbsud(0, 4, 6); _tile_dpbsud(1, 5, 6);
           if (both) {
@@ -206,13 +161,5 @@ AMX INLINE void tiles_of(const Weight *w, Rows p, const uint8_t *x, long rows, l
       }
     }
     _tile_release();
-  }
-}
-
-AMX void tiles(const Weight *w, Rows p, const uint8_t *x, long rows, long most, long width) {
-  switch (w->bits) {
-    case 4: tiles_of(w, p, x, rows, most, width, 4); break;
-    case 6: tiles_of(w, p, x, rows, most, width, 6); break;
-    default: tiles_of(w, p, x, rows, most, width, 8);
   }
 }

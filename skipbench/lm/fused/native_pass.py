@@ -52,7 +52,7 @@ class _Pass(ctypes.Structure):
 
 
 def native_pass(
-    parts: Parts, cache: KVCache, weights: Mapping[int, Sequence[Layer]]
+    parts: Parts, cache: KVCache, weights: Mapping[str, Sequence[Layer]]
 ) -> "NativePass | None":
     """`None` where a part of a pass has no C function."""
     plain = all(attention.qk_norms is None for attention, _ in parts)
@@ -70,20 +70,20 @@ class NativePass:
         self,
         parts: Parts,
         cache: KVCache,
-        weights: Mapping[int, Sequence[Layer]],
+        weights: Mapping[str, Sequence[Layer]],
         native: Sequence[Native],
     ) -> None:
         """
         Args:
-            weights: those of every layer by their bits, 0 for the model's own.
+            weights: those of every layer by their variant, empty for the model's own.
             native: of all of these weights.
         """
         like, self._cache = parts[0][0].norm.weight, cache
         self._norms = [part.norm.weight.data.contiguous() for pair in parts for part in pair]
         products, self._sublayers = iter(native), list[_Sublayer]()
         self._used = weights  # the C function reads their memory
-        self._first = {bits: 2 * len(parts) * place for place, bits in enumerate(weights)}
-        own = weights[0]
+        self._first = {name: 2 * len(parts) * place for place, name in enumerate(weights)}
+        own = weights[""]
         for layer, pair in zip(itertools.chain(*weights.values()), itertools.cycle(parts)):
             for part, inner in zip(pair, (layer.output.inputs, layer.down.inputs), strict=True):
                 (first, weight), (second, then) = pair_of = next(products), next(products)
@@ -146,7 +146,7 @@ class NativePass:
         if id(chosen) not in self._kept:
             if len(self._kept) >= KEPT:
                 self._kept.clear()
-            which = (self._sublayers[self._first[bits] + s] for s, bits in chosen)
+            which = (self._sublayers[self._first[variant] + s] for s, variant in chosen)
             addresses = (ctypes.c_void_p * len(chosen))(*map(ctypes.addressof, which))
             self._kept[id(chosen)] = chosen, addresses
         return ctypes.addressof(self._kept[id(chosen)][1])

@@ -61,31 +61,3 @@ void two_best(float *found, const bf16 *x, long rows, long width) {
     for (int i = 1; i <= 2; i++) found[i] = _mm512_cvtss_f32(wide(x + best[i], 1));
   }
 }
-
-/* The sum of products of two rows. */
-static float dot(const bf16 *a, const bf16 *b, long width) {
-  __m512 sum = _mm512_setzero_ps();
-  for (long at = 0; at < width; at += 32) {
-    const __mmask32 lanes = width - at >= 32 ? ~0u : (1u << (width - at)) - 1;
-    const __m512i x = _mm512_maskz_loadu_epi16(lanes, a + at);
-    const __m512i y = _mm512_maskz_loadu_epi16(lanes, b + at);
-    sum = _mm512_dpbf16_ps(sum, (__m512bh)x, (__m512bh)y);
-  }
-  return _mm512_reduce_add_ps(sum);
-}
-
-/* The k largest per row of logits [rows, width] get the values of x [rows, inputs] by the weight
- * [width, inputs] and the bias [width] or NULL.
- */
-void rescore_best(bf16 *logits, const bf16 *x, const bf16 *weight, const bf16 *bias, long rows,
-                 long width, long inputs, long k) {
-  int32_t best[1 + k];
-  for (; rows--; logits += width, x += inputs) {
-    top_k(best, logits, 1, width, k);
-    for (long i = 1; i <= k; i++) {
-      const float full = dot(x, weight + best[i] * inputs, inputs);
-      const __m512 added = bias ? wide(bias + best[i], 1) : _mm512_setzero_ps();
-      store(logits + best[i], _mm512_add_ps(_mm512_set1_ps(full), added), 1);
-    }
-  }
-}
