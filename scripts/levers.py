@@ -30,8 +30,8 @@ import torch
 from skipbench.bench.load import load_model
 from skipbench.config.compose import compose
 from skipbench.decode.draft import State
-from skipbench.decode.loop import decode_round
 from skipbench.decode.method import Method
+from skipbench.decode.rounds import in_turn
 from skipbench.decode.sampling import best_tokens
 from skipbench.decode.stop_by_price import ByPrice
 from skipbench.decode.trial_passes import predicts, recent_states
@@ -82,7 +82,7 @@ def decoded(lm: LM, method: Method, prompt: list[int], tokens: int) -> tuple[lis
     method.begin(state)
     began = now()
     while state.finish is None:
-        decode_round(state, method, clock)
+        in_turn(state, method, clock)
     return state.output, (now() - began) / tokens
 
 

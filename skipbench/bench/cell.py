@@ -13,8 +13,9 @@ from skipbench.bench.track import Log, line
 from skipbench.config.run_config import RunConfig
 from skipbench.decode.answer import Detokenizer
 from skipbench.decode.draft import State
-from skipbench.decode.loop import NotFinite, generate
+from skipbench.decode.loop import generate
 from skipbench.decode.method import Method
+from skipbench.decode.rounds import NotFinite
 from skipbench.decode.sampling import Sampler
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
@@ -138,7 +139,7 @@ class Bench:
         joules, seconds = meter.stop(), Seconds(**{k: round(v, 7) for k, v in out.seconds.items()})
         joules = None if joules is None else round(joules, 6)
         measured = looped(out.tokens), [round(t, 6) for t in clock.round_s], joules
-        arm = Arm(out.tokens, out.rounds, seconds, out.finish, None, *measured)
+        arm = Arm(out.tokens, out.rounds, seconds, out.finish, None, *measured, out.strategy)
         verified = [[number, *how] for number, how in out.verified]
         return Decoded(arm, verified, searching, memory.peak_bytes())
 

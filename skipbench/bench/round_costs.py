@@ -12,8 +12,8 @@ import torch
 from skipbench.bench.latency_file import Advance
 from skipbench.decode.draft import Draft, State
 from skipbench.decode.drafting import SkipMethod
-from skipbench.decode.loop import decode_round
 from skipbench.decode.method import Method
+from skipbench.decode.rounds import in_turn
 from skipbench.decode.sampling import Sampler
 from skipbench.decode.stopping import Fixed
 from skipbench.draft_plan import VARIANTS, DraftPlan
@@ -150,7 +150,7 @@ def _visit(lm: LM, tokens: list[int], kind: Kind) -> tuple[float, float, float]:
         clock.start()
         for _ in range(rounds):
             lm.cache.length = kind.context
-            decode_round(state, method, clock)
+            in_turn(state, method, clock)
         return clock.stop()
 
     first, others = run(1), run(ROUNDS)

@@ -8,8 +8,9 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from skipbench.decode.loop import NotFinite, Step
+from skipbench.decode.loop import Step
 from skipbench.decode.method import Method, TriedPlan
+from skipbench.decode.rounds import NotFinite
 from skipbench.decode.sampling import Logprob
 from skipbench.errors import SkipbenchError
 

@@ -13,7 +13,7 @@ class Vanilla(Method):
 
     name: str = "vanilla"
 
-    drafts = False
+    drafts, read_late = False, True
 
     def propose(self, state: State, budget: int) -> Draft:
         return Draft()

@@ -78,6 +78,7 @@ class Arm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     looped: bool = False  # the output ends in a repetition loop
     round_s: list[Time] = []  # per round, adaptation included; empty in older records
     joules: Time | None = None  # of prefill and decoding, by the machine's counters, if any
+    strategy: str = ""  # how its rounds were advanced, `decode.rounds.STRATEGIES`; older: empty
 
     @property
     def emitted(self) -> int:

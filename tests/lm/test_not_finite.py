@@ -9,8 +9,9 @@ import torch
 from conftest import EVERY_ENGINE, make_method, random_model, rest_slow
 
 from skipbench.decode.draft import Draft, State, Verification
-from skipbench.decode.loop import NotFinite, generate
+from skipbench.decode.loop import generate
 from skipbench.decode.method import Method
+from skipbench.decode.rounds import NotFinite
 from skipbench.decode.sampling import Sampler
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine

@@ -9,7 +9,8 @@ from contract import PROMPT
 from test_traces import tiny
 
 from skipbench.decode.draft import State
-from skipbench.decode.loop import _prefill, decode_round, generate
+from skipbench.decode.loop import generate
+from skipbench.decode.rounds import prefill
 from skipbench.decode.sampling import Sampler
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.contrib.cas_spec import CASSpec, Estimate, worth
@@ -66,19 +67,19 @@ def test_every_node_is_what_its_own_set_says_behind_its_path(
     assert isinstance(method, CASSpec)
     turns = itertools.cycle((0, 1, method.bottom, 1, 0, method.bottom))
 
-    def in_turn(leaf: int, most: int, copies: int) -> tuple[int, int]:
+    def each_in_turn(leaf: int, most: int, copies: int) -> tuple[int, int]:
         draft = next(turns) if copies else next(turns) % method.bottom
         return draft, min(2, copies if draft == method.bottom else most)
 
-    monkeypatch.setattr(method, "_choose", in_turn)
+    monkeypatch.setattr(method, "_choose", each_in_turn)
     state = State(lm, [*PROMPT, *PROMPT], Sampler(), 64, frozenset())
-    state.emit([_prefill(state)[0]])
+    state.emit([prefill(state)[0]])
     method.begin(state)
     method.costs[:-1] = [0.01] * method.bottom  # cheap, so that trees are deep
     clock, seen = Clock(lm.output_device), set[tuple[str, bool]]()
     clock.start()
     for _ in range(14):
-        verification, _ = decode_round(state, method, clock)
+        verification, _ = in_turn(state, method, clock)
         if state.finish is not None:
             break
         check_nodes(method, state, seen)

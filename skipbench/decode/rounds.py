@@ -1,0 +1,143 @@
+"""One round of the loop: how a draft is proposed, verified and committed."""
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from skipbench.decode.draft import Draft, Launched, State, Verification
+from skipbench.decode.drafting import read_later
+from skipbench.decode.method import Method
+from skipbench.decode.sampling import Logprob, choices, finite_best, logprobs
+from skipbench.decode.verify import verify_greedy, verify_sampling
+from skipbench.lm.rows import TokenRows
+from skipbench.profile.clock import Clock
+from skipbench.runs.record import Round
+
+Advance = Callable[[State, Method, Clock], tuple[Verification, Round]]
+"""Advances a prefilled prompt by one round, its phases marked on the clock."""
+LATE = {"cuda"}
+"""Devices that work while the host reads: there a round may be read one round late."""
+
+
+class NotFinite(FloatingPointError):
+    """The target's logits are NaN or infinite; the sample cannot go on."""
+
+
+def strategy_of(state: State, method: Method) -> str:
+    """How the rounds of a prompt are advanced, one of `STRATEGIES`: late on a GPU, where the method
+    allows it and nothing but the best token is asked for.
+    """
+    plain = state.process is None and not state.reference and state.top_logprobs is None
+    late = method.read_late and state.sampler.greedy and plain
+    return "late" if late and state.lm.output_device.type in LATE else "in_turn"
+
+
+def in_turn(state: State, method: Method, clock: Clock) -> tuple[Verification, Round]:
+    """Proposes, verifies, commits, adapts: the host waits for each."""
+    draft = method.propose(state, state.remaining - 1)
+    clock.mark("draft")
+    verification = _verify(state, draft, method.needs_hidden_states, method.needs_top_tokens)
+    clock.mark("verify")
+    emitted = state.commit(verification)
+    counts = Round(
+        steps=draft.steps,
+        nodes=len(draft.tokens) if draft.num_verifiable is None else draft.num_verifiable,
+        accepted=len(verification.accepted),
+        chain=verification.chain,
+        emitted=emitted,
+    )
+    clock.mark("other")
+    method.adapt(state, verification)
+    clock.mark("adapt")
+    return verification, counts
+
+
+def late(state: State, method: Method, clock: Clock) -> tuple[Verification, Round]:
+    """A round that drafts nothing, on a GPU, which goes on meanwhile: before the host reads the
+    token, the pass of that token is launched. Its keys and values are in the scratch row that the
+    next round commits; after EOS the pass was for nothing.
+    """
+    lm, now = state.lm, state.launched
+    if now is None or now.switches != lm.cache.switches:
+        now = _launch(state, [state.pending], 0, clock)
+    clock.mark("other", now.began)  # where the device had nothing to do
+    clock.mark("draft", now.began)
+    state.launched = _launch(state, now.best, 1, clock) if state.remaining > 1 else None
+    best = int(now.read())
+    clock.mark("verify", now.ended)
+    verification = Verification(Draft(), [], best, [best], [])
+    if best < 0:
+        state.launched, verification = None, _verify(state, Draft(), False, 0)
+    return verification, Round(0, 0, 0, 0, state.commit(verification))
+
+
+def _launch(state: State, token: list[int] | Tensor, ahead: int, clock: Clock) -> Launched:
+    """Starts the pass of a token `ahead` rows behind the committed ones."""
+    lm, began = state.lm, clock.moment()
+    rows = TokenRows.chain(lm.cache.length + ahead, 1).verified()
+    best = finite_best(lm.logits(token, rows))
+    read = read_later(best)
+    return Launched(best.clamp(min=0), read, lm.cache.switches, began, clock.moment())
+
+
+STRATEGIES: dict[str, Advance] = {"in_turn": in_turn, "late": late}
+
+
+def prefill(state: State) -> tuple[int, list[Logprob]]:
+    """Fills the cache with the prompt. Returns the first token of the output."""
+    state.lm.cache.length = 0
+    draft = Draft()  # an empty one: the bonus alone
+    raw = state.lm.prefill(state.tokens)
+    logits, best, _ = _choices(state, draft, raw)
+    accepted, first = _accept(state, draft, logits, best)
+    return first, _logprobs(state, draft, raw, accepted, first)
+
+
+def _verify(state: State, draft: Draft, keeps_states: bool, top: int) -> Verification:
+    """Runs the pending token and the draft through the full model; accepts nodes."""
+    hidden_states: list[Tensor] = []
+    kept = hidden_states if keeps_states else None
+    rows, tokens = draft.token_rows(state.lm.cache.length), [state.pending, *draft.tokens]
+    raw = state.lm.score(tokens, rows, draft.early_exit_states, kept)
+    logits, best, top_tokens = _choices(state, draft, raw, top)
+    if min(best) < 0:  # a rejected row may have reached others
+        hidden_states.clear()
+        raw = state.lm.score_alone(tokens, rows, kept)
+        logits, best, top_tokens = _choices(state, draft, raw, top)
+    accepted, bonus = _accept(state, draft, logits, best)
+    found = _logprobs(state, draft, raw, accepted, bonus)
+    best = [max(0, token) for token in best]
+    return Verification(draft, accepted, bonus, best, hidden_states, top_tokens, found)
+
+
+def _logprobs(
+    state: State, draft: Draft, raw: Tensor, accepted: list[int], bonus: int
+) -> list[Logprob]:
+    """Of the accepted tokens and the bonus, if asked for; `raw`: the model's logits [n + 1, V]."""
+    if state.top_logprobs is None:
+        return []
+    tokens = [*(draft.tokens[node] for node in accepted), bonus]
+    return logprobs(raw[[0, *(node + 1 for node in accepted)]], tokens, state.top_logprobs)
+
+
+def _choices(
+    state: State, draft: Draft, logits: Tensor, top: int = 0
+) -> tuple[Tensor, list[int], list[list[int]]]:
+    """Logits [n + 1, V] to choose from, best tokens (-1: not finite), and `top` best ones."""
+    if state.process is not None:
+        logits = state.process(state.tokens, draft, logits)
+    return logits, *choices(logits, top)
+
+
+def _accept(state: State, draft: Draft, logits: Tensor, best: list[int]) -> tuple[list[int], int]:
+    """Accepted nodes and the bonus. Rows that they do not come from need not be finite."""
+    if state.sampler.greedy or state.reference:
+        accepted, bonus = verify_greedy(draft, state.forced(draft) or best)
+    else:
+        accepted, bonus = verify_sampling(draft, logits, state.sampler)
+    # no node is accepted after a row that is not finite
+    if best[accepted[-1] + 1 if accepted else 0] < 0:
+        state.lm.cache.clear(0)
+        at = len(state.tokens) + len(accepted)
+        raise NotFinite(f"logits are not finite after token {at} of the sequence")
+    return accepted, bonus
