@@ -34,8 +34,9 @@ from skipbench.config.catalog import choices
 from skipbench.config.compose import compose
 from skipbench.decode.draft import Draft, State
 from skipbench.decode.drafting import SkipMethod
-from skipbench.decode.loop import _verify, generate  # the very code that runs verify with
+from skipbench.decode.loop import generate
 from skipbench.decode.method import Method
+from skipbench.decode.rounds import _verify  # the very code that runs verify with
 from skipbench.decode.sampling import Sampler
 from skipbench.decode.stopping import Fixed
 from skipbench.draft_plan import DraftPlan

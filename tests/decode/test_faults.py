@@ -10,7 +10,7 @@ import pytest
 import torch
 from conftest import EVERY_ENGINE, make_method, random_lm, rest_slow
 
-from skipbench.decode import loop, verify
+from skipbench.decode import rounds, verify
 from skipbench.decode.draft import Draft, State
 from skipbench.decode.drafting import SkipMethod
 from skipbench.decode.method import Method
@@ -90,7 +90,7 @@ def always_accept(patch: Patch) -> None:
     def accept(draft: Draft, choice: list[int]) -> tuple[list[int], int]:
         return list(range(len(draft.tokens))), choice[-1]
 
-    patch.setattr(loop, "verify_greedy", accept)
+    patch.setattr(rounds, "verify_greedy", accept)
 
 
 def early_states_mixed_up(patch: Patch) -> None:

@@ -10,7 +10,7 @@ from test_traces import tiny
 
 from skipbench.decode.draft import State
 from skipbench.decode.loop import generate
-from skipbench.decode.rounds import prefill
+from skipbench.decode.rounds import in_turn, prefill
 from skipbench.decode.sampling import Sampler
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.contrib.cas_spec import CASSpec, Estimate, worth
