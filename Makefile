@@ -118,7 +118,7 @@ results: $(READY) ## committed results of SmolLM2-135M: real and the papers' mai
 # Hashes of the registry's own builds, so not of TORCH_INDEX; with any of them pip wants one of every package.
 lock: $(READY) ## requirements.lock, every dependency with its hashes, which make HASHED=1 installs
 	$(PIP) --target build/uv uv==0.13.9
-	build/uv/bin/uv pip compile pyproject.toml --extra dev --constraint constraints.txt --universal --python-version 3.11 \
+	build/uv/bin/uv pip compile pyproject.toml --extra dev --extra big --extra quant --constraint constraints.txt --universal --python-version 3.11 \
 		--generate-hashes --no-annotate --quiet --custom-compile-command 'make lock' --output-file requirements.lock
 
 sbom: $(READY) ## dist/skipbench.cdx.json, the packages of requirements.lock with their hashes (CycloneDX)
