@@ -28,6 +28,8 @@ CONDITIONS = ["device", "cpu", "threads", "engine", "native_kernels", "arithmeti
 CONDITIONS += COMPUTING
 """A run's times, and what rounds otherwise, depend on these, beside its settings."""
 COMMIT = "SKIPBENCH_COMMIT"
+PROTOCOLS = {1: "03660a554dd984f742e68bb306280e3de24e6e4231a6112e2d7d8271a5074213"}
+"""docs/protocol.md: SHA-256 of the page by its version; the last one is in force."""
 SLURM = re.compile(r"SLURM_(ARRAY_)?(JOB|TASK|NODE)_?(ID|LIST)")
 IN_PLACE_OF = " in place of "  # between the engine that was used and that which was asked for
 PACKAGES = ["skipbench", *COMPUTING, "safetensors", "datasets", "hydra-core", "omegaconf"]
@@ -68,6 +70,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     """`provenance.json`; None: not recorded, or not to be had."""
 
     commit: Text | None = None
+    protocol: int | None = None  # of `PROTOCOLS`
     dirty: bool | None = None
     argv: list[str] = []
     started: Text = ""
@@ -162,6 +165,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
         changed = _git("status", "--porcelain", "--untracked-files=no", "--", *code)
         return cls(
             commit=_git("rev-parse", "HEAD") or os.environ.get(COMMIT) or None,
+            protocol=max(PROTOCOLS),
             dirty=None if changed is None else bool(changed),
             argv=sys.argv,
             started=datetime.now(UTC).isoformat(timespec="seconds"),

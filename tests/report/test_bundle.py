@@ -109,7 +109,8 @@ def redigested(folder: Path) -> None:
 def test_a_bundle_holds_its_claims_and_names_nobody(bundle: Path, skipbench: Command) -> None:
     done = skipbench("bundle", "--check", str(bundle))
     assert done.returncode == 0, done.stdout
-    assert len(re.findall("^holds  ", done.stdout, re.M)) == 14 + 1  # and the files
+    assert len(re.findall("^holds  ", done.stdout, re.M)) == 14 + 2  # and protocol, and files
+    assert "protocol: not named" in done.stdout  # the records are older
     for path in (p for p in bundle.rglob("*") if p.is_file()):
         assert not re.search(b"alice|/root/|/tmp/", path.read_bytes()), path
     (claim,) = (
@@ -266,6 +267,7 @@ EDITS: dict[str, tuple[Edit, str]] = {
     "the hardware": (claims_edit(hardware="a100"), r"hardware is .+, 1 threads of 2 cores"),
     "a command": (claims_edit(command="python -m skipbench"), "command is python -m skipbench t"),
     "a commit claimed": (claims_edit(commit="0123abc"), "commit is "),
+    "a protocol claimed": (claims_edit(protocol=1), "protocol is None by the run's files, not 1"),
     "a claim removed": (without_a_claim, "which nothing claims"),
     "a sample removed": (sample_edit(lambda samples: samples.pop()), "samples is 13"),
     "a time": (sample_edit(faster), "number is "),

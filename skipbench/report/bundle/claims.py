@@ -46,6 +46,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     command: str
     hardware: str
     commit: str | None
+    protocol: int | None = None  # version of docs/protocol.md; None: of earlier versions
 
 
 class _Claims(msgspec.Struct):
@@ -80,6 +81,7 @@ def claims_of(folder: Path) -> list[Claim]:
             command=shlex.join(provenance.argv),
             hardware=hardware(provenance),
             commit=provenance.commit and provenance.commit + "+" * bool(provenance.dirty),
+            protocol=provenance.protocol,
         )
         for quantity, (words, _, ends) in QUANTITIES.items()
         if (number := attrgetter(quantity)(metrics)) is not None
@@ -116,6 +118,8 @@ def check(folder: Path) -> Iterator[tuple[bool, str]]:
         yield not wrong, f"{told}: {wrong}" if wrong else told
     for (name, _), claim in made.items():
         yield False, f"{claim.claim}: {name} gives {claim.number:.6g}, which nothing claims"
+    versions = sorted({str(claim.protocol or "not named") for claim in stored.claims})
+    yield True, f"protocol: {', '.join(versions)}"
     yield from _files(folder)
     yield from _copies(folder, stored.claims)
 

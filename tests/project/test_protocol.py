@@ -1,0 +1,66 @@
+"""docs/protocol.md: its version, who names it, and its rule of what counts as replicated."""
+
+import hashlib
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pandas
+import pytest
+from conftest import ROOT
+
+from skipbench.runs.provenance import PROTOCOLS, Provenance
+
+PAGE = ROOT / "docs/protocol.md"
+
+
+def test_the_page_is_that_of_its_version() -> None:
+    text = PAGE.read_text()
+    (version,) = re.findall(r"^`protocol: (\d+)`$", text, re.MULTILINE)
+    assert int(version) == max(PROTOCOLS) and len(text.splitlines()) <= 120
+    digest = hashlib.sha256(PAGE.read_bytes()).hexdigest()
+    assert PROTOCOLS[int(version)] == digest, "a changed protocol is a new version"
+
+
+def test_a_run_names_it_and_an_old_record_need_not() -> None:
+    assert Provenance.here().protocol == max(PROTOCOLS)
+    assert msgspec.json.decode(b'{"commit": "0123abc"}', type=Provenance).protocol is None
+
+
+def as_published(rows: pandas.DataFrame) -> pandas.DataFrame:
+    return rows.assign(measured=rows["published"] * 1.08)
+
+
+@pytest.mark.parametrize(
+    ("change", "wanted"),
+    [
+        (as_published, "replicated"),
+        (lambda rows: rows.assign(measured=rows["published"] * 0.85), "contradicted"),  # signs
+        (lambda rows: rows.assign(measured=2.6 - rows["published"]), "contradicted"),  # orders
+        (lambda rows: rows.assign(measured=rows["published"] * 1.2), "open"),  # values
+        (lambda rows: as_published(rows).assign(half=0.06), "open"),
+        (lambda rows: as_published(rows).iloc[1:], "open"),
+    ],
+)
+def test_the_rule_can_be_computed(
+    tmp_path: Path, change: Callable[[pandas.DataFrame], pandas.DataFrame], wanted: str
+) -> None:
+    table = pandas.read_csv(ROOT / "results/laptop/tables/swift-table2.laptop.csv")
+    table = table.assign(scale="paper")
+    speedups = table[(table["column"] == "speedup") & table["published"].notna()]
+    single = speedups[(speedups["dataset"] != "overall") & (speedups["method"] != "vanilla")]
+    made = change(single.assign(half=0.02))
+    assert len(single) == 27
+    low, high = made["measured"] * (1 - made["half"]), made["measured"] * (1 + made["half"])
+    percent = 100 * (made["measured"] / made["published"] - 1)
+    inside = (low <= made["published"]) & (made["published"] <= high)
+    values = {"measured": made["measured"], "measured_low": low, "measured_high": high}
+    for name, column in (values | {"percent": percent, "published_inside": inside}).items():
+        table[name] = table[name].astype(object)
+        table.loc[made.index, name] = column
+    table.to_csv(tmp_path / "table.csv", index=False)
+    rule: dict[str, Callable[[str], str]] = {}
+    (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    exec(compile(code, str(PAGE), "exec"), rule)
+    assert rule["verdict"](str(tmp_path / "table.csv")) == wanted
