@@ -415,6 +415,7 @@ def test_what_differs_from_the_papers_setting_is_said() -> None:
     assert "device: NVIDIA H100 80GB HBM3; the paper's: 4x NVIDIA RTX A6000 (40GB)." in said
     assert "dtype: bfloat16; the paper's: float16." in said
     assert "engine: fused; the paper's: its own code." in said
+    assert re.search(r"software: PyTorch \S+; the paper's: PyTorch 2\.1\.0, CUDA 12\.1, ", said)
     assert "from 2 origins" in said
     assert re.search(r"origin a: commit 0123abc, .*H100.*: .*cnndm", said) and re.search(
         r"origin b: commit 4567def.*gsm8k", said
