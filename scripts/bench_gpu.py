@@ -105,7 +105,7 @@ def bandwidths(lm: LM, args: argparse.Namespace) -> dict[str, float]:
         return {"given": args.bandwidth * 1e9}
     device = lm.output_device
     if device.type != "cuda":
-        return {"read": roofline.read_bandwidth(device, lm.weight_bytes())}
+        return {"read": roofline.read_bandwidth(device, lm.weight_bytes)}
     known, rates = known_hardware(), roofline.memory_rates(device)
     bytes_per_s = {"copy": rates.copy, "read": rates.read}
     name = roofline.match(roofline.device_name(device), known)

@@ -253,7 +253,7 @@ def _time(known: Known, device: torch.device, sizes: Sizes) -> Iterator[str]:
 
 def _time_of(engine: str, known: Known, device: torch.device, sizes: Sizes) -> Iterator[str]:
     lm = _lm(device, sizes, torch.bfloat16, engine, 1100, sizes.shape.layers)
-    rate = bandwidth(device, lm.weight_bytes(), known)
+    rate = bandwidth(device, lm.weight_bytes, known)
     floor = roofline_s_per_token(lm, 1000, rate)
     for rows in (1, 11):
         point = Point.of(1000, rows, part_times(lm, 1000, rows, 10))

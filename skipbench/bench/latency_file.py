@@ -158,7 +158,7 @@ def profile(
     points = measure(lm, contexts, sorted({1, *rows}), repeats, advance)
     single = [p for p in points if p.rows == 1]
     model = with_variants(lm, fit(single, lm.layers), contexts, repeats, variants)
-    rates = roofline(lm.output_device, lm.dtype, lm.weight_bytes(), known)
+    rates = roofline(lm.output_device, lm.dtype, lm.weight_bytes, known)
     sizes, beside = part_bytes(lm), overhead(lm, repeats)
     return LatencyRecord(
         format=FORMAT,

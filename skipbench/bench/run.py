@@ -206,7 +206,7 @@ def _provenance(lm: LM, config: RunConfig, rows: list[Row]) -> Provenance:
 def _metrics(bench: Bench, latency: LatencyModel) -> Metrics:
     lm, samples, of = bench.lm, bench.samples, len(bench.prompts)
     context = round(statistics.mean(s.prompt_tokens + len(s.vanilla.tokens) / 2 for s in samples))
-    rate = bandwidth(lm.output_device, lm.weight_bytes(), known_hardware())
+    rate = bandwidth(lm.output_device, lm.weight_bytes, known_hardware())
     here, floor_s = latency.at(context), roofline_s_per_token(lm, context, rate)
     metrics = summarise(samples, lm.layers, here, floor_s, bench.peak_bytes or None)
     metrics = replace(

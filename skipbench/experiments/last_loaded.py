@@ -40,7 +40,7 @@ class LastLoaded:
         self._key = self._loaded = None  # its memory goes first
         loaded = load_model(model, engine, rows, tokens)
         dense = model.device == "cpu" and model.sparsity == "none"
-        if self._always or (dense and loaded[0].weight_bytes() <= KEPT_BYTES):
+        if self._always or (dense and loaded[0].weight_bytes <= KEPT_BYTES):
             self._key, self._loaded = _key(model, engine), loaded
         return loaded
 

@@ -64,7 +64,8 @@ class LM:
             # On Hopper torch takes cuDNN's attention first, which plans anew for every length.
             torch.backends.cuda.enable_cudnn_sdp(False)
         self.cache = self.cache_type(self.devices, *kv_shape(model), self.dtype)
-        self._weight_bytes = pass_bytes(model)
+        self.weight_bytes = pass_bytes(model)
+        """Bytes of weights that one decoding step reads; of the embedding table, one row."""
         self._parts = parts
         make = partial(make_engine, engine) if isinstance(engine, str) else engine
         self.engine: Engine = make(model, family, self.cache, strict=strict, spare_mib=spare_mib)
@@ -94,10 +95,9 @@ class LM:
 
     def notes(self) -> list[str]:
         """Lines on what this machine lacks, what is used instead, and the cost of `strict`."""
-        lines = [*self.engine.notes(), *self.remarks]
-        if self.strict_cost is not None:
-            lines.append(f"strict: 9 rows take {self.strict_cost:.2f} times as long to verify")
-        return lines
+        cost = self.strict_cost
+        strict = [] if cost is None else [f"strict: 9 rows take {cost:.2f} times as long to verify"]
+        return [*self.engine.notes(), *self.remarks, *strict]
 
     def __deepcopy__(self, memo: object) -> "LM":
         """Itself: the copy of a method that drafts with a model takes turns on it."""
@@ -120,9 +120,7 @@ class LM:
 
     def embed(self, tokens: list[int] | Tensor) -> Tensor:
         """Token ids, on the host or already on the device, -> hidden states [T, D]."""
-        if not isinstance(tokens, Tensor):
-            tokens = torch.tensor(tokens)
-        return self.engine.embed(upload(tokens, self.input_device))
+        return self.engine.embed(upload(torch.as_tensor(tokens), self.input_device))
 
     def head(
         self, hidden: Tensor, plan: DraftPlan | None = None, likely: Tensor | None = None
@@ -152,6 +150,7 @@ class LM:
         hidden_states: list[Tensor] | None = None,
     ) -> Tensor:
         """Runs the sub-layers `first .. last - 1` over the rows of `token_rows`, as a plan says.
+        Raises SkipbenchError where the rows do not fit into the cache.
 
         Args:
             hidden: [T, D], the input of sub-layer `first`.
@@ -165,9 +164,6 @@ class LM:
             [T, D], the output of the last one; where `engine.result_is_borrowed`, a buffer that the
             next pass overwrites (and may take as its input). The K/V rows `token_rows.start ..` of
             every attention that ran are overwritten.
-
-        Raises:
-            SkipbenchError: the token_rows does not fit into the cache.
         """
         metadata = self.metadata(token_rows) if isinstance(token_rows, TokenRows) else token_rows
         sublayers, rows, padding = self.engine.sublayers, len(hidden), metadata.token_rows.padding
@@ -297,7 +293,3 @@ class LM:
     def float32_logits(self, tokens: list[int], rows: int = 1) -> Tensor | None:
         """`float32.float32_logits` of this model."""
         return float32_logits(self.model, tokens, rows, self.widened)
-
-    def weight_bytes(self) -> int:
-        """Bytes of weights that one decoding step reads; of the embedding table, one row."""
-        return self._weight_bytes

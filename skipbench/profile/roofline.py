@@ -128,7 +128,7 @@ def norm_s(hidden: int, dtype: torch.dtype) -> float:
 
 def roofline_s_per_token(lm: LM, context_tokens: int, bandwidth: float) -> float:
     """Seconds of reading all weights and `context_tokens` K/V rows at `bandwidth` bytes/s."""
-    return (lm.weight_bytes() + context_tokens * row_bytes(lm)) / bandwidth
+    return (lm.weight_bytes + context_tokens * row_bytes(lm)) / bandwidth
 
 
 def row_bytes(lm: LM) -> int:
@@ -140,6 +140,6 @@ def bytes_price(lm: LM, plan: DraftPlan) -> float:
     """Lower bound of a draft step by a plan in 8 bits, in passes: its bytes of weights and cache
     over those of a pass.
     """
-    weights, length = lm.weight_bytes(), lm.cache.length
+    weights, length = lm.weight_bytes, lm.cache.length
     read, cached = (row_bytes(lm) * rows for rows in (plan.positions_read(length), length))
     return float((weights / lm.dtype.itemsize + read) / (weights + cached))

@@ -213,9 +213,9 @@ def test_experts_that_a_token_does_not_pass_are_not_read() -> None:
     lm = described_lm("mixtral")
     expert = 3 * 32 * 48 * 4  # bytes: gate, up and down in float32
     whole = sum(p.numel() * 4 for p in lm.model.parameters()) - 61 * 32 * 4  # without the table
-    assert lm.weight_bytes() == whole - LAYERS * 2 * expert  # two of four experts
+    assert lm.weight_bytes == whole - LAYERS * 2 * expert  # two of four experts
     sizes = part_bytes(lm)
-    assert LAYERS * (sizes.attention + sizes.mlp) + sizes.head == lm.weight_bytes()
+    assert LAYERS * (sizes.attention + sizes.mlp) + sizes.head == lm.weight_bytes
 
 
 def test_the_text_of_a_model_of_images() -> None:
@@ -234,7 +234,7 @@ def test_the_text_of_a_model_of_images() -> None:
         if weight.ndim > 1:
             weight.normal_(std=0.7 if "embed" in name else 0.2)
     lm = LM(model, "fused")
-    assert lm.layers == LAYERS and lm.weight_bytes() < sum(p.nbytes for p in model.parameters())
+    assert lm.layers == LAYERS and lm.weight_bytes < sum(p.nbytes for p in model.parameters())
     lm.allocate(64)
     contract.check_greedy(lm, make_method("uniform", *TREE))
     trace(model)  # finds the decoder of text

@@ -210,12 +210,12 @@ def test_the_model_is_the_same_with_any_layout(
     lm.allocate(64)
     tokens = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]
     assert (
-        lm.weight_bytes()
-        == LM(random_model(family), "reference").weight_bytes()
+        lm.weight_bytes
+        == LM(random_model(family), "reference").weight_bytes
         == pass_bytes(lm.model)
     )
     sizes = part_bytes(lm)
-    assert lm.layers * (sizes.attention + sizes.mlp) + sizes.head == lm.weight_bytes()
+    assert lm.layers * (sizes.attention + sizes.mlp) + sizes.head == lm.weight_bytes
     with torch.inference_mode():
         wanted = plain(torch.tensor([tokens])).logits[0]
         torch.testing.assert_close(

@@ -71,7 +71,7 @@ def same_output(one: LM, two: LM, name: str, prompt: list[int], tokens: int) -> 
 def test_two_ranks_compute_as_one(one: LM) -> None:
     two, tokenizer = load(TWO)
     two.allocate(512)
-    assert 0.49 < two.weight_bytes() / one.weight_bytes() < 0.51  # norms are whole
+    assert 0.49 < two.weight_bytes / one.weight_bytes < 0.51  # norms are whole
     prompt = tokenizer.encode("Once upon a time there was a dog")
     assert same_output(one, two, "uniform", prompt, 8)
     close = partial(torch.testing.assert_close, rtol=1e-4, atol=1e-4)

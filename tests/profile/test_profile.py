@@ -176,7 +176,7 @@ def test_parts_are_timed_in_every_family(family: str) -> None:
     assert min(t for found in times.values() for t in found) > 0
     assert overhead(lm, 2).whole_s > 0
     sizes = part_bytes(lm)
-    assert lm.layers * (sizes.attention + sizes.mlp) + sizes.head == lm.weight_bytes()
+    assert lm.layers * (sizes.attention + sizes.mlp) + sizes.head == lm.weight_bytes
     assert lm.layers * sizes.row * lm.cache.capacity == lm.cache.bytes
 
 

@@ -8,14 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from skipbench.report.columns import MISSING
-from skipbench.report.compared import (
-    BASELINE,
-    FASTEST,
-    beside,
-    noise_floor,
-    same_drafts,
-    titled,
-)
+from skipbench.report.compared import BASELINE, FASTEST, beside, noise_floor, same_drafts, titled
 from skipbench.report.definitions import STAND_INS, UNITS
 from skipbench.report.measured import SCORES, Measured, measure, spread_key, unmeasured
 from skipbench.report.published import Paper, Printed, read_paper
@@ -33,15 +26,13 @@ from skipbench.report.tables.paper_rows import (
 from skipbench.runs.run import Run
 
 OVERALL = "overall"
-# columns of which the papers print the best in bold
-BEST = ("speedup", "tokens_per_s", "TPT", "expected_speedup")
+BEST = ("speedup", "tokens_per_s", "TPT", "expected_speedup")  # whose best papers print in bold
 FASTEST_HERE = f"{FASTEST}; of the paper's rows, the highest value."
 OUTSIDE = (
     "*: the paper's value lies outside the measured 95 % interval; without a star, where an "
     "interval stands, inside it."
 )
-# rows with the same of these are compared
-_BLOCK = ("model", "dataset", "subtask", "temperature", "top_p")
+_BLOCK = ("model", "dataset", "subtask", "temperature", "top_p")  # of rows that are compared
 
 
 @dataclass
@@ -87,8 +78,7 @@ class Number:
             interval = f" [{ends[0]:.{digits}f}, {ends[1]:.{digits}f}]" if ends else ""
             measured = f"{ours:.{digits}f}{unit}{interval}{_plus_minus(self.spread, digits)}"
         if theirs is not None:
-            more = _plus_minus(self.printed.spread, printed)
-            published = f"{theirs:.{printed}f}{unit}{more}"
+            published = f"{theirs:.{printed}f}{unit}{_plus_minus(self.printed.spread, printed)}"
         if self.difference is not None:
             percent = "" if self.percent is None else f" ({self.percent:+.0f} %)"
             star = " *" if self.inside is False else ""
@@ -115,11 +105,10 @@ class Number:
     def dtypes(numbers: "Sequence[Number]") -> str:
         """Those in which numbers were measured, and the paper's where others."""
         ours = {str(n.keys.get("dtype")) for n in numbers if n.measured.value is not None}
-        printed = [n.printed for n in numbers if n.printed.value is not None]
-        theirs = ", ".join(sorted({str(one.keys.get("dtype")) for one in printed}))
-        text = ", ".join(sorted(ours))
-        both = f"{text} (the paper's: {theirs})" if theirs and text else text or theirs
-        return text if text == theirs else both
+        theirs = {str(n.printed.keys.get("dtype")) for n in numbers if n.printed.value is not None}
+        text, paper = (", ".join(sorted(each)) for each in (ours, theirs))
+        differ = text and paper and text != paper
+        return f"{text} (the paper's: {paper})" if differ else text or paper
 
 
 def _plus_minus(spread: float | None, digits: int) -> str:
@@ -150,18 +139,17 @@ def paper_table(
             grids.append(_grid(half, rows, names, lines, document, marks))
             shown += [number for line in lines for number in line]
     keys = dict.fromkeys(key for number in shown for key in number.keys)
-    of = {"paper": paper, "table": table, "scale": scale}
+    of: dict[str, Any] = {"paper": paper, "table": table, "scale": scale}
     arxiv = f", arXiv:{document.arxiv}" if document.arxiv else ""
-    kinds = r"^(table|figure|section|appendix) ?"
     text = f"{document.title}{arxiv}; transcribed text: {document.version}"
     printed = document.printed("method", paper)
-    spoken = re.sub(kinds, lambda kind: f"{kind[1].capitalize()} ", table)
+    spoken = re.sub(r"^(table|figure|section|appendix) ?", lambda m: f"{m[1].capitalize()} ", table)
     return Table(
         name=f"{paper}-{table}-{scale}",
         title=titled(f"{printed} {spoken}: {document.tables[table].title}", runs),
         source=" ".join([f"{text}. scale={scale}.", *_verdict(shown)]),
         grids=tuple(grids),
-        records=tuple({**of, **{k: n.keys.get(k) for k in keys}, **n.record} for n in shown),
+        records=tuple(of | {k: n.keys.get(k) for k in keys} | n.record for n in shown),
         cautions=tuple(paper_notes.deviations(document, parts, runs)),
         footnotes=tuple(marks),
         remarks=(
