@@ -99,9 +99,7 @@ class Auto(Priced):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.draft_prices and not (
-            self.row_prices and len(self.draft_prices) == len(DRAFT_ROWS)
-        ):
+        if len(self.draft_prices) not in (0, len(DRAFT_ROWS) if self.row_prices else 0):
             raise SkipbenchError(
                 f"{self.label}: draft_prices={list(self.draft_prices)}; wanted {len(DRAFT_ROWS)} "
                 f"positive numbers, the seconds of {' and '.join(map(str, DRAFT_ROWS))} rows, "
@@ -325,18 +323,14 @@ class Auto(Priced):
         for node, product in enumerate(tree.products):
             self.calibration.update(product, node in accepted)
         price = self.prices[1 + len(tree.tokens)] + self._step_price
-        round_past = len(accepted) + 1, price
-        self._past = [
-            RATE_KEPT * old + new for old, new in zip(self._past, round_past, strict=True)
-        ]
-        self.successors.learn(
-            self._before, self._pending, tree.tokens, tree.parents, verification.top_tokens
-        )
+        tokens, passes = self._past
+        self._past = [RATE_KEPT * tokens + (len(accepted) + 1), RATE_KEPT * passes + price]
+        rows = tree.tokens, tree.parents, verification.top_tokens
+        self.successors.learn(self._before, self._pending, *rows)
         self.text.advance(state)
         self.ladder.spent += price
-        explored = 0.0
-        if state.finish is None:
-            explored = self.ladder.explore_one(state, self.prices, self.rate)
+        explore = self.ladder.explore_one
+        explored = 0.0 if state.finish is not None else explore(state, self.prices, self.rate)
         self.note(
             explored=round(explored, 4),
             expected=round(tree.expected + 1, 4),
