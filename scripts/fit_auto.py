@@ -23,11 +23,12 @@ from skipbench.bench.prompts import eos_ids
 from skipbench.config.compose import compose
 from skipbench.decode import kinds
 from skipbench.decode.draft import Draft, State, Verification
+from skipbench.decode.free_tokens import Carried
 from skipbench.decode.kinds import FREE, KINDS, NONE, RANKS, TOP
 from skipbench.decode.loop import generate
 from skipbench.decode.tree import Child
 from skipbench.lm.model import LM
-from skipbench.methods.auto import Auto, Carried
+from skipbench.methods.auto import Auto
 
 MODELS = {
     "smollm2-135m model.dtype=float32": ["tuning"],

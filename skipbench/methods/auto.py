@@ -22,28 +22,14 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 
 from skipbench.config.configurable import Natural, Positive, PositiveFloat, Share
-from skipbench.decode.chances import Calibration, Counters
+from skipbench.decode.chances import Calibration
 from skipbench.decode.draft import Draft, State, Verification
-from skipbench.decode.kinds import (
-    ABSENT,
-    CONTINUATIONS,
-    FREE,
-    FREE_WEIGHT,
-    LETTERS,
-    MATCH_CLASS,
-    NONE,
-    NUMBER,
-    PRIORS,
-    TOP,
-    UNCOUNTED,
-    USUAL_ERROR,
-    drafted_kind,
-)
+from skipbench.decode.free_tokens import NOWHERE, Carried, FreeTokens
+from skipbench.decode.kinds import FREE, LETTERS, PRIORS, TOP, UNCOUNTED, USUAL_ERROR, drafted_kind
 from skipbench.decode.ladder import MAX_STEPS, VARIANT, PlanLadder, chain_value
 from skipbench.decode.method import TriedPlan
 from skipbench.decode.priced import Priced
 from skipbench.decode.sampling import two_best
-from skipbench.decode.sources import Match, Successors, TextIndex
 from skipbench.decode.tree import Child, Growth, min_slopes
 from skipbench.errors import SkipbenchError
 from skipbench.lm.rows import TokenRows
@@ -57,9 +43,6 @@ RATE, RATE_PASSES = 1.5, 4.0
 correct a low one in a round or two, and none come where a high one forbids every draft.
 """
 RATE_KEPT = 0.97  # share of the tokens and passes of earlier rounds that count behind a round
-Carried = tuple[list[Match], int]
-"""Occurrences of the path to a node's parent; place on the drafted chain, -1 beside it."""
-NOWHERE: Carried = ([], -1)
 
 
 class Auto(Priced):
@@ -94,7 +77,7 @@ class Auto(Priced):
     first `SINKS`; 0 for no window.
     """
     needs_latency, needs_top_tokens = True, TOP
-    carried = "successors", "counters", "calibration", "free", "ladder", "measured", "text"
+    carried = "free", "calibration", "ladder", "measured"
     logged = ("expected", "price", "source", "sets", "explored")
 
     def __post_init__(self) -> None:
@@ -105,11 +88,8 @@ class Auto(Priced):
                 f"positive numbers, the seconds of {' and '.join(map(str, DRAFT_ROWS))} rows, "
                 "beside row_prices"
             )
-        self.text = TextIndex(limit=self.earlier)
-        self.successors = Successors(self.memory)
-        self.counters, self.calibration = Counters(PRIORS), Calibration()
-        self.free = [0.0, 0.0]
-        """Free tokens accepted, and expected by the priors, after an accepted parent."""
+        self.free = FreeTokens(self.memory, self.earlier)
+        self.calibration = Calibration()
         self.ladder = PlanLadder(self.layers, self.window, self.explore)
 
     @property
@@ -128,9 +108,7 @@ class Auto(Priced):
         self._past = [RATE * RATE_PASSES, RATE_PASSES]
         """Tokens and passes of one row of this prompt."""
         self._eos = state.eos
-        self._known: dict[tuple[int, int, int, int], tuple[float, int]] = {}
-        """Chance and number of free kinds, by `Kind`, until more is counted."""
-        self.text.begin(state.tokens)
+        self.free.begin(state.tokens)
         self.prepare(state)
         self.slopes = min_slopes(self.prices)
         latency = self.latency_at(state)
@@ -260,18 +238,12 @@ class Auto(Priced):
             yield token, chance
             path.append(token)
 
-    def _free_chance(self, kind: int) -> float:
-        """Chance of a free token: where copies fail, untried kinds are trusted less, too."""
-        hits, expected = self.free
-        share = min(1.0, (hits + FREE_WEIGHT) / (expected + FREE_WEIGHT))
-        return self.counters.chance(kind, share * PRIORS[kind])
-
     def _drafted_chance(self, kind: int) -> float:
         """Chance of a drafted token: the prior of its kind errs in proportion to its plan."""
         variant = self.ladder.plans[self._rung].variant
         usual = 1 - self.ladder.chance(0) if variant else USUAL_ERROR
         doubt = (1 - self.ladder.chance(self._rung)) / usual
-        return self.counters.chance(kind, 1 - min(1.0, (1 - PRIORS[kind]) * doubt))
+        return self.free.counters.chance(kind, 1 - min(1.0, (1 - PRIORS[kind]) * doubt))
 
     def _children(self, path: list[int], carried: Carried) -> list[Child]:
         """Every source's proposals after a path, the likeliest first; none after an end."""
@@ -279,24 +251,7 @@ class Auto(Priced):
             return []
         matches, step = carried
         before, token = [self._before, self._pending, *path][-2:]
-        if path:
-            matches = self.text.follow(matches, token)
-        matches = matches or self.text.find(path)
-        match, text = -1, self.text.text
-        if matches:
-            length = matches[0][1]
-            match = MATCH_CLASS[length] if length < len(MATCH_CLASS) else 5
-        copied = list(dict.fromkeys(text[at] for at, _ in matches))[:CONTINUATIONS]
-        ranks = {candidate: rank for rank, candidate in enumerate(copied)}
-        top, context = self.successors.get(before, token)
-        recycled = {candidate: rank for rank, candidate in enumerate(top)}
-        children: list[Child] = []
-        beside = (matches, -1)
-        for candidate in recycled | ranks:
-            of = match, ranks.get(candidate, NONE), recycled.get(candidate, ABSENT), context
-            if (known := self._known.get(of)) is None:
-                known = self._known[of] = self._free_chance(NUMBER[of]), NUMBER[of]
-            children.append((known[0], candidate, known[1], beside))
+        children, matches = self.free.after(before, token, path, matches)
         if 0 <= step < len(self._drafted):  # the chances of the others hold where that is wrong
             drafted, kind = self._drafted[step]
             if same := [child for child in children if child[1] == drafted]:
@@ -311,23 +266,20 @@ class Auto(Priced):
 
     def adapt(self, state: State, verification: Verification) -> None:
         tree, accepted = self.tree, verification.accepted
-        self._known.clear()
         for node, hit in tree.tried(accepted):
             kind = tree.kinds[node]
             if kind != UNCOUNTED:
-                self.counters.update(kind, hit)
+                self.free.count(kind, hit)
             if kind >= FREE:
                 self.ladder.agreement.update(self._rung, hit)
-            elif kind != UNCOUNTED:
-                self.free = [self.free[0] + hit, self.free[1] + PRIORS[kind]]
         for node, product in enumerate(tree.products):
             self.calibration.update(product, node in accepted)
         price = self.prices[1 + len(tree.tokens)] + self._step_price
         tokens, passes = self._past
         self._past = [RATE_KEPT * tokens + (len(accepted) + 1), RATE_KEPT * passes + price]
         rows = tree.tokens, tree.parents, verification.top_tokens
-        self.successors.learn(self._before, self._pending, *rows)
-        self.text.advance(state)
+        self.free.successors.learn(self._before, self._pending, *rows)
+        self.free.text.advance(state)
         self.ladder.spent += price
         explore = self.ladder.explore_one
         explored = 0.0 if state.finish is not None else explore(state, self.prices, self.rate)
