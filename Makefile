@@ -77,7 +77,7 @@ TABLE = $(BIN)/python -m skipbench $(if $(filter slurm,$(LAUNCHER)),submit,table
 CHOSEN = $(if $(PROFILE),scale=$(PROFILE)) $(if $(MODELS),models=$(MODELS)) $(if $(HARDWARE),hardware=$(HARDWARE) $(if $(filter slurm,$(LAUNCHER)),,--render-only)) $(OPTIONS)
 TABLE2 := swift-table2 self-sd-table2 clasp-table1 knapspec-table2
 # Those of features have no experiment: they are made from what the methods declare.
-TABLES = swift-table1 knapspec-table1 $(basename $(notdir $(wildcard conf/experiment/*-table*.yaml)))
+TABLES = swift-table1 knapspec-table1 $(basename $(notdir $(wildcard conf/experiment/*-table*.yaml conf/experiment/*-section*.yaml)))
 
 table2: $(READY) ## every paper's main table, measured beside published; PAPER=, PROFILE=embedded|laptop|paper, MODELS=, LAUNCHER=slurm
 	$(TABLE) $(if $(PAPER),$(or $(filter $(PAPER)-%,$(TABLE2)),$(PAPER)-table2),$(TABLE2)) $(CHOSEN)

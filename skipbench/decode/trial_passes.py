@@ -56,7 +56,8 @@ def parallel_branches(
         return lm.metadata(TokenRows.branches(length, length - tokens, alternatives, tokens))
 
     def run(unit: int, states: Tensor) -> Tensor:
-        mlp = size == 1 and unit % 2  # its rows are independent: one pass takes all
+        # an MLP's rows are independent: one pass takes all
+        mlp = size == 1 and unit % 2 and branches > 1
         parts = []
         for part in torch.split(states, len(states) if mlp else count):
             rows = rows_of(count if mlp else len(part))

@@ -107,7 +107,7 @@ def _spreads(run: Run, numbers: Sequence[Printed], experiment: str) -> dict[str,
 
 
 def search_costs(config: RunConfig, run: Run) -> Optimisation | None:
-    """Steps and seconds of a cell with a search of its own, or of one that searched while it
+    """Steps and seconds of a cell with a search of its own, or of one that chose its sets while it
     decoded; None for others. `config` is without the skip set: it names the search's folder.
     """
     if config.search_dataset is not None:
@@ -120,6 +120,9 @@ def search_costs(config: RunConfig, run: Run) -> Optimisation | None:
         numbers = [int(o) for s in run.sound for o in s.trace.get("step", [])]
         steps, bayes = len(numbers), sum(o > 1 and o % beta == 0 for o in numbers) if beta else 0
         seconds = sum(s.method.seconds.adapt for s in run.sound)
+    elif programmes := sum(len(s.trace.get("optimised", [])) for s in run.sound):
+        adapting = sum(s.method.seconds.adapt for s in run.sound)
+        return Optimisation(programmes=programmes, seconds=adapting)
     else:
         return None
     return Optimisation(random_steps=steps - bayes, bayes_steps=bayes, seconds=seconds)

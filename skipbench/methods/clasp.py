@@ -94,9 +94,11 @@ class CLaSp(SkipMethod):
     interval_unit: Literal["rounds", "tokens"] = "rounds"
     """Unit of `interval`: `rounds` or `tokens`."""
     start: Literal["prompt", "full"] = "prompt"
-    """First programme: on the `prompt`'s last token, or `full`: after the first interval."""
+    """First programme: on the `prompt`'s last token, or `full`: after the first round."""
     unit: Literal["layer", "sublayer"] = "layer"
     """`layer` skips whole layers; `sublayer` skips attention and MLP one by one."""
+    programme: Literal["parallel", "sequential"] = "parallel"
+    """Branches of a step: all in one pass, or a pass each (section 5.1); the sets are the same."""
 
     needs_hidden_states, logged = True, ("optimised", "cosine")
 
@@ -128,7 +130,8 @@ class CLaSp(SkipMethod):
     def _optimise(self, state: State, states: Sequence[Tensor]) -> None:
         """One programme for the last token in the cache, whose S + 1 states [D] are given."""
         x = torch.stack(list(states)[:: self.size])
-        run = parallel_branches(state.lm, 1, self.skipped, self.size, self.plan())
+        together = self.skipped if self.programme == "parallel" else 1
+        run = parallel_branches(state.lm, 1, together, self.size, self.plan())
         chosen, _, _, last = choose_layers(x, lambda u, g: run(u, g[:, None])[:, 0], self.skipped)
         skipped = [self.size * unit + k for unit in chosen for k in range(self.size)]
         self.skip, self._since = self.plan(skipped), 0

@@ -53,7 +53,7 @@ VALUES: dict[str, Callable[[Metrics], float | None]] = {
     "accuracy": lambda m: next((v for k in ACCURACIES if (v := _score(m, k)) is not None), None),
     **{name: functools.partial(_score, name=name) for name in SCORES if name != "accuracy"},
 }  # columns that one value of the metrics fills
-OF_PHASE = ("share", "ms", "us")
+OF_PHASE = ("share", "ms", "us", "pass_s")
 PHASES = ("draft", "verify", "adapt", "other")
 UNKNOWN = "not in the metrics of this run"
 ESTIMATED = ("speedup", "tokens_per_s", "ms_per_token")  # filled by a paper's own estimator
@@ -82,7 +82,7 @@ def measure(
     """The value of `column` in a run's metrics, in the unit of `published.UNITS`.
 
     Args:
-        phase: what `share`, `ms` and `us` are of; the prefill is no part of decoding.
+        phase: what `share`, `ms`, `us` and `pass_s` are of; the prefill is no part of decoding.
         part: of `ms`: all, attention or mlp.
         paper: its estimator counts, where the record has it.
     """
@@ -100,6 +100,8 @@ def measure(
         value = VALUES[column](metrics)
     elif column == "share":
         value = _share(metrics, phase)
+    elif column == "pass_s":
+        value = _pass_s(metrics, phase)
     else:
         value = _per_token(metrics, phase, part or "all", 1e3 if column == "ms" else 1e6)
     if not known(value):
@@ -132,6 +134,14 @@ def _share(metrics: Metrics, phase: str | None) -> float | None:
     seconds = metrics.seconds.decoding
     total = math.fsum(seconds.values())
     return seconds.get(phase, 0.0) / total if phase in PHASES and total else None
+
+
+def _pass_s(metrics: Metrics, phase: str | None) -> float | None:
+    """Of a verification by its rounds, of the adaptation by its programmes or steps."""
+    if phase == "verify":
+        return metrics.seconds.verify / metrics.rounds if metrics.seconds.verify else None
+    known = phase == "adapt" and metrics.optimisation and metrics.optimisation.step_ms
+    return known / 1e3 if known else None
 
 
 def _per_token(metrics: Metrics, phase: str | None, part: str, unit: float) -> float | None:

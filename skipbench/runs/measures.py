@@ -144,13 +144,14 @@ class Profiled(msgspec.Struct, frozen=True, kw_only=True):
 class Optimisation(msgspec.Struct, frozen=True, kw_only=True):
     """Cost of choosing the skip set."""
 
-    random_steps: int
-    bayes_steps: int
+    random_steps: int = 0
+    bayes_steps: int = 0
+    programmes: int = 0  # of CLaSp and KnapSpec
     seconds: float
 
     @property
     def steps(self) -> int:
-        return self.random_steps + self.bayes_steps
+        return self.random_steps + self.bayes_steps + self.programmes
 
     @property
     def step_ms(self) -> float | None:

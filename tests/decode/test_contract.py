@@ -39,7 +39,10 @@ SWITCHES = {
         "register=raw", "protect_ends=false", "bayes_starts=1", "bayes_restarts=1", "max_score=1",
         "adjust_below=1", "rescore=false", "stop.confidence=sampled",
     ],
-    "clasp": ["unit=sublayer", "interval_unit=tokens", "start=full", "ratio=0.25", "ratio=0.75"],
+    "clasp": [
+        "unit=sublayer", "interval_unit=tokens", "start=full", "programme=sequential",
+        "ratio=0.25", "ratio=0.75",
+    ],
     "knapspec": [
         "start=carry", "start=full", "protect_ends=true", "drop_first=true", "use_gamma=true",
         "lengths=[0,17]",

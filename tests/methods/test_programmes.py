@@ -4,6 +4,7 @@ whose best set is known.
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -96,6 +97,29 @@ def test_the_programmes_choose_as_one_by_one(family: str) -> None:
         ours, theirs = (knapsack(x[:, -4:], r, weights, 6, 0.0, free) for r in (run, plain))
         assert ours[:2] == theirs[:2]
         torch.testing.assert_close(ours[3], theirs[3], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("unit", ["layer", "sublayer"])
+def test_clasp_one_by_one_finds_the_sets_of_all_in_parallel(
+    unit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lm, found = random_lm("llama", "fused"), {}
+    run = lm.run
+    for programme in ("parallel", "sequential"):
+        options = [f"method.programme={programme}", f"method.unit={unit}", "method.interval=2"]
+        method = make_method("clasp", *options, layers=lm.layers)
+        rows = list[int]()  # of every pass over one unit
+
+        def counted(states: torch.Tensor, *given: Any, rows: Any = rows, **more: Any) -> Any:
+            rows += [len(states)] if "last" in more else []
+            return run(states, *given, **more)
+
+        monkeypatch.setattr(lm, "run", counted)
+        answer = generate(lm, method, TOKENS, 24)
+        log = method.trace()
+        found[programme] = log["skip"], answer.rounds
+        assert len(log["optimised"]) > 3 and (max(rows) == 1) == (programme != "parallel")
+    assert found["parallel"] == found["sequential"]
 
 
 @pytest.mark.parametrize("tau", [-1.0, 0.7, 1.1])

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
+from test_page import sample
 
 from skipbench.config.compose import compose
 from skipbench.experiments.cell import resolve_cell
@@ -13,7 +14,8 @@ from skipbench.experiments.row import run_cell
 from skipbench.experiments.table_runs import search_costs
 from skipbench.report.measured import measure, vanilla_arm
 from skipbench.runs.measures import Metrics, PhaseSeconds, Profiled, Skipped
-from skipbench.runs.run import read_run
+from skipbench.runs.record import Round
+from skipbench.runs.run import Run, read_run
 
 SMALL = ["limit=2", "dataset.max_new_tokens=48", "engine.warmup=0"]
 METRICS = Metrics(
@@ -59,6 +61,16 @@ def test_a_search_while_decoding_is_counted_and_timed(tmp_path: Path) -> None:
     assert step_ms == pytest.approx(1e3 * adapt_s / tried)
     assert measure(metrics, "ms", "draft", "attention")[0] is not None  # the run was profiled
     assert search_costs(compose(["method=uniform", *SMALL]), run) is None
+
+
+def test_a_programme_and_a_verification_take_their_share() -> None:
+    own = sample(0, [Round(2, 2, 1, 1, 2)] * 3, {"optimised": [0, 2]})
+    costs = search_costs(compose(["method=clasp"]), Run(kept_samples=[own, own]))
+    assert costs and (costs.programmes, costs.steps) == (4, 4)
+    timed = replace(METRICS, rounds=6, optimisation=replace(costs, seconds=0.5))
+    assert measure(timed, "pass_s", "adapt")[0] == pytest.approx(0.5 / 4)
+    assert measure(timed, "pass_s", "verify")[0] == pytest.approx(1.0 / 6)
+    assert measure(METRICS, "pass_s", "adapt")[2]
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """A paper's table: every printed number with the measured one beside it."""
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -68,12 +69,15 @@ class Number:
     @property
     def texts(self) -> tuple[str, str, str]:
         """Measured, published and difference: `1.37x [1.30, 1.44]`, `1.34x`, `+0.03 (+2 %)`; a star
-        if the published value lies outside the interval. All but published have two decimals.
+        if the published value lies outside the interval. All but published have two decimals,
+        seconds two digits.
         """
         ours, ends, theirs = self.measured.value, self.measured.interval, self.printed.value
         unit = "x" if UNITS[self.printed.column] == "x" else ""
         measured = published = difference = MISSING
         digits, printed = max(self.digits, 2), self.digits
+        if ours and UNITS[self.printed.column] == "s":  # a pass may take milliseconds
+            digits = max(digits, 1 - math.floor(math.log10(ours)))
         if ours is not None:
             interval = f" [{ends[0]:.{digits}f}, {ends[1]:.{digits}f}]" if ends else ""
             measured = f"{ours:.{digits}f}{unit}{interval}{_plus_minus(self.spread, digits)}"

@@ -67,7 +67,7 @@ def table_of(stored: Summary, columns: Sequence[str] = (), over: str | None = No
     over = over or stored.over
     name, scale, columns = stored.experiment, stored.scale, columns or stored.columns
     paper, of = paper_of(name) or ("", "")
-    if of.startswith("table"):
+    if of.startswith(("table", "section")):
         table = paper_table(paper, of, stored.runs, scale, columns)
         lines = over_lines([run for run in stored.runs if not run.noise], over) if over else []
         table = replace(table, remarks=(*lines, *table.remarks))
