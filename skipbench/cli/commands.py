@@ -62,7 +62,9 @@ class Table(Experiments):
 
 
 class Figure(Experiments):
-    """the same for a figure; or draw one run:  figure swift-figure6 | figure results/runs/RUN"""
+    """the same for a figure; or draw one run or search:  figure swift-figure6 |
+    figure results/runs/RUN | figure results/search/X
+    """
 
     render_only: keys.RenderOnly = False
     distinct: Annotated[bool, "draws nothing if most runs have the draft of another"] = False

@@ -16,19 +16,21 @@ from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.plan import file_name, grids_of
 from skipbench.experiments.row import run_rows
 from skipbench.experiments.set_search import search_trace
+from skipbench.report.figures import searches
 from skipbench.report.figures.curves import brute_force
 from skipbench.report.figures.registry import FIGURES, NOT_RUN, draw, draw_run
 from skipbench.report.figures.runs import dump_runs, finished_run, read_runs, swept
 from skipbench.report.figures.style import FORMATS, save, styled
 from skipbench.report.tables.stored import would_lose
-from skipbench.runs.files import write_atomic
+from skipbench.runs.files import read_lines, write_atomic
 from skipbench.runs.reading import MOST_BYTES, read_bytes, readable, strict_json
 from skipbench.runs.run import Run, Search
+from skipbench.search.run import read_retimed, read_trials
 
 
 def run_figure(asked: Figure) -> None:
     """Writes results/figures/NAME.SCALE.png, .svg and .pdf, and the records behind them as .json,
-    which can be drawn again.
+    which can be drawn again; the figures of a folder of a run or of a search, into it.
 
     With `--distinct` a figure of which most runs have the draft of another is not drawn;
     NAME.SCALE.txt says so.
@@ -38,6 +40,8 @@ def run_figure(asked: Figure) -> None:
         _brute_force(path)
     elif path.suffix == ".json":
         _redraw(path)
+    elif asked.words and (path / "trace.jsonl").is_file():
+        _search(path / "trace.jsonl")
     elif asked.words and path.is_dir():
         with readable(path):
             run = finished_run(path)
@@ -96,8 +100,6 @@ def _experiment(asked: Figure) -> None:
 
 def run_of(cell: PlannedCell, config: RunConfig) -> Run:
     """The finished run of an experiment's cell, with what the experiment knows of it."""
-    from skipbench.search.run import read_trials
-
     search = None
     if config.search_dataset is not None:
         sets = config.search.iterations
@@ -114,6 +116,16 @@ def _redraw(path: Path) -> None:
     with readable(path, "write it with python -m skipbench figure NAME"):
         drawn, shown = draw(*read_runs(path))
         _say(save(drawn, shown, path.with_suffix("")))
+
+
+def _search(trace: Path) -> None:
+    """Draws the trials of a search's trace."""
+    with readable(trace), styled():
+        lines = read_lines(trace)
+        trials, below = read_trials(trace, len(lines)), strict_json(lines[0][1])["settings"]
+        figure = searches.course(trials, read_retimed(trace.parent, len(trials)))
+        text = searches.of_search(below, len(trials))
+    _say(save(figure, [], trace.parent / "figures" / "search", text))
 
 
 def _brute_force(path: Path) -> None:

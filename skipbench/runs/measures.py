@@ -146,12 +146,12 @@ class Optimisation(msgspec.Struct, frozen=True, kw_only=True):
 
     random_steps: int = 0
     bayes_steps: int = 0
-    programmes: int = 0  # of CLaSp and KnapSpec
+    programmes: int | UnsetType = UNSET  # of CLaSp and KnapSpec
     seconds: float
 
     @property
     def steps(self) -> int:
-        return self.random_steps + self.bayes_steps + self.programmes
+        return self.random_steps + self.bayes_steps + (self.programmes or 0)
 
     @property
     def step_ms(self) -> float | None:

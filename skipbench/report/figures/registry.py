@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from skipbench.errors import SkipbenchError
 from skipbench.report.compared import BASELINE
-from skipbench.report.figures import courses, curves, maps
+from skipbench.report.figures import courses, curves, maps, searches
 from skipbench.report.figures.style import legend, styled
 from skipbench.report.figures.sweeps import bars, sweep
 from skipbench.report.published import Printed, numbers_of
@@ -36,6 +36,7 @@ FIGURES: dict[str, Kind] = {
     "swift-figure9": _bars("model.name", "speedup"),
     "swift-figure10": maps.skip_map,
     "swift-figure11": curves.latency,
+    "swift-figure12": searches.refined,
     "clasp-figure3a": maps.jaccard,
     "clasp-figure3c": courses.breakdown,
     "clasp-figure4a": _sweep(
@@ -69,6 +70,7 @@ OF_ONE_RUN: dict[str, Kind] = {
     "map": maps.skip_map,
     "jaccard": maps.jaccard,
     "context": maps.against_context,
+    "steps": searches.refined,
     "auto-sources": courses.accepted,
     "auto-calibration": courses.calibration,
 }
