@@ -7,19 +7,24 @@ import msgspec
 
 from skipbench.errors import SkipbenchError
 from skipbench.report.columns import MISSING
+from skipbench.report.published import numbers_of
 from skipbench.report.tables.model import Cell, Column, Grid, Row, Table
 
-EVERY_METHOD = {"greedy": True, "sampling": True}  # the one loop verifies both for all
 NOT_HERE, LOST = "not implemented here", "lost in the transcribed text"
+NOT_PRINTED, MEASURED = "the paper prints nothing here", "measured in its other tables"
 HERE = "here: what is implemented in skipbench/methods; optional: by a switch, not by default"
+NOTES = (NOT_HERE, LOST, NOT_PRINTED, MEASURED)
 Mark = bool | str | None
-TEXTS: dict[Mark, str] = {None: LOST, True: "yes", False: "no"}
+# the one loop verifies both for all
+EVERY_METHOD: dict[str, Mark] = {"greedy": True, "sampling": True, "speedup": MEASURED}
+TEXTS: dict[Mark, str] = {None: LOST, True: "yes", False: "no", "-": NOT_PRINTED}
 
 
 class _Printed(msgspec.Struct):
     table: str
     columns: list[str]
     rows: dict[str, list[Mark]]
+    remark: str = ""
 
 
 class _Features(msgspec.Struct):
@@ -35,8 +40,20 @@ def features() -> _Features:
 
 
 def declared() -> dict[str, dict[str, Mark]]:
-    """The features of each method here, by its name."""
-    return {method: {**EVERY_METHOD, **facts} for method, facts in features().here.items()}
+    """The features of each method here, by its name; what needs no trained checkpoint drafts for
+    the target as it is.
+    """
+    return {
+        method: {**EVERY_METHOD, "original": facts["training_free"], **facts}
+        for method, facts in features().here.items()
+    }
+
+
+def _speedup(paper: str, table: str, method: str) -> str:
+    """The range of speedups that the table prints of a method."""
+    of = (n for n in numbers_of(f"{paper}-{table}") if n.method == method)
+    ends = [f"{n.value:.{n.digits}f}x" for n in of if n.column.startswith("speedup_")]
+    return " to ".join(ends) or NOT_PRINTED
 
 
 def feature_tables() -> dict[str, str]:
@@ -51,12 +68,14 @@ def feature_table(paper: str) -> Table:
         raise SkipbenchError(f"{paper!r} has no table of features; there are those of {known}")
     ours, records, rows, marks = declared(), [], [], dict[str, int]()
     for method, printed in of.rows.items():
+        if "speedup" in of.columns:
+            printed = [*printed, _speedup(paper, of.table, method)]
         here = [ours[method][c] if method in ours else NOT_HERE for c in of.columns]
         for source, kind, values in (("paper", "paper", printed), ("here", "measured", here)):
             texts = [TEXTS.get(value, str(value)) for value in values]
             cells = list[Cell]()
             for text in texts:
-                mark = marks.setdefault(text, len(marks) + 1) if text in (NOT_HERE, LOST) else None
+                mark = marks.setdefault(text, len(marks) + 1) if text in NOTES else None
                 cells.append(Cell(MISSING if mark else text, mark=mark))
             rows.append(Row((Cell(method), Cell(source), *cells), kind, first=source == "paper"))
             named = dict(zip(of.columns, texts, strict=True))
@@ -69,6 +88,6 @@ def feature_table(paper: str) -> Table:
         grids=(Grid(columns, tuple(rows)),),
         records=tuple(records),
         footnotes=tuple(marks),
-        remarks=(HERE,),
+        remarks=(HERE, *([of.remark] if of.remark else ())),
         definitions=tuple((name, features().meaning[name]) for name in of.columns),
     )
