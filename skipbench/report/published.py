@@ -1,5 +1,6 @@
 """The numbers that the papers print: `papers/<paper>.yaml` holds them in the papers' own rows."""
 
+import functools
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -139,6 +140,7 @@ def numbers_of(name: str) -> list[Printed]:
     return [n for part in contents.parts for n in part.numbers] if contents else []
 
 
+@functools.cache  # a table asks for every cell
 def samples_of(name: str, dataset: str) -> int | None:
     """Samples that the paper of the table or figure `swift-table2` decodes of a dataset; None if
     its text does not say.

@@ -5,6 +5,7 @@ from test_page import sample
 
 from skipbench.report.figures.curves import by_task, flexible
 from skipbench.report.figures.maps import against_context, frequencies, jaccard_by_distance
+from skipbench.report.figures.runs import optimised_sets
 from skipbench.runs.provenance import Provenance
 from skipbench.runs.record import Arm, Round, Sample, Seconds
 from skipbench.runs.run import Run
@@ -28,6 +29,12 @@ def test_a_map_has_the_share_of_rounds_of_each_sub_layer() -> None:
 def test_similarity_is_the_intersection_over_the_union() -> None:
     """The first round emits 3 tokens, which the sets are apart."""
     assert jaccard_by_distance(of(sample(0, ROUNDS, SETS))).to_dict() == {3: 0.5}
+
+
+def test_a_set_that_no_round_followed_is_left_out() -> None:
+    late = {"skip": [*SETS["skip"], [3, "attn:0"], [4, "attn:3"]]}
+    before, after = (optimised_sets(of(sample(0, ROUNDS, trace)), 4) for trace in (SETS, late))
+    assert before == after == [[(0, {2}), (3, {2, 5})]]
 
 
 def test_a_set_stands_at_the_context_that_it_was_chosen_behind() -> None:

@@ -194,3 +194,9 @@ def test_a_file_that_is_no_yaml_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "small.yaml").write_text("tables: [1")
     with pytest.raises(SkipbenchError, match=r"small.yaml is no YAML"):
         published("small")
+
+
+def test_the_samples_of_a_paper_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = module.samples_of("swift-table2", "gsm8k")
+    monkeypatch.setattr(module, "FOLDER", Path("nowhere"))
+    assert module.samples_of("swift-table2", "gsm8k") == wanted == 1000

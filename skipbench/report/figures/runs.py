@@ -155,15 +155,17 @@ def optimised_sets(run: Run, layers: int) -> list[list[tuple[int, frozenset[int]
     """For each optimisation of every sample, in order, the tokens that rounds had emitted before
     it, and the sub-layers that its set skips, changed or not.
 
-    The trace counts optimisations as `optimised`, the rounds before each; one that no draft
-    followed is left out. Without that key only changes are known, and the full model before them is
-    not one.
+    The trace counts optimisations as `optimised`, the rounds before each. Without that key only
+    changes are known, and the full model before them is not one. What no round followed is left
+    out.
     """
     found = []
     for sample in run.sound:
         before = [*itertools.accumulate((r.emitted for r in sample.method.rounds), initial=0)]
         if (optimised := sample.trace.get("optimised")) is None:
-            known = [(before[at], skip.skipped) for at, skip in skip_sets(sample, layers)]
+            rounds = len(sample.method.rounds)
+            followed = [(at, skip) for at, skip in skip_sets(sample, layers) if at < rounds]
+            known = [(before[at], skip.skipped) for at, skip in followed]
             found.append([one for number, one in enumerate(known) if one[1] or number])
         else:
             active = [skip for _, skip, _ in rounds_with_sets(sample, layers)]
