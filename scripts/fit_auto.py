@@ -2,7 +2,7 @@ r"""Priors of `method=auto`: the chances that its free tokens have before any tr
 
     python scripts/fit_auto.py --check
 
-counted the values in decode/kinds.py, from `MATCH_CHANCE` to `BESIDE_A_MATCH`. `auto` decodes
+counted the values in contrib/auto/kinds.py, from `MATCH_CHANCE` to `BESIDE_A_MATCH`. `auto` decodes
 prompts that no table reports, at the prices of rows in docs/auto.md and without skip sets. After
 every token of an output, each token that a source proposes there counts as tried, whether the
 tree holds it or not. A value is the share of them that was right, a mean over the models.
@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 from skipbench.bench.load import load_model, prepare
 from skipbench.bench.prompts import eos_ids
 from skipbench.config.compose import compose
-from skipbench.decode import kinds
+from skipbench.contrib.auto import kinds
+from skipbench.contrib.auto.auto import Auto
+from skipbench.contrib.auto.free_tokens import Carried
+from skipbench.contrib.auto.kinds import FREE, KINDS, NONE, RANKS, TOP
 from skipbench.decode.draft import Draft, State, Verification
-from skipbench.decode.free_tokens import Carried
-from skipbench.decode.kinds import FREE, KINDS, NONE, RANKS, TOP
 from skipbench.decode.loop import generate
 from skipbench.decode.tree import Child
 from skipbench.lm.model import LM
-from skipbench.methods.auto import Auto
 
 MODELS = {
     "smollm2-135m model.dtype=float32": ["tuning"],
@@ -38,7 +38,7 @@ PRICES = (1, 1.06, 1.07, 1.10, 1.18, 1.44)
 TOKENS = 48
 FEW = 30  # tries of a model that say too little beside those of another
 Array = NDArray[np.float64]
-Values = dict[str, Sequence[float] | float]  # constants of decode/kinds.py by their names
+Values = dict[str, Sequence[float] | float]  # constants of contrib/auto/kinds.py by their names
 
 
 class Counted(Auto):

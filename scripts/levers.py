@@ -29,11 +29,11 @@ import torch
 
 from skipbench.bench.load import load_model
 from skipbench.config.compose import compose
+from skipbench.contrib.lowbit.stop_by_price import ByPrice
 from skipbench.decode.draft import State
 from skipbench.decode.method import Method
 from skipbench.decode.rounds import in_turn
 from skipbench.decode.sampling import best_tokens
-from skipbench.decode.stop_by_price import ByPrice
 from skipbench.decode.trial_passes import predicts, recent_states
 from skipbench.draft_plan import DraftPlan
 from skipbench.lm.model import LM

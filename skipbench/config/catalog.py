@@ -9,16 +9,20 @@ from typing import Any
 import msgspec
 from omegaconf import OmegaConf
 
+from skipbench import extensions
 from skipbench.config.architecture import ALIASES, Shape, square
 from skipbench.config.configurable import typed
 from skipbench.config.hardware import Hardware
 from skipbench.config.model import HubModel, Model
 from skipbench.config.paths import CONF
 from skipbench.errors import SkipbenchError
+from skipbench.extensions import registered
 
-DEFAULT_METHOD = "auto"
+DEFAULT_METHOD = registered("default").get("method", "swift")
 """Of `generate`, `chat` and the Python API; that of a measured cell is in conf/config.yaml."""
-_folders = [CONF]
+BUILT_IN = [folder for folder in (CONF, extensions.CONF) if folder.is_dir()]
+"""The folders of choices of the package."""
+_folders = [*BUILT_IN]
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -74,13 +78,13 @@ class Experiment(msgspec.Struct, frozen=True):
 
 
 def add_config_folder(folder: Path) -> None:
-    """Adds the choices of a folder to those of `conf`."""
+    """Adds the choices of a folder to those of the package."""
     if folder not in _folders:
         _folders.append(folder)
 
 
 def config_folders() -> list[Path]:
-    """`conf`, and the folders that were added."""
+    """Those of the package, and the folders that were added."""
     return list(_folders)
 
 
@@ -99,7 +103,9 @@ def file_of(group: str, name: str) -> Path:
 
 def cell_command(*words: str, python: str = sys.executable) -> list[str]:
     """The command `cell` for another process, with the added folders."""
-    folders = (w for folder in _folders if folder != CONF for w in ("--config-dir", str(folder)))
+    folders = (
+        w for folder in _folders if folder not in BUILT_IN for w in ("--config-dir", str(folder))
+    )
     return [python, "-m", "skipbench", *folders, "cell", *words]
 
 

@@ -68,7 +68,8 @@ RESOLVERS: dict[str, Callable[..., Any]] = {
 }
 for name, resolver in RESOLVERS.items():
     OmegaConf.register_new_resolver(name, resolver, replace=True)
-register(CONF)
+for built_in in catalog.BUILT_IN:
+    register(built_in)
 
 
 def use_config_dir(folder: Path) -> None:

@@ -18,6 +18,7 @@ from omegaconf import MISSING
 
 from skipbench.config import configurable
 from skipbench.errors import SkipbenchError
+from skipbench.extensions import registered
 
 TYPES: dict[str, Any] = {"int": int, "float": float, "str": str, "bool": bool, "DraftPlan": str}
 bounded = {name: kind for name, kind in vars(configurable).items() if hasattr(kind, "__metadata__")}
@@ -26,15 +27,13 @@ Defined = ast.ClassDef | ast.FunctionDef
 GIVEN_BY_CODE = ("self", "layers")
 """Parameters that the caller passes when it builds the object; they are no keys."""
 MOVED = {
-    "skipbench.decode.tapout.TapOut": "skipbench.methods.contrib.tapout.TapOut",
     "skipbench.methods.fixed.explicit": "skipbench.methods.fixed.Explicit",
     "skipbench.methods.fixed.strategy": "skipbench.methods.fixed.Strategy",
     "skipbench.methods.layerskip.layerskip": "skipbench.methods.layerskip.LayerSkip",
     "skipbench.methods.self_sd.self_sd": "skipbench.methods.self_sd.SelfSD",
     "skipbench.methods.vanilla.vanilla": "skipbench.methods.vanilla.Vanilla",
+    **registered("moved"),
 }
-for name in ("asd.ASD", "cas_spec.CASSpec", "conflayers.ConfLayers", "leap.LEAP"):
-    MOVED[f"skipbench.methods.{name}"] = f"skipbench.methods.contrib.{name}"
 """Where a class is now, by the path that records keep: a run's name is a hash of its record."""
 FIRST = {now: first for first, now in MOVED.items()}
 

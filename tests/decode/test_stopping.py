@@ -6,10 +6,10 @@ import pytest
 from conftest import random_lm
 from contract import PROMPT
 
+from skipbench.contrib.lowbit.stop_by_price import IDLE, ByPrice
 from skipbench.decode.draft import State
 from skipbench.decode.loop import generate
 from skipbench.decode.sampling import Sampler
-from skipbench.decode.stop_by_price import IDLE, ByPrice
 from skipbench.decode.stopping import Adaptive, Fixed
 from skipbench.draft_plan import DraftPlan
 from skipbench.methods.fixed import FixedSet

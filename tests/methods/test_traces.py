@@ -32,7 +32,7 @@ SWIFT = ("method.steps=6", "method.window=8")
 # The project's methods, not those of a folder outside of the tree. Self-SD_c is Self-SD with
 # another set, and both are given one here; a draft model is a second checkpoint.
 LEFT_OUT = {"self-sd-c", "draft-model"}
-OWN = sorted({path.stem for path in (CONF / "method").glob("*.yaml")} - LEFT_OUT)
+OWN = sorted({*choices("method")} - LEFT_OUT)
 CASES: dict[str, tuple[str, ...]] = {
     **{name: () for name in OWN},
     "swift": SWIFT,

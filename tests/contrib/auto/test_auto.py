@@ -14,10 +14,11 @@ from conftest import LAYERS, make_method, random_lm, random_model
 
 from scripts.fit_auto import decode, fit
 from skipbench.config.architecture import Shape
-from skipbench.decode import kinds, sampling
-from skipbench.decode.chances import Calibration, Counters
+from skipbench.contrib.auto import auto, kinds
+from skipbench.contrib.auto.chances import Calibration, Counters
+from skipbench.contrib.auto.ladder import AGREEMENT, BREAK_EVEN, WINDOWED, PlanLadder, chain_value
+from skipbench.decode import sampling
 from skipbench.decode.draft import Draft, State
-from skipbench.decode.ladder import AGREEMENT, BREAK_EVEN, WINDOWED, PlanLadder, chain_value
 from skipbench.decode.loop import generate
 from skipbench.decode.sampling import choices, two_best
 from skipbench.decode.sources import Successors, TextIndex
@@ -25,7 +26,6 @@ from skipbench.decode.tree import Child, Growth, min_slopes
 from skipbench.draft_plan import DraftPlan
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
-from skipbench.methods import auto
 from skipbench.methods.vanilla import Vanilla
 from skipbench.models.random_weights import planted_model
 from skipbench.profile.roofline import bytes_price

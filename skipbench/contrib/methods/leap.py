@@ -35,9 +35,9 @@ import torch
 from msgspec import Meta
 
 from skipbench.config.configurable import Positive
+from skipbench.contrib.auto.ladder import step_price
 from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.drafting import SkipMethod
-from skipbench.decode.ladder import step_price
 from skipbench.decode.trial_passes import recent_states
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError

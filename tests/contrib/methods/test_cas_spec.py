@@ -8,12 +8,12 @@ from conftest import make_method, random_lm
 from contract import PROMPT
 from test_traces import tiny
 
+from skipbench.contrib.methods.cas_spec import CASSpec, Estimate, worth
 from skipbench.decode.draft import State
 from skipbench.decode.loop import generate
 from skipbench.decode.rounds import in_turn, prefill
 from skipbench.decode.sampling import Sampler
 from skipbench.lm.rows import TokenRows
-from skipbench.methods.contrib.cas_spec import CASSpec, Estimate, worth
 from skipbench.profile.clock import Clock
 
 

@@ -22,11 +22,19 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 
 from skipbench.config.configurable import Natural, Positive, PositiveFloat, Share
-from skipbench.decode.chances import Calibration
+from skipbench.contrib.auto.chances import Calibration
+from skipbench.contrib.auto.free_tokens import NOWHERE, Carried, FreeTokens
+from skipbench.contrib.auto.kinds import (
+    FREE,
+    LETTERS,
+    PRIORS,
+    TOP,
+    UNCOUNTED,
+    USUAL_ERROR,
+    drafted_kind,
+)
+from skipbench.contrib.auto.ladder import MAX_STEPS, VARIANT, PlanLadder, chain_value
 from skipbench.decode.draft import Draft, State, Verification
-from skipbench.decode.free_tokens import NOWHERE, Carried, FreeTokens
-from skipbench.decode.kinds import FREE, LETTERS, PRIORS, TOP, UNCOUNTED, USUAL_ERROR, drafted_kind
-from skipbench.decode.ladder import MAX_STEPS, VARIANT, PlanLadder, chain_value
 from skipbench.decode.method import TriedPlan
 from skipbench.decode.priced import Priced
 from skipbench.decode.sampling import two_best

@@ -20,9 +20,9 @@ from collections.abc import Sequence
 import torch
 
 from skipbench.config.configurable import Natural, Positive
+from skipbench.contrib.auto.ladder import VARIANT
 from skipbench.decode.draft import State, Verification
 from skipbench.decode.drafting import SkipMethod
-from skipbench.decode.ladder import VARIANT
 from skipbench.decode.sampling import best_tokens
 from skipbench.decode.trial_passes import recent_states
 from skipbench.draft_plan import DraftPlan

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from skipbench.config.configurable import Stateful
-from skipbench.decode.chances import Counters
+from skipbench.contrib.auto.chances import Counters
 from skipbench.decode.draft import State
 from skipbench.decode.trial_passes import predicts, recent_states
 from skipbench.draft_plan import DraftPlan

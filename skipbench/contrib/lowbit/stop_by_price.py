@@ -3,10 +3,10 @@
 from dataclasses import field
 
 from skipbench.config.configurable import Positive
-from skipbench.decode.chances import Counters
+from skipbench.contrib.auto.chances import Counters
+from skipbench.contrib.auto.ladder import chain_value, step_price
 from skipbench.decode.draft import State
 from skipbench.decode.drafting import CONFIDENCE_CLASSES
-from skipbench.decode.ladder import chain_value, step_price
 from skipbench.decode.priced import RowPrices
 from skipbench.decode.stopping import StopRule
 from skipbench.draft_plan import DraftPlan

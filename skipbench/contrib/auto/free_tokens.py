@@ -5,8 +5,8 @@ the chance that it is right.
 from collections.abc import Sequence
 
 from skipbench.config.configurable import Stateful
-from skipbench.decode.chances import Counters
-from skipbench.decode.kinds import (
+from skipbench.contrib.auto.chances import Counters
+from skipbench.contrib.auto.kinds import (
     ABSENT,
     CONTINUATIONS,
     FREE,

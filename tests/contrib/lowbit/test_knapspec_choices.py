@@ -8,7 +8,7 @@ import pytest
 from conftest import make_method, random_lm
 from contract import PROMPT, check_greedy
 
-from skipbench.methods.knapspec_choices import KnapSpecChoices, choose, integer_weights
+from skipbench.contrib.lowbit.knapspec_choices import KnapSpecChoices, choose, integer_weights
 from skipbench.metrics.costs import Latency, LatencyModel
 
 

@@ -7,11 +7,11 @@ from contract import PROMPT
 from test_traces import tiny
 
 from skipbench.config.compose import compose
+from skipbench.contrib.methods.leap import Search, group, reward, signals, zones_of
 from skipbench.decode.draft import State
 from skipbench.decode.loop import generate
 from skipbench.decode.sampling import Sampler
 from skipbench.lm.rows import TokenRows
-from skipbench.methods.contrib.leap import Search, group, reward, signals, zones_of
 
 CHANGE = [0.9, 0.8, 0.5, 0.2, 0.1, 0.15, 0.6, 0.12, 0.1, 0.05, 0.11, 0.3, 0.08, 0.2, 0.4, 0.9]
 GAIN = [0.1, 0.0, 0.05, 0.2, -0.1, 0.0, 0.3, 0.02, 0.03, 0.5, 0.1, 0.4, 0.6, 0.05, 0.9, 1.2]

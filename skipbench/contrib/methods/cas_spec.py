@@ -33,8 +33,8 @@ from msgspec import Meta
 from torch import Tensor
 
 from skipbench.config.configurable import Natural, Positive, PositiveFloat, Share
+from skipbench.contrib.auto.ladder import step_price
 from skipbench.decode.draft import Draft, State, Verification
-from skipbench.decode.ladder import step_price
 from skipbench.decode.method import Method
 from skipbench.decode.sources import TextIndex
 from skipbench.decode.tree import Tree

@@ -1,0 +1,27 @@
+"""What `skipbench.contrib` adds to the core, by kind and name; without that folder, nothing."""
+
+import importlib
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+CONF = Path(__file__).resolve().with_name("contrib") / "conf"
+"""Its choices, beside those of the core's `conf`."""
+
+
+def registered(kind: str) -> Mapping[str, str]:
+    """Names of a kind, each with the `module.attribute` that it stands for."""
+    if find_spec("skipbench.contrib") is None:
+        return {}
+    table: dict[str, dict[str, str]] = importlib.import_module("skipbench.contrib").TABLE
+    return table.get(kind, {})
+
+
+def load(kind: str, name: str) -> Any:
+    """What is registered under a name; `None` without it. Imports its module."""
+    path = registered(kind).get(name)
+    if path is None:
+        return None
+    module, _, attribute = path.rpartition(".")
+    return getattr(importlib.import_module(module), attribute)
