@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from msgspec import to_builtins
+from msgspec import UNSET, to_builtins
 from msgspec.structs import replace
 
 from skipbench.bench.cell import Bench
@@ -43,7 +43,7 @@ from skipbench.runs.record import speedups
 from skipbench.runs.run import read_run
 from skipbench.runs.state import Interrupted
 from skipbench.runs.store import RunStore
-from skipbench.scoring.overlap import CORPUS_SCORERS, corpus_summary
+from skipbench.scoring.overlap import CORPUS_SCORERS, corpus_summary, rouge_rules
 
 JOINS = "without shard= the same command joins all of them"
 
@@ -217,6 +217,9 @@ def _metrics(bench: Bench, latency: LatencyModel) -> Metrics:
     if (scorer := bench.config.dataset.scorer) in CORPUS_SCORERS:
         scores = corpus_summary(scorer, samples, bench.store.completions())
         metrics = replace(metrics, score=scores)
+    if scorer == "rouge":
+        references = [c.reference for c in bench.store.completions().values()]
+        metrics = replace(metrics, score_rules=rouge_rules(references) or UNSET)
     if (wanted := bench.config.until_ci) is None:
         return metrics
     reached, count = half_width([*speedups(samples).values()]), len(samples)

@@ -34,6 +34,7 @@ def run_serve(asked: Serve) -> None:
     say_replaced(model.lm.notes())
     defaults = asdict(model.config.decoding)
     names = [word.partition("=")[2] for word in asked.settings if word.startswith("model=")]
+    names = [name for name in names if name != "path"]  # its name is the folder's
     server = Server(
         model,
         defaults,

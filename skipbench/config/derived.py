@@ -32,7 +32,8 @@ def model_words(model: str) -> list[str]:
 
 def quoted(text: str) -> str:
     """A text as the value of an override, whatever is in it."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    text = text.replace("\\", "\\\\").replace("'", "\\'")
+    return "'" + text.replace("${", "\\${") + "'"
 
 
 def derived(model: Model) -> Model:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from skipbench.decode.draft import Draft, Launched, State, Verification
@@ -9,6 +10,7 @@ from skipbench.decode.drafting import read_later
 from skipbench.decode.method import Method
 from skipbench.decode.sampling import Logprob, choices, finite_best, logprobs
 from skipbench.decode.verify import verify_greedy, verify_sampling
+from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.profile.clock import Clock
 from skipbench.runs.record import Round
@@ -139,5 +141,13 @@ def _accept(state: State, draft: Draft, logits: Tensor, best: list[int]) -> tupl
     if best[accepted[-1] + 1 if accepted else 0] < 0:
         state.lm.cache.clear(0)
         at = len(state.tokens) + len(accepted)
-        raise NotFinite(f"logits are not finite after token {at} of the sequence")
+        raise NotFinite(f"logits are not finite after token {at} of the sequence; {_why(state.lm)}")
     return accepted, bonus
+
+
+def _why(lm: LM) -> str:
+    """What is known of logits that are not finite."""
+    if lm.dtype == torch.float16:
+        return "float16 may overflow, try dtype bfloat16 or float32"
+    bad = [name for name, weight in lm.model.named_parameters() if not weight.isfinite().all()]
+    return f"{bad[0]} holds NaN or infinity, fetch it again" if bad else "a sum overflows"

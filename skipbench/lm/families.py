@@ -77,8 +77,8 @@ FAMILIES = {
 }
 
 HEAD = ("lm_head",)
-# their cosines do not depend on the length decoded so far; longrope's do not up to `angle_limit`
-ROPE_TYPES = ("default", "linear", "llama3", "yarn", "longrope")
+# their cosines do not depend on the length decoded so far; the last two's not up to `angle_limit`
+ROPE_TYPES = ("default", "linear", "llama3", "yarn", "longrope", "dynamic")
 
 RECURRENT = {"linear_attention", "conv", "hybrid", "hybrid_sliding", "mamba", "recurrent"}
 
@@ -107,7 +107,7 @@ def attention_kernel(config: Any) -> str | None:
 
 def check_config(config: Any) -> None:
     """Raises SkipbenchError for layers with a state that cannot go back to an earlier token, and
-    for rotary positions that change with the length of the text.
+    for rotary positions of another type than `ROPE_TYPES`.
     """
     if state := sorted({*(getattr(config, "layer_types", None) or ())} & RECURRENT):
         raise SkipbenchError(
@@ -117,15 +117,17 @@ def check_config(config: Any) -> None:
     for rope in _rope_parameters(config):
         if rope["rope_type"] not in ROPE_TYPES:
             raise SkipbenchError(
-                f"rope_type {rope['rope_type']!r} is not supported (its angles depend on the "
-                "current length, which a shared K/V cache cannot follow); supported: "
-                f"{', '.join(ROPE_TYPES)}"
+                f"rope_type {rope['rope_type']!r} is not known here; known: {', '.join(ROPE_TYPES)}"
             )
 
 
 def angle_limit(config: Any) -> int | None:
-    """The longest text under longrope in tokens, after which all angles change; else `None`."""
+    """The longest text under longrope or dynamic in tokens, after which all angles change; else
+    `None`.
+    """
     for rope in _rope_parameters(config):
+        if rope["rope_type"] == "dynamic":
+            return int(config.max_position_embeddings)
         if rope["rope_type"] == "longrope":
             short = rope.get("original_max_position_embeddings")
             return int(short or config.original_max_position_embeddings)

@@ -104,8 +104,13 @@ class SWIFT(SkipMethod):
     def _restart(self, ratio: float) -> None:
         """Starts an empty search from whole layers spread evenly, and one attention if odd."""
         self.ratio, self.count = ratio, int(len(self.free) * ratio)
+        if not self.free:
+            raise SkipbenchError(
+                f"swift: protect_ends keeps the first and the last of {self.layers} layers, and no "
+                "other is there to skip; set method.protect_ends=false"
+            )
         if not 0 < self.count < len(self.free):
-            low, high = 1 / max(1, len(self.free)), 1 - 1 / max(1, len(self.free))
+            low, high = 1 / len(self.free), 1 - 1 / len(self.free)
             raise SkipbenchError(
                 f"swift: {ratio=} skips {self.count} of {len(self.free)} sub-layers that may be "
                 f"skipped; choose from {low:.3f} to {high:.3f}"

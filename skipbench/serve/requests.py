@@ -47,8 +47,8 @@ class _Request(Struct, forbid_unknown_fields=True, kw_only=True):
     max_tokens: Count | None = None
     min_tokens: Annotated[int, Meta(ge=0)] = 0
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Probability | None = None
-    top_k: Annotated[int, Meta(ge=0)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     typical_p: Probability | None = None
     repetition_penalty: Annotated[float, Meta(gt=0)] | None = None
@@ -137,6 +137,10 @@ def read_request(
         raise _named(fields, str(error), ChatCompletion if chat else Completion) from error
     options = {**defaults, "max_new_tokens": asked.max_tokens, "stop": asked.stop or ()}
     options |= {k: value for k in SAMPLING if (value := getattr(asked, k)) is not None}
+    if options.get("top_k") == -1:  # vLLM's word for off
+        options["top_k"] = 0
+    if options.get("top_p") == 0:  # OpenAI's for the best token alone
+        options |= {"top_p": 1.0, "temperature": 0.0}
     if asked.min_tokens:
         options["min_new_tokens"] = asked.min_tokens
     if asked.stop_token_ids or asked.ignore_eos:

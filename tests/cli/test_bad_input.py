@@ -193,8 +193,8 @@ def test_a_truncated_checkpoint(broken: Path) -> None:
     [
         ({"model_type": "gpt2"}, "does not fit its config.json"),
         (
-            {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}},
-            "dynamic",
+            {"rope_parameters": {"rope_type": "mrope", "factor": 2.0, "rope_theta": 1e4}},
+            "'mrope' is not known here; known: default",
         ),
     ],
 )
@@ -369,7 +369,7 @@ def test_another_activation_is_left_to_the_reference_engine(broken: Path) -> Non
     assert lm.engine.name == "reference" and "activation gelu" in lm.notes()[0]
 
 
-@pytest.mark.parametrize("rope", ["linear", "llama3", "yarn"])
+@pytest.mark.parametrize("rope", ["linear", "llama3", "yarn", "dynamic"])
 def test_supported_rope_scalings_equal_hugging_face(broken: Path, rope: str) -> None:
     more = (
         {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}

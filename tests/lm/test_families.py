@@ -262,16 +262,22 @@ def test_a_folder_of_another_family_is_a_cell(tmp_path: Path) -> None:
     assert overhead(lm, 1).attention_s > 0
 
 
-def test_longrope_is_kept_to_the_context_of_its_short_factors() -> None:
-    rope = {
+ROPES = {
+    "phi3": {
         "rope_type": "longrope",
-        "rope_theta": 1e4,
         "short_factor": [1.0, 1.1, 1.2, 1.3],
         "long_factor": [2.0, 3.0, 4.0, 5.0],
         "original_max_position_embeddings": 48,
-        "factor": 128 / 48,
-    }
-    model = made("phi3", rope_parameters=rope, original_max_position_embeddings=48)
+    },
+    "llama": {"rope_type": "dynamic"},
+}
+
+
+@pytest.mark.parametrize("family", ROPES)
+def test_a_rope_that_changes_is_kept_to_the_context_before_that(family: str) -> None:
+    rope = ROPES[family] | {"rope_theta": 1e4, "factor": 128 / 48}
+    limit = "original_max_position_embeddings" if family == "phi3" else "max_position_embeddings"
+    model = made(family, rope_parameters=rope, **{limit: 48})
     for engine in ("reference", "fused"):
         lm = LM(copy.deepcopy(model), engine)
         assert lm.max_positions == 48

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from conftest import rest_slow
+from conftest import make_method, rest_slow
 
 from skipbench.bench.load import load_model, prepare
 from skipbench.bench.prompts import Prompt, eos_ids
@@ -16,6 +16,7 @@ from skipbench.config.compose import compose
 from skipbench.decode.loop import generate
 from skipbench.decode.stopping import Fixed
 from skipbench.draft_plan import DraftPlan
+from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
 from skipbench.methods import swift
 from skipbench.methods.swift import SWIFT
@@ -89,6 +90,11 @@ def test_the_first_set_is_spread_evenly(layers: int, ends: bool) -> None:
         gaps = [b - a for a, b in zip(skip.attention, skip.attention[1:], strict=False)]
         assert not gaps or max(gaps) - min(gaps) <= 1
         assert not ends or not {0, layers - 1} & {s // 2 for s in skip.skipped}
+
+
+def test_two_layers_have_nothing_to_skip() -> None:
+    with pytest.raises(SkipbenchError, match="the first and the last of 2 layers"):
+        make_method("swift", layers=2)
 
 
 def test_only_a_candidate_ends_the_search(decode: Decode) -> None:

@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -25,6 +26,8 @@ from conftest import ROOT
 import skipbench as package
 from skipbench.api import LanguageModel
 from skipbench.bench.prompts import eos_ids
+from skipbench.config.derived import quoted
+from skipbench.config.paths import PACKAGE
 from skipbench.decode.sampling import Logprob
 
 for needed in ("starlette", "prometheus_client"):
@@ -101,7 +104,8 @@ WORKS: dict[str, Works] = {
     "completions, streamed": lambda c, m: streamed(complete(c, stream=True)) == text(complete(c)),
     "stop": lambda c, m: text(complete(c, stop=[" a"])) == m.generate(P, NEW, stop=" a").text,
     "seed, temperature, top_p": lambda c, m: text(complete(c, seed=3, temperature=1, top_p=0.9))
-    == m.generate(P, NEW, seed=3, temperature=1.0, top_p=0.9).text,
+    == m.generate(P, NEW, seed=3, temperature=1.0, top_p=0.9).text
+    and text(complete(c, temperature=1, top_p=0)) == m.generate(P, NEW).text,
     "max_completion_tokens": lambda c, m: chat(
         c, max_completion_tokens=3, max_tokens=None
     ).usage.completion_tokens == 3,
@@ -134,7 +138,7 @@ WORKS: dict[str, Works] = {
     "a system message": lambda c, m: text(chat(c, messages=[
         {"role": "system", "content": "Be short."}, {"role": "user", "content": "Hi"}])),
     "Hugging Face's sampling": lambda c, m: text(complete(
-        c, temperature=2, extra_body={"min_p": 1.0, "repetition_penalty": 1.2}))
+        c, temperature=2, extra_body={"min_p": 1.0, "top_k": -1, "repetition_penalty": 1.2}))
     == m.generate(P, NEW, repetition_penalty=1.2).text,
     "stop_token_ids, min_tokens": lambda c, m: complete(
         c, extra_body={"stop_token_ids": [m.generate(P, NEW).tokens[2]], "min_tokens": 1}
@@ -332,6 +336,16 @@ def test_offsets_of_characters_that_several_tokens_spell(tiny: LanguageModel) ->
         part = pieces.piece(0, "", [Logprob(token, -1.0, ())])["choices"][0]["logprobs"]
         offsets += part["text_offset"]
     assert offsets == whole["text_offset"]
+
+
+def test_a_folder_is_served_by_its_name(skipbench: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "mine${x}"
+    shutil.copytree(PACKAGE / "models" / "tiny", folder)
+    with socket.create_server(("127.0.0.1", 0)) as taken:  # so that the server ends at once
+        port = taken.getsockname()[1]
+        path = f"model.path={quoted(str(folder))}"
+        done = skipbench("serve", "model=path", path, f"port={port}")
+    assert f"mine${{x}}, auto, at http://127.0.0.1:{port}/v1" in done.stderr, done.stderr
 
 
 def test_other_hosts_need_a_key(skipbench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
