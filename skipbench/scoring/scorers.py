@@ -18,9 +18,10 @@ from skipbench.scoring.programs import EXECUTED, program_of
 from skipbench.scoring.text import Scores, before_next, first_line, malformed, need
 
 # A minus after a digit or a bracket subtracts. Commas belong to a number only before each third
-# digit from its end.
+# digit from its end. A fraction is one number.
 _NUMBER = re.compile(
-    r"(?:(?<![\w)\]])-)?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|(?<!\w)-?\.[0-9]+"
+    r"((?:(?<![\w)\]])-)?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?"
+    r"|(?<!\w)-?\.[0-9]+)(?: ?/ ?([1-9][0-9]*)(?![\w/]|[.,][0-9]))?"
 )
 _BRACES = re.compile(r"\\(?:boxed|fbox)\s*\{|(?<!\\)[{}]")
 _STYLED = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mathit|mbox)\s*\{([^{}]*)\}")
@@ -64,9 +65,10 @@ def waits_for_score(scorer: str, metrics: Metrics | None) -> bool:
 
 
 def numbers(text: str) -> list[Decimal]:
-    """The numbers in `text`: `$1,234.50`, `-3`, `18.`, `1{,}234`."""
+    """The numbers in `text`: `$1,234.50`, `-3`, `18.`, `1{,}234`, `18/3`."""
     plain = text.replace("\\$", "").replace("$", "").replace("{,}", ",").replace("\u2212", "-")
-    return [Decimal(number.replace(",", "")) for number in _NUMBER.findall(plain)]
+    found = _NUMBER.findall(plain)
+    return [Decimal(number.replace(",", "")) / Decimal(below or 1) for number, below in found]
 
 
 def _gsm8k(completion: str, reference: Reference) -> Scores:

@@ -248,6 +248,9 @@ def test_gsm8k(completion: str, exact: float) -> None:
         ("1.2.3", "3"),
         ("at 5%!", "5"),
         ("007", "7"),
+        ("so 18/3 hours", "6"),
+        ("1 / 4.", "0.25"),
+        ("8/0", "0"),
         ("none", "none"),
     ],
 )
