@@ -202,6 +202,8 @@ def test_rouge_says_where_it_reads_no_words(texts: list[str], count: int) -> Non
         (" The final answer is: $\\boxed{18}$. I hope it is correct.", 1),
         (" 16-3-4=9, 9*2=18", 1),
         (" 18", 1),
+        (" The answer is 18, as said.", 1),
+        (" #### 18, which is $18.", 1),
         (" #### 18 eggs (9 a day for 2 days)", 1),
         (" #### 1,8 (not 18)", 0),
         (" #### 18\n\nQuestion: Tom has 3 cups.\nAnswer: #### 3", 1),

@@ -22,6 +22,7 @@ from typing import Any, cast
 
 import pytest
 from conftest import ROOT
+from msgspec.structs import fields
 
 import skipbench as package
 from skipbench.api import LanguageModel
@@ -35,6 +36,7 @@ for needed in ("starlette", "prometheus_client"):
 uvicorn = pytest.importorskip("uvicorn")
 from skipbench.serve.app import Server  # noqa: E402
 from skipbench.serve.replies import Reply  # noqa: E402  # as Server, needs starlette
+from skipbench.serve.requests import ChatCompletion, Completion, read_request  # noqa: E402
 
 PROMPTS = ["Once upon a time", "Tom and Lily went", "The red ball", "One day, a bird"]
 P, NEW = PROMPTS[0], 8
@@ -165,6 +167,17 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "ids that there are not": (
         {"logit_bias": {"99999999": 1}}, 400, "'99999999'; wanted token ids from 0 to"),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [Completion, ChatCompletion])
+def test_a_body_whose_optional_fields_are_null(kind: Any) -> None:
+    """As LangChain and other clients write them."""
+    body = {field.name: None for field in fields(kind) if field.default is None}
+    said = [{"role": "developer", "content": [{"type": "text", "text": P}]}]
+    body |= {"model": "tiny", "seed": 2**63 - 1}
+    body |= {"prompt": ""} if kind is Completion else {"messages": said}
+    asked = read_request(json.dumps(body).encode(), "messages" in body, frozenset(), {}, 9)
+    assert (asked.seeds, asked.prompts) == ([2**63 - 1], [body.get("messages", "")])
 
 
 @pytest.mark.parametrize("feature", WORKS)
