@@ -72,8 +72,8 @@ class Figure(Experiments):
 
 
 class Status(Experiments):
-    """how far the cells of experiments are, and what failed:  status swift-table2 scale=paper
-    [--watch] [--json]
+    """how far the cells of experiments are, and what failed; of what was submitted:  status
+    swift-table2 scale=paper [--watch] [--json] | status
     """
 
     stale: keys.Stale = None

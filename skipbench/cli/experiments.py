@@ -127,11 +127,11 @@ def run_submit(asked: Submit) -> None:
         if isinstance(request.hardware, Slurm) and not asked.print:
             folder = [w for w in asked.settings if w.startswith("results=")]
             stack.enter_context(turn(compose(folder).results))
-        grids, limits, hours = grids_of(request), None, float(UNASKED_H)
+        grids, hours = grids_of(request), float(UNASKED_H)
         cells = ((grid.name, cell_statuses(*named_cells(grid), asked.stale)) for grid in grids)
+        limits = manifest.Limits(asked.budget or NO_BUDGET, {}, [*asked.words, *asked.given])
         if asked.budget is not None:
-            prompts = {key: n for grid in grids for key, n in grid.prompts.items()}
-            limits = manifest.Limits(asked.budget, prompts)
+            limits.prompts = {key: n for grid in grids for key, n in grid.prompts.items()}
             if asked.budget != NO_BUDGET:
                 value, is_width = budget_of(asked.budget)
                 hours = hours if is_width else value

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import NamedTuple
 
 from rich.live import Live
@@ -12,10 +13,13 @@ from rich.text import Text
 
 from skipbench.cli.commands import Status
 from skipbench.cli.experiments import request_of, show_plan
+from skipbench.cli.parser import results_of
 from skipbench.config.catalog import choices
 from skipbench.console import out, show
+from skipbench.errors import SkipbenchError
 from skipbench.experiments.plan import grids_of
 from skipbench.experiments.row import rows_of
+from skipbench.launch import manifest
 from skipbench.launch.progress import Progress, last_lines, row_progress
 from skipbench.launch.status import (
     CellStatus,
@@ -28,6 +32,7 @@ from skipbench.launch.status import (
 from skipbench.report.published import paper_of
 
 WATCH_S = 10.0
+OF_ALL = ("results=", "stale=")  # words that choose no experiment
 MEANS = (
     "speedups here: geometric mean over the questions, prefill included; the paper's table has the "
     "paper's own estimator, so that its numbers differ (docs/metrics.md)"
@@ -41,14 +46,27 @@ class _Line(NamedTuple):
 
 
 def run_status(asked: Status) -> None:
-    """Prints every cell and the command that runs the rest; exits with 1 unless all is done. With
-    `--json` a line of JSON per cell; with `--watch` those that run, until none is left.
+    """Prints every cell of the experiments, or of all submissions where none is named, and the
+    command that runs the rest; exits with 1 unless all is done. With `--json` a line of JSON per
+    cell; with `--watch` those that run, until none is left.
     """
-    request = request_of(asked, choices("experiment"))
     if asked.plan:
-        show_plan(request)
+        show_plan(request_of(asked, choices("experiment")))
         return
-    cells = {grid.name: named_cells(grid) for grid in grids_of(request)}
+    sent = dict[str, Path]()
+    if asked.words or not all(word.startswith(OF_ALL) for word in asked.given):
+        grids = grids_of(request_of(asked, choices("experiment")))
+        cells = {grid.name: named_cells(grid) for grid in grids}
+    else:
+        folders = manifest.cells(results := results_of(asked.settings))
+        if not folders:
+            raise SkipbenchError(
+                f"nothing was submitted from {results}; name an experiment, one of python -m "
+                "skipbench list experiments, or another results=FOLDER"
+            )
+        sent = {folder.name: folder for folder in folders}
+        every = {folder.name: own.values() for folder, own in folders.items()}
+        cells = {name: NamedCells(*zip(*own, strict=True)) for name, own in every.items()}
     if asked.watch:
         _watch(cells, asked.stale)
     lines_of = {name: _lines(own, asked.stale) for name, own in cells.items()}
@@ -63,12 +81,23 @@ def run_status(asked: Status) -> None:
         if timed and paper_of(name) is not None:
             show(MEANS)
         if any(line.cell.to_run for line in lines):
-            sent = any(line.cell.logs for line in lines)  # to a cluster
-            command = "submit" if request.hardware or sent else "table"
-            more = "" if request.hardware or not sent else " with the hardware= of the others"
-            show(f"to run them: {command_line(command, [name], asked.given)}{more}")
+            show(f"to run them: {_command(name, asked, lines, sent.get(name))}")
     if any(line.cell.state.state != "done" for lines in lines_of.values() for line in lines):
         sys.exit(1)
+
+
+def _command(name: str, asked: Status, lines: Sequence[_Line], folder: Path | None) -> str:
+    """What runs the rest: as it was submitted, where it was. `folder`: a submission, whose name
+    `name` is.
+    """
+    if folder is not None:
+        return command_line("submit", [], manifest.words(folder) or ["..."])
+    jobs = [log.parent for line in lines for log in line.cell.logs]
+    placed = any(word.startswith("hardware=") for word in asked.given)
+    if placed or not jobs:
+        return command_line("submit" if placed else "table", [name], asked.given)
+    given = [word for word in manifest.words(jobs[-1]) if "=" in word]
+    return command_line("submit", [name], given or [*asked.given, "hardware=..."])
 
 
 def _lines(cells: NamedCells, stale_s: float | None) -> list[_Line]:

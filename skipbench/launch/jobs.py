@@ -56,7 +56,8 @@ class Job:
         """The job as the manifest of a submission holds it."""
         folders = [cell.key for cell in self.cells]
         configs = [cell.config.to_dict() for cell in self.cells]
-        return {"name": self.name, "folders": folders, "configs": configs}
+        names = [cell.name for cell in self.cells]
+        return {"name": self.name, "folders": folders, "names": names, "configs": configs}
 
 
 def jobs_of(cells: Sequence[CellStatus], hardware: Slurm | Local) -> list[Job]:

@@ -5,6 +5,7 @@ import itertools
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -35,8 +36,8 @@ def next_folder(results: Path, name: str, make: bool) -> Path:
 def write_rows(
     folder: Path, rows: Sequence[Mapping[str, Any]], limits: "Limits | None" = None
 ) -> Path:
-    """Writes rows: `name`, and of their cells the `folders` of the runs and all `configs`; and the
-    limits that a budget sets.
+    """Writes rows: `name`, and of their cells the `folders` of the runs, `names` and all `configs`;
+    and the words of the command, with the limits that a budget sets.
     """
     if limits is not None:
         write_atomic(folder / LIMITS, msgspec.json.encode(limits).decode())
@@ -57,10 +58,19 @@ def read_row(path: Path, index: int) -> list[RunConfig]:
 
 
 class Limits(msgspec.Struct):
-    """The budget of a submission, and the prompts that it left each cell, sent or not."""
+    """The words of a submission, its budget, and the prompts that it left all cells."""
 
     budget: str
     prompts: dict[str, Annotated[int, Meta(ge=1)] | None]  # by hash, as of `Request.submitted`
+    words: list[str] = []
+
+
+def words(folder: Path) -> list[str]:
+    """The words behind `submit` that made a folder; none where they cannot be read."""
+    with contextlib.suppress(SkipbenchError):
+        found = read_json(folder / LIMITS, Limits)
+        return found.words if found else []
+    return []
 
 
 def limits(results: Path) -> dict[str, tuple[int | None, str]]:
@@ -82,6 +92,8 @@ class Array(msgspec.Struct):
 
 class _Row(msgspec.Struct):
     folders: list[str]
+    names: list[str] = []  # of older submissions none
+    configs: list[dict[str, Any]] = []
 
 
 def add_job(folder: Path, job: str, first: int, count: int) -> None:
@@ -113,6 +125,24 @@ def refuse_unanswered(results: Path) -> None:
                 f"{path}: a submission ended before sbatch had answered; if squeue lists its job, "
                 "write the number into the last line, else remove that line; then submit again"
             )
+
+
+def cells(results: Path) -> dict[Path, dict[str, tuple[RunConfig, str]]]:
+    """Configurations and names of the cells of all submissions that can be read, by folder of the
+    submission and of the run; those that were sent again stand with the last one.
+    """
+    found: dict[Path, dict[str, tuple[RunConfig, str]]] = {}
+    for path in sorted((results / "submit").glob(f"*/{CELLS}"), key=lambda p: p.stat().st_mtime):
+        with contextlib.suppress(SkipbenchError, *MALFORMED):
+            rows = [msgspec.json.decode(line, type=_Row) for _, line in read_lines(path)]
+            own: dict[str, tuple[RunConfig, str]] = {}
+            for row in rows:
+                configs = [replace(RunConfig.from_dict(c), shard=None) for c in row.configs]
+                names = row.names or [" ".join(config.names.values()) for config in configs]
+                own |= dict(zip(row.folders, zip(configs, names, strict=True), strict=True))
+            found = {at: {k: v for k, v in o.items() if k not in own} for at, o in found.items()}
+            found[path.parent] = own
+    return {folder: own for folder, own in found.items() if own}
 
 
 def tasks(results: Path) -> dict[str, list[Task]]:

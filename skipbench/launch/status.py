@@ -139,8 +139,9 @@ def _with_jobs(
 ) -> RunState:
     """The state of a cell that would have to run, by what became of its jobs."""
     if states := [live[task.job] for task in tasks if task.job in live]:
-        more = " and has recorded nothing yet" if states[-1] == "RUNNING" else ""
-        return RunState("queued", f"its job is {states[-1]}{more}")
+        if "RUNNING" in states:
+            return RunState("running", "its job has recorded nothing yet")
+        return RunState("queued", f"its job is {states[-1]}")
     begun = [task for task in tasks if task.log.exists()]
     if begun and cell.state.state == "missing" and cell.folder is not None:
         job, log = begun[-1]

@@ -50,7 +50,8 @@ def submit(
         sent: called with each name whose cells are sent.
         anyway: what to give, in the message, to submit jobs whose models or datasets are not here;
             `None` submits them.
-        limits: what a budget left of the experiments, kept for later commands on them.
+        limits: the words of the command, and what a budget left of the experiments, kept for later
+            commands on them.
 
     Returns:
         The ids of the jobs, and whether a cell failed that ran here.
@@ -241,6 +242,8 @@ def _to_slurm(
                 of_gpus = f" of {gpus} GPUs" if gpus > 1 else ""
                 show(f"submitted: job {job}, {len(part)} rows{of_gpus}, {cells} cells, {file}")
         before = jobs[:]
+    if jobs:
+        show(f"to stop what was sent: scancel {' '.join(jobs)}")
     return jobs
 
 

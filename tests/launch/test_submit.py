@@ -291,7 +291,7 @@ def test_what_became_of_jobs_without_a_record(
     squeue.write_text("#!/bin/sh\necho '8|7|0|RUNNING'\n")
     squeue.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert states() == ["queued", "failed", "missing", "missing"], (
+    assert states() == ["running", "failed", "missing", "missing"], (
         "a cancelled job never began, the last was not sent"
     )
     reason = survey("tiny", words[1:])[1].state.reason

@@ -115,10 +115,13 @@ def test_a_budget_is_kept_with_what_was_submitted(
             dispatch([command, *words(tmp_path)])
         told = capsys.readouterr()
         assert "budget=10%, as submitted" in told.err and "4 queued" in told.out
+    with pytest.raises(SystemExit):
+        dispatch(["status", f"results={tmp_path}"])
+    assert "tiny-1: 4 cells: 0 done, 0 failed, 0 running, 4 queued" in capsys.readouterr().out
     assert len(sent(tmp_path)) == 4
     dispatch(["submit", *words(tmp_path), "budget=none"])
     assert len(sent(tmp_path)) == 8
-    capsys.readouterr()
+    assert "to stop what was sent: scancel 102\n" in capsys.readouterr().out
     dispatch(["submit", *words(tmp_path)])
     assert "as submitted" not in capsys.readouterr().err and len(sent(tmp_path)) == 8
 
