@@ -48,7 +48,15 @@ class Experiments(Command):
     ] = None
 
 
-class Table(Experiments):
+class Planned(Experiments):
+    """Base of those with a plan."""
+
+    plan: keys.Plan = False
+    rows: keys.Rows = False
+    json: keys.Json = False
+
+
+class Table(Planned):
     """run what is missing of experiments, then write their tables:  table swift-table2
     scale=embedded [columns=M,speedup] [over=swift] [--render-only] [--force] [--json]
     """
@@ -57,8 +65,6 @@ class Table(Experiments):
     over: keys.Over = None
     render_only: keys.RenderOnly = False
     force: keys.Force = False
-    plan: keys.Plan = False
-    json: keys.Json = False
 
 
 class Figure(Experiments):
@@ -71,24 +77,21 @@ class Figure(Experiments):
     force: keys.Force = False
 
 
-class Status(Experiments):
+class Status(Planned):
     """how far the cells of experiments are, and what failed; of what was submitted:  status
     swift-table2 scale=paper [--watch] [--json] | status
     """
 
     stale: keys.Stale = None
-    plan: keys.Plan = False
     watch: Annotated[bool, "shows what runs, every 10 s, until nothing does"] = False
-    json: keys.Json = False
 
 
-class Submit(Experiments):
+class Submit(Planned):
     """run what is missing on Slurm or on this machine's GPUs:  submit swift-table2
-    hardware=slurm-a100 [--print|--plan|--yes|--anyway]
+    hardware=slurm-a100 [--plan [--rows]|--print|--yes|--anyway]
     """
 
     stale: keys.Stale = None
-    plan: keys.Plan = False
     print: Annotated[bool, "shows the scripts or the rows, and sends nothing"] = False
     yes: Annotated[bool, "submits any number of GPU-hours"] = False
     anyway: Annotated[bool, "submits although models or datasets are not here"] = False

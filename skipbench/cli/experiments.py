@@ -1,26 +1,24 @@
-"""`submit`, and for all commands on experiments their request and `--plan`."""
+"""`submit`, and for all commands on experiments their request."""
 
 import contextlib
 import sys
-from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from skipbench.cli.commands import Experiments, Status, Submit
 from skipbench.cli.parser import results_of
+from skipbench.cli.plan import show_plan
 from skipbench.config.catalog import choices, places
 from skipbench.config.compose import compose
 from skipbench.config.explain import did_you_mean
 from skipbench.config.hardware import Slurm
-from skipbench.config.run_config import RunConfig
 from skipbench.console import show
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.blocks import blocks_of, costs_of, unique, within
-from skipbench.experiments.costs import Cost, budget_of, gpu_of, plan_lines
-from skipbench.experiments.grid import PlannedCell, check_filter
+from skipbench.experiments.costs import budget_of
+from skipbench.experiments.grid import check_filter
 from skipbench.experiments.plan import NO_BUDGET, Request, grids_of, hardware_of
 from skipbench.launch import manifest
 from skipbench.launch.status import cell_statuses, command_line, named_cells
-from skipbench.launch.submit import UNASKED_H, bill_line, submit, turn
+from skipbench.launch.submit import UNASKED_H, submit, turn
 
 
 def request_of(asked: Experiments, known: Sequence[str]) -> Request:
@@ -57,56 +55,13 @@ def request_of(asked: Experiments, known: Sequence[str]) -> Request:
     )
 
 
-def show_plan(request: Request) -> None:
-    """Prints the rows of the experiments, each cell once, with their costs, and the sums. A row of
-    several experiments stands with the first one.
-    """
-    gpu, hardware = gpu_of(request.hardware), request.hardware
-    cells: dict[str, tuple[str, PlannedCell, RunConfig]] = {}
-    titles, repeated = dict[str, str](), Counter[str]()
-    for grid in grids_of(request):
-        name = grid.name
-        titles[name] = f"{name} scale={grid.scale}"
-        for cell, whole in grid.cells:
-            for key, config in unique([whole]).items():
-                repeated[name] += key in cells
-                cells.setdefault(key, (name, cell, config))
-    configs = [config for _, _, config in cells.values()]
-    if hardware is None:
-        blocks = blocks_of(configs, cut=False)
-        costs = costs_of(configs, blocks, gpu)
-    else:
-        blocks, costs = within(configs, hardware, [hardware.gpus] * len(configs))
-    every = [*cells.values()]
-    rows = defaultdict[str, list[tuple[str, list[str], Cost | None]]](list)
-    for block, cost in zip(blocks, costs, strict=True):
-        row, arms = row_and_arms([every[at][1] for at in block])
-        rows[every[block[0]][0]].append((row, arms, cost))
-    for name, title in titles.items():
-        show(title + (f": {n} cells stand above" if (n := repeated[name]) else ""))
-        for line in plan_lines(rows[name], gpu):
-            show(line)
-    show(bill_line(costs, hardware)[0])
-
-
-def row_and_arms(cells: Sequence[PlannedCell]) -> tuple[str, list[str]]:
-    """The overrides that all cells of a row have, and those of each arm but its prompts."""
-    shared = {k: v for k, v in cells[0].overrides.items() if k not in ("method", "hardware")}
-    for cell in cells:
-        shared = {k: v for k, v in shared.items() if cell.overrides.get(k) == v}
-    left_out = {*shared, "hardware", "limit"}
-    arms = ({k: v for k, v in c.overrides.items() if k not in left_out} for c in cells)
-    row, *rest = (" ".join(f"{k}={v}" for k, v in words.items()) for words in (shared, *arms))
-    return row, rest
-
-
 def run_submit(asked: Submit) -> None:
     """Submits sbatch arrays, or runs rows here with `hardware=local`; exits with 1 when a cell
     failed here. More GPU-hours than `budget=`, 100 without one, take `--yes`.
     """
     request = request_of(asked, choices("experiment"))
     if asked.plan:
-        show_plan(request)
+        show_plan(request, asked)
         return
     if request.hardware is None:
         raise SkipbenchError(

@@ -20,7 +20,8 @@ Columns = Annotated[Names, "only these columns of the table, in this order, or a
 Over = Annotated[str | None, "a method, such as swift: paired ratios to it, with intervals"]
 Force = Annotated[bool, "writes although measured values are lost"]
 Json = Annotated[bool, "results for machines"]
-Plan = Annotated[bool, "prints what the rows cost, and runs nothing"]
+Plan = Annotated[bool, "prints what the rows cost, model by model, and runs nothing"]
+Rows = Annotated[bool, "with --plan: a line per row, and its arms"]
 Stale = Annotated[
     float | None,
     Meta(title="a number of seconds"),

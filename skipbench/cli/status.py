@@ -12,8 +12,9 @@ from rich.live import Live
 from rich.text import Text
 
 from skipbench.cli.commands import Status
-from skipbench.cli.experiments import request_of, show_plan
+from skipbench.cli.experiments import request_of
 from skipbench.cli.parser import results_of
+from skipbench.cli.plan import show_plan
 from skipbench.config.catalog import choices
 from skipbench.console import out, show
 from skipbench.errors import SkipbenchError
@@ -51,7 +52,7 @@ def run_status(asked: Status) -> None:
     cell; with `--watch` those that run, until none is left.
     """
     if asked.plan:
-        show_plan(request_of(asked, choices("experiment")))
+        show_plan(request_of(asked, choices("experiment")), asked)
         return
     sent = dict[str, Path]()
     if asked.words or not all(word.startswith(OF_ALL) for word in asked.given):

@@ -12,8 +12,9 @@ from itertools import islice
 from pathlib import Path
 
 from skipbench.cli.commands import Compare, Table
-from skipbench.cli.experiments import request_of, show_plan
+from skipbench.cli.experiments import request_of
 from skipbench.cli.parser import results_of
+from skipbench.cli.plan import show_plan
 from skipbench.config.catalog import choices, experiment_of
 from skipbench.config.compose import compose
 from skipbench.config.derived import quoted
@@ -68,7 +69,7 @@ def run_table(asked: Table) -> None:
         if name not in features:
             check_columns(name, asked.columns)
     if asked.plan:
-        show_plan(replace(request, names=[n for n in request.names if n not in features]))
+        show_plan(replace(request, names=[n for n in request.names if n not in features]), asked)
         return
     experiments = [n for n in request.names if n not in features]
     grids = plan.grids_of(replace(request, names=experiments), asked.render_only)

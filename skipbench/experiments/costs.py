@@ -25,10 +25,6 @@ SPREAD = 0.15  # standard deviation of a prompt's log speedup that half widths a
 WHOLE = {"specbench": 480, "speedbench": 880, "mt-bench": 80, "humaneval": 164, "mini-stories": 300}
 """Prompts of the datasets that are run whole, without a `dataset.size`."""
 TURNS = {"specbench": 560 / 480, "mt-bench": 2.0}  # per conversation
-PLAN_LEGEND = (
-    "half width: of a speedup's 95 % interval, as a share of it; method=vanilla beside methods is "
-    "vanilla over itself, the noise floor"
-)
 DEVICE = "a100-80gb"  # of conf/hardware, where no hardware is given
 
 
@@ -198,28 +194,3 @@ def bill(costs: Sequence[Cost], gpus: int = 1, exclusive: bool = False) -> tuple
         free[:taken] = [free[taken - 1] + cost.hours] * taken
         charged += held * cost.hours
     return max(free), charged
-
-
-def plan_lines(rows: Sequence[tuple[str, Sequence[str], Cost | None]], gpu: Gpu) -> list[str]:
-    """A line per row, with its name and cost, one per arm of it, and the sum."""
-    width = max((len(name) for name, _, _ in rows), default=3)
-    known = [cost for _, _, cost in rows if cost is not None]
-    lines = [f"{'row':<{width}}  prompts        half width  GPUs  memory     hours  GPU-hours"]
-    for name, arms, cost in rows:
-        text, few = "-              -           -     -          -      -", ["" for _ in arms]
-        if cost is not None:
-            most = max(cost.prompts)
-            few = [f", {n} prompts" if n < most else "" for n in cost.prompts]
-            prompts = f"{most} of {cost.of}" if most < cost.of else f"{most}"
-            text = f"{prompts:<13}  {100 * half_width(most):>8.1f} %  {cost.gpus or '-':<4}  "
-            text += f"{cost.memory_bytes / GIB:>6.1f} GiB{cost.hours:>8.2f}  {cost.gpu_hours:>8.2f}"
-            text += f"  in {cost.shards} shards" if cost.shards > 1 else ""
-            text += f"  {cost.reason}" if cost.reason else ""
-        lines.append(f"{name:<{width}}  {text}")
-        lines += [f"  {arm}{prompts}" for arm, prompts in zip(arms, few, strict=True)]
-    total = f"sum: {sum(len(arms) for _, arms, _ in rows)} cells in {len(rows)} rows, "
-    total += f"{sum(c.gpus > 1 for c in known)} of several GPUs, at most "
-    total += f"{sum(c.gpu_hours for c in known):.1f} GPU-hours on {gpu.name}"
-    if unknown := len(rows) - len(known):
-        total += f"; {unknown} of models of unknown size"
-    return [*lines, PLAN_LEGEND, total]

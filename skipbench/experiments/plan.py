@@ -18,6 +18,7 @@ from skipbench.runs.provenance import config_hash
 
 NOISE_PER = ("model", "dataset", "decoding.temperature", "decoding.top_p", "engine")
 NOISE_LIMIT = "20"
+MANY = 30  # cells whose settings take seconds to read
 NO_BUDGET = "none"  # the value of `budget=` that forgets the one of a submission
 OF_METHOD = ("method", "stop", "search")  # prefixes of overrides that vanilla does not have
 
@@ -154,6 +155,8 @@ def grids_of(request: Request, without_torch: bool = False) -> list[Grid]:
     for name in request.names:
         scale = scale_of(name, request.scale, without_torch)
         planned = planned_cells(name, request, scale)
+        if len(planned) > MANY:
+            say(f"{name}: reading the settings of {len(planned)} cells ...", "dim")
         grids.append(Grid(name, scale, planned, composed(name, planned)))
     configs = [config for grid in grids for _, config in grid.cells]
     limits, budget = _budgeted(configs, request)

@@ -1,5 +1,6 @@
 """`--plan` and `--budget`: GPUs, memory and hours of rows before anything is loaded."""
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import PAPERS, Command
 
+from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
 from skipbench.config.hardware import Slurm
 from skipbench.config.run_config import RunConfig
@@ -257,7 +259,7 @@ def test_a_plan_is_printed_with_its_sum(skipbench: Command, tmp_path: Path) -> N
     words = ["scale=paper", "models=llama3-8b", f"results={tmp_path}"]
     for command in (["table"], ["submit"]):
         more = ["hardware=slurm-a100"] if command == ["submit"] else []
-        done = skipbench(*command, "clasp-table1", *words, *more, "--plan")
+        done = skipbench(*command, "clasp-table1", *words, *more, "--plan", "--rows")
         assert done.returncode == 0, done.stderr
         # three methods greedy and sampled, and the noise floor of each decoding
         assert "sum: 8 cells in 2 rows" in done.stdout and "hours on a100-80gb" in done.stdout
@@ -269,6 +271,22 @@ def test_a_plan_is_printed_with_its_sum(skipbench: Command, tmp_path: Path) -> N
     used = float(some.stdout.partition("at most ")[2].partition(" ")[0])
     assert 4 < used <= 5.05
     assert not list(tmp_path.iterdir())
+
+
+def test_a_plan_has_a_line_per_model_or_a_record_per_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["submit", "clasp-table1", "models=llama3-8b", "hardware=slurm-a100", "--plan"]
+    words += ["hardware.time=1:00:00", f"results={tmp_path}"]
+    dispatch([*words, "--json"])
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {row["model"] for row in rows} == {"llama3-8b"} and max(r["shards"] for r in rows) > 1
+    longest = max(row["hours"] for row in rows)
+    assert max(row["requeues"] for row in rows) == int(longest) > 0
+    dispatch(words)
+    told = capsys.readouterr().out.splitlines()
+    assert told[2].startswith(f"llama3-8b, {len(rows)} rows") and len(told) == 6
+    assert f"requeues: up to {int(longest)}" in told[2] and f" {longest:.2f} " in told[2]
 
 
 def test_experiments_share_a_budget_which_is_kept_as_it_is_charged() -> None:

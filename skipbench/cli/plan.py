@@ -1,0 +1,156 @@
+"""`--plan` of the commands on experiments: what their rows cost, before anything runs."""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from skipbench.bench.memory import GIB
+from skipbench.cli.commands import Planned
+from skipbench.config.hardware import Slurm
+from skipbench.config.run_config import RunConfig
+from skipbench.console import show
+from skipbench.experiments.blocks import blocks_of, costs_of, unique, within
+from skipbench.experiments.costs import Cost, gpu_of, half_width
+from skipbench.experiments.grid import PlannedCell
+from skipbench.experiments.plan import Request, grids_of
+from skipbench.launch.submit import bill_line
+
+HEAD = ("prompts", "half width", "GPUs", "memory", "hours", "GPU-hours", "")
+LEGEND = (
+    "half width: of a speedup's 95 % interval, as a share of it; noise floor: vanilla over itself, "
+    "a cell of method=vanilla beside methods; hours: of the longest row"
+)
+
+
+class _Row(NamedTuple):
+    model: str
+    name: str  # the overrides of all its arms
+    arms: list[str]
+    cost: Cost | None  # None for a model of unknown size
+
+
+def show_plan(request: Request, asked: Planned) -> None:
+    """Prints a line per model of each experiment, with `--rows` one per row and per arm of it, with
+    `--json` a line of JSON per row; each cell once, a row of several experiments with the first.
+    """
+    gpu, hardware = gpu_of(request.hardware), request.hardware
+    cells: dict[str, tuple[str, PlannedCell, RunConfig]] = {}
+    titles, repeated = dict[str, str](), Counter[str]()
+    for grid in grids_of(request):
+        name = grid.name
+        titles[name] = f"{name} scale={grid.scale}"
+        for cell, whole in grid.cells:
+            for key, config in unique([whole]).items():
+                repeated[name] += key in cells
+                cells.setdefault(key, (name, cell, config))
+    configs = [config for _, _, config in cells.values()]
+    if hardware is None:
+        blocks = blocks_of(configs, cut=False)
+        costs = costs_of(configs, blocks, gpu)
+    else:
+        blocks, costs = within(configs, hardware, [hardware.gpus] * len(configs))
+    every = [*cells.values()]
+    rows = defaultdict[str, list[_Row]](list)
+    for block, cost in zip(blocks, costs, strict=True):
+        row, arms = row_and_arms([every[at][1] for at in block])
+        rows[every[block[0]][0]].append(_Row(configs[block[0]].model.name, row, arms, cost))
+    limit_h = hardware.limit_h if isinstance(hardware, Slurm) else None
+    for name, title in titles.items():
+        if asked.json:
+            for one in rows[name]:
+                show(json.dumps({"experiment": name, **_record(one, limit_h)}))
+            continue
+        show(title + (f": {n} cells stand above" if (n := repeated[name]) else ""))
+        for line in _lines(rows[name], limit_h, asked.rows):
+            show(line)
+        known = [row.cost for row in rows[name] if row.cost is not None]
+        total = f"sum: {sum(len(row.arms) for row in rows[name])} cells in {len(rows[name])} rows, "
+        total += f"{sum(c.gpus > 1 for c in known)} of several GPUs, at most "
+        total += f"{sum(c.gpu_hours for c in known):.1f} GPU-hours on {gpu.name}"
+        unknown = len(rows[name]) - len(known)
+        show(total + (f"; {unknown} of models of unknown size" if unknown else ""))
+    if not asked.json:
+        show(LEGEND + ("" if asked.rows else "; every row with --rows"))
+        show(bill_line(costs, hardware)[0])
+
+
+def row_and_arms(cells: Sequence[PlannedCell]) -> tuple[str, list[str]]:
+    """The overrides that all cells of a row have, and those of each arm but its prompts."""
+    shared = {k: v for k, v in cells[0].overrides.items() if k not in ("method", "hardware")}
+    for cell in cells:
+        shared = {k: v for k, v in shared.items() if cell.overrides.get(k) == v}
+    left_out = {*shared, "hardware", "limit"}
+    arms = ({k: v for k, v in c.overrides.items() if k not in left_out} for c in cells)
+    row, *rest = (" ".join(f"{k}={v}" for k, v in words.items()) for words in (shared, *arms))
+    return row, rest
+
+
+def _lines(rows: Sequence[_Row], limit_h: float | None, each: bool) -> list[str]:
+    """A table: the rows with their arms, or the models."""
+    groups = defaultdict[str, list[_Row]](list)
+    for at, row in enumerate(rows):
+        groups[f"{at}" if each else row.model].append(row)
+    cells: list[tuple[str, ...]] = [("row" if each else "model", *HEAD)]
+    for own in groups.values():
+        known = [row.cost for row in own if row.cost is not None]
+        count = f"{own[0].model}, {len(own)} rows"
+        figures = _figures(known, limit_h) if known else ["-"] * 6 + ["of unknown size"]
+        cells.append((own[0].name if each else count, *figures))
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ["  ".join(t.ljust(w) for t, w in zip(c, widths, strict=True)).rstrip() for c in cells]
+    if not each:
+        return lines
+    made = lines[:1]
+    for row, line in zip(rows, lines[1:], strict=True):
+        prompts = row.cost.prompts if row.cost else [0] * len(row.arms)
+        few = (f", {n} prompts" if n < max(prompts) else "" for n in prompts)
+        made += [line, *(f"  {arm}{note}" for arm, note in zip(row.arms, few, strict=True))]
+    return made
+
+
+def _figures(costs: Sequence[Cost], limit_h: float | None) -> list[str]:
+    """What rows cost, in the columns of `HEAD`: ranges, hours of the longest, sum of GPU-hours."""
+    most, hours = [max(cost.prompts) for cost in costs], max(cost.hours for cost in costs)
+    of, requeues = [cost.of for cost in costs], max(_requeues(cost, limit_h) for cost in costs)
+    shards, up_to = max(cost.shards for cost in costs), "up to " if len(costs) > 1 else ""
+    notes = [f"shards: {up_to}{shards}"] if shards > 1 else []
+    notes += [f"requeues: {up_to}{requeues}"] if requeues else []
+    notes += dict.fromkeys(cost.reason for cost in costs if cost.reason)
+    return [
+        _span(most) + (f" of {_span(of)}" if most != of else ""),
+        f"{_span([100 * half_width(n) for n in most], 1)} %",
+        _span([cost.gpus for cost in costs]),
+        f"{_span([cost.memory_bytes / GIB for cost in costs], 1)} GiB",
+        f"{hours:.2f}",
+        f"{sum(cost.gpu_hours for cost in costs):.2f}",
+        "; ".join(notes),
+    ]
+
+
+def _span(values: Sequence[float], digits: int = 0) -> str:
+    """`80 to 1000`, or the one value that all have."""
+    return " to ".join(dict.fromkeys(f"{end:.{digits}f}" for end in (min(values), max(values))))
+
+
+def _requeues(cost: Cost, limit_h: float | None) -> int:
+    """How often a time limit in hours ends a job of these hours before it is done."""
+    return int(cost.hours / limit_h) if limit_h else 0
+
+
+def _record(row: _Row, limit_h: float | None) -> dict[str, Any]:
+    record: dict[str, Any] = {"model": row.model, "row": row.name, "arms": row.arms}
+    if (cost := row.cost) is None:
+        return record
+    return record | {
+        "prompts": cost.prompts,
+        "of": cost.of,
+        "half_width": half_width(max(cost.prompts)),
+        "gpus": cost.gpus,
+        "memory_bytes": cost.memory_bytes,
+        "hours": cost.hours,
+        "gpu_hours": cost.gpu_hours,
+        "shards": cost.shards,
+        "requeues": _requeues(cost, limit_h),
+        "reason": cost.reason,
+    }
