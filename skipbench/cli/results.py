@@ -70,7 +70,9 @@ def run_report(asked: Report) -> None:
 
     pages = watched(asked.results, time.sleep) if asked.watch else [write_page(asked.results)]
     for path, counts, unreadable in pages:
-        say(f"written: {path} ({', '.join(f'{count} {kind}' for kind, count in counts.items())})")
+        one = {kind: kind.replace("s", "", 1) for kind, count in counts.items() if count == 1}
+        kinds = (f"{count} {one.get(kind, kind)}" for kind, count in counts.items())
+        say(f"written: {path} ({', '.join(kinds)})")
         if unreadable:
             many = f"{len(unreadable)} of {counts['runs']} runs cannot be read"
             more = f"; {len(unreadable) - NAMED} more, see the page" * (len(unreadable) > NAMED)

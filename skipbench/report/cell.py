@@ -96,12 +96,12 @@ def _in_words(metrics: Metrics, header: Mapping[str, str]) -> list[str]:
 def markdown_cell(metrics: Metrics, header: Mapping[str, str]) -> str:
     """The cell as Markdown."""
     lines, cells = cell_lines(metrics, header), main_cells(metrics)
-    names = [*cells, *(label for label, _ in lines)]
     parts = [
         lines[0][1],
         markdown_grid([list(cells), list(cells.values())]),
         "\n".join(f"- {label}: {text}" for label, text in lines[1:]),
-        "\n".join(f"- *{name}*: {text}" for name, text in definitions_for(names)),
+        "\n".join(f"- *{name}*: {text}" for name, text in definitions_for(cells)),
+        LEGEND,
         *_cautions(header),
     ]
     return inert_markdown("\n\n".join(part for part in parts if part)) + "\n"

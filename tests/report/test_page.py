@@ -77,16 +77,16 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # made from its summary, and from what the methods declare
     for name in ("clasp-table1", "swift-table1"):
         (folder / "tables" / f"{name}.html").write_text("<svg/onload=alert(1)> foreign")
-    (folder / "figures" / "swift-figure8.svg").write_text(
-        '<svg xmlns="http://www.w3.org/2000/svg"><path d="M0 0"/></svg>'
-    )
+    (swift / "figures").mkdir()  # of the run alone
+    for path in (folder / "figures" / "swift-figure8.svg", swift / "figures" / "course.svg"):
+        path.write_text('<svg xmlns="http://www.w3.org/2000/svg"><path d="M0 0"/></svg>')
     return folder
 
 
 @pytest.fixture(scope="module")
 def text(results: Path) -> str:
     path, counts, _ = write_page(results)
-    assert counts == {"runs": 2, "tables": 3, "figures": 1}
+    assert counts == {"runs": 2, "tables": 3, "figures": 2}
     return path.read_text()
 
 

@@ -19,7 +19,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.report.columns import MISSING, inert_markdown
 from skipbench.report.compared import ranked
 from skipbench.report.tables.features import feature_table
-from skipbench.report.tables.formats import WRITERS, csv, markdown, write
+from skipbench.report.tables.formats import WRITERS, csv, for_terminal, markdown, write
 from skipbench.report.tables.html import html
 from skipbench.report.tables.latex import breakable, column_blocks, escape, latex
 from skipbench.report.tables.model import Grid, Table
@@ -229,3 +229,12 @@ def test_a_method_over_another_is_paired_by_question() -> None:
         table_of(stored, over="promt-lookup")
     paper = read_table(ROOT / "results/laptop/tables/swift-table2.laptop.json", over="swift")
     assert sum(line.startswith("over swift, paired") for line in paper.remarks) == 2
+
+
+def test_a_terminal_has_fewer_columns_than_the_files() -> None:
+    table = row_table(RUNS[:1])
+    shown, whole = for_terminal(table).splitlines(), markdown(table).splitlines()
+    heads = [[h.strip() for h in lines[2].strip("|").split("|")] for lines in (shown, whole)]
+    assert heads[0][:3] == ["method", "n", "speedup"] and "worst tenth" not in heads[0]
+    assert {*heads[0]} < {*heads[1]} and shown[-1].endswith("columns=all")
+    assert len(for_terminal(row_table(RUNS[:1], ["all"])).splitlines()[2]) > len(whole[2])

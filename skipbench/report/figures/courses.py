@@ -47,15 +47,20 @@ def course(runs: list[Run], published: list[Printed]) -> Figure:
     matched = any(n.column == "matchness" for n in published) or any(map(_matchness, runs))
     columns = [column for column in COURSES if matched or column != "matchness"]
     figure, axes = style.new_figure(len(columns), 1, (6.4, 1.2 + 1.9 * len(columns)))
+    named = set[str]()  # a legend names each line once
     for axis, column in zip(axes[:, 0], columns, strict=True):
         text, points = COURSES[column]
         for run, name, look in style.lines(runs):
             if found := points(run):
-                x, y = list(found), list(found.values())
-                axis.plot(x, y, label=name, markersize=3, linewidth=1.2, **look._asdict())
+                x, y, label = list(found), list(found.values()), None if name in named else name
+                axis.plot(x, y, label=label, markersize=3, linewidth=1.2, **look._asdict())
+                named.add(name)
+        if column == "speedup":
+            style.no_gain(axis)
         _published_lines(axis, published, column)
         axis.set_ylabel(text)
-        style.beside(axis)
+        if axis.get_legend_handles_labels()[1]:
+            style.beside(axis)
     for axis in axes[:, 0]:
         _bands(axis, runs[0])
     axes[-1, 0].set_xlabel("sample")

@@ -57,7 +57,11 @@ def write_page(results: Path, live: bool = False) -> Written:
             )
     # data URIs: nothing in an image runs, and no name in it meets another's
     uri = "data:image/svg+xml;base64,"
-    figures = _each(results / "figures", "svg", lambda svg: uri + b64encode(svg).decode(), refused)
+    figures = dict[str, str]()
+    for folder in (results / "figures", *sorted(results.glob("runs/*/figures"))):
+        own = _each(folder, "svg", lambda svg: uri + b64encode(svg).decode(), refused)
+        of_run = f"{folder.parent.name}: " if folder.parent != results else ""
+        figures |= {of_run + name: address for name, address in own.items()}
     if not (runs or tables or figures or refused):
         raise SkipbenchError(
             f"no runs, tables or figures in {results}; run a cell first, or name a folder "

@@ -11,6 +11,8 @@ from skipbench.report.tables.html import html
 from skipbench.report.tables.latex import latex, tabular
 from skipbench.report.tables.model import Cell, Grid, Table
 
+MORE = "; more of them are in the files, or with columns=all"
+
 
 def markdown(table: Table) -> str:
     """The table as Markdown, with cautions and footnotes."""
@@ -28,9 +30,17 @@ def markdown(table: Table) -> str:
 
 
 def for_terminal(table: Table) -> str:
-    """The table as Markdown, with one line in place of the definitions of its columns."""
+    """The table as Markdown without its extra columns, with one line in place of definitions."""
     line = f"\n\n{LEGEND}" if table.definitions else ""
-    return markdown(replace(table, definitions=())).rstrip() + line
+    narrow = tuple(map(_narrow, table.grids))
+    line += MORE if narrow != table.grids else ""
+    return markdown(replace(table, definitions=(), grids=narrow)).rstrip() + line
+
+
+def _narrow(grid: Grid) -> Grid:
+    kept = [at for at, column in enumerate(grid.columns) if not column.extra]
+    rows = (replace(row, cells=tuple(row.cells[at] for at in kept)) for row in grid.rows)
+    return replace(grid, columns=tuple(grid.columns[at] for at in kept), rows=tuple(rows))
 
 
 def _grid(grid: Grid) -> str:

@@ -13,6 +13,7 @@ class Column:
     name: str  # may be empty
     group: str = ""  # neighbours of one group stand under one spanning head
     kind: Literal["label", "text", "number"] = "number"
+    extra: bool = False  # in files, not on a terminal
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ NUMBERS = {"n": "n", "speedup": "speedup", "best": "over best", "worst": "worst 
 NUMBERS |= {"passes": "passes / round", "rows": "rows / round", "skipped": "skipped"}
 NUMBERS |= {"adapt": "adapt", "tokens_per_s": "tok/s", "lossless": "lossless"}
 """Columns of every table, by key."""
+EXTRA = {"worst tenth", "passes / round", "rows / round", "adapt"}  # not on a terminal
 OVER = "over METHOD"
 TEXTS = ("origin", "note")
 OPTIONAL = ("point", *TEXTS)  # columns that are left out where no row has any content
@@ -78,13 +79,14 @@ def row_table(
     if over:  # beside "over best", or at the end
         at = numbers.index(NUMBERS["best"]) + 1 if NUMBERS["best"] in numbers else len(numbers)
         numbers.insert(at, OVER)
+    shared = {n for n, of in {"dataset": datasets, "model": models}.items() if len(of) == 1}
+    extra = set() if columns else shared | EXTRA
     wanted = [
-        *(Column(name, kind="label") for name in LABELS),
-        *(Column(name) for name in numbers),
+        *(Column(name, kind="label", extra=name in extra) for name in LABELS),
+        *(Column(name, extra=name in extra) for name in numbers),
         *(Column(name, kind="text") for name in TEXTS if not chosen),
     ]
-    shared = {"dataset": datasets, "model": models} if chosen else {}
-    left_out = {name for name, values in shared.items() if len(values) == 1}
+    left_out = shared if chosen else set()
     left_out |= {name for name in OPTIONAL if not any(row[name].text for row in rows)}
     shown = [column for column in wanted if column.name not in left_out]
     warnings = caution((run.model for run in runs), (run.dataset for run in runs))
