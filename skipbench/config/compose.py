@@ -143,7 +143,8 @@ def to_run_config(config: DictConfig) -> RunConfig:
         raise SkipbenchError(
             f"method.stop={stop}; a stop rule is chosen by stop@method.stop={rules}"
         )
-    if config.search.own:
+    # `search.iterations=` on an experiment reaches its cells of every method
+    if config.search.own and plain["method"].get("skip") == "stored":
         plain["search_dataset"] = _without_variants(_search_dataset(config, plain))
     kept = {str(k): _without_variants(v) for k, v in plain.items() if k not in (*OURS, "hydra")}
     run = RunConfig.from_dict(kept)

@@ -232,6 +232,13 @@ def test_overrides_of_the_command_line_go_first() -> None:
         plan("swift-table8", [], "small")
 
 
+def test_settings_of_a_search_reach_only_methods_that_take_a_set() -> None:
+    words = ["search.iterations=2", "method=uniform,vanilla,self-sd", "dataset=mini-math"]
+    configs = [compose(cell.words("tiny")) for cell in plan("tiny", words, "embedded")]
+    searching = [one.method.name for one in configs if one.search_dataset is not None]
+    assert len(configs) == 3 and searching == ["self-sd"]
+
+
 def test_names_of_the_paper_name_no_run() -> None:
     one = plan("swift-table8", [], "embedded")[0]
     assert "published" not in compose(one.words("swift-table8")).to_dict()

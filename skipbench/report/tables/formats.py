@@ -11,7 +11,7 @@ from skipbench.report.tables.html import html
 from skipbench.report.tables.latex import latex, tabular
 from skipbench.report.tables.model import Cell, Grid, Table
 
-MORE = "; more of them are in the files, or with columns=all"
+MORE = "; the files of a table, or columns=all, have more"
 
 
 def markdown(table: Table) -> str:
