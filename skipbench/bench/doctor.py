@@ -48,7 +48,7 @@ def findings(results: Path, models: Models) -> list[str]:
         f"ok       Python {platform.python_version()}, torch {torch.__version__}",
         f"ok       CPU {cpu_name()}: {cores} {unit}, {memory / GIB:.0f} GiB of memory; {has}",
         *_devices(memory, models),
-        _embedded(),
+        *_embedded(),
         f"ok       results={results} is writable"
         if folder.is_dir() and os.access(folder, os.W_OK)
         else f"missing  results={results} is not writable; choose another",
@@ -78,15 +78,19 @@ def _devices(memory: int, models: Models) -> list[str]:
     return [*lines, several] if len(gpus) > 1 else lines
 
 
-def _embedded() -> str:
+def _embedded() -> list[str]:
+    """The embedded model, and what its engine notes in both precisions, which no start prints."""
     try:
-        lm, _ = load(str(TINY))
+        lms = [load(str(TINY))[0], load(str(TINY), strict=None, dtype="bfloat16")[0]]
         weights = (TINY / WEIGHTS).read_bytes()
     except Exception as error:  # whatever is wrong with the files is the finding
-        return f"missing  embedded model: {error}"
+        return [f"missing  embedded model: {error}"]
     digest = hashlib.sha256(weights).hexdigest()[:16]
     size = f"{WEIGHTS} of {len(weights) / 1e6:.1f} MB"
-    return f"ok       embedded model: {lm.layers} layers, {size}, sha256 {digest}"
+    return [
+        f"ok       embedded model: {lms[0].layers} layers, {size}, sha256 {digest}",
+        *(f"note     on it in {str(lm.dtype)[6:]}: {text}" for lm in lms for text in lm.notes()),
+    ]
 
 
 def _sandbox() -> str:

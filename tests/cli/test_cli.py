@@ -157,6 +157,7 @@ def test_doctor_and_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     )
     said = capsys.readouterr()
     assert "embedded model: 12 layers" in said.out and "energy per token: " in said.out
+    assert "note     on it in bfloat16: " in said.out, "strict's cost, or why there is none"
     assert "pass us" in said.out and "5000" in said.err
 
 

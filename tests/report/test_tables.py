@@ -236,5 +236,5 @@ def test_a_terminal_has_fewer_columns_than_the_files() -> None:
     shown, whole = for_terminal(table).splitlines(), markdown(table).splitlines()
     heads = [[h.strip() for h in lines[2].strip("|").split("|")] for lines in (shown, whole)]
     assert heads[0][:3] == ["method", "n", "speedup"] and "worst tenth" not in heads[0]
-    assert {*heads[0]} < {*heads[1]} and shown[-1].endswith("columns=all")
+    assert {*heads[0]} < {*heads[1]} and "columns=all" in shown[-1]
     assert len(for_terminal(row_table(RUNS[:1], ["all"])).splitlines()[2]) > len(whole[2])
