@@ -19,7 +19,7 @@ from scripts.make_keys import PAGE, page
 from scripts.readme_figures import README, TABLE, written
 from skipbench.bench.check_method import check_method
 from skipbench.cli.asking import Chat, Generate
-from skipbench.cli.commands import COMMANDS, Data, Experiments, List
+from skipbench.cli.commands import COMMANDS, Data, Experiments, List, Status
 from skipbench.cli.experiments import request_of
 from skipbench.cli.help import describe
 from skipbench.cli.inventory import KINDS
@@ -111,7 +111,8 @@ def check_command(command: str, words: list[str]) -> list[list[str]]:
         assert asked.words and {*asked.words} <= {*choices("dataset"), *choices("model")}
         return cells(list(asked.settings))
     if isinstance(asked, Experiments):
-        if asked.words and asked.words[0].startswith("results/"):  # a folder of the reader's own
+        # a folder of the reader's own; `status` of all that was submitted
+        if asked.words[0].startswith("results/") if asked.words else isinstance(asked, Status):
             return []
         known = [*choices("experiment"), *(feature_tables() if command == "table" else [])]
         request = request_of(asked, known)
