@@ -1,6 +1,6 @@
-"""What is ours beyond the papers and their baselines. The core never imports it.
+"""What is ours beyond the papers and their baselines; the core never imports it.
 
-Its commands, methods and parts of engines are found by name in `TABLE`, and loaded when one is used.
+Its commands, methods and parts of engines are found by name in `TABLE`, and loaded when used.
 """
 
 TABLE: dict[str, dict[str, str]] = {

@@ -44,8 +44,8 @@ class Anew(CudaGraphsEngine):
 
     result_is_borrowed = False
 
-    def _sublayers(self, layers: Any, eager: list[Sublayer], first: int = 0) -> list[Sublayer]:
-        super()._sublayers(layers, eager, first)
+    def made_of(self, layers: Any, eager: list[Sublayer], first: int = 0) -> list[Sublayer]:
+        super().made_of(layers, eager, first)
         (part,) = self.parts.values()
         return [alone(part, first + i, run) for i, run in enumerate(eager)]
 

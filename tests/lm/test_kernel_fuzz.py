@@ -24,8 +24,8 @@ OF_AVX2 = [f"{name}_{kind}" for name in TYPED for kind in ("float32", "bfloat16"
 KERNELS = {
     "AVX2": (AVX2, ["float32_rows", "bfloat16_rows", "run_sublayers", *OF_AVX2], AVX2.flags),
     "int8": (AVX2, ["int8_avx2", "quantize_weight"], {"avx2"}),
-    "int8, AMX": (AVX2, ["int8_amx"], {"amx_tile", "amx_int8", "avx512_vnni", "avx512vbmi"}),
-    "int8, AVX-512": (AVX2, ["int8_avx512"], {"avx512f", "avx512_vnni", "avx512vbmi"}),
+    "int8, AMX": (AVX2, ["int8_amx"], {"amx_tile", "amx_int8", "avx512_vnni"}),
+    "int8, AVX-512": (AVX2, ["int8_avx512"], {"avx512f", "avx512_vnni"}),
     "bfloat16": (BFLOAT16, ["with_vectors", "attend_vectors", *TYPED[:3]], BFLOAT16.flags),
     "bfloat16, best": (BFLOAT16, ["top_k", "two_best"], BFLOAT16.flags),
     "bfloat16, AMX": (

@@ -18,7 +18,8 @@ import torch
 from conftest import make_method, rest_slow
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from skipbench.config.paths import CONF, PACKAGE
+from skipbench.config.catalog import choices
+from skipbench.config.paths import PACKAGE
 from skipbench.decode.loop import generate
 from skipbench.decode.sampling import Sampler
 from skipbench.lm.model import LM
