@@ -25,6 +25,7 @@ from scripts.gpu_bars import BARS, HALF, IDENTITY, NEAR, VERIFY
 from skipbench.config.architecture import Shape
 from skipbench.config.catalog import known_hardware, shape_of
 from skipbench.decode.loop import Generation, generate
+from skipbench.decode.lossless import compare
 from skipbench.decode.stopping import Fixed
 from skipbench.draft_plan import DraftPlan
 from skipbench.lm.cuda_graphs.capture import EagerCapture
@@ -36,7 +37,6 @@ from skipbench.methods.vanilla import Vanilla
 from skipbench.metrics.formulas import expected_speedup
 from skipbench.models.load import DTYPES
 from skipbench.models.random_weights import planted_model
-from skipbench.oracle.check import compare
 from skipbench.profile import roofline
 from skipbench.runs.provenance import used_engine
 from skipbench.skipset import fixed_set, planted_set

@@ -158,7 +158,7 @@ def main() -> None:
         model: LanguageModel = skipbench.load(folder, "auto", overrides=[PRICES])
         loop, server = asyncio.new_event_loop(), None
         if sys.argv[1] == "serve":
-            from skipbench.serve.app import Server
+            from skipbench.contrib.serve.app import Server
 
             server = Server(model, {"temperature": 0.0})
         for line in sys.stdin:

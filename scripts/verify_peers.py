@@ -35,8 +35,8 @@ from skipbench.api import load_settings
 from skipbench.bench.prompts import encode
 from skipbench.config.compose import compose
 from skipbench.console import progress
-from skipbench.oracle.page import described
-from skipbench.oracle.verdict import Verdict, counts
+from skipbench.contrib.oracle.page import described
+from skipbench.decode.lossless import Verdict, counts
 from skipbench.runs.files import write_atomic
 from skipbench.runs.provenance import cpu_name
 

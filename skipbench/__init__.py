@@ -11,10 +11,10 @@ if TYPE_CHECKING:
         frame,
         load,
         published,
-        verify,
     )
 
     __version__: str
+    verify: Any
 
 __all__ = [
     "LanguageModel",

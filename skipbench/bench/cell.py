@@ -14,14 +14,13 @@ from skipbench.config.run_config import RunConfig
 from skipbench.decode.answer import Detokenizer
 from skipbench.decode.draft import State
 from skipbench.decode.loop import generate
+from skipbench.decode.lossless import Kind, compare
 from skipbench.decode.method import Method
 from skipbench.decode.rounds import NotFinite
 from skipbench.decode.sampling import Sampler
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
 from skipbench.metrics.interval import half_width
-from skipbench.oracle.check import compare
-from skipbench.oracle.verdict import Kind
 from skipbench.profile.clock import Clock
 from skipbench.profile.energy import EnergyMeter
 from skipbench.profile.peak import PeakMemory

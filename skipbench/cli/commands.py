@@ -6,8 +6,9 @@ from typing import Annotated
 from msgspec import Meta
 
 from skipbench.cli import keys
-from skipbench.cli.asking import Chat, Generate, Serve, Verify
+from skipbench.cli.asking import Chat, Generate
 from skipbench.cli.parser import Command, Names
+from skipbench.extensions import load, registered
 
 
 class Compare(Command):
@@ -233,10 +234,11 @@ class Cell(Command):
 COMMANDS: dict[str, type[Command]] = {
     kind.__name__.lower(): kind
     for kind in (
-        Compare, Generate, Chat, Serve, Verify, Export, Table, Figure, Submit, Status, Search,
+        Compare, Generate, Chat, Export, Table, Figure, Submit, Status, Search,
         Score, Profile, Data, Report, Merge, Card, Bundle, Project, Diff, Check, List, Doctor, Cell,
     )
 }  # fmt: skip
+COMMANDS |= {name: load("command", name) for name in registered("command")}
 MODULES = {
     "answers": ("generate",),
     "experiments": ("submit",),
@@ -245,3 +247,11 @@ MODULES = {
     "results": ("score", "report", "merge", "diff", "bundle"),
     "table": ("table", "compare"),
 }  # modules with several commands; others are called as their command
+
+
+def module_of(name: str) -> str:
+    """The module whose `run_NAME` executes a command."""
+    if name in registered("command"):
+        return COMMANDS[name].__module__
+    module = next((module for module, names in MODULES.items() if name in names), name)
+    return f"skipbench.cli.{module}"

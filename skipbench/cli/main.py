@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
-from skipbench.cli.commands import COMMANDS, MODULES
+from skipbench.cli.commands import COMMANDS, module_of
 from skipbench.cli.parser import GROUPS, declared, parse
 from skipbench.config.catalog import as_choices, choices, with_search_path
 from skipbench.config.compose import checked, explained, run_hydra, use_config_dir
@@ -65,9 +65,8 @@ def dispatch(argv: list[str]) -> None:
         if argv[0] not in COMMANDS:
             raise _stray(argv[0])
         name = argv[0]
-        module = next((module for module, names in MODULES.items() if name in names), name)
         asked = parse(COMMANDS[name], _with_path(argv[1:]))
-        getattr(importlib.import_module(f"skipbench.cli.{module}"), f"run_{name}")(asked)
+        getattr(importlib.import_module(module_of(name)), f"run_{name}")(asked)
     else:
         _cell_or_sweep(_with_path(argv))
 

@@ -19,5 +19,13 @@ TABLE: dict[str, dict[str, str]] = {
         "skipbench.methods.leap.LEAP": "skipbench.contrib.methods.leap.LEAP",
     },
     "default": {"method": "auto"},
+    "command": {
+        "serve": "skipbench.contrib.serve.command.Serve",
+        "verify": "skipbench.contrib.oracle.command.Verify",
+    },
+    "api": {
+        "assert_lossless": "skipbench.contrib.oracle.api.assert_lossless",
+        "verify": "skipbench.contrib.oracle.api.verify",
+    },
 }
 """By kind and name: `module.attribute`; `moved`: where a class is now, by the path in records."""

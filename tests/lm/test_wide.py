@@ -18,13 +18,13 @@ from torch.utils._pytree import tree_leaves
 from skipbench.bench import cell
 from skipbench.bench.cell import _compare
 from skipbench.config.compose import compose
+from skipbench.decode.lossless import TIE_ULPS
 from skipbench.experiments.row import run_cell
 from skipbench.lm import float32 as wide
 from skipbench.lm.float32 import float32_logits
 from skipbench.lm.fused import elementwise
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
-from skipbench.oracle.verdict import TIE_ULPS
 from skipbench.report.columns import exceptions, main_cells
 from skipbench.runs.record import Arm, Seconds
 from skipbench.runs.run import read_run

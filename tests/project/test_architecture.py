@@ -12,8 +12,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "skipbench"
 ROOMS = [
     "errors", "extensions", "trust", "draft_plan", "skipset", "config", "runs", "console",
     "metrics", "data", "scoring", "search", "report", "lm", "models", "profile", "decode",
-    "oracle",
-    "methods", "bench", "experiments", "launch", "language_model", "api", "serve", "cli", "__main__",
+    "methods", "bench", "experiments", "launch", "language_model", "api", "cli", "__main__",
     "__init__", "contrib",
 ]  # fmt: skip
 WITHOUT_TORCH = ROOMS[: ROOMS.index("lm")]

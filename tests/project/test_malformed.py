@@ -31,6 +31,7 @@ from skipbench.cli.offline import _costs
 from skipbench.config.compose import compose
 from skipbench.config.model import Model, adapter_base
 from skipbench.config.paths import PACKAGE
+from skipbench.contrib.oracle.outputs import read_outputs
 from skipbench.data.own import prompts
 from skipbench.data.rows import Row
 from skipbench.draft_plan import DraftPlan
@@ -41,7 +42,6 @@ from skipbench.models.gguf import read_gguf
 from skipbench.models.load import load
 from skipbench.models.outline import read_config, sized
 from skipbench.models.tokenizer import read_tokenizer
-from skipbench.oracle.outputs import read_outputs
 from skipbench.report.bundle.claims import check
 from skipbench.report.figures.runs import dump_runs, read_runs
 from skipbench.report.page.collect import all_runs

@@ -1,0 +1,90 @@
+"""Verdicts as text, and as a page of texts side by side with the first difference marked."""
+
+from collections import Counter
+from collections.abc import Sequence
+from html import escape
+
+from skipbench.contrib.oracle.causes import Judged
+from skipbench.contrib.oracle.replay import Replay
+from skipbench.contrib.oracle.verify import Oracle, Verification
+from skipbench.decode.lossless import Verdict
+from skipbench.report.tables.html import rendered
+
+GOES_ON = 24  # tokens that the model goes on with after the first difference
+SAME = ("identical", "sampled")
+
+
+def described(verdict: Verdict) -> str:
+    """A verdict that is not identical in one line, without its cause."""
+    if verdict.kind == "unchecked":
+        return f"not checked: {verdict.error}"
+    sides = []
+    for name, token, logit in (
+        ("wanted", verdict.wanted, verdict.wanted_logit),
+        ("given", verdict.given, verdict.given_logit),
+    ):
+        value = "" if logit is None else f" (logit {logit:.4f})"
+        sides.append(f"{name} {'the end' if token is None else f'token {token}'}{value}")
+    gap, bound = verdict.gap, verdict.bound
+    closer = f", gap {gap:.2g}" if gap is not None else ""
+    closer += f", rounding decides up to {bound:.2g}" if closer and bound is not None else ""
+    return f"token {verdict.position}: {', '.join(sides)}{closer}"
+
+
+def summary(result: Verification) -> list[str]:
+    """The counts, the causes, and the test of sampled outputs, a line each."""
+    counted = ", ".join(f"{count} {kind}" for kind, count in result.counts.items())
+    of = f" of {result.outputs}" if len(result.verdicts) < result.outputs else ""
+    lines = [f"{len(result.verdicts)}{of} outputs ({result.format}) of {result.model}: {counted}"]
+    causes = Counter(v.cause.name for v in result.verdicts if v.cause is not None)
+    lines += [f"  {count} {name}" for name, count in causes.most_common()]
+    parted = [v.logprob_difference for v in result.verdicts if v.logprob_difference is not None]
+    if parted:
+        lines.append(f"largest difference of log-probabilities {max(parted):.3g} nats")
+    if (test := result.sampling) is not None:
+        if test.p_value is None:
+            lines.append(f"sampling: {test.tokens} tokens are too few for a test")
+        else:
+            lines.append(
+                f"sampling: p = {test.p_value:.3g} over {test.tokens} tokens and {test.contexts} "
+                f"contexts that outputs share; {test.detectable:.1%} of the tokens drawn elsewhere "
+                "are found with 80 % power"
+            )
+        if test.cause is not None:
+            lines.append(f"  {test.cause.name}: {test.cause.evidence}")
+    return lines
+
+
+def report(result: Verification, most: int = 20) -> list[str]:
+    """`summary`, then each of the first `most` outputs that are not identical with its cause."""
+    lines, rest = summary(result), [v for v in result.verdicts if v.kind not in SAME]
+    for verdict in rest[:most]:
+        lines.append(f"output {verdict.id}: {verdict.kind}, {described(verdict)}")
+        if verdict.cause is not None:
+            lines.append(f"    {verdict.cause.name}; {verdict.cause.evidence}")
+    return lines + ([f"and {len(rest) - most} more"] if len(rest) > most else [])
+
+
+def sides(oracle: Oracle, judged: Judged) -> dict[str, str]:
+    """The texts of an output that is not identical, and the model's beside it."""
+    _, prompt, ids, _, verdict = judged
+    at, cause, text = judged.at, verdict.cause, oracle.tokenizer.decode
+    wanted = [] if verdict.wanted is None else [verdict.wanted]
+    before = [*prompt, *ids[:at], *wanted]
+    more = Replay(oracle.lm).greedy(before, GOES_ON, oracle.eos) if wanted else []
+    why = f"; {cause.name} ({cause.evidence})" if cause else ""
+    return {
+        "title": f"output {verdict.id}: {verdict.kind}",
+        "what": described(verdict) + why,
+        "prompt": text(prompt),
+        "before": text(ids[:at]),
+        "given": text(ids[at : at + 1]) or "(the end)",
+        "given_after": text(ids[at + 1 :]),
+        "wanted": text(wanted) or "(the end)",
+        "wanted_after": text(more),
+    }
+
+
+def page(result: Verification, texts: Sequence[dict[str, str]]) -> str:
+    """The document, without scripts."""
+    return rendered("verify.html.j2", escape, summary="; ".join(summary(result)), texts=texts)

@@ -1,0 +1,91 @@
+"""`serve`: OpenAI's API over one model."""
+
+import ipaddress
+import os
+from contextlib import suppress
+from dataclasses import asdict
+from importlib.util import find_spec
+from typing import Annotated
+
+from msgspec import Meta
+
+from skipbench.cli.asking import Loaded
+from skipbench.cli.keys import Positive
+from skipbench.config.catalog import DEFAULT_METHOD
+from skipbench.console import say, say_replaced, working
+from skipbench.errors import SkipbenchError
+
+KEY = "SKIPBENCH_API_KEY"
+NEEDED = ("starlette", "uvicorn", "prometheus_client")
+
+
+class Serve(Loaded):
+    """OpenAI's API over a model, one decoding at a time:  serve model=smollm2-135m method=auto
+    [port=8000] [host=127.0.0.1]
+    """
+
+    method: Annotated[str, "the decoding method"] = DEFAULT_METHOD
+    host: Annotated[str, "for another than this machine a key in SKIPBENCH_API_KEY is needed"] = (
+        "127.0.0.1"
+    )
+    port: Annotated[
+        Annotated[int, Meta(ge=1, le=65535, title="1 to 65535")], "where it listens"
+    ] = 8000
+    queue: Annotated[
+        Annotated[int, Meta(ge=1, title="1 or more")], "requests at the same time; more get a 429"
+    ] = 64
+    timeout: Annotated[Positive, "seconds of one request"] = 600.0
+
+
+def run_serve(asked: Serve) -> None:
+    """Serves until Ctrl-C."""
+    key = os.environ.get(KEY) or None
+    if not _local(asked.host) and key is None:
+        raise SkipbenchError(
+            f"host={asked.host} can be reached by others; set {KEY} to a key that they have to "
+            "send, or leave host out"
+        )
+    if missing := [name for name in NEEDED if find_spec(name) is None]:
+        raise SkipbenchError(f"serve needs {', '.join(missing)}: pip install 'skipbench[serve]'")
+    import uvicorn
+
+    from skipbench.contrib.serve.app import Server
+    from skipbench.language_model import load_settings
+
+    with working("loading the model"):
+        model = load_settings(asked.model_settings(), asked.method)
+    say_replaced(model.lm.notes())
+    defaults = asdict(model.config.decoding)
+    names = [word.partition("=")[2] for word in asked.settings if word.startswith("model=")]
+    names = [name for name in names if name != "path"]  # its name is the folder's
+    server = Server(
+        model,
+        defaults,
+        queue=asked.queue,
+        timeout_s=asked.timeout,
+        key=key,
+        name=names[-1] if names else None,
+        host=asked.host,
+    )
+    shown = f"[{asked.host}]" if ":" in asked.host else asked.host
+    where = f"http://{shown}:{asked.port}/v1"
+    say(f"{server.name}, {model.method.name}, at {where}; Ctrl-C ends")
+    config = uvicorn.Config(
+        server.app,
+        host=asked.host,
+        port=asked.port,
+        log_level="warning",
+        limit_concurrency=asked.queue + 256,
+        timeout_graceful_shutdown=5,
+        server_header=False,
+    )
+    with suppress(KeyboardInterrupt):
+        uvicorn.Server(config).run()
+
+
+def _local(host: str) -> bool:
+    """Whether only this machine can reach a host."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

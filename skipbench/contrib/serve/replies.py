@@ -1,0 +1,140 @@
+"""The bodies of replies, in OpenAI's form."""
+
+import time
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from skipbench.contrib.serve.requests import Asked
+from skipbench.decode.answer import Answer
+from skipbench.decode.sampling import Logprob
+
+REASONS = {"eos": "stop", "stop": "stop", "length": "length", "unfinished": "length"}
+
+
+class Reply:
+    """One reply while it is made."""
+
+    def __init__(self, asked: Asked, tokenizer: Any) -> None:
+        self.asked, self._tokenizer = asked, tokenizer
+        self._id = f"{'chatcmpl' if asked.chat else 'cmpl'}-{uuid.uuid4().hex}"
+        self._created = int(time.time())
+        self._shown = Counter[int]()  # tokens per choice whose log-probabilities are sent
+        self._length = Counter[int]()  # characters per choice before `_open`
+        self._open = defaultdict[int, list[int]](list)  # tokens of a character that is not whole
+
+    def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        """The body of a reply that is not streamed."""
+        choices = []
+        for index, answer in enumerate(answers):
+            text: dict[str, Any] = {"text": answer.text}
+            if self.asked.chat:
+                text = {"message": {"role": "assistant", "content": answer.text, "refusal": None}}
+            found = self._logprobs(index, answer.logprobs)
+            reason = REASONS[answer.finish]
+            choices.append({"index": index, **text, "logprobs": found, "finish_reason": reason})
+        used = usage(answers, self.asked.choices)
+        return {**self._head("chat.completion"), "choices": choices, "usage": used}
+
+    def begin(self, index: int) -> list[dict[str, Any]]:
+        """Events before the first text of a choice."""
+        if not self.asked.chat:
+            return []
+        return [self._chunk(index, {"delta": {"role": "assistant", "content": ""}}, None, None)]
+
+    def piece(self, index: int, text: str, found: Sequence[Logprob]) -> dict[str, Any]:
+        """The event of a piece of text."""
+        part: dict[str, Any] = {"delta": {"content": text}} if self.asked.chat else {"text": text}
+        return self._chunk(index, part, self._logprobs(index, found), None)
+
+    def end(self, index: int, answer: Answer) -> dict[str, Any]:
+        """The last event of a choice."""
+        part: dict[str, Any] = {"delta": {}} if self.asked.chat else {"text": ""}
+        rest = self._logprobs(index, answer.logprobs[self._shown[index] :])
+        return self._chunk(index, part, rest, REASONS[answer.finish])
+
+    def last(self, answers: Sequence[Answer]) -> list[dict[str, Any]]:
+        """Events after all choices."""
+        if not self.asked.include_usage:
+            return []
+        used = usage(answers, self.asked.choices)
+        return [{**self._head("chat.completion.chunk"), "choices": [], "usage": used}]
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        """The beginning of a body; `kind`: of a chat's."""
+        kind = kind if self.asked.chat else "text_completion"
+        head = {"id": self._id, "object": kind, "created": self._created}
+        return head | {"model": self.asked.model}
+
+    def _chunk(
+        self, index: int, part: dict[str, Any], found: Any, reason: str | None
+    ) -> dict[str, Any]:
+        choice = {"index": index, **part, "logprobs": found, "finish_reason": reason}
+        more = {"usage": None} if self.asked.include_usage else {}
+        return {**self._head("chat.completion.chunk"), "choices": [choice], **more}
+
+    def _logprobs(self, index: int, found: Sequence[Logprob]) -> dict[str, Any] | None:
+        """Log-probabilities of the next tokens of a choice, if they were asked for."""
+        if self.asked.options.get("logprobs") is None or not found:
+            return None
+        self._shown[index] += len(found)
+        if self.asked.chat:
+            content = [
+                self._token(one.token, one.logprob)
+                | {"top_logprobs": [self._token(*pair) for pair in one.top]}
+                for one in found
+            ]
+            return {"content": content, "refusal": None}
+        texts = [self._text(one.token) for one in found]
+        return {
+            "tokens": texts,
+            "token_logprobs": [one.logprob for one in found],
+            "top_logprobs": [{self._text(t): value for t, value in one.top} for one in found],
+            "text_offset": [self._offset(index, one.token) for one in found],
+        }
+
+    def _offset(self, index: int, token: int) -> int:
+        """Where the next token of a choice begins, in characters: a part of one where that does."""
+        at = self._length[index]
+        self._open[index].append(token)
+        if not (text := str(self._tokenizer.decode(self._open[index]))).endswith("\ufffd"):
+            self._length[index] += len(text)
+            self._open[index].clear()
+        return at
+
+    def _text(self, token: int) -> str:
+        return str(self._tokenizer.decode([token]))
+
+    def _token(self, token: int, logprob: float) -> dict[str, Any]:
+        text = self._text(token)
+        return {"token": text, "logprob": logprob, "bytes": [*text.encode()]}
+
+
+def usage(answers: Sequence[Answer], choices: int) -> dict[str, Any]:
+    """Tokens of all prompts and choices; under `speculation`, what the method did per choice."""
+    prompt = sum(answer.prompt_tokens for answer in answers[::choices])
+    tokens = sum(len(answer.tokens) for answer in answers)
+    drafted, accepted = (sum(getattr(a, k) for a in answers) for k in ("drafted", "accepted"))
+    names = ("method", "rounds", "drafted", "accepted", "sources")
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": tokens,
+        "total_tokens": prompt + tokens,
+        "completion_tokens_details": {
+            "accepted_prediction_tokens": accepted,
+            "rejected_prediction_tokens": max(0, drafted - accepted),
+        },
+        "speculation": [
+            {
+                **{name: getattr(answer, name) for name in names},
+                "tried": [plan._asdict() for plan in answer.tried],
+            }
+            for answer in answers
+        ],
+    }
+
+
+def error_body(message: str, kind: str, param: str | None, code: str | None) -> dict[str, Any]:
+    """An error in OpenAI's shape."""
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}

@@ -1,0 +1,94 @@
+"""Tests of sampled outputs: false alarms at their nominal rate, and faulty samplers found."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from skipbench.contrib.oracle.sampling import Draws, SamplingTest, Settings
+from skipbench.decode.sampling import Sampler
+
+VOCABULARY, TOKENS = 24, 16
+SETTINGS = Settings(0.8, 0.9)
+Next = Callable[[torch.Tensor, np.random.Generator], int]
+"""The next token, by the logits [V] after the last one."""
+
+
+def table() -> torch.Tensor:
+    """Logits [V, V] of a language in which each token decides the next one's distribution."""
+    return 2 * torch.randn(VOCABULARY, VOCABULARY, generator=torch.Generator().manual_seed(3))
+
+
+LOGITS = table()
+
+
+def probs(settings: Settings) -> np.ndarray:
+    return Sampler(*settings).probs(LOGITS).double().numpy()
+
+
+def drawn(p: np.ndarray, random: np.random.Generator, count: int) -> np.ndarray:
+    """`count` outputs by the distributions p [V, V], after token 0: ids [count, TOKENS + 1]."""
+    cumulative = p.cumsum(-1)
+    out = np.zeros((count, TOKENS + 1), int)
+    for at in range(TOKENS):
+        spread = random.random((count, 1)) * cumulative[out[:, at], -1:]
+        out[:, at + 1] = (cumulative[out[:, at]] <= spread).sum(-1)
+    return out
+
+
+def result_of(out: np.ndarray, settings: Settings = SETTINGS, seed: int = 0) -> SamplingTest:
+    rows = [(row[:1].tolist(), row[1:].tolist()) for row in out]
+    draws = Draws(settings, rows, seed)
+    for prompt, ids in rows:
+        draws.add(prompt, ids, LOGITS[torch.tensor([*prompt, *ids[:-1]])], torch.float32)
+    return draws.result()
+
+
+def false_alarms(engines: int, outputs: int) -> float:
+    p, random = probs(SETTINGS), np.random.default_rng(5)
+    results = [result_of(drawn(p, random, outputs), seed=seed) for seed in range(engines)]
+    assert not any(result.outside for result in results)
+    return sum(result.p_value < 0.05 for result in results if result.p_value is not None) / engines
+
+
+def test_correct_engines_pass() -> None:
+    assert false_alarms(12, 24) < 0.3
+
+
+@pytest.mark.slow
+def test_false_alarms_of_1000_correct_engines() -> None:
+    assert 0.03 <= false_alarms(1000, 24) <= 0.07
+
+
+def rejected_kept(random: np.random.Generator, count: int) -> np.ndarray:
+    """A draft's token, drawn from another distribution, is kept where it should be drawn again."""
+    p, q = probs(SETTINGS), probs(SETTINGS._replace(temperature=1.6))
+    out = np.zeros((count, TOKENS + 1), int)
+    for row in out:
+        for at in range(TOKENS):
+            token = random.choice(VOCABULARY, p=q[row[at]] / q[row[at]].sum())
+            if p[row[at], token] == 0:  # what the target excludes is not kept
+                token = random.choice(VOCABULARY, p=p[row[at]] / p[row[at]].sum())
+            row[at + 1] = token
+    return out
+
+
+def test_a_sampler_that_keeps_rejected_tokens_is_found() -> None:
+    result = result_of(rejected_kept(np.random.default_rng(1), 200))
+    assert result.wrong and result.p_value is not None and result.p_value < 1e-4
+
+
+def test_a_sampler_that_forgets_top_p_is_found_and_named() -> None:
+    random = np.random.default_rng(2)
+    result = result_of(drawn(probs(SETTINGS._replace(top_p=1.0)), random, 200))
+    assert result.wrong and result.outside > 0
+    assert result.cause is not None and result.cause.name == "top-p not applied"
+
+
+def test_temperature_applied_twice_is_found_and_named() -> None:
+    settings, random = Settings(0.6), np.random.default_rng(2)
+    result = result_of(drawn(probs(Settings(0.36)), random, 60), settings)
+    assert result.wrong and result.outside == 0
+    assert result.cause is not None and result.cause.name == "temperature applied twice"
+    assert result.detectable is not None and 0 < result.detectable < 0.2

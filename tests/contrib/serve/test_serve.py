@@ -1,0 +1,393 @@
+"""The server, asked by OpenAI's own client: what works, what is refused by name, and that answers
+of concurrent requests are those that they have alone, whoever goes away.
+"""
+
+import asyncio
+import http.client
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from conftest import ROOT
+from msgspec.structs import fields
+
+import skipbench as package
+from skipbench.api import LanguageModel
+from skipbench.bench.prompts import eos_ids
+from skipbench.config.derived import quoted
+from skipbench.config.paths import PACKAGE
+from skipbench.decode.sampling import Logprob
+
+for needed in ("starlette", "prometheus_client"):
+    pytest.importorskip(needed)
+uvicorn = pytest.importorskip("uvicorn")
+from skipbench.contrib.serve.app import Server  # noqa: E402
+from skipbench.contrib.serve.replies import Reply  # noqa: E402  # as Server, needs starlette
+from skipbench.contrib.serve.requests import ChatCompletion, Completion, read_request  # noqa: E402
+
+PROMPTS = ["Once upon a time", "Tom and Lily went", "The red ball", "One day, a bird"]
+P, NEW = PROMPTS[0], 8
+
+
+@pytest.fixture(scope="module")
+def tiny() -> LanguageModel:
+    return package.load("tiny", method="prompt-lookup")
+
+
+@contextmanager
+def served(model: LanguageModel, **options: Any) -> Iterator[int]:
+    """The port of a server in a thread."""
+    app = Server(model, {"temperature": 0.0}, **options).app
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", ws="none"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    try:
+        yield server.servers[0].sockets[0].getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def port(tiny: LanguageModel) -> Iterator[int]:
+    with served(tiny, queue=300) as port:
+        yield port
+
+
+@pytest.fixture(scope="module")
+def client(port: int) -> Iterator[Any]:
+    openai = pytest.importorskip("openai")
+    with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="x", max_retries=0) as made:
+        yield made
+
+
+def chat(client: Any, **more: Any) -> Any:
+    said = [{"role": "user", "content": P}]
+    return client.chat.completions.create(
+        **{"model": "tiny", "messages": said, "max_tokens": NEW, **more}
+    )
+
+
+def complete(client: Any, **more: Any) -> Any:
+    return client.completions.create(**{"model": "tiny", "prompt": P, "max_tokens": NEW, **more})
+
+
+def text(reply: Any) -> str:
+    choice = reply.choices[0]
+    return str(choice.message.content if hasattr(choice, "message") else choice.text)
+
+
+def streamed(events: Any) -> str:
+    parts = [one.choices[0] for one in events if one.choices]
+    return "".join((p.delta.content if hasattr(p, "delta") else p.text) or "" for p in parts)
+
+
+Works = Callable[[Any, LanguageModel], object]
+WORKS: dict[str, Works] = {
+    "chat": lambda c, m: text(chat(c))
+    == m.generate([{"role": "user", "content": P}], NEW).text,
+    "chat, streamed": lambda c, m: streamed(chat(c, stream=True)) == text(chat(c)),
+    "completions": lambda c, m: text(complete(c)) == m.generate(P, NEW).text,
+    "completions, streamed": lambda c, m: streamed(complete(c, stream=True)) == text(complete(c)),
+    "stop": lambda c, m: text(complete(c, stop=[" a"])) == m.generate(P, NEW, stop=" a").text,
+    "seed, temperature, top_p": lambda c, m: text(complete(c, seed=3, temperature=1, top_p=0.9))
+    == m.generate(P, NEW, seed=3, temperature=1.0, top_p=0.9).text
+    and text(complete(c, temperature=1, top_p=0)) == m.generate(P, NEW).text,
+    "max_completion_tokens": lambda c, m: chat(
+        c, max_completion_tokens=3, max_tokens=None
+    ).usage.completion_tokens == 3,
+    "logprobs of chat": lambda c, m: [
+        one.token for one in chat(c, logprobs=True, top_logprobs=2).choices[0].logprobs.content
+    ] == [max(one.top_logprobs, key=lambda t: t.logprob).token for one in chat(
+        c, logprobs=True, top_logprobs=2).choices[0].logprobs.content],
+    "logprobs of completions": lambda c, m: "".join(
+        complete(c, logprobs=1).choices[0].logprobs.tokens) == text(complete(c)),
+    "n": lambda c, m: [one.text for one in complete(c, n=2, temperature=1, seed=1).choices]
+    == [m.generate(P, NEW, seed=s, temperature=1.0).text for s in (1, 2)],
+    "several prompts": lambda c, m: [one.text for one in complete(c, prompt=PROMPTS[:2]).choices]
+    == [m.generate(p, NEW).text for p in PROMPTS[:2]],
+    "token ids": lambda c, m: text(complete(c, prompt=m.tokenizer.encode(P)))
+    == text(complete(c)),
+    "usage of a stream": lambda c, m: [
+        *chat(c, stream=True, stream_options={"include_usage": True})
+    ][-1].usage.total_tokens == chat(c).usage.total_tokens,
+    "accepted and drafted tokens": lambda c, m: (
+        (found := complete(c, max_tokens=32).usage).speculation[0]["accepted"]
+        == found.completion_tokens_details.accepted_prediction_tokens > 0
+        and sum(found.speculation[0]["sources"].values()) == found.speculation[0]["accepted"]
+    ),
+    "models": lambda c, m: [one.id for one in c.models.list()] == [c.models.retrieve("tiny").id],
+    "logit_bias": lambda c, m: complete(
+        c, logit_bias={"70": 100}, max_tokens=2, logprobs=0
+    ).choices[0].logprobs.tokens == [m.tokenizer.decode([70])] * 2,
+    "content parts": lambda c, m: text(chat(c, messages=[
+        {"role": "user", "content": [{"type": "text", "text": P}]}])) == text(chat(c)),
+    "a system message": lambda c, m: text(chat(c, messages=[
+        {"role": "system", "content": "Be short."}, {"role": "user", "content": "Hi"}])),
+    "Hugging Face's sampling": lambda c, m: text(complete(
+        c, temperature=2, extra_body={"min_p": 1.0, "top_k": -1, "repetition_penalty": 1.2}))
+    == m.generate(P, NEW, repetition_penalty=1.2).text,
+    "stop_token_ids, min_tokens": lambda c, m: complete(
+        c, extra_body={"stop_token_ids": [m.generate(P, NEW).tokens[2]], "min_tokens": 1}
+    ).usage.completion_tokens == 3,
+    "ignore_eos": lambda c, m: [
+        complete(c, max_tokens=3, logit_bias={str(min(eos_ids(m.lm))): 100},
+                 extra_body={"ignore_eos": ignored}).usage.completion_tokens
+        for ignored in (False, True)] == [1, 3],
+}  # fmt: skip
+REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
+    "response_format": ({"response_format": {"type": "json_object"}}, 400, "wanted the type text"),
+    "tool_choice": ({"tool_choice": "required"}, 400, "wanted auto or none"),
+    "tools without a template": (
+        {"tools": [{"type": "function", "function": {"name": "f"}}]}, 400, "chat template"),
+    "frequency_penalty": (
+        {"frequency_penalty": 0.5}, 400, "frequency_penalty=0.5 is not supported; wanted 0"),
+    "temperature": ({"temperature": 3}, 400, "temperature=3 is not supported; wanted 0 to 2"),
+    "n": ({"n": 99}, 400, "n=99 is not supported; wanted 1 to 16"),
+    "images": (
+        {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "wanted texts"),
+    "unknown fields": ({"extra_body": {"foo": 1}}, 400, "foo is not supported"),
+    "another model": ({"model": "gpt"}, 404, "model=gpt is not served; wanted tiny"),
+    "no room": ({"max_tokens": 9999}, 400, "leaves no room"),
+    "ids that there are not": (
+        {"logit_bias": {"99999999": 1}}, 400, "'99999999'; wanted token ids from 0 to"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [Completion, ChatCompletion])
+def test_a_body_whose_optional_fields_are_null(kind: Any) -> None:
+    """As LangChain and other clients write them."""
+    body = {field.name: None for field in fields(kind) if field.default is None}
+    said = [{"role": "developer", "content": [{"type": "text", "text": P}]}]
+    body |= {"model": "tiny", "seed": 2**63 - 1}
+    body |= {"prompt": ""} if kind is Completion else {"messages": said}
+    asked = read_request(json.dumps(body).encode(), "messages" in body, frozenset(), {}, 9)
+    assert (asked.seeds, asked.prompts) == ([2**63 - 1], [body.get("messages", "")])
+
+
+@pytest.mark.parametrize("feature", WORKS)
+def test_works(client: Any, tiny: LanguageModel, feature: str) -> None:
+    assert WORKS[feature](client, tiny)
+
+
+@pytest.mark.parametrize("feature", REFUSED)
+def test_refused_by_name(client: Any, feature: str) -> None:
+    openai = pytest.importorskip("openai")
+    more, status, says = REFUSED[feature]
+    with pytest.raises(openai.APIStatusError, match=says) as told:
+        chat(client, **more)
+    assert told.value.status_code == status and told.value.body["type"] == "invalid_request_error"
+
+
+def test_the_page_names_them(client: Any) -> None:
+    page = (ROOT / "docs" / "serve.md").read_text()
+    assert all(f"| {name} |" in page for name in [*WORKS, *REFUSED])
+
+
+def raw(port: int, body: bytes, **headers: str) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("POST", "/v1/completions", body, headers)
+    reply = connection.getresponse()
+    found = reply.status, reply.read()
+    connection.close()
+    return found
+
+
+MALFORMED = [b"", b"{", b"[]", b"\xff\xfe", b"[" * 5000, b'{"model": "tiny"}', b"null",
+             b'{"model": "tiny", "prompt": 1}', b'{"model": "tiny", "prompt": ["a", 1]}',
+             b'{"model": "tiny", "prompt": "a", "max_tokens": -1}']  # fmt: skip
+
+
+async def crowd(port: int, requests: int, cancelled: int, malformed: int) -> list[tuple[int, str]]:
+    """Asks at the same time, streamed or not; returns the finished answers with their numbers."""
+    openai = pytest.importorskip("openai")
+    lots = random.Random(0)
+    gone = {*lots.sample(range(requests), cancelled)}
+    found: list[tuple[int, str]] = []
+    async with openai.AsyncOpenAI(
+        base_url=f"http://127.0.0.1:{port}/v1", api_key="x", max_retries=0, timeout=600
+    ) as asked:
+
+        async def ask(i: int) -> None:
+            how = {"model": "tiny", "prompt": PROMPTS[i % 4], "max_tokens": NEW, "seed": i}
+            how |= {"temperature": float(i % 2)}
+            if i in gone:
+                late = lots.random() * requests / 50
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(
+                        asked.completions.create(**how | {"max_tokens": 500}), late
+                    )
+            elif i % 3:
+                found.append((i, (await asked.completions.create(**how)).choices[0].text))
+            else:
+                events = await asked.completions.create(**how, stream=True)
+                found.append((i, "".join([e.choices[0].text async for e in events])))
+
+        async def spoil(i: int) -> None:
+            status, body = await asyncio.to_thread(raw, port, MALFORMED[i % len(MALFORMED)])
+            assert status == 400 and json.loads(body)["error"]["message"], body
+
+        await asyncio.gather(*map(ask, range(requests)), *map(spoil, range(malformed)))
+    return found
+
+
+@pytest.mark.parametrize(
+    "sizes", [(10, 4, 10), pytest.param((200, 100, 20), marks=pytest.mark.slow)]
+)
+def test_a_crowd_gets_right_answers(
+    port: int, tiny: LanguageModel, sizes: tuple[int, int, int]
+) -> None:
+    found = asyncio.run(crowd(port, *sizes))
+    assert len(found) >= sizes[0] - sizes[1]
+    for i, answer in found:
+        alone = tiny.generate(PROMPTS[i % 4], NEW, seed=i, temperature=float(i % 2))
+        assert answer == alone.text, i
+    deadline = time.monotonic() + 60
+    while health(port)["waiting"] and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert health(port) == {"status": "ok", "waiting": 0}
+
+
+def health(port: int, path: str = "/health") -> Any:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("GET", path)
+    body = connection.getresponse().read()
+    connection.close()
+    return json.loads(body) if path == "/health" else body.decode()
+
+
+def test_who_goes_away_is_not_decoded_on(port: int, client: Any) -> None:
+    events = chat(client, max_tokens=900, stream=True)
+    next(iter(events))
+    events.close()
+    while health(port)["waiting"]:
+        time.sleep(0.02)
+    found = dict(
+        line.rsplit(" ", 1) for line in health(port, "/metrics").splitlines() if line[0] != "#"
+    )
+    before = float(found["skipbench_generation_tokens_total"])
+    assert text(complete(client))
+    now = float(
+        health(port, "/metrics").partition("\nskipbench_generation_tokens_total ")[2].split()[0]
+    )
+    assert now == before + NEW, "the answer that nobody reads went on"
+
+
+def test_limits(tiny: LanguageModel) -> None:
+    long = {"model": "tiny", "prompt": "Once", "max_tokens": 900, "min_tokens": 900}
+    body = json.dumps(long).encode()
+    with served(tiny, queue=1, timeout_s=0.5) as port:
+        found = list[int]()
+        first = threading.Thread(target=lambda: found.append(raw(port, body)[0]))
+        first.start()
+        while not health(port)["waiting"]:
+            time.sleep(0.01)
+        status, reply = raw(port, body)
+        assert status == 429 and "the queue holds 1" in json.loads(reply)["error"]["message"]
+        first.join()
+        assert found == [504]
+        assert raw(port, b" " * (5 << 20))[0] == 413
+        assert raw(port, body, host="evil.example")[0] == 400
+    with served(tiny, key="secret") as port:
+        assert raw(port, body)[0] == raw(port, body, authorization="Bearer x")[0] == 401
+        short = json.dumps(long | {"max_tokens": 2, "min_tokens": 0}).encode()
+        assert raw(port, short, authorization="Bearer secret")[0] == 200
+        assert raw(port, short, authorization="bearer secret")[0] == 200
+        for n in range(3):
+            health(port, f"/v1/models/{n}")
+        assert 'path="/v1/models/' not in health(port, "/metrics")
+    with served(tiny, key="ключ", name="small", host="127.0.0.2") as port:
+        named = json.loads(short) | {"model": "small"}
+        key = "Bearer ключ".encode().decode("latin-1")
+        assert raw(port, json.dumps(named).encode(), authorization=key)[0] == 200
+    with served(tiny, host="127.0.0.2") as port:
+        assert raw(port, short, host="127.0.0.2")[0] == 200
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.request("GET", "/v1/completions")
+        reply = connection.getresponse()
+        assert reply.status == 405 and reply.headers["allow"] == "POST"
+        connection.close()
+
+
+def test_a_request_of_many_prompts_ends_in_time(tiny: LanguageModel) -> None:
+    many = {"model": "tiny", "prompt": ["Once upon a time " * 50] * 1024, "max_tokens": 1}
+    with served(tiny, timeout_s=0.3) as port:
+        began = time.monotonic()
+        assert raw(port, json.dumps(many).encode())[0] == 504
+        alone = json.dumps({"model": "tiny", "prompt": "a", "max_tokens": 1}).encode()
+        assert raw(port, alone)[0] == 200 and time.monotonic() - began < 10
+        many["prompt"].append("a")  # type: ignore[attr-defined]  # a list
+        status, reply = raw(port, json.dumps(many).encode())
+        assert status == 400 and "are 1025; at most 1024" in json.loads(reply)["error"]["message"]
+
+
+def test_offsets_of_characters_that_several_tokens_spell(tiny: LanguageModel) -> None:
+    ids = tiny.tokenizer.encode("né 日", add_special_tokens=False)
+    asked = cast(Any, SimpleNamespace(chat=False, model="m", options={"logprobs": 0}))
+    asked.include_usage = False
+    whole = Reply(asked, tiny.tokenizer)._logprobs(0, [Logprob(t, -1.0, ()) for t in ids])
+    assert whole is not None
+    texts = [tiny.tokenizer.decode(ids[:n]) for n in range(len(ids))]
+    assert whole["text_offset"] == [len(text.rstrip("\ufffd")) for text in texts]
+    pieces, offsets = Reply(asked, tiny.tokenizer), list[int]()
+    for token in ids:
+        part = pieces.piece(0, "", [Logprob(token, -1.0, ())])["choices"][0]["logprobs"]
+        offsets += part["text_offset"]
+    assert offsets == whole["text_offset"]
+
+
+def test_a_folder_is_served_by_its_name(skipbench: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "mine${x}"
+    shutil.copytree(PACKAGE / "models" / "tiny", folder)
+    with socket.create_server(("127.0.0.1", 0)) as taken:  # so that the server ends at once
+        port = taken.getsockname()[1]
+        path = f"model.path={quoted(str(folder))}"
+        done = skipbench("serve", "model=path", path, f"port={port}")
+    assert f"mine${{x}}, auto, at http://127.0.0.1:{port}/v1" in done.stderr, done.stderr
+
+
+def test_other_hosts_need_a_key(skipbench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SKIPBENCH_API_KEY", raising=False)
+    done = skipbench("serve", "host=0.0.0.0")
+    assert done.returncode == 2 and "set SKIPBENCH_API_KEY" in done.stderr
+
+
+@pytest.mark.slow
+def test_the_memory_stays_flat(tmp_path: Path) -> None:
+    """A server of its own over 1,000 requests; Ctrl-C ends it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = ["serve", "model=tiny", "method=auto", f"port={port}", f"results={tmp_path}"]
+    server = subprocess.Popen([sys.executable, "-m", "skipbench", *words], cwd=ROOT)
+    try:
+        for _ in range(36_000):
+            with suppress(OSError):
+                if health(port)["status"] == "ok":
+                    break
+            time.sleep(0.1)
+        sizes = []
+        for i in range(1000):
+            body = {"model": "tiny", "prompt": f"{PROMPTS[i % 4]} {i}", "max_tokens": 4}
+            assert raw(port, json.dumps(body).encode())[0] == 200
+            pages = int(Path(f"/proc/{server.pid}/statm").read_text().split()[1])
+            sizes.append(pages * os.sysconf("SC_PAGE_SIZE") >> 10)
+        assert sizes[-1] - sizes[99] < 8 << 10, (sizes[99], sizes[-1])
+    finally:
+        server.send_signal(signal.SIGINT)
+        assert server.wait(3600) == 0
