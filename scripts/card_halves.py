@@ -23,8 +23,8 @@ from pathlib import Path
 from statistics import fmean, pstdev
 
 from scripts.pack_records import unpacked
+from skipbench.contrib.artifact.cards import Acceptance, Request, card_of, tokens_per_round
 from skipbench.errors import SkipbenchError
-from skipbench.metrics.card import Acceptance, Request, card_of, tokens_per_round
 from skipbench.runs.run import Run, read_run
 
 SPLITS = 200

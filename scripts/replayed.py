@@ -28,12 +28,12 @@ import msgspec
 from skipbench.bench.round_costs import measure_rounds
 from skipbench.config.catalog import choices
 from skipbench.config.compose import compose
+from skipbench.contrib.artifact.replay import measured, project
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.row import run_cell
 from skipbench.metrics.loop_costs import LoopCosts, TimedRound
-from skipbench.metrics.replay import measured, project
 from skipbench.profile import clock
 from skipbench.runs.record import Sample
 from skipbench.runs.state import read_status

@@ -148,50 +148,6 @@ class Merge(Command):
     results: Annotated[Path | None, "the folder to write"] = None
 
 
-class Card(Command):
-    """what a run's drafts had accepted, in the names of AIPerf and vLLM, and the flags by which
-    engines simulate it:  card RUN [--json FILE] | card results=FOLDER arm=swift
-    """
-
-    SETTINGS = False
-    WORDS = 0, None
-    BARE = ("json",)
-    results: Annotated[Path, "the results folder; without RUN all runs in it"] = Path("results")
-    arm: Annotated[Names, "only runs of these methods"] = ()
-    json: Annotated[str | None, "writes the cards, one a line; without a file prints them"] = None
-
-
-class Bundle(Command):
-    """a results folder to publish, with claims that anybody can compute again:  bundle OUT
-    results=FOLDER | bundle --check OUT
-    """
-
-    SETTINGS = False
-    WORDS = 1, 1
-    NEEDS = "needs a folder to write, or with --check one that was written: bundle OUT results=DIR"
-    results: Annotated[Path, "the results folder"] = Path("results")
-    check: Annotated[bool, "computes every claim of OUT again from its samples"] = False
-    json: Annotated[bool, "with --check: a line of JSON per claim"] = False
-
-
-class Project(Command):
-    """what a run would do on another machine, or with other stop rules, from its records:  project
-    results/runs/RUN hardware=a100-80gb | project card=FILE hardware=a100-80gb
-    """
-
-    SETTINGS = False
-    WORDS = 0, 1
-    NEEDS = (
-        "needs one run, or card=FILE, and for another machine hardware=DEVICE or profile=FILE, as "
-        "in project results/runs/RUN hardware=a100-80gb"
-    )
-    hardware: Annotated[str | None, "a device of conf/hardware"] = None
-    profile: Annotated[str | None, "a latency file of another machine"] = None
-    card: Annotated[str | None, "a file of acceptance cards, in place of a run"] = None
-    search: Annotated[keys.Count, "shows so many stop rules and trees"] = None
-    json: Annotated[bool, "the run and its projection for machines, and no more"] = False
-
-
 class Diff(Command):
     """two folders of results, cell by cell, paired by prompt, whatever their limit=:  diff A B"""
 
@@ -235,7 +191,7 @@ COMMANDS: dict[str, type[Command]] = {
     kind.__name__.lower(): kind
     for kind in (
         Compare, Generate, Chat, Export, Table, Figure, Submit, Status, Search,
-        Score, Profile, Data, Report, Merge, Card, Bundle, Project, Diff, Check, List, Doctor, Cell,
+        Score, Profile, Data, Report, Merge, Diff, Check, List, Doctor, Cell,
     )
 }  # fmt: skip
 COMMANDS |= {name: load("command", name) for name in registered("command")}
@@ -243,8 +199,8 @@ MODULES = {
     "answers": ("generate",),
     "experiments": ("submit",),
     "inventory": ("list", "doctor", "check"),
-    "offline": ("search", "profile", "project"),
-    "results": ("score", "report", "merge", "diff", "bundle"),
+    "offline": ("search", "profile"),
+    "results": ("score", "report", "merge", "diff"),
     "table": ("table", "compare"),
 }  # modules with several commands; others are called as their command
 

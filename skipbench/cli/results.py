@@ -1,11 +1,10 @@
-"""`score`, `report`, `merge`, `diff`, `bundle`: commands on folders of results."""
+"""`score`, `report`, `merge`, `diff`: commands on folders of results."""
 
-import json
 import sys
 import time
 from pathlib import Path
 
-from skipbench.cli.commands import Bundle, Diff, Merge, Report, Score
+from skipbench.cli.commands import Diff, Merge, Report, Score
 from skipbench.console import complain, progress_of, say, show
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import write_atomic
@@ -140,24 +139,3 @@ def run_diff(asked: Diff) -> None:
 def text_of(value: float | None) -> str:
     """A number of a cell, `all` without one."""
     return "all" if value is None else f"{value:.4g}"
-
-
-def run_bundle(asked: Bundle) -> None:
-    """Writes a bundle; with `--check` prints a line per claim, and exits with 1 if one fails."""
-    from skipbench.report.bundle.claims import check
-
-    folder = Path(asked.words[0])
-    if not asked.check:
-        from skipbench.report.bundle.write import write_bundle
-
-        runs, claims = write_bundle(folder, asked.results)
-        say(f"written: {folder} ({runs} runs, {claims} claims)")
-        return
-    failed = 0
-    for holds, text in check(folder):
-        failed += not holds
-        record = {"holds": holds, "text": text}
-        show(json.dumps(record) if asked.json else f"{'holds' if holds else 'FAILS'}  {text}")
-    if failed:
-        say(f"{failed} do not hold")
-        raise SystemExit(1)

@@ -20,6 +20,9 @@ TABLE: dict[str, dict[str, str]] = {
     },
     "default": {"method": "auto"},
     "command": {
+        "bundle": "skipbench.contrib.artifact.bundle_command.Bundle",
+        "card": "skipbench.contrib.artifact.card_command.Card",
+        "project": "skipbench.contrib.artifact.project_command.Project",
         "serve": "skipbench.contrib.serve.command.Serve",
         "verify": "skipbench.contrib.oracle.command.Verify",
     },

@@ -27,22 +27,22 @@ from skipbench.bench.prompts import eos_ids
 from skipbench.bench.stored_sets import Stored
 from skipbench.cli.answer_file import _done
 from skipbench.cli.figure import _brute_force
-from skipbench.cli.offline import _costs
 from skipbench.config.compose import compose
 from skipbench.config.model import Model, adapter_base
 from skipbench.config.paths import PACKAGE
+from skipbench.contrib.artifact.cards import card_of, read_cards
+from skipbench.contrib.artifact.claims import check
+from skipbench.contrib.artifact.project_command import _costs
 from skipbench.contrib.oracle.outputs import read_outputs
 from skipbench.data.own import prompts
 from skipbench.data.rows import Row
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import LONGEST, SkipbenchError
 from skipbench.launch import manifest
-from skipbench.metrics.card import card_of, read_cards
 from skipbench.models.gguf import read_gguf
 from skipbench.models.load import load
 from skipbench.models.outline import read_config, sized
 from skipbench.models.tokenizer import read_tokenizer
-from skipbench.report.bundle.claims import check
 from skipbench.report.figures.runs import dump_runs, read_runs
 from skipbench.report.page.collect import all_runs
 from skipbench.report.tables.stored import read_table, summary, would_lose

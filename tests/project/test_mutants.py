@@ -21,7 +21,7 @@ def wrong(fault: Fault) -> str | None:
             return "changes nothing"
     except ValueError as error:
         return str(error)
-    named = re.fullmatch(r"(tests/\w+/test_\w+\.py)::(\w+)(?:\[.+\])?", fault.test)
+    named = re.fullmatch(r"(tests/[\w/]+/test_\w+\.py)::(\w+)(?:\[.+\])?", fault.test)
     if named is None or f"def {named[2]}(" not in (ROOT / named[1]).read_text():
         return f"no test {fault.test}"
     return None

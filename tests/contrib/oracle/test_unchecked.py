@@ -14,13 +14,13 @@ from test_planted import tiny
 import skipbench as package
 from skipbench.bench.prompts import encode
 from skipbench.config.compose import compose
+from skipbench.contrib.artifact.write import write_bundle
 from skipbench.contrib.oracle.outputs import Output, from_records
 from skipbench.contrib.oracle.prompts import prompt_ids, unsure
 from skipbench.data.chat import pin_day
 from skipbench.data.rows import Row
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.row import run_cell
-from skipbench.report.bundle.write import write_bundle
 from skipbench.runs.reading import run_folders
 
 DATED = "{{ strftime_now('%d %b %Y') }} {% for m in messages %}{{ m.content }}{% endfor %}"

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple, Protocol
 
+from skipbench.contrib.artifact.replay import Replayed
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.acceptance import rounds_with_sets
 from skipbench.metrics.costs import PLAIN, Costs
-from skipbench.metrics.replay import Replayed
 from skipbench.runs.record import Sample, Verified
 
 CLASSES = (0.5, 0.8, 0.95)  # bounds of the confidence classes of a tree's `widths`

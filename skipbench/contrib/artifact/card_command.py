@@ -2,15 +2,16 @@
 
 import json
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
-from skipbench.cli.commands import Card
-from skipbench.cli.offline import shape_of
+from skipbench.cli.parser import Command, Names
 from skipbench.cli.results import run_folder
 from skipbench.console import say, show
+from skipbench.contrib.artifact import cards
+from skipbench.contrib.artifact.project_command import shape_of
 from skipbench.errors import SkipbenchError
-from skipbench.metrics import card as cards
 from skipbench.metrics.acceptance import conditional_acceptance
 from skipbench.runs.files import write_atomic
 from skipbench.runs.reading import run_folders
@@ -18,6 +19,19 @@ from skipbench.runs.run import Run, read_run
 
 RARE = 0.01  # share of the verifications below which a draft length has no line
 SHOWN = 10  # positions on a line
+
+
+class Card(Command):
+    """what a run's drafts had accepted, in the names of AIPerf and vLLM, and the flags by which
+    engines simulate it:  card RUN [--json FILE] | card results=FOLDER arm=swift
+    """
+
+    SETTINGS = False
+    WORDS = 0, None
+    BARE = ("json",)
+    results: Annotated[Path, "the results folder; without RUN all runs in it"] = Path("results")
+    arm: Annotated[Names, "only runs of these methods"] = ()
+    json: Annotated[str | None, "writes the cards, one a line; without a file prints them"] = None
 
 
 def run_card(asked: Card) -> None:

@@ -16,14 +16,14 @@ from skipbench.bench.round_costs import kinds
 from skipbench.config.catalog import known_hardware, shape_of
 from skipbench.config.compose import compose
 from skipbench.config.paths import CONF
+from skipbench.contrib.artifact.replay import project
+from skipbench.contrib.artifact.replay_rules import replay, texts_of
 from skipbench.decode.stopping import Fixed
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.row import run_cell
 from skipbench.metrics.costs import Costs, Datasheet, LatencyModel
 from skipbench.metrics.loop_costs import LatencyRecord, LoopCosts, TimedRound
-from skipbench.metrics.replay import project
-from skipbench.metrics.replay_rules import replay, texts_of
 from skipbench.profile.roofline import match
 from skipbench.runs.provenance import config_hash
 from skipbench.runs.record import Verified

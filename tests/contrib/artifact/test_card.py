@@ -9,9 +9,9 @@ from conftest import ROOT
 from test_metrics import arm, sample, vanilla
 
 from scripts.pack_records import table_of, unpacked
+from skipbench.contrib.artifact.cards import Card, Request, acceptances, card_of, read_cards
+from skipbench.contrib.artifact.replay import measured
 from skipbench.errors import SkipbenchError
-from skipbench.metrics.card import Card, Request, acceptances, card_of, read_cards
-from skipbench.metrics.replay import measured
 from skipbench.runs.record import Round, Sample, Seconds
 from skipbench.runs.run import Run
 

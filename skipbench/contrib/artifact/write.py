@@ -14,10 +14,10 @@ import msgspec
 import yaml
 from msgspec.structs import replace
 
+from skipbench.contrib.artifact.claims import CLAIMS, CRATE, claims_of
+from skipbench.contrib.artifact.eval_records import eval_record
+from skipbench.contrib.artifact.run_command import overrides_of
 from skipbench.errors import SkipbenchError
-from skipbench.report.bundle.claims import CLAIMS, CRATE, claims_of
-from skipbench.report.bundle.command import overrides_of
-from skipbench.report.bundle.eval_records import eval_record
 from skipbench.runs.files import write_atomic, write_json
 from skipbench.runs.provenance import Provenance, config_hash, named_hash
 from skipbench.runs.reading import read_bytes, read_json, run_folders

@@ -9,8 +9,8 @@ from importlib.metadata import version
 from operator import attrgetter
 from typing import Any
 
+from skipbench.contrib.artifact.claims import QUANTITIES, hardware
 from skipbench.metrics.interval import Interval
-from skipbench.report.bundle.claims import QUANTITIES, hardware
 from skipbench.runs.run import Run
 
 SCHEMA = "0.3.0"

@@ -20,13 +20,13 @@ from msgspec import structs
 from scripts.pack_records import table_of, unpacked
 from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
+from skipbench.contrib.artifact.claims import CLAIMS, CRATE, check
+from skipbench.contrib.artifact.eval_records import eval_record
+from skipbench.contrib.artifact.run_command import overrides_of
+from skipbench.contrib.artifact.write import write_bundle
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.plan import Request, grids_of
 from skipbench.metrics.summary import summarise
-from skipbench.report.bundle.claims import CLAIMS, CRATE, check
-from skipbench.report.bundle.command import overrides_of
-from skipbench.report.bundle.eval_records import eval_record
-from skipbench.report.bundle.write import write_bundle
 from skipbench.report.difference import differences
 from skipbench.report.tables.stored import summary
 from skipbench.runs.files import write_atomic

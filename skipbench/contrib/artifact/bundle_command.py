@@ -1,0 +1,42 @@
+"""`bundle`: results to publish, and their check."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+from skipbench.cli.parser import Command
+from skipbench.console import say, show
+
+
+class Bundle(Command):
+    """a results folder to publish, with claims that anybody can compute again:  bundle OUT
+    results=FOLDER | bundle --check OUT
+    """
+
+    SETTINGS = False
+    WORDS = 1, 1
+    NEEDS = "needs a folder to write, or with --check one that was written: bundle OUT results=DIR"
+    results: Annotated[Path, "the results folder"] = Path("results")
+    check: Annotated[bool, "computes every claim of OUT again from its samples"] = False
+    json: Annotated[bool, "with --check: a line of JSON per claim"] = False
+
+
+def run_bundle(asked: Bundle) -> None:
+    """Writes a bundle; with `--check` prints a line per claim, and exits with 1 if one fails."""
+    from skipbench.contrib.artifact.claims import check
+
+    folder = Path(asked.words[0])
+    if not asked.check:
+        from skipbench.contrib.artifact.write import write_bundle
+
+        runs, claims = write_bundle(folder, asked.results)
+        say(f"written: {folder} ({runs} runs, {claims} claims)")
+        return
+    failed = 0
+    for holds, text in check(folder):
+        failed += not holds
+        record = {"holds": holds, "text": text}
+        show(json.dumps(record) if asked.json else f"{'holds' if holds else 'FAILS'}  {text}")
+    if failed:
+        say(f"{failed} do not hold")
+        raise SystemExit(1)
