@@ -1,21 +1,19 @@
 """`track=`: what a run writes, a line per prompt and its metrics, goes to a tracker, too."""
 
 import contextlib
-import importlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 from msgspec.structs import asdict
 
-from skipbench.config.run_config import RunConfig, Tracker
+from skipbench.config.run_config import RunConfig
 from skipbench.console import complain
 from skipbench.errors import SkipbenchError
+from skipbench.extensions import load
 from skipbench.runs.measures import Metrics
 from skipbench.runs.record import Sample
 
 Log = Callable[[Mapping[str, float], int], None]
 """Gets numbers by name, and after how many prompts they are."""
-PROJECT = "skipbench"
 
 
 def line(sample: Sample) -> dict[str, float]:
@@ -54,7 +52,7 @@ def tracked(config: RunConfig, name: str) -> Iterator[Log]:
         yield lambda numbers, step: None
         return
     try:
-        log, end = TRACKERS[config.track](config, name)
+        log, end = load("tracker", config.track)(config, name)
     except Exception as error:  # of any library
         missing = f"needs its package: pip install {config.track}"
         why = missing if isinstance(error, ImportError) else f"cannot begin: {error}"
@@ -74,47 +72,3 @@ def tracked(config: RunConfig, name: str) -> Iterator[Log]:
         yield lambda numbers, step: safe(lambda: log(numbers, step))
     finally:
         safe(end)
-
-
-def _tensorboard(config: RunConfig, name: str) -> tuple[Log, Callable[[], None]]:
-    tensorboard: Any = importlib.import_module("torch.utils.tensorboard")  # has no types
-    writer = tensorboard.SummaryWriter(config.results / "tensorboard" / name)
-
-    def log(numbers: Mapping[str, float], step: int) -> None:
-        for key, value in numbers.items():
-            writer.add_scalar(key, value, step)
-        writer.flush()
-
-    return log, writer.close
-
-
-def _mlflow(config: RunConfig, name: str) -> tuple[Log, Callable[[], None]]:
-    from mlflow import MlflowClient
-
-    client = MlflowClient()  # of MLFLOW_TRACKING_URI
-    known = client.get_experiment_by_name(PROJECT)
-    experiment = known.experiment_id if known else client.create_experiment(PROJECT)
-    run = client.create_run(experiment, run_name=name, tags=config.names).info.run_id
-
-    def log(numbers: Mapping[str, float], step: int) -> None:
-        for key, value in numbers.items():
-            client.log_metric(run, key, value, step=step)
-
-    return log, lambda: client.set_terminated(run)
-
-
-def _wandb(config: RunConfig, name: str) -> tuple[Log, Callable[[], None]]:
-    import wandb
-
-    # several arms of a row are open at a time
-    run = wandb.init(
-        project=PROJECT, name=name, config=config.record(), dir=config.results, reinit="create_new"
-    )
-    return lambda numbers, step: run.log(dict(numbers), step=step), run.finish
-
-
-TRACKERS: dict[Tracker, Callable[[RunConfig, str], tuple[Log, Callable[[], None]]]] = {
-    "tensorboard": _tensorboard,
-    "mlflow": _mlflow,
-    "wandb": _wandb,
-}

@@ -18,6 +18,7 @@ from skipbench.config.compose import checked, explained, run_hydra, use_config_d
 from skipbench.config.explain import did_you_mean, meant
 from skipbench.console import complain, json_lines, say
 from skipbench.errors import SkipbenchError
+from skipbench.extensions import load
 from skipbench.runs.state import Interrupted, handle_signals
 
 NEAR = 0.75  # likeness from which a dashed word is taken for a misspelt setting or flag
@@ -39,11 +40,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """
     with contextlib.ExitStack() as stack:
         if "MASTER_PORT" in os.environ and "RANK" in os.environ:
-            from skipbench.models import ranks
-
             if os.environ["RANK"] != "0":
-                ranks.serve()
-            stack.enter_context(ranks.launched_by_torchrun())
+                load("ranks", "serve")()
+            stack.enter_context(load("ranks", "launched")())
         stack.enter_context(handle_signals())
         stack.enter_context(one_kind_of_error())
         dispatch(list(sys.argv[1:] if argv is None else argv))

@@ -26,6 +26,15 @@ TABLE: dict[str, dict[str, str]] = {
         "serve": "skipbench.contrib.serve.command.Serve",
         "verify": "skipbench.contrib.oracle.command.Verify",
     },
+    "ranks": {
+        "launched": "skipbench.contrib.ranks.ranks.launched_by_torchrun",
+        "load": "skipbench.contrib.ranks.ranks.load_on_ranks",
+        "serve": "skipbench.contrib.ranks.ranks.serve",
+    },
+    "tracker": {
+        name: f"skipbench.contrib.track.trackers.{name}"
+        for name in ("tensorboard", "mlflow", "wandb")
+    },
     "api": {
         "assert_lossless": "skipbench.contrib.oracle.api.assert_lossless",
         "verify": "skipbench.contrib.oracle.api.verify",

@@ -13,6 +13,7 @@ import torch
 from skipbench.config.model import Model, PlantedModel, adapter_base, is_gguf
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
+from skipbench.extensions import load as load_extension
 from skipbench.lm.engine import SPARE_MIB
 from skipbench.lm.families import attention_kernel
 from skipbench.lm.fused.bit_exact import NotStrictError
@@ -78,9 +79,8 @@ def load(
         model = Model(path=model, **settings)
     check_parallel(model, bool(strict))
     if model.tensor_parallel_size > 1:
-        from skipbench.models.ranks import load_on_ranks
-
-        return load_on_ranks(model, engine, spare_mib)
+        made: tuple[LM, Any] = load_extension("ranks", "load")(model, engine, spare_mib)
+        return made
     if not isinstance(model, PlantedModel):
         check_form(model, engine)
     made, tokenizer, notes = read_model(model, gpus)

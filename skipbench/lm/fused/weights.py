@@ -162,7 +162,7 @@ class Weights:
                 else:
                     setattr(parent, name, _Unpacking(packed, start, end, module.bias))
         layouts = made[choice.one], made[choice.several], bias, choice
-        join = getattr(modules[0], "join", None)  # of `lm/tensor_parallel.py`
+        join = getattr(modules[0], "join", None)  # of `contrib/ranks/tensor_parallel.py`
         return Weight(*layouts) if join is None else ParallelWeight(*layouts, join)
 
     def notes(self, like: Tensor) -> list[str]:

@@ -22,6 +22,8 @@ from skipbench.bench.prompts import eos_ids
 from skipbench.config.compose import compose
 from skipbench.config.model import Model
 from skipbench.config.paths import PACKAGE
+from skipbench.contrib.ranks import ranks
+from skipbench.contrib.ranks.tensor_parallel import shard
 from skipbench.decode.loop import generate
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.costs import cost_of, gpu_of
@@ -30,8 +32,6 @@ from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
-from skipbench.lm.tensor_parallel import shard
-from skipbench.models import ranks
 from skipbench.models.load import load
 
 TINY = PACKAGE / "models" / "tiny"

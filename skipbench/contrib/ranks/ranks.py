@@ -20,9 +20,9 @@ import torch
 import torch.distributed as dist
 
 from skipbench.config.model import Model, PlantedModel
+from skipbench.contrib.ranks.tensor_parallel import Tell, TensorParallelLM, shard
 from skipbench.errors import SkipbenchError
 from skipbench.lm.engine import MakeEngine
-from skipbench.lm.tensor_parallel import Tell, TensorParallelLM, shard
 from skipbench.models.load import read_model
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

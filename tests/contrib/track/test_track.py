@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from skipbench.bench.track import TRACKERS, results_of, tracked
+from skipbench.bench.track import results_of, tracked
 from skipbench.config.compose import compose
+from skipbench.contrib.track import trackers
 from skipbench.errors import SkipbenchError
 from skipbench.runs.measures import Metrics, Speedup
 
@@ -68,7 +69,7 @@ def test_a_tracker_that_fails_does_not_end_the_run(
         got.append(step)
         raise OSError("the server is gone")
 
-    monkeypatch.setitem(TRACKERS, "mlflow", lambda config, name: (log, lambda: None))
+    monkeypatch.setattr(trackers, "mlflow", lambda config, name: (log, lambda: None))
     write(tmp_path, "mlflow")
     assert got == [1, 1]
     assert capsys.readouterr().err.count("track=mlflow failed") == 2
@@ -78,7 +79,7 @@ def test_what_is_not_installed_or_unknown(tmp_path: Path, monkeypatch: pytest.Mo
     def missing(config: object, name: str) -> Any:
         raise ImportError
 
-    monkeypatch.setitem(TRACKERS, "wandb", missing)
+    monkeypatch.setattr(trackers, "wandb", missing)
     with pytest.raises(SkipbenchError, match="track=wandb needs its package: pip install wandb"):
         write(tmp_path, "wandb")
     with pytest.raises(SkipbenchError, match="track"):
