@@ -333,7 +333,7 @@ def whole_pass(native: Any, rng: np.random.Generator, put: Put, bf16: bool) -> N
     (width, *inner), kind = rng.integers(1, 120, 4).tolist(), "bfloat16" if bf16 else "float32"
     names = {case: f"{name}_{kind}" for name, case in CASES.items() if name in PARTS}
     parts = {case: getattr(native, name) for case, name in names.items()}
-    parts[product] = getattr(native, f"{kind}_rows")
+    parts[product] = getattr(native, f"multiply_{kind}")
     for case, function in parts.items():
         function.argtypes, function.restype = TYPES[case], None
     where = {case: ctypes.cast(function, POINTER).value for case, function in parts.items()}
@@ -387,15 +387,14 @@ def whole_pass(native: Any, rng: np.random.Generator, put: Put, bf16: bool) -> N
     assert bits(states[0]) == bits(states[1])
 
 
-PARTS = ("rms_norm", "silu_times", "rotate", "attend_rows")
+PARTS = ("rms_norm", "silu_times", "rotate", "attend")
 CASES: dict[str, Any] = {"int8": int8, "rms_norm": norm, "silu_times": silu, "rotate": rotate}
 CASES |= {
     "quantize_weight": quantize,
     "top_k": top_k,
     "two_best": two_best,
-    "mlp_with_tiles": mlp,
-    "attend_rows": attention,
-    "attend_vectors": attention,
+    "mlp": mlp,
+    "attend": attention,
 }
 """By the beginning of a function's name; another one is a `product`."""
 TYPES = {

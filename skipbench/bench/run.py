@@ -28,7 +28,7 @@ from skipbench.data.rows import Row, prompts_hash, rows_hash
 from skipbench.decode.method import Method
 from skipbench.errors import SkipbenchError, printable
 from skipbench.lm.fused.few_rows import few_rows_kernel
-from skipbench.lm.fused.native import AVX2, BFLOAT16, compiled
+from skipbench.lm.fused.native import compiled, source_of
 from skipbench.lm.model import LM
 from skipbench.metrics.costs import LatencyModel
 from skipbench.metrics.interval import half_width
@@ -176,7 +176,7 @@ def _provenance(lm: LM, config: RunConfig, rows: list[Row]) -> Provenance:
     kernel = few_rows_kernel(lm.dtype)[0] if ours else None
     parts = [torch.backends.cpu.get_cpu_capability(), torch.get_float32_matmul_precision()]
     if kernel is not None:
-        library = compiled(AVX2 if kernel == "avx2" else BFLOAT16)
+        library = compiled(source_of(kernel))
         parts.append(hashlib.sha256(library.read_bytes()).hexdigest()[:8])
     cuda = [device for device in dict.fromkeys(lm.devices) if device.type == "cuda"]
     return replace(

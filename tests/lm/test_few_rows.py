@@ -65,7 +65,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     own = [compiled(s) if s.flags <= cpu_flags() else "" for s in (AVX2, BFLOAT16)]
     copy, wait = (shutil.which(program) for program in ("cp", "sleep"))
     (place / "later").write_text(
-        f"#!/bin/sh\ncase $* in *few_rows_avx2.c*) made={own[0]};; *) made={own[1]};; esac\n"
+        f"#!/bin/sh\ncase $* in *pass.c*) made={own[0]};; *) made={own[1]};; esac\n"
         f"while [ $1 != -o ]; do shift; done\n{wait} 0.3\n{copy} $made $2\n"
     )
     (place / "later").chmod(0o755)

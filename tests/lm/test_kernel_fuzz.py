@@ -19,18 +19,18 @@ SANITIZERS = (
     f"-O1 -g -shared -fPIC -fopenmp -DSINKS={SINKS} "
     "-fsanitize=address,undefined -fno-sanitize-recover=all"
 )
-TYPED = ["rms_norm", "silu_times", "rotate", "attend_rows"]
-OF_AVX2 = [f"{name}_{kind}" for name in TYPED for kind in ("float32", "bfloat16")]
+TYPED = ["rms_norm", "silu_times", "rotate", "attend", "multiply"]
+FLOAT32, HALF = ([f"{name}_{kind}" for name in TYPED] for kind in ("float32", "bfloat16"))
 KERNELS = {
-    "AVX2": (AVX2, ["float32_rows", "bfloat16_rows", "run_sublayers", *OF_AVX2], AVX2.flags),
+    "AVX2": (AVX2, ["run_sublayers", *FLOAT32, *HALF], AVX2.flags),
     "int8": (AVX2, ["int8_avx2", "quantize_weight"], {"avx2"}),
     "int8, AMX": (AVX2, ["int8_amx"], {"amx_tile", "amx_int8", "avx512_vnni"}),
     "int8, AVX-512": (AVX2, ["int8_avx512"], {"avx512f", "avx512_vnni"}),
-    "bfloat16": (BFLOAT16, ["with_vectors", "attend_vectors", *TYPED[:3]], BFLOAT16.flags),
-    "bfloat16, best": (BFLOAT16, ["top_k", "two_best"], BFLOAT16.flags),
+    "bfloat16": (BFLOAT16, HALF, BFLOAT16.flags),
+    "bfloat16, best": (BFLOAT16, ["top_k_bfloat16", "two_best_bfloat16"], BFLOAT16.flags),
     "bfloat16, AMX": (
         BFLOAT16,
-        ["with_tiles", "mlp_with_tiles", "attend_rows"],
+        ["multiply_tiles", "mlp_tiles", "attend_tiles"],
         {"amx_tile", "amx_bf16"},
     ),
 }

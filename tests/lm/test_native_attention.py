@@ -28,7 +28,6 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> t
     monkeypatch.setattr(
         elementwise, "few_rows_kernel", lambda like: (name if like == dtype else None, None)
     )
-    elementwise._function.cache_clear()
     return dtype
 
 

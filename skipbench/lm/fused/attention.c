@@ -320,7 +320,7 @@ static int all_finite(const Pass *p, const bf16 *values) {
   return !other;
 }
 
-void attend_rows(bf16 *out, const bf16 *query, const bf16 *cache, const int32_t *parent,
+void attend_tiles(bf16 *out, const bf16 *query, const bf16 *cache, const int32_t *parent,
                  float scale, long rows, long committed, long start, long heads, long kv, long d,
                  long hidden) {
   const Pass pass = {out,   query, cache, parent, scale, rows, committed,

@@ -152,7 +152,7 @@ static void attend(const Pass *p, long row, long rows, long head, long last, flo
   }
 }
 
-void attend_vectors(bf16 *out, const bf16 *query, const bf16 *cache, const int32_t *parent,
+void attend_bfloat16(bf16 *out, const bf16 *query, const bf16 *cache, const int32_t *parent,
                     float scale, long rows, long committed, long start, long heads, long kv,
                     long d, long hidden) {
   const Pass pass = {out,   query, cache, parent, scale, rows, committed,

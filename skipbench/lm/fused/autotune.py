@@ -26,7 +26,7 @@ from skipbench.config.configurable import PositiveFloat
 from skipbench.config.paths import cache_folder
 from skipbench.errors import SkipbenchError
 from skipbench.lm.fused.few_rows import FEW_ROWS, FewRows, Product, Sum, few_rows_kernel
-from skipbench.lm.fused.native import AVX2, BFLOAT16
+from skipbench.lm.fused.native import source_of
 from skipbench.runs.files import write_atomic
 from skipbench.runs.provenance import cpu_name
 
@@ -193,8 +193,7 @@ def tuned(
     """
     kernel, mib = few_rows_kernel(dtype)[0], min(AUTOTUNE_WORKING_SET_BYTES, pass_bytes) >> 20
     parts = [cpu_name(), torch.backends.cpu.get_cpu_capability(), f"torch {torch.__version__}"]
-    source = AVX2 if kernel == "avx2" else BFLOAT16
-    parts += [f"{FEW_ROWS} {kernel} {source.digest}"] if kernel is not None else []
+    parts += [f"{FEW_ROWS} {kernel} {source_of(kernel).digest}"] if kernel is not None else []
     parts += [f"{torch.get_num_threads()} threads", str(dtype), f"{inputs}x{outputs}", f"{mib} MiB"]
     key = "; ".join(parts)
     if (entry := _stored(key)[0]) is None:

@@ -1,37 +1,34 @@
-/* Norms, rotations and silu in bfloat16, each in one call: one row takes longer in torch's calls
- * than its arithmetic. They round where torch's kernels do; no row depends on another one.
+/* Norms, rotations and silu, each in one call: one row takes longer in torch's calls than its
+ * arithmetic. They round where torch's kernels do; no row depends on another one.
  */
-#include <math.h>
-#include <string.h>
-
-#include "avx512.h"
+#include "vec.h"
 
 /* y [rows, width] = x / sqrt(mean of x^2 + eps) * w */
-void rms_norm(bf16 *y, const bf16 *x, const bf16 *w, float eps, long rows, long width) {
-  for (; rows--; x += width, y += width) {
-    __m512 squares = _mm512_setzero_ps();
-    float lanes[16], sum = 0;
-    for (long i = 0; i < width; i += 16) {
-      __m512 v = wide(x + i, first(width - i));
-      squares = _mm512_fmadd_ps(v, v, squares);
+INLINE void rms_norm(void *y, const void *x, const void *w, float eps, long rows, long width,
+                     const int bf16) {
+  for (long from = 0; from < rows * width; from += width) {
+    Vec squares = V(setzero_ps)();
+    for (long i = 0; i < width; i += LANES) {
+      const Vec v = load(x, from + i, width - i, bf16);
+      squares = V(fmadd_ps)(v, v, squares);
     }
-    _mm512_storeu_ps(lanes, squares);
-    for (int i = 0; i < 16; i++) sum += lanes[i];
-    const float norm = sqrtf(sum), share = (float)(1.0 / (double)width);
-    const __m512 scale = _mm512_set1_ps(1 / sqrtf(fmaf(share * norm, norm, eps)));
-    for (long i = 0; i < width; i += 16) {
-      __mmask16 mask = first(width - i);
-      store(y + i, _mm512_mul_ps(_mm512_mul_ps(wide(x + i, mask), scale), wide(w + i, mask)), mask);
+    const float sum = total(squares), norm = sqrtf(sum), share = (float)(1.0 / (double)width);
+    const float mean = LANES == 16 ? fmaf(share * norm, norm, eps) : sum / (float)width + eps;
+    const Vec scale = V(set1_ps)(1 / sqrtf(mean));
+    for (long i = 0; i < width; i += LANES) {
+      const Vec v = load(x, from + i, width - i, bf16) * scale;
+      store(y, from + i, width - i, v * load(w, i, width - i, bf16), bf16);
     }
   }
 }
 
 /* y [rows, width] = silu(gate) * up of gate_up [rows, 2 width] */
-void silu_times(bf16 *y, const bf16 *gate_up, long rows, long width) {
-  for (; rows--; gate_up += 2 * width, y += width)
-    for (long i = 0; i < width; i += 16) {
-      const __mmask16 mask = first(width - i);
-      store(y + i, silu_times_up(wide(gate_up + i, mask), wide(gate_up + width + i, mask)), mask);
+INLINE void silu_times(void *y, const void *gate_up, long rows, long width, const int bf16) {
+  for (long row = 0; row < rows; row++)
+    for (long i = 0; i < width; i += LANES) {
+      const Vec gate = load(gate_up, 2 * row * width + i, width - i, bf16);
+      const Vec up = load(gate_up, (2 * row + 1) * width + i, width - i, bf16);
+      store(y, row * width + i, width - i, silu_times_up(gate, up, bf16), bf16);
     }
 }
 
@@ -40,23 +37,42 @@ void silu_times(bf16 *y, const bf16 *gate_up, long rows, long width) {
  * qkv [rows, heads + 2 kv, d]; cos, sin [rows, d], the sine with the sign of `rotate_half`;
  * query [rows, heads, d] and cache [rows, 2 kv, d] are written.
  */
-void rotate(bf16 *query, bf16 *cache, const bf16 *qkv, const bf16 *cos, const bf16 *sin, long rows,
-            long heads, long kv, long d) {
+INLINE void rotate(void *query, void *cache, const void *qkv, const void *cos, const void *sin,
+                   long rows, long heads, long kv, long d, const int bf16) {
   const long half = d / 2;
-  for (; rows--; cos += d, sin += d, qkv += kv * d, cache += kv * d) {
-    for (long head = 0; head < heads + kv; head++, qkv += d) {
-      bf16 *to = head < heads ? query : cache;
-      for (long i = 0; i < half; i += 16) {
-        __mmask16 mask = first(half - i);
-        __m512 low = wide(qkv + i, mask), high = wide(qkv + half + i, mask);
-        __m512 a = rounded(_mm512_mul_ps(low, wide(cos + i, mask)));
-        __m512 b = rounded(_mm512_mul_ps(high, wide(cos + half + i, mask)));
-        store(to + i, _mm512_fmadd_ps(high, wide(sin + i, mask), a), mask);
-        store(to + half + i, _mm512_fmadd_ps(low, wide(sin + half + i, mask), b), mask);
+  for (long row = 0; row < rows; row++) {
+    const long from = row * (heads + 2 * kv) * d, angle = row * d;
+    for (long head = 0; head < heads + kv; head++) {
+      void *to = head < heads ? query : cache;
+      const long at = from + head * d;
+      const long out = head < heads ? (row * heads + head) * d : (2 * row * kv + head - heads) * d;
+      for (long i = 0; i < half; i += LANES) {
+        const long n = half - i;
+        const Vec low = load(qkv, at + i, n, bf16), high = load(qkv, at + half + i, n, bf16);
+        const Vec a = rounded(low * load(cos, angle + i, n, bf16), bf16);
+        const Vec b = rounded(high * load(cos, angle + half + i, n, bf16), bf16);
+        const Vec s = load(sin, angle + i, n, bf16), t = load(sin, angle + half + i, n, bf16);
+        store(to, out + i, n, V(fmadd_ps)(high, s, a), bf16);
+        store(to, out + half + i, n, V(fmadd_ps)(low, t, b), bf16);
       }
-      if (head < heads) query += d;
-      else cache += d;
     }
-    memcpy(cache, qkv, kv * d * sizeof(bf16));
+    memcpy((void *)place(cache, (2 * row + 1) * kv * d, bf16),
+           place(qkv, from + (heads + kv) * d, bf16), kv * d * (bf16 ? 2 : 4));
   }
 }
+
+#define FUNCTIONS(NAME, BF16)                                                                      \
+  void rms_norm_##NAME(void *y, const void *x, const void *w, float eps, long rows, long width) {  \
+    rms_norm(y, x, w, eps, rows, width, BF16);                                                     \
+  }                                                                                                \
+  void silu_times_##NAME(void *y, const void *gate_up, long rows, long width) {                    \
+    silu_times(y, gate_up, rows, width, BF16);                                                     \
+  }                                                                                                \
+  void rotate_##NAME(void *query, void *cache, const void *qkv, const void *cos, const void *sin,  \
+                     long rows, long heads, long kv, long d) {                                     \
+    rotate(query, cache, qkv, cos, sin, rows, heads, kv, d, BF16);                                 \
+  }
+#if LANES == 8
+FUNCTIONS(float32, 0)
+#endif
+FUNCTIONS(bfloat16, 1)

@@ -64,7 +64,7 @@ static inline __attribute__((always_inline)) void block(
   }
 }
 
-void with_vectors(const Weight *w, bf16 *y, const bf16 *residual, const bf16 *x, long rows) {
+void multiply_bfloat16(const Weight *w, bf16 *y, const bf16 *residual, const bf16 *x, long rows) {
   static _Thread_local float *temp;
   static _Thread_local long size;
   const Rows here = {y, residual, x, rows}, *p = &here;
@@ -265,7 +265,7 @@ static inline __attribute__((always_inline)) void multiply(
   }
 }
 
-void with_tiles(const Weight *w, bf16 *y, const bf16 *residual, const bf16 *x, long rows) {
+void multiply_tiles(const Weight *w, bf16 *y, const bf16 *residual, const bf16 *x, long rows) {
   const Rows p = {y, residual, x, rows};
   const long columns = rows == 1 ? 1 : 16;
   multiply(w, &p, packed(w, &p, (w->in + 31) / 32, columns), columns, 0);
@@ -273,7 +273,7 @@ void with_tiles(const Weight *w, bf16 *y, const bf16 *residual, const bf16 *x, l
 
 /* y = x + down(silu(gate) * up): between the products nothing is laid out as rows. For more than one
  * row, weights without bias, and inner outputs that are a multiple of 32. */
-void mlp_with_tiles(const Weight *gate_up, const Weight *down, bf16 *y, const bf16 *residual,
+void mlp_tiles(const Weight *gate_up, const Weight *down, bf16 *y, const bf16 *residual,
                     const bf16 *x, long rows) {
   const Rows p = {y, residual, x, rows};
   bf16 *const inner = kept((rows + 15) / 16 * 16 * down->in, 1);

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from skipbench.lm.fused.native import AVX2, UnavailableError, library, tiles_allowed
+from skipbench.lm.fused.native import UnavailableError, address, function, tiles_allowed
 from skipbench.runs.provenance import cpu_flags
 
 FEW_ROWS = "few_rows"
@@ -44,17 +44,12 @@ def functions(dtype: torch.dtype) -> dict[str, Any]:
     available: dict[str, Any] = {}
     if dtype == torch.bfloat16:
         with contextlib.suppress(UnavailableError):
-            native = library()
             if "amx_bf16" in cpu_flags() and tiles_allowed():
-                available["amx"] = native.with_tiles
-            available["avx512"] = native.with_vectors
-        available["avx2"] = library(AVX2).bfloat16_rows
-    elif dtype == torch.float32:
-        available["avx2"] = library(AVX2).float32_rows
-    else:
+                available["amx"] = function("multiply", dtype, "amx")
+            available["avx512"] = function("multiply", dtype, "avx512")
+    elif dtype != torch.float32:
         raise UnavailableError(f"no kernel for {dtype}")
-    for function in available.values():
-        function.argtypes, function.restype = [ctypes.c_void_p] * 4 + [ctypes.c_long], None
+    available["avx2"] = function("multiply", dtype, "avx2")
     return available
 
 
@@ -88,7 +83,7 @@ class FewRows:
     @property
     def native(self) -> Native:
         """Addresses of the C function, for calls from C, and of the weight as it takes it."""
-        return ctypes.cast(self._function, ctypes.c_void_p).value, self._at
+        return address(self._function), self._at
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         rows = x.shape[0]
@@ -121,14 +116,13 @@ def native_mlp(gate_up: Native, down: Native) -> int | None:
     first, second = (_Weight.from_address(at) for _, at in (gate_up, down))
     if first.bias or second.bias or second.inputs % 32:
         return None
-    return ctypes.cast(library().mlp_with_tiles, ctypes.c_void_p).value
+    return address(function("mlp", torch.bfloat16, "amx"))
 
 
 def _tiles() -> int | None:
     """Address of the C function with tiles, where it runs."""
     with contextlib.suppress(UnavailableError):
-        tiles: Any = functions(torch.bfloat16).get("amx")
-        return ctypes.cast(tiles, ctypes.c_void_p).value
+        return address(functions(torch.bfloat16).get("amx"))
     return None
 
 

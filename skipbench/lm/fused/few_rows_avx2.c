@@ -117,5 +117,5 @@ static inline __attribute__((always_inline)) void finish(
     }                                                                                              \
     if (BF16 || w->bias || residual) finish(w, y, sums, residual, rows, BF16);                     \
   }
-FUNCTION(float32_rows, 0, 3)
-FUNCTION(bfloat16_rows, 1, 2) /* a mask takes the registers of a third row */
+FUNCTION(multiply_float32, 0, 3)
+FUNCTION(multiply_bfloat16, 1, 2) /* a mask takes the registers of a third row */

@@ -14,7 +14,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from skipbench.lm.fused.few_rows import Native
-from skipbench.lm.fused.native import AVX2, UnavailableError, library, tiles_allowed
+from skipbench.lm.fused.native import (
+    ARGUMENTS,
+    AVX2,
+    UnavailableError,
+    address,
+    library,
+    tiles_allowed,
+)
 from skipbench.runs.provenance import cpu_flags
 
 LARGEST = 127
@@ -49,7 +56,7 @@ def functions() -> dict[str, Any]:
         if "amx_int8" in cpu_flags() and tiles_allowed():
             found = {"amx": native.int8_amx} | found
     for function in found.values():
-        function.argtypes, function.restype = [ctypes.c_void_p] * 4 + [ctypes.c_long], None
+        function.argtypes, function.restype = ARGUMENTS["multiply"], None
     return found
 
 
@@ -122,7 +129,7 @@ class Int8Weight:
         """As `FewRows.native`; `None` where torch multiplies."""
         if self._plain is not None:
             return None
-        return ctypes.cast(self._function, ctypes.c_void_p).value, self._at
+        return address(self._function), self._at
 
     @property
     def nbytes(self) -> int:

@@ -7,7 +7,9 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import torch
 
 from skipbench.config.paths import cache_folder
 from skipbench.draft_plan import SINKS
@@ -15,7 +17,8 @@ from skipbench.runs.provenance import cpu_flags
 from skipbench.trust import digest, is_sealed, private_folder
 
 COMPILERS = ("gcc", "cc", "clang")
-OPTIONS = f"-O3 -shared -fPIC -fopenmp -DSINKS={SINKS}"
+OPTIONS = f"-O3 -shared -fPIC -fopenmp -ffp-contract=off -DSINKS={SINKS}"
+POINTER, FLOAT, LONG = ctypes.c_void_p, ctypes.c_float, ctypes.c_long
 
 
 class Source(NamedTuple):
@@ -40,15 +43,27 @@ BFLOAT16 = Source(
     "-mfma -mavx512f -mavx512bw -mavx512vl -mavx512bf16 -mamx-tile -mamx-bf16",
     frozenset({"avx512_bf16", "avx512bw", "avx512vl"}),
     "AVX-512 bf16",
-    ("avx512.h", "attention.h"),
+    ("vec.h", "avx512.h", "attention.h"),
 )
 AVX2 = Source(
-    ("few_rows_avx2.c", "elementwise_avx2.c", "int8.c", "int8_avx512.c", "pass.c"),
-    "-mavx2 -mfma -ffp-contract=off",
+    ("few_rows_avx2.c", "elementwise.c", "attention_avx2.c", "int8.c", "int8_avx512.c", "pass.c"),
+    "-mavx2 -mfma",
     frozenset({"avx2", "fma"}),
     "AVX2",
-    ("numbers.h", "int8.h"),
+    ("vec.h", "numbers.h", "int8.h"),
 )
+ARGUMENTS: dict[str, list[Any]] = {
+    "multiply": [*[POINTER] * 4, LONG],
+    "mlp": [*[POINTER] * 5, LONG],
+    "rms_norm": [*[POINTER] * 3, FLOAT, LONG, LONG],
+    "silu_times": [POINTER, POINTER, LONG, LONG],
+    "rotate": [*[POINTER] * 5, *[LONG] * 4],
+    "attend": [*[POINTER] * 4, FLOAT, *[LONG] * 7],
+    "top_k": [POINTER, POINTER, LONG, LONG, LONG],
+    "two_best": [POINTER, POINTER, LONG, LONG],
+}
+"""The types of a C function's arguments. Its whole name ends with the dtype, or with `tiles`."""
+TILED = ("multiply", "mlp", "attend")  # those that AMX has of its own
 ASK_FOR_TILES = 158, 0x1023, 18  # arch_prctl, ARCH_REQ_XCOMP_PERM, XTILEDATA
 
 
@@ -112,3 +127,24 @@ def library(source: Source = BFLOAT16) -> ctypes.CDLL:
 def tiles_allowed() -> bool:
     """Asks the kernel for AMX's registers, which a process may use only then."""
     return "amx_tile" in cpu_flags() and ctypes.CDLL(None).syscall(*ASK_FOR_TILES) == 0
+
+
+def source_of(kernel: str | None) -> Source:
+    """That of a kernel: `amx`, `avx512`, `avx2`."""
+    return AVX2 if kernel == "avx2" else BFLOAT16
+
+
+def function(name: str, dtype: torch.dtype, kernel: str) -> Any:
+    """One of `ARGUMENTS` as a kernel has it on numbers of a dtype, `None` where it has none. Raises
+    UnavailableError as `library`.
+    """
+    kind = "tiles" if kernel == "amx" and name in TILED else str(dtype).removeprefix("torch.")
+    found: Any = getattr(library(source_of(kernel)), f"{name}_{kind}", None)
+    if found is not None:
+        found.argtypes, found.restype = ARGUMENTS[name], None
+    return found
+
+
+def address(found: Any) -> int | None:
+    """Of a C function, for calls from C."""
+    return ctypes.cast(found, POINTER).value

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from skipbench.lm.cache import KVCache
 from skipbench.lm.engine import Chosen
-from skipbench.lm.fused.elementwise import FLOAT, LONG, POINTER, address_of, attention_of, kernel_of
+from skipbench.lm.fused.elementwise import function_of, kernel_of
 from skipbench.lm.fused.few_rows import Native, most_rows, native_mlp
-from skipbench.lm.fused.native import AVX2, library
+from skipbench.lm.fused.native import AVX2, FLOAT, LONG, POINTER, address, library
 from skipbench.lm.fused.weights import LayerWeights
 from skipbench.lm.layer import AttentionParts, MlpParts
 from skipbench.lm.metadata import AttentionMetadata
@@ -97,9 +97,9 @@ class NativePass:
         inner = max(w.inputs for layer in own for w in (layer.output, layer.down))
         self.most = most_rows(kernel_of(like) or "", max(self._width, inner))
         """Rows of a pass, at most."""
-        names = "rms_norm", "silu_times", "rotate", attention_of(like)
+        names = "rms_norm", "silu_times", "rotate", "attend"
         self._model = _Model(
-            *(address_of(like.dtype, name) for name in names),
+            *(address(function_of(like, name)) for name in names),
             *(like.element_size(), self._width, cache.kv_heads, cache.head_dim, self._widest),
         )
         self._function = library(AVX2).run_sublayers

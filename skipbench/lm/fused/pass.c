@@ -33,7 +33,7 @@ typedef struct {
 } Model;
 
 typedef struct {
-  const int32_t *parent;                  /* as for `attend_rows` */
+  const int32_t *parent;                  /* as for `attend_bfloat16` */
   const void *cos, *sin;                  /* [rows, d] */
   long rows, committed, start, window;    /* of a draft, or 0 */
 } Pass;

@@ -13,7 +13,7 @@ static inline __m512i ordered(__m512i bits) {
 /* index [rows, 1 + k] of x [rows, width]: the k largest behind the largest, which is -1 where it is
  * not finite or the row has a NaN; of equal ones the first comes first.
  */
-void top_k(int32_t *index, const uint16_t *x, long rows, long width, long k) {
+void top_k_bfloat16(int32_t *index, const uint16_t *x, long rows, long width, long k) {
   const __m512i magnitude = _mm512_set1_epi16(0x7fff), infinity = _mm512_set1_epi16(0x7f80);
   const long most = k ? k : 1;
   for (; rows--; x += width, index += 1 + k) {
@@ -53,10 +53,10 @@ void top_k(int32_t *index, const uint16_t *x, long rows, long width, long k) {
 /* Per row of x [rows, width], at least two wide, the index of the largest number, it, and the next
  * one.
  */
-void two_best(float *found, const bf16 *x, long rows, long width) {
+void two_best_bfloat16(float *found, const bf16 *x, long rows, long width) {
   for (; rows--; x += width, found += 3) {
     int32_t best[3];
-    top_k(best, x, 1, width, 2);
+    top_k_bfloat16(best, x, 1, width, 2);
     found[0] = best[1];
     for (int i = 1; i <= 2; i++) found[i] = _mm512_cvtss_f32(wide(x + best[i], 1));
   }

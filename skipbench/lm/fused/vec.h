@@ -1,0 +1,128 @@
+/* Vectors of float32 with AVX-512 bf16 or with AVX2, as a file is compiled: the sources of both are the
+ * same. Numbers in memory are float32 or bfloat16, by `bf16`, a constant where functions are inlined;
+ * with AVX-512 bfloat16 alone, as float32 has the bits of AVX2 on every processor.
+ */
+#include <immintrin.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define INLINE static inline __attribute__((always_inline))
+
+typedef uint16_t Half; /* bfloat16 */
+
+INLINE long least(long a, long b) { return a < b ? a : b; }
+
+INLINE const void *place(const void *at, long i, const int bf16) {
+  return (const char *)at + i * (bf16 ? 2 : 4);
+}
+
+INLINE float read(const void *at, long i, const int bf16) {
+  const uint32_t bits = bf16 ? (uint32_t)((const Half *)at)[i] << 16 : ((const uint32_t *)at)[i];
+  float value;
+  memcpy(&value, &bits, 4);
+  return value;
+}
+
+#ifdef __AVX512BF16__
+#define LANES 16
+#define V(NAME) _mm512_##NAME
+typedef __m512 Vec;
+
+/* A mask of the first lanes; of all 16 where there are more. */
+INLINE __mmask16 first(long lanes) { return (1u << least(lanes, 16)) - 1; }
+
+INLINE Vec widened(__m256i half) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+
+/* `n` numbers from the place `i` on, at most LANES; the others are 0. */
+INLINE Vec load(const void *at, long i, long n, const int bf16) {
+  return widened(_mm256_maskz_loadu_epi16(first(n), place(at, i, 1)));
+}
+
+INLINE void store(void *at, long i, long n, Vec v, const int bf16) {
+  _mm256_mask_storeu_epi16((Half *)at + i, first(n), (__m256i)_mm512_cvtneps_pbh(v));
+}
+
+/* As it would be read again from memory. */
+INLINE Vec rounded(Vec v, const int bf16) { return widened((__m256i)_mm512_cvtneps_pbh(v)); }
+
+INLINE Vec nearest(Vec v) { return _mm512_roundscale_ps(v, 0); }
+
+/* v 2^n of whole n */
+INLINE Vec scaled(Vec v, Vec n) { return _mm512_scalef_ps(v, n); }
+#else
+#define LANES 8
+#define V(NAME) _mm256_##NAME
+typedef __m256 Vec;
+
+INLINE __m256i bits(Vec v) { return _mm256_castps_si256(v); }
+
+INLINE Vec load(const void *at, long i, long n, const int bf16) {
+  float rest[8] = {0};
+  const void *p = place(at, i, bf16);
+  if (n < 8) p = memcpy(rest, p, n * (bf16 ? 2 : 4));
+  if (!bf16) return _mm256_loadu_ps(p);
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(p)), 16));
+}
+
+/* To bfloat16 in the upper half of each lane, ties to even. */
+INLINE Vec rounded(Vec v, const int bf16) {
+  if (!bf16) return v;
+  const __m256i even = _mm256_and_si256(_mm256_srli_epi32(bits(v), 16), _mm256_set1_epi32(1));
+  const __m256i up = _mm256_add_epi32(even, _mm256_set1_epi32(0x7fff));
+  const Vec near = _mm256_castsi256_ps(_mm256_add_epi32(bits(v), up));
+  const Vec nan = _mm256_or_ps(v, _mm256_castsi256_ps(_mm256_set1_epi32(0x400000)));
+  const Vec sum = _mm256_blendv_ps(near, nan, _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_srli_epi32(bits(sum), 16), 16));
+}
+
+INLINE void store(void *at, long i, long n, Vec v, const int bf16) {
+  float rest[8];
+  if (bf16) {
+    const __m256i half = _mm256_srli_epi32(bits(rounded(v, 1)), 16);
+    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(half, half), 8);
+    _mm_storeu_si128((__m128i *)rest, _mm256_castsi256_si128(packed));
+  } else {
+    _mm256_storeu_ps(rest, v);
+  }
+  memcpy((void *)place(at, i, bf16), rest, least(n, 8) * (bf16 ? 2 : 4));
+}
+
+INLINE Vec nearest(Vec v) { return _mm256_round_ps(v, 0); }
+
+/* as two factors: n exceeds the exponents of float32 */
+INLINE Vec scaled(Vec v, Vec n) {
+  const __m256i whole = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(whole, 1);
+  const __m256i one = _mm256_set1_epi32(127), rest = _mm256_sub_epi32(whole, half);
+  v *= _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(half, one), 23));
+  return v * _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(rest, one), 23));
+}
+#endif
+
+/* The sum of the lanes, one after the other. */
+INLINE float total(Vec v) {
+  float lanes[LANES], sum = 0;
+  V(storeu_ps)(lanes, v);
+  for (int i = 0; i < LANES; i++) sum += lanes[i];
+  return sum;
+}
+
+/* 2^-22 and less of e^x is lost; a NaN stays one. */
+INLINE Vec exponential(Vec x) {
+  const float taylor[] = {1.f / 120, 1.f / 24, 1.f / 6, 0.5f, 1, 1};
+  x = V(min_ps)(V(set1_ps)(128), V(max_ps)(V(set1_ps)(-128), x));
+  const Vec n = nearest(x * 1.44269504f);
+  Vec r = V(fnmadd_ps)(n, V(set1_ps)(0.693145752f), x);
+  r = V(fnmadd_ps)(n, V(set1_ps)(1.42860677e-6f), r);
+  Vec sum = V(set1_ps)(1.f / 720);
+  for (int i = 0; i < 6; i++) sum = V(fmadd_ps)(sum, r, V(set1_ps)(taylor[i]));
+  return scaled(sum, n);
+}
+
+/* silu(x) * up, with silu rounded before. */
+INLINE Vec silu_times_up(Vec x, Vec up, const int bf16) {
+  return rounded(x / (1.f + exponential(V(setzero_ps)() - x)), bf16) * up;
+}
