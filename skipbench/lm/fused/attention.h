@@ -1,28 +1,21 @@
-/* What the two kernels of attention in bfloat16 share. */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "avx512.h"
+/* What the kernels of attention share. */
+#include "vec.h"
 
 typedef struct {
-  bf16 *out;             /* [rows, heads, d] */
-  const bf16 *query;     /* [rows, heads, d] */
-  const bf16 *cache;     /* [.., 2 kv, d]: the keys of all heads, then the values */
-  const int32_t *parent; /* [rows]: as `TokenRows.parent`, or null for a chain */
+  void *out;                 /* [rows, heads, d] */
+  const void *query, *cache; /* [rows, heads, d]; [.., 2 kv, d]: the keys of all heads, then the values */
+  const int32_t *parent;     /* [rows]: as `TokenRows.parent`, or null for a chain */
   float scale;
   /* a row sees the cache rows before `committed`, and its ancestors and itself from `start` on; these
    * numbers leave `hidden` rows behind the first SINKS out, where a draft has a window */
   long rows, committed, start, heads, kv, d, hidden;
 } Pass;
 
-static inline long unhidden(const Pass *p, long row) { return row < SINKS ? row : row + p->hidden; }
+INLINE long unhidden(const Pass *p, long row) { return row < SINKS ? row : row + p->hidden; }
 
-static inline long parts(long n, long size) { return (n + size - 1) / size; }
+INLINE long parts(long n, long size) { return (n + size - 1) / size; }
 
-static inline __mmask32 first_of_32(long lanes) { return lanes >= 32 ? ~0u : (1u << lanes) - 1; }
-
-static inline long above(const Pass *p, long row) { return p->parent ? p->parent[row] : row - 1; }
+INLINE long above(const Pass *p, long row) { return p->parent ? p->parent[row] : row - 1; }
 
 /* The rows of the pass that a row sees, in the order of the text; gives how many. */
 static inline long path_of(const Pass *p, long row, int32_t *path) {
@@ -30,4 +23,9 @@ static inline long path_of(const Pass *p, long row, int32_t *path) {
   for (long at = row; at >= 0; at = above(p, at)) depth++;
   for (long at = row, i = depth; at >= 0; at = above(p, at)) path[--i] = at;
   return depth;
+}
+
+/* The cache row of a position of the text, on a path of rows of the pass. */
+INLINE long seen(const Pass *p, const int32_t *path, long text) {
+  return unhidden(p, path && text >= p->committed ? p->start + path[text - p->committed] : text);
 }

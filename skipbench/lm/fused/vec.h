@@ -2,6 +2,7 @@
  * same. Numbers in memory are float32 or bfloat16, by `bf16`, a constant where functions are inlined;
  * with AVX-512 bfloat16 alone, as float32 has the bits of AVX2 on every processor.
  */
+#pragma once
 #include <immintrin.h>
 #include <math.h>
 #include <stdint.h>
@@ -30,8 +31,22 @@ INLINE float read(const void *at, long i, const int bf16) {
 #define V(NAME) _mm512_##NAME
 typedef __m512 Vec;
 
+#define DOTS 32 /* numbers that meet in one instruction */
+typedef __m512bh Dots;
+#define MOST 5 /* rows of a block: sums of four outputs each stay in registers */
+#define WITH(N, CALL)                                                                              \
+  switch (N) {                                                                                     \
+    case 1: CALL(1); break;                                                                        \
+    case 2: CALL(2); break;                                                                        \
+    case 3: CALL(3); break;                                                                        \
+    case 4: CALL(4); break;                                                                        \
+    case 5: CALL(5); break;                                                                        \
+  }
+
 /* A mask of the first lanes; of all 16 where there are more. */
 INLINE __mmask16 first(long lanes) { return (1u << least(lanes, 16)) - 1; }
+
+INLINE __mmask32 first_of_32(long lanes) { return lanes >= 32 ? ~0u : (1u << lanes) - 1; }
 
 INLINE Vec widened(__m256i half) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
@@ -53,10 +68,34 @@ INLINE Vec nearest(Vec v) { return _mm512_roundscale_ps(v, 0); }
 
 /* v 2^n of whole n */
 INLINE Vec scaled(Vec v, Vec n) { return _mm512_scalef_ps(v, n); }
+
+/* The first `n` lanes; the others become 0. */
+INLINE Vec only(Vec v, long n) { return _mm512_maskz_mov_ps(first(n), v); }
+
+/* `n` numbers from the place `i` on, at most DOTS; the others are 0. */
+INLINE Dots dots(const void *at, long i, long n, const int bf16) {
+  return (Dots)_mm512_maskz_loadu_epi16(first_of_32(n), place(at, i, 1));
+}
+
+INLINE Vec dot(Vec sums, Dots a, Dots b) { return _mm512_dpbf16_ps(sums, a, b); }
+
+INLINE __m256 halves(Vec v) {
+  const __m512d doubles = _mm512_castps_pd(v);
+  return _mm512_castps512_ps256(v) + _mm256_castpd_ps(_mm512_extractf64x4_pd(doubles, 1));
+}
 #else
 #define LANES 8
 #define V(NAME) _mm256_##NAME
 typedef __m256 Vec;
+#define DOTS 8
+typedef Vec Dots;
+#define MOST 3
+#define WITH(N, CALL)                                                                              \
+  switch (N) {                                                                                     \
+    case 1: CALL(1); break;                                                                        \
+    case 2: CALL(2); break;                                                                        \
+    case 3: CALL(3); break;                                                                        \
+  }
 
 INLINE __m256i bits(Vec v) { return _mm256_castps_si256(v); }
 
@@ -100,7 +139,27 @@ INLINE Vec scaled(Vec v, Vec n) {
   v *= _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(half, one), 23));
   return v * _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(rest, one), 23));
 }
+
+INLINE Vec only(Vec v, long n) {
+  const __m256i lanes = _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0);
+  return _mm256_and_ps(
+      v, _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32((int)least(n, 8)), lanes)));
+}
+
+/* of multiples of DOTS */
+INLINE Dots dots(const void *at, long i, long n, const int bf16) { return load(at, i, 8, bf16); }
+
+INLINE Vec dot(Vec sums, Dots a, Dots b) { return _mm256_fmadd_ps(a, b, sums); }
+
+INLINE __m256 halves(Vec v) { return v; }
 #endif
+
+/* The sums of the lanes of four vectors, in the same order for each. */
+INLINE __m128 four_sums(const Vec v[4]) {
+  const __m256 low = _mm256_hadd_ps(halves(v[0]), halves(v[1]));
+  const __m256 all = _mm256_hadd_ps(low, _mm256_hadd_ps(halves(v[2]), halves(v[3])));
+  return _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
+}
 
 /* The sum of the lanes, one after the other. */
 INLINE float total(Vec v) {
@@ -125,4 +184,43 @@ INLINE Vec exponential(Vec x) {
 /* silu(x) * up, with silu rounded before. */
 INLINE Vec silu_times_up(Vec x, Vec up, const int bf16) {
   return rounded(x / (1.f + exponential(V(setzero_ps)() - x)), bf16) * up;
+}
+
+#if LANES == 16
+/* 2^x for x <= 0, within 2^-22. */
+INLINE Vec power(Vec x) {
+  const float minimax[] = {0.00187757669f, 0.00898934063f, 0.0558263175f,
+                           0.240153611f,   0.693153083f,   0.99999994f};
+  const Vec r = x - _mm512_roundscale_ps(x, 1); /* from 0 to 1 */
+  Vec sum = _mm512_set1_ps(minimax[0]);
+  for (int i = 1; i < 6; i++) sum = _mm512_fmadd_ps(sum, r, _mm512_set1_ps(minimax[i]));
+  return scaled(sum, x); /* times 2^floor(x) */
+}
+
+/* e^(scale (x - most)) for x <= most */
+INLINE Vec power_below(Vec x, float most, float scale) {
+  const float base = scale * 1.44269504f;
+  return power(_mm512_fmsub_ps(x, _mm512_set1_ps(base), _mm512_set1_ps(most * base)));
+}
+
+/* The sum of such powers. */
+INLINE float summed(Vec v) { return _mm512_reduce_add_ps(v); }
+#else
+INLINE Vec power_below(Vec x, float most, float scale) {
+  return exponential(x * scale - most * scale);
+}
+
+INLINE float summed(Vec v) { return total(v); }
+#endif
+
+/* Memory of this thread, kept from call to call: one piece, and another one beside it. */
+static inline void *kept(long bytes, int which) {
+  static _Thread_local void *temp[2];
+  static _Thread_local long sizes[2];
+  if (sizes[which] < bytes) {
+    free(temp[which]);
+    sizes[which] = (bytes + bytes / 2 + 63) / 64 * 64;
+    temp[which] = aligned_alloc(64, sizes[which]);
+  }
+  return temp[which];
 }
