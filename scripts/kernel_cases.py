@@ -399,7 +399,7 @@ CASES |= {
 """By the beginning of a function's name; another one is a `product`."""
 TYPES = {
     int8: [*[POINTER] * 4, LONG],
-    quantize: [*[POINTER] * 5, LONG, LONG, ctypes.c_int, POINTER],
+    quantize: [*[POINTER] * 4, LONG, LONG, ctypes.c_int],
     product: [*[POINTER] * 4, LONG],
     norm: [*[POINTER] * 3, FLOAT, LONG, LONG],
     silu: [POINTER, POINTER, LONG, LONG],

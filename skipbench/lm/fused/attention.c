@@ -141,8 +141,12 @@ INLINE void attend_rows(const Pass *p, const int bf16) {
     const long head = p->kv * mine / threads, last = p->kv * (mine + 1) / threads;
     const long numbers = ROWS * (last - head) * (p->heads / p->kv) * (width + span);
     float *const temp = kept(numbers * sizeof(float), 0);
-    for (long row = 0; row < p->rows && head < last; row += ROWS)
-      attend(p, row, least(ROWS, p->rows - row), head, last, temp, bf16);
+    for (long row = 0; row < p->rows && head < last; row += ROWS) {
+      const long rows = least(ROWS, p->rows - row);
+      /* a parallel region has no constants of the function around it */
+      if (LANES == 16 || bf16) attend(p, row, rows, head, last, temp, 1);
+      else attend(p, row, rows, head, last, temp, 0);
+    }
   }
 }
 

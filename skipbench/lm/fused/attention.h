@@ -13,8 +13,6 @@ typedef struct {
 
 INLINE long unhidden(const Pass *p, long row) { return row < SINKS ? row : row + p->hidden; }
 
-INLINE long parts(long n, long size) { return (n + size - 1) / size; }
-
 INLINE long above(const Pass *p, long row) { return p->parent ? p->parent[row] : row - 1; }
 
 /* The rows of the pass that a row sees, in the order of the text; gives how many. */

@@ -1,61 +1,75 @@
-/* y = x W^T + bias + residual in bfloat16, from weights as Hugging Face keeps them.
+/* y = x W^T + bias + residual in vectors, from weights as Hugging Face keeps them.
  *
  * An output is the sum over `in` in one order, in float32, rounded once. That order depends on
  * nothing else: a row has the same bits alone and among others, in any place of a block and with
- * any number of threads. One row costs what reading the weights costs; with AMX so do 16.
+ * any number of threads. The outputs are four parts of the weight that are read side by side, each
+ * from its beginning to its end: four long streams are what prefetchers of processors follow best.
  */
-#include <stdlib.h>
-#include <string.h>
-
-#include "avx512.h"
-
-typedef struct { const bf16 *w, *bias; long in, out; } Weight; /* [out, in]; [out] or null */
-typedef struct {
-  bf16 *y;                   /* [rows, out] */
-  const bf16 *residual, *x;  /* [rows, out] or null; [rows, in] */
-  long rows;
-} Rows;
-
-/* Writes the outputs `o`, `o + 1` ... of one row, as many as the mask has. */
-static inline void put(const Weight *w, const Rows *p, __m512 sums, long row, long o,
-                       __mmask16 mask) {
-  if (w->bias) sums = _mm512_add_ps(sums, wide(w->bias + o, mask));
-  if (p->residual) sums = _mm512_add_ps(sums, wide(p->residual + row * w->out + o, mask));
-  store(p->y + row * w->out + o, sums, mask);
-}
-
-/* ---- AVX-512: the outputs are four parts of the weight that are read side by side, each from its
- * beginning to its end: prefetchers of processors follow a few long streams best. ---- */
+#include "vec.h"
 
 #define STREAMS 4
-#define MOST 5 /* rows of a block: its sums stay in registers, beside a vector of each stream */
 
-/* The outputs `o`, `o + part` ... of rows [rows, in], before what is added to them. Weights are
- * prefetched `ahead` inputs before they are read. */
-static inline __attribute__((always_inline)) void block(
-    const Weight *w, float *y, const bf16 *x, long o, long part, long ahead,
-    const int rows) {
-  const bf16 *at[STREAMS];
-  __m512 sums[MOST][STREAMS];
+typedef struct { const void *w, *bias; long in, out; } Weight; /* [out, in]; [out] or null */
+
+#if LANES == 16
+#define STEP 32 /* inputs that are read at once */
+#define HALVES 1
+
+INLINE Dots weights(const void *at, const int half, const int bf16) { return dots(at, 0, STEP, 1); }
+#else
+#define STEP 16
+#define HALVES 2
+
+/* Half of STEP weights: of bfloat16 those in even places, or those in odd ones. */
+INLINE Dots weights(const void *at, const int half, const int bf16) {
+  if (!bf16) return _mm256_loadu_ps((const float *)at + 8 * half);
+  const __m256i both = _mm256_loadu_si256(at), odd = _mm256_set1_epi32((int)0xffff0000);
+  return _mm256_castsi256_ps(half ? _mm256_and_si256(both, odd) : _mm256_slli_epi32(both, 16));
+}
+#endif
+
+/* A row of x as float32 in the order of `weights`, filled up with 0; with AVX-512 x stays as it is. */
+INLINE void spread(float *to, const void *x, long in, const int bf16) {
+  for (long i = 0; i < in; i += STEP) {
+    float rest[STEP] = {0};
+    const void *at = place(x, i, bf16);
+    if (in - i < STEP) at = memcpy(rest, at, (in - i) * (bf16 ? 2 : 4));
+    for (int half = 0; half < HALVES; half++)
+      V(storeu_ps)(to + i + 8 * half, (Vec)weights(at, half, bf16));
+  }
+}
+
+/* The outputs `o`, `o + part` ... of rows [rows, width] of inputs, before what is added to them.
+ * Weights are prefetched `ahead` inputs before they are read with AVX-512. */
+INLINE void block(const Weight *w, float *y, const void *x, long width, long o, long part, long ahead,
+                  const int rows, const int bf16) {
+  const void *at[STREAMS];
+  Vec sums[MOST][STREAMS];
   for (int j = 0; j < STREAMS; j++) {
-    at[j] = w->w + least(o + j * part, w->out - 1) * w->in;
-    for (int r = 0; r < rows; r++) sums[r][j] = _mm512_setzero_ps();
+    at[j] = place(w->w, least(o + j * part, w->out - 1) * w->in, bf16);
+    for (int r = 0; r < rows; r++) sums[r][j] = V(setzero_ps)();
   }
   long k = 0;
-#define ADD(LANES)                                                                                 \
-  {                                                                                                \
-    __m512bh v[STREAMS];                                                                           \
-    for (int j = 0; j < STREAMS; j++) {                                                            \
-      _mm_prefetch((const char *)(at[j] + k + ahead), _MM_HINT_T0);                                \
-      v[j] = (__m512bh)_mm512_maskz_loadu_epi16(LANES, at[j] + k);                                 \
-    }                                                                                              \
+#define ADD(WEIGHTS, N)                                                                            \
+  for (int half = 0; half < HALVES; half++) {                                                      \
+    Dots inputs[MOST];                                                                             \
     for (int r = 0; r < rows; r++) {                                                               \
-      const __m512bh inputs = (__m512bh)_mm512_maskz_loadu_epi16(LANES, x + r * w->in + k);        \
-      for (int j = 0; j < STREAMS; j++) sums[r][j] = _mm512_dpbf16_ps(sums[r][j], v[j], inputs);   \
+      inputs[r] = dots(x, r * width + k + DOTS * half, N, LANES == 16);                            \
+      __asm__("" : "+v"(inputs[r])); /* read once, not once per stream */                          \
+    }                                                                                              \
+    for (int j = 0; j < STREAMS; j++) {                                                            \
+      if (LANES == 16) _mm_prefetch(place(at[j], k + ahead, bf16), _MM_HINT_T0);                   \
+      const Dots v = weights(WEIGHTS, half, bf16);                                                 \
+      for (int r = 0; r < rows; r++) sums[r][j] = dot(sums[r][j], v, inputs[r]);                   \
     }                                                                                              \
   }
-  for (; k + 32 <= w->in; k += 32) ADD(~0u)
-  if (k < w->in) ADD((1u << (w->in - k)) - 1)
+  for (; k + STEP <= w->in; k += STEP) ADD(place(at[j], k, bf16), STEP)
+  if (k < w->in) { /* the last inputs, filled up with 0 */
+    float rest[STREAMS][16] = {0};
+    for (int j = 0; j < STREAMS; j++)
+      memcpy(rest[j], place(at[j], k, bf16), (w->in - k) * (bf16 ? 2 : 4));
+    ADD(rest[j], w->in - k)
+  }
   for (int r = 0; r < rows; r++) {
     float four[STREAMS];
     _mm_storeu_ps(four, four_sums(sums[r]));
@@ -64,219 +78,37 @@ static inline __attribute__((always_inline)) void block(
   }
 }
 
-void multiply_bfloat16(const Weight *w, bf16 *y, const bf16 *residual, const bf16 *x, long rows) {
-  static _Thread_local float *temp;
-  static _Thread_local long size;
-  const Rows here = {y, residual, x, rows}, *p = &here;
-  const long part = (w->out + STREAMS - 1) / STREAMS, blocks = (rows + MOST - 1) / MOST;
-  if (size < rows * w->out) {
-    free(temp);
-    size = rows * w->out;
-    temp = malloc(size * sizeof(float));
-  }
-  float *const sums = temp;
-  const long ahead = blocks > 1 ? w->in : 128; /* several blocks: what the next ones read */
+INLINE void multiply(const Weight *w, void *y, const void *residual, const void *x, long rows,
+                     const int bf16) {
+  const int most = LANES == 8 && bf16 ? 2 : MOST; /* a mask takes the registers of a third row */
+  const long part = parts(w->out, STREAMS), each = parts(rows, parts(rows, most));
+  const long width = LANES == 16 ? w->in : parts(w->in, STEP) * STEP;
+  const long held = LANES == 16 ? 0 : rows * width; /* inputs as float32, before sums */
+  const long ahead = each < rows ? w->in : 128; /* several blocks: what the next ones read */
+  float *const temp = kept((held + (bf16 ? rows * w->out : 0)) * sizeof(float), 0);
+  float *const sums = bf16 ? temp + held : y;
+  for (long row = 0; held && row < rows; row++)
+    spread(temp + row * width, place(x, row * w->in, bf16), w->in, bf16);
+  const void *inputs = held ? temp : x;
 #pragma omp parallel for schedule(static) if (w->out >= 64)
   for (long o = 0; o < part; o++)
-    for (long b = 0; b < blocks; b++) { /* of nearly the same number of rows */
-      const long row = b * rows / blocks, end = (b + 1) * rows / blocks;
+    for (long row = 0; row < rows; row += each) {
       float *to = sums + row * w->out;
-      const bf16 *from = x + row * w->in;
-      switch (end - row) {
-#define ROWS(N) case N: block(w, to, from, o, part, ahead, N); break;
-        ROWS(1) ROWS(2) ROWS(3) ROWS(4) ROWS(5)
-      }
+      const void *from = place(inputs, row * width, LANES == 16);
+/* a parallel region has no constants of the function around it */
+#define OF_FLOAT32(ROWS) block(w, to, from, width, o, part, ahead, ROWS, 0)
+#define OF_BFLOAT16(ROWS) block(w, to, from, width, o, part, ahead, ROWS, 1)
+      if (LANES == 16 || bf16) WITH(least(each, rows - row), OF_BFLOAT16)
+      else WITH(least(each, rows - row), OF_FLOAT32)
     }
-  for (long row = 0; row < rows; row++)
-    for (long o = 0; o < w->out; o += 16) {
-      const __mmask16 lanes = first(w->out - o);
-      put(w, p, _mm512_maskz_loadu_ps(lanes, sums + row * w->out + o), row, o, lanes);
-    }
+  if (bf16 || w->bias || residual) finish(y, sums, w->bias, residual, rows, w->out, bf16, bf16);
 }
 
-/* ---- AMX: a tile has the sums of 16 outputs of 16 rows; 32 inputs per instruction. ---- */
-
-/* Tiles 0 to 3 are sums [outputs, columns], 4 and 5 weights, 6 and 7 rows of x. */
-static void configure(long outputs, long columns) {
-  struct { uint8_t palette, start, unused[14]; uint16_t bytes[16]; uint8_t rows[16]; } c;
-  memset(&c, 0, sizeof c);
-  c.palette = 1;
-  for (int t = 0; t < 8; t++) {
-    c.rows[t] = t < 6 ? outputs : 16;
-    c.bytes[t] = t == 4 || t == 5 ? 64 : 4 * columns;
+#define FUNCTION(NAME, BF16)                                                                       \
+  void multiply_##NAME(const Weight *w, void *y, const void *residual, const void *x, long rows) { \
+    multiply(w, y, residual, x, rows, BF16);                                                       \
   }
-  __asm__ volatile("" : : "r"(&c) : "memory"); /* gcc sees 8 bytes of it read */
-  _tile_loadconfig(&c);
-}
-
-/* Memory of this thread for `size` numbers, kept from call to call: one piece for packed rows, one for
- * what an MLP has between its products. */
-static bf16 *kept(long size, int which) {
-  static _Thread_local bf16 *temp[2];
-  static _Thread_local long sizes[2];
-  if (sizes[which] < size) {
-    free(temp[which]);
-    sizes[which] = size;
-    temp[which] = aligned_alloc(64, size * sizeof(bf16));
-  }
-  return temp[which];
-}
-
-/* x as tiles want it: by 16 rows and 32 inputs, pairs of inputs [16, columns, 2], filled up with
- * 0. */
-static bf16 *packed(const Weight *w, const Rows *p, long steps, long columns) {
-  bf16 *const temp = kept((p->rows + 15) / 16 * steps * columns * 32, 0), *to = temp;
-  for (long row = 0; row < p->rows; row += 16)
-    for (long k = 0; k < w->in; k += 32, to += columns * 32) {
-      __mmask32 lanes = w->in - k >= 32 ? ~0u : (1u << (w->in - k)) - 1;
-      __m512i a[16];
-      for (long r = 0; r < columns; r++)
-        a[r] = _mm512_maskz_loadu_epi16(row + r < p->rows ? lanes : 0,
-                                        p->x + (row + r) * w->in + k);
-      if (columns > 1) transpose(a);
-      for (long r = 0; r < columns; r++) _mm512_store_si512(to + r * 32, a[r]);
-    }
-  return temp;
-}
-
-/* Sums of a block [2 of rows, 2 of outputs, 16, columns], from row `at` and outputs o0 and o1 on. */
-typedef struct { float sums[4][256] __attribute__((aligned(64))); long at, o0, o1; } Block;
-
-/* Writes the outputs o0 .. and o1 .. of one row. */
-static inline void put_both(const Weight *w, const Rows *p, const Block *b, __m512 x, __m512 y,
-                            long row) {
-  if (b->o1 != b->o0 + 16 || w->bias) {
-    put(w, p, x, row, b->o0, first(w->out));
-    put(w, p, y, row, b->o1, first(w->out));
-    return;
-  }
-  const long at = row * w->out + b->o0;
-  if (p->residual) {
-    x = _mm512_add_ps(x, wide(p->residual + at, 0xffff));
-    y = _mm512_add_ps(y, wide(p->residual + at + 16, 0xffff));
-  }
-  _mm512_storeu_si512(p->y + at, (__m512i)_mm512_cvtne2ps_pbh(y, x));
-}
-
-/* Writes one of a block's two halves of rows. */
-static inline void put_half(const Weight *w, const Rows *p, const Block *b, long columns,
-                            int half) {
-  const long row = b->at + 16 * half, rows = least(columns, p->rows - row);
-  const float *sums = b->sums[2 * half];
-  __m512i x[16], y[16];
-  if (rows <= 0) return;
-  if (columns == 1) {
-    put_both(w, p, b, _mm512_load_ps(sums), _mm512_load_ps(sums + 256), row);
-    return;
-  }
-  for (int i = 0; i < 16; i++) {
-    x[i] = _mm512_load_si512(sums + 16 * i);
-    y[i] = _mm512_load_si512(sums + 256 + 16 * i);
-  }
-  transpose(x);
-  transpose(y);
-  if (rows == 16) /* unrolled, from registers */
-    for (int r = 0; r < 16; r++) put_both(w, p, b, (__m512)x[r], (__m512)y[r], row + r);
-  else
-    for (long r = 0; r < rows; r++) put_both(w, p, b, (__m512)x[r], (__m512)y[r], row + r);
-}
-
-/* Writes silu(gate) * up of one of a block's two halves of rows, as the second product of an MLP
- * wants its x: tiles have the outputs as rows, so that a pair of outputs is a pair of its inputs. */
-static inline void put_gated(const Weight *w, const Rows *p, const Block *b, bf16 *inner, int half) {
-  const long row = b->at + 16 * half, steps = w->out / 64;
-  const float *gate = b->sums[2 * half], *up = gate + 256;
-  const __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-  const __m512i pairs = _mm512_or_si512(
-      lanes, _mm512_slli_epi32(_mm512_add_epi32(lanes, _mm512_set1_epi32(16)), 16));
-  if (row >= p->rows) return;
-  bf16 *to = inner + (row / 16 * steps * 32 + b->o0) * 16; /* [steps, 16, 16, 2] of 16 rows */
-  for (int i = 0; i < 16; i += 2, to += 32) {
-    __m512 x[2];
-    for (int j = 0; j < 2; j++)
-      x[j] = silu_times_up(rounded(_mm512_load_ps(gate + 16 * (i + j))),
-                           rounded(_mm512_load_ps(up + 16 * (i + j))));
-    _mm512_store_si512(to, _mm512_permutexvar_epi16(pairs, (__m512i)_mm512_cvtne2ps_pbh(x[1], x[0])));
-  }
-}
-
-/* The products of rows that are packed in tiles; with `inner`, of an MLP's first weight, whose second
- * half of outputs belongs to the first, to there. */
-static inline __attribute__((always_inline)) void multiply(
-    const Weight *w, const Rows *p, const bf16 *packed_x, const long columns, bf16 *inner) {
-  const long rows = p->rows, outputs = least(w->out, 16), stride = w->in * 2;
-  const long steps = (w->in + 31) / 32, tail = w->in % 32, row = columns * 4, tile = columns * 32;
-  const long apart = inner ? w->out / 2 : 16, each = inner ? 16 : 32, end = inner ? apart : w->out;
-#define PUT(HALF)                                                                                  \
-  (inner ? put_gated(w, p, before, inner, HALF) : put_half(w, p, before, columns, HALF))
-#pragma omp parallel if (w->out >= 64)
-  {
-    bf16 rest[2][16 * 32] = {0}; /* the last inputs, filled up with 0 */
-    Block blocks[2], *now = blocks, *before = blocks + 1;
-    before->at = rows;
-    configure(outputs, columns);
-#pragma omp for schedule(static)
-    for (long o = 0; o < end; o += each) {
-      /* the last 16 outputs may overlap those before: they have the same bits again */
-      now->o0 = least(o, w->out - outputs), now->o1 = least(o + apart, w->out - outputs);
-      const bf16 *w0 = w->w + now->o0 * w->in, *w1 = w->w + now->o1 * w->in;
-      for (long i = 0; tail && i < outputs; i++) {
-        memcpy(rest[0] + 32 * i, w0 + (i + 1) * w->in - tail, tail * 2);
-        memcpy(rest[1] + 32 * i, w1 + (i + 1) * w->in - tail, tail * 2);
-      }
-      const char *next[] = {(const char *)(w0 + each * w->in), (const char *)(w1 + each * w->in)};
-      const long lines = w->in / 2, turns = (rows + 31) / 32 * steps;
-      for (long at = 0, line = 0; at < rows; at += 32) {
-        const bf16 *x0 = packed_x + at / 16 * steps * tile, *x1 = x0 + steps * tile;
-        const int both = at + 16 < rows;
-        _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);
-        for (long k = 0; k < steps; k++, x0 += tile, x1 += tile) {
-          /* lines of the next outputs, as many in every block: memory reads while tiles multiply */
-          for (const long turn = at / 32 * steps + k + 1; line < lines * turn / turns; line++) {
-            _mm_prefetch(next[0] + 64 * line, _MM_HINT_T1);
-            _mm_prefetch(next[1] + 64 * line, _MM_HINT_T1);
-          }
-          /* x is read past the L1 cache, which keeps these weights for the next rows */
-          const int last = tail && k == steps - 1;
-          _tile_loadd(4, last ? rest[0] : w0 + 32 * k, last ? 64 : stride);
-          _tile_stream_loadd(6, x0, row);
-          _tile_dpbf16ps(0, 4, 6);
-          _tile_loadd(5, last ? rest[1] : w1 + 32 * k, last ? 64 : stride);
-          _tile_dpbf16ps(1, 5, 6);
-          if (both) {
-            _tile_stream_loadd(7, x1, row);
-            _tile_dpbf16ps(2, 4, 7); _tile_dpbf16ps(3, 5, 7);
-          }
-          /* while tiles multiply, when the sums have come, in two parts that hold up little */
-          if (k == steps / 3) PUT(0);
-          if (k == 2 * steps / 3) PUT(1);
-        }
-        now->at = at;
-        _tile_stored(0, now->sums[0], row); _tile_stored(1, now->sums[1], row);
-        if (both) { _tile_stored(2, now->sums[2], row); _tile_stored(3, now->sums[3], row); }
-        Block *const written = before;
-        before = now, now = written;
-        now->o0 = before->o0, now->o1 = before->o1;
-      }
-    }
-    PUT(0);
-    PUT(1);
-    _tile_release();
-  }
-}
-
-void multiply_tiles(const Weight *w, bf16 *y, const bf16 *residual, const bf16 *x, long rows) {
-  const Rows p = {y, residual, x, rows};
-  const long columns = rows == 1 ? 1 : 16;
-  multiply(w, &p, packed(w, &p, (w->in + 31) / 32, columns), columns, 0);
-}
-
-/* y = x + down(silu(gate) * up): between the products nothing is laid out as rows. For more than one
- * row, weights without bias, and inner outputs that are a multiple of 32. */
-void mlp_tiles(const Weight *gate_up, const Weight *down, bf16 *y, const bf16 *residual,
-                    const bf16 *x, long rows) {
-  const Rows p = {y, residual, x, rows};
-  bf16 *const inner = kept((rows + 15) / 16 * 16 * down->in, 1);
-  multiply(gate_up, &p, packed(gate_up, &p, (gate_up->in + 31) / 32, 16), 16, inner);
-  multiply(down, &p, inner, 16, 0);
-}
+#if LANES == 8
+FUNCTION(float32, 0)
+#endif
+FUNCTION(bfloat16, 1)

@@ -3,18 +3,13 @@
  * A row of x becomes integers of up to 16 bits with one scale, as large as the sums allow: no sum
  * of 32 bits overflows. Integers add up alike in any order, so a row has the same bits alone and
  * among others, with any number of threads and with any kernel. Vectors read parts of the weight
- * side by side, each from its beginning to its end, as in few_rows_avx2.c.
+ * side by side, each from its beginning to its end, as in few_rows.c.
  */
-#include <immintrin.h>
-#include <stdlib.h>
-
 #include "int8.h"
-#include "numbers.h"
 
 /* ---- AVX2: products of 16 bits ---- */
 
-__attribute__((always_inline)) static inline void avx2_rows(
-    const Weight *w, Rows p, long width, long o, long part, const int rows) {
+INLINE void avx2_rows(const Weight *w, Rows p, long width, long o, long part, const int rows) {
   const int8_t *at[STREAMS];
   __m256i sums[2][STREAMS];
   for (int j = 0; j < STREAMS; j++) {
@@ -47,8 +42,7 @@ static void avx2(const Weight *w, Rows p, long width, long o, long part, int row
 
 /* ---- a product ---- */
 
-static inline __attribute__((always_inline)) float largest_magnitude(const void *x, long from,
-                                                                     long count, const int bf16) {
+INLINE float largest_magnitude(const void *x, long from, long count, const int bf16) {
   uint32_t largest = 0; /* the bits of magnitudes have their order, NaN above all */
   for (long i = from; i < from + count; i++) {
     const float value = read(x, i, bf16);
@@ -64,9 +58,8 @@ static inline __attribute__((always_inline)) float largest_magnitude(const void 
 
 /* Writes one row as integers, or as their upper bytes and their lower ones, and gives its scale,
  * which is not finite where the row is not. What lies behind a row meets weights of 0. */
-static inline __attribute__((always_inline)) float quantized(
-    int16_t *to, const void *x, long row, const Weight *w, long width, const int bf16,
-    const int bytes) {
+INLINE float quantized(int16_t *to, const void *x, long row, const Weight *w, long width,
+                       const int bf16, const int bytes) {
   const float magnitude = largest_magnitude(x, row * w->in, w->in, bf16);
   const float times = magnitude > 1e-30f ? (float)w->most / magnitude : 0;
   uint8_t *const upper = (uint8_t *)to, *const lower = upper + width;
@@ -84,33 +77,15 @@ static inline __attribute__((always_inline)) float quantized(
   return magnitude / (float)w->most;
 }
 
-/* y [rows, out] = sums + bias + residual, rounded once. */
-static void finish(const Weight *w, void *y, const float *sums, const void *residual, long rows,
-                   const int bf16) {
-  for (long row = 0; row < rows; row++)
-    for (long o = 0; o < w->out; o++) {
-      float value = sums[row * w->out + o];
-      if (w->bias) value += w->bias[o];
-      if (residual) value += read(residual, row * w->out + o, bf16);
-      put(y, row * w->out + o, value, bf16);
-    }
-}
-
 /* A kernel: the block of up to `most` rows and its streams, or none for tiles. */
 typedef struct { Block *block; int bytes, most, streams; } Kernel;
 
 static void multiply(const Weight *w, void *y, const void *residual, const void *x, long rows,
                      Kernel k) {
-  static _Thread_local int16_t *temp;
-  static _Thread_local long size;
-  const long width = (w->in + STEP - 1) / STEP * STEP, blocks = (rows + k.most - 1) / k.most;
-  const long most = (rows + blocks - 1) / blocks, packed = k.block ? 0 : blocks * most;
-  const long bytes = (rows + packed) * 2 * width + 4 * rows * (1 + (w->bf16 ? w->out : 0));
-  if (size < bytes) {
-    free(temp);
-    size = bytes;
-    temp = aligned_alloc(64, (size + 63) / 64 * 64);
-  }
+  const long width = parts(w->in, STEP) * STEP, blocks = parts(rows, k.most);
+  const long most = parts(rows, blocks), packed = k.block ? 0 : blocks * most;
+  int16_t *const temp =
+      kept((rows + packed) * 2 * width + 4 * rows * (1 + (w->bf16 ? w->out : 0)), 0);
   int16_t *const tiled = temp + rows * width;
   float *const scales = (float *)(tiled + packed * width), *const sums = w->bf16 ? scales + rows : y;
   const Rows all = {sums, temp, scales};
@@ -121,7 +96,7 @@ static void multiply(const Weight *w, void *y, const void *residual, const void 
     else scales[row] = w->bf16 ? quantized(to, x, row, w, width, 1, 0)
                                : quantized(to, x, row, w, width, 0, 0);
   }
-  const long part = (w->out + k.streams - 1) / k.streams;
+  const long part = parts(w->out, k.streams);
   if (!k.block) {
     pack((uint8_t *)tiled, (const uint8_t *)temp, rows, most, width);
     tiles(w, all, (const uint8_t *)tiled, rows, most, width);
@@ -133,8 +108,8 @@ static void multiply(const Weight *w, void *y, const void *residual, const void 
         k.block(w, p, width, o, part, (int)least(most, rows - row));
       }
   }
-  if (w->bf16) finish(w, y, sums, residual, rows, 1);
-  else if (w->bias || residual) finish(w, y, sums, residual, rows, 0);
+  if (w->bf16) finish(y, sums, w->bias, residual, rows, w->out, 0, 1);
+  else if (w->bias || residual) finish(y, sums, w->bias, residual, rows, w->out, 0, 0);
 }
 
 void int8_avx2(const Weight *w, void *y, const void *residual, const void *x, long rows) {
@@ -153,7 +128,7 @@ void int8_amx(const Weight *w, void *y, const void *residual, const void *x, lon
 
 /* ---- the weights ---- */
 
-static inline int32_t rounded(float value) {
+INLINE int32_t whole(float value) {
   const float shifted = value + 0x1.8p23f;
   int32_t bits;
   memcpy(&bits, &shifted, 4);
@@ -165,7 +140,7 @@ static inline int32_t rounded(float value) {
  */
 int quantize_weight(int8_t *to, float *scale, int32_t *sums, const void *w, long in, long out,
                     int bf16) {
-  const long width = (in + STEP - 1) / STEP * STEP;
+  const long width = parts(in, STEP) * STEP;
   int most = 0;
 #pragma omp parallel for schedule(static) reduction(max : most)
   for (long o = 0; o < out; o++) {
@@ -175,7 +150,7 @@ int quantize_weight(int8_t *to, float *scale, int32_t *sums, const void *w, long
     int8_t *const own = to + o * width;
     int32_t total = 0, magnitudes = 0;
     for (long i = 0; i < width; i++) {
-      own[i] = i < in ? (int8_t)rounded(read(w, o * in + i, bf16) / step) : 0;
+      own[i] = i < in ? (int8_t)whole(read(w, o * in + i, bf16) / step) : 0;
       total += own[i];
       magnitudes += abs(own[i]);
     }

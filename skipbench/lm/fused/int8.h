@@ -1,6 +1,5 @@
 /* What the kernels of products in 8 bits share. */
-#include <immintrin.h>
-#include <stdint.h>
+#include "vec.h"
 
 #define STREAMS 4
 #define STEP 64   /* inputs of an output are filled up with 0 to a multiple of it */
@@ -27,5 +26,3 @@ typedef void Block(const Weight *w, Rows p, long width, long o, long part, int r
 Block vnni_few, vnni_several;
 void pack(uint8_t *to, const uint8_t *x, long rows, long most, long width);
 void tiles(const Weight *w, Rows p, const uint8_t *x, long rows, long most, long width);
-
-static inline long least(long a, long b) { return a < b ? a : b; }

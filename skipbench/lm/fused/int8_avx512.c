@@ -2,18 +2,16 @@
  * the upper byte of x + 2^15, and the lower one. What 2^15 adds goes off again; sums modulo 2^32 are
  * enough, as the result is of 32 bits.
  */
-#include <string.h>
-
+#include "amx.h"
 #include "int8.h"
 
 #define AHEAD 4096   /* bytes of a stream from what is read to what is prefetched */
 #define TILES_AHEAD 8 /* steps of tiles likewise */
 
 #define VNNI __attribute__((target("avx512f,avx512bw,avx512vnni")))
-#define INLINE __attribute__((always_inline)) static inline
 
 /* The sums of the lanes of four vectors. */
-VNNI INLINE __m128i four_sums(__m512i a, __m512i b, __m512i c, __m512i d) {
+VNNI INLINE __m128i whole_sums(__m512i a, __m512i b, __m512i c, __m512i d) {
   const __m512i ab = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
   const __m512i cd = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
   const __m512i lanes =
@@ -52,7 +50,7 @@ VNNI INLINE void vnni(const Weight *w, Rows p, long width, long o, long part, co
     for (int j = 0; j < STREAMS; j++)
       both[j] = j < streams ? _mm512_add_epi32(_mm512_slli_epi32(upper[r][j], 8), lower[r][j])
                             : _mm512_setzero_si512();
-    _mm_storeu_si128((__m128i *)four, four_sums(both[0], both[1], both[2], both[3]));
+    _mm_storeu_si128((__m128i *)four, whole_sums(both[0], both[1], both[2], both[3]));
     for (long j = 0, out = o; j < streams && out < w->out; j++, out += part) {
       const uint32_t sum = (uint32_t)four[j] - ((uint32_t)w->sums[out] << 15);
       p.sums[r * w->out + out] = (float)(int32_t)sum * (w->scale[out] * p.scales[r]);
@@ -78,19 +76,6 @@ VNNI void vnni_several(const Weight *w, Rows p, long width, long o, long part, i
 
 #define AMX \
   __attribute__((target("avx512f,avx512bw,avx512vnni,amx-tile,amx-int8")))
-
-/* Tiles 0 to 3 are sums [outputs, columns], 4 and 5 weights, 6 and 7 rows of x. */
-AMX static void configure(long outputs, long columns) {
-  struct { uint8_t palette, start, unused[14]; uint16_t bytes[16]; uint8_t rows[16]; } c;
-  memset(&c, 0, sizeof c);
-  c.palette = 1;
-  for (int t = 0; t < 8; t++) {
-    c.rows[t] = t < 6 ? outputs : 16;
-    c.bytes[t] = t == 4 || t == 5 ? 64 : 4 * columns;
-  }
-  __asm__ volatile("" : : "r"(&c) : "memory"); /* gcc sees 8 bytes of it read */
-  _tile_loadconfig(&c);
-}
 
 /* Writes rows from the sums [outputs, columns] of a tile. */
 AMX static void put_tile(const Weight *w, Rows p, const int32_t *tile, long rows, long columns,

@@ -38,19 +38,20 @@ class Source(NamedTuple):
         return hashlib.sha256(text).hexdigest()[:16]
 
 
+VECTORS = ("few_rows.c", "elementwise.c", "attention.c")  # the same source for AVX2 and AVX-512
 BFLOAT16 = Source(
-    ("few_rows.c", "elementwise.c", "attention.c", "attention_amx.c", "top_k.c"),
+    (*VECTORS, "few_rows_amx.c", "attention_amx.c", "top_k.c"),
     "-mfma -mavx512f -mavx512bw -mavx512vl -mavx512bf16 -mamx-tile -mamx-bf16",
     frozenset({"avx512_bf16", "avx512bw", "avx512vl"}),
     "AVX-512 bf16",
-    ("vec.h", "avx512.h", "amx.h", "attention.h"),
+    ("vec.h", "amx.h", "attention.h"),
 )
 AVX2 = Source(
-    ("few_rows_avx2.c", "elementwise.c", "attention.c", "int8.c", "int8_avx512.c", "pass.c"),
+    (*VECTORS, "int8.c", "int8_avx512.c", "pass.c"),
     "-mavx2 -mfma",
     frozenset({"avx2", "fma"}),
     "AVX2",
-    ("vec.h", "amx.h", "attention.h", "numbers.h", "int8.h"),
+    ("vec.h", "amx.h", "attention.h", "int8.h"),
 )
 ARGUMENTS: dict[str, list[Any]] = {
     "multiply": [*[POINTER] * 4, LONG],

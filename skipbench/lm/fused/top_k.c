@@ -1,7 +1,7 @@
 /* The k largest numbers of bfloat16 rows, in one pass over them: what is not above the k-th largest
  * so far is left out by one comparison per 32 numbers.
  */
-#include "avx512.h"
+#include "vec.h"
 
 /* The bits of numbers as integers with the same order; 0 and -0 are equal. */
 static inline __m512i ordered(__m512i bits) {
@@ -13,7 +13,7 @@ static inline __m512i ordered(__m512i bits) {
 /* index [rows, 1 + k] of x [rows, width]: the k largest behind the largest, which is -1 where it is
  * not finite or the row has a NaN; of equal ones the first comes first.
  */
-void top_k_bfloat16(int32_t *index, const uint16_t *x, long rows, long width, long k) {
+void top_k_bfloat16(int32_t *index, const Half *x, long rows, long width, long k) {
   const __m512i magnitude = _mm512_set1_epi16(0x7fff), infinity = _mm512_set1_epi16(0x7f80);
   const long most = k ? k : 1;
   for (; rows--; x += width, index += 1 + k) {
@@ -22,7 +22,7 @@ void top_k_bfloat16(int32_t *index, const uint16_t *x, long rows, long width, lo
     long count = 0; /* numbers found, the largest first */
     __mmask32 nan = 0;
     for (long at = 0; at < width; at += 32) {
-      const __mmask32 lanes = width - at >= 32 ? ~0u : (1u << (width - at)) - 1;
+      const __mmask32 lanes = first_of_32(width - at);
       const __m512i bits = _mm512_maskz_loadu_epi16(lanes, x + at), keys = ordered(bits);
       nan |= _mm512_cmpgt_epi16_mask(_mm512_and_si512(bits, magnitude), infinity);
       __mmask32 larger = lanes;
@@ -53,11 +53,11 @@ void top_k_bfloat16(int32_t *index, const uint16_t *x, long rows, long width, lo
 /* Per row of x [rows, width], at least two wide, the index of the largest number, it, and the next
  * one.
  */
-void two_best_bfloat16(float *found, const bf16 *x, long rows, long width) {
+void two_best_bfloat16(float *found, const Half *x, long rows, long width) {
   for (; rows--; x += width, found += 3) {
     int32_t best[3];
     top_k_bfloat16(best, x, 1, width, 2);
     found[0] = best[1];
-    for (int i = 1; i <= 2; i++) found[i] = _mm512_cvtss_f32(wide(x + best[i], 1));
+    for (int i = 1; i <= 2; i++) found[i] = read(x, best[i], 1);
   }
 }

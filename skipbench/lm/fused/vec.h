@@ -1,6 +1,6 @@
 /* Vectors of float32 with AVX-512 bf16 or with AVX2, as a file is compiled: the sources of both are the
  * same. Numbers in memory are float32 or bfloat16, by `bf16`, a constant where functions are inlined;
- * with AVX-512 bfloat16 alone, as float32 has the bits of AVX2 on every processor.
+ * with AVX-512 results are bfloat16: those in float32 have the bits of AVX2 on every processor.
  */
 #pragma once
 #include <immintrin.h>
@@ -14,6 +14,8 @@
 typedef uint16_t Half; /* bfloat16 */
 
 INLINE long least(long a, long b) { return a < b ? a : b; }
+
+INLINE long parts(long n, long size) { return (n + size - 1) / size; }
 
 INLINE const void *place(const void *at, long i, const int bf16) {
   return (const char *)at + i * (bf16 ? 2 : 4);
@@ -54,6 +56,7 @@ INLINE Vec widened(__m256i half) {
 
 /* `n` numbers from the place `i` on, at most LANES; the others are 0. */
 INLINE Vec load(const void *at, long i, long n, const int bf16) {
+  if (!bf16) return _mm512_maskz_loadu_ps(first(n), place(at, i, 0));
   return widened(_mm256_maskz_loadu_epi16(first(n), place(at, i, 1)));
 }
 
@@ -212,6 +215,18 @@ INLINE Vec power_below(Vec x, float most, float scale) {
 
 INLINE float summed(Vec v) { return total(v); }
 #endif
+
+/* y [rows, out] = sums + bias + residual, rounded once; the last two may be null. */
+INLINE void finish(void *y, const float *sums, const void *bias, const void *residual, long rows,
+                   long out, const int bias_bf16, const int bf16) {
+  for (long at = 0; at < rows * out; at += out)
+    for (long o = 0; o < out; o += LANES) {
+      Vec v = load(sums, at + o, out - o, 0);
+      if (bias) v += load(bias, o, out - o, bias_bf16);
+      if (residual) v += load(residual, at + o, out - o, bf16);
+      store(y, at + o, out - o, v, bf16);
+    }
+}
 
 /* Memory of this thread, kept from call to call: one piece, and another one beside it. */
 static inline void *kept(long bytes, int which) {
