@@ -46,7 +46,7 @@ SIZES = {
     Size(5, 5, 5): (1.932, 26.5),
 }
 """Tokens per round and mean rows per round of each size, with the prompt's n-grams in the pool: on
-`dataset=tuning`, by scripts/tune_baselines.py.
+`dataset=tuning` (docs/methods/README.md).
 """
 
 

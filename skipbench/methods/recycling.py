@@ -39,8 +39,8 @@ CHILDREN = {
     **{"00000": 2, "00010": 1},
 }
 CHANCES = (0.38, 0.086, 0.063, 0.042, 0.021, 0.016, 0.007, 0.007)
-"""Share of the nodes of each rank that is accepted where the parent is: on `dataset=tuning`, by
-scripts/tune_baselines.py.
+"""Share of the nodes of each rank that is accepted where the parent is: on `dataset=tuning`
+(docs/methods/README.md).
 """
 PRODUCTS = {
     f"{path}{rank}": math.prod(CHANCES[int(r)] for r in f"{path}{rank}")

@@ -1,4 +1,4 @@
-"""Geometric mean and 95 % interval of paired speedups; its coverage: `scripts/coverage.py`."""
+"""Geometric mean and 95 % interval of paired speedups; its coverage: docs/metrics.md."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -91,7 +91,7 @@ def test_no_figure_shows_one_run_many_times() -> None:
 
 def test_eq_1_gives_the_measured_tokens_of_the_committed_runs() -> None:
     """The median of KnapSpec's Eq. 1 over M. A stop rule ends drafts at doubtful tokens, so that
-    acceptance is not independent of where a draft ends: there it is below 1 (`scripts/eq1.py`).
+    acceptance is not independent of where a draft ends: there it is below 1.
     """
     by_method: dict[str, list[float]] = {}
     seen: set[str] = set()

@@ -11,7 +11,7 @@ CONTINUATIONS = 3  # different tokens that copies propose per node
 # Kinds of free tokens: class of the longest match, rank among the continuations of the matches,
 # rank among recycled successors, and tokens of context that these rest on.
 MATCH_CLASS = (0, 0, 1, 2, 3, 3, 3, *(4,) * 6)  # by length of the match; longer ones are class 5
-# Priors as scripts/fit_auto.py counted them, on `dataset=tuning` and the embedded model's prompts.
+# Priors as counted on `dataset=tuning` and the embedded model's prompts (docs/auto.md).
 MATCH_CHANCE = (0.146, 0.321, 0.404, 0.65, 0.833, 0.924)
 LATER_SHARE = (1.0, 0.173, 0.173)  # of the first continuation, the second, the third
 CONFIRMED_DOUBT = 0.584  # of the doubt about a copy that the first recycled token confirms

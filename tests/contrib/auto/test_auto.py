@@ -12,9 +12,8 @@ import pytest
 import torch
 from conftest import LAYERS, make_method, random_lm, random_model
 
-from scripts.fit_auto import decode, fit
 from skipbench.config.architecture import Shape
-from skipbench.contrib.auto import auto, kinds
+from skipbench.contrib.auto import auto
 from skipbench.contrib.auto.chances import Calibration, Counters
 from skipbench.contrib.auto.ladder import AGREEMENT, BREAK_EVEN, WINDOWED, PlanLadder, chain_value
 from skipbench.decode import sampling
@@ -415,16 +414,3 @@ def test_hopeless_sets_are_not_tried() -> None:
     method = make_method("auto", "method.explore=0")
     generate(random_lm("llama", "fused"), method, [3, 1, 4, 1, 5], 48)
     assert method.ladder.trials == ladder.trials == 0  # type: ignore[attr-defined]
-
-
-def test_counts_of_what_the_priors_expect_give_the_priors_again() -> None:
-    tried = np.full(kinds.FREE, 1e6)
-    expected = np.stack([tried * kinds.PRIORS[: kinds.FREE], tried])
-    few = np.stack([tried * 0, tried * 1e-8])  # a model with next to no tries changes nothing
-    for name, values in fit([expected, few]).items():
-        assert values == pytest.approx(getattr(kinds, name), abs=1e-3), name
-
-
-def test_every_token_that_is_accepted_is_counted_for_the_priors() -> None:
-    hits, tried = decode(random_lm("llama", "fused"), [[3, 1, 4, 1, 5] * 3], 32, "random")
-    assert (hits <= tried).all() and 0 < hits.sum() < min(32, tried.sum())
