@@ -42,7 +42,15 @@ WORDS = [
 ]
 Records = dict[tuple[str, int], Any]
 """By run and prompt."""
+Prepare = Callable[[], None]
+"""What befalls a process before its command."""
 ROOM = "64m"
+TRACEBACK = 99
+"""Exit status of a command that ended in one."""
+
+
+def mount(*words: str | Path) -> bool:
+    return subprocess.run(["mount", *words], capture_output=True).returncode == 0
 
 
 class Disk:
@@ -51,21 +59,11 @@ class Disk:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir()
-        made = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", f"size={ROOM}", "tmpfs", folder], capture_output=True
-        )
-        self.mounted = made.returncode == 0
+        self.mounted = mount("-t", "tmpfs", "-o", f"size={ROOM}", "tmpfs", folder)
 
     def options(self, text: str) -> bool:
         """Whether the file system could be given other options."""
-        if not self.mounted:
-            return False
-        return (
-            subprocess.run(
-                ["mount", "-o", f"remount,{text}", self.folder], capture_output=True
-            ).returncode
-            == 0
-        )
+        return self.mounted and mount("-o", f"remount,{text}", self.folder)
 
     def used(self) -> int:
         found = os.statvfs(self.folder)
@@ -76,14 +74,18 @@ class Disk:
             subprocess.run(["umount", "-l", self.folder], check=True)
 
 
-def start(results: Path, prepare: Callable[[], None], words: Sequence[str] = WORDS) -> int:
+def nothing() -> None:
+    """No fault."""
+
+
+def start(results: Path, prepare: Prepare = nothing, words: Sequence[str] = WORDS) -> int:
     """A run, or another command, in a process of its own, as the command line starts it; returns
     its process id.
     """
     child = os.fork()
     if child:
         return child
-    code = 99
+    code = TRACEBACK
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # which the shell ignores in the background
     try:
         aloud, quiet = os.dup(2), os.open(os.devnull, os.O_RDWR)
@@ -125,9 +127,8 @@ def until(child: int, results: Path, more: int) -> None:
         return sum(p.read_bytes().count(b"\n") for p in results.glob("runs/*/samples.jsonl"))
 
     goal = min(lines() + more, SAMPLES * len(METHODS) - 1)
-    while (
-        lines() < goal and os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
-    ):
+    ended = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    while lines() < goal and os.waitid(os.P_PID, child, ended) is None:
         time.sleep(0.002)
 
 
@@ -199,12 +200,9 @@ def hurt_tail(results: Path, rng: random.Random, whole: Path) -> str:
     """
     from skipbench.runs.state import read_status
 
-    paths = [
-        path / "samples.jsonl"
-        for path in sorted(results.glob("runs/*"))
-        if (path / "samples.jsonl").exists()
-        and not ((path / "status.json").exists() and read_status(path).done)
-    ]
+    known = sorted(results.glob("runs/*/samples.jsonl"))
+    status = "status.json"
+    paths = [p for p in known if not (p.with_name(status).exists() and read_status(p.parent).done)]
     if not paths:
         return "tail: nothing there"
     hurt = rng.choice(paths)
@@ -222,7 +220,7 @@ def hurt_tail(results: Path, rng: random.Random, whole: Path) -> str:
     return f"tail: {kind}"
 
 
-def set_back(rng: random.Random) -> None:
+def set_back() -> None:
     """In the run's process the time of day is years ago, and goes further back whenever it is asked
     for.
     """
@@ -243,13 +241,9 @@ def set_back(rng: random.Random) -> None:
     store.datetime = provenance.datetime = Back  # type: ignore[attr-defined]  # the planted clock
 
 
-def limit(size: int) -> None:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
-
-
-def states(results: Path) -> dict[Path, str]:
+def states(results: Path) -> set[tuple[Path, str]]:
     """What every `status.json` says; one that was killed before may say running."""
-    return {path: path.read_text() for path in results.glob("runs/*/status.json")}
+    return {(path, path.read_text()) for path in results.glob("runs/*/status.json")}
 
 
 def strike(disk: Disk, results: Path, rng: random.Random, whole: Path, usual_s: float) -> str:
@@ -257,9 +251,8 @@ def strike(disk: Disk, results: Path, rng: random.Random, whole: Path, usual_s: 
     kind = rng.choice(
         ["SIGKILL", "SIGKILL", "SIGTERM", "SIGTERM", "full", "limit", "read-only", "clock", "tail"]
     )
-    nothing: Callable[[], None] = lambda: None  # noqa: E731
     if kind in ("SIGKILL", "SIGTERM", "clock"):
-        child = start(results, (lambda: set_back(rng)) if kind == "clock" else nothing)
+        child = start(results, set_back if kind == "clock" else nothing)
         if rng.random() < 0.7:  # among the samples, rather than while the model is loaded
             until(child, results, rng.randrange(1, SAMPLES * len(METHODS)))
         if wait(child, rng.random() * usual_s * 0.1) is None:
@@ -269,19 +262,19 @@ def strike(disk: Disk, results: Path, rng: random.Random, whole: Path, usual_s: 
         # statvfs of tmpfs tells whole pages, and so does its size
         disk.options(f"size={max(4096, disk.used() + 4096 * rng.randrange(0, 16))}")  # 0: no limit
         before = states(results)
-        code = wait(start(results, nothing))
-        left = [text for path, text in states(results).items() if text != before.get(path)]
+        code = wait(start(results))
+        left = states(results) - before
         disk.options(f"size={ROOM}")
-        running = any(json.loads(text)["state"] == "running" for text in left)
+        running = any(json.loads(text)["state"] == "running" for _, text in left)
         assert code == 0 or not running, "a full disk left a state running"
     elif kind in ("full", "limit"):
-        size = rng.randrange(200, 30_000)
-        wait(start(results, lambda: limit(size)))
+        size, hard = rng.randrange(200, 30_000), resource.RLIM_INFINITY
+        wait(start(results, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))))
         kind = "limit"
     elif kind == "read-only":
         if not disk.options("ro"):
             results.chmod(0o555)
-        wait(start(results, nothing))
+        wait(start(results))
         if not disk.options(f"rw,size={ROOM}"):
             results.chmod(0o755)
     else:
@@ -310,18 +303,25 @@ def load_once() -> None:
     known_models()
 
 
+def told(count: Counter[str]) -> str:
+    return ", ".join(f"{n} {kind}" for kind, n in sorted(count.items()))
+
+
+def arguments() -> tuple[int, int]:
+    """FAULTS and SEED of the command line."""
+    given = [int(word) for word in sys.argv[1:3]]
+    faults, seed = given + [200, 0][len(given) :]
+    return faults, seed
+
+
 def main() -> None:
-    faults, seed = (
-        (int(a) for a in [*sys.argv[1:], "200", "0"][:2])
-        if len(sys.argv) < 3
-        else map(int, sys.argv[1:3])
-    )
+    faults, seed = arguments()
     rng = random.Random(seed)
     load_once()
     with tempfile.TemporaryDirectory() as folder:
         whole = Path(folder) / "whole"
         began = time.monotonic()
-        assert wait(start(whole, lambda: None)) == 0, "the undisturbed run failed"
+        assert wait(start(whole)) == 0, "the undisturbed run failed"
         usual_s = time.monotonic() - began
         wanted = records(whole)
         assert len(wanted) == SAMPLES * len(METHODS)
@@ -330,9 +330,9 @@ def main() -> None:
             count, ends = campaign(disk, rng, whole, wanted, usual_s, faults)
         finally:
             disk.close()
-    told = ", ".join(f"{n} {kind}" for kind, n in sorted(count.items()))
     print(
-        f"{faults} faults in {ends} rows of {len(METHODS)} methods and {SAMPLES} prompts ({told}); "
+        f"{faults} faults in {ends} rows of {len(METHODS)} methods and {SAMPLES} prompts "
+        f"({told(count)}); "
         f"{'tmpfs' if disk.mounted else 'no mount allowed'}: nothing "
         f"lost, nothing twice, every record readable, {time.monotonic() - began:.0f} s"
     )
@@ -346,22 +346,22 @@ def campaign(
     """
     count: Counter[str] = Counter()
     ends = 0
-    while sum(count.values()) < faults:
+    while count.total() < faults:
         ends += 1
         results = disk.folder / str(ends)
         results.mkdir()
         held: Records = {}
         for _ in range(6):
-            if sum(count.values()) >= faults:
+            if count.total() >= faults:
                 break
             count[strike(disk, results, rng, whole, usual_s)] += 1
             held, done = check(results, held, wanted)
             if done:
                 break
-        assert wait(start(results, lambda: None)) == 0, "the same command did not finish the run"
+        assert wait(start(results)) == 0, "the same command did not finish the run"
         held, done = check(results, held, wanted)
         assert done and held == wanted, (done, sorted(held))
-        print(f"{sum(count.values())} faults, {ends} rows as the whole one", file=sys.stderr)
+        print(f"{count.total()} faults, {ends} rows as the whole one", file=sys.stderr)
     return count, ends
 
 

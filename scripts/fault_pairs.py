@@ -12,6 +12,7 @@ left. Then the same command, alone, ends what is left.
 import contextlib
 import errno
 import fcntl
+import json
 import os
 import random
 import re
@@ -22,12 +23,21 @@ import tempfile
 import time
 import types
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from scripts.fault_commands import TRACEBACK, settle
-from scripts.fault_harness import leftovers, load_once, records, start, wait
+from scripts.fault_harness import (
+    TRACEBACK,
+    Prepare,
+    arguments,
+    leftovers,
+    load_once,
+    nothing,
+    records,
+    start,
+    told,
+    wait,
+)
 
 RUN = ["method=swift,prompt-lookup", "dataset=mini-math", "limit=3", "dataset.max_new_tokens=8"]
 RUN += ["engine.warmup=0"]
@@ -47,7 +57,6 @@ SQUEUE = """#!/bin/sh
 [ -e {0}/squeue.fails ] && exit 1
 cat {0}/queue
 """
-Prepare = Callable[[], None]
 
 
 def without_locks() -> None:
@@ -74,7 +83,7 @@ def prepared(kind: str, rng: random.Random) -> Prepare:
         time.time = lambda: real() + jump
 
     known: dict[str, Prepare] = {"renamed": renamed, "clock": clock}
-    return known.get(kind, lambda: None)
+    return known.get(kind, nothing)
 
 
 class Slurm:
@@ -93,20 +102,40 @@ class Slurm:
             path = self.folder / f"{kind}.fails"
             path.touch() if fails else path.unlink()
 
+    def taken(self) -> dict[str, str]:
+        """The scripts that sbatch took, and their jobs."""
+        return {path.read_text(): path.name for path in self.folder.glob("sent/[0-9]*")}
+
     def cells(self) -> list[str]:
         """The cells of all scripts that sbatch took."""
         from skipbench.launch.manifest import read_row
         from skipbench.runs.provenance import config_hash
 
         cells = []
-        for script in self.folder.glob("sent/[0-9]*"):
-            text = script.read_text()
+        for text in self.taken():
             rows, first = re.findall(r"array=0-(\d+)|\$\(\((\d+) \+", text)
             path = re.findall(r" cell (\S+) ", text)[0]
             numbers = range(int(first[1]), int(first[1]) + int(rows[0]) + 1)
             configs = [config for n in numbers for config in read_row(Path(path), n)]
             cells += [config_hash(config.record()) for config in configs]
         return cells
+
+
+def settle(results: Path, slurm: Slurm) -> None:
+    """What a user does where a submission ended before sbatch had answered: looks which jobs there
+    are, a second later if need be, as sbatch may outlive the process that called it.
+    """
+    for path in results.glob("submit/*/jobs.jsonl"):
+        if not (lines := path.read_text().splitlines()):
+            continue  # killed before the first
+        last, starts = json.loads(lines[-1]), {json.loads(line)["first"] for line in lines}
+        if not last["job"]:
+            script = (path.parent / f"{len(starts) - 1}.sh").read_text()
+            until = time.monotonic() + 1
+            while script not in (taken := slurm.taken()) and time.monotonic() < until:
+                time.sleep(0.01)
+            answer = [json.dumps(last | {"job": taken[script]})] if script in taken else []
+            path.write_text("".join(f"{line}\n" for line in [*lines[:-1], *answer]))
 
 
 def strike(
@@ -116,7 +145,7 @@ def strike(
     both, least, before = rng.random() < 0.5, rng.randrange(2), leftovers(results)
     children = []
     for number in range(2):
-        fault = prepared(kind, rng) if both or number == least else lambda: None
+        fault = prepared(kind, rng) if both or number == least else nothing
         children.append(start(results, lambda fault=fault: (usual(), fault()), words))
         time.sleep(rng.choice((0.0, rng.random() * usual_s / 2)))
     codes: list[int | None] = [None, None]
@@ -144,7 +173,7 @@ def undisturbed(results: Path, path: str) -> float:
         with contextlib.redirect_stdout(None), contextlib.redirect_stderr(None):
             main()
     began = time.monotonic()
-    assert wait(start(results, lambda: None, RUN)) == 0 and len(slurm.cells()) == 4
+    assert wait(start(results, words=RUN)) == 0 and len(slurm.cells()) == 4
     return time.monotonic() - began
 
 
@@ -154,14 +183,11 @@ def campaign(folder: Path, faults: int, seed: int) -> Counter[str]:
     try:
         usual_s = undisturbed(folder / "whole", path)
         whole, number = records(folder / "whole"), 0
-        while sum(count.values()) < faults:
+        while count.total() < faults:
             number += 1
             results, slurm = folder / f"r{number}", Slurm(folder / f"slurm{number}")
-            os.environ["PATH"], os.environ["SLURM_HERE"] = (
-                f"{slurm.folder}:{path}",
-                str(slurm.folder),
-            )
-            usual: Prepare = without_locks if number % 2 else lambda: None
+            os.environ["PATH"] = f"{slurm.folder}:{path}"
+            usual: Prepare = without_locks if number % 2 else nothing
             place = ", no locks" if number % 2 else ""
             for _ in range(rng.randrange(2, 6)):
                 kind = rng.choice(KINDS)
@@ -170,7 +196,7 @@ def campaign(folder: Path, faults: int, seed: int) -> Counter[str]:
                 slurm.fail(kind, True)
                 strike(results, words, kind, rng, usual_s, usual)
                 slurm.fail(kind, False)
-                settle(results, slurm.folder / "sent")
+                settle(results, slurm)
                 count[f"{words[0].partition('=')[0]}: {kind}{place}"] += 1
                 now, cells = records(results), slurm.cells()
                 assert before.keys() <= now.keys(), f"{kind}: lost"
@@ -187,14 +213,12 @@ def campaign(folder: Path, faults: int, seed: int) -> Counter[str]:
 
 
 def main() -> None:
-    faults, seed = (int(a) for a in [*sys.argv[1:], *["200", "0"][len(sys.argv) - 1 :]])
     began = time.monotonic()
     load_once()
     with tempfile.TemporaryDirectory() as folder:
-        count = campaign(Path(folder), faults, seed)
-    counts = ", ".join(f"{n} {kind}" for kind, n in sorted(count.items()))
+        count = campaign(Path(folder), *arguments())
     seconds = time.monotonic() - began
-    print(f"{sum(count.values())} faults ({counts}): nothing lost, nothing twice, {seconds:.0f} s")
+    print(f"{count.total()} faults ({told(count)}): nothing lost, nothing twice, {seconds:.0f} s")
 
 
 if __name__ == "__main__":
