@@ -11,11 +11,12 @@ A run that is stopped goes on from its last snapshot in --work.
 """
 
 import argparse
+import itertools
 import json
 import math
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +28,11 @@ from torch import Tensor
 
 from skipbench.data.mini import body_hash, training_document
 
-LAYERS, HIDDEN, HEADS, KV_HEADS, FEED_FORWARD, VOCAB = 12, 192, 6, 2, 512, 2048
-HEAD_DIM = HIDDEN // HEADS
+TINY = Path(__file__).resolve().parent.parent / "skipbench" / "models" / "tiny"
+SIZES = json.loads((TINY / "config.json").read_text())
+LAYERS, HIDDEN, VOCAB = (SIZES[k] for k in ("num_hidden_layers", "hidden_size", "vocab_size"))
+HEADS, KV_HEADS = SIZES["num_attention_heads"], SIZES["num_key_value_heads"]
+FEED_FORWARD, HEAD_DIM = SIZES["intermediate_size"], SIZES["head_dim"]
 ROW, ROWS = 256, 32  # tokens per row, rows per step
 PROMPT_WEIGHT = 0.15  # of a prompt token in the loss
 BOS, EOS, PAD = 0, 1, 2
@@ -45,24 +49,16 @@ Packed = tuple[list[int], list[float], list[int], list[int]]
 
 def family_weights(progress: float) -> dict[str, float]:
     """Share of each family in the stream; the arithmetic drills fall from 0.22 to 0.08."""
-    return {
-        "mini-stories": 0.3,
-        "mini-math": 0.3,
-        "mini-code": 0.15,
-        "mini-summary": 0.25,
-        "drill": 0.28 - 0.2 * progress,
-    }
+    shares = {"mini-stories": 0.3, "mini-math": 0.3, "mini-code": 0.15, "mini-summary": 0.25}
+    return shares | {"drill": 0.28 - 0.2 * progress}
 
 
 def train_tokenizer(documents: int) -> Tokenizer:
     """Byte-level BPE whose digits stay single tokens, so that arithmetic is done digit by digit."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-        ]
-    )
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    rest = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, rest])
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=VOCAB,
@@ -81,27 +77,22 @@ def rows(
     """Rows of whole documents, `(token ids, prompt length)` flattened to four parallel lists, from
     document `start`.
     """
-    index = start
-    ids: list[int] = []
-    weight: list[float] = []
-    doc: list[int] = []
-    pos: list[int] = []
+    row: Packed = ([], [], [], [])
     number = 0
-    while True:
+    for index in itertools.count(start):
         example = training_document(index, family_weights(progress[0]))
-        index += 1
         prompt = [BOS, *tokenizer.encode(example.prompt).ids] if example.prompt else [BOS]
         body = [*tokenizer.encode(example.body).ids, EOS]
         if len(prompt) + len(body) > ROW + 1:
             continue
-        if len(ids) + len(prompt) + len(body) > ROW + 1:
-            pad = ROW + 1 - len(ids)
-            yield (
-                (ids + [PAD] * pad, weight + [0] * pad, doc + [-1] * pad, pos + [0] * pad),
-                index - 1,
-            )
-            ids, weight, doc, pos, number = [], [], [], [], 0
+        if len(row[0]) + len(prompt) + len(body) > ROW + 1:
+            pad = ROW + 1 - len(row[0])
+            for part, filler in zip(row, (PAD, 0, -1, 0), strict=True):
+                part.extend([filler] * pad)
+            yield row, index
+            row, number = ([], [], [], []), 0
         bodies.add(body_hash(example.family, example.body))
+        ids, weight, doc, pos = row
         ids += prompt + body
         weight += [0.0] + [PROMPT_WEIGHT] * (len(prompt) - 1) + [1.0] * len(body)
         doc += [number] * (len(prompt) + len(body))
@@ -113,15 +104,11 @@ def initial(generator: torch.Generator) -> Params:
     """Parameters under the names of Hugging Face's Llama."""
 
     def matrix(out_features: int, in_features: int, scale: float = 1.0) -> Tensor:
-        return (
-            torch.randn(out_features, in_features, generator=generator)
-            * scale
-            / math.sqrt(in_features)
-        )
+        drawn = torch.randn(out_features, in_features, generator=generator)
+        return drawn * scale / math.sqrt(in_features)
 
-    p: Params = {
-        "model.embed_tokens.weight": torch.randn(VOCAB, HIDDEN, generator=generator) * 0.05
-    }
+    embedding = torch.randn(VOCAB, HIDDEN, generator=generator) * 0.05
+    p: Params = {"model.embed_tokens.weight": embedding}
     residual = 1 / math.sqrt(2 * LAYERS)
     for i in range(LAYERS):
         name = f"model.layers.{i}."
@@ -150,47 +137,40 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos + torch.cat((-right, left), -1) * sin
 
 
+def linear(x: Tensor, weight: Tensor) -> Tensor:
+    return F.linear(x, weight.bfloat16())
+
+
+def normed(x: Tensor, norm: Tensor) -> Tensor:
+    return F.rms_norm(x, (HIDDEN,), norm, 1e-5).bfloat16()
+
+
 def attention(
-    x: Tensor,
-    norm: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    o: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    mask: Tensor,
+    x: Tensor, norm: Tensor, qkvo: list[Tensor], cos: Tensor, sin: Tensor, mask: Tensor
 ) -> Tensor:
     b, t, _ = x.shape
-    h = F.rms_norm(x, (HIDDEN,), norm, 1e-5).bfloat16()
-    query = rotate(F.linear(h, q.bfloat16()).view(b, t, HEADS, HEAD_DIM).transpose(1, 2), cos, sin)
-    key = rotate(F.linear(h, k.bfloat16()).view(b, t, KV_HEADS, HEAD_DIM).transpose(1, 2), cos, sin)
-    value = F.linear(h, v.bfloat16()).view(b, t, KV_HEADS, HEAD_DIM).transpose(1, 2)
-    groups = HEADS // KV_HEADS
-    key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    h, sizes = normed(x, norm), (HEADS, KV_HEADS, KV_HEADS)
+    query, key, value = (
+        linear(h, w).view(b, t, heads, HEAD_DIM).transpose(1, 2)
+        for w, heads in zip(qkvo[:3], sizes, strict=True)
+    )
+    query, key = rotate(query, cos, sin), rotate(key, cos, sin)
+    key, value = (part.repeat_interleave(HEADS // KV_HEADS, 1) for part in (key, value))
     out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-    return x + F.linear(out.transpose(1, 2).reshape(b, t, HIDDEN), o.bfloat16()).float()
+    return x + linear(out.transpose(1, 2).reshape(b, t, HIDDEN), qkvo[3]).float()
 
 
 def mlp(x: Tensor, norm: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
-    h = F.rms_norm(x, (HIDDEN,), norm, 1e-5).bfloat16()
-    return (
-        x
-        + F.linear(
-            F.silu(F.linear(h, gate.bfloat16())) * F.linear(h, up.bfloat16()), down.bfloat16()
-        ).float()
-    )
+    h = normed(x, norm)
+    return x + linear(F.silu(linear(h, gate)) * linear(h, up), down).float()
 
 
 def head_loss(
     x: Tensor, norm: Tensor, embedding: Tensor, targets: Tensor, weight: Tensor
 ) -> Tensor:
-    h = F.rms_norm(x, (HIDDEN,), norm, 1e-5).bfloat16()
-    logits = F.linear(h, embedding.bfloat16()).float()
-    return (
-        F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
-        * weight.flatten()
-    ).sum() / weight.sum()
+    logits = linear(normed(x, norm), embedding).float()
+    each = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
+    return (each * weight.flatten()).sum() / weight.sum()
 
 
 def loss_of(
@@ -202,18 +182,16 @@ def loss_of(
         n = f"model.layers.{i}."
         if 2 * i not in dropped:
             a = [p[n + f"self_attn.{w}_proj.weight"] for w in "qkvo"]
-            x = run["attention"](
-                x, p[n + "input_layernorm.weight"], *a, batch["cos"], batch["sin"], batch["mask"]
-            )
+            at = (batch[k] for k in ("cos", "sin", "mask"))
+            x = run["attention"](x, p[n + "input_layernorm.weight"], a, *at)
         if 2 * i + 1 not in dropped:
             m = [p[n + f"mlp.{w}_proj.weight"] for w in ("gate", "up", "down")]
             x = run["mlp"](x, p[n + "post_attention_layernorm.weight"], *m)
-    return run["head"](
-        x, p["model.norm.weight"], p["model.embed_tokens.weight"], batch["targets"], batch["weight"]
-    )
+    last = p["model.norm.weight"], p["model.embed_tokens.weight"]
+    return run["head"](x, *last, batch["targets"], batch["weight"])
 
 
-def collate(packed: list[Packed]) -> dict[str, Tensor]:
+def collate(packed: Sequence[Packed]) -> dict[str, Tensor]:
     ids, weight, doc, pos = (torch.tensor([row[i] for row in packed]) for i in range(4))
     same = doc[:, :-1, None] == doc[:, None, :-1]
     mask = (same & torch.ones(ROW, ROW, dtype=torch.bool).tril())[:, None]
@@ -222,14 +200,8 @@ def collate(packed: list[Packed]) -> dict[str, Tensor]:
     mask = torch.where(mask, 0.0, float("-inf")).bfloat16()
     # padding rows attend to anything rather than to nothing
     mask = torch.where(doc[:, None, :-1, None] < 0, 0.0, mask)
-    return {
-        "ids": ids[:, :-1],
-        "targets": ids[:, 1:],
-        "weight": within,
-        "mask": mask,
-        "cos": cos,
-        "sin": sin,
-    }
+    batch = {"ids": ids[:, :-1], "targets": ids[:, 1:], "weight": within}
+    return batch | {"mask": mask, "cos": cos, "sin": sin}
 
 
 def dropped_at(
@@ -255,9 +227,8 @@ def train(args: argparse.Namespace) -> None:
     if not path.exists():
         train_tokenizer(20_000).save(str(path))
     tokenizer = Tokenizer.from_file(str(path))
-    p = {
-        k: v.requires_grad_() for k, v in initial(torch.Generator().manual_seed(args.seed)).items()
-    }
+    first = initial(torch.Generator().manual_seed(args.seed))
+    p = {k: v.requires_grad_() for k, v in first.items()}
     matrices = [v for k, v in p.items() if v.ndim == 2 and "embed" not in k]
     rest = [v for k, v in p.items() if v.ndim != 2 or "embed" in k]
     optimizers = [
@@ -271,12 +242,8 @@ def train(args: argparse.Namespace) -> None:
     snapshot = args.work / "snapshot.pt"
     if snapshot.exists():
         saved = torch.load(snapshot, weights_only=False)
-        step, document, bodies, seconds = (
-            saved["step"],
-            saved["document"],
-            saved["bodies"],
-            saved["seconds"],
-        )
+        step, document = saved["step"], saved["document"]
+        bodies, seconds = saved["bodies"], saved["seconds"]
         rng.setstate(saved["rng"])
         for k, v in saved["params"].items():
             p[k].data.copy_(v)
@@ -287,10 +254,8 @@ def train(args: argparse.Namespace) -> None:
     began, recent = time.perf_counter(), [0.0, 0.0]
     while step < args.steps:
         progress[0] = step / args.steps
-        packed = []
-        for _ in range(ROWS):
-            row, document = next(stream)
-            packed.append(row)
+        packed, documents = zip(*itertools.islice(stream, ROWS), strict=True)
+        document = documents[-1]
         rate = min(1.0, (step + 1) / 60) * min(1.0, max(0.0, (1 - progress[0]) / args.decay))
         for o, peak in zip(optimizers, peaks, strict=True):
             o.param_groups[0]["lr"] = peak * rate
@@ -305,120 +270,49 @@ def train(args: argparse.Namespace) -> None:
         if not dropped:
             recent = [recent[0] + loss.item(), recent[1] + 1]
         if step % 25 == 0:
-            spent = seconds + time.perf_counter() - began
-            print(
-                f"step {step} loss {recent[0] / max(1, recent[1]):.4f} documents {document} "
-                f"{spent:.0f} s",
-                flush=True,
-            )
+            spent, mean = seconds + time.perf_counter() - began, recent[0] / max(1, recent[1])
+            print(f"step {step} loss {mean:.4f} documents {document} {spent:.0f} s", flush=True)
             recent = [0.0, 0.0]
         if step % 100 == 0 or step == args.steps:
-            state = {
-                "step": step,
-                "document": document,
-                "bodies": bodies,
-                "rng": rng.getstate(),
-                "params": {k: v.data for k, v in p.items()},
-            }
-            state |= {
-                "optimizers": [o.state_dict() for o in optimizers],
-                "seconds": seconds + time.perf_counter() - began,
-            }
+            spent = seconds + time.perf_counter() - began
+            state = {"step": step, "document": document, "bodies": bodies, "seconds": spent}
+            state |= {"rng": rng.getstate(), "params": {k: v.data for k, v in p.items()}}
+            state |= {"optimizers": [o.state_dict() for o in optimizers]}
             torch.save(state, snapshot.with_suffix(".new"))
             snapshot.with_suffix(".new").replace(snapshot)
-    export(args, p, tokenizer, bodies)
+    export(args.out, p, tokenizer, bodies)
 
 
-def export(args: argparse.Namespace, p: Params, tokenizer: Tokenizer, bodies: set[int]) -> None:
-    """Writes a Hugging Face folder, and the fingerprints of the answer bodies that occurred in
-    training.
+def export(out: Path, p: Params, tokenizer: Tokenizer, bodies: set[int]) -> None:
+    """Writes the weights, the tokenizer, and the fingerprints of the answer bodies that occurred in
+    training, beside which a copy of the embedded model's configurations must stand.
     """
-    args.out.mkdir(parents=True, exist_ok=True)
-    save_file(
-        {k: v.detach().contiguous() for k, v in p.items()},
-        args.out / "model.safetensors",
-        metadata={"format": "pt"},
-    )
+    out.mkdir(parents=True, exist_ok=True)
+    weights = {k: v.detach().contiguous() for k, v in p.items()}
+    save_file(weights, out / "model.safetensors", metadata={"format": "pt"})
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A", special_tokens=[("<s>", BOS)]
     )
-    tokenizer.save(str(args.out / "tokenizer.json"))
-    config = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "vocab_size": VOCAB,
-        "hidden_size": HIDDEN,
-        "intermediate_size": FEED_FORWARD,
-        "num_hidden_layers": LAYERS,
-        "num_attention_heads": HEADS,
-        "num_key_value_heads": KV_HEADS,
-        "head_dim": HEAD_DIM,
-        "hidden_act": "silu",
-        "max_position_embeddings": 1024,
-        "rms_norm_eps": 1e-5,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
-        "tie_word_embeddings": True,
-        "attention_bias": False,
-        "mlp_bias": False,
-        "bos_token_id": BOS,
-        "eos_token_id": EOS,
-        "pad_token_id": PAD,
-        "dtype": "float32",
-    }
-    special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
-    tokenizer_config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": 1024,
-        "clean_up_tokenization_spaces": False,
-        **special,
-    }
-    generation = {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD}
-    for name, value in (
-        ("config", config),
-        ("tokenizer_config", tokenizer_config),
-        ("generation_config", generation),
-    ):
-        (args.out / f"{name}.json").write_text(json.dumps(value, indent=2) + "\n")
-    np.save(args.out / "train_bodies.npy", np.array(sorted(bodies), dtype=np.uint32))
+    tokenizer.save(str(out / "tokenizer.json"))
+    np.save(out / "train_bodies.npy", np.array(sorted(bodies), dtype=np.uint32))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, default=Path("skipbench/models/tiny"))
-    parser.add_argument(
-        "--work",
-        type=Path,
-        default=Path("results/train_tiny"),
-        help="snapshots, for going on after a stop",
-    )
-    parser.add_argument("--steps", type=int, default=3000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument(
-        "--lr", type=float, default=0.02, help="peak learning rate of Muon; AdamW gets 0.15 of it"
-    )
-    parser.add_argument(
-        "--decay",
-        type=float,
-        default=0.5,
-        help="share of the run in which the learning rate falls to 0",
-    )
-    parser.add_argument(
-        "--drop-start",
-        type=float,
-        default=0.35,
-        help="share of the run after which sub-layers are dropped",
-    )
-    parser.add_argument(
-        "--drop-stop",
-        type=float,
-        default=1.0,
-        help="share of the run after which none is dropped any more",
-    )
-    parser.add_argument("--drop-scale", type=float, default=1.6, help="largest factor on DROP_RATE")
-    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
+    add = parser.add_argument
+    add("--out", type=Path, default=TINY)
+    add("--work", type=Path, default=Path("results/train_tiny"), help="snapshots, to go on from")
+    add("--steps", type=int, default=3000)
+    add("--seed", type=int, default=0)
+    add("--threads", type=int, default=2)
+    add("--lr", type=float, default=0.02, help="peak learning rate of Muon; AdamW gets 0.15 of it")
+    add("--decay", type=float, default=0.5, help="share in which the learning rate falls to 0")
+    add("--drop-start", type=float, default=0.35, help="share after which sub-layers are dropped")
+    add("--drop-stop", type=float, default=1.0, help="share after which none is dropped any more")
+    add("--drop-scale", type=float, default=1.6, help="largest factor on DROP_RATE")
+    add("--compile", action=argparse.BooleanOptionalAction, default=True)
     train(parser.parse_args())
 
 
