@@ -1,6 +1,5 @@
-"""Cases of `kernel_fuzz.py`: one call of a C function with random sizes and values, and what its
-result must be: each row has the bits that it has alone, whatever the values (NaN and infinities
-among them), and ordinary values give what float64 gives.
+"""Cases of `kernel_fuzz.py`: a call of a C function with random sizes and values. Each row has the
+bits that it has alone, whatever the values (NaN, too), and ordinary values give what float64 gives.
 """
 
 import ctypes
@@ -22,9 +21,8 @@ def at(array: Array | None) -> int | None:
 
 def wide(numbers: Array) -> Array:
     """float32, or bfloat16 as 16 bits, in float64."""
-    if numbers.dtype == np.uint16:
-        numbers = (numbers.astype(np.uint32) << 16).view(np.float32)
-    return numbers.astype(np.float64)
+    half = numbers.dtype == np.uint16
+    return ((numbers.astype(np.uint32) << 16).view(np.float32) if half else numbers).astype(float)
 
 
 def narrow(values: Array) -> Array:
@@ -56,16 +54,28 @@ def check_close(result: Array, wanted: Array, scale: Any) -> None:
     assert np.all(np.abs(result - wanted) <= np.abs(wanted) / 100 + 2e-4 * scale + 1e-30)
 
 
+def rows_alone(put: Put, run: Callable[..., object], y: Array, *inputs: Array | None) -> None:
+    """Calls `run(y, *inputs, rows)` for all rows of `y`, and for each alone."""
+    run(y, *inputs, len(y))
+
+    def one(row: int) -> Array:
+        own = put(y[row])
+        run(own, *(None if x is None else put(x[row]) for x in inputs), 1)
+        return own
+
+    check_rows(y, one)
+
+
+def fields(pointers: str, longs: str) -> list[tuple[str, Any]]:
+    return [(n, POINTER) for n in pointers.split()] + [(n, LONG) for n in longs.split()]
+
+
 class Int8(ctypes.Structure):
-    _fields_ = (
-        *((name, POINTER) for name in ("w", "sums", "scale", "bias")),
-        *((name, LONG) for name in ("inputs", "outputs", "most")),
-        ("bf16", ctypes.c_int),
-    )
+    _fields_ = (*fields("w sums scale bias", "inputs outputs most"), ("bf16", ctypes.c_int))
 
 
 class Weight(ctypes.Structure):
-    _fields_ = (("w", POINTER), ("bias", POINTER), ("inputs", LONG), ("outputs", LONG))
+    _fields_ = fields("w bias", "inputs outputs")
 
 
 def shape_of(rng: np.random.Generator) -> tuple[int, int, int]:
@@ -117,18 +127,12 @@ def multiplied(
 ) -> None:
     """x w^T + bias, and half the time + residual, together and one by one."""
     w, bias, odd = added
-    shape, bf16 = (len(x), len(w)), x.dtype == np.uint16
-    before = put(values(rng, shape, odd, bf16)) if rng.random() < 0.5 else None
+    shape = len(x), len(w)
+    before = put(values(rng, shape, odd, x.dtype == np.uint16)) if rng.random() < 0.5 else None
     y = put(np.zeros(shape, x.dtype))
-    function(ctypes.addressof(made), at(y), at(before), at(x), len(x))
-
-    def one(row: int) -> Array:
-        own = put(y[row])
-        part = None if before is None else put(before[row])
-        function(ctypes.addressof(made), at(own), at(part), at(put(x[row])), 1)
-        return own
-
-    check_rows(y, one)
+    described = ctypes.addressof(made)
+    run = lambda y, before, x, n: function(described, at(y), at(before), at(x), n)  # noqa: E731
+    rows_alone(put, run, y, before, x)
     if not odd:
         more = sum(v for v in (bias, None if before is None else wide(before)) if v is not None)
         scale = np.abs(wide(x)).max(1, keepdims=True) * np.abs(w).sum(1) + 1
@@ -140,13 +144,7 @@ def norm(function: Any, rng: np.random.Generator, put: Put, bf16: bool) -> None:
     odd, eps = rng.random() < 0.4, 1e-5
     x, w = put(values(rng, (rows, width), odd, bf16)), put(values(rng, width, odd, bf16))
     y = put(np.zeros_like(x))
-
-    def run(y: Array, x: Array, rows: int) -> Array:
-        function(at(y), at(x), at(w), eps, rows, width)
-        return y
-
-    run(y, x, rows)
-    check_rows(y, lambda row: run(put(y[row]), put(x[row]), 1))
+    rows_alone(put, lambda y, x, n: function(at(y), at(x), at(w), eps, n, width), y, x)
     if not odd:
         share = np.sqrt((wide(x) ** 2).mean(1, keepdims=True) + eps)
         check_close(wide(y), wide(x) / share * wide(w), 1)
@@ -157,13 +155,7 @@ def silu(function: Any, rng: np.random.Generator, put: Put, bf16: bool) -> None:
     odd = rng.random() < 0.4
     x = put(values(rng, (rows, 2 * width), odd, bf16))
     y = put(np.zeros((rows, width), x.dtype))
-
-    def run(y: Array, x: Array, rows: int) -> Array:
-        function(at(y), at(x), rows, width)
-        return y
-
-    run(y, x, rows)
-    check_rows(y, lambda row: run(put(y[row]), put(x[row]), 1))
+    rows_alone(put, lambda y, x, n: function(at(y), at(x), n, width), y, x)
     if not odd:
         gate, up = wide(x[:, :width]), wide(x[:, width:])
         check_close(wide(y), gate / (1 + np.exp(-gate)) * up, 1)
@@ -268,8 +260,11 @@ def attention(attend: Any, rng: np.random.Generator, put: Put, bf16: bool) -> No
     cache, out = put(cache), put(np.zeros_like(query))
     parent = put(np.array(parents, np.int32)) if tree else None
     scale = float(d**-0.5)
-    sizes = rows, committed, start, heads, kv, d, 0
-    attend(at(out), at(query), at(cache), at(parent), scale, *sizes)
+
+    def run(to: Array, q: Array, of: Array, above: Any, *sizes: int, hides: int = 0) -> None:
+        attend(*map(at, (to, q, of, above)), scale, *sizes, heads, kv, d, hides)
+
+    run(out, query, cache, parent, rows, committed, start)
     seen: list[list[int]] = []
     for row, above in enumerate(parents):
         seen.append([*(seen[above] if above >= 0 else ()), start + row])
@@ -277,10 +272,7 @@ def attention(attend: Any, rng: np.random.Generator, put: Put, bf16: bool) -> No
     def one(row: int) -> Array:
         own = put(out[row])
         path = put(np.concatenate((cache[:committed], cache[seen[row]])))
-        length = len(path) - 1
-        attend(
-            at(own), at(put(query[row])), at(path), None, scale, 1, length, length, heads, kv, d, 0
-        )
+        run(own, put(query[row]), path, None, 1, len(path) - 1, len(path) - 1)
         path64, query64 = wide(path), wide(query[row]).reshape(kv, group, d)
         scores = np.einsum("kgd,tkd->kgt", query64, path64[:, :kv]) * scale
         chances = np.exp(scores - scores.max(-1, keepdims=True))
@@ -299,113 +291,20 @@ def attention(attend: Any, rng: np.random.Generator, put: Put, bf16: bool) -> No
         cache[SINKS : SINKS + hidden] = nan
         both = [put(np.zeros_like(out[0])) for _ in range(2)]
         for to, of, hides in zip(both, (cache, seen_rows), (hidden, 0), strict=True):
-            sizes = 1, length, length, heads, kv, d, hides
-            attend(at(to), at(query[0]), at(of), None, scale, *sizes)
+            run(to, query[0], of, None, 1, length, length, hides=hides)
         assert bits(both[0]) == bits(both[1]), "a window has other bits than what it sees"
 
 
-class Sublayer(ctypes.Structure):
-    _fields_ = (
-        *((name, POINTER) for name in ("first", "second", "first_weight", "second_weight")),
-        *((name, POINTER) for name in ("both", "norm", "cache")),
-        *(("inner", LONG), ("eps", FLOAT), ("scale", FLOAT)),
-    )
-
-
-class Model(ctypes.Structure):
-    _fields_ = (
-        *((name, POINTER) for name in ("norm", "silu", "rotate", "attend")),
-        *((name, LONG) for name in ("size", "width", "kv", "d", "widest")),
-    )
-
-
-class Pass(ctypes.Structure):
-    _fields_ = (
-        *((name, POINTER) for name in ("parent", "cos", "sin")),
-        *((name, LONG) for name in ("rows", "committed", "start", "window")),
-    )
-
-
-def whole_pass(native: Any, rng: np.random.Generator, put: Put, bf16: bool) -> None:
-    """Some sub-layers in one call, with the bits of a call for each."""
-    kv, group, d = int(rng.integers(1, 4)), int(rng.integers(1, 4)), 8 * int(rng.integers(1, 9))
-    rows, committed, heads = int(rng.integers(1, 9)), int(rng.integers(0, 60)), kv * group
-    (width, *inner), kind = rng.integers(1, 120, 4).tolist(), "bfloat16" if bf16 else "float32"
-    names = {case: f"{name}_{kind}" for name, case in CASES.items() if name in PARTS}
-    parts = {case: getattr(native, name) for case, name in names.items()}
-    parts[product] = getattr(native, f"multiply_{kind}")
-    for case, function in parts.items():
-        function.argtypes, function.restype = TYPES[case], None
-    where = {case: ctypes.cast(function, POINTER).value for case, function in parts.items()}
-    widest, start = max((heads + 2 * kv) * d, *(2 * n for n in inner)), committed + 3
-    cos, sin = (put(values(rng, (rows, d), False, bf16)) for _ in range(2))
-    parent = put(np.array([max(-1, row - 2) for row in range(rows)], np.int32))
-    kept, made, caches, scale, eps = list[Any](), list[Sublayer](), list[Array](), 0.1, 1e-5
-    x = put(values(rng, (rows, width), False, bf16))
-    for size in inner:
-        attends, own = bool(rng.integers(2)), put(values(rng, width, False, bf16))
-        size = heads * d if attends else size
-        shapes = (((heads + 2 * kv) * d if attends else 2 * size, width), (width, size))
-        weights = [put(values(rng, shape, False, bf16)) for shape in shapes]
-        described = [Weight(at(w), None, w.shape[1], w.shape[0]) for w in weights]
-        rows_of = values(rng, (start + rows, 2 * kv, d), False, bf16)
-        caches.append(put(rows_of))
-        kept += [own, weights, described]
-        addresses = map(ctypes.addressof, described)
-        cache = at(caches[-1]) if attends else None
-        pointers = *addresses, None, at(own), cache
-        made.append(Sublayer(*[where[product]] * 2, *pointers, size, eps, scale))
-    states = [put(np.zeros((len(made), rows, width), x.dtype)) for _ in range(2)]
-    temp = put(np.zeros(rows * (width + 3 * widest), x.dtype))
-    model = Model(*(where[case] for case in (norm, silu, rotate, attention)), x.itemsize)
-    model.width, model.kv, model.d, model.widest = width, kv, d, widest
-    passed = Pass(at(parent), at(cos), at(sin), rows, committed, start)
-    chosen = (POINTER * len(made))(*map(ctypes.addressof, made))
-    before = [cache.copy() for cache in caches]
-    native.run_sublayers.argtypes = [*[POINTER] * 3, LONG, POINTER, POINTER, LONG, POINTER]
-    of = ctypes.addressof(model), ctypes.addressof(passed), ctypes.addressof(chosen), len(made)
-    native.run_sublayers(*of, at(x), at(states[0]), len(made), at(temp))
-    after = [cache.copy() for cache in caches]
-    for i, (s, cache) in enumerate(zip(made, caches, strict=True)):
-        cache[:] = before[i]
-        y, normed = states[1][i], put(np.zeros_like(x))
-        wide_of = heads + 2 * kv if s.cache else 2
-        first = put(np.zeros((rows, wide_of * (d if s.cache else s.inner)), x.dtype))
-        query, mixed = (put(np.zeros((rows, s.inner), x.dtype)) for _ in range(2))
-        parts[norm](at(normed), at(x), s.norm, eps, rows, width)
-        parts[product](s.first_weight, at(first), None, at(normed), rows)
-        if s.cache:
-            written = at(cache[start:])
-            parts[rotate](at(query), written, at(first), at(cos), at(sin), rows, heads, kv, d)
-            sizes = rows, committed, start, heads, kv, d, 0
-            parts[attention](at(mixed), at(query), s.cache, at(parent), scale, *sizes)
-        else:
-            parts[silu](at(mixed), at(first), rows, s.inner)
-        parts[product](s.second_weight, at(y), at(x), at(mixed), rows)
-        assert bits(cache) == bits(after[i])
-        x = y
-    assert bits(states[0]) == bits(states[1])
-
-
-PARTS = ("rms_norm", "silu_times", "rotate", "attend")
-CASES: dict[str, Any] = {"int8": int8, "rms_norm": norm, "silu_times": silu, "rotate": rotate}
-CASES |= {
-    "quantize_weight": quantize,
-    "top_k": top_k,
-    "two_best": two_best,
-    "mlp": mlp,
-    "attend": attention,
-}
+P, L, F = POINTER, LONG, FLOAT
+CASES: dict[str, Any] = {
+    "int8": int8, "rms_norm": norm, "silu_times": silu, "rotate": rotate, "top_k": top_k,
+    "quantize_weight": quantize, "two_best": two_best, "mlp_with_tiles": mlp,
+    "attend_rows": attention, "attend_vectors": attention,
+}  # fmt: skip
 """By the beginning of a function's name; another one is a `product`."""
 TYPES = {
-    int8: [*[POINTER] * 4, LONG],
-    quantize: [*[POINTER] * 4, LONG, LONG, ctypes.c_int],
-    product: [*[POINTER] * 4, LONG],
-    norm: [*[POINTER] * 3, FLOAT, LONG, LONG],
-    silu: [POINTER, POINTER, LONG, LONG],
-    rotate: [*[POINTER] * 5, *[LONG] * 4],
-    top_k: [POINTER, POINTER, LONG, LONG, LONG],
-    two_best: [POINTER, POINTER, LONG, LONG],
-    mlp: [*[POINTER] * 5, LONG],
-    attention: [*[POINTER] * 4, FLOAT, *[LONG] * 7],
-}
+    int8: [P, P, P, P, L], quantize: [P, P, P, P, L, L, ctypes.c_int],
+    product: [P, P, P, P, L], norm: [P, P, P, F, L, L], silu: [P, P, L, L],
+    rotate: [P, P, P, P, P, L, L, L, L], top_k: [P, P, L, L, L], two_best: [P, P, L, L],
+    mlp: [P, P, P, P, P, L], attention: [P, P, P, P, F, L, L, L, L, L, L, L],
+}  # fmt: skip

@@ -60,12 +60,9 @@ def train_tokenizer(documents: int) -> Tokenizer:
     rest = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, rest])
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB,
-        special_tokens=["<s>", "</s>", "<pad>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
+    special, letters = ["<s>", "</s>", "<pad>"], pre_tokenizers.ByteLevel.alphabet()
+    how = {"special_tokens": special, "initial_alphabet": letters, "show_progress": False}
+    trainer = trainers.BpeTrainer(vocab_size=VOCAB, **how)
     texts = (training_document(i, family_weights(0.5)) for i in range(documents))
     tokenizer.train_from_iterator((e.prompt + e.body for e in texts), trainer)
     return tokenizer
@@ -74,9 +71,7 @@ def train_tokenizer(documents: int) -> Tokenizer:
 def rows(
     tokenizer: Tokenizer, start: int, bodies: set[int], progress: list[float]
 ) -> Iterator[tuple[Packed, int]]:
-    """Rows of whole documents, `(token ids, prompt length)` flattened to four parallel lists, from
-    document `start`.
-    """
+    """Rows of whole documents from document `start`, each with the number of the next one."""
     row: Packed = ([], [], [], [])
     number = 0
     for index in itertools.count(start):
@@ -110,17 +105,17 @@ def initial(generator: torch.Generator) -> Params:
     embedding = torch.randn(VOCAB, HIDDEN, generator=generator) * 0.05
     p: Params = {"model.embed_tokens.weight": embedding}
     residual = 1 / math.sqrt(2 * LAYERS)
+    q, kv = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
+    attends = {"q": (q, HIDDEN), "k": (kv, HIDDEN), "v": (kv, HIDDEN), "o": (HIDDEN, q, residual)}
+    up, down = (FEED_FORWARD, HIDDEN), (HIDDEN, FEED_FORWARD, residual)
     for i in range(LAYERS):
         name = f"model.layers.{i}."
         p[name + "input_layernorm.weight"] = torch.ones(HIDDEN)
-        p[name + "self_attn.q_proj.weight"] = matrix(HEADS * HEAD_DIM, HIDDEN)
-        p[name + "self_attn.k_proj.weight"] = matrix(KV_HEADS * HEAD_DIM, HIDDEN)
-        p[name + "self_attn.v_proj.weight"] = matrix(KV_HEADS * HEAD_DIM, HIDDEN)
-        p[name + "self_attn.o_proj.weight"] = matrix(HIDDEN, HEADS * HEAD_DIM, residual)
+        for w, sizes in attends.items():
+            p[name + f"self_attn.{w}_proj.weight"] = matrix(*sizes)
         p[name + "post_attention_layernorm.weight"] = torch.ones(HIDDEN)
-        p[name + "mlp.gate_proj.weight"] = matrix(FEED_FORWARD, HIDDEN)
-        p[name + "mlp.up_proj.weight"] = matrix(FEED_FORWARD, HIDDEN)
-        p[name + "mlp.down_proj.weight"] = matrix(HIDDEN, FEED_FORWARD, residual)
+        for w, sizes in {"gate": up, "up": up, "down": down}.items():
+            p[name + f"mlp.{w}_proj.weight"] = matrix(*sizes)
     p["model.norm.weight"] = torch.ones(HIDDEN)
     return p
 
@@ -165,10 +160,8 @@ def mlp(x: Tensor, norm: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tens
     return x + linear(F.silu(linear(h, gate)) * linear(h, up), down).float()
 
 
-def head_loss(
-    x: Tensor, norm: Tensor, embedding: Tensor, targets: Tensor, weight: Tensor
-) -> Tensor:
-    logits = linear(normed(x, norm), embedding).float()
+def head_loss(x: Tensor, norm: Tensor, head: Tensor, targets: Tensor, weight: Tensor) -> Tensor:
+    logits = linear(normed(x, norm), head).float()
     each = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
     return (each * weight.flatten()).sum() / weight.sum()
 
@@ -195,25 +188,22 @@ def collate(packed: Sequence[Packed]) -> dict[str, Tensor]:
     ids, weight, doc, pos = (torch.tensor([row[i] for row in packed]) for i in range(4))
     same = doc[:, :-1, None] == doc[:, None, :-1]
     mask = (same & torch.ones(ROW, ROW, dtype=torch.bool).tril())[:, None]
-    cos, sin = rope(pos[:, :-1])
     within = (doc[:, 1:] == doc[:, :-1]) * weight[:, 1:].float()
     mask = torch.where(mask, 0.0, float("-inf")).bfloat16()
     # padding rows attend to anything rather than to nothing
     mask = torch.where(doc[:, None, :-1, None] < 0, 0.0, mask)
+    cos, sin = rope(pos[:, :-1])
     batch = {"ids": ids[:, :-1], "targets": ids[:, 1:], "weight": within}
     return batch | {"mask": mask, "cos": cos, "sin": sin}
 
 
-def dropped_at(
-    progress: float, start: float, stop: float, rng: random.Random, scale: float
-) -> set[int]:
+def dropped_at(progress: float, args: argparse.Namespace, rng: random.Random) -> set[int]:
     """Sub-layers to leave out of one step: none in three steps of ten, else each at its rate times
     a random factor.
     """
-    if progress < start or progress >= stop or rng.random() < 0.3:
+    if not args.drop_start <= progress < args.drop_stop or rng.random() < 0.3:
         return set()
-    ramp = min(1.0, (progress - start) / 0.1)
-    factor = ramp * rng.uniform(0.0, scale)
+    factor = min(1.0, (progress - args.drop_start) / 0.1) * rng.uniform(0.0, args.drop_scale)
     rates = [rate for layer in DROP_RATE for rate in layer]
     return {s for s, rate in enumerate(rates) if rng.random() < min(0.95, factor * rate)}
 
@@ -251,15 +241,14 @@ def train(args: argparse.Namespace) -> None:
             o.load_state_dict(state)
     progress = [step / args.steps]
     stream = rows(tokenizer, document, bodies, progress)
-    began, recent = time.perf_counter(), [0.0, 0.0]
+    began, losses = time.perf_counter() - seconds, list[float]()
     while step < args.steps:
         progress[0] = step / args.steps
-        packed, documents = zip(*itertools.islice(stream, ROWS), strict=True)
-        document = documents[-1]
+        packed, (*_, document) = zip(*itertools.islice(stream, ROWS), strict=True)
         rate = min(1.0, (step + 1) / 60) * min(1.0, max(0.0, (1 - progress[0]) / args.decay))
         for o, peak in zip(optimizers, peaks, strict=True):
             o.param_groups[0]["lr"] = peak * rate
-        dropped = dropped_at(progress[0], args.drop_start, args.drop_stop, rng, args.drop_scale)
+        dropped = dropped_at(progress[0], args, rng)
         loss = loss_of(p, collate(packed), dropped, run)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(p.values(), 1.0)
@@ -267,15 +256,15 @@ def train(args: argparse.Namespace) -> None:
             o.step()
             o.zero_grad(set_to_none=True)
         step += 1
+        seconds = time.perf_counter() - began
         if not dropped:
-            recent = [recent[0] + loss.item(), recent[1] + 1]
+            losses.append(loss.item())
         if step % 25 == 0:
-            spent, mean = seconds + time.perf_counter() - began, recent[0] / max(1, recent[1])
-            print(f"step {step} loss {mean:.4f} documents {document} {spent:.0f} s", flush=True)
-            recent = [0.0, 0.0]
+            mean = sum(losses) / max(1, len(losses))
+            print(f"step {step} loss {mean:.4f} documents {document} {seconds:.0f} s", flush=True)
+            losses.clear()
         if step % 100 == 0 or step == args.steps:
-            spent = seconds + time.perf_counter() - began
-            state = {"step": step, "document": document, "bodies": bodies, "seconds": spent}
+            state = {"step": step, "document": document, "bodies": bodies, "seconds": seconds}
             state |= {"rng": rng.getstate(), "params": {k: v.data for k, v in p.items()}}
             state |= {"optimizers": [o.state_dict() for o in optimizers]}
             torch.save(state, snapshot.with_suffix(".new"))
@@ -284,9 +273,7 @@ def train(args: argparse.Namespace) -> None:
 
 
 def export(out: Path, p: Params, tokenizer: Tokenizer, bodies: set[int]) -> None:
-    """Writes the weights, the tokenizer, and the fingerprints of the answer bodies that occurred in
-    training, beside which a copy of the embedded model's configurations must stand.
-    """
+    """Writes all but the configurations, which are the embedded model's."""
     out.mkdir(parents=True, exist_ok=True)
     weights = {k: v.detach().contiguous() for k, v in p.items()}
     save_file(weights, out / "model.safetensors", metadata={"format": "pt"})
