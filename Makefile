@@ -141,13 +141,9 @@ docs: $(READY) ## docs/keys.md, written again from the schemas, and the site bui
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[docs]'
 	$(BIN)/mkdocs build --strict
 
-bench: $(READY) ## the engine's and the methods' ratios, one JSON line per figure (about 30 minutes; on a GPU scripts/bench_gpu.py)
+bench: $(READY) ## the engine's ratios and those to other programs (minutes; on a GPU scripts/bench_gpu.py)
 	$(BIN)/python scripts/bench_engine.py --model tiny 24x256 12x768
 	$(BIN)/python scripts/bench_engine.py --model tiny 12x768 --dtype bfloat16 --strict 64
-	$(BIN)/python scripts/bench_methods.py --model tiny
-	$(BIN)/python scripts/bench_methods.py --model 12x768 --dtype bfloat16
-	$(BIN)/python scripts/predicted.py
-	$(BIN)/python scripts/peak_memory.py
 	$(BIN)/python scripts/compare_peers.py
 
 gpu: $(READY) ## all figures of a GPU in 17 minutes, results/gpu/report; OPTIONS='--budget 9m --out FOLDER', or --rehearse on a CPU
