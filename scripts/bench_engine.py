@@ -16,7 +16,6 @@ import json
 import random
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.fixed import FixedSet
 from skipbench.methods.vanilla import Vanilla
+from skipbench.profile.clock import timed
 from skipbench.skipset import fixed_set
 
 TINY = Path(__file__).resolve().parent.parent / "skipbench" / "models" / "tiny"
@@ -63,11 +63,8 @@ def checkpoint(name: str, dtype: torch.dtype) -> Any:
     sizes = {"vocab_size": vocabulary, "hidden_size": hidden, "intermediate_size": feed_forward}
     shape = {"num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv}
     torch.manual_seed(0)
-    model = (
-        LlamaForCausalLM(LlamaConfig(**sizes, **shape, tie_word_embeddings=True))
-        .eval()
-        .requires_grad_(False)
-    )
+    model = LlamaForCausalLM(LlamaConfig(**sizes, **shape, tie_word_embeddings=True))
+    model.eval().requires_grad_(False)
     for parameter in model.model.layers.parameters():
         # As initialised, the layers add so little that the model repeats one token, and equal
         # tokens would prove nothing.
@@ -83,21 +80,13 @@ def bar(figure: str, model: str, dtype: str) -> dict[str, float]:
     return {}
 
 
-def seconds(call: Callable[[], Any]) -> float:
-    began = time.perf_counter()
-    call()
-    return time.perf_counter() - began
-
-
 def interleaved(calls: dict[str, Callable[[], Any]], runs: int) -> list[dict[str, float]]:
-    """Seconds of each call in every turn."""
-    turns, names = random.Random(0), list(calls)
-    for call in calls.values():
-        call()
-    return [
-        {name: seconds(calls[name]) for name in turns.sample(names, len(names))}
-        for _ in range(runs)
-    ]
+    """Seconds of each call in every turn; a turn before them is not counted."""
+    turns, names, times = random.Random(0), list(calls), list[dict[str, float]]()
+    for _ in range(runs + 1):
+        order = turns.sample(names, len(names))
+        times.append({name: timed(calls[name], torch.device("cpu")) for name in order})
+    return times[1:]
 
 
 def ratio(times: list[dict[str, float]], above: str, below: str) -> float:
@@ -115,10 +104,8 @@ def measure(name: str, runs: int, tokens: int, dtype: torch.dtype) -> dict[str, 
     prompt = list(range(300, 350))
 
     def hugging_face() -> list[int]:
-        out = theirs.generate(
-            torch.tensor([prompt]), max_new_tokens=tokens, do_sample=False, pad_token_id=0
-        )
-        return list(map(int, out[0, len(prompt) :]))
+        how = {"max_new_tokens": tokens, "do_sample": False, "pad_token_id": 0}
+        return theirs.generate(torch.tensor([prompt]), **how)[0, len(prompt) :].tolist()
 
     def vanilla(engine: str) -> list[int]:
         return generate(ours[engine], Vanilla(), prompt, tokens).tokens
@@ -137,10 +124,9 @@ def measure(name: str, runs: int, tokens: int, dtype: torch.dtype) -> dict[str, 
         return run
 
     calls: dict[str, Callable[[], Any]] = {
-        "generate": hugging_face,
-        "fused": lambda: vanilla("fused"),
-    }
-    calls |= {"reference": lambda: vanilla("reference"), "half": passes(1, half)}
+        "generate": hugging_face, "fused": lambda: vanilla("fused"),
+        "reference": lambda: vanilla("reference"), "half": passes(1, half),
+    }  # fmt: skip
     calls |= {f"rows {k}": passes(k) for k in (1, 2, 5, 9)}
     print(f"{name} kernels: {fused.engine.kernels}", *fused.notes(), sep="\n", file=sys.stderr)
     with torch.inference_mode():
@@ -159,19 +145,16 @@ def strict(name: str, prompts: int, tokens: int) -> dict[str, float]:
     shape, half or more skipped.
     """
     chosen = ["model.dtype=bfloat16", "engine.strict=true"]
-    config = compose(
-        chosen if name == "tiny" else [*chosen, "model=planted", f"model.shape={name}"]
-    )
+    chosen += [] if name == "tiny" else ["model=planted", f"model.shape={name}"]
+    config = compose(chosen)
     lm, tokenizer = load_model(config.model, config.engine)
     print(name, *lm.notes(), sep="\n", file=sys.stderr)
     skip = fixed_set("uniform", lm.layers, 0.4)
     if name != "tiny":
         skip = DraftPlan.parse(config.model.sets["self-sd"], lm.layers)
     lm.allocate(640)
-    made = {
-        "chain": FixedSet("chain", skip, Fixed(8)),
-        "tree": FixedSet("tree", skip, Fixed(5), (4, 3, 2, 1)),
-    }
+    chain = FixedSet("chain", skip, Fixed(8))
+    tree = FixedSet("tree", skip, Fixed(5), (4, 3, 2, 1))
     rows = compose(["dataset=mini-stories"]).dataset.rows(prompts)
     same = 0
     for row in rows:
@@ -181,7 +164,7 @@ def strict(name: str, prompts: int, tokens: int) -> dict[str, float]:
         same += all(
             generate(lm, method, ids, tokens).tokens == wanted
             and all(torch.equal(a[: len(b)], b) for a, b in zip(lm.cache.rows, bits, strict=True))
-            for method in made.values()
+            for method in (chain, tree)
         )
     return {IDENTICAL: same / len(rows), "strict verify 9 rows / not strict": lm.strict_cost or 0.0}
 
@@ -190,14 +173,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", nargs="+", default=["tiny", "12x768"], choices=["tiny", *SHAPES])
-    parser.add_argument("--runs", type=int, default=7, help="5 or more")
-    parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument(
-        "--strict", type=int, default=0, metavar="N", help="prompts that strict mode is checked on"
-    )
-    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
+    add = parser.add_argument
+    add("--model", nargs="+", default=["tiny", "12x768"], choices=["tiny", *SHAPES])
+    add("--runs", type=int, default=7, help="5 or more")
+    add("--tokens", type=int, default=64)
+    add("--threads", type=int, default=1)
+    add("--strict", type=int, default=0, metavar="N", help="prompts to check strict mode on")
+    add("--dtype", default="float32", choices=["float32", "bfloat16"])
     args = parser.parse_args()
     if args.runs < 5:
         parser.error("a median of fewer than 5 runs says little")
@@ -210,13 +192,8 @@ def main() -> None:
         if args.strict:
             figures |= strict(model, args.strict, args.tokens)
         for figure, value in figures.items():
-            line = {
-                "model": model,
-                "dtype": args.dtype,
-                "threads": args.threads,
-                "figure": figure,
-                "value": round(value, 3),
-            }
+            line = {"model": model, "dtype": args.dtype, "threads": args.threads}
+            line |= {"figure": figure, "value": round(value, 3)}
             print(json.dumps(line | bar(figure, model, args.dtype)), flush=True)
         different |= not figures[EQUAL]
     if args.dtype == "float32" and different:

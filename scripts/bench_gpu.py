@@ -38,6 +38,7 @@ from skipbench.metrics.formulas import expected_speedup
 from skipbench.models.load import DTYPES
 from skipbench.models.random_weights import planted_model
 from skipbench.profile import roofline
+from skipbench.profile.clock import timed
 from skipbench.runs.provenance import used_engine
 from skipbench.skipset import fixed_set, planted_set
 
@@ -57,25 +58,11 @@ class Figure(NamedTuple):
 Figures = Iterator[Figure]
 
 
-def wait(lm: LM) -> None:
-    if lm.output_device.type == "cuda":
-        torch.cuda.synchronize(lm.output_device)
-
-
 def interleaved(lm: LM, calls: dict[str, Callable[[], object]], runs: int) -> dict[str, float]:
-    """Median seconds of each call, all taking turns; the device has finished before and behind
-    each.
-    """
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for run in range(runs + 1):
-        for name, call in calls.items():
-            wait(lm)
-            began = time.perf_counter()
-            call()
-            wait(lm)
-            if run:
-                times[name].append(time.perf_counter() - began)
-    return {name: statistics.median(t) for name, t in times.items()}
+    """Median seconds of each call, all taking turns, the first of which is not counted."""
+    device = lm.output_device
+    turns = [{k: timed(call, device) for k, call in calls.items()} for _ in range(runs + 1)]
+    return {name: statistics.median(turn[name] for turn in turns[1:]) for name in calls}
 
 
 def decode_seconds(out: Generation) -> float:

@@ -78,11 +78,8 @@ def one_case(
     skipped = sum(free) // 2 if keep else rng.randrange(1, units)
     last = x[::size, -1:]
     # what is always executed ends in the target's states before, and decides nothing behind
-    inner, *_ = choose_layers(
-        last[keep : units - keep + 1, 0],
-        lambda unit, g: single(keep + unit, g[:, None])[:, 0],
-        skipped,
-    )
+    inner_states, run = last[keep : units - keep + 1, 0], lambda i, g: single(keep + i, g[:, None])
+    inner, *_ = choose_layers(inner_states, lambda i, g: run(i, g)[:, 0], skipped)
     chosen = [keep + unit for unit in inner]
     same = every[every.sum(1) == skipped]
     clasp = compare(cosines(last, single, same), (same == marks(chosen, units)).all(1))
@@ -107,33 +104,20 @@ def marks(chosen: Sequence[int], units: int) -> Tensor:
 def compare(found: Tensor, ours: Tensor) -> dict[str, float]:
     """`found` [n] of all sets alike; `ours` marks the one that the programme took."""
     own, best, drawn = float(found[ours]), float(found.max()), float(found.mean())
-    return {
-        "optimum": float(own >= best - 1e-6),
-        "best": best,
-        "found": own,
-        "random": drawn,
-        "lost": best - own,
-        "random_lost": best - drawn,
-    }
+    cosines = {"optimum": float(own >= best - 1e-6), "best": best, "found": own, "random": drawn}
+    return cosines | {"lost": best - own, "random_lost": best - drawn}
 
 
 def report(name: str, model: str, cases: list[dict[str, float]]) -> None:
     means = {k: round(statistics.fmean(c[k] for c in cases), 5) for k in cases[0]}
-    print(
-        json.dumps(
-            {"programme": name, "model": model, "cases": len(cases)}
-            | means
-            | {"worst": round(max(c["lost"] for c in cases), 5)}
-        )
-    )
+    line = {"programme": name, "model": model, "cases": len(cases)}
+    print(json.dumps(line | means | {"worst": round(max(c["lost"] for c in cases), 5)}))
 
 
 def text(lm: LM, rng: random.Random) -> list[int]:
     """12 to 48 tokens, sampled from the model itself."""
-    first, sampler = (
-        rng.randrange(lm.config.vocab_size),
-        Sampler(temperature=1.0, seed=rng.randrange(2**31)),
-    )
+    first = rng.randrange(lm.config.vocab_size)
+    sampler = Sampler(temperature=1.0, seed=rng.randrange(2**31))
     return [first, *generate(lm, Vanilla(), [first], rng.randrange(11, 48), sampler=sampler).tokens]
 
 
@@ -144,15 +128,9 @@ def random_lm(seed: int, layers: int = 6) -> LM:
     import transformers
 
     torch.manual_seed(seed)
-    sizes = {
-        "hidden_size": 48,
-        "intermediate_size": 96,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-    }
-    config = transformers.LlamaConfig(
-        vocab_size=97, num_hidden_layers=layers, max_position_embeddings=512, **sizes
-    )
+    sizes = {"vocab_size": 97, "hidden_size": 48, "intermediate_size": 96}
+    sizes |= {"num_hidden_layers": layers, "num_attention_heads": 4, "num_key_value_heads": 2}
+    config = transformers.LlamaConfig(max_position_embeddings=512, **sizes)
     model = transformers.LlamaForCausalLM(config).eval().requires_grad_(False)
     for parameter in model.parameters():
         if parameter.ndim > 1:
@@ -167,15 +145,11 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--model",
-        help="folder of a checkpoint of up to 12 layers; without it, a random model every 10 cases",
-    )
-    parser.add_argument(
-        "--keep", type=int, default=0, help="layers at each end that are never skipped"
-    )
-    parser.add_argument("--cases", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=0)
+    add = parser.add_argument
+    add("--model", help="folder of a checkpoint; without it, a random model every 10 cases")
+    add("--keep", type=int, default=0, help="layers at each end that are never skipped")
+    add("--cases", type=int, default=200)
+    add("--seed", type=int, default=0)
     options = parser.parse_args(words)
     torch.set_num_threads(1)
     rng = random.Random(options.seed)
@@ -197,9 +171,8 @@ def main(words: Sequence[str] | None = None) -> None:
         one, many = one_case(lm, tokens, size, rng, keep)
         clasp.append(one)
         knap += many
-    name = (
-        Path(options.model).name if options.model else "random models in memory (not a replication)"
-    )
+    random_one = "random models in memory (not a replication)"
+    name = Path(options.model).name if options.model else random_one
     units = "sub-layers" if size == 1 else "layers"
     of = f"{name}: {lm.sublayers // size - 2 * keep} of {lm.sublayers // size} {units} free"
     report("clasp", of, clasp)

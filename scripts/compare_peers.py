@@ -83,29 +83,20 @@ def theirs(
     def arm(**options: Any) -> Arm:
         def decode(prompt: list[int]) -> list[int]:
             ids = torch.tensor([prompt], device=loaded.device)
-            out = loaded.generate(
-                ids,
-                attention_mask=torch.ones_like(ids),
-                max_new_tokens=tokens,
-                do_sample=False,
-                pad_token_id=0,
-                **options,
-            )
+            how = {"max_new_tokens": tokens, "do_sample": False, "pad_token_id": 0, **options}
+            out = loaded.generate(ids, attention_mask=torch.ones_like(ids), **how)
             return list(map(int, out[0, len(prompt) :]))
 
         return lambda: decode
 
-    exits = {f"generate assistant_early_exit={exit_layer}": arm(assistant_early_exit=exit_layer)}
-    return {
-        BASE: arm(),
-        **(exits if exit_layer else {}),
-        f"generate prompt_lookup_num_tokens={lookup}": arm(prompt_lookup_num_tokens=lookup),
-        **(
-            {"generate assistant_model": arm(assistant_model=assistant(loaded))}
-            if assistant
-            else {}
-        ),
-    }
+    arms = {BASE: arm()}
+    if exit_layer:
+        name = f"generate assistant_early_exit={exit_layer}"
+        arms[name] = arm(assistant_early_exit=exit_layer)
+    arms[f"generate prompt_lookup_num_tokens={lookup}"] = arm(prompt_lookup_num_tokens=lookup)
+    if assistant:
+        arms["generate assistant_model"] = arm(assistant_model=assistant(loaded))
+    return arms
 
 
 def ours(
@@ -151,13 +142,34 @@ class Timing(msgspec.Struct, frozen=True):
         return paired_ratio_interval([(theirs / m) / (ours / n) for ours, theirs, n, m in of])
 
 
-class Record(msgspec.Struct, frozen=True):
-    """What `--out` keeps."""
+class Origin(msgspec.Struct, kw_only=True):
+    """How a record was made."""
 
     command: str
     date: str
     cpu: str
     versions: dict[str, str]
+
+    @property
+    def told(self) -> str:
+        versions = ", ".join(f"{name} {of}" for name, of in self.versions.items())
+        return f"{self.cpu}, {self.date}; {versions}\n\n```\n{self.command}\n```\n"
+
+
+def origin(script: str, llama: bool) -> dict[str, Any]:
+    """The fields of `Origin`, of this process."""
+    packages = ("torch", "transformers", *(["llama-cpp-python"] if llama else []))
+    return {
+        "command": shlex.join(["python", f"scripts/{script}", *sys.argv[1:]]),
+        "date": datetime.now(UTC).date().isoformat(),
+        "cpu": cpu_name(),
+        "versions": {name: version(name) for name in packages},
+    }
+
+
+class Record(Origin):
+    """What `--out` keeps."""
+
     model: str
     dtype: str
     dataset: str
@@ -171,9 +183,7 @@ class Record(msgspec.Struct, frozen=True):
             f"{table(self.model, self.arms)}\n"
             f"Seconds per token of the column's program over the row's, geometric mean over the "
             f"prompts with its 95 % interval. {OTHER_WEIGHTS}\n\n"
-            f"{self.dtype}, one thread, {self.cpu}, {self.date}; "
-            f"{', '.join(f'{name} {of}' for name, of in self.versions.items())}\n\n"
-            f"```\n{self.command}\n```\n"
+            f"{self.dtype}, one thread, {self.told}"
         )
 
 
@@ -217,9 +227,8 @@ def table(model: str, timings: dict[str, Timing]) -> str:
     lines = [head, ["---"] * len(head)]
     for name, timing in sorted(timings.items(), key=lambda item: -item[1].tokens_per_s):
         n = len(timing.tokens)
-        over = [
-            "1" if base == name else _ratio(*timing.faster_than(timings[base])) for base in bases
-        ]
+        ratios = {base: _ratio(*timing.faster_than(timings[base])) for base in bases}
+        over = ["1" if base == name else text for base, text in ratios.items()]
         same = f"{sum(timing.same)}/{n}"
         lines.append([model, name, str(n), f"{timing.tokens_per_s:.1f}", *over, same])
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
@@ -233,44 +242,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--model", default="tiny", help="a choice of conf/model, or model.path=... among --more"
-    )
-    parser.add_argument("--dataset", default="mini-stories")
-    parser.add_argument("--methods", nargs="+", default=METHODS)
-    parser.add_argument("--prompts", type=int, default=5)
-    parser.add_argument("--tokens", type=int, default=96)
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument(
-        "--exit", type=int, default=6, help="layers of assistant_early_exit; 0: not run"
-    )
-    parser.add_argument("--lookup", type=int, default=10)
-    parser.add_argument(
-        "--gguf",
-        type=Path,
-        help="the model's GGUF file: llama.cpp decodes it, too (needs llama-cpp-python)",
-    )
-    parser.add_argument(
-        "--cpu-seconds",
-        action="store_true",
-        help="time of the one thread on its core, for a busy machine",
-    )
-    parser.add_argument(
-        "--more", nargs="*", default=[], help="further overrides, such as model.dtype=bfloat16"
-    )
-    parser.add_argument("--out", type=Path, help="FILE.json for the record, FILE.md for the table")
-    parser.add_argument("--render", type=Path, help="writes FILE.md of a record again, no run")
+    add = parser.add_argument
+    add("--model", default="tiny", help="a choice of conf/model, or model.path=... in --more")
+    add("--dataset", default="mini-stories")
+    add("--methods", nargs="+", default=METHODS)
+    add("--prompts", type=int, default=5)
+    add("--tokens", type=int, default=96)
+    add("--runs", type=int, default=5)
+    add("--exit", type=int, default=6, help="layers of assistant_early_exit; 0: not run")
+    add("--lookup", type=int, default=10)
+    add("--gguf", type=Path, help="llama.cpp decodes this file of the model, too")
+    add("--cpu-seconds", action="store_true", help="of the one thread, for a busy machine")
+    add("--more", nargs="*", default=[], help="overrides, such as model.dtype=bfloat16")
+    add("--out", type=Path, help="FILE.json for the record, FILE.md for the table")
+    add("--render", type=Path, help="writes FILE.md of a record again, no run")
     args = parser.parse_args()
     if args.render:
         return write_page(args.render)
     if args.prompts < FEWEST:
         parser.error(f"--prompts {args.prompts}: below {FEWEST} prompts there is no interval")
-    overrides = [
-        f"model={args.model}",
-        f"dataset={args.dataset}",
-        f"dataset.max_new_tokens={args.tokens}",
-        *args.more,
-    ]
+    overrides = [f"model={args.model}", f"dataset={args.dataset}"]
+    overrides += [f"dataset.max_new_tokens={args.tokens}", *args.more]
     mine, (*prompts, warmup), eos = ours(overrides, args.methods, args.prompts)
     model = compose(overrides).model
     arms = theirs(model, args.tokens, args.exit, args.lookup) | mine
@@ -280,27 +272,15 @@ def main() -> None:
             from scripts import peer_llama
 
             context = max(map(len, [*prompts, warmup])) + args.tokens + 64
-            arms |= peer_llama.arms(
-                args.gguf, Path(place), model.dtype, args.tokens, eos, args.lookup, context
-            )
+            how = model.dtype, args.tokens, eos, args.lookup, context
+            arms |= peer_llama.arms(args.gguf, Path(place), *how)
         timings = compare(arms, prompts, warmup, args.runs, clock)
     print(table(args.model, timings))
     if args.out is not None:
         args.out.parent.mkdir(parents=True, exist_ok=True)
-        record = Record(
-            command=shlex.join(["python", "scripts/compare_peers.py", *sys.argv[1:]]),
-            date=datetime.now(UTC).date().isoformat(),
-            cpu=cpu_name(),
-            versions={
-                name: version(name)
-                for name in ("torch", "transformers", *(["llama-cpp-python"] if args.gguf else []))
-            },
-            model=args.model,
-            dtype=model.dtype,
-            dataset=args.dataset,
-            runs=args.runs,
-            arms=timings,
-        )
+        made = {"model": args.model, "dtype": model.dtype, "dataset": args.dataset}
+        made |= {"runs": args.runs, "arms": timings}
+        record = Record(**origin("compare_peers.py", bool(args.gguf)), **made)
         write_atomic(args.out, msgspec.json.encode(record) + b"\n")
         write_page(args.out)
     exact = [name for name in timings if "Q" not in name]

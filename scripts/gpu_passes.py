@@ -11,7 +11,6 @@ small: on the CPU, to show that it runs.
 
 import argparse
 import json
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +28,7 @@ from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.vanilla import Vanilla
 from skipbench.models.random_weights import planted_model
-from skipbench.profile.clock import synchronize, timed
+from skipbench.profile.clock import timed
 from skipbench.profile.roofline import match
 from skipbench.runs.provenance import used_engine
 from skipbench.skipset import planted_set
@@ -114,20 +113,15 @@ def kernels(small: bool) -> Figures:
 
             for _ in range(3):
                 call()
-            synchronize(lm.output_device)
-            began = time.perf_counter()
-            call()
-            synchronize(lm.output_device)
-            wall_us = 1e6 * (time.perf_counter() - began)
+            wall_us = 1e6 * timed(call, lm.output_device)
             yield from _kernels(call, wall_us, f"{what}, {name}", small)
 
 
 def _kernels(call: Callable[[], object], wall_us: float, title: str, small: bool) -> Figures:
     """The kernels that take longest, and all together; on a CPU its operators."""
     kinds = torch.profiler.ProfilerActivity
-    with torch.profiler.profile(
-        activities=[kinds.CPU] if small else [kinds.CPU, kinds.CUDA]
-    ) as run:
+    watched = [kinds.CPU] if small else [kinds.CPU, kinds.CUDA]
+    with torch.profiler.profile(activities=watched) as run:
         call()
         if not small:
             torch.cuda.synchronize()

@@ -122,9 +122,8 @@ def measure(
             continue
         lm.cache.length = base
         agreement = statistics.mean(predicts(state, base, tokens, plan))
-        full, step = least(
-            [partial(_draft_step, lm, DraftPlan.of(lm.layers)), partial(_draft_step, lm, plan)]
-        )
+        whole = DraftPlan.of(lm.layers)
+        full, step = least([partial(_draft_step, lm, one) for one in (whole, plan)])
         stop = KnownPrices(max_steps=LONGEST)
         stop.prices, stop.step = prices, step / full
         method = FixedSet("draft", plan, stop)
@@ -146,14 +145,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--data", nargs="+", default=["dataset=tuning"])
-    parser.add_argument("--contexts", type=int, nargs="+", default=[256, 2048, 6144])
-    parser.add_argument("--starts", type=int, default=4, help="places per context")
-    parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--more", nargs="*", default=["model.dtype=bfloat16", "engine.strict=true"])
-    parser.add_argument("--only", nargs="*", default=[], help="labels of plans; all without")
-    parser.add_argument("--cpu-seconds", action="store_true", help="time of the one thread")
+    add = parser.add_argument
+    add("--model", default="smollm2-135m")
+    add("--data", nargs="+", default=["dataset=tuning"])
+    add("--contexts", type=int, nargs="+", default=[256, 2048, 6144])
+    add("--starts", type=int, default=4, help="places per context")
+    add("--tokens", type=int, default=64)
+    add("--more", nargs="*", default=["model.dtype=bfloat16", "engine.strict=true"])
+    add("--only", nargs="*", default=[], help="labels of plans; all without")
+    add("--cpu-seconds", action="store_true", help="time of the one thread")
     args = parser.parse_args()
     if args.cpu_seconds:
         globals()["now"] = time.thread_time

@@ -1,15 +1,9 @@
 """A process that answers prompts for as long as it is asked to:
 `python scripts/long_life.py generate|serve`.
 
-With `paired` before the word: the tokens per CPU second of the tenth hundred of prompts, over those
-of fresh processes that get the same prompts as their second hundred, in turns of five whose order
-changes: the median of the turns' ratios with its 95 % interval, and the ratio of the sums; and the
-memory after 1,000 prompts over that after 50. Processes differ by where their memory lies, so that
-three of each age take part.
-
 Each line on stdin, `FIRST COUNT`, asks for the answers to so many random prompts from that number
-on; the reply is a line of JSON: CPU seconds, tokens, resident bytes, Python's objects, and how many
-numbers `auto` carries on. A random model of four layers and 2,000 words.
+on; the reply is a line of JSON: tokens, resident bytes, Python's objects, and how many numbers
+`auto` carries on. A random model of four layers and 2,000 words.
 """
 
 import asyncio
@@ -20,9 +14,7 @@ import random
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
@@ -33,8 +25,6 @@ import skipbench
 from skipbench.language_model import LanguageModel
 
 WORDS, NEW = 2000, 12
-PAIRS, TURNS, EACH = 3, 20, 5
-"""Processes of each age, turns, and prompts of each."""
 PRICES = "method.row_prices=[1,1.02,1.04,1.1,1.2,1.4]"
 """Given: each process would measure others, and draft otherwise."""
 
@@ -107,52 +97,7 @@ class Process:
         self.child.communicate()
 
 
-def paired(kind: str) -> list[dict[str, float]]:
-    """CPU seconds of old processes and of fresh ones, turn by turn."""
-    processes = {f"{age} {n}": Process(kind) for n in range(PAIRS) for age in ("old", "fresh")}
-    first = {name: process.ask(0, 50)["resident_bytes"] for name, process in processes.items()}
-    for name, process in processes.items():
-        process.ask(50, 850 if "old" in name else 50)
-    turns = []
-    for turn in range(TURNS):
-        names, at = [*processes], 900 + EACH * turn
-        names = names[turn % len(names) :] + names[: turn % len(names)]
-        names = names[:: 1 if turn % 2 else -1]
-        replies = {name: processes[name].ask(at, EACH) for name in names}
-        turns.append({name: reply["cpu_s"] for name, reply in replies.items()})
-    grown = [
-        f"{name} {reply['resident_bytes'] / first[name]:.3f}" for name, reply in replies.items()
-    ]
-    print(f"{kind}: resident, {', '.join(sorted(grown))}")
-    for process in processes.values():
-        process.end()
-    return turns
-
-
-def compared(turns: list[dict[str, float]]) -> str:
-    """Speed of the old processes over that of the fresh ones, which have as many tokens; and of
-    each process over the mean of the fresh ones.
-    """
-
-    def seconds(turn: dict[str, float], age: str) -> float:
-        return sum(s for name, s in turn.items() if name.startswith(age))
-
-    ratios = sorted(seconds(turn, "fresh") / seconds(turn, "old") for turn in turns)
-    rank = 5  # of 20 turns: the median is between the 6th and the 15th with 95.9 %
-    fresh = sum(seconds(turn, "fresh") for turn in turns)
-    each = {name: fresh / PAIRS / sum(turn[name] for turn in turns) for name in sorted(turns[0])}
-    return (
-        f"median of {len(turns)} turns {median(ratios):.3f} "
-        f"({ratios[rank]:.3f} to {ratios[-1 - rank]:.3f}), of the sums "
-        f"{fresh / sum(seconds(turn, 'old') for turn in turns):.3f}; each "
-        + ", ".join(f"{name} {ratio:.3f}" for name, ratio in each.items())
-    )
-
-
 def main() -> None:
-    if sys.argv[1] == "paired":
-        print(f"{sys.argv[2]}: {compared(paired(sys.argv[2]))}")
-        return
     with tempfile.TemporaryDirectory() as folder:
         make_checkpoint(folder)
         model: LanguageModel = skipbench.load(folder, "auto", overrides=[PRICES])
@@ -163,21 +108,17 @@ def main() -> None:
             server = Server(model, {"temperature": 0.0})
         for line in sys.stdin:
             first, count = map(int, line.split())
-            began, tokens = time.process_time(), 0
+            tokens = 0
             for number in range(first, first + count):
                 if server is None:
                     tokens += len(model.generate(prompt(number), NEW).tokens)
                 else:
                     tokens += loop.run_until_complete(ask(server, prompt(number)))
-            seconds = time.process_time() - began
             gc.collect()
             pages = int(Path("/proc/self/statm").read_text().split()[1])
             state = model.method.state_dict()
-            reply = {"cpu_s": seconds, "tokens": tokens, "objects": len(gc.get_objects())}
-            reply |= {
-                "resident_bytes": pages * os.sysconf("SC_PAGE_SIZE"),
-                "carried": carried(state),
-            }
+            reply = {"tokens": tokens, "objects": len(gc.get_objects()), "carried": carried(state)}
+            reply |= {"resident_bytes": pages * os.sysconf("SC_PAGE_SIZE")}
             print(json.dumps(reply), flush=True)
 
 

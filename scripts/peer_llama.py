@@ -71,14 +71,8 @@ def arm(
         context: K/V rows to allocate.
         options: of `llama_cpp.Llama`, such as `draft_model`.
     """
-    import llama_cpp
-
-    if options.get("draft_model") is not None:
-        options["logits_all"] = True
-    with _plain_buffers():
-        llm = llama_cpp.Llama(
-            str(path), n_ctx=context, n_threads=1, n_threads_batch=1, verbose=False, **options
-        )
+    drafts = options.get("draft_model") is not None
+    llm = opened(path, context, logits_all=drafts, **options)
 
     def decode(prompt: list[int]) -> list[int]:
         llm.reset()  # no prefix of the prompt before is taken over
@@ -92,6 +86,15 @@ def arm(
     return lambda: decode
 
 
+def opened(path: Path, context: int, **options: Any) -> Any:
+    """A GGUF file on one thread, with so many K/V rows."""
+    import llama_cpp
+
+    threads = {"n_threads": 1, "n_threads_batch": 1}
+    with _plain_buffers():
+        return llama_cpp.Llama(str(path), n_ctx=context, verbose=False, **threads, **options)
+
+
 def lookup_draft(tokens: int) -> Any:
     """llama-cpp-python's own prompt lookup, of so many tokens."""
     from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
@@ -101,14 +104,10 @@ def lookup_draft(tokens: int) -> Any:
 
 def model_draft(path: Path, context: int, tokens: int) -> Any:
     """A draft model in llama-cpp-python's interface, which drafts `tokens` tokens of `path`."""
-    import llama_cpp
     import numpy as np
     from llama_cpp.llama_speculative import LlamaDraftModel
 
-    with _plain_buffers():
-        llm = llama_cpp.Llama(
-            str(path), n_ctx=context, n_threads=1, n_threads_batch=1, verbose=False
-        )
+    llm = opened(path, context)
 
     class Draft(LlamaDraftModel):  # type: ignore[misc]  # llama_cpp has no types
         def __call__(self, input_ids: Any, /, **_: Any) -> Any:

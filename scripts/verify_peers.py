@@ -17,11 +17,7 @@ interface of draft models are used (the programs of llama.cpp itself are not in 
 
 import argparse
 import copy
-import shlex
-import sys
 import tempfile
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +25,7 @@ import msgspec
 import torch
 from transformers import AutoTokenizer, GenerationConfig
 
-from scripts.compare_peers import Arm, theirs
+from scripts.compare_peers import Arm, Origin, origin, theirs
 from skipbench import verify
 from skipbench.api import load_settings
 from skipbench.bench.prompts import encode
@@ -38,7 +34,6 @@ from skipbench.console import progress
 from skipbench.contrib.oracle.page import described
 from skipbench.decode.lossless import Verdict, counts
 from skipbench.runs.files import write_atomic
-from skipbench.runs.provenance import cpu_name
 
 QUANTIZED = "Q4_1"
 LOOKUP, DRAFT, EXIT = 10, 4, 20
@@ -69,19 +64,15 @@ class Outputs(msgspec.Struct):
     command: str = ""
 
 
-class Record(msgspec.Struct):
+class Record(Origin):
     """What is committed; the prompts are those of the settings."""
 
-    command: str
-    date: str
-    cpu: str
-    versions: dict[str, str]
     settings: list[str]
     longest: int
     tokens: int
     prompts: list[str]
     """Ids of the prompts' rows."""
-    arms: dict[str, Outputs] = {}
+    arms: dict[str, Outputs] = msgspec.field(default_factory=dict)
 
 
 def prompts_of(settings: list[str], longest: int, count: int) -> list[tuple[str, list[int]]]:
@@ -173,12 +164,8 @@ def judge(record: Record) -> None:
         by_dtype.setdefault(JUDGED_AS.get(arm.dtype, arm.dtype), []).append(name)
     for dtype, names in by_dtype.items():
         different = {
-            (i, *output): {
-                "id": record.prompts[i],
-                "prompt_token_ids": prompts[i],
-                "output_ids": output,
-                "max_tokens": record.tokens,
-            }
+            (i, *output): {"id": record.prompts[i], "prompt_token_ids": prompts[i]}
+            | {"output_ids": output, "max_tokens": record.tokens}
             for name in names
             for i, output in enumerate(record.arms[name].outputs)
         }
@@ -197,15 +184,10 @@ def row(record: Record, full: str) -> list[str]:
     plain = record.arms.get(f"{name.split(',')[0].split()[0]}, {arm.dtype}", arm)
     pairs = zip(arm.outputs, plain.outputs, strict=False)
     same = sum(all(a == b for a, b in zip(*pair, strict=False)) for pair in pairs)
-    tokens, *of = (
-        str(value)
-        for value in (
-            sum(map(len, arm.outputs)),
-            *(verdicts.get(kind, 0) for kind in ("identical", "tie", "wrong")),
-        )
-    )
+    found = [verdicts.get(kind, 0) for kind in ("identical", "tie", "wrong")]
+    numbers = map(str, (len(arm.outputs), sum(map(len, arm.outputs)), *found))
     beside = "" if plain is arm else f"{same}/{len(arm.outputs)}"
-    return [f"`{name}`", arm.dtype, str(len(arm.outputs)), tokens, *of, beside]
+    return [f"`{name}`", arm.dtype, *numbers, beside]
 
 
 def page(record: Record) -> str:
@@ -221,16 +203,13 @@ def page(record: Record) -> str:
                 reports.setdefault(line, []).append(f"`{full}`")
     table = "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
     rest = "".join(f"- {line}: {', '.join(names)}\n" for line, names in sorted(reports.items()))
-    versions = ", ".join(f"{name} {of}" for name, of in record.versions.items())
     more = {arm.command: arm.program for arm in record.arms.values() if arm.command}
     commands = "".join(f"\n{of}:\n\n```\n{command}\n```\n" for command, of in more.items())
     return (
         f"# Other programs under the oracle\n\n{table}\n"
         f"{NOTE}\n\n## Where they part from the model\n\n{rest}\n"
         f"Prompts: the dataset's first turns of at most {record.longest} tokens, in order; outputs "
-        f"of at most {record.tokens} tokens. One thread, {record.cpu}, {record.date}; "
-        f"{versions}\n\n"
-        f"```\n{record.command}\n```\n{commands}"
+        f"of at most {record.tokens} tokens. One thread, {record.told}{commands}"
     )
 
 
@@ -238,26 +217,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("step", choices=["decode", "prompts", "judge", "render"])
-    parser.add_argument("record", type=Path)
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--dataset", nargs="+", default=["specbench", "dataset.chat=auto"])
-    parser.add_argument("--prompts", type=int, default=20)
-    parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--longest", type=int, default=160, help="tokens of a prompt at most")
-    parser.add_argument("--gguf", type=Path, help="the model's GGUF file: llama.cpp, too")
-    parser.add_argument("--more", nargs="+", type=Path, default=[], metavar="FILE")
+    add = parser.add_argument
+    add("step", choices=["decode", "prompts", "judge", "render"])
+    add("record", type=Path)
+    add("--model", default="smollm2-135m")
+    add("--dataset", nargs="+", default=["specbench", "dataset.chat=auto"])
+    add("--prompts", type=int, default=20)
+    add("--tokens", type=int, default=64)
+    add("--longest", type=int, default=160, help="tokens of a prompt at most")
+    add("--gguf", type=Path, help="the model's GGUF file: llama.cpp, too")
+    add("--more", nargs="+", type=Path, default=[], metavar="FILE")
     args = parser.parse_args()
     if args.step == "decode":
         name, *more = args.dataset
         settings = [f"model={args.model}", f"dataset={name}", *more]
         chosen = prompts_of(settings, args.longest, args.prompts)
-        packages = ("torch", "transformers", *(["llama-cpp-python"] if args.gguf else []))
         record = Record(
-            command=shlex.join(["python", "scripts/verify_peers.py", *sys.argv[1:]]),
-            date=datetime.now(UTC).date().isoformat(),
-            cpu=cpu_name(),
-            versions={name: version(name) for name in packages},
+            **origin("verify_peers.py", bool(args.gguf)),
             settings=settings,
             longest=args.longest,
             tokens=args.tokens,
