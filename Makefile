@@ -143,7 +143,7 @@ docs: $(READY) ## docs/keys.md, written again from the schemas, and the site bui
 
 bench: $(READY) ## the engine's ratios and those to other programs (minutes; on a GPU scripts/bench_gpu.py)
 	$(BIN)/python scripts/bench_engine.py --model tiny 24x256 12x768
-	$(BIN)/python scripts/bench_engine.py --model tiny 12x768 --dtype bfloat16 --strict 64
+	$(BIN)/python scripts/bench_engine.py --model tiny 12x768 --dtype bfloat16
 	$(BIN)/python scripts/compare_peers.py
 
 gpu: $(READY) ## all figures of a GPU in 17 minutes, results/gpu/report; OPTIONS='--budget 9m --out FOLDER', or --rehearse on a CPU

@@ -2,12 +2,11 @@
 cost of a round.
 
     python scripts/bench_engine.py --model tiny 12x768
-    python scripts/bench_engine.py --model tiny 12x768 --dtype bfloat16 --strict 64
+    python scripts/bench_engine.py --model tiny 12x768 --dtype bfloat16
 
 Every turn runs each call once, in random order; a figure is the median over --runs turns of the
 ratio within a turn, so that a machine that slows down in between moves both. The first turn is not
-counted; tokens are checked to be the same. `--strict N` adds what strict mode costs, and on how
-many of N prompts its outputs are vanilla's bit for bit. One line of JSON a figure, with its bar
+counted; tokens are checked to be the same. One line of JSON a figure, with its bar
 where there is one; lines on what was chosen or is missing go to stderr.
 """
 
@@ -23,21 +22,15 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from skipbench.bench.load import load_model
-from skipbench.config.compose import compose
 from skipbench.decode.loop import generate
-from skipbench.decode.stopping import Fixed
-from skipbench.draft_plan import DraftPlan
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
-from skipbench.methods.fixed import FixedSet
 from skipbench.methods.vanilla import Vanilla
 from skipbench.profile.clock import timed
 from skipbench.skipset import fixed_set
 
 TINY = Path(__file__).resolve().parent.parent / "skipbench" / "models" / "tiny"
 EQUAL = "tokens equal generate's"
-IDENTICAL = "strict outputs identical to vanilla bit for bit"
 FULL, VERIFY = "vanilla fused / generate", "verify 9 rows / 1 row"
 BARS = {  # (figure, model, dtype), None for any: at least, at most
     (FULL, "tiny", None): (1.7, None),
@@ -47,7 +40,6 @@ BARS = {  # (figure, model, dtype), None for any: at least, at most
     ("draft half skipped / full pass", None, None): (None, 0.60),
     (VERIFY, None, "bfloat16"): (None, 1.30),  # with AMX
     (VERIFY, None, "float32"): (None, 2.1),
-    (IDENTICAL, None, "bfloat16"): (1.0, None),
 }
 SHAPES = {  # layers, hidden, feed-forward, vocabulary, query heads, K/V heads
     "12x768": (12, 768, 2048, 32000, 12, 12),
@@ -140,35 +132,6 @@ def measure(name: str, runs: int, tokens: int, dtype: torch.dtype) -> dict[str, 
     return found | {EQUAL: float(same), f"distinct tokens of {tokens}": float(len(set(wanted)))}
 
 
-def strict(name: str, prompts: int, tokens: int) -> dict[str, float]:
-    """Cost and identity of strict mode in bfloat16: the embedded model, or a planted one of that
-    shape, half or more skipped.
-    """
-    chosen = ["model.dtype=bfloat16", "engine.strict=true"]
-    chosen += [] if name == "tiny" else ["model=planted", f"model.shape={name}"]
-    config = compose(chosen)
-    lm, tokenizer = load_model(config.model, config.engine)
-    print(name, *lm.notes(), sep="\n", file=sys.stderr)
-    skip = fixed_set("uniform", lm.layers, 0.4)
-    if name != "tiny":
-        skip = DraftPlan.parse(config.model.sets["self-sd"], lm.layers)
-    lm.allocate(640)
-    chain = FixedSet("chain", skip, Fixed(8))
-    tree = FixedSet("tree", skip, Fixed(5), (4, 3, 2, 1))
-    rows = compose(["dataset=mini-stories"]).dataset.rows(prompts)
-    same = 0
-    for row in rows:
-        ids = tokenizer(row.prompt).input_ids[:256]
-        wanted = generate(lm, Vanilla(), ids, tokens).tokens
-        bits = [layer[: lm.cache.length].clone() for layer in lm.cache.rows]
-        same += all(
-            generate(lm, method, ids, tokens).tokens == wanted
-            and all(torch.equal(a[: len(b)], b) for a, b in zip(lm.cache.rows, bits, strict=True))
-            for method in (chain, tree)
-        )
-    return {IDENTICAL: same / len(rows), "strict verify 9 rows / not strict": lm.strict_cost or 0.0}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -178,19 +141,14 @@ def main() -> None:
     add("--runs", type=int, default=7, help="5 or more")
     add("--tokens", type=int, default=64)
     add("--threads", type=int, default=1)
-    add("--strict", type=int, default=0, metavar="N", help="prompts to check strict mode on")
     add("--dtype", default="float32", choices=["float32", "bfloat16"])
     args = parser.parse_args()
     if args.runs < 5:
         parser.error("a median of fewer than 5 runs says little")
     torch.set_num_threads(args.threads)
-    if args.strict and args.dtype != "bfloat16":
-        parser.error("--strict needs --dtype bfloat16")
     different = False
     for model in args.model:
         figures = measure(model, args.runs, args.tokens, getattr(torch, args.dtype))
-        if args.strict:
-            figures |= strict(model, args.strict, args.tokens)
         for figure, value in figures.items():
             line = {"model": model, "dtype": args.dtype, "threads": args.threads}
             line |= {"figure": figure, "value": round(value, 3)}

@@ -272,7 +272,7 @@ def main() -> None:
             from scripts import peer_llama
 
             context = max(map(len, [*prompts, warmup])) + args.tokens + 64
-            how = model.dtype, args.tokens, eos, args.lookup, context
+            how = model.dtype, args.lookup, args.tokens, eos, context
             arms |= peer_llama.arms(args.gguf, Path(place), *how)
         timings = compare(arms, prompts, warmup, args.runs, clock)
     print(table(args.model, timings))

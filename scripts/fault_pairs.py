@@ -18,6 +18,7 @@ import random
 import re
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -26,7 +27,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from scripts.fault_harness import (
+from scripts.fault_processes import (
     TRACEBACK,
     Prepare,
     arguments,
@@ -73,17 +74,14 @@ def without_locks() -> None:
 def prepared(kind: str, rng: random.Random) -> Prepare:
     """What befalls a process before its command."""
 
-    def renamed() -> None:
-        import socket
-
-        socket.gethostname = lambda: "renamed"
-
     def clock() -> None:
         real, jump = time.time, rng.choice((-1e8, -5000.0, 5000.0, 1e8))
         time.time = lambda: real() + jump
 
-    known: dict[str, Prepare] = {"renamed": renamed, "clock": clock}
-    return known.get(kind, nothing)
+    def renamed() -> None:
+        socket.gethostname = lambda: "renamed"
+
+    return {"renamed": renamed, "clock": clock}.get(kind, nothing)
 
 
 class Slurm:

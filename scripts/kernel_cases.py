@@ -78,14 +78,14 @@ class Weight(ctypes.Structure):
     _fields_ = fields("w bias", "inputs outputs")
 
 
-def shape_of(rng: np.random.Generator) -> tuple[int, int, int]:
-    """Inputs, outputs, rows."""
-    return int(rng.integers(1, 330)), int(rng.integers(1, 90)), int(rng.integers(1, 40))
+def shape_of(rng: np.random.Generator) -> tuple[int, int, int, bool]:
+    """Inputs, outputs, rows, and whether values are odd."""
+    inputs, outputs, rows = (int(rng.integers(1, end)) for end in (330, 90, 40))
+    return inputs, outputs, rows, rng.random() < 0.4
 
 
 def int8(function: Any, rng: np.random.Generator, put: Put, _: bool) -> None:
-    inputs, outputs, rows = shape_of(rng)
-    odd, bf16 = rng.random() < 0.4, bool(rng.integers(2))
+    (inputs, outputs, rows, odd), bf16 = shape_of(rng), bool(rng.integers(2))
     w = rng.integers(-127, 128, (outputs, inputs)).astype(np.int8)
     padded = put(np.pad(w, ((0, 0), (0, -inputs % STEP))))
     scale = put((rng.random(outputs) / 100 + 1e-4).astype(np.float32))
@@ -93,15 +93,13 @@ def int8(function: Any, rng: np.random.Generator, put: Put, _: bool) -> None:
     largest = int(np.abs(w.astype(np.int64)).sum(1).max())
     most = min((1 << 15) - 1, ((1 << 31) - 1) // max(largest, 1))
     sums = put(w.sum(1, dtype=np.int32))
-    read = at(padded), at(sums), at(scale), at(bias)
-    made = Int8(*read, inputs, outputs, most, bf16)
+    made = Int8(*map(at, (padded, sums, scale, bias)), inputs, outputs, most, bf16)
     x = put(values(rng, (rows, inputs), odd, bf16))
     multiplied(function, rng, put, made, x, w * scale[:, None].astype(np.float64), bias, odd)
 
 
 def quantize(function: Any, rng: np.random.Generator, put: Put, _: bool) -> None:
-    inputs, outputs, _ = shape_of(rng)
-    odd, bf16 = rng.random() < 0.4, bool(rng.integers(2))
+    (inputs, outputs, _, odd), bf16 = shape_of(rng), bool(rng.integers(2))
     w, width = put(values(rng, (outputs, inputs), odd, bf16)), -(-inputs // STEP) * STEP
     to = put(np.ones((outputs, width), np.int8))
     scale, sums = put(np.zeros(outputs, np.float32)), put(np.zeros(outputs, np.int32))
@@ -114,8 +112,7 @@ def quantize(function: Any, rng: np.random.Generator, put: Put, _: bool) -> None
 
 
 def product(function: Any, rng: np.random.Generator, put: Put, bf16: bool) -> None:
-    inputs, outputs, rows = shape_of(rng)
-    odd = rng.random() < 0.4
+    inputs, outputs, rows, odd = shape_of(rng)
     w, x = (put(values(rng, (n, inputs), odd, bf16)) for n in (outputs, rows))
     bias = put(values(rng, outputs, odd, bf16)) if rng.random() < 0.5 else None
     made = Weight(at(w), at(bias), inputs, outputs)
@@ -130,9 +127,8 @@ def multiplied(
     shape = len(x), len(w)
     before = put(values(rng, shape, odd, x.dtype == np.uint16)) if rng.random() < 0.5 else None
     y = put(np.zeros(shape, x.dtype))
-    described = ctypes.addressof(made)
-    run = lambda y, before, x, n: function(described, at(y), at(before), at(x), n)  # noqa: E731
-    rows_alone(put, run, y, before, x)
+    own = ctypes.addressof(made)
+    rows_alone(put, lambda *of: function(own, *map(at, of[:3]), of[3]), y, before, x)
     if not odd:
         more = sum(v for v in (bias, None if before is None else wide(before)) if v is not None)
         scale = np.abs(wide(x)).max(1, keepdims=True) * np.abs(w).sum(1) + 1
@@ -140,30 +136,32 @@ def multiplied(
 
 
 def norm(function: Any, rng: np.random.Generator, put: Put, bf16: bool) -> None:
-    width, _, rows = shape_of(rng)
-    odd, eps = rng.random() < 0.4, 1e-5
+    (width, _, rows, odd), eps = shape_of(rng), 1e-5
     x, w = put(values(rng, (rows, width), odd, bf16)), put(values(rng, width, odd, bf16))
     y = put(np.zeros_like(x))
     rows_alone(put, lambda y, x, n: function(at(y), at(x), at(w), eps, n, width), y, x)
     if not odd:
-        share = np.sqrt((wide(x) ** 2).mean(1, keepdims=True) + eps)
-        check_close(wide(y), wide(x) / share * wide(w), 1)
+        root = np.sqrt((wide(x) ** 2).mean(1, keepdims=True) + eps)
+        check_close(wide(y), wide(x) / root * wide(w), 1)
+
+
+def gated(gate_up: Array) -> Array:
+    gate, up = np.split(gate_up, 2, axis=1)
+    return gate / (1 + np.exp(-gate)) * up
 
 
 def silu(function: Any, rng: np.random.Generator, put: Put, bf16: bool) -> None:
-    width, _, rows = shape_of(rng)
-    odd = rng.random() < 0.4
+    width, _, rows, odd = shape_of(rng)
     x = put(values(rng, (rows, 2 * width), odd, bf16))
     y = put(np.zeros((rows, width), x.dtype))
     rows_alone(put, lambda y, x, n: function(at(y), at(x), n, width), y, x)
     if not odd:
-        gate, up = wide(x[:, :width]), wide(x[:, width:])
-        check_close(wide(y), gate / (1 + np.exp(-gate)) * up, 1)
+        check_close(wide(y), gated(wide(x)), 1)
 
 
 def mlp(function: Any, rng: np.random.Generator, put: Put, _: bool) -> None:
     """Both products of an MLP; a row has the bits that it has before another one."""
-    (width, _, rows), inner, odd = shape_of(rng), 32 * int(rng.integers(1, 6)), rng.random() < 0.4
+    (width, _, rows, odd), inner = shape_of(rng), 32 * int(rng.integers(1, 6))
     rows += 1
     x, before = (put(values(rng, (rows, width), odd)) for _ in range(2))
     up, down = (put(values(rng, shape, odd)) for shape in ((2 * inner, width), (width, inner)))
@@ -177,9 +175,7 @@ def mlp(function: Any, rng: np.random.Generator, put: Put, _: bool) -> None:
     y = run(before, x)
     check_rows(y, lambda row: run(*(put(of[[row, 0]]) for of in (before, x)))[0])
     if not odd:
-        gate_up = wide(x) @ wide(up).T
-        gate, up_of = gate_up[:, :inner], gate_up[:, inner:]
-        mixed = gate / (1 + np.exp(-gate)) * up_of
+        mixed = gated(wide(x) @ wide(up).T)
         scale = 60 * np.abs(mixed) @ np.abs(wide(down)).T + 60
         check_close(wide(y), wide(before) + mixed @ wide(down).T, scale)
 
@@ -224,10 +220,8 @@ def top_k(function: Any, rng: np.random.Generator, put: Put, _: bool) -> None:
     index = put(np.zeros((rows, 1 + k), np.int32))
     function(at(index), at(x), rows, width, k)
     order = in_order(x)
-    for row, numbers in enumerate(wide(x)):
-        finite = np.isfinite(numbers.max())  # NaN where there is one
-        assert index[row, 0] == (order[row, 0] if finite else -1)
-        assert [*index[row, 1:]] == [*order[row, :k]]
+    best = np.where(np.isfinite(wide(x).max(1)), order[:, 0], -1)  # NaN where there is one
+    assert np.array_equal(index, np.column_stack((best, order[:, :k])))
 
 
 def two_best(function: Any, rng: np.random.Generator, put: Put, _: bool) -> None:
@@ -249,8 +243,8 @@ def attention(attend: Any, rng: np.random.Generator, put: Put, bf16: bool) -> No
     heads, rows, committed = kv * group, int(rng.integers(1, 20)), int(rng.integers(0, 300))
     tree = rng.random() < 0.5
     start = committed + (int(rng.integers(0, 40)) if tree else 0)
-    parents = [int(rng.integers(max(-1, row - 4), row)) for row in range(rows)]
-    parents = parents if tree else [row - 1 for row in range(rows)]
+    back = 4 if tree else 1
+    parents = [int(rng.integers(max(-1, row - back), row)) for row in range(rows)]
     query = put(values(rng, (rows, heads, d), False, bf16))
     cache = values(rng, (start + rows, 2 * kv, d), False, bf16)
     nan = 0x7FC0 if bf16 else np.nan
@@ -265,9 +259,9 @@ def attention(attend: Any, rng: np.random.Generator, put: Put, bf16: bool) -> No
         attend(*map(at, (to, q, of, above)), scale, *sizes, heads, kv, d, hides)
 
     run(out, query, cache, parent, rows, committed, start)
-    seen: list[list[int]] = []
+    seen = {-1: list[int]()}
     for row, above in enumerate(parents):
-        seen.append([*(seen[above] if above >= 0 else ()), start + row])
+        seen[row] = [*seen[above], start + row]
 
     def one(row: int) -> Array:
         own = put(out[row])
@@ -285,8 +279,7 @@ def attention(attend: Any, rng: np.random.Generator, put: Put, bf16: bool) -> No
 
     check_rows(out, one)
     if start == committed > SINKS:  # the first row, as a draft's window lets it see
-        hidden = int(rng.integers(committed - SINKS + 1))
-        length = start - hidden
+        length = start - (hidden := int(rng.integers(committed - SINKS + 1)))
         seen_rows = put(np.delete(cache[: start + 1], slice(SINKS, SINKS + hidden), 0))
         cache[SINKS : SINKS + hidden] = nan
         both = [put(np.zeros_like(out[0])) for _ in range(2)]

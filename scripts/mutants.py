@@ -158,10 +158,8 @@ def plant_all(chosen: Sequence[Fault], tree: Path) -> dict[str, str]:
         found[fault.name] = verdict(tree, fault)
         past = time.monotonic() - began
         left = past / number * (len(chosen) - number)
-        say(
-            f"[{number}/{len(chosen)}] {fault.name}: {found[fault.name]} "
-            f"({past:.0f} s, about {left:.0f} s left)"
-        )
+        took = f"{past:.0f} s, about {left:.0f} s left"
+        say(f"[{number}/{len(chosen)}] {fault.name}: {found[fault.name]} ({took})")
     return found
 
 

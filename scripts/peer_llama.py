@@ -117,15 +117,7 @@ def model_draft(path: Path, context: int, tokens: int) -> Any:
     return Draft()
 
 
-def arms(
-    source: Path,
-    place: Path,
-    dtype: str,
-    tokens: int,
-    eos: frozenset[int],
-    lookup: int,
-    context: int,
-) -> dict[str, Callable[[], Decode]]:
+def arms(source: Path, place: Path, dtype: str, lookup: int, *how: Any) -> dict[str, Any]:
     """The weights that are measured, alone and with llama.cpp's own prompt lookup; the same in
     Q8_0; and the file as it is.
 
@@ -133,10 +125,10 @@ def arms(
         source: the model's GGUF file, with matrices in Q4_1.
         place: an empty folder for the files that are written.
         dtype: precision that is measured, a key of `KINDS`.
-        tokens, eos, context: as of `arm`.
         lookup: tokens that a prompt lookup copies.
+        how: `tokens`, `eos` and `context` of `arm`.
     """
-    same, how = dequantized(source, place / "same.gguf", dtype), (tokens, eos, context)
+    same = dequantized(source, place / "same.gguf", dtype)
     return {
         "llama.cpp": arm(same, *how),
         f"llama.cpp prompt lookup of {lookup}": arm(same, *how, draft_model=lookup_draft(lookup)),

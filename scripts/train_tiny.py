@@ -117,13 +117,12 @@ def initial(generator: torch.Generator) -> Params:
         for w, sizes in {"gate": up, "up": up, "down": down}.items():
             p[name + f"mlp.{w}_proj.weight"] = matrix(*sizes)
     p["model.norm.weight"] = torch.ones(HIDDEN)
-    return p
+    return {k: v.requires_grad_() for k, v in p.items()}
 
 
 def rope(positions: Tensor) -> tuple[Tensor, Tensor]:
     inverse = 10000.0 ** (-torch.arange(0, HEAD_DIM, 2) / HEAD_DIM)
-    angle = positions[:, None, :, None] * inverse
-    angle = torch.cat((angle, angle), -1)
+    angle = (positions[:, None, :, None] * inverse).repeat(1, 1, 1, 2)
     return angle.cos().bfloat16(), angle.sin().bfloat16()
 
 
@@ -186,12 +185,10 @@ def loss_of(
 
 def collate(packed: Sequence[Packed]) -> dict[str, Tensor]:
     ids, weight, doc, pos = (torch.tensor([row[i] for row in packed]) for i in range(4))
-    same = doc[:, :-1, None] == doc[:, None, :-1]
-    mask = (same & torch.ones(ROW, ROW, dtype=torch.bool).tril())[:, None]
+    mask = (doc[:, :-1, None] == doc[:, None, :-1]).tril()[:, None]
     within = (doc[:, 1:] == doc[:, :-1]) * weight[:, 1:].float()
-    mask = torch.where(mask, 0.0, float("-inf")).bfloat16()
     # padding rows attend to anything rather than to nothing
-    mask = torch.where(doc[:, None, :-1, None] < 0, 0.0, mask)
+    mask = torch.where(mask | (doc[:, None, :-1, None] < 0), 0.0, float("-inf")).bfloat16()
     cos, sin = rope(pos[:, :-1])
     batch = {"ids": ids[:, :-1], "targets": ids[:, 1:], "weight": within}
     return batch | {"mask": mask, "cos": cos, "sin": sin}
@@ -213,19 +210,16 @@ def train(args: argparse.Namespace) -> None:
     torch.set_num_threads(args.threads)
     rng = random.Random(args.seed)
     args.work.mkdir(parents=True, exist_ok=True)
-    path = args.work / "tokenizer.json"
-    if not path.exists():
+    if not (path := args.work / "tokenizer.json").exists():
         train_tokenizer(20_000).save(str(path))
     tokenizer = Tokenizer.from_file(str(path))
-    first = initial(torch.Generator().manual_seed(args.seed))
-    p = {k: v.requires_grad_() for k, v in first.items()}
+    p = initial(torch.Generator().manual_seed(args.seed))
     matrices = [v for k, v in p.items() if v.ndim == 2 and "embed" not in k]
     rest = [v for k, v in p.items() if v.ndim != 2 or "embed" in k]
     optimizers = [
-        torch.optim.Muon(matrices, lr=args.lr, momentum=0.95, weight_decay=0.02),
-        torch.optim.AdamW(rest, lr=args.lr * 0.15, betas=(0.9, 0.98), weight_decay=0.0),
+        torch.optim.Muon(matrices, momentum=0.95, weight_decay=0.02),
+        torch.optim.AdamW(rest, betas=(0.9, 0.98), weight_decay=0.0),
     ]
-    peaks = [o.param_groups[0]["lr"] for o in optimizers]
     compile_ = (lambda f: torch.compile(f, dynamic=False)) if args.compile else (lambda f: f)
     run = {"attention": compile_(attention), "mlp": compile_(mlp), "head": compile_(head_loss)}
     step, document, bodies, seconds = 0, 0, set[int](), 0.0
@@ -246,8 +240,8 @@ def train(args: argparse.Namespace) -> None:
         progress[0] = step / args.steps
         packed, (*_, document) = zip(*itertools.islice(stream, ROWS), strict=True)
         rate = min(1.0, (step + 1) / 60) * min(1.0, max(0.0, (1 - progress[0]) / args.decay))
-        for o, peak in zip(optimizers, peaks, strict=True):
-            o.param_groups[0]["lr"] = peak * rate
+        for o, share in zip(optimizers, (1, 0.15), strict=True):
+            o.param_groups[0]["lr"] = share * args.lr * rate
         dropped = dropped_at(progress[0], args, rng)
         loss = loss_of(p, collate(packed), dropped, run)
         loss.backward()

@@ -1,0 +1,140 @@
+"""What `fault_harness.py` and `fault_pairs.py` disturb: processes of skipbench, forked from one
+that has loaded torch, and what they leave.
+"""
+
+import fcntl
+import os
+import signal
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+# no threads: this process forks
+os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
+SAMPLES = 3
+METHODS = ("uniform", "swift", "prompt-lookup", "suffix", "conflayers")
+"""With and without a state that goes from prompt to prompt."""
+WORDS = [f"method={','.join(METHODS)}", "dataset=mini-math", f"limit={SAMPLES}"]
+WORDS += ["dataset.max_new_tokens=8", "engine.warmup=0"]
+Records = dict[tuple[str, int], Any]
+"""By run and prompt."""
+Prepare = Callable[[], None]
+"""What befalls a process before its command."""
+TRACEBACK = 99
+"""Exit status of a command that ended in one."""
+
+
+def nothing() -> None:
+    """No fault."""
+
+
+def start(results: Path, prepare: Prepare = nothing, words: Sequence[str] = WORDS) -> int:
+    """A run, or another command, in a process of its own, as the command line starts it; returns
+    its process id.
+    """
+    child = os.fork()
+    if child:
+        return child
+    code = TRACEBACK
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # which the shell ignores in the background
+    try:
+        aloud, quiet = os.dup(2), os.open(os.devnull, os.O_RDWR)
+        for handle in (0, 1, 2):
+            os.dup2(quiet, handle)
+        prepare()
+        from skipbench.cli.main import main
+
+        sys.argv = ["skipbench", *words, f"results={results}"]
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        main()
+        code = 0
+    except SystemExit as end:
+        code = int(end.code or 0)
+    except BaseException:
+        os.write(aloud, traceback.format_exc().encode())
+    finally:
+        os._exit(code)
+
+
+def wait(child: int, seconds: float | None = None) -> int | None:
+    """Its exit status (negative: the signal that ended it), None while it runs on after
+    `seconds`.
+    """
+    end = None if seconds is None else time.monotonic() + seconds
+    while True:
+        found, status = os.waitpid(child, 0 if end is None else os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        if end is not None and time.monotonic() > end:
+            return None
+        time.sleep(0.002)
+
+
+def records(results: Path) -> Records:
+    """Every sample without what was measured, and without the order of its turn, in which only the
+    arms take part that lack the prompt. Raises what a reader raises.
+    """
+    import msgspec
+
+    from skipbench.runs.record import MEASURED
+    from skipbench.runs.store import read_samples
+
+    found = {}
+    for path in results.glob("runs/[!.]*/samples.jsonl"):  # a copy that was stopped is none
+        for sample in read_samples(path):
+            raw = msgspec.to_builtins(sample)
+            for arm in ("vanilla", "method"):
+                for measured in MEASURED:
+                    del raw[arm][measured]
+            del raw["order"]
+            raw["trace"].pop("setup_s", None)  # of each process
+            found[path.parent.name, sample.index] = raw
+    return found
+
+
+def leftovers(results: Path) -> list[str]:
+    """Temporary files, and locks that are held."""
+    left = [str(path) for path in results.rglob(".*") if path.name != ".lock"]
+    for lock in results.rglob(".lock"):
+        with lock.open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                left.append(str(lock))
+    return left
+
+
+def load_once() -> None:
+    """Everything that a run imports, also swift's search and the tables, the model's files, and
+    what processes keep of settings and sources.
+    """
+    import bayes_opt  # noqa: F401  # imported ahead
+    import pandas  # noqa: F401  # imported ahead
+    import torch
+
+    from skipbench.config.catalog import known_models
+    from skipbench.config.compose import compose
+    from skipbench.models.load import load
+    from skipbench.runs.source import method_sha256, package_sha256
+
+    for name in METHODS:
+        method_sha256(compose([*WORDS[1:], f"method={name}"]).method)
+    package_sha256("fused")
+    torch.set_num_threads(1)
+    load(compose(WORDS[1:]).model.path)
+    known_models()
+
+
+def told(count: Counter[str]) -> str:
+    return ", ".join(f"{n} {kind}" for kind, n in sorted(count.items()))
+
+
+def arguments() -> tuple[int, int]:
+    """FAULTS and SEED of the command line."""
+    given = [int(word) for word in sys.argv[1:3]]
+    faults, seed = given + [200, 0][len(given) :]
+    return faults, seed
