@@ -86,12 +86,12 @@ def shape_of(rng: np.random.Generator) -> tuple[int, int, int, bool]:
 
 def int8(function: Any, rng: np.random.Generator, put: Put, _: bool) -> None:
     (inputs, outputs, rows, odd), bf16 = shape_of(rng), bool(rng.integers(2))
-    w = rng.integers(-127, 128, (outputs, inputs)).astype(np.int8)
+    w = rng.integers(-127, 128, (outputs, inputs), np.int8)
     padded = put(np.pad(w, ((0, 0), (0, -inputs % STEP))))
     scale = put((rng.random(outputs) / 100 + 1e-4).astype(np.float32))
     bias = put(rng.standard_normal(outputs).astype(np.float32)) if rng.random() < 0.5 else None
-    largest = int(np.abs(w.astype(np.int64)).sum(1).max())
-    most = min((1 << 15) - 1, ((1 << 31) - 1) // max(largest, 1))
+    largest = max(1, int(np.abs(w.astype(np.int64)).sum(1).max()))
+    most = min((1 << 15) - 1, ((1 << 31) - 1) // largest)
     sums = put(w.sum(1, dtype=np.int32))
     made = Int8(*map(at, (padded, sums, scale, bias)), inputs, outputs, most, bf16)
     x = put(values(rng, (rows, inputs), odd, bf16))
@@ -186,8 +186,7 @@ def rotate(function: Any, rng: np.random.Generator, put: Put, bf16: bool) -> Non
     d, heads, rows, odd = 2 * half, kv * group, int(rng.integers(1, 20)), rng.random() < 0.4
     qkv = put(values(rng, (rows, heads + 2 * kv, d), odd, bf16))
     cos, sin = (put(values(rng, (rows, d), odd, bf16)) for _ in range(2))
-    query = put(np.zeros((rows, heads, d), qkv.dtype))
-    cache = put(np.zeros((rows, 2 * kv, d), qkv.dtype))
+    query, cache = (put(np.zeros((rows, n, d), qkv.dtype)) for n in (heads, 2 * kv))
     function(*map(at, (query, cache, qkv, cos, sin)), rows, heads, kv, d)
 
     def one(row: int) -> Array:
@@ -247,8 +246,7 @@ def attention(attend: Any, rng: np.random.Generator, put: Put, bf16: bool) -> No
     parents = [int(rng.integers(max(-1, row - back), row)) for row in range(rows)]
     query = put(values(rng, (rows, heads, d), False, bf16))
     cache = values(rng, (start + rows, 2 * kv, d), False, bf16)
-    nan = 0x7FC0 if bf16 else np.nan
-    cache[committed:start] = nan
+    cache[committed:start] = nan = 0x7FC0 if bf16 else np.nan
     if rng.random() < 0.3:
         cache[start + int(rng.integers(rows))] = nan
     cache, out = put(cache), put(np.zeros_like(query))
@@ -270,8 +268,7 @@ def attention(attend: Any, rng: np.random.Generator, put: Put, bf16: bool) -> No
         path64, query64 = wide(path), wide(query[row]).reshape(kv, group, d)
         scores = np.einsum("kgd,tkd->kgt", query64, path64[:, :kv]) * scale
         chances = np.exp(scores - scores.max(-1, keepdims=True))
-        chances /= chances.sum(-1, keepdims=True)
-        v64 = path64[:, kv:]
+        chances, v64 = chances / chances.sum(-1, keepdims=True), path64[:, kv:]
         wanted, size = (np.einsum("kgt,tkd->kgd", chances, v) for v in (v64, np.abs(v64)))
         if np.isfinite(wanted).all():
             check_close(wide(own), wanted.reshape(heads, d), 10 * size.reshape(heads, d))

@@ -223,8 +223,7 @@ def train(args: argparse.Namespace) -> None:
     compile_ = (lambda f: torch.compile(f, dynamic=False)) if args.compile else (lambda f: f)
     run = {"attention": compile_(attention), "mlp": compile_(mlp), "head": compile_(head_loss)}
     step, document, bodies, seconds = 0, 0, set[int](), 0.0
-    snapshot = args.work / "snapshot.pt"
-    if snapshot.exists():
+    if (snapshot := args.work / "snapshot.pt").exists():
         saved = torch.load(snapshot, weights_only=False)
         step, document = saved["step"], saved["document"]
         bodies, seconds = saved["bodies"], saved["seconds"]
@@ -248,7 +247,7 @@ def train(args: argparse.Namespace) -> None:
         torch.nn.utils.clip_grad_norm_(p.values(), 1.0)
         for o in optimizers:
             o.step()
-            o.zero_grad(set_to_none=True)
+            o.zero_grad()
         step += 1
         seconds = time.perf_counter() - began
         if not dropped:
