@@ -288,8 +288,7 @@ def attention(attend: Any, rng: np.random.Generator, put: Put, bf16: bool) -> No
 P, L, F = POINTER, LONG, FLOAT
 CASES: dict[str, Any] = {
     "int8": int8, "rms_norm": norm, "silu_times": silu, "rotate": rotate, "top_k": top_k,
-    "quantize_weight": quantize, "two_best": two_best, "mlp_with_tiles": mlp,
-    "attend_rows": attention, "attend_vectors": attention,
+    "quantize_weight": quantize, "two_best": two_best, "mlp": mlp, "attend": attention,
 }  # fmt: skip
 """By the beginning of a function's name; another one is a `product`."""
 TYPES = {

@@ -38,7 +38,7 @@ from scripts.kernel_cases import (
 )
 
 PAGE = mmap.PAGESIZE
-PARTS = ("rms_norm", "silu_times", "rotate", "attend_rows")
+PARTS = ("rms_norm", "silu_times", "rotate", "attend")
 LIBC = ctypes.CDLL(None)
 LIBC.mmap.restype, LIBC.mmap.argtypes = POINTER, [POINTER, LONG, *[ctypes.c_int] * 3, LONG]
 LIBC.mprotect.argtypes, LIBC.munmap.argtypes = [POINTER, LONG, ctypes.c_int], [POINTER, LONG]
@@ -91,7 +91,7 @@ def whole_pass(native: Any, rng: np.random.Generator, put: Put, bf16: bool) -> N
     (width, *inner), kind = rng.integers(1, 120, 4).tolist(), "bfloat16" if bf16 else "float32"
     names = {case: f"{name}_{kind}" for name, case in CASES.items() if name in PARTS}
     parts = {case: getattr(native, name) for case, name in names.items()}
-    parts[product] = getattr(native, f"{kind}_rows")
+    parts[product] = getattr(native, f"multiply_{kind}")
     for case, function in parts.items():
         function.argtypes, function.restype = TYPES[case], None
     where = {case: ctypes.cast(function, POINTER).value for case, function in parts.items()}
