@@ -40,7 +40,7 @@ def damaged(text: bytes, rng: random.Random) -> bytes:
             pass
     start, size = rng.randrange(len(text) + 1), rng.choice((0, 1, 1, 2, 8, 100))
     odd = (b"", b"\0" * 40, b"9" * 30, b"[" * 3000, b"\xff", b"-", b"\x1b[")
-    fresh = rng.choice((*odd, rng.randbytes(rng.randrange(9))))
+    fresh = rng.choice((*odd, b"%d" % rng.randrange(10), rng.randbytes(rng.randrange(9))))
     return text[:start] + fresh + text[start + size :]
 
 

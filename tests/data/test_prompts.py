@@ -16,7 +16,7 @@ import datasets
 import numpy as np
 import pytest
 from conftest import ROOT, SHARED, make_method, nothing_lost, random_lm
-from test_bad_input import Letters
+from test_bad_checkpoints import Letters
 
 from skipbench.bench.cell import Bench
 from skipbench.bench.prompts import Prompt, encode

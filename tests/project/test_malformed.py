@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from builders import make_run
 from conftest import random_model, unseal
 from malformed import WHOLE, damaged
-from test_bad_records import make_run
 from test_gguf import written
 
 from skipbench.bench.latency_file import valid_record

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
+from builders import CONFIG
 from msgspec.structs import replace
-from test_bad_records import CONFIG
 from test_repeats import timed
 
 from skipbench.report.difference import differences

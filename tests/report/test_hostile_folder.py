@@ -14,10 +14,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from builders import CONFIG, METRICS, sample
 from conftest import unseal
 from msgspec.structs import replace
-from test_bad_records import CONFIG, METRICS
-from test_runs import sample
 
 from skipbench.cli.main import dispatch, one_kind_of_error
 from skipbench.report.columns import STEERING

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from builders import make_run
 from conftest import ROOT, unseal
 from msgspec.structs import replace
 from safetensors.torch import load_file, save_file
-from test_bad_records import make_run
 
 from skipbench.bench.latency_file import latency_path
 from skipbench.cli import figure

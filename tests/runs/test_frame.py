@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
+from builders import make_run
 from conftest import unseal
-from test_bad_records import make_run
 
 import skipbench
 from skipbench.errors import SkipbenchError

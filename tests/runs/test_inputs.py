@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from builders import interrupt
 from conftest import ROOT
 from msgspec.structs import asdict, replace
-from test_identity import interrupt
 
 from skipbench.bench.load import preflight
 from skipbench.config import catalog

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from test_runs import sample
+from builders import sample
 
 from skipbench.errors import SkipbenchError
 from skipbench.runs import lock

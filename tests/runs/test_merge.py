@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import make_run, sample
 from conftest import ROOT, unseal
 from msgspec.structs import replace
-from test_bad_records import make_run
-from test_runs import sample
 
 from skipbench.cli.main import dispatch
 from skipbench.errors import SkipbenchError

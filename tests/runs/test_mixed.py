@@ -6,9 +6,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from builders import SMALL, interrupt, make_run
 from conftest import unseal
-from test_bad_records import make_run
-from test_identity import SMALL, interrupt
 
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError

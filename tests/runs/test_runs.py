@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from builders import sample
 from msgspec.structs import replace
 
 from skipbench.config.paths import PACKAGE
@@ -24,25 +25,9 @@ from skipbench.runs.provenance import (
     portable,
     run_name,
 )
-from skipbench.runs.record import Arm, Divergence, Round, Sample, Seconds, dump, parse
+from skipbench.runs.record import Sample, dump, parse
 from skipbench.runs.run import read_run
 from skipbench.runs.store import RunStore, read_samples
-
-
-def sample(index: int) -> Sample:
-    arm = Arm([1, 2, 3], [Round(4, 4, 1, 1, 2)], Seconds(0.1, 0.2, 0.3, 0.0, 0.01), "length")
-    return Sample(
-        index,
-        f"s{index}",
-        "h",
-        7,
-        ["vanilla", "method"],
-        arm,
-        arm,
-        "tie",
-        Divergence(1, 2, 3, 0.5),
-        carry={"threshold": 0.6},
-    )
 
 
 def store(folder: Path) -> RunStore:
