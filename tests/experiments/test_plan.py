@@ -14,14 +14,7 @@ from skipbench.config.compose import compose
 from skipbench.config.hardware import Slurm
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.blocks import (
-    MOST_ARMS,
-    blocks_of,
-    costs_of,
-    limited,
-    unique,
-    within,
-)
+from skipbench.experiments.blocks import MOST_ARMS, blocks_of, costs_of, limited, unique, within
 from skipbench.experiments.costs import (
     LEAST,
     LOADED_PER_S,

@@ -93,9 +93,7 @@ def test_arms_of_a_turn_have_one_vanilla_and_the_tokens_that_each_has_alone(
         assert [decided(s) for s in alone] == [decided(s) for s in together]
 
 
-def test_a_method_added_later_brings_its_own_vanilla_and_changes_no_record(
-    tmp_path: Path,
-) -> None:
+def test_a_method_added_later_brings_its_own_vanilla_and_changes_no_record(tmp_path: Path) -> None:
     first = cells(tmp_path, METHODS[:1])
     run_row(first, LOAD)
     before = [(resolve_cell(c).folder / "samples.jsonl").read_bytes() for c in first]

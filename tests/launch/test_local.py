@@ -110,11 +110,7 @@ def test_what_breaks_the_queue_off_ends_its_cells_and_starts_no_other(tmp_path: 
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         run_cells(
-            {0: python("pass")} | {n: python(code) for n in range(1, 5)},
-            tmp_path,
-            [],
-            2,
-            ended,
+            {0: python("pass")} | {n: python(code) for n in range(1, 5)}, tmp_path, [], 2, ended
         )
     assert time.monotonic() - began < 50 and len(started.read_text()) == 2
     with pytest.raises(SkipbenchError, match="cannot start a cell"):

@@ -14,11 +14,7 @@ from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.acceptance import _mean_step_cost
 from skipbench.metrics.costs import Latency
-from skipbench.metrics.formulas import (
-    expected_speedup,
-    expected_tokens,
-    tpt,
-)
+from skipbench.metrics.formulas import expected_speedup, expected_tokens, tpt
 from skipbench.metrics.interval import paired_ratio_interval, repeated_ratio_interval
 from skipbench.metrics.summary import summarise
 from skipbench.runs.measures import (

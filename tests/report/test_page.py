@@ -53,10 +53,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("results")
     short = ["limit=2", "engine.warmup=0", "dataset.max_new_tokens=24"]
     for method in ("self-sd", "swift"):
-        run_cell(
-            compose([f"method={method}", *short, f"results={folder}"]),
-            print_table=False,
-        )
+        run_cell(compose([f"method={method}", *short, f"results={folder}"]), print_table=False)
     for name in ("tables", "figures"):
         (folder / name).mkdir()
     committed = ROOT / "results" / "embedded" / "tables" / "clasp-table1.embedded.json"

@@ -23,14 +23,7 @@ from skipbench.report.tables.formats import markdown
 from skipbench.report.tables.html import html
 from skipbench.report.tables.model import Cell
 from skipbench.report.tables.runs import row_table
-from skipbench.runs.measures import (
-    BySearch,
-    Metrics,
-    Percentiles,
-    Score,
-    SearchPart,
-    Speedup,
-)
+from skipbench.runs.measures import BySearch, Metrics, Percentiles, Score, SearchPart, Speedup
 from skipbench.runs.record import Arm, Round, Sample, Seconds
 from skipbench.runs.run import Origin, Run
 from skipbench.scoring.overlap import rouge_rules
@@ -45,11 +38,7 @@ HEADER = {
     "threads": "16",
 }
 PROVENANCE = Origin(
-    engine="fused",
-    device="cpu",
-    commit="0123abc",
-    date="2025-01-02",
-    torch="2.8.0",
+    engine="fused", device="cpu", commit="0123abc", date="2025-01-02", torch="2.8.0"
 )
 
 
@@ -139,12 +128,7 @@ def test_the_terminal_says_what_the_main_row_means() -> None:
 
 def test_widest_numbers_fit_80_columns_in_one_row() -> None:
     of = structs.replace(
-        full(),
-        M=12.345,
-        tau=12.345,
-        tpt=1234.5,
-        tokens_per_s=1801.2,
-        tokens_per_s_vanilla=1234.5,
+        full(), M=12.345, tau=12.345, tpt=1234.5, tokens_per_s=1801.2, tokens_per_s_vanilla=1234.5
     )
     assert "12.3  0.750  12.3  1234" in text(render_cell(of, HEADER), 80)
     assert main_cells(of)["speedup"] in text(render_cell(of, HEADER), 80)
@@ -374,9 +358,7 @@ def test_points_of_a_sweep_have_a_column() -> None:
 
 def test_a_row_without_metrics_shows_the_reason() -> None:
     shown = markdown(
-        row_table(
-            [run("del", "a", None, reason="needs 2 | more\nGiB"), run("swift", "a", full())],
-        )
+        row_table([run("del", "a", None, reason="needs 2 | more\nGiB"), run("swift", "a", full())])
     )
     assert "needs 2 \\| more GiB" in shown
     assert len({len(line) for line in first_grid(shown)}) == 1

@@ -45,7 +45,7 @@ TABLES["groups"] = row_table(
         structs.replace(run(metrics(1.5), **OTHER), rank=0),
         structs.replace(run(metrics(2.0), **GIVEN), group={"subtask": "qa"}),
         structs.replace(run(metrics(1.0), **OTHER), group={"subtask": "rag"}),
-    ],
+    ]
 )
 
 

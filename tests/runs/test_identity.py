@@ -4,13 +4,11 @@ files, the code, and the prompts.
 
 import json
 import re
-import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from builders import SMALL, edit, interrupt, make_run, tiny_copy
+from builders import SMALL, edit, interrupt, make_run
 from conftest import rest_slow, unseal
 from test_bad_records import FILES, readers, refused_by
 
@@ -25,7 +23,6 @@ from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.launch.status import CellStatus, experiment_statuses
 from skipbench.report.page.collect import all_runs
-from skipbench.runs import fingerprint, source
 from skipbench.runs.merge import merge_into
 from skipbench.runs.provenance import config_hash
 from skipbench.runs.run import read_run
@@ -78,38 +75,6 @@ def test_a_cell_under_another_cells_name_is_not_printed(
     assert cell(0.3).state.state == "failed" and not cell(0.3).runnable
 
 
-@pytest.fixture
-def checkpoint(tmp_path: Path) -> Path:
-    return tiny_copy(tmp_path / "checkpoint")
-
-
-CHANGES: list[tuple[str, dict[str, Any], str]] = [
-    ("generation_config.json", {"eos_token_id": 7}, "EOS ids (model.path="),
-    ("tokenizer_config.json", {"chat_template": "x"}, "another tokenizer or chat template"),
-    ("draft/config.json", {"rms_norm_eps": 1e-3}, "other content of method.model="),
-]
-
-
-def test_files_of_a_checkpoint_that_changed_are_refused_by_name(
-    checkpoint: Path, tmp_path: Path
-) -> None:
-    def refused() -> None:
-        for name, values, told in CHANGES:
-            before = (checkpoint / name).read_bytes()
-            edit(checkpoint / name, **values)
-            with pytest.raises(SkipbenchError, match=re.escape(told)):
-                run_cell(config)
-            (checkpoint / name).write_bytes(before)
-
-    draft = shutil.copytree(checkpoint, checkpoint / "draft")
-    words = ["model=path", f"model.path={checkpoint}", "method=draft-model"]
-    config = compose([*SMALL, *words, f"method.model={draft}", f"results={tmp_path}"])
-    run_cell(config)
-    refused()
-    interrupt(resolve_cell(config).folder, 0)
-    refused()
-
-
 def test_latencies_that_a_method_decided_by_are_compared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -121,35 +86,6 @@ def test_latencies_that_a_method_decided_by_are_compared(
     capsys.readouterr()
     run_cell(config)
     assert "decided by other latencies" in capsys.readouterr().err
-    interrupt(resolve_cell(config).folder, 0)
-    with pytest.raises(SkipbenchError, match=re.escape(f"other latencies ({path.name})")):
-        run_cell(config)
-
-
-@pytest.mark.parametrize(
-    ("method", "module"),
-    rest_slow(
-        [
-            ("swift", "search/bayes.py"),
-            ("cas-spec", "profile/influence.py"),
-            ("knapspec", "metrics/formulas.py"),
-            ("auto", "profile/rows.py"),
-        ],
-        lambda case: case[0] in ("swift", "knapspec"),
-    ),
-)
-def test_code_that_a_method_imports_from_anywhere_in_skipbench_is_in_its_fingerprint(
-    method: str, module: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = compose([f"method={method}"]).method
-    before = source.method_sha256(settings, imported=True)
-    monkeypatch.setattr(
-        Path,
-        "read_bytes",
-        lambda path, read=Path.read_bytes: read(path) + b"0" * path.match(f"skipbench/{module}"),
-    )
-    assert source.method_sha256(settings, imported=True) != before
-    assert fingerprint.fingerprints(compose([f"method={method}"]))["imports_sha256"] != before
 
 
 def test_a_kept_sample_of_another_prompt_is_refused(tmp_path: Path) -> None:
@@ -162,25 +98,6 @@ def test_a_kept_sample_of_another_prompt_is_refused(tmp_path: Path) -> None:
     samples.write_text(samples.read_text() + "\n")
     with pytest.raises(SkipbenchError, match=r"sample 0 .* is of another prompt"):
         run_cell(config)
-
-
-@pytest.mark.slow
-def test_a_record_without_a_fingerprint_says_what_is_not_compared(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = compose([*SMALL, f"results={tmp_path}", "method=uniform"])
-    run_cell(config)
-    folder = resolve_cell(config).folder
-    origin = json.loads((folder / "provenance.json").read_text())
-    for key in ("tokenizer_sha256", "imports_sha256"):
-        del origin[key]
-    (folder / "provenance.json").write_text(json.dumps(origin))
-    unseal(folder)
-    capsys.readouterr()
-    run_cell(config)
-    told = " ".join(capsys.readouterr().err.split())
-    assert "another tokenizer" in told and "method uniform imports" in told
-    assert "EOS" not in told
 
 
 def test_samples_of_another_run_are_refused_before_it_is_done_too(tmp_path: Path) -> None:

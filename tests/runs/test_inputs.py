@@ -3,15 +3,13 @@ and the record is refused by a line that names the input, or the settings make a
 """
 
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from builders import interrupt
-from conftest import ROOT
+from builders import interrupt, tiny_copy
 from msgspec.structs import asdict, replace
 
 from skipbench.bench.load import preflight
@@ -70,14 +68,8 @@ STRETCHES += ["bitsandbytes", "triton"]
 """What samples of one run have in common."""
 NO_INPUTS = ["search", "profile", "results", "dry_run", "fresh", "mixed", "repeats", "label"]
 NO_INPUTS += ["hardware", "search_dataset", "model.settings", "model.gated", "model.calibration"]
-NO_INPUTS += [
-    "shard",
-    "track",
-    "model.source",
-    "model.wheel",
-    "model.strict",
-    "model.deepened_seed",
-]
+NO_INPUTS += ["shard", "track", "model.source", "model.wheel", "model.strict"]
+NO_INPUTS += ["model.deepened_seed"]
 """Settings on which no sample depends; those of pruning and deepening where neither is done."""
 
 
@@ -107,7 +99,7 @@ class Made(NamedTuple):
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
     at = tmp_path_factory.mktemp("inputs")
     for name in ("target", "draft"):
-        shutil.copytree(ROOT / "skipbench" / "models" / "tiny", at / name)
+        tiny_copy(at / name)
     (at / "target" / "additional_chat_templates").mkdir()
     texts = {"halves.py": METHOD, "halves_parts.py": "times = 2\n", "table.json": "[1]"}
     texts |= {"conf/method/halves.yaml": YAML, "prompts.jsonl": '{"prompt": "Once upon"}\n' * 2}
@@ -202,18 +194,8 @@ def others(value: Any) -> list[Any]:
             return [value + 1, value + 0.25, value / 2]
         case list():
             return [[*value, 1], [*value, "x"], [*value, "int8"]]
-    names = [
-        "cuda",
-        "bfloat16",
-        "reference",
-        "int8",
-        "left",
-        "hub",
-        "max",
-        "bayes",
-        "random",
-        "mlflow",
-    ]
+    names = ["cuda", "bfloat16", "reference", "int8", "left", "hub", "max", "bayes", "random"]
+    names += ["mlflow"]
     return [f"{value}x", *names, "1/2", 7, 0.5, True, {"rows": 3}]
 
 

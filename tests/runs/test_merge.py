@@ -34,9 +34,8 @@ def test_runs_of_several_machines_come_together(tmp_path: Path) -> None:
     for source in (a, b):
         assert merge_into(source, target).left == []
     assert len(list((target / "runs").iterdir())) == 3
-    assert [s.index for s in read_samples(target / "runs" / short.name / "samples.jsonl")] == list(
-        range(5)
-    )
+    united = read_samples(target / "runs" / short.name / "samples.jsonl")
+    assert [s.index for s in united] == list(range(5))
     assert read_run(target / "runs" / short.name).status.state == "done"
     before = {p: p.read_bytes() for p in target.rglob("*") if p.is_file()}
     for source in (b, a, b):
@@ -114,6 +113,14 @@ def test_another_origin_is_kept_beside_and_told_apart_in_tables(
     assert "origin a: commit 0123abc" in text and "origin b: commit" in text
 
 
+def test_runs_of_other_weights_are_not_united(tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    make_run(a, 0, ORIGIN | {"weights_sha256": "1"})
+    make_run(b, 0, ORIGIN | {"weights_sha256": "2"})
+    merge_into(b, a)
+    assert len(list((a / "runs").iterdir())) == 2
+
+
 def test_one_origin_needs_no_marks(tmp_path: Path) -> None:
     make_run(tmp_path, 0, ORIGIN)
     make_run(tmp_path, 1, ORIGIN)
@@ -125,21 +132,16 @@ def test_searches_and_sets_are_merged_or_named(tmp_path: Path) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     for results, trials in ((a, 1), (b, 3)):
         (results / "search" / "x").mkdir(parents=True)
-        lines = [
-            json.dumps({"settings": {}}),
-            *(json.dumps({"iteration": i}) for i in range(trials)),
-        ]
+        trials_done = [{"settings": {}}, *({"iteration": i} for i in range(trials))]
+        lines = [json.dumps(value) for value in trials_done]
         (results / "search" / "x" / "trace.jsonl").write_text("\n".join(lines) + "\n")
         (results / "skip_sets").mkdir()
         (results / "skip_sets" / "tiny.json").write_text(json.dumps({"skip": f"attn:{trials}"}))
     done = merge_into(b, a)
-    assert (a / "search" / "x" / "trace.jsonl").read_text() == (
-        b / "search" / "x" / "trace.jsonl"
-    ).read_text()
+    traces = {(results / "search" / "x" / "trace.jsonl").read_text() for results in (a, b)}
     (left,) = done.left
-    assert "skip_sets" in left and json.loads((a / "skip_sets" / "tiny.json").read_text()) == {
-        "skip": "attn:1"
-    }
+    assert len(traces) == 1 and "skip_sets" in left
+    assert json.loads((a / "skip_sets" / "tiny.json").read_text()) == {"skip": "attn:1"}
 
 
 def test_a_search_is_held_by_one_process(tmp_path: Path) -> None:
