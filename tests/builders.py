@@ -1,11 +1,13 @@
 """Samples, runs and checkpoints as tests need them, without a model that decodes."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 from msgspec.structs import replace
 
 from skipbench.config.paths import PACKAGE
@@ -66,6 +68,15 @@ def interrupt(folder: Path, samples: int) -> None:
         (folder / name).write_text("".join(lines[:samples]))
     (folder / "metrics.json").unlink()
     (folder / "status.json").write_text('{"state": "interrupted"}')
+
+
+def fake_tool(folder: Path, name: str, script: str, patch: pytest.MonkeyPatch) -> Path:
+    """A program that goes first in PATH: what a machine without Slurm, or a GPU, lacks."""
+    folder.mkdir(exist_ok=True)
+    (path := folder / name).write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    patch.setenv("PATH", str(folder), prepend=os.pathsep)
+    return path
 
 
 def edit(path: Path, **values: Any) -> None:

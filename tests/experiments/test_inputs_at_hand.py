@@ -1,7 +1,6 @@
 """What experiments read: listed with what the hub says, and submitted only where it is here."""
 
 import json
-import os
 import re
 import threading
 from collections.abc import Iterator
@@ -9,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from builders import fake_tool
 from huggingface_hub import constants
 
 from skipbench.cli.main import dispatch
@@ -108,9 +108,7 @@ def test_an_experiments_inputs_are_listed_with_what_the_hub_says(
 def test_jobs_that_would_fail_are_not_submitted(
     hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (sbatch := tmp_path / "sbatch").write_text("#!/bin/sh\necho 7\n")  # lacking on most machines
-    sbatch.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    fake_tool(tmp_path, "sbatch", "echo 7", monkeypatch)
     words = ["submit", *WORDS, "hardware=slurm-a100"]
     for more, says in (
         ([], r"nothing is submitted: llama2-13b \(gated, and no token here\) is not on"),

@@ -7,16 +7,14 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PAPERS, ROOT
-from test_resume import lines, records
+from builders import fake_tool
+from conftest import PAPERS
 
 from skipbench.bench.memory import out_of_memory
 from skipbench.cli.commands import Status
@@ -39,7 +37,6 @@ from skipbench.launch.jobs import Job, schedule_stages
 from skipbench.launch.slurm import parts, requeue_self, script
 from skipbench.launch.status import CellStatus, experiment_statuses
 from skipbench.runs.lock import held
-from skipbench.runs.reading import MOST_BYTES
 from skipbench.runs.state import Interrupted, defer_signals, handle_signals, run_state
 from skipbench.runs.store import record_failure
 
@@ -61,14 +58,8 @@ FIRST = range(12)
 
 
 def text(part: range = FIRST, folder: str = "/r/submit/tiny-1", **more: Any) -> str:
-    return script(
-        "skipbench-tiny",
-        Path(folder) / "cells.jsonl",
-        part,
-        hardware(**more),
-        "/env/bin/python",
-        Path("/w"),
-    )
+    cells = Path(folder) / "cells.jsonl"
+    return script("skipbench-tiny", cells, part, hardware(**more), "/env/bin/python", Path("/w"))
 
 
 def options(made: str) -> dict[str, str]:
@@ -96,29 +87,13 @@ def test_a_cluster_without_arrays_is_refused() -> None:
 
 
 def test_the_script_asks_for_what_the_hardware_says() -> None:
-    more = {
-        "partition": "gpu",
-        "account": "lab",
-        "constraint": "a100&nvlink",
-        "parallel": 4,
-        "exclusive": True,
-        "requeues": 2,
-    }
-    made = text(range(1001, 1004), **more, setup=["module load cuda"], options=["--nice=10"])
-    asked = options(made)
-    assert asked["--array"] == "0-2%4"
-    assert (
-        asked["--gres"] == "gpu:a100:1"
-        and asked["--cpus-per-task"] == "8"
-        and asked["--mem"] == "120G"
-    )
-    assert asked["--time"] == "12:00:00" and asked["--signal"] == "B:USR2@300"
-    assert "--exclusive" in asked and "--requeue" in asked and asked["--nice"] == "10"
-    assert (asked["--partition"], asked["--account"], asked["--constraint"]) == (
-        "gpu",
-        "lab",
-        "a100&nvlink",
-    )
+    more = {"partition": "gpu", "account": "lab", "constraint": "a100&nvlink", "parallel": 4}
+    more |= {"exclusive": True, "requeues": 2, "setup": ["module load cuda"]}
+    made = text(range(1001, 1004), **more, options=["--nice=10"])
+    wanted = {"array": "0-2%4", "gres": "gpu:a100:1", "cpus-per-task": "8", "mem": "120G"}
+    wanted |= {"time": "12:00:00", "signal": "B:USR2@300", "nice": "10", "partition": "gpu"}
+    wanted |= {"account": "lab", "constraint": "a100&nvlink", "exclusive": "", "requeue": ""}
+    assert options(made).items() >= {f"--{name}": value for name, value in wanted.items()}.items()
     shell = made.splitlines()
     assert "export HF_HUB_OFFLINE=1" in shell and "export SKIPBENCH_REQUEUES=2" in shell
     assert shell.index("module load cuda") == len(shell) - 3
@@ -148,18 +123,9 @@ def test_odd_names_reach_the_program_whole(tmp_path: Path) -> None:
     assert ran.stdout.splitlines() == ["-m", "skipbench", "cell", f"{folder}/cells.jsonl", "5"]
 
 
-@pytest.mark.parametrize(
-    ("word", "says"),
-    [
-        ("cpus=0", "wanted 1 or more"),
-        ("gpus=-1", "wanted 0 or more"),
-        ("signal_s=0", "wanted 1 or more"),
-        ("parallel=0", "wanted 1 or more"),
-        ("node_gpus=0", "wanted 1 or more"),
-    ],
-)
-def test_a_number_out_of_range_is_refused(word: str, says: str) -> None:
-    with pytest.raises(SkipbenchError, match=rf"hardware\.{word}; {says}"):
+@pytest.mark.parametrize("word", ["cpus=0", "gpus=-1", "signal_s=0", "parallel=0", "node_gpus=0"])
+def test_a_number_out_of_range_is_refused(word: str) -> None:
+    with pytest.raises(SkipbenchError, match=rf"hardware\.{word}; wanted [01] or more"):
         compose(["hardware=slurm-a100", f"hardware.{word}"])
 
 
@@ -178,12 +144,8 @@ def test_hardware_changes_no_run() -> None:
 def say(folder: Path, age: float = 0, **value: Any) -> Path:
     folder.mkdir(exist_ok=True)
     path = folder / "status.json"
-    path.write_text(
-        json.dumps(
-            {"state": "running", "error": None, "pid": 1, "host": "elsewhere", "slurm": None}
-            | value
-        )
-    )
+    running = {"state": "running", "error": None, "pid": 1, "host": "elsewhere", "slurm": None}
+    path.write_text(json.dumps(running | value))
     os.utime(path, (time.time() - age,) * 2)
     return folder
 
@@ -202,11 +164,8 @@ def test_the_state_of_a_run(tmp_path: Path) -> None:
         return run_state(say(tmp_path / "run", age, **value), jobs, stale_s).state
 
     assert run_state(tmp_path / "none", None).state == "missing"
-    assert [state(state=s) for s in ("done", "failed", "interrupted")] == [
-        "done",
-        "failed",
-        "interrupted",
-    ]
+    ends = ["done", "failed", "interrupted"]
+    assert [state(state=s) for s in ends] == ends
     assert state(**here, pid=os.getpid()) == "running"
     assert state(**here, pid=gone.pid) == state(**here, pid=ended.pid) == "stale"
     ended.wait()
@@ -236,12 +195,8 @@ WORDS = ["tiny", "dataset=mini-math,mini-code", "method=uniform,random"]
 
 def folders(results: Path) -> list[Path]:
     pairs = [(d, m) for d in ("mini-math", "mini-code") for m in ("uniform", "random")]
-    return [
-        resolve_cell(
-            compose(["experiment=tiny", f"dataset={d}", f"method={m}", f"results={results}"])
-        ).folder
-        for d, m in pairs
-    ]
+    words = [f"results={results}", "experiment=tiny"]
+    return [resolve_cell(compose([*words, f"dataset={d}", f"method={m}"])).folder for d, m in pairs]
 
 
 @pytest.mark.slow
@@ -287,11 +242,8 @@ def test_what_became_of_jobs_without_a_record(
     def states() -> list[str]:
         return [found.state.state for found in survey("tiny", words[1:])]
 
-    squeue = tmp_path / "squeue"  # what a machine without Slurm lacks
-    squeue.write_text("#!/bin/sh\necho '8|7|0|RUNNING'\n")
-    squeue.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert states() == ["running", "failed", "missing", "missing"], (
+    squeue = fake_tool(tmp_path, "squeue", "echo '8|7|0|RUNNING'", monkeypatch)
+    assert states() == ["queued", "failed", "missing", "missing"], (
         "a cancelled job never began, the last was not sent"
     )
     reason = survey("tiny", words[1:])[1].state.reason
@@ -306,9 +258,8 @@ def test_print_shows_the_scripts_and_writes_nothing(
     (first, *_) = folders(tmp_path)
     first.parent.mkdir(parents=True)
     say(first, state="done")
-    dispatch(
-        ["submit", *WORDS, f"results={tmp_path}", "hardware=slurm-a6000", "scale=paper", "--print"]
-    )
+    where = ["hardware=slurm-a6000", "scale=paper", "--print"]
+    dispatch(["submit", *WORDS, f"results={tmp_path}", *where])
     shown = capsys.readouterr().out
     # one row lacks a method, the other both
     assert shown.startswith("#!/bin/bash\n") and options(shown)["--array"] == "0-1"
@@ -358,12 +309,8 @@ def test_a_manifest_knows_its_cells_and_jobs(tmp_path: Path) -> None:
     manifest.add_job(folder, "7", 0, 2)
     manifest.add_job(folder, "9", 2, 1)
     sent = manifest.tasks(tmp_path)
-    assert {key: [task.job for task in tasks] for key, tasks in sent.items()} == {
-        "a": ["7_0"],
-        "b": ["7_1"],
-        "c": ["7_1"],
-        "d": ["9_0"],
-    }
+    jobs = {key: [task.job for task in tasks] for key, tasks in sent.items()}
+    assert jobs == {"a": ["7_0"], "b": ["7_1"], "c": ["7_1"], "d": ["9_0"]}
     assert manifest.next_folder(tmp_path, "tiny", make=True).name == "tiny-2"
     for index in (3, -1):
         with pytest.raises(SkipbenchError, match="3 rows"):
@@ -411,45 +358,6 @@ def test_a_signal_waits_for_what_is_defer_signals(number: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_ended_by_a_signal_goes_on(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "skipbench",
-        "method=uniform",
-        "dataset=mini-math",
-        "dataset.max_new_tokens=16",
-    ]
-    whole, parts_ = tmp_path / "whole", tmp_path / "parts"
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-
-    def start(results: Path) -> "subprocess.Popen[str]":
-        more = [f"results={results}", "limit=30"]
-        return subprocess.Popen(
-            [*command, *more],
-            cwd=ROOT,
-            env=environment,
-            text=True,
-            stderr=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-
-    broken = start(parts_)
-    while broken.poll() is None and lines(parts_) < 2:
-        time.sleep(0.002)
-    broken.terminate()
-    said = broken.communicate()[1]
-    assert broken.returncode == 128 + signal.SIGTERM and "same command goes on" in said
-    (folder,) = (parts_ / "runs").iterdir()
-    assert run_state(folder, None).state == "interrupted"
-    assert 2 <= lines(parts_) < 30
-    for results in (parts_, whole):
-        done = start(results)
-        assert done.communicate() and done.returncode == 0
-    assert records(parts_) == records(whole) and len(records(whole)) == 30
-
-
-@pytest.mark.slow
 def test_cells_that_share_a_search_are_all_submitted_and_wait_for_it(tmp_path: Path) -> None:
     cells = survey("swift-figure2b", ["scale=embedded", f"results={tmp_path}"])
     assert len({found.key for found in cells}) == len(cells) == 9
@@ -471,57 +379,33 @@ def test_cells_that_share_a_search_are_all_submitted_and_wait_for_it(tmp_path: P
     assert schedule_stages(chain) == [[chain[0], chain[2]], [chain[1], chain[3]]]
 
 
-def bad_statuses(path: Path) -> Iterator[str]:
-    """Puts one bad status after the other in place and names it."""
-    for name, text in {
-        "deep": "[" * 100_000,
-        "huge": "9" * 5000,
-        "no text": "\udcff",
-        "escapes": '{"state": "\\u001b[2J"}',
-    }.items():
-        path.write_text(text, errors="surrogateescape")
-        yield name
-        path.unlink()
-    path.mkdir()
-    yield "a folder"
-    path.rmdir()
-    os.mkfifo(path)
-    yield "a pipe"
-    path.unlink()
-    (path.parent.parent / "elsewhere.json").write_text('{"state": "done"}')
-    for target in (path.parent.parent / "elsewhere.json", Path("/dev/zero")):
-        path.symlink_to(target)
-        yield f"a link to {target}"
-        path.unlink()
-    with path.open("wb") as sparse:
-        sparse.truncate(MOST_BYTES + 1)
-    yield "large"
-    path.unlink()
+BAD_STATUSES = ["[" * 100_000, "9" * 5000, "\udcff", '{"state": "\\u001b[2J"}']
 
 
 def test_a_bad_status_is_of_its_cell_alone_and_steers_no_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = [
-        "tiny",
-        "dataset=mini-math",
-        "method=uniform,random",
-        f"results={tmp_path / 'results'}",
-    ]
-    first, second = (found.folder for found in survey(command[0], command[1:]))
+    words = ["dataset=mini-math", "method=uniform,random", f"results={tmp_path / 'results'}"]
+    first, second = (found.folder for found in survey("tiny", words))
     assert first is not None and second is not None
     for folder in (first, second):
         folder.mkdir(parents=True)
     error = "\x1b[2J\x1b]0;mine\x07\x9b5m\u202e\r\nanother line"
     (second / "status.json").write_text(json.dumps({"state": "failed", "error": error}))
-    for name in bad_statuses(first / "status.json"):
+    (status := first / "status.json").touch()
+    (tmp_path / "done.json").write_text('{"state": "done"}')
+    for bad in (*BAD_STATUSES, tmp_path / "done.json", Path("/dev/zero")):
+        status.unlink()
+        if isinstance(bad, Path):
+            status.symlink_to(bad)
+        else:
+            status.write_text(bad, errors="surrogateescape")
         life = run_state(first, None)
-        assert life.state == "failed" and str(first / "status.json") in str(life.reason), name
-    (first / "status.json").symlink_to("/dev/zero")
+        assert life.state == "failed" and str(status) in str(life.reason), bad
     with pytest.raises(SystemExit):
-        dispatch(["status", *command])
+        dispatch(["status", "tiny", *words])
     told = capsys.readouterr().out
-    assert "2 cells: 0 done, 2 failed" in told and str(first / "status.json") in told
+    assert "2 cells: 0 done, 2 failed" in told and str(status) in told
     assert r": \x1b[2J\x1b]0;mine\x07\x9b5m\u202e\r\nanother line" in told
     assert all(line.isprintable() for line in told.split("\n"))
 
@@ -601,10 +485,8 @@ def test_a_job_asks_for_the_gpus_that_its_models_need(
 def test_arrays_hold_the_cells_that_need_their_gpus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tool = tmp_path / "sbatch"  # what a machine without Slurm lacks
-    tool.write_text(f"#!/bin/sh\necho x >> {tmp_path}/sent; wc -l < {tmp_path}/sent\n")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    sent = f"echo x >> {tmp_path}/sent; wc -l < {tmp_path}/sent"
+    fake_tool(tmp_path, "sbatch", sent, monkeypatch)
     words = [*SIZES, f"results={tmp_path}", "hardware=slurm-a100", "scale=paper"]
     dispatch(["submit", *words, "--anyway"])
     folder = tmp_path / "submit" / "clasp-table1-1"
@@ -630,9 +512,7 @@ def test_arrays_hold_the_cells_that_need_their_gpus(
 def test_charged_hours_of_a_papers_table_are_the_planned_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tool := tmp_path / "sbatch").write_text("#!/bin/sh\necho 7\n")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    fake_tool(tmp_path, "sbatch", "echo 7", monkeypatch)
     words = ["swift-table2", "hardware=slurm-a100", f"results={tmp_path}"]
     dispatch(["submit", *words, "--yes", "--anyway"])
     (folder,) = tmp_path.glob("submit/swift-table2-*")
@@ -654,9 +534,7 @@ def test_charged_hours_of_a_papers_table_are_the_planned_ones(
 def test_rows_of_several_experiments_are_one_and_no_run_is_in_two_jobs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tool := tmp_path / "sbatch").write_text("#!/bin/sh\necho 7\n")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    fake_tool(tmp_path, "sbatch", "echo 7", monkeypatch)
     names = ["swift-figure8", "swift-table8"]
     words = ["models=llama2-13b", "scale=paper", f"results={tmp_path}"]
     dispatch(["submit", *names, *words, "hardware=slurm-a100", "--yes", "--anyway"])
@@ -690,26 +568,13 @@ def test_hours_of_a_time_limit(time: str, hours: float) -> None:
 def test_here_cells_take_the_gpus_that_they_need(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tool = tmp_path / "nvidia-smi"  # what a machine without a GPU lacks
-    tool.write_text(
-        "#!/bin/sh\necho '0, GPU-a, 81920'; echo '1, GPU-b, 81920'; echo '2, GPU-c, 24576'\n"
-    )
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    listed = "echo '0, GPU-a, 81920'; echo '1, GPU-b, 81920'; echo '2, GPU-c, 24576'"
+    fake_tool(tmp_path, "nvidia-smi", listed, monkeypatch)
 
     def shown(visible: str, *words: str) -> tuple[list[str], str]:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        dispatch(
-            [
-                "submit",
-                *SIZES,
-                f"results={tmp_path}",
-                "hardware=local",
-                "scale=paper",
-                "--print",
-                *words,
-            ]
-        )
+        where = [f"results={tmp_path}", "hardware=local", "scale=paper", "--print"]
+        dispatch(["submit", *SIZES, *where, *words])
         said = capsys.readouterr()
         return sorted(said.out.splitlines()), said.err
 
@@ -721,10 +586,8 @@ def test_here_cells_take_the_gpus_that_they_need(
         only == names[1:]
         and f"not submitted: {names[0]}: it needs 2 GPUs of 79 GiB; 1 at hand" in aside
     )
-    with pytest.raises(
-        SkipbenchError,
-        match=r"hardware\.gpus=3; wanted null, or 1 to the number of GPUs at hand, 2",
-    ):
+    wanted = r"hardware\.gpus=3; wanted null, or 1 to the number of GPUs at hand, 2"
+    with pytest.raises(SkipbenchError, match=wanted):
         shown("0,1", "hardware.gpus=3")
 
 

@@ -64,20 +64,6 @@ def test_a_cell_returns_its_speedup(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_experiment_is_swept_with_other_choices_of_its_axes(
-    skipbench: Command, tmp_path: Path
-) -> None:
-    small = (*MATHS, f"results={tmp_path}")
-    done = skipbench("-m", "experiment=tiny", "method=uniform", *small)
-    assert done.returncode == 0, done.stderr
-    assert runs(tmp_path) == 1
-    again = skipbench("table", "tiny", "method=uniform", *small)
-    assert again.returncode == 0 and runs(tmp_path) == 1, (
-        "the sweep's cell is not that of the table"
-    )
-
-
-@pytest.mark.slow
 def test_the_cases_of_an_experiment_are_swept(skipbench: Command, tmp_path: Path) -> None:
     words = ("method=swift", *SMALL, f"results={tmp_path}")
     done = skipbench("-m", "experiment=swift-table8", "scale=embedded", *words)
@@ -255,13 +241,4 @@ def test_a_file_with_a_key_that_its_method_lacks_is_named(
         "method/mine" in done.stderr
         and "setp" in done.stderr
         and "Did you mean method" not in done.stderr
-    )
-
-
-@pytest.mark.slow
-def test_an_error_of_a_single_cell_is_one_line(skipbench: Command, tmp_path: Path) -> None:
-    done = skipbench("method=uniform", "method.ratio=1.5", *MATHS, f"results={tmp_path}")
-    assert done.returncode == 2
-    assert (
-        len([line for line in done.stderr.splitlines() if not line.startswith(str(tmp_path))]) == 1
     )

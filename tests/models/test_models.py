@@ -103,11 +103,8 @@ def test_memory_by_hand() -> None:
     assert weights == (405_853_388_800 - tables) + 2 * tables  # the layers in one byte a weight
     assert cache == (1000 + SCRATCH_ROWS) * 2 * 126 * 8 * 128 * 2
     on_40 = fitting(models, 39 * GIB, 2048)
-    assert (
-        "llama2-13b" in on_40
-        and "qwen3-32b" not in on_40
-        and on_40.index("llama3.2-1b") < on_40.index("llama2-13b")
-    )
+    assert "llama2-13b" in on_40 and "qwen3-32b" not in on_40
+    assert on_40.index("llama3.2-1b") < on_40.index("llama2-13b")
 
 
 def test_longest_is_bound_by_the_context() -> None:
@@ -120,10 +117,8 @@ def test_a_model_that_does_not_fit_is_refused_with_the_numbers(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(memory, "free_bytes", lambda device: 40 * GIB)
-    with pytest.raises(
-        SkipbenchError,
-        match=r"needs 129\.\d GiB.*weights 128\.5 GiB.*40\.0 GiB are free.*llama2-13b",
-    ):
+    says = r"needs 129\.\d GiB.*weights 128\.5 GiB.*40\.0 GiB are free.*llama2-13b"
+    with pytest.raises(SkipbenchError, match=says):
         run_cell(compose(["model=llama2-70b", "method=clasp", "limit=1", f"results={tmp_path}"]))
     config = compose(["model=llama2-7b", "dataset.max_new_tokens=64"])
     exact = sum(needed_bytes(config.model, 64)) + MARGIN
@@ -158,13 +153,8 @@ def test_the_datasets_cut_counts_in_the_memory_check(
 ) -> None:
     novel = tmp_path / "novels.jsonl"
     novel.write_text(json.dumps({"text": "word " * 200_000}) + "\n")
-    words = [
-        "model=llama3.1-70b",
-        "dataset=pg19",
-        f"dataset.path={novel}",
-        "method=uniform",
-        f"results={tmp_path}",
-    ]
+    words = ["model=llama3.1-70b", "dataset=pg19", "method=uniform", f"results={tmp_path}"]
+    words.append(f"dataset.path={novel}")
     monkeypatch.setattr(memory, "free_bytes", lambda device: 2 * 79 * GIB)
 
     def reached(*_: Any) -> Any:
@@ -341,15 +331,8 @@ def test_a_seed_is_a_model() -> None:
 
 
 def test_self_sd_takes_what_was_planted_until_a_search_finds_another(tmp_path: Path) -> None:
-    config = compose(
-        [
-            "model=planted",
-            "model.shape=12x256",
-            "method=self-sd",
-            f"results={tmp_path}",
-            "model.seed=3",
-        ]
-    )
+    words = ["model=planted", "model.shape=12x256", "model.seed=3", "method=self-sd"]
+    config = compose([*words, f"results={tmp_path}"])
     assert resolve_cell(config).config.method.skip == str(planted_set(12, 0.5, 3))
     write_stored(stored_path(tmp_path, config.model, "self-sd"), "attn:1", 1.0, {})
     assert resolve("stored", config.model, "self-sd", tmp_path) == "attn:1"

@@ -39,24 +39,12 @@ def test_rows_make_one_long_table(paper: str) -> None:
 
     rows = published(paper)
     frame = pd.DataFrame(rows)
-    assert {
-        "paper",
-        "table",
-        "title",
-        "hardware",
-        "column",
-        "value",
-        "spread",
-        "unit",
-        "note",
-    } <= set(frame.columns)
+    columns = ["paper", "table", "title", "hardware", "column", "value", "spread", "unit", "note"]
+    assert {*columns} <= set(frame.columns)
     assert all(isinstance(row["value"], int | float) or row["note"] for row in rows)
     assert all(row["unit"] == UNITS[row["column"]] for row in rows)
-    assert all(
-        0 <= row["value"] <= 1
-        for row in rows
-        if row["column"] == "alpha" and row["value"] is not None
-    )
+    alphas = (row["value"] for row in rows if row["column"] == "alpha")
+    assert all(value is None or 0 <= value <= 1 for value in alphas)
 
 
 def test_names_are_those_of_skipbench() -> None:
@@ -69,103 +57,69 @@ def test_names_are_those_of_skipbench() -> None:
         )
 
 
+def of(paper: str, **wanted: object) -> list[dict[str, Any]]:
+    return [row for row in published(paper) if all(row.get(k) == v for k, v in wanted.items())]
+
+
 def test_hardware_follows_the_model_or_the_table() -> None:
-    devices = {
-        row["model"]: row["hardware"] for row in published("clasp") if row["table"] == "figure5"
-    }
-    assert devices == {
-        "llama3-8b": "1x NVIDIA A800 (80GB)",
-        "llama3.1-405b": "8x NVIDIA A800 (80GB)",
-    }
-    assert {row["hardware"] for row in published("swift") if row["table"] == "table11"} == {
-        "an NVIDIA A6000"
-    }
-    assert {
-        row["hardware"] for row in published("self-sd") if row.get("model") == "codellama-34b"
-    } == {None}
+    devices = {row["model"]: row["hardware"] for row in of("clasp", table="figure5")}
+    large = {"llama3.1-405b": "8x NVIDIA A800 (80GB)"}
+    assert devices == {"llama3-8b": "1x NVIDIA A800 (80GB)"} | large
+    assert {row["hardware"] for row in of("swift", table="table11")} == {"an NVIDIA A6000"}
+    assert {row["hardware"] for row in of("self-sd", model="codellama-34b")} == {None}
 
 
 def test_percent_dash_spread_and_lost() -> None:
-    (alpha,) = (
-        row
-        for row in published("knapspec")
-        if (row.get("model"), row.get("method"), row.get("dataset"), row["column"])
-        == ("qwen3-4b", "swift", "mmlu-pro", "alpha")
-    )
+    where = {"model": "qwen3-4b", "method": "swift", "dataset": "mmlu-pro"}
+    (alpha,) = of("knapspec", column="alpha", **where)
     assert alpha["value"] == 0.075 and "7.50%" in alpha["note"]
-    assert not [
-        r for r in published("knapspec") if r.get("method") == "vanilla" and r["column"] == "alpha"
-    ]
-    rows = [
-        row for row in published("self-sd") if row["table"] == "table5" and row["column"] == "us"
-    ]
-    assert [(row["value"], row["spread"], row["unit"]) for row in rows] == [(0.61, 0.14, "us")]
-    lost = [row for row in published("self-sd") if row["value"] is None]
-    assert len(lost) == 26 and {row["table"] for row in lost} == {
-        "table6",
-        "table8",
-        "table9",
-        "table10",
-        "table17",
-    }
-    assert all("lost" in row["note"] for row in lost)
+    assert not of("knapspec", method="vanilla", column="alpha")
+    (row,) = of("self-sd", table="table5", column="us")
+    assert (row["value"], row["spread"], row["unit"]) == (0.61, 0.14, "us")
+    lost = of("self-sd", value=None)
+    assert len(lost) == 26 and all("lost" in row["note"] for row in lost)
+    assert {row["table"] for row in lost} == {f"table{n}" for n in (6, 8, 9, 10, 17)}
 
 
 def small() -> dict[str, Any]:
-    table = {
-        "title": "T",
-        "keys": ["model"],
-        "across": "dataset",
-        "columns": {"d": ["M", "alpha"]},
-        "rows": [["m", 2, 0.5]],
-    }
+    table = {"title": "T", "keys": ["model"], "across": "dataset", "rows": [["m", 2, 0.5]]}
+    table["columns"] = {"d": ["M", "alpha"]}
     names = {"model": {"m": "M-7B"}, "dataset": {"d": "D"}}
-    head = {
-        "paper": "small",
-        "title": "S",
-        "arxiv": "1",
-        "version": "1",
-        "hardware": None,
-        "software": None,
-        "names": names,
-    }
-    return {**head, "tables": {"table1": table}}
+    head = {"paper": "small", "title": "S", "arxiv": "1", "version": "1", "hardware": None}
+    return {**head, "software": None, "names": names, "tables": {"table1": table}}
+
+
+def with_(**values: Any) -> Callable[[Any], Any]:
+    return lambda document: document["tables"]["table1"].update(values)
 
 
 BROKEN: list[tuple[Callable[[Any], Any], str]] = [
     (lambda d: d.pop("version"), r"small.yaml: Object missing required field `version`"),
     (lambda d: d.update(tabels={}), r"small.yaml: Object contains unknown field `tabels`"),
     (lambda d: d["tables"]["table1"].pop("rows"), r"table1: .*missing required field `rows`"),
-    (lambda d: d["tables"]["table1"].update(colums=[]), r"table1: .*unknown field `colums`"),
-    (lambda d: d["tables"]["table1"].update(columns=["M"]), (r"table1: columns are a list, but "
-        r"across=dataset")),
-    (lambda d: d["tables"]["table1"].update(columns={"d": ["M", "alhpa"]}), (r"table1: unknown "
-        r"columns \['alhpa'\]")),
-    (lambda d: d["tables"]["table1"].update(percent=["tau"]), r"table1: percent names \['tau'\]"),
-    (lambda d: d["tables"]["table1"].update(keys=["modle"]), r"table1: unknown keys \['modle'\]"),
-    (lambda d: d["tables"]["table1"].update(settings={"temp": 0}), (r"table1: unknown keys "
-        r"\['temp'\]")),
-    (lambda d: d["tables"]["table1"].update(rows=[["m", 2]]), (r"table1: row \['m', 2\]; wanted "
-        r"\['model'\], then 2 values")),
-    (lambda d: d["tables"]["table1"].update(rows=[[None, 2, 0.5]]),
-    r"table1: row \[None, 2, 0.5\]"),
-    (lambda d: d["tables"]["table1"].update(rows=["m 2 0.5"]), r"table1: row 'm 2 0.5'"),
-    (lambda d: d["tables"]["table1"].update(rows=[["m", "two", 0.5]]), (r"table1: .*'two' is no "
-        r"number")),
-    (lambda d: d["tables"]["table1"].update(rows=[["n", 2, 0.5]]), (r"table1: model 'n' is not "
-        r"among names: m")),
-    (lambda d: d["tables"]["table1"].update(rows=[["m", 2, 0.5]] * 2), r"table1: two values for"),
-    (lambda d: d["tables"]["table1"].update(rows=[]), r"table1: no rows"),
-    (lambda d: d["tables"]["table1"].update(notes=[{"text": "x", "where": {"model": "n"}}]),
-    r"table1: a note names .* 0 cells"),
-    (lambda d: d["tables"]["table1"].update(notes=[{"text": "x", "check": "mean"}]), (r"table1: "
-        r"a note with a check needs where, column and recomputed - at `\$.notes\[0\]`")),
-    (lambda d: d["tables"]["table1"].update(parts=[{}]), r"table1: .*unknown field `across`"),
+    (with_(colums=[]), r"table1: .*unknown field `colums`"),
+    (with_(columns=["M"]), r"table1: columns are a list, but across=dataset"),
+    (with_(columns={"d": ["M", "alhpa"]}), r"table1: unknown columns \['alhpa'\]"),
+    (with_(percent=["tau"]), r"table1: percent names \['tau'\]"),
+    (with_(keys=["modle"]), r"table1: unknown keys \['modle'\]"),
+    (with_(settings={"temp": 0}), r"table1: unknown keys \['temp'\]"),
+    (with_(rows=[["m", 2]]), r"table1: row \['m', 2\]; wanted \['model'\], then 2 values"),
+    (with_(rows=[[None, 2, 0.5]]), r"table1: row \[None, 2, 0.5\]"),
+    (with_(rows=["m 2 0.5"]), r"table1: row 'm 2 0.5'"),
+    (with_(rows=[["m", "two", 0.5]]), r"table1: .*'two' is no number"),
+    (with_(rows=[["n", 2, 0.5]]), r"table1: model 'n' is not among names: m"),
+    (with_(rows=[["m", 2, 0.5]] * 2), r"table1: two values for"),
+    (with_(rows=[]), r"table1: no rows"),
+    (with_(notes=[{"text": "x", "where": {"model": "n"}}]), r"table1: a note names .* 0 cells"),
+    (
+        with_(notes=[{"text": "x", "check": "mean"}]),
+        r"a note with a check needs where, column and recomputed - at `\$.notes\[0\]`",
+    ),
+    (with_(parts=[{}]), r"table1: .*unknown field `across`"),
     (lambda d: d["tables"].update(table1=None), r"table1: Expected `object`, got `null`"),
-    (lambda d: d["tables"]["table1"].update(across=None), (r"table1: columns are a mapping, but "
-        r"across=None")),
+    (with_(across=None), r"table1: columns are a mapping, but across=None"),
     (lambda d: d.update(tables=[]), r"small.yaml: Expected `object`, got `array` - at `\$.tables`"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("breaks", "says"), BROKEN, ids=[says for _, says in BROKEN])
@@ -183,9 +137,8 @@ def test_a_broken_file_names_table_and_fault(
 
 
 def test_an_unknown_paper_names_those_at_hand() -> None:
-    with pytest.raises(
-        SkipbenchError, match="'swfit'; there are those of clasp, knapspec, self-sd, swift"
-    ):
+    known = "'swfit'; there are those of clasp, knapspec, self-sd, swift"
+    with pytest.raises(SkipbenchError, match=known):
         published("swfit")
 
 

@@ -23,11 +23,8 @@ rows_of = functools.cache(published)
 
 
 def pick(rows: list[Row], **wanted: Any) -> list[Row]:
-    return [
-        r
-        for r in rows
-        if r["value"] is not None and all(r.get(key) == value for key, value in wanted.items())
-    ]
+    known = (row for row in rows if row["value"] is not None)
+    return [row for row in known if all(row.get(k) == v for k, v in wanted.items())]
 
 
 def one(rows: list[Row], **wanted: Any) -> Row:
@@ -37,11 +34,8 @@ def one(rows: list[Row], **wanted: Any) -> Row:
 
 def beside(rows: list[Row], row: Row) -> dict[str, Row]:
     """The numbers of the same row of the same table, by column."""
-    return {
-        r["column"]: r
-        for r in rows
-        if r["table"] == row["table"] and all(r.get(k) == row.get(k) for k in KEYS)
-    }
+    own = (r for r in rows if r["table"] == row["table"])
+    return {r["column"]: r for r in own if all(r.get(k) == row.get(k) for k in KEYS)}
 
 
 def between(row: Row, share: float = 1.0) -> tuple[float, float]:
@@ -82,9 +76,8 @@ def bound(rows: list[Row]) -> Iterator[Cell]:
     for row in pick(rows, column="speedup"):
         cells = beside(rows, row)
         if cells.keys() >= {"M", "alpha"}:
-            ratio = cells.get("ratio") or one(
-                rows, table="sectionB.2", model=row["model"], column="ratio"
-            )
+            listed = pick(rows, table="sectionB.2", model=row["model"], column="ratio")
+            ratio = cells.get("ratio") or listed[0]
             middle, _, most = expected(cells["M"], cells["alpha"], ratio["value"])
             yield row, middle, 0.0, most
 
@@ -104,17 +97,10 @@ def throughput(rows: list[Row]) -> Iterator[Cell]:
     """SWIFT Table 2: the overall speedup is the ratio of the decoding speeds."""
     for row in pick(rows, table="table2", dataset="overall", column="speedup"):
         speed = beside(rows, row)["tokens_per_s"]
-        vanilla = one(
-            rows, table="table2", model=row["model"], method="vanilla", column="tokens_per_s"
-        )
-        yield (
-            row,
-            *(
-                span(lambda a, b: a / b, speed, vanilla)
-                if speed is not vanilla
-                else (1.0, 1.0, 1.0)
-            ),
-        )
+        here = {"table": "table2", "model": row["model"], "column": "tokens_per_s"}
+        vanilla = one(rows, **here, method="vanilla")
+        ratio = span(lambda a, b: a / b, speed, vanilla) if speed is not vanilla else (1.0,) * 3
+        yield row, *ratio
 
 
 def parts(rows: list[Row]) -> Iterator[Cell]:
@@ -125,9 +111,8 @@ def parts(rows: list[Row]) -> Iterator[Cell]:
         yield one(rows, **here, phase="latency"), *span(lambda a, b: a + b, *cells)
 
 
-SUMMARIES: dict[
-    str, list[tuple[dict[str, Any], dict[str, Any]]]
-] = {  # what a text says of a table, and the table's cells
+# what a text says of a table, and the table's cells
+SUMMARIES: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
     "swift": [
         ({"table": "section5.2", "column": "M"}, {"table": "table2"}),
         ({"table": "section5.2", "part": "all"}, {"table": "table4"}),
@@ -146,9 +131,8 @@ def summary(rows: list[Row]) -> Iterator[Cell]:
     for said, source in SUMMARIES[rows[0]["paper"]]:
         for row in pick(rows, **said):
             cells = pick(rows, **source, column=row["column"], method=row["method"])
-            found = {"min": min, "max": max, "mean": mean}[row["statistic"]](
-                *(cell["value"] for cell in cells)
-            )
+            statistic = {"min": min, "max": max, "mean": mean}[row["statistic"]]
+            found = statistic(*(cell["value"] for cell in cells))
             yield row, found, found, found
 
 
@@ -157,22 +141,13 @@ def gains(rows: list[Row]) -> Iterator[Cell]:
     shows.
     """
     for row in pick(rows, table="sectionD.1"):
-        with_and_without = [
-            one(
-                rows,
-                table="table8",
-                method="swift",
-                variant=variant,
-                column=row["column"].removesuffix("_gain"),
-            )
-            for variant in ("full", row["variant"])
-        ]
+        here = {"table": "table8", "method": "swift"}
+        here["column"] = row["column"].removesuffix("_gain")
+        with_and_without = [one(rows, **here, variant=v) for v in ("full", row["variant"])]
         yield row, *span(lambda a, b: a - b, *with_and_without)
-    speedups = [
-        *pick(rows, table="table6", dataset="overall", method="swift"),
-        *pick(rows, table="table7", method="swift"),
-    ]
-    speedups = [r for r in speedups if r["column"] == "speedup"]
+    swift = {"method": "swift", "column": "speedup"}
+    speedups = pick(rows, table="table6", dataset="overall", **swift)
+    speedups += pick(rows, table="table7", **swift)
     for row in pick(rows, table="figure9"):
         found = {"min": min, "max": max}[row["statistic"]](speedups, key=lambda r: r["value"])
         yield row, *span(lambda a: a - 1, found)
@@ -190,74 +165,48 @@ TWICE = [  # of SWIFT: the tables that both have the row
     *product([("table2", "table5"), ("table4", "table5")], ("llama2-70b",), TASKS),
 ]
 Places = list[tuple[dict[str, Any], list[dict[str, Any]]]]
+OWN = at("table12", method="swift")
+SPEC = at("table1", **CLASP)
+EIGHT = {"model": "llama3-8b"}
+CNNDM = at("table1", **LLAMA)
+LOW = [at("table12", dtype="bfloat16"), at("table13", sparsity="dense")]
+ADAPTIVE = at("table3", stop="adaptive")
 SAME: dict[str, Places] = {  # one measurement, printed more than once
     "swift": [
         *(
-            (
-                at(a, method="swift", model=model, dataset=task),
-                [at(b, method="swift", model=model, dataset=task)],
-            )
-            for (a, b), model, task in TWICE
+            (at(a, method="swift", model=m, dataset=d), [at(b, method="swift", model=m, dataset=d)])
+            for (a, b), m, d in TWICE
         ),
-        (
-            at("table12", method="swift"),
-            [
-                at("table8", variant="full", method="swift"),
-                at("table9", window=32),
-                at("table10", method="swift"),
-            ],
-        ),
-        (at("table12", method="swift"), [at("figure11", method="swift")]),
+        (OWN, [at("table8", variant="full", method="swift"), at("table9", window=32)]),
+        (OWN, [at("table10", method="swift"), at("figure11", method="swift")]),
     ],
     "clasp": [
-        (at("table1", **CLASP, model="llama3-70b", subtask="mt-bench"), [at("figure4a")]),
+        (SPEC | {"model": "llama3-70b", "subtask": "mt-bench"}, [at("figure4a")]),
         *(
-            (
-                at("table1", **CLASP, model="llama3-8b", subtask=task),
-                [at("figure5", model="llama3-8b", subtask=task)],
-            )
-            for task in ("mt-bench", "math_reasoning", "qa")
+            (SPEC | EIGHT | {"subtask": s}, [at("figure5", **EIGHT, subtask=s)])
+            for s in ("mt-bench", "math_reasoning", "qa")
         ),
     ],
     "knapspec": [
         (at("table2", model="llama3.1-8b", dataset="pg19", method="knapspec"), [at("figure4")])
     ],
     "self-sd": [
-        (at("table1", **LLAMA), [at("table12", dtype="bfloat16"), at("table13", sparsity="dense")]),
-        (
-            at("table3", stop="adaptive"),
-            [
-                at("table1", **LLAMA),
-                at("table4", stop="adaptive"),
-                at("table6", target=0.9),
-                at("table8", method="self-sd"),
-                at("table9", search_steps=1000),
-                at("table11", max_steps=12),
-            ],
-        ),
-        (
-            at("table3", stop="adaptive", column="alpha"),
-            [at("table12", dtype="bfloat16"), at("table13", sparsity="dense")],
-        ),
+        (CNNDM, LOW),
+        (ADAPTIVE, [CNNDM, at("table4", stop="adaptive"), at("table6", target=0.9)]),
+        (ADAPTIVE, [at("table8", method="self-sd"), at("table9", search_steps=1000)]),
+        (ADAPTIVE, [at("table11", max_steps=12)]),
+        (ADAPTIVE | {"column": "alpha"}, LOW),
         *(
             (at("table2", top_p=0.95, method=m), [at("table15", model="codellama-13b", method=m)])
             for m in ("vanilla", "self-sd")
         ),
         *(
-            (
-                at("table1", **{**LLAMA, "model": model, "dataset": task}),
-                [at("table16", model=model, dataset=task)],
-            )
-            for model, task in product(
-                ("llama2-13b", "llama2-13b-chat", "llama2-70b"), ("cnndm", "xsum")
-            )
+            (CNNDM | {"model": m, "dataset": d}, [at("table16", model=m, dataset=d)])
+            for m, d in product(("llama2-13b", "llama2-13b-chat", "llama2-70b"), ("cnndm", "xsum"))
         ),
         *(
-            (
-                at("table1", **{**LLAMA, "dataset": task, "method": m}),
-                [at("table17", dataset=task, method=m)],
-            )
-            for task, m in product(("cnndm", "xsum"), ("vanilla", "self-sd"))
+            (CNNDM | {"dataset": d, "method": m}, [at("table17", dataset=d, method=m)])
+            for d, m in product(("cnndm", "xsum"), ("vanilla", "self-sd"))
         ),
     ],
 }
@@ -269,11 +218,8 @@ def same(rows: list[Row]) -> Iterator[Cell]:
     """
     for first, others in SAME[rows[0]["paper"]]:
         for other in others:
-            pairs = [
-                (a, b)
-                for a, b in product(pick(rows, **first), pick(rows, **other))
-                if a["column"] == b["column"]
-            ]
+            both = product(pick(rows, **first), pick(rows, **other))
+            pairs = [(a, b) for a, b in both if a["column"] == b["column"]]
             assert pairs, (first, other)
             for a, b in pairs:
                 yield b, a["value"], *between(a, share=0.99)
@@ -282,19 +228,13 @@ def same(rows: list[Row]) -> Iterator[Cell]:
 def best(rows: list[Row]) -> Iterator[Cell]:
     """The method of the paper is the best of its column, as the paper prints in bold or says."""
     paper = rows[0]["paper"]
-    table, columns = {
-        "clasp": ("table1", ("speedup",)),
-        "knapspec": ("table2", ("TPT", "speedup")),
-    }[paper]
-    for row in [
-        r for column in columns for r in pick(rows, table=table, method=paper, column=column)
-    ]:
-        here = {
-            key: row.get(key)
-            for key in ("table", "model", "dataset", "subtask", "temperature", "column")
-        }
-        most = max(r["value"] for r in pick(rows, **here))
-        yield row, most, most, most
+    printed = {"clasp": ("table1", ("speedup",)), "knapspec": ("table2", ("TPT", "speedup"))}
+    table, columns = printed[paper]
+    keys = ("table", "model", "dataset", "subtask", "temperature", "column")
+    for column in columns:
+        for row in pick(rows, table=table, method=paper, column=column):
+            most = max(r["value"] for r in pick(rows, **{key: row.get(key) for key in keys}))
+            yield row, most, most, most
 
 
 def sets(rows: list[Row]) -> Iterator[Cell]:
@@ -314,14 +254,8 @@ CHECKS = {
     "knapspec": (summary, best, same),
     "self-sd": (parts, summary, same, sets),
 }
-CELLS = {
-    "eq6": 9,
-    "bound": 43,
-    "overall": 30,
-    "throughput": 12,
-    "parts": 2,
-    "sets": 3,
-}  # how many a check must find in SWIFT or Self-SD
+CELLS = {"eq6": 9, "bound": 43, "overall": 30, "throughput": 12, "parts": 2, "sets": 3}
+"""How many a check must find in SWIFT or Self-SD."""
 
 
 @pytest.mark.parametrize(
@@ -359,6 +293,5 @@ def test_every_check_of_a_note_is_made() -> None:
 def test_vanilla_is_one() -> None:
     for paper in papers():
         for column in ("M", "tau", "speedup", "expected_speedup"):
-            assert {r["value"] for r in pick(rows_of(paper), method="vanilla", column=column)} <= {
-                1.0
-            }
+            rows = pick(rows_of(paper), method="vanilla", column=column)
+            assert {row["value"] for row in rows} <= {1.0}
