@@ -163,24 +163,17 @@ def test_mini_rows_are_the_held_out_examples(family: str) -> None:
     rows = mini(family, size=6, seed=3, bodies=None)
     assert [row.id for row in rows] == [f"{family}-{i}" for i in range(6)]
     assert all(is_held_out(row.prompt) and row.reference and row.groups == {} for row in rows)
-    assert (
-        rows
-        == mini(family, size=6, seed=3, bodies=None)
-        != mini(family, size=6, seed=4, bodies=None)
-    )
+    again, other = (mini(family, size=6, seed=seed, bodies=None) for seed in (3, 4))
+    assert rows == again != other
 
 
 def test_mini_groups_by_the_bodies_that_were_trained_on(tmp_path: Path) -> None:
     source = held_out("mini-math", 3)
     hashes = [body_hash("mini-math", next(source).body) for _ in range(6)]
-    np.save(
-        tmp_path / "some.npy",
-        np.array(sorted((hashes[0], hashes[4], 0, 2**32 - 1)), dtype=np.uint32),
-    )
-    groups = [
-        row.groups["body"]
-        for row in mini("mini-math", size=6, seed=3, bodies=tmp_path / "some.npy")
-    ]
+    found = np.array(sorted((hashes[0], hashes[4], 0, 2**32 - 1)), dtype=np.uint32)
+    np.save(tmp_path / "some.npy", found)
+    rows = mini("mini-math", size=6, seed=3, bodies=tmp_path / "some.npy")
+    groups = [row.groups["body"] for row in rows]
     assert groups == ["seen", "unseen", "unseen", "unseen", "seen", "unseen"]
     np.save(tmp_path / "none.npy", np.array([], dtype=np.uint32))
     rows = mini("mini-math", size=2, seed=3, bodies=tmp_path / "none.npy")
@@ -193,33 +186,26 @@ def test_mini_errors(tmp_path: Path) -> None:
     assert "size=0" in message(lambda: mini("mini-math", size=0, seed=0, bodies=None))
 
 
-@pytest.mark.parametrize(
-    "array",
-    [
-        np.array([2, 1], np.uint32),
-        np.array([1, 2], np.int64),
-        np.array([[1]], np.uint32),
-        np.array([{}], object),
-    ],
-    ids=["unsorted", "int64", "two-dimensional", "pickled"],
-)
+ARRAYS = {
+    "unsorted": np.array([2, 1], np.uint32),
+    "int64": np.array([1, 2], np.int64),
+    "two-dimensional": np.array([[1]], np.uint32),
+    "pickled": np.array([{}], object),
+}
+
+
+@pytest.mark.parametrize("array", ARRAYS.values(), ids=ARRAYS)
 def test_bodies_that_cannot_be_used(tmp_path: Path, array: Any) -> None:
     np.save(tmp_path / "b.npy", array, allow_pickle=True)
-    for path in (
-        tmp_path / "b.npy",
-        tmp_path / "missing.npy",
-        write(tmp_path / "text.npy", "x"),
-        tmp_path,
-    ):
-        assert f"bodies={path}" in message(
-            functools.partial(mini, "mini-math", size=1, seed=0, bodies=path)
-        )
+    text = write(tmp_path / "text.npy", "x")
+    for path in (tmp_path / "b.npy", tmp_path / "missing.npy", text, tmp_path):
+        ask = functools.partial(mini, "mini-math", size=1, seed=0, bodies=path)
+        assert f"bodies={path}" in message(ask)
 
 
 def where(path: Path, size: int | None = None) -> dict[str, Any]:
-    dataset = compose(
-        ["dataset=tinystories", "dataset.prompt=plain", f"dataset.path={path}"]
-    ).dataset
+    words = ["dataset=tinystories", "dataset.prompt=plain", f"dataset.path={path}"]
+    dataset = compose(words).dataset
     others = ("_target_", "prefix_words")
     return {k: v for k, v in dataset._arguments(0).items() if k not in others} | {"size": size}
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from builders import SMALL
 from conftest import PAPERS, ROOT
 from msgspec.structs import replace
 
@@ -46,19 +47,15 @@ LABELS = (", our defaults", ", fused engine", ", as the published set")
 """Ends of the names of rows that stand beside the paper's methods."""
 LABELLED = {"knapspec-table2", *(f"self-sd-table{n}" for n in (*range(1, 6), 8))}
 JOINED = {
-    **{"swift-table2": 27, "swift-table3": 8, "swift-table4": 18, "swift-table5": 24,
-    "swift-table6": 12},
-    **{"swift-table7": 8, "swift-table8": 5, "swift-table9": 4, "swift-table10": 4,
-    "swift-table11": 3, "swift-table12": 5},
-    **{"clasp-table1": 24, "clasp-section5.1": 3, "self-sd-table1": 24, "self-sd-table2": 4,
-    "self-sd-table3": 5, "self-sd-table4": 5},
-    **{"self-sd-table5": 2, "self-sd-table6": 7, "self-sd-table8": 5, "self-sd-table9": 5,
-    "self-sd-table10": 5},
-    **{"self-sd-table11": 5, "self-sd-table12": 4, "self-sd-table13": 4, "self-sd-table14": 6,
-    "self-sd-table15": 4},
-    **{"self-sd-table17": 4, "knapspec-table2": 120},
-    **{"clasp-figure4a": 1, "swift-figure2b": 2, "swift-figure11": 3, "self-sd-figure4": 1,
-    "knapspec-figure4": 1, "knapspec-figure6": 2},
+    "swift-table2": 27, "swift-table3": 8, "swift-table4": 18, "swift-table5": 24,
+    "swift-table6": 12, "swift-table7": 8, "swift-table8": 5, "swift-table9": 4,
+    "swift-table10": 4, "swift-table11": 3, "swift-table12": 5, "clasp-table1": 24,
+    "clasp-section5.1": 3, "self-sd-table1": 24, "self-sd-table2": 4, "self-sd-table3": 5,
+    "self-sd-table4": 5, "self-sd-table5": 2, "self-sd-table6": 7, "self-sd-table8": 5,
+    "self-sd-table9": 5, "self-sd-table10": 5, "self-sd-table11": 5, "self-sd-table12": 4,
+    "self-sd-table13": 4, "self-sd-table14": 6, "self-sd-table15": 4, "self-sd-table17": 4,
+    "knapspec-table2": 120, "clasp-figure4a": 1, "swift-figure2b": 2, "swift-figure11": 3,
+    "self-sd-figure4": 1, "knapspec-figure4": 1, "knapspec-figure6": 2,
 }  # fmt: skip
 
 
@@ -98,9 +95,8 @@ def test_cells_stand_for_printed_rows(name: str) -> None:
         for row in rows:  # two cells for one number would leave it to chance which is shown
             alike = [c.keys for c in planned if matches(c.keys, row)]
             assert len(alike) <= 1 or row.get("dataset") == "overall", (row, alike)
-        assert {row["model"] for row in rows if "model" in row} == {
-            cell.keys["model"] for cell in planned
-        }
+        models = {row["model"] for row in rows if "model" in row}
+        assert models == {cell.keys["model"] for cell in planned}
 
 
 @pytest.mark.parametrize("name", PAPERS)
@@ -164,10 +160,8 @@ def test_knapspec_s_clasp_has_the_script_s_budget_and_interval() -> None:
 def test_another_engine_has_no_row_of_its_own_at_a_smaller_scale() -> None:
     names = {c.keys["method"] for c in plan("self-sd-table2", [], "paper")}
     assert {"self-sd", "self-sd, fused engine"} <= names
-    assert {c.keys["method"] for c in plan("self-sd-table2", [], "laptop")} == {
-        "vanilla",
-        "self-sd",
-    }
+    small = {c.keys["method"] for c in plan("self-sd-table2", [], "laptop")}
+    assert small == {"vanilla", "self-sd"}
     assert len(plan("self-sd-table5", [], "embedded")) == 2
     of = {c.keys["method"]: c for c in plan("self-sd-table5", [], "paper")}
     assert of["self-sd"].overrides["engine"] == "reference"
@@ -189,26 +183,18 @@ def test_the_controls_run_every_method_on_both_models() -> None:
 
 
 def test_subtasks_have_datasets_of_their_own_where_the_table_has_columns_for_them() -> None:
-    found = {
-        c.keys["subtask"]: c.overrides["dataset"] for c in plan("clasp-table1", [], "embedded")
-    }
-    assert (
-        found["math_reasoning"] == "mini-math"
-        and found["summarization"] == "mini-summary"
-        and len(found) == 6
-    )
-    assert {c.overrides["dataset"] for c in plan("clasp-figure4b", [], "embedded")} == {
-        "mini-stories"
-    }
+    cells = plan("clasp-table1", [], "embedded")
+    found = {c.keys["subtask"]: c.overrides["dataset"] for c in cells}
+    assert found["math_reasoning"] == "mini-math" and len(found) == 6
+    assert found["summarization"] == "mini-summary"
+    other = {c.overrides["dataset"] for c in plan("clasp-figure4b", [], "embedded")}
+    assert other == {"mini-stories"}
 
 
 def test_long_axes_are_scaled_down_but_none_stays_none() -> None:
     def steps(name: str) -> list[str]:
-        return [
-            c.overrides["method.steps"]
-            for c in plan(name, [], "embedded")
-            if "method.steps" in c.overrides
-        ]
+        given = [c.overrides for c in plan(name, [], "embedded")]
+        return [of["method.steps"] for of in given if "method.steps" in of]
 
     assert steps("swift-figure8") == ["2", "6", "10", "20"] and steps("swift-table8") == ["0"]
 
@@ -219,13 +205,12 @@ def test_overrides_of_the_command_line_go_first() -> None:
 
     assert methods("method=swift") == ["swift"] * 4
     assert methods(models=("llama2-70b",)) == []
-    cells_ = plan("swift-table2", ["model=planted", "limit=7", "dataset=gsm8k"], "embedded")
-    assert {
-        (c.overrides["model"], c.overrides["limit"], c.overrides["dataset"]) for c in cells_
-    } == {("planted", "7", "gsm8k")}
-    assert {c.keys["model"] for c in plan("swift-table2", [], "paper", ["llama2-70b"])} == {
-        "llama2-70b"
-    }
+    words = ["model=planted", "limit=7", "dataset=gsm8k"]
+    cells = plan("swift-table2", words, "embedded")
+    given = {tuple(c.overrides[key] for key in ("model", "limit", "dataset")) for c in cells}
+    assert given == {("planted", "7", "gsm8k")}
+    large = plan("swift-table2", [], "paper", ["llama2-70b"])
+    assert {c.keys["model"] for c in large} == {"llama2-70b"}
     with pytest.raises(SkipbenchError, match="'clasp' is no method of swift-table8"):
         plan("swift-table8", ["method=clasp"], "paper")
     with pytest.raises(SkipbenchError, match="one of paper, embedded, laptop"):
@@ -244,15 +229,6 @@ def test_names_of_the_paper_name_no_run() -> None:
     assert "published" not in compose(one.words("swift-table8")).to_dict()
 
 
-SMALL = [
-    "limit=1",
-    "dataset.max_new_tokens=8",
-    "engine.warmup=0",
-    "method=uniform,middle",
-    "dataset=cnndm",
-]
-
-
 @pytest.mark.slow
 def test_a_cell_that_fails_stops_no_other_and_stands_in_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -265,7 +241,13 @@ def test_a_cell_that_fails_stops_no_other_and_stands_in_the_table(
         return decode(self, method, *more)
 
     monkeypatch.setattr(Bench, "decode", failing)
-    words = ["swift-table2", "scale=embedded", f"results={tmp_path}", *SMALL[:4]]
+    words = [
+        "swift-table2",
+        "scale=embedded",
+        f"results={tmp_path}",
+        *SMALL,
+        "method=uniform,middle",
+    ]
     with pytest.raises(SystemExit) as ended:
         dispatch(["table", *words, "dataset=mini-math"])
     assert ended.value.code == 1 and "out of luck" in capsys.readouterr().err
@@ -275,32 +257,18 @@ def test_a_cell_that_fails_stops_no_other_and_stands_in_the_table(
     assert "out of luck" in (tmp_path / "tables" / "swift-table2.embedded.md").read_text()
 
 
-def test_a_file_that_holds_no_table_is_named(tmp_path: Path) -> None:
-    (tmp_path / "other.json").write_text("[1]")
-    for name in ("other.json", "missing.json"):
-        with pytest.raises(SkipbenchError, match=name):
-            dispatch(["table", str(tmp_path / name)])
-
-
 @pytest.mark.slow
 def test_a_cell_with_a_search_of_its_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = [
-        "search.iterations=2,3",
-        "search.max_new_tokens=4",
-        *SMALL[:3],
-        "dataset=mini-math",
-        "method.stop.max_steps=3",
-    ]
+    words = ["search.iterations=2,3", "search.max_new_tokens=4", *SMALL, "dataset=mini-math"]
+    words.append("method.stop.max_steps=3")
     command = ["self-sd-table9", "scale=embedded", f"results={tmp_path}", *words]
     dispatch(["table", *command, "dry_run=true"])
     assert "a search of 3 sets, missing" in capsys.readouterr().out
     dispatch(["table", *command, "--render-only"])
-    assert (
-        "its search of 3 sets is not done yet"
-        in (tmp_path / "tables" / "self-sd-table9.embedded.md").read_text()
-    )
+    table = tmp_path / "tables" / "self-sd-table9.embedded.md"
+    assert "its search of 3 sets is not done yet" in table.read_text()
     dispatch(["table", *command])
     # the longer search went on where the shorter one ended
     (trace,) = tmp_path.glob("search/*/trace.jsonl")
@@ -310,23 +278,21 @@ def test_a_cell_with_a_search_of_its_own(
     again = trace.parent / "retimed.jsonl"
     retimed = [json.loads(line) for line in again.read_text().splitlines()]
     assert [one["iterations"] for one in retimed] == [2, 3]
-    assert all(
-        {*one["sets"]} == {t["skip"] for t in trials[: one["iterations"]]} for one in retimed
-    )
+    for one in retimed:
+        assert {*one["sets"]} == {t["skip"] for t in trials[: one["iterations"]]}
     found = [read_run(folder).settings["method"] for folder in tmp_path.glob("runs/*")]
     assert {m["skip"] for m in found if "skip" in m} == {one["best"] for one in retimed}
     assert not list(tmp_path.glob("skip_sets/*"))  # no other run's `stored` has changed
 
 
 def test_a_row_with_a_reason_has_no_metrics(tmp_path: Path) -> None:
-    words = ["scale=embedded", f"results={tmp_path}", *SMALL[:3], "dataset=mini-math"]
+    words = ["scale=embedded", f"results={tmp_path}", *SMALL, "dataset=mini-math"]
     dispatch(["table", "self-sd-table12", *words])
     # and vanilla against itself
     assert len(list(tmp_path.glob("runs/*"))) == 2
-    assert (
-        "noise floor, the speedup of vanilla over itself: tiny, mini-math"
-        in (tmp_path / "tables" / "self-sd-table12.embedded.md").read_text()
-    )
+    table = tmp_path / "tables" / "self-sd-table12.embedded.md"
+    noise = "noise floor, the speedup of vanilla over itself: tiny, mini-math"
+    assert noise in table.read_text()
     runs: list[Run] = []
     planned = plan("self-sd-table12", words[1:], "embedded")
     configs = {cell.name: config for cell, config in composed("self-sd-table12", planned)}
@@ -338,7 +304,7 @@ def test_a_row_with_a_reason_has_no_metrics(tmp_path: Path) -> None:
 
 
 def test_self_sd_s_table_5_has_its_own_n_and_deviations_in_both_halves(tmp_path: Path) -> None:
-    given = [f"results={tmp_path}", "limit=3", *SMALL[1:3], "method=self-sd"]
+    given = [f"results={tmp_path}", *SMALL, "limit=3", "method=self-sd"]
     (cell, config), *_ = composed("self-sd-table5", plan("self-sd-table5", given, "embedded"))
     run_cell(config, print_table=False)
     (run,) = table_runs("self-sd-table5", cell, config, None)
@@ -387,27 +353,17 @@ def test_what_was_decoded_is_said_of_the_run_not_of_the_paper() -> None:
     assert "max_length: none, up to 1024 new tokens; the paper's: 1024." in said
     assert "batch" not in said and "in the paper max_length 1024" in table.grids[0].settings
     for column, value, theirs in (("tau", 4.5, 5.37), ("tau_draft", 3.6, None)):
-        (one,) = (
-            r
-            for r in table.records
-            if (r["column"], r["subtask"], r["method"]) == (column, "qa", "clasp")
-            and (r["model"], r["temperature"]) == ("llama3-70b", 0)
-        )
+        where = {"column": column, "subtask": "qa", "method": "clasp", "temperature": 0}
+        where["model"] = "llama3-70b"
+        (one,) = (r for r in table.records if r.items() >= where.items())
         assert (one["measured"], one["published"]) == (value, theirs)
     assert "tau_draft" in dict(table.definitions)
 
 
 def test_samples_of_groups_are_runs_of_their_own(tmp_path: Path) -> None:
     """The mini stories have groups too: a run of them stands in for one of Spec-Bench."""
-    words = [
-        f"results={tmp_path}",
-        "limit=4",
-        *SMALL[1:3],
-        "model=tiny",
-        "dataset=mini-stories",
-        "method=uniform",
-    ]
-    config = compose(words)
+    words = [*SMALL, "limit=4", "model=tiny", "dataset=mini-stories", "method=uniform"]
+    config = compose([*words, f"results={tmp_path}"])
     run_cell(config, print_table=False)
     resolved = resolve_cell(config)
     samples = read_samples(resolved.folder / "samples.jsonl")

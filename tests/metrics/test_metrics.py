@@ -41,40 +41,19 @@ def vanilla(tokens: int, decode_s: float, prefill_s: float = 1.0) -> Arm:
 def sample(base: Arm, method: Arm, **more: Any) -> Sample:
     given = {"id": "id", "lossless": "identical", **more}
     order = ["vanilla", "method"]
-    return Sample(
-        index=0,
-        prompt_hash="hash",
-        prompt_tokens=8,
-        order=order,
-        vanilla=base,
-        method=method,
-        **given,
-    )
+    own = {"index": 0, "prompt_hash": "hash", "prompt_tokens": 8, "order": order}
+    return Sample(vanilla=base, method=method, **own, **given)
 
 
 def two_samples() -> list[Sample]:
     # A: 8 tokens, vanilla 4 s, method 2 s. B: 4 tokens, vanilla 2 s, method 2 s.
     a = arm([Round(4, 4, 4, 4, 5), Round(4, 4, 2, 2, 3)], Seconds(1.0, 0.8, 0.8, 0.3, 0.1))
-    b = arm(
-        [Round(2, 2, 1, 1, 2), Round(0, 0, 0, 0, 1), Round(2, 2, 0, 0, 1)],
-        Seconds(1.0, 0.4, 1.2, 0.3, 0.1),
-    )
+    turns = [Round(2, 2, 1, 1, 2), Round(0, 0, 0, 0, 1), Round(2, 2, 0, 0, 1)]
+    b = arm(turns, Seconds(1.0, 0.4, 1.2, 0.3, 0.1))
+    unseen, seen = {"groups": {"body": "unseen"}}, {"groups": {"body": "seen"}}
     return [
-        sample(
-            vanilla(8, 4.0),
-            a,
-            skip="attn:0-1;mlp:2",
-            groups={"body": "unseen"},
-            score=scores(0.5, 0.25),
-        ),
-        sample(
-            vanilla(4, 2.0),
-            b,
-            id="b",
-            skip="attn:1",
-            groups={"body": "seen"},
-            score=scores(1.0, 0.75),
-        ),
+        sample(vanilla(8, 4.0), a, skip="attn:0-1;mlp:2", score=scores(0.5, 0.25), **unseen),
+        sample(vanilla(4, 2.0), b, id="b", skip="attn:1", score=scores(1.0, 0.75), **seen),
     ]
 
 
@@ -82,9 +61,8 @@ def test_steps_of_several_sets_in_one_round_cost_what_each_set_costs() -> None:
     """Of seven steps one is a copy: (2 x 1 + 1 x 3 + 3 x 3) / 7 skipped sub-layers."""
     method = arm([Round(4, 4, 2, 2, 3), Round(3, 3, 1, 1, 2)], Seconds(1.0, 0.8, 0.8, 0.3, 0.1))
     trace = {"sets": ["attn:0", "attn:0-1;mlp:2"], "steps_by_set": [[2, 1], [0, 3]]}
-    found = _mean_step_cost(
-        [sample(vanilla(6, 4.0), method, trace=trace)], 4, lambda z: len(z.skipped)
-    )
+    one = sample(vanilla(6, 4.0), method, trace=trace)
+    found = _mean_step_cost([one], 4, lambda z: len(z.skipped))
     assert found == pytest.approx(14 / 7)
 
 
@@ -93,9 +71,7 @@ def scores(base: float, method: float) -> dict[str, dict[str, float]]:
 
 
 def summary(samples: list[Sample], latency: Latency | None = LATENCY) -> Metrics:
-    return summarise(
-        samples, layers=4, latency=latency, roofline_s_per_token=0.2, peak_memory_bytes=1024
-    )
+    return summarise(samples, 4, latency, 0.2, 1024)
 
 
 def test_expected_tokens_is_the_geometric_sum() -> None:
@@ -162,13 +138,7 @@ def covered(intervals: list[tuple[float, float] | None], truth: float) -> float:
     return sum(e is not None and e[0] <= truth <= e[1] for e in intervals) / len(intervals)
 
 
-SIZES = [
-    5,
-    8,
-    14,
-    pytest.param(20, marks=pytest.mark.slow),
-    pytest.param(40, marks=pytest.mark.slow),
-]
+SIZES = [5, 8, 14, *(pytest.param(n, marks=pytest.mark.slow) for n in (20, 40))]
 
 
 @pytest.mark.parametrize("n", SIZES)
@@ -187,10 +157,9 @@ def test_an_interval_of_three_processes_covers_what_it_says(n: int) -> None:
     logs = rng.normal(0.2, 0.275, (runs, 1, n)) + rng.normal(0, 0.03, (runs, 3, 1))
     logs += math.log(4.5) * (rng.random((runs, 1, n)) < 0.18)
     cells = np.exp(logs + rng.normal(0, 0.05, (runs, 3, n))).tolist()
-    found = [
-        repeated_ratio_interval([dict(zip(map(str, range(n)), row, strict=True)) for row in rows])
-        for rows in cells
-    ]
+    names = [*map(str, range(n))]
+    by_question = [[dict(zip(names, row, strict=True)) for row in rows] for rows in cells]
+    found = [repeated_ratio_interval(ratios) for ratios in by_question]
     assert 0.92 < covered([ends for _, ends in found], math.exp(0.2) * 4.5**0.18) < 0.975
 
 
@@ -200,9 +169,8 @@ def test_repetitions_that_differ_widen_the_interval() -> None:
     alike = repeated_ratio_interval([ratios] * 3)
     assert alike == (pytest.approx(mean), pytest.approx(one))
     slower = {i: 0.8 * r for i, r in ratios.items()}
-    between, wide = repeated_ratio_interval(
-        [ratios, slower, {i: 0.9 * r for i, r in ratios.items()}]
-    )
+    middle = {i: 0.9 * r for i, r in ratios.items()}
+    between, wide = repeated_ratio_interval([ratios, slower, middle])
     assert between == pytest.approx(mean * (0.8 * 0.9) ** (1 / 3))
     # nearly the t of two degrees of freedom on the processes alone: 4.3 standard errors
     half = 4.303 * np.std(np.log([1, 0.8, 0.9]), ddof=1) / math.sqrt(3)
@@ -288,9 +256,8 @@ def test_costs_by_hand() -> None:
     # c = (1.2 s / 12 steps) / 0.5 s = 0.2; v = (2.0 s / 5 rounds) / 0.5 s = 0.8; (M - 1) / alpha =
     # 1.4 * 12 / 7 = 2.4
     # Eq. 6 takes the sets by their draft steps: 8 of 12 steps run 5 of 8 sub-layers, 4 run 7 of 8
-    assert found.expected_speedup.paper == pytest.approx(
-        2.4 / (2.4 * (8 * 5 / 8 + 4 * 7 / 8) / 12 + 1)
-    )
+    eq6 = 2.4 / (2.4 * (8 * 5 / 8 + 4 * 7 / 8) / 12 + 1)
+    assert found.expected_speedup.paper == pytest.approx(eq6)
     assert found.expected_speedup.measured_cost == pytest.approx(2.4 / (2.4 * 0.2 + 0.8))
     # draft 2 * 0.001 + 3 * 0.002 + 0.004 = 0.012 s; target 4 * 0.003 + 0.004 = 0.016 s
     assert LATENCY.pass_s(DraftPlan.parse("attn:0-1;mlp:2", 4)) == pytest.approx(0.012)
@@ -299,9 +266,8 @@ def test_costs_by_hand() -> None:
     with pytest.raises(SkipbenchError, match=r"int8 and likely.*profile\.levers=\[int8,likely\]"):
         LATENCY.pass_s(plan)
     low = Latency(5e-4, 8e-4, 2e-3, 4, context=300, attention_s_per_token=5e-7)
-    both = LATENCY._replace(
-        variants={"int8": low}, likely_head_s=1e-3, context=300, attention_s_per_token=1e-6
-    )
+    near = {"context": 300, "attention_s_per_token": 1e-6}
+    both = LATENCY._replace(variants={"int8": low}, likely_head_s=1e-3, **near)
     read = 300 - 100  # positions that the window hides
     wanted = (1e-3 - read * 1e-6) + 2 * (5e-4 - read * 5e-7) + 2 * 2e-3 + 8e-4 + 1e-3
     assert both.pass_s(plan) == pytest.approx(wanted)
@@ -373,9 +339,8 @@ def test_scores_are_means_and_split_by_group() -> None:
     found = summary(two_samples()).score
     assert found.vanilla == {"rouge": 0.75}
     assert found.method == {"rouge": 0.5}
-    assert found.by["body"]["unseen"] == GroupScores(
-        vanilla={"rouge": 0.5}, method={"rouge": 0.25}, samples=1
-    )
+    of = GroupScores(vanilla={"rouge": 0.5}, method={"rouge": 0.25}, samples=1)
+    assert found.by["body"]["unseen"] == of
 
 
 def test_scores_are_equal_only_if_those_of_every_sample_are() -> None:
@@ -423,11 +388,8 @@ def test_nothing_accepted_has_an_alpha_but_no_expected_speedup() -> None:
 
 
 def test_failed_samples_are_only_counted() -> None:
-    broken = sample(
-        vanilla(8, 1.0),
-        Arm([], [], Seconds(9.0, 9.0, 9.0, 9.0, 9.0), "failed", "error"),
-        lossless="failed",
-    )
+    torn = Arm([], [], Seconds(9.0, 9.0, 9.0, 9.0, 9.0), "failed", "error")
+    broken = sample(vanilla(8, 1.0), torn, lossless="failed")
     without, found = summary(two_samples()), summary([*two_samples(), broken])
     assert found.lossless == Lossless(identical=2, failed=1)
     assert structs.replace(found, lossless=without.lossless) == without
@@ -438,14 +400,8 @@ def test_failed_samples_are_only_counted() -> None:
 def test_nothing_decoded_gives_none_not_nan(of: list[Sample], latency: Latency | None) -> None:
     found = summary(of, latency)
     assert found.samples == len(of)
-    for name in (
-        "M",
-        "tokens_per_s",
-        "tokens_per_s_vanilla",
-        "roofline_fraction_vanilla",
-        "tpt",
-        "tpt_vanilla",
-    ):
+    of_time = "tokens_per_s", "tokens_per_s_vanilla", "roofline_fraction_vanilla"
+    for name in ("M", *of_time, "tpt", "tpt_vanilla"):
         assert getattr(found, name) is None
     assert found.speedup.micro is found.speedup.paired is found.speedup.ci95 is None
     json.dumps(to_builtins(found), allow_nan=False)
@@ -453,12 +409,8 @@ def test_nothing_decoded_gives_none_not_nan(of: list[Sample], latency: Latency |
 
 def test_kinds_of_samples_are_counted() -> None:
     a, b = two_samples()
-    of = [
-        a,
-        replace(a, lossless="tie"),
-        replace(b, lossless="diverged"),
-        replace(b, lossless="sampled"),
-    ]
+    of = [a, replace(a, lossless="tie")]
+    of += [replace(b, lossless=kind) for kind in ("diverged", "sampled")]
     of.append(replace(a, method=replace(a.method, looped=True)))
     found = summary(of)
     assert found.lossless == Lossless(identical=2, ties=1, diverged=1, sampled=1)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from builders import SMALL
 from conftest import random_model
 
 from skipbench.bench.load import load_model
@@ -30,14 +31,9 @@ def test_scores_and_masks_by_hand() -> None:
     assert found.tolist() == [[4.0, 5.0, 1.0, 3.0], [0.5, 30.0, 3.5, pytest.approx(0.1)]]
     # By rows 1.0 and 3.0 go, 0.1 and 0.5; in groups of two the lower of each, though 4.0 is above
     # all of another row.
-    assert kept(found, Pattern(0.5)).tolist() == [
-        [True, True, False, False],
-        [False, True, True, False],
-    ]
-    assert kept(found, Pattern(0.5, 2)).tolist() == [
-        [False, True, False, True],
-        [False, True, True, False],
-    ]
+    yes, no = True, False
+    assert kept(found, Pattern(0.5)).tolist() == [[yes, yes, no, no], [no, yes, yes, no]]
+    assert kept(found, Pattern(0.5, 2)).tolist() == [[no, yes, no, yes], [no, yes, yes, no]]
     assert kept(found, Pattern(0.25)).sum(1).tolist() == [3, 3]
 
 
@@ -121,15 +117,8 @@ def test_engines_agree_on_a_sparsified_model() -> None:
 
 
 def settings(results: Path, *overrides: str) -> RunConfig:
-    given = [
-        "method=self-sd",
-        "dataset=mini-stories",
-        "limit=1",
-        "engine.warmup=0",
-        "dataset.max_new_tokens=16",
-        f"results={results}",
-    ]
-    return compose([*given, *overrides])
+    given = ["method=self-sd", "dataset=mini-stories", *SMALL, f"results={results}"]
+    return compose([*given, "dataset.max_new_tokens=16", *overrides])
 
 
 def test_a_run_is_lossless_and_named_by_its_sparsity(tmp_path: Path) -> None:
@@ -177,17 +166,11 @@ def test_pruning_needs_the_modules_and_texts() -> None:
 
 
 def test_memory_counts_the_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = [
-        "model=llama2-13b",
-        "model.sparsity=wanda-2:4",
-        "model.device=cpu",
-        "dataset.max_new_tokens=16",
-    ]
-    config = compose(words)
+    words = ["model=llama2-13b", "model.sparsity=wanda-2:4", "model.device=cpu"]
+    config = compose([*words, "dataset.max_new_tokens=16"])
     weights = 13_015_864_320 * 2
     monkeypatch.setattr("skipbench.bench.memory.host_free_bytes", lambda: weights + (3 << 30))
-    with pytest.raises(
-        NotHereError, match=r"float16, wanda-2:4\).*or 2\.5 GiB for model\.calibration"
-    ):
+    says = r"float16, wanda-2:4\).*or 2\.5 GiB for model\.calibration"
+    with pytest.raises(NotHereError, match=says):
         check_memory(config.model, config.dataset, [])
     check_memory(dataclasses.replace(config.model, sparsity="none"), config.dataset, [])

@@ -5,6 +5,7 @@ of missing records.
 from pathlib import Path
 
 import pytest
+from builders import SMALL
 from msgspec import structs
 from msgspec.structs import replace
 
@@ -52,15 +53,10 @@ def test_a_course_draws_every_sample_and_the_papers_values(runs: dict[str, Run])
     assert [a.get_ylabel() for a in axes] == ["acceptance rate", "best matchness", "speedup (x)"]
     assert axes[-1].get_xlabel() == "sample"
     line = axes[0].get_lines()[0]
-    assert (
-        list(line.get_ydata()) == acceptances(runs["swift"])
-        and line.get_color() == METHODS["swift"][0]
-    )
-    labels = [text for axis in axes for text in axis.get_legend_handles_labels()[1]]
-    assert labels.count("swift") == 1
-    assert sum("paper" in text for text in axes[1].get_legend_handles_labels()[1]) == 3
-    low, high = axes[2].get_ylim()
-    assert low < 1 < high and [1.0, 1.0] in [list(a.get_ydata()) for a in axes[2].get_lines()]
+    assert list(line.get_ydata()) == acceptances(runs["swift"])
+    assert line.get_color() == METHODS["swift"][0]
+    labels = axes[1].get_legend_handles_labels()[1]
+    assert labels[0] == "swift" and sum("paper" in text for text in labels) == 3
 
 
 def test_a_breakdown_adds_up(runs: dict[str, Run]) -> None:
@@ -129,9 +125,8 @@ def test_a_sweep_has_a_point_a_run_and_the_papers_best(runs: dict[str, Run]) -> 
     figure, shown = draw("clasp-figure4b", [runs["clasp8"], runs["clasp2"]])
     assert len(shown) == 2
     axis = figure.axes[1]
-    assert (
-        axis.get_ylabel() == "speedup (x)" and axis.get_xlabel() == "rounds between optimisations"
-    )
+    labels = axis.get_ylabel(), axis.get_xlabel()
+    assert labels == ("speedup (x)", "rounds between optimisations")
     assert list(axis.get_lines()[0].get_xdata()) == [2, 8]
     assert axis.get_lines()[0].get_ydata()[0] == measure(runs["clasp2"].measured, "speedup")[0]
     assert "paper: falls beyond 128" in axis.get_legend_handles_labels()[1]
@@ -177,10 +172,8 @@ def test_the_same_records_give_the_same_pdf(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_same_records_give_the_same_bytes(runs: dict[str, Run], tmp_path: Path) -> None:
     for kind in draw_run(runs["clasp2"]):
-        pairs = [
-            save(draw_run(runs["clasp2"])[kind], [runs["clasp2"]], tmp_path / n / kind)
-            for n in ("a", "b")
-        ]
+        drawn, run = draw_run(runs["clasp2"])[kind], [runs["clasp2"]]
+        pairs = [save(drawn, run, tmp_path / n / kind) for n in ("a", "b")]
         for one, other in zip(*pairs, strict=True):
             assert one.read_bytes() == other.read_bytes()
         assert "not a replication" in caption([runs["clasp2"]])
@@ -218,13 +211,7 @@ def test_a_skip_set_counts_if_it_drafted(
 def test_a_figure_of_one_draft_is_not_drawn_if_distinct_ones_are_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = [
-        "scale=embedded",
-        "limit=1",
-        "dataset.max_new_tokens=8",
-        "engine.warmup=0",
-        f"results={tmp_path}",
-    ]
+    words = [*SMALL, "scale=embedded", f"results={tmp_path}"]
     drawn = {f"clasp-figure4b.embedded.{suffix}" for suffix in ("json", *style.FORMATS)}
 
     def written(intervals: str, *flags: str) -> set[str]:
@@ -245,14 +232,8 @@ def test_a_figure_of_one_draft_is_not_drawn_if_distinct_ones_are_asked_for(
 
 
 def test_brute_force_lines_are_drawn_or_refused() -> None:
-    line = {
-        "programme": "clasp",
-        "model": "m",
-        "cases": 3,
-        "best": 0.9,
-        "found": 0.8,
-        "random": 0.2,
-    }
+    line = {"programme": "clasp", "model": "m", "cases": 3}
+    line |= {"best": 0.9, "found": 0.8, "random": 0.2}
     figure, models = curves.brute_force([line])
     assert [b[0].get_width() for b in figure.axes[0].containers] == [0.9, 0.8, 0.2]
     assert models == "m"

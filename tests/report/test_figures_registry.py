@@ -68,34 +68,18 @@ def runs_of(name: str, scale: str, records: dict[str, Run]) -> list[Run]:
     cells = list(unique.values())
     like = {(*c.overrides, c.overrides["method"]): c for c in cells}
     configs = dict(
-        zip(
-            like,
-            (config.to_dict() for _, config in composed(name, list(like.values()))),
-            strict=True,
-        )
+        zip(like, (c.to_dict() for _, c in composed(name, [*like.values()])), strict=True)
     )
     for number, planned in enumerate(cells):
-        plain = set_values(
-            configs[*planned.overrides, planned.overrides["method"]], planned.overrides
-        )
-        names = {k: plain[k]["name"] for k in ("model", "method", "dataset")}
-        search = None
+        key = *planned.overrides, planned.overrides["method"]
+        own = set_values(configs[key], planned.overrides)
+        names = {k: own[k]["name"] for k in ("model", "method", "dataset")}
+        known = {"settings": own, "axes": planned.overrides, "keys": planned.keys, **names}
         if planned.searches:
-            search = Search(
-                on=plain["search_dataset"]["name"],
-                sets=plain["search"]["iterations"],
-                seconds=10.0 + number,
-            )
-        runs.append(
-            structs.replace(
-                records["swift" if names["method"] == "swift" else "clasp"],
-                **names,
-                settings=plain,
-                axes=planned.overrides,
-                keys=planned.keys,
-                search=search,
-            )
-        )
+            on, sets = own["search_dataset"]["name"], own["search"]["iterations"]
+            known["search"] = Search(on=on, sets=sets, seconds=10.0 + number)
+        record = records["swift" if names["method"] == "swift" else "clasp"]
+        runs.append(structs.replace(record, **({"search": None} | known)))
     return runs
 
 
@@ -121,11 +105,8 @@ def texts_of(drawn: Any) -> str:
     """All that is written in a figure."""
     found = []
     for axis in drawn.axes:
-        found += [
-            axis.get_title(loc="left"),
-            axis.get_title(),
-            *axis.get_legend_handles_labels()[1],
-        ]
+        found += [axis.get_title(loc="left"), axis.get_title()]
+        found += axis.get_legend_handles_labels()[1]
         found += [t.get_text() for t in axis.texts] + [t.get_text() for t in axis.get_yticklabels()]
     return "\n".join(found)
 
@@ -149,10 +130,8 @@ def test_axes_are_in_the_experiment_and_printed_values_in_the_figure(
     swept = getattr(FIGURES[name], "keywords", {}).get("axis")
     for axis in (swept,) if swept else AXES.get(name, ()):
         values = {str(setting(run, axis)) for run in runs if run.method != BASELINE}
-        assert len(values) > 1 or (scale != "paper" and axis in ("model.name", "dataset.name")), (
-            axis,
-            values,
-        )
+        known = scale != "paper" and axis in ("model.name", "dataset.name")
+        assert len(values) > 1 or known, (axis, values)
     drawn, shown = draw(name, runs)
     assert len(shown) == len([run for run in runs if run.method != BASELINE])
     text = texts_of(drawn)
@@ -171,9 +150,8 @@ def test_columns_are_known_and_what_is_left_out_is_printed(name: str) -> None:
 
 
 def test_a_figure_that_no_run_gives_names_its_commands() -> None:
-    with pytest.raises(
-        SkipbenchError, match=r"brute_force\.py .*--keep 10 > \S+' and 'python -m skipbench figure"
-    ):
+    commands = r"brute_force\.py .*--keep 10 > \S+' and 'python -m skipbench figure"
+    with pytest.raises(SkipbenchError, match=commands):
         dispatch(["figure", "clasp-figure3b"])
 
 
@@ -181,14 +159,8 @@ def test_a_figure_that_no_run_gives_names_its_commands() -> None:
 def test_a_set_of_another_task_is_searched_once_and_told_apart(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = [
-        "scale=embedded",
-        "dataset=mini-math",
-        "search.on=mini-math,mini-code",
-        "search.iterations=3",
-        "limit=1",
-    ]
-    words = [*words, "dataset.max_new_tokens=16", f"results={tmp_path}"]
+    words = ["scale=embedded", "dataset=mini-math", "search.on=mini-math,mini-code", "limit=1"]
+    words += ["search.iterations=3", "dataset.max_new_tokens=16", f"results={tmp_path}"]
     dispatch(["figure", "swift-figure2b", *words])
     searches = {p.parent.name for p in tmp_path.glob("search/*/trace.jsonl")}
     assert len(searches) == 2 and (tmp_path / "figures" / "swift-figure2b.embedded.svg").exists()
@@ -198,7 +170,5 @@ def test_a_set_of_another_task_is_searched_once_and_told_apart(
     (grid,) = grids_of(request)
     cells = grid.cells
     assert [c.overrides["search.on"] for c, _ in cells] == ["mini-math", "mini-code"]
-    assert [config.search_dataset and config.search_dataset.name for _, config in cells] == [
-        "mini-math",
-        "mini-code",
-    ]
+    searched = [config.search_dataset and config.search_dataset.name for _, config in cells]
+    assert searched == ["mini-math", "mini-code"]

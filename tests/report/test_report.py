@@ -28,15 +28,8 @@ from skipbench.runs.record import Arm, Round, Sample, Seconds
 from skipbench.runs.run import Origin, Run
 from skipbench.scoring.overlap import rouge_rules
 
-HEADER = {
-    "model": "llama3-8b",
-    "method": "swift",
-    "dataset": "cnndm",
-    "engine": "fused",
-    "dtype": "bfloat16",
-    "device": "NVIDIA [H200]",
-    "threads": "16",
-}
+HEADER = {"model": "llama3-8b", "method": "swift", "dataset": "cnndm", "engine": "fused"}
+HEADER |= {"dtype": "bfloat16", "device": "NVIDIA [H200]", "threads": "16"}
 PROVENANCE = Origin(
     engine="fused", device="cpu", commit="0123abc", date="2025-01-02", torch="2.8.0"
 )
@@ -46,12 +39,8 @@ def sample(index: int, draft_s: float, steps: int = 4, **more: Any) -> Sample:
     accepted = steps - 1 if steps else 0
     rounds = [Round(steps, steps, accepted, accepted, accepted + 1)] * 10
     tokens = sum(r.emitted for r in rounds)
-    base = Arm(
-        [1] * (tokens + 1),
-        [Round(0, 0, 0, 0, 1)] * tokens,
-        Seconds(0.1, 0.0, 0.4, 0.0, 0.1),
-        "length",
-    )
+    plain, took = [Round(0, 0, 0, 0, 1)] * tokens, Seconds(0.1, 0.0, 0.4, 0.0, 0.1)
+    base = Arm([1] * (tokens + 1), plain, took, "length")
     method = Arm([1] * (tokens + 1), rounds, Seconds(0.1, draft_s, 0.1, 0.02, 0.03), "length")
     given = {"lossless": "identical", "skip": "attn:1-3;mlp:2", **more}
     return Sample(index, str(index), "hash", 8, ["vanilla", "method"], base, method, **given)
@@ -71,39 +60,33 @@ def full() -> Metrics:
     return metrics(samples, Latency(2e-4, 4e-4, 3e-4, 6), 0.005)
 
 
-def partial() -> list[Any]:
-    return [
-        pytest.param(metrics([]), id="nothing"),
-        pytest.param(metrics([sample(0, 0.1, lossless="failed")]), id="all failed"),
-        pytest.param(metrics([sample(0, 0.1)]), id="one sample"),
-        pytest.param(metrics([sample(0, 0.0, steps=0, skip="")]), id="no drafts"),
-        pytest.param(
-            metrics([sample(0, 0.1, steps=1), sample(1, 0.1, steps=1)]), id="nothing accepted"
-        ),
-        pytest.param(Metrics(), id="empty"),
-        pytest.param(full(), id="full"),
-    ]
-
-
 def text(renderable: RenderableType, width: int) -> str:
     out = io.StringIO()
     Console(file=out, width=width, color_system=None).print(renderable)
     return out.getvalue()
 
 
-@pytest.mark.parametrize("of", partial())
+PARTIAL = {
+    "nothing": metrics([]),
+    "all failed": metrics([sample(0, 0.1, lossless="failed")]),
+    "one sample": metrics([sample(0, 0.1)]),
+    "no drafts": metrics([sample(0, 0.0, steps=0, skip="")]),
+    "nothing accepted": metrics([sample(0, 0.1, steps=1), sample(1, 0.1, steps=1)]),
+    "empty": Metrics(),
+    "full": full(),
+}
+
+
+@pytest.mark.parametrize("kind", PARTIAL)
 @pytest.mark.parametrize("width", [80, 120])
-def test_rendering_never_shows_none_or_nan(of: Metrics, width: int) -> None:
+def test_rendering_never_shows_none_or_nan(kind: str, width: int) -> None:
+    of = PARTIAL[kind]
     run = Run(model="m", method="x", dataset="d", metrics=of)
-    for shown in (
-        text(render_cell(of, HEADER), width),
-        markdown_cell(of, HEADER),
-        markdown(row_table([run])),
-    ):
+    drawn = text(render_cell(of, HEADER), width)
+    for shown in (drawn, markdown_cell(of, HEADER), markdown(row_table([run])), csv_table([run])):
         assert "None" not in shown
         assert "nan" not in shown.lower()
-    assert max(map(len, text(render_cell(of, HEADER), width).splitlines())) <= width
-    assert "None" not in csv_table([run])
+    assert max(map(len, drawn.splitlines())) <= width
 
 
 def test_main_row() -> None:
@@ -170,9 +153,7 @@ def test_scores_that_differ_on_identical_tokens_are_called_out() -> None:
 
 def test_missing_values_give_their_reason() -> None:
     one = metrics([sample(0, 0.0, steps=0, skip="")])
-    assert (
-        main_cells(one)["alpha"] == main_cells(one)["TPT"] == main_cells(one)["E(Spd)"] == MISSING
-    )
+    assert {main_cells(one)[name] for name in ("alpha", "TPT", "E(Spd)")} == {MISSING}
     assert "nothing was drafted" in dict(cell_lines(one, HEADER))[MISSING]
     assert "TPT: sub-layer latencies were not profiled" in dict(cell_lines(one, HEADER))[MISSING]
     drafted_nothing = metrics([sample(0, 0.0, steps=0, skip="")], Latency(2e-4, 4e-4, 3e-4, 6))
@@ -215,29 +196,19 @@ def html_table(title: str, runs: list[Run]) -> str:
 
 def test_rows_are_grouped() -> None:
     slow, fast = metrics([sample(0, 0.3)]), metrics([sample(0, 0.1)])
-    runs = [
-        run("clasp", "a", slow),
-        run("swift", "b", slow),
-        run("swift", "a", fast),
-        run("clasp", "b", None),
-    ]
+    given = [("clasp", "a", slow), ("swift", "b", slow), ("swift", "a", fast), ("clasp", "b", None)]
+    runs = [run(*one) for one in given]
     rows = cells(runs)
-    assert [(r["dataset"].text, r["method"].text) for r in rows] == [
-        ("a", "clasp"),
-        ("a", "swift"),
-        ("b", "clasp"),
-        ("b", "swift"),
-    ]
+    shown = [(r["dataset"].text, r["method"].text) for r in rows]
+    assert shown == [(d, m) for d in "ab" for m in ("clasp", "swift")]
     # Vanilla 0.5 s; slow 0.3 + 0.15 s, fast 0.1 + 0.15 s. One sample has no interval, so that none
     # is known to be the best.
     assert [r["decode only"].text for r in rows] == ["1.11x", "2.00x", MISSING, "1.11x"]
     # with the prefill of 0.1 s: 0.6 s over 0.55 s and 0.35 s
     assert [r["speedup"].text for r in rows] == ["1.09x", "1.71x", MISSING, "1.09x"]
     by_dataset = row_table(runs).grids[1]
-    assert [(c.group, c.name) for c in by_dataset.columns[2:]] == [
-        ("dataset", "a"),
-        ("dataset", "b"),
-    ]
+    heads = [(c.group, c.name) for c in by_dataset.columns[2:]]
+    assert heads == [("dataset", "a"), ("dataset", "b")]
     assert [c.text for c in by_dataset.rows[0].cells[1:]] == ["clasp", "1.09x, n 1", MISSING]
 
 
@@ -262,25 +233,22 @@ def timed(method: str, speed: float, shift: int = 0, dataset: str = "a", n: int 
     return run(method, dataset, Metrics(samples=n, speedup=speedup))
 
 
-@pytest.mark.parametrize(
-    ("rows", "bold"),
-    [
-        pytest.param(
-            [timed("x", 3.0), timed("y", 2.0, 3)], ["x"], id="one is faster on all prompts"
-        ),
-        pytest.param([timed("x", 3.0), timed("y", 2.99, 3)], ["x", "y"], id="not told apart"),
-        pytest.param([timed("x", 1.0), timed("y", 0.4, 3)], [], id="not told apart from vanilla"),
-        pytest.param([timed("x", 0.1), timed("y", 0.05, 3)], [], id="slower than vanilla"),
-        pytest.param([timed("x", 3, n=4), timed("y", 2, 3, n=4)], [], id="of few prompts"),
-        pytest.param([timed("vanilla", 2.0, 1), timed("x", 3.0)], [], id="vanilla's own noise"),
-        pytest.param([timed("x", 3.0), timed("x", 3.0)], ["x", "x"], id="one run twice"),
-        pytest.param(
-            [timed("x", 3.0), timed("y", 2.0, 3), timed("z", 2.0, 3, "b")],
-            ["x", "z"],
-            id="each dataset has its own",
-        ),
-    ],
-)
+BOLD = {
+    "one is faster on all prompts": ([timed("x", 3.0), timed("y", 2.0, 3)], ["x"]),
+    "not told apart": ([timed("x", 3.0), timed("y", 2.99, 3)], ["x", "y"]),
+    "not told apart from vanilla": ([timed("x", 1.0), timed("y", 0.4, 3)], []),
+    "slower than vanilla": ([timed("x", 0.1), timed("y", 0.05, 3)], []),
+    "of few prompts": ([timed("x", 3, n=4), timed("y", 2, 3, n=4)], []),
+    "vanilla's own noise": ([timed("vanilla", 2.0, 1), timed("x", 3.0)], []),
+    "one run twice": ([timed("x", 3.0), timed("x", 3.0)], ["x", "x"]),
+    "each dataset has its own": (
+        [timed("x", 3.0), timed("y", 2.0, 3), timed("z", 2.0, 3, "b")],
+        ["x", "z"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("rows", "bold"), BOLD.values(), ids=BOLD)
 def test_bold_are_those_that_are_not_told_apart_from_the_fastest(
     rows: list[Run], bold: list[str]
 ) -> None:
@@ -316,14 +284,10 @@ def test_no_number_stands_in_the_place_of_another() -> None:
     """All of them differ, so that each is known by its value."""
     by = BySearch(during=SearchPart(samples=3, e2e=1.25), after=SearchPart(samples=5, e2e=2.25))
     times = (Percentiles(p50=x / 100, p90=2 * x / 100, p99=3 * x / 100) for x in (4, 1))
-    of = Metrics(
-        samples=8,
-        speedup=Speedup(e2e=1.5, e2e_ci95=(1.4, 1.6), paired=2.0, ci95=(1.9, 2.1)),
-        speedup_by_search=by,
-        **dict(zip(("ttft_s_vanilla", "ttft_s"), times, strict=True)),
-        peak_memory_bytes=300 << 20,
-        int8_bytes=129 << 20,
-    )
+    speedup = Speedup(e2e=1.5, e2e_ci95=(1.4, 1.6), paired=2.0, ci95=(1.9, 2.1))
+    waits = dict(zip(("ttft_s_vanilla", "ttft_s"), times, strict=True))
+    memory = {"peak_memory_bytes": 300 << 20, "int8_bytes": 129 << 20}
+    of = Metrics(samples=8, speedup=speedup, speedup_by_search=by, **waits, **memory)
     (row,) = cells([run("swift", "a", of)])
     assert row["speedup"].text == "1.50x [1.40, 1.60]"
     assert row["decode only"].text == "2.00x [1.90, 2.10]"
@@ -331,29 +295,24 @@ def test_no_number_stands_in_the_place_of_another() -> None:
     assert row["low-bit copy"].text == "129 MiB"
     lines = dict(cell_lines(of, HEADER))
     assert lines["memory"] == "300 MiB at the peak"
-    during, after = "1.25x", "2.25x"
-    assert lines["search"] == (
-        f"speedup during its search {during} (n 3); speedup after its search {after} (n 5)"
-    )
+    said = "speedup during its search 1.25x (n 3); speedup after its search 2.25x (n 5)"
+    assert lines["search"] == said
     by_search = row_table([run("swift", "a", of)]).grids[-1]
-    found = {
-        c.name: x.text for c, x in zip(by_search.columns, by_search.rows[0].cells, strict=True)
-    }
-    assert (found["during"], found["after"]) == (f"{during}, n 3", f"{after}, n 5")
+    pairs = zip(by_search.columns, by_search.rows[0].cells, strict=True)
+    found = {column.name: cell.text for column, cell in pairs}
+    assert (found["during"], found["after"]) == ("1.25x, n 3", "2.25x, n 5")
 
 
 def test_points_of_a_sweep_have_a_column() -> None:
     points = ("method.interval=2", "method.interval=<8>")
-    runs = [run("clasp", "a", full(), label=label) for label in points] + [
-        run("vanilla", "a", full())
-    ]
+    runs = [run("clasp", "a", full(), label=label) for label in points]
+    runs.append(run("vanilla", "a", full()))
     lines = [line.split("|")[4].strip() for line in first_grid(markdown(row_table(runs)))]
     assert [lines[0], *lines[2:]] == ["point", *points, ""]
     shown = html_table("Sweep", runs)
     assert 'scope="col">point</th>' in shown and ">method.interval=&lt;8&gt;</th>" in shown
-    assert ">point<" not in html_table("T", runs[2:]) and "| point" not in markdown(
-        row_table(runs[2:])
-    )
+    assert ">point<" not in html_table("T", runs[2:])
+    assert "| point" not in markdown(row_table(runs[2:]))
 
 
 def test_a_row_without_metrics_shows_the_reason() -> None:
@@ -374,10 +333,8 @@ def test_table_ends_with_definitions_and_provenance() -> None:
 
 
 def test_many_dates_are_shown_as_a_range() -> None:
-    runs = [
-        run("swift", str(i), None, origin=structs.replace(PROVENANCE, date=f"2025-01-0{i}"))
-        for i in range(1, 6)
-    ]
+    origins = [structs.replace(PROVENANCE, date=f"2025-01-0{i}") for i in range(1, 6)]
+    runs = [run("swift", str(i), None, origin=origin) for i, origin in enumerate(origins)]
     assert "date: 2025-01-01 to 2025-01-05 (5 values)" in markdown(row_table(runs))
 
 
@@ -390,11 +347,8 @@ def test_embedded_model_is_named_as_what_it_is() -> None:
 
 def test_csv_has_every_number_unrounded() -> None:
     of = full()
-    rows = list(
-        csv.DictReader(
-            io.StringIO(csv_table([run("swift", "a", of), run("del", "a", None, reason="no GPU")]))
-        )
-    )
+    shown = csv_table([run("swift", "a", of), run("del", "a", None, reason="no GPU")])
+    rows = list(csv.DictReader(io.StringIO(shown)))
     assert float(rows[0]["speedup.paired"]) == of.speedup.paired
     assert float(rows[0]["speedup.ci95.0"]) == of.speedup.ci95[0]
     assert rows[0]["peak_memory_bytes"] == rows[1]["M"] == ""

@@ -77,10 +77,8 @@ def test_every_format_shows_every_text(kind: str) -> None:
 def test_runs_of_a_group_are_columns_of_a_second_grid() -> None:
     whole, by_group = TABLES["groups"].grids
     assert [row.cells[2].text for row in whole.rows] == ["clasp", "swift"]  # by rank
-    assert [(c.group, c.name) for c in by_group.columns[3:]] == [
-        ("subtask", "qa"),
-        ("subtask", "rag"),
-    ]
+    heads = [(c.group, c.name) for c in by_group.columns[3:]]
+    assert heads == [("subtask", "qa"), ("subtask", "rag")]
     shown = [[cell.text for cell in row.cells[2:]] for row in by_group.rows]
     assert [row[0] for row in shown] == ["clasp", "swift"]
     assert shown[0][1] == "—" and shown[0][2].startswith("1.00x")
@@ -186,9 +184,8 @@ def test_marks_lead_to_footnotes(kind: str) -> None:
         assert f"[{n}] {text}" in written["md"]
         assert rf"\textsuperscript{{{n}}} {escape(text)}" in written["tex"]
     notes = re.findall(r"<ol>\n(.*?)\n</ol>", written["html"], re.S)
-    assert [unescape(n) for n in re.findall("<li>(.*?)</li>", "".join(notes))] == list(
-        table.footnotes
-    )
+    items = re.findall("<li>(.*?)</li>", "".join(notes))
+    assert [unescape(item) for item in items] == [*table.footnotes]
 
 
 def test_a_stored_table_is_the_table_of_its_runs() -> None:
@@ -208,9 +205,8 @@ def test_what_a_table_needs_of_its_runs_is_in_the_summary() -> None:
     (grid,) = stored_table(summary("real", "embedded", runs)).grids
     assert "point" in [column.name for column in grid.columns]
     sparse = {"sparsity": "wanda-0.5", "calibration": "8 rows of mini-stories"}
-    text = summary(
-        "self-sd-table13", "embedded", [structs.replace(runs[0], origin=Origin(**sparse))]
-    )
+    pruned = structs.replace(runs[0], origin=Origin(**sparse))
+    text = summary("self-sd-table13", "embedded", [pruned])
     assert json.loads(text)["runs"][0]["provenance"] == sparse
 
 

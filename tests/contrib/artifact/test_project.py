@@ -174,10 +174,6 @@ def test_a_model_that_is_gone_has_no_sizes(
     assert path in done.stderr and "give profile=FILE" in done.stderr
 
 
-def test_no_run_is_refused(skipbench: Command, tmp_path: Path) -> None:
-    assert skipbench("project", str(tmp_path), "hardware=a6000").returncode == 2
-
-
 def test_a_folder_differs_from_itself_in_nothing(
     skipbench: Command, results: Path, tmp_path: Path
 ) -> None:
