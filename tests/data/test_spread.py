@@ -17,13 +17,10 @@ CATEGORIES = ("writing", "math", "qa", "summarization")
 def questions(tmp_path: Path) -> Path:
     """Six questions per category, one category after the other, as the file has them."""
     path = tmp_path / "question.jsonl"
+    turns = {"writing": 2, "math": 2}
     rows = [
-        {
-            "question_id": 10 * k + n,
-            "category": category,
-            "turns": [f"{category} {n}?"] * (2 if category in ("writing", "math") else 1),
-        }
-        for k, category in enumerate(CATEGORIES)
+        {"question_id": 10 * k + n, "category": c, "turns": [f"{c} {n}?"] * turns.get(c, 1)}
+        for k, c in enumerate(CATEGORIES)
         for n in range(6)
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -38,7 +38,7 @@ def test_prompts_that_differ_do_not_hide_which_method_is_faster() -> None:
 @pytest.mark.parametrize("n", [8, pytest.param(20, marks=pytest.mark.slow)])
 def test_all_intervals_of_a_row_hold_at_once(n: int) -> None:
     """Whichever method comes out first; single intervals would do in three of four rows."""
-    rng, runs, held, kept = np.random.default_rng(n), 150, 0, 0
+    rng, runs, held, kept = np.random.default_rng(n), 60, 0, 0
     for _ in range(runs):
         found = standings([[arm] for arm in row(rng, n, [1.0] * 6)])
         held += all(s.interval is None or s.interval[0] <= 1 <= s.interval[1] for s in found)
@@ -49,14 +49,14 @@ def test_all_intervals_of_a_row_hold_at_once(n: int) -> None:
 def test_processes_that_differ_more_than_questions_tell_nothing_apart() -> None:
     """Both methods are as fast as vanilla; each has a speed of its own in each process."""
     names, rng, faster, tied = list(map(str, range(20))), np.random.default_rng(0), 0, 0
-    for _ in range(100):
+    for _ in range(40):
         logs = rng.normal(0, 0.1, (2, 3, 1)) + rng.normal(0, 0.05, (2, 3, 20))
         ratios = np.exp(logs).tolist()
         arms = [[dict(zip(names, one, strict=True)) for one in arm] for arm in ratios]
         found = standings(arms)
         faster += sum(s.faster for s in found)
         tied += all(s.tied for s in found)
-    assert faster <= 20 and tied >= 85  # by means over processes 77 and 11
+    assert faster <= 8 and tied >= 34  # by means over processes 77 and 11 of 100
     alone = standings([arm[:1] for arm in arms])
     assert standings([arms[0], arms[1][:1]]) == alone  # what both have
 

@@ -28,24 +28,14 @@ from skipbench.models import download
 from skipbench.models.download import fetch_wheel
 from skipbench.models.load import load
 
-METHODS = {
-    "vanilla": (),
-    "prompt-lookup": (),
-    "parallel": (),
-    "asd": (),
-    "del": (),
-    "auto": (),
-    "suffix": (),
-    "recycling": (),
-    "conflayers": (),
+PLAIN = "vanilla prompt-lookup parallel asd del auto suffix recycling conflayers cas-spec clasp"
+METHODS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys([*PLAIN.split(), "lookahead"], ()),
     "leap": ("method.iterations=12",),
-    "cas-spec": (),
     "self-sd": ('method.skip="attn:11-13;mlp:11-13"',),
     "uniform": ("method.ratio=0.1",),
     "swift": ("method.window=8",),
-    "clasp": (),
     "knapspec": ("method.history=1", "method.interval=16"),
-    "lookahead": (),
 }
 DATASETS = ("pydoc-summary", "stdlib-code")  # chats of 300 to 1500 tokens, and code to go on with
 LENGTH = 64
@@ -66,9 +56,8 @@ def packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wheel:
     meta = "tiny_model-1.0.dist-info"
     with zipfile.ZipFile(path, "w") as archive:
         archive.write(gguf, "tiny_model/m.gguf")
-        archive.writestr(
-            f"{meta}/METADATA", "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n"
-        )
+        about = "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n"
+        archive.writestr(f"{meta}/METADATA", about)
         archive.writestr(f"{meta}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
         archive.writestr(f"{meta}/RECORD", "")
     digest = hashlib.sha256(path.read_bytes()).hexdigest()

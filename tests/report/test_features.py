@@ -26,10 +26,8 @@ from skipbench.report.tables.latex import latex
 
 def test_what_is_declared_is_known() -> None:
     found = declared()
-    assert set(found) == {
-        *("asd", "clasp", "del", "knapspec", "layerskip", "lookahead", "parallel", "self-sd"),
-        "swift",
-    }
+    names = "asd clasp del knapspec layerskip lookahead parallel self-sd swift"
+    assert set(found) == {*names.split()}
     assert set(found) <= set(METHODS)
     assert all(set(facts) <= set(features().meaning) for facts in found.values())
 
@@ -37,11 +35,8 @@ def test_what_is_declared_is_known() -> None:
 @pytest.mark.slow
 def test_declarations_agree_with_the_keys_of_the_methods() -> None:
     for name, facts in declared().items():
-        given = compose(
-            [f"method={name}", "method.skip='attn:1;mlp:1'"]
-            if name == "self-sd"
-            else [f"method={name}"]
-        )
+        more = ["method.skip='attn:1;mlp:1'"] if name == "self-sd" else []
+        given = compose([f"method={name}", *more])
         keys = given.method.node
         if name != "lookahead":  # its n-grams are a tree without a switch
             assert ("tree" in keys) == bool(facts["tree"]), name
@@ -72,11 +67,8 @@ def test_every_row_of_the_paper_has_ours_below(paper: str) -> None:
 
 def test_swift_prints_what_the_paper_does() -> None:
     shown = markdown(feature_table("swift"))
-    cells = [
-        [field.strip() for field in line.split("|")[1:-1]]
-        for line in shown.splitlines()
-        if line.startswith("|")
-    ]
+    lines = [line for line in shown.splitlines() if line.startswith("|")]
+    cells = [[field.strip() for field in line.split("|")[1:-1]] for line in lines]
     dash = "\u2014 [{}]".format
     parallel = ["Jacobi Decoding", "no", "yes", dash(1), "yes", "no", "no", "0.9x to 1.0x"]
     assert ["parallel", "paper", *parallel] in cells and f"[1] {NOT_PRINTED}" in shown

@@ -67,9 +67,8 @@ def runs_of(name: str, scale: str, records: dict[str, Run]) -> list[Run]:
             unique.setdefault(tuple(cell.overrides.items()), cell)
     cells = list(unique.values())
     like = {(*c.overrides, c.overrides["method"]): c for c in cells}
-    configs = dict(
-        zip(like, (c.to_dict() for _, c in composed(name, [*like.values()])), strict=True)
-    )
+    plain = [config.to_dict() for _, config in composed(name, [*like.values()])]
+    configs = dict(zip(like, plain, strict=True))
     for number, planned in enumerate(cells):
         key = *planned.overrides, planned.overrides["method"]
         own = set_values(configs[key], planned.overrides)

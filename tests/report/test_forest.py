@@ -61,18 +61,15 @@ def test_a_run_stands_once_and_apart_from_others_of_its_method() -> None:
     _, same = run("a", *FAST, keys={"subtask": "rag"})
     other = Run(**{n: getattr(one, n) for n in ("model", "dataset", "method", "metrics")}, id="x_7")
     (panel,) = panels([(address, one), ("#table-t", same), ("#table-u", other)])
-    assert [(arm.name, arm.address) for arm in panel.arms] == [
-        ("a a-d", "#run=a-d"),
-        ("a 7", "#table-u"),
-    ]
+    named = [(arm.name, arm.address) for arm in panel.arms]
+    assert named == [("a a-d", "#run=a-d"), ("a 7", "#table-u")]
 
 
 def test_other_machines_and_precisions_have_panels_of_their_own() -> None:
     origins = [Origin(cpu=cpu, device="cpu", dtype=d) for cpu, d in ("Ab", "Bb", "Bf")]
     runs = [run("a", *FAST, origin=origin) for origin in origins]
-    numbered = [
-        (f"{at}", structs.replace(one, id=at)) for at, (_, one) in zip("xyz", runs, strict=True)
-    ]
+    ones = [one for _, one in runs]
+    numbered = [(at, structs.replace(one, id=at)) for at, one in zip("xyz", ones, strict=True)]
     titles = [panel.title for panel in panels(numbered)]
     assert titles == ["m on d, b, A", "m on d, b, B", "m on d, f, B"]
 

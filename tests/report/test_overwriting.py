@@ -43,10 +43,8 @@ def test_a_render_for_a_cluster_is_at_the_scale_of_the_paper(tmp_path: Path) -> 
     main(["table", *ONE, "hardware=slurm-a100", "--render-only", f"results={tmp_path}"])
     assert (tmp_path / "tables" / "swift-table2.paper.md").exists()
     for command in ("table", "figure", "submit", "status"):
-        scales = [
-            request_of(
-                parse(COMMANDS[command], ["swift-figure2a", *words]), choices("experiment")
-            ).scale
+        asked = [
+            parse(COMMANDS[command], ["swift-figure2a", *words])
             for words in (
                 ["hardware=slurm-a100"],
                 ["hardware=slurm-a100", "hardware.gpus=0"],
@@ -54,6 +52,7 @@ def test_a_render_for_a_cluster_is_at_the_scale_of_the_paper(tmp_path: Path) -> 
                 ["hardware=local"],  # this machine: by its device
             )
         ]
+        scales = [request_of(one, choices("experiment")).scale for one in asked]
         assert scales == ["paper", "embedded", "laptop", None]
 
 
