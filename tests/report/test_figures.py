@@ -172,8 +172,8 @@ def test_the_same_records_give_the_same_pdf(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_same_records_give_the_same_bytes(runs: dict[str, Run], tmp_path: Path) -> None:
     for kind in draw_run(runs["clasp2"]):
-        drawn, run = draw_run(runs["clasp2"])[kind], [runs["clasp2"]]
-        pairs = [save(drawn, run, tmp_path / n / kind) for n in ("a", "b")]
+        run, folders = runs["clasp2"], (tmp_path / name / kind for name in ("a", "b"))
+        pairs = [save(draw_run(run)[kind], [run], folder) for folder in folders]
         for one, other in zip(*pairs, strict=True):
             assert one.read_bytes() == other.read_bytes()
         assert "not a replication" in caption([runs["clasp2"]])
