@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import socket
 from pathlib import Path
 
@@ -107,18 +108,23 @@ def test_the_log_of_a_job_without_a_record_is_shown(
     words = ["tiny", "method=uniform", *SMALL, f"results={tmp_path}"]
     asked = request_of(parse(Status, words), choices("experiment"))
     submission = manifest.next_folder(tmp_path, "tiny", make=True)
-    manifest.write_rows(submission, [Job(experiment_statuses("tiny", asked)).record()])
+    given = manifest.Limits("none", {}, [*words, "hardware=slurm-local"])
+    manifest.write_rows(submission, [Job(experiment_statuses("tiny", asked)).record()], given)
     manifest.add_job(submission, "7", 0, 1)
     (submission / "7_0.log").write_text(
         "module: command not found\n\npython: no such file\x1b[2J\n"
     )
     fake_tool(tmp_path, "squeue", "", monkeypatch)
-    with pytest.raises(SystemExit):
-        dispatch(["status", *words])
-    said = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    told = list[list[str]]()
+    for named in (words, [f"results={tmp_path}"]):
+        with pytest.raises(SystemExit):
+            dispatch(["status", *named])
+        told.append([line.strip() for line in capsys.readouterr().out.splitlines()])
+    said, alone = told
+    assert alone == [said[0].replace("tiny", "tiny-1", 1), *said[1:]], "what was sent is known"
     assert said.count("| module: command not found") == 1, "cells of a job have one log"
-    assert said[-1].startswith("to run them: python -m skipbench submit tiny method=uniform ")
-    assert said[-1].endswith(" with the hardware= of the others")
+    submit = shlex.join(["submit", *words, "hardware=slurm-local"])
+    assert said[-1] == f"to run them: python -m skipbench {submit}"
     at = said.index("| module: command not found")
     assert "7_0 is over and left no record" in said[at - 1]
     assert said[at + 1] == r"| python: no such file\x1b[2J"

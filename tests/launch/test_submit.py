@@ -243,7 +243,7 @@ def test_what_became_of_jobs_without_a_record(
         return [found.state.state for found in survey("tiny", words[1:])]
 
     squeue = fake_tool(tmp_path, "squeue", "echo '8|7|0|RUNNING'", monkeypatch)
-    assert states() == ["queued", "failed", "missing", "missing"], (
+    assert states() == ["running", "failed", "missing", "missing"], (
         "a cancelled job never began, the last was not sent"
     )
     reason = survey("tiny", words[1:])[1].state.reason

@@ -57,7 +57,7 @@ def test_missing_misshapen_and_torn_weights(broken: Path) -> None:
         load(str(broken))
 
 
-ROPE = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+ROPE = {"rope_type": "mrope", "factor": 2.0, "rope_theta": 1e4}
 INDEX = "model.safetensors.index.json"
 
 
@@ -65,7 +65,7 @@ INDEX = "model.safetensors.index.json"
     ("name", "damage", "says"),
     [
         ("config.json", {"model_type": "gpt2"}, "does not fit its config.json"),
-        ("config.json", {"rope_parameters": ROPE}, "dynamic"),
+        ("config.json", {"rope_parameters": ROPE}, "'mrope' is not known here; known: default"),
         *(("config.json", damage, "") for damage in (
             {"num_hidden_layers": 0}, {"num_hidden_layers": 10**7}, {"num_attention_heads": 0},
             {"num_key_value_heads": 3}, {"rms_norm_eps": -1}, {"tie_word_embeddings": "yes"},
@@ -184,7 +184,7 @@ def test_another_activation_is_left_to_the_reference_engine(broken: Path) -> Non
     assert lm.engine.name == "reference" and "activation gelu" in lm.notes()[0]
 
 
-@pytest.mark.parametrize("rope", ["linear", "llama3", "yarn"])
+@pytest.mark.parametrize("rope", ["linear", "llama3", "yarn", "dynamic"])
 def test_supported_rope_scalings_equal_hugging_face(broken: Path, rope: str) -> None:
     more = (
         {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}

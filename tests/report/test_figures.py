@@ -55,8 +55,11 @@ def test_a_course_draws_every_sample_and_the_papers_values(runs: dict[str, Run])
     line = axes[0].get_lines()[0]
     assert list(line.get_ydata()) == acceptances(runs["swift"])
     assert line.get_color() == METHODS["swift"][0]
-    labels = axes[1].get_legend_handles_labels()[1]
-    assert labels[0] == "swift" and sum("paper" in text for text in labels) == 3
+    labels = [text for axis in axes for text in axis.get_legend_handles_labels()[1]]
+    assert labels.count("swift") == 1
+    assert sum("paper" in text for text in axes[1].get_legend_handles_labels()[1]) == 3
+    low, high = axes[2].get_ylim()
+    assert low < 1 < high and [1.0, 1.0] in [list(a.get_ydata()) for a in axes[2].get_lines()]
 
 
 def test_a_breakdown_adds_up(runs: dict[str, Run]) -> None:

@@ -356,7 +356,7 @@ def test_no_text_of_a_summary_steers_the_terminal(
     run |= {"stands_for": None, "reason": "\x1b]0;mine\x07", "provenance": {}}
     stored = {"experiment": "methods", "scale": "embedded", "runs": [run]}
     (tmp_path / "methods.json").write_text(json.dumps(stored))
-    dispatch(["table", str(tmp_path / "methods.json")])
+    dispatch(["table", str(tmp_path / "methods.json"), "columns=all"])
     told = capsys.readouterr().out
     assert all(shown in told for shown in ("?[2J", "?2J", "?d", "?]0;mine?"))
     assert all(line.isprintable() for line in told.split("\n"))
