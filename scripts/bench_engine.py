@@ -6,8 +6,8 @@ cost of a round.
 
 Every turn runs each call once, in random order; a figure is the median over --runs turns of the
 ratio within a turn, so that a machine that slows down in between moves both. The first turn is not
-counted; tokens are checked to be the same. One line of JSON a figure, with its bar
-where there is one; lines on what was chosen or is missing go to stderr.
+counted; tokens are checked to be the same. One line of JSON a figure, with its bar where there is
+one; lines on what was chosen or is missing go to stderr.
 """
 
 import argparse
