@@ -15,10 +15,10 @@
 #define POSITIONS 16 /* of values that a head's queries read before the next head's */
 #define AHEAD 8      /* cache rows from what is read to what is prefetched */
 
-/* Some neighbouring queries that share a key head. */
-typedef struct { const void *query; float *scores, *sums; } Query;
+/* A query, which lies, as its sums will, at a place of [rows, heads, d]. */
+typedef struct { const void *query; long at; float *scores, *sums; } Query;
 
-/* Positions of the text that some of a head's queries see: all those before the pass, or one row's. */
+/* Positions of the text that some of a head's queries see: before the pass, or a row's path in it. */
 typedef struct { long from, end, query, queries; const int32_t *path; } Span;
 
 /* scores[at ..] of each query = its products with KEYS keys. */
@@ -76,8 +76,8 @@ INLINE float softmax(float *scores, long n, float scale) {
 }
 
 /* Up to ROWS rows from `row` on, with the key heads from `head` to before `last`. */
-INLINE void attend(const Pass *p, long row, long rows, long head, long last, float *temp,
-                   const int bf16) {
+INLINE void attend_rows(const Pass *p, long row, long rows, long head, long last, float *temp,
+                        const int bf16) {
   const long group = p->heads / p->kv, each = rows * group, queries = (last - head) * each;
   const long d = p->d, step = 2 * p->kv * d, width = parts(d, LANES) * LANES;
   const long span = (p->committed + p->rows + 31) / 16 * 16;
@@ -92,8 +92,9 @@ INLINE void attend(const Pass *p, long row, long rows, long head, long last, flo
   }
   for (long q = 0; q < queries; q++) {
     const long of = (head + q / each) * group + q % group, at = row + q % each / group;
-    all[q] = (Query){place(p->query, (at * p->heads + of) * d, bf16),
-                     temp + queries * width + q * span, temp + q * width};
+    const long from = (at * p->heads + of) * d;
+    all[q] = (Query){place(p->query, from, bf16), from, temp + queries * width + q * span,
+                     temp + q * width};
   }
   for (const Span *s = spans; s <= spans + rows; s++)
     for (long at = s->from; at < s->end; at += KEYS) {
@@ -126,14 +127,16 @@ INLINE void attend(const Pass *p, long row, long rows, long head, long last, flo
           for (; from < d; from += LANES) WITH(n, ADD_LAST)
         }
       }
-  for (long q = 0; q < queries; q++) {
-    const long of = (head + q / each) * group + q % group, at = row + q % each / group;
+  for (long q = 0; q < queries; q++)
     for (long i = 0; i < d; i += LANES)
-      store(p->out, (at * p->heads + of) * d + i, d - i, V(loadu_ps)(all[q].sums + i) * share[q], bf16);
-  }
+      store(p->out, all[q].at + i, d - i, V(loadu_ps)(all[q].sums + i) * share[q], bf16);
 }
 
-INLINE void attend_rows(const Pass *p, const int bf16) {
+INLINE void attend(void *out, const void *query, const void *cache, const int32_t *parent,
+                   float scale, long rows, long committed, long start, long heads, long kv, long d,
+                   long hidden, const int bf16) {
+  const Pass pass = {out, query, cache, parent, scale, rows, committed, start, heads, kv, d, hidden};
+  const Pass *const p = &pass;
   const long width = parts(p->d, LANES) * LANES, span = (p->committed + p->rows + 31) / 16 * 16;
 #pragma omp parallel if (p->rows * (p->committed + p->rows) >= 4096)
   {
@@ -144,21 +147,13 @@ INLINE void attend_rows(const Pass *p, const int bf16) {
     for (long row = 0; row < p->rows && head < last; row += ROWS) {
       const long rows = least(ROWS, p->rows - row);
       /* a parallel region has no constants of the function around it */
-      if (LANES == 16 || bf16) attend(p, row, rows, head, last, temp, 1);
-      else attend(p, row, rows, head, last, temp, 0);
+      if (LANES == 16 || bf16) attend_rows(p, row, rows, head, last, temp, 1);
+      else attend_rows(p, row, rows, head, last, temp, 0);
     }
   }
 }
 
-#define FUNCTION(NAME, BF16)                                                                       \
-  void attend_##NAME(void *out, const void *query, const void *cache, const int32_t *parent,       \
-                     float scale, long rows, long committed, long start, long heads, long kv,      \
-                     long d, long hidden) {                                                        \
-    const Pass pass = {out,   query, cache, parent, scale, rows, committed,                        \
-                       start, heads, kv,    d,      hidden};                                       \
-    attend_rows(&pass, BF16);                                                                      \
-  }
-#if LANES == 8
-FUNCTION(float32, 0)
-#endif
-FUNCTION(bfloat16, 1)
+DTYPES(attend,
+       (void *out, const void *query, const void *cache, const int32_t *parent, float scale,
+        long rows, long committed, long start, long heads, long kv, long d, long hidden),
+       out, query, cache, parent, scale, rows, committed, start, heads, kv, d, hidden)

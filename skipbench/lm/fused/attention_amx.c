@@ -231,11 +231,11 @@ static Temp temp_for(const Pass *p, long groups, long span) {
   const long need[] = {groups * chunks, 4 * chunks, POSITIONS * 2 * chunks,
                        (parts(p->rows, 32) + 1) * 2 * chunks, groups * span / 16,
                        groups * 2 * chunks};
-  long tiles = 0;
-  for (int i = 0; i < 6; i++) tiles += need[i];
-  Half *at[6] = {kept(tiles * TILE * sizeof(Half), 0)};
-  for (int i = 1; i < 6; i++) at[i] = at[i - 1] + need[i - 1] * TILE;
-  return (Temp){at[0], at[1], at[2], at[3], (float *)at[4], (float *)at[5]};
+  long from[7] = {0};
+  for (int i = 0; i < 6; i++) from[i + 1] = from[i] + need[i] * TILE;
+  Half *const at = kept(from[6] * sizeof(Half), 0);
+  return (Temp){at, at + from[1], at + from[2], at + from[3], (float *)(at + from[4]),
+                (float *)(at + from[5])};
 }
 
 /* Up to 16 GROUPS queries of one key head, from the query `from` on. */
@@ -291,14 +291,10 @@ static void attend(const Pass *p, Temp temp, long head, long from, long count, l
 
 /* Whether the rows of the pass hold finite values for one head. */
 static int all_finite(const Pass *p, const Half *values) {
-  const __m512i infinity = _mm512_set1_epi16(0x7f80);
-  __mmask32 other = 0;
+  int other = 0;
   for (long row = p->start; row < p->start + p->rows; row++)
-    for (long i = 0; i < p->d; i += 32) {
-      const __m512i x = _mm512_maskz_loadu_epi16(first_of_32(p->d - i),
-                                                 values + row * 2 * p->kv * p->d + i);
-      other |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(x, infinity), infinity);
-    }
+    for (long i = 0; i < p->d; i++)
+      other |= (values[row * 2 * p->kv * p->d + i] & 0x7f80) == 0x7f80;
   return !other;
 }
 

@@ -61,18 +61,10 @@ INLINE void rotate(void *query, void *cache, const void *qkv, const void *cos, c
   }
 }
 
-#define FUNCTIONS(NAME, BF16)                                                                      \
-  void rms_norm_##NAME(void *y, const void *x, const void *w, float eps, long rows, long width) {  \
-    rms_norm(y, x, w, eps, rows, width, BF16);                                                     \
-  }                                                                                                \
-  void silu_times_##NAME(void *y, const void *gate_up, long rows, long width) {                    \
-    silu_times(y, gate_up, rows, width, BF16);                                                     \
-  }                                                                                                \
-  void rotate_##NAME(void *query, void *cache, const void *qkv, const void *cos, const void *sin,  \
-                     long rows, long heads, long kv, long d) {                                     \
-    rotate(query, cache, qkv, cos, sin, rows, heads, kv, d, BF16);                                 \
-  }
-#if LANES == 8
-FUNCTIONS(float32, 0)
-#endif
-FUNCTIONS(bfloat16, 1)
+DTYPES(rms_norm, (void *y, const void *x, const void *w, float eps, long rows, long width), y, x, w, eps,
+       rows, width)
+DTYPES(silu_times, (void *y, const void *gate_up, long rows, long width), y, gate_up, rows, width)
+DTYPES(rotate,
+       (void *query, void *cache, const void *qkv, const void *cos, const void *sin, long rows,
+        long heads, long kv, long d),
+       query, cache, qkv, cos, sin, rows, heads, kv, d)

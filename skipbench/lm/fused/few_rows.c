@@ -104,11 +104,5 @@ INLINE void multiply(const Weight *w, void *y, const void *residual, const void 
   if (bf16 || w->bias || residual) finish(y, sums, w->bias, residual, rows, w->out, bf16, bf16);
 }
 
-#define FUNCTION(NAME, BF16)                                                                       \
-  void multiply_##NAME(const Weight *w, void *y, const void *residual, const void *x, long rows) { \
-    multiply(w, y, residual, x, rows, BF16);                                                       \
-  }
-#if LANES == 8
-FUNCTION(float32, 0)
-#endif
-FUNCTION(bfloat16, 1)
+DTYPES(multiply, (const Weight *w, void *y, const void *residual, const void *x, long rows), w, y,
+       residual, x, rows)

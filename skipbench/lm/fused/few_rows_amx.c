@@ -2,17 +2,13 @@
  *
  * An output is the sum over `in` in one order, in float32, rounded once. That order depends on
  * nothing else: a row has the same bits alone and among others, in any place of a block and with
- * any number of threads. One row costs what reading the weights costs, and so do 16: a
- * tile has the sums of 16 outputs of 16 rows; 32 inputs per instruction.
+ * any number of threads. One row costs what reading the weights costs, and so do 16.
  */
 #include "amx.h"
 
 typedef struct { const Half *w, *bias; long in, out; } Weight; /* [out, in]; [out] or null */
-typedef struct {
-  Half *y;                   /* [rows, out] */
-  const Half *residual, *x;  /* [rows, out] or null; [rows, in] */
-  long rows;
-} Rows;
+/* [rows, out]; [rows, out] or null; [rows, in] */
+typedef struct { Half *y; const Half *residual, *x; long rows; } Rows;
 
 /* Writes the outputs `o`, `o + 1` ... of one row, at most 16. */
 static inline void put(const Weight *w, const Rows *p, Vec sums, long row, long o) {
@@ -21,8 +17,7 @@ static inline void put(const Weight *w, const Rows *p, Vec sums, long row, long 
   store(p->y, row * w->out + o, w->out, sums, 1);
 }
 
-/* x as tiles want it: by 16 rows and 32 inputs, pairs of inputs [16, columns, 2], filled up with
- * 0. */
+/* x as tiles want it: by 16 rows and 32 inputs, pairs of inputs [16, columns, 2], the rest 0. */
 static Half *packed(const Weight *w, const Rows *p, long steps, long columns) {
   Half *const temp = kept(parts(p->rows, 16) * steps * columns * 64, 0), *to = temp;
   for (long row = 0; row < p->rows; row += 16)

@@ -45,15 +45,17 @@ static void avx2(const Weight *w, Rows p, long width, long o, long part, int row
 INLINE float largest_magnitude(const void *x, long from, long count, const int bf16) {
   uint32_t largest = 0; /* the bits of magnitudes have their order, NaN above all */
   for (long i = from; i < from + count; i++) {
-    const float value = read(x, i, bf16);
-    uint32_t bits;
-    memcpy(&bits, &value, 4);
-    bits &= 0x7fffffff;
+    const uint32_t bits = raw(x, i, bf16) & 0x7fffffff;
     largest = bits > largest ? bits : largest;
   }
-  float magnitude;
-  memcpy(&magnitude, &largest, 4);
-  return magnitude;
+  return number(largest);
+}
+
+INLINE int32_t whole(float value) {
+  int32_t bits;
+  value += 0x1.8p23f;
+  memcpy(&bits, &value, 4);
+  return bits - 0x4b400000;
 }
 
 /* Writes one row as integers, or as their upper bytes and their lower ones, and gives its scale,
@@ -64,15 +66,9 @@ INLINE float quantized(int16_t *to, const void *x, long row, const Weight *w, lo
   const float times = magnitude > 1e-30f ? (float)w->most / magnitude : 0;
   uint8_t *const upper = (uint8_t *)to, *const lower = upper + width;
   for (long i = 0; i < w->in; i++) {
-    const float rounded = read(x, row * w->in + i, bf16) * times + 0x1.8p23f;
-    uint32_t bits;
-    memcpy(&bits, &rounded, 4);
-    if (bytes) {
-      upper[i] = (uint8_t)((bits + 0x8000) >> 8);
-      lower[i] = (uint8_t)bits;
-    } else {
-      to[i] = (int16_t)bits;
-    }
+    const int32_t n = whole(number(raw(x, row * w->in + i, bf16)) * times);
+    if (!bytes) to[i] = (int16_t)n;
+    else upper[i] = (uint8_t)((n + 0x8000) >> 8), lower[i] = (uint8_t)n;
   }
   return magnitude / (float)w->most;
 }
@@ -128,13 +124,6 @@ void int8_amx(const Weight *w, void *y, const void *residual, const void *x, lon
 
 /* ---- the weights ---- */
 
-INLINE int32_t whole(float value) {
-  const float shifted = value + 0x1.8p23f;
-  int32_t bits;
-  memcpy(&bits, &shifted, 4);
-  return bits - 0x4b400000;
-}
-
 /* Writes a weight [out, in] as integers up to 127, filled up with 0, with one scale and one sum per
  * output. Gives the largest sum of magnitudes.
  */
@@ -150,7 +139,7 @@ int quantize_weight(int8_t *to, float *scale, int32_t *sums, const void *w, long
     int8_t *const own = to + o * width;
     int32_t total = 0, magnitudes = 0;
     for (long i = 0; i < width; i++) {
-      own[i] = i < in ? (int8_t)whole(read(w, o * in + i, bf16) / step) : 0;
+      own[i] = i < in ? (int8_t)whole(number(raw(w, o * in + i, bf16)) / step) : 0;
       total += own[i];
       magnitudes += abs(own[i]);
     }

@@ -64,18 +64,13 @@ VNNI void vnni_few(const Weight *w, Rows p, long width, long o, long part, int r
 }
 
 VNNI void vnni_several(const Weight *w, Rows p, long width, long o, long part, int rows) {
-  switch (rows) {
-    case 1: vnni(w, p, width, o, part, 1, 2); break;
-    case 2: vnni(w, p, width, o, part, 2, 2); break;
-    case 3: vnni(w, p, width, o, part, 3, 2); break;
-    case 4: vnni(w, p, width, o, part, 4, 2); break;
-  }
+#define SEVERAL(ROWS) vnni(w, p, width, o, part, ROWS, 2)
+  switch (rows) { CASE(1, SEVERAL) CASE(2, SEVERAL) CASE(3, SEVERAL) CASE(4, SEVERAL) }
 }
 
 /* ---- AMX: a tile has the sums of 16 outputs; 64 inputs of 8 rows, as two columns each. ---- */
 
-#define AMX \
-  __attribute__((target("avx512f,avx512bw,avx512vnni,amx-tile,amx-int8")))
+#define AMX __attribute__((target("avx512f,avx512bw,avx512vnni,amx-tile,amx-int8")))
 
 /* Writes rows from the sums [outputs, columns] of a tile. */
 AMX static void put_tile(const Weight *w, Rows p, const int32_t *tile, long rows, long columns,

@@ -38,14 +38,14 @@ typedef struct {
   long rows, committed, start, window;    /* of a draft, or 0 */
 } Pass;
 
-/* Chained rows in a window, each by itself: they see different rows. */
-static void attend_windowed(const Model *m, const Pass *p, const Sublayer *s, char *out,
-                            const char *query) {
-  const long heads = s->inner / m->d, size = s->inner * m->size;
-  for (long i = 0; i < p->rows; i++, out += size, query += size) {
-    const long row = p->start + i, behind = row + 1 - SINKS - p->window;
-    const long hidden = behind > 0 ? behind : 0, at = row - hidden;
-    m->attend(out, query, s->cache, 0, s->scale, 1, at, at, heads, m->kv, m->d, hidden);
+/* All rows at once, or, chained in a window, each by itself: they see different rows. */
+static void attend(const Model *m, const Pass *p, const Sublayer *s, char *out, const char *query) {
+  const long heads = s->inner / m->d, size = s->inner * m->size, each = p->window ? 1 : p->rows;
+  for (long i = 0; i < p->rows; i += each, out += size, query += size) {
+    const long behind = p->window ? p->start + i + 1 - SINKS - p->window : 0;
+    const long hidden = behind > 0 ? behind : 0, at = p->start + i - hidden;
+    m->attend(out, query, s->cache, p->window ? 0 : p->parent, s->scale, each,
+              p->window ? at : p->committed, at, heads, m->kv, m->d, hidden);
   }
 }
 
@@ -70,9 +70,7 @@ void run_sublayers(const Model *m, const Pass *p, const Sublayer *const *chosen,
     if (s->cache) {
       const long heads = s->inner / m->d;
       m->rotate(b, s->cache + p->start * row, a, p->cos, p->sin, rows, heads, m->kv, m->d);
-      if (p->window) attend_windowed(m, p, s, c, b);
-      else m->attend(c, b, s->cache, p->parent, s->scale, rows, p->committed, p->start, heads, m->kv,
-                     m->d, 0);
+      attend(m, p, s, c, b);
     } else {
       m->silu(c, a, rows, s->inner);
     }

@@ -58,6 +58,6 @@ void two_best_bfloat16(float *found, const Half *x, long rows, long width) {
     int32_t best[3];
     top_k_bfloat16(best, x, 1, width, 2);
     found[0] = best[1];
-    for (int i = 1; i <= 2; i++) found[i] = read(x, best[i], 1);
+    for (int i = 1; i <= 2; i++) found[i] = number(raw(x, best[i], 1));
   }
 }

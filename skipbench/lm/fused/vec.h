@@ -10,44 +10,43 @@
 #include <string.h>
 
 #define INLINE static inline __attribute__((always_inline))
-
 typedef uint16_t Half; /* bfloat16 */
 
 INLINE long least(long a, long b) { return a < b ? a : b; }
-
 INLINE long parts(long n, long size) { return (n + size - 1) / size; }
 
 INLINE const void *place(const void *at, long i, const int bf16) {
   return (const char *)at + i * (bf16 ? 2 : 4);
 }
 
-INLINE float read(const void *at, long i, const int bf16) {
-  const uint32_t bits = bf16 ? (uint32_t)((const Half *)at)[i] << 16 : ((const uint32_t *)at)[i];
+/* The bits of a number as float32. */
+INLINE uint32_t raw(const void *at, long i, const int bf16) {
+  return bf16 ? (uint32_t)((const Half *)at)[i] << 16 : ((const uint32_t *)at)[i];
+}
+
+INLINE float number(uint32_t bits) {
   float value;
   memcpy(&value, &bits, 4);
   return value;
 }
 
+#define CASE(N, CALL) case N: CALL(N); break;
+
 #ifdef __AVX512BF16__
 #define LANES 16
 #define V(NAME) _mm512_##NAME
 typedef __m512 Vec;
-
 #define DOTS 32 /* numbers that meet in one instruction */
 typedef __m512bh Dots;
 #define MOST 5 /* rows of a block: sums of four outputs each stay in registers */
 #define WITH(N, CALL)                                                                              \
-  switch (N) {                                                                                     \
-    case 1: CALL(1); break;                                                                        \
-    case 2: CALL(2); break;                                                                        \
-    case 3: CALL(3); break;                                                                        \
-    case 4: CALL(4); break;                                                                        \
-    case 5: CALL(5); break;                                                                        \
-  }
+  switch (N) { CASE(1, CALL) CASE(2, CALL) CASE(3, CALL) CASE(4, CALL) CASE(5, CALL) }
+/* Defines NAME_bfloat16, and with AVX2 NAME_float32: NAME of PARAMETERS and a constant. */
+#define DTYPES(NAME, PARAMETERS, ...)                                                              \
+  void NAME##_bfloat16 PARAMETERS { NAME(__VA_ARGS__, 1); }
 
 /* A mask of the first lanes; of all 16 where there are more. */
 INLINE __mmask16 first(long lanes) { return (1u << least(lanes, 16)) - 1; }
-
 INLINE __mmask32 first_of_32(long lanes) { return lanes >= 32 ? ~0u : (1u << lanes) - 1; }
 
 INLINE Vec widened(__m256i half) {
@@ -66,12 +65,9 @@ INLINE void store(void *at, long i, long n, Vec v, const int bf16) {
 
 /* As it would be read again from memory. */
 INLINE Vec rounded(Vec v, const int bf16) { return widened((__m256i)_mm512_cvtneps_pbh(v)); }
-
 INLINE Vec nearest(Vec v) { return _mm512_roundscale_ps(v, 0); }
-
 /* v 2^n of whole n */
 INLINE Vec scaled(Vec v, Vec n) { return _mm512_scalef_ps(v, n); }
-
 /* The first `n` lanes; the others become 0. */
 INLINE Vec only(Vec v, long n) { return _mm512_maskz_mov_ps(first(n), v); }
 
@@ -93,14 +89,10 @@ typedef __m256 Vec;
 #define DOTS 8
 typedef Vec Dots;
 #define MOST 3
-#define WITH(N, CALL)                                                                              \
-  switch (N) {                                                                                     \
-    case 1: CALL(1); break;                                                                        \
-    case 2: CALL(2); break;                                                                        \
-    case 3: CALL(3); break;                                                                        \
-  }
-
-INLINE __m256i bits(Vec v) { return _mm256_castps_si256(v); }
+#define WITH(N, CALL) switch (N) { CASE(1, CALL) CASE(2, CALL) CASE(3, CALL) }
+#define DTYPES(NAME, PARAMETERS, ...)                                                              \
+  void NAME##_float32 PARAMETERS { NAME(__VA_ARGS__, 0); }                                         \
+  void NAME##_bfloat16 PARAMETERS { NAME(__VA_ARGS__, 1); }
 
 INLINE Vec load(const void *at, long i, long n, const int bf16) {
   float rest[8] = {0};
@@ -110,37 +102,36 @@ INLINE Vec load(const void *at, long i, long n, const int bf16) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(p)), 16));
 }
 
-/* To bfloat16 in the upper half of each lane, ties to even. */
+/* As bfloat16 in the lower half of each lane, ties to even. */
+INLINE __m256i narrowed(Vec v) {
+  const __m256i bits = _mm256_castps_si256(v);
+  const __m256i even = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  const __m256i near = _mm256_add_epi32(bits, _mm256_add_epi32(even, _mm256_set1_epi32(0x7fff)));
+  const __m256i nan = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+  const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+  return _mm256_srli_epi32(_mm256_blendv_epi8(near, nan, is_nan), 16);
+}
+
 INLINE Vec rounded(Vec v, const int bf16) {
-  if (!bf16) return v;
-  const __m256i even = _mm256_and_si256(_mm256_srli_epi32(bits(v), 16), _mm256_set1_epi32(1));
-  const __m256i up = _mm256_add_epi32(even, _mm256_set1_epi32(0x7fff));
-  const Vec near = _mm256_castsi256_ps(_mm256_add_epi32(bits(v), up));
-  const Vec nan = _mm256_or_ps(v, _mm256_castsi256_ps(_mm256_set1_epi32(0x400000)));
-  const Vec sum = _mm256_blendv_ps(near, nan, _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_srli_epi32(bits(sum), 16), 16));
+  return bf16 ? _mm256_castsi256_ps(_mm256_slli_epi32(narrowed(v), 16)) : v;
 }
 
 INLINE void store(void *at, long i, long n, Vec v, const int bf16) {
-  float rest[8];
-  if (bf16) {
-    const __m256i half = _mm256_srli_epi32(bits(rounded(v, 1)), 16);
-    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(half, half), 8);
-    _mm_storeu_si128((__m128i *)rest, _mm256_castsi256_si128(packed));
-  } else {
-    _mm256_storeu_ps(rest, v);
-  }
-  memcpy((void *)place(at, i, bf16), rest, least(n, 8) * (bf16 ? 2 : 4));
+  __m256i rest = _mm256_castps_si256(v);
+  if (bf16) rest = _mm256_permute4x64_epi64(_mm256_packus_epi32(narrowed(v), narrowed(v)), 8);
+  memcpy((void *)place(at, i, bf16), &rest, least(n, 8) * (bf16 ? 2 : 4));
 }
 
 INLINE Vec nearest(Vec v) { return _mm256_round_ps(v, 0); }
 
-/* as two factors: n exceeds the exponents of float32 */
+INLINE Vec two_to(__m256i n) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23));
+}
+
+/* by two factors: n exceeds the exponents of float32 */
 INLINE Vec scaled(Vec v, Vec n) {
   const __m256i whole = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(whole, 1);
-  const __m256i one = _mm256_set1_epi32(127), rest = _mm256_sub_epi32(whole, half);
-  v *= _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(half, one), 23));
-  return v * _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(rest, one), 23));
+  return v * two_to(half) * two_to(_mm256_sub_epi32(whole, half));
 }
 
 INLINE Vec only(Vec v, long n) {
@@ -151,9 +142,7 @@ INLINE Vec only(Vec v, long n) {
 
 /* of multiples of DOTS */
 INLINE Dots dots(const void *at, long i, long n, const int bf16) { return load(at, i, 8, bf16); }
-
 INLINE Vec dot(Vec sums, Dots a, Dots b) { return _mm256_fmadd_ps(a, b, sums); }
-
 INLINE __m256 halves(Vec v) { return v; }
 #endif
 
@@ -234,7 +223,7 @@ static inline void *kept(long bytes, int which) {
   static _Thread_local long sizes[2];
   if (sizes[which] < bytes) {
     free(temp[which]);
-    sizes[which] = (bytes + bytes / 2 + 63) / 64 * 64;
+    sizes[which] = parts(bytes + bytes / 2, 64) * 64;
     temp[which] = aligned_alloc(64, sizes[which]);
   }
   return temp[which];
