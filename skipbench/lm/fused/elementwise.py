@@ -1,5 +1,5 @@
-"""Norms, rotations and attention on a CPU in one call each: `elementwise.c` and `attention.c` in
-bfloat16 with AVX-512, with the most likely tokens (`top_k.c`), else `elementwise_avx2.c`; torch's
+"""Norms, rotations and attention on a CPU in one call each (`elementwise.c`, `attention.c`, or with
+AMX `attention_amx.c`), and, in bfloat16 with AVX-512, the most likely tokens (`top_k.c`); torch's
 calls where there is no kernel.
 """
 

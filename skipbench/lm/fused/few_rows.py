@@ -1,5 +1,5 @@
-"""The layout `few_rows`: weights as Hugging Face keeps them, multiplied by `few_rows.c` (bfloat16
-on a CPU with AVX-512 bf16) or by `few_rows_avx2.c` (float32, and bfloat16 without AVX-512).
+"""The layout `few_rows`: weights as Hugging Face keeps them, multiplied by `few_rows.c`
+(compiled for AVX-512 bf16, and for AVX2) or, with AMX, by `few_rows_amx.c`.
 
 One row costs what reading the weights costs; with AMX so do 16. A row has the same bits alone and
 among others, by construction: the order of additions of an output depends on the number of inputs
