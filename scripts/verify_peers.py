@@ -27,12 +27,12 @@ from transformers import AutoTokenizer, GenerationConfig
 
 from scripts.compare_peers import Arm, Origin, origin, theirs
 from skipbench import verify
-from skipbench.api import load_settings
 from skipbench.bench.prompts import encode
 from skipbench.config.compose import compose
 from skipbench.console import progress
 from skipbench.contrib.oracle.page import described
 from skipbench.decode.lossless import Verdict, counts
+from skipbench.language_model import load_settings
 from skipbench.runs.files import write_atomic
 
 QUANTIZED = "Q4_1"
