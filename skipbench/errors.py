@@ -28,5 +28,9 @@ def reason_of(error: BaseException) -> str:
     return str(error) if isinstance(error, SkipbenchError) else f"{type(error).__name__}: {error}"
 
 
+class NotStrictError(SkipbenchError):
+    """Bits that depend on which rows share a pass."""
+
+
 class NotHereError(SkipbenchError):
     """This machine, or results folder, lacks what it takes; tables keep the row with the reason."""

@@ -17,8 +17,7 @@ from skipbench.decode.loop import stream
 from skipbench.decode.method import Method, MethodCopies
 from skipbench.decode.processors import process_by, until
 from skipbench.decode.sampling import Sampler
-from skipbench.errors import SkipbenchError
-from skipbench.lm.fused.bit_exact import NotStrictError
+from skipbench.errors import NotStrictError, SkipbenchError
 from skipbench.lm.model import LM
 from skipbench.lm.proof import has_own_bits
 from skipbench.models.generation import output, read_call, stop_criterion

@@ -19,6 +19,7 @@ from skipbench.config.architecture import Shape
 from skipbench.decode.loop import generate
 from skipbench.decode.stopping import Fixed
 from skipbench.draft_plan import DraftPlan
+from skipbench.errors import NotStrictError
 from skipbench.lm.bit_probe import compare_rows
 from skipbench.lm.cuda_graphs import ops
 from skipbench.lm.cuda_graphs.attention import TRITON
@@ -26,7 +27,6 @@ from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.engine import ENGINES, MakeEngine
 from skipbench.lm.float32 import float32_logits
-from skipbench.lm.fused.bit_exact import NotStrictError
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.clasp import CLaSp

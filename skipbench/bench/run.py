@@ -1,7 +1,6 @@
 """From the settings of a row's arms to their finished run folders."""
 
 import contextlib
-import hashlib
 import math
 import statistics
 import time
@@ -27,8 +26,6 @@ from skipbench.data.chat import pin_day
 from skipbench.data.rows import Row, prompts_hash, rows_hash
 from skipbench.decode.method import Method
 from skipbench.errors import SkipbenchError, printable
-from skipbench.lm.fused.few_rows import few_rows_kernel
-from skipbench.lm.fused.native import compiled, source_of
 from skipbench.lm.model import LM
 from skipbench.metrics.costs import LatencyModel
 from skipbench.metrics.interval import half_width
@@ -172,12 +169,6 @@ def _opened(
 def _provenance(lm: LM, config: RunConfig, rows: list[Row]) -> Provenance:
     """This process, the data, the device and the engine."""
     calibration = config.calibration_rows()
-    ours = lm.engine.name == "fused" and lm.output_device.type == "cpu"
-    kernel = few_rows_kernel(lm.dtype)[0] if ours else None
-    parts = [torch.backends.cpu.get_cpu_capability(), torch.get_float32_matmul_precision()]
-    if kernel is not None:
-        library = compiled(source_of(kernel))
-        parts.append(hashlib.sha256(library.read_bytes()).hexdigest()[:8])
     cuda = [device for device in dict.fromkeys(lm.devices) if device.type == "cuda"]
     return replace(
         Provenance.here(),
@@ -194,8 +185,7 @@ def _provenance(lm: LM, config: RunConfig, rows: list[Row]) -> Provenance:
         engine=engine_text(lm.engine.name, lm.strict, config.model.tensor_parallel_size),
         tensor_parallel_size=config.model.tensor_parallel_size,
         kernels=lm.engine.kernels,
-        native_kernels=kernel or "torch",
-        arithmetic=" ".join(parts),
+        **lm.engine.identity(),
         strict_cost=lm.strict_cost,
         notes=lm.notes(),
         label=None if config.label is None else printable(config.label),

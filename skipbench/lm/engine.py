@@ -46,6 +46,11 @@ class Engine:
         """Lines on the parts that this machine lacks, their replacement, and its cost."""
         return self._notes
 
+    def identity(self) -> dict[str, str]:
+        """What decides the bits of its arithmetic: fields of `Provenance`."""
+        parts = torch.backends.cpu.get_cpu_capability(), torch.get_float32_matmul_precision()
+        return {"native_kernels": "torch", "arithmetic": " ".join(parts)}
+
     def fast(self, variant: str) -> bool:
         """True if a variant of the weights has a kernel here, so that it may take less time."""
         return False

@@ -2,11 +2,10 @@
 
 from typing import Any
 
-from skipbench.errors import SkipbenchError
+from skipbench.errors import NotStrictError, SkipbenchError
 from skipbench.lm.cache import KVCache
 from skipbench.lm.engine import ENGINES, Engine
 from skipbench.lm.families import unlike_llama
-from skipbench.lm.fused.bit_exact import NotStrictError
 from skipbench.lm.fused.engine import FusedEngine
 from skipbench.lm.layer import Family
 from skipbench.lm.reference import ReferenceEngine

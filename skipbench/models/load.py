@@ -12,11 +12,10 @@ import torch
 
 from skipbench.config.model import Model, PlantedModel, adapter_base, is_gguf
 from skipbench.draft_plan import DraftPlan
-from skipbench.errors import SkipbenchError
+from skipbench.errors import NotStrictError, SkipbenchError
 from skipbench.extensions import load as load_extension
 from skipbench.lm.engine import SPARE_MIB
 from skipbench.lm.families import attention_kernel
-from skipbench.lm.fused.bit_exact import NotStrictError
 from skipbench.lm.model import LM
 from skipbench.models.checks import (
     check_form,

@@ -17,11 +17,10 @@ from described import DESCRIBED, SIZES, TRACED, described_lm, described_model, m
 from skipbench.config.compose import compose
 from skipbench.decode.loop import generate
 from skipbench.draft_plan import DraftPlan
-from skipbench.errors import SkipbenchError
+from skipbench.errors import NotStrictError, SkipbenchError
 from skipbench.experiments.row import run_cell
 from skipbench.lm.families import FAMILIES, parts_of, unlike_llama
 from skipbench.lm.float32 import float32_logits
-from skipbench.lm.fused.bit_exact import NotStrictError
 from skipbench.lm.layer import Family
 from skipbench.lm.model import LM
 from skipbench.lm.reference import ReferenceEngine

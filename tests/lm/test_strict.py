@@ -15,11 +15,11 @@ from skipbench.config.compose import compose
 from skipbench.decode.loop import generate
 from skipbench.decode.method import Method
 from skipbench.draft_plan import DraftPlan
-from skipbench.errors import SkipbenchError
+from skipbench.errors import NotStrictError, SkipbenchError
 from skipbench.lm.bit_probe import compare_rows
 from skipbench.lm.families import FAMILIES
 from skipbench.lm.fused import engine
-from skipbench.lm.fused.bit_exact import NotStrictError, steps
+from skipbench.lm.fused.bit_exact import steps
 from skipbench.lm.fused.engine import FusedEngine
 from skipbench.lm.metadata import AttentionMetadata
 from skipbench.lm.model import LM

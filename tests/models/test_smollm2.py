@@ -136,7 +136,7 @@ def test_low_precision_is_strict_where_that_can_be_kept(monkeypatch: pytest.Monk
     assert not load_model(given.model, given.engine)[0].strict
 
     def differs(lm: LM) -> float:
-        from skipbench.lm.fused.bit_exact import NotStrictError
+        from skipbench.errors import NotStrictError
 
         raise NotStrictError("2 rows differ")
 

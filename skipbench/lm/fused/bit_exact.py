@@ -18,7 +18,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skipbench.errors import SkipbenchError
 from skipbench.lm.metadata import AttentionMetadata
 from skipbench.lm.rows import TokenRows
 from skipbench.lm.upload import upload
@@ -31,10 +30,6 @@ CPU with AMX adds in another order."""
 def padded_rows(device: torch.device) -> int:
     """Rows at which a strict pass on this device runs; 0 for its own number."""
     return MOST if device.type == "cuda" else 0
-
-
-class NotStrictError(SkipbenchError):
-    """Bits that depend on which rows share a pass."""
 
 
 class Step(NamedTuple):

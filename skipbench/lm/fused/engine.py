@@ -4,6 +4,7 @@ Queries, keys and values come from one product, gate and up from one; output pro
 residual. The weights of the Hugging Face modules become views of the fused ones.
 """
 
+import hashlib
 from functools import cached_property
 from typing import Any
 
@@ -17,8 +18,9 @@ from skipbench.lm.engine import Chosen, Engine, Sublayer
 from skipbench.lm.families import HEAD, parts_of
 from skipbench.lm.fused import elementwise, sublayers
 from skipbench.lm.fused.bit_exact import MOST, padded_rows
-from skipbench.lm.fused.few_rows import MOST_ROWS, Product
+from skipbench.lm.fused.few_rows import MOST_ROWS, Product, few_rows_kernel
 from skipbench.lm.fused.int8 import NATIVE, Int8Weight, int8_kernel
+from skipbench.lm.fused.native import compiled, source_of
 from skipbench.lm.fused.native_pass import NativePass, native_pass
 from skipbench.lm.fused.weights import (
     LayerWeights,
@@ -121,6 +123,14 @@ class FusedEngine(Engine):
         if missing:
             hidden = F.pad(hidden, (0, 0, 0, missing))
         return self.head_weight(self.final_norm(hidden), self._most)[:rows]
+
+    def identity(self) -> dict[str, str]:
+        found, like = super().identity(), self._embedding
+        kernel = few_rows_kernel(like.dtype)[0] if like.device.type == "cpu" else None
+        if kernel is None:
+            return found
+        sha256 = hashlib.sha256(compiled(source_of(kernel)).read_bytes()).hexdigest()[:8]
+        return {"native_kernels": kernel, "arithmetic": f"{found['arithmetic']} {sha256}"}
 
     def fast(self, variant: str) -> bool:
         like = self._embedding

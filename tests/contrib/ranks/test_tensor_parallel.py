@@ -68,6 +68,7 @@ def same_output(one: LM, two: LM, name: str, prompt: list[int], tokens: int) -> 
     return found[0] == found[1]
 
 
+@pytest.mark.slow
 def test_two_ranks_compute_as_one(one: LM) -> None:
     two, tokenizer = load(TWO)
     two.allocate(512)
