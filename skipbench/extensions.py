@@ -6,6 +6,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from skipbench.errors import SkipbenchError
+
 CONF = Path(__file__).resolve().with_name("contrib") / "conf"
 """Its choices, beside those of the core's `conf`."""
 
@@ -19,9 +21,8 @@ def registered(kind: str) -> Mapping[str, str]:
 
 
 def load(kind: str, name: str) -> Any:
-    """What is registered under a name; `None` without it. Imports its module."""
-    path = registered(kind).get(name)
-    if path is None:
-        return None
+    """What is registered under a name, whose module is imported. Raises SkipbenchError without."""
+    if (path := registered(kind).get(name)) is None:
+        raise SkipbenchError(f"{kind} {name} is part of skipbench/contrib, which is not here")
     module, _, attribute = path.rpartition(".")
     return getattr(importlib.import_module(module), attribute)

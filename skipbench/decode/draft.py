@@ -154,6 +154,7 @@ class State:
         self.top_logprobs = top_logprobs
         self.finish: Finish | None = None
         self.launched: Launched | None = None  # the pass of the pending token
+        self.strategy = ""  # how rounds are advanced, of `rounds.STRATEGIES`
 
     @property
     def pending(self) -> int:

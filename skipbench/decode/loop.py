@@ -101,8 +101,7 @@ def generate(
     how = [step.verified for step in steps]  # of the prefill None
     changes = [(n, now) for n, now in enumerate(how[1:]) if now is not None and now != how[n]]
     rounds = [step.round for step in steps if step.round is not None]
-    how_advanced = strategy_of(state, method)
-    return Generation(state.output, rounds, seconds, state.finish, changes, how_advanced)
+    return Generation(state.output, rounds, seconds, state.finish, changes, state.strategy)
 
 
 @torch.inference_mode()
@@ -158,7 +157,8 @@ def _steps(state: State, method: Method, clock: Clock) -> Iterator[Step]:
     method.begin(state)
     clock.mark("adapt")
     yield Step(state.output, [""], logprobs=found, method=method)
-    advance = STRATEGIES[strategy_of(state, method)]
+    state.strategy = strategy_of(state, method)
+    advance = STRATEGIES[state.strategy]
     while state.finish is None:
         verification, counts = advance(state, method, clock)
         draft = verification.draft

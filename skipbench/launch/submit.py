@@ -50,8 +50,7 @@ def submit(
         sent: called with each name whose cells are sent.
         anyway: what to give, in the message, to submit jobs whose models or datasets are not here;
             `None` submits them.
-        limits: the words of the command, and what a budget left of the experiments, kept for later
-            commands on them.
+        limits: the words of the command, and what its budget left, kept for later commands.
 
     Returns:
         The ids of the jobs, and whether a cell failed that ran here.

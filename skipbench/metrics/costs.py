@@ -117,10 +117,12 @@ class LatencyModel(Costs, msgspec.Struct, frozen=True, dict=True, omit_defaults=
     points: tuple[Point, ...] = ()  # prices of several rows; without them, as of one
     variants: dict[str, "LatencyModel"] = {}  # the same with those that were measured: one row
     likely_head_s: float = 0.0  # one row of a head of likely tokens; 0 where it was not measured
+    int8: "LatencyModel | None" = None  # of `variants`, as older files have it
 
     def at(self, context: float, rows: int = 1) -> Latency:
         slope = self.attention_s_per_token
-        variants = {name: model.at(context) for name, model in self.variants.items()}
+        older = {"int8": self.int8} if self.int8 else {}
+        variants = {name: m.at(context) for name, m in (older | self.variants).items()}
         attention_s, mlp_s, head_s = self.attention_s + slope * context, self.mlp_s, self.head_s
         if self.points:
             attention, mlp, head = self._by_rows

@@ -189,6 +189,9 @@ def test_variants_are_priced_where_they_are_asked_for(tmp_path: Path) -> None:
     assert likely.at(9).measured == {"likely"} and stored_latency(lm, path) == likely
     low = stored_latency(lm, path, {"int8"})
     assert low.at(9).measured == {"likely", "int8"}
+    older = msgspec.to_builtins(low) | {"int8": msgspec.to_builtins(low.variants["int8"])}
+    older["variants"] = {}
+    assert msgspec.convert(older, LatencyModel).at(9) == low.at(9), "a file of before"
 
 
 def test_numbers_that_cannot_be_profiled() -> None:

@@ -18,7 +18,7 @@ def test_the_papers_methods_and_tables_need_no_contrib(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "skipbench", tmp_path / "skipbench", ignore=ignore)
     shutil.copytree(ROOT / "conf", tmp_path / "conf")
 
-    def run(*words: str) -> str:
+    def run(*words: str, status: int = 0) -> str:
         done = subprocess.run(
             [sys.executable, "-m", "skipbench", *words],
             cwd=tmp_path,
@@ -26,8 +26,8 @@ def test_the_papers_methods_and_tables_need_no_contrib(tmp_path: Path) -> None:
             capture_output=True,
             text=True,
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        assert done.returncode == status, done.stderr
+        return done.stderr if status else done.stdout
 
     methods = [line.split()[0] for line in run("list", "methods").splitlines()]
     assert {*PAPERS, "vanilla", "prompt-lookup", "del"} <= {*methods}
@@ -36,3 +36,5 @@ def test_the_papers_methods_and_tables_need_no_contrib(tmp_path: Path) -> None:
     told = run(f"method={','.join(PAPERS)}", *small[:3])
     assert all(f"{name} " in told for name in PAPERS) and told.count("1/1") >= len(PAPERS)
     assert "SWIFT" in run("table", "swift-table2", "scale=embedded", "--render-only")
+    missing = run("model.tensor_parallel_size=2", "model.device=cpu", *small[:3], status=2)
+    assert "is part of skipbench/contrib, which is not here" in missing

@@ -34,9 +34,9 @@ from skipbench.decode.sampling import Logprob
 for needed in ("starlette", "prometheus_client"):
     pytest.importorskip(needed)
 uvicorn = pytest.importorskip("uvicorn")
-from skipbench.contrib.serve.app import Server  # noqa: E402
-from skipbench.contrib.serve.replies import Reply  # noqa: E402  # as Server, needs starlette
-from skipbench.contrib.serve.requests import ChatCompletion, Completion, read_request  # noqa: E402
+from skipbench.contrib.serve.app import Server  # noqa: E402  # needs starlette, asked for above
+from skipbench.contrib.serve.replies import Reply  # noqa: E402  # as Server
+from skipbench.contrib.serve.requests import ChatCompletion, Completion, read_request  # noqa: E402  # as Server
 
 PROMPTS = ["Once upon a time", "Tom and Lily went", "The red ball", "One day, a bird"]
 P, NEW = PROMPTS[0], 8
