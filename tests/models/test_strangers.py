@@ -4,9 +4,11 @@ tell of, each read as their authors meant them or refused in a line.
 
 import json
 import random
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer
 
 from skipbench.bench.prompts import encode, eos_ids
+from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
 from skipbench.config.derived import quoted
 from skipbench.config.paths import PACKAGE
@@ -25,6 +28,7 @@ from skipbench.decode.answer import Detokenizer
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.row import run_cell
 from skipbench.lm.families import _rope_parameters
+from skipbench.models.checks import check_sizes
 from skipbench.models.load import load
 from skipbench.models.outline import read_config
 from skipbench.report.columns import MISSING
@@ -103,9 +107,9 @@ def test_chat_templates(tmp_path: Path, name: str) -> None:
 def test_lines_of_jsonl_end_at_line_feeds_alone(tmp_path: Path) -> None:
     texts = ["a\u2028b", "a\u0085b", "a\u000cb", "a\rb", "a\u2029b", "last"]
     lines = [json.dumps({"text": t}, ensure_ascii=False) for t in texts]
-    for end, tail in (("\n", ""), ("\r\n", "\r\n"), ("\n", "\n\n")):
+    for mark, end, tail in (("", "\n", ""), ("", "\r\n", "\r\n"), ("\ufeff", "\n", "\n\n")):
         path = tmp_path / "rows.jsonl"
-        path.write_bytes((end.join(lines) + tail).encode())
+        path.write_bytes((mark + end.join(lines) + tail).encode())
         assert [row["text"] for row in read_file(path, {"text": str})] == texts
 
 
@@ -203,6 +207,24 @@ def test_names_of_folders(tmp_path: Path, name: str) -> None:
     assert compose([f"results={quoted(str(place))}"]).results == place
     model = shutil.copytree(TINY, place)
     assert compose(["model=path", f"model.path={quoted(str(model))}"]).model.name == name
+
+
+@pytest.mark.parametrize("name", ["a,b", "a;b", "[a]"])
+def test_a_name_that_is_no_single_value_is_told_how_to_be_quoted(name: str) -> None:
+    with pytest.raises(
+        SkipbenchError, match=rf"quoted twice, as in 'model.path=\".*{re.escape(name)}"
+    ):
+        dispatch(["generate", f"model.path=/models/{name}", "prompt=hi"])
+
+
+@pytest.mark.parametrize("epsilon", [None, 0.0, 0.5, float("nan"), "small"])
+def test_a_model_whose_norms_have_another_name_has_no_epsilon(epsilon: Any) -> None:
+    config = SimpleNamespace(rms_norm_eps=epsilon, tie_word_embeddings=True, num_hidden_layers=2)
+    if epsilon in (None, 0.0, 0.5):
+        check_sizes("m", config)
+    else:
+        with pytest.raises(SkipbenchError, match="rms_norm_eps="):
+            check_sizes("m", config)
 
 
 def test_outputs_of_one_eos(folder: Path, tmp_path: Path) -> None:
