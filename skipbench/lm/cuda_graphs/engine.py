@@ -9,8 +9,10 @@ and so does a set that is used often.
 Prompts, passes of more than MAX_ROWS rows, embedding and head are the fused engine's.
 """
 
+import math
 from collections.abc import Callable
 from functools import cached_property
+from statistics import median
 from typing import Any
 
 import torch
@@ -33,6 +35,10 @@ MIN_FREE_BYTES = 512 << 20  # for graphs of a few row counts, beside weights and
 SMALL = 2.0**-10
 """Of the self-test's state: near 1 the rounding of bfloat16 would be larger than the output that a
 sub-layer with small weights adds."""
+DRAWS = 5
+"""States of the self-test, whose median error counts: where two positions share a sharp attention,
+the rounding of a query in bfloat16 alone moves its output by several per cent, in a state of 25.
+"""
 FALLBACK_NOTE = (
     "the tokens are the same, but every kernel is launched by itself, which bounds "
     "the speed of small passes"
@@ -162,25 +168,19 @@ class CudaGraphsEngine(Engine):
 
     @torch.inference_mode()
     def self_test(self, tables: dict[torch.device, RotaryCache]) -> str | None:
-        """The reason why graphs cannot be used, by one pass over an empty cache, captured and
-        replayed; `None` if they can.
+        """The reason why graphs cannot be used, by passes over drawn states and cache rows,
+        captured and replayed; `None` if they can.
         """
         at, rows = min(100, self.cache.capacity // 2), self.cache.rows
         if at == 0:
             return None
-        for layer in rows:
-            layer.normal_()  # zeros would hide a wrong mask
         try:
             for device, part in self.parts.items():
                 metadata = AttentionMetadata(TokenRows.chain(at, 1), tables[device])
                 part.forget()
-                state = torch.empty(1, part.hidden, dtype=self.cache.dtype, device=device)
-                state.normal_(std=SMALL)
                 for s in (next(iter(part.attentions)), next(iter(part.mlps))):
-                    found = self.sublayers[s](state, metadata).float()
-                    wanted = self.fused.sublayers[s](state, metadata).float()
-                    output = (wanted - state.float()).norm()
-                    if not float((found - wanted).norm()) <= 0.02 * float(output):
+                    errors = [self._error(s, metadata, part.hidden) for _ in range(DRAWS)]
+                    if median(errors) > 0.02:
                         where = f"a replayed sub-layer on {device}"
                         return f"{where} does not give what the fused engine gives"
             return self._failed()
@@ -189,6 +189,20 @@ class CudaGraphsEngine(Engine):
         finally:
             for layer in rows:
                 layer.zero_()
+
+    def _error(self, s: int, metadata: AttentionMetadata, hidden: int) -> float:
+        """Of a replayed sub-layer's output for a drawn state, relative to the fused engine's."""
+        for layer in self.cache.rows:
+            layer.normal_()  # zeros would hide a wrong mask
+        device = self.cache.rows[s // 2].device
+        state = torch.empty(1, hidden, dtype=self.cache.dtype, device=device)
+        state.normal_(std=SMALL)
+        found = self.sublayers[s](state, metadata).float()
+        wanted = self.fused.sublayers[s](state, metadata).float()
+        off, output = float((found - wanted).norm()), float((wanted - state.float()).norm())
+        if not math.isfinite(off):
+            return math.inf
+        return 0.0 if off == 0 else off / output if output else math.inf
 
 
 class GraphCopy:
