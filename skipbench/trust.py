@@ -25,7 +25,7 @@ CODE = {
     "profile/energy.py import_module": OWN,
     "config/build.py instantiate": "after `check_targets`",
     "config/run_config.py instantiate": "that of config/build.py",
-    "lm/fused/native.py CDLL": "compiled from the package's source; after `is_sealed`",
+    "contrib/cpu/native.py CDLL": "compiled from the package's source; after `is_sealed`",
     "scoring/jail.py CDLL": "the C library and libseccomp, as the system's loader finds them",
     "scoring/runner.py compile": "inside of the sandbox: a program that a model wrote",
     "scoring/runner.py exec": "inside of the sandbox: a program that a model wrote",

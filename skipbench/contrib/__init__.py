@@ -18,6 +18,12 @@ TABLE: dict[str, dict[str, str]] = {
         ),
         "skipbench.methods.leap.LEAP": "skipbench.contrib.methods.leap.LEAP",
     },
+    "engine": {"cpu": "skipbench.contrib.cpu.engine.CpuEngine"},
+    "kernel": {
+        "best_tokens": "skipbench.contrib.cpu.top_tokens.best_tokens",
+        "choices": "skipbench.contrib.cpu.top_tokens.choices",
+    },
+    "variant": {"int8": "skipbench.contrib.lowbit.copy.Int8Copy"},
     "default": {"method": "auto"},
     "command": {
         "bundle": "skipbench.contrib.artifact.bundle_command.Bundle",

@@ -76,14 +76,13 @@ FAULTY: dict[str, tuple[Any, str, str, Case, str]] = {
         ("vanilla", "greedy", "fused"), "decode/",
     ),
     "condition on a tensor": (
-        sublayers.attention, "out = attend(store(qkv, cos, sin, metadata.start), metadata)",
-        "out = attend(store(qkv, cos, sin, metadata.start), metadata)"
-        " if bool(qkv.sum() < 1) or t else qkv",
+        sublayers.Attention.__call__, "cos, sin = metadata.rope",
+        "cos, sin = metadata.rope if bool(hidden.sum() < 1) or hidden.ndim else hidden",
         ("uniform", "greedy", "fused"), "lm/fused/sublayers.py",
     ),
     "grouped heads with a mask": (
-        sublayers.attention, "fold(query, kv), keys, values, mask, scale=scale)",
-        "fold(query, kv), keys, values, mask, scale=scale, enable_gqa=True)",
+        sublayers.Attention.at_once, "(folded, keys, values, mask, scale=self.scale)",
+        "(folded, keys, values, mask, scale=self.scale, enable_gqa=True)",
         ("uniform", "greedy", "fused"), "lm/fused/sublayers.py",
     ),
     "unaligned mask": (
@@ -108,7 +107,7 @@ FAULTY: dict[str, tuple[Any, str, str, Case, str]] = {
         ("uniform", "greedy", "fused"), "lm/fused/sublayers.py",
     ),
     "view of what a kernel lays out": (
-        sublayers.attention, "return out.reshape(1, heads * d)", "return out.view(1, heads * d)",
+        sublayers.Attention._one_row, "return out.reshape(1,", "return out.view(1,",
         ("vanilla", "greedy", "fused", "fp32"), "lm/fused/sublayers.py",
     ),
     "confidence before its event": (

@@ -15,7 +15,6 @@ from skipbench.lm.cuda_graphs import attention
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
-from skipbench.lm.cuda_graphs.int8 import GpuInt8Weight
 from skipbench.lm.cuda_graphs.sets import KEPT, USES, SetGraphs, SetKey
 from skipbench.lm.cuda_graphs.trial import differs
 from skipbench.lm.model import LM
@@ -106,18 +105,6 @@ def test_a_result_that_is_not_finite_differs() -> None:
     wanted = torch.ones(3)
     assert not differs(wanted * 1.001, wanted) and differs(wanted * 1.1, wanted)
     assert differs(torch.tensor([1.0, float("nan"), 1.0]), wanted)
-
-
-def test_a_product_of_8_bits_by_torch_is_that_of_the_rounded_weight() -> None:
-    torch.manual_seed(0)
-    weight, bias = torch.randn(24, 40), torch.randn(24)
-    x, residual = torch.randn(3, 40), torch.randn(3, 24)
-    made = GpuInt8Weight(weight, bias, "no kernel")
-    wanted = torch.nn.functional.linear(x, made.dequantized(), bias)
-    torch.testing.assert_close(made(x), wanted)
-    torch.testing.assert_close(made.added(residual, x), wanted + residual)
-    made.add_to(residual, x)
-    torch.testing.assert_close(residual, made.added(residual - wanted, x))
 
 
 @torch.inference_mode()

@@ -13,9 +13,9 @@ from test_strict import same_bits
 
 from skipbench.decode.loop import generate
 from skipbench.errors import NotStrictError, SkipbenchError
+from skipbench.lm.bit_exact import MOST
 from skipbench.lm.bit_probe import compare_rows
 from skipbench.lm.fused import engine
-from skipbench.lm.fused.bit_exact import MOST
 from skipbench.lm.fused.engine import FusedEngine
 from skipbench.lm.fused.weights import Weight
 from skipbench.lm.model import LM

@@ -22,7 +22,7 @@ from skipbench.decode.lossless import TIE_ULPS
 from skipbench.experiments.row import run_cell
 from skipbench.lm import float32 as wide
 from skipbench.lm.float32 import float32_logits
-from skipbench.lm.fused import elementwise
+from skipbench.lm.fused.engine import FusedEngine
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.report.columns import exceptions, main_cells
@@ -173,11 +173,10 @@ def test_chunks_change_nothing(family: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_no_mask_meets_grouped_heads(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_mask_meets_grouped_heads(family: str) -> None:
     """On a GPU only the kernel that holds all scores and copies of all keys takes both."""
-    monkeypatch.setattr(elementwise, "kernel_of", lambda like: None)  # as on a GPU
     model = random_model(family)
-    lm = LM(model, "fused")
+    lm = LM(model, FusedEngine)  # as on a GPU
     lm.allocate(64)
     storage = {rows.untyped_storage().data_ptr() for rows in lm.cache.rows}
     with torch.inference_mode(), Calls() as calls:

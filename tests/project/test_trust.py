@@ -10,8 +10,8 @@ import pytest
 
 from skipbench import trust
 from skipbench.config.paths import PACKAGE
+from skipbench.contrib.cpu.native import AVX2, compiled
 from skipbench.errors import SkipbenchError
-from skipbench.lm.fused.native import AVX2, compiled
 
 CALLS = {
     *("instantiate", "import_module", "__import__", "exec_module", "run_path", "run_module"),

@@ -53,7 +53,7 @@ FILES = {
     "results/latency/*.json": "other latencies (",
 }
 """What is refused, by file."""
-MEASURING = ["bench/prompts.py", "decode/verify.py", "lm/fused/attention.c", "lm/fused/int8.h"]
+MEASURING = ["bench/prompts.py", "decode/verify.py", "contrib/cpu/attention.c", "lm/fused/int8.h"]
 MEASURING += ["models/load.py", "profile/latency.py", "scoring/scorers.py", "skipset.py"]
 CODE = {
     **dict.fromkeys(MEASURING, "other code of skipbench"),
@@ -154,7 +154,7 @@ def test_other_code_is_refused_where_the_run_uses_it(made: Made, name: str) -> N
     assert CODE.get(name, "") in told and (name in CODE) == bool(told)
 
 
-@pytest.mark.parametrize("name", ["lm/fused/attention.c", "decode/loop.py"])
+@pytest.mark.parametrize("name", ["contrib/cpu/attention.c", "decode/loop.py"])
 def test_comments_docstrings_and_layout_are_no_code(made: Made, name: str) -> None:
     more = b"\n/* more */ // words" if name.endswith(".c") else b'\n# more\n\n"""words"""\n'
     with pytest.MonkeyPatch.context() as patch:

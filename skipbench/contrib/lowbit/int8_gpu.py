@@ -2,10 +2,41 @@
 
 import torch.nn.functional as F
 from torch import Tensor
+from torch.library import custom_op
 
-from skipbench.lm.cuda_graphs import ops, tiles
+from skipbench.contrib.lowbit import tiles
+from skipbench.contrib.lowbit.int8 import Int8Weight, quantized_rows
+from skipbench.contrib.lowbit.tiles import INT8_ROWS, int8_tile
+from skipbench.lm.cuda_graphs import ops
 from skipbench.lm.cuda_graphs.trial import differs, first_line
-from skipbench.lm.fused.int8 import Int8Weight, quantized_rows
+
+
+@custom_op("skipbench::int8_linear", mutates_args=("out",))
+def int8_linear(
+    x: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    out: Tensor,
+) -> None:
+    """`out` [R, out] = `x` [R, in] by `weight` [out, in] of 8 bits, a factor per output, + `bias` +
+    `residual`, which may be `out`.
+    """
+    from skipbench.contrib.lowbit import int8_triton
+
+    (rows, inputs), outputs = x.shape, len(weight)
+    block_n, block_k, stages = int8_tile(outputs, inputs, x.dtype, x.device)
+    with ops.device_of(x):
+        int8_triton.int8_linear[-(-outputs // block_n), -(-rows // INT8_ROWS)](
+            x, weight, weight_scale, x if bias is None else bias,  # what is not there is not read
+            x if residual is None else residual, out, rows, inputs, outputs,
+            BIASED=bias is not None, ADDED=residual is not None, BLOCK_M=INT8_ROWS,
+            BLOCK_N=block_n, BLOCK_K=block_k, num_warps=4, num_stages=stages,
+        )  # fmt: skip
+
+
+int8_linear.register_fake(lambda *_: None)
 
 
 class GpuInt8Weight(Int8Weight):
@@ -38,7 +69,7 @@ class GpuInt8Weight(Int8Weight):
 
     def _into(self, x: Tensor, residual: Tensor | None, out: Tensor) -> None:
         parts = x, self._held, self._scale, self._bias, residual, out
-        (ops.int8_linear if self._fault is None else plain_int8_linear)(*parts)
+        (int8_linear if self._fault is None else plain_int8_linear)(*parts)
 
 
 def plain_int8_linear(
@@ -49,7 +80,7 @@ def plain_int8_linear(
     residual: Tensor | None,
     out: Tensor,
 ) -> None:
-    """`ops.int8_linear` by torch's operators."""
+    """`int8_linear` by torch's operators."""
     y = F.linear(x, weight.to(x.dtype)).float() * weight_scale
     y = y if bias is None else y + bias
     out.copy_(y if residual is None else y + residual)
@@ -74,6 +105,6 @@ def _tile_differs(like: Tensor, outputs: int, inputs: int) -> bool:
     scale, rounded = quantized_rows(weight)
     bias, residual, ours, torchs = (weight.new_ones(n, outputs) for n in (1, 3, 3, 3))
     parts = x, rounded, scale, bias[0], residual
-    ops.int8_linear(*parts, ours)
+    int8_linear(*parts, ours)
     plain_int8_linear(*parts, torchs)
     return differs(ours, torchs)

@@ -9,16 +9,15 @@ from typing import Any
 
 from torch import Tensor
 
+from skipbench.contrib.cpu.elementwise import function_of, kernel_of
+from skipbench.contrib.cpu.few_rows import Native, most_rows, native_mlp
+from skipbench.contrib.cpu.native import AVX2, FLOAT, LONG, POINTER, address, library
 from skipbench.lm.cache import KVCache
 from skipbench.lm.engine import Chosen
-from skipbench.lm.fused.elementwise import function_of, kernel_of
-from skipbench.lm.fused.few_rows import Native, most_rows, native_mlp
-from skipbench.lm.fused.native import AVX2, FLOAT, LONG, POINTER, address, library
 from skipbench.lm.fused.weights import LayerWeights
 from skipbench.lm.layer import AttentionParts, MlpParts
 from skipbench.lm.metadata import AttentionMetadata
 
-Layer = LayerWeights[Any]
 Parts = Sequence[tuple[AttentionParts, MlpParts]]
 KEPT = 256  # lists of sub-layers whose addresses are kept: a search tries thousands
 
@@ -52,7 +51,7 @@ class _Pass(ctypes.Structure):
 
 
 def native_pass(
-    parts: Parts, cache: KVCache, weights: Mapping[str, Sequence[Layer]]
+    parts: Parts, cache: KVCache, weights: Mapping[str, Sequence[LayerWeights]]
 ) -> "NativePass | None":
     """`None` where a part of a pass has no C function."""
     plain = all(attention.qk_norms is None for attention, _ in parts)
@@ -70,7 +69,7 @@ class NativePass:
         self,
         parts: Parts,
         cache: KVCache,
-        weights: Mapping[str, Sequence[Layer]],
+        weights: Mapping[str, Sequence[LayerWeights]],
         native: Sequence[Native],
     ) -> None:
         """

@@ -13,11 +13,10 @@ import torch
 from conftest import FAMILIES, random_model
 from torch import Tensor
 
-from skipbench.lm.cache import KVCache
-from skipbench.lm.fused import elementwise, weights
-from skipbench.lm.fused.autotune import LayoutChoice, cache_file, choose, tuned
-from skipbench.lm.fused.elementwise import native_norm, native_rotation, native_silu
-from skipbench.lm.fused.few_rows import (
+from skipbench.contrib.cpu import weights
+from skipbench.contrib.cpu.autotune import LayoutChoice, cache_file, choose, tuned
+from skipbench.contrib.cpu.elementwise import native_norm, native_rotation, native_silu
+from skipbench.contrib.cpu.few_rows import (
     FEW_ROWS,
     MOST_ROWS,
     FewRows,
@@ -26,9 +25,10 @@ from skipbench.lm.fused.few_rows import (
     most_rows,
     native_mlp,
 )
-from skipbench.lm.fused.native import AVX2, BFLOAT16, UnavailableError, compiled, library
-from skipbench.lm.fused.sublayers import rms_norm
-from skipbench.lm.fused.weights import MIB, Weight, Weights
+from skipbench.contrib.cpu.native import AVX2, BFLOAT16, UnavailableError, compiled, library
+from skipbench.contrib.cpu.weights import LayoutWeight, LayoutWeights
+from skipbench.lm.cache import KVCache
+from skipbench.lm.fused.weights import MIB
 from skipbench.lm.model import LM
 from skipbench.runs.provenance import cpu_flags
 
@@ -151,7 +151,7 @@ def test_rows_with_gaps_and_many_rows() -> None:
 def test_a_strict_product_of_more_rows_is_taken_in_parts() -> None:
     kernel_or_skip()
     weight, _, x, residual = operands(576, 96, MOST_ROWS + 9)
-    product = Weight(weight, weight, None, LayoutChoice(FEW_ROWS, FEW_ROWS))
+    product = LayoutWeight(weight, choice=LayoutChoice(FEW_ROWS, FEW_ROWS))
     each = range(len(x))
     assert torch.equal(product(x, 16), torch.cat([product(x[i : i + 1]) for i in each]))
     alone = [product.added(residual[i : i + 1], x[i : i + 1]) for i in each]
@@ -176,22 +176,6 @@ def test_the_norm_is_torchs_rounded_once(width: int, dtype: torch.dtype) -> None
     assert all(
         torch.equal(norm(row), at) for row, at in zip(x.split(1), found.split(1), strict=True)
     )
-
-
-@pytest.mark.parametrize("dtype", [BF16, F32])
-@pytest.mark.parametrize("rows", [1, 3])
-def test_torchs_norm_of_small_rows(
-    rows: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where the constant in it counts; a row of zeros stays one."""
-    monkeypatch.setattr(elementwise, "kernel_of", lambda like: None)
-    module = torch.nn.Module()
-    module.weight, module.variance_epsilon = torch.nn.Parameter(torch.rand(24).to(dtype)), 1e-5
-    norm = rms_norm(module)
-    x = (1e-3 * torch.randn(rows, 24, generator=torch.Generator().manual_seed(0))).to(dtype)
-    wanted = torch.nn.functional.rms_norm(x, (24,), module.weight.data, 1e-5)
-    torch.testing.assert_close(norm(x), wanted)
-    assert not norm(0 * x).any()
 
 
 @pytest.mark.parametrize("dtype", [BF16, F32])
@@ -288,14 +272,14 @@ def test_it_needs_no_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     times = {"rows": [9.0, 9.0, 9.0], "columns": [9.0, 9.0, 9.0], FEW_ROWS: [1.0, 1.0, 1.0]}
     monkeypatch.setattr(weights, "tuned", lambda *args: (times, None))
     for keep in (False, True):
-        assert str(Weights(0, MIB)._choose(torch.zeros(512, 512), 2, keep)) == FEW_ROWS
+        assert str(LayoutWeights(0, MIB).choose(torch.zeros(512, 512), 2, keep)) == FEW_ROWS
 
 
 def test_without_a_compiler_torch_multiplies_and_the_notes_say_so(bare: Path) -> None:
     like = torch.zeros(8, dtype=torch.bfloat16)
-    notes = Weights(0, MIB).notes(like)
+    notes = LayoutWeights(0, MIB).notes(like)
     assert any("no C compiler on the PATH; install gcc" in note for note in notes)
-    assert not any("compiler" in note for note in Weights(0, MIB).notes(like.double()))
+    assert not any("compiler" in note for note in LayoutWeights(0, MIB).notes(like.double()))
     assert native_norm(like, 1e-5) is None and FEW_ROWS not in tuned(64, 32, like.dtype, 1 << 14)[0]
 
 

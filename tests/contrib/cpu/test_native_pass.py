@@ -5,12 +5,12 @@ import torch
 from conftest import random_model
 from torch import Tensor
 
+from skipbench.contrib.cpu.autotune import LayoutChoice
+from skipbench.contrib.cpu.engine import CpuEngine
+from skipbench.contrib.cpu.few_rows import FEW_ROWS, few_rows_kernel
+from skipbench.contrib.cpu.native_pass import NativePass
+from skipbench.contrib.cpu.weights import LayoutWeights
 from skipbench.draft_plan import SINKS, DraftPlan
-from skipbench.lm.fused.autotune import LayoutChoice
-from skipbench.lm.fused.engine import FusedEngine
-from skipbench.lm.fused.few_rows import FEW_ROWS, few_rows_kernel
-from skipbench.lm.fused.native_pass import NativePass
-from skipbench.lm.fused.weights import Weights
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 
@@ -31,7 +31,7 @@ def lm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> LM:
     """With our products, whatever the autotuner finds faster for this size."""
     if (fault := few_rows_kernel(request.param)[1]) is not None:
         pytest.skip(fault)
-    monkeypatch.setattr(Weights, "_choose", lambda *_: LayoutChoice(FEW_ROWS, FEW_ROWS))
+    monkeypatch.setattr(LayoutWeights, "choose", lambda *_: LayoutChoice(FEW_ROWS, FEW_ROWS))
     made = LM(random_model("llama").to(request.param))
     made.allocate(40)
     return made
@@ -64,7 +64,7 @@ def test_a_pass_has_every_bit_of_one_by_one(
     assert calls[0] == (2 + prompts) * len(ROWS)
     lm.allocate(400)  # the cache moves
     moved = passed(lm, ROWS["a tree"], plan)
-    monkeypatch.setattr(FusedEngine, "at_once", lambda *_: None)
+    monkeypatch.setattr(CpuEngine, "at_once", lambda *_: None)
     for name, rows in ROWS.items():
         for found, wanted in zip(at_once[name], passed(lm, rows, plan), strict=True):
             assert torch.equal(found, wanted[: len(found)]), name  # the cache has grown
@@ -89,7 +89,7 @@ def test_a_pass_in_a_window_has_them_too_and_reads_nothing_hidden(
     assert all(
         torch.equal(a, run(torch.nan, rows)) for a, rows in zip(at_once, chains, strict=True)
     )
-    monkeypatch.setattr(FusedEngine, "at_once", lambda *_: None)
+    monkeypatch.setattr(CpuEngine, "at_once", lambda *_: None)
     assert all(torch.equal(a, run(1.0, rows)) for a, rows in zip(at_once, chains, strict=True))
 
 

@@ -7,9 +7,9 @@ import torch
 from test_few_rows import SHAPES
 from torch import Tensor
 
-from skipbench.lm.fused import int8
-from skipbench.lm.fused.int8 import Int8Weight, functions, int8_kernel
-from skipbench.lm.fused.native import UnavailableError, library
+from skipbench.contrib.cpu.native import UnavailableError, library
+from skipbench.contrib.lowbit import int8
+from skipbench.contrib.lowbit.int8 import Int8Weight, functions, int8_kernel
 
 KERNELS = ["amx", "avx512", "avx2"]
 DTYPES = [torch.float32, torch.bfloat16]
@@ -156,7 +156,7 @@ def test_a_processor_without_the_instructions_is_named(monkeypatch: pytest.Monke
         known.cache_clear()
     try:
         with monkeypatch.context() as patched:
-            patched.setattr("skipbench.lm.fused.native.cpu_flags", set)
+            patched.setattr("skipbench.contrib.cpu.native.cpu_flags", set)
             assert int8_kernel() == (None, "the processor has no AVX2")
     finally:
         for known in (library, functions, int8_kernel):

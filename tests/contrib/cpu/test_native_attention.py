@@ -5,9 +5,9 @@ import torch
 from test_few_rows import KERNELS, kernel_or_skip
 from torch import Tensor
 
+from skipbench.contrib.cpu import elementwise
+from skipbench.contrib.cpu.elementwise import Attention, native_attention
 from skipbench.lm.cache import KVCache
-from skipbench.lm.fused import elementwise
-from skipbench.lm.fused.elementwise import Attention, native_attention
 from skipbench.lm.metadata import AttentionMetadata, RotaryCache
 from skipbench.lm.rows import TokenRows
 

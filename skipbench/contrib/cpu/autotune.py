@@ -24,9 +24,9 @@ from torch import Tensor
 
 from skipbench.config.configurable import PositiveFloat
 from skipbench.config.paths import cache_folder
+from skipbench.contrib.cpu.few_rows import FEW_ROWS, FewRows, Product, Sum, few_rows_kernel
+from skipbench.contrib.cpu.native import source_of
 from skipbench.errors import SkipbenchError
-from skipbench.lm.fused.few_rows import FEW_ROWS, FewRows, Product, Sum, few_rows_kernel
-from skipbench.lm.fused.native import source_of
 from skipbench.runs.files import write_atomic
 from skipbench.runs.provenance import cpu_name
 

@@ -1,18 +1,16 @@
 """Norms, rotations and attention on a CPU in one call each (`elementwise.c`, `attention.c`, or with
-AMX `attention_amx.c`), and, in bfloat16 with AVX-512, the most likely tokens (`top_k.c`); torch's
-calls where there is no kernel.
+AMX `attention_amx.c`). Functions are `None` where there is no kernel.
 """
 
-import ctypes
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from skipbench.contrib.cpu.few_rows import MOST_WITH_TILES, few_rows_kernel
+from skipbench.contrib.cpu.native import function
 from skipbench.lm.cache import KVCache
-from skipbench.lm.fused.few_rows import MOST_WITH_TILES, few_rows_kernel
-from skipbench.lm.fused.native import function
 from skipbench.lm.metadata import AttentionMetadata
 
 Norm = Callable[[Tensor], Tensor]
@@ -21,6 +19,13 @@ Rotation = Callable[[Tensor, Tensor, Tensor, int], Tensor]
 
 MOST_KEYS = 1 << 16  # cache rows up to which attention is ours: it packs a head's keys and values
 MOST_WITH_AVX512, MOST_WITH_AVX2 = 8, 16  # rows above which torch's attention is faster than ours
+
+
+def plain(metadata: AttentionMetadata, window: int | None) -> bool:
+    """True if our kernels attend so: no window hides a position but the draft's of a chain."""
+    if metadata.draft_window is not None and not metadata.token_rows.contiguous_chain:
+        return False
+    return window is None or max(metadata.token_rows.positions) < window
 
 
 def kernel_of(like: Tensor) -> str | None:
@@ -128,28 +133,3 @@ def native_attention(cache: KVCache, layer: int, scale: float, like: Tensor) -> 
         return out
 
     return attend
-
-
-def native_two_best(logits: Tensor) -> list[tuple[float, float, float]] | None:
-    """Per row of [T, V], V > 1, the index of the largest, it, and the next one."""
-    if (two_best := function_of(logits, "two_best")) is None:
-        return None
-    logits = logits.contiguous()
-    rows, vocabulary = logits.shape
-    found = (ctypes.c_float * (3 * rows))()
-    two_best(found, logits.data_ptr(), rows, vocabulary)
-    values = iter(found)
-    return list(zip(values, values, values, strict=True))
-
-
-def native_top_k(logits: Tensor, k: int) -> list[list[int]] | None:
-    """Indices of the `k` largest per row of [T, V], the largest first, of equal ones the first;
-    before them that of the largest, or -1 where it is not finite or the row has a NaN.
-    """
-    if (top_k := function_of(logits, "top_k")) is None:
-        return None
-    logits = logits.contiguous()
-    (rows, vocabulary), width = logits.shape, k + 1
-    index = (ctypes.c_int32 * (rows * width))()
-    top_k(index, logits.data_ptr(), rows, vocabulary, k)
-    return [index[at : at + width] for at in range(0, rows * width, width)]

@@ -7,9 +7,9 @@ import torch
 from conftest import random_lm, random_model
 from torch import Tensor
 
+from skipbench.contrib.lowbit.int8 import Int8Weight, int8_kernel, quantized_rows
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
-from skipbench.lm.fused.int8 import Int8Weight, int8_kernel, quantized_rows
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from skipbench.lm.fused.native import UnavailableError, address, function, tiles_allowed
+from skipbench.contrib.cpu.native import UnavailableError, address, function, tiles_allowed
 from skipbench.runs.provenance import cpu_flags
 
 FEW_ROWS = "few_rows"

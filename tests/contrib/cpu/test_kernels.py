@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from conftest import random_model
 
 from skipbench.bench.latency_file import part_bytes
-from skipbench.lm.fused import autotune as kernels
-from skipbench.lm.fused import weights
-from skipbench.lm.fused.autotune import (
+from skipbench.contrib.cpu import autotune as kernels
+from skipbench.contrib.cpu import weights
+from skipbench.contrib.cpu.autotune import (
     LayoutChoice,
     autotune,
     cache_file,
@@ -24,7 +24,8 @@ from skipbench.lm.fused.autotune import (
     to_layout,
     tuned,
 )
-from skipbench.lm.fused.weights import MIB, Weights, pass_bytes
+from skipbench.contrib.cpu.weights import LayoutWeights
+from skipbench.lm.fused.weights import MIB, pass_bytes
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 
@@ -238,8 +239,8 @@ def test_second_copies_stay_within_the_limit(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(weights, "tuned", lambda *args: (FAST_ONE, None))
 
     def second(spare_mib: int, keep: bool) -> LayoutChoice:
-        made = Weights(spare_mib, 2 * MIB)
-        return made._choose(torch.zeros(512, 512), 2, keep)
+        made = LayoutWeights(spare_mib, 2 * MIB)
+        return made.choose(torch.zeros(512, 512), 2, keep)
 
     assert second(2, keep=False) == LayoutChoice("columns", "packed")  # two weights of 1 MiB
     assert second(1, keep=False) == LayoutChoice("packed", "packed")
@@ -247,8 +248,8 @@ def test_second_copies_stay_within_the_limit(monkeypatch: pytest.MonkeyPatch) ->
     assert second(4, keep=True) == LayoutChoice("columns", "packed")
     assert second(2, keep=True) == LayoutChoice("packed", "packed")
     assert second(1, keep=True) == LayoutChoice("rows", "rows")
-    made = Weights(3, 2 * MIB)  # MiB for all shapes together: the first takes 2 of them
-    found = [made._choose(torch.zeros(512, inputs), 2, False) for inputs in (512, 511)]
+    made = LayoutWeights(3, 2 * MIB)  # MiB for all shapes together: the first takes 2 of them
+    found = [made.choose(torch.zeros(512, inputs), 2, False) for inputs in (512, 511)]
     assert found == [LayoutChoice("columns", "packed"), LayoutChoice("packed", "packed")]
 
 
@@ -260,9 +261,9 @@ def test_missing_instructions_are_named(monkeypatch: pytest.MonkeyPatch) -> None
         ({"avx2"}, "float32 arithmetic"),
     ):
         monkeypatch.setattr(weights, "cpu_flags", lambda flags=flags: flags)
-        lines = Weights(0, MIB).notes(like)
+        lines = LayoutWeights(0, MIB).notes(like)
         assert (lines == []) if says is None else (says in lines[-1])
-        assert Weights(0, MIB).notes(like.float()) == []
+        assert LayoutWeights(0, MIB).notes(like.float()) == []
 
 
 @pytest.mark.slow

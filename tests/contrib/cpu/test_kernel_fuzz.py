@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from skipbench.config.paths import PACKAGE
+from skipbench.contrib.cpu import native
+from skipbench.contrib.cpu.native import AVX2, BFLOAT16, Source
 from skipbench.draft_plan import SINKS
-from skipbench.lm.fused import native
-from skipbench.lm.fused.native import AVX2, BFLOAT16, Source
 from skipbench.runs.provenance import cpu_flags
 
 SECONDS = 30  # of CPU time

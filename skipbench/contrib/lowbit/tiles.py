@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 import torch
 
+from skipbench.lm.cuda_graphs.ops import multiprocessors
+
 INT8_ROWS = 16  # of one block of `int8_linear`
 
 
@@ -62,9 +64,3 @@ def side_by_side(shared_bytes: int, device: torch.device) -> int:
     of_all = torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor
     each = of_all // (shared_bytes + 1024)  # the driver takes a KiB
     return int(each) * multiprocessors(device)
-
-
-def multiprocessors(device: torch.device) -> int:
-    if device.type != "cuda":
-        return 8  # for the interpreter
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from skipbench.lm.fused.few_rows import Native
-from skipbench.lm.fused.native import (
+from skipbench.contrib.cpu.few_rows import Native
+from skipbench.contrib.cpu.native import (
     ARGUMENTS,
     AVX2,
     UnavailableError,
