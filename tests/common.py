@@ -29,6 +29,7 @@ from skipbench.config.run_config import MethodConfig
 from skipbench.config.signature import schema_of
 from skipbench.decode.method import Method
 from skipbench.errors import SkipbenchError
+from skipbench.extensions import registered
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.model import LM
@@ -118,6 +119,16 @@ def settings_of(name: str) -> set[str]:
     target = target_of(file_of("method", name))
     assert target is not None
     return {field.name for field in fields(schema_of(target))}
+
+
+OURS = "asd|auto|cas-spec|conflayers|int8|knapspec-choices|leap|price|tapout"
+"""Methods, stop rules and variants of weights of `skipbench.contrib`."""
+
+
+def here(cases: Iterable[Any]) -> list[Any]:
+    """Those of the cases that need nothing of contrib, where only the core is there."""
+    there = bool(registered("variant"))
+    return [case for case in cases if there or not re.search(rf"\b({OURS})\b", str(case))]
 
 
 def rest_slow(cases: Iterable[Any], keep: Callable[[Any], bool]) -> list[Any]:

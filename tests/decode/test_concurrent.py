@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ALONE, EVERY_ENGINE, make_method, random_lm, rest_slow
+from conftest import ALONE, EVERY_ENGINE, here, make_method, random_lm, rest_slow
 
 import skipbench
 from skipbench.api import LanguageModel
@@ -40,7 +40,7 @@ def right(ask: Callable[[int], object]) -> str:
     return f"{count}/{REQUESTS}"
 
 
-@pytest.mark.parametrize("method", ["vanilla", "prompt-lookup", "auto"])
+@pytest.mark.parametrize("method", here(["vanilla", "prompt-lookup", "auto"]))
 @pytest.mark.slow
 def test_requests_in_threads(tiny: LanguageModel, method: str) -> None:
     lm = tiny.with_method(method)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import here
 from described import made
 from test_graphs import PROMPT
 
@@ -114,7 +115,9 @@ def test_wide_trees_and_drafts_of_8_bits_are_those_of_fused() -> None:
     graphs: Any = partial(CudaGraphsEngine, capture=EagerCapture, backend="masked")
     biased = {"attention_bias": True, "mlp_bias": True, "num_hidden_layers": 2}
     lms = [LM(made("llama", **biased), engine) for engine in (graphs, "fused")]
-    for rows, plan in ((TokenRows.tree(12, parent), ""), (TokenRows.chain(12, 1), "int8:all")):
+    for rows, plan in here(
+        ((TokenRows.tree(12, parent), ""), (TokenRows.chain(12, 1), "int8:all"))
+    ):
         found = []
         for lm in lms:
             lm.allocate(64)

@@ -17,7 +17,7 @@ from typing import Any
 import contract
 import pytest
 import torch
-from conftest import make_method, random_lm, random_model, rest_slow
+from conftest import here, make_method, random_lm, random_model, rest_slow
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
 
@@ -119,7 +119,10 @@ def test_logits_are_those_of_fused_for_every_shape_of_rows() -> None:
         TokenRows.branches(36, 30, 5, 3),
         TokenRows.tree(36, (-1, 0, 0, 1, 1, 4)), TokenRows.branches(36, 0, 2),
     ]  # fmt: skip
-    for skip in (None, *(DraftPlan.parse(p, 4) for p in ("attn:1,2;mlp:0", "int8:all;mlp:0"))):
+    for skip in (
+        None,
+        *(DraftPlan.parse(p, 4) for p in here(("attn:1,2;mlp:0", "int8:all;mlp:0"))),
+    ):
         for token_rows in spans:
             lm.prefill(text)
             fused.prefill(text)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_method, random_model
+from conftest import here, make_method, random_model
 
 from skipbench.bench.load import load_model
 from skipbench.config.catalog import shape_of
@@ -67,16 +67,18 @@ def same_bits(lm: LM, method: Method, prompt: list[int], length: int) -> int:
 
 @pytest.mark.parametrize(
     ("name", "overrides"),
-    [
-        pytest.param("uniform", ("method.ratio=0.3",), marks=pytest.mark.slow),
-        pytest.param("clasp", ("method.interval=2",), marks=pytest.mark.slow),
-        ("swift", ("method.tree=[10,5,3,1]", "method.window=4", "method.beta=3")),
-        pytest.param("prompt-lookup", ("method.ngram=1",), marks=pytest.mark.slow),
-        ("auto", ()),
-        ("recycling", ("method.nodes=80",)),  # more rows than a product takes at once
-        pytest.param("lookahead", (), marks=pytest.mark.slow),
-        pytest.param("layerskip", ("method.exit_layer=10",), marks=pytest.mark.slow),
-    ],
+    here(
+        [
+            pytest.param("uniform", ("method.ratio=0.3",), marks=pytest.mark.slow),
+            pytest.param("clasp", ("method.interval=2",), marks=pytest.mark.slow),
+            ("swift", ("method.tree=[10,5,3,1]", "method.window=4", "method.beta=3")),
+            pytest.param("prompt-lookup", ("method.ngram=1",), marks=pytest.mark.slow),
+            ("auto", ()),
+            ("recycling", ("method.nodes=80",)),  # more rows than a product takes at once
+            pytest.param("lookahead", (), marks=pytest.mark.slow),
+            pytest.param("layerskip", ("method.exit_layer=10",), marks=pytest.mark.slow),
+        ]
+    ),
 )
 def test_tiny_has_vanillas_bits(name: str, overrides: tuple[str, ...]) -> None:
     lm, tokenizer = tiny()
