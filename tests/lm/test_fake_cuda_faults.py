@@ -21,7 +21,7 @@ from fake_cuda import (
 from test_fake_cuda import PROMPT, decoded, excess
 from test_fake_cuda_tokens import one_device, two_devices
 
-from skipbench.decode import drafting
+from skipbench.decode import draft_pass
 from skipbench.decode.draft import State
 from skipbench.decode.drafting import SkipMethod
 from skipbench.decode.loop import generate
@@ -111,11 +111,11 @@ FAULTY: dict[str, tuple[Any, str, str, Case, str]] = {
         ("vanilla", "greedy", "fused", "fp32"), "lm/fused/sublayers.py",
     ),
     "confidence before its event": (
-        drafting.read_later, "arrived.synchronize()", "pass", ("chain",), "decode/drafting.py",
+        draft_pass.read_later, "arrived.synchronize()", "pass", ("chain",), "decode/draft_pass.py",
     ),
     "event on another stream": (
-        drafting.read_later, "arrived.record(torch.cuda.current_stream(value.device))",
-        "arrived.record()", ("chain", "two"), "decode/drafting.py",
+        draft_pass.read_later, "arrived.record(torch.cuda.current_stream(value.device))",
+        "arrived.record()", ("chain", "two"), "decode/draft_pass.py",
     ),
     "index on another device": (
         KVCache.keep, "upload(kept, device)", "upload(kept, self.devices[0])",

@@ -24,7 +24,7 @@ from transformers import AutoModelForCausalLM
 from skipbench.bench import gpu_check
 from skipbench.config.catalog import shape_of
 from skipbench.config.compose import compose
-from skipbench.decode import drafting
+from skipbench.decode import draft_pass
 from skipbench.decode.draft import State
 from skipbench.decode.loop import generate
 from skipbench.decode.method import Method
@@ -283,11 +283,11 @@ def test_sizes() -> None:
 
 @contextlib.contextmanager
 def queued_ahead(count: int) -> Iterator[None]:
-    before, drafting.LAUNCH_AHEAD = drafting.LAUNCH_AHEAD, {"cpu": count}
+    before, draft_pass.LAUNCH_AHEAD = draft_pass.LAUNCH_AHEAD, {"cpu": count}
     try:
         yield
     finally:
-        drafting.LAUNCH_AHEAD = before
+        draft_pass.LAUNCH_AHEAD = before
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
