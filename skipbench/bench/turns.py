@@ -65,7 +65,7 @@ def _warm_up(benches: Sequence[Bench], missing: Sequence[int]) -> None:
             if bench is benches[0]:
                 bench.decode(Vanilla(), prompt, index)
             _attempt(bench, copy.deepcopy(bench.method), prompt, index)
-        bench.prices.clear()
+        bench.prices.passes.clear()
         if missing:
             bench.prepare()
 

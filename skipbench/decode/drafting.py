@@ -153,7 +153,7 @@ class SkipMethod(Method):
         if plan is not self._drafted and plan != self._drafted:
             self._drafted = plan = self.checked_skip
             self.draft_log["skip"].append([len(self.draft_log["steps"]), str(plan)])
-            self.stop.priced(state, plan, self.latency_at(state))
+            self.stop.priced(state, plan)
         lm, steps, reads = state.lm, min(self.stop.limit(), budget), self.stop.reads_confidence
         # Tokens stay on the device and go from one step into the next. The host reads confidences
         # if the stop rule does, and at the end the tokens, of a tree with their siblings; a tree

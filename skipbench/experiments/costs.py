@@ -12,13 +12,16 @@ from statistics import fmean
 import msgspec
 
 from skipbench.bench.memory import GIB, GPUS, MARGIN, USUAL_PROMPT, gpus_needed, needed_bytes
+from skipbench.config.architecture import BYTES, QUANTIZED, Shape
 from skipbench.config.catalog import known_hardware
 from skipbench.config.hardware import Hardware, Local, Slurm
 from skipbench.config.model import Model
 from skipbench.config.run_config import RunConfig
+from skipbench.draft_plan import LIKELY, VARIANTS
 from skipbench.errors import SkipbenchError
-from skipbench.metrics.costs import Datasheet
+from skipbench.metrics.prices import Passes, Roofline
 
+READS, COMPUTES = 0.6, 0.4  # shares of bandwidth that decoding, of arithmetic that prefill reaches
 LOADED_PER_S = 1e9  # bytes of weights read from disk
 LEAST = 4  # minimum prompts of a row within a budget
 SPREAD = 0.15  # standard deviation of a prompt's log speedup that half widths are planned with
@@ -76,6 +79,41 @@ class Cost:
     @property
     def gpu_hours(self) -> float:
         return self.gpus * sum(one.hours for one in self.processes())
+
+
+@dataclass(frozen=True)
+class Datasheet(Passes):
+    """A model on a device with a known bandwidth: the longer of reading and arithmetic."""
+
+    shape: Shape
+    dtype: str
+    device: Hardware
+    quantization: str = "none"
+
+    @property
+    def layers(self) -> int:
+        return self.shape.layers
+
+    def part_s(self, part: str, rows: int, context: float, variant: str = "") -> float:
+        shape, full = self.shape, BYTES[self.dtype]
+        size = QUANTIZED.get(self.quantization, full)
+        mlp, cached = 3 * shape.hidden * shape.intermediate, 0.0
+        parameters = {"mlp": mlp, "attention": shape.layer_parameters - mlp}.get(part)  # with norms
+        if parameters is None:
+            words = min(shape.vocab, LIKELY) if variant == "likely" else shape.vocab
+            parameters, size = (words + 1) * shape.hidden, full
+        if part == "attention":
+            cached = shape.cache_bytes(self.dtype, 1) / shape.layers * context
+        if variant in VARIANTS:
+            size = min(size, 1)
+        flops = self.device.flops.get(self.dtype) or float("inf")
+        rates = Roofline("", READS * (self.device.bandwidth or 1), flops, "datasheet")
+        return rates.seconds(parameters * size + cached, 2 * rows * (parameters + cached / full))
+
+    def prefill_s(self, tokens: int) -> float:
+        """A prompt, whose price is its arithmetic."""
+        flops = self.device.flops.get(self.dtype, (self.device.bandwidth or 1) * 100)
+        return 2 * self.shape.parameters * tokens / (COMPUTES * flops)
 
 
 def gpu_of(hardware: Slurm | Local | None) -> Gpu:
@@ -138,7 +176,7 @@ def arm_s(
     """Seconds of vanilla for a prompt and `tokens` new tokens; `step_s` replaces a datasheet's."""
     costs = datasheet_of(model, device)
     if step_s is None:
-        step_s = costs.verify_s(prompt_tokens + tokens // 2, 1)
+        step_s = costs.pass_s(1, prompt_tokens + tokens // 2)
     return tokens * step_s + costs.prefill_s(prompt_tokens)
 
 

@@ -3,21 +3,17 @@
 import json
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 import skipbench
 from skipbench.language_model import LanguageModel
+from skipbench.metrics import prices
+from skipbench.metrics.prices import Prices, price_key
 from skipbench.profile import rows
-from skipbench.profile.rows import keep_prices, known_prices, price_key, time_again
 
 STORY = "Once upon a time there was a dog. Once upon a time there was"
-
-
-class Used:
-    """A model of which only the prices are asked for."""
 
 
 @pytest.mark.parametrize(
@@ -34,12 +30,13 @@ class Used:
     ],
 )
 def test_prices_follow_the_rounds(rounds: list[tuple[int, float]], then: dict[int, float]) -> None:
-    lm: Any = Used()
-    keep_prices(lm, {"0+": dict.fromkeys((1, 4, 16, 32), 1.0)})
-    time_again(lm, "0+", rounds)
-    assert known_prices(lm) == {"0+": pytest.approx(then)}
-    time_again(lm, "256+", rounds)  # of a length that nobody has measured
-    assert [*known_prices(lm)] == ["0+"]
+    known = Prices(passes={"0+": dict.fromkeys((1, 4, 16, 32), 1.0)})
+    rows, seconds = zip(*rounds, strict=True)
+    for first, last in ((300, 400), (9, 300)):  # a length that nobody has measured, and two classes
+        known.observe(first, last, rows, seconds)
+    assert known.passes == {"0+": dict.fromkeys((1, 4, 16, 32), 1.0)}
+    known.observe(9, 99, rows, seconds)
+    assert known.passes == {"0+": pytest.approx(then)}
 
 
 def test_a_length_has_its_prices() -> None:
@@ -54,7 +51,7 @@ def test_a_length_has_its_prices() -> None:
 
 def test_the_next_process_measures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured, measure = list[int](), rows.verification_seconds
-    monkeypatch.setattr(rows, "ENOUGH", 1)
+    monkeypatch.setattr(prices, "ENOUGH", 1)
     monkeypatch.setattr(rows, "verification_seconds", lambda *a: measured.append(1) or measure(*a))
 
     def loaded(*more: str) -> LanguageModel:  # other weights in memory, as in another process
@@ -62,18 +59,25 @@ def test_the_next_process_measures_nothing(tmp_path: Path, monkeypatch: pytest.M
         return skipbench.load("tiny", "auto", overrides=words)
 
     text = loaded().generate(STORY, 24).text
-    (path,) = (tmp_path / "prices").iterdir()
-    first = json.loads(path.read_text())
+    (path,) = (tmp_path / "latency").iterdir()
+    record = json.loads(path.read_text())
+    first, older = record.pop("passes"), tmp_path / "prices" / path.name
     lm = loaded()
-    assert known_prices(lm.lm) == {k: {int(n): s for n, s in v.items()} for k, v in first.items()}
+    assert lm.lm.prices.builtins()["passes"] == {
+        key: {int(n): s for n, s in of.items()} for key, of in first.items()
+    }
     assert lm.generate(STORY, 24).text == text and len(measured) == 1
     free = dict.fromkeys(first["0+"], 1.0)  # rows for nothing: trees of every size
-    path.write_text(json.dumps({"0+": free}))
+    path.write_text(json.dumps(record))
+    older.parent.mkdir()
+    older.write_text(json.dumps({"0+": free}))
     assert loaded().generate(STORY, 24).text == text and len(measured) == 1
-    assert max(json.loads(path.read_text())["0+"].values()) < 1, "its rounds say nothing"
-    path.write_text('{"0+": {"1": 0, "2": 1}}')
-    assert known_prices(loaded().lm) == {}
-    assert known_prices(loaded("model.dtype=bfloat16").lm) == {}
+    kept = json.loads(path.read_text())
+    assert max(kept["passes"]["0+"].values()) < 1, "its rounds say nothing"
+    assert kept == record | {"passes": kept["passes"]}, "its latencies are lost"
+    path.write_text(json.dumps(record))
+    older.write_text('{"0+": {"1": 0, "2": 1}}')
+    assert loaded().lm.prices.passes == {} == loaded("model.dtype=bfloat16").lm.prices.passes
 
 
 def test_a_busy_moment_does_not_decide_a_price(monkeypatch: pytest.MonkeyPatch) -> None:
