@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
+from typing import Any
 
 import msgspec
 
@@ -19,7 +20,7 @@ from skipbench.config.model import Model
 from skipbench.config.run_config import RunConfig
 from skipbench.draft_plan import LIKELY, VARIANTS
 from skipbench.errors import SkipbenchError
-from skipbench.metrics.prices import Passes, Roofline
+from skipbench.metrics.prices import Parts, Point, Prices, Roofline
 
 READS, COMPUTES = 0.6, 0.4  # shares of bandwidth that decoding, of arithmetic that prefill reaches
 LOADED_PER_S = 1e9  # bytes of weights read from disk
@@ -81,41 +82,6 @@ class Cost:
         return self.gpus * sum(one.hours for one in self.processes())
 
 
-@dataclass(frozen=True)
-class Datasheet(Passes):
-    """A model on a device with a known bandwidth: the longer of reading and arithmetic."""
-
-    shape: Shape
-    dtype: str
-    device: Hardware
-    quantization: str = "none"
-
-    @property
-    def layers(self) -> int:
-        return self.shape.layers
-
-    def part_s(self, part: str, rows: int, context: float, variant: str = "") -> float:
-        shape, full = self.shape, BYTES[self.dtype]
-        size = QUANTIZED.get(self.quantization, full)
-        mlp, cached = 3 * shape.hidden * shape.intermediate, 0.0
-        parameters = {"mlp": mlp, "attention": shape.layer_parameters - mlp}.get(part)  # with norms
-        if parameters is None:
-            words = min(shape.vocab, LIKELY) if variant == "likely" else shape.vocab
-            parameters, size = (words + 1) * shape.hidden, full
-        if part == "attention":
-            cached = shape.cache_bytes(self.dtype, 1) / shape.layers * context
-        if variant in VARIANTS:
-            size = min(size, 1)
-        flops = self.device.flops.get(self.dtype) or float("inf")
-        rates = Roofline("", READS * (self.device.bandwidth or 1), flops, "datasheet")
-        return rates.seconds(parameters * size + cached, 2 * rows * (parameters + cached / full))
-
-    def prefill_s(self, tokens: int) -> float:
-        """A prompt, whose price is its arithmetic."""
-        flops = self.device.flops.get(self.dtype, (self.device.bandwidth or 1) * 100)
-        return 2 * self.shape.parameters * tokens / (COMPUTES * flops)
-
-
 def gpu_of(hardware: Slurm | Local | None) -> Gpu:
     """The GPU that hours are estimated for. Raises SkipbenchError for an unknown device."""
     slurm = hardware if isinstance(hardware, Slurm) else Slurm()
@@ -174,20 +140,59 @@ def arm_s(
     model: Model, device: Hardware, prompt_tokens: int, tokens: int, step_s: float | None = None
 ) -> float:
     """Seconds of vanilla for a prompt and `tokens` new tokens; `step_s` replaces a datasheet's."""
-    costs = datasheet_of(model, device)
-    if step_s is None:
-        step_s = costs.pass_s(1, prompt_tokens + tokens // 2)
-    return tokens * step_s + costs.prefill_s(prompt_tokens)
-
-
-def datasheet_of(model: Model, device: Hardware) -> Datasheet:
-    """Prices of a model on a device, by its datasheet; ranks count as devices without sums."""
     assert model.sizes is not None
-    if (ranks := model.tensor_parallel_size) > 1:
-        flops = {dtype: ranks * rate for dtype, rate in device.flops.items()}
-        bandwidth = device.bandwidth and ranks * device.bandwidth
-        device = msgspec.structs.replace(device, bandwidth=bandwidth, flops=flops)
-    return Datasheet(model.sizes, str(model.dtype), device, str(model.quantization))
+    if step_s is None:
+        step_s = datasheet_of(model, device).pass_s(1, prompt_tokens + tokens // 2)
+    device = _together(model, device)
+    flops = device.flops.get(str(model.dtype), (device.bandwidth or 1) * 100)
+    return tokens * step_s + 2 * model.sizes.parameters * prompt_tokens / (COMPUTES * flops)
+
+
+def datasheet_of(model: Model, device: Hardware) -> Prices:
+    """Prices of a model on a device, by its datasheet."""
+    assert model.sizes is not None
+    device = _together(model, device)
+    return datasheet(model.sizes, str(model.dtype), device, str(model.quantization))
+
+
+def _together(model: Model, device: Hardware) -> Hardware:
+    """The devices of all ranks as one, without their sums."""
+    if (ranks := model.tensor_parallel_size) == 1:
+        return device
+    flops = {dtype: ranks * rate for dtype, rate in device.flops.items()}
+    bandwidth = device.bandwidth and ranks * device.bandwidth
+    return msgspec.structs.replace(device, bandwidth=bandwidth, flops=flops)
+
+
+def datasheet(shape: Shape, dtype: str, device: Hardware, quantization: str = "none") -> Prices:
+    """Prices on a device with a known bandwidth: the longer of reading and arithmetic."""
+    full = BYTES[dtype]
+    size, flops = QUANTIZED.get(quantization, full), device.flops.get(dtype) or float("inf")
+    rates = Roofline("", READS * (device.bandwidth or 1), flops, "datasheet")
+    mlp = 3 * shape.hidden * shape.intermediate
+    attention = shape.layer_parameters - mlp  # norms included
+    head, few = ((n + 1) * shape.hidden for n in (shape.vocab, min(shape.vocab, LIKELY)))
+    per_token_s = shape.cache_bytes(dtype, 1) / shape.layers / rates.bandwidth
+
+    def seconds(parameters: int, size: float, rows: int = 1) -> float:
+        return rates.seconds(parameters * size, 2 * rows * parameters)
+
+    def parts(size: float, head_size: float, **more: Any) -> Parts:
+        attention_s, mlp_s = seconds(attention, size), seconds(mlp, size)
+        return Parts(
+            attention_s, per_token_s, mlp_s, seconds(head, head_size), shape.layers, **more
+        )
+
+    variants = {name: parts(min(size, 1), 1) for name in VARIANTS}
+    model = parts(size, full, variants=variants, likely_head_s=seconds(few, full))
+    # rows up to which reading takes longer than arithmetic
+    turns = [of * flops / (2 * rates.bandwidth) for of in (size, full)]
+    rows = {1, *(math.floor(n) for n in (*turns, 2 * max(turns)) if 1 < n < math.inf)}
+    points = [
+        Point(0, n, seconds(attention, size, n), seconds(mlp, size, n), seconds(head, full, n), 0.0)
+        for n in sorted(rows)
+    ]
+    return Prices(model=model, points=points)
 
 
 def half_width(prompts: int) -> float:

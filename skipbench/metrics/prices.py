@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import msgspec
 
-from skipbench.draft_plan import VARIANTS, DraftPlan
+from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import write_json
 from skipbench.runs.fingerprint import other_package
@@ -135,41 +135,6 @@ class Roofline:
         return max(bytes_read / self.bandwidth, operations / self.flops)
 
 
-class Passes:
-    """Seconds of passes, as the sum of their parts."""
-
-    @property
-    def layers(self) -> int:
-        """Of the model."""
-        raise NotImplementedError
-
-    @property
-    def priced(self) -> frozenset[str]:
-        """Those of `DraftPlan.variants` that have a price."""
-        return frozenset((*VARIANTS, "likely"))
-
-    def part_s(self, part: str, rows: int, context: float, variant: str = "") -> float:
-        """One of `PARTS`, of a variant of the weights; of the head also `likely`."""
-        raise NotImplementedError
-
-    def pass_s(self, rows: int, context: float, plan: DraftPlan | None = None) -> float:
-        """One pass with the head: KnapSpec's t_Draft with a plan, t_Target without (Eq. 4). Raises
-        SkipbenchError for a plan with variants that were not measured.
-        """
-        plan = plan or DraftPlan(self.layers)
-        check_variants(plan, self.priced)
-        read, (attentions, mlps) = plan.positions_read(context), plan.changed_blocks
-        seconds = (self.layers - len(plan.attention) - attentions) * self.part_s(
-            "attention", rows, read
-        )
-        seconds += (self.layers - len(plan.mlp) - mlps) * self.part_s("mlp", rows, read)
-        seconds += self.part_s("head", rows, read, plan.head.removeprefix("full"))
-        if plan.variant:
-            seconds += attentions * self.part_s("attention", rows, read, plan.variant)
-            seconds += mlps * self.part_s("mlp", rows, read, plan.variant)
-        return seconds
-
-
 def check_variants(plan: DraftPlan, priced: frozenset[str]) -> None:
     """Raises SkipbenchError for a plan with variants that have no price."""
     if missing := plan.variants - priced:
@@ -179,7 +144,7 @@ def check_variants(plan: DraftPlan, priced: frozenset[str]) -> None:
         )
 
 
-class Prices(Passes, msgspec.Struct, kw_only=True, omit_defaults=True):
+class Prices(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What was measured of one model, engine and machine, as its file has it. A run measures
     `contexts`, `model` and `points`; methods in use, `passes`; `skipbench profile`, the rest.
     """
@@ -205,18 +170,19 @@ class Prices(Passes, msgspec.Struct, kw_only=True, omit_defaults=True):
         """
         found, older = cls._load(path), None
         if found is None or other_package(found.package_sha256, engine):
-            found = cls()
+            found = cls(format=FORMAT)
         with contextlib.suppress(SkipbenchError):
             file = path.parent.parent / "prices" / path.name
             older = read_json(file, dict[str, dict[str, float]])
-        passes = {k: {int(n): s for n, s in v.items()} for k, v in (older or {}).items()}
         known = {0, *DRAFT_ROWS, *MEASURED}
-        found.passes = {
-            key: seconds
-            for key, seconds in (found.passes or passes).items()
-            if seconds and seconds.keys() <= known and min(seconds.values()) > 0
-        }
-        found.format, found.path, found.package_sha256 = FORMAT, str(path), package_sha256(engine)
+        stored: dict[str, Any] = {**(older or {}), **found.passes}
+        for key, of_key in stored.items():
+            seconds = {int(n): s for n, s in of_key.items()}
+            if seconds and seconds.keys() <= known and min(seconds.values()) > 0:
+                found.passes[key] = seconds
+            else:
+                found.passes.pop(key, None)
+        found.path, found.package_sha256 = str(path), package_sha256(engine)
         return found
 
     @classmethod
@@ -231,8 +197,8 @@ class Prices(Passes, msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def emptied(self) -> Self:
         """With its passes alone."""
-        kept = {"package_sha256": self.package_sha256, "passes": self.passes, "path": self.path}
-        return type(self)(format=FORMAT, **kept)  # type: ignore[arg-type]  # a mapping of three types
+        anew = type(self)(format=FORMAT, package_sha256=self.package_sha256, path=self.path)
+        return msgspec.structs.replace(anew, passes=self.passes)
 
     def builtins(self) -> dict[str, Any]:
         """What the file holds."""
@@ -244,16 +210,19 @@ class Prices(Passes, msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def layers(self) -> int:
+        """Of the model."""
         assert self.model is not None
         return self.model.layers
 
     @property
     def priced(self) -> frozenset[str]:
+        """Those of `DraftPlan.variants` that have a price."""
         assert self.model is not None
-        known = {*self.model.variants, "int8" if self.model.int8 else ""}
-        return frozenset(known | {"likely" if self.model.likely_head_s > 0 else ""}) - {""}
+        others = {"int8": self.model.int8, "likely": self.model.likely_head_s}
+        return frozenset({*self.model.variants, *(name for name, of in others.items() if of)})
 
     def part_s(self, part: str, rows: int, context: float, variant: str = "") -> float:
+        """One of `PARTS`, of a variant of the weights; of the head also `likely`."""
         assert self.model is not None
         if variant == "likely":
             return self.model.likely_head_s
@@ -264,6 +233,21 @@ class Prices(Passes, msgspec.Struct, kw_only=True, omit_defaults=True):
         if rows > 1 and self.points:
             line = line_of((p.rows, getattr(p, f"{part}_s")) for p in self.points)
             seconds *= interpolate(line, rows) / line[0][1]
+        return seconds
+
+    def pass_s(self, rows: int, context: float, plan: DraftPlan | None = None) -> float:
+        """One pass with the head: KnapSpec's t_Draft with a plan, t_Target without (Eq. 4). Raises
+        SkipbenchError for a plan with variants that were not measured.
+        """
+        plan = plan or DraftPlan(self.layers)
+        check_variants(plan, self.priced)
+        at, (attentions, mlps) = (rows, plan.positions_read(context)), plan.changed_blocks
+        kept = self.layers - len(plan.attention) - attentions, self.layers - len(plan.mlp) - mlps
+        seconds = kept[0] * self.part_s("attention", *at) + kept[1] * self.part_s("mlp", *at)
+        seconds += self.part_s("head", *at, plan.head.removeprefix("full"))
+        if plan.variant:
+            seconds += attentions * self.part_s("attention", *at, plan.variant)
+            seconds += mlps * self.part_s("mlp", *at, plan.variant)
         return seconds
 
     def step_price(self, context: float, plan: DraftPlan) -> float:

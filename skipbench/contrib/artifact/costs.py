@@ -11,7 +11,6 @@ from skipbench.draft_plan import HEADS, VARIANTS, DraftPlan
 from skipbench.metrics.acceptance import PLAIN
 from skipbench.metrics.prices import (
     Line,
-    Passes,
     Prices,
     TimedRound,
     check_variants,
@@ -29,7 +28,7 @@ class Costs:
     verification is one pass, without the host's work around it, unless a subclass knows more.
     """
 
-    def __init__(self, passes: Passes) -> None:
+    def __init__(self, passes: Prices) -> None:
         self.layers, self._passes = passes.layers, passes
 
     def draft_s(self, context: float, steps: int, plan: DraftPlan, how: Verified = PLAIN) -> float:

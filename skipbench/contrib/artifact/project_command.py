@@ -21,7 +21,7 @@ from skipbench.contrib.artifact.cards import read_cards
 from skipbench.contrib.artifact.costs import Costs, LoopCosts, costs_of
 from skipbench.contrib.artifact.replay import measured, project
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.costs import Datasheet
+from skipbench.experiments.costs import datasheet
 from skipbench.metrics.prices import Prices
 from skipbench.runs.provenance import installed
 from skipbench.runs.reading import read_json, readable
@@ -156,7 +156,7 @@ def _hardware_costs(name: str, run: Run, layers: int) -> Costs:
         raise SkipbenchError(f"hardware={name}; wanted one of {', '.join(priced)}")
     device, shape = priced[name], dataclasses.replace(shape_of(run), layers=layers)  # as it ran
     if device.prices is None:
-        return Costs(Datasheet(shape, run.setting("model.dtype"), device))
+        return Costs(datasheet(shape, run.setting("model.dtype"), device))
     if device.model is not None and shape.sizes != known_shape(device.model).sizes:
         raise SkipbenchError(
             f"hardware={name} has the prices of {device.model}, and {run.model} has other sizes; "

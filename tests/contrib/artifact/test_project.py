@@ -22,7 +22,7 @@ from skipbench.contrib.artifact.replay_rules import replay, texts_of
 from skipbench.decode.stopping import Fixed
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.costs import Datasheet
+from skipbench.experiments.costs import datasheet
 from skipbench.experiments.row import run_cell
 from skipbench.metrics.prices import Parts, Prices, TimedRound
 from skipbench.profile.roofline import match
@@ -49,7 +49,7 @@ def measured_costs(results: Path) -> Costs:
 
 def test_a_datasheet_gives_what_reading_the_weights_takes() -> None:
     shape, device = shape_of("llama3.1-8b"), known_hardware()["a100-80gb"]
-    costs = Datasheet(shape, "bfloat16", device)
+    costs = datasheet(shape, "bfloat16", device)
     read = shape.weight_bytes("bfloat16") - 2 * shape.vocab * shape.hidden
     one = costs.pass_s(1, 0)
     assert device.bandwidth is not None and one == pytest.approx(read / (0.6 * device.bandwidth))
@@ -57,7 +57,7 @@ def test_a_datasheet_gives_what_reading_the_weights_takes() -> None:
     assert 0.4 < costs.pass_s(1, 0, half) / one < 0.6
     assert costs.pass_s(1, 16384) > 1.1 * one
     assert costs.pass_s(4096, 0) > 5 * one  # arithmetic
-    quantized = Datasheet(shape, "bfloat16", device, "int8").pass_s(1, 0)
+    quantized = datasheet(shape, "bfloat16", device, "int8").pass_s(1, 0)
     read = shape.weight_bytes("bfloat16", "int8") - 2 * shape.vocab * shape.hidden
     assert quantized == pytest.approx(read / (0.6 * device.bandwidth))
 
@@ -200,7 +200,7 @@ def test_a_folder_differs_from_itself_in_nothing(
 
 
 def test_no_costs_without_tokens() -> None:
-    costs = Datasheet(shape_of("llama3-8b"), "bfloat16", known_hardware()["a6000"])
+    costs = datasheet(shape_of("llama3-8b"), "bfloat16", known_hardware()["a6000"])
     with pytest.raises(SkipbenchError, match="no decoded tokens"):
         project([], Costs(costs))
 
