@@ -14,7 +14,7 @@ import torch
 from msgspec import UNSET, to_builtins
 from msgspec.structs import replace
 
-from skipbench.bench.cell import Bench
+from skipbench.bench.arm import Bench
 from skipbench.bench.load import LoadModel, load_model, prepare
 from skipbench.bench.memory import longest
 from skipbench.bench.prompts import Prompt, eos_ids

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
 
-from skipbench.bench.cell import Bench, Decoded, sample_of
+from skipbench.bench.arm import Bench, Decoded, sample_of
 from skipbench.bench.prompts import Prompt
 from skipbench.console import note, progress
 from skipbench.data.rows import Row
