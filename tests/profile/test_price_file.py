@@ -1,4 +1,4 @@
-"""Prices of rows that a model in use keeps: for the next process, and timed again by its rounds."""
+"""Passes by rows: measured once, kept for the next process, and timed again by its rounds."""
 
 import json
 from functools import partial
@@ -14,6 +14,7 @@ from skipbench.metrics.prices import Prices, price_key
 from skipbench.profile import rows
 
 STORY = "Once upon a time there was a dog. Once upon a time there was"
+BEFORE = dict.fromkeys((1, 4, 16, 32), 1.0)
 
 
 @pytest.mark.parametrize(
@@ -24,53 +25,49 @@ STORY = "Once upon a time there was a dog. Once upon a time there was"
             [(1, 2.0)] * 8 + [(15, 8.0)] * 7 + [(17, 8.0)],
             {1: 2**0.5, 4: 2.0, 16: 8**0.5, 32: 8**0.5},
         ),
-        ([(1, 1.0)] * 8 + [(16, 4.0)] * 7, dict.fromkeys((1, 4, 16, 32), 1.0)),  # too few
-        ([(16, 4.0)] * 99, dict.fromkeys((1, 4, 16, 32), 1.0)),  # a ratio has two sides
-        ([(1, 1.0)] * 8 + [(0, 4.0), (99, 4.0)] * 8, dict.fromkeys((1, 4, 16, 32), 1.0)),
+        ([(1, 1.0)] * 8 + [(16, 4.0)] * 7, BEFORE),  # too few
+        ([(16, 4.0)] * 99, BEFORE),  # a ratio has two sides
+        ([(1, 1.0)] * 8 + [(0, 4.0), (99, 4.0)] * 8, BEFORE),
     ],
 )
 def test_prices_follow_the_rounds(rounds: list[tuple[int, float]], then: dict[int, float]) -> None:
-    known = Prices(passes={"0+": dict.fromkeys((1, 4, 16, 32), 1.0)})
-    rows, seconds = zip(*rounds, strict=True)
+    known, (n, seconds) = Prices(passes={"0+": BEFORE}), zip(*rounds, strict=True)
     for first, last in ((300, 400), (9, 300)):  # a length that nobody has measured, and two classes
-        known.observe(first, last, rows, seconds)
-    assert known.passes == {"0+": dict.fromkeys((1, 4, 16, 32), 1.0)}
-    known.observe(9, 99, rows, seconds)
+        known.observe(first, last, n, seconds)
+    assert known.passes == {"0+": BEFORE}
+    known.observe(9, 99, n, seconds)
     assert known.passes == {"0+": pytest.approx(then)}
 
 
 def test_a_length_has_its_prices() -> None:
-    assert [price_key(n) for n in (1, 255, 256, 1023, 1024)] == [
-        "0+",
-        "0+",
-        "256+",
-        "256+",
-        "1024+",
-    ]
+    found = [price_key(n) for n in (1, 255, 256, 1023, 1024)]
+    assert found == ["0+", "0+", "256+", "256+", "1024+"]
 
 
 def test_the_next_process_measures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of either kind of file: that of today, and that beside the latencies which earlier versions
+    wrote.
+    """
     measured, measure = list[int](), rows.verification_seconds
     monkeypatch.setattr(prices, "ENOUGH", 1)
     monkeypatch.setattr(rows, "verification_seconds", lambda *a: measured.append(1) or measure(*a))
 
     def loaded(*more: str) -> LanguageModel:  # other weights in memory, as in another process
-        words = [f"results={tmp_path}", "method.explore=0", *more]
-        return skipbench.load("tiny", "auto", overrides=words)
+        return skipbench.load("tiny", "recycling", overrides=[f"results={tmp_path}", *more])
 
     text = loaded().generate(STORY, 24).text
     (path,) = (tmp_path / "latency").iterdir()
     record = json.loads(path.read_text())
-    first, older = record.pop("passes"), tmp_path / "prices" / path.name
-    lm = loaded()
-    assert lm.lm.prices.builtins()["passes"] == {
-        key: {int(n): s for n, s in of.items()} for key, of in first.items()
-    }
+    first = {int(n): seconds for n, seconds in record.pop("passes")["0+"].items()}
+    lm, older = loaded(), tmp_path / "prices" / path.name
+    assert lm.lm.prices.passes == {"0+": first}
     assert lm.generate(STORY, 24).text == text and len(measured) == 1
-    free = dict.fromkeys(first["0+"], 1.0)  # rows for nothing: trees of every size
+
+    of_part = {"attention_s": 1.0, "attention_s_per_token": 0.0, "mlp_s": 2.0, "head_s": 3.0}
+    record |= {"contexts": [9], "model": of_part | {"layers": 12}}
     path.write_text(json.dumps(record))
     older.parent.mkdir()
-    older.write_text(json.dumps({"0+": free}))
+    older.write_text(json.dumps({"0+": dict.fromkeys(first, 1.0)}))  # rows for nothing
     assert loaded().generate(STORY, 24).text == text and len(measured) == 1
     kept = json.loads(path.read_text())
     assert max(kept["passes"]["0+"].values()) < 1, "its rounds say nothing"
