@@ -40,10 +40,10 @@ from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.fixed import FixedSet
 from skipbench.methods.vanilla import Vanilla
-from skipbench.metrics.costs import Latency
+from skipbench.metrics.prices import curve, price_key
 from skipbench.profile.clock import Clock
 from skipbench.profile.influence import ranked, squared_turns
-from skipbench.profile.rows import curve, kept_seconds, known_prices, price_key
+from skipbench.profile.rows import kept_seconds
 from skipbench.runs.provenance import Provenance
 
 WINDOWS, OUT, RECENT = (128, 512), (4, 12), 64
@@ -56,7 +56,7 @@ Figures = dict[str, list[tuple[float, ...]]]
 class KnownPrices(ByPrice):
     """With the prices of this place, which it is given."""
 
-    def priced(self, state: State, plan: DraftPlan, latency: Latency | None) -> None:
+    def priced(self, state: State, plan: DraftPlan) -> None:
         pass
 
 
@@ -170,7 +170,7 @@ def main() -> None:
     print("| " + " | ".join(columns) + " |" + "\n|" + "---|" * len(columns))
     for context in args.contexts:
         found: Figures = {}
-        known_prices(lm).clear()
+        lm.prices.passes.clear()
         last = len(text) - context
         if last < 0:
             parser.error(f"the texts have {len(text)} tokens, fewer than {context}")

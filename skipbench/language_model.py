@@ -7,7 +7,6 @@ from typing import Any, Literal, overload
 
 from skipbench.bench.ask import Form, Prompt, encode_prompt, listed, sampling_of
 from skipbench.bench.load import load_ready, make_method
-from skipbench.bench.price_file import use_stored_prices
 from skipbench.config.catalog import DEFAULT_METHOD
 from skipbench.config.compose import compose
 from skipbench.config.derived import model_words
@@ -64,7 +63,6 @@ def load_settings(
     own = None if isinstance(method, str) else method
     config = compose([*settings, f"method={method if own is None else 'vanilla'}"])
     lm, tokenizer, method_ready = load_ready(config, own)
-    use_stored_prices(lm, config)
     return LanguageModel(settings, config, lm, tokenizer, method_ready)
 
 

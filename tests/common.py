@@ -21,7 +21,7 @@ os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 import pytest
 import torch
 
-from skipbench.bench import latency_file, round_costs
+from skipbench.bench import round_costs
 from skipbench.cli.main import main
 from skipbench.config.catalog import choices, file_of, target_of
 from skipbench.config.compose import compose
@@ -34,7 +34,7 @@ from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.model import LM
 from skipbench.models.random_weights import random_model as random_model
-from skipbench.profile import roofline
+from skipbench.profile import latency, roofline
 from skipbench.report.published import paper_of
 from skipbench.runs.measures import Metrics
 from skipbench.scoring.sandbox import isolation
@@ -56,7 +56,7 @@ EVERY_ENGINE = (*ENGINES, "cuda_graphs")
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral")
 Command = Callable[..., "CompletedProcess[str]"]  # the fixture `skipbench`
 # What a timing says does not matter here: runs of tests take few calls for theirs.
-latency_file.CONTEXTS, latency_file.REPEATS, round_costs.ROUNDS = 1, 1, 1
+latency.CONTEXTS, latency.REPEATS, round_costs.ROUNDS = 1, 1, 1
 roofline.PRODUCT, roofline.MAX_BYTES, roofline.TRIES = 64, 1 << 20, 2
 
 

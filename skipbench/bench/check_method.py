@@ -14,7 +14,7 @@ from skipbench.decode.loop import Generation, generate
 from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
 from skipbench.lm.model import LM
-from skipbench.metrics.costs import LatencyModel
+from skipbench.metrics.prices import Parts
 
 Make = Callable[[LM], Method]
 FAMILIES = "llama", "mistral"
@@ -59,8 +59,8 @@ def check_method(factory: Callable[..., Method]) -> Iterator[Outcome]:
 
     def make(lm: LM) -> Method:
         method = factory(layers=lm.layers)
-        if method.needs_latency and method.latency_model is None:
-            method.latency_model = LatencyModel(1e-4, 1e-7, 1e-4, 1e-4, lm.layers)
+        if method.needs_latency:
+            lm.prices.model = Parts(1e-4, 1e-7, 1e-4, 1e-4, lm.layers)
         return method
 
     _ = make(small_lm(FAMILIES[0])).variants  # a wrong setting is no fault of a property

@@ -32,7 +32,7 @@ from skipbench.lm.rows import TokenRows
 from skipbench.methods.clasp import CLaSp
 from skipbench.methods.fixed import FixedSet
 from skipbench.methods.vanilla import Vanilla
-from skipbench.metrics.costs import Point
+from skipbench.metrics.prices import Point
 from skipbench.models.random_weights import planted_model
 from skipbench.profile.latency import part_times
 from skipbench.profile.roofline import Known, bandwidth, roofline_s_per_token

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from skipbench.bench.latency_file import latency_path, stored_latency
 from skipbench.bench.memory import Need, check_memory, devices_needed, longest
 from skipbench.bench.prompts import SCRATCH_ROWS, Prompt, encode
 from skipbench.bench.stored_sets import with_stored_set
@@ -24,9 +23,11 @@ from skipbench.errors import SkipbenchError
 from skipbench.lm.engine import refuse_strict
 from skipbench.lm.layer import text_config
 from skipbench.lm.model import LM
+from skipbench.metrics.prices import Prices
 from skipbench.models import outline
 from skipbench.models.checks import check_access, check_form, check_parallel
 from skipbench.models.load import load, make_lm
+from skipbench.profile.latency import latency_path, measured
 from skipbench.profile.roofline import device_name
 from skipbench.runs.files import writing
 from skipbench.runs.reading import check_name
@@ -202,16 +203,20 @@ def load_ready(config: RunConfig, method: Method | None = None) -> tuple[LM, Any
     given = method or check_method(config.model, config.method.factory())
     check_memory(outline.sized(config.model), config.dataset, [], bool(given.copied))
     lm, tokenizer = load_model(config.model, config.engine, config.calibration_rows())
+    lm.prices = Prices.read(_price_path(config, lm), lm.engine.name)
     return lm, tokenizer, method or make_method(config, lm)
 
 
 def make_method(config: RunConfig, lm: LM) -> Method:
     """The method of `config` for a loaded model; latencies are measured where it needs them."""
     method: Method = with_stored_set(config).method.factory()(layers=lm.layers)
-    if method.needs_latency and method.latency_model is None:
+    if method.needs_latency:
         lm.allocate(min(PROFILED_ROWS, lm.max_positions))
-        device = device_name(lm.output_device)
-        path = latency_path(config.model, config.engine, device, Path(config.results))
         with lm.cache.turn():
-            method.latency_model = stored_latency(lm, path, method.variants)
+            lm.prices = measured(lm, _price_path(config, lm), method.variants)
     return method
+
+
+def _price_path(config: RunConfig, lm: LM) -> Path:
+    device = device_name(lm.output_device)
+    return latency_path(config.model, config.engine, device, Path(config.results))

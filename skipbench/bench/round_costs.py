@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import torch
 
-from skipbench.bench.latency_file import Advance
 from skipbench.decode.draft import Draft, State
 from skipbench.decode.drafting import SkipMethod
 from skipbench.decode.method import Method
@@ -18,9 +17,10 @@ from skipbench.decode.sampling import Sampler
 from skipbench.decode.stopping import Fixed
 from skipbench.draft_plan import VARIANTS, DraftPlan
 from skipbench.lm.model import LM
-from skipbench.metrics.costs import PLAIN
-from skipbench.metrics.loop_costs import TimedRound
+from skipbench.metrics.acceptance import PLAIN
+from skipbench.metrics.prices import TimedRound
 from skipbench.profile.clock import Clock
+from skipbench.profile.latency import Advance
 from skipbench.runs.record import Verified
 from skipbench.skipset import fixed_set
 

@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,7 @@ import torch
 from msgspec import UNSET, to_builtins
 from msgspec.structs import replace
 
-from skipbench.bench.cell import Bench
-from skipbench.bench.latency_file import latency_path, stored_latency
+from skipbench.bench.arm import Bench
 from skipbench.bench.load import LoadModel, load_model, prepare
 from skipbench.bench.memory import longest
 from skipbench.bench.prompts import Prompt, eos_ids
@@ -27,10 +27,11 @@ from skipbench.data.rows import Row, prompts_hash, rows_hash
 from skipbench.decode.method import Method
 from skipbench.errors import SkipbenchError, printable
 from skipbench.lm.model import LM
-from skipbench.metrics.costs import LatencyModel
 from skipbench.metrics.interval import half_width
+from skipbench.metrics.prices import PARTS
 from skipbench.metrics.summary import summarise
 from skipbench.profile.energy import EnergyMeter, energy_meter
+from skipbench.profile.latency import latency_path, measured
 from skipbench.profile.roofline import bandwidth, device_name, roofline_s_per_token
 from skipbench.runs.fingerprint import fingerprints, refuse_other
 from skipbench.runs.gpu import gpu
@@ -61,10 +62,8 @@ class _Loaded:
     lm: LM
     tokenizer: Any
     meter: EnergyMeter
-    latency: LatencyModel
-    latency_file: Path
     latency_s: float
-    """Seconds that they were measured in; next to none where the file had them."""
+    """Seconds that latencies were measured in; next to none where the file had them."""
 
 
 @contextlib.contextmanager
@@ -90,12 +89,12 @@ def opened(arms: Sequence[ReadyArm], load: LoadModel = load_model) -> Iterator[l
     with working("measuring sub-layer latencies"):
         methods = [arm.config.method.factory()(layers=lm.layers) for arm in arms]
         variants = frozenset[str]().union(*(method.variants for method in methods))
-        latency = stored_latency(lm, latency_file, variants)
+        lm.prices = measured(lm, latency_file, variants)
     devices = {*lm.devices, lm.input_device, lm.output_device}
     if lm.output_device.type == "cuda":  # those of the other ranks
         devices |= {torch.device("cuda", rank) for rank in range(1, model.tensor_parallel_size)}
     latency_s, meter = time.perf_counter() - began, energy_meter(devices)
-    loaded = _Loaded(lm, tokenizer, meter, latency, latency_file, latency_s)
+    loaded = _Loaded(lm, tokenizer, meter, latency_s)
     with contextlib.ExitStack() as stack:
         contexts = [
             _opened(arm, method, loaded, of_limit[len(arm.rows)], arms)
@@ -114,15 +113,15 @@ def _opened(
 ) -> Iterator[Bench]:
     """`opened` for one arm, after the model is loaded."""
     lm, config, folder = loaded.lm, arm.config, arm.folder
-    decided_by = None
-    if method.needs_latency and method.latency_model is None:
-        method.latency_model = loaded.latency
-        decided_by = hashed(to_builtins(loaded.latency))
+    decided_by = hashed(to_builtins(lm.prices.model)) if method.needs_latency else None
     # loading may have fetched weights, and measured latencies
     refuse_other(folder, config)
-    measured = {"latency_sha256": decided_by, "energy": loaded.meter.source}
-    origin = _provenance(lm, config, arm.rows)
-    origin = replace(origin, latency=loaded.latency_file.name, **measured)
+    origin = replace(
+        _provenance(lm, config, arm.rows),
+        latency=Path(lm.prices.path).name,
+        latency_sha256=decided_by,
+        energy=loaded.meter.source,
+    )
     stack = contextlib.ExitStack()
     store = RunStore(folder, config.record(), origin, config.mixed, len(prompts))
     stack.callback(store.close)
@@ -144,7 +143,7 @@ def _opened(
         if config.shard is not None:  # no metrics of a part under the name of the whole
             store.status("interrupted", f"shard {config.shard} is decoded; {JOINS}")
             return
-        store.write_metrics(metrics := _metrics(bench, loaded.latency))
+        store.write_metrics(metrics := _metrics(bench))
         log(results_of(metrics), len(bench.samples))
         failed = [s for s in bench.samples if s.lossless == "failed"]
         error = None
@@ -193,15 +192,15 @@ def _provenance(lm: LM, config: RunConfig, rows: list[Row]) -> Provenance:
     )
 
 
-def _metrics(bench: Bench, latency: LatencyModel) -> Metrics:
+def _metrics(bench: Bench) -> Metrics:
     lm, samples, of = bench.lm, bench.samples, len(bench.prompts)
     context = round(statistics.mean(s.prompt_tokens + len(s.vanilla.tokens) / 2 for s in samples))
     rate = bandwidth(lm.output_device, lm.weight_bytes, known_hardware())
-    here, floor_s = latency.at(context), roofline_s_per_token(lm, context, rate)
-    metrics = summarise(samples, lm.layers, here, floor_s, bench.peak_bytes or None)
-    metrics = replace(
-        metrics, profiled=Profiled(**{k: getattr(here, k) for k in Profiled.__struct_fields__})
-    )
+    floor_s, prices = roofline_s_per_token(lm, context, rate), bench.prices
+    pass_s = partial(prices.pass_s, 1, context)
+    metrics = summarise(samples, lm.layers, pass_s, floor_s, bench.peak_bytes or None)
+    parts = {f"{part}_s": prices.part_s(part, 1, context) for part in PARTS}
+    metrics = replace(metrics, profiled=Profiled(**parts, layers=prices.layers))
     if bench.method.copied and (copied := lm.engine.variant_bytes()):
         metrics = replace(metrics, int8_bytes=copied)
     if (scorer := bench.config.dataset.scorer) in CORPUS_SCORERS:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
 
-from skipbench.bench.cell import Bench, Decoded, sample_of
+from skipbench.bench.arm import Bench, Decoded, sample_of
 from skipbench.bench.prompts import Prompt
 from skipbench.console import note, progress
 from skipbench.data.rows import Row
@@ -65,7 +65,7 @@ def _warm_up(benches: Sequence[Bench], missing: Sequence[int]) -> None:
             if bench is benches[0]:
                 bench.decode(Vanilla(), prompt, index)
             _attempt(bench, copy.deepcopy(bench.method), prompt, index)
-        bench.prices.clear()
+        bench.prices.passes.clear()
         if missing:
             bench.prepare()
 

@@ -2,9 +2,6 @@
 
 from functools import partial
 
-import msgspec
-from msgspec.structs import replace
-
 from skipbench.cli.commands import Profile, Search
 from skipbench.config.catalog import known_hardware
 from skipbench.config.compose import compose
@@ -37,10 +34,10 @@ def run_profile(asked: Profile) -> None:
     `--json` draws nothing, so that neither matplotlib nor pandas need be there.
     """
     config = compose(asked.settings)
-    from skipbench.bench.latency_file import latency_path, points_to_measure, profile, write_record
     from skipbench.bench.load import load_model
     from skipbench.bench.memory import check_memory
     from skipbench.bench.round_costs import measure_rounds
+    from skipbench.profile.latency import latency_path, points_to_measure, profile
     from skipbench.profile.roofline import device_name
     from skipbench.report.latencies import latency_table, title
 
@@ -51,16 +48,16 @@ def run_profile(asked: Profile) -> None:
     contexts, steps = points_to_measure(lm, options.contexts, options.rows, options.repeats)
     visits = max(1, options.repeats // CALLS_PER_VISIT)
     variants = frozenset(options.levers)
-    with progress("profile", steps + visits) as advance:
-        step, repeats = partial(advance, ""), options.repeats
-        record = profile(lm, contexts, options.rows, repeats, known, step, variants)
-        rounds = measure_rounds(lm, contexts, visits, step, variants)
     device = device_name(lm.output_device)
     path = latency_path(config.model, config.engine, device, config.results)
-    write_record(path, record := replace(record, rounds=rounds), lm.engine.name)
-    text = title(record, config.model, config.engine, device)
+    with progress("profile", steps + visits) as advance:
+        step, repeats = partial(advance, ""), options.repeats
+        prices = profile(lm, path, contexts, options.rows, repeats, known, step, variants)
+        prices.rounds = measure_rounds(lm, contexts, visits, step, variants)
+    prices.save()
+    text = title(prices, config.model, config.engine, device)
     with json_lines(asked.json):
-        show_result(msgspec.to_builtins(record), lambda: latency_table(record, text))
+        show_result(prices.builtins(), lambda: latency_table(prices, text))
     if left_out := ", ".join(map(str, sorted(set(options.contexts) - set(contexts)))):
         say(f"left out, beyond the model's {lm.max_positions} positions: {left_out}")
     written = f"written: {path}, which method=knapspec and TPT now use"
@@ -71,6 +68,6 @@ def run_profile(asked: Profile) -> None:
     from skipbench.report.figures.style import save, styled
 
     with styled():
-        drawn = latency_figure(record)
+        drawn = latency_figure(prices)
     first, *others = save(drawn, [], config.results / "figures" / f"profile-{path.stem}", text)
     say(f"{written}; {', '.join([str(first), *(other.suffix for other in others)])}")

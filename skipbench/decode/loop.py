@@ -21,7 +21,6 @@ from skipbench.decode.rounds import STRATEGIES, prefill, strategy_of
 from skipbench.decode.sampling import Logprob, Sampler
 from skipbench.lm.model import LM
 from skipbench.profile.clock import Clock
-from skipbench.profile.rows import price_key, time_again
 from skipbench.runs.record import Round, Verified
 
 
@@ -142,10 +141,9 @@ def stream(
             yield step
     finally:
         methods.give_back(method)
-        key = price_key(len(state.tokens))
-        if rows and process is None and top_logprobs is None and key == price_key(len(prompt)):
+        if rows and process is None and top_logprobs is None:
             clock.stop()
-            time_again(lm, key, zip(rows, clock.verify_s, strict=False))  # one may be cut short
+            lm.prices.observe(len(prompt), len(state.tokens), rows, clock.verify_s)
 
 
 def _steps(state: State, method: Method, clock: Clock) -> Iterator[Step]:

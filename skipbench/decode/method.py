@@ -7,7 +7,6 @@ from typing import Any, ClassVar, NamedTuple
 from skipbench.config.configurable import Configurable
 from skipbench.decode.draft import Draft, State, Verification
 from skipbench.draft_plan import DraftPlan
-from skipbench.metrics.costs import Latency, LatencyModel
 
 
 class TriedPlan(NamedTuple):
@@ -55,10 +54,9 @@ class Method(Configurable):
     needs_top_tokens = 0
     """How many of the target's most likely tokens per row `adapt` reads."""
     needs_latency = False
-    """`latency_model` is set before the first prompt, unless it is there already."""
+    """`lm.prices` have the latencies of sub-layers before the first prompt."""
     logged: ClassVar[tuple[str, ...]] = ()
     """Names of the quantities in `log`."""
-    latency_model: LatencyModel | None = field(default=None, init=False)
     skip: DraftPlan | str = field(default="", init=False)
     """The skip set that drafts now; its text is recorded per sample."""
     log: dict[str, list[Any]] = field(default_factory=dict, init=False)
@@ -87,10 +85,6 @@ class Method(Configurable):
     def carries(self) -> bool:
         """Whether it learns from prompt to prompt: one process then decodes all of them."""
         return bool(self.carried) or any(part != {} for part in self.state_dict().values())
-
-    def latency_at(self, state: State) -> Latency | None:
-        """Sub-layer latencies at the present context length."""
-        return None if self.latency_model is None else self.latency_model.at(state.lm.cache.length)
 
     def prepare(self, state: State) -> None:
         """Measures what it needs of the machine at the present context length, and makes what it

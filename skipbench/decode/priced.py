@@ -8,7 +8,8 @@ from skipbench.decode.draft import State
 from skipbench.decode.method import Method
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
-from skipbench.profile.rows import ROWS, curve, kept_seconds, known_prices, price_key
+from skipbench.metrics.prices import ROWS, curve, price_key
+from skipbench.profile.rows import kept_seconds
 
 Size = TypeVar("Size")
 
@@ -51,7 +52,7 @@ class RowPrices(Configurable):
     def _seconds(self, state: State, plan: DraftPlan | None = None) -> dict[int, float]:
         """`kept_seconds` at the present length, stored with the method."""
         key = price_key(state.lm.cache.length, plan)
-        if key not in self.measured or key in known_prices(state.lm):
+        if key not in self.measured or key in state.lm.prices.passes:
             waits = bool(state.output)  # a prompt that is being decoded
             seconds = kept_seconds(state.lm, key, plan, waits)
             self.measured[key] = {str(n): s for n, s in seconds.items()}

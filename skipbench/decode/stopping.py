@@ -9,7 +9,6 @@ from msgspec import Meta
 from skipbench.config.configurable import Configurable, Positive, Share
 from skipbench.decode.draft import State
 from skipbench.draft_plan import DraftPlan
-from skipbench.metrics.costs import Latency
 
 
 class StopRule(Configurable, kw_only=False):
@@ -26,7 +25,7 @@ class StopRule(Configurable, kw_only=False):
 
     label = "stop rule"
     needs_latency: ClassVar[bool] = False
-    """`priced` is told the latencies of sub-layers."""
+    """`priced` reads the latencies of sub-layers."""
     ends_at_eos: ClassVar[bool] = False
     """A token that would end the output is a draft's last one, where the host has it (on a CPU)."""
 
@@ -36,8 +35,8 @@ class StopRule(Configurable, kw_only=False):
     def begin(self) -> None:
         """Starts a prompt."""
 
-    def priced(self, state: State, plan: DraftPlan, latency: Latency | None) -> None:
-        """Told the plan that drafts from now on, and latencies at the present length."""
+    def priced(self, state: State, plan: DraftPlan) -> None:
+        """Told the plan that drafts from now on."""
 
     @property
     def reads_confidence(self) -> bool:

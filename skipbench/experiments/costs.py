@@ -8,17 +8,21 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
+from typing import Any
 
 import msgspec
 
 from skipbench.bench.memory import GIB, GPUS, MARGIN, USUAL_PROMPT, gpus_needed, needed_bytes
+from skipbench.config.architecture import BYTES, QUANTIZED, Shape
 from skipbench.config.catalog import known_hardware
 from skipbench.config.hardware import Hardware, Local, Slurm
 from skipbench.config.model import Model
 from skipbench.config.run_config import RunConfig
+from skipbench.draft_plan import LIKELY, VARIANTS
 from skipbench.errors import SkipbenchError
-from skipbench.metrics.costs import Datasheet
+from skipbench.metrics.prices import Parts, Point, Prices, Roofline
 
+READS, COMPUTES = 0.6, 0.4  # shares of bandwidth that decoding, of arithmetic that prefill reaches
 LOADED_PER_S = 1e9  # bytes of weights read from disk
 LEAST = 4  # minimum prompts of a row within a budget
 SPREAD = 0.15  # standard deviation of a prompt's log speedup that half widths are planned with
@@ -136,20 +140,59 @@ def arm_s(
     model: Model, device: Hardware, prompt_tokens: int, tokens: int, step_s: float | None = None
 ) -> float:
     """Seconds of vanilla for a prompt and `tokens` new tokens; `step_s` replaces a datasheet's."""
-    costs = datasheet_of(model, device)
-    if step_s is None:
-        step_s = costs.verify_s(prompt_tokens + tokens // 2, 1)
-    return tokens * step_s + costs.prefill_s(prompt_tokens)
-
-
-def datasheet_of(model: Model, device: Hardware) -> Datasheet:
-    """Prices of a model on a device, by its datasheet; ranks count as devices without sums."""
     assert model.sizes is not None
-    if (ranks := model.tensor_parallel_size) > 1:
-        flops = {dtype: ranks * rate for dtype, rate in device.flops.items()}
-        bandwidth = device.bandwidth and ranks * device.bandwidth
-        device = msgspec.structs.replace(device, bandwidth=bandwidth, flops=flops)
-    return Datasheet(model.sizes, str(model.dtype), device, str(model.quantization))
+    if step_s is None:
+        step_s = datasheet_of(model, device).pass_s(1, prompt_tokens + tokens // 2)
+    device = _together(model, device)
+    flops = device.flops.get(str(model.dtype), (device.bandwidth or 1) * 100)
+    return tokens * step_s + 2 * model.sizes.parameters * prompt_tokens / (COMPUTES * flops)
+
+
+def datasheet_of(model: Model, device: Hardware) -> Prices:
+    """Prices of a model on a device, by its datasheet."""
+    assert model.sizes is not None
+    device = _together(model, device)
+    return datasheet(model.sizes, str(model.dtype), device, str(model.quantization))
+
+
+def _together(model: Model, device: Hardware) -> Hardware:
+    """The devices of all ranks as one, without their sums."""
+    if (ranks := model.tensor_parallel_size) == 1:
+        return device
+    flops = {dtype: ranks * rate for dtype, rate in device.flops.items()}
+    bandwidth = device.bandwidth and ranks * device.bandwidth
+    return msgspec.structs.replace(device, bandwidth=bandwidth, flops=flops)
+
+
+def datasheet(shape: Shape, dtype: str, device: Hardware, quantization: str = "none") -> Prices:
+    """Prices on a device with a known bandwidth: the longer of reading and arithmetic."""
+    full = BYTES[dtype]
+    size, flops = QUANTIZED.get(quantization, full), device.flops.get(dtype) or float("inf")
+    rates = Roofline("", READS * (device.bandwidth or 1), flops, "datasheet")
+    mlp = 3 * shape.hidden * shape.intermediate
+    attention = shape.layer_parameters - mlp  # norms included
+    head, few = ((n + 1) * shape.hidden for n in (shape.vocab, min(shape.vocab, LIKELY)))
+    per_token_s = shape.cache_bytes(dtype, 1) / shape.layers / rates.bandwidth
+
+    def seconds(parameters: int, size: float, rows: int = 1) -> float:
+        return rates.seconds(parameters * size, 2 * rows * parameters)
+
+    def parts(size: float, head_size: float, **more: Any) -> Parts:
+        attention_s, mlp_s = seconds(attention, size), seconds(mlp, size)
+        return Parts(
+            attention_s, per_token_s, mlp_s, seconds(head, head_size), shape.layers, **more
+        )
+
+    variants = {name: parts(min(size, 1), 1) for name in VARIANTS}
+    model = parts(size, full, variants=variants, likely_head_s=seconds(few, full))
+    # rows up to which reading takes longer than arithmetic
+    turns = [of * flops / (2 * rates.bandwidth) for of in (size, full)]
+    rows = {1, *(math.floor(n) for n in (*turns, 2 * max(turns)) if 1 < n < math.inf)}
+    points = [
+        Point(0, n, seconds(attention, size, n), seconds(mlp, size, n), seconds(head, full, n), 0.0)
+        for n in sorted(rows)
+    ]
+    return Prices(model=model, points=points)
 
 
 def half_width(prompts: int) -> float:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import torch
 
-from skipbench.bench.latency_file import latency_path, passes_to_measure, valid_record
 from skipbench.bench.load import Preflight, _wrong_device, preflight
 from skipbench.bench.memory import GIB, check_memory, longest, needed_bytes, weight_kind
 from skipbench.config.catalog import known_hardware
@@ -17,7 +16,9 @@ from skipbench.console import duration, show_result
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.costs import LOADED_PER_S, arm_s, datasheet_of
+from skipbench.metrics.prices import Prices
 from skipbench.models.checks import check_access
+from skipbench.profile.latency import latency_path, passes_to_measure
 from skipbench.profile.roofline import device_name, norm_s, roofline
 
 NORMS_PER_SUBLAYER = 5.5
@@ -159,11 +160,11 @@ def _seconds(config: RunConfig, checks: Preflight) -> tuple[float | None, str | 
     fixed_s = START_S + weights / LOADED_PER_S
     path = latency_path(config.model, config.engine, device_name(device), Path(config.results))
     # a run or `profile` measured this engine here
-    if (record := valid_record(path, config.engine.name)) is not None:
-        step_s, how = record.model.verify_s(context, 1), "from profiled latencies"
+    if (prices := Prices.read(path, config.engine.name)).model is not None:
+        step_s, how = prices.pass_s(1, context), "from profiled latencies"
     else:
         how = f"from {rates.source} memory bandwidth"
-        step_s = datasheet_of(model, facts).verify_s(context, 1)
+        step_s = datasheet_of(model, facts).pass_s(1, context)
         if not on_gpu:  # a GPU computes while the host calls
             norms_s = NORMS_PER_SUBLAYER * norm_s(shape.hidden, getattr(torch, dtype))
             step_s += 2 * shape.layers * norms_s

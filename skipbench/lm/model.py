@@ -20,6 +20,7 @@ from skipbench.lm.layer import text_config
 from skipbench.lm.metadata import AttentionMetadata, RotaryCache, rotary_cache
 from skipbench.lm.rows import TokenRows
 from skipbench.lm.upload import upload
+from skipbench.metrics.prices import Prices
 
 KEPT_PLANS = 1024  # plans whose sub-layers are listed
 
@@ -71,6 +72,7 @@ class LM:
         make = partial(make_engine, engine) if isinstance(engine, str) else engine
         self.engine: Engine = make(model, family, self.cache, strict=strict, spare_mib=spare_mib)
         self.strict = strict
+        self.prices = Prices()
         self.remarks: list[str] = []  # lines on how this model was made, for `notes`
         self.strict_cost: float | None = None
         """Time of verifying 9 rows strictly, over the same without it."""

@@ -8,7 +8,7 @@ until the next programme.
 | paper | here | |
 |---|---|---|
 | X^(i) | `x[i]` [r, D] | target's states of the r tokens of the last m rounds |
-| t_Attn(n), t_MLP | `Latency` | seconds, profiled in the engine |
+| t_Attn(n), t_MLP | `prices.part_s` | seconds, profiled in the engine |
 | w_Attn, w_MLP, Delta | `weights` | integers, the lighter one 1 |
 | f^(i) | `run_sublayer(i - 1, ...)` | |
 | g[i, j], j | `g[j]` [J, r, D] | best states after sub-layer i with skipped weight j |
@@ -30,12 +30,11 @@ from skipbench.decode.draft import State, Verification
 from skipbench.decode.drafting import SkipMethod
 from skipbench.decode.sampling import best_tokens
 from skipbench.decode.trial_passes import parallel_branches
-from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
 from skipbench.lm.upload import upload
-from skipbench.metrics.costs import Latency, LatencyModel
 from skipbench.metrics.formulas import tpt
+from skipbench.metrics.prices import Parts, Prices
 
 
 def knapsack(
@@ -98,20 +97,20 @@ def knapsack(
     return j.tolist(), sets, best[j].tolist(), g
 
 
-def integer_weights(latency: Latency, cap: int | None) -> tuple[int, int]:
+def integer_weights(attention_s: float, mlp_s: float, cap: int | None) -> tuple[int, int]:
     """w_Attn and w_MLP (section 3.4, Integer Weight Normalization)."""
-    delta = min(latency.attention_s, latency.mlp_s)
-    attention, mlp = (round(t / delta) for t in (latency.attention_s, latency.mlp_s))
+    delta = min(attention_s, mlp_s)
+    attention, mlp = (round(t / delta) for t in (attention_s, mlp_s))
     return (attention, mlp) if cap is None else (min(attention, cap), min(mlp, cap))
 
 
 def highest_tpt(
-    alpha: Sequence[float], sets: Sequence[DraftPlan], latency: Latency, lengths: Sequence[int]
+    alpha: Sequence[float], draft_s: Sequence[float], target_s: float, lengths: Sequence[int]
 ) -> tuple[int, int, float]:
     """Index of the set, gamma and TPT of the best pair (Eq. 4, section 3.5), the first if equal."""
     value, best, gamma = max(
-        (tpt(a, d, latency.pass_s(s), latency.pass_s()), -n, -d)
-        for n, (a, s) in enumerate(zip(alpha, sets, strict=True))
+        (tpt(a, d, t, target_s), -n, -d)
+        for n, (a, t) in enumerate(zip(alpha, draft_s, strict=True))
         for d in lengths
     )
     return -best, -gamma, value
@@ -121,8 +120,7 @@ class KnapSpec(SkipMethod):
     """A new set every `interval` rounds, from the states of the last `history` rounds and the
     latencies at the present length.
 
-    >>> latency = Latency(attention_s=2e-5, mlp_s=1e-5, head_s=0, layers=2)
-    >>> integer_weights(latency, cap=5)
+    >>> integer_weights(attention_s=2e-5, mlp_s=1e-5, cap=5)
     (2, 1)
     >>> x = torch.tensor([[[1.0, 0.0]], [[1.0, 0.1]], [[0.0, 1.0]]])  # sub-layer 1 turns the state
     >>> moves = x[1:] - x[:-1]
@@ -169,14 +167,16 @@ class KnapSpec(SkipMethod):
                 f"knapspec: lengths={list(self.lengths)}; wanted the first and the last draft "
                 "length, such as [1, 10]"
             )
+        self.given: Prices | None = None
         if self.latency is not None:
+            self.needs_latency = self.stop.needs_latency
             mlp, per_token, attention = self.latency
             if min(mlp, attention) <= 0:
                 raise SkipbenchError(
                     f"knapspec: latency={list(self.latency)}; wanted [mlp, attention per token, "
                     "attention] in seconds"
                 )
-            self.latency_model = LatencyModel(attention, per_token, mlp, 0.0, self.layers)
+            self.given = Prices(model=Parts(attention, per_token, mlp, 0.0, self.layers))
         self._max_steps = self.stop.max_steps  # that of the stop rule is gamma* under `use_gamma`
         self.due = self.history + 1  # rounds; the first one of a prompt is not representative
 
@@ -201,12 +201,10 @@ class KnapSpec(SkipMethod):
             self.due, self._x = self.interval, []
 
     def _optimise(self, lm: LM) -> None:
-        assert self.latency_model is not None
-        latency = self.latency_model.at(lm.cache.length)
-        plan = self.plan()
-        drafts = self.latency_model.at(plan.positions_read(lm.cache.length))
-        drafts = drafts.variants.get(plan.variant, drafts)
-        attention, mlp = weights = integer_weights(drafts, self.weight_cap)
+        prices, length, plan = self.given or lm.prices, lm.cache.length, self.plan()
+        at = 1, plan.positions_read(length), plan.variant
+        attention_s, mlp_s = (prices.part_s(part, *at) for part in ("attention", "mlp"))
+        attention, mlp = weights = integer_weights(attention_s, mlp_s, self.weight_cap)
         # K / 2, section 3.4, Efficiency via Pruning
         budget = int(self.budget * (attention + mlp) * self.layers)
         x = torch.cat(self._x, 1)[:, -(lm.cache.capacity - lm.cache.length) :]
@@ -223,7 +221,9 @@ class KnapSpec(SkipMethod):
             alpha = (tokens == wanted).double().mean(-1).tolist()
             first = min(int(self.drop_first), len(sets) - 1)
             lengths = range(self.lengths[0], self.lengths[1] + 1)
-            best, gamma, value = highest_tpt(alpha[first:], sets[first:], latency, lengths)
+            draft_s = [prices.pass_s(1, length, s) for s in sets[first:]]
+            target_s = prices.pass_s(1, length)
+            best, gamma, value = highest_tpt(alpha[first:], draft_s, target_s, lengths)
             self.skip = sets[first + best]
             if self.use_gamma:
                 self.stop.max_steps = max(1, gamma)

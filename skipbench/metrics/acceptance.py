@@ -8,9 +8,12 @@ from statistics import fmean
 
 from skipbench.draft_plan import DraftPlan
 from skipbench.metrics import formulas
-from skipbench.metrics.costs import PLAIN, Latency
 from skipbench.runs.measures import ExpectedSpeedup
 from skipbench.runs.record import Round, Sample, Verified
+
+PassSeconds = Callable[[DraftPlan | None], float]
+"""Seconds of a pass of one row at one context, by its plan; `None` for the full model."""
+PLAIN = Verified()
 
 
 def over(numerator: float | None, denominator: float | None) -> float | None:
@@ -125,19 +128,19 @@ def expected_M(rounds: Sequence[Round]) -> float | None:
 
 
 def tokens_per_time(
-    sound: Sequence[Sample], rounds: Sequence[Round], layers: int, latency: Latency | None
+    sound: Sequence[Sample], rounds: Sequence[Round], layers: int, pass_s: PassSeconds | None
 ) -> float | None:
     """TPT in tokens/s (KnapSpec Eq. 4): M over the seconds of the draft steps, by the sets that
-    drafted, and of one full pass. None without `latency`, or without a rate of acceptance.
+    drafted, and of one full pass. None without `pass_s`, or without a rate of acceptance.
     """
     M = expected_M(rounds)
-    if latency is None or M is None:
+    if pass_s is None or M is None:
         return None
-    draft_s = _mean_step_cost(sound, layers, latency.pass_s)
+    draft_s = _mean_step_cost(sound, layers, pass_s)
     if draft_s is None and any(r.steps for r in rounds):
         return None
     steps = fmean(r.steps for r in rounds)
-    return M / (steps * (draft_s or 0.0) + latency.pass_s())
+    return M / (steps * (draft_s or 0.0) + pass_s(None))
 
 
 def expected_speedup(

@@ -13,8 +13,7 @@ from msgspec.structs import asdict, replace
 
 from skipbench.draft_plan import DraftPlan
 from skipbench.metrics import acceptance
-from skipbench.metrics.acceptance import mean, over
-from skipbench.metrics.costs import Latency
+from skipbench.metrics.acceptance import PassSeconds, mean, over
 from skipbench.metrics.estimators import estimators
 from skipbench.metrics.interval import paired_ratio_interval
 from skipbench.runs import measures
@@ -28,7 +27,7 @@ ArmScores = dict[str, measures.Scores]  # scores by arm, vanilla and method
 def summarise(
     samples: Sequence[Sample],
     layers: int,
-    latency: Latency | None,
+    pass_s: PassSeconds | None,
     roofline_s_per_token: float | None,
     peak_memory_bytes: int | None,
 ) -> Metrics:
@@ -36,7 +35,7 @@ def summarise(
 
     Args:
         layers: layers of the target model.
-        latency: of sub-layers, in seconds, for `tpt`.
+        pass_s: for `tpt`.
         roofline_s_per_token: minimum time of a forward on one token by memory bandwidth.
         peak_memory_bytes: passed through.
 
@@ -69,8 +68,8 @@ def summarise(
         draft_steps=over(sum(r.steps for r in rounds), len(rounds)),
         draft_passes=over(acceptance.draft_passes(sound, layers), len(rounds)),
         rows=over(acceptance.rows(sound, layers), len(rounds)),
-        tpt=acceptance.tokens_per_time(sound, rounds, layers, latency),
-        tpt_vanilla=over(1, latency.pass_s()) if latency and vanilla_s_per_token else None,
+        tpt=acceptance.tokens_per_time(sound, rounds, layers, pass_s),
+        tpt_vanilla=over(1, pass_s(None)) if pass_s and vanilla_s_per_token else None,
         tokens_per_s=over(1, method_s_per_token),
         tokens_per_s_vanilla=over(1, vanilla_s_per_token),
         expected_speedup=acceptance.expected_speedup(sound, rounds, layers, vanilla_s_per_token),

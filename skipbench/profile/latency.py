@@ -1,23 +1,93 @@
-"""Sub-layer latencies, measured in the engine under test, and the model fitted to them."""
+"""Sub-layer latencies, measured in the engine under test, the model fitted to them, and their file
+in the results folder: `profile` measures it at leisure, and a run that finds none a short one.
+"""
 
+import dataclasses
+import math
 import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence, Set
+from itertools import product
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from msgspec import structs
 
 from skipbench.config.architecture import Shape
-from skipbench.draft_plan import LIKELY, DraftPlan
+from skipbench.config.model import Model
+from skipbench.config.schemas import Engine
+from skipbench.draft_plan import LIKELY, VARIANTS, DraftPlan
+from skipbench.errors import SkipbenchError
+from skipbench.lm.families import parts_of
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
-from skipbench.metrics.costs import LatencyModel, Point
+from skipbench.metrics.prices import PARTS, Parts, Point, Prices, Roofline
 from skipbench.models.random_weights import PLANTABLE, planted_model
 from skipbench.profile.clock import timed
+from skipbench.profile.roofline import Known, roofline, row_bytes
+from skipbench.runs.fingerprint import FORMS, weights_sha256
+from skipbench.runs.provenance import config_hash, cpu_name, run_name
 
 UNTIMED = 3  # calls before the timed ones
 NARROW = 64  # width of the model whose arithmetic takes next to nothing
-PARTS = ("attention", "mlp", "head")
+# a run measures its own model at thirds of its cache, with so many calls each
+CONTEXTS, REPEATS = 3, 8
+SWEEPS = 2  # over all points, one after the other
+REACH = 2  # a model measured up to n tokens is used up to so many times n
+
+Advance = Callable[[], None]
+Ints = Sequence[int]
+
+
+def latency_path(model: Model, engine: Engine, device: str, results: Path) -> Path:
+    """The file of these weights in any folder, dtype and engine, on this CPU or GPU `device`."""
+    weights = ("path", "revision", "deepened", "deepened_seed")
+    key = {k: getattr(model, k) for k in ("dtype", *FORMS)}
+    if model.tensor_parallel_size > 1:
+        key |= {"tensor_parallel_size": model.tensor_parallel_size}
+    key |= {"weights": weights_sha256(model) or [getattr(model, k) for k in weights]}
+    key |= {k: v for k, v in dataclasses.asdict(engine).items() if k != "warmup"}
+    key |= {"machine": cpu_name() if device == "cpu" else device}
+    return results / "latency" / f"{run_name([model.name, engine.name], config_hash(key))}.json"
+
+
+def measured(lm: LM, path: Path, variants: Set[str] = frozenset()) -> Prices:
+    """The prices in `path` if this version measured them as far as this run's cache, else such as
+    are measured now and kept there; with the parts of `DraftPlan.variants`.
+    """
+    needed, prices = lm.cache.capacity - 1, Prices.read(path, lm.engine.name)
+    contexts = sorted({max(1, needed * i // CONTEXTS) for i in range(CONTEXTS + 1)})
+    if prices.model is None or needed > REACH * max(prices.contexts):
+        prices = prices.emptied()
+        prices.contexts, prices.points = contexts, measure(lm, contexts, [1], REPEATS, lambda: None)
+        prices.model = fit(prices.points, lm.layers)
+        prices.save()
+    if variants - prices.priced:
+        add_variants(lm, prices, contexts, REPEATS, variants)
+        prices.save()
+    return prices
+
+
+def add_variants(lm: LM, prices: Prices, contexts: Ints, repeats: int, variants: Set[str]) -> None:
+    """Prices one row of variants, of which each makes a copy of the weights."""
+
+    def fitted(plan: DraftPlan) -> Parts:
+        return fit(measure(lm, contexts, [1], repeats, lambda: None, plan), lm.layers)
+
+    assert prices.model is not None
+    whole = DraftPlan.of(lm.layers)
+    made = {name: fitted(whole.cheaper(name, head=name)) for name in variants & {*VARIANTS}}
+    prices.model = structs.replace(prices.model, variants=prices.model.variants | made)
+    if "likely" in variants:
+        head_s = fitted(whole.cheaper(head="likely")).head_s
+        prices.model = structs.replace(prices.model, likely_head_s=head_s)
+
+
+def passes_to_measure() -> int:
+    """Passes that `measured` takes to measure: one for all parts, one for the whole."""
+    return 2 * (CONTEXTS + 1) * (REPEATS + SWEEPS * UNTIMED)
 
 
 @torch.inference_mode()
@@ -39,7 +109,7 @@ def part_times(
     plan = plan or DraftPlan.of(lm.layers)
     likely = torch.arange(min(LIKELY, lm.vocabulary), device=lm.output_device)
     one_kind = (frozenset(range(s, lm.sublayers, 2)) for s in (1, 0))
-    attention, mlp = (replace(plan, skipped=others) for others in one_kind)
+    attention, mlp = (dataclasses.replace(plan, skipped=others) for others in one_kind)
     calls: dict[str, tuple[Callable[[], object], int]] = {
         "attention": (lambda: lm.run(hidden, metadata, attention), lm.layers),
         "mlp": (lambda: lm.run(hidden, metadata, mlp), lm.layers),
@@ -57,7 +127,7 @@ def part_times(
     return times
 
 
-def fit(points: Sequence[Point], layers: int) -> LatencyModel:
+def fit(points: Sequence[Point], layers: int) -> Parts:
     """Least squares of relative errors over points of one row at two contexts or more.
 
     Where attention falls with the context it becomes constant. Where it grows so fast that it would
@@ -73,14 +143,16 @@ def fit(points: Sequence[Point], layers: int) -> LatencyModel:
         slope, base = statistics.linear_regression(scaled, ones, proportional=True).slope, 0.0
     mlp_s = statistics.median(p.mlp_s for p in points)
     head_s = statistics.median(p.head_s for p in points)
-    return LatencyModel(base, slope, mlp_s, head_s, layers)
+    return Parts(base, slope, mlp_s, head_s, layers)
 
 
-def residuals(model: LatencyModel, points: Sequence[Point]) -> dict[str, list[float]]:
+def residuals(model: Parts, points: Sequence[Point]) -> dict[str, list[float]]:
     """Measured over fitted, less 1, of every point: attention, MLP, head, and the whole pass."""
-    pairs = [(p, model.at(p.context)) for p in points]
-    off = {k: [getattr(p, f"{k}_s") / getattr(f, f"{k}_s") - 1 for p, f in pairs] for k in PARTS}
-    return off | {"whole": [p.whole_s / f.pass_s() - 1 for p, f in pairs]}
+    fitted, off = Prices(model=model), dict[str, list[float]]()
+    for part in PARTS:
+        pairs = [(getattr(p, f"{part}_s"), fitted.part_s(part, 1, p.context)) for p in points]
+        off[part] = [seconds / of_fit - 1 for seconds, of_fit in pairs]
+    return off | {"whole": [p.whole_s / fitted.pass_s(1, p.context) - 1 for p in points]}
 
 
 def overhead(lm: LM, repeats: int) -> Point:
@@ -95,3 +167,90 @@ def overhead(lm: LM, repeats: int) -> Point:
         shape, DraftPlan.of(shape.layers), 0, lm.dtype, str(lm.devices[0]), NARROW
     )
     return Point.of(1, 1, part_times(LM(narrow, lm.engine.name), 1, 1, repeats))
+
+
+def measure(
+    lm: LM,
+    contexts: Ints,
+    rows: Ints,
+    repeats: int,
+    advance: Advance,
+    plan: DraftPlan | None = None,
+) -> list[Point]:
+    """A point per context and number of rows: `repeats` calls, spread over sweeps of all points;
+    `plan` as of `part_times`.
+    """
+    lm.allocate(max(contexts) + max(rows))
+    kinds, sweeps = list(product(contexts, rows)), min(SWEEPS, repeats)
+    times = {kind: defaultdict[str, list[float]](list) for kind in kinds}
+    for context, n in kinds * sweeps:
+        found = part_times(lm, context, n, math.ceil(repeats / sweeps), plan)
+        for part, seconds in found.items():
+            times[context, n][part] += seconds
+        advance()
+    return [Point.of(context, n, parts) for (context, n), parts in times.items()]
+
+
+def points_to_measure(lm: LM, contexts: Ints, rows: Ints, repeats: int) -> tuple[list[int], int]:
+    """The contexts that fit into the model, and how often `measure` advances. Raises SkipbenchError
+    if fewer than two contexts fit, or a number is below 1.
+    """
+    fitting = sorted({c for c in contexts if c + max(rows, default=1) <= lm.max_positions})
+    if len(fitting) < 2 or not rows or min(*contexts, *rows, repeats) < 1:
+        given = f"contexts={list(contexts)}, rows={list(rows)}, {repeats=}"
+        two = f"two contexts or more within the model's {lm.max_positions} positions"
+        wanted = f"wanted numbers of 1 or more, and {two}, to lay a line through"
+        raise SkipbenchError(f"profile: {given}; {wanted}")
+    return fitting, min(SWEEPS, repeats) * len(fitting) * len(set(rows))
+
+
+def profile(
+    lm: LM,
+    path: Path,
+    contexts: Ints,
+    rows: Ints,
+    repeats: int,
+    known: Known,
+    advance: Advance,
+    variants: Set[str] = frozenset(),
+) -> Prices:
+    """The prices of a profile, as they go to `path`, without its rounds, with `variants`."""
+    # The model is fitted to points of one row, and all others are compared with them.
+    points = measure(lm, contexts, sorted({1, *rows}), repeats, advance)
+    single = [p for p in points if p.rows == 1]
+    prices, model = Prices.read(path, lm.engine.name).emptied(), fit(single, lm.layers)
+    prices.contexts, prices.points, prices.model = list(contexts), points, model
+    prices.residuals, prices.bytes = residuals(model, single), part_bytes(lm)
+    prices.roofline = rates = roofline(lm.output_device, lm.dtype, lm.weight_bytes, known)
+    places = ((p.context, p.rows) for p in points)
+    prices.floor = [floor_s(rates, prices.bytes, lm.layers, *place) for place in places]
+    add_variants(lm, prices, contexts, repeats, variants)
+    beside = overhead(lm, repeats)
+    prices.overhead = {f"{part}_s": getattr(beside, f"{part}_s") for part in PARTS}
+    return prices
+
+
+def part_bytes(lm: LM) -> dict[str, int]:
+    """Bytes of weights that one row reads of one attention and one MLP (means over layers) and of
+    the head, of one layer's K/V row, and of a number.
+    """
+
+    def size(modules: Iterable[Any]) -> int:
+        return sum(p.nbytes for m in modules for p in m.parameters())
+
+    parts = parts_of(lm.model)
+    attention = sum(size(attention.modules) for attention, _ in parts.layers)
+    mlp = sum(size(mlp.modules) - mlp.inactive_bytes for _, mlp in parts.layers)
+    attention, mlp, row = (total // lm.layers for total in (attention, mlp, row_bytes(lm)))
+    head, number = size([parts.head, parts.norm]), lm.dtype.itemsize
+    return {"attention": attention, "mlp": mlp, "head": head, "row": row, "number": number}
+
+
+def floor_s(
+    rates: Roofline, sizes: dict[str, int], layers: int, context: int, rows: int
+) -> dict[str, float]:
+    """Minimum seconds of one attention, one MLP and a whole pass."""
+    cached = (context + rows) * sizes["row"]
+    read = {"attention": sizes["attention"] + cached, "mlp": sizes["mlp"]}
+    read["whole"] = layers * sum(read.values()) + sizes["head"]
+    return {k: rates.seconds(n, 2 * rows * n / sizes["number"]) for k, n in read.items()}

@@ -9,7 +9,7 @@ import torch
 from skipbench.config.hardware import Hardware
 from skipbench.draft_plan import DraftPlan
 from skipbench.lm.model import LM
-from skipbench.metrics.costs import Roofline
+from skipbench.metrics.prices import Roofline
 from skipbench.profile.clock import timed
 
 MAX_BYTES = 256 << 20  # of the matrix that is read to measure bandwidth

@@ -1,33 +1,21 @@
-"""Seconds of one verification by number of rows, after what the cache holds."""
+"""Seconds of whole passes by number of rows, after what the cache holds."""
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from statistics import median
-from weakref import WeakKeyDictionary
 
-import numpy as np
 import torch
 
 from skipbench.draft_plan import DraftPlan
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
+from skipbench.metrics.prices import DRAFT_ROWS, MEASURED
 from skipbench.profile.clock import timed
 
-ROWS = (1, 2, 4, 8, 16, 32)
-MEASURED = (1, 2, 4, 8, 16, 17, 32)
-"""As `ROWS`, with the first row behind a block of 16, as kernels multiply them."""
 AGAIN = (1, 16, 17, 32)
 """Sizes that are measured again for longer contexts: the curve is known, and bends a little."""
-DRAFT_ROWS = (1, 4)
-"""Rows of a draft pass: the last token, and with it what copies propose behind it."""
-ENOUGH = 8
-"""Rounds near a size from which it is timed again."""
 REPEATS = 5
 """Turns of the first measurement: median ratios of SmolLM2 then vary by 1 % between processes."""
-Kept = dict[str, dict[int, float]]
-"""Seconds by rows, by `price_key`."""
-_KEPT: WeakKeyDictionary[LM, Kept] = WeakKeyDictionary()
 
 
 @torch.inference_mode()
@@ -70,69 +58,18 @@ def paired_seconds(
     return {n: least * median(turn[n] / turn[first] for turn in turns) for n in calls}
 
 
-def keep_prices(lm: LM, kept: Kept) -> None:
-    """What `kept_seconds` measures from now on goes to `kept`, and is looked up there: arms that
-    take turns on one model each pay for their own.
-    """
-    _KEPT[lm] = kept
-
-
-def price_key(length: int, plan: DraftPlan | None = None) -> str:
-    """Name of the prices at a context length, by the first one that has them: 0, 256, and every
-    fourfold; of a plan's draft passes, or without one of verifications.
-    """
-    fourfolds = max(0, length.bit_length() - 7) // 2
-    return f"{64 * 4**fourfolds if fourfolds else 0}+ {plan or ''}".strip()
-
-
-def known_prices(lm: LM) -> Kept:
-    """What was measured of a model until now."""
-    return _KEPT.setdefault(lm, {})
-
-
 def kept_seconds(
     lm: LM, key: str, plan: DraftPlan | None = None, waits: bool = False
 ) -> dict[int, float]:
-    """`draft_seconds`, or without a plan `verification_seconds`, measured once per model and
-    `price_key`; with fewer passes behind the first length where a prompt `waits` for them.
+    """`draft_seconds`, or without a plan `verification_seconds`, measured once for `lm.prices` and
+    a `price_key`; with fewer passes behind the first length where a prompt `waits` for them.
     """
-    kept = known_prices(lm)
+    kept = lm.prices.passes
     if key not in kept:
         again = waits and any(of.partition(" ")[2] == key.partition(" ")[2] for of in kept)
         if plan is not None:
-            kept[key] = draft_seconds(lm, plan, 1 if again else REPEATS)
+            seconds = draft_seconds(lm, plan, 1 if again else REPEATS)
         else:
-            kept[key] = verification_seconds(lm, *((AGAIN, 1) if again else (MEASURED, REPEATS)))
+            seconds = verification_seconds(lm, *((AGAIN, 1) if again else (MEASURED, REPEATS)))
+        lm.prices.keep(key, seconds)
     return kept[key]
-
-
-def time_again(lm: LM, key: str, rounds: Iterable[tuple[int, float]]) -> None:
-    """Moves known prices of verifications half way to what `rounds` took, each its rows and its
-    seconds: the median at every size that `ENOUGH` rounds were near, the others as their
-    neighbours. Prices are ratios, so that less than two sizes change nothing.
-    """
-    if (seconds := known_prices(lm).get(key)) is None:
-        return
-    sizes, ratios = sorted(seconds), defaultdict[int, list[float]](list)
-    expected = [seconds[n] for n in sizes]
-    for rows, took in rounds:
-        if sizes[0] <= rows <= sizes[-1]:
-            size = min(sizes, key=lambda n: max(n / rows, rows / n))
-            ratios[size].append(took / float(np.interp(rows, sizes, expected)))
-    moved = {n: median(ratios[n]) for n in sizes if len(ratios[n]) >= ENOUGH}
-    if len(moved) >= 2:
-        logs = np.interp(np.log2(sizes), np.log2([*moved]), np.log2([*moved.values()]))
-        halfway = zip(sizes, np.exp2(logs / 2), strict=True)
-        known_prices(lm)[key] = {n: seconds[n] * float(factor) for n, factor in halfway}
-
-
-def curve(seconds: Mapping[int, float], most: int) -> list[float]:
-    """Price of 0 to `most` rows in passes of one row: linear between measured sizes, never falling;
-    beyond the last size, the mean slope goes on.
-    """
-    sizes = sorted(seconds)
-    prices = np.maximum.accumulate([seconds[n] / seconds[sizes[0]] for n in sizes])
-    slope = (prices[-1] - prices[0]) / max(1, sizes[-1] - sizes[0])
-    rows = np.arange(1, most + 1)
-    beyond = slope * np.maximum(0, rows - sizes[-1])
-    return [0.0, *(np.interp(rows, sizes, prices) + beyond).tolist()]

@@ -7,18 +7,17 @@ from rich.table import Table
 
 from skipbench.config.model import Model
 from skipbench.config.schemas import Engine
-from skipbench.metrics.costs import Latency, LatencyModel
-from skipbench.metrics.loop_costs import LatencyRecord
+from skipbench.metrics.prices import PARTS, Parts, Prices
 
 
-def title(record: LatencyRecord, model: Model, engine: Engine, device: str) -> str:
+def title(record: Prices, model: Model, engine: Engine, device: str) -> str:
     """The model, engine and device of a profile."""
     threads = f"{engine.threads} thread{'s' if engine.threads > 1 else ''}"
-    name = f"{model.name}: {record.model.layers} layers"
+    name = f"{model.name}: {record.layers} layers"
     return f"{name}, engine {engine.name}, {model.dtype}, {device}, {threads}"
 
 
-def latency_table(record: LatencyRecord, title: str) -> RenderableType:
+def latency_table(record: Prices, title: str) -> RenderableType:
     """Microseconds of one attention, one MLP, the head and a whole pass, for every point."""
     parts = ("attention us", "MLP us", "head us", "pass us")
     table = Table("context", "rows", *parts, "/ 1 row", "roofline", title=title)
@@ -38,17 +37,17 @@ def latency_table(record: LatencyRecord, title: str) -> RenderableType:
     return Group(table, *notes(record))
 
 
-def notes(record: LatencyRecord) -> list[str]:
+def notes(record: Prices) -> list[str]:
     """The lines below the table: fit, residuals, roofline, and the time beside arithmetic."""
     model, rates, beside, sizes = record.model, record.roofline, record.overhead, record.bytes
-    assert rates is not None
+    assert rates is not None and model is not None
     layers, point = model.layers, [p for p in record.points if p.rows == 1][-1]
     names = {"whole": "whole pass"}
     worst = {names.get(k, k): max(map(abs, values)) for k, values in record.residuals.items()}
-    attention_s, mlp_s, head_s = (beside[part] for part in ("attention_s", "mlp_s", "head_s"))
-    extra = Latency(attention_s, mlp_s, head_s, layers).pass_s()
-    parts = Latency(point.attention_s, point.mlp_s, point.head_s, layers).pass_s()
-    weights = layers * (sizes.attention + sizes.mlp) + sizes.head
+    counts = dict(zip(PARTS, (layers, layers, 1), strict=True))
+    extra = sum(count * beside[f"{part}_s"] for part, count in counts.items())
+    parts = sum(count * getattr(point, f"{part}_s") for part, count in counts.items())
+    weights = sum(count * sizes.get(part, 0) for part, count in counts.items())
     few = model.likely_head_s
     return [
         _line("model, one row", model)
@@ -59,14 +58,14 @@ def notes(record: LatencyRecord) -> list[str]:
         f"sum of the parts / whole pass at context {point.context}: {parts / point.whole_s:.2f}",
         f"roofline ({rates.name}, {rates.source}): {rates.bandwidth / 1e9:.1f} GB/s, "
         f"{rates.flops / 1e9:.0f} GFLOP/s; a token reads {weights / 1e6:.1f} MB of weights and "
-        f"{layers * sizes.row / 1e3:.1f} kB for each one before it",
+        f"{layers * sizes.get('row', 0) / 1e3:.1f} kB for each one before it",
         "beside arithmetic (the same calls on a model 64 wide): attention "
         f"{1e6 * beside['attention_s']:.1f} us, MLP {1e6 * beside['mlp_s']:.1f} us, head "
         f"{1e6 * beside['head_s']:.1f} us; {extra / point.whole_s:.0%} of a pass of one row",
     ]
 
 
-def _line(name: str, model: LatencyModel) -> str:
+def _line(name: str, model: Parts) -> str:
     return (
         f"{name}: attention {1e6 * model.attention_s:.2f} us + "
         f"{1e9 * model.attention_s_per_token:.2f} ns a token of context; MLP "

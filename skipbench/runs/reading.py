@@ -117,7 +117,7 @@ def _read(path: Path, kind: type[Any], load: Callable[[bytes], Any]) -> Any:
     if (data := read_bytes(path, MOST_YAML if load is _safe_yaml else MOST_RECORD)) is None:
         return None
     with readable(path):
-        typed = msgspec.convert(value := load(data), kind)
+        typed = msgspec.convert(value := load(data), kind, str_keys=True)
     return typed if isinstance(typed, msgspec.Struct) else value
 
 

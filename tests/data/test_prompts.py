@@ -18,7 +18,7 @@ import pytest
 from conftest import ROOT, SHARED, make_method, nothing_lost, random_lm
 from test_bad_checkpoints import Letters
 
-from skipbench.bench.cell import Bench
+from skipbench.bench.arm import Bench
 from skipbench.bench.prompts import Prompt, encode
 from skipbench.bench.turns import decode_missing
 from skipbench.config.compose import compose

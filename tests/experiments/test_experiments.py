@@ -15,7 +15,7 @@ from builders import SMALL
 from conftest import PAPERS, ROOT
 from msgspec.structs import replace
 
-from skipbench.bench.cell import Bench
+from skipbench.bench.arm import Bench
 from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError

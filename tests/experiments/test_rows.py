@@ -13,7 +13,7 @@ import pytest
 import torch
 from conftest import Command, rest_slow
 
-from skipbench.bench.cell import Bench
+from skipbench.bench.arm import Bench
 from skipbench.bench.turns import arm_order
 from skipbench.config.compose import compose
 from skipbench.config.run_config import RunConfig

@@ -207,14 +207,14 @@ def test_float32_logits_of_every_layer(family: str) -> None:
 
 
 def test_experts_that_a_token_does_not_pass_are_not_read() -> None:
-    from skipbench.bench.latency_file import part_bytes
+    from skipbench.profile.latency import part_bytes
 
     lm = described_lm("mixtral")
     expert = 3 * 32 * 48 * 4  # bytes: gate, up and down in float32
     whole = sum(p.numel() * 4 for p in lm.model.parameters()) - 61 * 32 * 4  # without the table
     assert lm.weight_bytes == whole - LAYERS * 2 * expert  # two of four experts
     sizes = part_bytes(lm)
-    assert LAYERS * (sizes.attention + sizes.mlp) + sizes.head == lm.weight_bytes
+    assert LAYERS * (sizes["attention"] + sizes["mlp"]) + sizes["head"] == lm.weight_bytes
 
 
 def test_the_text_of_a_model_of_images() -> None:

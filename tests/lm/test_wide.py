@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from skipbench.bench import cell
-from skipbench.bench.cell import _compare
+from skipbench.bench.arm import _compare
 from skipbench.config.compose import compose
 from skipbench.decode.lossless import TIE_ULPS
 from skipbench.experiments.row import run_cell

@@ -26,8 +26,7 @@ from skipbench.decode.loop import generate
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.model import LM
-from skipbench.metrics.costs import LatencyModel
-from skipbench.profile.rows import DRAFT_ROWS, ROWS
+from skipbench.metrics.prices import DRAFT_ROWS, ROWS, Parts, Prices
 
 FAMILIES = sorted(PROMPTS)
 DAILY = {"clasp": 4, "knapspec": 8}  # elsewhere 2: passes are of fewer kinds
@@ -70,13 +69,13 @@ def seconds_from(draw: random.Random) -> list[float]:
     return [mlp, draw.choice([0.0, attention * draw.uniform(0, 0.02)]), attention]
 
 
-def latency_from(draw: random.Random) -> LatencyModel:
+def latency_from(draw: random.Random) -> Parts:
     """Also of a head; each variant at 1/5 to 5/4 of the price."""
     mlp, per_token, attention = seconds_from(draw)
     whole = attention, per_token, mlp, mlp * draw.uniform(0.1, 4)
     share, likely = (draw.uniform(0.2, 1.25) for _ in range(2))
-    low = LatencyModel(*(share * s for s in whole), LAYERS)
-    return LatencyModel(*whole, LAYERS, (), {"int8": low}, likely * whole[3])
+    low = Parts(*(share * s for s in whole), LAYERS)
+    return Parts(*whole, LAYERS, {"int8": low}, likely * whole[3])
 
 
 DRAWN: dict[str, Callable[[random.Random], object]] = {
@@ -97,11 +96,10 @@ def prices(name: str, rule: str, draw: random.Random) -> list[str]:
     return [*MORE.get(name, ()), *words]
 
 
-def decoded(lm: LM, name: str, words: list[str], latency: LatencyModel) -> list[object]:
+def decoded(lm: LM, name: str, words: list[str], latency: Parts) -> list[object]:
     """The tokens, every round, and a log that shows prices where a set is the only one."""
     method = make_method(name, *words)
-    if method.needs_latency and method.latency_model is None:
-        method.latency_model = latency
+    lm.prices = Prices(model=latency)
     lm.allocate(300)
     out = generate(lm, method, PROMPTS[lm.config.model_type], 60)
     return [out.tokens, *out.rounds, method.log.get("reward")]

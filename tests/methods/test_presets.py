@@ -14,7 +14,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.experiments.grid import plan
 from skipbench.lm.model import LM
 from skipbench.methods.recycling import CHILDREN, TEMPLATE
-from skipbench.profile.rows import MEASURED, keep_prices, price_key
+from skipbench.metrics.prices import MEASURED, Prices, price_key
 
 EACH_ROW = {"free": 0.0, "proportional": 1.0}
 """What a verified row costs beside the first, in passes of one row."""
@@ -62,7 +62,8 @@ class Watched:
     def __init__(self, lm: LM, each_row: float, monkeypatch: pytest.MonkeyPatch) -> None:
         self.rows, self._score = list[int](), lm.score
         monkeypatch.setattr(lm, "score", self.score)
-        keep_prices(lm, {price_key(0): {n: 1 + each_row * (n - 1) for n in MEASURED}})
+        passes = {price_key(0): {n: 1 + each_row * (n - 1) for n in MEASURED}}
+        lm.prices = Prices(passes=passes)
 
     def score(self, tokens: list[int], *rest: Any, **options: Any) -> Any:
         self.rows.append(len(tokens))
@@ -84,7 +85,7 @@ def test_free_rows_make_large_drafts_and_dear_ones_small_on_every_engine(
                 watched = Watched(lm, each_row, patched)
                 check_greedy(lm, make_method(name, *own), [3, 1, 4, 1, 5] * 3, 48, not each_row)
                 found[engine].append(watched.rows)
-            keep_prices(lm, {})
+            lm.prices = Prices()
     free, dear = found["fused"]
     assert found["cuda_graphs"] == found["fused"]
     assert max(free) > 24 and max(dear) < 12 and mean(free) > 2 * mean(dear)

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,10 @@ from msgspec.structs import replace
 
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
-from skipbench.metrics.acceptance import _mean_step_cost
-from skipbench.metrics.costs import Latency
+from skipbench.metrics.acceptance import PassSeconds, _mean_step_cost
 from skipbench.metrics.formulas import expected_speedup, expected_tokens, tpt
 from skipbench.metrics.interval import paired_ratio_interval, repeated_ratio_interval
+from skipbench.metrics.prices import Parts, Prices
 from skipbench.metrics.summary import summarise
 from skipbench.runs.measures import (
     ExpectedSpeedup,
@@ -27,7 +28,8 @@ from skipbench.runs.measures import (
 )
 from skipbench.runs.record import Arm, Round, Sample, Seconds
 
-LATENCY = Latency(attention_s=0.001, mlp_s=0.002, head_s=0.004, layers=4)
+PARTS = Parts(0.001, 0.0, mlp_s=0.002, head_s=0.004, layers=4)
+PASS_S = partial(Prices(model=PARTS).pass_s, 1, 300)
 
 
 def arm(rounds: list[Round], seconds: Seconds) -> Arm:
@@ -70,8 +72,8 @@ def scores(base: float, method: float) -> dict[str, dict[str, float]]:
     return {"vanilla": {"rouge": base}, "method": {"rouge": method}}
 
 
-def summary(samples: list[Sample], latency: Latency | None = LATENCY) -> Metrics:
-    return summarise(samples, 4, latency, 0.2, 1024)
+def summary(samples: list[Sample], pass_s: PassSeconds | None = PASS_S) -> Metrics:
+    return summarise(samples, 4, pass_s, 0.2, 1024)
 
 
 def test_expected_tokens_is_the_geometric_sum() -> None:
@@ -260,19 +262,20 @@ def test_costs_by_hand() -> None:
     assert found.expected_speedup.paper == pytest.approx(eq6)
     assert found.expected_speedup.measured_cost == pytest.approx(2.4 / (2.4 * 0.2 + 0.8))
     # draft 2 * 0.001 + 3 * 0.002 + 0.004 = 0.012 s; target 4 * 0.003 + 0.004 = 0.016 s
-    assert LATENCY.pass_s(DraftPlan.parse("attn:0-1;mlp:2", 4)) == pytest.approx(0.012)
-    assert LATENCY.pass_s() == pytest.approx(0.016)
+    assert PASS_S(DraftPlan.parse("attn:0-1;mlp:2", 4)) == pytest.approx(0.012)
+    assert PASS_S(None) == pytest.approx(0.016)
     plan = DraftPlan.parse("int8-attn:2-3;int8-mlp:0;window:96;head:likely;attn:0;mlp:2", 4)
     with pytest.raises(SkipbenchError, match=r"int8 and likely.*profile\.levers=\[int8,likely\]"):
-        LATENCY.pass_s(plan)
-    low = Latency(5e-4, 8e-4, 2e-3, 4, context=300, attention_s_per_token=5e-7)
-    near = {"context": 300, "attention_s_per_token": 1e-6}
-    both = LATENCY._replace(variants={"int8": low}, likely_head_s=1e-3, **near)
+        PASS_S(plan)
+    low = Parts(5e-4 - 300 * 5e-7, 5e-7, 8e-4, 2e-3, 4)
+    near = {"attention_s": 1e-3 - 300 * 1e-6, "attention_s_per_token": 1e-6}
+    parts = structs.replace(PARTS, variants={"int8": low}, likely_head_s=1e-3, **near)
+    both = partial(Prices(model=parts).pass_s, 1, 300)
     read = 300 - 100  # positions that the window hides
     wanted = (1e-3 - read * 1e-6) + 2 * (5e-4 - read * 5e-7) + 2 * 2e-3 + 8e-4 + 1e-3
-    assert both.pass_s(plan) == pytest.approx(wanted)
-    assert both.pass_s(DraftPlan.parse("int8:all;head:int8", 4)) == pytest.approx(0.0072)
-    assert both.pass_s() == LATENCY.pass_s()
+    assert both(plan) == pytest.approx(wanted)
+    assert both(DraftPlan.parse("int8:all;head:int8", 4)) == pytest.approx(0.0072)
+    assert both(None) == pytest.approx(PASS_S(None))
     # alpha_cond = 0.7; 4 rounds with g = 3, and one without a draft; 8 steps of 2 + 6 + 4 = 12 ms,
     # 4 of 3 + 8 + 4 = 15 ms: 13 ms on average, 12 steps in 5 rounds
     assert found.M_eq1 == pytest.approx((4 * (1 + 0.7 + 0.7**2 + 0.7**3) + 1) / 5)
@@ -395,10 +398,10 @@ def test_failed_samples_are_only_counted() -> None:
     assert structs.replace(found, lossless=without.lossless) == without
 
 
-@pytest.mark.parametrize("latency", [None, LATENCY])
+@pytest.mark.parametrize("pass_s", [None, PASS_S])
 @pytest.mark.parametrize("of", [[], [sample(vanilla(0, 0.0), vanilla(0, 0.0))]])
-def test_nothing_decoded_gives_none_not_nan(of: list[Sample], latency: Latency | None) -> None:
-    found = summary(of, latency)
+def test_nothing_decoded_gives_none_not_nan(of: list[Sample], pass_s: PassSeconds | None) -> None:
+    found = summary(of, pass_s)
     assert found.samples == len(of)
     of_time = "tokens_per_s", "tokens_per_s_vanilla", "roofline_fraction_vanilla"
     for name in ("M", *of_time, "tpt", "tpt_vanilla"):

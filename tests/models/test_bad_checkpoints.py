@@ -15,7 +15,7 @@ from conftest import make_method, random_lm, rest_slow
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
-from skipbench.bench.cell import Bench
+from skipbench.bench.arm import Bench
 from skipbench.bench.prompts import encode, eos_ids
 from skipbench.bench.turns import decode_missing
 from skipbench.config.compose import compose

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from skipbench.bench.cell import looped
+from skipbench.bench.arm import looped
 from skipbench.config.architecture import Shape
 from skipbench.decode.loop import Generation, generate
 from skipbench.decode.stopping import Fixed

@@ -1,23 +1,20 @@
-"""Prices of rows that a model in use keeps: for the next process, and timed again by its rounds."""
+"""Passes by rows: measured once, kept for the next process, and timed again by its rounds."""
 
 import json
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 import skipbench
 from skipbench.language_model import LanguageModel
+from skipbench.metrics import prices
+from skipbench.metrics.prices import Prices, price_key
 from skipbench.profile import rows
-from skipbench.profile.rows import keep_prices, known_prices, price_key, time_again
 
 STORY = "Once upon a time there was a dog. Once upon a time there was"
-
-
-class Used:
-    """A model of which only the prices are asked for."""
+BEFORE = dict.fromkeys((1, 4, 16, 32), 1.0)
 
 
 @pytest.mark.parametrize(
@@ -28,52 +25,56 @@ class Used:
             [(1, 2.0)] * 8 + [(15, 8.0)] * 7 + [(17, 8.0)],
             {1: 2**0.5, 4: 2.0, 16: 8**0.5, 32: 8**0.5},
         ),
-        ([(1, 1.0)] * 8 + [(16, 4.0)] * 7, dict.fromkeys((1, 4, 16, 32), 1.0)),  # too few
-        ([(16, 4.0)] * 99, dict.fromkeys((1, 4, 16, 32), 1.0)),  # a ratio has two sides
-        ([(1, 1.0)] * 8 + [(0, 4.0), (99, 4.0)] * 8, dict.fromkeys((1, 4, 16, 32), 1.0)),
+        ([(1, 1.0)] * 8 + [(16, 4.0)] * 7, BEFORE),  # too few
+        ([(16, 4.0)] * 99, BEFORE),  # a ratio has two sides
+        ([(1, 1.0)] * 8 + [(0, 4.0), (99, 4.0)] * 8, BEFORE),
     ],
 )
 def test_prices_follow_the_rounds(rounds: list[tuple[int, float]], then: dict[int, float]) -> None:
-    lm: Any = Used()
-    keep_prices(lm, {"0+": dict.fromkeys((1, 4, 16, 32), 1.0)})
-    time_again(lm, "0+", rounds)
-    assert known_prices(lm) == {"0+": pytest.approx(then)}
-    time_again(lm, "256+", rounds)  # of a length that nobody has measured
-    assert [*known_prices(lm)] == ["0+"]
+    known, (n, seconds) = Prices(passes={"0+": BEFORE}), zip(*rounds, strict=True)
+    for first, last in ((300, 400), (9, 300)):  # a length that nobody has measured, and two classes
+        known.observe(first, last, n, seconds)
+    assert known.passes == {"0+": BEFORE}
+    known.observe(9, 99, n, seconds)
+    assert known.passes == {"0+": pytest.approx(then)}
 
 
 def test_a_length_has_its_prices() -> None:
-    assert [price_key(n) for n in (1, 255, 256, 1023, 1024)] == [
-        "0+",
-        "0+",
-        "256+",
-        "256+",
-        "1024+",
-    ]
+    found = [price_key(n) for n in (1, 255, 256, 1023, 1024)]
+    assert found == ["0+", "0+", "256+", "256+", "1024+"]
 
 
 def test_the_next_process_measures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of either kind of file: that of today, and that beside the latencies which earlier versions
+    wrote.
+    """
     measured, measure = list[int](), rows.verification_seconds
-    monkeypatch.setattr(rows, "ENOUGH", 1)
+    monkeypatch.setattr(prices, "ENOUGH", 1)
     monkeypatch.setattr(rows, "verification_seconds", lambda *a: measured.append(1) or measure(*a))
 
     def loaded(*more: str) -> LanguageModel:  # other weights in memory, as in another process
-        words = [f"results={tmp_path}", "method.explore=0", *more]
-        return skipbench.load("tiny", "auto", overrides=words)
+        return skipbench.load("tiny", "recycling", overrides=[f"results={tmp_path}", *more])
 
     text = loaded().generate(STORY, 24).text
-    (path,) = (tmp_path / "prices").iterdir()
-    first = json.loads(path.read_text())
-    lm = loaded()
-    assert known_prices(lm.lm) == {k: {int(n): s for n, s in v.items()} for k, v in first.items()}
+    (path,) = (tmp_path / "latency").iterdir()
+    record = json.loads(path.read_text())
+    first = {int(n): seconds for n, seconds in record.pop("passes")["0+"].items()}
+    lm, older = loaded(), tmp_path / "prices" / path.name
+    assert lm.lm.prices.passes == {"0+": first}
     assert lm.generate(STORY, 24).text == text and len(measured) == 1
-    free = dict.fromkeys(first["0+"], 1.0)  # rows for nothing: trees of every size
-    path.write_text(json.dumps({"0+": free}))
+
+    of_part = {"attention_s": 1.0, "attention_s_per_token": 0.0, "mlp_s": 2.0, "head_s": 3.0}
+    record |= {"contexts": [9], "model": of_part | {"layers": 12}}
+    path.write_text(json.dumps(record))
+    older.parent.mkdir()
+    older.write_text(json.dumps({"0+": dict.fromkeys(first, 1.0)}))  # rows for nothing
     assert loaded().generate(STORY, 24).text == text and len(measured) == 1
-    assert max(json.loads(path.read_text())["0+"].values()) < 1, "its rounds say nothing"
-    path.write_text('{"0+": {"1": 0, "2": 1}}')
-    assert known_prices(loaded().lm) == {}
-    assert known_prices(loaded("model.dtype=bfloat16").lm) == {}
+    kept = json.loads(path.read_text())
+    assert max(kept["passes"]["0+"].values()) < 1, "its rounds say nothing"
+    assert kept == record | {"passes": kept["passes"]}, "its latencies are lost"
+    path.write_text(json.dumps(record))
+    older.write_text('{"0+": {"1": 0, "2": 1}}')
+    assert loaded().lm.prices.passes == {} == loaded("model.dtype=bfloat16").lm.prices.passes
 
 
 def test_a_busy_moment_does_not_decide_a_price(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,15 +12,6 @@ import pytest
 import torch
 from conftest import nothing_lost, random_lm
 
-from skipbench.bench.latency_file import (
-    FORMAT,
-    SWEEPS,
-    floor_s,
-    latency_path,
-    part_bytes,
-    points_to_measure,
-    stored_latency,
-)
 from skipbench.bench.load import load_model
 from skipbench.cli.main import dispatch
 from skipbench.config import catalog
@@ -29,17 +20,36 @@ from skipbench.config.compose import compose
 from skipbench.config.hardware import Hardware
 from skipbench.config.model import Dtype
 from skipbench.config.paths import CONF
+from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.row import run_cell
-from skipbench.metrics.costs import LatencyModel, Point, Roofline
-from skipbench.metrics.loop_costs import LatencyRecord, PartBytes
-from skipbench.profile.latency import fit, overhead, part_times, residuals
-from skipbench.profile.roofline import bandwidth, match, roofline
+from skipbench.metrics.prices import FORMAT, Parts, Point, Prices, Roofline
+from skipbench.profile.latency import (
+    SWEEPS,
+    fit,
+    floor_s,
+    latency_path,
+    measured,
+    overhead,
+    part_bytes,
+    part_times,
+    points_to_measure,
+    residuals,
+)
+from skipbench.profile.roofline import match, roofline
 from skipbench.report.figures.latencies import latency_figure
 from skipbench.report.latencies import notes
 from skipbench.runs.reading import read_json
 
 SMALL = ["profile.contexts=[16,32,5000]", "profile.rows=[1,3]", "profile.repeats=4"]
+CPU = torch.device("cpu")
+NOT_KNOWN = [
+    "NVIDIA A100-SXM4-80GB MIG 3g.40gb",  # a part of a GPU has a part of its bandwidth
+    "NVIDIA H100 PCIe",
+    "NVIDIA RTX 6000 Ada Generation",
+    "NVIDIA GH200 480GB",
+    "",
+]
 
 
 @pytest.mark.parametrize(
@@ -54,11 +64,7 @@ SMALL = ["profile.contexts=[16,32,5000]", "profile.rows=[1,3]", "profile.repeats
         ("NVIDIA H100 80GB HBM3", "h100-sxm"),
         ("NVIDIA H200", "h200"),
         ("cpu", "cpu"),
-        ("NVIDIA A100-SXM4-80GB MIG 3g.40gb", None),  # a part of a GPU has a part of its bandwidth
-        ("NVIDIA H100 PCIe", None),
-        ("NVIDIA RTX 6000 Ada Generation", None),
-        ("NVIDIA GH200 480GB", None),
-        ("", None),
+        *((called, None) for called in NOT_KNOWN),
     ],
 )
 def test_a_device_is_known_by_its_whole_name(called: str, name: str | None) -> None:
@@ -67,19 +73,18 @@ def test_a_device_is_known_by_its_whole_name(called: str, name: str | None) -> N
 
 def test_the_rates_of_the_datasheets_are_plausible() -> None:
     known = known_hardware()
-    assert len({d for facts in known.values() for d in facts.devices}) == sum(
-        len(f.devices) for f in known.values()
-    )
+    called = [device for facts in known.values() for device in facts.devices]
+    assert len({*called}) == len(called)
     for name, facts in known.items():
         if name == "cpu":
             assert facts.bandwidth is None and not facts.flops
             continue
         if facts.prices is not None:  # passes that were timed, of a model with these sizes
             assert not facts.devices and facts.bandwidth is None and not facts.flops
-            record = read_json(CONF / "hardware" / facts.prices, LatencyRecord)
+            record = read_json(CONF / "hardware" / facts.prices, Prices)
             shape = catalog.shape_of(facts.model or "")
-            assert record is not None and record.rounds and record.costs().layers == shape.layers
-            assert record.bytes.row == shape.cache_bytes("bfloat16", 1) / shape.layers
+            assert record is not None and record.rounds and record.layers == shape.layers
+            assert record.bytes["row"] == shape.cache_bytes("bfloat16", 1) / shape.layers
             continue
         assert 3e11 < (facts.bandwidth or 0) < 1e13 and 3e10 < (facts.memory_bytes or 0) < 2e11
         assert facts.flops["float32"] < facts.flops["bfloat16"] == facts.flops["float16"]
@@ -99,66 +104,58 @@ def test_a_file_with_another_key_is_refused(
 
 
 def test_what_no_datasheet_says_is_measured() -> None:
-    cpu = torch.device("cpu")
     known = {"here": Hardware(["cpu"], bandwidth=123.0, flops={"float32": 456.0})}
-    assert roofline(cpu, torch.float32, 1 << 20, known) == Roofline(
-        "here", 123.0, 456.0, "datasheet"
-    )
-    assert bandwidth(cpu, 1 << 20, known) == 123.0
-    half = roofline(cpu, torch.bfloat16, 1 << 20, known)
+    found = roofline(CPU, torch.float32, 1 << 20, known)
+    assert found == Roofline("here", 123.0, 456.0, "datasheet")
+    half = roofline(CPU, torch.bfloat16, 1 << 20, known)
     assert half.bandwidth == 123.0 and half.flops > 1e6 and half.source == "measured"
-    found = roofline(cpu, torch.float32, 1 << 20, known_hardware())
+    found = roofline(CPU, torch.float32, 1 << 20, known_hardware())
     assert found.name == "cpu" and found.source == "measured" and found.bandwidth > 1e6
 
 
 def test_a_pass_is_bound_by_memory_or_by_arithmetic() -> None:
     rates = Roofline("x", bandwidth=100.0, flops=1000.0, source="measured")
     assert rates.seconds(200, 10) == 2.0 and rates.seconds(200, 5000) == 5.0
-    sizes = PartBytes(attention=40, mlp=60, head=100, row=2, number=2)
+    sizes = {"attention": 40, "mlp": 60, "head": 100, "row": 2, "number": 2}
     one = floor_s(rates, sizes, layers=3, context=9, rows=1)
     assert one == pytest.approx({"attention": 0.6, "mlp": 0.6, "whole": 4.6})
     # 20 rows: 2 operations a row for each of the 30 numbers of an MLP
     assert floor_s(rates, sizes, 3, 9, 20)["mlp"] == pytest.approx(2 * 20 * 30 / 1000)
 
 
+def attention_points(times: dict[int, float]) -> list[Point]:
+    """Of one row by context, of a model of 4 layers."""
+    return [Point(n, 1, t, 3.0, 1.0, 4 * (t + 3.0) + 1.0) for n, t in times.items()]
+
+
 def test_a_line_is_fitted_and_residuals_say_how_far_points_are_off() -> None:
-    exact = [
-        Point(n, 1, 2.0 + 0.5 * n, 3.0, 1.0, 4 * (2.0 + 0.5 * n + 3.0) + 1.0) for n in (10, 20, 40)
-    ]
+    exact = attention_points({n: 2.0 + 0.5 * n for n in (10, 20, 40)})
     model = fit(exact, layers=4)
-    assert model == LatencyModel(pytest.approx(2.0), pytest.approx(0.5), 3.0, 1.0, 4)  # type: ignore[arg-type]  # approx compares as a number
+    assert model == Parts(pytest.approx(2.0), pytest.approx(0.5), 3.0, 1.0, 4)  # type: ignore[arg-type]  # approx compares as a number
     assert all(abs(r) < 1e-12 for values in residuals(model, exact).values() for r in values)
-    assert model.at(10).pass_s() == pytest.approx(exact[0].whole_s)
-    off = [Point(20, 1, 24.0, 6.0, 1.0, 4 * (12.0 + 3.0) + 1.0)]
-    found = residuals(model, off)
-    assert [found[k][0] for k in ("attention", "mlp", "head", "whole")] == pytest.approx(
-        [1.0, 1.0, 0.0, 0.0]
-    )
-    falling = [Point(n, 1, 100.0 - n, 3.0, 1.0, 0.0) for n in (10, 20, 40)]
-    assert fit(falling, 4) == LatencyModel(80.0, 0.0, 3.0, 1.0, 4)
+    assert Prices(model=model).pass_s(1, 10) == pytest.approx(exact[0].whole_s)
+    found = residuals(model, [Point(20, 1, 24.0, 6.0, 1.0, exact[1].whole_s)])
+    off = {"attention": [1.0], "mlp": [1.0], "head": [0.0], "whole": [0.0]}
+    assert found == {part: pytest.approx(of) for part, of in off.items()}
+    falling = attention_points({n: 100.0 - n for n in (10, 20, 40)})
+    assert fit(falling, 4) == Parts(80.0, 0.0, 3.0, 1.0, 4)
 
 
 def test_a_rising_line_is_kept_where_its_intercept_is_not_positive() -> None:
-    def fitted(times: dict[int, float]) -> LatencyModel:
-        return fit([Point(n, 1, t, 3.0, 1.0, 0.0) for n, t in times.items()], 4)
+    def fitted(times: dict[int, float]) -> list[float]:
+        prices = Prices(model=fit(attention_points(times), 4))
+        return [prices.part_s("attention", 1, context) for context in (1, 3000, 9000)]
 
     # Attention of 12 layers, 256 wide, in ms; the last point 12 % high puts an ordinary line below
     # 0 at no context.
-    model = fitted({1: 0.56, 3000: 10.1, 6000: 20.2, 9000: 31.5 * 1.12})
-    assert model.at(1).attention_s == pytest.approx(0.56, rel=0.01)
-    assert model.at(9000).attention_s == pytest.approx(31.5, rel=0.1)
-    convex = fitted({1: 0.05, 3000: 1.0, 6000: 3.0, 9000: 5.0})
-    assert (
-        0
-        < convex.at(1).attention_s
-        < 0.06
-        < 0.7
-        < convex.at(3000).attention_s
-        < convex.at(9000).attention_s
-    )
+    first, _, last = fitted({1: 0.56, 3000: 10.1, 6000: 20.2, 9000: 31.5 * 1.12})
+    assert first == pytest.approx(0.56, rel=0.01) and last == pytest.approx(31.5, rel=0.1)
+    first, middle, last = fitted({1: 0.05, 3000: 1.0, 6000: 3.0, 9000: 5.0})
+    assert 0 < first < 0.06 < 0.7 < middle < last
     # Steeper than in proportion to the context: the best line through 0, sum(n / t) / sum((n /
     # t)^2) = (2 + 1) / (4 + 1).
-    assert fitted({2: 1.0, 4: 4.0}) == LatencyModel(0.0, pytest.approx(0.6), 3.0, 1.0, 4)  # type: ignore[arg-type]  # approx compares as a number
+    steep = fit(attention_points({2: 1.0, 4: 4.0}), 4)
+    assert steep == Parts(0.0, pytest.approx(0.6), 3.0, 1.0, 4)  # type: ignore[arg-type]  # approx compares as a number
 
 
 def test_a_point_is_the_lower_quartile() -> None:
@@ -170,42 +167,42 @@ def test_a_point_is_the_lower_quartile() -> None:
 def test_parts_are_timed_in_every_family(family: str) -> None:
     lm = random_lm(family, "fused")
     times = part_times(lm, 12, 3, 2)
-    assert {part: len(found) for part, found in times.items()} == dict.fromkeys(
-        ("attention", "mlp", "head", "whole"), 2
-    )
+    counts = {part: len(found) for part, found in times.items()}
+    assert counts == dict.fromkeys(("attention", "mlp", "head", "whole"), 2)
     assert min(t for found in times.values() for t in found) > 0
     assert overhead(lm, 2).whole_s > 0
     sizes = part_bytes(lm)
-    assert lm.layers * (sizes.attention + sizes.mlp) + sizes.head == lm.weight_bytes
-    assert lm.layers * sizes.row * lm.cache.capacity == lm.cache.bytes
+    assert lm.layers * (sizes["attention"] + sizes["mlp"]) + sizes["head"] == lm.weight_bytes
+    assert lm.layers * sizes["row"] * lm.cache.capacity == lm.cache.bytes
 
 
 def test_variants_are_priced_where_they_are_asked_for(tmp_path: Path) -> None:
     lm = random_lm("llama", "fused")
-    before = stored_latency(lm, path := tmp_path / "latency.json")
-    assert not before.at(9).measured
-    likely = stored_latency(lm, path, {"likely"})
-    assert likely == msgspec.structs.replace(before, likely_head_s=likely.likely_head_s)
-    assert likely.at(9).measured == {"likely"} and stored_latency(lm, path) == likely
-    low = stored_latency(lm, path, {"int8"})
-    assert low.at(9).measured == {"likely", "int8"}
-    older = msgspec.to_builtins(low) | {"int8": msgspec.to_builtins(low.variants["int8"])}
-    older["variants"] = {}
-    assert msgspec.convert(older, LatencyModel).at(9) == low.at(9), "a file of before"
+    before = measured(lm, path := tmp_path / "latency.json")
+    assert not before.priced
+    likely = measured(lm, path, {"likely"})
+    assert before.model and likely.model
+    few = likely.model.likely_head_s
+    assert likely.model == msgspec.structs.replace(before.model, likely_head_s=few)
+    assert likely.priced == {"likely"} and measured(lm, path) == likely
+    low = measured(lm, path, {"int8"})
+    assert low.model and low.priced == {"likely", "int8"}
+    older = msgspec.to_builtins(low.model)
+    older["int8"] = older.pop("variants")["int8"]
+    before = Prices(model=msgspec.convert(older, Parts))
+    plan = DraftPlan.parse("int8:all;head:likely;attn:0", lm.layers)
+    assert before.pass_s(1, 9, plan) == low.pass_s(1, 9, plan), "a file of before"
 
 
-def test_numbers_that_cannot_be_profiled() -> None:
+@pytest.mark.parametrize(
+    ("contexts", "rows"),
+    [([8], [1]), ([8, 500], [1]), ([8, 16], []), ([8, 16], [0]), ([8, 0], [1])],
+)
+def test_numbers_that_cannot_be_profiled(contexts: list[int], rows: list[int]) -> None:
     lm = random_lm("llama", "fused")
     assert points_to_measure(lm, [8, 16, 500], [1, 5], 4) == ([8, 16], SWEEPS * 2 * 2)
-    for contexts, rows in (
-        ([8], [1]),
-        ([8, 500], [1]),
-        ([8, 16], []),
-        ([8, 16], [0]),
-        ([8, 0], [1]),
-    ):
-        with pytest.raises(SkipbenchError, match="two contexts"):
-            points_to_measure(lm, contexts, rows, 4)
+    with pytest.raises(SkipbenchError, match="two contexts"):
+        points_to_measure(lm, contexts, rows, 4)
 
 
 @pytest.mark.slow
@@ -218,47 +215,26 @@ def test_a_profile_is_kept_drawn_and_used(
     (path,) = tmp_path.glob("latency/*.json")
     record = json.loads(path.read_text())
     assert record["format"] == FORMAT and record["contexts"] == [16, 32]
-    assert [(p["context"], p["rows"]) for p in record["points"]] == [
-        (16, 1),
-        (16, 3),
-        (32, 1),
-        (32, 3),
-    ]
+    places = [(p["context"], p["rows"]) for p in record["points"]]
+    assert places == [(16, 1), (16, 3), (32, 1), (32, 3)]
     assert {p.suffix for p in tmp_path.glob("figures/profile-*")} == {".png", ".svg", ".pdf"}
     assert not list(tmp_path.rglob(".*"))
 
-    typed = msgspec.json.decode(path.read_bytes(), type=LatencyRecord)
+    typed = msgspec.json.decode(path.read_bytes(), type=Prices)
     left, right = latency_figure(typed).axes
-    measured = left.get_lines()[0]
-    assert list(measured.get_ydata()) == [
-        1e6 * p["attention_s"] for p in record["points"] if p["rows"] == 1
-    ]
-    slope = record["model"]["attention_s_per_token"]
-    assert left.get_lines()[1].get_ydata()[1] == pytest.approx(
-        1e6 * (record["model"]["attention_s"] + slope * 32)
-    )
-    assert (
-        list(right.get_lines()[0].get_xdata()) == [1, 3]
-        and right.get_lines()[0].get_ydata()[0] == 1.0
-    )
+    dots, fitted = (list(line.get_ydata()) for line in left.get_lines()[:2])
+    assert dots == [1e6 * p["attention_s"] for p in record["points"] if p["rows"] == 1]
+    assert fitted[1] == pytest.approx(1e6 * typed.part_s("attention", 1, 32))
+    sizes, ratios = (list(of) for of in right.get_lines()[0].get_data())
+    assert sizes == [1, 3] and ratios[0] == 1.0
     assert len(notes(typed)) == 5
 
-    record["model"] |= {
-        "attention_s": 1.0,
-        "attention_s_per_token": 0.0,
-        "mlp_s": 1.0,
-        "head_s": 0.0,
-    }
+    record["model"] |= {"attention_s": 1.0, "attention_s_per_token": 0.0}
+    record["model"] |= {"mlp_s": 1.0, "head_s": 0.0}
     record["contexts"] = [1, 4000]
     path.write_text(json.dumps(record))
-    small = [
-        "limit=1",
-        "dataset.max_new_tokens=12",
-        "engine.warmup=0",
-        "method=uniform",
-        f"results={tmp_path}",
-    ]
-    assert nothing_lost(run_cell(compose(small), print_table=False))
+    words = ["limit=1", "dataset.max_new_tokens=12", "engine.warmup=0", f"results={tmp_path}"]
+    assert nothing_lost(run_cell(compose([*words, "method=uniform"]), print_table=False))
     (metrics,) = [json.loads(p.read_text()) for p in tmp_path.glob("runs/*/metrics.json")]
     assert metrics["tpt"] < 0.6  # tokens/s of a model of 24 sub-layers that take a second each
     assert json.loads(path.read_text()) == record
@@ -270,21 +246,20 @@ def test_a_run_measures_what_no_profile_reaches(tmp_path: Path) -> None:
     lm.allocate(64)
     path = latency_path(config.model, config.engine, "cpu", tmp_path)
     path.parent.mkdir()
-    model = {
-        "attention_s": 1.0,
-        "attention_s_per_token": 0.0,
-        "mlp_s": 2.0,
-        "head_s": 3.0,
-        "layers": 12,
-    }
+    model = {"attention_s": 1.0, "attention_s_per_token": 0.0, "mlp_s": 2.0, "head_s": 3.0}
+    model["layers"] = 12
+
+    def mlp_s() -> float:
+        return measured(lm, path).part_s("mlp", 1, 0)
+
     # damaged, or of another version
     for text in ("not json", json.dumps({"model": model, "contexts": [64]})):
         path.write_text(text)
-        assert stored_latency(lm, path).mlp_s < 1.0
+        assert mlp_s() < 1.0
     path.write_text(json.dumps({"format": FORMAT, "model": model, "contexts": [1, 32]}))
-    assert stored_latency(lm, path) == LatencyModel(**model)
+    assert measured(lm, path).model == msgspec.convert(model, Parts)
     lm.allocate(200)
-    assert stored_latency(lm, path).mlp_s < 1.0
+    assert mlp_s() < 1.0
     assert max(json.loads(path.read_text())["contexts"]) == 199
 
 
@@ -306,7 +281,7 @@ def test_an_interrupted_profile_leaves_nothing(
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("skipbench.bench.latency_file.overhead", interrupt)
+    monkeypatch.setattr("skipbench.profile.latency.overhead", interrupt)
     with pytest.raises(KeyboardInterrupt):
         dispatch(["profile", *SMALL, f"results={tmp_path}"])
     assert not list(tmp_path.rglob("*"))

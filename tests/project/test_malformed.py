@@ -22,7 +22,6 @@ from conftest import random_model, unseal
 from malformed import WHOLE, damaged
 from test_gguf import written
 
-from skipbench.bench.latency_file import valid_record
 from skipbench.bench.prompts import eos_ids
 from skipbench.bench.stored_sets import Stored
 from skipbench.cli.answer_file import _done
@@ -39,6 +38,7 @@ from skipbench.data.rows import Row
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import LONGEST, SkipbenchError
 from skipbench.launch import manifest
+from skipbench.metrics.prices import Prices
 from skipbench.models.gguf import read_gguf
 from skipbench.models.load import load
 from skipbench.models.outline import read_config, sized
@@ -129,7 +129,7 @@ def records(place: Path) -> dict[str, Reader]:
     add("before.json", table, lambda path: would_lose(path, table))
     add("brute.jsonl", lines(forced), _brute_force)
     add("latency.json", lines({"format": 4, "model": latency | {"layers": 12}}), _costs)
-    add("stored.json", lines({"format": 4, "model": latency}), lambda p: valid_record(p, "fused"))
+    add("stored.json", lines({"format": 4, "model": latency}), lambda p: Prices.read(p, "fused"))
     add("set.json", lines({"skip": "attn:1", "settings": {}}), stored_plan)
     add("plan.txt", "attn:1,3-5;mlp:2;window:64;head:likely", plan)
     seconds = {"seconds_suggest": 0.1, "seconds_objective": 0.1}

@@ -2,6 +2,7 @@
 of missing records.
 """
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.metrics.acceptance import tokens_per_time
-from skipbench.metrics.costs import Latency
+from skipbench.metrics.prices import Parts, Prices
 from skipbench.report.figures import courses, curves, maps, style
 from skipbench.report.figures.registry import draw, draw_run
 from skipbench.report.figures.runs import Swept, acceptances, finished_run, swept
@@ -148,8 +149,9 @@ def test_a_correlation_has_a_point_per_sample_and_over_too_few_is_not_printed(
     one = structs.replace(swift, kept_samples=[sample])
     of = swift.measured.profiled
     assert of is not None
-    latency = Latency(of.attention_s, of.mlp_s, of.head_s, of.layers)
-    tpt = tokens_per_time([sample], sample.method.rounds, of.layers, latency)
+    model = Parts(of.attention_s, 0.0, of.mlp_s, of.head_s, of.layers)
+    pass_s = partial(Prices(model=model).pass_s, 1, 0)
+    tpt = tokens_per_time([sample], sample.method.rounds, of.layers, pass_s)
     (point,) = curves.correlation([one], []).axes[0].collections
     assert point.get_offsets().tolist() == [[tpt, 1 / (sample.method.s_per_token or 0.0)]]
 

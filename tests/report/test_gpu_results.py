@@ -11,7 +11,7 @@ import pytest
 from conftest import ROOT
 
 from skipbench.config.paths import CONF
-from skipbench.metrics.loop_costs import LatencyRecord
+from skipbench.metrics.prices import Prices
 
 H100 = ROOT / "results" / "gpu" / "h100-80gb"
 
@@ -22,9 +22,9 @@ def found(part: str, step: str) -> list[dict[str, Any]]:
     return next(one["found"] for one in steps if one["name"] == step)
 
 
-def prices(engine: str) -> LatencyRecord:
+def prices(engine: str) -> Prices:
     (record,) = found("as-it-is", f"prices of {engine}")
-    return msgspec.convert(record, LatencyRecord)
+    return msgspec.convert(record, Prices)
 
 
 def short(*values: float, digits: int = 2) -> str:
@@ -37,7 +37,7 @@ def short(*values: float, digits: int = 2) -> str:
 )
 def test_prices_of_hardware_are_those_of_the_report(name: str, engine: str) -> None:
     path = CONF / "hardware" / f"{name}.json"
-    kept = msgspec.json.decode(path.read_bytes(), type=LatencyRecord)
+    kept = msgspec.json.decode(path.read_bytes(), type=Prices)
     assert kept.package_sha256 is not None
     assert msgspec.structs.replace(kept, package_sha256=None) == prices(engine)
 
@@ -51,9 +51,9 @@ def test_figures_of_the_h100_are_those_of_its_reports() -> None:
     roof, rows = f"{roof} roofline", f"{rows} / 1 row"
     record, bytes_read = prices("cuda_graphs"), prices("cuda_graphs").bytes
     first = record.points[0]
-    read = bytes_read.attention + bytes_read.mlp + (first.context + 1) * bytes_read.row
+    read = bytes_read["attention"] + bytes_read["mlp"] + (first.context + 1) * bytes_read["row"]
     (copy,) = (x["copy GB/s"] for x in found("as-it-is", "probe") if x["table"] == "ceilings")
-    share = (32 * read + bytes_read.head) / first.whole_s / (copy * 1e9)
+    share = (32 * read + bytes_read["head"]) / first.whole_s / (copy * 1e9)
     ms = [float(each[roof]["note"].split()[0]) for each in (near, far)]
     low = [
         x["share of a pass"]

@@ -5,8 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from skipbench.metrics.costs import LatencyModel, Point, Roofline
-from skipbench.metrics.loop_costs import LatencyRecord
+from skipbench.metrics.prices import Parts, Point, Prices, Roofline
 from skipbench.report.figures.latencies import latency_figure
 from skipbench.report.latencies import latency_table
 
@@ -15,8 +14,8 @@ POINTS = [
     for context, whole in ((16, 4e-3), (64, 8e-3))
     for rows in (1, 3)
 ]
-RECORD = LatencyRecord(
-    model=LatencyModel(2e-4, 3e-8, 4e-4, 1e-3, 5),
+RECORD = Prices(
+    model=Parts(2e-4, 3e-8, 4e-4, 1e-3, 5),
     points=POINTS,
     residuals={"whole": [0.02, -0.04]},
     overhead={"attention_s": 1e-5, "mlp_s": 2e-5, "head_s": 3e-5},

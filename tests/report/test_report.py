@@ -6,6 +6,7 @@ import csv
 import io
 import itertools
 import re
+from functools import partial
 from statistics import geometric_mean
 from typing import Any
 
@@ -13,7 +14,8 @@ import pytest
 from msgspec import structs
 from rich.console import Console, RenderableType
 
-from skipbench.metrics.costs import Latency
+from skipbench.metrics.acceptance import PassSeconds
+from skipbench.metrics.prices import Parts, Prices
 from skipbench.metrics.summary import summarise
 from skipbench.report.cell import cell_lines, markdown_cell, render_cell
 from skipbench.report.columns import MISSING, main_cells
@@ -46,10 +48,13 @@ def sample(index: int, draft_s: float, steps: int = 4, **more: Any) -> Sample:
     return Sample(index, str(index), "hash", 8, ["vanilla", "method"], base, method, **given)
 
 
+PASS_S = partial(Prices(model=Parts(2e-4, 0.0, 4e-4, 3e-4, 6)).pass_s, 1, 0)
+
+
 def metrics(
-    samples: list[Sample], latency: Latency | None = None, roofline: float | None = None
+    samples: list[Sample], pass_s: PassSeconds | None = None, roofline: float | None = None
 ) -> Metrics:
-    return summarise(samples, 6, latency, roofline, None)
+    return summarise(samples, 6, pass_s, roofline, None)
 
 
 def full() -> Metrics:
@@ -57,7 +62,7 @@ def full() -> Metrics:
     more: dict[str, Any] = {"score": score, "groups": {"body": "unseen"}}
     samples = [sample(i, 0.1 + 0.01 * i, trace={"searching": [i < 9]}, **more) for i in range(19)]
     samples += [sample(19, 0.2, lossless="tie"), sample(20, 0.2, lossless="failed")]
-    return metrics(samples, Latency(2e-4, 4e-4, 3e-4, 6), 0.005)
+    return metrics(samples, PASS_S, 0.005)
 
 
 def text(renderable: RenderableType, width: int) -> str:
@@ -156,7 +161,7 @@ def test_missing_values_give_their_reason() -> None:
     assert {main_cells(one)[name] for name in ("alpha", "TPT", "E(Spd)")} == {MISSING}
     assert "nothing was drafted" in dict(cell_lines(one, HEADER))[MISSING]
     assert "TPT: sub-layer latencies were not profiled" in dict(cell_lines(one, HEADER))[MISSING]
-    drafted_nothing = metrics([sample(0, 0.0, steps=0, skip="")], Latency(2e-4, 4e-4, 3e-4, 6))
+    drafted_nothing = metrics([sample(0, 0.0, steps=0, skip="")], PASS_S)
     assert main_cells(drafted_nothing)["TPT"] == "256"  # 1 / (6 * 0.6 ms + 0.3 ms)
     assert "TPT" not in dict(cell_lines(drafted_nothing, HEADER))[MISSING]
     assert "no sample finished" in text(render_cell(metrics([]), HEADER), 80)

@@ -16,7 +16,6 @@ from conftest import unseal
 from msgspec.structs import replace
 from safetensors.torch import load_file, save_file
 
-from skipbench.bench.latency_file import latency_path
 from skipbench.cli import figure
 from skipbench.cli.commands import Status
 from skipbench.cli.experiments import request_of
@@ -32,6 +31,7 @@ from skipbench.experiments.grid import plan
 from skipbench.experiments.row import run_cell
 from skipbench.experiments.table_runs import run_entry
 from skipbench.launch.status import CellStatus, experiment_statuses
+from skipbench.profile.latency import latency_path
 from skipbench.report.compared import mixed
 from skipbench.report.tables.formats import markdown
 from skipbench.report.tables.runs import row_table

@@ -58,7 +58,7 @@ MEASURING += ["models/load.py", "profile/latency.py", "scoring/scorers.py", "ski
 CODE = {
     **dict.fromkeys(MEASURING, "other code of skipbench"),
     **dict.fromkeys(["decode/loop.py", "methods/draft_model.py"], "other code of method halves"),
-    "metrics/costs.py": "other code of skipbench that method halves imports",
+    "profile/clock.py": "other code of skipbench that method halves imports",
 }
 """What is refused, by file of the package."""
 UNUSED = ["lm/cuda_graphs/engine.py", "bench/doctor.py", "methods/swift.py", "search/bayes.py"]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from conftest import ROOT, rest_slow
 
-from skipbench.bench import cell as bench_cell
+from skipbench.bench import arm as bench_arm
 from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
@@ -140,9 +140,9 @@ def test_the_model_is_not_there_when_code_is_executed(tmp_path: Path) -> None:
 
 
 def test_the_run_executes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not hasattr(bench_cell, "run_program")
+    assert not hasattr(bench_arm, "run_program")
     text = (
-        Path(str(bench_cell.__file__)).read_text()
+        Path(str(bench_arm.__file__)).read_text()
         + (ROOT / "skipbench/scoring/scorers.py").read_text()
     )
     assert "sandbox" not in text

@@ -18,10 +18,11 @@ from skipbench.config.configurable import typed
 from skipbench.config.model import Model
 from skipbench.console import show
 from skipbench.contrib.artifact.cards import read_cards
+from skipbench.contrib.artifact.costs import Costs, LoopCosts, costs_of
 from skipbench.contrib.artifact.replay import measured, project
 from skipbench.errors import SkipbenchError
-from skipbench.metrics.costs import Costs, Datasheet
-from skipbench.metrics.loop_costs import LatencyRecord, LoopCosts
+from skipbench.experiments.costs import datasheet
+from skipbench.metrics.prices import Prices
 from skipbench.runs.provenance import installed
 from skipbench.runs.reading import read_json, readable
 from skipbench.runs.record import Sample
@@ -155,7 +156,7 @@ def _hardware_costs(name: str, run: Run, layers: int) -> Costs:
         raise SkipbenchError(f"hardware={name}; wanted one of {', '.join(priced)}")
     device, shape = priced[name], dataclasses.replace(shape_of(run), layers=layers)  # as it ran
     if device.prices is None:
-        return Datasheet(shape, run.setting("model.dtype"), device)
+        return Costs(datasheet(shape, run.setting("model.dtype"), device))
     if device.model is not None and shape.sizes != known_shape(device.model).sizes:
         raise SkipbenchError(
             f"hardware={name} has the prices of {device.model}, and {run.model} has other sizes; "
@@ -186,8 +187,8 @@ def shape_of(run: Run) -> Shape:
 
 def _costs(path: str | Path) -> Costs:
     """The costs in a latency file."""
-    record = read_json(Path(path), LatencyRecord)
-    if record is None:
+    record = read_json(Path(path), Prices)
+    if record is None or record.model is None:
         raise SkipbenchError(f"no latency file {path}; python -m skipbench profile writes one")
     with readable(Path(path), "python -m skipbench profile writes latency files"):
-        return record.costs()
+        return costs_of(record)

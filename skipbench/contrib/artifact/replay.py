@@ -8,9 +8,9 @@ keep their time in passes of vanilla.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from skipbench.contrib.artifact.costs import Costs
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.acceptance import rounds_with_sets
-from skipbench.metrics.costs import Costs
 from skipbench.runs.record import Sample
 
 

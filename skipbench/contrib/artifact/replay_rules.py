@@ -11,18 +11,16 @@ to be the same wherever its draft began, which nearly holds: only the draft's ow
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import NamedTuple, Protocol
 
+from skipbench.contrib.artifact.costs import Costs
 from skipbench.contrib.artifact.replay import Replayed
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
-from skipbench.metrics.acceptance import rounds_with_sets
-from skipbench.metrics.costs import PLAIN, Costs
+from skipbench.metrics.acceptance import PLAIN, rounds_with_sets
 from skipbench.runs.record import Sample, Verified
 
 CLASSES = (0.5, 0.8, 0.95)  # bounds of the confidence classes of a tree's `widths`
-CONTEXT_STEP = 32  # costs are computed once per so many tokens of context
 
 
 class Rule(Protocol):
@@ -144,17 +142,3 @@ def _draft(
         if ends and steps < limit:
             return steps, nodes, right, leaf, token.confidence is not None
     return steps, nodes, right, leaf, steps == limit
-
-
-class CachedCosts(Costs):
-    """Costs that are computed once per `CONTEXT_STEP` tokens of context."""
-
-    def __init__(self, costs: Costs) -> None:
-        self.layers = costs.layers
-        self._draft_s, self._verify_s = cache(costs.draft_s), cache(costs.verify_s)
-
-    def draft_s(self, context: float, steps: int, plan: DraftPlan, how: Verified = PLAIN) -> float:
-        return self._draft_s(context // CONTEXT_STEP * CONTEXT_STEP, steps, plan, how)
-
-    def verify_s(self, context: float, rows: int, how: Verified = PLAIN, before: int = 1) -> float:
-        return self._verify_s(context // CONTEXT_STEP * CONTEXT_STEP, rows, how, before)

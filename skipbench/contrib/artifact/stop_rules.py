@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from skipbench.contrib.artifact.costs import CachedCosts, Costs
 from skipbench.contrib.artifact.replay import project
-from skipbench.contrib.artifact.replay_rules import CachedCosts, Rule, replay, texts_of
+from skipbench.contrib.artifact.replay_rules import Rule, replay, texts_of
 from skipbench.decode.stopping import Adaptive, Fixed
-from skipbench.metrics.costs import Costs
 from skipbench.runs.record import Sample
 
 THRESHOLDS = (0.0, *(n / 20 for n in range(4, 20)), 0.98)

@@ -19,6 +19,7 @@ docs/auto.md.
 
 import itertools
 from collections.abc import Iterator, Sequence
+from functools import partial
 from operator import itemgetter
 
 from skipbench.config.configurable import Natural, Positive, PositiveFloat, Share
@@ -41,8 +42,8 @@ from skipbench.decode.priced import Priced
 from skipbench.decode.tree import Child, Growth, min_slopes
 from skipbench.errors import SkipbenchError
 from skipbench.lm.rows import TokenRows
+from skipbench.metrics.prices import DRAFT_ROWS, curve
 from skipbench.profile.roofline import bytes_price
-from skipbench.profile.rows import DRAFT_ROWS, curve
 from skipbench.runs.record import SOURCES
 
 UNLIKELY = 0.2  # chance of a path of free tokens that is not followed further
@@ -57,7 +58,7 @@ class Auto(Priced):
     """Copies, recycled successors and drafts of cheaper passes in one tree per round, by value.
 
     >>> method = Auto(name="auto", layers=4, row_prices=[1, 1.02, 1.04, 1.1, 1.2, 1.4])
-    >>> lm = type("LM", (), {"cache": type("Cache", (), {"length": 6})})  # only its length is read
+    >>> lm = type("LM", (), {"cache": type("Cache", (), {"length": 6}), "prices": Prices()})
     >>> method.begin(state := State(lm, [1, 2, 3, 4, 1, 2]))
     >>> method.propose(state, budget=7).tokens[:2]  # cheap rows: copies what followed 1, 2
     [3, 4]
@@ -119,8 +120,8 @@ class Auto(Priced):
         self.free.begin(state.tokens)
         self.prepare(state)
         self.slopes = min_slopes(self.prices)
-        latency = self.latency_at(state)
-        self.ladder.begin(latency, self.low, self.windowed, self.kv_window)
+        price = partial(state.lm.prices.step_price, state.lm.cache.length)
+        self.ladder.begin(price, self.low, self.windowed, self.kv_window)
 
     def _draft_prices(self, state: State, windowed: bool = False) -> list[float]:
         """Price of 0, 1, ... rows drafted in fewer bits, in passes of one row; empty where they

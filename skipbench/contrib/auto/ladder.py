@@ -3,14 +3,15 @@ time.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from skipbench.config.configurable import Stateful
 from skipbench.contrib.auto.chances import Counters
 from skipbench.decode.draft import State
 from skipbench.decode.trial_passes import predicts, recent_states
 from skipbench.draft_plan import DraftPlan
-from skipbench.metrics.costs import Latency
+from skipbench.metrics.prices import Prices
 from skipbench.profile.influence import ranked, squared_turns
 
 SHARES = (0.0, 1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4)
@@ -74,11 +75,11 @@ class PlanLadder(Stateful):
         self.spent = self.explored = 0.0
         self.pace = 1.0
         """Passes per drafted token."""
-        self.begin(None)
+        self.begin(partial(Prices().step_price, 0))
 
     def begin(
         self,
-        latency: Latency | None,
+        price: Callable[[DraftPlan], float],
         low: Sequence[float] = (),
         windowed: Sequence[float] = (),
         kv_window: int | None = None,
@@ -86,15 +87,15 @@ class PlanLadder(Stateful):
         """Makes the plans of the ranking, and prices them at the present length.
 
         Args:
-            latency: of the sub-layers, in the model's own dtype.
+            price: of a draft step by a plan in the model's own dtype, in passes of one row.
             low: price of 0, 1, ... rows in 8 bits, in passes of one row; empty drafts without.
             windowed: the same in a window of `kv_window` positions.
         """
-        self._begun = latency, low, windowed, kv_window
+        self._begun = price, low, windowed, kv_window
         self.low, self.windowed = low, windowed
         sizes = self.sizes if self.rank else [0]
         sets = [DraftPlan.of(self.layers, self.rank[:size]) for size in sizes]
-        steps = [step_price(skip, latency) for skip in sets]
+        steps = [price(skip) for skip in sets]
         self.plans = dict(enumerate(self.plan(skip.skipped, bool(low)) for skip in sets))
         if low:
             steps = [low[1] * step for step in steps]
@@ -229,15 +230,6 @@ class PlanLadder(Stateful):
         """Price of a trial, where as many rows in the model's own dtype cost `rows`."""
         priced = bool(self.row_prices(rung))
         return self.pass_price(rung, self.window) if priced else rows * self.steps[rung]
-
-
-def step_price(skip: DraftPlan, latency: Latency | None) -> float:
-    """Price of a draft step in passes of one row, by latencies, or by the number of
-    sub-layers, which cost half in 8 bits.
-    """
-    if latency is None:
-        return 1 - skip.ratio - len(skip.changed) / (4 * skip.layers)
-    return latency.pass_s(skip) / latency.pass_s()
 
 
 def chain_value(

@@ -16,6 +16,7 @@ turns it least for every price; the one with the highest expected tokens per sec
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 
@@ -27,8 +28,8 @@ from skipbench.decode.sampling import best_tokens
 from skipbench.decode.trial_passes import recent_states
 from skipbench.draft_plan import DraftPlan
 from skipbench.lm.rows import TokenRows
-from skipbench.metrics.costs import Latency
 from skipbench.metrics.formulas import tpt
+from skipbench.metrics.prices import Prices
 
 FULL, INT8, OUT = range(3)
 UNITS = 512  # of weight in a whole pass without its head
@@ -106,21 +107,20 @@ class KnapSpecChoices(SkipMethod):
             self.due = self.interval
 
     def _optimise(self, state: State) -> None:
-        latency = self.latency_at(state)
-        if (
-            latency is None or VARIANT not in latency.variants
-        ):  # without prices there is nothing to choose
-            return
+        prices, length = state.lm.prices, state.lm.cache.length
+        if prices.model is None or VARIANT not in prices.priced:
+            return  # without prices there is nothing to choose
         x = recent_states(state, self.window)
         losses = self._losses(state, x)
         wanted = best_tokens(state.lm.head(x[-1]))
-        weights = integer_weights(latency)
+        weights = integer_weights(prices, length)
         plans = choose(weights, losses)
         tried = dict.fromkeys(self._plan(best_of(plans, scale)) for scale in SCALES)
         agreement = [self._agreement(state, plan, wanted) for plan in tried]
+        target_s, draft_s = prices.pass_s(1, length), (prices.pass_s(1, length, p) for p in tried)
         values = [
-            max(tpt(a, n, latency.pass_s(plan), latency.pass_s()) for n in LENGTHS)
-            for a, plan in zip(agreement, tried, strict=True)
+            max(tpt(a, n, seconds, target_s) for n in LENGTHS)
+            for a, seconds in zip(agreement, draft_s, strict=True)
         ]
         value = max(values)
         self.skip = list(tried)[values.index(value)]
@@ -153,13 +153,15 @@ class KnapSpecChoices(SkipMethod):
         return (int(hits.sum()) + 1) / (self.window + 2)
 
 
-def integer_weights(latency: Latency) -> list[list[int]]:
+def integer_weights(prices: Prices, context: float) -> list[list[int]]:
     """Prices of the choices of every sub-layer, in `UNITS` of a whole pass without its head."""
-    low = latency.variants[VARIANT]
-    unit = (latency.pass_s() - latency.head_s) / UNITS
-    pairs = ((latency.attention_s, low.attention_s), (latency.mlp_s, low.mlp_s))
-    each = [[round(whole / unit), round(in8 / unit), 0] for whole, in8 in pairs]
-    return each * latency.layers
+    part_s = partial(prices.part_s, rows=1, context=context)
+    unit = (prices.pass_s(1, context) - part_s("head")) / UNITS
+    each = [
+        [*(round(part_s(part, variant=name) / unit) for name in ("", VARIANT)), 0]
+        for part in ("attention", "mlp")
+    ]
+    return each * prices.layers
 
 
 def best_of(plans: Sequence[tuple[float, tuple[int, ...]]], scale: float) -> tuple[int, ...]:

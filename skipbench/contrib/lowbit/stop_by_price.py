@@ -4,13 +4,12 @@ from dataclasses import field
 
 from skipbench.config.configurable import Positive
 from skipbench.contrib.auto.chances import Counters
-from skipbench.contrib.auto.ladder import chain_value, step_price
+from skipbench.contrib.auto.ladder import chain_value
 from skipbench.decode.draft import State
 from skipbench.decode.drafting import CONFIDENCE_CLASSES
 from skipbench.decode.priced import RowPrices
 from skipbench.decode.stopping import StopRule
 from skipbench.draft_plan import DraftPlan
-from skipbench.metrics.costs import Latency
 
 CHANCES = (0.6, 0.8, 0.95, 0.99, 0.9)
 """Before a try: the chance of a token by the class of its confidence, last that of any token."""
@@ -51,8 +50,8 @@ class ByPrice(RowPrices, StopRule):
         self._classes: list[int] = []
         self._chance = 1.0
 
-    def priced(self, state: State, plan: DraftPlan, latency: Latency | None) -> None:
-        self.step = step_price(plan, latency)
+    def priced(self, state: State, plan: DraftPlan) -> None:
+        self.step = state.lm.prices.step_price(state.lm.cache.length, plan)
         self.prices = self.prices_at(state, self.max_steps + 1)
 
     def _pays(self) -> bool:

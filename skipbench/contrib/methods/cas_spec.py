@@ -26,6 +26,7 @@ Deviations from the paper, with their switches: docs/methods/cas-spec.md.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
@@ -33,7 +34,6 @@ from msgspec import Meta
 from torch import Tensor
 
 from skipbench.config.configurable import Natural, Positive, PositiveFloat, Share
-from skipbench.contrib.auto.ladder import step_price
 from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.method import Method
 from skipbench.decode.sources import TextIndex
@@ -140,8 +140,8 @@ class CASSpec(Method):
             counts = [max(1, round(share * len(free))) for share in sorted(self.sparsity)]
             self.skips = [DraftPlan.of(self.layers, free[:count]) for count in counts]
             self.ranked = list(map(str, self.skips))
-        at = self.latency_at(state)
-        self.costs = [*(step_price(skip, at) for skip in self.skips), self.bottom_cost]
+        price = partial(state.lm.prices.step_price, state.lm.cache.length)
+        self.costs = [*map(price, self.skips), self.bottom_cost]
         self.text.begin(state.tokens)
         self.log["sets"] = [str(skip) for skip in self.skips]
 

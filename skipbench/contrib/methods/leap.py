@@ -35,7 +35,6 @@ import torch
 from msgspec import Meta
 
 from skipbench.config.configurable import Positive
-from skipbench.contrib.auto.ladder import step_price
 from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.drafting import SkipMethod
 from skipbench.decode.trial_passes import recent_states
@@ -242,7 +241,7 @@ class LEAP(SkipMethod):
         zones = zones_of(change, gain, (self.keep_first, self.keep_last), self.percentile)
         groups = group(zones, change, gain)
         self.search = Search(groups, zones, self.ratio, self.exploration, self.seed)
-        self._at = self.latency_at(state)
+        self._length = state.lm.cache.length
         self.log |= {"zones": ["".join(map(str, zones))], "groups": [groups]}
         self._choose()
 
@@ -262,7 +261,9 @@ class LEAP(SkipMethod):
         super().adapt(state, verification)
         if len(self.search.tried) < self.iterations:
             tokens = len(verification.accepted) + self.bonus
-            passes = 1 + verification.draft.steps * step_price(self.skip, self._at)
+            passes = 1 + verification.draft.steps * state.lm.prices.step_price(
+                self._length, self.skip
+            )
             value = reward(tokens / passes, self.search.kept(self._candidate), self.ratio)
             self.search.credit(self._path, self._candidate, value)
             self.note(reward=round(value, 5))

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -12,8 +13,8 @@ from matplotlib.figure import Figure
 
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.acceptance import alpha, alpha_cond, tokens_per_time
-from skipbench.metrics.costs import Latency
 from skipbench.metrics.formulas import expected_tokens
+from skipbench.metrics.prices import Parts, Prices
 from skipbench.report.definitions import LABELS
 from skipbench.report.figures import style
 from skipbench.report.figures.runs import speedups
@@ -198,8 +199,9 @@ def _sample_tpt(run: Run, sample: Sample) -> float | None:
     """TPT of one sample, with the latencies that the run profiled; None without them."""
     if (of := run.measured.profiled) is None:
         return None
-    latency = Latency(of.attention_s, of.mlp_s, of.head_s, of.layers)
-    return tokens_per_time([sample], sample.method.rounds, of.layers, latency)
+    prices = Prices(model=Parts(of.attention_s, 0.0, of.mlp_s, of.head_s, of.layers))
+    pass_s = partial(prices.pass_s, 1, 0.0)
+    return tokens_per_time([sample], sample.method.rounds, of.layers, pass_s)
 
 
 def skipped(runs: list[Run], published: list[Printed]) -> Figure:

@@ -4,16 +4,16 @@ import pandas as pd
 from matplotlib.figure import Figure
 from msgspec import to_builtins
 
-from skipbench.metrics.loop_costs import LatencyRecord
+from skipbench.metrics.prices import Prices
 from skipbench.report.figures.style import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, new_figure
 
 
-def _points(record: LatencyRecord) -> pd.DataFrame:
+def _points(record: Prices) -> pd.DataFrame:
     """A row per point: its seconds (`attention_s`), and the roofline's (`attention`)."""
     return pd.DataFrame(to_builtins(record.points)).join(pd.DataFrame(record.floor))
 
 
-def latency_figure(record: LatencyRecord) -> Figure:
+def latency_figure(record: Prices) -> Figure:
     """Two panels from the record of a profile; the bound of memory and arithmetic is dashed."""
     figure, axes = new_figure(1, 2, (8.4, 4.2))
     (left, right), model = axes[0], to_builtins(record.model)

@@ -16,14 +16,15 @@ from skipbench.bench.round_costs import kinds
 from skipbench.config.catalog import known_hardware, shape_of
 from skipbench.config.compose import compose
 from skipbench.config.paths import CONF
+from skipbench.contrib.artifact.costs import Costs, LoopCosts, costs_of
 from skipbench.contrib.artifact.replay import project
 from skipbench.contrib.artifact.replay_rules import replay, texts_of
 from skipbench.decode.stopping import Fixed
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
+from skipbench.experiments.costs import datasheet
 from skipbench.experiments.row import run_cell
-from skipbench.metrics.costs import Costs, Datasheet, LatencyModel
-from skipbench.metrics.loop_costs import LatencyRecord, LoopCosts, TimedRound
+from skipbench.metrics.prices import Parts, Prices, TimedRound
 from skipbench.profile.roofline import match
 from skipbench.runs.provenance import config_hash
 from skipbench.runs.record import Verified
@@ -43,20 +44,20 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def measured_costs(results: Path) -> Costs:
     (path,) = (results / "latency").glob("*.json")
-    return msgspec.json.decode(path.read_bytes(), type=LatencyRecord).costs()
+    return costs_of(msgspec.json.decode(path.read_bytes(), type=Prices))
 
 
 def test_a_datasheet_gives_what_reading_the_weights_takes() -> None:
     shape, device = shape_of("llama3.1-8b"), known_hardware()["a100-80gb"]
-    costs = Datasheet(shape, "bfloat16", device)
+    costs = datasheet(shape, "bfloat16", device)
     read = shape.weight_bytes("bfloat16") - 2 * shape.vocab * shape.hidden
-    one = costs.at(0).pass_s()
+    one = costs.pass_s(1, 0)
     assert device.bandwidth is not None and one == pytest.approx(read / (0.6 * device.bandwidth))
     half = fixed_set("uniform", shape.layers, 0.5)
-    assert 0.4 < costs.at(0).pass_s(half) / one < 0.6
-    assert costs.at(16384).pass_s() > 1.1 * one
-    assert costs.at(0, 4096).pass_s() > 5 * one  # arithmetic
-    quantized = Datasheet(shape, "bfloat16", device, "int8").at(0).pass_s()
+    assert 0.4 < costs.pass_s(1, 0, half) / one < 0.6
+    assert costs.pass_s(1, 16384) > 1.1 * one
+    assert costs.pass_s(4096, 0) > 5 * one  # arithmetic
+    quantized = datasheet(shape, "bfloat16", device, "int8").pass_s(1, 0)
     read = shape.weight_bytes("bfloat16", "int8") - 2 * shape.vocab * shape.hidden
     assert quantized == pytest.approx(read / (0.6 * device.bandwidth))
 
@@ -199,9 +200,9 @@ def test_a_folder_differs_from_itself_in_nothing(
 
 
 def test_no_costs_without_tokens() -> None:
-    costs = Datasheet(shape_of("llama3-8b"), "bfloat16", known_hardware()["a6000"])
+    costs = datasheet(shape_of("llama3-8b"), "bfloat16", known_hardware()["a6000"])
     with pytest.raises(SkipbenchError, match="no decoded tokens"):
-        project([], costs)
+        project([], Costs(costs))
 
 
 def test_costs_of_rounds_are_found_again() -> None:
@@ -241,12 +242,12 @@ def test_costs_of_rounds_are_found_again() -> None:
 
 
 def test_costs_of_plans_are_those_that_made_the_rounds() -> None:
-    layers, model = 10, LatencyModel(2e-4, 1e-7, 3e-4, 1e-3, 10)
+    layers, model = 10, Parts(2e-4, 1e-7, 3e-4, 1e-3, 10)
     low = msgspec.structs.replace(model, attention_s=9e-5, mlp_s=1.4e-4, head_s=4e-4)
     model = msgspec.structs.replace(model, variants={"int8": low}, likely_head_s=2e-4)
-    rounds = []
+    passes, rounds = Prices(model=model), []
     for kind in kinds(layers, (64, 512), {"int8", "likely"}):
-        draft_s = kind.steps * (model.at(kind.context).pass_s(kind.plan))
+        draft_s = kind.steps * passes.pass_s(1, kind.context, kind.plan)
         kept = layers - len(kind.plan.attention), layers - len(kind.plan.mlp)
         text = str(kind.plan) if kind.plan.variants else ""
         if kind.how == Verified():
@@ -256,7 +257,7 @@ def test_costs_of_plans_are_those_that_made_the_rounds() -> None:
     texts = "int8-attn:1-4;int8-mlp:2;mlp:5,7", "int8-attn:1-4;int8-mlp:2;head:int8;mlp:5,7"
     for text in (*texts, "int8:all;window:100;head:int8;attn:3"):
         plan = DraftPlan.parse(text, layers)
-        wanted = model.draft_s(300, 5, plan)
+        wanted = Costs(passes).draft_s(300, 5, plan)
         assert costs.draft_s(300, 5, plan) == pytest.approx(wanted, rel=1e-6)
     without = LoopCosts(layers, [round_ for round_ in rounds if not round_.plan])
     with pytest.raises(SkipbenchError, match="no prices of int8"):

@@ -4,6 +4,7 @@ choose.
 
 import itertools
 import random
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,9 +28,10 @@ from skipbench.draft_plan import DraftPlan
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.vanilla import Vanilla
+from skipbench.metrics.prices import DRAFT_ROWS, ROWS, Prices, curve
 from skipbench.models.random_weights import planted_model
 from skipbench.profile.roofline import bytes_price
-from skipbench.profile.rows import DRAFT_ROWS, ROWS, curve, verification_seconds
+from skipbench.profile.rows import verification_seconds
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 
@@ -210,6 +212,14 @@ def test_the_angle_says_how_often_a_set_may_be_right() -> None:
     assert ladder.chance(5) > chances[5] and ladder.chance(3) > 0.95
 
 
+COUNTED = partial(Prices().step_price, 0)
+
+
+def unread(length: int, **more: Any) -> Any:
+    """A model of which only the length of the text is asked for."""
+    return SimpleNamespace(cache=SimpleNamespace(length=length), prices=Prices(), **more)
+
+
 INT8 = ("method.draft_prices=[0.3,0.33]",)
 
 
@@ -286,7 +296,7 @@ def test_a_draft_ends_where_copies_go_on_for_nothing() -> None:
     method = make_method("auto", "method.row_prices=[1,1.02,1.04,1.06,1.1,1.2]", *INT8)
     assert isinstance(method, auto.Auto)
     text = [*range(20), 30, *range(9)]
-    lm: Any = SimpleNamespace(cache=SimpleNamespace(length=len(text) - 1))  # its length is read
+    lm: Any = unread(len(text) - 1)
     method.begin(state := State(lm, text))
     method.propose(state, 0)
     on = dict[int, bool]()
@@ -299,7 +309,7 @@ def test_a_draft_ends_where_copies_go_on_for_nothing() -> None:
 def test_no_draft_is_longer_than_nearly_the_best_chain() -> None:
     method = make_method("auto", "method.row_prices=[1,1.02,1.04,1.06,1.1,1.2]", *INT8)
     assert isinstance(method, auto.Auto)
-    lm: Any = SimpleNamespace(cache=SimpleNamespace(length=2))
+    lm: Any = unread(2)
     method.begin(State(lm, [1, 2, 3]))
     a, c, C = method.ladder.chance(0), method.ladder.step(0), method.prices
     rates = [sum(a**i for i in range(n + 1)) / (n * c + C[1 + n]) for n in range(1, 17)]
@@ -312,14 +322,13 @@ def test_where_nothing_can_be_copied_a_round_drafts_however_fast_the_prompt_was(
     """A high rate of long copies behind it would have every token of such a place cost a pass."""
     method = make_method("auto", "method.row_prices=[1,1.02,1.04,1.06,1.1,1.2]", *INT8)
     assert isinstance(method, auto.Auto)
-    cache = SimpleNamespace(length=2)
     asked = list[object]()
 
     def logits(rows: list[int], *_: object) -> torch.Tensor:
         asked.append(rows)
         return torch.nn.functional.one_hot(torch.tensor([7] * len(rows)), 9).float() * 30
 
-    state = State(SimpleNamespace(cache=cache, logits=logits), [1, 2, 3])  # type: ignore[arg-type]  # no model
+    state = State(unread(2, logits=logits), [1, 2, 3])
     state.emit([4])
     method.begin(state)
     method._past = [800.0, 100.0]
@@ -356,7 +365,7 @@ def test_rungs_in_8_bits_begin_at_their_prior_and_follow_their_drafts() -> None:
     ladder, prices = PlanLadder(LAYERS, 4, 0.0), [0.0, *(1 + 0.02 * n for n in range(20))]
     assert ladder.best(prices, 1.0, 8)[0] == -1  # nothing was tried
     ladder.rank, ladder.turns = list(range(2 * LAYERS)), [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
-    ladder.begin(None, [0.0, 0.4, 0.5])
+    ladder.begin(COUNTED, [0.0, 0.4, 0.5])
     assert str(ladder.plans[1]) == "int8:all;head:int8;attn:0"
     assert ladder.steps[:3] == pytest.approx([0.4, 0.35, 0.3])
     assert ladder.best(prices, 1.0, 8)[0] == 0 and ladder.chance(0) == AGREEMENT
@@ -367,11 +376,11 @@ def test_rungs_in_8_bits_begin_at_their_prior_and_follow_their_drafts() -> None:
     assert ladder.chance(0) < 0.1 and ladder.chance(3) < before
     assert ladder.best(prices, 1.0, 8)[1] < BREAK_EVEN
     assert ladder._hopes(idle=False)[0] == 0.0 < ladder._hopes(idle=True)[0]
-    ladder.begin(None, [0.0, 0.9, 0.95], [0.0, 0.3, 0.35], 512)
+    ladder.begin(COUNTED, [0.0, 0.9, 0.95], [0.0, 0.3, 0.35], 512)
     assert str(ladder.plans[WINDOWED]) == "int8:all;window:512;head:int8"
     assert ladder.best(prices, 1.0, 8)[0] == WINDOWED
     assert ladder.pass_price(WINDOWED, 2) == pytest.approx(0.35)
-    ladder.begin(None, [0.0, 0.4, 0.5])  # a short context again
+    ladder.begin(COUNTED, [0.0, 0.4, 0.5])  # a short context again
     assert WINDOWED not in ladder.plans and ladder.best(prices, 1.0, 8)[0] != WINDOWED
 
 

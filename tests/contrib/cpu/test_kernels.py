@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from conftest import random_model
 
-from skipbench.bench.latency_file import part_bytes
 from skipbench.contrib.cpu import autotune as kernels
 from skipbench.contrib.cpu import weights
 from skipbench.contrib.cpu.autotune import (
@@ -28,6 +27,7 @@ from skipbench.contrib.cpu.weights import LayoutWeights
 from skipbench.lm.fused.weights import MIB, pass_bytes
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
+from skipbench.profile.latency import part_bytes
 
 SMALL = (64, 32, torch.float32, 1 << 14)  # a shape that is tuned in a moment
 FAST_ONE = {"rows": [5.0, 9.0, 9.0], "columns": [2.0, 20.0, 20.0], "packed": [3.0, 4.0, 4.0]}
@@ -216,7 +216,7 @@ def test_the_model_is_the_same_with_any_layout(
         == pass_bytes(lm.model)
     )
     sizes = part_bytes(lm)
-    assert lm.layers * (sizes.attention + sizes.mlp) + sizes.head == lm.weight_bytes
+    assert lm.layers * (sizes["attention"] + sizes["mlp"]) + sizes["head"] == lm.weight_bytes
     with torch.inference_mode():
         wanted = plain(torch.tensor([tokens])).logits[0]
         torch.testing.assert_close(

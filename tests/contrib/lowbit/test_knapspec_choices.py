@@ -9,7 +9,7 @@ from conftest import make_method, random_lm
 from contract import PROMPT, check_greedy
 
 from skipbench.contrib.lowbit.knapspec_choices import KnapSpecChoices, choose, integer_weights
-from skipbench.metrics.costs import Latency, LatencyModel
+from skipbench.metrics.prices import Parts, Prices
 
 
 def test_the_programme_finds_what_trying_all_plans_finds() -> None:
@@ -34,8 +34,8 @@ def test_the_programme_finds_what_trying_all_plans_finds() -> None:
 
 
 def test_weights_are_prices() -> None:
-    latency = Latency(2.0, 6.0, 1.0, 4, variants={"int8": Latency(1.5, 3.0, 0.5, 4)})
-    assert integer_weights(latency) == [[32, 24, 0], [96, 48, 0]] * 4
+    parts = Parts(2.0, 0.0, 6.0, 1.0, 4, {"int8": Parts(1.5, 0.0, 3.0, 0.5, 4)})
+    assert integer_weights(Prices(model=parts), 9) == [[32, 24, 0], [96, 48, 0]] * 4
 
 
 @pytest.mark.parametrize(("low", "takes"), [(0.5, "int8"), (2.0, "full"), (1e-3, "int8")])
@@ -43,8 +43,8 @@ def test_plans_follow_the_prices(low: float, takes: str) -> None:
     """In 8 bits where that is cheaper; in full, or left out, where it is dearer."""
     lm, method = random_lm("llama", "fused"), make_method("knapspec-choices")
     assert isinstance(method, KnapSpecChoices)
-    int8 = LatencyModel(low * 1e-4, 0.0, low * 1e-4, low * 1e-5, lm.layers)
-    method.latency_model = LatencyModel(1e-4, 0.0, 1e-4, 1e-5, lm.layers, variants={"int8": int8})
+    int8 = Parts(low * 1e-4, 0.0, low * 1e-4, low * 1e-5, lm.layers)
+    lm.prices = Prices(model=Parts(1e-4, 0.0, 1e-4, 1e-5, lm.layers, {"int8": int8}))
     check_greedy(lm, method, PROMPT, length=40, drafts=takes == "int8")
     assert method.log["optimised"]
     plans = [plan for shares in method.log["agreement"] for plan, _ in shares]

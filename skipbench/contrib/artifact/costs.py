@@ -1,73 +1,69 @@
-"""Seconds of draft steps and verifications in the decoding loop, and the latency file with them."""
+"""`Costs`: seconds of the draft steps and verifications of a round, by passes or timed rounds."""
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import cache
 from itertools import groupby
 from operator import itemgetter
 from statistics import fmean
 
-import msgspec
-
 from skipbench.draft_plan import HEADS, VARIANTS, DraftPlan
-from skipbench.metrics import costs
-from skipbench.metrics.costs import PLAIN, Costs, LatencyModel, Line, interpolate, line_of
+from skipbench.metrics.acceptance import PLAIN
+from skipbench.metrics.prices import (
+    Line,
+    Prices,
+    TimedRound,
+    check_variants,
+    interpolate,
+    line_of,
+)
 from skipbench.runs.record import Verified
 
-
-class TimedRound(msgspec.Struct, frozen=True):
-    """Measured rounds of one kind."""
-
-    context: int
-    rows: int
-    steps: int
-    attention: int  # attentions that a draft step runs; `mlp` likewise
-    mlp: int
-    how: Verified
-    draft_s: float
-    verify_s: float
-    behind_s: float = 0.0  # of one row right after such a round; 0 in older files
-    plan: str = ""  # text of the plan of the draft steps, where it is more than a skip set
-
-    def terms(self, layers: int) -> list[float]:
-        """What `fit_drafts` takes a step's time to be proportional to."""
-        if self.plan:
-            return terms(DraftPlan.parse(self.plan, layers), self.context)
-        return [1.0, self.attention, self.attention * self.context, self.mlp, *[0.0] * CHANGED]
-
-
-class PartBytes(msgspec.Struct, frozen=True):
-    """Bytes of one attention and one MLP (means over layers), the head, a K/V row, a number."""
-
-    attention: int = 0
-    mlp: int = 0
-    head: int = 0
-    row: int = 0
-    number: int = 0
-
-
-class LatencyRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Seconds of a model, engine and machine; a run measures `contexts`, `model` and `points`."""
-
-    format: int = 0
-    package_sha256: str | None = None  # source of the version that measured them
-    contexts: list[int] = []
-    model: LatencyModel
-    points: list[costs.Point] = []
-    residuals: dict[str, list[float]] = {}  # measured / fitted - 1, points of one row
-    overhead: dict[str, float] = {}  # seconds of each part beside arithmetic
-    roofline: costs.Roofline | None = None
-    floor: list[dict[str, float]] = []  # minimum seconds of the parts of every point
-    bytes: PartBytes = PartBytes()
-    rounds: list[TimedRound] = []
-
-    def costs(self) -> Costs:
-        """By timed rounds where there are some, else by the sub-layers."""
-        if self.rounds:
-            return LoopCosts(self.model.layers, self.rounds)
-        return msgspec.structs.replace(self.model, points=tuple(self.points))
-
-
+CONTEXT_STEP = 32  # costs are computed once per so many tokens of context
 Lines = dict[int, Line]  # a line per context, or per sub-layer of an exit
+
+
+class Costs:
+    """Seconds of the parts of a round after `context` committed tokens: each draft step and each
+    verification is one pass, without the host's work around it, unless a subclass knows more.
+    """
+
+    def __init__(self, passes: Prices) -> None:
+        self.layers, self._passes = passes.layers, passes
+
+    def draft_s(self, context: float, steps: int, plan: DraftPlan, how: Verified = PLAIN) -> float:
+        """So many draft steps by a plan."""
+        return steps * self._passes.pass_s(1, context + steps / 2, plan)
+
+    def verify_s(self, context: float, rows: int, how: Verified = PLAIN, before: int = 1) -> float:
+        """One verification after a pass of `before` rows, 0 for draft steps (a CPU's caches)."""
+        one, several = (
+            self._passes.pass_s(n, context) - self._passes.part_s("head", n, context)
+            for n in (1, rows)
+        )
+        # all rows but the last have passed the sub-layers before an exit
+        early = how.exit_sublayer / (2 * self.layers)
+        head_s = self._passes.part_s("head", rows, context)
+        return several * (1 - early) + one * early + head_s
+
+
+def costs_of(prices: Prices) -> Costs:
+    """By timed rounds where there are some, else by the sub-layers."""
+    return LoopCosts(prices.layers, prices.rounds) if prices.rounds else Costs(prices)
+
+
+class CachedCosts(Costs):
+    """Costs that are computed once per `CONTEXT_STEP` tokens of context."""
+
+    def __init__(self, costs: Costs) -> None:
+        self.layers = costs.layers
+        self._draft_s, self._verify_s = cache(costs.draft_s), cache(costs.verify_s)
+
+    def draft_s(self, context: float, steps: int, plan: DraftPlan, how: Verified = PLAIN) -> float:
+        return self._draft_s(context // CONTEXT_STEP * CONTEXT_STEP, steps, plan, how)
+
+    def verify_s(self, context: float, rows: int, how: Verified = PLAIN, before: int = 1) -> float:
+        return self._verify_s(context // CONTEXT_STEP * CONTEXT_STEP, rows, how, before)
 
 
 class LoopCosts(Costs):
@@ -83,19 +79,21 @@ class LoopCosts(Costs):
         self.layers = layers
         plain = [p for p in rounds if p.how == PLAIN]
         drafts, single = [p for p in plain if p.steps], [p for p in plain if not p.steps]
-        self._draft = fit_drafts([(p.steps, p.terms(layers), p.draft_s) for p in drafts])
+        self._draft = fit_drafts([(p.steps, terms_of(p, layers), p.draft_s) for p in drafts])
         self._after_many = growth_after_many(single)
         texts = {p.plan for p in drafts if p.plan}
         plans = [DraftPlan.parse(text, layers) for text in texts]
         self._variants = frozenset().union(*(plan.variants for plan in plans))
         self._single = lines_of((p.context, p.rows, p.verify_s) for p in single)
         self._drafted = lines_of((p.context, p.rows, p.verify_s) for p in drafts)
-        self._added: dict[tuple[str, ...], Line] = {}  # extra seconds by rows, by what is added
+        self._added: dict[
+            tuple[str, ...], list[tuple[float, float]]
+        ] = {}  # extra seconds by rows, by what is added
         for p in sorted(rounds, key=lambda p: p.rows):
             if not p.steps and (names := tuple(n for n, v in p.how._asdict().items() if v)):
                 extra = p.verify_s - self._rows_s(p.context, p.rows, False)
                 self._added.setdefault(names, []).append((p.rows, extra))
-        fitted = ((p, self._drafts_s(p.steps, p.terms(layers))) for p in rounds)
+        fitted = ((p, self._drafts_s(p.steps, terms_of(p, layers))) for p in rounds)
         ratios = [(p, p.draft_s / seconds) for p, seconds in fitted if p.steps]
         trees = [ratio for p, ratio in ratios if p.how.tree]
         self._tree_step = fmean(trees) if trees else 1.0
@@ -127,12 +125,12 @@ class LoopCosts(Costs):
         names = tuple(n for n in ("tree", "hidden_states", "top_tokens") if getattr(how, n))
         # two that were timed together are no sum of what each adds alone
         known = [names] if names in self._added else [(n,) for n in names if (n,) in self._added]
-        return sum(interpolate(self._added[n], rows) for n in known)
+        return sum(float(interpolate(self._added[n], rows)) for n in known)
 
     def draft_s(self, context: float, steps: int, plan: DraftPlan, how: Verified = PLAIN) -> float:
         if not steps:
             return 0.0
-        costs.check_variants(plan, self._variants)
+        check_variants(plan, self._variants)
         factor = self._tree_step if how.tree else 1.0
         if how.exit_sublayer and self._exit_draft:
             factor = between(self._exit_draft, how.exit_sublayer, 1 / steps)
@@ -159,6 +157,14 @@ def terms(plan: DraftPlan, context: float) -> list[float]:
     return [1.0, attention - changed[0], read, mlp - changed[1], *each, *heads]
 
 
+def terms_of(timed: TimedRound, layers: int) -> list[float]:
+    """What `fit_drafts` takes a step's time to be proportional to."""
+    if timed.plan:
+        return terms(DraftPlan.parse(timed.plan, layers), timed.context)
+    attention, mlp = timed.attention, timed.mlp
+    return [1.0, attention, attention * timed.context, mlp, *[0.0] * CHANGED]
+
+
 def fit_drafts(drafts: Sequence[tuple[int, Sequence[float], float]]) -> list[float]:
     """Least relative squares of `begin + n * (sum of terms * their seconds)`, by steps n, terms and
     seconds of rounds; 0 for terms that none has.
@@ -182,7 +188,7 @@ def lines_of(points: Iterable[tuple[int, float, float]]) -> Lines:
 
 def between(lines: Lines, key: float, x: float) -> float:
     """Linear along each line, and between the lines."""
-    return interpolate([(k, interpolate(line, x)) for k, line in lines.items()], key)
+    return float(interpolate([(k, interpolate(line, x)) for k, line in lines.items()], key))
 
 
 def growth_after_many(points: Sequence[TimedRound]) -> float:

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from statistics import median_low
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from skipbench.bench.prompts import Prompt
 from skipbench.bench.track import Log, line
 from skipbench.config.run_config import RunConfig
@@ -21,10 +23,10 @@ from skipbench.decode.sampling import Sampler
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
 from skipbench.metrics.interval import half_width
+from skipbench.metrics.prices import Prices, price_key
 from skipbench.profile.clock import Clock
 from skipbench.profile.energy import EnergyMeter
 from skipbench.profile.peak import PeakMemory
-from skipbench.profile.rows import Kept, keep_prices, price_key
 from skipbench.runs.record import Arm, Completion, Divergence, Lossless, Sample, Seconds, speedups
 from skipbench.runs.store import RunStore
 from skipbench.scoring.scorers import score
@@ -61,13 +63,14 @@ class Bench:
     """Most memory of this process, or of its GPUs, while this arm decoded."""
     answers: dict[str, str] = field(default_factory=dict)
     """Vanilla's answers, by the row that a later turn comes after."""
-    prices: Kept = field(default_factory=dict)
-    """Seconds of verifications that this arm has measured."""
+    prices: Prices = field(init=False)
+    """The latencies that all arms share, and the passes that this arm has measured."""
     setup_s: float = 0.0
     """Seconds that the method was set up in; 0 once a sample has them."""
 
     def __post_init__(self) -> None:
         """Raises SkipbenchError where a sample is of another prompt than its row now has."""
+        self.prices = replace(self.lm.prices, passes={}, path="")
         self.samples = self.store.samples()
         self.done = {s.index for s in self.samples}
         if self.samples:
@@ -94,7 +97,7 @@ class Bench:
         lengths = defaultdict[str, list[int]](list)
         for prompt in self.prompts:
             lengths[price_key(prompt.expected)].append(prompt.expected)
-        keep_prices(self.lm, self.prices)
+        self.lm.prices = self.prices
         began = time.perf_counter()
         for of_class in lengths.values():
             self.lm.cache.length = median_low(of_class)
@@ -127,7 +130,7 @@ class Bench:
         clock, limit = Clock(lm.output_device), config.dataset.max_new_tokens
         # All arms draw with one seed: a method without drafts then emits vanilla's very tokens.
         sampler = Sampler(**asdict(config.decoding), seed=config.seed * 1_000_003 + index)
-        keep_prices(lm, self.prices)
+        lm.prices = self.prices
         memory = PeakMemory({*lm.devices, lm.input_device, lm.output_device})
         searching = method.searching
         meter.start()

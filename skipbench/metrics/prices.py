@@ -1,0 +1,292 @@
+"""`Prices`: seconds of a pass of one model, engine and machine, by rows, context and plan."""
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any, Self
+
+import msgspec
+
+from skipbench.draft_plan import DraftPlan
+from skipbench.errors import SkipbenchError
+from skipbench.runs.files import write_json
+from skipbench.runs.fingerprint import other_package
+from skipbench.runs.reading import read_json
+from skipbench.runs.record import Verified
+from skipbench.runs.source import package_sha256
+
+FORMAT = 2
+ROWS = (1, 2, 4, 8, 16, 32)
+MEASURED = (1, 2, 4, 8, 16, 17, 32)
+"""As `ROWS`, with the first row behind a block of 16, as kernels multiply them."""
+DRAFT_ROWS = (1, 4)
+"""Rows of a draft pass: the last token, and with it what copies propose behind it."""
+ENOUGH = 8
+"""Rounds near a size from which it is timed again."""
+PARTS = ("attention", "mlp", "head")
+Line = Sequence[tuple[float, float]]  # points of a line, sorted
+
+
+def line_of(points: Iterable[tuple[float, float]]) -> Line:
+    """Points with the mean of all values at each place."""
+    groups = groupby(sorted(points), itemgetter(0))
+    return [(x, fmean(y for _, y in group)) for x, group in groups]
+
+
+def interpolate(line: Line, x: Any, slope: float | None = None) -> Any:
+    """Linear between the points; beyond the ends on along the last two there, or with `slope`."""
+    import numpy as np  # slow to import
+
+    (xs, ys), ends = np.transpose(line), np.array([slope or 0.0] * 2)
+    if slope is None and len(line) > 1:
+        ends = (np.diff(ys) / np.diff(xs))[[0, -1]]
+    beyond = ends[0] * np.minimum(0, x - xs[0]) + ends[1] * np.maximum(0, x - xs[-1])
+    return np.interp(x, xs, ys) + beyond
+
+
+def curve(seconds: Mapping[int, float], most: int) -> list[float]:
+    """Price of 0 to `most` rows in passes of one row: linear between measured sizes, never falling;
+    beyond the last size, the mean slope goes on.
+    """
+    import numpy as np
+
+    sizes = sorted(seconds)
+    prices = np.maximum.accumulate([seconds[n] / seconds[sizes[0]] for n in sizes])
+    slope = (prices[-1] - prices[0]) / max(1, sizes[-1] - sizes[0])
+    line = [*zip(sizes, prices, strict=True)]
+    return [0.0, *interpolate(line, np.arange(1, most + 1), slope).tolist()]
+
+
+def price_key(length: int, plan: DraftPlan | None = None) -> str:
+    """Name of the passes at a context length, by the first one that has them: 0, 256, and every
+    fourfold; of a plan's draft passes, or without one of verifications.
+    """
+    fourfolds = max(0, length.bit_length() - 7) // 2
+    return f"{64 * 4**fourfolds if fourfolds else 0}+ {plan or ''}".strip()
+
+
+class Parts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Seconds of one row in one attention, one MLP and the head: attention is linear in the context
+    (KnapSpec 3.1), the rest constant.
+    """
+
+    attention_s: float  # with no context
+    attention_s_per_token: float
+    mlp_s: float
+    head_s: float
+    layers: int
+    variants: "dict[str, Parts]" = {}  # of the weights, those that were measured
+    likely_head_s: float = 0.0  # a head of likely tokens; 0 where it was not measured
+    int8: "Parts | None" = None  # of `variants`, in older files
+
+    def of(self, variant: str) -> "Parts":
+        """The same in a variant of the weights; itself where that was not measured."""
+        return self.variants.get(variant) or (variant == "int8" and self.int8) or self
+
+
+class Point(msgspec.Struct, frozen=True):
+    """Seconds of each sub-layer, the head and a pass: lower quartiles, as others only add time."""
+
+    context: int
+    rows: int
+    attention_s: float
+    mlp_s: float
+    head_s: float
+    whole_s: float
+
+    @classmethod
+    def of(cls, context: int, rows: int, times: Mapping[str, Sequence[float]]) -> "Point":
+        """`times` of every call of `attention`, `mlp`, `head` and `whole`."""
+        parts = (sorted(times[part]) for part in (*PARTS, "whole"))
+        return cls(context, rows, *(t[(len(t) - 1) // 4] for t in parts))
+
+
+class TimedRound(msgspec.Struct, frozen=True):
+    """Measured rounds of one kind."""
+
+    context: int
+    rows: int
+    steps: int
+    attention: int  # attentions that a draft step runs; `mlp` likewise
+    mlp: int
+    how: Verified
+    draft_s: float
+    verify_s: float
+    behind_s: float = 0.0  # of one row right after such a round; 0 in older files
+    plan: str = ""  # text of the plan of the draft steps, where it is more than a skip set
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """Rates of a device for a dtype: bytes/s, operations/s of dense products, their `source`."""
+
+    name: str
+    bandwidth: float
+    flops: float
+    source: str
+
+    def seconds(self, bytes_read: float, operations: float) -> float:
+        """The minimum time of a pass that reads and computes so much."""
+        return max(bytes_read / self.bandwidth, operations / self.flops)
+
+
+def check_variants(plan: DraftPlan, priced: frozenset[str]) -> None:
+    """Raises SkipbenchError for a plan with variants that have no price."""
+    if missing := plan.variants - priced:
+        raise SkipbenchError(
+            f"no prices of {' and '.join(sorted(missing))}, which the draft {plan} needs; measure "
+            f"them: skipbench profile profile.levers=[{','.join(sorted(missing))}]"
+        )
+
+
+class Prices(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What was measured of one model, engine and machine, as its file has it. A run measures
+    `contexts`, `model` and `points`; methods in use, `passes`; `skipbench profile`, the rest.
+    """
+
+    format: int = 0
+    package_sha256: str | None = None  # source of the version that measured them
+    contexts: list[int] = []
+    model: Parts | None = None
+    points: list[Point] = []  # prices of several rows; without them, as of one
+    residuals: dict[str, list[float]] = {}  # measured / fitted - 1, points of one row
+    overhead: dict[str, float] = {}  # seconds of each part beside arithmetic
+    roofline: Roofline | None = None
+    floor: list[dict[str, float]] = []  # minimum seconds of the parts of every point
+    bytes: dict[str, int] = {}  # of one attention, one MLP (means), the head, a K/V row, a number
+    rounds: list[TimedRound] = []
+    passes: dict[str, dict[int, float]] = {}  # seconds of whole passes by rows, by `price_key`
+    path: str = ""  # of the file; empty where nothing is kept
+
+    @classmethod
+    def read(cls, path: Path, engine: str) -> Self:
+        """From a file, as far as this version of the package wrote it, and from the one in `prices`
+        that older versions kept passes in. Raises SkipbenchError if the file is a link.
+        """
+        found, older = cls._load(path), None
+        if found is None or other_package(found.package_sha256, engine):
+            found = cls(format=FORMAT)
+        with contextlib.suppress(SkipbenchError):
+            file = path.parent.parent / "prices" / path.name
+            older = read_json(file, dict[str, dict[str, float]])
+        known = {0, *DRAFT_ROWS, *MEASURED}
+        stored: dict[str, Any] = {**(older or {}), **found.passes}
+        for key, of_key in stored.items():
+            seconds = {int(n): s for n, s in of_key.items()}
+            if seconds and seconds.keys() <= known and min(seconds.values()) > 0:
+                found.passes[key] = seconds
+            else:
+                found.passes.pop(key, None)
+        found.path, found.package_sha256 = str(path), package_sha256(engine)
+        return found
+
+    @classmethod
+    def _load(cls, path: Path) -> Self | None:
+        try:
+            found = read_json(path, cls)
+        except SkipbenchError:
+            if path.is_symlink():
+                raise
+            return None  # another format, or damaged: it is measured again
+        return found if found and found.format == FORMAT else None
+
+    def emptied(self) -> Self:
+        """With its passes alone."""
+        anew = type(self)(format=FORMAT, package_sha256=self.package_sha256, path=self.path)
+        return msgspec.structs.replace(anew, passes=self.passes)
+
+    def builtins(self) -> dict[str, Any]:
+        """What the file holds."""
+        return dict(msgspec.to_builtins(msgspec.structs.replace(self, path="")))
+
+    def save(self) -> None:
+        """Raises SkipbenchError if the results folder is not writable."""
+        write_json(Path(self.path), self.builtins())
+
+    @property
+    def layers(self) -> int:
+        """Of the model."""
+        assert self.model is not None
+        return self.model.layers
+
+    @property
+    def priced(self) -> frozenset[str]:
+        """Those of `DraftPlan.variants` that have a price."""
+        assert self.model is not None
+        others = {"int8": self.model.int8, "likely": self.model.likely_head_s}
+        return frozenset({*self.model.variants, *(name for name, of in others.items() if of)})
+
+    def part_s(self, part: str, rows: int, context: float, variant: str = "") -> float:
+        """One of `PARTS`, of a variant of the weights; of the head also `likely`."""
+        assert self.model is not None
+        if variant == "likely":
+            return self.model.likely_head_s
+        of = self.model.of(variant)
+        seconds = float(getattr(of, f"{part}_s"))
+        if part == "attention":
+            seconds += of.attention_s_per_token * context
+        if rows > 1 and self.points:
+            line = line_of((p.rows, getattr(p, f"{part}_s")) for p in self.points)
+            seconds *= interpolate(line, rows) / line[0][1]
+        return seconds
+
+    def pass_s(self, rows: int, context: float, plan: DraftPlan | None = None) -> float:
+        """One pass with the head: KnapSpec's t_Draft with a plan, t_Target without (Eq. 4). Raises
+        SkipbenchError for a plan with variants that were not measured.
+        """
+        plan = plan or DraftPlan(self.layers)
+        check_variants(plan, self.priced)
+        at, (attentions, mlps) = (rows, plan.positions_read(context)), plan.changed_blocks
+        kept = self.layers - len(plan.attention) - attentions, self.layers - len(plan.mlp) - mlps
+        seconds = kept[0] * self.part_s("attention", *at) + kept[1] * self.part_s("mlp", *at)
+        seconds += self.part_s("head", *at, plan.head.removeprefix("full"))
+        if plan.variant:
+            seconds += attentions * self.part_s("attention", *at, plan.variant)
+            seconds += mlps * self.part_s("mlp", *at, plan.variant)
+        return seconds
+
+    def step_price(self, context: float, plan: DraftPlan) -> float:
+        """Price of a draft step in passes of one row; without measured parts by the number of
+        sub-layers, which cost half in 8 bits.
+        """
+        if self.model is None:
+            return 1 - plan.ratio - len(plan.changed) / (4 * plan.layers)
+        return self.pass_s(1, context, plan) / self.pass_s(1, context)
+
+    def keep(self, key: str, seconds: dict[int, float]) -> None:
+        """Sets the passes of a key, also in the file, whose other parts stay as they are there."""
+        self.passes[key] = seconds
+        if self.path:
+            with contextlib.suppress(SkipbenchError):  # read-only: for this process
+                there = self._load(Path(self.path))
+                if there is None or there.package_sha256 != self.package_sha256:
+                    there = self
+                msgspec.structs.replace(there, passes=self.passes, path=self.path).save()
+
+    def observe(self, first: int, last: int, rows: Sequence[int], seconds: Sequence[float]) -> None:
+        """Moves known prices of verifications half way to what rounds took, each its rows and its
+        seconds, from one context length to another: the median at every size that `ENOUGH` rounds
+        were near, the others as their neighbours. Prices are ratios, so that less than two sizes
+        change nothing, nor do rounds across two classes of lengths.
+        """
+        import numpy as np
+
+        key, known = price_key(first), self.passes.get(price_key(first))
+        if known is None or key != price_key(last):
+            return
+        sizes, ratios = sorted(known), defaultdict[int, list[float]](list)
+        expected = [(n, known[n]) for n in sizes]
+        for n, took in zip(rows, seconds, strict=False):  # one may be cut short
+            if sizes[0] <= n <= sizes[-1]:
+                size = min(sizes, key=lambda size: max(size / n, n / size))
+                ratios[size].append(took / float(interpolate(expected, n)))
+        moved = {n: median(ratios[n]) for n in sizes if len(ratios[n]) >= ENOUGH}
+        if len(moved) >= 2:
+            logs = [(np.log2(n), np.log2(ratio)) for n, ratio in moved.items()]
+            halfway = zip(sizes, np.exp2(interpolate(logs, np.log2(sizes), 0.0) / 2), strict=True)
+            self.keep(key, {n: known[n] * float(factor) for n, factor in halfway})
