@@ -12,16 +12,34 @@ HOSTILE: list[Any] = [
     "window:" + "9" * 5000,
 ]
 """In place of a value."""
+NO_JSON = [
+    *(b"{", b"[]", b"\0" * 64, b"7", b'"a"', b"[" * 100_000, b'{"a":' * 100_000, b"- " * 50_000),
+    *(b'{"M": NaN, "state": "done", "dirty": Infinity}', b'{"state": "d\xff"}', b"a" * 1_000_000),
+    b'{"M": 1e400, "state": "done", "dirty": 1e400}',
+    b'{"state": "done", "x": ' + b"9" * 100_000 + b"}",
+    b'{"state": "done", "x": 18446744073709551616}',  # 65 bits
+    *(b'{"state": "done", "state": "failed"}', b'{"state": "done", "x": {"a": 1, "a": 2}}'),
+    b'{"state": "done", "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    b'{"state": 7, "M": "high", "commit": ["a"]}',
+    b'{"state": "\\u001b[2J", "M": [], "host": "\\u001b[2J"}',
+]
+"""Contents that no JSON file of a run may have."""
+NO_YAML = [
+    *(b"a: !!python/object/apply:os.system ['touch executed']", b"a: !!python/name:os.system"),
+    *(b"model: !!python/object/new:os.system [touch executed]", b"a: [unclosed", b"- 1", b"\xff"),
+    *(b"a: &a [x, x]\nb: [*a, *a]\n", b"a: " + b"9" * 5000, b"a: " + b"[" * 100_000),
+    *(b'model: {name: "\\e[2J", dtype: float32, device: cpu}', b"model: tiny"),
+    b"model: {name: [tiny]}",
+]
+"""Contents that no `config.yaml` of a run may have."""
 WHOLE = [
-    *(b"", b"\n", b"[" * 100_000 + b"\n", b"\0" * 64, b"{", b"[]", b"{}", b"null", b"7", b'"a"'),
-    *(b"\xff\xfe\x00a\n", b"\xef\xbb\xbf{}\n", b"[" * 100_000, b'{"a":' * 100_000),
-    *(b"- " * 50_000, b'{"x": NaN}', b'{"x": 1e999}', b'{"a": 1, "a": 2}', b"{}\n" * 20_000),
-    *(b'{"x": ' + b"9" * 100_000 + b"}", b'{"prompt": "\\ud800"}\n', b'{"id": "\\u001b[2J"}\n'),
-    *(b"a: &a [x, x]\nb: [*a, *a]\n", b"!!python/object/apply:os.system ['true']\n"),
+    *(*NO_JSON, *NO_YAML, b"", b"\n", b"[" * 100_000 + b"\n", b"{}", b"null", b"{}\n" * 20_000),
+    *(b"\xff\xfe\x00a\n", b"\xef\xbb\xbf{}\n", b'{"prompt": "\\ud800"}\n'),
+    b'{"id": "\\u001b[2J"}\n',
     *(b"PAR1" + b"\0" * 100 + b"PAR1", b"GGUF\3\0\0\0" + b"\xff" * 16),
-    *(b'{"job": "\xaa", "first": 0, "count": 1, "base_model_name_or_path": "\xaa"}\n',),
-    *(b'{"runs": [{"model": "\xaa"}], "figure": "\xaa", "weight_map": {"\xaa": "\xaa"}}\n',),
-    *(b"\xff\xff\xff\xff\xff\xff\xff\x7f{}", b"a" * 1_000_000),
+    b'{"job": "\xaa", "first": 0, "count": 1, "base_model_name_or_path": "\xaa"}\n',
+    b'{"runs": [{"model": "\xaa"}], "figure": "\xaa", "weight_map": {"\xaa": "\xaa"}}\n',
+    b"\xff\xff\xff\xff\xff\xff\xff\x7f{}",
 ]
 """In place of a file."""
 
