@@ -10,7 +10,7 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "skipbench"
 ROOMS = [
-    "errors", "extensions", "trust", "draft_plan", "skipset", "config", "runs", "console",
+    "errors", "extensions", "draft_plan", "skipset", "config", "runs", "console",
     "metrics", "data", "scoring", "search", "report", "lm", "models", "profile", "decode",
     "methods", "bench", "experiments", "launch", "language_model", "api", "cli", "__main__",
     "__init__", "contrib",

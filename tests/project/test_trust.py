@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from skipbench import trust
+from skipbench.config import trust
 from skipbench.config.paths import PACKAGE
 from skipbench.errors import SkipbenchError
 from skipbench.lm.fused.native import AVX2, compiled
