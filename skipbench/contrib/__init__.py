@@ -21,6 +21,8 @@ TABLE: dict[str, dict[str, str]] = {
     "default": {"method": "auto"},
     "command": {
         "bundle": "skipbench.contrib.artifact.bundle_command.Bundle",
+        "chat": "skipbench.contrib.chat.command.Chat",
+        "export": "skipbench.contrib.export.command.Export",
         "card": "skipbench.contrib.artifact.card_command.Card",
         "project": "skipbench.contrib.artifact.project_command.Project",
         "serve": "skipbench.contrib.serve.command.Serve",
@@ -35,8 +37,10 @@ TABLE: dict[str, dict[str, str]] = {
         name: f"skipbench.contrib.track.trackers.{name}"
         for name in ("tensorboard", "mlflow", "wandb")
     },
+    "shell": {"completion": "skipbench.contrib.completion.completion.complete"},
     "api": {
         "assert_lossless": "skipbench.contrib.oracle.api.assert_lossless",
+        "custom_generate": "skipbench.contrib.export.custom_generate.custom_generate",
         "verify": "skipbench.contrib.oracle.api.verify",
     },
 }

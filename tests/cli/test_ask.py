@@ -21,7 +21,7 @@ from transformers import GenerationConfig, MinPLogitsWarper
 import skipbench as package
 from skipbench.api import LanguageModel
 from skipbench.bench.ask import Form, encode_prompt
-from skipbench.cli.answer_file import answer_file
+from skipbench.cli.generate import answer_file
 from skipbench.errors import SkipbenchError
 
 STORY = "Once upon a time there was a dog. Once upon a time"

@@ -18,7 +18,7 @@ from scripts import readme_figures
 from scripts.make_keys import PAGE, page
 from scripts.readme_figures import README, TABLE, written
 from skipbench.bench.check_method import check_method
-from skipbench.cli.asking import Chat, Generate
+from skipbench.cli.command import Prompted
 from skipbench.cli.commands import COMMANDS, Data, Experiments, List, Status
 from skipbench.cli.experiments import request_of
 from skipbench.cli.help import describe
@@ -121,7 +121,7 @@ def check_command(command: str, words: list[str]) -> list[list[str]]:
         return cells(list(request.overrides))
     if isinstance(asked, List):
         assert asked.words[0] in KINDS
-    elif isinstance(asked, Generate | Chat):
+    elif isinstance(asked, Prompted):
         return cells([*asked.model_settings(), f"method={asked.method}"])
     return cells(list(asked.settings)) if asked.SETTINGS else []
 

@@ -25,8 +25,8 @@ from test_gguf import written
 from skipbench.bench.latency_file import valid_record
 from skipbench.bench.prompts import eos_ids
 from skipbench.bench.stored_sets import Stored
-from skipbench.cli.answer_file import _done
 from skipbench.cli.figure import _brute_force
+from skipbench.cli.generate import _done
 from skipbench.config.compose import compose
 from skipbench.config.model import Model, adapter_base
 from skipbench.config.paths import PACKAGE
