@@ -29,6 +29,7 @@ from skipbench.config.run_config import MethodConfig
 from skipbench.config.signature import schema_of
 from skipbench.decode.method import Method
 from skipbench.errors import SkipbenchError
+from skipbench.extensions import registered
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.model import LM
@@ -57,6 +58,10 @@ Command = Callable[..., "CompletedProcess[str]"]  # the fixture `skipbench`
 # What a timing says does not matter here: runs of tests take few calls for theirs.
 latency_file.CONTEXTS, latency_file.REPEATS, round_costs.ROUNDS = 1, 1, 1
 roofline.PRODUCT, roofline.MAX_BYTES, roofline.TRIES = 64, 1 << 20, 2
+
+
+WHOLE_TREE = pytest.mark.skipif(not registered("command"), reason="skipbench/contrib is not here")
+"""For tests of texts that speak of contrib, too: the documentation, and faults to plant."""
 
 
 @functools.cache

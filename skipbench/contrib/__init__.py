@@ -38,6 +38,11 @@ TABLE: dict[str, dict[str, str]] = {
         for name in ("tensorboard", "mlflow", "wandb")
     },
     "shell": {"completion": "skipbench.contrib.completion.completion.complete"},
+    "code": {  # as `CODE` in config/trust.py
+        "contrib/track/trackers.py import_module": "a name in the package's own source",
+        "contrib/ranks/ranks.py recv": "from a process of this command, with a key of 32 bytes",
+        "contrib/ranks/ranks.py broadcast_object_list": "from rank 0, over torchrun's network",
+    },
     "api": {
         "assert_lossless": "skipbench.contrib.oracle.api.assert_lossless",
         "custom_generate": "skipbench.contrib.export.custom_generate.custom_generate",

@@ -55,8 +55,6 @@ SETTINGS = [
     ("method=del method.max_length=0", "max_length"),
     ("method=del method.omega=2", "omega"),
     ("method=del method.tree=[4,3,2,1]", r"unknown key 'method\.tree'\..* Allowed here: "),
-    ("method=asd method.keep_first=13", "keep_first"),
-    ("method=asd method.threshold=2", "threshold"),
     ("method=parallel method.block_size=0", "block_size"),
     ("method=parallel method.init=zeros", "init"),
     ("method=lookahead method.level=1", "level"),

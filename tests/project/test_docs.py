@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import METHODS, ROOT, Command, rest_slow
+from conftest import METHODS, ROOT, WHOLE_TREE, Command, rest_slow
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from scripts import readme_figures
@@ -35,6 +35,7 @@ from skipbench.report.tables.features import feature_tables
 from skipbench.runs.measures import Metrics
 from skipbench.runs.record import Arm, Round, Sample, Seconds
 
+pytestmark = WHOLE_TREE
 RESULTS = ("results/README.md", "results/gpu/h100-80gb/README.md")
 ALONE = ("README.md", "CONTRIBUTING.md", *RESULTS, "notebooks/README.md")
 PAGES = sorted([*(ROOT / name for name in ALONE), *(ROOT / "docs").rglob("*.md")])
