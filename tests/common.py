@@ -60,6 +60,10 @@ latency.CONTEXTS, latency.REPEATS, round_costs.ROUNDS = 1, 1, 1
 roofline.PRODUCT, roofline.MAX_BYTES, roofline.TRIES = 64, 1 << 20, 2
 
 
+WHOLE_TREE = pytest.mark.skipif(not registered("command"), reason="skipbench/contrib is not here")
+"""For tests of texts that speak of contrib, too: the documentation, and faults to plant."""
+
+
 @functools.cache
 @torch.inference_mode(False)  # kept for tests outside of inference mode, whichever comes first
 def random_lm(family: str, engine: str, vocab: int = 61) -> LM:

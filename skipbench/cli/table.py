@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from skipbench.cli.commands import Compare, Table
+from skipbench.cli.commands import COMMANDS, Compare, Table
 from skipbench.cli.experiments import request_of
 from skipbench.cli.parser import results_of
 from skipbench.cli.plan import show_plan
@@ -215,7 +215,8 @@ def advice(comparison: Comparison, settings: Sequence[str]) -> list[str]:
         best, recommendation = comparison.best.method, f"Recommended: {comparison.recommended}."
     # a path alone says as much as model=path with it
     kept = [word for word in settings if word.startswith(GO_ON) and word != "model=path"]
-    command = shlex.join(["python", "-m", "skipbench", "chat", *kept, f"method={best}"])
+    talk = "chat" if "chat" in COMMANDS else "generate"
+    command = shlex.join(["python", "-m", "skipbench", talk, *kept, f"method={best}"])
     values = {key: value.strip("'") for key, _, value in (word.partition("=") for word in kept)}
     model = values.get("model.path", values.get("model", str(comparison.runs[0].model)))
     arguments = [json.dumps(model), f"method={json.dumps(best)}"]

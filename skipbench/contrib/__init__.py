@@ -27,6 +27,8 @@ TABLE: dict[str, dict[str, str]] = {
     "default": {"method": "auto"},
     "command": {
         "bundle": "skipbench.contrib.artifact.bundle_command.Bundle",
+        "chat": "skipbench.contrib.chat.command.Chat",
+        "export": "skipbench.contrib.export.command.Export",
         "card": "skipbench.contrib.artifact.card_command.Card",
         "project": "skipbench.contrib.artifact.project_command.Project",
         "serve": "skipbench.contrib.serve.command.Serve",
@@ -41,8 +43,16 @@ TABLE: dict[str, dict[str, str]] = {
         name: f"skipbench.contrib.track.trackers.{name}"
         for name in ("tensorboard", "mlflow", "wandb")
     },
+    "shell": {"completion": "skipbench.contrib.completion.completion.complete"},
+    "code": {  # as `CODE` in config/trust.py
+        "contrib/cpu/native.py CDLL": "compiled from the package's source; after `is_sealed`",
+        "contrib/track/trackers.py import_module": "a name in the package's own source",
+        "contrib/ranks/ranks.py recv": "from a process of this command, with a key of 32 bytes",
+        "contrib/ranks/ranks.py broadcast_object_list": "from rank 0, over torchrun's network",
+    },
     "api": {
         "assert_lossless": "skipbench.contrib.oracle.api.assert_lossless",
+        "custom_generate": "skipbench.contrib.export.custom_generate.custom_generate",
         "verify": "skipbench.contrib.oracle.api.verify",
     },
 }

@@ -18,6 +18,8 @@ from skipbench.metrics.repeats import summarise_repeats
 from skipbench.metrics.summary import summarise
 from skipbench.report.measured import measure, spread_key, vanilla_arm
 from skipbench.report.published import Printed, paper_of, samples_of
+from skipbench.report.tables.formats import for_terminal
+from skipbench.report.tables.runs import row_table
 from skipbench.runs.measures import Optimisation
 from skipbench.runs.record import Sample, drafted
 from skipbench.runs.run import Run, read_run
@@ -159,3 +161,8 @@ def run_entry(cell: Cell, reason: str | None = None) -> Run:
     elif waits_for_score(config.dataset.scorer, run.metrics):
         reason = "; ".join(filter(None, (reason, to_score(cell.folder))))
     return replace(run, **config.names, label=config.label, reason=reason)
+
+
+def sweep_table(runs: Sequence[Run]) -> str:
+    """The table of the cells of a sweep, for a terminal."""
+    return for_terminal(row_table(runs, title="Sweep"))

@@ -16,11 +16,11 @@ import msgspec
 
 from skipbench.config.model import is_gguf
 from skipbench.config.paths import PACKAGE, cache_folder
+from skipbench.config.trust import private_folder
 from skipbench.errors import SkipbenchError
 from skipbench.models.checks import explained
 from skipbench.runs.fingerprint import TEXT
 from skipbench.runs.reading import MOST_BYTES, read_bytes
-from skipbench.trust import private_folder
 
 MOST_GROWTH = 64
 """Times that the replacements of a normalizer, or of a decoder, may lengthen a text together."""

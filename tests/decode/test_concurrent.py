@@ -47,20 +47,6 @@ def test_requests_in_threads(tiny: LanguageModel, method: str) -> None:
     assert right(lambda i: lm.generate(PROMPTS[i], NEW).tokens) == "40/40"
 
 
-@pytest.mark.slow
-def test_custom_generate_in_threads(tiny: LanguageModel) -> None:
-    model = skipbench.load("tiny", engine="reference").lm.model
-    fast = skipbench.custom_generate("prompt-lookup")
-    ids = [tiny.tokenizer(prompt, return_tensors="pt").input_ids for prompt in PROMPTS]
-
-    def ask(i: int) -> list[int]:
-        arguments = {"max_new_tokens": NEW, "do_sample": False, "custom_generate": fast}
-        found: list[int] = model.generate(ids[i], **arguments)[0].tolist()
-        return found
-
-    assert right(ask) == "40/40"
-
-
 def test_a_stream_goes_on_with_its_own_text(tiny: LanguageModel, tmp_path: Path) -> None:
     alone = [tiny.generate(prompt, NEW).text for prompt in PROMPTS]
     running = tiny.generate(PROMPTS[0], NEW, stream=True)

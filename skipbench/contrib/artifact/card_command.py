@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from skipbench.cli.parser import Command, Names
+from skipbench.cli.command import Command, Names
 from skipbench.cli.results import run_folder
 from skipbench.console import say, show
 from skipbench.contrib.artifact import cards

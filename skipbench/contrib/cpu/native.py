@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import torch
 
 from skipbench.config.paths import cache_folder
+from skipbench.config.trust import digest, is_sealed, private_folder
 from skipbench.draft_plan import SINKS
 from skipbench.runs.provenance import cpu_flags
-from skipbench.trust import digest, is_sealed, private_folder
 
 COMPILERS = ("gcc", "cc", "clang")
 OPTIONS = f"-O3 -shared -fPIC -fopenmp -ffp-contract=off -DSINKS={SINKS}"

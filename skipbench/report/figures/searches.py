@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,10 @@ from skipbench.report.definitions import caution
 from skipbench.report.figures import style
 from skipbench.report.figures.runs import layers_of, skip_sets
 from skipbench.report.published import Printed
+from skipbench.runs.files import read_lines
+from skipbench.runs.reading import strict_json
 from skipbench.runs.run import Run
-from skipbench.search.run import Retimed, Trial
+from skipbench.search.run import Retimed, Trial, read_retimed, read_trials
 
 ROWS = 16  # sets of a map at most
 KEPT = "#dddddd"
@@ -62,6 +65,14 @@ def course(trials: Sequence[Trial], again: Retimed | None) -> Figure:
         style.whole_numbers(axis.xaxis)
     style.legend(figure)
     return figure
+
+
+def of_trace(trace: Path) -> tuple[Figure, str]:
+    """The figure of a search by its trace, and the line below it. Raises as `course`."""
+    lines = read_lines(trace)
+    trials, settings = read_trials(trace, len(lines)), strict_json(lines[0][1])["settings"]
+    drawn = course(trials, read_retimed(trace.parent, len(trials)))
+    return drawn, of_search(settings, len(trials))
 
 
 def of_search(settings: Mapping[str, Any], trials: int) -> str:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from skipbench.bench.load import make_method
 from skipbench.bench.prompts import SCRATCH_ROWS
+from skipbench.config.catalog import DEFAULT_METHOD
 from skipbench.config.compose import compose
 from skipbench.config.derived import quoted
 from skipbench.decode.loop import stream
@@ -23,6 +24,38 @@ from skipbench.lm.proof import has_own_bits
 from skipbench.models.generation import output, read_call, stop_criterion
 
 REFUSED = ("assistant_model", "synced_gpus", "negative_prompt_ids")
+
+
+def custom_generate(
+    method: str | Method = DEFAULT_METHOD,
+    *,
+    engine: str = "reference",
+    strict: bool = False,
+    overrides: Sequence[str] = (),
+) -> "CustomGenerate":
+    """A method for `generate` of a model that Hugging Face has loaded, whose weights it uses.
+
+    `model.generate(**inputs, custom_generate=skipbench.custom_generate())` gives, in float32, the
+    tokens of `generate` where it is greedy, its distribution where it samples. In bfloat16 and
+    float16 the last bits of a logit depend on how many rows share a pass, so that near ties may
+    fall another way than in `generate`; with `strict` they do not. Logits processors, stopping
+    criteria, EOS ids and a streamer are honoured; what cannot be (beams, padding, scores, a second
+    model) is refused by its name. Keep the callable: it keeps the cache and what the method learns.
+
+    Args:
+        method: as `load` takes it.
+        engine: `reference` runs the model's own modules and leaves them as they are; `fused` is
+            faster and gives the modules views of its own weights, which on a CPU can make
+            `generate` without it slower.
+        strict: greedy tokens are those of `generate` in a low precision, too: verified rows get the
+            bits that they have alone, which costs time. Proven for the model at the first call.
+        overrides: settings of the method, as on the command line: `["method.ngram=2"]`.
+
+    Raises:
+        SkipbenchError: `strict` with an engine other than `reference`; at the first call, on a
+            machine or in a precision where it cannot be kept.
+    """
+    return CustomGenerate(method, engine, overrides, strict)
 
 
 class CustomGenerate:

@@ -20,12 +20,10 @@ CODE = {
     "__init__.py import_module": OWN,
     "extensions.py import_module": OWN,
     "cli/main.py import_module": OWN,
-    "contrib/track/trackers.py import_module": OWN,
     "models/load.py import_module": OWN,
     "profile/energy.py import_module": OWN,
     "config/build.py instantiate": "after `check_targets`",
     "config/run_config.py instantiate": "that of config/build.py",
-    "contrib/cpu/native.py CDLL": "compiled from the package's source; after `is_sealed`",
     "scoring/jail.py CDLL": "the C library and libseccomp, as the system's loader finds them",
     "scoring/runner.py compile": "inside of the sandbox: a program that a model wrote",
     "scoring/runner.py exec": "inside of the sandbox: a program that a model wrote",
@@ -33,14 +31,13 @@ CODE = {
     "models/outline.py from_pretrained": NO_CODE,
     "models/load.py from_pretrained": NO_CODE
     + ", safetensors; with model.allow_pickle=true torch's weights_only",
-    "contrib/ranks/ranks.py recv": "from a process of this command, which proved a key of 32 bytes",
-    "contrib/ranks/ranks.py broadcast_object_list": "from rank 0, over the network of torchrun",
     "data/source.py load_dataset": "datasets 5 runs no script of a dataset",
     "data/datasets.py np.load": "allow_pickle=False",
     "report/published.py yaml.load": SAFE_YAML,
     "runs/reading.py yaml.load": SAFE_YAML,
 }
-"""Every place where a value could become code, with what it is trusted for; a test finds them."""
+"""Every place where a value could become code, with what it is trusted for; a test finds them.
+Those of `skipbench.contrib` stand in its `TABLE`."""
 
 
 def check_targets(node: Any, known: Collection[object]) -> None:

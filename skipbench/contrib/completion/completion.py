@@ -7,9 +7,9 @@ from typing import get_args
 import click
 from click.shell_completion import shell_complete
 
+from skipbench.cli.command import GROUPS, Command, declared
 from skipbench.cli.commands import COMMANDS, Data, Experiments, List
 from skipbench.cli.inventory import KINDS
-from skipbench.cli.parser import GROUPS, Command, declared
 from skipbench.config.catalog import choices
 from skipbench.errors import SkipbenchError
 

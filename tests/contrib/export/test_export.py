@@ -8,7 +8,7 @@ import pytest
 import torch
 from conftest import Command, random_model
 
-from skipbench.cli.export import prune_line
+from skipbench.contrib.export.command import prune_line
 from skipbench.draft_plan import DraftPlan
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import random_model
+from test_concurrent import NEW, PROMPTS, right
 from transformers import (
     LogitsProcessor,
     LogitsProcessorList,
@@ -259,3 +260,17 @@ def test_strict_is_held_against_the_models_own_pass() -> None:
     fast = skipbench.custom_generate("prompt-lookup", strict=True)
     with pytest.raises(SkipbenchError, match="other bits than the model's own pass"):
         model.generate(PROMPT, max_new_tokens=4, custom_generate=fast)
+
+
+@pytest.mark.slow
+def test_custom_generate_in_threads(tiny: skipbench.LanguageModel) -> None:
+    model = skipbench.load("tiny", engine="reference").lm.model
+    fast = skipbench.custom_generate("prompt-lookup")
+    ids = [tiny.tokenizer(prompt, return_tensors="pt").input_ids for prompt in PROMPTS]
+
+    def ask(i: int) -> list[int]:
+        arguments = {"max_new_tokens": NEW, "do_sample": False, "custom_generate": fast}
+        found: list[int] = model.generate(ids[i], **arguments)[0].tolist()
+        return found
+
+    assert right(ask) == "40/40"

@@ -5,8 +5,7 @@
 import json
 from pathlib import Path
 
-from skipbench.cli.commands import Export
-from skipbench.cli.parser import template
+from skipbench.cli.command import Command
 from skipbench.config.compose import compose
 from skipbench.config.run_config import RunConfig
 from skipbench.console import say, show
@@ -26,6 +25,15 @@ NO_LINE = (
 )
 
 
+class Export(Command):
+    """a method for other programs: a custom_generate folder, skipset.json, llama.cpp's prune
+    line:  export OUT model=tiny method=self-sd
+    """
+
+    WORDS = 1, 1
+    NEEDS = "needs one folder to write, as in export OUT model.path=/models/my-llama method=self-sd"
+
+
 def run_export(asked: Export) -> None:
     """Writes the folder; no weights are loaded."""
     from skipbench.bench.load import depth
@@ -39,8 +47,8 @@ def run_export(asked: Export) -> None:
     overrides = [] if config.method.skip is None else [f"method.skip='{skip}'"]
     line = prune_line(skip_set)
     advice = NO_LINE if line is None else DRAFT_LINE.format(line)
-    code = template("generate.py.txt", method=method, overrides=overrides)
-    readme = template("export.md", model=config.model.name, method=method, llama_cpp=advice)
+    code = _text("generate.py.txt", method=method, overrides=overrides)
+    readme = _text("export.md", model=config.model.name, method=method, llama_cpp=advice)
     files = {
         "custom_generate/generate.py": code,
         "custom_generate/requirements.txt": "skipbench\n",
@@ -52,6 +60,11 @@ def run_export(asked: Export) -> None:
     show(f"skip set: {skip or '(none: the method chooses while it decodes)'}")
     show(advice)
     say(f"written: {', '.join(str(folder / name) for name in files)}")
+
+
+def _text(name: str, **parts: object) -> str:
+    """A file of `texts` with its `{parts}` filled in."""
+    return (Path(__file__).parent / "texts" / name).read_text(encoding="utf-8").format(**parts)
 
 
 def describe(config: RunConfig, skip: DraftPlan) -> dict[str, object]:

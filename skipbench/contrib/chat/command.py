@@ -4,12 +4,19 @@ import select
 import sys
 
 from skipbench.cli.answers import Messages, Session, show_stream
-from skipbench.cli.asking import Chat
+from skipbench.cli.command import Prompted
 from skipbench.console import complain, err, say
 from skipbench.errors import SkipbenchError
 
 HELP = "/new forgets the conversation, /quit or Ctrl-D ends, Ctrl-C stops an answer"
 PASTE_S = 0.05  # within it the next line of a paste is there
+
+
+class Chat(Prompted):
+    """a conversation in the terminal:  chat model=smollm2-135m [--compare]"""
+
+    NEEDS = "reads its prompts from the terminal; for a single one use generate"
+    LENGTH = 512
 
 
 def run_chat(asked: Chat) -> None:

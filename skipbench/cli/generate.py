@@ -1,13 +1,17 @@
-"""`generate prompts=F out=G`: one answer per line, resumed where they end."""
+"""`generate`: the answer to a prompt, or one per line of a file, resumed where they end."""
 
 import contextlib
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skipbench.console import progress, say
+from skipbench.cli.answers import Session, show_stream
+from skipbench.cli.commands import Generate
+from skipbench.config.catalog import as_choices
+from skipbench.console import progress, say, show
 from skipbench.data.chat import pin_day
 from skipbench.data.own import prompts as read_prompts
 from skipbench.data.rows import Row
@@ -18,11 +22,43 @@ from skipbench.runs.provenance import hashed
 from skipbench.runs.reading import MALFORMED, read_bytes
 
 if TYPE_CHECKING:
-    from skipbench.cli.answers import Session
     from skipbench.decode.answer import Answer
 
 
-def answer_file(session: "Session", prompts: Path, out: Path) -> None:
+def run_generate(asked: Generate) -> None:
+    """Answers the prompt of the command line or of stdin."""
+    text = asked.prompt or " ".join(asked.words)
+    if asked.prompts or asked.out:
+        if text or asked.compare or asked.json or not (asked.prompts and asked.out):
+            raise SkipbenchError(
+                "prompts=FILE and out=FILE go together, without a prompt, --compare and --json"
+            )
+        answer_file(Session(asked), Path(asked.prompts), Path(asked.out))
+        return
+    if len(asked.words) > 1 and (meant := as_choices(asked.words[0])):
+        raise SkipbenchError(f"{asked.words[0]!r} stands before the prompt; write {meant[0]}")
+    if not text and not sys.stdin.isatty():
+        text = sys.stdin.read().strip()
+    if not text:
+        raise SkipbenchError(
+            'no prompt; give one, as in generate model=smollm2-135m "Why is the sky blue?", or '
+            "pipe a text in"
+        )
+    session, messages = Session(asked), [{"role": "user", "content": text}]
+    stream = session.stream(messages)
+    answer = stream.answer if asked.json else show_stream(stream)
+    if asked.json:
+        show(_as_json(answer))
+    for other in session.vanilla(answer, messages, asked.json) if asked.compare else ():
+        if asked.json:
+            show(_as_json(other))
+
+
+def _as_json(answer: "Answer") -> str:
+    return json.dumps(asdict(answer) | {"tokens_per_s": answer.tokens_per_s})
+
+
+def answer_file(session: Session, prompts: Path, out: Path) -> None:
     """Decodes the prompts that `out` has no answer to. Raises SkipbenchError for files that cannot
     be read or written, and where `out` holds answers to other prompts or of other settings.
     """
