@@ -10,10 +10,10 @@ from skipbench.config.catalog import choices, experiment_of
 from skipbench.config.run_config import RunConfig
 from skipbench.console import say
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import checked_run, resolve_cell
 from skipbench.experiments.grid import PlannedCell
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.plan import file_name, grids_of
+from skipbench.experiments.resolve import checked_run, resolve_cell
 from skipbench.experiments.row import run_rows
 from skipbench.experiments.set_search import search_trace
 from skipbench.report.figures import searches
@@ -24,7 +24,7 @@ from skipbench.report.figures.style import FORMATS, save, styled
 from skipbench.report.tables.stored import would_lose
 from skipbench.runs.files import read_lines, write_atomic
 from skipbench.runs.reading import MOST_BYTES, read_bytes, readable, strict_json
-from skipbench.runs.run import Run, Search
+from skipbench.runs.run import Run, SetSearch
 from skipbench.search.run import read_retimed, read_trials
 
 
@@ -104,7 +104,7 @@ def run_of(cell: PlannedCell, config: RunConfig) -> Run:
     if config.search_dataset is not None:
         sets = config.search.iterations
         seconds = sum(trial.seconds for trial in read_trials(search_trace(config), sets))
-        search = Search(on=config.search_dataset.name, sets=sets, seconds=seconds)
+        search = SetSearch(on=config.search_dataset.name, sets=sets, seconds=seconds)
     resolved = resolve_cell(config)
     checked_run(resolved)
     run = finished_run(resolved.folder)

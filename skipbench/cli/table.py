@@ -21,8 +21,8 @@ from skipbench.config.derived import quoted
 from skipbench.console import complain, is_json, say, show
 from skipbench.errors import NotHereError, SkipbenchError, reason_of
 from skipbench.experiments import plan
-from skipbench.experiments.cell import is_done, resolve_cell
 from skipbench.experiments.last_loaded import LastLoaded
+from skipbench.experiments.resolve import is_done, resolve_cell
 from skipbench.experiments.row import failure_of, run_row, run_rows, show_run
 from skipbench.experiments.table_runs import run_entry, table_runs
 from skipbench.report.compared import BASELINE, Comparison, ranked
@@ -179,7 +179,7 @@ def run_methods(methods: Sequence[str], overrides: Sequence[str]) -> None:
 
 def run_compare(asked: Compare) -> None:
     """Runs what can run within `minutes`, prints the ranked table and one recommendation."""
-    from skipbench.experiments.compare import compare
+    from skipbench.experiments.ranking import rank_methods
 
     settings = asked.model_settings()
     if file := asked.prompts:
@@ -190,7 +190,9 @@ def run_compare(asked: Compare) -> None:
             )
         settings += ["dataset=prompts", f"dataset.path={quoted(file)}"]
     limit = int((asked.limit or "0").replace("null", str(sys.maxsize))) or None
-    comparison = compare(settings, 60 * asked.minutes, asked.method or asked.methods, limit, say)
+    comparison = rank_methods(
+        settings, 60 * asked.minutes, asked.method or asked.methods, limit, say
+    )
     runs, model = comparison.runs, comparison.runs[0].model
     notes = ["vanilla against itself is the noise of this machine"]
     notes += [f"left out: {run.method}: {run.reason}" for run in runs if not run.metrics]

@@ -13,8 +13,9 @@ from skipbench.config.catalog import cell_command
 from skipbench.config.run_config import RunConfig
 from skipbench.console import logged, say, show_result
 from skipbench.errors import NotHereError, SkipbenchError
-from skipbench.experiments.cell import (
-    Cell,
+from skipbench.experiments.last_loaded import LastLoaded
+from skipbench.experiments.resolve import (
+    ResolvedCell,
     all_done,
     check_shard,
     checked_run,
@@ -26,7 +27,6 @@ from skipbench.experiments.cell import (
     resolve_cell,
     to_score,
 )
-from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.set_search import ensure_searched
 from skipbench.models.checks import check_access
 from skipbench.report.cell import markdown_cell, render_cell
@@ -236,7 +236,7 @@ def _measured(arms: "Sequence[ReadyArm]", load: LastLoaded) -> list[Outcome]:
     return outcomes
 
 
-def _open_run(cell: Cell, held: bool) -> Run:
+def _open_run(cell: ResolvedCell, held: bool) -> Run:
     """The run of a cell, set aside with `fresh=true`; prints what is not known to be as today."""
     config = cell.config
     if config.fresh:

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
-from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.plan import Grid, Request, cell_names, grids_of
+from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.set_search import search_trace
 from skipbench.launch import manifest, slurm
 from skipbench.runs.fingerprint import refuse_other

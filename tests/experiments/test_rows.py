@@ -18,8 +18,8 @@ from skipbench.bench.turns import arm_order
 from skipbench.config.compose import compose
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.last_loaded import LastLoaded
+from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import row_key, rows_of, run_cell, run_row
 from skipbench.profile import rows
 from skipbench.profile.peak import PeakMemory

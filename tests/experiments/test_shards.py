@@ -9,8 +9,8 @@ from test_rows import LOAD, cells, decided, samples_of
 
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.costs import Cost
+from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import row_key, run_row
 from skipbench.launch.jobs import Job, schedule_stages
 from skipbench.launch.status import CellStatus

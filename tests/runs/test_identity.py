@@ -19,7 +19,7 @@ from skipbench.cli.parser import parse
 from skipbench.config.catalog import choices
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import resolve_cell
+from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.launch.status import CellStatus, experiment_statuses
 from skipbench.report.page.collect import all_runs

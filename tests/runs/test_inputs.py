@@ -18,7 +18,7 @@ from skipbench.config.compose import compose, use_config_dir
 from skipbench.config.paths import PACKAGE
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import Cell, resolve_cell
+from skipbench.experiments.resolve import ResolvedCell, resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.runs import fingerprint, source
 from skipbench.runs.fingerprint import fingerprints, not_compared, other_package, refuse_other
@@ -232,9 +232,9 @@ def test_every_setting_but_those_that_change_nothing_makes_another_run(made: Mad
     for key in settings(config):
         other = changed(config, key)
         if any(f"{key}.".startswith(f"{name}.") for name in NO_INPUTS):
-            assert Cell(other).folder.name == made.folder.name, key
+            assert ResolvedCell(other).folder.name == made.folder.name, key
             continue
-        assert Cell(other).folder.name != made.folder.name, key
+        assert ResolvedCell(other).folder.name != made.folder.name, key
         assert value_at(other.record(), key) != value_at(config.record(), key), key
         counted += 1
     assert counted >= 40

@@ -14,7 +14,7 @@ import skipbench as package
 from skipbench import api
 from skipbench.cli.table import advice
 from skipbench.config.compose import compose
-from skipbench.experiments import compare
+from skipbench.experiments import ranking
 from skipbench.experiments.row import run_cell
 from skipbench.report.columns import main_cells
 from skipbench.report.compared import Comparison
@@ -101,7 +101,7 @@ def test_every_place_shows_the_speedup_of_the_record(
     assert headline(one_run(stored.run.folder).cells["speedup"]) == [short]
     assert headline(advice(Comparison([stored.run], stored.run, []), [])[0]) == [short]
     with monkeypatch.context() as patch:
-        patch.setattr(compare, "compare", lambda *_: Comparison([stored.run], stored.run, []))
+        patch.setattr(ranking, "rank_methods", lambda *_: Comparison([stored.run], stored.run, []))
         assert api.compare("tiny", results=tmp_path)["speedup"].item() == speedup
     assert package.frame(stored.results)["speedup"].item() == speedup
     names, line = csv(row_table([stored.run])).splitlines()

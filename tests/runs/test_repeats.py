@@ -12,8 +12,8 @@ from test_metrics import arm, sample, vanilla
 from skipbench.config.compose import compose
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import all_done, joined_run, repetitions, resolve_cell
 from skipbench.experiments.grid import plan
+from skipbench.experiments.resolve import all_done, joined_run, repetitions, resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.experiments.table_runs import run_entry, table_runs
 from skipbench.metrics.interval import geometric, repeated_ratio_interval

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from test_page import sample
 
 from skipbench.config.compose import compose
-from skipbench.experiments.cell import resolve_cell
+from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.experiments.table_runs import search_costs
 from skipbench.report.measured import measure, vanilla_arm
