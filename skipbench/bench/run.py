@@ -32,7 +32,7 @@ from skipbench.metrics.interval import half_width
 from skipbench.metrics.summary import summarise
 from skipbench.profile.energy import EnergyMeter, energy_meter
 from skipbench.profile.roofline import bandwidth, device_name, roofline_s_per_token
-from skipbench.runs.fingerprint import fingerprints, refuse_other
+from skipbench.runs.fingerprint import compare_identity, fingerprints
 from skipbench.runs.gpu import gpu
 from skipbench.runs.measures import Metrics, Profiled, UntilCi
 from skipbench.runs.provenance import Provenance, engine_text, hashed
@@ -119,7 +119,7 @@ def _opened(
         method.latency_model = loaded.latency
         decided_by = hashed(to_builtins(loaded.latency))
     # loading may have fetched weights, and measured latencies
-    refuse_other(folder, config)
+    compare_identity(folder, config).check()
     measured = {"latency_sha256": decided_by, "energy": loaded.meter.source}
     origin = _provenance(lm, config, arm.rows)
     origin = replace(origin, latency=loaded.latency_file.name, **measured)

@@ -23,7 +23,7 @@ from skipbench.errors import NotHereError, SkipbenchError, reason_of
 from skipbench.experiments import plan
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.resolve import is_done, resolve_cell
-from skipbench.experiments.row import failure_of, run_row, run_rows, show_run
+from skipbench.experiments.row import run_row, run_rows, show_run
 from skipbench.experiments.table_runs import run_entry, table_runs
 from skipbench.report.compared import BASELINE, Comparison, ranked
 from skipbench.report.tables import model
@@ -156,15 +156,14 @@ def run_methods(methods: Sequence[str], overrides: Sequence[str]) -> None:
     rest = [word for word in overrides if not SEVERAL.fullmatch(word)]
     configs = [compose([*rest, f"method={name}"]) for name in methods]
     runs, failed = list[Run](), dict[str, Exception]()
-    for config, outcome in zip(configs, run_row(configs), strict=True):
-        error = failure_of(outcome)
-        if error is not None:
-            failed[config.method.name] = error
-        if isinstance(outcome, Run):
-            if outcome.metrics is not None:
-                runs.append(run_entry(resolve_cell(config)))
-            if is_json() or outcome.metrics is None:
-                show_run(outcome)
+    for outcome in run_row(configs):
+        if outcome.failure is not None:
+            failed[outcome.config.method.name] = outcome.failure
+        if outcome.run is not None:
+            if outcome.run.metrics is not None:
+                runs.append(run_entry(resolve_cell(outcome.config)))
+            if is_json() or outcome.run.metrics is None:
+                show_run(outcome.run)
     if runs:
         name = f"methods-{runs[0].model}-{runs[0].dataset}"
         stored = summary(name, "", runs)

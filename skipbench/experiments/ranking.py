@@ -89,8 +89,8 @@ def rank_methods(
             del row[name]
     tell(f"{limit} prompts, by turns: {', '.join(row)}")
     for name, outcome in zip(list(row), run_row([*row.values()], load), strict=True):
-        if isinstance(outcome, Exception):
-            reasons[name] = reason_of(outcome)
+        if outcome.error is not None:
+            reasons[name] = reason_of(outcome.error)
     runs = [run_entry(resolve_cell(row[name])) for name in row if name not in reasons]
     model, dataset = base.model.name, base.dataset.name
     for name, reason in reasons.items():

@@ -15,7 +15,7 @@ from skipbench.data.rows import Row, other_rows
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.set_search import search_command, search_trace
 from skipbench.report.compared import joined, replaced
-from skipbench.runs.fingerprint import refuse_other
+from skipbench.runs.fingerprint import Identity, compare_identity
 from skipbench.runs.merge import join_shard
 from skipbench.runs.provenance import config_hash, run_name
 from skipbench.runs.run import Run, read_run
@@ -72,6 +72,11 @@ def resolve_cell(config: RunConfig) -> ResolvedCell:
 
 def checked_run(cell: ResolvedCell) -> Run:
     """The run of a cell. Raises SkipbenchError for other weights, code or rows, or damage."""
+    return compared_run(cell)[0]
+
+
+def compared_run(cell: ResolvedCell) -> tuple[Run, Identity]:
+    """`checked_run`, and what differs that is not refused."""
     run, config = read_run(cell.folder), cell.config
     if run.done:
         _ = run.samples  # refused where a sample is missing
@@ -82,8 +87,7 @@ def checked_run(cell: ResolvedCell) -> Run:
                 f"{cell.folder} was made with other rows (dataset.path={path}): changed since; "
                 "fresh=true sets it aside and starts anew, results=FOLDER keeps both"
             )
-    refuse_other(cell.folder, config)
-    return run
+    return run, compare_identity(cell.folder, config).check()
 
 
 def header(run: Run) -> dict[str, str]:
@@ -157,9 +161,9 @@ def is_decoded(run: Run, rows: Sequence[Row], config: RunConfig) -> bool:
 
 
 def join_shards(cell: ResolvedCell) -> None:
-    """Adds the samples of a cell's shards to its record. Raises as `refuse_other`, `join_shard`."""
+    """Adds the samples of a cell's shards to its record. Raises as `compared_run`, `join_shard`."""
     for part in cell.shards:
-        refuse_other(part.folder, part.config)
+        compare_identity(part.folder, part.config).check()
         if count := join_shard(part.folder, cell.folder, cell.config.mixed):
             say(f"{cell.folder}: {count} samples of shard {part.config.shard}")
 

@@ -24,7 +24,6 @@ from skipbench.experiments.row import row_key, rows_of, run_cell, run_row
 from skipbench.profile import rows
 from skipbench.profile.peak import PeakMemory
 from skipbench.runs.record import MEASURED, Sample
-from skipbench.runs.run import Run
 from skipbench.runs.state import read_status
 from skipbench.runs.store import read_samples
 
@@ -56,8 +55,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[list[Sample]]:
     """The samples of a row that nothing disturbed, by arm."""
     configs = cells(tmp_path_factory.mktemp("row"))
     assert rows_of(configs) == [[0, 1, 2]]
-    runs = run_row(configs, LOAD)
-    assert all(isinstance(run, Run) and run.done for run in runs)
+    assert all(one.run and one.run.done for one in run_row(configs, LOAD))
     return samples_of(configs)
 
 
@@ -122,8 +120,8 @@ def test_an_arm_counts_the_copies_of_weights_that_its_own_drafts_read(tmp_path: 
 
     def sizes(folder: str, configs: Sequence[RunConfig]) -> list[object]:
         own = [replace(config, results=tmp_path / folder) for config in configs]
-        runs = run_row(own, LastLoaded())
-        return [run.metrics.int8_bytes for run in runs if isinstance(run, Run) and run.metrics]
+        runs = [one.run for one in run_row(own, LastLoaded())]
+        return [run.metrics.int8_bytes for run in runs if run and run.metrics]
 
     alone = [size for n, arm in enumerate(arms) for size in sizes(str(n), [arm])]
     assert sizes("row", arms) == alone and alone[1] is msgspec.UNSET
@@ -142,8 +140,9 @@ def test_a_method_that_fails_ends_only_its_own_arm(
 
     monkeypatch.setattr(Bench, "decode", failing)
     configs = cells(tmp_path)
-    runs = run_row(configs, LOAD)
-    assert [type(run).__name__ for run in runs] == ["Run", "ZeroDivisionError", "Run"]
+    outcomes = run_row(configs, LOAD)
+    assert [type(one.error) for one in outcomes] == [type(None), ZeroDivisionError, type(None)]
+    assert [one.run is None for one in outcomes] == [False, True, False]
     states = [read_status(resolve_cell(config).folder).state for config in configs]
     assert states == ["done", "failed", "done"]
     monkeypatch.undo()
@@ -181,9 +180,9 @@ def test_a_record_that_is_refused_keeps_no_other_repeat_from_its_processes(tmp_p
     other, refused = (resolve_cell(config.repetitions()[0]).folder for config in configs)
     refused.mkdir(parents=True)
     (refused / "status.json").write_text("no JSON")
-    run, error = run_row(configs)
-    assert isinstance(run, Run) and run.metrics and run.metrics.repeats == 2
-    assert isinstance(error, SkipbenchError) and other.exists()
+    found, lost = run_row(configs)
+    assert found.run and found.run.measured.repeats == 2 and other.exists()
+    assert isinstance(lost.error, SkipbenchError)
 
 
 def test_several_methods_on_the_command_line_are_one_row(

@@ -21,7 +21,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.experiments.resolve import ResolvedCell, resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.runs import fingerprint, source
-from skipbench.runs.fingerprint import fingerprints, not_compared, other_package, refuse_other
+from skipbench.runs.fingerprint import compare_identity, fingerprints
 from skipbench.runs.provenance import COMPUTING, Provenance
 from skipbench.runs.run import read_run
 
@@ -87,7 +87,7 @@ class Made(NamedTuple):
     def refusal(self, rows: bool = False) -> str:
         """The line that refuses it; empty without one. `rows`: compares the dataset, too."""
         try:
-            refuse_other(self.folder, self.config)
+            compare_identity(self.folder, self.config).check()
             if rows:
                 preflight(self.config, self.folder, held=True)
         except SkipbenchError as error:
@@ -263,14 +263,12 @@ def test_hashes_of_an_earlier_version_are_other_code_and_never_taken_for_this_on
         "aside and starts anew, results=FOLDER keeps both"
     )
     status.write_text('{"state": "done"}')  # a record that is finished is read, and says so
-    refuse_other(made.folder, made.config)
-    origin = read_run(made.folder).provenance
-    unknown = not_compared(origin, made.config)
-    assert ["other code of method halves" in text for text in unknown] == [True, False]
-    assert other_package(origin.package_sha256, "fused")
+    unknown, package = compare_identity(made.folder, made.config).check().notes
+    assert unknown.count("other code of ") == 2 and "other code of method halves" in unknown
+    assert "another version of skipbench's code" in package
     path.write_text(now)
     status.write_text(state)
-    assert not_compared(read_run(made.folder).provenance, made.config) == []
+    assert compare_identity(made.folder, made.config).notes == []
 
 
 def test_nothing_of_the_record_is_left_uncompared(made: Made) -> None:
