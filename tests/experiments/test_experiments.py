@@ -170,18 +170,6 @@ def test_another_engine_has_no_row_of_its_own_at_a_smaller_scale() -> None:
     assert of["vanilla"].keys["phase"] == of["vanilla, fused engine"].keys["phase"] == "latency"
 
 
-def test_the_controls_run_every_method_on_both_models() -> None:
-    cells = plan("real", [], "paper")
-    both = {"smollm2-135m", "smollm2-135m-deep"}
-    methods = {m: {c.overrides["model"] for c in cells if c.overrides["method"] == m} for m in (
-        "vanilla", "prompt-lookup", "self-sd", "swift", "clasp", "knapspec",
-    )}  # fmt: skip
-    assert all(found == both for found in methods.values()) and len(cells) == 17
-    for words, wanted in ([], ("10", "4")), (["limit=20"], ("20", "8")), (["limit=1"], ("1", "1")):
-        found = [(c.overrides["model"], c.overrides["limit"]) for c in plan("real", words, "paper")]
-        assert set(found) == set(zip(sorted(both), wanted, strict=True))
-
-
 def test_subtasks_have_datasets_of_their_own_where_the_table_has_columns_for_them() -> None:
     cells = plan("clasp-table1", [], "embedded")
     found = {c.keys["subtask"]: c.overrides["dataset"] for c in cells}

@@ -21,7 +21,6 @@ from skipbench.errors import SkipbenchError
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import row_key, rows_of, run_cell, run_row
-from skipbench.profile import rows
 from skipbench.profile.peak import PeakMemory
 from skipbench.runs.record import MEASURED, Sample
 from skipbench.runs.state import read_status
@@ -113,21 +112,6 @@ def test_arms_of_fewer_prompts_leave_the_row_early(tmp_path: Path) -> None:
     assert [s.vanilla for s in few] == [s.vanilla for s in all_[:2]]
 
 
-def test_an_arm_counts_the_copies_of_weights_that_its_own_drafts_read(tmp_path: Path) -> None:
-    """All arms share a model, which keeps the copies of each."""
-    given = (["method=int8"], ["method=uniform"])
-    arms = [compose([*SMALL, "limit=1", *words]) for words in given]
-
-    def sizes(folder: str, configs: Sequence[RunConfig]) -> list[object]:
-        own = [replace(config, results=tmp_path / folder) for config in configs]
-        runs = [one.run for one in run_row(own, LastLoaded())]
-        return [run.metrics.int8_bytes for run in runs if run and run.metrics]
-
-    alone = [size for n, arm in enumerate(arms) for size in sizes(str(n), [arm])]
-    assert sizes("row", arms) == alone and alone[1] is msgspec.UNSET
-    assert isinstance(alone[0], int) and alone[0] > 0
-
-
 def test_a_method_that_fails_ends_only_its_own_arm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,36 +184,6 @@ def test_several_methods_on_the_command_line_are_one_row(
     assert all(len(sample.order) == 3 for samples in row for sample in samples)
     lines = skipbench(*words, "--json").stdout.splitlines()
     assert [json.loads(line)["method"] for line in lines] == chosen
-
-
-def test_each_arm_measures_the_prices_that_it_uses_before_its_first_prompt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    measured = list[str]()
-    measure, prepare = rows.verification_seconds, Bench.prepare
-
-    def counted(*arguments: Any) -> dict[int, float]:
-        measured.append(preparing[0])
-        return {n: len(measured) + seconds for n, seconds in measure(*arguments).items()}
-
-    def named(self: Bench) -> None:
-        preparing[0] = self.store.folder.name
-        prepare(self)
-        preparing[0] = ""
-
-    preparing = [""]
-    monkeypatch.setattr(rows, "verification_seconds", counted)
-    monkeypatch.setattr(Bench, "prepare", named)
-    words = [*SMALL, "limit=2", f"results={tmp_path}", "method=auto"]
-    configs = [compose([*words, f"method.explore={share}"]) for share in (0, 0.01)]
-    run_row(configs, LOAD)
-    arms = sorted(resolve_cell(config).folder.name for config in configs)
-    assert sorted(measured) == arms
-    for config, samples in zip(configs, samples_of(configs), strict=True):
-        took = [sample.trace.get("setup_s") for sample in samples]
-        assert took[0] and took[0][0] > 0 and took[1] is None
-        own = 1 + measured.index(resolve_cell(config).folder.name)
-        assert {int(s) for s in samples[1].carry["measured"]["0+"].values()} == {own}
 
 
 def test_the_peak_of_memory_begins_anew() -> None:
