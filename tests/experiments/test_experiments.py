@@ -316,14 +316,16 @@ def test_self_sd_s_table_5_has_its_own_n_and_deviations_in_both_halves(tmp_path:
 
 
 def test_what_the_paper_s_n_is_stands_in_its_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    def said(name: str, *given: str) -> int | str | None:
-        (cell, config), *_ = composed(name, plan(name, given, "paper"))
+    def said(name: str, *given: str, scale: str = "paper") -> int | str | None:
+        (cell, config), *_ = composed(name, plan(name, given, scale))
         return table_runs(name, cell, config, None)[0].paper_samples
 
     assert said("self-sd-table5") == 10 and said("self-sd-table1") == said("swift-table2") == 1000
     assert said("self-sd-table14") == 1318 and said("swift-table3") is None
     assert said("swift-table3", "limit=5") == "all"
     assert said("knapspec-table2") == "not named"  # 30 of its code
+    assert said("swift-table2", "method=swift", scale="embedded") == 1000
+    assert said("swift-table2", "dataset=mini-math", scale="embedded") is None
     read = table_module.samples_of("self-sd-table1", "cnndm")
     monkeypatch.setattr(table_module, "samples_of", lambda *_: read and read + 1)
     assert said("self-sd-table1") == 1001

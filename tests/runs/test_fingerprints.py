@@ -135,23 +135,6 @@ def statuses(words: list[str]) -> list[CellStatus]:
     return experiment_statuses(words[0], request_of(parse(Status, words), choices("experiment")))
 
 
-def test_a_record_of_an_earlier_version_is_read_with_a_note(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = compose([*SMALL, "method=uniform", f"results={tmp_path}"])
-    run_cell(config)
-    folder, state = record(config)
-    kept = msgspec.to_builtins(state.provenance).items()
-    old = {k: v for k, v in kept if not k.endswith("sha256") or k[:4] in ("rows", "prom")}
-    (folder / "provenance.json").write_text(json.dumps(old))
-    unseal(folder)
-    capsys.readouterr()
-    run_cell(config)
-    told = " ".join(capsys.readouterr().err.split())
-    assert "an earlier version" in told and "another tokenizer" in told
-    assert "method uniform imports" in told and "other rows" not in told
-
-
 def test_another_version_of_the_package_is_told_and_does_not_go_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

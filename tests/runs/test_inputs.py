@@ -266,6 +266,10 @@ def test_hashes_of_an_earlier_version_are_other_code_and_never_taken_for_this_on
     unknown, package = compare_identity(made.folder, made.config).check().notes
     assert unknown.count("other code of ") == 2 and "other code of method halves" in unknown
     assert "another version of skipbench's code" in package
+    path.write_text("{}")  # of a version that stored none
+    (unknown,) = compare_identity(made.folder, made.config).check().notes
+    assert "another tokenizer" in unknown and "method halves imports" in unknown
+    assert "other rows" not in unknown
     path.write_text(now)
     status.write_text(state)
     assert compare_identity(made.folder, made.config).notes == []

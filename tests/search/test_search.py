@@ -20,6 +20,7 @@ from skipbench.data import datasets
 from skipbench.data.mini import held_out
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
+from skipbench.runs.lock import held
 from skipbench.search import strategies
 from skipbench.search.bayes import suggest_point
 from skipbench.search.run import Trial, best_of_trace, retime, search
@@ -220,6 +221,12 @@ def test_another_search_in_the_way_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SkipbenchError, match=r"line 2.*another version or seed"):
         other = Strategy(Space(4), random_sets(Space(4), 99))
         search(toy, other, 4, 3, tmp_path / "trace.jsonl", {"strategy": "random"})
+
+
+def test_a_search_is_held_by_one_process(tmp_path: Path) -> None:
+    with held(tmp_path), pytest.raises(SkipbenchError, match=r"another process \(pid"):
+        run("random", tmp_path / "trace.jsonl", 2)
+    assert not (tmp_path / "trace.jsonl").exists()
 
 
 def test_settings_are_compared_as_they_are_stored(tmp_path: Path) -> None:
