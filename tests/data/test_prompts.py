@@ -252,12 +252,22 @@ def test_instructions(tmp_path: Path) -> None:
 
 
 def test_stories(tmp_path: Path) -> None:
+    """Cut after the prefix as it stands; a story without a word behind it is left out."""
     path = file(tmp_path, {"text": "A cat."}, {"text": "A dog barks loudly."})
     (row,) = render("tinystories", path, "prefix_words=2")
     assert row.prompt == "Story: A cat.\n\nStory: A dog"
     assert row.reference == {"text": " barks loudly."}
-    plain = render("tinystories", path, "prompt=plain", "prefix_words=2")
-    assert [r.prompt for r in plain] == ["A dog"]
+    texts = ["  One  day,\n\na cat   sat. ", "three words here", "One two three four"]
+    path = file(tmp_path, *({"text": text} for text in texts))
+    rows = render("tinystories", path, "prompt=plain", "prefix_words=3", "shuffle=false")
+    assert [(row.id, row.prompt, row.reference["text"]) for row in rows] == [
+        ("tinystories-0", "  One  day,\n\na", " cat   sat. "),
+        ("tinystories-2", "One two three", " four"),
+    ]
+    assert len(render("tinystories", path, "prompt=plain", "prefix_words=3", limit=1)) == 1
+    for words, says in ((5, "leaves none of the 3 stories"), (0, "prefix_words=0")):
+        ask = functools.partial(render, "tinystories", path, "prompt=plain")
+        assert says in message(functools.partial(ask, f"prefix_words={words}"))
 
 
 TURNS = [
