@@ -134,21 +134,20 @@ def plain(run: Run) -> dict[str, object]:
     return dict(msgspec.to_builtins(published))
 
 
+NAMED = ("int8", "auto")  # methods whose name says what their drafts use
+
+
 class _Named(TypedDict):
     name: Text
 
 
-NAMED = ("int8", "auto")  # methods whose name says what their drafts use
-
-
 class _Names(TypedDict, total=False):
+    """The groups of `config.yaml` that reports name a run by."""
+
     model: _Named
     method: _Named
     dataset: _Named
     engine: _Named
-
-
-"""The groups of `config.yaml` that reports name a run by."""
 
 
 def read_run(folder: Path) -> Run:
