@@ -21,7 +21,6 @@ from skipbench.config.derived import quoted
 from skipbench.console import complain, is_json, say, show
 from skipbench.errors import NotHereError, SkipbenchError, reason_of
 from skipbench.experiments import plan
-from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.resolve import is_done, resolve_cell
 from skipbench.experiments.row import run_row, run_rows, show_run
 from skipbench.experiments.table_runs import run_entry, table_runs
@@ -75,7 +74,7 @@ def run_table(asked: Table) -> None:
     grids = plan.grids_of(replace(request, names=experiments), asked.render_only)
     configs = [config for grid in grids for _, config in grid.cells]
     # rows that experiments share are one
-    errors = iter(run_rows(configs, LastLoaded(), say, asked.render_only))
+    errors = iter(run_rows(configs, asked.render_only))
     measured = {grid.name: list(islice(errors, len(grid.cells))) for grid in grids}
     failed = list[str]()
     for name in request.names:

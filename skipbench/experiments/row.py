@@ -3,7 +3,7 @@
 import json
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -79,27 +79,22 @@ def rows_of(configs: Sequence[RunConfig]) -> list[list[int]]:
     return list(rows.values())
 
 
-def run_rows(
-    configs: Sequence[RunConfig],
-    load: LastLoaded,
-    tell: Callable[[str], None],
-    only_check: bool = False,
-) -> list[Exception | None]:
+def run_rows(configs: Sequence[RunConfig], only_check: bool = False) -> list[Exception | None]:
     """Runs what is missing of cells, row by row; returns for each why it has no sound run, if so.
 
     Args:
-        load: loads the models.
-        tell: gets a line per row.
         only_check: reads what is there, and runs nothing.
     """
     errors: list[Exception | None] = [None] * len(configs)
+    load = LastLoaded()
     for number, row in enumerate(rows := rows_of(configs), 1):
         todo = list[int]()
         for at in row:
+            config = configs[at]
             try:
                 # records that say it is done need neither torch nor the dataset
-                anew = configs[at].dry_run or (configs[at].fresh and not only_check)
-                if (anew or not all_done(configs[at])) and not only_check:
+                anew = config.dry_run or (config.fresh and not only_check)
+                if (anew or not all_done(config)) and not only_check:
                     todo.append(at)
             except Exception as error:  # returned; the other cells do not depend on it
                 errors[at] = error
@@ -108,7 +103,7 @@ def run_rows(
         first, methods = configs[row[0]], ", ".join(configs[at].method.name for at in row)
         left = f"; {len(row) - len(todo)} of them done" if len(todo) < len(row) else ""
         title = f"{first.model.name}, {first.dataset.name}: {methods}{left}"
-        tell(f"row {number} of {len(rows)}: {title}")
+        say(f"row {number} of {len(rows)}: {title}")
         outcomes = run_row([configs[at] for at in todo], load) if todo else []
         for at, outcome in zip(todo, outcomes, strict=True):
             errors[at] = outcome.failure
