@@ -8,7 +8,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 from conftest import Command, rest_slow
@@ -22,7 +21,8 @@ from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import row_key, rows_of, run_cell, run_row
 from skipbench.profile.peak import PeakMemory
-from skipbench.runs.record import MEASURED, Sample
+from skipbench.runs.merge import _decided
+from skipbench.runs.record import Sample
 from skipbench.runs.state import read_status
 from skipbench.runs.store import read_samples
 
@@ -42,11 +42,10 @@ def samples_of(configs: Sequence[RunConfig]) -> list[list[Sample]]:
 
 def decided(sample: Sample) -> dict[str, Any]:
     """What depends neither on the clock nor on which arms took part in the turn."""
-    plain: dict[str, Any] = msgspec.to_builtins(sample)
-    for arm in ("vanilla", "method"):
-        plain[arm] = {k: v for k, v in plain[arm].items() if k not in MEASURED}
+    plain = dict(_decided(sample))
     plain["trace"].pop("setup_s", None)  # of each process
-    return {name: value for name, value in plain.items() if name != "order"}
+    del plain["order"]
+    return plain
 
 
 @pytest.fixture(scope="module")
@@ -78,12 +77,9 @@ def test_arms_of_a_turn_have_one_vanilla_and_the_tokens_that_each_has_alone(
 ) -> None:
     for turn in zip(*whole, strict=True):
         assert len({repr(sample.vanilla) for sample in turn}) == 1  # its times, too
-        assert all(
-            Counter(s.order) == Counter(["vanilla", "method", *others])
-            for s, others in (
-                (s, [m for m in METHODS if m != own]) for s, own in zip(turn, METHODS, strict=True)
-            )
-        )
+        for one, own in zip(turn, METHODS, strict=True):
+            others = [method for method in METHODS if method != own]
+            assert sorted(one.order) == sorted(["vanilla", "method", *others])
     for config, together in zip(cells(tmp_path / "alone"), whole, strict=True):
         run_cell(config, print_table=False, load=LOAD)
         (alone,) = samples_of([config])
