@@ -4,6 +4,7 @@ starts anew.
 
 import dataclasses
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import torch
 from builders import SMALL, tiny_copy
 from conftest import unseal
+from huggingface_hub import constants
 from msgspec.structs import replace
 from safetensors.torch import load_file, save_file
 
@@ -35,8 +37,10 @@ from skipbench.launch.status import CellStatus, experiment_statuses
 from skipbench.report.compared import mixed
 from skipbench.report.tables.formats import markdown
 from skipbench.report.tables.runs import row_table
+from skipbench.runs import fingerprint
 from skipbench.runs.measures import Metrics
 from skipbench.runs.run import Origin, Run, read_run
+from skipbench.runs.source import method_sha256
 from skipbench.runs.store import record_failure
 
 SEARCH = ["search.prompts=1", "search.max_new_tokens=4", "search.strategy=random"]
@@ -178,14 +182,11 @@ def test_a_table_says_where_a_method_or_a_model_is_not_one() -> None:
 
 
 def test_a_latency_model_belongs_to_the_weights(checkpoint: Path, tmp_path: Path) -> None:
-    engine = compose([]).engine
-
     def path(of: Path) -> Path:
-        return latency_path(Model(name="mine", path=str(of)), engine, "cpu", tmp_path)
+        return latency_path(Model(name="mine", path=str(of)), compose([]).engine, "cpu", tmp_path)
 
     first = path(checkpoint)
-    shutil.copytree(checkpoint, tmp_path / "copy")
-    assert path(tmp_path / "copy") == first
+    assert path(shutil.copytree(checkpoint, tmp_path / "copy")) == first
     retrain(checkpoint)
     assert path(checkpoint) != first
 
@@ -193,18 +194,19 @@ def test_a_latency_model_belongs_to_the_weights(checkpoint: Path, tmp_path: Path
 def test_a_method_is_known_by_its_own_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from skipbench.runs.source import method_sha256
-
     package = tmp_path / "ours"
-    (package / "drafts").mkdir(parents=True)
-    (package / "__init__.py").write_text("from .drafts.one import make\n")
-    (package / "drafts" / "__init__.py").write_text("")
-    code = "from ..shared import x\nfrom . import two\nmake = x\n"
-    (package / "drafts" / "one.py").write_text(code)
-    (package / "drafts" / "two.py").write_text("")
-    (package / "shared.py").write_text("def x(): 'unparsed \\x00'")
-    (package / "other.py").write_text("")
-    (tmp_path / "rules.py").write_text("class Rule: ...")
+    texts = {
+        "ours/__init__.py": "from .drafts.one import make\n",
+        "ours/drafts/__init__.py": "",
+        "ours/drafts/one.py": "from ..shared import x\nfrom . import two\nmake = x\n",
+        "ours/drafts/two.py": "",
+        "ours/shared.py": "def x(): 'unparsed \\x00'",
+        "ours/other.py": "",
+        "rules.py": "class Rule: ...",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     method = MethodConfig.of({"_target_": "ours.make", "stop": {"_target_": "rules.Rule"}})
     first = method_sha256(method)
@@ -227,12 +229,6 @@ def test_a_method_is_known_by_its_own_source(
 def test_weights_are_known_by_their_content_and_few_bytes_are_read(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import os
-
-    from huggingface_hub import constants
-
-    from skipbench.runs import fingerprint
-
     def of(path: Any, revision: str | None = None) -> str | None:
         return fingerprint.weights_sha256(Model(name="mine", path=str(path), revision=revision))
 
@@ -245,16 +241,13 @@ def test_weights_are_known_by_their_content_and_few_bytes_are_read(
     assert of("me/other") is None and of(tmp_path / "hub") is None and of("no id at all/") is None
     (checkpoint / "config.json").write_text((checkpoint / "config.json").read_text() + " ")
     assert of(checkpoint) != whole
-    # Shards of 16 GiB, holes but for what is written here.
-    many = tmp_path / "many"
-    many.mkdir()
-    names = [f"model-{i}.safetensors" for i in range(4)]
-    index = json.dumps({"weight_map": {n: n for n in names}})
-    (many / "model.safetensors.index.json").write_text(index)
-    for name in names:
-        with open(many / name, "wb") as file:
-            file.write((2).to_bytes(8, "little") + b"{}")
-            file.truncate(4 * 2**30)
+    (many := tmp_path / "many").mkdir()  # shards of 16 GiB, holes but for what is written here
+    shards = [many / f"model-{i}.safetensors" for i in range(4)]
+    index = many / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {shard.name: shard.name for shard in shards}}))
+    for shard in shards:
+        shard.write_bytes((2).to_bytes(8, "little") + b"{}")
+        os.truncate(shard, 4 * 2**30)
     read: list[int] = []
     pread = os.pread
     monkeypatch.setattr(os, "pread", lambda *a: (read.append(a[1]), pread(*a))[1])
@@ -264,11 +257,11 @@ def test_weights_are_known_by_their_content_and_few_bytes_are_read(
     assert of(many) == first and not read
     for at, was in ((8, b"{"), (2**30, b"\0"), (4 * 2**30 - 1, b"\0")):
         for byte in (b"x", was):
-            with open(many / names[2], "r+b") as file:
+            with open(shards[2], "r+b") as file:
                 file.seek(at)
                 file.write(byte)
             assert (of(many) == first) == (byte == was)
-    (many / "model.safetensors.index.json").write_text("{")
+    index.write_text("{")
     assert of(many) is None
 
 
