@@ -9,11 +9,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import torch
-from builders import SMALL, tiny_copy
-from conftest import unseal
+from builders import SMALL, edit, tiny_copy
 from huggingface_hub import constants
 from msgspec.structs import replace
 from safetensors.torch import load_file, save_file
@@ -32,7 +30,6 @@ from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.grid import plan
 from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
-from skipbench.experiments.table_runs import run_entry
 from skipbench.launch.status import CellStatus, experiment_statuses
 from skipbench.report.compared import mixed
 from skipbench.report.tables.formats import markdown
@@ -139,33 +136,17 @@ def statuses(words: list[str]) -> list[CellStatus]:
     return experiment_statuses(words[0], request_of(parse(Status, words), choices("experiment")))
 
 
-def test_another_version_of_the_package_is_told_and_does_not_go_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_latencies_of_another_version_of_the_package_are_measured_again(tmp_path: Path) -> None:
     config = compose([*SMALL, "method=uniform", f"results={tmp_path}"])
-    run_cell(config)
-    folder, state = record(config)
-    other = replace(state.provenance, package_sha256="2:" + "f" * 64)
-    unseal(folder)
-    (folder / "provenance.json").write_bytes(msgspec.json.encode(other))
-    capsys.readouterr()
-    run_cell(config)
-    assert "another version of skipbench" in capsys.readouterr().err
-    own, run = state.provenance.package_sha256, run_entry(resolve_cell(config))
-    today = replace(run, origin=replace(run.origin, package_sha256=own))
-    text = markdown(row_table([run, today]))
-    assert "origin a" in text and "code 2:fffffff" in text and f"code {str(own)[:9]}" in text
-    (folder / "status.json").write_text('{"state": "interrupted"}')
-    assert "other code of skipbench" in refused(config)
+    run_cell(config, print_table=False)
     (latency,) = tmp_path.glob("latency/*.json")
     kept = json.loads(latency.read_text())
-    kept["package_sha256"], kept["model"]["mlp_s"] = "f" * 64, 99.0
-    latency.write_text(json.dumps(kept))
-    run_cell(compose([*SMALL, "method=middle", f"results={tmp_path}"]))
+    edit(latency, package_sha256="f" * 64, model=kept["model"] | {"mlp_s": 99.0})
+    run_cell(compose([*SMALL, "method=middle", f"results={tmp_path}"]), print_table=False)
     assert json.loads(latency.read_text())["model"]["mlp_s"] < 1
 
 
-def test_a_table_says_where_a_method_or_a_model_is_not_one() -> None:
+def test_a_table_says_where_a_method_a_model_or_the_code_is_not_one() -> None:
     def run(method: str, source: str, weights: str, measured: bool = True) -> Run:
         origin = Origin(method_sha256=source, weights_sha256=weights)
         metrics = Metrics(samples=1) if measured else None
@@ -179,6 +160,9 @@ def test_a_table_says_where_a_method_or_a_model_is_not_one() -> None:
     assert mixed([*alike, run("clasp", "2", "v")]) == [
         "model mine: its runs are of 2 different weights: do not compare them."
     ]
+    codes = [Origin(commit="0123abc", package_sha256=f"2:{digit * 64}") for digit in "ef"]
+    text = markdown(row_table([replace(alike[0], origin=origin) for origin in codes]))
+    assert "origin a" in text and "code 2:fffffff" in text and "code 2:eeeeeee" in text
 
 
 def test_a_latency_model_belongs_to_the_weights(checkpoint: Path, tmp_path: Path) -> None:

@@ -36,19 +36,6 @@ def test_a_run_under_another_runs_name_is_refused_by_all_that_read_it(tmp_path: 
     assert read_run(mine).metrics
 
 
-def test_latencies_that_a_method_decided_by_are_compared(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """They are measured, and another cell may measure them again: a done run is told of."""
-    config = compose([*SMALL, "method=knapspec", f"results={tmp_path}"])
-    run_cell(config)
-    (path,) = tmp_path.glob("latency/*.json")
-    edit(path, model=json.loads(path.read_text())["model"] | {"mlp_s": 1.0})
-    capsys.readouterr()
-    run_cell(config)
-    assert "decided by other latencies" in capsys.readouterr().err
-
-
 def test_a_kept_sample_of_another_prompt_is_refused(tmp_path: Path) -> None:
     config = compose([*SMALL, "limit=2", f"results={tmp_path}", "method=uniform"])
     run_cell(config)

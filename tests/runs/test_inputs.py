@@ -130,6 +130,11 @@ def test_another_file_is_refused_by_its_setting(made: Made, name: str) -> None:
     after = bytearray(before.replace(b"Once", b"Only").replace(b'_s": ', b'_s": 1'))
     path.write_bytes(bytes(after) if after != before else before + b"\nx = 1\n")
     told = made.refusal(rows=name == "prompts.jsonl")
+    if name.startswith("results/"):  # measured again by another cell: a done run is told of
+        (made.folder / "status.json").write_text('{"state": "done"}')
+        (note,) = compare_identity(made.folder, made.config).check().notes
+        assert note == "decided by other latencies; fresh=true measures it anew"
+        (made.folder / "status.json").write_text('{"state": "interrupted"}')
     path.write_bytes(before)
     assert FILES[name] in told and "\n" not in told
 
