@@ -21,7 +21,7 @@ from skipbench.errors import SkipbenchError, printable
 from skipbench.runs.files import write_atomic, writing
 from skipbench.runs.fingerprint import MEANINGS
 from skipbench.runs.lock import held
-from skipbench.runs.provenance import Provenance, config_hash, hashed
+from skipbench.runs.provenance import Provenance, config_hash, hashed, named_hash
 from skipbench.runs.reading import read_bytes, refuse_link, run_folders, strict_json
 from skipbench.runs.record import MEASURED, Completion, Sample, dump
 from skipbench.runs.run import Run, read_run
@@ -70,7 +70,7 @@ class _Source:
         run = read_run(folder)
         if not run.settings:
             raise SkipbenchError(f"{folder} holds no run")
-        if config_hash(run.settings) != _name(folder).rpartition("_")[2]:
+        if config_hash(run.settings) != named_hash(folder):
             raise SkipbenchError(
                 f"{folder}: its name is not that of its settings; run it again with this version"
             )
