@@ -52,14 +52,14 @@ def compare(
     """
     import pandas
 
-    from skipbench.experiments.compare import compare as run
+    from skipbench.experiments.ranking import rank_methods
 
     settings = [*model_words(model), f"results={quoted(str(results))}", *overrides]
     if prompts is not None:
         path = prompts if isinstance(prompts, str | Path) else _written(prompts, Path(results))
         settings += ["dataset=prompts", f"dataset.path={quoted(str(path))}"]
     rows, measured = [], ("tokens_per_s", "tokens_per_s_vanilla", "M", "alpha")
-    for one in run(settings, 60 * minutes, methods, limit).runs:
+    for one in rank_methods(settings, 60 * minutes, methods, limit).runs:
         metrics = one.metrics
         low, high = (metrics and metrics.speedup.headline[1]) or (None, None)
         row = {

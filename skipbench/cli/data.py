@@ -14,7 +14,7 @@ from skipbench.config.model import Model
 from skipbench.config.run_config import DatasetConfig
 from skipbench.console import show
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.inputs import Card, Input, card_of, inputs_of
+from skipbench.experiments.inputs import HubFacts, Input, hub_facts, inputs_of
 from skipbench.experiments.plan import grids_of
 from skipbench.launch.status import command_line
 from skipbench.report.columns import MISSING, markdown_grid
@@ -49,7 +49,7 @@ def _experiments(asked: Data) -> None:
     from skipbench.experiments.fetch import hub_answers  # torch
 
     answers = hub_answers()
-    rows = [_row(one, card_of(one) if answers else Card()) for one in inputs]
+    rows = [_row(one, hub_facts(one) if answers else HubFacts()) for one in inputs]
     show(markdown_grid([HEAD, *rows]))
     if not answers:
         show("the hub does not answer: licences, and sizes of datasets, are not known")
@@ -65,14 +65,14 @@ def _experiments(asked: Data) -> None:
         sys.exit(1)
 
 
-def _row(one: Input, card: Card) -> list[str]:
-    size = card.size_bytes
+def _row(one: Input, facts: HubFacts) -> list[str]:
+    size = facts.size_bytes
     if size is None and isinstance(one.source, Model) and (sizes := one.source.sizes) is not None:
         size = sizes.weight_bytes(one.source.dtype)
-    gated = card.gated or (isinstance(one.source, Model) and one.source.gated)
+    gated = facts.gated or (isinstance(one.source, Model) and one.source.gated)
     token = "needed" + (", none here" if one.token_missing else "") if gated else "no"
     text = MISSING if size is None else f"{size / 2**30:.2f} GiB"
-    known = [one.name, one.kind, text, card.licence or MISSING, token]
+    known = [one.name, one.kind, text, facts.licence or MISSING, token]
     if not one.where:
         known = [one.name, one.kind, MISSING, "of a package, or made here", "no"]
     return [*known, "no" if one.lacking else "yes"]

@@ -10,10 +10,9 @@ from skipbench.config.catalog import choices, experiment_of
 from skipbench.config.run_config import RunConfig
 from skipbench.console import say
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import checked_run, resolve_cell
 from skipbench.experiments.grid import PlannedCell
-from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.plan import file_name, grids_of
+from skipbench.experiments.resolve import checked_run, resolve_cell
 from skipbench.experiments.row import run_rows
 from skipbench.experiments.set_search import search_of
 from skipbench.report.figures import searches
@@ -62,7 +61,7 @@ def _experiment(asked: Figure) -> None:
     (grid,) = grids_of(request)
     scale, cells = grid.scale, grid.cells
     runs, missing = list[Run](), list[str]()
-    errors = run_rows([config for _, config in cells], LastLoaded(), say, asked.render_only)
+    errors = run_rows([config for _, config in cells], asked.render_only)
     for (cell, config), error in zip(cells, errors, strict=True):
         try:
             if error is not None:

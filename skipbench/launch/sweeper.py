@@ -26,9 +26,9 @@ from skipbench.config.hardware import Slurm
 from skipbench.config.nodes import unreadable
 from skipbench.console import complain, is_json, out, show
 from skipbench.errors import SkipbenchError, reason_of
-from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.grid import check_filter, plan
 from skipbench.experiments.plan import scale_of
+from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.experiments.table_runs import run_entry, sweep_table
 from skipbench.launch import slurm

@@ -18,7 +18,7 @@ from skipbench.cli.main import dispatch, one_kind_of_error
 from skipbench.cli.table import run_table
 from skipbench.config.catalog import choices, file_of
 from skipbench.config.compose import compose
-from skipbench.experiments.cell import resolve_cell
+from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.runs.state import Interrupted
 

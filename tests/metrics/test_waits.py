@@ -11,7 +11,7 @@ from msgspec import structs
 from skipbench.config.compose import compose
 from skipbench.decode.loop import generate
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import resolve_cell
+from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.metrics.summary import percentiles, summarise
 from skipbench.profile.clock import Clock

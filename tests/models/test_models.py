@@ -39,7 +39,7 @@ from skipbench.config.compose import compose
 from skipbench.config.model import Model
 from skipbench.data.rows import Row
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import resolve_cell
+from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.lm.model import LM
 from skipbench.models import load as load_module

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import resolve_cell
+from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.metrics.acceptance import tokens_per_time
 from skipbench.metrics.prices import Parts, Prices

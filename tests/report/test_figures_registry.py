@@ -21,9 +21,9 @@ from skipbench.cli.parser import parse
 from skipbench.config.catalog import choices
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.grid import SCALES, PlannedCell, plan
 from skipbench.experiments.plan import composed, grids_of
+from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.report.compared import BASELINE
 from skipbench.report.definitions import LABELS

@@ -69,7 +69,7 @@ def _text(name: str, **parts: object) -> str:
 
 def describe(config: RunConfig, skip: DraftPlan) -> dict[str, object]:
     """The contents of `skipset.json`, with the results of the finished run of these settings."""
-    from skipbench.experiments.cell import checked_run, resolve_cell
+    from skipbench.experiments.resolve import checked_run, resolve_cell
 
     model, method, run = config.model, config.method, checked_run(resolve_cell(config))
     measured: dict[str, object] | None = None

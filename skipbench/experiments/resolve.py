@@ -1,4 +1,4 @@
-"""One cell: its settings resolved, its folder, its run, or several (`repeats=R`, shards)."""
+"""A cell whose skip set is known: its folder, its run, or several (`repeats=R`, shards)."""
 
 import contextlib
 import dataclasses
@@ -15,7 +15,7 @@ from skipbench.data.rows import Row, other_rows
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.set_search import search_command, search_trace
 from skipbench.report.compared import joined, replaced
-from skipbench.runs.fingerprint import refuse_other
+from skipbench.runs.fingerprint import Identity, compare_identity
 from skipbench.runs.merge import join_shard
 from skipbench.runs.provenance import config_hash, run_name
 from skipbench.runs.run import Run, read_run
@@ -23,7 +23,7 @@ from skipbench.search.run import best_of_trace
 
 
 @dataclass(frozen=True)
-class Cell:
+class ResolvedCell:
     """A cell whose skip set is known; the hash of its settings names its folder."""
 
     config: RunConfig
@@ -38,21 +38,21 @@ class Cell:
         return config.results / "shards" / config.shard.replace("/", "of") / name
 
     @property
-    def whole(self) -> "Cell":
+    def whole(self) -> "ResolvedCell":
         """The cell with all its prompts."""
-        return Cell(dataclasses.replace(self.config, shard=None))
+        return ResolvedCell(dataclasses.replace(self.config, shard=None))
 
     @property
-    def shards(self) -> list["Cell"]:
+    def shards(self) -> list["ResolvedCell"]:
         """The shards of a whole cell that have records."""
         if self.config.shard is not None:
             return []
         folders = sorted(self.config.results.glob(f"shards/*of*/{self.folder.name}"))
         names = [folder.parent.name.replace("of", "/") for folder in folders]
-        return [Cell(dataclasses.replace(self.config, shard=name)) for name in names]
+        return [ResolvedCell(dataclasses.replace(self.config, shard=name)) for name in names]
 
 
-def resolve_cell(config: RunConfig) -> Cell:
+def resolve_cell(config: RunConfig) -> ResolvedCell:
     """Fills in the stored skip set. Raises NotHereError without one, or for other weights."""
     if config.search_dataset is not None:
         iterations = config.search.iterations
@@ -60,9 +60,9 @@ def resolve_cell(config: RunConfig) -> Cell:
             raise NotHereError(other)
         if (skip := best_of_trace(trace, iterations)) is None:
             raise NotHereError(f"its search of {iterations} sets is not done yet")
-        return Cell(dataclasses.replace(config, method=config.method.but(skip=skip)))
+        return ResolvedCell(dataclasses.replace(config, method=config.method.but(skip=skip)))
     try:
-        return Cell(with_stored_set(config))
+        return ResolvedCell(with_stored_set(config))
     except NotHereError as error:
         raise NotHereError(
             f"{error}; or take method={DEFAULT_METHOD}, which needs none; or search one: "
@@ -70,8 +70,13 @@ def resolve_cell(config: RunConfig) -> Cell:
         ) from error
 
 
-def checked_run(cell: Cell) -> Run:
+def checked_run(cell: ResolvedCell) -> Run:
     """The run of a cell. Raises SkipbenchError for other weights, code or rows, or damage."""
+    return compared_run(cell)[0]
+
+
+def compared_run(cell: ResolvedCell) -> tuple[Run, Identity]:
+    """`checked_run`, and what differs that is not refused."""
     run, config = read_run(cell.folder), cell.config
     if run.done:
         _ = run.samples  # refused where a sample is missing
@@ -82,8 +87,7 @@ def checked_run(cell: Cell) -> Run:
                 f"{cell.folder} was made with other rows (dataset.path={path}): changed since; "
                 "fresh=true sets it aside and starts anew, results=FOLDER keeps both"
             )
-    refuse_other(cell.folder, config)
-    return run
+    return run, compare_identity(cell.folder, config).check()
 
 
 def header(run: Run) -> dict[str, str]:
@@ -95,9 +99,9 @@ def header(run: Run) -> dict[str, str]:
     return {k: v for k, v in named.items() if v} | {"threads": str(run.setting("engine.threads"))}
 
 
-def repetitions(cell: Cell) -> list[Cell]:
+def repetitions(cell: ResolvedCell) -> list[ResolvedCell]:
     """The runs of a cell, one per process."""
-    return [Cell(config) for config in cell.config.repetitions()]
+    return [ResolvedCell(config) for config in cell.config.repetitions()]
 
 
 def all_done(config: RunConfig) -> bool:
@@ -114,7 +118,7 @@ def is_done(config: RunConfig) -> bool:
     return False
 
 
-def joined_run(cell: Cell) -> Run:
+def joined_run(cell: ResolvedCell) -> Run:
     """The run of a cell; of several processes the first one's, with the metrics and drafts of those
     that are done, and the reason why some are missing. Raises SkipbenchError as `checked_run`.
     """
@@ -156,10 +160,10 @@ def is_decoded(run: Run, rows: Sequence[Row], config: RunConfig) -> bool:
     return {s.index for s in run.samples}.issuperset(of_shard(rows, config.shard))
 
 
-def join_shards(cell: Cell) -> None:
-    """Adds the samples of a cell's shards to its record. Raises as `refuse_other`, `join_shard`."""
+def join_shards(cell: ResolvedCell) -> None:
+    """Adds the samples of a cell's shards to its record. Raises as `compared_run`, `join_shard`."""
     for part in cell.shards:
-        refuse_other(part.folder, part.config)
+        compare_identity(part.folder, part.config).check()
         if count := join_shard(part.folder, cell.folder, cell.config.mixed):
             say(f"{cell.folder}: {count} samples of shard {part.config.shard}")
 

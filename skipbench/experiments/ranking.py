@@ -11,8 +11,8 @@ from skipbench.config.explain import did_you_mean
 from skipbench.config.run_config import RunConfig
 from skipbench.console import duration, say_replaced
 from skipbench.errors import NotHereError, SkipbenchError, reason_of
-from skipbench.experiments.cell import is_done, resolve_cell
 from skipbench.experiments.last_loaded import LastLoaded
+from skipbench.experiments.resolve import is_done, resolve_cell
 from skipbench.experiments.row import run_row
 from skipbench.experiments.table_runs import run_entry
 from skipbench.report.compared import BASELINE, Comparison, conclude
@@ -37,7 +37,7 @@ SEARCH_TOKENS = 24 * 2 * 24
 LONG = 2048  # tokens of context from which the prompts are sections of Python's reference
 
 
-def compare(
+def rank_methods(
     settings: Sequence[str],
     budget_s: float,
     methods: Sequence[str] = (),
@@ -89,8 +89,8 @@ def compare(
             del row[name]
     tell(f"{limit} prompts, by turns: {', '.join(row)}")
     for name, outcome in zip(list(row), run_row([*row.values()], load), strict=True):
-        if isinstance(outcome, Exception):
-            reasons[name] = reason_of(outcome)
+        if outcome.error is not None:
+            reasons[name] = reason_of(outcome.error)
     runs = [run_entry(resolve_cell(row[name])) for name in row if name not in reasons]
     model, dataset = base.model.name, base.dataset.name
     for name, reason in reasons.items():

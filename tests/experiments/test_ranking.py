@@ -11,7 +11,7 @@ from conftest import METHODS, ROOT, Command
 
 import skipbench as package
 from skipbench.cli.table import advice
-from skipbench.experiments.compare import LEFT_OUT, compare
+from skipbench.experiments.ranking import LEFT_OUT, rank_methods
 from skipbench.metrics.interval import paired_ratio_interval
 from skipbench.report.compared import conclude
 from skipbench.report.page.render import write_page
@@ -88,7 +88,7 @@ def test_a_folder_and_a_file_of_prompts(
 
 def test_the_budget_leaves_methods_out(tmp_path: Path) -> None:
     settings = ["model=tiny", "dataset=mini-stories", f"results={tmp_path}", *SHORT]
-    found = compare(settings, 1e-3, ["uniform", "swift"], limit=1)
+    found = rank_methods(settings, 1e-3, ["uniform", "swift"], limit=1)
     reasons = {r.method: str(r.reason) for r in found.runs if not r.metrics}
     assert list(reasons) == ["swift"] and "of minutes= are left" in reasons["swift"]
 
