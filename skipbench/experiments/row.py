@@ -29,7 +29,7 @@ from skipbench.experiments.cell import (
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.set_search import ensure_searched
 from skipbench.models.checks import check_access
-from skipbench.report.cell import markdown_cell, render_cell
+from skipbench.report.detail import markdown_cell, render_cell
 from skipbench.runs.files import write_atomic
 from skipbench.runs.fingerprint import not_compared, other_latency, other_package
 from skipbench.runs.lock import set_aside

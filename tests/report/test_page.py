@@ -29,7 +29,7 @@ from skipbench.experiments.row import run_cell
 from skipbench.report.definitions import DEFINITIONS
 from skipbench.report.page.collect import (
     COLUMNS,
-    Row,
+    PageRun,
     all_runs,
     as_script,
     courses,
@@ -241,7 +241,7 @@ def test_same_records_same_bytes(results: Path, text: str) -> None:
     assert write_page(results)[0].read_text() == text
 
 
-def with_evil(results: Path) -> list[Row]:
+def with_evil(results: Path) -> list[PageRun]:
     runs = copy.deepcopy(all_runs(results))
     runs[0].cells["model"] = runs[0].cells["note"] = runs[0].id = EVIL
     runs[0].detail["texts"][0]["prompt"] = EVIL

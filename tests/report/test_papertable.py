@@ -29,7 +29,7 @@ from skipbench.report.tables.formats import WRITERS, markdown
 from skipbench.report.tables.formats import csv as write_csv
 from skipbench.report.tables.html import html
 from skipbench.report.tables.latex import escape, latex
-from skipbench.report.tables.model import Column, Row, Table
+from skipbench.report.tables.model import Column, Table, TableRow
 from skipbench.report.tables.paper import Number, paper_table
 from skipbench.report.tables.paper_notes import same_device, touches
 from skipbench.report.tables.paper_rows import halves
@@ -116,7 +116,7 @@ def cell(t: Table, column: str, **keys: Any) -> Shown:
     return found[0]
 
 
-def labels(t: Table, row: Row) -> tuple[str, ...]:
+def labels(t: Table, row: TableRow) -> tuple[str, ...]:
     count = sum(column.kind == "label" for column in t.grids[0].columns)
     return tuple(cell.text for cell in row.cells[: count - 1])
 

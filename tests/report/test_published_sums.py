@@ -15,9 +15,10 @@ from skipbench.config.catalog import known_models
 from skipbench.draft_plan import DraftPlan
 from skipbench.metrics.formulas import expected_speedup
 from skipbench.report.definitions import KEYS
-from skipbench.report.published import Row, papers, published, read_paper
+from skipbench.report.published import papers, published, read_paper
 
 # a printed cell, and its recomputed value: middle, least, largest
+Row = dict[str, Any]
 Cell = tuple[Row, float, float, float]
 rows_of = functools.cache(published)
 

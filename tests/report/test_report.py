@@ -15,13 +15,13 @@ from rich.console import Console, RenderableType
 
 from skipbench.metrics.costs import Latency
 from skipbench.metrics.summary import summarise
-from skipbench.report.cell import cell_lines, markdown_cell, render_cell
 from skipbench.report.columns import MISSING, main_cells
 from skipbench.report.definitions import DEFINITIONS, LEGEND, caution
+from skipbench.report.detail import cell_lines, markdown_cell, render_cell
 from skipbench.report.tables.formats import csv as write_csv
 from skipbench.report.tables.formats import markdown
 from skipbench.report.tables.html import html
-from skipbench.report.tables.model import Cell
+from skipbench.report.tables.model import TableCell
 from skipbench.report.tables.runs import row_table
 from skipbench.runs.measures import BySearch, Metrics, Percentiles, Score, SearchPart, Speedup
 from skipbench.runs.record import Arm, Round, Sample, Seconds
@@ -179,7 +179,7 @@ def run(method: str, dataset: str, of: Metrics | None, **more: Any) -> Run:
     return Run(method=method, dataset=dataset, metrics=of, **given)
 
 
-def cells(runs: list[Run]) -> list[dict[str, Cell]]:
+def cells(runs: list[Run]) -> list[dict[str, TableCell]]:
     """The rows of the table, by the names of the columns."""
     grid = row_table(runs, ["all"]).grids[0]
     names = [column.name for column in grid.columns]

@@ -38,7 +38,7 @@ COLUMNS = (
 OPTIONAL = ("point", *WAITS)  # columns that are left out where no run has them
 
 
-class Row(Struct):
+class PageRun(Struct):
     """A run: `cells` (text) and `sort` (numbers) by column; `error` of one that is not readable."""
 
     id: str
@@ -49,12 +49,12 @@ class Row(Struct):
     run: Run | None = None  # without its samples; None of one that is not readable
 
 
-def all_runs(results: Path) -> list[Row]:
+def all_runs(results: Path) -> list[PageRun]:
     """Every folder under `results/runs`."""
     return [one_run(folder) for folder in run_folders(results)]
 
 
-def one_run(folder: Path) -> Row:
+def one_run(folder: Path) -> PageRun:
     """One run on the page; a folder that cannot be read is a row with the reason."""
     cells = dict.fromkeys(COLUMNS, MISSING) | dict.fromkeys(OPTIONAL, "")
     try:
@@ -64,7 +64,7 @@ def one_run(folder: Path) -> Row:
     except (SkipbenchError, OSError) as error:
         cells |= {"note": f"cannot be read: {error}"}
         reason = printable(f"{folder.name}: {error}")
-        return Row(printable(folder.name), cells, {}, {"unreadable": reason}, reason)
+        return PageRun(printable(folder.name), cells, {}, {"unreadable": reason}, reason)
     metrics, origin = run.metrics or Metrics(), run.origin
     measured = main_cells(metrics) | waits_cells(metrics, (50,))  # others: in `metrics`
     given = {
@@ -94,7 +94,9 @@ def one_run(folder: Path) -> Row:
         "E(Spd)": metrics.expected_speedup.measured_cost,
     }
     sort = {name: value for name, value in numbers.items() if value is not None}
-    return Row(folder.name, cells, sort, detail, run=replace(run))  # what it has read is left out
+    return PageRun(
+        folder.name, cells, sort, detail, run=replace(run)
+    )  # what it has read is left out
 
 
 def _so_far(run: Run) -> Run:
@@ -133,7 +135,7 @@ def _note(run: Run) -> str:
     return ": ".join(filter(None, (run.status.state, run.status.error)))
 
 
-def about(runs: Sequence[Row]) -> str | None:
+def about(runs: Sequence[PageRun]) -> str | None:
     """The line on top of the page: the runs, where and when; `None` if none can be read."""
     sound = [run.cells for run in runs if not run.error]
     if not sound:

@@ -16,7 +16,7 @@ from skipbench.errors import SkipbenchError, printable
 from skipbench.report.columns import inert
 from skipbench.report.definitions import DEFINITIONS, caution
 from skipbench.report.page import collect, forest
-from skipbench.report.page.collect import Row
+from skipbench.report.page.collect import PageRun
 from skipbench.report.tables.features import feature_table, feature_tables
 from skipbench.report.tables.html import html, rendered
 from skipbench.report.tables.stored import read_summary, table_of
@@ -105,7 +105,7 @@ def _stored(text: bytes) -> tuple[str, list[Run]]:
 
 
 def page(
-    runs: list[Row],
+    runs: list[PageRun],
     tables: dict[str, str],
     figures: dict[str, str],
     refused: Sequence[str] = (),
@@ -149,7 +149,7 @@ def page(
     )
 
 
-def _cautions(runs: Sequence[Row]) -> list[str]:
+def _cautions(runs: Sequence[PageRun]) -> list[str]:
     """The line on runs that replicate nothing, with their number where there are others."""
     models, datasets = ([run.cells[name] for run in runs] for name in ("model", "dataset"))
     count = sum(bool(caution([m], [d])) for m, d in zip(models, datasets, strict=True))

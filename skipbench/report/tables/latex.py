@@ -10,7 +10,7 @@ from itertools import accumulate, pairwise, product
 from markupsafe import Markup
 
 from skipbench.report.tables.html import rendered
-from skipbench.report.tables.model import Cell, Grid, Table
+from skipbench.report.tables.model import Grid, Table, TableCell
 
 LINE_WIDTH = 345.0
 COLUMN_GAP = 5.0
@@ -109,7 +109,7 @@ def _alignment(grid: Grid, column: int, size: str) -> Markup:
     return Markup("r" if grid.columns[column].kind == "number" else "l")
 
 
-def _text(cell: Cell, wrapped: bool = True) -> Markup:
+def _text(cell: TableCell, wrapped: bool = True) -> Markup:
     long = wrapped and _text_width(cell.text) > WRAPPED
     words = breakable(cell.text) if long else escape(cell.text)
     text = rf"\textbf{{{words}}}" if cell.bold else words

@@ -14,7 +14,7 @@ from skipbench.report.definitions import STAND_INS, UNITS
 from skipbench.report.measured import SCORES, Measured, measure, spread_key, unmeasured
 from skipbench.report.published import Paper, Printed, read_paper
 from skipbench.report.tables import paper_notes
-from skipbench.report.tables.model import Cell, Column, Grid, Row, Table
+from skipbench.report.tables.model import Column, Grid, Table, TableCell, TableRow
 from skipbench.report.tables.paper_rows import (
     Group,
     Half,
@@ -272,23 +272,23 @@ def _grid(
     def mark(text: str | None) -> int | None:
         return marks.setdefault(text, len(marks) + 1) if text else None
 
-    rows = list[Row]()
+    rows = list[TableRow]()
     for id, line in zip(ids, lines, strict=True):
         reasons = {n.measured.reason for n in line}
         printed = any(n.printed.value is not None or n.printed.note for n in line)
-        theirs = [Cell(n.texts[1], n.bold[1], mark(n.printed.note)) for n in line]
+        theirs = [TableCell(n.texts[1], n.bold[1], mark(n.printed.note)) for n in line]
         if printed and len(reasons) == 1 and None not in reasons:  # one footnote says it
-            shown = [(Cell("paper", mark=mark(reasons.pop())), theirs)]
+            shown = [(TableCell("paper", mark=mark(reasons.pop())), theirs)]
         else:
-            ours = [Cell(n.texts[0], n.bold[0], mark(n.measured.reason), n.run) for n in line]
-            shown = [(Cell("measured"), ours)]
-            shown += [(Cell("paper"), theirs)] if printed else []
+            ours = [TableCell(n.texts[0], n.bold[0], mark(n.measured.reason), n.run) for n in line]
+            shown = [(TableCell("measured"), ours)]
+            shown += [(TableCell("paper"), theirs)] if printed else []
             if any(n.difference is not None for n in line):
-                shown.append((Cell("difference"), [Cell(n.texts[2]) for n in line]))
-        labels = [Cell(paper.printed(key, dict(id).get(key))) for key in keys]
+                shown.append((TableCell("difference"), [TableCell(n.texts[2]) for n in line]))
+        labels = [TableCell(paper.printed(key, dict(id).get(key))) for key in keys]
         for kind, cells in shown:
-            rows.append(Row((*labels, kind, *cells), kind.text, kind is shown[0][0]))
-            labels = [Cell("")] * len(keys)
+            rows.append(TableRow((*labels, kind, *cells), kind.text, kind is shown[0][0]))
+            labels = [TableCell("")] * len(keys)
     columns = [
         *(Column(key, kind="label") for key in (*keys, "")),
         *(Column(name, paper.printed(half.across, group)) for group, name in names),

@@ -13,7 +13,7 @@ from skipbench.report import columns as text
 from skipbench.report import compared
 from skipbench.report.columns import MISSING, sample_count
 from skipbench.report.definitions import caution, definitions_for
-from skipbench.report.tables.model import Cell, Column, Grid, Row, Table
+from skipbench.report.tables.model import Column, Grid, Table, TableCell, TableRow
 from skipbench.runs.measures import Metrics, Paired, Speedup
 from skipbench.runs.run import Run
 
@@ -74,7 +74,7 @@ def row_table(
     marks, (places, unpaired) = compared.origins(ordered), compared.beside(ordered)
     rows = [_cells(run, marks, places.get(at)) for at, run in enumerate(ordered)]
     ratios = compared.over(ordered, over) if over else {}
-    rows = [row | {OVER: Cell(ratios.get(at, MISSING))} for at, row in enumerate(rows)]
+    rows = [row | {OVER: TableCell(ratios.get(at, MISSING))} for at, row in enumerate(rows)]
     numbers = [*(numbers or NUMBERS.values())]
     if over:  # beside "over best", or at the end
         at = numbers.index(NUMBERS["best"]) + 1 if NUMBERS["best"] in numbers else len(numbers)
@@ -90,7 +90,7 @@ def row_table(
     left_out |= {name for name in OPTIONAL if not any(row[name].text for row in rows)}
     shown = [column for column in wanted if column.name not in left_out]
     warnings = caution((run.model for run in runs), (run.dataset for run in runs))
-    lines = tuple(Row(tuple(row[column.name] for column in shown)) for row in rows)
+    lines = tuple(TableRow(tuple(row[column.name] for column in shown)) for row in rows)
     named = (replace(c, name=f"over {over}") if c.name == OVER else c for c in shown)
     grids = [Grid(tuple(named), lines), *([] if chosen else _parts(ordered, everything))]
     provenance = "; ".join(f"{name}: {_distinct(runs, name)}" for name in PROVENANCE)
@@ -137,7 +137,7 @@ def check_keys(columns: Sequence[str], known: Sequence[str]) -> None:
 
 def _cells(
     run: Run, marks: Mapping[tuple[str, ...], str], standing: Standing | None
-) -> dict[str, Cell]:
+) -> dict[str, TableCell]:
     metrics = run.metrics or Metrics()
     texts = {
         **{name: str(getattr(run, name) or MISSING) for name in NAMES},
@@ -149,7 +149,7 @@ def _cells(
     }
     if not run.metrics:
         texts["n"] = MISSING
-    cells = {k: Cell(v, run=run.id if k == "speedup" else None) for k, v in texts.items()}
+    cells = {k: TableCell(v, run=run.id if k == "speedup" else None) for k, v in texts.items()}
     best = standing is not None and standing.tied and standing.faster
     return cells | {"speedup": replace(cells["speedup"], bold=best)}
 
@@ -167,21 +167,23 @@ def _across(
     kind: str, runs: Sequence[Run], names: Sequence[str], labels: Sequence[str | None]
 ) -> Grid:
     """Speedups: a line per method, a column per dataset or group, which `labels` names."""
-    cells: dict[tuple[str, ...], dict[str, Cell]] = {}
+    cells: dict[tuple[str, ...], dict[str, TableCell]] = {}
     for run, label in sorted(zip(runs, labels, strict=True), key=lambda pair: bool(pair[0].group)):
         key = tuple(str(getattr(run, name)) for name in names)
         line = cells.setdefault((*key, run.label or run.reason or ""), {})
         if label is not None:
             metrics = run.metrics or Metrics()
             shown = text.speedup_text(metrics.speedup)
-            line[label] = Cell(f"{shown}, n {sample_count(metrics)}" if run.metrics else MISSING)
+            line[label] = TableCell(
+                f"{shown}, n {sample_count(metrics)}" if run.metrics else MISSING
+            )
     columns = list(dict.fromkeys(label for label in labels if label is not None))
     points = any(point for *_, point in cells)
     heads = [Column(n, kind="label") for n in (*names, *(["point"] if points else []))]
-    lines = list[Row]()
+    lines = list[TableRow]()
     for key, row in cells.items():
-        named = map(Cell, key if points else key[:-1])
-        lines.append(Row((*named, *(row.get(k, Cell(MISSING)) for k in columns))))
+        named = map(TableCell, key if points else key[:-1])
+        lines.append(TableRow((*named, *(row.get(k, TableCell(MISSING)) for k in columns))))
     heads += [Column(n, group=kind) for n in columns]
     return Grid(tuple(heads), tuple(lines), f"Speedup by {kind}, of the same runs.")
 

@@ -1,4 +1,4 @@
-"""One cell, model x method x dataset, for the terminal and as Markdown."""
+"""One run in detail, for the terminal and as Markdown."""
 
 import math
 import textwrap
