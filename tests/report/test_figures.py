@@ -24,7 +24,7 @@ from skipbench.report.measured import measure
 from skipbench.report.published import numbers_of
 from skipbench.runs.measures import Metrics, Speedup
 from skipbench.runs.provenance import Provenance
-from skipbench.runs.record import SOURCES, Round, Seconds
+from skipbench.runs.record import Round, Seconds
 from skipbench.runs.run import Run
 
 CELLS = {
@@ -32,7 +32,7 @@ CELLS = {
     "swift": ["method=swift", "limit=2", "dataset.max_new_tokens=48"],
     "clasp2": ["method=clasp", "method.interval=2"],
     "clasp8": ["method=clasp", "method.interval=8"],
-    "auto": ["method=auto", "method.row_prices=[1,1.02,1.04,1.1,1.2,1.4]"],
+    "uniform": ["method=uniform"],
 }
 SHORT = ["limit=1", "engine.warmup=0", "dataset.max_new_tokens=32"]
 
@@ -80,22 +80,6 @@ def test_a_skip_map_shows_the_set(runs: dict[str, Run]) -> None:
         maps.layers_of(structs.replace(run, provenance=Provenance()))
     with pytest.raises(SkipbenchError, match="skips no sub-layer"):
         maps.layers_of(structs.replace(run, kept_samples=[]))
-
-
-def test_the_sources_of_auto_add_up(runs: dict[str, Run]) -> None:
-    rounds = [r for s in runs["auto"].sound for r in s.method.rounds]
-    axis = courses.accepted([runs["auto"]], []).axes[0]
-    labels = axis.get_legend_handles_labels()[1]
-    assert labels[0] == "bonus" and "layers" in labels and set(labels[1:]) <= {*SOURCES.values()}
-    first = sum(1 + r.accepted for r in rounds[: courses.SPAN])
-    drawn = sum(bars[0].get_height() for bars in axis.containers)
-    assert drawn == pytest.approx(first / min(len(rounds), courses.SPAN))
-    bins = courses.calibration_bins(runs["auto"])
-    assert [e for e, _ in bins] == sorted(e for e, _ in bins) and len(bins) == courses.BINS
-    emitted = sum(1 + r.accepted for r in rounds) / len(rounds)
-    assert min(n for _, n in bins) <= emitted <= max(n for _, n in bins)
-    assert {"auto-sources", "auto-calibration"} <= set(draw_run(runs["auto"]))
-    assert "auto-sources" not in draw_run(runs["swift"])
 
 
 def test_similarity_is_one_at_most(runs: dict[str, Run]) -> None:
