@@ -62,8 +62,6 @@ def row_table(
         SkipbenchError: no such key, or no such method.
     """
     check_keys(columns, [*NUMBERS, *MORE])
-    chosen = [(NUMBERS | MORE)[key] for key in columns if key != ALL]
-    numbers = [*NUMBERS.values(), *MORE.values()] if ALL in columns else chosen
     datasets, models, methods = (
         list(dict.fromkeys(getattr(run, name) for run in runs)) for name in NAMES
     )
@@ -72,28 +70,18 @@ def row_table(
     everything.sort(key=lambda run: (datasets.index(run.dataset), models.index(run.model)))
     ordered = [run for run in everything if not run.group]
     marks, (places, unpaired) = compared.origins(ordered), compared.beside(ordered)
-    rows = [_cells(run, marks, places.get(at)) for at, run in enumerate(ordered)]
     ratios = compared.over(ordered, over) if over else {}
-    rows = [row | {OVER: TableCell(ratios.get(at, MISSING))} for at, row in enumerate(rows)]
-    numbers = [*(numbers or NUMBERS.values())]
-    if over:  # beside "over best", or at the end
-        at = numbers.index(NUMBERS["best"]) + 1 if NUMBERS["best"] in numbers else len(numbers)
-        numbers.insert(at, OVER)
-    shared = {n for n, of in {"dataset": datasets, "model": models}.items() if len(of) == 1}
-    extra = set() if columns else shared | EXTRA
-    wanted = [
-        *(Column(name, kind="label", extra=name in extra) for name in LABELS),
-        *(Column(name, extra=name in extra) for name in numbers),
-        *(Column(name, kind="text") for name in TEXTS if not chosen),
+    rows = [
+        _cells(run, marks, places.get(at)) | {OVER: TableCell(ratios.get(at, MISSING))}
+        for at, run in enumerate(ordered)
     ]
-    left_out = shared if chosen else set()
-    left_out |= {name for name in OPTIONAL if not any(row[name].text for row in rows)}
-    shown = [column for column in wanted if column.name not in left_out]
-    warnings = caution((run.model for run in runs), (run.dataset for run in runs))
+    shown = _columns(columns, rows, over)
     lines = tuple(TableRow(tuple(row[column.name] for column in shown)) for row in rows)
     named = (replace(c, name=f"over {over}") if c.name == OVER else c for c in shown)
-    grids = [Grid(tuple(named), lines), *([] if chosen else _parts(ordered, everything))]
+    few = columns and ALL not in columns
+    grids = [Grid(tuple(named), lines), *([] if few else _parts(ordered, everything))]
     provenance = "; ".join(f"{name}: {_distinct(runs, name)}" for name in PROVENANCE)
+    warnings = caution((run.model for run in runs), (run.dataset for run in runs))
     return Table(
         name=name or title,
         title=compared.titled(title, runs),
@@ -113,6 +101,27 @@ def row_table(
         definitions=tuple(definitions_for(column.name for column in shown)),
         provenance=(provenance,) if any(run.origin.date for run in runs) else (),
     )
+
+
+def _columns(
+    keys: Sequence[str], rows: Sequence[Mapping[str, TableCell]], over: str
+) -> list[Column]:
+    """The columns of the first grid: those of `keys`, or all that are not left out."""
+    chosen = [] if ALL in keys else [(NUMBERS | MORE)[key] for key in keys]
+    numbers = [*(chosen or NUMBERS.values()), *(MORE.values() if ALL in keys else ())]
+    if over:  # beside "over best", or at the end
+        at = numbers.index(NUMBERS["best"]) + 1 if NUMBERS["best"] in numbers else len(numbers)
+        numbers.insert(at, OVER)
+    shared = {name for name in NAMES[:2] if len({row[name].text for row in rows}) == 1}
+    extra = set() if keys else shared | EXTRA
+    wanted = [
+        *(Column(name, kind="label", extra=name in extra) for name in LABELS),
+        *(Column(name, extra=name in extra) for name in numbers),
+        *(Column(name, kind="text") for name in TEXTS if not chosen),
+    ]
+    left_out = shared if chosen else set()
+    left_out |= {name for name in OPTIONAL if not any(row[name].text for row in rows)}
+    return [column for column in wanted if column.name not in left_out]
 
 
 def _parts(ordered: Sequence[Run], everything: Sequence[Run]) -> Iterator[Grid]:
