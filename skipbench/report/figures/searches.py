@@ -93,8 +93,8 @@ def sets_by_step(run: Run, layers: int) -> list[tuple[int, DraftPlan]]:
 
 
 def refined(runs: list[Run], published: list[Printed]) -> Figure:
-    """Sub-layers that the best set skips, over the optimisation steps of a run (SWIFT Figure 12):
-    a line per set, of many `ROWS` spread evenly with the first and the last.
+    """Sub-layers that the best set skips, over the optimisation steps (SWIFT Figure 12): a line
+    per set, of many `ROWS` spread evenly.
     """
     layers = layers_of(runs[0])
     sets = sets_by_step(runs[0], layers)
@@ -108,17 +108,11 @@ def refined(runs: list[Run], published: list[Printed]) -> Figure:
         skipped = [plan.attention if kind == "attention" else plan.mlp for _, plan in shown]
         image = [[layer in of for layer in range(layers)] for of in skipped]
         axis.imshow(image, cmap=ListedColormap([KEPT, color]), vmin=0, vmax=1, aspect="auto")
-        axis.set_yticks(range(len(shown)), [str(step) for step, _ in shown], fontsize=7)
-        axis.set_xticks(range(0, layers, 1 if layers <= 24 else 4))
-        axis.set_xticks([i + 0.5 for i in range(layers - 1)], minor=True)
-        axis.set_yticks([i + 0.5 for i in range(len(shown) - 1)], minor=True)
-        axis.grid(which="major", visible=False)
-        axis.grid(which="minor", color="white", linewidth=1)
-        axis.tick_params(which="minor", length=0)
+        style.squares(axis, layers, [str(step) for step, _ in shown], 1, fontsize=7)
         axis.set_ylabel("optimisation steps")
         axis.set_title(kind, fontsize=8, loc="left")
     axes[-1, 0].set_xlabel("layer")
     names = ("skipped attention", style.RED), ("skipped MLP", style.BLUE), ("executed", KEPT)
     patches = [Patch(color=color, label=label) for label, color in names]
-    axes[0, 0].legend(handles=patches, fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    style.beside(axes[0, 0], handles=patches)
     return figure
