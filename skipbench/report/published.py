@@ -40,8 +40,8 @@ class Printed(msgspec.Struct, kw_only=True):
 
 
 class Note(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A note on the numbers that `where` and `column` choose, else on the whole table or paper. One
-    with a `check` (tests/report/test_published_sums.py) has a number's `recomputed` value.
+    """A note on the numbers that `where` and `column` choose, else on the table or paper. With a
+    `check` (tests/report/test_published_sums.py) it has a number's `recomputed` value.
     """
 
     text: str
@@ -132,9 +132,7 @@ def paper_of(experiment: str) -> tuple[str, str] | None:
 
 
 def numbers_of(name: str) -> list[Printed]:
-    """The numbers of the table or figure `swift-table2`; none of another name. Raises
-    SkipbenchError as `published`.
-    """
+    """The numbers of a table or figure such as `swift-table2`; none of another name."""
     paper, table = paper_of(name) or ("", "")
     contents = read_paper(paper).tables.get(table) if paper else None
     return [n for part in contents.parts for n in part.numbers] if contents else []
@@ -142,9 +140,7 @@ def numbers_of(name: str) -> list[Printed]:
 
 @functools.cache  # a table asks for every cell
 def samples_of(name: str, dataset: str) -> int | None:
-    """Samples that the paper of the table or figure `swift-table2` decodes of a dataset; None if
-    its text does not say.
-    """
+    """Samples that the paper of a table such as `swift-table2` decodes of a dataset, if it says."""
     paper, table = paper_of(name) or ("", "")
     tables = read_paper(paper).tables if paper else {}
     if table in tables and (own := tables[table].samples) is not None:

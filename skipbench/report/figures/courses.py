@@ -35,9 +35,7 @@ COURSES: dict[str, tuple[str, Callable[[Run], dict[int, float]]]] = {
 
 
 def course(runs: list[Run], published: list[Printed]) -> Figure:
-    """Acceptance, matchness where the method has it, and speedup over samples (SWIFT Figures 6 and
-    7). The tasks of a stream are shaded bands.
-    """
+    """Acceptance, matchness if any, and speedup over samples (SWIFT Figures 6 and 7)."""
     matched = any(n.column == "matchness" for n in published) or any(map(_matchness, runs))
     columns = [column for column in COURSES if matched or column != "matchness"]
     figure, axes = style.new_figure(len(columns), 1, (6.4, 1.2 + 1.9 * len(columns)))

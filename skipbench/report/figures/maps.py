@@ -42,9 +42,7 @@ def skip_map(runs: list[Run], published: list[Printed]) -> Figure:
 
 
 def jaccard_by_distance(run: Run) -> pd.Series:
-    """Mean Jaccard similarity of two sets of a sample, by the tokens between their optimisations:
-    in at most `BINS` bins of equal width, each at the mean distance of its pairs.
-    """
+    """Mean Jaccard similarity of two sets of a sample by tokens between them, in `BINS` bins."""
     pairs = [np.empty((0, 2))]
     for sets in optimised_sets(run, layers := layers_of(run)):
         at, members = np.array([at for at, _ in sets]), np.zeros((len(sets), 2 * layers))

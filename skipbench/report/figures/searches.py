@@ -24,9 +24,8 @@ KEPT = "#dddddd"
 
 
 def course(trials: Sequence[Trial], again: Retimed | None) -> Figure:
-    """Speed of every set of a search, over the trials with the best so far, and over the number of
-    sub-layers that it skips with the best of each (the points of Self-SD Figure 4). The speed is
-    the reciprocal of the objective; `again` gives the set that was chosen by new timings.
+    """Speed of every set of a search, over the trials and over the number of skipped sub-layers
+    (Self-SD Figure 4); `again`: the set that was chosen by new timings.
     """
     known = pd.DataFrame(
         [
@@ -74,9 +73,8 @@ def of_search(settings: Mapping[str, Any], trials: int) -> str:
 
 
 def sets_by_step(run: Run, layers: int) -> list[tuple[int, DraftPlan]]:
-    """Each set of a run of SWIFT that is another than the one before it, with the optimisation
-    steps before it. A step follows every round from the first on behind which there are more than
-    `window` + 2 tokens, while the search lasts.
+    """Each new set of a run of SWIFT with the number of optimisation steps before it. A step
+    follows every round behind which there are more than `window` + 2 tokens.
     """
     window, before, found = run.setting("method.window"), 0, list[tuple[int, DraftPlan]]()
     if window is None or not any(sample.trace.get("step") for sample in run.sound):

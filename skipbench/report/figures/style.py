@@ -104,9 +104,7 @@ def beside(axis: Axes, **more: Any) -> None:
 
 
 def whisker(axis: Axes, x: float, metrics: Metrics, color: str) -> None:
-    """The 95 % interval of a speedup; few samples have none. The axis has room for `ROOM` of the
-    value on each side: a longer interval runs into the frame.
-    """
+    """The 95 % interval of a speedup; beyond `ROOM` of the value it runs into the frame."""
     value, ends = metrics.speedup.headline
     if value is not None and ends is not None:
         interval = LineCollection([[(x, end) for end in ends]], colors=color, linewidths=1)

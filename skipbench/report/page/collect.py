@@ -158,11 +158,8 @@ def about(runs: Sequence[PageRun]) -> str | None:
 
 
 def courses(samples: Sequence[Sample]) -> list[dict[str, Any]]:
-    """One curve per quantity: `name`, `values` over all samples in order, `starts` of the samples,
-    `of` how many values, `by` round or record.
-
-    The draft length comes from the rounds, the rest from numbers, or lists of them (their mean), in
-    the trace.
+    """A curve per quantity of rounds and trace: `name`, `values` over all samples, `starts` of the
+    samples, `of` how many values, `by` round or record.
     """
     found = []
     for name in dict.fromkeys(["draft length", "accepted", *(n for s in samples for n in s.trace)]):
@@ -218,13 +215,8 @@ def letters_of(trace: Mapping[str, Any]) -> list[str]:
 
 
 def kinds_of(arm: Arm, letters: Sequence[str] = ()) -> list[tuple[str, int, str]]:
-    """Splits the output into pieces, in order: the kind (prefill, accepted, rejected, bonus, rest),
-    the number of tokens, and the source's letter of accepted ones, empty if it is not recorded.
-
-    Rejected tokens are counted only: records do not hold their ids.
-
-    Args:
-        letters: of `letters_of`.
+    """Pieces of the output in order: kind (prefill, accepted, rejected, bonus, rest), number of
+    tokens, and the source's letter of accepted ones; `letters` of `letters_of`.
     """
     pieces = [("prefill", 1, "")]
     for number, turn in enumerate(arm.rounds):
@@ -248,12 +240,8 @@ def kinds_of(arm: Arm, letters: Sequence[str] = ()) -> list[tuple[str, int, str]
 def pieces_of(
     arm: Arm, text: str | None, token_chars: Sequence[int], letters: Sequence[str] = ()
 ) -> tuple[list[list[Any]], str]:
-    """`[kind, tokens, text, source]` of each piece, as Self-SD's Figure 1 colours them, and what
-    they show: pieces, text, or counts.
-
-    Args:
-        token_chars: of the record of `text`; without them the text is one piece.
-        letters: as for `kinds_of`.
+    """`[kind, tokens, text, source]` of each piece (Self-SD Figure 1), and what they show: pieces,
+    text (`token_chars` of it are not recorded), or counts.
     """
     kinds = kinds_of(arm, letters)
     if text is None:

@@ -33,12 +33,9 @@ _NO_TABLE = ValueError, TypeError, LookupError, AttributeError, ArithmeticError,
 
 
 def write_page(results: Path, live: bool = False) -> Written:
-    """Writes `results/report.html` and returns its path, how many runs, tables and figures are in
-    it, and the error of each run that cannot be read.
-
-    Tables are made again from their summaries; a file that cannot be read, or is a link, is named
-    and left out. A `live` page loads itself again. Raises SkipbenchError
-    if there is nothing to show, or the folder is not writable.
+    """Writes `results/report.html`; returns its path, how many runs, tables and figures are in it,
+    and the error of each run that cannot be read. Other unreadable files are named and left out.
+    Raises SkipbenchError if there is nothing to show, or the folder is not writable.
     """
     refused: list[str] = []
     runs, features = collect.all_runs(results), feature_tables()
@@ -76,11 +73,8 @@ def write_page(results: Path, live: bool = False) -> Written:
 
 
 def watched(results: Path, pause: Callable[[float], None]) -> Iterator[Written]:
-    """Writes a live page now, and after each `pause` in which a run, table or figure has changed;
-    ended, it leaves one that is not live. It takes at most a twentieth of a core from the runs.
-
-    Args:
-        pause: waits for so many seconds.
+    """Writes a live page now, and after each `pause` (of so many seconds) in which a run, table or
+    figure has changed; at the end one that is not live.
     """
     before = None
     try:

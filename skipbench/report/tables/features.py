@@ -40,9 +40,7 @@ def features() -> _Features:
 
 
 def declared() -> dict[str, dict[str, Mark]]:
-    """The features of each method here, by its name; what needs no trained checkpoint drafts for
-    the target as it is.
-    """
+    """The features of each method here, by its name."""
     return {
         method: {**EVERY_METHOD, "original": facts["training_free"], **facts}
         for method, facts in features().here.items()

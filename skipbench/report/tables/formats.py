@@ -74,9 +74,7 @@ WRITERS = {"md": markdown, "tex": latex, "tabular.tex": tabular, "csv": csv, "ht
 
 
 def write(table: Table) -> dict[str, str]:
-    """The table in every format, by suffix, with a `tabular` of each grid in a file of its own. The
-    same table gives the same bytes.
-    """
+    """The table in every format, by suffix, with a `tabular` of each grid in a file of its own."""
     texts = dict[str, str]()
     for suffix, writer in WRITERS.items():
         first, *others = table.grids if writer is tabular and table.grids else (None,)

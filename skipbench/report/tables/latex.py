@@ -60,8 +60,8 @@ def breakable(text: str) -> str:
 
 
 def column_blocks(grid: Grid) -> list[tuple[str, int, int]]:
-    """Font size, first and last column (exclusive) of each block beside the labels: one block if a
-    size allows it, else as few as fit, of whole groups if possible.
+    """Font size, first and last column (exclusive) of each block beside the labels: one block if it
+    fits, else as few as possible.
     """
     labels, count = grid.labels, len(grid.columns)
     widths = [min(_column_width(grid, i), WRAPPED) for i in range(count)]

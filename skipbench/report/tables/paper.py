@@ -119,11 +119,8 @@ def _dtypes(numbers: Sequence[Number]) -> str:
 def paper_table(
     paper: str, table: str, runs: Sequence[Run], scale: str, chosen: Sequence[str] = ()
 ) -> Table:
-    """The table of `paper` with what `runs` measured of it at `scale`, paper, embedded or laptop.
-    Raises SkipbenchError for an unknown paper, a table without numbers, or an unknown column.
-
-    Args:
-        chosen: only these of its columns, in this order; all where empty.
+    """The table of `paper` with what `runs` measured of it at `scale`; `chosen` columns in order,
+    or all. Raises SkipbenchError for an unknown paper, column, or a table without numbers.
     """
     document = read_paper(paper)
     parts = with_columns(halves(document, table), chosen)

@@ -45,21 +45,16 @@ def row_table(
     name: str = "",
     over: str = "",
 ) -> Table:
-    """One line per run: grouped by dataset, model, method, each in order of appearance, or methods
-    by `rank`. Bold are the fastest of a row, by the rule `FASTEST`. `point` is the `label` of a run
-    of a sweep; `origin` marks several commits, devices or versions; `note` holds the reason of a
-    run without metrics, and how many outputs loop.
+    """One line per run, by dataset, model and method (or `rank`), the fastest bold by `FASTEST`.
 
     Args:
-        columns: keys of `NUMBERS` and `MORE`: only these, in this order, and no label that all
-            lines share, in one grid; or `ALL`.
+        columns: keys of `NUMBERS` and `MORE`, in this order; or `ALL`.
         title: by default the models and datasets.
         notes: remarks of the caller.
         name: of the table, as an HTML id; the title by default.
         over: a method of the rows, for the column of paired ratios to it.
 
-    Raises:
-        SkipbenchError: no such key, or no such method.
+    Raises SkipbenchError for no such key, or no such method.
     """
     check_keys(columns, [*NUMBERS, *MORE])
     datasets, models, methods = (
