@@ -204,12 +204,7 @@ def test_the_probe_sees_what_leaks(tmp_path: Path) -> None:
 
 def test_bubblewrap_is_asked_for_the_same_view() -> None:
     # Words that each option takes, from the manual of bubblewrap 0.11.
-    takes = {
-        "--ro-bind": 2,
-        "--dev-bind": 2,
-        "--symlink": 2,
-        "--cap-drop": 1,
-    }
+    takes = {"--ro-bind": 2, "--dev-bind": 2, "--symlink": 2, "--cap-drop": 1}
     takes |= {
         "--remount-ro": 1,
         "--chdir": 1,
