@@ -31,34 +31,22 @@ from skipbench.scoring.scorers import (
 ANSWERS = yaml.safe_load(Path(__file__).with_name("answers.yaml").read_text())
 
 PAPERS = {  # a reference of each scorer, and the completion that it asks for
-    "rouge": (
-        {"summary": "The cat sat on the mat.\nIt was glad."},
-        "The cat sat on the mat. It was glad.",
-    ),
+    "rouge": ({"summary": "The cat sat.\nIt was glad."}, "The cat sat. It was glad."),
     "gsm8k": ({"answer": "18"}, " She has 16 - 3 - 4 = 9 eggs and makes 9 * 2 = $18.\n#### 18"),
     "aime": ({"answer": "204"}, r"so the walk takes $\boxed{204}$ minutes."),
     "mmlu-pro": ({"answer": "C"}, " Let us see. The answer is (C)."),
-    "nq": (
-        {"answers": ["14 December 1972 UTC", "December 1972"]},
-        " December 1972\nQ: who sang it",
-    ),
-    "bleu": (
-        {"translation": "The cat sat on the mat ."},
-        " The cat sat on the mat .\nGerman: Hallo",
-    ),
+    "nq": ({"answers": ["14 December 1972 UTC", "December 1972"]}, " December 1972\nQ: who"),
+    "bleu": ({"translation": "The cat sat down ."}, " The cat sat down .\nGerman: Hallo"),
 }
 GARBAGE = [
-    "", " ", "\n\n\n", "####", "#### x", "\\boxed{", "\\boxed{}", "}", "{}" * 50, "$", ",", ".",
-    "-", "Question:", "Article:",
-    "\ud800", "\0", "\u0661\u0668", "the the the", ("Once upon a time, there was a little girl "
-        "named Lily."),
+    "", " ", "\n\n\n", "####", "#### x", "\\boxed{", "\\boxed{}", "}", "{}" * 50, "$", ",", ".", "-",
+    "Question:", "Article:", "\ud800", "\0", "\u0661\u0668", "the the the", "Once upon a time.",
 ]  # fmt: skip
 
 
 def shared(name: str) -> list[dict[str, Any]]:
-    return [
-        json.loads(line) for line in (SHARED / "data" / f"{name}.jsonl").read_text().splitlines()
-    ]
+    lines = (SHARED / "data" / f"{name}.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
 
 
 @pytest.mark.parametrize("scorer", PAPERS)
@@ -74,10 +62,9 @@ def test_a_right_answer_scores_full_and_an_answer_to_another_task_does_not(score
 @pytest.mark.parametrize("scorer", PAPERS)
 @pytest.mark.parametrize("completion", GARBAGE)
 def test_garbage_scores_nothing_and_is_no_error(scorer: str, completion: str) -> None:
-    reference = {"rouge": {"summary": "Rain fell."}, "bleu": {"translation": "Rain fell"}}.get(
-        scorer
-    )
-    assert set(score(scorer, completion, "", reference or PAPERS[scorer][0]).values()) == {0.0}
+    others = {"rouge": {"summary": "Rain fell."}, "bleu": {"translation": "Rain fell"}}
+    reference = others.get(scorer, PAPERS[scorer][0])
+    assert set(score(scorer, completion, "", reference).values()) == {0.0}
 
 
 PIECES = ["\\boxed{", "answer is ", "1,", "{", "\n", "(", "#### ", "A "]
@@ -128,13 +115,10 @@ def rouge(completion: str, summary: str) -> list[float]:
 
 
 def test_rouge_by_hand() -> None:
-    # 3 of 4 words and of 6, in one order; 1 of 3 pairs and of 5 (the cat): 2 P R / (P + R) = 2 hits
-    # / (4 + 6).
-    assert rouge("the cat liked mats", "the cat sat on the mat") == pytest.approx(
-        [6 / 10, 2 / 8, 6 / 10]
-    )
-    # The same words in another order: all words, no pair but `b a`... none; the longest common
-    # subsequence is 1 of 3.
+    # 3 of 4 words and of 6; 1 of 3 pairs and of 5: 2 P R / (P + R) = 2 hits / (4 + 6)
+    by_hand = pytest.approx([6 / 10, 2 / 8, 6 / 10])
+    assert rouge("the cat liked mats", "the cat sat on the mat") == by_hand
+    # the same words in another order: no pair; the longest common subsequence is 1 of 3
     assert rouge("c b a", "a b c") == pytest.approx([1, 0, 1 / 3])
     assert rouge("Jumping, he JUMPED!", "he jumps") == pytest.approx([4 / 5, 2 / 3, 4 / 5])  # stems
     assert rouge("on Monday", "on Tuesday") == pytest.approx([1 / 2, 0, 1 / 2])
@@ -188,15 +172,11 @@ def test_the_last_number(number: str, text: str) -> None:
 
 
 def test_boxes_and_integers() -> None:
-    assert boxed(r"\boxed{a{b}c} } \boxed{\{x} \boxed{ } \boxed{\boxed{1}2}") == [
-        "a{b}c",
-        r"\{x",
-        r"\boxed{1}2",
-        "1",
-    ]
-    assert [latex_integer(t) for t in ("073", r"1{,}024", r"1\,024", "1,024", "-3", "", "x")] == [
-        73, 1024, 1024, 1024, -3, None, None,
-    ]  # fmt: skip
+    found = boxed(r"\boxed{a{b}c} } \boxed{\{x} \boxed{ } \boxed{\boxed{1}2}")
+    assert found == ["a{b}c", r"\{x", r"\boxed{1}2", "1"]
+    integers = {"073": 73, r"1{,}024": 1024, r"1\,024": 1024, "1,024": 1024, "-3": -3}
+    for text, integer in {**integers, "": None, "x": None}.items():
+        assert latex_integer(text) == integer
     for reference in ("073", "73", r"73^\circ", "73.0"):  # as hubs print some answers
         assert score("aime", r"\boxed{73}", "", {"answer": reference}) == {"exact": 1}
 
@@ -250,10 +230,8 @@ def test_none_and_unknown_scorers() -> None:
 
 
 def test_squad_normalisation() -> None:
-    assert (
-        squad_normalised(" An  Apple, a day\u2014keeps THE doctor's ")
-        == "apple day\u2014keeps doctors"
-    )
+    text = squad_normalised(" An  Apple, a day\u2014keeps THE doctor's ")
+    assert text == "apple day\u2014keeps doctors"
     assert score("nq", "", "", {"answers": ["The"]}) == {"exact": 0}  # nothing is left of either
 
 
@@ -294,19 +272,14 @@ def test_corpus_bleu_pools_its_counts() -> None:
     by_hand = 100 * (9 / 10 * 6 / 8 * 4 / 6 * 2 / 4) ** 0.25
     found = corpus_scores("bleu", iter(rows))
     assert found == {"vanilla": {"bleu": pytest.approx(by_hand)}, "method": {"bleu": 100.0}}
-    assert (
-        corpus_scores("bleu", [])
-        == corpus_scores("gsm8k", rows)
-        == corpus_scores("none", rows)
-        == {}
-    )
+    for scorer, completions in (("bleu", []), ("gsm8k", rows), ("none", rows)):
+        assert corpus_scores(scorer, completions) == {}
     with pytest.raises(SkipbenchError, match="has translation="):
         corpus_scores("bleu", [replace(rows[0], reference={})])
 
 
-REAL: dict[
-    str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]], Callable[[dict[str, Any]], str]]
-] = {
+Row = dict[str, Any]
+REAL: dict[str, tuple[str, Callable[[Row], Row], Callable[[Row], str]]] = {
     "gsm8k": (
         "gsm8k_test",
         lambda row: {"answer": row["answer"].rpartition("####")[2].strip()},

@@ -21,11 +21,9 @@ def dead(pid: int) -> bool:
 
 @pytest.mark.usefixtures("isolated")
 def test_a_program_that_reaches_its_end_is_ok() -> None:
-    program = (
-        "import sys\nprint('ä' * 100)\nassert sys.stdin.read() == ''\nassert __name__ != "
-        "'__main__'\n"
-    )
-    assert run_program(program) == Outcome(True, "ok", "")
+    program = "import sys\nprint('ä' * 100)\nassert sys.stdin.read() == ''\n"
+    ended = run_program(f"{program}assert __name__ != '__main__'\n")
+    assert ended == Outcome(True, "ok", "")
 
 
 @pytest.mark.usefixtures("isolated")
