@@ -39,8 +39,8 @@ PAPERS = {  # a reference of each scorer, and the completion that it asks for
     "bleu": ({"translation": "The cat sat down ."}, " The cat sat down .\nGerman: Hallo"),
 }
 GARBAGE = [
-    "", " ", "\n\n\n", "####", "#### x", "\\boxed{", "\\boxed{}", "}", "{}" * 50, "$", ",", ".", "-",
-    "Question:", "Article:", "\ud800", "\0", "\u0661\u0668", "the the the", "Once upon a time.",
+    "", " ", "\n\n\n", "####", "#### x", "\\boxed{", "\\boxed{}", "}", "{}" * 50, "$", ",", ".",
+    "-", "Question:", "Article:", "\ud800", "\0", "\u0661\u0668", "the the the", "Once upon a time.",
 ]  # fmt: skip
 
 
