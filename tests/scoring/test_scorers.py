@@ -40,7 +40,7 @@ PAPERS = {  # a reference of each scorer, and the completion that it asks for
 }
 GARBAGE = [
     "", " ", "\n\n\n", "####", "#### x", "\\boxed{", "\\boxed{}", "}", "{}" * 50, "$", ",", ".",
-    "-", "Question:", "Article:", "\ud800", "\0", "\u0661\u0668", "the the the", "Once upon a time.",
+    "-", "Question:", "Article:", "\ud800", "\0", "\u0661\u0668", "the the the", "Once upon",
 ]  # fmt: skip
 
 
