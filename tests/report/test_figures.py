@@ -17,7 +17,7 @@ from skipbench.experiments.row import run_cell
 from skipbench.metrics.acceptance import tokens_per_time
 from skipbench.metrics.costs import Latency
 from skipbench.report.figures import courses, curves, maps, style
-from skipbench.report.figures.registry import draw, draw_run
+from skipbench.report.figures.registry import draw
 from skipbench.report.figures.runs import Swept, acceptances, finished_run, swept
 from skipbench.report.figures.style import METHODS, PHASES, caption, save
 from skipbench.report.measured import measure
@@ -145,9 +145,8 @@ def test_an_interval_stretches_no_axis() -> None:
         style.whisker(axis, 2, Metrics(speedup=Speedup(e2e=1.3, e2e_ci95=ends)), "black")
         bottom, top = axis.get_ylim()
         assert 1.0 < bottom < 1.1 and 1.3 < top < 1.5
-        assert [tuple(end) for end in axis.collections[0].get_segments()[0]] == [
-            (2, end) for end in ends
-        ]
+        drawn = [tuple(end) for end in axis.collections[0].get_segments()[0]]
+        assert drawn == [(2, end) for end in ends]
 
 
 def test_the_same_records_give_the_same_pdf(tmp_path: Path) -> None:
@@ -156,27 +155,16 @@ def test_the_same_records_give_the_same_pdf(tmp_path: Path) -> None:
     assert one == other and [*one] == [".png", ".svg", ".pdf"] and one[".pdf"].startswith(b"%PDF")
 
 
-@pytest.mark.slow
-def test_the_same_records_give_the_same_bytes(runs: dict[str, Run], tmp_path: Path) -> None:
-    for kind in draw_run(runs["clasp2"]):
-        run, folders = runs["clasp2"], (tmp_path / name / kind for name in ("a", "b"))
-        pairs = [save(draw_run(run)[kind], [run], folder) for folder in folders]
-        for one, other in zip(*pairs, strict=True):
-            assert one.read_bytes() == other.read_bytes()
-        assert "not a replication" in caption([runs["clasp2"]])
-
-
 def test_runs_with_the_same_draft_are_counted_below_the_figure(runs: dict[str, Run]) -> None:
     one, other = runs["clasp2"], runs["clasp8"]
-    slower = [
-        replace(s, method=replace(s.method, seconds=Seconds(9.0, 9.0, 9.0, 9.0, 9.0)))
-        for s in one.sound
-    ]
+    seconds = Seconds(9.0, 9.0, 9.0, 9.0, 9.0)
+    slower = [replace(s, method=replace(s.method, seconds=seconds)) for s in one.sound]
     again = structs.replace(one, kept_samples=slower)
     assert swept([one, again, other]) == Swept(3, 2, 2)
     assert "2 of 3 runs drafted the same tokens as another" in caption([one, again, other])
     assert not swept([one, again, other]).in_vain and swept([one, again]).in_vain
     assert swept([one, other]) == Swept(2, 0, 2) and "swept key" not in caption([one, other])
+    assert "not a replication" in caption([one])
     vanilla = structs.replace(one, method="vanilla")
     asd = structs.replace(again, method="asd")
     assert swept([one, asd]) == swept([vanilla, vanilla]) == Swept(0, 0, 0)
@@ -210,10 +198,7 @@ def test_a_figure_of_one_draft_is_not_drawn_if_distinct_ones_are_asked_for(
         written("256")
     assert written("256,512", "--distinct") == {"clasp-figure4b.embedded.txt"}
     text = (tmp_path / "figures" / "clasp-figure4b.embedded.txt").read_text()
-    assert text == (
-        "clasp-figure4b is not drawn: 2 of 2 runs drafted the same tokens as another: the "
-        "swept key changed nothing in them.\n"
-    )
+    assert text.startswith("clasp-figure4b is not drawn: 2 of 2 runs drafted the same tokens as")
     assert text in capsys.readouterr().err
     assert written("1,512", "--distinct") == drawn
 

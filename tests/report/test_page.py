@@ -18,7 +18,6 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-import yaml
 from conftest import ROOT, Command, rest_slow, unseal
 from msgspec import convert, structs
 
@@ -29,7 +28,6 @@ from skipbench.experiments.row import run_cell
 from skipbench.report.definitions import DEFINITIONS
 from skipbench.report.page.collect import (
     COLUMNS,
-    PageRun,
     all_runs,
     as_script,
     courses,
@@ -190,25 +188,16 @@ def test_texts_are_the_completions(results: Path, text: str) -> None:
             assert all(piece[2] for piece in one["pieces"] if piece[0] == "accepted")
 
 
-@pytest.fixture(scope="module")
-def a_sweep(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def test_a_run_of_a_sweep_shows_its_point(results: Path, tmp_path: Path) -> None:
     """A page of the runs, of which SWIFT's belongs to a sweep."""
-    folder = tmp_path_factory.mktemp("sweep")
-    shutil.copytree(results / "runs", folder / "runs")
-    (path,) = folder.glob("runs/*swift*/provenance.json")
+    shutil.copytree(results / "runs", tmp_path / "runs")
+    (path,) = tmp_path.glob("runs/*swift*/provenance.json")
     unseal(path.parent)
     path.write_text(json.dumps(json.loads(path.read_text()) | {"label": "method.window=<4>"}))
-    return write_page(folder)[0]
-
-
-def test_a_run_of_a_sweep_shows_its_point(a_sweep: Path) -> None:
-    document = a_sweep.read_text()
+    document = write_page(tmp_path)[0].read_text()
     assert ">point</button>" in document and "<dt>point</dt>" in document
-    rows = {
-        name: row.split("</td><td>")
-        for name, row in re.findall(r'<tr data-run="([^"]*)">(.*?)</tr>', document)
-    }
-    points = {name: cells[3].partition("</td>")[0] for name, cells in rows.items()}
+    rows = re.findall(r'<tr data-run="([^"]*)">(.*?)</tr>', document)
+    points = {name: row.split("</td><td>")[3].partition("</td>")[0] for name, row in rows}
     assert sorted(points.values()) == ["", "method.window=&lt;4&gt;"]
     assert all(("swift" in name) == bool(point) for name, point in points.items())
 
@@ -220,27 +209,11 @@ def test_nothing_outside_is_loaded(text: str) -> None:
     assert not parser.events
     assert "foreign" not in text and "<svg/onload" not in text
     assert not re.search(r"@import|url\(|fetch\(|XMLHttp|WebSocket|<script[^>]+src", text)
+    assert json.loads(as_script(EVIL)) == EVIL and not re.search("[<>&\u2028]", as_script(EVIL))
 
 
 def test_same_records_same_bytes(results: Path, text: str) -> None:
     assert write_page(results)[0].read_text() == text
-
-
-def with_evil(results: Path) -> list[PageRun]:
-    runs = copy.deepcopy(all_runs(results))
-    runs[0].cells["model"] = runs[0].cells["note"] = runs[0].id = EVIL
-    runs[0].detail["texts"][0]["prompt"] = EVIL
-    runs[0].detail["texts"][0]["pieces"][1][2] = EVIL
-    return runs
-
-
-def test_texts_are_escaped(results: Path) -> None:
-    document = page(with_evil(results), {}, {})
-    parser = Loads()
-    parser.feed(document)
-    assert not parser.events and "x" not in parser.addresses
-    assert details(document)[EVIL]["texts"][0]["prompt"] == EVIL
-    assert json.loads(as_script(EVIL)) == EVIL and not re.search("[<>&\u2028]", as_script(EVIL))
 
 
 def test_pieces_of_rounds() -> None:
@@ -270,28 +243,6 @@ def test_accepted_tokens_by_their_sources() -> None:
     assert kinds_of(one, ["ssr"])[-1] == ("accepted", 1, "")
     others: list[dict[str, Any]] = [{}, {"source": "sd"}, {"source": [["s"]]}, {"source": ["x"]}]
     assert not any(letters_of(trace) for trace in others)
-
-
-# The library that reads it panics, which is no Exception of Python.
-PANIC = """{"version": "1.0", "added_tokens": [], "normalizer": null, "pre_tokenizer": null,
-"post_processor": null, "decoder": null, "truncation": null, "padding": null, "model": {"type":
-"BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"], "continuing_subword_prefix":
-"abcdef", "dropout": null, "unk_token": null, "end_of_word_suffix": null, "fuse_unk": false,
-"byte_fallback": false}}"""
-
-
-def test_no_tokenizer_is_opened_that_a_record_names(results: Path, tmp_path: Path) -> None:
-    shutil.copytree(results / "runs", tmp_path / "runs")
-    (tmp_path / "tokenizer.json").write_text(PANIC)
-    for folder in list((tmp_path / "runs").iterdir()):
-        unseal(folder)
-        config = yaml.safe_load((folder / "config.yaml").read_text())
-        config["model"]["path"] = str(tmp_path)
-        (folder / "config.yaml").write_text(yaml.safe_dump(config))
-        # no hash in its name, which would be another
-        folder.rename(folder.with_name(folder.name.rpartition("_")[0]))
-    texts = [run.detail["texts"] for run in all_runs(results)]
-    assert [run.detail["texts"] for run in all_runs(tmp_path)] == texts
 
 
 def test_courses_and_maps() -> None:
