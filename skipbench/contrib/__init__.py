@@ -34,6 +34,10 @@ TABLE: dict[str, dict[str, str]] = {
         "serve": "skipbench.contrib.serve.command.Serve",
         "verify": "skipbench.contrib.oracle.command.Verify",
     },
+    "figure": {
+        "auto-sources": "skipbench.contrib.auto.figures.accepted",
+        "auto-calibration": "skipbench.contrib.auto.figures.calibration",
+    },
     "ranks": {
         "launched": "skipbench.contrib.ranks.ranks.launched_by_torchrun",
         "load": "skipbench.contrib.ranks.ranks.load_on_ranks",

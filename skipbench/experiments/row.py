@@ -31,7 +31,7 @@ from skipbench.experiments.resolve import (
 )
 from skipbench.experiments.set_search import ensure_searched
 from skipbench.models.checks import check_access
-from skipbench.report.cell import markdown_cell, render_cell
+from skipbench.report.detail import markdown_cell, render_cell
 from skipbench.runs.files import write_atomic
 from skipbench.runs.lock import set_aside
 from skipbench.runs.measures import Metrics

@@ -1,4 +1,4 @@
-"""One cell, model x method x dataset, for the terminal and as Markdown."""
+"""One run in detail, for the terminal and as Markdown."""
 
 import math
 import textwrap
@@ -30,8 +30,7 @@ def cell_lines(metrics: Metrics, header: Mapping[str, str]) -> list[tuple[str, s
     speedups = {"micro": by.micro, "macro": by.macro, "s/token": by.s_per_token}
     speedups["micro with prefill"] = by.end_to_end
     alphas = {name: getattr(metrics, f"alpha_{name}") for name in ("macro", "chain", "cond")}
-    phases, roofline = metrics.seconds.by_phase, metrics.roofline_fraction_vanilla
-    total = math.fsum(phases.values())
+    phases, total = metrics.seconds.by_phase, math.fsum(metrics.seconds.by_phase.values())
     lines = {
         "time": [
             f"{name} {number(s / total, 0, '%', 100)} {number(s, 2, 's')}"
@@ -53,7 +52,9 @@ def cell_lines(metrics: Metrics, header: Mapping[str, str]) -> list[tuple[str, s
         "lossless": columns.exceptions(metrics),
         "score": _scores(metrics),
         "skipped": [f"{k} {number(v)}" for k, v in asdict(skipped or Skipped()).items()],
-        "roofline": [number(roofline, 0, "% of it reached by vanilla", 100)],
+        "roofline": [
+            number(metrics.roofline_fraction_vanilla, 0, "% of it reached by vanilla", 100)
+        ],
         "memory": [number(metrics.peak_memory_bytes, 0, " MiB at the peak", 2**-20)],
         MISSING: [*columns.missing_reasons(metrics).values()],
     }
@@ -79,18 +80,12 @@ def render_cell(metrics: Metrics, header: Mapping[str, str]) -> RenderableType:
         details.add_row(Text(label), _Items(text))
     head, legend = _Items(lines[0][1], "bold"), Text(LEGEND, style="dim")
     last = [Text(text, style="yellow") for text in _cautions(header)]
-    said = [Text(text) for text in _in_words(metrics, header)]
+    said, (speedup, _), same = list[Text](), metrics.speedup.headline, metrics.lossless
+    if speedup is not None:
+        of, method = same.comparable, header.get("method") or "the method"
+        tokens = f"; {same.identical} of {of} outputs have the same tokens" if of else ""
+        said = [Text(f"{method}: {speedup:.2f} times as fast as vanilla{tokens}")]
     return Group(head, Text(), row, *said, Text(), details, Text(), legend, *last)
-
-
-def _in_words(metrics: Metrics, header: Mapping[str, str]) -> list[str]:
-    """What the main row says; nothing without a speedup."""
-    speedup, same = metrics.speedup.headline[0], metrics.lossless
-    if speedup is None:
-        return []
-    of, method = same.comparable, header.get("method") or "the method"
-    tokens = f"; {same.identical} of {of} outputs have the same tokens" if of else ""
-    return [f"{method}: {speedup:.2f} times as fast as vanilla{tokens}"]
 
 
 def markdown_cell(metrics: Metrics, header: Mapping[str, str]) -> str:
@@ -131,11 +126,11 @@ class _Items:
 def _scores(metrics: Metrics) -> list[str]:
     """Mean scores; notes unequal ones of identical tokens, where a scorer contradicts itself."""
     score, counts = metrics.score or Score(), metrics.lossless
-    parts: dict[str, Score | GroupScores] = {"": score}
+    parts: list[tuple[str, Score | GroupScores]] = [("", score)]
     for group, labels in score.by.items():
-        parts |= {f"{group}={label} ({of.samples}) ": of for label, of in labels.items()}
+        parts += [(f"{group}={label} ({of.samples}) ", of) for label, of in labels.items()]
     items = []
-    for prefix, of in parts.items():
+    for prefix, of in parts:
         for name in dict.fromkeys([*of.vanilla, *of.method]):
             digits = 1 if name in PERCENT_SCORES else 3
             arms = (number(scores.get(name), digits) for scores in (of.vanilla, of.method))
