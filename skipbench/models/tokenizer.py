@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import msgspec
 from skipbench.config.model import is_gguf
 from skipbench.config.paths import PACKAGE, cache_folder
 from skipbench.errors import SkipbenchError
+from skipbench.extensions import load as load_extension
 from skipbench.models.checks import explained
 from skipbench.runs.fingerprint import TEXT
 from skipbench.runs.reading import MOST_BYTES, read_bytes
@@ -54,30 +54,16 @@ def read_tokenizer(path: str, revision: str | None = None, **more: Any) -> Any:
     from transformers.utils.hub import cached_file
 
     source = {"revision": revision, "trust_remote_code": False, **more}
+    if is_gguf(path):
+        return load_extension("checkpoint", "gguf")(path).tokenizer()
     with explained(path, revision):
-        if is_gguf(path):
-            return _of_gguf(Path(path).resolve(), source)
-        else:
-            file = cached_file(path, "tokenizer.json", **NOT_NEEDED, **more, revision=revision)
-            # tokenizer_config.json may name another for this version of transformers
-            for other in Path(file).parent.glob("tokenizer*.json") if file else ():
-                _check_parts(other)
-            if (folder := Path(file).parent if file else Path(path)).is_dir():
-                _try_out(folder)
+        file = cached_file(path, "tokenizer.json", **NOT_NEEDED, **more, revision=revision)
+        # tokenizer_config.json may name another for this version of transformers
+        for other in Path(file).parent.glob("tokenizer*.json") if file else ():
+            _check_parts(other)
+        if (folder := Path(file).parent if file else Path(path)).is_dir():
+            _try_out(folder)
         return AutoTokenizer.from_pretrained(path, **source)
-
-
-def _of_gguf(file: Path, source: dict[str, Any]) -> Any:
-    """The file's own tokenizer, linked into an empty folder: one that lies beside it is another
-    model's.
-    """
-    from transformers import AutoTokenizer
-
-    with tempfile.TemporaryDirectory(prefix="skipbench-gguf-") as alone:
-        (Path(alone) / file.name).symlink_to(file)
-        tokenizer = AutoTokenizer.from_pretrained(alone, gguf_file=file.name, **source)
-    tokenizer.name_or_path = str(file)
-    return tokenizer
 
 
 def _try_out(folder: Path) -> None:

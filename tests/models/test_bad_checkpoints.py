@@ -13,6 +13,7 @@ import pytest
 import torch
 from conftest import make_method, random_lm, rest_slow
 from safetensors.torch import load_file, save_file
+from tokenizers.models import BPE
 from transformers import AutoTokenizer
 
 from skipbench.bench.cell import Bench
@@ -25,6 +26,7 @@ from skipbench.decode.loop import generate
 from skipbench.errors import SkipbenchError
 from skipbench.lm.families import check_config
 from skipbench.models import tokenizer
+from skipbench.models.checks import explained
 from skipbench.models.load import load
 from skipbench.models.tokenizer import read_tokenizer
 from skipbench.runs.provenance import Provenance
@@ -265,3 +267,10 @@ def test_nan_stops_the_sample_and_keeps_the_rest(
     assert [s.lossless for s in samples] == ["identical", "failed", "identical"]
     assert "not finite" in str(samples[1].vanilla.error)
     store.close()
+
+
+def test_a_panic_of_the_tokenizers_library_is_one_line() -> None:
+    says = pytest.raises(SkipbenchError, match=r"cannot load the model in .*PanicException")
+    with says as refused, explained(str(TINY)):
+        BPE(vocab={"a": 0, "b": 1}, merges=[("a", "b")])
+    assert type(refused.value.__cause__).__name__ == "PanicException"

@@ -16,7 +16,7 @@ ROOMS = [
     "__init__", "contrib",
 ]  # fmt: skip
 WITHOUT_TORCH = ROOMS[: ROOMS.index("lm")]
-KNOW_TRANSFORMERS, KNOW_HYDRA = ("lm", "models"), ("config", "launch")
+KNOW_TRANSFORMERS, KNOW_HYDRA = ("lm", "models", "contrib"), ("config", "launch")
 FILES = sorted(p for p in PACKAGE.rglob("*.py") if p.name != "__init__.py" or p.stat().st_size)
 
 

@@ -5,6 +5,7 @@ Weights are dequantised to float32 and rounded to the model's dtype. llama.cpp
 """
 
 import math
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,12 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from skipbench.contrib.gguf.header import Header, read_header
 from skipbench.errors import SkipbenchError, printable
 from skipbench.lm.families import check_config
 from skipbench.models.checks import check_sizes, explained
-from skipbench.models.gguf_file import Header, read_header
 from skipbench.models.random_weights import empty_model
-from skipbench.models.tokenizer import read_tokenizer
 
 FAMILIES = ("llama", "qwen2", "qwen3")
 """Readable values of `general.architecture`; `llama` is also Mistral's and SmolLM2's."""
@@ -80,7 +80,8 @@ class GGUF(NamedTuple):
         from tokenizers import pre_tokenizers, processors
 
         kind, split = _kind(self.header)
-        tokenizer = read_tokenizer(str(self.header.path))
+        with explained(str(self.header.path)):
+            tokenizer = _own_tokenizer(self.header.path.resolve())
         if kind == "gpt2" and split in DIGITS:
             tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
                 pre_tokenizers.Digits(individual_digits=True),
@@ -115,6 +116,21 @@ class GGUF(NamedTuple):
         # interleaved.
         pairs = weight.view(heads, weight.shape[0] // heads // 2, 2, *weight.shape[1:])
         return pairs.transpose(1, 2).reshape(weight.shape)
+
+
+def _own_tokenizer(file: Path) -> Any:
+    """The file's tokenizer as transformers reads it, through a link in an empty folder: one that
+    lies beside the file is another model's.
+    """
+    from transformers import AutoTokenizer
+
+    with tempfile.TemporaryDirectory(prefix="skipbench-gguf-") as alone:
+        (Path(alone) / file.name).symlink_to(file)
+        tokenizer = AutoTokenizer.from_pretrained(
+            alone, gguf_file=file.name, trust_remote_code=False
+        )
+    tokenizer.name_or_path = str(file)
+    return tokenizer
 
 
 def _word(header: Header, key: str, default: str) -> str:

@@ -17,16 +17,14 @@ import torch
 from conftest import random_model
 from gguf.constants import GGMLQuantizationType as Kind
 from gguf.gguf_writer import GGUFValue, GGUFValueType
-from tokenizers.models import BPE
 from transformers import AutoModelForCausalLM
 
 from skipbench.config.compose import compose
 from skipbench.config.paths import PACKAGE
+from skipbench.contrib.gguf.checkpoint import INNER, OUTER, _check_whole, read_gguf
+from skipbench.contrib.gguf.header import read_header
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.row import run_cell
-from skipbench.models.checks import explained
-from skipbench.models.gguf import INNER, OUTER, _check_whole, read_gguf
-from skipbench.models.gguf_file import read_header
 from skipbench.models.load import load
 from skipbench.models.outline import layer_count
 from skipbench.runs.fingerprint import weights_sha256
@@ -292,13 +290,6 @@ def test_headers_without_bounds_are_refused(
     with pytest.raises(SkipbenchError, match=says) as refused:
         read_gguf(str(tmp_path / "m.gguf"))
     assert "\n" not in str(refused.value)
-
-
-def test_a_panic_of_the_tokenizers_library_is_one_line() -> None:
-    says = pytest.raises(SkipbenchError, match=r"cannot load the model in .*PanicException")
-    with says as refused, explained(str(TINY)):
-        BPE(vocab={"a": 0, "b": 1}, merges=[("a", "b")])
-    assert type(refused.value.__cause__).__name__ == "PanicException"
 
 
 def test_an_unknown_type_of_weights_is_refused(tmp_path: Path) -> None:
