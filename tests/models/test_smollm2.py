@@ -1,5 +1,5 @@
-"""SmolLM2-135M: what its settings choose, and, in the tier `real`, the methods on its weights; these
-are skipped where neither the hub nor the package index can be reached.
+"""SmolLM2-135M: what its settings choose, and, in the tier `real`, the methods on its weights
+(skipped where neither the hub nor the package index can be reached).
 """
 
 import dataclasses
