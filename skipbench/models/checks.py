@@ -35,7 +35,9 @@ def check_shape(path: str, config: Any, shape: Shape | None) -> None:
 
     The context is left out: checkpoints are published with several limits on it.
     """
-    pairs = [(k, getattr(shape, k), getattr(config, v)) for k, v in FIELDS.items() if shape]
+    if shape is None:
+        return
+    pairs = [(k, getattr(shape, k), getattr(config, v)) for k, v in FIELDS.items()]
     if wrong := [f"{k} {wanted}, not {found}" for k, wanted, found in pairs if wanted != found]:
         raise SkipbenchError(
             f"{path!r} is not the model that model.architecture describes: {'; '.join(wrong)}. "
@@ -52,20 +54,19 @@ _SIZES = (
 
 def check_sizes(path: str, config: Any) -> None:
     """Raises SkipbenchError for a configuration whose numbers no model can have."""
-    sizes: list[Any] = [getattr(config, name, None) for name in _SIZES]
-    named = zip(_SIZES, sizes, strict=True)
-    wrong = {k: v for k, v in named if v is not None and (type(v) is not int or v < 1)}
-    layers, _, heads, groups, *_ = sizes
-    if not wrong and (layers or 0) > MAX_LAYERS:
-        wrong = {"num_hidden_layers": layers}
-    if not wrong and groups and heads % groups:
+    found = {name: getattr(config, name, None) for name in (*_SIZES, "rms_norm_eps")}
+    given: dict[str, Any] = {name: value for name, value in found.items() if value is not None}
+    epsilon = given.pop("rms_norm_eps", 0.0)  # other norms have another name for it
+    wrong = {name: value for name, value in given.items() if type(value) is not int or value < 1}
+    if not wrong and given.get("num_hidden_layers", 0) > MAX_LAYERS:
+        wrong = {"num_hidden_layers": given["num_hidden_layers"]}
+    groups = given.get("num_key_value_heads", 1)
+    if not wrong and given.get("num_attention_heads", 0) % groups:
         wrong = {"num_key_value_heads": groups}
-    epsilon, tied = getattr(config, "rms_norm_eps", None), config.tie_word_embeddings
-    known = isinstance(epsilon, int | float) and 0 <= epsilon < math.inf
-    if epsilon is not None and not known:  # other norms have another name for it
-        wrong |= {"rms_norm_eps": epsilon}
-    if not isinstance(tied, bool):
-        wrong |= {"tie_word_embeddings": tied}
+    if not isinstance(epsilon, int | float) or not 0 <= epsilon < math.inf:
+        wrong["rms_norm_eps"] = epsilon
+    if not isinstance(config.tie_word_embeddings, bool):
+        wrong["tie_word_embeddings"] = config.tie_word_embeddings
     if wrong:
         listed = ", ".join(f"{name}={value!r}" for name, value in wrong.items())
         raise SkipbenchError(

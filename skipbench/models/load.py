@@ -124,7 +124,6 @@ def _planted(model: PlantedModel) -> tuple[Any, Any]:
 
 
 def has_accelerate() -> bool:
-    """True if accelerate is installed, without which transformers reads into the host's memory."""
     return importlib.util.find_spec("accelerate") is not None
 
 

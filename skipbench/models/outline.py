@@ -15,8 +15,6 @@ from skipbench.models import checks
 from skipbench.models.tokenizer import read_tokenizer
 from skipbench.runs.fingerprint import checkpoint_place
 
-WEIGHTS = ("*.safetensors", "*.bin")  # files of weights in a folder; the second kind is pickled
-
 
 def layer_count(path: str, revision: str | None = None) -> int:
     """Layers of a checkpoint, from its config alone. Raises SkipbenchError as `load`."""
@@ -67,17 +65,18 @@ def check_checkpoint(model: Model) -> None:
     if is_gguf(base):
         return
     checks.check_tokenizer(model.path, base)
-    if not Path(base).is_dir():
+    folder = Path(base)
+    if not folder.is_dir() or any(folder.glob("*.safetensors")):
         return
-    safe, pickled = (any(Path(base).glob(pattern)) for pattern in WEIGHTS)
-    if not safe and not (pickled and model.allow_pickle):
+    remedy = ", so it has no weights; copy them there, or give the folder that has them"
+    if any(folder.glob("*.bin")):
+        if model.allow_pickle:
+            return
         remedy = (
             ": its weights are pickled (*.bin), which can run code; save them as safetensors, or "
             "set model.allow_pickle=true"
-            if pickled
-            else ", so it has no weights; copy them there, or give the folder that has them"
         )
-        raise SkipbenchError(f"model.path={base!r} has no *.safetensors{remedy}")
+    raise SkipbenchError(f"model.path={base!r} has no *.safetensors{remedy}")
 
 
 def sized(model: Model) -> Model:
@@ -89,17 +88,14 @@ def sized(model: Model) -> Model:
     if model.architecture is not None or not is_here(model):
         return model
     config = text_config(read_config(model.path, model.revision))
-    found: dict[str, Any] = {
-        key: getattr(config, name, None) for key, name in checks.FIELDS.items()
-    }
+    found: dict[str, Any] = {k: getattr(config, v, None) for k, v in checks.FIELDS.items()}
     found["kv_heads"] = found["kv_heads"] or found["heads"]
     found["tied"] = bool(found["tied"])
     if None in found.values():
         return model
     head_dim = getattr(config, "head_dim", None)
     shape = Shape(**found, head_dim=head_dim, context=positions(config))
-    count = _parameters(adapter_base(model.path) or model.path)
-    if count is not None:
+    if (count := _parameters(adapter_base(model.path) or model.path)) is not None:
         more = (count - shape.parameters) / (3 * shape.hidden * shape.layers)
         shape = dataclasses.replace(shape, intermediate=max(1, round(shape.intermediate + more)))
     return dataclasses.replace(model, architecture=shape)

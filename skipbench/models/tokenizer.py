@@ -26,7 +26,6 @@ MOST_GROWTH = 64
 """Times that the replacements of a normalizer, or of a decoder, may lengthen a text together."""
 _REPEATED = re.compile(r"(?<!\\)\)(?:[*+]|\{\d*,\})")
 
-
 TRIAL = Path(__file__).with_name("trial.py")
 QUIET: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
 NOT_NEEDED: dict[str, Any] = {
@@ -53,7 +52,6 @@ def read_tokenizer(path: str, revision: str | None = None, **more: Any) -> Any:
     from transformers import AutoTokenizer
     from transformers.utils.hub import cached_file
 
-    source = {"revision": revision, "trust_remote_code": False, **more}
     if is_gguf(path):
         return load_extension("checkpoint", "gguf")(path).tokenizer()
     with explained(path, revision):
@@ -63,7 +61,9 @@ def read_tokenizer(path: str, revision: str | None = None, **more: Any) -> Any:
             _check_parts(other)
         if (folder := Path(file).parent if file else Path(path)).is_dir():
             _try_out(folder)
-        return AutoTokenizer.from_pretrained(path, **source)
+        return AutoTokenizer.from_pretrained(
+            path, revision=revision, trust_remote_code=False, **more
+        )
 
 
 def _try_out(folder: Path) -> None:
@@ -119,12 +119,12 @@ def _check_parts(file: Path) -> None:
 
 def _growth(step: dict[str, Any]) -> float:
     """How many characters a step can make of one."""
+    if step.get("type") != "Replace":
+        return 1.0
     pattern, content = step.get("pattern"), len(str(step.get("content") or ""))
     text = pattern.get("String") if isinstance(pattern, dict) else pattern
-    if step.get("type") == "Replace":
-        # at least the text itself; a regular expression may match between any two characters
-        return max(1.0, content / len(text) if isinstance(text, str) and text else content + 1)
-    return 1.0
+    # at least the text itself; a regular expression may match between any two characters
+    return max(1.0, content / len(text) if isinstance(text, str) and text else content + 1)
 
 
 def _dicts(part: Any) -> Iterator[dict[str, Any]]:
