@@ -15,6 +15,7 @@ from conftest import make_method
 from skipbench.bench.load import load_model
 from skipbench.bench.prompts import encode, eos_ids
 from skipbench.cli.main import dispatch
+from skipbench.config.catalog import choices
 from skipbench.config.compose import compose
 from skipbench.config.model import Source
 from skipbench.decode.loop import generate
@@ -23,7 +24,7 @@ from skipbench.lm.model import LM
 from skipbench.methods.vanilla import Vanilla
 
 PLAIN = "vanilla prompt-lookup parallel asd del auto suffix recycling conflayers cas-spec clasp"
-METHODS: dict[str, tuple[str, ...]] = {
+_METHODS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys([*PLAIN.split(), "lookahead"], ()),
     "leap": ("method.iterations=12",),
     "self-sd": ('method.skip="attn:11-13;mlp:11-13"',),
@@ -31,6 +32,7 @@ METHODS: dict[str, tuple[str, ...]] = {
     "swift": ("method.window=8",),
     "knapspec": ("method.history=1", "method.interval=16"),
 }
+METHODS = {name: words for name, words in _METHODS.items() if name in choices("method")}
 DATASETS = ("pydoc-summary", "stdlib-code")  # chats of 300 to 1500 tokens, and code to go on with
 LENGTH = 64
 ALL, FEW = 10, 4  # prompts

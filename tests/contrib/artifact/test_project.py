@@ -1,7 +1,6 @@
-"""`project` and `diff`: records replayed with other costs, and two folders against each other."""
+"""`project`: records replayed with other costs."""
 
 import json
-import math
 import shutil
 from dataclasses import asdict
 from pathlib import Path
@@ -12,23 +11,18 @@ import pytest
 import yaml
 from conftest import Command, unseal
 
-from skipbench.bench.round_costs import kinds
 from skipbench.config.catalog import known_hardware, shape_of
 from skipbench.config.compose import compose
 from skipbench.config.paths import CONF
 from skipbench.contrib.artifact.replay import project
 from skipbench.contrib.artifact.replay_rules import replay, texts_of
 from skipbench.decode.stopping import Fixed
-from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.row import run_cell
-from skipbench.metrics.costs import Costs, Datasheet, LatencyModel
-from skipbench.metrics.loop_costs import LatencyRecord, LoopCosts, TimedRound
-from skipbench.profile.roofline import match
+from skipbench.metrics.costs import Costs, Datasheet
+from skipbench.metrics.loop_costs import LatencyRecord
 from skipbench.runs.provenance import config_hash
-from skipbench.runs.record import Verified
 from skipbench.runs.store import read_samples
-from skipbench.skipset import fixed_set
 
 
 @pytest.fixture(scope="module")
@@ -44,21 +38,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def measured_costs(results: Path) -> Costs:
     (path,) = (results / "latency").glob("*.json")
     return msgspec.json.decode(path.read_bytes(), type=LatencyRecord).costs()
-
-
-def test_a_datasheet_gives_what_reading_the_weights_takes() -> None:
-    shape, device = shape_of("llama3.1-8b"), known_hardware()["a100-80gb"]
-    costs = Datasheet(shape, "bfloat16", device)
-    read = shape.weight_bytes("bfloat16") - 2 * shape.vocab * shape.hidden
-    one = costs.at(0).pass_s()
-    assert device.bandwidth is not None and one == pytest.approx(read / (0.6 * device.bandwidth))
-    half = fixed_set("uniform", shape.layers, 0.5)
-    assert 0.4 < costs.at(0).pass_s(half) / one < 0.6
-    assert costs.at(16384).pass_s() > 1.1 * one
-    assert costs.at(0, 4096).pass_s() > 5 * one  # arithmetic
-    quantized = Datasheet(shape, "bfloat16", device, "int8").at(0).pass_s()
-    read = shape.weight_bytes("bfloat16", "int8") - 2 * shape.vocab * shape.hidden
-    assert quantized == pytest.approx(read / (0.6 * device.bandwidth))
 
 
 def test_a_projection_says_that_it_is_one(skipbench: Command, results: Path) -> None:
@@ -128,17 +107,6 @@ def test_measured_hardware_projects_as_its_latency_file(
         assert not found and why in error and error.count("\n") == 1
 
 
-def test_measured_hardware_is_no_place_and_no_datasheet(skipbench: Command) -> None:
-    assert match("NVIDIA H100 80GB HBM3", known_hardware()) == "h100-sxm"
-    table = "table", "swift-table2", "scale=paper", "--plan"
-    for words, why in (
-        (["hardware=h100-measured"], "hardware=h100-measured is no place where cells run"),
-        (["hardware=slurm-a100", "hardware.device=h100-measured"], "wanted one of a100-40gb"),
-    ):
-        done = skipbench(*table, *words)
-        assert done.returncode == 2 and why in done.stderr and done.stderr.count("\n") == 1
-
-
 @pytest.mark.parametrize(
     ("words", "why"),
     [
@@ -174,125 +142,10 @@ def test_a_model_that_is_gone_has_no_sizes(
     assert path in done.stderr and "give profile=FILE" in done.stderr
 
 
-def test_a_folder_differs_from_itself_in_nothing(
-    skipbench: Command, results: Path, tmp_path: Path
-) -> None:
-    other = tmp_path / "other"
-    shutil.copytree(results, other)
-    same = skipbench("diff", str(results), str(other))
-    assert same.returncode == 0 and "2 cells in both; 0 whose interval leaves out 1" in same.stdout
-    slowed = next(other.glob("runs/*uniform*/samples.jsonl"))
-    lines = [json.loads(line) for line in slowed.read_text().splitlines()]
-    for line in lines:
-        line["method"]["seconds"]["draft"] *= 100
-        line["method"]["tokens"][-1] += 1
-    unseal(slowed.parent)
-    (slowed.parent / "metrics.json").unlink()  # else its figures would be others than the samples'
-    slowed.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    found = skipbench("diff", str(results), str(other))
-    assert found.returncode == 1 and "0 of 5 outputs have the same tokens" in found.stdout
-    assert "1 whose interval leaves out 1" in found.stdout
-    shutil.rmtree(next(other.glob("runs/*prompt-lookup*")))
-    assert "only in " in skipbench("diff", str(results), str(other)).stdout
-    assert skipbench("diff", str(results)).returncode == 2
-    assert skipbench("diff", str(results), str(tmp_path)).returncode == 2
-
-
 def test_no_costs_without_tokens() -> None:
     costs = Datasheet(shape_of("llama3-8b"), "bfloat16", known_hardware()["a6000"])
     with pytest.raises(SkipbenchError, match="no decoded tokens"):
         project([], costs)
-
-
-def test_costs_of_rounds_are_found_again() -> None:
-    """Points that follow the model give the model back, between the points as well."""
-    layers, plain = 10, Verified()
-
-    def point(
-        context: int, rows: int, steps: int, attention: int, mlp: int, how: Verified
-    ) -> TimedRound:
-        draft = 3e-5 + steps * (1e-4 + attention * (2e-4 + 1e-7 * context) + mlp * 3e-4)
-        verify = 5e-3 + rows * (1e-3 + 1e-6 * context) + 2e-3 * how.tree * rows
-        verify += (5e-4 - 3e-4 * how.tree) * bool(how.top_tokens) * rows
-        return TimedRound(
-            context, rows, steps, attention, mlp, how, draft if steps else 0.0, verify
-        )
-
-    points = [point(c, r, 0, 10, 10, plain) for c in (64, 512) for r in (1, 5, 17)]
-    sets = ((10, 10), (5, 5), (0, 10), (10, 0))
-    points += [point(c, 5, 4, a, m, plain) for c in (64, 512) for a, m in sets]
-    points += [point(64, 2, 1, 5, 5, plain), point(64, 9, 8, 5, 5, plain)]
-    points += [point(64, r, 0, 10, 10, Verified(tree=True)) for r in (5, 17)]
-    points += [point(64, r, 0, 10, 10, Verified(tree=True, top_tokens=6)) for r in (5, 17)]
-    points += [point(64, r, 0, 10, 10, Verified(top_tokens=6)) for r in (5, 17)]
-    costs = LoopCosts(layers, points)
-    half = fixed_set("uniform", layers, 0.5)
-    at = 300 + 6 / 2
-    kept = layers - len(half.attention), layers - len(half.mlp)
-    wanted = 3e-5 + 6 * (1e-4 + kept[0] * (2e-4 + 1e-7 * at) + kept[1] * 3e-4)
-    assert costs.draft_s(300, 6, half, Verified()) == pytest.approx(wanted)
-    wanted = 5e-3 + 11 * (1e-3 + 1e-6 * 300)
-    assert costs.verify_s(300, 11, Verified()) == pytest.approx(wanted)
-    tree = costs.verify_s(300, 11, Verified(tree=True))
-    assert tree == pytest.approx(wanted + 2e-3 * 11)
-    # timed together, a tree and top tokens are taken as they are, not as a sum
-    both = costs.verify_s(300, 11, Verified(tree=True, top_tokens=6))
-    assert both == pytest.approx(wanted + (2e-3 + 5e-4 - 3e-4) * 11)
-
-
-def test_costs_of_plans_are_those_that_made_the_rounds() -> None:
-    layers, model = 10, LatencyModel(2e-4, 1e-7, 3e-4, 1e-3, 10)
-    low = msgspec.structs.replace(model, attention_s=9e-5, mlp_s=1.4e-4, head_s=4e-4)
-    model = msgspec.structs.replace(model, variants={"int8": low}, likely_head_s=2e-4)
-    rounds = []
-    for kind in kinds(layers, (64, 512), {"int8", "likely"}):
-        draft_s = kind.steps * (model.at(kind.context).pass_s(kind.plan))
-        kept = layers - len(kind.plan.attention), layers - len(kind.plan.mlp)
-        text = str(kind.plan) if kind.plan.variants else ""
-        if kind.how == Verified():
-            made = TimedRound(kind.context, kind.rows, kind.steps, *kept, kind.how, draft_s, 1e-3)
-            rounds.append(msgspec.structs.replace(made, plan=text))
-    costs = LoopCosts(layers, rounds)
-    texts = "int8-attn:1-4;int8-mlp:2;mlp:5,7", "int8-attn:1-4;int8-mlp:2;head:int8;mlp:5,7"
-    for text in (*texts, "int8:all;window:100;head:int8;attn:3"):
-        plan = DraftPlan.parse(text, layers)
-        wanted = model.draft_s(300, 5, plan)
-        assert costs.draft_s(300, 5, plan) == pytest.approx(wanted, rel=1e-6)
-    without = LoopCosts(layers, [round_ for round_ in rounds if not round_.plan])
-    with pytest.raises(SkipbenchError, match="no prices of int8"):
-        without.draft_s(300, 5, plan)
-
-
-def test_the_first_step_of_an_early_exit_has_a_price_of_its_own() -> None:
-    """A short draft up to an exit is not a part of a long one: each length is found again."""
-    layers, first, step = 10, 9e-4, 3e-4
-
-    def point(steps: int, kept: int, exits: int, draft_s: float) -> TimedRound:
-        how = Verified(exit_sublayer=exits)
-        return TimedRound(64, 1 + steps, steps, kept, kept, how, draft_s, 5e-3)
-
-    points = [point(0, layers, 0, 0.0)]
-    points += [point(n, kept, 0, n * kept * 4e-4) for n in (1, 4, 8) for kept in (5, 10)]
-    points += [point(n, 1, 2, first + (n - 1) * step) for n in (1, 4)]
-    costs = LoopCosts(layers, points)
-    late = DraftPlan.of(layers, range(2, 2 * layers))
-    for steps in (1, 2, 4, 8):
-        found = costs.draft_s(64 - steps / 2, steps, late, Verified(exit_sublayer=2))
-        assert found == pytest.approx(first + (steps - 1) * step, rel=1e-3)
-
-
-def test_one_row_behind_many_takes_longer() -> None:
-    """The same share per e-fold of the rows before, and none behind another single row."""
-
-    def point(rows: int) -> TimedRound:
-        behind_s = 1.1e-3 * (1 + 0.03 * math.log(rows))
-        return TimedRound(64, rows, 0, 4, 4, Verified(), 0.0, 1e-3 * rows, behind_s)
-
-    costs = LoopCosts(4, [point(n) for n in (1, 5, 17)])
-    assert costs.verify_s(64, 1, Verified()) == pytest.approx(1e-3)
-    behind = costs.verify_s(64, 1, Verified(), before=9)
-    assert behind == pytest.approx(1e-3 * (1 + 0.03 * math.log(9)))
-    assert costs.verify_s(64, 5, Verified(), before=9) == pytest.approx(5e-3)
 
 
 def test_the_rule_of_the_run_replays_to_the_run(results: Path) -> None:
