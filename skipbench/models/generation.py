@@ -143,7 +143,8 @@ def prepare_call(
 
     def read(model: Any, input_ids: Tensor, **given: Any) -> Tensor:
         names = ("logits_processor", "stopping_criteria", "generation_config")
-        found.append(read_call(*map(given.pop, names), model_kwargs=given, others={}))
+        own = [given.pop(name) for name in names]
+        found.append(read_call(own[0], own[1], own[2], given, {}))
         return input_ids
 
     ids = torch.tensor([tokens], device=model.device)
