@@ -2,11 +2,11 @@
 do.
 """
 
-import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from builders import tiny_copy
 
 from skipbench.bench.load import load_model
 from skipbench.config.compose import compose
@@ -21,8 +21,7 @@ TINY = Path(compose([]).model.path)
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    shutil.copytree(TINY, tmp_path / "model")
-    return tmp_path / "model"
+    return tiny_copy(tmp_path / "model")
 
 
 def test_an_empty_folder_and_one_of_something_else(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from builders import edit, tiny_copy
 
 from skipbench.config.compose import compose
 from skipbench.config.model import adapter_base
@@ -96,7 +97,7 @@ def test_an_adapter_is_merged(tmp_path: Path) -> None:
 
 
 def test_the_fingerprint_of_an_adapter_is_of_both(tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(TINY, tmp_path / "model"))
+    folder = tiny_copy(tmp_path / "model")
     made = adapter(tmp_path, str(folder))
     weights = made / "adapter_model.safetensors"
     weights.write_bytes(b"one")
@@ -104,6 +105,5 @@ def test_the_fingerprint_of_an_adapter_is_of_both(tmp_path: Path) -> None:
     first = weights_sha256(model)
     weights.write_bytes(b"two")
     second = weights_sha256(model)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"use_cache": False}))
+    edit(folder / "config.json", use_cache=False)
     assert None not in (first, second) and len({first, second, weights_sha256(model)}) == 3
