@@ -35,7 +35,7 @@ CODE = {
     "models/outline.py from_pretrained": NO_CODE,
     "models/load.py from_pretrained": NO_CODE
     + ", safetensors; with model.allow_pickle=true torch's weights_only",
-    "contrib/gguf/checkpoint.py from_pretrained": NO_CODE,
+    "contrib/gguf/tokenizer.py from_pretrained": NO_CODE,
     "contrib/ranks/ranks.py recv": "from a process of this command, which proved a key of 32 bytes",
     "contrib/ranks/ranks.py broadcast_object_list": "from rank 0, over the network of torchrun",
     "data/source.py load_dataset": "datasets 5 runs no script of a dataset",
