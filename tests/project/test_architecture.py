@@ -18,7 +18,7 @@ ROOMS = [
 ]  # fmt: skip
 WITHOUT_TORCH = ROOMS[: ROOMS.index("lm")]
 MOST_ARROWS = 131
-KNOW_TRANSFORMERS, KNOW_HYDRA = ("lm", "models"), ("config", "launch")
+KNOW_TRANSFORMERS, KNOW_HYDRA = ("lm", "models", "contrib"), ("config", "launch")
 FILES = sorted(p for p in PACKAGE.rglob("*.py") if p.name != "__init__.py" or p.stat().st_size)
 
 

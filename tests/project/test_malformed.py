@@ -31,7 +31,6 @@ from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.launch import manifest
 from skipbench.metrics.prices import Prices
-from skipbench.models.gguf import read_gguf
 from skipbench.models.load import load
 from skipbench.models.outline import read_config, sized
 from skipbench.models.tokenizer import read_tokenizer
@@ -145,7 +144,7 @@ def checkpoints(place: Path) -> dict[str, Reader]:
         readers[name] = Reader(folder / name, tokenizer)
     file = adapter / "adapter_config.json"
     readers[file.name] = Reader(file, lambda: adapter_base(str(adapter)))
-    readers[gguf.name] = Reader(gguf, lambda: read_gguf(str(gguf)).tokenizer())
+    readers[gguf.name] = Reader(gguf, lambda: read_tokenizer(str(gguf)))
     return readers
 
 

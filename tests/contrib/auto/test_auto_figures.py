@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 from msgspec.structs import replace
-from skipbench.experiments.resolve import resolve_cell
 
 from skipbench.config.compose import compose
 from skipbench.contrib.auto import figures
+from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.report.figures.registry import draw_run
 from skipbench.report.figures.runs import finished_run

@@ -2,6 +2,7 @@
 https://github.com/ggml-org/ggml/blob/master/docs/gguf.md defines them.
 """
 
+import importlib.util
 import math
 import os
 import struct
@@ -58,8 +59,10 @@ class Header(NamedTuple):
 
 def read_header(path: Path) -> Header:
     """Reads all but the weights. Raises SkipbenchError for no GGUF file, another version, a type
-    of weights that is not known, or a file that ends too early.
+    of weights that is not known, a file that ends too early, and where `gguf` is not installed.
     """
+    if importlib.util.find_spec("gguf") is None:
+        raise SkipbenchError(f"model.path={path} needs gguf: pip install 'skipbench[gguf]'")
     try:
         if not path.is_file():  # a pipe would be waited for
             raise FileNotFoundError("no regular file")
