@@ -1,6 +1,7 @@
-"""`project`: records replayed with other costs."""
+"""`project` and `diff`: records replayed with other costs, and two folders against each other."""
 
 import json
+import math
 import shutil
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import yaml
 from conftest import Command, unseal
 
+from skipbench.bench.round_costs import kinds
 from skipbench.config.catalog import known_hardware, shape_of
 from skipbench.config.compose import compose
 from skipbench.config.paths import CONF
@@ -18,12 +20,16 @@ from skipbench.contrib.artifact.costs import Costs, LoopCosts, costs_of
 from skipbench.contrib.artifact.replay import project
 from skipbench.contrib.artifact.replay_rules import replay, texts_of
 from skipbench.decode.stopping import Fixed
+from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.costs import datasheet
 from skipbench.experiments.row import run_cell
 from skipbench.metrics.prices import Parts, Prices, TimedRound
+from skipbench.profile.roofline import match
 from skipbench.runs.provenance import config_hash
+from skipbench.runs.record import Verified
 from skipbench.runs.store import read_samples
+from skipbench.skipset import fixed_set
 
 
 @pytest.fixture(scope="module")
@@ -64,10 +70,9 @@ def test_a_projection_says_that_it_is_one(skipbench: Command, results: Path) -> 
     machine = json.loads(skipbench("project", str(run), "hardware=a100-80gb", "--json").stdout)
     assert machine["projection"]["device"] == "a100-80gb" and machine["method"] == "uniform"
     headline = json.loads((run / "metrics.json").read_text())["speedup"]
-    head, own, far = done.stdout.splitlines()[1:4]
+    head, own, _ = done.stdout.splitlines()[1:4]
     assert head.split()[-2:] == ["micro", "speedup"]
     assert own.split()[-2:] == [f"{headline['micro']:.3f}x", f"{headline['e2e']:.3f}x"]
-    assert far.split()[-1] == "-"  # a projection has no headline
 
 
 def test_a_card_projects_as_its_run(skipbench: Command, results: Path, tmp_path: Path) -> None:
@@ -124,6 +129,17 @@ def test_measured_hardware_projects_as_its_latency_file(
         assert not found and why in error and error.count("\n") == 1
 
 
+def test_measured_hardware_is_no_place_and_no_datasheet(skipbench: Command) -> None:
+    assert match("NVIDIA H100 80GB HBM3", known_hardware()) == "h100-sxm"
+    table = "table", "swift-table2", "scale=paper", "--plan"
+    for words, why in (
+        (["hardware=h100-measured"], "hardware=h100-measured is no place where cells run"),
+        (["hardware=slurm-a100", "hardware.device=h100-measured"], "wanted one of a100-40gb"),
+    ):
+        done = skipbench(*table, *words)
+        assert done.returncode == 2 and why in done.stderr and done.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
@@ -157,6 +173,30 @@ def test_a_model_that_is_gone_has_no_sizes(
     done = skipbench("project", str(moved), "hardware=a100-80gb")
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert path in done.stderr and "give profile=FILE" in done.stderr
+
+
+def test_a_folder_differs_from_itself_in_nothing(
+    skipbench: Command, results: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(results, other)
+    same = skipbench("diff", str(results), str(other))
+    assert same.returncode == 0 and "2 cells in both; 0 whose interval leaves out 1" in same.stdout
+    slowed = next(other.glob("runs/*uniform*/samples.jsonl"))
+    lines = [json.loads(line) for line in slowed.read_text().splitlines()]
+    for line in lines:
+        line["method"]["seconds"]["draft"] *= 100
+        line["method"]["tokens"][-1] += 1
+    unseal(slowed.parent)
+    (slowed.parent / "metrics.json").unlink()  # else its figures would be others than the samples'
+    slowed.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = skipbench("diff", str(results), str(other))
+    assert found.returncode == 1 and "0 of 5 outputs have the same tokens" in found.stdout
+    assert "1 whose interval leaves out 1" in found.stdout
+    shutil.rmtree(next(other.glob("runs/*prompt-lookup*")))
+    assert "only in " in skipbench("diff", str(results), str(other)).stdout
+    assert skipbench("diff", str(results)).returncode == 2
+    assert skipbench("diff", str(results), str(tmp_path)).returncode == 2
 
 
 def test_no_costs_without_tokens() -> None:
