@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from skipbench.bench import cell
+from skipbench.bench import arm as bench_arm
 from skipbench.bench.arm import _compare
 from skipbench.config.compose import compose
 from skipbench.decode.lossless import TIE_ULPS
@@ -212,15 +212,15 @@ def test_a_check_that_cannot_be_made_keeps_the_sample(
     """Vanilla's last token is bent, so that the outputs part; then the check fails as it would for
     want of memory.
     """
-    decode = cell.Bench.decode
+    decode = bench_arm.Bench.decode
 
-    def bent(bench: cell.Bench, method: Any, *rest: Any) -> cell.Decoded:
+    def bent(bench: bench_arm.Bench, method: Any, *rest: Any) -> bench_arm.Decoded:
         decoded = decode(bench, method, *rest)
         if method.name == "vanilla":
             decoded.arm.tokens[-1] += 1
         return decoded
 
-    monkeypatch.setattr(cell.Bench, "decode", bent)
+    monkeypatch.setattr(bench_arm.Bench, "decode", bent)
     monkeypatch.setattr(LM, "float32_logits", scored)
     settings = [
         "method=uniform",

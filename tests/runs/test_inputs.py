@@ -18,6 +18,7 @@ from skipbench.config.compose import compose, use_config_dir
 from skipbench.config.paths import PACKAGE
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
+from skipbench.extensions import registered
 from skipbench.experiments.resolve import ResolvedCell, resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.runs import fingerprint, source
@@ -53,7 +54,8 @@ FILES = {
     "results/latency/*.json": "other latencies (",
 }
 """What is refused, by file."""
-MEASURING = ["bench/prompts.py", "decode/verify.py", "contrib/cpu/attention.c", "lm/fused/int8.h"]
+OF_C = ["contrib/cpu/attention.c", "contrib/cpu/int8.h"] if registered("engine") else []
+MEASURING = ["bench/prompts.py", "decode/verify.py", *OF_C]
 MEASURING += ["models/load.py", "profile/latency.py", "scoring/scorers.py", "skipset.py"]
 CODE = {
     **dict.fromkeys(MEASURING, "other code of skipbench"),
@@ -159,7 +161,7 @@ def test_other_code_is_refused_where_the_run_uses_it(made: Made, name: str) -> N
     assert CODE.get(name, "") in told and (name in CODE) == bool(told)
 
 
-@pytest.mark.parametrize("name", ["contrib/cpu/attention.c", "decode/loop.py"])
+@pytest.mark.parametrize("name", [*OF_C[:1], "decode/loop.py"])
 def test_comments_docstrings_and_layout_are_no_code(made: Made, name: str) -> None:
     more = b"\n/* more */ // words" if name.endswith(".c") else b'\n# more\n\n"""words"""\n'
     with pytest.MonkeyPatch.context() as patch:

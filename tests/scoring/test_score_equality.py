@@ -56,17 +56,17 @@ def test_both_arms_score_the_same(method: str, dataset: str, tmp_path: Path) -> 
 def test_a_method_that_loses_tokens_scores_for_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from skipbench.bench import cell
+    from skipbench.bench import arm
     from skipbench.methods.vanilla import Vanilla
 
-    generate = cell.generate
+    generate = arm.generate
 
     def lossy(lm: Any, method: Any, *rest: Any) -> Any:
         out = generate(lm, method, *rest)
         same = isinstance(method, Vanilla)
         return out if same else dataclasses.replace(out, tokens=out.tokens[:3])
 
-    monkeypatch.setattr(cell, "generate", lossy)
+    monkeypatch.setattr(arm, "generate", lossy)
     words = ["method=prompt-lookup", "dataset=mini-math", "limit=1", "engine.warmup=0"]
     run_cell(compose([*words, f"results={tmp_path}"]), print_table=False)
     (path,) = tmp_path.glob("runs/*/metrics.json")
