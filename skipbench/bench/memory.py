@@ -115,7 +115,7 @@ class Need:
     cache_bytes: int
     tokens: int  # of the longest prompt with its output, which the cache holds
     calibration_bytes: int  # of `model.calibration`, gone before the cache comes
-    copy_bytes: int  # of weights in 8 bits, for drafts
+    copy_bytes: int  # of a variant of the weights, for drafts
     rest_bytes: int  # activations, logits, and so on
     free_bytes: int | None  # of the device; None if unknown
 
@@ -128,7 +128,7 @@ class Need:
         """The parts in words; `kind` of the weights."""
         before = self.calibration_bytes
         calibration = f" (or {_gib(before)} for model.calibration before)" if before else ""
-        copied = f", {_gib(self.copy_bytes)} for their copy in 8 bits" if self.copy_bytes else ""
+        copied = f", {_gib(self.copy_bytes)} for their copy of drafts" if self.copy_bytes else ""
         free = f"; {_gib(self.free_bytes)} are free" if self.free_bytes is not None else ""
         return (
             f"weights {_gib(self.weight_bytes)} ({kind}), cache {_gib(self.cache_bytes)} for about "
@@ -142,7 +142,7 @@ def check_memory(
     """The bytes that a cell takes with these rows; None for a model of unknown size. Raises
     NotHereError, with the models that would fit, if they are more than the device has free.
 
-    `copies`: drafts read a copy of the weights in 8 bits.
+    `copies`: drafts read a variant of the weights, a copy.
     """
     if model.sizes is None:
         return None

@@ -199,7 +199,7 @@ def _metrics(bench: Bench) -> Metrics:
     parts = {f"{part}_s": prices.part_s(part, 1, context) for part in PARTS}
     metrics = replace(metrics, profiled=Profiled(**parts, layers=prices.layers))
     if bench.method.copied and (copied := lm.engine.variant_bytes()):
-        metrics = replace(metrics, int8_bytes=copied)
+        metrics = replace(metrics, variant_bytes=copied)
     if (scorer := bench.config.dataset.scorer) in CORPUS_SCORERS:
         scores = corpus_summary(scorer, samples, bench.store.completions())
         metrics = replace(metrics, score=scores)

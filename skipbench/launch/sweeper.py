@@ -25,6 +25,7 @@ from skipbench.config.compose import explained, to_run_config, use_config_dir
 from skipbench.config.hardware import Slurm
 from skipbench.config.nodes import unreadable
 from skipbench.console import complain, is_json, out, show
+from skipbench.draft_plan import VARIANTS
 from skipbench.errors import SkipbenchError, reason_of
 from skipbench.experiments.grid import check_filter, plan
 from skipbench.experiments.plan import scale_of
@@ -38,7 +39,7 @@ from skipbench.runs.state import run_state
 
 PLUGIN = str(Path(__file__).parent / "plugin")  # the namespace package of Hydra's plugins
 NAME = "sweep"  # submissions of sweeps are RESULTS/submit/sweep-N
-SKIP_SET = re.compile(r"""['"]*(attn|mlp|int8|window|head|stored)|''$|""$""")
+SKIP_SET = re.compile(rf"""['"]*(attn|mlp|window|head|stored|{"|".join(VARIANTS)})|''$|""$""")
 POLL_S = 10.0  # seconds between two questions to squeue
 
 

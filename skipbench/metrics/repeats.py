@@ -24,7 +24,7 @@ def summarise_repeats(runs: Sequence[tuple[Sequence[Sample], Metrics]], layers: 
     pooled = summarise([s for samples, _ in runs for s in samples], layers, None, None, None)
     metrics = [each for _, each in runs]
     peaks = [m.peak_memory_bytes for m in metrics if m.peak_memory_bytes is not None]
-    copies = [m.int8_bytes for m in metrics if m.int8_bytes]
+    copies = [m.variant_bytes for m in metrics if m.variant_bytes]
     return replace(
         pooled,
         until_ci=_until_ci([m.until_ci for m in metrics if m.until_ci]),
@@ -36,7 +36,7 @@ def summarise_repeats(runs: Sequence[tuple[Sequence[Sample], Metrics]], layers: 
         score_rules=metrics[0].score_rules,
         profiled=metrics[0].profiled,
         peak_memory_bytes=max(peaks, default=None),
-        int8_bytes=max(copies, default=UNSET),
+        variant_bytes=max(copies, default=UNSET),
         repeats=len(runs),
         prompts=len({s.index for samples, _ in runs for s in samples}),
         speedup=_speedup(pooled.speedup, [samples for samples, _ in runs]),

@@ -137,7 +137,7 @@ def row_bytes(lm: LM) -> int:
 
 
 def bytes_price(lm: LM, plan: DraftPlan) -> float:
-    """Lower bound of a draft step by a plan in 8 bits, in passes: its bytes of weights and cache
+    """Lower bound of a draft step with weights of one byte, in passes: its bytes of weights and cache
     over those of a pass.
     """
     weights, length = lm.weight_bytes, lm.cache.length

@@ -79,7 +79,7 @@ def more_cells(metrics: Metrics, standing: Standing | None = None) -> dict[str, 
         "decode only": ratio_text(by.paired, by.ci95),
         "accepted share": number(metrics.accepted_share, 3),
         "set-up": number(metrics.setup_s or None, 1, " s"),
-        "low-bit copy": number(metrics.int8_bytes or None, 0, " MiB", 2**-20),
+        "low-bit copy": number(metrics.variant_bytes or None, 0, " MiB", 2**-20),
         **waits_cells(metrics),
     }
 

@@ -155,7 +155,7 @@ def noise_floor(runs: Sequence[Run]) -> list[str]:
 
 def expanded_blocks(runs: Sequence[Run]) -> list[str]:
     """A line where drafts in few bits stand beside weights that were expanded from 4-bit blocks."""
-    drafts = [run.model for run in runs if run.metrics and run.metrics.int8_bytes]
+    drafts = [run.model for run in runs if run.metrics and run.metrics.variant_bytes]
     named = sorted({model for model in drafts if "q4" in model})
     return [
         f"{model}: its weights are blocks of 32 in 4 bits, expanded; drafts in 8 bits, one scale "

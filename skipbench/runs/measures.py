@@ -217,7 +217,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     score_rules: dict[str, str] | UnsetType = UNSET
     peak_memory_bytes: int | None = None
     setup_s: float | UnsetType | None = UNSET  # per process; None: the method needs none
-    int8_bytes: int | UnsetType = UNSET  # of the copy of weights that drafts use
+    variant_bytes: int | UnsetType = msgspec.field(default=UNSET, name="int8_bytes")  # for drafts
     roofline_fraction_vanilla: float | None = None
     profiled: Profiled | None = None
     until_ci: UntilCi | UnsetType = UNSET

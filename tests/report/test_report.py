@@ -285,7 +285,7 @@ def test_no_number_stands_in_the_place_of_another() -> None:
     times = (Percentiles(p50=x / 100, p90=2 * x / 100, p99=3 * x / 100) for x in (4, 1))
     speedup = Speedup(e2e=1.5, e2e_ci95=(1.4, 1.6), paired=2.0, ci95=(1.9, 2.1))
     waits = dict(zip(("ttft_s_vanilla", "ttft_s"), times, strict=True))
-    memory = {"peak_memory_bytes": 300 << 20, "int8_bytes": 129 << 20}
+    memory = {"peak_memory_bytes": 300 << 20, "variant_bytes": 129 << 20}
     of = Metrics(samples=8, speedup=speedup, speedup_by_search=by, **waits, **memory)
     (row,) = cells([run("swift", "a", of)])
     assert row["speedup"].text == "1.50x [1.40, 1.60]"

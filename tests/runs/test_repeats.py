@@ -71,7 +71,7 @@ def test_metrics_of_several_processes_by_hand() -> None:
     assert found.tokens_per_s == pytest.approx(40 / 27) and found.peak_memory_bytes == 10
     assert found.score is not None
     assert found.score.method["rouge"] == pytest.approx((18 + 9) / 10)
-    known = {"int8_bytes": 8, "profiled": Profiled(attention_s=1, mlp_s=1, head_s=1, layers=4)}
+    known = {"variant_bytes": 8, "profiled": Profiled(attention_s=1, mlp_s=1, head_s=1, layers=4)}
     known |= {"score_rules": {"code": "first function"}}
     found = summarise_repeats([(run, replace(summary(run), **known)) for run in runs], layers=4)
     assert {name: getattr(found, name) for name in known} == known

@@ -27,7 +27,7 @@ def test_an_arm_counts_the_copies_of_weights_that_its_own_drafts_read(tmp_path: 
     def sizes(folder: str, configs: Sequence[RunConfig]) -> list[object]:
         own = [replace(config, results=tmp_path / folder) for config in configs]
         runs = [one.run for one in run_row(own, LastLoaded())]
-        return [run.metrics.int8_bytes for run in runs if run and run.metrics]
+        return [run.metrics.variant_bytes for run in runs if run and run.metrics]
 
     alone = [size for n, arm in enumerate(arms) for size in sizes(str(n), [arm])]
     assert sizes("row", arms) == alone and alone[1] is msgspec.UNSET
