@@ -137,8 +137,8 @@ def row_bytes(lm: LM) -> int:
 
 
 def bytes_price(lm: LM, plan: DraftPlan) -> float:
-    """Lower bound of a draft step with weights of one byte, in passes: its bytes of weights and cache
-    over those of a pass.
+    """Lower bound of a draft step with weights of one byte, in passes: its bytes of weights and
+    cache over those of a pass.
     """
     weights, length = lm.weight_bytes, lm.cache.length
     read, cached = (row_bytes(lm) * rows for rows in (plan.positions_read(length), length))
