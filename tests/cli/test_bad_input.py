@@ -119,6 +119,10 @@ MISTYPED = [
     ("table swift-table2 models=llama-13b --plan", "is no model of swift-table2. Did you mean"),
     ("submit swift-table2", "submit needs hardware=NAME, one of: local, slurm-a100"),
     ("submit swift-table2 hardware=slurm-a100 partition=gpu", "Did you mean hardware.partition?"),
+    ("submit tiny hardware=slurm-local hardware.tme=1", "Did you mean hardware.time?"),
+    ("submit swift-table8 models=llama-13b", "Did you mean llama2-13b? Allowed here: llama2-13b"),
+    ("submit swift-table2 methods=swift,lookahed", "'lookahed' is no method of swift-table2"),
+    ("submit clasp-table1 method=swfit", "Allowed here: vanilla, swift, clasp, self-sd"),
     ("compare --minutes limit=3", "--minutes needs a value, as in --minutes VALUE"),
     ("compare --minutes", "--minutes needs a value"),
     ("score all results=", "results needs a value, as in results=FILE"),
@@ -141,8 +145,7 @@ COMPOSED = [
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
-    MISTYPED + rest_slow(COMPOSED, lambda case: case[0].startswith("search")),
+    ("words", "says"), MISTYPED + rest_slow(COMPOSED, lambda case: case[0].startswith("search"))
 )
 def test_a_mistyped_command_gets_the_right_hint(
     words: str, says: str, skipbench: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -131,9 +131,7 @@ DAILY = (ROOT / "README.md", ROOT / "docs" / "tutorial.md", OUTSIDE)
 
 
 @pytest.mark.parametrize(
-    "path",
-    rest_slow(PAGES, DAILY.__contains__),
-    ids=lambda p: str(p.relative_to(ROOT)),
+    "path", rest_slow(PAGES, DAILY.__contains__), ids=lambda p: str(p.relative_to(ROOT))
 )
 def test_commands_can_be_given(path: Path) -> None:
     compose_cells(
