@@ -220,15 +220,9 @@ def test_the_keys_are_up_to_date() -> None:
     assert PAGE.read_text() == page(), "run: make docs"
 
 
-def test_the_readme_fits_and_its_tree_is_complete() -> None:
+def test_the_readme_fits() -> None:
     text = (ROOT / "README.md").read_text()
-    assert len(text.splitlines()) <= 150 and "docs/round.svg" in text
-    tree = next(block for block in blocks(ROOT / "README.md") if block.startswith("conf/"))
-    rooms = {p.parent.name for p in (ROOT / "skipbench").glob("*/__init__.py")}
-    assert set(
-        re.findall(r"^  +([a-z/ ]+?)/ {2,}", tree.replace("/ ", "/  "), re.MULTILINE)
-    ) <= rooms | {"scoring"}
-    assert all(f"{room}/" in tree for room in rooms)
+    assert len(text.splitlines()) <= 120 and "docs/round.svg" in text
 
 
 def test_the_figures_of_the_readme_are_those_of_the_committed_table() -> None:
