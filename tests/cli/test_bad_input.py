@@ -122,7 +122,7 @@ MISTYPED = [
     ("submit tiny hardware=slurm-local hardware.tme=1", "Did you mean hardware.time or "),
     ("submit swift-table8 models=llama-13b", "Did you mean llama2-13b? Allowed here: llama2-13b"),
     ("submit swift-table2 methods=swift,lookahed", "'lookahed' is no method of swift-table2"),
-    ("submit clasp-table1 method=swfit hardware=local", "Allowed here: vanilla, swift, clasp"),
+    ("submit clasp-table1 method=swfit hardware=slurm-a100", "Allowed here: vanilla, swift, "),
     ("status tiny columns=M", "status does not take columns=M; it takes scale, models, methods"),
     ("compare --minutes limit=3", "--minutes needs a value, as in --minutes VALUE"),
     ("compare --minutes", "--minutes needs a value"),
