@@ -19,8 +19,7 @@ from skipbench.config.catalog import choices
 from skipbench.experiments.plan import grids_of
 from skipbench.launch import manifest
 from skipbench.launch.jobs import Job
-from skipbench.launch.progress import Progress, row_progress
-from skipbench.launch.status import experiment_statuses, named_cells
+from skipbench.launch.status import Progress, experiment_statuses, named_cells, row_progress
 from skipbench.runs.record import speedups
 from skipbench.runs.run import read_run
 from skipbench.runs.state import Status as RunStatus
