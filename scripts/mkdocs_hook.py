@@ -15,8 +15,10 @@ API = """\
 What `import skipbench` gives, and the base class of a method of your own.
 
 ::: skipbench.api
-    options: {members: [load, compare, custom_generate, verify, generate], show_root_heading: false}
+    options: {members: [load, compare, generate], show_root_heading: false}
 ::: skipbench.language_model.LanguageModel
+::: skipbench.contrib.export.custom_generate.custom_generate
+::: skipbench.contrib.oracle.api.verify
 ::: skipbench.runs.run.frame
 ::: skipbench.decode.method.Method
 """

@@ -1,28 +1,26 @@
 """The Python API: `load`, `compare`, `frame`, `published`, and what `skipbench.contrib` adds."""
 
-import hashlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skipbench.bench.ask import Prompt
 from skipbench.config.derived import model_words, quoted
 from skipbench.config.extensions import load as load_extension
 from skipbench.config.extensions import registered
 from skipbench.language_model import LanguageModel as LanguageModel
 from skipbench.language_model import load as load
 from skipbench.report.published import published as published
-from skipbench.runs.files import write_atomic
 from skipbench.runs.run import frame as frame
 
 if TYPE_CHECKING:
     import pandas
 
+    from skipbench.experiments.ranking import Prompt
+
 
 def compare(
     model: str,
-    prompts: str | Path | Sequence[Prompt] | None = None,
+    prompts: "str | Path | Sequence[Prompt] | None" = None,
     *,
     methods: Sequence[str] = (),
     minutes: float = 20.0,
@@ -52,11 +50,11 @@ def compare(
     """
     import pandas
 
-    from skipbench.experiments.ranking import rank_methods
+    from skipbench.experiments.ranking import prompts_file, rank_methods
 
     settings = [*model_words(model), f"results={quoted(str(results))}", *overrides]
     if prompts is not None:
-        path = prompts if isinstance(prompts, str | Path) else _written(prompts, Path(results))
+        path = prompts if isinstance(prompts, str | Path) else prompts_file(prompts, Path(results))
         settings += ["dataset=prompts", f"dataset.path={quoted(str(path))}"]
     rows, measured = [], ("tokens_per_s", "tokens_per_s_vanilla", "M", "alpha")
     for one in rank_methods(settings, 60 * minutes, methods, limit).runs:
@@ -71,15 +69,6 @@ def compare(
         }
         rows.append(row)
     return pandas.DataFrame(rows)
-
-
-def _written(prompts: Sequence[Prompt], results: Path) -> Path:
-    """The prompts as a file, whose name is their hash."""
-    lines = [{"prompt": p} if isinstance(p, str) else {"messages": p} for p in prompts]
-    text = "".join(json.dumps(line) + "\n" for line in lines)
-    path = results / "prompts" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.jsonl"
-    write_atomic(path, text)
-    return path
 
 
 def __getattr__(name: str) -> Any:

@@ -142,15 +142,7 @@ def _record(row: _Row, limit_h: float | None) -> dict[str, Any]:
     record: dict[str, Any] = {"model": row.model, "row": row.name, "arms": row.arms}
     if (cost := row.cost) is None:
         return record
-    return record | {
-        "prompts": cost.prompts,
-        "of": cost.of,
-        "half_width": half_width(max(cost.prompts)),
-        "gpus": cost.gpus,
-        "memory_bytes": cost.memory_bytes,
-        "hours": cost.hours,
-        "gpu_hours": cost.gpu_hours,
-        "shards": cost.shards,
-        "requeues": _requeues(cost, limit_h),
-        "reason": cost.reason,
-    }
+    known = "prompts", "of", "gpus", "memory_bytes", "hours", "gpu_hours", "shards", "reason"
+    record |= {name: getattr(cost, name) for name in known}
+    more = {"half_width": half_width(max(cost.prompts)), "requeues": _requeues(cost, limit_h)}
+    return record | more

@@ -21,14 +21,16 @@ from skipbench.errors import SkipbenchError
 from skipbench.experiments.plan import grids_of
 from skipbench.experiments.row import rows_of
 from skipbench.launch import manifest
-from skipbench.launch.progress import Progress, last_lines, row_progress
 from skipbench.launch.status import (
     CellStatus,
     NamedCells,
+    Progress,
     cell_statuses,
     command_line,
     counts,
+    last_lines,
     named_cells,
+    row_progress,
 )
 from skipbench.report.published import paper_of
 

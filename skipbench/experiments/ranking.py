@@ -1,9 +1,12 @@
 """Ranks the methods that can run on a model by their speedup, within a budget of time."""
 
 import dataclasses
+import hashlib
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from skipbench.config.catalog import DEFAULT_METHOD, choices
 from skipbench.config.compose import compose
@@ -16,7 +19,11 @@ from skipbench.experiments.resolve import is_done, resolve_cell
 from skipbench.experiments.row import run_row
 from skipbench.experiments.table_runs import run_entry
 from skipbench.report.compared import BASELINE, Comparison, conclude
+from skipbench.runs.files import write_atomic
 from skipbench.runs.run import Run
+
+if TYPE_CHECKING:
+    from skipbench.bench.ask import Prompt as Prompt
 
 FIRST = (BASELINE, DEFAULT_METHOD, "prompt-lookup", "swift", "clasp", "knapspec")
 """The first to run; others follow in the order of their names, a search for a skip set last."""
@@ -176,3 +183,12 @@ def _seconds_per_prompt(loaded: Any, base: RunConfig) -> float:
     decode_s = sum(out.seconds.values()) - out.seconds["prefill"]
     token_s = decode_s / max(1, len(out.tokens) - 1)
     return out.seconds["prefill"] + token_s * base.dataset.max_new_tokens
+
+
+def prompts_file(prompts: "Sequence[Prompt]", results: Path) -> Path:
+    """The prompts as a file, whose name is their hash."""
+    lines = [{"prompt": p} if isinstance(p, str) else {"messages": p} for p in prompts]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    path = results / "prompts" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.jsonl"
+    write_atomic(path, text)
+    return path

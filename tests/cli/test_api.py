@@ -110,23 +110,6 @@ def test_a_closed_stream_keeps_what_there_is(tiny: LanguageModel) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        ({"prompt": "x", "max_new_tokens": 0}, "max_new_tokens=0; wanted 1 or more"),
-        ({"prompt": "x", "max_new_tokens": 9999}, "leaves no room"),
-        ({"prompt": "x", "temperature": -1.0}, "wanted a finite temperature"),
-        ({"prompt": "x", "stop": ["", "b"]}, "leave it out"),
-        ({"prompt": []}, "no messages"),
-        ({"prompt": [{"content": "x"}]}, "wanted a dict with 'role'"),
-        ({"prompt": "x", "chat": "template"}, "has no chat template"),
-    ],
-)
-def test_mistakes_are_told(tiny: LanguageModel, wrong: dict[str, object], says: str) -> None:
-    with pytest.raises(SkipbenchError, match=says):
-        tiny.generate(**wrong)  # type: ignore[call-overload]
-
-
-@pytest.mark.parametrize(
     ("model", "method", "says"),
     [
         ("tinny", "vanilla", "Did you mean tiny"),

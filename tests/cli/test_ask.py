@@ -151,6 +151,13 @@ def test_the_template_gets_what_it_is_given(tiny: LanguageModel, tmp_path: Path)
         ({"temperature": 1.0, "min_p": 3.0}, "min_p"),
         ({"prompt": [{"role": "user", "content": [{"type": "image_url"}]}]}, "wanted texts"),
         ({"logprobs": -1}, "logprobs=-1; wanted 0 to"),
+        ({"max_new_tokens": 0}, "max_new_tokens=0; wanted 1 or more"),
+        ({"max_new_tokens": 9999}, "leaves no room"),
+        ({"temperature": -1.0}, "wanted a finite temperature"),
+        ({"stop": ["", "b"]}, "leave it out"),
+        ({"prompt": []}, "no messages"),
+        ({"prompt": [{"content": "x"}]}, "wanted a dict with 'role'"),
+        ({"chat": "template"}, "has no chat template"),
     ],
 )
 def test_what_cannot_be_is_named(tiny: LanguageModel, wrong: dict[str, Any], says: str) -> None:

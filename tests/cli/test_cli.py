@@ -27,14 +27,6 @@ def metrics(results: Path) -> list[dict[str, Any]]:
     return [json.loads(p.read_text()) for p in sorted(results.glob("runs/*/metrics.json"))]
 
 
-@pytest.mark.slow
-def test_dry_run_runs_and_writes_nothing(skipbench: Command, tmp_path: Path) -> None:
-    done = skipbench("dry_run=true", "method=vanilla", f"results={tmp_path}")
-    assert done.returncode == 0, done.stderr
-    assert "20 samples, missing" in done.stdout
-    assert not list(tmp_path.iterdir())
-
-
 def test_help_lists_choices_and_commands(skipbench: Command) -> None:
     text = skipbench("--help").stdout
     for word in ("write their tables", "self-sd", "reference", "model.dtype", "--config-dir"):
@@ -72,18 +64,6 @@ def test_an_error_of_a_clean_up_hides_no_signal(stop: BaseException, status: int
         finally:
             raise AttributeError("as in omegaconf.flag_override")
     assert end.value.code == status
-
-
-@pytest.mark.slow
-def test_a_sweep_writes_one_folder_a_cell(skipbench: Command, tmp_path: Path) -> None:
-    small = ("limit=2", "dataset.max_new_tokens=12", "engine.warmup=0")
-    done = skipbench(
-        "-m", "method=uniform,middle", "dataset=mini-math,mini-code", *small, f"results={tmp_path}"
-    )
-    assert done.returncode == 0, done.stderr
-    found = metrics(tmp_path)
-    assert len(found) == 4
-    assert all(m["lossless"]["identical"] == 2 for m in found)
 
 
 @pytest.mark.slow
@@ -136,12 +116,6 @@ def test_what_list_and_help_say_of_a_choice_is_no_half_sentence() -> None:
             text = file_of(group, name).read_text(encoding="utf-8")
             comment = re.search(r"^# (?!@).*\n.*", text, re.MULTILINE)
             assert comment is None or not re.search(r"[^.]\n# [a-z]", comment[0]), comment[0]
-
-
-@pytest.mark.parametrize("command", ["submit", "status", "data", "figure"])
-def test_columns_are_those_of_tables(command: str, skipbench: Command) -> None:
-    done = skipbench(command, "tiny", "columns=M")
-    assert done.returncode == 2 and "columns" in done.stderr
 
 
 def test_doctor_and_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

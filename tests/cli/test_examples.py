@@ -10,10 +10,16 @@ from conftest import ROOT, rest_slow
 EXAMPLES = {
     "answer": "drafted tokens accepted",
     "streaming": "tokens per pass",
-    "hugging_face": "Once upon a time",
     "which_method": "prompt-lookup",
     "own_method": "guesses were right",
 }
+"""And hugging_face, which tests/contrib/export runs."""
+
+
+def run_example(name: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        runpy.run_path(str(ROOT / "docs/examples" / f"{name}.py"), run_name="__main__")
 
 
 @pytest.mark.parametrize("name", rest_slow(EXAMPLES, ("answer", "own_method").__contains__))
@@ -21,9 +27,7 @@ def test_an_example_runs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        runpy.run_path(str(ROOT / "docs/examples" / f"{name}.py"), run_name="__main__")
+    run_example(name)
     assert EXAMPLES[name] in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []  # nothing is left in the reader's folder
 
@@ -31,4 +35,5 @@ def test_an_example_runs(
 def test_every_example_is_run_and_linked() -> None:
     found = {path.stem for path in (ROOT / "docs/examples").glob("*.py")}
     text = (ROOT / "docs/use.md").read_text()
-    assert found == set(EXAMPLES) and all(f"(examples/{name}.py)" in text for name in found)
+    assert found == {*EXAMPLES, "hugging_face"}
+    assert all(f"(examples/{name}.py)" in text for name in found)

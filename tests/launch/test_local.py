@@ -45,10 +45,10 @@ def test_a_cell_has_the_gpus_that_it_needs_to_itself(
         own = set(shown.split(","))
         assert len(own) == needs.get(number, 1) and own <= {*found}
         spans.append((float(began), float(over), own))
-    for i, (began, over, own) in enumerate(spans):
-        beside = [gpus for j, (b, o, gpus) in enumerate(spans) if j != i and b < over and began < o]
-        assert all(not own & gpus for gpus in beside), "two shared a GPU"
-        assert len(beside) < together
+    for began, _, _ in spans:
+        now = [own for b, over, own in spans if b <= began < over]
+        assert len(now) <= together
+        assert sum(map(len, now)) == len(set().union(*now)), "two shared a GPU"
 
 
 def test_workers_and_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from builders import fake_tool
 from conftest import rest_slow
 from msgspec.structs import replace
+from test_submit import survey
 
 from skipbench.cli.commands import Status
 from skipbench.cli.experiments import request_of
@@ -19,8 +20,7 @@ from skipbench.config.catalog import choices
 from skipbench.experiments.plan import grids_of
 from skipbench.launch import manifest
 from skipbench.launch.jobs import Job
-from skipbench.launch.progress import Progress, row_progress
-from skipbench.launch.status import experiment_statuses, named_cells
+from skipbench.launch.status import Progress, named_cells, row_progress
 from skipbench.runs.record import speedups
 from skipbench.runs.run import read_run
 from skipbench.runs.state import Status as RunStatus
@@ -66,8 +66,7 @@ def test_status_says_how_far_what_came_out_and_what_failed(
 ) -> None:
     words = ["tiny", "method=uniform,random", *SMALL, f"results={tmp_path}"]
     dispatch(["table", *words])
-    asked = request_of(parse(Status, words), choices("experiment"))
-    first, second = (c.folder for c in experiment_statuses("tiny", asked))
+    first, second = (c.folder for c in survey("tiny", words[1:]))
     assert first is not None and second is not None
     capsys.readouterr()
     dispatch(["status", *words])
@@ -79,8 +78,7 @@ def test_status_says_how_far_what_came_out_and_what_failed(
     cut(first, 2, replace(here, prompts=read_status(first).prompts))
     cut(second, 1, RunStatus(state="failed", error="out of memory", prompts=3))
     (second / "run.log").write_text("begun\n" + "".join(f"line {n}\n" for n in range(9)))
-    statuses = experiment_statuses("tiny", asked)
-    now, ended = row_progress(statuses)
+    now, ended = row_progress(survey("tiny", words[1:]))
     samples = read_run(first).samples
     assert now.samples == 2 and now.of == 3 and [*speedups(samples).values()]
     both = [s.method.seconds.total + s.vanilla.seconds.total for s in samples]
@@ -106,10 +104,9 @@ def test_the_log_of_a_job_without_a_record_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["tiny", "method=uniform", *SMALL, f"results={tmp_path}"]
-    asked = request_of(parse(Status, words), choices("experiment"))
     submission = manifest.next_folder(tmp_path, "tiny", make=True)
     given = manifest.Limits("none", {}, [*words, "hardware=slurm-local"])
-    manifest.write_rows(submission, [Job(experiment_statuses("tiny", asked)).record()], given)
+    manifest.write_rows(submission, [Job(survey("tiny", words[1:])).record()], given)
     manifest.add_job(submission, "7", 0, 1)
     (submission / "7_0.log").write_text(
         "module: command not found\n\npython: no such file\x1b[2J\n"

@@ -32,7 +32,8 @@ pytestmark = [
     pytest.mark.skipif(os.getuid() != 0, reason="a cluster of one's own needs root"),
 ]
 LIMIT = 24  # enough that a cell is not over before it is made to stand still
-SWEEP = ["tiny", f"limit={LIMIT}", "dataset.max_new_tokens=24"]
+FOUR = ["tiny", "method=uniform", f"limit={LIMIT}", "dataset.max_new_tokens=24"]
+SWEEP = [*FOUR, "repeats=3"]  # 12 rows of one cell each
 HALTED = {"timeout": 0, "kill": 1, "cancel": 2, "preempt": 3}
 DISK, MEMORY = 4, 5
 Environment = dict[str, str]
@@ -98,9 +99,8 @@ def read_status(folder: Path) -> dict[str, Any]:
 
 
 def cells_of(submission: Path) -> list[str]:
-    return [
-        json.loads(line)["folder"] for line in (submission / "cells.jsonl").read_text().splitlines()
-    ]
+    lines = (submission / "cells.jsonl").read_text().splitlines()
+    return [folder for line in lines for folder in json.loads(line)["folders"]]
 
 
 def idle(env: Environment, said: str, seconds: float = 300) -> None:
@@ -231,7 +231,7 @@ def parent(pid: int) -> int:
 def test_what_a_lost_node_ran_goes_on_elsewhere(cluster: Environment, tmp_path: Path) -> None:
     env = plant(cluster, tmp_path, tmp_path / "faults")
     setup = f"hardware.setup=[\"source '{ROOT}/tests/faults.sh'\"]"
-    words = [*SWEEP, "method=uniform", f"results={tmp_path}", "hardware=slurm-local", setup]
+    words = [*FOUR, f"results={tmp_path}", "hardware=slurm-local", setup]
     first = skipbench(env, "submit", *words)
     assert first.returncode == 0, first.stderr
     *_, line = (tmp_path / "submit" / "tiny-1" / "jobs.jsonl").read_text().splitlines()

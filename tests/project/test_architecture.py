@@ -94,11 +94,7 @@ def test_what_plans_and_draws_starts_without_torch(module: str) -> None:
     """These rooms may import torch, and do where a cell runs; a table or a status needs none."""
     code = f"import sys, skipbench.{module}; print(*{{'torch', 'transformers'}} & {{*sys.modules}})"
     done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=PACKAGE.parent,
-        capture_output=True,
-        text=True,
-        check=True,
+        [sys.executable, "-c", code], cwd=PACKAGE.parent, capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == []
 

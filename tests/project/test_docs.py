@@ -131,9 +131,7 @@ DAILY = (ROOT / "README.md", ROOT / "docs" / "tutorial.md", OUTSIDE)
 
 
 @pytest.mark.parametrize(
-    "path",
-    rest_slow(PAGES, DAILY.__contains__),
-    ids=lambda p: str(p.relative_to(ROOT)),
+    "path", rest_slow(PAGES, DAILY.__contains__), ids=lambda p: str(p.relative_to(ROOT))
 )
 def test_commands_can_be_given(path: Path) -> None:
     compose_cells(
@@ -222,15 +220,9 @@ def test_the_keys_are_up_to_date() -> None:
     assert PAGE.read_text() == page(), "run: make docs"
 
 
-def test_the_readme_fits_and_its_tree_is_complete() -> None:
+def test_the_readme_fits() -> None:
     text = (ROOT / "README.md").read_text()
-    assert len(text.splitlines()) <= 150 and "docs/round.svg" in text
-    tree = next(block for block in blocks(ROOT / "README.md") if block.startswith("conf/"))
-    rooms = {p.parent.name for p in (ROOT / "skipbench").glob("*/__init__.py")}
-    assert set(
-        re.findall(r"^  +([a-z/ ]+?)/ {2,}", tree.replace("/ ", "/  "), re.MULTILINE)
-    ) <= rooms | {"scoring"}
-    assert all(f"{room}/" in tree for room in rooms)
+    assert len(text.splitlines()) <= 120 and "docs/round.svg" in text
 
 
 def test_the_figures_of_the_readme_are_those_of_the_committed_table() -> None:

@@ -1,11 +1,13 @@
 """`custom_generate` inside Hugging Face's `generate`: its tokens, its arguments, its weights."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from conftest import random_model
 from test_concurrent import NEW, PROMPTS, right
+from test_examples import run_example
 from transformers import (
     LogitsProcessor,
     LogitsProcessorList,
@@ -274,3 +276,12 @@ def test_custom_generate_in_threads(tiny: skipbench.LanguageModel) -> None:
         return found
 
     assert right(ask) == "40/40"
+
+
+@pytest.mark.slow
+def test_the_example_of_the_docs_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_example("hugging_face")
+    assert "Once upon a time" in capsys.readouterr().out
