@@ -48,7 +48,7 @@ LEFT_OUT = {"swift-figure6": {"share"}, "swift-figure6b": {"matchness", "speedup
 @pytest.fixture(scope="session")
 def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     results = tmp_path_factory.mktemp("records")
-    found, short = {}, ["limit=1", "engine.warmup=0", "dataset.max_new_tokens=16"]
+    found, short = {}, ["limit=2", "engine.warmup=0", "dataset.max_new_tokens=48"]
     for method, more in (("swift", []), ("clasp", ["method.interval=2"])):
         config = compose([f"method={method}", *more, *short, f"results={results}"])
         run_cell(config, print_table=False)
