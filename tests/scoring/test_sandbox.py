@@ -70,9 +70,7 @@ def gone(name: str, within_s: float = 10.0) -> bool:
     return not named(name)
 
 
-def test_a_secret_of_the_user_is_not_in_view(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_secret_is_not_in_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     secret = tmp_path / ".ssh" / "id_ed25519"
     secret.parent.mkdir()
@@ -153,9 +151,7 @@ def test_without_isolation_nothing_is_run_unless_asked(monkeypatch: pytest.Monke
 
 
 @pytest.mark.usefixtures("fresh")
-def test_tools_that_are_not_allowed_to_isolate(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tools_that_may_not_isolate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = tmp_path / "tool"
     tool.write_text("#!/bin/sh\necho 'setting up uid map: Permission denied' >&2\nexit 1\n")
     tool.chmod(0o755)

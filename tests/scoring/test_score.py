@@ -69,9 +69,7 @@ RIGHT, WRONG = "\treturn 3\n", "    return 4\n"
 
 
 @pytest.mark.parametrize("method", rest_slow(["uniform", "self-sd", "clasp"], "uniform".__eq__))
-def test_a_run_and_its_score(
-    method: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_is_scored(method: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_cell(compose([*SMALL, f"method={method}", "limit=4", f"results={tmp_path}"]))
     (folder,) = tmp_path.glob("runs/*")
     assert f"not scored yet: python -m skipbench score {folder}" in capsys.readouterr().err
@@ -147,9 +145,7 @@ def test_equal_programs_are_executed_once(tmp_path: Path, monkeypatch: pytest.Mo
     assert of_run and of_run.vanilla == {"pass@1": 0.75} and of_run.method == {"pass@1": 0.25}
 
 
-def test_pass_at_ten_wants_ten_samples_of_every_task(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pass_at_ten_wants_ten_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def right(program: Program, *arguments: Any, **more: Any) -> Outcome:
         return Outcome("return 3" in program.code, "ok", "")
 
@@ -169,9 +165,7 @@ def test_pass_at_ten_wants_ten_samples_of_every_task(
     assert (task_of("HumanEval/3#9"), task_of("mini-code-3")) == ("HumanEval/3", "mini-code-3")
 
 
-def test_corpus_scores_join_those_of_the_samples(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_corpus_scores_join_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def length(texts: list[str], references: list[Any]) -> dict[str, float]:
         return {"length": float(sum(map(len, texts)))}
 
@@ -185,9 +179,7 @@ def test_corpus_scores_join_those_of_the_samples(
     assert score.by["half"]["1"] == half
 
 
-def test_a_run_that_needs_no_execution_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_to_execute(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = run_folder(tmp_path, {"a": ("x", "x")}, scorer="math")
     before = (folder / "metrics.json").read_text()
     dispatch(["score", str(folder)])
