@@ -308,7 +308,7 @@ def test_tables_and_figures_of_other_forms_are_named(tmp_path: Path) -> None:
             sparse.truncate(MOST_BYTES + 1)
     (tables / "lonely.html").write_text("<svg/onload=alert(1)>")
     run = Run(model="tiny", method="swift", dataset="d")
-    odd = structs.replace(run, keys={"model": [1], "dataset": {"a": 1}})
+    odd = structs.replace(run, keys={"model": [1], "method": "swift", "dataset": "cnndm"})
     for name, one in (("good", run), ("odd keys", odd)):
         (tables / f"{name}.json").write_text(summary("swift-table2", "paper", [one]))
     path, counts, _ = write_page(tmp_path)
