@@ -85,6 +85,23 @@ def test_a_secret_is_not_in_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert run_program(f"{REFUSED}\nrefused(open, {str(secret)!r})", SECONDS, sandbox="none") != OK
 
 
+def test_nothing_outside_is_written(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    library = Path(os.__file__).resolve().parent
+    before, python = set(os.listdir(library)), Path(sys.executable).resolve().parent
+    folders = [tmp_path, "/", "/tmp", "/dev", "/usr/lib", library, python]
+    program = f"""{REFUSED}
+import os
+for folder in {list(map(str, folders))}:
+    refused(open, folder + "/mine", "w")
+    refused(os.mkdir, folder + "/folder")
+refused(open, {str(library / "os.py")!r}, "a")
+refused(os.unlink, {str(library / "os.py")!r})
+"""
+    assert run_program(program, SECONDS) == OK
+    assert not list(tmp_path.iterdir()) and set(os.listdir(library)) == before
+
+
 def test_a_program_does_not_outlive_the_one_who_asked(name: str) -> None:
     program = calls_itself(name) + "time.sleep(60)"
     code = f"from skipbench.scoring.sandbox import run_program\nrun_program({program!r}, 3.0)"
