@@ -3,7 +3,6 @@
 import contextlib
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from skipbench.metrics.acceptance import mean, over
 from skipbench.metrics.interval import paired_ratio_interval, repeated_ratio_interval
@@ -11,29 +10,15 @@ from skipbench.runs.measures import Estimate, Estimators
 from skipbench.runs.record import Arm, Sample
 
 
-class _Timed(NamedTuple):
-    """Tokens and seconds of both arms on a prompt, or on all turns of a question."""
-
-    vanilla: tuple[int, float]
-    method: tuple[int, float]
-
-
-_Process = Sequence[tuple[int, _Timed]]  # by index of the prompt or first turn
-
-
 def estimators(processes: Sequence[Sequence[Sample]]) -> Estimators:
     """Each paper's speedup of the samples that did not fail; `processes`: samples of each."""
     sound = [[s for s in samples if s.lossless != "failed"] for samples in processes]
-    prompts = [[(s.index, _timed([s], eos=True)) for s in each] for each in sound]
-    without_eos = [[(s.index, _timed([s], eos=False)) for s in each] for each in sound]
-    questions = [
-        [(turns[0].index, _timed(turns, eos=True)) for turns in _questions(each)] for each in sound
-    ]
+    prompts = [[[s] for s in each] for each in sound]
     return Estimators(
         swift=_estimate(prompts),
         self_sd=_estimate(prompts, s_per_token=True),
-        knapspec=_estimate(without_eos),
-        clasp=_estimate(questions),
+        knapspec=_estimate(prompts, eos=False),
+        clasp=_estimate([_questions(each) for each in sound]),
     )
 
 
@@ -45,27 +30,28 @@ def _questions(samples: Sequence[Sample]) -> list[list[Sample]]:
     return [*found.values()]
 
 
-def _timed(samples: Sequence[Sample], eos: bool) -> _Timed:
-    def summed(arms: Sequence[Arm]) -> tuple[int, float]:
-        left_out = 0 if eos else sum(arm.finish == "eos" for arm in arms)
-        tokens = sum(len(arm.tokens) for arm in arms) - left_out
-        return tokens, math.fsum(arm.seconds.total for arm in arms)
+def _rate(arms: Sequence[Arm], s_per_token: bool, eos: bool) -> float | None:
+    """Tokens/s, or s/token, of all turns of a question."""
+    left_out = 0 if eos else sum(arm.finish == "eos" for arm in arms)
+    tokens = sum(len(arm.tokens) for arm in arms) - left_out
+    seconds = math.fsum(arm.seconds.total for arm in arms)
+    return over(seconds, tokens) if s_per_token else over(tokens, seconds)
 
-    return _Timed(summed([s.vanilla for s in samples]), summed([s.method for s in samples]))
 
-
-def _estimate(processes: Sequence[_Process], s_per_token: bool = False) -> Estimate:
+def _estimate(
+    processes: Sequence[Sequence[Sequence[Sample]]], s_per_token: bool = False, eos: bool = True
+) -> Estimate:
     """The ratio of the arms' mean tokens/s, or s/token, and its interval by the delta method."""
-
-    def rates(timed: _Timed) -> tuple[float, float] | None:
-        (tokens, seconds), (others, spent) = timed
-        if s_per_token:
-            return (seconds / tokens, spent / others) if tokens and others else None
-        return (tokens / seconds, others / spent) if seconds and spent else None
-
-    rated = [[(i, pair) for i, t in each if (pair := rates(t))] for each in processes]
+    rated: list[list[tuple[int, tuple[float, float]]]] = []
+    for questions in processes:
+        rated.append([])
+        for turns in questions:
+            vanilla = _rate([s.vanilla for s in turns], s_per_token, eos)
+            method = _rate([s.method for s in turns], s_per_token, eos)
+            if vanilla is not None and method is not None:
+                rated[-1].append((turns[0].index, (vanilla, method)))
     pairs = [pair for each in rated for _, pair in each]
-    vanilla, method = mean(v for v, _ in pairs), mean(m for _, m in pairs)
+    vanilla, method = (mean(pair[arm] for pair in pairs) for arm in (0, 1))
     if not vanilla or not method:
         return Estimate()
     speedup, sign = (vanilla / method, -1) if s_per_token else (method / vanilla, 1)

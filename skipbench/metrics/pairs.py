@@ -26,8 +26,8 @@ class Standing(msgspec.Struct, frozen=True):
 
     ratio: float  # of its speed to the fastest one's, a geometric mean over questions
     interval: Interval | None  # of `ratio`; None for the fastest, and below `FEWEST` questions
-    tied: bool  # the fastest, or not told apart from it; False below `FEWEST` questions
-    faster: bool  # told apart from vanilla, above it
+    tied: bool  # the fastest, or as fast within the noise; False below `FEWEST` questions
+    faster: bool  # than vanilla, beyond the noise
     questions: int  # that all methods of the row have
 
 

@@ -112,8 +112,8 @@ class Comparison:
     """The ranking of a row: one model and dataset."""
 
     runs: list[Run]  # best first; without metrics and with a `reason` where a method was left out
-    best: Run | None  # the fastest, if it is told apart from vanilla
-    tied: list[Run]  # those that are not told apart from it, by pairs
+    best: Run | None  # the fastest, if it is faster than vanilla beyond the noise
+    tied: list[Run]  # those that cannot be distinguished from it, by pairs
 
     @property
     def recommended(self) -> str:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from msgspec import UNSET
 
+from skipbench.metrics.acceptance import over
 from skipbench.report.columns import known, missing_reasons
 from skipbench.report.definitions import UNMEASURED
 from skipbench.runs import measures
@@ -139,7 +140,7 @@ def _share(metrics: Metrics, phase: str | None) -> float | None:
 def _pass_s(metrics: Metrics, phase: str | None) -> float | None:
     """Of a verification by its rounds, of the adaptation by its programmes or steps."""
     if phase == "verify":
-        return metrics.seconds.verify / metrics.rounds if metrics.seconds.verify else None
+        return over(metrics.seconds.verify or None, metrics.rounds)
     known = phase == "adapt" and metrics.optimisation and metrics.optimisation.step_ms
     return known / 1e3 if known else None
 

@@ -24,7 +24,7 @@ class Printed(msgspec.Struct, kw_only=True):
 
     keys: Keys  # settings and keys of its row, by skipbench's names
     column: str
-    value: float | None = None  # None where the text at hand has lost it
+    value: float | None = None  # None where the transcribed text has lost it
     digits: int | None = None  # decimals as printed, two more for percent
     spread: float | None = None
     note: str | None = None
@@ -57,7 +57,7 @@ class Note(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 class Part(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Rows of one value per key, then one cell per column: a number, `[number, spread]`, `null` (a
-    dash or nothing is printed) or `lost` (the text at hand has lost it). `percent` lists columns
+    dash or nothing is printed) or `lost` (the text has lost it). `percent` lists columns
     printed in percent; with `across: model`, columns stand in groups, one per model. `beside` names
     columns that are measured only, by the printed ones that they stand behind.
     """
@@ -121,7 +121,7 @@ class Paper(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 def papers() -> list[str]:
-    """The papers whose numbers are at hand."""
+    """The papers whose numbers are available."""
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 

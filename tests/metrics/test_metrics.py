@@ -89,7 +89,7 @@ def test_expected_tokens_is_the_geometric_sum() -> None:
     ("M", "alpha", "c", "printed"),
     [(4.34, 0.99, 0.55, 1.52), (8.21, 1.0, 0.55, 1.65), (3.85, 0.99, 0.5, 1.58)],
 )
-def test_expected_speedup_is_that_of_swift_table_4(
+def test_expected_speedup_of_swift_table_4(
     M: float, alpha: float, c: float, printed: float
 ) -> None:
     assert expected_speedup(M, alpha, c) == pytest.approx(printed, abs=0.005)

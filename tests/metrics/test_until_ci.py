@@ -1,9 +1,9 @@
 """A cell that takes prompts until its speedup's interval is narrow enough."""
 
-import json
 from pathlib import Path
 
 import pytest
+from builders import interrupt
 
 from skipbench.bench.prompts import Prompt
 from skipbench.bench.turns import spread
@@ -41,14 +41,7 @@ def test_a_cell_stops_and_says_so(tmp_path: Path) -> None:
     assert "stopped at 8 of 10 prompts, by until_ci=0.99" in str(stopped_early(metrics))
     folder = resolve_cell(config).folder
     # interrupted behind five samples, it goes on to the same eight
-    lines = (folder / "samples.jsonl").read_text().splitlines(keepends=True)
-    texts = (folder / "completions.jsonl").read_text().splitlines(keepends=True)
-    (folder / "samples.jsonl").write_text("".join(lines[:5]))
-    (folder / "completions.jsonl").write_text("".join(texts[:5]))
-    (folder / "metrics.json").unlink()
-    status = json.loads((folder / "status.json").read_text())
-    status.pop("sha256")
-    (folder / "status.json").write_text(json.dumps(status | {"state": "interrupted"}))
+    interrupt(folder, 5)
     again = run_cell(config, print_table=False)
     assert again and again.until_ci and again.until_ci.samples == 8
     assert [s.index for s in read_samples(folder / "samples.jsonl")] == list(range(8))

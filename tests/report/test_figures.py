@@ -120,7 +120,7 @@ def test_a_sweep_has_a_point_a_run_and_the_papers_best(runs: dict[str, Run]) -> 
     assert "paper: falls beyond 128" in axis.get_legend_handles_labels()[1]
 
 
-def test_a_correlation_has_a_point_per_sample_and_over_too_few_is_not_printed(
+def test_a_correlation_has_a_point_per_sample(
     runs: dict[str, Run],
 ) -> None:
     two, all_runs = [runs["clasp2"], runs["clasp8"]], [*runs.values()]
@@ -174,9 +174,7 @@ def test_runs_with_the_same_draft_are_counted_below_the_figure(runs: dict[str, R
 
 
 @pytest.mark.parametrize(("rounds_behind", "drafts"), [(0, 1), (-1, 2)])
-def test_a_skip_set_counts_if_it_drafted(
-    runs: dict[str, Run], rounds_behind: int, drafts: int
-) -> None:
+def test_a_set_counts_if_it_drafted(runs: dict[str, Run], rounds_behind: int, drafts: int) -> None:
     one = runs["clasp8"]
     first, *rest = one.sound
     at = len(first.method.rounds) + rounds_behind
@@ -185,7 +183,7 @@ def test_a_skip_set_counts_if_it_drafted(
 
 
 @pytest.mark.slow
-def test_a_figure_of_one_draft_is_not_drawn_if_distinct_ones_are_asked_for(
+def test_distinct_draws_no_figure_of_one_draft(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [*SMALL, "scale=embedded", f"results={tmp_path}"]

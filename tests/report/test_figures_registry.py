@@ -48,7 +48,7 @@ LEFT_OUT = {"swift-figure6": {"share"}, "swift-figure6b": {"matchness", "speedup
 @pytest.fixture(scope="session")
 def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     results = tmp_path_factory.mktemp("records")
-    found, short = {}, ["limit=1", "engine.warmup=0", "dataset.max_new_tokens=16"]
+    found, short = {}, ["limit=2", "engine.warmup=0", "dataset.max_new_tokens=48"]
     for method, more in (("swift", []), ("clasp", ["method.interval=2"])):
         config = compose([f"method={method}", *more, *short, f"results={results}"])
         run_cell(config, print_table=False)
@@ -119,9 +119,7 @@ def test_every_figure_with_an_experiment_is_drawn_or_says_why_not() -> None:
 
 @pytest.mark.parametrize("scale", rest_slow(SCALES, "embedded".__eq__))
 @pytest.mark.parametrize("name", rest_slow(DRAWN, lambda n: n.startswith("clasp")))
-def test_axes_are_in_the_experiment_and_printed_values_in_the_figure(
-    name: str, scale: str, records: dict[str, Run]
-) -> None:
+def test_a_figure_has_its_axes_and_values(name: str, scale: str, records: dict[str, Run]) -> None:
     runs = runs_of(name, scale, records)
     if name in WITHOUT_CELLS:
         assert runs == []
@@ -155,7 +153,7 @@ def test_a_figure_that_no_run_gives_names_its_commands() -> None:
 
 
 @pytest.mark.slow
-def test_a_set_of_another_task_is_searched_once_and_told_apart(
+def test_sets_of_tasks_are_searched_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["scale=embedded", "dataset=mini-math", "search.on=mini-math,mini-code", "limit=1"]

@@ -30,7 +30,7 @@ def test_a_table_at_another_scale_is_another_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["table", "submit", "status"])
-def test_a_plan_for_a_cluster_is_at_the_scale_of_the_paper(
+def test_a_plan_for_a_cluster(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main([command, *ONE, "hardware=slurm-a6000", "--plan", f"results={tmp_path}"])
@@ -51,9 +51,7 @@ def test_a_render_for_a_cluster_is_at_the_scale_of_the_paper(tmp_path: Path) -> 
             assert request_of(asked, choices("experiment")).scale == scale
 
 
-def test_a_render_that_would_lose_measured_values_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_render_loses_no_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "tables"
     folder.mkdir()
     for path in (ROOT / "results" / "embedded" / "tables").glob("swift-table12.*"):

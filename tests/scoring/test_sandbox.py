@@ -7,7 +7,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import struct
 import subprocess
 import sys
@@ -70,9 +69,7 @@ def gone(name: str, within_s: float = 10.0) -> bool:
     return not named(name)
 
 
-def test_a_secret_of_the_user_is_not_in_view(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_secret_is_not_in_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     secret = tmp_path / ".ssh" / "id_ed25519"
     secret.parent.mkdir()
@@ -86,25 +83,6 @@ def test_a_secret_of_the_user_is_not_in_view(
     assert secret.read_text() and run_program(REFUSED + read + listed, SECONDS) == OK
     # the test can fail
     assert run_program(f"{REFUSED}\nrefused(open, {str(secret)!r})", SECONDS, sandbox="none") != OK
-
-
-def test_no_socket_reaches_a_listener() -> None:
-    abstract = f"\0skipbench-{secrets.token_hex(4)}"
-    with socket.create_server(("127.0.0.1", 0)) as tcp, socket.socket(socket.AF_UNIX) as unix:
-        unix.bind(abstract)
-        unix.listen()
-        for listener in (tcp, unix):
-            listener.setblocking(False)
-        program = (
-            f"{REFUSED}\nimport socket\nrefused(socket.create_connection, ('127.0.0.1', "
-            f"{tcp.getsockname()[1]}), 2)\n"
-            f"def connect(): socket.socket(socket.AF_UNIX).connect({abstract!r})\n"
-            "refused(connect)\n"
-        )
-        assert run_program(program, SECONDS) == OK
-        for listener in (tcp, unix):
-            with pytest.raises(BlockingIOError):
-                listener.accept()
 
 
 def test_nothing_outside_is_written(tmp_path: Path) -> None:
@@ -153,9 +131,7 @@ def test_without_isolation_nothing_is_run_unless_asked(monkeypatch: pytest.Monke
 
 
 @pytest.mark.usefixtures("fresh")
-def test_tools_that_are_not_allowed_to_isolate(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tools_that_may_not_isolate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = tmp_path / "tool"
     tool.write_text("#!/bin/sh\necho 'setting up uid map: Permission denied' >&2\nexit 1\n")
     tool.chmod(0o755)

@@ -1,11 +1,13 @@
 """Two phases: the run stores completions, `score` executes them and adds the scores."""
 
+import contextlib
 import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from conftest import ROOT, rest_slow
@@ -16,9 +18,9 @@ from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.row import run_cell
 from skipbench.runs.measures import GroupScores, Metrics, Score
-from skipbench.runs.record import Arm, Completion, Sample, Seconds, dump
+from skipbench.runs.record import Arm, Completion, Sample, Seconds
 from skipbench.runs.run import read_run
-from skipbench.runs.store import RunStore, cut_unfinished, read_completions
+from skipbench.runs.store import RunStore, read_completions
 from skipbench.scoring import execute, overlap
 from skipbench.scoring.execute import score_run, task_of
 from skipbench.scoring.programs import Program
@@ -34,6 +36,11 @@ def unseen(done: int, of: int) -> None:
 
 def read(folder: Path, name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / name).read_text().splitlines()]
+
+
+def judged(program: Program, *arguments: Any, **more: Any) -> Outcome:
+    """In the place of `run_program`."""
+    return Outcome("return 3" in program.code, "ok", "")
 
 
 def metrics(folder: Path) -> dict[str, Any]:
@@ -65,13 +72,12 @@ HEADER = {
     "method": {"name": "x"},
     "engine": {"name": "fused", "threads": 1},
 }
+SETTINGS = {"dataset": {"scorer": "humaneval", "name": "d"}, **HEADER}
 RIGHT, WRONG = "\treturn 3\n", "    return 4\n"
 
 
 @pytest.mark.parametrize("method", rest_slow(["uniform", "self-sd", "clasp"], "uniform".__eq__))
-def test_a_run_and_its_score(
-    method: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_is_scored(method: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_cell(compose([*SMALL, f"method={method}", "limit=4", f"results={tmp_path}"]))
     (folder,) = tmp_path.glob("runs/*")
     assert f"not scored yet: python -m skipbench score {folder}" in capsys.readouterr().err
@@ -122,38 +128,21 @@ def test_the_run_executes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_equal_programs_are_executed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran: list[Program] = []
-
-    def counted(program: Program, *arguments: Any, **more: Any) -> Outcome:
-        ran.append(program)
-        return Outcome("return 3" in program.code, "ok", "")
-
-    monkeypatch.setattr(execute, "run_program", counted)
-    texts = {
-        "T/0#0": (RIGHT, RIGHT),
-        "T/0#1": (RIGHT, WRONG),
-        "T/1#0": ("    return 3\n", WRONG),
-        "T/1#1": (WRONG, "x"),
-    }
-    seen: list[tuple[int, int]] = []
-    scored = score_run(
-        run_folder(tmp_path, texts), "auto", 5.0, lambda done, of: seen.append((done, of))
-    )
-    assert (
-        scored is not None and len(ran) == len(set(ran)) == 3 and seen == [(1, 3), (2, 3), (3, 3)]
-    )
+    run, seen = Mock(side_effect=judged), list[tuple[int, int]]()
+    monkeypatch.setattr(execute, "run_program", run)
+    texts = {"T/0#0": (RIGHT, RIGHT), "T/0#1": (RIGHT, WRONG)}
+    texts |= {"T/1#0": ("    return 3\n", WRONG), "T/1#1": (WRONG, "x")}
+    folder = run_folder(tmp_path, texts)
+    scored = score_run(folder, "auto", 5.0, lambda *done: seen.append(done))
+    assert scored is not None and len({call.args[0] for call in run.call_args_list}) == 3
+    assert run.call_count == 3 and seen == [(1, 3), (2, 3), (3, 3)]
     assert scored.differ == ["T/0#1", "T/1#0"]
     of_run = scored.metrics.score
     assert of_run and of_run.vanilla == {"pass@1": 0.75} and of_run.method == {"pass@1": 0.25}
 
 
-def test_pass_at_ten_wants_ten_samples_of_every_task(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def right(program: Program, *arguments: Any, **more: Any) -> Outcome:
-        return Outcome("return 3" in program.code, "ok", "")
-
-    monkeypatch.setattr(execute, "run_program", right)
+def test_pass_at_ten_wants_ten_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execute, "run_program", judged)
     # Of task 0, one of 12 samples is right: pass@10 is 1 - C(11, 10) / C(12, 10) = 1 - 11 / 66. Of
     # task 1, none.
     texts = {f"T/0#{n}": (RIGHT if n == 5 else WRONG, RIGHT) for n in range(12)}
@@ -169,9 +158,7 @@ def test_pass_at_ten_wants_ten_samples_of_every_task(
     assert (task_of("HumanEval/3#9"), task_of("mini-code-3")) == ("HumanEval/3", "mini-code-3")
 
 
-def test_corpus_scores_join_those_of_the_samples(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_corpus_scores_join_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def length(texts: list[str], references: list[Any]) -> dict[str, float]:
         return {"length": float(sum(map(len, texts)))}
 
@@ -185,9 +172,7 @@ def test_corpus_scores_join_those_of_the_samples(
     assert score.by["half"]["1"] == half
 
 
-def test_a_run_that_needs_no_execution_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_to_execute(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = run_folder(tmp_path, {"a": ("x", "x")}, scorer="math")
     before = (folder / "metrics.json").read_text()
     dispatch(["score", str(folder)])
@@ -208,7 +193,7 @@ def test_runs_that_cannot_be_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for words, says in cases:
         with pytest.raises(SkipbenchError, match=says):
             dispatch(["score", *words])
-    store = RunStore(folder, {"dataset": {"scorer": "humaneval", "name": "d"}, **HEADER})
+    store = RunStore(folder, SETTINGS)
     with pytest.raises(SkipbenchError, match="another process"):
         score_run(folder, "auto", 5.0, unseen)
     store.close()
@@ -233,26 +218,16 @@ def test_runs_that_cannot_be_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("tail", ["", '{"index": 1, "id', "garbage\n", "{}\n"])
 def test_completions_without_their_sample_are_cut_off(tail: str, tmp_path: Path) -> None:
-    path = tmp_path / "completions.jsonl"
-    made = [Completion(n, f"s{n}", "p\u2028", {"x": "\n"}, "v", "m\r") for n in (2, 0, 1)]
-    lines = [f"{dump(completion)}\n" for completion in made]
-    path.write_text("".join(lines) + tail)
-    cut_unfinished(path, {0, 2})
-    assert path.read_text() == "".join(lines[:2])
-    found = read_completions(path)
-    assert list(found) == [2, 0] and found[2].method == "m\r"
-    with path.open("a") as file:
-        file.write(lines[0])
-    with pytest.raises(SkipbenchError, match=r"line 3: sample 2 occurs twice"):
-        read_completions(path)
-
-
-def test_a_folder_opened_again_goes_on_without_double_lines(tmp_path: Path) -> None:
-    folder = run_folder(tmp_path, {"a": (RIGHT, RIGHT), "b": (WRONG, WRONG)})
-    whole = (folder / "completions.jsonl").read_text()
+    folder = run_folder(tmp_path, {"a": (RIGHT, "p\u2028\r"), "b": (WRONG, WRONG)})
     first, _ = (folder / "samples.jsonl").read_text().splitlines(keepends=True)
     (folder / "samples.jsonl").write_text(first)  # killed between the two appends
-    store = RunStore(folder, {"dataset": {"scorer": "humaneval", "name": "d"}, **HEADER})
-    assert [c.id for c in store.completions().values()] == ["a"]
-    assert whole.startswith((folder / "completions.jsonl").read_text())
-    store.close()
+    path = folder / "completions.jsonl"
+    whole = path.read_text()
+    path.write_text(whole + tail)
+    with contextlib.closing(RunStore(folder, SETTINGS)) as store:
+        assert [c.method for c in store.completions().values()] == ["p\u2028\r"]
+    kept = path.read_text()
+    assert whole.startswith(kept) and kept.count("\n") == 1
+    path.write_text(2 * kept)
+    with pytest.raises(SkipbenchError, match=r"line 2: sample 0 occurs twice"):
+        read_completions(path)

@@ -53,9 +53,7 @@ def test_both_arms_score_the_same(method: str, dataset: str, tmp_path: Path) -> 
             assert record["score"][arm] == scored
 
 
-def test_a_method_that_loses_tokens_scores_for_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lossy_method_scores_for_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from skipbench.bench import arm
     from skipbench.methods.vanilla import Vanilla
 

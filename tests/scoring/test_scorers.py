@@ -101,9 +101,7 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize(("scorer", "key", "reference"), MALFORMED)
-def test_a_malformed_reference_is_an_error(
-    scorer: str, key: str, reference: dict[str, Any]
-) -> None:
+def test_a_malformed_reference(scorer: str, key: str, reference: dict[str, Any]) -> None:
     with pytest.raises(SkipbenchError, match=f"has {key}=.*needs .*choose the scorer"):
         score(scorer, "x", "", reference)
 

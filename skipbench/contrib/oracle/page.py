@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from html import escape
+from pathlib import Path
 
 from skipbench.contrib.oracle.causes import Judged
 from skipbench.contrib.oracle.judge import Oracle, Verification
@@ -87,4 +88,5 @@ def sides(oracle: Oracle, judged: Judged) -> dict[str, str]:
 
 def page(result: Verification, texts: Sequence[dict[str, str]]) -> str:
     """The document, without scripts."""
-    return rendered("verify.html.j2", escape, summary="; ".join(summary(result)), texts=texts)
+    template = str(Path(__file__).with_name("verify.html.j2"))
+    return rendered(template, escape, summary="; ".join(summary(result)), texts=texts)

@@ -26,7 +26,7 @@ class Look(NamedTuple):
     marker: str
 
 
-# Okabe and Ito's palette, which colour-blind readers can tell apart; further methods differ by
+# Okabe and Ito's palette, which colour-blind readers can distinguish; further methods differ by
 # marker as well.
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 PINK, SKY, YELLOW, GREY = "#CC79A7", "#56B4E9", "#B8A800", "#777777"

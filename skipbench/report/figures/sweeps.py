@@ -95,7 +95,7 @@ def sweep(
 
 
 def with_values(published: Sequence[Printed], *columns: str) -> Iterator[tuple[Printed, float]]:
-    """The numbers of `columns` that a text at hand still has, with their values."""
+    """The numbers of `columns` that a paper's text still has, with their values."""
     return ((n, n.value) for n in published if n.column in columns and n.value is not None)
 
 

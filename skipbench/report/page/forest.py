@@ -26,7 +26,7 @@ class Bar(Struct):
     address: str
     at: float
     ends: Interval | None
-    take: bool  # the fastest, or not told apart from it; vanilla where no method is faster than it
+    take: bool  # the fastest, or tied with it; vanilla where no method is faster than it
 
 
 class Panel(Struct):

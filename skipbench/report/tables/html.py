@@ -19,14 +19,17 @@ def html(table: Table, styled: bool = True) -> str:
 
 
 def rendered(name: str, escape: Callable[[str], str], **values: Any) -> str:
-    """A template with these values; `escape` applies to every text but those of `Markup`."""
+    """A template with these values: a name here or of the page, or the path of another.
+
+    `escape` applies to every text but those of `Markup`.
+    """
     environment = Environment(
         *("<%", "%>", "<<", ">>"),
-        loader=FileSystemLoader([FOLDER, FOLDER.parent / "page"]),
+        loader=FileSystemLoader([FOLDER, FOLDER.parent / "page", Path(name).parent]),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
         finalize=lambda v: escape(v) if isinstance(v, str) and not isinstance(v, Markup) else v,
     )
-    return environment.get_template(name).render(values)
+    return environment.get_template(Path(name).name).render(values)
