@@ -17,7 +17,6 @@ from skipbench.lm.engine import SPARE_MIB
 from skipbench.lm.families import attention_kernel
 from skipbench.lm.model import LM
 from skipbench.models.checks import check_form, check_shape, check_tokenizer, explained
-from skipbench.models.deepened import deepen
 from skipbench.models.outline import read_config
 from skipbench.models.random_weights import planted_model
 from skipbench.models.tokenizer import read_tokenizer
@@ -104,7 +103,7 @@ def read_model(model: Model, gpus: int | None = None) -> tuple[Any, Any, list[st
         notes.append(f"{note}: {base}")
     made = made.eval().requires_grad_(False)
     if model.deepened:
-        deepen(made, model.deepened, model.deepened_seed)
+        load_extension("checkpoint", "deepened")(made, model.deepened, model.deepened_seed)
     return made, tokenizer, notes
 
 
