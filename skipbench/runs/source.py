@@ -17,10 +17,12 @@ from typing import Any
 from skipbench.config.paths import PACKAGE
 from skipbench.config.run_config import MethodConfig
 from skipbench.config.signature import MOVED
+from skipbench.extensions import registered
 from skipbench.runs.provenance import hashed
 
 SCHEME = "2:"  # begins these hashes; earlier ones, without it, were of whole files and equal none
 ROOTS = ("skipbench.bench.run", "skipbench.bench.turns")  # what measures a run
+READERS = ("adapter", "checkpoint", "ranks")  # kinds of `extensions` that make its model
 UNHASHED = ("config", "console", "errors", "report", "runs")  # no token or second depends on them
 ENGINE = ("bench", "draft_plan", "lm", "models", "skipset")  # rooms of the package's hash alone
 OWN = ("skipbench.decode.", "skipbench.methods.")  # parts of skipbench that belong to a method
@@ -37,7 +39,8 @@ def package_sha256(engine: str) -> str:
     """
     unused = UNHASHED if CUDA_GRAPHS in engine else (*UNHASHED, f"lm.{CUDA_GRAPHS}")
     found = dict[str, str]()
-    for name in ROOTS:
+    readers = [name for kind in READERS for name in registered(kind).values()]
+    for name in (*ROOTS, *readers):
         root = _of_package(name)
         assert root is not None
         found |= _reached(root, lambda place: _within(place[0], unused))

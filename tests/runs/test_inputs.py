@@ -20,6 +20,7 @@ from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import Cell, resolve_cell
 from skipbench.experiments.row import run_cell
+from skipbench.extensions import registered
 from skipbench.runs import fingerprint, source
 from skipbench.runs.fingerprint import fingerprints, not_compared, other_package, refuse_other
 from skipbench.runs.provenance import COMPUTING, Provenance
@@ -54,6 +55,7 @@ FILES = {
 }
 """What is refused, by file."""
 MEASURING = ["bench/prompts.py", "decode/verify.py", "lm/fused/attention.c", "lm/fused/int8.h"]
+MEASURING += ["contrib/gguf/header.py"] * ("gguf" in registered("checkpoint"))
 MEASURING += ["models/load.py", "profile/latency.py", "scoring/scorers.py", "skipset.py"]
 CODE = {
     **dict.fromkeys(MEASURING, "other code of skipbench"),
