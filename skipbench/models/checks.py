@@ -234,7 +234,7 @@ def check_form(model: Model, engine: str) -> None:
             "model.quantization=int8 needs a GPU; use model.device=cuda or auto, or fp4 or nf4"
         )
     needed = {"bitsandbytes": "quant"} if quantization != "none" else {}
-    if quantization != "none" or not device.startswith(("cpu", "cuda")):
+    if needed or not device.startswith(("cpu", "cuda")):
         needed["accelerate"] = "big"
     for package, extra in needed.items():
         if importlib.util.find_spec(package) is None:
