@@ -25,6 +25,7 @@ from conftest import ROOT
 from msgspec.structs import fields
 
 import skipbench as package
+from scripts.long_life import Process
 from skipbench.api import LanguageModel
 from skipbench.bench.prompts import eos_ids
 from skipbench.config.derived import quoted
@@ -365,6 +366,24 @@ def test_other_hosts_need_a_key(skipbench: Any, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delenv("SKIPBENCH_API_KEY", raising=False)
     done = skipbench("serve", "host=0.0.0.0")
     assert done.returncode == 2 and "set SKIPBENCH_API_KEY" in done.stderr
+
+
+CARRIED = 1024 * (9 + 10) + 500
+"""`auto`'s successors of one token and of two, 8 each with their context, and all its counters."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["generate", "serve"])
+def test_a_thousand_requests_leave_a_process_as_it_was(kind: str) -> None:
+    process = Process(kind)
+    try:
+        early, late = process.ask(0, 50), process.ask(50, 950)
+    finally:
+        process.end()
+    assert late["tokens"] == 19 * early["tokens"]
+    assert late["resident_bytes"] <= 1.05 * early["resident_bytes"]
+    assert late["objects"] <= 1.02 * early["objects"]
+    assert late["carried"] <= CARRIED
 
 
 @pytest.mark.slow
