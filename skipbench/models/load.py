@@ -186,7 +186,7 @@ def check_vocabulary(path: str, draft: LM, tokenizer: Any, target: LM) -> None:
     of Qwen2.5 have: what is behind the tokens is padding.
     """
     own = _vocabulary(str(getattr(target.model.config, "_name_or_path", "")))
-    theirs = None if own is None else tokenizer.get_vocab()
+    theirs: Any = None if own is None else tokenizer.get_vocab()
     if own != theirs:
         text, number = min(own.items() ^ theirs.items(), key=lambda item: item[1])
         fault = f"has other tokens than the target, such as {text!r} with the id {number}"
