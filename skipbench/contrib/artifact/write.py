@@ -123,7 +123,7 @@ def _command(run: Run) -> list[str]:
 
 def overrides_of(record: Mapping[str, Any]) -> list[str] | None:
     """The overrides that compose a cell with this record, as `config.yaml` has it; None where the
-    choices at hand give none, as for a method of one's own, or a model in a folder.
+    known choices give none, as for a method of one's own, or a model in a folder.
     """
     words = [f"{kind}={record[kind]['name']}" for kind in ("model", "method", "dataset")]
     try:
