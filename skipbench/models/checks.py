@@ -212,6 +212,8 @@ def check_form(model: Model, engine: str) -> None:
     if model.tensor_parallel_size > 1 and device == "auto":  # no layers are spread
         device = "cuda"
     check_path(path)
+    if model.deepened:  # where it is not here, this says so before weights are read
+        load_extension("checkpoint", "deepened")
     if (is_gguf(path) or model.deepened) and (quantization != "none" or device == "auto"):
         gguf = f"model.path={path}, a GGUF file,"
         what = f"model.deepened={model.deepened}" if model.deepened else gguf
@@ -232,7 +234,7 @@ def check_form(model: Model, engine: str) -> None:
             "model.quantization=int8 needs a GPU; use model.device=cuda or auto, or fp4 or nf4"
         )
     needed = {"bitsandbytes": "quant"} if quantization != "none" else {}
-    if quantization != "none" or not device.startswith(("cpu", "cuda")):
+    if needed or not device.startswith(("cpu", "cuda")):
         needed["accelerate"] = "big"
     for package, extra in needed.items():
         if importlib.util.find_spec(package) is None:

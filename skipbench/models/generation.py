@@ -6,13 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from transformers import (
-    GenerationConfig,
-    LogitsProcessorList,
-    NoRepeatNGramLogitsProcessor,
-    RepetitionPenaltyLogitsProcessor,
-    StopStringCriteria,
-)
+from transformers import GenerationConfig, LogitsProcessorList, StopStringCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from skipbench.config.explain import did_you_mean
@@ -31,11 +25,6 @@ WARPERS = {
     "TopKLogitsWarper": "top_k",
     "TopPLogitsWarper": "top_p",
 }
-# Processors that a checkpoint's generation_config.json may bring along, by name.
-PENALTIES: dict[str, Any] = {
-    f"a repetition penalty of {p}": RepetitionPenaltyLogitsProcessor(p)
-    for p in (1.05, 1.1, 1.15, 1.2, 1.3, 1.5)
-} | {f"no {n} tokens repeated": NoRepeatNGramLogitsProcessor(n) for n in (2, 3, 4)}
 UNSET = ("penalty_alpha", "dola_layers", "prompt_lookup_num_tokens", "force_words_ids")
 OUTPUTS = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 LIMITS = ("MaxLengthCriteria", "EosTokenCriteria")  # criteria that the loop keeps itself

@@ -17,7 +17,6 @@ from skipbench.lm.engine import SPARE_MIB
 from skipbench.lm.families import attention_kernel
 from skipbench.lm.model import LM
 from skipbench.models.checks import check_form, check_shape, check_tokenizer, explained
-from skipbench.models.deepened import deepen
 from skipbench.models.outline import read_config
 from skipbench.models.random_weights import planted_model
 from skipbench.models.tokenizer import read_tokenizer
@@ -104,7 +103,7 @@ def read_model(model: Model, gpus: int | None = None) -> tuple[Any, Any, list[st
         notes.append(f"{note}: {base}")
     made = made.eval().requires_grad_(False)
     if model.deepened:
-        deepen(made, model.deepened, model.deepened_seed)
+        load_extension("checkpoint", "deepened")(made, model.deepened, model.deepened_seed)
     return made, tokenizer, notes
 
 
@@ -146,12 +145,10 @@ def _from_folder(model: Model, path: str, gpus: int | None) -> tuple[Any, Any]:
     import transformers
 
     dtype = DTYPES[model.dtype]
-    source: dict[str, Any] = {"revision": model.revision, "trust_remote_code": False}
     more = placement(model, gpus)
-    if model.quantization != "none":
-        four = {"bnb_4bit_quant_type": model.quantization, "bnb_4bit_compute_dtype": dtype}
-        eight = model.quantization == "int8"
-        bits = {"load_in_8bit": True} if eight else {"load_in_4bit": True, **four}
+    if (kind := model.quantization) != "none":
+        four = {"load_in_4bit": True, "bnb_4bit_quant_type": kind, "bnb_4bit_compute_dtype": dtype}
+        bits = {"load_in_8bit": True} if kind == "int8" else four
         more["quantization_config"] = cast("Any", transformers.BitsAndBytesConfig)(**bits)
     with explained(path, model.revision):
         config = read_config(path, model.revision, model.architecture)
@@ -164,14 +161,14 @@ def _from_folder(model: Model, path: str, gpus: int | None) -> tuple[Any, Any]:
             attn_implementation=attention_kernel(config),
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # they are named below
+            revision=model.revision,
+            trust_remote_code=False,
             **more,
-            **source,
         )
-    shapes = [
-        f"{name} has the shape {tuple(found)}, wanted {tuple(wanted)}"
-        for name, found, wanted in sorted(info["mismatched_keys"])
-    ]
-    if wrong := [*(f"{name} is missing" for name in sorted(info["missing_keys"])), *shapes]:
+    wrong = [f"{name} is missing" for name in sorted(info["missing_keys"])]
+    for name, found, wanted in sorted(info["mismatched_keys"]):
+        wrong.append(f"{name} has the shape {tuple(found)}, wanted {tuple(wanted)}")
+    if wrong:
         listed = "; ".join(wrong[:4]) + (f"; and {len(wrong) - 4} more" if len(wrong) > 4 else "")
         raise SkipbenchError(f"checkpoint {path!r} does not fit its config.json: {listed}")
     return made if "device_map" in more else made.to(model.device), tokenizer
@@ -188,19 +185,16 @@ def check_vocabulary(path: str, draft: LM, tokenizer: Any, target: LM) -> None:
     tokenizer, the sizes of the vocabularies. Embeddings may have other numbers of rows, as those
     of Qwen2.5 have: what is behind the tokens is padding.
     """
-    sizes, wanted = (draft.vocabulary, target.vocabulary), "wanted a draft model of its tokenizer"
     own = _vocabulary(str(getattr(target.model.config, "_name_or_path", "")))
-    if own is None and sizes[0] != sizes[1]:
-        raise SkipbenchError(
-            f"method.model={path} has {sizes[0]} tokens, the target {sizes[1]}; {wanted}"
-        )
-    theirs = tokenizer.get_vocab()
-    if own is not None and own != theirs:
-        other = sorted(own.items() ^ theirs.items(), key=lambda item: item[1])
-        raise SkipbenchError(
-            f"method.model={path} has other tokens than the target, such as {other[0][0]!r} with "
-            f"the id {other[0][1]}; {wanted}"
-        )
+    theirs: Any = None if own is None else tokenizer.get_vocab()
+    if own != theirs:
+        text, number = min(own.items() ^ theirs.items(), key=lambda item: item[1])
+        fault = f"has other tokens than the target, such as {text!r} with the id {number}"
+    elif own is None and draft.vocabulary != target.vocabulary:
+        fault = f"has {draft.vocabulary} tokens, the target {target.vocabulary}"
+    else:
+        return
+    raise SkipbenchError(f"method.model={path} {fault}; wanted a draft model of its tokenizer")
 
 
 @functools.lru_cache(maxsize=1)

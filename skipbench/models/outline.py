@@ -124,12 +124,10 @@ def tokenizer_here(model: Model) -> Any | None:
     """
     if not is_here(model):
         return None
-    if is_gguf(model.path):
-        return read_tokenizer(model.path)
     path = checks.check_tokenizer(model.path, adapter_base(model.path) or model.path)
     try:
         return read_tokenizer(path, model.revision, local_files_only=True)
     except SkipbenchError:
-        if Path(path).is_dir():  # of one that is not here yet, loading reports it
+        if Path(path).exists():  # of one that is not here yet, loading reports it
             raise
         return None

@@ -51,9 +51,9 @@ class StateParts(NamedTuple):
     def groups(self, text: PlantedText) -> dict[int, slice]:
         """By sub-layer that decides, its numbers within `needs`."""
         deciding = [0, *dict.fromkeys(text.owners.values())]
-        each = width(self.needs) // len(deciding)
-        starts = range(self.needs.start, self.needs.stop, each)
-        return {s: slice(start, start + each) for s, start in zip(deciding, starts, strict=False)}
+        each, start = width(self.needs) // len(deciding), self.needs.start
+        places = (start + n * each for n in range(len(deciding)))
+        return {s: slice(at, at + each) for s, at in zip(deciding, places, strict=True)}
 
     def rms(self, hidden: int, first: bool) -> float:
         """Root mean square of a state within the `first` layer, or behind it."""
@@ -106,6 +106,7 @@ def token_table(text: PlantedText, hidden: int, generator: torch.Generator) -> T
         table[token, parts.following] += OWN * (1 + lead / MARGIN) * codes[word]
         table[token, parts.choice] = SIDE * side * parts.signs()
 
+    groups = parts.groups(text)
     for word in range(count):
         phrase, place = divmod(word, LENGTH)
         if place < LENGTH - 1:
@@ -113,13 +114,13 @@ def token_table(text: PlantedText, hidden: int, generator: torch.Generator) -> T
         else:
             follows(text.ids[LENGTH * text.on[phrase]], word, 1.0)
             follows(text.ids[LENGTH * text.off[phrase]], word, -1.0, CHOICE)
-            needs[word, parts.groups(text)[0]] = phrase in text.chosen
+            needs[word, groups[0]] = phrase in text.chosen
     lead = DECOY + 2 * CHOICE * SIDE / CHOSEN  # the word before is on the other side itself
     for word, tokens in text.decoys.items():
         for n, token in enumerate(tokens):
             follows(token, word, -1.0, lead + n * STEP)
     for word, owner in text.owners.items():  # attention reads it from the word before
-        needs[word - (owner % 2 == 0), parts.groups(text)[owner]] = 1.0
+        needs[word - (owner % 2 == 0), groups[owner]] = 1.0
     return table + needs[read_as]
 
 

@@ -23,6 +23,7 @@ LEAK = 0.004  # redundant ones, and the first layer: near bfloat16's rounding
 FAINT = 1 / 32  # of that, where the head or a sub-layer reads something
 FOCUS = 1.6  # size of queries and keys: attention looks at a few tokens of the text
 ROPE_THETA = 5e5  # Llama 3's
+NO_SPECIAL = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
 PLANTABLE = ("llama", "mistral", "qwen2", "qwen3")
 """Families whose weights `planted_model` can fill."""
 OFFSETS = 1 << 20  # places in the pool at which a weight may begin
@@ -57,8 +58,7 @@ def planted_model(
         )
     text = text_of(shape.hidden, redundant, seed, words)
     sizes = {name: getattr(shape, key) for key, name in FIELDS.items() if key != "family"}
-    none = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
-    sizes |= {"head_dim": shape.width, "max_position_embeddings": shape.context} | none
+    sizes |= {"head_dim": shape.width, "max_position_embeddings": shape.context} | NO_SPECIAL
     sizes["rope_parameters"] = {"rope_type": "default", "rope_theta": ROPE_THETA}
     model = empty_model(AutoConfig.for_model(shape.family, **sizes), dtype, device)
     parts, generator = parts_of(model), torch.Generator().manual_seed(seed)
@@ -94,15 +94,13 @@ def _fill(
     sizes = {0: LEAK, 1: LEAK} | sizes | dict.fromkeys(redundant.skipped, LEAK)
     read = StateParts.of(hidden).word.stop
     for index, (attention, mlp) in enumerate(parts.layers):
-        query, key, value = attention.qkv
         # Qwen3 sets the size of queries and keys in its norms
-        for projection in (query, key):
-            fill(projection.weight, hidden**-0.5 * (1.0 if attention.qk_norms else FOCUS))
+        focus = 1.0 if attention.qk_norms else FOCUS
         for norm in attention.qk_norms or ():
             norm.weight.fill_(FOCUS)
-        for projection in (value, *mlp.gate_up):
-            fill(projection.weight, hidden**-0.5)
-        for projection in attention.qkv:
+        inputs = zip((*attention.qkv, *mlp.gate_up), (focus, focus, 1.0, 1.0, 1.0), strict=True)
+        for projection, size in inputs:
+            fill(projection.weight, hidden**-0.5 * size)
             if projection.bias is not None:  # Qwen2's
                 projection.bias.zero_()
         fill(attention.output.weight, heads**-0.5 * sizes[2 * index])
@@ -138,8 +136,7 @@ def random_model(family: str, vocab: int = 61) -> Any:
 
     sizes: dict[str, Any] = {"vocab_size": vocab, "hidden_size": 32, "intermediate_size": 48}
     sizes |= {"num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2}
-    sizes |= {"head_dim": 8, "max_position_embeddings": 128}
-    sizes |= dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    sizes |= {"head_dim": 8, "max_position_embeddings": 128} | NO_SPECIAL
     sizes |= {"sliding_window": 7} if family == "mistral" else {}
     auto: Any = AutoModelForCausalLM  # its constructors are untyped
     torch.manual_seed(0)

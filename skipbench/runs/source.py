@@ -22,6 +22,7 @@ from skipbench.runs.provenance import hashed
 
 SCHEME = "2:"  # begins these hashes; earlier ones, without it, were of whole files and equal none
 ROOTS = ("skipbench.bench.run", "skipbench.bench.turns")  # what measures a run
+PARTS = ("adapter", "checkpoint", "engine", "kernel", "ranks", "variant")  # of `extensions`
 UNHASHED = ("config", "console", "errors", "report", "runs")  # no token or second depends on them
 ENGINE = ("bench", "draft_plan", "lm", "models", "skipset")  # rooms of the package's hash alone
 OWN = ("skipbench.decode.", "skipbench.methods.")  # parts of skipbench that belong to a method
@@ -38,8 +39,8 @@ def package_sha256(engine: str) -> str:
     """
     unused = UNHASHED if CUDA_GRAPHS in engine else (*UNHASHED, f"lm.{CUDA_GRAPHS}")
     found = dict[str, str]()
-    ours = (path for kind in ("engine", "kernel", "variant") for path in registered(kind).values())
-    for name in (*ROOTS, *ours):
+    parts = [name for kind in PARTS for name in registered(kind).values()]
+    for name in (*ROOTS, *parts):
         root = _of_package(name)
         assert root is not None
         found |= _reached(root, lambda place: _within(place[0], unused))

@@ -320,8 +320,8 @@ def test_self_sd_takes_what_was_planted_until_a_search_finds_another(tmp_path: P
     of_int8 = stored_path(tmp_path, config.model, "self-sd", "int8")
     settings = {"method": {"name": "self-sd", "precision": "int8"}}
     write_stored(of_int8, "attn:2", 1.0, settings)  # searched for drafts in 8 bits
-    for levers, wanted in (("int8", "attn:2"), ("window 8", "attn:1"), ("", "attn:1")):
-        assert resolve("stored", config.model, "self-sd", tmp_path, levers) == wanted
+    for option, wanted in (("int8", "attn:2"), ("window 8", "attn:1"), ("", "attn:1")):
+        assert resolve("stored", config.model, "self-sd", tmp_path, option) == wanted
 
 
 def test_clasp_finds_what_was_planted() -> None:

@@ -19,10 +19,12 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer
 
+from skipbench.bench.load import load_model
 from skipbench.bench.prompts import encode, eos_ids
 from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
 from skipbench.config.derived import quoted
+from skipbench.config.model import check_path
 from skipbench.config.paths import PACKAGE
 from skipbench.data.rows import Row, read_file
 from skipbench.decode.answer import Detokenizer
@@ -31,7 +33,7 @@ from skipbench.experiments.row import run_cell
 from skipbench.lm.families import _rope_parameters
 from skipbench.models.checks import check_sizes
 from skipbench.models.load import load
-from skipbench.models.outline import read_config
+from skipbench.models.outline import layer_count, read_config
 from skipbench.report.columns import MISSING
 
 TINY = PACKAGE / "models" / "tiny"
@@ -230,3 +232,48 @@ def test_outputs_of_one_eos(folder: Path, tmp_path: Path) -> None:
         json.loads(path.read_text(), parse_constant=refused)
     (table,) = (tmp_path / "results").rglob("table.md")
     assert f"| {MISSING}" in table.read_text()
+
+
+def test_an_empty_folder_and_one_of_something_else(tmp_path: Path) -> None:
+    with pytest.raises(SkipbenchError, match=r"it is empty.*save_pretrained"):
+        check_path(str(tmp_path))
+    (tmp_path / "notes.txt").write_text("")
+    with pytest.raises(SkipbenchError, match=r"it holds notes\.txt"):
+        check_path(str(tmp_path))
+
+
+def test_the_folder_above_checkpoints_names_them(folder: Path) -> None:
+    (folder.parent / "model-q8.gguf").write_text("")
+    for call in (load, layer_count, check_path):
+        with pytest.raises(SkipbenchError, match=r"holds model, model-q8\.gguf; give one of them"):
+            call(str(folder.parent))
+
+
+@pytest.mark.parametrize("path", ["~/model", "gpt2", "/nope", "./nope", "a/b/c"])
+def test_what_is_no_path_and_no_id(path: str) -> None:
+    with pytest.raises(SkipbenchError, match="nor a hub id like 'owner/name'"):
+        load(path)
+
+
+def test_a_folder_without_a_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(SkipbenchError, match=r"no tokenizer: copy tokenizer\.json"):
+        load(str(folder))
+
+
+def test_a_gated_model_without_a_token_is_told_before_all_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub
+
+    config = compose(["model=llama3.2-1b"])
+    assert config.model.gated and config.model.device == "cuda"
+    monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
+    with pytest.raises(SkipbenchError, match=r"is gated: accept its licence.*has no token"):
+        load_model(config.model, config.engine)
+    with pytest.raises(SkipbenchError, match=r"is gated: accept its licence"):  # not its skip set
+        run_cell(compose(["model=llama3.2-1b", "method=self-sd", f"results={tmp_path}"]))
+    monkeypatch.setattr(huggingface_hub, "get_token", lambda: "hf_x")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SkipbenchError, match="no CUDA device"):
+        load_model(config.model, config.engine)

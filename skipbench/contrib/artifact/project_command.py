@@ -103,7 +103,7 @@ def _project(asked: Project, run: Run, layers: int, named: str) -> None:
 
 def _search(samples: Sequence[Sample], costs: Costs, tree: Sequence[int], shown: int) -> None:
     """Prints the best stop rules and trees."""
-    from skipbench.contrib.artifact.stop_rules import KNOWN, search
+    from skipbench.contrib.artifact.replay_rules import KNOWN, search
 
     began = time.perf_counter()
     rules = search(samples, costs, tuple(tree))

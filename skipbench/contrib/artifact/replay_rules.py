@@ -9,18 +9,25 @@ to be the same wherever its draft began, which nearly holds: only the draft's ow
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, Protocol
 
-from skipbench.contrib.artifact.costs import Costs
-from skipbench.contrib.artifact.replay import Replayed
+from skipbench.contrib.artifact.costs import CachedCosts, Costs
+from skipbench.contrib.artifact.replay import Replayed, project
+from skipbench.decode.stopping import Adaptive, Fixed
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.acceptance import PLAIN, rounds_with_sets
 from skipbench.runs.record import Sample, Verified
 
 CLASSES = (0.5, 0.8, 0.95)  # bounds of the confidence classes of a tree's `widths`
+THRESHOLDS = (0.0, *(n / 20 for n in range(4, 20)), 0.98)
+TARGETS = (0.5, 0.6, 0.7, 0.8, 0.9)
+TREES = ((), (2, 1, 1, 1), (3, 2, 1, 1), (4, 3, 2, 1), (6, 4, 2, 1), (10, 5, 3, 1))
+"""Widths that are tried where the run's own tree is as wide."""
+KNOWN = 0.9  # share of its rounds that a replay must find in the records to be trusted
 
 
 class Rule(Protocol):
@@ -142,3 +149,50 @@ def _draft(
         if ends and steps < limit:
             return steps, nodes, right, leaf, token.confidence is not None
     return steps, nodes, right, leaf, steps == limit
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A stop rule and a tree, as `words` of the command line, and their replayed quantities."""
+
+    words: str
+    speedup: float
+    M: float
+    alpha: float
+    known: float
+
+
+def search(samples: Sequence[Sample], costs: Costs, tree: Sequence[int] = ()) -> list[Candidate]:
+    """Every rule with every tree that is nowhere wider than the run's own, fastest first. Raises
+    SkipbenchError if the records do not hold what a replay needs.
+    """
+    texts, base = texts_of(samples, costs.layers), project(samples, costs)
+    cached = CachedCosts(costs)
+    longest = max((r.steps for s in samples for r in s.method.rounds), default=0)
+    trees = [
+        widths
+        for widths in dict.fromkeys((tuple(tree), *TREES))
+        if not widths or (tree and all(a <= b for a, b in zip(widths, tree, strict=True)))
+    ]
+    replays = []
+    for words, make in rules(longest):
+        for widths in trees:
+            outcome = replay(texts, make(), widths, cached)
+            own = f" method.tree=[{','.join(map(str, widths))}]" if tree else ""
+            rounds, steps = max(1, outcome.rounds), max(1, outcome.steps)
+            M, alpha, known = outcome.emitted / rounds, outcome.accepted / steps, outcome.unknown
+            replays.append(
+                Candidate(words + own, outcome.speedup(base), M, alpha, 1 - known / rounds)
+            )
+    return sorted(replays, key=lambda one: -one.speedup)
+
+
+def rules(longest: int) -> Iterator[tuple[str, Callable[[], Rule]]]:
+    """Fixed and adaptive rules of up to `longest` steps, with their words."""
+    for steps in range(1, longest + 1):
+        head = f"stop@method.stop={{}} method.stop.max_steps={steps} method.stop."
+        for bound in THRESHOLDS:
+            yield head.format("fixed") + f"threshold={bound:g}", partial(Fixed, steps, bound)
+        for target in TARGETS:
+            rule = partial(Adaptive, max_steps=steps, target=target)
+            yield head.format("adaptive") + f"target={target:g}", rule

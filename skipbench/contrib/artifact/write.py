@@ -5,7 +5,7 @@ and persons, described by RO-Crate metadata. It is a results folder, too: every 
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,13 @@ import msgspec
 import yaml
 from msgspec.structs import replace
 
+from skipbench.config.compose import compose
+from skipbench.config.derived import quoted
 from skipbench.contrib.artifact.claims import CLAIMS, CRATE, claims_of
 from skipbench.contrib.artifact.eval_records import eval_record
-from skipbench.contrib.artifact.run_command import overrides_of
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import write_atomic, write_json
-from skipbench.runs.provenance import Provenance, config_hash, named_hash
+from skipbench.runs.provenance import Provenance, config_hash, named_hash, portable
 from skipbench.runs.reading import read_bytes, read_json, run_folders
 from skipbench.runs.run import Run, read_run
 from skipbench.runs.state import write_status
@@ -118,6 +119,33 @@ def _command(run: Run) -> list[str]:
         words = overrides_of(run.settings) or names
     kept = [_public_word(word) for word in words if not word.startswith("results=")]
     return ["python", "-m", "skipbench", *kept]
+
+
+def overrides_of(record: Mapping[str, Any]) -> list[str] | None:
+    """The overrides that compose a cell with this record, as `config.yaml` has it; None where the
+    known choices give none, as for a method of one's own, or a model in a folder.
+    """
+    words = [f"{kind}={record[kind]['name']}" for kind in ("model", "method", "dataset")]
+    try:
+        plain = dict(_flat(portable(compose(words).record())))
+        own = {key: value for key, value in _flat(record) if plain.get(key, ...) != value}
+        words += [f"{key}={_word_of(value)}" for key, value in own.items()]
+        made = compose(words).record()
+    except SkipbenchError:
+        return None
+    return words if config_hash(made) == config_hash(record) else None
+
+
+def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and value:
+        for name, part in value.items():
+            yield from _flat(part, f"{key}.{name}" if key else name)
+    else:
+        yield key, value
+
+
+def _word_of(value: Any) -> str:
+    return quoted(value) if isinstance(value, str) else json.dumps(value)
 
 
 def _public_word(word: str) -> str:

@@ -137,12 +137,13 @@ def _tensor(file: BinaryIO, path: Path) -> tuple[str, Entry]:
     _check_count(file, dimensions, MAX_DIMENSIONS)
     shape = _unpack(file, f"{dimensions}Q")[::-1]
     number, offset = _unpack(file, "IQ")
-    if number not in {kind.value for kind in GGMLQuantizationType}:
+    try:
+        kind = GGMLQuantizationType(number)
+    except ValueError as error:
         raise SkipbenchError(
             f"model.path={path}: tensor {name!r} is of type {number}, which gguf does not know; "
             "`pip install -U gguf`, or quantise the model to a common type, such as Q8_0"
-        )
-    kind = GGMLQuantizationType(number)
+        ) from error
     block, size = GGML_QUANT_SIZES[kind]
     if not shape or 0 in shape or shape[-1] % block:
         raise EOFError(f"tensor {name!r} of shape {shape}, wanted rows of whole blocks of {block}")

@@ -7,7 +7,7 @@ leaf, chooses by acceptance and cost which draft continues it and by how many to
 where nothing more pays. Acceptance is followed while decoding.
 
 REIMPLEMENTATION, CONSTANTS UNVERIFIED: no code is public, and only the paper's introduction and
-independent summaries of it were at hand. They give no numbers of equations, no limits of a length,
+summaries of it were available. They give no numbers of equations, no limits of a length,
 of a tree and of TOP-P, no first values of the estimates, no cost of a copy, and neither what the
 warm-up does nor what ends a tree. Guesses of ours replace them, marked so below.
 

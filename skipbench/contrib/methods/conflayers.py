@@ -6,7 +6,7 @@ left out; how many neighbours count follows the curvature of the confidence over
 is judged over some rounds and replaced while it does not do well.
 
 REIMPLEMENTATION, CONSTANTS UNVERIFIED: the algorithm is that of the published code as read here;
-the paper's text was not at hand.
+the paper's text was not available.
 
 | published code | here | |
 |---|---|---|

@@ -7,7 +7,7 @@ Every round tries the set of one iteration; after the last one the best set draf
 ends. The next prompt starts anew.
 
 REIMPLEMENTATION of the published code (github.com/leiquanzheng/LEAP at fc7f8d2), which holds the
-zones and the search and no decoding loop; the paper's text was not at hand, only its abstract.
+zones and the search and no decoding loop; the paper's text was not available, only its abstract.
 Constants are the code's; how a set is tried and how the draft ends are OURS, CONSTANTS UNVERIFIED.
 
 | published code | here | |

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from transformers import NoRepeatNGramLogitsProcessor, RepetitionPenaltyLogitsProcessor
 
 from skipbench.contrib.oracle.outputs import Output
 from skipbench.contrib.oracle.prompts import other_prompts
@@ -21,7 +22,6 @@ from skipbench.contrib.oracle.texts import Texts
 from skipbench.decode.answer import BROKEN
 from skipbench.decode.lossless import END as END
 from skipbench.decode.lossless import Cause, Verdict
-from skipbench.models.generation import PENALTIES
 
 WINDOW = 32  # tokens after the divergence that an edit has to explain
 BACK = 6  # rows before the divergence that may be the fault
@@ -34,6 +34,12 @@ WRONG = 3  # wrong tokens of which each has to be explained by the same kind of 
 FEW = 4  # tokens at the end of an output, too few to show a second wrong one
 BEGUN = 3  # tokens after which an output that was the model's has begun with its prompt and weights
 CUTS = 16  # beginnings of a prompt that is cut on its left
+
+PENALTIES: dict[str, Any] = {
+    f"a repetition penalty of {p}": RepetitionPenaltyLogitsProcessor(p)
+    for p in (1.05, 1.1, 1.15, 1.2, 1.3, 1.5)
+} | {f"no {n} tokens repeated": NoRepeatNGramLogitsProcessor(n) for n in (2, 3, 4)}
+"""Processors that a checkpoint's generation_config.json may bring along, by name."""
 
 PROMPT = "prompt: another template or BOS"
 ORDER = "output of another request"

@@ -57,7 +57,7 @@ class Worker:
 
     async def pieces(self, stream: Stream, until: float) -> AsyncGenerator[Piece, None]:
         """The pieces of an answer when its turn has come. Cancelled or closed, it ends the answer
-        after the round at hand. `until`: time of the loop at which TimeoutError is raised.
+        after the current round. `until`: time of the loop at which TimeoutError is raised.
         """
         async with asyncio.timeout_at(until):
             await self._turn.acquire()

@@ -22,8 +22,7 @@ from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
 from skipbench.contrib.artifact.claims import CLAIMS, CRATE, check
 from skipbench.contrib.artifact.eval_records import eval_record
-from skipbench.contrib.artifact.run_command import overrides_of
-from skipbench.contrib.artifact.write import write_bundle
+from skipbench.contrib.artifact.write import overrides_of, write_bundle
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.plan import Request, grids_of
 from skipbench.metrics.summary import summarise

@@ -42,6 +42,13 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture
+def run(results: Path) -> Path:
+    """The folder of the one that has a stop rule."""
+    (found,) = results.glob("runs/*uniform*")
+    return found
+
+
 def measured_costs(results: Path) -> Costs:
     (path,) = (results / "latency").glob("*.json")
     return costs_of(msgspec.json.decode(path.read_bytes(), type=Prices))
@@ -62,8 +69,7 @@ def test_a_datasheet_gives_what_reading_the_weights_takes() -> None:
     assert quantized == pytest.approx(read / (0.6 * device.bandwidth))
 
 
-def test_a_projection_says_that_it_is_one(skipbench: Command, results: Path) -> None:
-    (run,) = results.glob("runs/*uniform*")
+def test_a_projection_says_that_it_is_one(skipbench: Command, run: Path) -> None:
     done = skipbench("project", str(run), "hardware=a100-80gb")
     assert done.returncode == 0, done.stderr
     assert "projection  a100-80gb" in done.stdout and "no measurement" in done.stdout
@@ -75,8 +81,9 @@ def test_a_projection_says_that_it_is_one(skipbench: Command, results: Path) -> 
     assert own.split()[-2:] == [f"{headline['micro']:.3f}x", f"{headline['e2e']:.3f}x"]
 
 
-def test_a_card_projects_as_its_run(skipbench: Command, results: Path, tmp_path: Path) -> None:
-    (run,) = results.glob("runs/*uniform*")
+def test_a_card_projects_as_its_run(
+    skipbench: Command, run: Path, results: Path, tmp_path: Path
+) -> None:
     shown = skipbench("card", run.name, f"results={results}").stdout
     assert "uniform on tiny, mini-stories: 5 requests" in shown
     assert '"rejection_sample_method": "synthetic"' in shown and "draft length" in shown
@@ -103,10 +110,9 @@ def test_a_card_projects_as_its_run(skipbench: Command, results: Path, tmp_path:
 
 @pytest.mark.parametrize("name", ["h100-measured", "h100-measured-fused"])
 def test_measured_hardware_projects_as_its_latency_file(
-    name: str, skipbench: Command, results: Path, tmp_path: Path
+    name: str, skipbench: Command, run: Path, results: Path, tmp_path: Path
 ) -> None:
     """Of runs of a model whose sizes are those of the one that was timed, and of no others."""
-    (run,) = results.glob("runs/*uniform*")
     card = json.loads(skipbench("card", run.name, f"results={results}", "--json").stdout)
 
     def projected(sizes: str, *words: str) -> tuple[dict[str, Any], str]:
@@ -152,18 +158,16 @@ def test_measured_hardware_is_no_place_and_no_datasheet(skipbench: Command) -> N
     ],
 )
 def test_what_cannot_be_projected_is_refused(
-    words: list[str], why: str, skipbench: Command, results: Path
+    words: list[str], why: str, skipbench: Command, run: Path
 ) -> None:
-    (run,) = results.glob("runs/*uniform*")
     done = skipbench("project", str(run), *words)
     assert done.returncode == 2 and why in done.stderr
 
 
 @pytest.mark.parametrize("path", ["/no/such/checkpoint", "nobody/no-such-model", "a/b/c"])
 def test_a_model_that_is_gone_has_no_sizes(
-    path: str, skipbench: Command, results: Path, tmp_path: Path
+    path: str, skipbench: Command, run: Path, tmp_path: Path
 ) -> None:
-    (run,) = results.glob("runs/*uniform*")
     settings = yaml.safe_load((run / "config.yaml").read_text())
     settings["model"]["path"] = path
     name = f"{run.name.rpartition('_')[0]}_{config_hash(settings)}"
@@ -296,8 +300,7 @@ def test_one_row_behind_many_takes_longer() -> None:
     assert costs.verify_s(64, 5, Verified(), before=9) == pytest.approx(5e-3)
 
 
-def test_the_rule_of_the_run_replays_to_the_run(results: Path) -> None:
-    (run,) = results.glob("runs/*uniform*")
+def test_the_rule_of_the_run_replays_to_the_run(run: Path, results: Path) -> None:
     samples = read_samples(run / "samples.jsonl")
     costs = measured_costs(results)
     texts, far = texts_of(samples, costs.layers), project(samples, costs)
@@ -311,8 +314,7 @@ def test_the_rule_of_the_run_replays_to_the_run(results: Path) -> None:
     assert short.steps <= short.rounds and short.emitted == same.emitted
 
 
-def test_stop_rules_are_searched(skipbench: Command, results: Path) -> None:
-    (run,) = results.glob("runs/*uniform*")
+def test_stop_rules_are_searched(skipbench: Command, run: Path, results: Path) -> None:
     done = skipbench("project", str(run), "hardware=a100-80gb", "search=2")
     assert done.returncode == 0, done.stderr
     assert "stop rules and trees replayed" in done.stdout and "method.stop." in done.stdout

@@ -77,28 +77,19 @@ def test_a_wrong_token_has_position_logits_and_gap() -> None:
     assert other.gap is not None and other.bound is not None and other.gap > other.bound > 0
 
 
-@pytest.mark.parametrize(
-    ("change", "position"),
-    [
-        (lambda own, eos: own[: own.index(eos) + 4], 1),  # goes on
-        (lambda own, eos: own[: own.index(eos)], 0),  # ends before the EOS, by itself
-        (lambda own, eos: own[:3], None),
-    ],
-)
-def test_eos_and_the_end(change: Callable[..., list[int]], position: int | None) -> None:
+def test_eos_and_the_end() -> None:
     own = plain(tuple(ids()))
-    eos = own[12]
-    given = change(own, eos)
-    at = None if position is None else own.index(eos) + position
-    early = at is None
-    if not early and position == 0:  # the model wants its EOS here, so that this end is right
-        assert judge(frozenset({eos}), ids=given, finish="stop").verdict.kind == "identical"
-        return
-    verdict = judge(frozenset({eos}), ids=given, finish="stop").verdict
-    assert verdict.kind == "wrong" and verdict.position == (len(given) if early else at)
-    assert verdict.cause is not None and verdict.cause.name == causes.END
-    padded = [*own[: own.index(eos) + 1], eos, eos]  # a batch pads what has ended
-    assert judge(frozenset({eos}), ids=padded).verdict.kind == "identical"
+    eos, end = own[12], own.index(own[12])
+
+    def verdict(given: list[int], finish: Any = "stop") -> Verdict:
+        return judge(frozenset({eos}), ids=given, finish=finish).verdict
+
+    assert verdict(own[:end]).kind == "identical"  # without the EOS, which the model wants here
+    assert verdict([*own[: end + 1], eos, eos], "").kind == "identical"  # as a batch pads it
+    for given, position in ((own[: end + 4], end + 1), (own[:3], 3)):  # goes on; ends early
+        found = verdict(given)
+        assert found.kind == "wrong" and found.position == position
+        assert found.cause is not None and found.cause.name == causes.END
 
 
 def test_stop_strings() -> None:

@@ -25,6 +25,7 @@ from conftest import ROOT
 from msgspec.structs import fields
 
 import skipbench as package
+from scripts.long_life import Process
 from skipbench.api import LanguageModel
 from skipbench.bench.prompts import eos_ids
 from skipbench.config.derived import quoted
@@ -199,13 +200,22 @@ def test_the_page_names_them(client: Any) -> None:
     assert all(f"| {name} |" in page for name in [*WORKS, *REFUSED])
 
 
-def raw(port: int, body: bytes, **headers: str) -> tuple[int, bytes]:
+def reply_of(port: int, *request: Any) -> tuple[int, bytes, Any]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    connection.request("POST", "/v1/completions", body, headers)
+    connection.request(*request)
     reply = connection.getresponse()
-    found = reply.status, reply.read()
+    found = reply.status, reply.read(), reply.headers
     connection.close()
     return found
+
+
+def raw(port: int, body: bytes, **headers: str) -> tuple[int, bytes]:
+    return reply_of(port, "POST", "/v1/completions", body, headers)[:2]
+
+
+def health(port: int, path: str = "/health") -> Any:
+    body = reply_of(port, "GET", path)[1]
+    return json.loads(body) if path == "/health" else body.decode()
 
 
 MALFORMED = [b"", b"{", b"[]", b"\xff\xfe", b"[" * 5000, b'{"model": "tiny"}', b"null",
@@ -263,29 +273,20 @@ def test_a_crowd_gets_right_answers(
     assert health(port) == {"status": "ok", "waiting": 0}
 
 
-def health(port: int, path: str = "/health") -> Any:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    connection.request("GET", path)
-    body = connection.getresponse().read()
-    connection.close()
-    return json.loads(body) if path == "/health" else body.decode()
-
-
 def test_who_goes_away_is_not_decoded_on(port: int, client: Any) -> None:
     events = chat(client, max_tokens=900, stream=True)
     next(iter(events))
     events.close()
     while health(port)["waiting"]:
         time.sleep(0.02)
-    found = dict(
-        line.rsplit(" ", 1) for line in health(port, "/metrics").splitlines() if line[0] != "#"
-    )
-    before = float(found["skipbench_generation_tokens_total"])
+
+    def generated() -> float:
+        page: str = health(port, "/metrics")
+        return float(page.partition("\nskipbench_generation_tokens_total ")[2].split()[0])
+
+    before = generated()
     assert text(complete(client))
-    now = float(
-        health(port, "/metrics").partition("\nskipbench_generation_tokens_total ")[2].split()[0]
-    )
-    assert now == before + NEW, "the answer that nobody reads went on"
+    assert generated() == before + NEW, "the answer that nobody reads went on"
 
 
 def test_limits(tiny: LanguageModel) -> None:
@@ -317,11 +318,8 @@ def test_limits(tiny: LanguageModel) -> None:
         assert raw(port, json.dumps(named).encode(), authorization=key)[0] == 200
     with served(tiny, host="127.0.0.2") as port:
         assert raw(port, short, host="127.0.0.2")[0] == 200
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        connection.request("GET", "/v1/completions")
-        reply = connection.getresponse()
-        assert reply.status == 405 and reply.headers["allow"] == "POST"
-        connection.close()
+        status, _, headers = reply_of(port, "GET", "/v1/completions")
+        assert status == 405 and headers["allow"] == "POST"
 
 
 def test_a_request_of_many_prompts_ends_in_time(tiny: LanguageModel) -> None:
@@ -365,6 +363,24 @@ def test_other_hosts_need_a_key(skipbench: Any, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delenv("SKIPBENCH_API_KEY", raising=False)
     done = skipbench("serve", "host=0.0.0.0")
     assert done.returncode == 2 and "set SKIPBENCH_API_KEY" in done.stderr
+
+
+CARRIED = 1024 * (9 + 10) + 500
+"""`auto`'s successors of one token and of two, 8 each with their context, and all its counters."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["generate", "serve"])
+def test_a_thousand_requests_leave_a_process_as_it_was(kind: str) -> None:
+    process = Process(kind)
+    try:
+        early, late = process.ask(0, 50), process.ask(50, 950)
+    finally:
+        process.end()
+    assert late["tokens"] == 19 * early["tokens"]
+    assert late["resident_bytes"] <= 1.05 * early["resident_bytes"]
+    assert late["objects"] <= 1.02 * early["objects"]
+    assert late["carried"] <= CARRIED
 
 
 @pytest.mark.slow

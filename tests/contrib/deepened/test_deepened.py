@@ -13,13 +13,13 @@ from conftest import LAYERS, make_method, random_model
 from skipbench.bench.load import depth, load_model
 from skipbench.bench.stored_sets import resolve
 from skipbench.config.compose import compose
+from skipbench.contrib.deepened.deepened import deepen
 from skipbench.decode.loop import generate
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.vanilla import Vanilla
-from skipbench.models.deepened import deepen
 from skipbench.profile.influence import rank_sublayers
 from skipbench.runs.fingerprint import weights_sha256
 from skipbench.skipset import STRONGEST, deepened_layers, deepened_set
