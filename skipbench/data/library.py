@@ -2,7 +2,7 @@
 its language reference to summarise and to answer questions on.
 
 Rows are the same wherever the same version of Python is installed in full; the hash of the rows in
-a run's record tells others apart.
+a run's record distinguishes others.
 """
 
 import ast

@@ -26,28 +26,16 @@ _Placed = Iterator[tuple[str, _Row]]  # rows, each with its place in a file
 
 @dataclass(frozen=True)
 class Row:
-    """A prompt with its reference.
-
-    Attributes:
-        reference: the scorer compares the completion with it.
-        groups: labels by which results are also reported.
-        after: id of an earlier row of the same conversation: its prompt and the answer precede this
-            prompt.
-        messages: role and content of a whole conversation, for a chat template; `prompt` is then
-            its plain text.
-        question: id that the turns of a conversation share, and the samples of one task; empty for
-            its own.
-        source: SHA-256 (hex) of the dataset rows that it was made from; empty for generated rows.
-    """
+    """A prompt with its reference."""
 
     id: str
     prompt: str
-    reference: Reference = field(default_factory=dict)
-    groups: dict[str, str] = field(default_factory=dict)
-    after: str | None = None
-    messages: tuple[dict[str, str], ...] = ()
-    source: str = ""
-    question: str = ""
+    reference: Reference = field(default_factory=dict)  # what the completion is compared with
+    groups: dict[str, str] = field(default_factory=dict)  # labels by which results are reported
+    after: str | None = None  # id of the turn before: its prompt and the answer precede this prompt
+    messages: tuple[dict[str, str], ...] = ()  # of a chat, for a template; `prompt` is its text
+    source: str = ""  # SHA-256 (hex) of the dataset rows that it was made from; generated: empty
+    question: str = ""  # id that turns of a conversation, or samples of a task, share; own: empty
 
 
 def read_file(

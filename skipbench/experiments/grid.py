@@ -25,20 +25,19 @@ OTHER = {"method.tau": "tau_pruning", "search.iterations": "search_steps", "sear
 KEY_OF = {key: key.rpartition(".")[2] for key in SHARED.split()} | OTHER  # keys of `published`
 
 
-class _Settings(msgspec.Struct, frozen=True):
-    overrides: dict[str, object]
-    methods: dict[str, dict[str, object]]
-
-
-class _Long(_Settings, frozen=True):
+class _Long(msgspec.Struct, frozen=True):
     """Changes of a scale for the experiments that need long texts."""
 
+    overrides: dict[str, object]
+    methods: dict[str, dict[str, object]]
     experiments: list[str]
 
 
-class _Scale(_Settings, frozen=True):
+class _Scale(msgspec.Struct, frozen=True):
     """A file of `conf/scale`: replacements of the paper's model and datasets, and settings."""
 
+    overrides: dict[str, object]
+    methods: dict[str, dict[str, object]]
     model: str
     datasets: dict[str, str | dict[str, str]]
     other: str

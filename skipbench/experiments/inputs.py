@@ -16,16 +16,11 @@ from skipbench.runs.fingerprint import checkpoint_place
 
 @dataclass(frozen=True)
 class Input:
-    """A checkpoint, or a dataset with the splits of it that are read.
-
-    Attributes:
-        where: hub id, address or file; empty for what is made here, or comes with a package.
-        lacking: why it cannot be read without a network; None where it can.
-    """
+    """A checkpoint, or a dataset with the splits of it that are read."""
 
     sources: Sequence[Model | DatasetConfig]
-    where: str
-    lacking: str | None
+    where: str  # hub id, address or file; empty for what is made here, or comes with a package
+    lacking: str | None  # why it cannot be read without a network; None where it can
 
     @property
     def source(self) -> Model | DatasetConfig:

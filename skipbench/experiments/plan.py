@@ -34,9 +34,8 @@ class Request:
     methods: Sequence[str] = ()
     budget: str | None = None  # GPU-hours of all experiments, or a half width; None for no limit
     hardware: Slurm | Local | None = None
+    # prompts and budget of cells that were submitted with one, by the hash of their record
     submitted: Mapping[str, tuple[int | None, str]] = field(default_factory=dict)
-    """Prompts and budget of cells that were submitted with one, by `config_hash` of their record
-    without it."""
 
 
 @dataclass(frozen=True)

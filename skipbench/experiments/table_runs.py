@@ -36,7 +36,7 @@ from skipbench.search.run import read_trials
 def table_runs(
     experiment: str, one: PlannedCell, config: RunConfig | None, reason: str | None
 ) -> list[Run]:
-    """One run of a cell, or one for each group of samples that the experiment tells apart; `config`
+    """One run of a cell, or one for each group of samples that the experiment reports; `config`
     is None if it is not run, and `reason` says why it has no metrics.
     """
     row: dict[str, Any] = {

@@ -16,7 +16,7 @@ from skipbench.config.model import ADAPTER_CONFIG, Model, PlantedModel, adapter_
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
 from skipbench.runs.provenance import COMPUTING, CONDITIONS, Provenance, hashed
-from skipbench.runs.reading import MOST_BYTES, read_json, readable
+from skipbench.runs.reading import MALFORMED, MOST_BYTES, read_json, readable
 from skipbench.runs.source import leaves, method_sha256, other_scheme, package_sha256
 from skipbench.runs.state import read_status
 
@@ -178,8 +178,7 @@ def weights_sha256(model: Model) -> str | None:
         if not (files := _weight_files(folder)):
             return None
         digest = hashed(_digests(files if folder.is_file() else [folder / "config.json", *files]))
-    # loading the checkpoint says what is wrong
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, SkipbenchError):
+    except (*MALFORMED, SkipbenchError):  # loading the checkpoint says what is wrong
         return None
     # a deepened model's layers are made of those in the files
     return hashed([digest, model.deepened, model.deepened_seed]) if model.deepened else digest

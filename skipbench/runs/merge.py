@@ -157,7 +157,7 @@ def join_shard(shard: Path, folder: Path, mixed: bool) -> int:
 
 
 def origin_hash(provenance: Provenance) -> str:
-    """Six digits that depend on what tells two origins apart, but on no machine's name or time."""
+    """Six digits that depend on what two origins differ in, but on no machine's name or time."""
     origin = {name: getattr(provenance, name) for name in ORIGIN}
     # Records of earlier versions have no fingerprints: their hash is as it was.
     origin |= {k: v for k in (*FINGERPRINTS, "mixed") if (v := getattr(provenance, k))}

@@ -139,7 +139,7 @@ def _open(trace: Path, settings: Mapping[str, object], layers: int, limit: int) 
     try:
         before = strict_json(lines[0][1])["settings"]
         keys = {k for k in {*before, *now} if before.get(k) != now.get(k)}
-        if before.get("weights_sha256") is None:  # an earlier version, or weights not at hand
+        if before.get("weights_sha256") is None:  # an earlier version, or weights not here
             keys -= {"weights_sha256"}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SkipbenchError(

@@ -79,27 +79,25 @@ def test_a_bad_line_is_named_with_file_and_number(
 
 
 def test_files_that_cannot_be_used(tmp_path: Path) -> None:
-    csv, blank = write(tmp_path / "a.csv", "text"), write(tmp_path / "a.jsonl", "", "")
+    names = ("null.parquet", "empty.parquet", "bad.parquet", "a.csv", "blank.jsonl")
+    null, empty, bad, csv, blank = (tmp_path / name for name in names)
+    pq.write_table(pa.table({"text": ["a", None]}), null)
+    pq.write_table(pa.table({"text": pa.array([], pa.string())}), empty)
+    for path in (bad, csv):
+        path.write_text("text")
+    write(blank, "", "")
     for path, said in (
         (tmp_path / "no.jsonl", "does not exist"),
         (tmp_path, "is a directory"),
         (csv, "'.csv'; files may be .jsonl or .parquet"),
         (blank, "has no rows"),
+        (empty, "has no rows"),
+        (bad, "cannot be read as parquet"),
+        (null, f"{null} row 2: column 'text' is null"),
     ):
-        assert said in message(lambda path=path: read_file(path, TEXT))  # type: ignore[misc]
-
-
-def test_parquet_that_cannot_be_used(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"text": ["a", None]}), path)
-    assert f"{path} row 2: column 'text' is null" in message(lambda: read_file(path, {"text": str}))
-    assert "lacks the column 'story'; its columns are 'text'" in message(
-        lambda: read_file(path, {"story": str})
-    )
-    pq.write_table(pa.table({"text": pa.array([], pa.string())}), path)
-    assert "has no rows" in message(lambda: read_file(path, {"text": str}))
-    path.write_bytes(b"not parquet")
-    assert "cannot be read as parquet" in message(lambda: read_file(path, {"text": str}))
+        assert said in message(functools.partial(read_file, path, TEXT))
+    story = message(lambda: read_file(null, {"story": str}))
+    assert "lacks the column 'story'; its columns are 'text'" in story
 
 
 def test_parquet_is_read_in_batches(tmp_path: Path) -> None:
