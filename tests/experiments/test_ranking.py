@@ -10,7 +10,7 @@ import pytest
 from conftest import METHODS, ROOT, Command
 
 import skipbench as package
-from skipbench.cli.table import advice
+from skipbench.cli.table import COMMANDS, advice
 from skipbench.experiments.ranking import LEFT_OUT, rank_methods
 from skipbench.metrics.interval import paired_ratio_interval
 from skipbench.report.compared import conclude
@@ -18,6 +18,7 @@ from skipbench.report.page.render import write_page
 from skipbench.runs.measures import Metrics, Speedup
 from skipbench.runs.run import Run
 
+TALK = "chat" if "chat" in COMMANDS else "generate"
 SHORT = ["dataset.max_new_tokens=12", "engine.warmup=0"]
 
 
@@ -42,10 +43,10 @@ def test_the_fastest_beyond_the_noise_is_recommended() -> None:
     assert [r.method for r in found.tied] == ["b"]
     text = "\n".join(advice(found, ["model=path", "model.path='/my model'"]))
     assert "Recommended: a, 1.25x [1.19, 1.31] of vanilla; not told apart from b." in text
-    assert "chat 'model.path='" in text and 'load("/my model", method="a")' in text
+    assert f"{TALK} 'model.path='" in text and 'load("/my model", method="a")' in text
     more = ["model.dtype=bfloat16", "results=/r", "engine.threads=2"]
     _, command, call = advice(found, ["model.path=/m", *more, "limit=4", "dataset.path=p.jsonl"])
-    assert command.endswith(f"chat model.path=/m {' '.join(more)} method=a")
+    assert command.endswith(f"{TALK} model.path=/m {' '.join(more)} method=a")
     assert call == f'  skipbench.load("/m", method="a", overrides={json.dumps(more)})'
     assert advice(found, [])[2] == '  skipbench.load("m", method="a")'
 
@@ -57,7 +58,7 @@ def test_noise_is_not_recommended(fast: tuple[float, ...]) -> None:
     found = conclude([VANILLA, run("a", *fast)])
     told, command, _ = advice(found, ["model=m"])
     assert found.best is None and told.startswith("Recommended: vanilla. No method is faster")
-    assert command.endswith("chat model=m method=vanilla")
+    assert command.endswith(f"{TALK} model=m method=vanilla")
 
 
 def test_a_folder_and_a_file_of_prompts(

@@ -20,7 +20,6 @@ from skipbench.config.compose import compose
 from skipbench.config.hardware import Hardware
 from skipbench.config.model import Dtype
 from skipbench.config.paths import CONF
-from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.row import run_cell
 from skipbench.metrics.prices import FORMAT, Parts, Point, Prices, Roofline
@@ -185,13 +184,6 @@ def test_variants_are_priced_where_they_are_asked_for(tmp_path: Path) -> None:
     few = likely.model.likely_head_s
     assert likely.model == msgspec.structs.replace(before.model, likely_head_s=few)
     assert likely.priced == {"likely"} and measured(lm, path) == likely
-    low = measured(lm, path, {"int8"})
-    assert low.model and low.priced == {"likely", "int8"}
-    older = msgspec.to_builtins(low.model)
-    older["int8"] = older.pop("variants")["int8"]
-    before = Prices(model=msgspec.convert(older, Parts))
-    plan = DraftPlan.parse("int8:all;head:likely;attn:0", lm.layers)
-    assert before.pass_s(1, 9, plan) == low.pass_s(1, 9, plan), "a file of before"
 
 
 @pytest.mark.parametrize(

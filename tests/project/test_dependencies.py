@@ -5,7 +5,7 @@ import sys
 import tomllib
 from importlib.metadata import packages_distributions
 
-from conftest import ROOT
+from conftest import ROOT, WHOLE_TREE
 from test_architecture import FILES, imports
 
 
@@ -13,6 +13,7 @@ def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+@WHOLE_TREE
 def test_the_dependencies_are_what_is_imported() -> None:
     imported = {name.partition(".")[0] for path in FILES for name in imports(path)}
     # torch's builds for GPUs bring Triton, and where it is absent torch's operators do its work

@@ -16,7 +16,6 @@ import pytest
 from builders import make_run
 from conftest import random_model, unseal
 from malformed import KINDS, Reader, fault, faults, read_in_place_of, reader_of
-from test_gguf import written
 
 from skipbench.bench.prompts import eos_ids
 from skipbench.bench.stored_sets import Stored
@@ -121,7 +120,6 @@ def checkpoints(place: Path) -> dict[str, Reader]:
         shutil.copy(TINY / name, folder)
     adapter.mkdir()
     (adapter / "adapter_config.json").write_text('{"base_model_name_or_path": "../m"}')
-    gguf = written(place / "m.gguf", model)
     (folder / "other.safetensors.index.json").write_text(
         '{"weight_map": {"a": "model.safetensors"}}'
     )
@@ -144,7 +142,6 @@ def checkpoints(place: Path) -> dict[str, Reader]:
         readers[name] = Reader(folder / name, tokenizer)
     file = adapter / "adapter_config.json"
     readers[file.name] = Reader(file, lambda: adapter_base(str(adapter)))
-    readers[gguf.name] = Reader(gguf, lambda: read_tokenizer(str(gguf)))
     return readers
 
 

@@ -1,0 +1,19 @@
+"""Damaged GGUF files: read, or refused in one line."""
+
+import pytest
+from conftest import random_model
+from malformed import Reader, faults
+from test_gguf import written
+
+from skipbench.models.tokenizer import read_tokenizer
+
+
+@pytest.mark.filterwarnings("ignore")  # of a library that reads nonsense
+@pytest.mark.parametrize("each", [4, pytest.param(3450, marks=pytest.mark.slow)])
+def test_what_a_file_holds_is_read_or_refused(
+    each: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    file = written(tmp_path_factory.mktemp("gguf") / "m.gguf", random_model("llama"))
+    reader = Reader(file, lambda: read_tokenizer(str(file)))
+    reader.read()
+    assert not faults({file.name: reader}, each)
