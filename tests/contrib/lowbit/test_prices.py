@@ -12,7 +12,8 @@ from skipbench.profile.latency import measured
 
 def test_8_bits_are_priced_where_they_are_asked_for(tmp_path: Path) -> None:
     lm = random_lm("llama", "fused")
-    assert measured(lm, path := tmp_path / "latency.json", {"likely"}).priced == {"likely"}
+    path = tmp_path / "latency.json"
+    assert measured(lm, path, {"likely"}).priced == {"likely"}
     low = measured(lm, path, {"int8"})
     assert low.model and low.priced == {"likely", "int8"}
     older = msgspec.to_builtins(low.model)
