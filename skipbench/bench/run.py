@@ -83,13 +83,11 @@ def opened(arms: Sequence[ReadyArm], load: LoadModel = load_model) -> Iterator[l
     begun = [read_run(arm.folder).provenance.started[:10] for arm in arms]
     pin_day(tokenizer, min(filter(None, begun), default=None))
     of_limit = {len(arm.rows): prepare(lm, tokenizer, arm.rows, dataset) for arm in arms}
-    device = device_name(lm.output_device)
-    latency_file = latency_path(model, config.engine, device, config.results)
     began = time.perf_counter()
     with working("measuring sub-layer latencies"):
         methods = [arm.config.method.factory()(layers=lm.layers) for arm in arms]
         variants = frozenset[str]().union(*(method.variants for method in methods))
-        lm.prices = measured(lm, latency_file, variants)
+        lm.prices = measured(lm, latency_path(config, lm.output_device), variants)
     devices = {*lm.devices, lm.input_device, lm.output_device}
     if lm.output_device.type == "cuda":  # those of the other ranks
         devices |= {torch.device("cuda", rank) for rank in range(1, model.tensor_parallel_size)}

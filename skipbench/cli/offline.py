@@ -49,7 +49,7 @@ def run_profile(asked: Profile) -> None:
     visits = max(1, options.repeats // CALLS_PER_VISIT)
     variants = frozenset(options.levers)
     device = device_name(lm.output_device)
-    path = latency_path(config.model, config.engine, device, config.results)
+    path = latency_path(config, lm.output_device)
     with progress("profile", steps + visits) as advance:
         step, repeats = partial(advance, ""), options.repeats
         prices = profile(lm, path, contexts, options.rows, repeats, known, step, variants)
@@ -68,6 +68,6 @@ def run_profile(asked: Profile) -> None:
     from skipbench.report.figures.style import save, styled
 
     with styled():
-        drawn = latency_figure(prices)
+        drawn = latency_figure(prices.builtins())
     first, *others = save(drawn, [], config.results / "figures" / f"profile-{path.stem}", text)
     say(f"{written}; {', '.join([str(first), *(other.suffix for other in others)])}")

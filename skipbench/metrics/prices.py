@@ -16,6 +16,7 @@ from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import write_json
 from skipbench.runs.fingerprint import other_package
+from skipbench.runs.measures import Profiled
 from skipbench.runs.reading import read_json
 from skipbench.runs.record import Verified
 from skipbench.runs.source import package_sha256
@@ -87,6 +88,12 @@ class Parts(msgspec.Struct, frozen=True, omit_defaults=True):
     def of(self, variant: str) -> "Parts":
         """The same in a variant of the weights; itself where that was not measured."""
         return self.variants.get(variant) or (variant == "int8" and self.int8) or self
+
+
+def profiled_pass_s(of: Profiled, plan: DraftPlan | None) -> float:
+    """Seconds of a pass by the latencies that a run's metrics have."""
+    parts = Parts(of.attention_s, 0.0, of.mlp_s, of.head_s, of.layers)
+    return Prices(model=parts).pass_s(1, 0.0, plan)
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -199,6 +206,10 @@ class Prices(msgspec.Struct, kw_only=True, omit_defaults=True):
         """With its passes alone."""
         anew = type(self)(format=FORMAT, package_sha256=self.package_sha256, path=self.path)
         return msgspec.structs.replace(anew, passes=self.passes)
+
+    def own(self) -> Self:
+        """With its latencies alone, kept nowhere: for one of several arms on one model."""
+        return msgspec.structs.replace(self, passes={}, path="")
 
     def builtins(self) -> dict[str, Any]:
         """What the file holds."""

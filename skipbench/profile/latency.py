@@ -16,8 +16,7 @@ import torch
 from msgspec import structs
 
 from skipbench.config.architecture import Shape
-from skipbench.config.model import Model
-from skipbench.config.schemas import Engine
+from skipbench.config.run_config import RunConfig
 from skipbench.draft_plan import LIKELY, VARIANTS, DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.lm.families import parts_of
@@ -26,7 +25,7 @@ from skipbench.lm.rows import TokenRows
 from skipbench.metrics.prices import PARTS, Parts, Point, Prices, Roofline
 from skipbench.models.random_weights import PLANTABLE, planted_model
 from skipbench.profile.clock import timed
-from skipbench.profile.roofline import Known, roofline, row_bytes
+from skipbench.profile.roofline import Known, device_name, roofline, row_bytes
 from skipbench.runs.fingerprint import FORMS, weights_sha256
 from skipbench.runs.provenance import config_hash, cpu_name, run_name
 
@@ -41,16 +40,18 @@ Advance = Callable[[], None]
 Ints = Sequence[int]
 
 
-def latency_path(model: Model, engine: Engine, device: str, results: Path) -> Path:
-    """The file of these weights in any folder, dtype and engine, on this CPU or GPU `device`."""
+def latency_path(config: RunConfig, device: torch.device) -> Path:
+    """The file of these weights in any folder, dtype and engine, on this CPU or GPU."""
+    model, engine, named = config.model, config.engine, device_name(device)
     weights = ("path", "revision", "deepened", "deepened_seed")
     key = {k: getattr(model, k) for k in ("dtype", *FORMS)}
     if model.tensor_parallel_size > 1:
         key |= {"tensor_parallel_size": model.tensor_parallel_size}
     key |= {"weights": weights_sha256(model) or [getattr(model, k) for k in weights]}
     key |= {k: v for k, v in dataclasses.asdict(engine).items() if k != "warmup"}
-    key |= {"machine": cpu_name() if device == "cpu" else device}
-    return results / "latency" / f"{run_name([model.name, engine.name], config_hash(key))}.json"
+    key |= {"machine": cpu_name() if named == "cpu" else named}
+    name = run_name([model.name, engine.name], config_hash(key))
+    return Path(config.results) / "latency" / f"{name}.json"
 
 
 def measured(lm: LM, path: Path, variants: Set[str] = frozenset()) -> Prices:

@@ -195,10 +195,11 @@ def test_a_table_says_where_a_method_or_a_model_is_not_one() -> None:
 
 
 def test_a_latency_model_belongs_to_the_weights(checkpoint: Path, tmp_path: Path) -> None:
-    engine = compose([]).engine
+    config = compose([])
 
     def path(of: Path) -> Path:
-        return latency_path(Model(name="mine", path=str(of)), engine, "cpu", tmp_path)
+        model = Model(name="mine", path=str(of))
+        return latency_path(dataclasses.replace(config, model=model), torch.device("cpu"))
 
     first = path(checkpoint)
     shutil.copytree(checkpoint, tmp_path / "copy")
