@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import random_lm
 
 import skipbench
 from skipbench.language_model import LanguageModel
 from skipbench.metrics import prices
-from skipbench.metrics.prices import Prices, price_key
+from skipbench.metrics.prices import Prices, curve, price_key
 from skipbench.profile import rows
 
 STORY = "Once upon a time there was a dog. Once upon a time there was"
@@ -42,6 +43,15 @@ def test_prices_follow_the_rounds(rounds: list[tuple[int, float]], then: dict[in
 def test_a_length_has_its_prices() -> None:
     found = [price_key(n) for n in (1, 255, 256, 1023, 1024)]
     assert found == ["0+", "0+", "256+", "256+", "1024+"]
+
+
+def test_prices_never_fall_and_reach_every_row() -> None:
+    found = curve({1: 2.0, 2: 1.9, 4: 3.0, 8: 2.9}, 12)
+    assert found[:5] == [0.0, 1.0, 1.0, 1.25, 1.5] and len(found) == 13
+    assert found == sorted(found) and found[12] > found[8]
+    lm = random_lm("llama", "fused")
+    lm.prefill([1, 2, 3])
+    assert list(rows.verification_seconds(lm, (1, 4, 10_000), repeats=1)) == [1, 4]
 
 
 def test_the_next_process_measures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
