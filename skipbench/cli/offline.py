@@ -7,6 +7,7 @@ from skipbench.config.catalog import known_hardware
 from skipbench.config.compose import compose
 from skipbench.console import json_lines, progress, say, show, show_result
 from skipbench.errors import SkipbenchError
+from skipbench.extensions import load, registered
 
 CALLS_PER_VISIT = 5  # a kind of round is visited once for so many repeats of a sub-layer
 
@@ -36,7 +37,6 @@ def run_profile(asked: Profile) -> None:
     config = compose(asked.settings)
     from skipbench.bench.load import load_model
     from skipbench.bench.memory import check_memory
-    from skipbench.bench.round_costs import measure_rounds
     from skipbench.profile.latency import latency_path, points_to_measure, profile
     from skipbench.profile.roofline import device_name
     from skipbench.report.latencies import latency_table, title
@@ -50,10 +50,12 @@ def run_profile(asked: Profile) -> None:
     variants = frozenset(options.levers)
     device = device_name(lm.output_device)
     path = latency_path(config, lm.output_device)
-    with progress("profile", steps + visits) as advance:
+    more = [load("profile", name) for name in registered("profile")]
+    with progress("profile", steps + visits * len(more)) as advance:
         step, repeats = partial(advance, ""), options.repeats
         prices = profile(lm, path, contexts, options.rows, repeats, known, step, variants)
-        prices.rounds = measure_rounds(lm, contexts, visits, step, variants)
+        for measure_rounds in more:  # for projections
+            prices.rounds += measure_rounds(lm, contexts, visits, step, variants)
     prices.save()
     text = title(prices, config.model, config.engine, device)
     with json_lines(asked.json):

@@ -26,6 +26,7 @@ TABLE: dict[str, dict[str, str]] = {
         "serve": "skipbench.contrib.serve.command.Serve",
         "verify": "skipbench.contrib.oracle.command.Verify",
     },
+    "profile": {"rounds": "skipbench.contrib.artifact.round_costs.measure_rounds"},
     "ranks": {
         "launched": "skipbench.contrib.ranks.ranks.launched_by_torchrun",
         "load": "skipbench.contrib.ranks.ranks.load_on_ranks",
