@@ -12,7 +12,7 @@ import skipbench
 from skipbench.language_model import LanguageModel
 from skipbench.metrics import prices
 from skipbench.metrics.prices import Prices, curve, price_key
-from skipbench.profile import rows
+from skipbench.profile import clock, rows
 
 STORY = "Once upon a time there was a dog. Once upon a time there was"
 BEFORE = dict.fromkeys((1, 4, 16, 32), 1.0)
@@ -93,7 +93,7 @@ def test_a_busy_moment_does_not_decide_a_price(monkeypatch: pytest.MonkeyPatch) 
     """
     turns, second = [9.0, 1.9, 1.0, 1.6, 3.0, 1.2], [7.0, 2.0, 3.0, 5.0, 2.0, 2.0]
     times = {1: iter(turns), 2: iter(a * b for a, b in zip(turns, second, strict=True))}
-    monkeypatch.setattr(rows, "timed", lambda call, _: call())
+    monkeypatch.setattr(clock, "timed", lambda call, _: call())
     calls = {n: partial(next, of_call) for n, of_call in times.items()}
     assert rows.paired_seconds(calls, torch.device("cpu"), 5) == {1: 1.0, 2: 2.0}
     assert rows.paired_seconds({1: iter([5.0, 3.0]).__next__}, torch.device("cpu"), 1) == {1: 3.0}
