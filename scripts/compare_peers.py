@@ -43,7 +43,7 @@ from skipbench.config.compose import compose
 from skipbench.config.model import Model
 from skipbench.console import progress
 from skipbench.decode.loop import generate
-from skipbench.experiments.cell import resolve_cell
+from skipbench.experiments.resolve import resolve_cell
 from skipbench.metrics.interval import FEWEST, Interval, paired_ratio_interval
 from skipbench.models.load import DTYPES
 from skipbench.runs.files import write_atomic

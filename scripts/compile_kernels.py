@@ -15,7 +15,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from skipbench.lm.cuda_graphs import kernels, tiles
+from skipbench.contrib.lowbit import int8_triton, tiles
+from skipbench.lm.cuda_graphs import kernels
 
 NUMBERS = {
     "bounds": "*i64", "depth": "*i64", "windows": "*i64", "target": "*i64", "tree_mask": "*i1",
@@ -39,7 +40,7 @@ CASES: list[tuple[Any, dict[str, Any], dict[str, Any]]] = [
 
 def _int8(outputs: int, inputs: int, stages: int) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     blocks = {"BLOCK_N": outputs, "BLOCK_K": inputs}
-    return kernels.int8_linear, INT8 | blocks, {"num_warps": 4, "num_stages": stages}
+    return int8_triton.int8_linear, INT8 | blocks, {"num_warps": 4, "num_stages": stages}
 
 
 HALF = [

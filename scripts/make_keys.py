@@ -8,8 +8,8 @@ from pathlib import Path
 
 import yaml
 
-from skipbench.cli.help import Entry, documented
 from skipbench.config.catalog import file_of
+from skipbench.config.documented import Entry, documented
 from skipbench.config.paths import CONF
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "keys.md"

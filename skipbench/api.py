@@ -1,5 +1,4 @@
-"""The Python API: `load`, `generate`, `compare`, `custom_generate`, `verify`, `frame`,
-`published`."""
+"""The Python API: `load`, `compare`, `frame`, `published`, and what `skipbench.contrib` adds."""
 
 import hashlib
 import json
@@ -8,10 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skipbench.bench.ask import Prompt
-from skipbench.bench.custom_generate import CustomGenerate
-from skipbench.config.catalog import DEFAULT_METHOD
 from skipbench.config.derived import model_words, quoted
-from skipbench.decode.method import Method
 from skipbench.extensions import load as load_extension
 from skipbench.extensions import registered
 from skipbench.language_model import LanguageModel as LanguageModel
@@ -56,14 +52,14 @@ def compare(
     """
     import pandas
 
-    from skipbench.experiments.compare import compare as run
+    from skipbench.experiments.ranking import rank_methods
 
     settings = [*model_words(model), f"results={quoted(str(results))}", *overrides]
     if prompts is not None:
         path = prompts if isinstance(prompts, str | Path) else _written(prompts, Path(results))
         settings += ["dataset=prompts", f"dataset.path={quoted(str(path))}"]
     rows, measured = [], ("tokens_per_s", "tokens_per_s_vanilla", "M", "alpha")
-    for one in run(settings, 60 * minutes, methods, limit).runs:
+    for one in rank_methods(settings, 60 * minutes, methods, limit).runs:
         metrics = one.metrics
         low, high = (metrics and metrics.speedup.headline[1]) or (None, None)
         row = {
@@ -84,38 +80,6 @@ def _written(prompts: Sequence[Prompt], results: Path) -> Path:
     path = results / "prompts" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.jsonl"
     write_atomic(path, text)
     return path
-
-
-def custom_generate(
-    method: str | Method = DEFAULT_METHOD,
-    *,
-    engine: str = "reference",
-    strict: bool = False,
-    overrides: Sequence[str] = (),
-) -> CustomGenerate:
-    """A method for `generate` of a model that Hugging Face has loaded, whose weights it uses.
-
-    `model.generate(**inputs, custom_generate=skipbench.custom_generate())` gives, in float32, the
-    tokens of `generate` where it is greedy, its distribution where it samples. In bfloat16 and
-    float16 the last bits of a logit depend on how many rows share a pass, so that near ties may
-    fall another way than in `generate`; with `strict` they do not. Logits processors, stopping
-    criteria, EOS ids and a streamer are honoured; what cannot be (beams, padding, scores, a second
-    model) is refused by its name. Keep the callable: it keeps the cache and what the method learns.
-
-    Args:
-        method: as `load` takes it.
-        engine: `reference` runs the model's own modules and leaves them as they are; `fused` is
-            faster and gives the modules views of its own weights, which on a CPU can make
-            `generate` without it slower.
-        strict: greedy tokens are those of `generate` in a low precision, too: verified rows get the
-            bits that they have alone, which costs time. Proven for the model at the first call.
-        overrides: settings of the method, as on the command line: `["method.ngram=2"]`.
-
-    Raises:
-        SkipbenchError: `strict` with an engine other than `reference`; at the first call, on a
-            machine or in a precision where it cannot be kept.
-    """
-    return CustomGenerate(method, engine, overrides, strict)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,8 @@
 """What `skipbench.contrib` adds to the core, by kind and name; without that folder, nothing."""
 
+import functools
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -26,3 +27,12 @@ def load(kind: str, name: str) -> Any:
         raise SkipbenchError(f"{kind} {name} is part of skipbench/contrib, which is not here")
     module, _, attribute = path.rpartition(".")
     return getattr(importlib.import_module(module), attribute)
+
+
+@functools.cache
+def optional(kind: str, name: str) -> Callable[..., Any]:
+    """As `load`; where nothing is registered, a function whose result is `None`."""
+    found: Callable[..., Any] = (
+        (lambda *_: None) if name not in registered(kind) else load(kind, name)
+    )
+    return found

@@ -61,6 +61,10 @@ for name in registered("profile"):
 roofline.PRODUCT, roofline.MAX_BYTES, roofline.TRIES = 64, 1 << 20, 2
 
 
+WHOLE_TREE = pytest.mark.skipif(not registered("command"), reason="skipbench/contrib is not here")
+"""For tests of texts that speak of contrib, too: the documentation, and faults to plant."""
+
+
 @functools.cache
 @torch.inference_mode(False)  # kept for tests outside of inference mode, whichever comes first
 def random_lm(family: str, engine: str, vocab: int = 61) -> LM:
@@ -120,6 +124,16 @@ def settings_of(name: str) -> set[str]:
     target = target_of(file_of("method", name))
     assert target is not None
     return {field.name for field in fields(schema_of(target))}
+
+
+OURS = "asd|auto|cas-spec|conflayers|int8|knapspec-choices|leap|price|tapout"
+"""Methods, stop rules and variants of weights of `skipbench.contrib`."""
+
+
+def here(cases: Iterable[Any]) -> list[Any]:
+    """Those of the cases that need nothing of contrib, where only the core is there."""
+    there = bool(registered("variant"))
+    return [case for case in cases if there or not re.search(rf"\b({OURS})\b", str(case))]
 
 
 def rest_slow(cases: Iterable[Any], keep: Callable[[Any], bool]) -> list[Any]:

@@ -20,11 +20,12 @@ from skipbench.config.schemas import Engine, EngineName
 from skipbench.data.rows import Row, other_rows
 from skipbench.decode.method import Method
 from skipbench.errors import SkipbenchError
+from skipbench.extensions import load as load_extension
 from skipbench.lm.engine import refuse_strict
 from skipbench.lm.layer import text_config
 from skipbench.lm.model import LM
 from skipbench.models import outline
-from skipbench.models.checks import check_access, check_form, check_parallel
+from skipbench.models.checks import check_access, check_form
 from skipbench.models.load import load, make_lm
 from skipbench.profile.latency import latency_path, measured
 from skipbench.runs.files import writing
@@ -93,7 +94,8 @@ def check_model(model: Model, engine: Engine) -> None:
         raise SkipbenchError(f"{engine.spare_mib=}; wanted 0 or more")
     if (wrong := _wrong_device(model.device)) is not None:
         raise SkipbenchError(f"model.device={model.device}{wrong}")
-    check_parallel(model, bool(engine.strict))
+    if model.tensor_parallel_size > 1:
+        load_extension("ranks", "check")(model, bool(engine.strict))
     if model.sparsity != "none":
         from skipbench.models.sparsity import parse_sparsity
 

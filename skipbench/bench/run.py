@@ -33,7 +33,7 @@ from skipbench.metrics.summary import summarise
 from skipbench.profile.energy import EnergyMeter, energy_meter
 from skipbench.profile.latency import latency_path, measured
 from skipbench.profile.roofline import bandwidth, device_name, roofline_s_per_token
-from skipbench.runs.fingerprint import fingerprints, refuse_other
+from skipbench.runs.fingerprint import compare_identity, fingerprints
 from skipbench.runs.gpu import gpu
 from skipbench.runs.measures import Metrics, Profiled, UntilCi
 from skipbench.runs.provenance import Provenance, engine_text, hashed
@@ -104,7 +104,7 @@ def _opened(
     config, folder = arm.config, arm.folder
     decided_by = hashed(to_builtins(lm.prices.model)) if method.needs_latency else None
     # loading may have fetched weights, and measured latencies
-    refuse_other(folder, config)
+    compare_identity(folder, config).check()
     origin = replace(
         _provenance(lm, config, arm.rows),
         latency=Path(lm.prices.path).name,

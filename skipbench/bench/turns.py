@@ -16,7 +16,7 @@ from skipbench.data.rows import Row
 from skipbench.decode.method import Method
 from skipbench.methods.vanilla import Vanilla
 from skipbench.runs.record import speedups
-from skipbench.runs.state import defer_signals, signal_received
+from skipbench.runs.state import defer_signals
 
 VANILLA = "vanilla"
 
@@ -94,11 +94,11 @@ def _turn(benches: Sequence[Bench], index: int) -> None:
     if forced:  # its tokens come first
         order.sort(key=lambda name: name != VANILLA)
     timed_from = _captured_ahead(first, prompt)
-    with defer_signals():
+    with defer_signals() as asked:
         for name in order:
             if name == VANILLA:
                 done[name] = first.decode(Vanilla(), prompt, index)
-            elif not signal_received() or not done.keys() - {VANILLA}:
+            elif not asked or not done.keys() - {VANILLA}:
                 reference = done[VANILLA].arm.tokens if forced else None
                 decoded = _attempt(arms[name], arms[name].method, prompt, index, reference)
                 done |= {} if decoded is None else {name: decoded}

@@ -1,13 +1,10 @@
-"""`generate`, and what `chat` shares with it: answers shown while they are decoded."""
+"""What `generate` and `chat` share: a loaded model, and answers shown while they are decoded."""
 
-import json
 import signal
-import sys
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import asdict
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -15,16 +12,13 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from skipbench.cli.asking import Chat, Generate
-from skipbench.config.catalog import as_choices
-from skipbench.console import err, out, say, say_replaced, show, working
-from skipbench.errors import SkipbenchError
+from skipbench.cli.command import Prompted
+from skipbench.console import err, out, say, say_replaced, working
 
 if TYPE_CHECKING:
     from skipbench.decode.answer import Answer, Piece, Stream
 
 COLOURS = ("green", "cyan", "magenta", "yellow", "blue")
-LENGTH = {Generate: 256, Chat: 512}  # tokens of an answer without `max_new_tokens=`
 Messages = list[dict[str, str]]
 
 
@@ -36,7 +30,7 @@ class Session:
         system: the system message, if there is one.
     """
 
-    def __init__(self, asked: Generate | Chat) -> None:
+    def __init__(self, asked: Prompted) -> None:
         from skipbench.language_model import load_settings
 
         with working("loading the model"):
@@ -51,7 +45,7 @@ class Session:
             "stop": () if asked.stop is None else escapes,
             "chat": asked.chat,
             "thinking": usual if asked.thinking is None else asked.thinking,
-            "max_new_tokens": asked.max_new_tokens or min(LENGTH[type(asked)], longest),
+            "max_new_tokens": asked.max_new_tokens or min(asked.LENGTH, longest),
         }
         self.system = [{"role": "system", "content": asked.system}] if asked.system else []
 
@@ -80,41 +74,6 @@ class Session:
             text = f"{whole:.2f}x of vanilla on this prompt, {after:.2f}x after the first token"
             say(f"{speed_text(vanilla)}\n{text}; {same}", "dim")
         return [vanilla]
-
-
-def run_generate(asked: Generate) -> None:
-    """Answers the prompt of the command line or of stdin."""
-    text = asked.prompt or " ".join(asked.words)
-    if asked.prompts or asked.out:
-        from skipbench.cli.answer_file import answer_file
-
-        if text or asked.compare or asked.json or not (asked.prompts and asked.out):
-            raise SkipbenchError(
-                "prompts=FILE and out=FILE go together, without a prompt, --compare and --json"
-            )
-        answer_file(Session(asked), Path(asked.prompts), Path(asked.out))
-        return
-    if len(asked.words) > 1 and (meant := as_choices(asked.words[0])):
-        raise SkipbenchError(f"{asked.words[0]!r} stands before the prompt; write {meant[0]}")
-    if not text and not sys.stdin.isatty():
-        text = sys.stdin.read().strip()
-    if not text:
-        raise SkipbenchError(
-            'no prompt; give one, as in generate model=smollm2-135m "Why is the sky blue?", or '
-            "pipe a text in"
-        )
-    session, messages = Session(asked), [{"role": "user", "content": text}]
-    stream = session.stream(messages)
-    answer = stream.answer if asked.json else show_stream(stream)
-    if asked.json:
-        show(_as_json(answer))
-    for other in session.vanilla(answer, messages, asked.json) if asked.compare else ():
-        if asked.json:
-            show(_as_json(other))
-
-
-def _as_json(answer: "Answer") -> str:
-    return json.dumps(asdict(answer) | {"tokens_per_s": answer.tokens_per_s})
 
 
 def show_stream(stream: "Stream") -> "Answer":

@@ -12,8 +12,8 @@ from skipbench.config.catalog import cell_command
 from skipbench.config.run_config import RunConfig
 from skipbench.console import complain
 from skipbench.errors import SkipbenchError, reason_of
-from skipbench.experiments.cell import resolve_cell
-from skipbench.experiments.row import failure_of, run_row
+from skipbench.experiments.resolve import resolve_cell
+from skipbench.experiments.row import run_row
 from skipbench.launch import manifest, slurm
 from skipbench.launch.local import HANDED_ON, WATCHED, watch
 from skipbench.runs.state import Interrupted
@@ -42,10 +42,9 @@ def run_cell(asked: Cell) -> None:
 def _run_watched(configs: Sequence[RunConfig]) -> None:
     failed = False
     try:
-        for config, outcome in zip(configs, run_row(configs), strict=True):
-            error = failure_of(outcome)
-            if error is not None:
-                _fail([config], _reason(error, config))
+        for outcome in run_row(configs):
+            if outcome.failure is not None:
+                _fail([outcome.config], _reason(outcome.failure, outcome.config))
                 failed = True
     except Interrupted as stop:
         timed_out = stop.signal == signal.SIGUSR2

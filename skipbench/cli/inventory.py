@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from functools import partial
 
 from skipbench.cli.commands import Check, Doctor, List
-from skipbench.cli.help import described
 from skipbench.config.catalog import choices, file_of, known_hardware, known_models
 from skipbench.config.compose import compose
+from skipbench.config.documented import described
 from skipbench.config.explain import did_you_mean
 from skipbench.console import json_lines, show, show_result
 from skipbench.errors import SkipbenchError

@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
+from skipbench.cli.command import GROUPS, declared
 from skipbench.cli.commands import COMMANDS, module_of
-from skipbench.cli.parser import GROUPS, declared, parse
+from skipbench.cli.parser import parse
 from skipbench.config.catalog import as_choices, choices, with_search_path
 from skipbench.config.compose import checked, explained, run_hydra, use_config_dir
 from skipbench.config.explain import did_you_mean, meant
@@ -53,7 +54,7 @@ def dispatch(argv: list[str]) -> None:
     argv = _with_config_dir(argv)
     script = f"{''.join(argv[1:2]) or 'bash'}_source" if argv[:1] == ["--shell-completion"] else ""
     if instruction := os.environ.get("_SKIPBENCH_COMPLETE", script):  # asked by that script
-        importlib.import_module("skipbench.cli.completion").complete(instruction)
+        load("shell", "completion")(instruction)
     elif "--version" in argv:
         sys.stdout.write(f"skipbench {metadata.version('skipbench')}\n")
     elif {"-h", "--help"} & set(argv):

@@ -1,59 +1,21 @@
-"""The parser of all commands: a command is a declaration of its keys, flags and bare words."""
+"""The words of a command line, read as a command declares them."""
 
 import re
 from collections.abc import Mapping, Sequence
-from inspect import getdoc
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar, get_args
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta
 
+from skipbench.cli.command import Command, Names, annotated, declared, help_of
 from skipbench.config.catalog import as_choices
-from skipbench.config.derived import model_words
+from skipbench.config.documented import documented
 from skipbench.config.explain import did_you_mean, meant
 from skipbench.config.schemas import known_settings
 from skipbench.errors import SkipbenchError
 
-C = TypeVar("C", bound="Command")
-T = TypeVar("T")
-Names = tuple[str, ...]
-GROUPS = (
-    *("model", "method", "dataset", "decoding", "engine"),
-    *("search", "experiment", "scale", "hardware"),
-)
-
-
-class Command(Struct):
-    """Base of the declarations.
-
-    A subclass is the command of its name in lower case; its docstring is the command's help: what
-    it does, and an example. A field of type `bool` is a flag, any other a key; a string in its
-    annotation says what it means, `Meta` its bounds, and the words for what is wanted (`title`).
-
-    Attributes:
-        words: bare words, in order.
-        settings: overrides of a cell.
-        given: all words KEY=VALUE, keys of the command among them.
-    """
-
-    words: Names = ()
-    settings: Names = ()
-    given: Names = ()
-
-    SETTINGS: ClassVar[bool] = True  # takes other keys as settings of a cell
-    GROUPS: ClassVar[Names] = GROUPS  # those of settings that matter to it, for help and completion
-    WORDS: ClassVar[tuple[int, int | None]] = (0, 0)  # bare words, minimum and maximum
-    BARE: ClassVar[Names] = ()  # keys that may stand last as `--key`, without a value
-    NEEDS: ClassVar[str] = ""  # message about a wrong number of bare words, after the name
-
-    def model_settings(self) -> list[str]:
-        """The settings, where `model=` may also be a folder, a GGUF file or a hub id."""
-        return [
-            word
-            for one in self.settings
-            for word in (model_words(one[6:]) if one.startswith("model=") else [one])
-        ]
+C = TypeVar("C", bound=Command)
 
 
 def results_of(settings: Sequence[str]) -> Path:
@@ -61,29 +23,6 @@ def results_of(settings: Sequence[str]) -> Path:
     given = [word.partition("=")[2] for word in settings if word.startswith("results=")]
     folder = given[-1] if given else "results"
     return Path(folder[1:-1] if re.fullmatch(r"(['\"]).*\1", folder) else folder)
-
-
-def help_of(command: type[Command]) -> tuple[str, list[str]]:
-    """What a command does, and examples, from its documentation."""
-    what, _, examples = (getdoc(command) or "").replace("\n", " ").partition(":  ")
-    return what, examples.split(" | ")
-
-
-def annotated(command: type[Command], kind: type[T]) -> dict[str, T]:
-    """The `str` or `Meta` in the annotations of a command's fields, by field."""
-    hints = get_type_hints(command, include_extras=True)
-    extras = ((name, getattr(hint, "__metadata__", ())) for name, hint in hints.items())
-    return {name: part for name, parts in extras for part in parts if isinstance(part, kind)}
-
-
-def declared(command: type[Command]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Types of a command's keys by name, and fields of its flags by word (`--render-only`)."""
-    kinds = get_type_hints(command)
-    own = [name for name in command.__struct_fields__ if name not in Command.__struct_fields__]
-    return (
-        {name: kinds[name] for name in own if kinds[name] is not bool},
-        {f"--{name.replace('_', '-')}": name for name in own if kinds[name] is bool},
-    )
 
 
 def parse(command: type[C], arguments: Sequence[str]) -> C:
@@ -154,8 +93,6 @@ def _value(word: str | None, flag: str, keys: Mapping[str, Any]) -> str:
 
 
 def _not_taken(command: type[Command], word: str, key: str, keys: list[str]) -> SkipbenchError:
-    from skipbench.cli.help import documented
-
     name, taken, hint = command.__name__.lower(), ", ".join(keys) or "no key", ""
     if command.SETTINGS:
         taken = f"{taken}, and settings of a cell (--help)"
@@ -165,8 +102,3 @@ def _not_taken(command: type[Command], word: str, key: str, keys: list[str]) -> 
     return SkipbenchError(
         f"{name} does not take {word}; it takes {taken}.{did_you_mean(key, keys) or hint}"
     )
-
-
-def template(name: str, **parts: object) -> str:
-    """A text of `cli/texts` with its `{parts}` filled in."""
-    return (Path(__file__).parent / "texts" / name).read_text(encoding="utf-8").format(**parts)

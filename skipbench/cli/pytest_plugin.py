@@ -9,13 +9,14 @@ import pytest
 @pytest.fixture(scope="session")
 def assert_lossless() -> Callable[..., Any]:
     """`skipbench.api.assert_lossless`; models are loaded once per session."""
-    from skipbench import api
+    from skipbench.extensions import load as extension
+    from skipbench.language_model import LanguageModel, load
 
-    loaded = dict[str, api.LanguageModel]()
+    loaded = dict[str, LanguageModel]()
 
-    def check(model: str | api.LanguageModel, *rest: Any, **more: Any) -> Any:
+    def check(model: str | LanguageModel, *rest: Any, **more: Any) -> Any:
         if isinstance(model, str):
-            model = loaded.setdefault(model, loaded.get(model) or api.load(model, "vanilla"))
-        return api.assert_lossless(model, *rest, **more)
+            model = loaded.setdefault(model, loaded.get(model) or load(model, "vanilla"))
+        return extension("api", "assert_lossless")(model, *rest, **more)
 
     return check

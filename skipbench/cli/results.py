@@ -16,9 +16,9 @@ NAMED = 5  # runs that cannot be read; all are on the page
 
 def run_score(asked: Score) -> None:
     """Scores `RUN [RUN ...]`, or `all` that wait for it."""
-    from skipbench.experiments.cell import header
-    from skipbench.report.cell import markdown_cell
+    from skipbench.experiments.resolve import header
     from skipbench.report.columns import number
+    from skipbench.report.detail import markdown_cell
     from skipbench.scoring.execute import score_run
     from skipbench.scoring.scorers import waits_for_score
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from skipbench.cli.commands import Compare, Table
+from skipbench.cli.commands import COMMANDS, Compare, Table
 from skipbench.cli.experiments import request_of
 from skipbench.cli.parser import results_of
 from skipbench.cli.plan import show_plan
@@ -21,9 +21,8 @@ from skipbench.config.derived import quoted
 from skipbench.console import complain, is_json, say, show
 from skipbench.errors import NotHereError, SkipbenchError, reason_of
 from skipbench.experiments import plan
-from skipbench.experiments.cell import is_done, resolve_cell
-from skipbench.experiments.last_loaded import LastLoaded
-from skipbench.experiments.row import failure_of, run_row, run_rows, show_run
+from skipbench.experiments.resolve import is_done, resolve_cell
+from skipbench.experiments.row import run_row, run_rows, show_run
 from skipbench.experiments.table_runs import run_entry, table_runs
 from skipbench.report.compared import BASELINE, Comparison, ranked
 from skipbench.report.tables import model
@@ -75,7 +74,7 @@ def run_table(asked: Table) -> None:
     grids = plan.grids_of(replace(request, names=experiments), asked.render_only)
     configs = [config for grid in grids for _, config in grid.cells]
     # rows that experiments share are one
-    errors = iter(run_rows(configs, LastLoaded(), say, asked.render_only))
+    errors = iter(run_rows(configs, asked.render_only))
     measured = {grid.name: list(islice(errors, len(grid.cells))) for grid in grids}
     failed = list[str]()
     for name in request.names:
@@ -156,15 +155,14 @@ def run_methods(methods: Sequence[str], overrides: Sequence[str]) -> None:
     rest = [word for word in overrides if not SEVERAL.fullmatch(word)]
     configs = [compose([*rest, f"method={name}"]) for name in methods]
     runs, failed = list[Run](), dict[str, Exception]()
-    for config, outcome in zip(configs, run_row(configs), strict=True):
-        error = failure_of(outcome)
-        if error is not None:
-            failed[config.method.name] = error
-        if isinstance(outcome, Run):
-            if outcome.metrics is not None:
-                runs.append(run_entry(resolve_cell(config)))
-            if is_json() or outcome.metrics is None:
-                show_run(outcome)
+    for outcome in run_row(configs):
+        if outcome.failure is not None:
+            failed[outcome.config.method.name] = outcome.failure
+        if outcome.run is not None:
+            if outcome.run.metrics is not None:
+                runs.append(run_entry(resolve_cell(outcome.config)))
+            if is_json() or outcome.run.metrics is None:
+                show_run(outcome.run)
     if runs:
         name = f"methods-{runs[0].model}-{runs[0].dataset}"
         stored = summary(name, "", runs)
@@ -179,7 +177,7 @@ def run_methods(methods: Sequence[str], overrides: Sequence[str]) -> None:
 
 def run_compare(asked: Compare) -> None:
     """Runs what can run within `minutes`, prints the ranked table and one recommendation."""
-    from skipbench.experiments.compare import compare
+    from skipbench.experiments.ranking import rank_methods
 
     settings = asked.model_settings()
     if file := asked.prompts:
@@ -190,7 +188,9 @@ def run_compare(asked: Compare) -> None:
             )
         settings += ["dataset=prompts", f"dataset.path={quoted(file)}"]
     limit = int((asked.limit or "0").replace("null", str(sys.maxsize))) or None
-    comparison = compare(settings, 60 * asked.minutes, asked.method or asked.methods, limit, say)
+    comparison = rank_methods(
+        settings, 60 * asked.minutes, asked.method or asked.methods, limit, say
+    )
     runs, model = comparison.runs, comparison.runs[0].model
     notes = ["vanilla against itself is the noise of this machine"]
     notes += [f"left out: {run.method}: {run.reason}" for run in runs if not run.metrics]
@@ -215,7 +215,8 @@ def advice(comparison: Comparison, settings: Sequence[str]) -> list[str]:
         best, recommendation = comparison.best.method, f"Recommended: {comparison.recommended}."
     # a path alone says as much as model=path with it
     kept = [word for word in settings if word.startswith(GO_ON) and word != "model=path"]
-    command = shlex.join(["python", "-m", "skipbench", "chat", *kept, f"method={best}"])
+    talk = "chat" if "chat" in COMMANDS else "generate"
+    command = shlex.join(["python", "-m", "skipbench", talk, *kept, f"method={best}"])
     values = {key: value.strip("'") for key, _, value in (word.partition("=") for word in kept)}
     model = values.get("model.path", values.get("model", str(comparison.runs[0].model)))
     arguments = [json.dumps(model), f"method={json.dumps(best)}"]

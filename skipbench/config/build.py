@@ -9,8 +9,8 @@ from hydra.errors import HydraException
 from skipbench.config.catalog import targets
 from skipbench.config.schemas import SCHEMAS
 from skipbench.config.signature import MOVED, with_targets
+from skipbench.config.trust import check_targets
 from skipbench.errors import SkipbenchError
-from skipbench.trust import check_targets
 
 
 def instantiate(node: Mapping[str, Any], **more: Any) -> Any:

@@ -18,16 +18,37 @@ TABLE: dict[str, dict[str, str]] = {
         ),
         "skipbench.methods.leap.LEAP": "skipbench.contrib.methods.leap.LEAP",
     },
+    "engine": {"cpu": "skipbench.contrib.cpu.engine.CpuEngine"},
+    "kernel": {
+        "best_tokens": "skipbench.contrib.cpu.top_tokens.best_tokens",
+        "choices": "skipbench.contrib.cpu.top_tokens.choices",
+    },
+    "variant": {"int8": "skipbench.contrib.lowbit.copy.Int8Copy"},
     "default": {"method": "auto"},
+    "adapter": {
+        "check": "skipbench.contrib.lora.lora.check_adapter",
+        "merge": "skipbench.contrib.lora.lora.merge_adapter",
+    },
+    "checkpoint": {
+        "gguf": "skipbench.contrib.gguf.checkpoint.read_gguf",
+        "package": "skipbench.contrib.gguf.package.fetch_wheel",
+    },
     "command": {
         "bundle": "skipbench.contrib.artifact.bundle_command.Bundle",
+        "chat": "skipbench.contrib.chat.command.Chat",
+        "export": "skipbench.contrib.export.command.Export",
         "card": "skipbench.contrib.artifact.card_command.Card",
         "project": "skipbench.contrib.artifact.project_command.Project",
         "serve": "skipbench.contrib.serve.command.Serve",
         "verify": "skipbench.contrib.oracle.command.Verify",
     },
     "profile": {"rounds": "skipbench.contrib.artifact.round_costs.measure_rounds"},
+    "figure": {
+        "auto-sources": "skipbench.contrib.auto.figures.accepted",
+        "auto-calibration": "skipbench.contrib.auto.figures.calibration",
+    },
     "ranks": {
+        "check": "skipbench.contrib.ranks.ranks.check_parallel",
         "launched": "skipbench.contrib.ranks.ranks.launched_by_torchrun",
         "load": "skipbench.contrib.ranks.ranks.load_on_ranks",
         "serve": "skipbench.contrib.ranks.ranks.serve",
@@ -36,8 +57,20 @@ TABLE: dict[str, dict[str, str]] = {
         name: f"skipbench.contrib.track.trackers.{name}"
         for name in ("tensorboard", "mlflow", "wandb")
     },
+    "shell": {"completion": "skipbench.contrib.completion.completion.complete"},
+    "code": {  # as `CODE` in config/trust.py
+        "contrib/cpu/native.py CDLL": "compiled from the package's source; after `is_sealed`",
+        "contrib/lora/lora.py import_module": "a name in the package's own source",
+        "contrib/lora/lora.py from_pretrained": "the weights of an adapter: "
+        "safetensors; with model.allow_pickle=true torch's weights_only",
+        "contrib/gguf/tokenizer.py from_pretrained": "trust_remote_code is false",
+        "contrib/track/trackers.py import_module": "a name in the package's own source",
+        "contrib/ranks/ranks.py recv": "from a process of this command, with a key of 32 bytes",
+        "contrib/ranks/ranks.py broadcast_object_list": "from rank 0, over torchrun's network",
+    },
     "api": {
         "assert_lossless": "skipbench.contrib.oracle.api.assert_lossless",
+        "custom_generate": "skipbench.contrib.export.custom_generate.custom_generate",
         "verify": "skipbench.contrib.oracle.api.verify",
     },
 }

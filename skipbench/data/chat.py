@@ -23,8 +23,7 @@ VICUNA = (
     "The assistant gives helpful, detailed, and polite answers to the user's questions. "
 )
 _CLOCK = re.compile(r"""strftime_now\((['"])(.*?)\1\)""")
-Turns = Sequence[tuple[str, str]]
-"""Prompts and answers of the turns before one."""
+Turns = Sequence[tuple[str, str]]  # prompts and answers of the turns before one
 
 
 class Question(Struct):

@@ -25,13 +25,10 @@ F = TypeVar("F", bound=msgspec.Struct)
 class Drawn(Generic[F]):
     """A row of a sample."""
 
-    name: str
-    """Of the dataset."""
-    index: int
-    """Place in the dataset, from 0."""
+    name: str  # of the dataset
+    index: int  # place in the dataset, from 0
     fields: F
-    source: str
-    """Hash of the fields and of the shots."""
+    source: str  # hash of the fields and of the shots
 
     def row(
         self,

@@ -14,17 +14,14 @@ from skipbench.errors import SkipbenchError
 from skipbench.runs.provenance import Provenance, hashed
 
 _SUFFIXES = (".jsonl", ".parquet")
-MOST_LINE = 16 << 20
-"""Bytes of a row of text; a long book has some 4 MB."""
+MOST_LINE = 16 << 20  # bytes of a row of text; a long book has some 4 MB
 _BATCH_ROWS = 16  # of a parquet file in memory at once; a row may be a whole book
 MOST_UNPACKED = 256 << 20
 """Bytes that a parquet file may take in memory; 8 times its size where that is more."""
 _ROW_BYTES = 512  # at least, as a row of Python's objects
-Reference = dict[str, object]
-"""The right answer, by the names that a scorer reads."""
+Reference = dict[str, object]  # the right answer, by the names that a scorer reads
 _Row = dict[str, Any]
-_Placed = Iterator[tuple[str, _Row]]
-"""Rows, each with its place in a file."""
+_Placed = Iterator[tuple[str, _Row]]  # rows, each with its place in a file
 
 
 @dataclass(frozen=True)

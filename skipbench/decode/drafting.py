@@ -1,7 +1,7 @@
 """`SkipMethod`: the base of all methods that draft with sub-layers left out."""
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field
 from typing import Any, Literal
 
@@ -10,35 +10,14 @@ from torch import Tensor
 
 from skipbench.config.configurable import Natural, Positive
 from skipbench.decode.draft import Draft, State, Verification
+from skipbench.decode.draft_pass import DraftPass, read_later
 from skipbench.decode.method import Method
 from skipbench.decode.stopping import StopRule
 from skipbench.draft_plan import LIKELY, DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.lm.rows import TokenRows
 
-LAUNCH_AHEAD = {"cuda": 2}
-"""By kind of device, sub-layers of the next draft step that are launched before the host reads the
-last confidence. Hides the wait for the device; wasted once per draft, when the draft ends.
-"""
 CONFIDENCE_CLASSES = (0.5, 0.8, 0.95)  # SWIFT section 4.2.2: (0, .5], (.5, .8], (.8, .95], (.95, 1]
-
-
-def read_later(value: Tensor) -> Callable[[], float]:
-    """Starts the copy of a number to the host, which may launch more work meanwhile; the result
-    waits for the work launched before, and for none after it.
-    """
-    if value.device.type != "cuda":
-        return value.item
-    host = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
-    host.copy_(value, non_blocking=True)
-    arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves it so
-    arrived.record(torch.cuda.current_stream(value.device))
-
-    def read() -> float:
-        arrived.synchronize()
-        return float(host)
-
-    return read
 
 
 class SkipMethod(Method):
@@ -154,51 +133,59 @@ class SkipMethod(Method):
             self._drafted = plan = self.checked_skip
             self.draft_log["skip"].append([len(self.draft_log["steps"]), str(plan)])
             self.stop.priced(state, plan)
-        lm, steps, reads = state.lm, min(self.stop.limit(), budget), self.stop.reads_confidence
-        # Tokens stay on the device and go from one step into the next. The host reads confidences
-        # if the stop rule does, and at the end the tokens, of a tree with their siblings; a tree
-        # that is drawn it reads in every step.
-        drawn = bool(self.tree) and not state.sampler.greedy
-        waits = self.exit_sublayer is None and reads and not drawn
-        launched = LAUNCH_AHEAD.get(lm.output_device.type, 0) if waits else 0
-        tokens, siblings, nodes = list[Tensor](), list[Tensor](), list[list[float]]()
-        q, early = list[Tensor](), list[list[Tensor]]()
-        token: list[int] | Tensor = [state.pending]
-        confidence: Callable[[], float] | None = None
-        for step in range(steps):
-            rows = lm.metadata(TokenRows.chain(lm.cache.length + step, 1))
-            ahead = launched if step else 0
-            if ahead:
-                hidden = lm.run(lm.embed(token), rows, plan, last=ahead)
-            if confidence is not None:
-                self._confidence.append(confidence())
-                if self.stop.ends(self._confidence[-1]) or self._ended(state, tokens[-1]):
-                    break
-            if step or first is None:
-                hidden = hidden if ahead else lm.embed(token)
-                early += [] if self.exit_sublayer is None else [[]]
-                states = early[-1] if early else None
-                hidden = lm.run(hidden, rows, plan, ahead, self.exit_sublayer, states)
-                logits = self.fitted(lm.head(hidden, plan, self._likely))
-            else:
-                logits = first
-            if drawn:
-                nodes.append(self._children(state, logits, q))
-                if self.stop.ends(nodes[-1][0]):
-                    break
-                token = [int(nodes[-1][1])]
-                continue
-            token, probability = self._next(state, logits, q)
-            tokens.append(token)
-            if self.tree:
-                best = logits[0].topk(min(max(self.tree), logits.shape[-1])).indices
-                # doubles hold every index, so that all comes to the host at once
-                siblings.append(torch.cat([x.double() for x in (probability, token, best)]))
-            confidence = read_later(probability) if reads else None
-        if self.tree:
-            return self._tree(torch.stack(siblings).tolist() if siblings else nodes, q)
+        steps = min(self.stop.limit(), budget)
+        passes = DraftPass(state.lm, plan, self.exit_sublayer, self._likely, first)
+        if not self.tree:
+            return self._chain(state, passes, steps)
+        if state.sampler.greedy:
+            return self._chain_with_leaves(state, passes, steps)
+        return self._sampled_tree(state, passes, steps)
+
+    def _chain(self, state: State, passes: DraftPass, steps: int) -> Draft:
+        q = list[Tensor]()
+        tokens = [token for token, _, _ in self._steps(state, passes, steps, q)]
         chain = torch.cat(tokens).tolist() if tokens else []
-        return Draft(chain, None, dict(enumerate(q, -1)), len(chain), early_exit_states=early)
+        return Draft(
+            chain, None, dict(enumerate(q, -1)), len(chain), early_exit_states=passes.early
+        )
+
+    def _chain_with_leaves(self, state: State, passes: DraftPass, steps: int) -> Draft:
+        found = list[Tensor]()
+        for token, probability, logits in self._steps(state, passes, steps, []):
+            best = logits[0].topk(min(max(self.tree), logits.shape[-1])).indices
+            # doubles hold every index, so that all comes to the host at once
+            found.append(torch.cat([x.double() for x in (probability, token, best)]))
+        return self._tree(torch.stack(found).tolist() if found else [], [])
+
+    def _sampled_tree(self, state: State, passes: DraftPass, steps: int) -> Draft:
+        """Which the host reads in every step."""
+        token, nodes, q = [state.pending], list[list[float]](), list[Tensor]()
+        for _ in range(steps):
+            nodes.append(self._children(state, self.fitted(passes.logits(token)), q))
+            if self.stop.ends(nodes[-1][0]):
+                break
+            token = [int(nodes[-1][1])]
+        return self._tree(nodes, q)
+
+    def _steps(
+        self, state: State, passes: DraftPass, steps: int, q: list[Tensor]
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Per step of a chain the token [1], its confidence [1] and the logits [1, V]. Tokens stay
+        on the device and go from one step into the next; the host reads confidences if the stop
+        rule does.
+        """
+        token: list[int] | Tensor = [state.pending]
+        read: Callable[[], float] | None = None
+        for _ in range(steps):
+            if read is not None and isinstance(token, Tensor):
+                passes.launch_ahead(token)
+                self._confidence.append(read())
+                if self.stop.ends(self._confidence[-1]) or self._ended(state, token):
+                    return
+            logits = self.fitted(passes.logits(token))
+            token, probability = self._next(state, logits, q)
+            yield token, probability, logits
+            read = read_later(probability) if self.stop.reads_confidence else None
 
     def fitted(self, logits: Tensor) -> Tensor:
         """Logits [T, V] of a draft pass as those of the target's tokens."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from skipbench.decode.draft import Draft, Launched, State, Verification
-from skipbench.decode.drafting import read_later
+from skipbench.decode.draft_pass import read_later
 from skipbench.decode.method import Method
 from skipbench.decode.sampling import Logprob, choices, finite_best, logprobs
 from skipbench.decode.verify import verify_greedy, verify_sampling

@@ -9,7 +9,6 @@ from pathlib import Path
 from skipbench.config.hardware import Local, Slurm
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import carries
 from skipbench.experiments.costs import (
     LEAST,
     Cost,
@@ -20,6 +19,7 @@ from skipbench.experiments.costs import (
     gpu_of,
     prompts_for,
 )
+from skipbench.experiments.resolve import carries
 from skipbench.experiments.row import rows_of
 from skipbench.experiments.set_search import search_trace
 from skipbench.runs.provenance import config_hash

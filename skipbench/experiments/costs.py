@@ -195,6 +195,11 @@ def datasheet(shape: Shape, dtype: str, device: Hardware, quantization: str = "n
     return Prices(model=model, points=points)
 
 
+def gpus_of(config: RunConfig, usable_bytes: int) -> int:
+    """GPUs of so many bytes that a cell needs. Raises SkipbenchError as `memory.gpus_needed`."""
+    return gpus_needed(config.model, config.dataset, usable_bytes)
+
+
 def half_width(prompts: int) -> float:
     """Half width of a speedup's 95 % interval, as a share of it, at deviation `SPREAD`."""
     return 1.96 * SPREAD / math.sqrt(prompts)

@@ -34,10 +34,7 @@ def dry_run(config: RunConfig, folder: Path, state: str) -> None:
     model, engine, dataset, need = config.model, config.engine, config.dataset, checks.need
     shape, dtype, skip = checks.model.sizes, weight_kind(model), config.method.skip
     seconds, source = _seconds(config, checks)
-    record = config.names | {
-        "path": model.path,
-        "device": model.device,
-        "dtype": dtype,
+    record = _record(config) | {
         "engine": engine.name.value,
         "threads": engine.threads,
         "layers": shape.layers if shape else None,
@@ -80,6 +77,12 @@ time     {time}
 {folder}: {len(checks.rows)} samples, {state}"""
 
     show_result(record, text)
+
+
+def _record(config: RunConfig) -> dict[str, object]:
+    model = config.model
+    own = {"path": model.path, "device": model.device, "dtype": weight_kind(model)}
+    return {**config.names, **own}
 
 
 def _head(model: Model, engine: Engine) -> str:
@@ -135,10 +138,7 @@ def _show_refused(config: RunConfig, found: list[SkipbenchError]) -> None:
         cache_gib, kind = f"{cache / GIB:.1f} GiB", weight_kind(model)
         memory = f"{total / GIB:.1f} GiB at least: {weights / GIB:.1f} GiB of weights ({kind})"
         memory += f", and a cache of {cache_gib} without the prompts"
-    record = config.names | {
-        "path": model.path,
-        "device": model.device,
-        "dtype": weight_kind(model),
+    record = _record(config) | {
         "memory_bytes": total,
         "refused": [str(one) for one in found],
         "state": "refused",

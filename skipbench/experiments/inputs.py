@@ -47,7 +47,7 @@ class Input:
         return isinstance(self.source, Model) and self.source.gated and get_token() is None
 
 
-class Card(NamedTuple):
+class HubFacts(NamedTuple):
     """What the hub says; None where it does not."""
 
     licence: str | None = None
@@ -101,17 +101,17 @@ def _unreadable(sources: Sequence[Model | DatasetConfig]) -> str | None:
     return None
 
 
-def card_of(one: Input) -> Card:
+def hub_facts(one: Input) -> HubFacts:
     """Licence and size by the hub of files that are fetched; empty where it does not answer."""
     if one.where.count("/") != 1 or Path(one.where).exists():
-        return Card()
+        return HubFacts()
     from huggingface_hub import HfApi
 
     ask = HfApi().model_info if one.kind == "model" else HfApi().dataset_info
     try:
         info = ask(one.where, revision=one.source.revision, files_metadata=True)
     except Exception:  # whatever the network does, the others are still asked for
-        return Card()
+        return HubFacts()
     tags = [tag.partition(":")[2] for tag in info.tags or () if tag.startswith("license:")]
     patterns = FILES if one.kind == "model" else ["*"]
     sizes = [
@@ -119,7 +119,7 @@ def card_of(one: Input) -> Card:
         for file in info.siblings or ()
         if any(fnmatch.fnmatch(file.rfilename, pattern) for pattern in patterns)
     ]
-    return Card(", ".join(tags) or None, sum(sizes) or None, bool(info.gated))
+    return HubFacts(", ".join(tags) or None, sum(sizes) or None, bool(info.gated))
 
 
 def not_ready(configs: Sequence[RunConfig], without_network: bool) -> list[str]:

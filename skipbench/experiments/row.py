@@ -3,7 +3,8 @@
 import json
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,11 +14,13 @@ from skipbench.config.catalog import cell_command
 from skipbench.config.run_config import RunConfig
 from skipbench.console import logged, say, show_result
 from skipbench.errors import NotHereError, SkipbenchError
-from skipbench.experiments.cell import (
-    Cell,
+from skipbench.experiments.last_loaded import LastLoaded
+from skipbench.experiments.resolve import (
+    ResolvedCell,
     all_done,
     check_shard,
     checked_run,
+    compared_run,
     header,
     is_decoded,
     is_done,
@@ -26,15 +29,13 @@ from skipbench.experiments.cell import (
     resolve_cell,
     to_score,
 )
-from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.set_search import ensure_searched
 from skipbench.models.checks import check_access
-from skipbench.report.cell import markdown_cell, render_cell
+from skipbench.report.detail import markdown_cell, render_cell
 from skipbench.runs.files import write_atomic
-from skipbench.runs.fingerprint import not_compared, other_latency, other_package
 from skipbench.runs.lock import set_aside
 from skipbench.runs.measures import Metrics
-from skipbench.runs.provenance import COMPUTING, CONDITIONS, hashed
+from skipbench.runs.provenance import hashed
 from skipbench.runs.run import Run, read_run
 from skipbench.scoring.scorers import waits_for_score
 
@@ -44,7 +45,24 @@ if TYPE_CHECKING:  # a row of finished cells needs no torch
 OF_AN_ARM = ("method", "limit")
 """Settings in which the arms of a row may differ; of prompts each takes the first `limit`."""
 CELL_FAILED = 1  # exit status of a process in which a cell failed and the others went on
-Outcome = Run | Exception | None  # of a cell: its run, why there is none, or nothing in a dry run
+
+
+@dataclass(frozen=True)
+class CellOutcome:
+    """What became of a cell: its run, or the error that it ended with; neither in a dry run."""
+
+    config: RunConfig
+    run: Run | None = None
+    error: Exception | None = None
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why the cell is not as it should be: its error, or samples that failed."""
+        failed = self.run.metrics.lossless.failed if self.run and self.run.metrics else 0
+        if self.run is None or not failed:
+            return self.error
+        folder = self.run.folder or Path()
+        return SkipbenchError(f"{failed} samples failed; see {folder / 'status.json'}")
 
 
 def row_key(config: RunConfig) -> str:
@@ -61,27 +79,22 @@ def rows_of(configs: Sequence[RunConfig]) -> list[list[int]]:
     return list(rows.values())
 
 
-def run_rows(
-    configs: Sequence[RunConfig],
-    load: LastLoaded,
-    tell: Callable[[str], None],
-    only_check: bool = False,
-) -> list[Exception | None]:
+def run_rows(configs: Sequence[RunConfig], only_check: bool = False) -> list[Exception | None]:
     """Runs what is missing of cells, row by row; returns for each why it has no sound run, if so.
 
     Args:
-        load: loads the models.
-        tell: gets a line per row.
         only_check: reads what is there, and runs nothing.
     """
     errors: list[Exception | None] = [None] * len(configs)
+    load = LastLoaded()
     for number, row in enumerate(rows := rows_of(configs), 1):
         todo = list[int]()
         for at in row:
+            config = configs[at]
             try:
                 # records that say it is done need neither torch nor the dataset
-                anew = configs[at].dry_run or (configs[at].fresh and not only_check)
-                if (anew or not all_done(configs[at])) and not only_check:
+                anew = config.dry_run or (config.fresh and not only_check)
+                if (anew or not all_done(config)) and not only_check:
                     todo.append(at)
             except Exception as error:  # returned; the other cells do not depend on it
                 errors[at] = error
@@ -90,10 +103,10 @@ def run_rows(
         first, methods = configs[row[0]], ", ".join(configs[at].method.name for at in row)
         left = f"; {len(row) - len(todo)} of them done" if len(todo) < len(row) else ""
         title = f"{first.model.name}, {first.dataset.name}: {methods}{left}"
-        tell(f"row {number} of {len(rows)}: {title}")
+        say(f"row {number} of {len(rows)}: {title}")
         outcomes = run_row([configs[at] for at in todo], load) if todo else []
         for at, outcome in zip(todo, outcomes, strict=True):
-            errors[at] = failure_of(outcome)
+            errors[at] = outcome.failure
     return errors
 
 
@@ -107,15 +120,11 @@ def run_cell(
         load: loads the model, unless it holds it; by default for this cell alone.
     """
     (outcome,) = run_row([config], load)
-    if outcome is None:
-        return None
-    if isinstance(outcome, Exception):
-        raise outcome
-    if print_table:
-        show_run(outcome)
-    if (failed := failure_of(outcome)) is not None:
-        raise failed
-    return outcome.metrics
+    if print_table and outcome.run is not None:
+        show_run(outcome.run)
+    if outcome.failure is not None:
+        raise outcome.failure
+    return outcome.run.metrics if outcome.run else None
 
 
 def show_run(run: Run) -> None:
@@ -131,17 +140,7 @@ def show_run(run: Run) -> None:
         say(to_score(run.folder))
 
 
-def failure_of(outcome: "Outcome") -> Exception | None:
-    """Why a cell is not as it should be: an error, or samples that failed."""
-    if not isinstance(outcome, Run):
-        return outcome
-    failed = outcome.metrics.lossless.failed if outcome.metrics else 0
-    folder = outcome.folder or Path()
-    text = f"{failed} samples failed; see {folder / 'status.json'}"
-    return SkipbenchError(text) if failed else None
-
-
-def run_row(configs: Sequence[RunConfig], load: LastLoaded | None = None) -> list[Outcome]:
+def run_row(configs: Sequence[RunConfig], load: LastLoaded | None = None) -> list[CellOutcome]:
     """Runs what is missing of the cells of one row, which take turns on each prompt that they lack.
     A cell that cannot be run, or whose method fails, does not keep the others from theirs.
 
@@ -152,37 +151,43 @@ def run_row(configs: Sequence[RunConfig], load: LastLoaded | None = None) -> lis
     if configs[0].repeats != 1:
         return _run_repeats(configs)
     load = load or LastLoaded()
-    prepared = list[Outcome | Path]()
-    ready: dict[Path, ReadyArm] = {}
-    for config in configs:
-        try:
-            found = _prepared(config, load, bool(ready))
-            if found is not None and not isinstance(found, Run):
-                ready.setdefault(found.folder, found)
-                prepared.append(found.folder)
-            else:
-                prepared.append(found)
-        except Exception as error:  # returned; the other cells do not depend on it
-            prepared.append(error)
-    measured = _measured(list(ready.values()), load) if ready else []
-    of_folder = dict(zip(ready, measured, strict=True))
-    return [of_folder[one] if isinstance(one, Path) else one for one in prepared]
+    arms: dict[Path, ReadyArm] = {}
+    prepared = [_prepare(config, load, arms) for config in configs]
+    measured = _measured(list(arms.values()), load) if arms else {}
+    return [
+        outcome if folder is None else replace(measured[folder], config=outcome.config)
+        for outcome, folder in prepared
+    ]
 
 
-def _prepared(config: RunConfig, load: LastLoaded, checked: bool) -> "Run | ReadyArm | None":
-    """`_ready`. Raises SkipbenchError with all that this machine lacks for the model."""
+def _prepare(
+    config: RunConfig, load: LastLoaded, arms: "dict[Path, ReadyArm]"
+) -> tuple[CellOutcome, Path | None]:
+    """What became of a cell that has nothing to decode; or the folder of its arm, added to `arms`,
+    in which cells that are one run have one.
+    """
     try:
-        return _ready(config, load, checked)
-    except SkipbenchError as error:
-        from skipbench.experiments.dry_run import refused
+        try:
+            run, arm = _ready(config, load, bool(arms))
+        except SkipbenchError as error:
+            from skipbench.experiments.dry_run import refused
 
-        raise refused(config, error) from error
+            raise refused(config, error) from error
+    except Exception as error:  # returned; the other cells do not depend on it
+        return CellOutcome(config, error=error), None
+    if arm is not None:
+        arms.setdefault(arm.folder, arm)
+    return CellOutcome(config, run), arm.folder if arm else None
 
 
-def _ready(config: RunConfig, load: LastLoaded, checked: bool) -> "Run | ReadyArm | None":
-    """A cell ready to decode, or its run if done; `checked`: another cell checked the model."""
+def _ready(
+    config: RunConfig, load: LastLoaded, checked: bool
+) -> "tuple[Run | None, ReadyArm | None]":
+    """The run of a cell that is done, or the arm that decodes it; neither in a dry run. `checked`:
+    another cell checked the model.
+    """
     if config.search_dataset is not None and not ensure_searched(config, load):
-        return None
+        return None, None
     try:
         cell = resolve_cell(config)
     except NotHereError:
@@ -198,21 +203,23 @@ def _ready(config: RunConfig, load: LastLoaded, checked: bool) -> "Run | ReadyAr
 
         state = "missing" if config.fresh else checked_run(cell).status.state
         dry_run(cell.config, cell.folder, state)
-        return None
+        return None, None
     held = checked or load.holds(config)
     if config.shard is not None:
         check_shard(config)
     if (run := _open_run(cell, held)).done:
-        return run
+        return run, None
     from skipbench.bench.load import preflight
     from skipbench.bench.run import ReadyArm
 
     rows = preflight(cell.config, cell.folder, held).rows
-    return run if is_decoded(run, rows, config) else ReadyArm(cell.config, cell.folder, rows)
+    if is_decoded(run, rows, config):
+        return run, None
+    return None, ReadyArm(cell.config, cell.folder, rows)
 
 
-def _measured(arms: "Sequence[ReadyArm]", load: LastLoaded) -> list[Outcome]:
-    """Decodes what the arms lack, and reads their runs."""
+def _measured(arms: "Sequence[ReadyArm]", load: LastLoaded) -> dict[Path, CellOutcome]:
+    """Decodes what the arms lack, and reads their runs; by folder."""
     from skipbench.bench.run import opened
     from skipbench.bench.turns import decode_missing
 
@@ -223,20 +230,17 @@ def _measured(arms: "Sequence[ReadyArm]", load: LastLoaded) -> list[Outcome]:
             with opened(arms, load) as benches:
                 decode_missing(*benches)
     except Exception as error:  # returned; the next row does not depend on it
-        return [error] * len(arms)
-    outcomes = list[Outcome]()
+        return {arm.folder: CellOutcome(arm.config, error=error) for arm in arms}
+    outcomes = dict[Path, CellOutcome]()
     for arm, bench in zip(arms, benches, strict=True):
-        if bench.error is not None:
-            outcomes.append(bench.error)
-            continue
-        run = read_run(arm.folder)
-        if run.metrics is not None:  # a shard has none
+        run = read_run(arm.folder) if bench.error is None else None
+        if run is not None and run.metrics is not None:  # a shard has none
             write_atomic(arm.folder / "table.md", markdown_cell(run.metrics, header(run)))
-        outcomes.append(run)
+        outcomes[arm.folder] = CellOutcome(arm.config, run, bench.error)
     return outcomes
 
 
-def _open_run(cell: Cell, held: bool) -> Run:
+def _open_run(cell: ResolvedCell, held: bool) -> Run:
     """The run of a cell, set aside with `fresh=true`; prints what is not known to be as today."""
     config = cell.config
     if config.fresh:
@@ -249,24 +253,14 @@ def _open_run(cell: Cell, held: bool) -> Run:
         return whole
     else:
         join_shards(cell)
-    run = checked_run(cell)
-    if run.status.state == "missing":
-        return run
-    origin, anew = run.provenance, "fresh=true measures it anew"
-    unknown = not_compared(origin, config)
-    if not run.done:
-        lacking = [name for name in CONDITIONS if name not in (*COMPUTING, *origin.conditions)]
-        unknown += [f"other {name}" for name in lacking]
-    if text := "; ".join(unknown):
-        say(f"{cell.folder}: begun by an earlier version; whether it is of {text} is not known")
-    if run.done and other_package(origin.package_sha256, config.engine.name):
-        say(f"{cell.folder}: measured by another version of skipbench's code; {anew}")
-    if run.done and other_latency(cell.folder, origin):
-        say(f"{cell.folder}: decided by other latencies; {anew}")
+    run, identity = compared_run(cell)
+    if run.status.state != "missing":
+        for text in identity.notes:
+            say(f"{cell.folder}: {text}")
     return run
 
 
-def _run_repeats(configs: Sequence[RunConfig]) -> list[Outcome]:
+def _run_repeats(configs: Sequence[RunConfig]) -> list[CellOutcome]:
     """`run_row` with several processes, one after another; each runs the whole row."""
     processes = list(zip(*(config.repetitions() for config in configs), strict=True))
     if configs[0].dry_run:
@@ -290,11 +284,11 @@ def _run_repeats(configs: Sequence[RunConfig]) -> list[Outcome]:
     return [_joined(config, failed) for config in configs]
 
 
-def _joined(config: RunConfig, failed: SkipbenchError | None) -> Outcome:
+def _joined(config: RunConfig, failed: SkipbenchError | None) -> CellOutcome:
     """The run of a cell with several processes; `failed` if a process failed and it is not done."""
     if failed is not None and not is_done(config):
-        return failed
+        return CellOutcome(config, error=failed)
     try:
-        return joined_run(resolve_cell(config))
+        return CellOutcome(config, joined_run(resolve_cell(config)))
     except SkipbenchError as error:
-        return error
+        return CellOutcome(config, error=error)

@@ -10,7 +10,8 @@ from skipbench.config.run_config import RunConfig
 from skipbench.console import show_result
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.last_loaded import LastLoaded
-from skipbench.search.run import best_of_trace
+from skipbench.runs.run import SetSearch
+from skipbench.search.run import best_of_trace, read_trials
 
 BUDGETS = {
     "self-sd": ["search=self-sd", "search.iterations=1000", "search.max_new_tokens=32"],
@@ -23,6 +24,15 @@ def search_trace(config: RunConfig) -> Path:
     assert config.search_dataset is not None
     dataset = config.search_dataset.for_search(config.limit)
     return search_folder(dataclasses.replace(config, dataset=dataset))[0] / "trace.jsonl"
+
+
+def search_of(config: RunConfig) -> SetSearch | None:
+    """What the search of a cell took; None for a cell without one."""
+    if config.search_dataset is None:
+        return None
+    sets = config.search.iterations
+    seconds = sum(trial.seconds for trial in read_trials(search_trace(config), sets))
+    return SetSearch(on=config.search_dataset.name, sets=sets, seconds=seconds)
 
 
 def search_command(config: RunConfig) -> str:

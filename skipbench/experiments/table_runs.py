@@ -11,13 +11,21 @@ from msgspec.structs import replace
 from skipbench.config.catalog import experiment_of, sample_size
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
-from skipbench.experiments.cell import Cell, joined_run, repetitions, resolve_cell, to_score
 from skipbench.experiments.grid import PlannedCell, printed_numbers
+from skipbench.experiments.resolve import (
+    ResolvedCell,
+    joined_run,
+    repetitions,
+    resolve_cell,
+    to_score,
+)
 from skipbench.experiments.set_search import search_trace
 from skipbench.metrics.repeats import summarise_repeats
 from skipbench.metrics.summary import summarise
 from skipbench.report.measured import measure, spread_key, vanilla_arm
 from skipbench.report.published import Printed, paper_of, samples_of
+from skipbench.report.tables.formats import for_terminal
+from skipbench.report.tables.runs import row_table
 from skipbench.runs.measures import Optimisation
 from skipbench.runs.record import Sample, drafted
 from skipbench.runs.run import Run, read_run
@@ -128,7 +136,7 @@ def search_costs(config: RunConfig, run: Run) -> Optimisation | None:
     return Optimisation(random_steps=steps - bayes, bayes_steps=bayes, seconds=seconds)
 
 
-def _by_group(run: Run, cell: Cell, key: str, group: str) -> list[Run]:
+def _by_group(run: Run, cell: ResolvedCell, key: str, group: str) -> list[Run]:
     """The run once for each label of `group`, with the metrics of those samples."""
     layers = run.provenance.layers
     if run.metrics is None or layers is None:
@@ -146,7 +154,7 @@ def _by_group(run: Run, cell: Cell, key: str, group: str) -> list[Run]:
     return runs
 
 
-def run_entry(cell: Cell, reason: str | None = None) -> Run:
+def run_entry(cell: ResolvedCell, reason: str | None = None) -> Run:
     """The run of one cell, for tables; `reason` says why it has no metrics."""
     config = cell.config
     try:
@@ -159,3 +167,8 @@ def run_entry(cell: Cell, reason: str | None = None) -> Run:
     elif waits_for_score(config.dataset.scorer, run.metrics):
         reason = "; ".join(filter(None, (reason, to_score(cell.folder))))
     return replace(run, **config.names, label=config.label, reason=reason)
+
+
+def sweep_table(runs: Sequence[Run]) -> str:
+    """The table of the cells of a sweep, for a terminal."""
+    return for_terminal(row_table(runs, title="Sweep"))

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
-from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.plan import Grid, Request, cell_names, grids_of
+from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.set_search import search_trace
 from skipbench.launch import manifest, slurm
-from skipbench.runs.fingerprint import refuse_other
+from skipbench.runs.fingerprint import compare_identity
 from skipbench.runs.provenance import config_hash
 from skipbench.runs.run import read_run
 from skipbench.runs.state import STALE_S, STATES, RunState, run_state
@@ -124,7 +124,7 @@ def _status(
         state = run_state(folder := cell.folder, live, stale_s)
         if state.state == "done":
             read_run(folder)
-            refuse_other(folder, cell.config)
+            compare_identity(folder, cell.config).check()
         return CellStatus(name, config, folder, state)
     except NotHereError as error:
         return CellStatus(name, config, None, RunState("missing", str(error)), searched)

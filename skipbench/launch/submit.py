@@ -11,7 +11,7 @@ from skipbench.config.catalog import cell_command
 from skipbench.config.hardware import Local, Slurm
 from skipbench.console import say, show
 from skipbench.errors import NotHereError, SkipbenchError
-from skipbench.experiments.costs import Cost, bill
+from skipbench.experiments.costs import Cost, bill, gpus_of
 from skipbench.experiments.inputs import not_ready
 from skipbench.launch import local, manifest, slurm
 from skipbench.launch.jobs import Job, jobs_of, schedule_stages
@@ -184,10 +184,8 @@ def _with_gpus(
             reason = f"model.tensor_parallel_size={ranks}, and hardware.gpus={count}"
             return replace(cell, runnable=False, state=replace(cell.state, reason=reason))
         return replace(cell, gpus=count)
-    from skipbench.bench.memory import gpus_needed
-
     try:
-        needed = gpus_needed(model, cell.config.dataset, gpu_bytes)
+        needed = gpus_of(cell.config, gpu_bytes)
         size = f"it needs {needed} GPUs of {gpu_bytes / 2**30:.0f} GiB"
         if needed > 1 and model.device != "auto" and model.tensor_parallel_size == 1:
             give = "is one: give model.device=auto"

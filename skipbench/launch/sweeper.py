@@ -26,16 +26,14 @@ from skipbench.config.hardware import Slurm
 from skipbench.config.nodes import unreadable
 from skipbench.console import complain, is_json, out, show
 from skipbench.errors import SkipbenchError, reason_of
-from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.grid import check_filter, plan
 from skipbench.experiments.plan import scale_of
+from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
-from skipbench.experiments.table_runs import run_entry
+from skipbench.experiments.table_runs import run_entry, sweep_table
 from skipbench.launch import slurm
 from skipbench.launch.status import cell_statuses
 from skipbench.launch.submit import UNASKED_H, submit, turn
-from skipbench.report.tables.formats import for_terminal
-from skipbench.report.tables.runs import row_table
 from skipbench.runs.state import run_state
 
 PLUGIN = str(Path(__file__).parent / "plugin")  # the namespace package of Hydra's plugins
@@ -181,7 +179,7 @@ def _compare(returns: Sequence[JobReturn], names: Sequence[str]) -> None:
         elif done.cfg is not None and not (config := to_run_config(done.cfg)).dry_run:
             runs.append(run_entry(resolve_cell(config)))
     if len(runs) > 1 and not is_json():  # each cell has printed its record
-        show(for_terminal(row_table(runs, title="Sweep")))
+        show(sweep_table(runs))
     reasons = {name: reason_of(error) for name, error in failed.items()}
     every, first = len(failed) == len(returns), next(iter(failed.values()), None)
     if every and len({*reasons.values()}) == 1 and isinstance(first, SkipbenchError):

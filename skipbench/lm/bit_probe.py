@@ -32,7 +32,13 @@ class Proven(Protocol):
         self, hidden: Tensor, token_rows: TokenRows, *, hidden_states: list[Tensor] | None = None
     ) -> Tensor: ...
     def prefill(self, tokens: list[int]) -> Tensor: ...
-    def logits(self, tokens: list[int], token_rows: TokenRows) -> Tensor: ...
+    def logits(
+        self,
+        tokens: list[int],
+        token_rows: TokenRows,
+        *,
+        hidden_states: list[Tensor] | None = None,
+    ) -> Tensor: ...
 
 
 class RowBits(NamedTuple):

@@ -6,7 +6,7 @@ from skipbench.errors import NotStrictError, SkipbenchError
 from skipbench.lm.cache import KVCache
 from skipbench.lm.engine import ENGINES, Engine
 from skipbench.lm.families import unlike_llama
-from skipbench.lm.fused.engine import FusedEngine
+from skipbench.lm.fused.engine import fused_engine
 from skipbench.lm.layer import Family
 from skipbench.lm.reference import ReferenceEngine
 
@@ -32,9 +32,9 @@ def make_engine(
             raise NotStrictError(fault)
         return ReferenceEngine(model, family, cache, note)
     if name == "fused":
-        return FusedEngine(model, family, cache, spare_mib, strict)
+        return fused_engine(model, family, cache, spare_mib, strict)
     from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine, replaced, unsupported_reason
 
     if reason := unsupported_reason(model):
-        return replaced(FusedEngine(model, family, cache, spare_mib), reason)
+        return replaced(fused_engine(model, family, cache, spare_mib), reason)
     return CudaGraphsEngine(model, family, cache, strict=strict, spare_mib=spare_mib)

@@ -142,13 +142,8 @@ class AttentionMetadata:
 
     def within(self, window: int | None) -> bool:
         """True if neither a window of this many positions nor the draft's hides any from a row."""
-        return self.draft_window is None and self.native(window)
-
-    def native(self, window: int | None) -> bool:
-        """True if our kernels attend so: no window hides a position but the draft's of a chain."""
-        if self.draft_window is not None and not self.token_rows.contiguous_chain:
-            return False
-        return window is None or max(self.token_rows.positions) < window
+        whole = window is None or max(self.token_rows.positions) < window
+        return self.draft_window is None and whole
 
     def mask(self, window: int | None, group: int = 1) -> Tensor | None:
         """Additive mask [group * T, end], the rows of one query head after the other; `None` when

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from skipbench.draft_plan import VARIANTS, DraftPlan
 from skipbench.errors import SkipbenchError
+from skipbench.lm.alone import score_alone
 from skipbench.lm.cache import KVCache
 from skipbench.lm.engine import SPARE_MIB, Chosen, Engine, MakeEngine
 from skipbench.lm.engines import make_engine
@@ -168,38 +169,58 @@ class LM:
             every attention that ran are overwritten.
         """
         metadata = self.metadata(token_rows) if isinstance(token_rows, TokenRows) else token_rows
-        sublayers, rows, padding = self.engine.sublayers, len(hidden), metadata.token_rows.padding
+        rows, padding = len(hidden), metadata.token_rows.padding
         if (end := metadata.token_rows.end - padding) > self.cache.capacity:
             full = f"cache of {self.cache.capacity} rows is full: a pass needs {end}"
             raise SkipbenchError(f"{full}; allocate more rows")
+        if plan is not None and plan.window:
+            metadata = metadata.windowed(plan.window)
+        chosen = self._chosen_of(plan, first, self.sublayers if last is None else last)
         if hidden_states is not None:
             self._keep(hidden_states, hidden)
         if padding:
             hidden = torch.nn.functional.pad(hidden, (0, 0, 0, padding))
-        last, changed = self.sublayers if last is None else last, sublayers
-        if plan is not None and plan.variant:
-            changed = self.engine.variant(plan.variant).sublayers
-        if plan is not None and plan.window:
-            metadata = metadata.windowed(plan.window)
+        if self._one_device:
+            out = self.engine.at_once(hidden, metadata, chosen, hidden_states)
+            if out is not None:
+                return out
+        hidden = self._one_by_one(hidden, metadata, chosen, rows, hidden_states)
+        return hidden[:rows] if padding else hidden
+
+    def _chosen_of(self, plan: DraftPlan | None, first: int, last: int) -> Chosen:
+        """Which of the sub-layers `first .. last - 1` run, and the variant that each reads, which
+        is made before its first pass.
+        """
         if (key := (plan, first, last)) not in self._chosen:
             if len(self._chosen) == KEPT_PLANS:  # a search tries thousands
                 self._chosen.clear()
             kept = (s for s in range(first, last) if plan is None or s not in plan.skipped)
-            reads = dict.fromkeys(plan.changed, plan.variant) if plan is not None else {}
+            reads = {}
+            if plan is not None and plan.variant:
+                _ = self.engine.variant(plan.variant).sublayers
+                reads = dict.fromkeys(plan.changed, plan.variant)
             self._chosen[key] = [(s, reads.get(s, "")) for s in kept]
-        if self._one_device:
-            out = self.engine.at_once(hidden, metadata, self._chosen[key], hidden_states)
-            if out is not None:
-                return out
-        local = metadata
-        for s, variant in self._chosen[key]:
+        return self._chosen[key]
+
+    def _one_by_one(
+        self,
+        hidden: Tensor,
+        metadata: AttentionMetadata,
+        chosen: Chosen,
+        rows: int,
+        hidden_states: list[Tensor] | None,
+    ) -> Tensor:
+        """Runs the chosen sub-layers in turn, each on its device; arguments as those of `run`."""
+        local, engine = metadata, self.engine
+        for s, variant in chosen:
             if not self._one_device:
                 device = self.devices[s // 2]
                 hidden, local = hidden.to(device), metadata.on(device)
-            hidden = (changed if variant else sublayers)[s](hidden, local)
+            sublayers = engine.variant(variant).sublayers if variant else engine.sublayers
+            hidden = sublayers[s](hidden, local)
             if hidden_states is not None:
                 self._keep(hidden_states, hidden[:rows])
-        return hidden[:rows] if padding else hidden
+        return hidden
 
     def _keep(self, hidden_states: list[Tensor], state: Tensor) -> None:
         """Appends a state that no later pass overwrites."""
@@ -268,29 +289,8 @@ class LM:
     def score_alone(
         self, tokens: list[int], token_rows: TokenRows, hidden_states: list[Tensor] | None = None
     ) -> Tensor:
-        """The result of `score` with each row in a pass of its own after its ancestors: torch's
-        attention multiplies masked rows by 0, and 0 * NaN is NaN. The cache keeps none.
-        """
-        start, layers = token_rows.start, self.cache.rows
-        self.cache.clear(start)
-        logits, states, made = list[Tensor](), list[list[Tensor]](), list[list[Tensor]]()
-        for token, (*above, row) in zip(tokens, token_rows.paths(), strict=True):
-            for at, node in enumerate(above, start):
-                for layer, cached in zip(layers, made[node], strict=True):
-                    layer[at] = cached
-            at = start + len(above)
-            states.append([])
-            alone = TokenRows.chain(at, 1).verified()
-            logits.append(self.logits([token], alone, hidden_states=states[row]))
-            made.append([layer[at].clone() for layer in layers])
-            self.cache.clear(start, at + 1)  # graphs read and mask whole buckets
-        finite = torch.cat(logits).isfinite().any(-1)[:, None, None]
-        for layer, kept in zip(layers, zip(*made, strict=True), strict=True):
-            rows = torch.stack(kept)
-            layer[start : token_rows.end] = torch.where(finite.to(rows.device), rows, 0.0)
-        if hidden_states is not None:
-            hidden_states += [torch.cat(state) for state in zip(*states, strict=True)]
-        return torch.cat(logits)
+        """`alone.score_alone` of this model."""
+        return score_alone(self, tokens, token_rows, hidden_states)
 
     def float32_logits(self, tokens: list[int], rows: int = 1) -> Tensor | None:
         """`float32.float32_logits` of this model."""

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from skipbench.errors import NotStrictError, SkipbenchError
+from skipbench.lm.bit_exact import MOST
 from skipbench.lm.bit_probe import Proven, compare_rows
-from skipbench.lm.fused.bit_exact import MOST
 from skipbench.lm.layer import Family
 from skipbench.lm.rows import TokenRows
 from skipbench.lm.traced import TOKENS, Call, probe_tokens, recorded

@@ -5,10 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from skipbench.lm.bit_exact import MOST, rows_one_by_one
 from skipbench.lm.cache import KVCache
 from skipbench.lm.engine import Engine, Sublayer
 from skipbench.lm.families import parts_of
-from skipbench.lm.fused.bit_exact import MOST, rows_one_by_one
 from skipbench.lm.layer import AttentionParts, Family, MlpParts, ModelParts, text_config
 from skipbench.lm.metadata import AttentionMetadata
 from skipbench.lm.rows import TokenRows

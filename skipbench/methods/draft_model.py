@@ -83,7 +83,7 @@ class DraftModel(SkipMethod):
             unseen = self._known(state.tokens[lm.cache.length :])
             first = lm.logits(unseen, TokenRows.chain(lm.cache.length, len(unseen)))[-1:]
             lm.cache.length = len(state.tokens) - 1
-            return self.draft(drafted, budget, self.fitted(first))
+            return self.draft(drafted, budget, first)
 
     def fitted(self, logits: Tensor) -> Tensor:
         """Embeddings of one tokenizer may be padded to other sizes: what the target lacks is not

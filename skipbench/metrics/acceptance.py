@@ -58,9 +58,7 @@ def conditional_acceptance(drafts: Iterable[tuple[int, int]]) -> list[tuple[int,
 def rounds_with_sets(
     sample: Sample, layers: int
 ) -> Iterator[tuple[Round, DraftPlan | None, Verified]]:
-    """The rounds, each with the skip set that drafted, of the trace, else that at the end of the
-    sample, None without a forward pass; and how it was verified, plain in earlier versions.
-    """
+    """Rounds, each with the skip set that drafted (None without a pass) and its verification."""
     sets = {int(at): DraftPlan.parse(text, layers) for at, text in sample.skip_changes}
     hows = {int(at): Verified(*how) for at, *how in sample.trace.get("verified", [])}
     skip, how = None, PLAIN
@@ -88,9 +86,7 @@ def _mean_step_cost(
 
 
 def draft_passes(sound: Sequence[Sample], layers: int) -> int | None:
-    """Draft steps that were forward passes, of some layers or of a draft model; None where the
-    trace tells copies and passes of a round not apart.
-    """
+    """Draft steps that were forward passes; None where the trace does not distinguish them."""
     passes = 0
     for sample in sound:
         if "draft_model" in sample.trace:
@@ -130,9 +126,7 @@ def expected_M(rounds: Sequence[Round]) -> float | None:
 def tokens_per_time(
     sound: Sequence[Sample], rounds: Sequence[Round], layers: int, pass_s: PassSeconds | None
 ) -> float | None:
-    """TPT in tokens/s (KnapSpec Eq. 4): M over the seconds of the draft steps, by the sets that
-    drafted, and of one full pass. None without `pass_s`, or without a rate of acceptance.
-    """
+    """TPT in tokens/s (KnapSpec Eq. 4); None without `pass_s`, or without a rate of acceptance."""
     M = expected_M(rounds)
     if pass_s is None or M is None:
         return None
@@ -146,9 +140,7 @@ def tokens_per_time(
 def expected_speedup(
     sound: Sequence[Sample], rounds: Sequence[Round], layers: int, vanilla_s_per_token: float | None
 ) -> ExpectedSpeedup:
-    """E(Spd) (SWIFT Eq. 6), with the paper's cost of a draft step, c = 1 - r, and with measured
-    costs of draft steps and verifications in vanilla's seconds per token.
-    """
+    """E(Spd) (SWIFT Eq. 6) by the paper's cost of a draft step, c = 1 - r, and by measured ones."""
     M, accepted = mean(r.emitted for r in rounds), alpha([r for r in rounds if r.steps])
     # with nothing accepted Eq. 6, which infers the draft steps from accepted tokens, is 0 / 0
     if not accepted or M is None or M < 1:

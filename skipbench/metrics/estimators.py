@@ -55,11 +55,7 @@ def _timed(samples: Sequence[Sample], eos: bool) -> _Timed:
 
 
 def _estimate(processes: Sequence[_Process], s_per_token: bool = False) -> Estimate:
-    """The ratio of the arms' mean tokens/s, or s/token, and its interval.
-
-    The interval is that of the geometric mean of ratios whose logarithms are the influence of each
-    prompt on the logarithm of the ratio of means (the delta method).
-    """
+    """The ratio of the arms' mean tokens/s, or s/token, and its interval by the delta method."""
 
     def rates(timed: _Timed) -> tuple[float, float] | None:
         (tokens, seconds), (others, spent) = timed

@@ -15,11 +15,9 @@ Interval = tuple[float, float]
 
 
 def paired_ratio_interval(ratios: Sequence[float]) -> tuple[float, Interval | None]:
-    """Geometric mean of ratios, one per question, in any order, and its interval in this process
-    over other questions of this kind: Student's t on the logarithms, see `level`. None below
-    `FEWEST` ratios.
-
-    Raises ValueError for no ratio, or one that is not positive and finite.
+    """Geometric mean of ratios, one per question, and its interval over other questions, in this
+    process: Student's t on the logarithms. None below `FEWEST` ratios. Raises ValueError for no
+    ratio, or one that is not positive and finite.
     """
     logs = _logs(ratios)
     center = math.fsum(logs) / len(logs)
@@ -44,9 +42,8 @@ def repeated_ratio_interval(
 ) -> tuple[float, Interval | None]:
     """Geometric mean over questions and processes, and the interval of the two-level design.
 
-    The variance of the mean is that of the questions' means over their number, plus what the means
-    of the processes vary beyond it. The quantile is the mean of Student's t of both levels, weighed
-    by these two parts (Welch-Cochran).
+    The variance of the mean is that of the questions, plus what processes vary beyond it; the
+    quantile is that of both levels, weighed by these parts (Welch-Cochran).
 
     Args:
         repetitions: ratios by question of each process; questions that one lacks are left out.
@@ -65,9 +62,7 @@ def repeated_ratio_interval(
 
 
 def variances(logs: "NDArray[np.float64]") -> tuple[float, float]:
-    """What questions, and what processes beyond them, add to the variance of the mean of `logs`
-    (processes x questions).
-    """
+    """Variance components of the mean of `logs` (processes x questions): questions, processes."""
     (R, n), of_process, of_question = logs.shape, logs.mean(1, keepdims=True), logs.mean(0)
     questions = float(of_question.var(ddof=1)) / n
     if R == 1:
@@ -78,9 +73,7 @@ def variances(logs: "NDArray[np.float64]") -> tuple[float, float]:
 
 
 def two_level(parts: tuple[float, float], t: float, repeats: int) -> float:
-    """Half the width of the interval of a mean log ratio: `parts` of its variance, by `variances`,
-    and the quantile `t` for questions.
-    """
+    """Half the width of the interval of a mean log ratio, by `variances` and the questions' `t`."""
     questions, processes = parts
     if not processes:
         return t * math.sqrt(questions)
@@ -89,9 +82,8 @@ def two_level(parts: tuple[float, float], t: float, repeats: int) -> float:
 
 
 def level(questions: int) -> float:
-    """Level of Student's t for an interval that holds the mean in 95 % of cases where few outputs
-    loop, at several times the speed of the others: 99 % to 10 questions, which often hold no such
-    output, falling to 95 % at 20.
+    """Level of Student's t at which intervals hold in 95 % of cases where few outputs loop: 99 % up
+    to 10 questions, falling to 95 % at 20.
     """
     return min(0.99, max(CONFIDENCE, 0.99 - 0.004 * (questions - 10)))
 

@@ -36,15 +36,13 @@ def standings(
 ) -> list[Standing]:
     """The standing of each method; empty if there is no question that all have.
 
-    The intervals are those of the largest |t| over all pairs (Tukey's, for correlated means of any
-    spread): which method comes out first does not harm them. With several processes they hold over
-    other processes, too: the two-level design of `repeated_ratio_interval`.
+    The intervals are those of the largest |t| over all pairs (Tukey's, for correlated means), with
+    several processes of the two-level design of `repeated_ratio_interval`.
 
     Args:
-        arms: of each method its speedup over vanilla by question, in each of its processes. As many
+        arms: of each method its speedup over vanilla by question, in each of its processes; as many
             processes count as all methods have.
-        vanilla: places of the arms that are vanilla measured against itself. They are never the
-            fastest, and a method is `faster` only if it is told apart from them, too.
+        vanilla: places of arms that are vanilla against itself: never the fastest.
     """
     import numpy as np  # slow to import
 
@@ -82,9 +80,7 @@ def standings(
 
 
 def _largest_t(differences: Sequence[Sequence[float]]) -> float:
-    """Quantile of the largest |t| of all differences, with their correlation; at least that of one
-    interval.
-    """
+    """Quantile of the largest |t| of all differences, with their correlation."""
     import numpy as np
 
     if not differences or (n := len(differences[0])) < FEWEST:
@@ -99,7 +95,5 @@ def _largest_t(differences: Sequence[Sequence[float]]) -> float:
 
 
 def _level(questions: int) -> float:
-    """Level of the largest |t| at which the intervals of 95 % of rows hold where few outputs loop:
-    exact for 5 questions, which seldom hold such an output, 98 % to 10, falling to 95 % at 20.
-    """
+    """Level of the largest |t|: exact for 5 questions, 98 % up to 10, falling to 95 % at 20."""
     return min(level(questions), 0.98, 0.95 + 0.03 * (questions - FEWEST))

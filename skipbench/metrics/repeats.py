@@ -15,8 +15,7 @@ from skipbench.runs.record import Sample, speedups
 
 
 def summarise_repeats(runs: Sequence[tuple[Sequence[Sample], Metrics]], layers: int) -> Metrics:
-    """The metrics of all processes together: counts, seconds and rates of all samples, and the
-    speedup's intervals of the two-level design.
+    """The metrics of all processes together, with the intervals of the two-level design.
 
     Args:
         runs: of each process its samples and its own metrics.

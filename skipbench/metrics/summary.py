@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from statistics import fmean
+from typing import Any
 
 from msgspec import UNSET
 from msgspec.structs import asdict, replace
@@ -18,7 +19,7 @@ from skipbench.metrics.estimators import estimators
 from skipbench.metrics.interval import paired_ratio_interval
 from skipbench.runs import measures
 from skipbench.runs.measures import GroupScores, Metrics, Percentiles, Score
-from skipbench.runs.record import Arm, Sample, Seconds, speedups
+from skipbench.runs.record import Arm, Round, Sample, Seconds, speedups
 
 PERCENTILES = (50, 90, 99)
 ArmScores = dict[str, measures.Scores]  # scores by arm, vanilla and method
@@ -43,31 +44,17 @@ def summarise(
     """
     sound = [s for s in samples if s.lossless != "failed"]
     rounds = [r for s in sound for r in s.method.rounds]
-    drafted = [r for r in rounds if r.steps]
-    per_sample = (acceptance.alpha(s.method.rounds) for s in sound)
     vanilla, method = [s.vanilla for s in sound], [s.method for s in sound]
     vanilla_s_per_token, method_s_per_token = _s_per_token(vanilla), _s_per_token(method)
     labels: Counter[str] = Counter(s.lossless for s in samples)
     scores = [s.score for s in sound if s.score]
-    sets = [DraftPlan.parse(s.skip, layers) for s in sound]
     phases = Seconds.__struct_fields__ if sound else ()
     seconds = {p: math.fsum(getattr(arm.seconds, p) for arm in method) for p in phases}
     return Metrics(
         samples=len(sound),
-        rounds=len(rounds),
-        M=mean(r.emitted for r in rounds),  # SWIFT B.3
-        alpha=acceptance.alpha(drafted),  # SWIFT B.3
-        alpha_macro=mean(a for a in per_sample if a is not None),
-        alpha_chain=over(sum(r.chain for r in drafted), sum(r.steps for r in drafted)),
-        alpha_cond=acceptance.alpha_cond(drafted),  # KnapSpec 2.1
-        tau=mean(r.emitted for r in drafted),  # CLaSp 4
-        tau_draft=mean(r.accepted for r in drafted),
-        M_eq1=acceptance.expected_M(rounds),
-        accepted_by_position=acceptance.accepted_by_position(rounds),
-        accepted_share=over(sum(r.accepted for r in rounds), sum(r.nodes for r in rounds)),
-        draft_steps=over(sum(r.steps for r in rounds), len(rounds)),
-        draft_passes=over(acceptance.draft_passes(sound, layers), len(rounds)),
-        rows=over(acceptance.rows(sound, layers), len(rounds)),
+        **_acceptance(sound, rounds, layers),
+        **_waits(method, ""),
+        **_waits(vanilla, "_vanilla"),
         tpt=acceptance.tokens_per_time(sound, rounds, layers, pass_s),
         tpt_vanilla=over(1, pass_s(None)) if pass_s and vanilla_s_per_token else None,
         tokens_per_s=over(1, method_s_per_token),
@@ -79,22 +66,52 @@ def summarise(
         seconds=measures.PhaseSeconds(**seconds),
         lossless=measures.Lossless(ties=labels.pop("tie", 0), **labels),
         looped=sum(arm.looped for arm in method),
-        ttft_s=percentiles([(arm.seconds.prefill, 1) for arm in method]),
-        s_per_output_token=_s_per_output_token(method),
-        joules_per_token=_joules_per_token(method),
-        ttft_s_vanilla=percentiles([(arm.seconds.prefill, 1) for arm in vanilla]),
-        s_per_output_token_vanilla=_s_per_output_token(vanilla),
-        joules_per_token_vanilla=_joules_per_token(vanilla),
-        skipped=measures.Skipped(
-            attention=mean(len(z.attention) for z in sets),
-            mlp=mean(len(z.mlp) for z in sets),
-            ratio=mean(z.ratio for z in sets),
-        ),
+        skipped=_skipped(sound, layers),
         score=score_summary(sound, mean_scores),
         score_equal=all(x.get("vanilla") == x.get("method") for x in scores) if scores else None,
         peak_memory_bytes=peak_memory_bytes,
         setup_s=mean(took for s in sound for took in s.trace.get("setup_s", [])),
         roofline_fraction_vanilla=over(roofline_s_per_token, vanilla_s_per_token),
+    )
+
+
+def _acceptance(sound: Sequence[Sample], rounds: Sequence[Round], layers: int) -> dict[str, Any]:
+    """The fields of `Metrics` on rounds, drafts and what was accepted of them."""
+    drafted = [r for r in rounds if r.steps]
+    per_sample = (acceptance.alpha(s.method.rounds) for s in sound)
+    return {
+        "rounds": len(rounds),
+        "M": mean(r.emitted for r in rounds),  # SWIFT B.3
+        "alpha": acceptance.alpha(drafted),  # SWIFT B.3
+        "alpha_macro": mean(a for a in per_sample if a is not None),
+        "alpha_chain": over(sum(r.chain for r in drafted), sum(r.steps for r in drafted)),
+        "alpha_cond": acceptance.alpha_cond(drafted),  # KnapSpec 2.1
+        "tau": mean(r.emitted for r in drafted),  # CLaSp 4
+        "tau_draft": mean(r.accepted for r in drafted),
+        "M_eq1": acceptance.expected_M(rounds),
+        "accepted_by_position": acceptance.accepted_by_position(rounds),
+        "accepted_share": over(sum(r.accepted for r in rounds), sum(r.nodes for r in rounds)),
+        "draft_steps": over(sum(r.steps for r in rounds), len(rounds)),
+        "draft_passes": over(acceptance.draft_passes(sound, layers), len(rounds)),
+        "rows": over(acceptance.rows(sound, layers), len(rounds)),
+    }
+
+
+def _waits(arms: Sequence[Arm], suffix: str) -> dict[str, Any]:
+    """The fields of `Metrics` that a user waits for or pays: times to a token, and energy."""
+    return {
+        f"ttft_s{suffix}": percentiles([(arm.seconds.prefill, 1) for arm in arms]),
+        f"s_per_output_token{suffix}": _s_per_output_token(arms),
+        f"joules_per_token{suffix}": _joules_per_token(arms),
+    }
+
+
+def _skipped(sound: Sequence[Sample], layers: int) -> measures.Skipped:
+    plans = [DraftPlan.parse(s.skip, layers) for s in sound]
+    return measures.Skipped(
+        attention=mean(len(plan.attention) for plan in plans),
+        mlp=mean(len(plan.mlp) for plan in plans),
+        ratio=mean(plan.ratio for plan in plans),
     )
 
 

@@ -11,6 +11,7 @@ from skipbench.config.architecture import Shape
 from skipbench.config.model import Model, adapter_base, check_path, is_gguf
 from skipbench.config.paths import hub_offline
 from skipbench.errors import SkipbenchError
+from skipbench.extensions import load as load_extension
 from skipbench.runs.fingerprint import checkpoint_place, indexed
 from skipbench.runs.reading import MOST_BYTES
 
@@ -34,7 +35,9 @@ def check_shape(path: str, config: Any, shape: Shape | None) -> None:
 
     The context is left out: checkpoints are published with several limits on it.
     """
-    pairs = [(k, getattr(shape, k), getattr(config, v)) for k, v in FIELDS.items() if shape]
+    if shape is None:
+        return
+    pairs = [(k, getattr(shape, k), getattr(config, v)) for k, v in FIELDS.items()]
     if wrong := [f"{k} {wanted}, not {found}" for k, wanted, found in pairs if wanted != found]:
         raise SkipbenchError(
             f"{path!r} is not the model that model.architecture describes: {'; '.join(wrong)}. "
@@ -51,20 +54,19 @@ _SIZES = (
 
 def check_sizes(path: str, config: Any) -> None:
     """Raises SkipbenchError for a configuration whose numbers no model can have."""
-    sizes: list[Any] = [getattr(config, name, None) for name in _SIZES]
-    named = zip(_SIZES, sizes, strict=True)
-    wrong = {k: v for k, v in named if v is not None and (type(v) is not int or v < 1)}
-    layers, _, heads, groups, *_ = sizes
-    if not wrong and (layers or 0) > MAX_LAYERS:
-        wrong = {"num_hidden_layers": layers}
-    if not wrong and groups and heads % groups:
+    found = {name: getattr(config, name, None) for name in (*_SIZES, "rms_norm_eps")}
+    given: dict[str, Any] = {name: value for name, value in found.items() if value is not None}
+    epsilon = given.pop("rms_norm_eps", 0.0)  # other norms have another name for it
+    wrong = {name: value for name, value in given.items() if type(value) is not int or value < 1}
+    if not wrong and given.get("num_hidden_layers", 0) > MAX_LAYERS:
+        wrong = {"num_hidden_layers": given["num_hidden_layers"]}
+    groups = given.get("num_key_value_heads", 1)
+    if not wrong and given.get("num_attention_heads", 0) % groups:
         wrong = {"num_key_value_heads": groups}
-    epsilon, tied = getattr(config, "rms_norm_eps", None), config.tie_word_embeddings
-    known = isinstance(epsilon, int | float) and 0 <= epsilon < math.inf
-    if epsilon is not None and not known:  # other norms have another name for it
-        wrong |= {"rms_norm_eps": epsilon}
-    if not isinstance(tied, bool):
-        wrong |= {"tie_word_embeddings": tied}
+    if not isinstance(epsilon, int | float) or not 0 <= epsilon < math.inf:
+        wrong["rms_norm_eps"] = epsilon
+    if not isinstance(config.tie_word_embeddings, bool):
+        wrong["tie_word_embeddings"] = config.tie_word_embeddings
     if wrong:
         listed = ", ".join(f"{name}={value!r}" for name, value in wrong.items())
         raise SkipbenchError(
@@ -134,12 +136,14 @@ def check_access(path: str, revision: str | None, gated: bool) -> None:
             raise SkipbenchError(f"{_gated(path)}; this machine has no token")
 
 
+NEW_TOKEN = (
+    "make a token at https://huggingface.co/settings/tokens, then `hf auth login` (or HF_TOKEN=...)"
+)
+
+
 def _gated(path: str) -> str:
-    return (
-        f"{path!r} is gated: accept its licence at https://huggingface.co/{path} and wait for the "
-        "answer, make a token at https://huggingface.co/settings/tokens, then `hf auth login` (or "
-        "HF_TOKEN=...)"
-    )
+    page = f"https://huggingface.co/{path}"
+    return f"{path!r} is gated: accept its licence at {page} and wait for the answer, {NEW_TOKEN}"
 
 
 @contextmanager
@@ -178,18 +182,18 @@ def explain(path: str, revision: str | None, error: BaseException) -> str:
     if "GatedRepoError" in kinds or "gated repo" in text.lower():
         reason = _gated(path)
     elif "RevisionNotFoundError" in kinds:
-        reason = f"{path!r} has no revision {revision!r}: see {page}/commits/main, and set "
-        reason += "model.revision"
+        reason = (
+            f"{path!r} has no revision {revision!r}: see {page}/commits/main, and set "
+            "model.revision"
+        )
     elif "Invalid credentials" in words:
         reason = (
-            f"the hub refused this machine's token for {path!r}: it may have expired; make one "
-        )
-        reason += (
-            "at https://huggingface.co/settings/tokens, then `hf auth login` (or HF_TOKEN=...)"
+            f"the hub refused this machine's token for {path!r}: it may have expired; {NEW_TOKEN}"
         )
     elif "RepositoryNotFoundError" in kinds or "401" in text:
-        reason = f"{path!r} does not exist, or is private: see {page}; for a private one `hf auth "
-        reason += "login`"
+        reason = (
+            f"{path!r} does not exist, or is private: see {page}; for a private one `hf auth login`"
+        )
     elif hub_offline():
         reason = (
             f"{path!r} at revision {revision or 'main'} is not in the hub's cache, and "
@@ -198,53 +202,6 @@ def explain(path: str, revision: str | None, error: BaseException) -> str:
     else:
         reason = f"cannot fetch {path!r} from the hub: is there a network? {local}"
     return f"{reason}. ({text})"
-
-
-def check_adapter(path: str, quantization: str, allow_pickle: bool) -> None:
-    """Raises SkipbenchError, before the base model is loaded, where peft is missing, the weights
-    are pickled or missing, or the base model is to be quantised.
-    """
-    what = f"model.path={path!r} is an adapter"
-    if quantization != "none":
-        raise SkipbenchError(
-            f"{what}, which cannot be merged into weights of model.quantization={quantization}; "
-            "leave that out, or merge it beforehand"
-        )
-    if importlib.util.find_spec("peft") is None:
-        raise SkipbenchError(
-            f"{what} (LoRA), which needs peft: pip install 'skipbench[lora]'; or give a folder "
-            "that merge_and_unload() was saved to"
-        )
-    if (Path(path) / "adapter_model.safetensors").is_file():
-        return
-    if not (Path(path) / "adapter_model.bin").is_file():
-        raise SkipbenchError(f"{what} without weights: it has no adapter_model.safetensors")
-    if not allow_pickle:
-        raise SkipbenchError(
-            f"{what} of pickled weights (adapter_model.bin), which can run code; save it as "
-            "safetensors, or set model.allow_pickle=true"
-        )
-
-
-def check_parallel(model: Model, strict: bool) -> None:
-    """Raises SkipbenchError for a setting that the ranks of a model cannot keep, and where there
-    are fewer GPUs than ranks.
-    """
-    if (ranks := model.tensor_parallel_size) == 1:
-        return
-    given = f"model.tensor_parallel_size={ranks}"
-    refused = {
-        f"model.device={model.device}": ":" in model.device,
-        f"model.quantization={model.quantization}": model.quantization != "none",
-        f"model.sparsity={model.sparsity}": model.sparsity != "none",
-        "engine.strict=true": strict,
-    }
-    if wrong := [words for words, found in refused.items() if found]:
-        raise SkipbenchError(f"{given} cannot be with {', '.join(wrong)}; leave one of them out")
-    import torch  # not above: rows of finished cells need none
-
-    if model.device != "cpu" and (gpus := torch.cuda.device_count()) < ranks:
-        raise SkipbenchError(f"{given} needs {ranks} GPUs; this machine has {gpus}")
 
 
 def check_form(model: Model, engine: str) -> None:
@@ -263,7 +220,7 @@ def check_form(model: Model, engine: str) -> None:
             "model.device=auto"
         )
     if adapter_base(path) is not None:
-        check_adapter(path, quantization, model.allow_pickle)
+        load_extension("adapter", "check")(path, quantization, model.allow_pickle)
     if quantization != "none" and engine != "reference":
         raise SkipbenchError(
             f"model.quantization={quantization} needs engine=reference: engine={engine} "

@@ -2,8 +2,7 @@
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,6 +36,8 @@ PENALTIES: dict[str, Any] = {
     f"a repetition penalty of {p}": RepetitionPenaltyLogitsProcessor(p)
     for p in (1.05, 1.1, 1.15, 1.2, 1.3, 1.5)
 } | {f"no {n} tokens repeated": NoRepeatNGramLogitsProcessor(n) for n in (2, 3, 4)}
+UNSET = ("penalty_alpha", "dola_layers", "prompt_lookup_num_tokens", "force_words_ids")
+OUTPUTS = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 LIMITS = ("MaxLengthCriteria", "EosTokenCriteria")  # criteria that the loop keeps itself
 
 
@@ -50,13 +51,10 @@ def check_generation(
         model_kwargs: what `generate` prepared for the model.
         others: further arguments of the call by name; a value that is set is refused.
     """
-    wanted = {"num_beams": 1, "num_return_sequences": 1}
-    unset = ("penalty_alpha", "dola_layers", "prompt_lookup_num_tokens", "force_words_ids")
-    wrong = [k for k, only in wanted.items() if (getattr(config, k, None) or only) != only]
+    single = ("num_beams", "num_return_sequences")
+    wrong = [k for k in single if (getattr(config, k, None) or 1) != 1]
+    unset = UNSET + OUTPUTS if config.return_dict_in_generate else UNSET
     wrong += [k for k in unset if getattr(config, k, None)]
-    if config.return_dict_in_generate:
-        names = ("scores", "logits", "attentions", "hidden_states")
-        wrong += [f"output_{k}" for k in names if getattr(config, f"output_{k}", None)]
     wrong += [k for k, value in others.items() if value]
     wrong += [k for k in ("inputs_embeds", "encoder_outputs") if model_kwargs.get(k) is not None]
     cache = model_kwargs.get("past_key_values")
@@ -78,35 +76,29 @@ def split_processors(processors: Iterable[Any], sample: bool) -> tuple[list[Any]
     """
     found = list(processors)
     names = [type(processor).__name__ for processor in found]
-    for name in names:
-        if name in STATEFUL:
-            raise SkipbenchError(f"skipbench cannot honour {name}: it {STATEFUL[name]}")
+    if (name := next((name for name in names if name in STATEFUL), None)) is not None:
+        raise SkipbenchError(f"skipbench cannot honour {name}: it {STATEFUL[name]}")
     if not sample:
         return found, {}
+    warpers = [name for name in WARPERS if name in names]
     split = len(names) - sum(name in WARPERS for name in names)
-    arguments: dict[str, Any] = {"temperature": 1.0}
-    if names[split:] != [name for name in WARPERS if name in names]:
-        return found, arguments
-    for name, processor in zip(names[split:], found[split:], strict=True):
-        arguments[WARPERS[name]] = getattr(processor, WARPERS[name])
-    return found[:split], arguments
+    if names[split:] != warpers:
+        return found, {"temperature": 1.0}
+    named = zip((WARPERS[name] for name in warpers), found[split:], strict=True)
+    return found[:split], {"temperature": 1.0} | {k: getattr(p, k) for k, p in named}
 
 
-@dataclass(frozen=True)
-class Call:
-    """A call of `generate`, as it has prepared it.
-
-    Attributes:
-        processors: those that change the logits before tokens are chosen from them.
-        sampling: arguments of `Sampler`; empty where it is greedy.
-        criteria: stopping criteria beside length and EOS.
-        eos: ids that end the output.
-    """
+class Call(NamedTuple):
+    """A call of `generate`, as it has prepared it."""
 
     processors: list[Any]
+    """Those that change the logits before tokens are chosen from them."""
     sampling: dict[str, Any]
+    """Arguments of `Sampler`; empty where it is greedy."""
     criteria: list[Any]
+    """Stopping criteria beside length and EOS."""
     eos: frozenset[int]
+    """Ids that end the output."""
 
 
 def read_call(
@@ -149,15 +141,10 @@ def prepare_call(
     config, found = copy.deepcopy(config), list[Call]()
     config.update(**options)
 
-    def read(
-        model: Any,
-        input_ids: Tensor,
-        logits_processor: Any,
-        stopping_criteria: Any,
-        generation_config: Any,
-        **more: Any,
-    ) -> Tensor:
-        found.append(read_call(logits_processor, stopping_criteria, generation_config, more, {}))
+    def read(model: Any, input_ids: Tensor, **given: Any) -> Tensor:
+        names = ("logits_processor", "stopping_criteria", "generation_config")
+        own = [given.pop(name) for name in names]
+        found.append(read_call(own[0], own[1], own[2], given, {}))
         return input_ids
 
     ids = torch.tensor([tokens], device=model.device)
@@ -184,6 +171,5 @@ def stop_criterion(stop: str | Sequence[str], tokenizer: Any, model: Any) -> Any
 
 def output(sequences: Tensor, as_dict: bool) -> Any:
     """The result of `generate`: the ids [1, T], or these in Hugging Face's class."""
-    if not as_dict:
-        return sequences
-    return GenerateDecoderOnlyOutput(sequences=sequences)  # type: ignore[arg-type]  # a LongTensor
+    made: Any = GenerateDecoderOnlyOutput  # wants a LongTensor
+    return made(sequences=sequences) if as_dict else sequences

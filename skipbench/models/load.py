@@ -4,7 +4,6 @@ a GGUF file or a hub id with a revision; and a draft model beside it.
 
 import functools
 import importlib.util
-from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,13 +16,7 @@ from skipbench.extensions import load as load_extension
 from skipbench.lm.engine import SPARE_MIB
 from skipbench.lm.families import attention_kernel
 from skipbench.lm.model import LM
-from skipbench.models.checks import (
-    check_form,
-    check_parallel,
-    check_shape,
-    check_tokenizer,
-    explained,
-)
+from skipbench.models.checks import check_form, check_shape, check_tokenizer, explained
 from skipbench.models.deepened import deepen
 from skipbench.models.outline import read_config
 from skipbench.models.random_weights import planted_model
@@ -76,8 +69,8 @@ def load(
     """
     if isinstance(model, str):
         model = Model(path=model, **settings)
-    check_parallel(model, bool(strict))
     if model.tensor_parallel_size > 1:
+        load_extension("ranks", "check")(model, bool(strict))
         made: tuple[LM, Any] = load_extension("ranks", "load")(model, engine, spare_mib)
         return made
     if not isinstance(model, PlantedModel):
@@ -99,9 +92,7 @@ def read_model(model: Model, gpus: int | None = None) -> tuple[Any, Any, list[st
     logging.disable_progress_bar()
     base, notes = adapter_base(model.path), list[str]()
     if is_gguf(model.path):
-        from skipbench.models.gguf import read_gguf
-
-        found = read_gguf(model.path)
+        found = load_extension("checkpoint", "gguf")(model.path)
         check_shape(model.path, found.config, model.architecture)
         made, tokenizer = found.model(DTYPES[model.dtype]).to(model.device), found.tokenizer()
     else:
@@ -109,7 +100,7 @@ def read_model(model: Model, gpus: int | None = None) -> tuple[Any, Any, list[st
         if model.device.startswith("cuda") and not has_accelerate():
             notes.append(HOST_FIRST)
     if base is not None:
-        made, note = merge_adapter(made, model.path, len(tokenizer))
+        made, note = load_extension("adapter", "merge")(made, model.path, len(tokenizer))
         notes.append(f"{note}: {base}")
     made = made.eval().requires_grad_(False)
     if model.deepened:
@@ -133,7 +124,6 @@ def _planted(model: PlantedModel) -> tuple[Any, Any]:
 
 
 def has_accelerate() -> bool:
-    """True if accelerate is installed, without which transformers reads into the host's memory."""
     return importlib.util.find_spec("accelerate") is not None
 
 
@@ -185,32 +175,6 @@ def _from_folder(model: Model, path: str, gpus: int | None) -> tuple[Any, Any]:
         listed = "; ".join(wrong[:4]) + (f"; and {len(wrong) - 4} more" if len(wrong) > 4 else "")
         raise SkipbenchError(f"checkpoint {path!r} does not fit its config.json: {listed}")
     return made if "device_map" in more else made.to(model.device), tokenizer
-
-
-def merge_adapter(model: Any, path: str, tokens: int) -> tuple[Any, str]:
-    """Merges an adapter into its base model, whose weights change.
-
-    Args:
-        tokens: entries of the tokenizer; the embedding grows to them where the adapter was trained
-            with more than the base model has.
-
-    Returns the plain model of Hugging Face, and a line for the notes. Raises SkipbenchError where
-    the adapter does not fit the model.
-    """
-    peft: Any = import_module("peft")  # optional, and untyped
-    from safetensors import SafetensorError
-
-    if tokens > len(model.get_input_embeddings().weight):
-        model.resize_token_embeddings(tokens, mean_resizing=False)
-    try:
-        adapted = peft.PeftModel.from_pretrained(model, path)
-        merged = adapted.merge_and_unload(safe_merge=True)
-    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
-        text = " ".join(str(error).split())[:400]
-        fault = f"the adapter {path!r} cannot be merged into its base model: {text}"
-        raise SkipbenchError(fault) from error
-    how = f"({adapted.peft_config['default'].peft_type}) was merged into its base model at load"
-    return merged, f"adapter {path} {how}, by peft {peft.__version__}"
 
 
 @functools.lru_cache(maxsize=1)  # copies of a method share it

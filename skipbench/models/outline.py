@@ -8,13 +8,12 @@ from skipbench.config.architecture import Shape
 from skipbench.config.model import Model, adapter_base, check_path, is_gguf
 from skipbench.config.paths import hub_offline, hub_unreachable
 from skipbench.errors import SkipbenchError
+from skipbench.extensions import load as load_extension
 from skipbench.lm.families import angle_limit, check_config
 from skipbench.lm.layer import text_config
 from skipbench.models import checks
 from skipbench.models.tokenizer import read_tokenizer
 from skipbench.runs.fingerprint import checkpoint_place
-
-WEIGHTS = ("*.safetensors", "*.bin")  # files of weights in a folder; the second kind is pickled
 
 
 def layer_count(path: str, revision: str | None = None) -> int:
@@ -33,9 +32,7 @@ def read_config(path: str, revision: str | None, shape: Shape | None = None) -> 
     if (base := adapter_base(path)) is not None:
         return read_config(base, revision, shape)
     if is_gguf(path):
-        from skipbench.models.gguf import read_gguf
-
-        config = read_gguf(path).config
+        config = load_extension("checkpoint", "gguf")(path).config
     else:
         here = checkpoint_place(path, revision) is not None
         if not here and not hub_offline() and hub_unreachable():
@@ -68,17 +65,18 @@ def check_checkpoint(model: Model) -> None:
     if is_gguf(base):
         return
     checks.check_tokenizer(model.path, base)
-    if not Path(base).is_dir():
+    folder = Path(base)
+    if not folder.is_dir() or any(folder.glob("*.safetensors")):
         return
-    safe, pickled = (any(Path(base).glob(pattern)) for pattern in WEIGHTS)
-    if not safe and not (pickled and model.allow_pickle):
+    remedy = ", so it has no weights; copy them there, or give the folder that has them"
+    if any(folder.glob("*.bin")):
+        if model.allow_pickle:
+            return
         remedy = (
             ": its weights are pickled (*.bin), which can run code; save them as safetensors, or "
             "set model.allow_pickle=true"
-            if pickled
-            else ", so it has no weights; copy them there, or give the folder that has them"
         )
-        raise SkipbenchError(f"model.path={base!r} has no *.safetensors{remedy}")
+    raise SkipbenchError(f"model.path={base!r} has no *.safetensors{remedy}")
 
 
 def sized(model: Model) -> Model:
@@ -90,17 +88,14 @@ def sized(model: Model) -> Model:
     if model.architecture is not None or not is_here(model):
         return model
     config = text_config(read_config(model.path, model.revision))
-    found: dict[str, Any] = {
-        key: getattr(config, name, None) for key, name in checks.FIELDS.items()
-    }
+    found: dict[str, Any] = {k: getattr(config, v, None) for k, v in checks.FIELDS.items()}
     found["kv_heads"] = found["kv_heads"] or found["heads"]
     found["tied"] = bool(found["tied"])
     if None in found.values():
         return model
     head_dim = getattr(config, "head_dim", None)
     shape = Shape(**found, head_dim=head_dim, context=positions(config))
-    count = _parameters(adapter_base(model.path) or model.path)
-    if count is not None:
+    if (count := _parameters(adapter_base(model.path) or model.path)) is not None:
         more = (count - shape.parameters) / (3 * shape.hidden * shape.layers)
         shape = dataclasses.replace(shape, intermediate=max(1, round(shape.intermediate + more)))
     return dataclasses.replace(model, architecture=shape)
@@ -130,9 +125,7 @@ def tokenizer_here(model: Model) -> Any | None:
     if not is_here(model):
         return None
     if is_gguf(model.path):
-        from skipbench.models.gguf import read_gguf
-
-        return read_gguf(model.path).tokenizer()
+        return read_tokenizer(model.path)
     path = checks.check_tokenizer(model.path, adapter_base(model.path) or model.path)
     try:
         return read_tokenizer(path, model.revision, local_files_only=True)

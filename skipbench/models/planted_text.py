@@ -93,10 +93,8 @@ def planted_text(
         owned |= dict.fromkeys(drawn[start:end], owner)
     said = draw.sample(spoken, count + len(owned))
     ids, pool = said[:count], said[count:]
-    decoys = {
-        word: draw.sample(pool, min(number, len(pool)))
-        for word, number in zip(owned, cycle(DECOYS), strict=False)
-    }
+    sized = zip(owned, cycle(DECOYS), strict=False)
+    decoys = {word: draw.sample(pool, min(number, len(pool))) for word, number in sized}
     read_as = [draw.randrange(count) for _ in range(words)]
     for n, token in enumerate(ids):
         read_as[token] = n
@@ -114,14 +112,14 @@ def _orders(draw: random.Random, phrases: int) -> tuple[list[int], list[int], fr
     half, best, found = phrases // 2, 0, None
     for _ in range(DRAWS):
         part, targets = (draw.sample(range(phrases), phrases) for _ in range(2))
-        follow = [0] * phrases, [0] * phrases
+        on, off = [0] * phrases, [0] * phrases
         for behind in (part[:half], part[half:]):
-            for following, into in zip(follow, (targets[:half], targets[half:]), strict=True):
+            for follow, into in ((on, targets[:half]), (off, targets[half:])):
                 for phrase, target in zip(behind, draw.sample(into, half), strict=True):
-                    following[phrase] = target
-        drawn = *follow, frozenset(part[:half])
-        if any(phrase in pair for phrase, pair in enumerate(zip(*follow, strict=True))):
+                    follow[phrase] = target
+        if any(phrase in (on[phrase], off[phrase]) for phrase in range(phrases)):
             continue  # one would follow itself
+        drawn = on, off, frozenset(part[:half])
         if (period := _shortest(*drawn)) > best:
             best, found = period, drawn
         if best >= PERIOD:

@@ -8,7 +8,6 @@ dense tensors with zeros: a sparse kernel's savings are not measured.
 Deviation: the calibration texts are the caller's, not 128 sequences of C4.
 """
 
-import itertools
 import re
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -27,7 +26,7 @@ AT_ONCE = 1024
 
 
 class Pattern(NamedTuple):
-    """The share of weights set to zero: of each output row, or of every `group` inputs of it."""
+    """The share of weights set to zero, of each output row or of every `group` inputs of it."""
 
     ratio: float
     group: int | None = None
@@ -53,24 +52,21 @@ def parse_sparsity(text: str) -> Pattern | None:
         return None
     if (found := re.fullmatch(r"wanda-(\d*\.\d+)", text)) and 0 < float(found[1]) < 1:
         return Pattern(float(found[1]))
-    if (found := re.fullmatch(r"wanda-(\d+):(\d+)", text)) and 0 < int(found[1]) < int(found[2]):
+    if found := re.fullmatch(r"wanda-(\d+):(\d+)", text):
         kept, group = int(found[1]), int(found[2])
-        return Pattern((group - kept) / group, group)
+        if 0 < kept < group:
+            return Pattern((group - kept) / group, group)
     raise SkipbenchError(
         f"model.sparsity={text}; wanted none, wanda-RATIO with the share that goes between 0 and 1 "
         "(wanda-0.5), or wanda-N:M with N of every M weights kept (wanda-2:4, wanda-4:8)"
     )
 
 
-def scores(weight: Tensor, norms: Tensor) -> Tensor:
-    """Wanda's scores [out, in] of a weight [out, in] and the norms [in] of its inputs."""
-    return weight.abs().float() * norms
-
-
-def kept(score: Tensor, pattern: Pattern) -> Tensor:
-    """Mask [out, in] of the weights that stay: all but the lowest scores of each group; of equal
-    scores the first is dropped.
+def kept(weight: Tensor, norms: Tensor, pattern: Pattern) -> Tensor:
+    """Mask [out, in] of the weights [out, in] that stay, given the norms [in] of their inputs: all
+    but the lowest scores of each group; of equal scores the first is dropped.
     """
+    score = weight.abs().float() * norms
     size, dropped = pattern.dropped(score.shape[1])
     groups = score.view(score.shape[0], -1, size)
     lowest = groups.argsort(dim=-1, stable=True)[..., :dropped]
@@ -104,7 +100,7 @@ def prune(lm: LM, texts: Sequence[list[int]], pattern: Pattern) -> None:
         )
     layers = [linears(a.module) + linears(mlp.module) for a, mlp in parts.layers]
     squares: dict[torch.nn.Linear, Tensor] = {}
-    for linear in itertools.chain(*layers):
+    for linear in (linear for found in layers for linear in found):
         pattern.dropped(linear.in_features)  # refused before anything is changed
         squares[linear] = torch.zeros(linear.in_features, device=linear.weight.device)
 
@@ -125,7 +121,7 @@ def prune(lm: LM, texts: Sequence[list[int]], pattern: Pattern) -> None:
                     layer(state, index)
             for linear in found:
                 for rows in torch.split(linear.weight, AT_ONCE):
-                    rows.masked_fill_(~kept(scores(rows, squares[linear].sqrt()), pattern), 0)
+                    rows.masked_fill_(~kept(rows, squares[linear].sqrt(), pattern), 0)
             for i, state in enumerate(states):  # one by one: all states twice would be gigabytes
                 states[i] = layer(state, index)
 

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,16 +15,16 @@ import msgspec
 
 from skipbench.config.model import is_gguf
 from skipbench.config.paths import PACKAGE, cache_folder
+from skipbench.config.trust import private_folder
 from skipbench.errors import SkipbenchError
+from skipbench.extensions import load as load_extension
 from skipbench.models.checks import explained
 from skipbench.runs.fingerprint import TEXT
 from skipbench.runs.reading import MOST_BYTES, read_bytes
-from skipbench.trust import private_folder
 
 MOST_GROWTH = 64
 """Times that the replacements of a normalizer, or of a decoder, may lengthen a text together."""
 _REPEATED = re.compile(r"(?<!\\)\)(?:[*+]|\{\d*,\})")
-
 
 TRIAL = Path(__file__).with_name("trial.py")
 QUIET: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
@@ -53,31 +52,18 @@ def read_tokenizer(path: str, revision: str | None = None, **more: Any) -> Any:
     from transformers import AutoTokenizer
     from transformers.utils.hub import cached_file
 
-    source = {"revision": revision, "trust_remote_code": False, **more}
+    if is_gguf(path):
+        return load_extension("checkpoint", "gguf")(path).tokenizer()
     with explained(path, revision):
-        if is_gguf(path):
-            return _of_gguf(Path(path).resolve(), source)
-        else:
-            file = cached_file(path, "tokenizer.json", **NOT_NEEDED, **more, revision=revision)
-            # tokenizer_config.json may name another for this version of transformers
-            for other in Path(file).parent.glob("tokenizer*.json") if file else ():
-                _check_parts(other)
-            if (folder := Path(file).parent if file else Path(path)).is_dir():
-                _try_out(folder)
-        return AutoTokenizer.from_pretrained(path, **source)
-
-
-def _of_gguf(file: Path, source: dict[str, Any]) -> Any:
-    """The file's own tokenizer, linked into an empty folder: one that lies beside it is another
-    model's.
-    """
-    from transformers import AutoTokenizer
-
-    with tempfile.TemporaryDirectory(prefix="skipbench-gguf-") as alone:
-        (Path(alone) / file.name).symlink_to(file)
-        tokenizer = AutoTokenizer.from_pretrained(alone, gguf_file=file.name, **source)
-    tokenizer.name_or_path = str(file)
-    return tokenizer
+        file = cached_file(path, "tokenizer.json", **NOT_NEEDED, **more, revision=revision)
+        # tokenizer_config.json may name another for this version of transformers
+        for other in Path(file).parent.glob("tokenizer*.json") if file else ():
+            _check_parts(other)
+        if (folder := Path(file).parent if file else Path(path)).is_dir():
+            _try_out(folder)
+        return AutoTokenizer.from_pretrained(
+            path, revision=revision, trust_remote_code=False, **more
+        )
 
 
 def _try_out(folder: Path) -> None:
@@ -133,12 +119,12 @@ def _check_parts(file: Path) -> None:
 
 def _growth(step: dict[str, Any]) -> float:
     """How many characters a step can make of one."""
+    if step.get("type") != "Replace":
+        return 1.0
     pattern, content = step.get("pattern"), len(str(step.get("content") or ""))
     text = pattern.get("String") if isinstance(pattern, dict) else pattern
-    if step.get("type") == "Replace":
-        # at least the text itself; a regular expression may match between any two characters
-        return max(1.0, content / len(text) if isinstance(text, str) and text else content + 1)
-    return 1.0
+    # at least the text itself; a regular expression may match between any two characters
+    return max(1.0, content / len(text) if isinstance(text, str) and text else content + 1)
 
 
 def _dicts(part: Any) -> Iterator[dict[str, Any]]:

@@ -85,9 +85,7 @@ def more_cells(metrics: Metrics, standing: Standing | None = None) -> dict[str, 
 
 
 def waits_cells(metrics: Metrics, shares: Sequence[int] = PERCENTILES) -> dict[str, str]:
-    """Latencies and energy as a user sees them, vanilla -> method, by column: `shares` of the
-    percentiles in milliseconds, such as `12.1 / 14.0 / 20.2 -> 8.1 / 9.9 / 21.0`.
-    """
+    """Latencies (ms, at the percentiles `shares`) and energy, vanilla -> method, by column."""
 
     def arrow(*arms: Percentiles | None) -> str:
         values = [[getattr(arm or Percentiles(), f"p{p}") for p in shares] for arm in arms]

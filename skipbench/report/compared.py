@@ -30,9 +30,7 @@ FIELDS = ("commit", "dirty", "device", "torch", "transformers", "package_sha256"
 
 
 def row_of(run: Run) -> tuple[str, ...]:
-    """What the runs of a row have in common: model, dataset, temperature, engine, and, where they
-    are known, precision, machine, threads and length of outputs.
-    """
+    """What the runs of a row share: model, dataset, temperature, engine, and known settings."""
     temperature = run.setting("decoding.temperature") or run.keys.get("temperature") or 0
     how = f"temperature {temperature}" if temperature else "greedy"
     engine = run.origin.engine or "engine not recorded"
@@ -64,9 +62,8 @@ def beside(runs: Sequence[Run]) -> tuple[dict[int, Standing], list[str]]:
 
 
 def over(runs: Sequence[Run], method: str) -> dict[int, str]:
-    """Speed over that of `method`, the first run of it in the same row, by place of the run: ratios
-    of the same question, with an interval for this pair alone. Raises SkipbenchError for a method
-    that no row has.
+    """Speed over the first run of `method` in its row, paired by question, by place of the run.
+    Raises SkipbenchError for a method that no row has.
     """
     names = list(dict.fromkeys(run.method for run in runs))
     if runs and method != BASELINE and method not in names:
@@ -182,9 +179,7 @@ def set_up(runs: Sequence[Run]) -> list[str]:
 
 
 def same_drafts(runs: Sequence[Run]) -> list[str]:
-    """A line for each set of rows with the same `drafted` tokens, vanilla's left out. Rows are
-    named by the keys that vary; one run for several datasets of a paper is one row.
-    """
+    """A line for each set of rows with the same `drafted` tokens, named by the keys that vary."""
     drafts: dict[str, list[tuple[dict[str, object], str | None]]] = {}
     for run in runs:
         keys = {"model": run.model, "method": run.method, "dataset": run.dataset} | run.keys
@@ -222,10 +217,8 @@ def _machine(run: Run) -> str | None:
 
 
 def joined(runs: Sequence[Run], planned: int = 1) -> Run:
-    """The finished runs of a cell as one: the first one's, with the metrics and drafts of all.
-
-    Args:
-        planned: processes of the cell, some of which may be missing.
+    """The finished runs of a cell as one, with the metrics and drafts of all; `planned`: how many
+    processes the cell has, some of which may be missing.
     """
     first = replace(runs[0], drafted=drafted(s for run in runs for s in run.samples))
     if max(len(runs), planned) == 1:

@@ -38,9 +38,7 @@ class CellDifference:
 
 
 def differences(first: Path, second: Path) -> tuple[list[CellDifference], list[list[str]]]:
-    """Every cell that both folders hold, also with another `limit`, and the names of those that
-    only one holds.
-    """
+    """Every cell in both folders, whatever its `limit`, and the names of cells in only one."""
     folders = (run_folders(first), run_folders(second))
     a, b = ({path.name: path for path in of if (path / "samples.jsonl").exists()} for of in folders)
     pairs = {name: name for name in a if name in b}

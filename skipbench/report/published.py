@@ -15,14 +15,14 @@ from skipbench.runs.reading import LOADER
 
 FOLDER = Path(__file__).parent / "papers"
 LOST, NOTE_LOST = "lost", "the transcribed text has lost this number"
-Row = dict[str, Any]
+Keys = dict[str, Any]
 Hardware = str | dict[str, str | None] | None  # by model and `default`; None: not named
 
 
 class Printed(msgspec.Struct, kw_only=True):
     """A number as a paper prints it."""
 
-    keys: Row  # settings and keys of its row, by skipbench's names
+    keys: Keys  # settings and keys of its row, by skipbench's names
     column: str
     value: float | None = None  # None where the text at hand has lost it
     digits: int | None = None  # decimals as printed, two more for percent
@@ -40,12 +40,12 @@ class Printed(msgspec.Struct, kw_only=True):
 
 
 class Note(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A note on the numbers that `where` and `column` choose, else on the whole table or paper. One
-    with a `check` (tests/report/test_published_sums.py) has a number's `recomputed` value.
+    """A note on the numbers that `where` and `column` choose, else on the table or paper. With a
+    `check` (tests/report/test_published_sums.py) it has a number's `recomputed` value.
     """
 
     text: str
-    where: Row = {}
+    where: Keys = {}
     column: str | None = None
     check: str | None = None
     recomputed: Any = None
@@ -68,7 +68,7 @@ class Part(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     across: str | None = None
     percent: list[str] = []
     beside: dict[str, str] = {}
-    settings: Row = {}
+    settings: Keys = {}
     numbers: list[Printed] = []  # not in the file
 
     @property
@@ -89,7 +89,7 @@ class Contents(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     title: str
     parts: list[Part]
-    settings: Row = {}
+    settings: Keys = {}
     hardware: Hardware | msgspec.UnsetType = msgspec.UNSET
     samples: int | None = None  # of each cell, where other than those of its dataset elsewhere
     notes: list[Note] = []
@@ -109,7 +109,7 @@ class Paper(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     software: str | None  # versions, and the host's CPU; None: not named
     names: dict[str, dict[Any, str]]
     tables: dict[str, Contents]
-    settings: Row = {}
+    settings: Keys = {}
     left_out: dict[str, str] = {}
     notes: list[Note] = []
 
@@ -132,9 +132,7 @@ def paper_of(experiment: str) -> tuple[str, str] | None:
 
 
 def numbers_of(name: str) -> list[Printed]:
-    """The numbers of the table or figure `swift-table2`; none of another name. Raises
-    SkipbenchError as `published`.
-    """
+    """The numbers of a table or figure such as `swift-table2`; none of another name."""
     paper, table = paper_of(name) or ("", "")
     contents = read_paper(paper).tables.get(table) if paper else None
     return [n for part in contents.parts for n in part.numbers] if contents else []
@@ -142,9 +140,7 @@ def numbers_of(name: str) -> list[Printed]:
 
 @functools.cache  # a table asks for every cell
 def samples_of(name: str, dataset: str) -> int | None:
-    """Samples that the paper of the table or figure `swift-table2` decodes of a dataset; None if
-    its text does not say.
-    """
+    """Samples that the paper of a table such as `swift-table2` decodes of a dataset, if it says."""
     paper, table = paper_of(name) or ("", "")
     tables = read_paper(paper).tables if paper else {}
     if table in tables and (own := tables[table].samples) is not None:
@@ -154,7 +150,7 @@ def samples_of(name: str, dataset: str) -> int | None:
     return next((int(n.value) for n in of if n.value is not None), None)
 
 
-def published(paper: str) -> list[Row]:
+def published(paper: str) -> list[Keys]:
     """Every printed number of `paper`, one dict each, for `pandas.DataFrame(published(paper))`.
 
     A dict holds `paper`, `table`, `title`, the settings and keys of the row by skipbench's names
@@ -249,7 +245,7 @@ def _add_numbers(paper: Paper, table: Contents) -> None:
             number.note = "; ".join(filter(None, (number.note, note.text)))
 
 
-def _numbers(part: Part, settings: Row) -> Iterator[Printed]:
+def _numbers(part: Part, settings: Keys) -> Iterator[Printed]:
     columns, split = part.grouped, len(part.keys)
     if isinstance(part.columns, dict) != bool(part.across):
         kind = "a mapping" if isinstance(part.columns, dict) else "a list"

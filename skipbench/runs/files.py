@@ -6,7 +6,7 @@ import os
 import secrets
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,8 +18,9 @@ STOPS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 
 
 @contextlib.contextmanager
-def unbroken() -> Iterator[None]:
-    """A signal that asks for the end waits for the block's: nothing half made is left behind.
+def unbroken(signals: Iterable[int] = STOPS) -> Iterator[list[int]]:
+    """Signals that ask for the end, which it yields, wait for the block's: nothing half made is
+    left behind.
 
     Its handler is put off, not the signal blocked: a mask is of one thread, and the kernel gives
     the signal to another. Outside the main thread no handler runs, and nothing is to be done.
@@ -37,11 +38,11 @@ def unbroken() -> Iterator[None]:
 
     try:
         if threading.current_thread() is threading.main_thread():
-            for number in STOPS:
+            for number in signals:
                 if signal.getsignal(number) not in (signal.SIG_IGN, None):
                     before[number] = signal.getsignal(number)
                     signal.signal(number, put_off)
-        yield
+        yield asked
     finally:
         waits = False
         for one, handler in before.items():

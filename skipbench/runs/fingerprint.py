@@ -5,7 +5,8 @@ import dataclasses
 import functools
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import msgspec
 from skipbench.config.model import ADAPTER_CONFIG, Model, PlantedModel, adapter_base, is_gguf
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
-from skipbench.runs.provenance import Provenance, hashed
+from skipbench.runs.provenance import COMPUTING, CONDITIONS, Provenance, hashed
 from skipbench.runs.reading import MOST_BYTES, read_json, readable
 from skipbench.runs.source import leaves, method_sha256, other_scheme, package_sha256
 from skipbench.runs.state import read_status
@@ -26,7 +27,42 @@ ADAPTERS = (ADAPTER_CONFIG, "adapter_model.safetensors", "adapter_model.bin")
 TEXT = ("*token*.json", "chat_template*", "additional_chat_templates/*")
 VOCABULARY = ("vocab*", "merges*", "*.model", "tekken.json")
 """Files from which a tokenizer is loaded: `TEXT`, and without tokenizer.json these."""
+MEANINGS = {
+    "weights_sha256": "other weights (model.path={model.path})",
+    "tokenizer_sha256": "another tokenizer or chat template (model.path={model.path})",
+    "generation_sha256": (
+        "another generation_config.json, which has EOS ids (model.path={model.path})"
+    ),
+    "method_sha256": "other code of method {method.name} ({method.target})",
+    "imports_sha256": "other code of skipbench that method {method.name} imports",
+    "package_sha256": "other code of skipbench",
+}
+"""What it means that an entry of the provenance is another."""
+ANEW = "fresh=true measures it anew"
 BY_ROW = ("dataset.path", "dataset.shots_path")  # files whose rows are compared
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A record compared with the files and the code of now, on which its samples depend.
+
+    Attributes:
+        changed: what is another since the run was begun, as `other weights (model.path=...)`.
+        notes: of a run that is done, what else is another; and what an earlier version's lacks.
+    """
+
+    folder: Path
+    changed: list[str]
+    notes: list[str]
+
+    def check(self) -> "Identity":
+        """Itself. Raises SkipbenchError where something has changed."""
+        if not self.changed:
+            return self
+        raise SkipbenchError(
+            f"{self.folder} was made with {' and '.join(self.changed)}: changed since; fresh=true "
+            "sets it aside and starts anew, results=FOLDER keeps both"
+        )
 
 
 def fingerprints(config: RunConfig) -> dict[str, Any]:
@@ -39,13 +75,16 @@ def fingerprints(config: RunConfig) -> dict[str, Any]:
         "method_sha256": method_sha256(method),
         "imports_sha256": method_sha256(method, imported=True),
         "package_sha256": package_sha256(config.engine.name),
-        "files": {key: digest for key, _, digest in _named(config)},
+        "files": dict(_named(_settings(config))),
     }
 
 
-def _named(config: RunConfig) -> Iterator[tuple[str, str, str]]:
-    """Key, value and hash of each setting that names a checkpoint or a file, but for `BY_ROW`."""
-    settings = dict(leaves({"method": config.method.node, "dataset": config.dataset.node}))
+def _settings(config: RunConfig) -> dict[str, Any]:
+    return dict(leaves({"method": config.method.node, "dataset": config.dataset.node}))
+
+
+def _named(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Key and hash of each setting that names a checkpoint or a file, but for `BY_ROW`."""
     for key, value in settings.items():
         if isinstance(value, str) and value and key not in BY_ROW:
             revision = settings.get(f"{key.rpartition('.')[0]}.revision")
@@ -54,59 +93,48 @@ def _named(config: RunConfig) -> Iterator[tuple[str, str, str]]:
                 if digest is None and Path(value).is_file():
                     digest = _digest(value, *_stamp(Path(value)))
             if digest is not None:
-                yield key, value, digest
+                yield key, digest
 
 
-def refuse_other(folder: Path, config: RunConfig) -> None:
-    """Compares the record in `folder` with the files and the code as they are now.
-
-    A fingerprint that the record lacks, or that cannot be taken here, is not compared. Of a run
-    that is done, the package and the latencies may be others: its command says so
-    (`other_package`, `other_latency`). Raises SkipbenchError for any that has changed since the run
-    was begun.
+def compare_identity(folder: Path, config: RunConfig) -> Identity:
+    """Compares the record in `folder` with the files and the code as they are now; what cannot be
+    hashed here is not compared. Raises SkipbenchError for a file that cannot be read.
     """
     before = read_json(folder / "provenance.json", Provenance) or Provenance()
-    done, changed = read_status(folder).done, list[str]()
-    for key, text, recorded, now in _compared(before, config):
-        # of an earlier scheme the package's hash alone says that the code is another
-        left = done if key == "package_sha256" else other_scheme(recorded, now)
-        if recorded is not None and recorded != now and not left:
-            changed.append(text)
-    if not done and other_latency(folder, before):
-        changed.append(f"other latencies ({before.latency})")
-    if changed:
-        raise SkipbenchError(
-            f"{folder} was made with {' and '.join(changed)}: changed since; fresh=true sets it "
-            "aside and starts anew, results=FOLDER keeps both"
-        )
-
-
-def _compared(before: Provenance, config: RunConfig) -> Iterator[tuple[str, str, str | None, str]]:
-    """Of each fingerprint that can be taken: name, meaning of a difference, as recorded, now."""
-    of, method = f"(model.path={config.model.path})", config.method
-    texts = {
-        "weights_sha256": f"other weights {of}",
-        "tokenizer_sha256": f"another tokenizer or chat template {of}",
-        "generation_sha256": f"another generation_config.json, which has EOS ids {of}",
-        "method_sha256": f"other code of method {method.name} ({method.target})",
-        "imports_sha256": f"other code of skipbench that method {method.name} imports",
-        "package_sha256": "other code of skipbench",
-    }
-    values = fingerprints(config)
-    for key, text in texts.items():
-        if (now := values[key]) is not None:
-            yield key, text, getattr(before, key), now
-    for key, value, now in _named(config):
-        yield key, f"other content of {key}={value}", before.files.get(key), now
-
-
-def not_compared(provenance: Provenance, config: RunConfig) -> list[str]:
-    """Texts of the fingerprints that a record of an earlier version does not have."""
-    return [
-        text
-        for key, text, recorded, now in _compared(provenance, config)
-        if recorded is None or (other_scheme(recorded, now) and key != "package_sha256")
+    status, now, settings = read_status(folder), fingerprints(config), _settings(config)
+    parts = [
+        (key, text.format(model=config.model, method=config.method), getattr(before, key), now[key])
+        for key, text in MEANINGS.items()
     ]
+    for key, digest in now["files"].items():
+        text = f"other content of {key}={settings[key]}"
+        parts.append((key, text, before.files.get(key), digest))
+    changed, unknown, notes = list[str](), list[str](), list[str]()
+    for key, text, recorded, digest in parts:
+        package = key == "package_sha256"
+        if digest in (None, recorded):
+            continue
+        # of an earlier scheme the package's hash alone says that the code is another
+        if recorded is None or (other_scheme(recorded, digest) and not package):
+            unknown.append(text)
+        elif package and status.done:
+            notes.append(
+                "measured by another version of skipbench's code; fresh=true measures it anew"
+            )
+        else:
+            changed.append(text)
+    if _other_latency(folder, before):
+        if status.done:
+            notes.append(f"decided by other latencies; {ANEW}")
+        else:
+            changed.append(f"other latencies ({before.latency})")
+    if not status.done:
+        lacking = [name for name in CONDITIONS if name not in (*COMPUTING, *before.conditions)]
+        unknown += [f"other {name}" for name in lacking]
+    if unknown:
+        texts = "; ".join(unknown)
+        notes.insert(0, f"begun by an earlier version; whether it is of {texts} is not known")
+    return Identity(folder, changed, notes)
 
 
 def other_package(package: str | None, engine: str) -> bool:
@@ -114,7 +142,7 @@ def other_package(package: str | None, engine: str) -> bool:
     return package not in (None, package_sha256(engine))
 
 
-def other_latency(folder: Path, provenance: Provenance) -> bool:
+def _other_latency(folder: Path, provenance: Provenance) -> bool:
     """True if a run's method used other latencies than their file has now."""
     if provenance.latency_sha256 is None or provenance.latency is None:
         return False

@@ -24,8 +24,7 @@ from skipbench.runs.files import writing
 from skipbench.runs.reading import check_name, refuse_link
 from skipbench.runs.state import is_alive, started
 
-BEAT_S = 5.0
-"""Between two signs of life of a process that holds a claim."""
+BEAT_S = 5.0  # between two signs of life of a process that holds a claim
 DEAD_S = 60.0
 """A claim of another machine whose time does not change for so long is a dead process's."""
 CLAIM = re.compile(r"(asks|holds) (\S+) (\d{1,9}) (\S+) (\S+)")

@@ -19,8 +19,9 @@ from msgspec.structs import replace
 
 from skipbench.errors import SkipbenchError, printable
 from skipbench.runs.files import write_atomic, writing
+from skipbench.runs.fingerprint import MEANINGS
 from skipbench.runs.lock import held
-from skipbench.runs.provenance import Provenance, config_hash, hashed
+from skipbench.runs.provenance import Provenance, config_hash, hashed, named_hash
 from skipbench.runs.reading import read_bytes, refuse_link, run_folders, strict_json
 from skipbench.runs.record import MEASURED, Completion, Sample, dump
 from skipbench.runs.run import Run, read_run
@@ -30,9 +31,7 @@ from skipbench.runs.store import RunStore, sealed
 OF_THE_WHOLE = ("scores.jsonl", "metrics.json", "table.md")  # wrong once samples are added
 COPIED = ("config.yaml", "provenance.json", *OF_THE_WHOLE)
 ORIGIN = ("commit", "dirty", "device", "versions", "model_commit", "rows_sha256", "prompts_sha256")
-FINGERPRINTS = ["weights_sha256", "tokenizer_sha256", "generation_sha256", "draft_sha256"]
-FINGERPRINTS += ["method_sha256", "imports_sha256", "package_sha256", "latency_sha256"]
-FINGERPRINTS += ["files"]
+FINGERPRINTS = [*MEANINGS, "draft_sha256", "latency_sha256", "files"]
 _UNFINISHED = "merged before it was finished; the same command goes on"
 
 
@@ -71,7 +70,7 @@ class _Source:
         run = read_run(folder)
         if not run.settings:
             raise SkipbenchError(f"{folder} holds no run")
-        if config_hash(run.settings) != _name(folder).rpartition("_")[2]:
+        if config_hash(run.settings) != named_hash(folder):
             raise SkipbenchError(
                 f"{folder}: its name is not that of its settings; run it again with this version"
             )

@@ -42,7 +42,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     mixed: str | None = None  # `Provenance.mixed`
 
 
-class Search(msgspec.Struct, frozen=True, kw_only=True):
+class SetSearch(msgspec.Struct, frozen=True, kw_only=True):
     """The search that a cell's skip set comes from."""
 
     on: str  # dataset of its development prompts
@@ -77,7 +77,7 @@ class Run(Published, frozen=True, kw_only=True, dict=True):
     """One run. A planned cell without a record is a run without metrics; `reason` says why."""
 
     axes: dict[str, str] = {}  # overrides of its cell in an experiment
-    search: Search | None = None
+    search: SetSearch | None = None
     folder: Path | None = None
     settings: Mapping[str, object] = {}  # its `config.yaml`; empty without one
     provenance: Provenance = msgspec.field(name="provenance_json", default=Provenance())
@@ -134,21 +134,20 @@ def plain(run: Run) -> dict[str, object]:
     return dict(msgspec.to_builtins(published))
 
 
+NAMED = ("int8", "auto")  # methods whose name says what their drafts use
+
+
 class _Named(TypedDict):
     name: Text
 
 
-NAMED = ("int8", "auto")  # methods whose name says what their drafts use
-
-
 class _Names(TypedDict, total=False):
+    """The groups of `config.yaml` that reports name a run by."""
+
     model: _Named
     method: _Named
     dataset: _Named
     engine: _Named
-
-
-"""The groups of `config.yaml` that reports name a run by."""
 
 
 def read_run(folder: Path) -> Run:

@@ -17,6 +17,7 @@ from typing import Any
 from skipbench.config.paths import PACKAGE
 from skipbench.config.run_config import MethodConfig
 from skipbench.config.signature import MOVED
+from skipbench.extensions import registered
 from skipbench.runs.provenance import hashed
 
 SCHEME = "2:"  # begins these hashes; earlier ones, without it, were of whole files and equal none
@@ -37,11 +38,12 @@ def package_sha256(engine: str) -> str:
     """
     unused = UNHASHED if CUDA_GRAPHS in engine else (*UNHASHED, f"lm.{CUDA_GRAPHS}")
     found = dict[str, str]()
-    for name in ROOTS:
+    ours = (path for kind in ("engine", "kernel", "variant") for path in registered(kind).values())
+    for name in (*ROOTS, *ours):
         root = _of_package(name)
         assert root is not None
         found |= _reached(root, lambda place: _within(place[0], unused))
-    for path in (PACKAGE / "lm").rglob("*.[ch]"):
+    for path in (PACKAGE / "contrib" / "cpu").glob("*.[ch]"):
         found[path.name] = _digest(_NOT_CODE.sub(rb"\1", path.read_bytes()))
     return SCHEME + hashed(found)
 

@@ -16,7 +16,7 @@ from types import FrameType
 import msgspec
 
 from skipbench.errors import SkipbenchError, printable
-from skipbench.runs.files import overwrite, write_atomic
+from skipbench.runs.files import overwrite, unbroken, write_atomic
 from skipbench.runs.reading import Text, read_json
 
 STALE_S = 1800.0
@@ -161,33 +161,12 @@ class Interrupted(BaseException):
         super().__init__(f"interrupted by {self.signal.name}; the same command goes on")
 
 
-class SignalState:
-    """Process-wide record of the last termination signal received."""
-
-    received: int | None = None
-    deferred = False
-
-    def receive(self, number: int, frame: FrameType | None = None) -> None:
-        self.received = number
-        if not self.deferred:
-            self.end()
-
-    def end(self) -> None:
-        """Raises `Interrupted` after a signal, and ignores all that follow, to finish writing."""
-        if self.received is not None:
-            number, self.received = self.received, None
-            for known in SIGNALS:
-                if signal.getsignal(known) == self.receive:
-                    signal.signal(known, signal.SIG_IGN)
-            raise Interrupted(number)
-
-
-_state = SignalState()
-
-
-def signal_received() -> bool:
-    """True within `defer_signals` once a signal has asked for the end."""
-    return _state.received is not None
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Raises `Interrupted`, and ignores all signals that follow, to finish writing."""
+    for known in SIGNALS:
+        if signal.getsignal(known) == _interrupt:
+            signal.signal(known, signal.SIG_IGN)
+    raise Interrupted(number)
 
 
 @contextlib.contextmanager
@@ -196,7 +175,7 @@ def handle_signals() -> Iterator[None]:
     main = threading.current_thread() is threading.main_thread()  # others cannot set handlers
     ours = [n for n in SIGNALS if main and signal.getsignal(n) == signal.SIG_DFL]
     for number in ours:
-        signal.signal(number, _state.receive)
+        signal.signal(number, _interrupt)
     try:
         yield
     finally:
@@ -205,11 +184,7 @@ def handle_signals() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def defer_signals() -> Iterator[None]:
-    """A signal within it is raised as `Interrupted` at its end."""
-    _state.deferred = True
-    try:
-        yield
-    finally:
-        _state.deferred = False
-    _state.end()
+def defer_signals() -> Iterator[list[int]]:
+    """A signal within it, which it yields, is raised as `Interrupted` at its end."""
+    with unbroken([n for n in SIGNALS if signal.getsignal(n) == _interrupt]) as asked:
+        yield asked

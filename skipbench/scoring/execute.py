@@ -37,13 +37,10 @@ def score_run(
     progress: Callable[[int, int], None],
 ) -> Scored | None:
     """Scores a finished run's completions and writes `scores.jsonl` and `metrics.json`; None if its
-    scorer executes nothing.
+    scorer executes nothing. `progress` gets the number of executed programs and the total.
 
-    Equal programs are executed once; `progress` gets the number done and the total.
-
-    Raises:
-        SkipbenchError: no such run, one that is not finished or lacks completions or samples, or a
-            machine that cannot isolate.
+    Raises SkipbenchError for no such run, one that is not finished or lacks completions or samples,
+    and a machine that cannot isolate.
     """
     run = read_run(folder)
     if not run.settings:

@@ -53,9 +53,7 @@ _ALLOW, _DENY, _BAD_ARCHITECTURE, _EQUAL = 0x7FFF0000, 0x00050000 | errno.ENOSYS
 
 
 class View(NamedTuple):
-    """What a program sees: `binds` read-only, `devices` and symbolic `links` (path, target); with
-    `uid`, as that user.
-    """
+    """A program sees read-only `binds`, `devices`, `links` (path, target); `uid`: as that user."""
 
     mount_point: str
     binds: list[str]
@@ -158,9 +156,7 @@ def forbid_calls() -> None:
 def _start(
     command: list[str], view: View | None, apart: bool, role: str, *handles: int
 ) -> subprocess.Popen[bytes]:
-    """Starts a runner that inherits `handles` only; ends this process where it does not start, with
-    the reason as the last line of stderr.
-    """
+    """Starts a runner that inherits `handles` only; if it fails, ends this process and says why."""
     told = os.dup(2)  # not inherited
 
     def leave() -> None:

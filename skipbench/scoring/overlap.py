@@ -26,10 +26,7 @@ def _rouge() -> Any:
 
 
 def rouge(completion: str, reference: Reference) -> Scores:
-    """ROUGE-1, -2 and -L against `reference["summary"]`, up to the next article of a few-shot
-    prompt. Self-SD cuts at a line break and `Article:`, except where they open the completion; here
-    nothing is left then.
-    """
+    """ROUGE-1, -2 and -L against `reference["summary"]`, up to the next article of the prompt."""
     summary = need(reference, "summary", str)
     text = before_next(completion, "Article:", "Summarize the following text")
     return {name: float(value.fmeasure) for name, value in _rouge().score(summary, text).items()}

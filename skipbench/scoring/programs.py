@@ -80,18 +80,14 @@ def _is_text(node: ast.stmt) -> bool:
 
 
 def function_body(completion: str) -> str:
-    """The completion up to the first statement outside the function that the prompt begins.
-
-    A model goes on after the function; the first line is never cut, for it continues the prompt,
-    and no line of a triple-quoted text is a statement.
-    """
+    """The completion up to the first statement outside the function that the prompt begins."""
     found = (m for m in _NEXT_STATEMENT.finditer(completion) if m["next"])
     return completion[: m.start()] if (m := next(found, None)) else completion
 
 
 def _whole(completion: str, prompt: str, name: str) -> str:
-    """The program's text: the first that parses and defines the function, of the prompt and what
-    continues it, a fence with the whole function or its body, and a function between sentences.
+    """The first text that parses and defines the function: the prompt and what continues it, a
+    fence with the function or its body, a function between sentences.
     """
     answer = answered(completion)
     continued = f"{prompt}{function_body(answer)}\n"

@@ -94,9 +94,7 @@ def serve(asked: int, answer: int) -> None:
 
 
 def counted(tests: str) -> tuple[types.CodeType, bool]:
-    """The tests, each of whose assertions passes its value through `COUNT`, and whether there are
-    any: one of a constant, as `assert False` where no right program comes, is none.
-    """
+    """The tests with `COUNT` around each assertion of no constant, and whether there are any."""
     import ast  # not in the process of the program
 
     tree = ast.parse(tests)
@@ -108,8 +106,8 @@ def counted(tests: str) -> tuple[types.CodeType, bool]:
 
 
 def judge(ask: int, answers: int, tell: int) -> None:
-    """The process of the tests: writes `ok` and the number of assertions that ran at their end,
-    `ended` if the program's process was gone before, else the error.
+    """The process of the tests: writes `ok` and how many assertions ran, `ended` if the program's
+    process was gone before, else the error.
     """
     with open(0, "rb", closefd=False) as file:
         job = json.loads(file.read())

@@ -61,9 +61,7 @@ NONE = Isolation("none")
 
 
 class Outcome(NamedTuple):
-    """`ok` if the program and its tests ran to their end, and of their `assertions`, where they
-    hold some, at least one; else `detail` tells why not.
-    """
+    """`ok` if program and tests ran to their end, with at least one assertion; else `detail`."""
 
     ok: bool
     reason: Reason
@@ -78,17 +76,13 @@ def run_program(
     memory_bytes: int = MEMORY_BYTES,
     sandbox: Literal["auto", "none"] = "auto",
 ) -> Outcome:
-    """Runs `program` in a fresh isolated interpreter without site-packages, environment or input,
-    and its tests in another.
+    """Runs `program` in a fresh isolated interpreter, and its tests in another.
 
-    It counts as ok only if its tests reach their end within `timeout_s` seconds of wall-clock time.
-    A program without tests has to reach its own end; leaving early, with status 0 too, is a
-    failure. `memory_bytes` bounds the address space of each process. No file can be written, and
-    nothing printed is read.
+    It is ok only if its tests, or a program without tests, reach their end within `timeout_s`
+    seconds of wall-clock time; leaving early is a failure, with status 0 too. `memory_bytes` bounds
+    the address space of each process.
 
-    Raises:
-        SkipbenchError: nothing here can isolate a program and `sandbox` is not "none", or a limit
-            is not positive.
+    Raises SkipbenchError if nothing here can isolate a program, or a limit is not positive.
     """
     if not (timeout_s > 0 and math.isfinite(timeout_s) and memory_bytes > 0):
         raise SkipbenchError(
@@ -104,8 +98,8 @@ def run_program(
 
 @functools.cache
 def isolation() -> Isolation:
-    """The first way to isolate that holds on this machine, tried once per process; without one, a
-    SkipbenchError with the reasons and a remedy.
+    """The first way to isolate that holds here, tried once per process. Raises SkipbenchError with
+    reasons and a remedy if there is none.
     """
     found = routes()
     missing = {"bwrap", "unshare"} - {route.name.split()[0] for route in found}

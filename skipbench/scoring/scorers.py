@@ -44,9 +44,8 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def score(scorer: str, completion: str, prompt: str, reference: Reference) -> Scores:
-    """Scores of `completion` by name, higher is better; `{}` where nothing is scored. Each is a
-    share from 0 to 1, but BLEU, in percent. Raises SkipbenchError for an unknown scorer, or a
-    reference without the entries of the scorer.
+    """Scores of `completion` by name, higher is better: shares, but BLEU in percent; `{}`
+    where nothing is scored. Raises SkipbenchError for an unknown scorer or an unfit reference.
     """
     if scorer in EXECUTED:
         # A reference that cannot be used shows now, not after the run.
@@ -72,9 +71,7 @@ def numbers(text: str) -> list[Decimal]:
 
 
 def _gsm8k(completion: str, reference: Reference) -> Scores:
-    """Compares the first number behind the first `####`, as the dataset's own rule has it, or else
-    the last number, with `reference["answer"]`; up to the next question.
-    """
+    """Compares the first number behind the first `####`, else the last number, with the answer."""
     wanted = numbers(need(reference, "answer", str))
     if not wanted:
         raise malformed(reference, "answer", "a number")
@@ -101,10 +98,7 @@ def boxed(text: str) -> list[str]:
 
 
 def latex_integer(text: str) -> int | None:
-    r"""`text` as an integer, else `None`.
-
-    Read are `073`, `\text{204}`, `1{,}024`, `x = 5`, `336^\circ`, `25 \text{ cm}`.
-    """
+    r"""Integer as in `073`, `\text{204}`, `1{,}024`, `x = 5`, `25 \text{ cm}`; None for others."""
     plain = _STYLED.sub(lambda m: m[1] if any(c.isdigit() for c in m[1]) else "", text)
     plain = _NOISE.sub("", _DEGREES.sub("", plain).rpartition("=")[2]).strip()
     return int(plain.partition(".")[0]) if _LATEX_INTEGER.fullmatch(plain) else None
@@ -120,9 +114,7 @@ def _aime(completion: str, reference: Reference) -> Scores:
 
 
 def _mmlu_pro(completion: str, reference: Reference) -> Scores:
-    """Compares the letter with `reference["answer"]`: the last one in a phrase such as "the answer
-    is B", else the last one that stands alone.
-    """
+    """Compares the last letter in a phrase such as "the answer is B", else the last one alone."""
     answer = need(reference, "answer", str)
     if not re.fullmatch("[A-J]", answer):
         raise malformed(reference, "answer", "a letter from A to J")

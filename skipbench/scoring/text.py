@@ -28,11 +28,8 @@ def malformed(reference: Reference, key: str, needed: str) -> SkipbenchError:
 
 
 def before_next(completion: str, *openings: str) -> str:
-    """`completion` up to the first line that opens with one of `openings`: the next example.
-
-    A base model goes on with one after its answer. The first line is never cut: there a chat model
-    repeats the task. Around an opening with a colon may stand a number (`Question 2:`) and
-    Markdown.
+    """`completion` up to the first line but the first of all that opens with one of `openings`:
+    the next example. A number (`Question 2:`) and Markdown may stand around them.
     """
     words = "|".join(
         re.escape(o[:-1]) + r"(?: ?\d+)?\**:" if o.endswith(":") else re.escape(o) for o in openings

@@ -34,11 +34,9 @@ class Trial:
 
     iteration: int
     skip: str
-    value: float | None
-    """Objective, minimised; `None` without a finite number."""
+    value: float | None  # objective, minimised; `None` without a finite number
     detail: dict[str, float]
-    point: list[float] | None
-    """Raw point of a Bayesian suggestion."""
+    point: list[float] | None  # raw point of a Bayesian suggestion
     seconds_suggest: float
     seconds_objective: float
     best: float | None = None
@@ -55,11 +53,9 @@ class Retimed:
 
     iterations: int
     best: str
-    value: float
-    """Median of the new values of `best`."""
+    value: float  # median of the new values of `best`
     sets: list[str]
-    values: list[list[float]]
-    """New values of each set, in the order of the turns."""
+    values: list[list[float]]  # new values of each set, in the order of the turns
 
 
 def search(

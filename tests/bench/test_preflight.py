@@ -17,7 +17,7 @@ from skipbench.bench.memory import GIB
 from skipbench.config.compose import compose
 from skipbench.config.paths import PACKAGE
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import resolve_cell
+from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.models.load import load
 from skipbench.models.outline import sized

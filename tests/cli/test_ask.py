@@ -15,13 +15,13 @@ from typing import Any, cast
 
 import pytest
 import torch
-from conftest import NEEDED, ROOT, Command
+from conftest import ROOT, Command
 from transformers import GenerationConfig, MinPLogitsWarper
 
 import skipbench as package
 from skipbench.api import LanguageModel
 from skipbench.bench.ask import Form, encode_prompt
-from skipbench.cli.answer_file import answer_file
+from skipbench.cli.generate import answer_file
 from skipbench.errors import SkipbenchError
 
 STORY = "Once upon a time there was a dog. Once upon a time"
@@ -164,21 +164,6 @@ def test_the_hint_on_a_long_prompt_works(tiny: LanguageModel) -> None:
         tiny.generate(ids, 8)
     most = int(re.findall(r"lower max_new_tokens to (\d+) or less", str(told.value))[0])
     assert most == 3 and tiny.generate(ids, most).tokens
-
-
-def test_auto_says_what_it_did(tiny: LanguageModel) -> None:
-    from skipbench.cli.answers import speed_text
-
-    auto = tiny.with_method("auto", NEEDED["auto"])
-    answer = auto.generate(STORY, 48)
-    assert sum(answer.sources.values()) == answer.accepted > 0
-    assert {*answer.sources} <= {"copied", "recycled", "copied and recycled", "layers", "other"}
-    assert answer.tried and all(0 < one.agreement <= 1 and one.price < 1 for one in answer.tried)
-    line = speed_text(answer)
-    assert (
-        f"{next(iter(answer.sources))} " in line
-        and f"draft plans: {len(answer.tried)} tried" in line
-    )
 
 
 def test_a_file_of_prompts_is_resumed(skipbench: Command, tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from conftest import ROOT, Command, rest_slow
 
-from skipbench.cli.completion import candidates
 from skipbench.config import catalog
 from skipbench.config.compose import compose
 from skipbench.decode.sampling import Sampler
@@ -56,8 +55,6 @@ SETTINGS = [
     ("method=del method.max_length=0", "max_length"),
     ("method=del method.omega=2", "omega"),
     ("method=del method.tree=[4,3,2,1]", r"unknown key 'method\.tree'\..* Allowed here: "),
-    ("method=asd method.keep_first=13", "keep_first"),
-    ("method=asd method.threshold=2", "threshold"),
     ("method=parallel method.block_size=0", "block_size"),
     ("method=parallel method.init=zeros", "init"),
     ("method=lookahead method.level=1", "level"),
@@ -123,15 +120,12 @@ MISTYPED = [
     ("table swift-table2 models=llama-13b --plan", "is no model of swift-table2. Did you mean"),
     ("submit swift-table2", "submit needs hardware=NAME, one of: local, slurm-a100"),
     ("submit swift-table2 hardware=slurm-a100 partition=gpu", "Did you mean hardware.partition?"),
-    ("verify o.jsonl --json model=tiny", "--json needs a value, as in --json VALUE"),
-    ("verify o.jsonl --page", "--page needs a value"),
-    ("verify o.jsonl json=", "json needs a value, as in json=FILE"),
+    ("compare --minutes limit=3", "--minutes needs a value, as in --minutes VALUE"),
+    ("compare --minutes", "--minutes needs a value"),
+    ("score all results=", "results needs a value, as in results=FILE"),
     ("generate temprature=0.7 hi", "Did you mean decoding.temperature?"),
-    ("chat temperature=0.7", "Did you mean decoding.temperature?"),
     ("figure results/runs/nope", "there is no run results/runs/nope"),
     ("generate tiny hello", "'tiny' stands before the prompt; write model=tiny"),
-    ("chat tiny", "Did you mean model=tiny?"),
-    ("chat prompt=hi", "It reads its prompts from the terminal; for a single one use generate"),
     ("tabel swift-table2", "Did you mean table?"),
     ("check", "check needs a method, as in check method=swift"),
     ("list modles", "Did you mean models?"),
@@ -178,38 +172,6 @@ def test_a_mistyped_command_gets_the_right_hint(
     done = skipbench(*shlex.split(words, posix="'" not in says))
     assert done.returncode == 2 and says in done.stderr and "Traceback" not in done.stderr
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("words", "incomplete", "first"),
-    [
-        ("", "comp", "compare"),
-        ("chat", "model=smo", "model=smollm2-135m"),
-        ("chat model =", "smo", "smollm2-135m"),
-        ("table", "swift-table2", "swift-table2"),
-        ("generate thinking=false", "max", "max_new_tokens="),
-        ("verify out.jsonl", "--own", "--own-dtype"),
-        ("verify out.jsonl", "fail_on=t", "fail_on=tie"),
-        ("list", "mo", "models"),
-        ("data", "swift-table2", "swift-table2"),
-        ("data", "cnn", "cnndm"),
-        ("chat", "--h", "--help"),
-        ("chat", "e", "engine="),
-        ("compare", "methods=swi", "methods=swift"),
-        ("method=swift", "data", "dataset="),
-    ],
-)
-def test_a_word_is_completed(words: str, incomplete: str, first: str) -> None:
-    assert candidates(tuple(words.split()), incomplete)[0] == first
-
-
-def test_the_shell_asks_as_click_does(skipbench: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = skipbench("--shell-completion", "bash").stdout
-    assert "complete -o nosort -o default -F _skipbench_words skipbench python python3" in script
-    monkeypatch.setenv("_SKIPBENCH_COMPLETE", "bash_complete")
-    monkeypatch.setenv("COMP_WORDS", "skipbench\ntable\nclasp-fig")
-    monkeypatch.setenv("COMP_CWORD", "2")
-    assert "plain,clasp-figure3a" in skipbench().stdout.split()
 
 
 def test_a_broken_file_stops_its_own_method_alone(

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from conftest import METHODS, ROOT, SHARED, Command, nothing_lost, rest_slow
 
+from skipbench.cli.command import declared
 from skipbench.cli.commands import COMMANDS, Table
 from skipbench.cli.help import describe
 from skipbench.cli.main import dispatch, one_kind_of_error
-from skipbench.cli.parser import declared
 from skipbench.cli.table import run_table
 from skipbench.config.catalog import choices, file_of
 from skipbench.config.compose import compose
-from skipbench.experiments.cell import resolve_cell
+from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.runs.state import Interrupted
 

@@ -55,15 +55,15 @@ def test_every_method_composes_with_the_model_of_fewest_layers(method: str) -> N
 
 @pytest.mark.parametrize("method", ["clasp", "layerskip"])
 def test_another_stop_rule_replaces_a_paper_s_constants(method: str) -> None:
-    composed = compose([f"method={method}", "stop@method.stop=price"])
-    assert composed.method.node["stop"]["_target_"].endswith("ByPrice")
+    composed = compose([f"method={method}", "stop@method.stop=fixed"])
+    assert composed.method.node["stop"]["_target_"].endswith("Fixed")
 
 
 @pytest.mark.parametrize(
     "words",
     [
         ["method=uniform", "method.ratio=0.25", "method.tree=[4,3,2,1]", "seed=7"],
-        ["method=uniform", "stop@method.stop=tapout", "dataset=mini-math", "seed=3"],
+        ["method=uniform", "stop@method.stop=fixed", "dataset=mini-math", "seed=3"],
         ["model=llama2-13b", "method=swift", "dataset=gsm8k", "dataset.prompt=self-sd", "limit=3"],
         ["method=self-sd", "search=constrained", "engine=reference", "decoding=sampling"],
         ["experiment=swift-table2", "model=llama2-13b", "dataset=cnndm", "hardware=slurm-a100"],

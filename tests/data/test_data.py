@@ -11,13 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from skipbench.config.compose import compose
-from skipbench.data.datasets import mini, tinystories
+from skipbench.data.datasets import mini
 from skipbench.data.mini import FAMILIES, body_hash, held_out, is_held_out
 from skipbench.data.rows import Row, placed_rows, prompts_hash, read_file, sample_rows
 from skipbench.errors import SkipbenchError
-
-SAMPLES = Path(__file__).parents[2] / ".." / "shared" / "data"
 
 
 def write(path: Path, *lines: str | bytes) -> Path:
@@ -53,53 +50,43 @@ def test_parquet_gives_the_same_as_jsonl(tmp_path: Path) -> None:
     assert read_file(tmp_path / "a.parquet", wanted) == read_file(lines, wanted) == rows
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("{'text': 1}", "is not JSON"),
-        ("[1, 2]", "holds a JSON list"),
-        ("[" * 100_000, "is not JSON"),
-        (b'{"text": "\xff"}', "is not UTF-8"),
-        ('{"txt": "a", "id": 1}', "lacks the column 'text'; its columns are 'txt', 'id'"),
-        ('{"text": null}', "column 'text' is null"),
-        ('{"text": " "}', "column 'text' is empty"),
-        ('{"text": 3}', "column 'text' is of type int, but must be a str"),
-    ],
-)
+TEXT = {"text": str}
+BAD = [  # between two good lines
+    ("{'text': 1}", TEXT, "is not JSON"),
+    ("[1, 2]", TEXT, "holds a JSON list"),
+    ("[" * 100_000, TEXT, "is not JSON"),
+    (b'{"text": "\xff"}', TEXT, "is not UTF-8"),
+    ("", TEXT, "is blank"),
+    ('{"txt": "a", "id": 1}', TEXT, "lacks the column 'text'; its columns are 'txt', 'id'"),
+    ('{"text": null}', TEXT, "column 'text' is null"),
+    ('{"text": " "}', TEXT, "column 'text' is empty"),
+    ('{"text": 3}', TEXT, "column 'text' is of type int, but must be a str"),
+    ('{"n": true}', {"n": int}, "must be a int"),  # a type is taken exactly
+    ('{"n": "1"}', {"n": int}, "must be a int"),
+    ('{"n": 1.0}', {"n": int}, "must be a int"),
+    ('{"turns": []}', {"turns": list}, "'turns' is empty"),
+]
+
+
+@pytest.mark.parametrize(("line", "wanted", "said"), BAD)
 def test_a_bad_line_is_named_with_file_and_number(
-    tmp_path: Path, line: str | bytes, said: str
+    tmp_path: Path, line: str | bytes, wanted: dict[str, type], said: str
 ) -> None:
-    path = write(tmp_path / "a.jsonl", '{"text": "good"}', line, '{"text": "good"}')
-    text = message(lambda: read_file(path, {"text": str}))
+    good = '{"text": "good", "n": 0, "turns": ["a"]}'  # zero is not empty
+    path = write(tmp_path / "a.jsonl", good, line, good)
+    text = message(lambda: read_file(path, wanted))
     assert f"{path} line 2" in text and said in text
 
 
-@pytest.mark.parametrize("line", ['{"n": true}', '{"n": "1"}', '{"n": 1.0}'])
-def test_a_type_is_taken_exactly(tmp_path: Path, line: str) -> None:
-    path = write(tmp_path / "a.jsonl", line)
-    assert "must be a int" in message(lambda: read_file(path, {"n": int}))
-
-
-def test_an_empty_list_is_empty_and_zero_is_not(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jsonl", '{"n": 0, "turns": []}')
-    assert read_file(path, {"n": int}) == [{"n": 0}]
-    assert "'turns' is empty" in message(lambda: read_file(path, {"turns": list}))
-
-
-def test_a_blank_line_between_rows_is_an_error(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jsonl", '{"text": "a"}', "", '{"text": "b"}')
-    assert f"{path} line 2 is blank" in message(lambda: read_file(path, {"text": str}))
-
-
 def test_files_that_cannot_be_used(tmp_path: Path) -> None:
-    assert "does not exist" in message(lambda: read_file(tmp_path / "no.jsonl", {"text": str}))
-    assert "is a directory" in message(lambda: read_file(tmp_path, {"text": str}))
-    csv = write(tmp_path / "a.csv", "text")
-    assert "'.csv'; files may be .jsonl or .parquet" in message(
-        lambda: read_file(csv, {"text": str})
-    )
-    blank = write(tmp_path / "a.jsonl", "", "")
-    assert "has no rows" in message(lambda: read_file(blank, {"text": str}))
+    csv, blank = write(tmp_path / "a.csv", "text"), write(tmp_path / "a.jsonl", "", "")
+    for path, said in (
+        (tmp_path / "no.jsonl", "does not exist"),
+        (tmp_path, "is a directory"),
+        (csv, "'.csv'; files may be .jsonl or .parquet"),
+        (blank, "has no rows"),
+    ):
+        assert said in message(lambda path=path: read_file(path, TEXT))  # type: ignore[misc]
 
 
 def test_parquet_that_cannot_be_used(tmp_path: Path) -> None:
@@ -180,7 +167,7 @@ def test_mini_groups_by_the_bodies_that_were_trained_on(tmp_path: Path) -> None:
     assert [row.groups for row in rows] == [{"body": "unseen"}] * 2
 
 
-def test_mini_errors(tmp_path: Path) -> None:
+def test_mini_errors() -> None:
     text = message(lambda: mini("mini-maths", size=1, seed=0, bodies=None))
     assert "'mini-maths'" in text and all(family in text for family in FAMILIES)
     assert "size=0" in message(lambda: mini("mini-math", size=0, seed=0, bodies=None))
@@ -201,51 +188,3 @@ def test_bodies_that_cannot_be_used(tmp_path: Path, array: Any) -> None:
     for path in (tmp_path / "b.npy", tmp_path / "missing.npy", text, tmp_path):
         ask = functools.partial(mini, "mini-math", size=1, seed=0, bodies=path)
         assert f"bodies={path}" in message(ask)
-
-
-def where(path: Path, size: int | None = None) -> dict[str, Any]:
-    words = ["dataset=tinystories", "dataset.prompt=plain", f"dataset.path={path}"]
-    dataset = compose(words).dataset
-    others = ("_target_", "prefix_words")
-    return {k: v for k, v in dataset._arguments(0).items() if k not in others} | {"size": size}
-
-
-def test_a_story_is_cut_after_the_prefix_as_it_stands_in_the_text(tmp_path: Path) -> None:
-    stories = ["  One  day,\n\na cat   sat. ", "three words here", "One two three four"]
-    path = write(tmp_path / "s.jsonl", *(json.dumps({"text": story}) for story in stories))
-    rows = {row.id: row for row in tinystories(3, **where(path))}
-    assert set(rows) == {"tinystories-0", "tinystories-2"}
-    first = rows["tinystories-0"]
-    assert (first.prompt, first.reference) == ("  One  day,\n\na", {"text": " cat   sat. "})
-    assert (rows["tinystories-2"].prompt, rows["tinystories-2"].reference) == (
-        "One two three",
-        {"text": " four"},
-    )
-    assert len(tinystories(3, **where(path, size=1))) == 1
-
-
-def test_tinystories_errors(tmp_path: Path) -> None:
-    path = write(tmp_path / "s.jsonl", '{"text": "one two three"}')
-    text = message(lambda: tinystories(3, **where(path)))
-    assert "prefix_words=3 leaves none of the 1 stories" in text
-    assert "prefix_words=0" in message(lambda: tinystories(0, **where(path)))
-    assert "dataset.size=0" in message(lambda: tinystories(3, **where(path, size=0)))
-
-
-def test_real_tinystories() -> None:
-    path = SAMPLES / "tinystories.jsonl"
-    if not path.is_file():
-        pytest.skip("the sample of TinyStories is not beside this checkout")
-    texts = [json.loads(line)["text"] for line in path.read_text(encoding="utf-8").splitlines()]
-    rows = tinystories(20, **where(path, size=50))
-    assert len({row.id for row in rows}) == 50
-    for row in rows:
-        assert row.prompt + row.reference["text"] == texts[int(row.id.rpartition("-")[2])]
-        assert len(row.prompt.split()) == 20 and row.prompt == row.prompt.rstrip()
-
-
-def test_real_samples_have_the_columns_of_the_hub() -> None:
-    if not SAMPLES.is_dir():
-        pytest.skip("the samples of the papers' datasets are not beside this checkout")
-    assert len(read_file(SAMPLES / "gsm8k_test.jsonl", {"question": str, "answer": str})) == 100
-    assert len(read_file(SAMPLES / "mt_bench.jsonl", {"turns": list})) == 20

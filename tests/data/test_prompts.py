@@ -8,6 +8,7 @@ import json
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from skipbench.bench.prompts import Prompt, encode
 from skipbench.bench.turns import decode_missing
 from skipbench.config.compose import compose
 from skipbench.config.run_config import DatasetConfig
-from skipbench.data.chat import VICUNA
+from skipbench.data.chat import PLACEHOLDER, VICUNA
 from skipbench.data.rows import Row, read_file, rows_hash
 from skipbench.data.source import fetch, from_hub
 from skipbench.errors import SkipbenchError
@@ -252,12 +253,22 @@ def test_instructions(tmp_path: Path) -> None:
 
 
 def test_stories(tmp_path: Path) -> None:
+    """Cut after the prefix as it stands; a story without a word behind it is left out."""
     path = file(tmp_path, {"text": "A cat."}, {"text": "A dog barks loudly."})
     (row,) = render("tinystories", path, "prefix_words=2")
     assert row.prompt == "Story: A cat.\n\nStory: A dog"
     assert row.reference == {"text": " barks loudly."}
-    plain = render("tinystories", path, "prompt=plain", "prefix_words=2")
-    assert [r.prompt for r in plain] == ["A dog"]
+    texts = ["  One  day,\n\na cat   sat. ", "three words here", "One two three four"]
+    path = file(tmp_path, *({"text": text} for text in texts))
+    rows = render("tinystories", path, "prompt=plain", "prefix_words=3", "shuffle=false")
+    assert [(row.id, row.prompt, row.reference["text"]) for row in rows] == [
+        ("tinystories-0", "  One  day,\n\na", " cat   sat. "),
+        ("tinystories-2", "One two three", " four"),
+    ]
+    assert len(render("tinystories", path, "prompt=plain", "prefix_words=3", limit=1)) == 1
+    for words, says in ((5, "leaves none of the 3 stories"), (0, "prefix_words=0")):
+        ask = functools.partial(render, "tinystories", path, "prompt=plain")
+        assert says in message(functools.partial(ask, f"prefix_words={words}"))
 
 
 TURNS = [
@@ -278,6 +289,69 @@ def test_a_limit_counts_conversations(tmp_path: Path, name: str) -> None:
     ]
     assert rows[1].groups == {"task": "mt-bench" if name == "specbench" else "writing", "turn": "2"}
     assert rows[2].groups == {"task": "translation"}
+
+
+CATEGORIES = ("writing", "math", "qa", "summarization")
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    """Six questions per category, one category after the other, as the file has them."""
+    rows = [
+        {"question_id": 10 * k + n, "category": c, "turns": [f"{c} {n}?"] * (1 if k > 1 else 2)}
+        for k, c in enumerate(CATEGORIES)
+        for n in range(6)
+    ]
+    return file(tmp_path, *rows, name="question.jsonl")
+
+
+def test_subtasks_of_spec_bench_are_taken_alone(questions: Path) -> None:
+    some = composed("specbench", f"path={questions}", "tasks=[mt-bench,qa]")
+    tasks = Counter(r.groups["task"] for r in some.rows(None) if r.after is None)
+    assert tasks == {"mt-bench": 12, "qa": 6}
+    ask = functools.partial(render, "specbench", questions, "tasks=[rag]")
+    assert "['rag']; wanted some of mt-bench, qa, summ" in message(ask)
+    words = ["dataset=specbench", f"dataset.path={questions}"]
+    assert "tasks" not in compose(words).to_dict()["dataset"]  # a run's name is as before
+    assert some.node["tasks"] == ["mt-bench", "qa"]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "tasks"), [("specbench", ("mt-bench", *CATEGORIES[2:])), ("mt-bench", CATEGORIES)]
+)
+def test_a_limit_is_spread_over_the_groups(
+    dataset: str, tasks: tuple[str, ...], questions: Path
+) -> None:
+    config = composed(dataset, f"path={questions}")
+    taken = {n: [r for r in config.rows(n) if r.after is None] for n in (3, 4, 5, 8, 23)}
+    assert all(rows == taken[23][:n] for n, rows in taken.items())
+    some = Counter(row.groups["task"] for row in taken[8])
+    counts = [some[task] for task in tasks]
+    assert max(counts) - min(counts) <= 1 and sum(counts) == 8
+    # whole, in the order of the file; the second turn follows its first
+    ids = [int(row.id.split("-")[-1]) for row in config.rows(None) if row.after is None]
+    assert ids == sorted(ids) and len(ids) == 24
+    with_turns = config.rows(4)
+    assert all(r.after in {x.id for x in with_turns} for r in with_turns if r.after)
+
+
+def test_speed_bench_refuses_rows_without_their_text(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"question_id": f"q{k}{n}", "category": tier, "turns": [f"{tier} {n}?", "And then?"]}
+        for k, tier in enumerate(("low_entropy", "high_entropy"))
+        for n in range(3)
+    ]
+    rows[1]["turns"] = ["So?", f"{PLACEHOLDER} USING SPECDEC_BENCH"]
+    ask = functools.partial(render, "speedbench", file(tmp_path, *rows))
+    assert "1 of 6 questions of speedbench hold a placeholder" in message(ask)
+    found = ask("leave_out=true")
+    assert len(found) == 10
+    assert {row.groups["task"] for row in found} == {"low_entropy", "high_entropy"}
+    tiers = ask("leave_out=true", "config=throughput_1k", limit=2)
+    first = [row for row in tiers if row.after is None]
+    assert [row.groups["entropy"] for row in first] == ["low_entropy", "high_entropy"]
+    assert [row.id for row in tiers][:2] == ["speedbench-q00", "speedbench-q00/2"]
+    assert "leaves no rows" in message(lambda: ask("size=0", "leave_out=true"))
 
 
 def test_a_stream_holds_its_tasks_one_after_another(tmp_path: Path) -> None:
@@ -531,6 +605,26 @@ def test_templates() -> None:
     reader.chat_template = ""
     text = message(lambda: ask(chat="template"))
     assert "has no chat template" in text and "dataset.chat=vicuna" in text
+
+
+def test_the_template_is_used_where_the_model_has_one() -> None:
+    roles = {"system": "Be short.", "user": "Hello"}
+    messages = tuple({"role": role, "content": text} for role, text in roles.items())
+    rows = [Row("a", "Hi"), Row("b", "Be short.\n\nHello", messages=messages)]
+    with_one, without = Reader(), Reader()
+    without.chat_template = ""
+
+    def texts(reader: Reader, chat: str) -> list[str]:
+        found = list[str]()
+        for row in rows:
+            encode([row], reader, LONGEST, 4, "refuse", chat=chat)
+            found.append(reader.text)
+        return found
+
+    assert texts(with_one, "auto") == ["<user>Hi", "<system>Be short.<user>Hello"]
+    assert texts(without, "auto") == texts(with_one, "none") == [row.prompt for row in rows]
+    ask = functools.partial(encode, rows[1:], with_one, LONGEST, 4, "left", chat="vicuna")
+    assert "holds messages" in message(ask)
 
 
 def ids(text: str, **keys: Any) -> Prompt:

@@ -8,14 +8,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT, random_lm
+from conftest import ROOT
 
-from skipbench.bench.prompts import encode
 from skipbench.config.compose import compose
 from skipbench.data.rows import Row, rows_hash
 from skipbench.errors import SkipbenchError
@@ -26,21 +24,6 @@ MESSAGES = [{"role": "system", "content": "Be short."}, {"role": "user", "conten
 def own(path: Path, *overrides: str) -> list[Row]:
     config = compose(["dataset=prompts", f"dataset.path={path}", *overrides])
     return config.dataset.rows(None)
-
-
-class Words:
-    """A tokenizer of one id per character, with or without a chat template."""
-
-    all_special_ids: tuple[int, ...] = ()
-
-    def __init__(self, template: str | None) -> None:
-        self.chat_template = template
-
-    def encode(self, text: str) -> list[int]:
-        return [ord(c) % 61 for c in text]
-
-    def apply_chat_template(self, messages: list[dict[str, str]], **more: Any) -> list[int]:
-        return self.encode("|".join(f"{m['role'][0]}:{m['content']}" for m in messages))
 
 
 def test_functions_of_the_library_parse_and_are_the_same_again() -> None:
@@ -84,6 +67,9 @@ def test_prompts_of_every_kind_of_file(tmp_path: Path) -> None:
     assert [row.prompt for row in own(tmp_path / "p.txt")] == ["One", "Two words"]
     assert own(tmp_path / "p.parquet")[0].messages == tuple(MESSAGES)
     assert len(own(tmp_path / "p.txt", "dataset.size=1")) == 1
+    pq.write_table(pa.Table.from_pylist([{"text": "One"}]), tmp_path / "q.parquet")
+    with pytest.raises(SkipbenchError, match="lacks the column 'prompt'"):
+        own(tmp_path / "q.parquet")
     # the same text in another form is other input
     assert len({rows_hash([row]) for row in (first, second)}) == 2
 
@@ -105,34 +91,6 @@ def test_a_file_that_cannot_be_used(name: str, text: str, says: str, tmp_path: P
     (tmp_path / name).write_text(text)
     with pytest.raises(SkipbenchError, match=says):
         own(tmp_path / name)
-
-
-def test_a_parquet_file_without_the_columns(tmp_path: Path) -> None:
-    pq.write_table(pa.Table.from_pylist([{"text": "One"}]), tmp_path / "p.parquet")
-    with pytest.raises(SkipbenchError, match="lacks the column 'prompt'"):
-        own(tmp_path / "p.parquet")
-    with pytest.raises(SkipbenchError, match="does not exist"):
-        own(tmp_path / "q.parquet")
-
-
-def test_the_template_is_used_where_the_model_has_one() -> None:
-    lm = random_lm("llama", "fused")
-    talk = Row("b", "Be short.\n\nHello", {}, {}, messages=tuple(MESSAGES))
-    rows = [Row("a", "Hi", {}, {}), talk]
-    with_one, without = Words("{{ messages }}"), Words(None)
-
-    def ids(tokenizer: Words, chat: str) -> list[list[int]]:
-        found = encode(rows, tokenizer, lm.max_positions, 4, "refuse", chat=chat)
-        return [prompt.ids for prompt in found]
-
-    talked = [with_one.encode(text) for text in ("u:Hi", "s:Be short.|u:Hello")]
-    assert ids(with_one, "auto") == talked
-    plain = [without.encode(row.prompt) for row in rows]
-    assert ids(without, "auto") == ids(with_one, "none") == plain
-    with pytest.raises(SkipbenchError, match="no chat template"):
-        ids(without, "template")
-    with pytest.raises(SkipbenchError, match="holds messages"):
-        encode(rows[1:], with_one, lm.max_positions, 4, "refuse", chat="vicuna")
 
 
 ALONE = """

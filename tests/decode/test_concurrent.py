@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ALONE, EVERY_ENGINE, make_method, random_lm, rest_slow
+from conftest import ALONE, EVERY_ENGINE, here, make_method, random_lm, rest_slow
 
 import skipbench
 from skipbench.api import LanguageModel
@@ -40,25 +40,11 @@ def right(ask: Callable[[int], object]) -> str:
     return f"{count}/{REQUESTS}"
 
 
-@pytest.mark.parametrize("method", ["vanilla", "prompt-lookup", "auto"])
+@pytest.mark.parametrize("method", here(["vanilla", "prompt-lookup", "auto"]))
 @pytest.mark.slow
 def test_requests_in_threads(tiny: LanguageModel, method: str) -> None:
     lm = tiny.with_method(method)
     assert right(lambda i: lm.generate(PROMPTS[i], NEW).tokens) == "40/40"
-
-
-@pytest.mark.slow
-def test_custom_generate_in_threads(tiny: LanguageModel) -> None:
-    model = skipbench.load("tiny", engine="reference").lm.model
-    fast = skipbench.custom_generate("prompt-lookup")
-    ids = [tiny.tokenizer(prompt, return_tensors="pt").input_ids for prompt in PROMPTS]
-
-    def ask(i: int) -> list[int]:
-        arguments = {"max_new_tokens": NEW, "do_sample": False, "custom_generate": fast}
-        found: list[int] = model.generate(ids[i], **arguments)[0].tolist()
-        return found
-
-    assert right(ask) == "40/40"
 
 
 def test_a_stream_goes_on_with_its_own_text(tiny: LanguageModel, tmp_path: Path) -> None:

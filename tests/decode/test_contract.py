@@ -13,6 +13,7 @@ from conftest import (
     FAMILIES,
     LAYERS,
     ONE_SET,
+    here,
     make_method,
     random_lm,
     rest_slow,
@@ -77,13 +78,13 @@ NEEDS = {
     "price": {"stop"},
     "tree": {"stop", "tree"},
 }
-CASES = [(m, v) for m in ALONE for v in VARIANTS if settings_of(m) >= NEEDS[v]]
+CASES = here((m, v) for m in ALONE for v in VARIANTS if settings_of(m) >= NEEDS[v])
 # Method, engine and family are nearly independent, and `test_tree_logits` ties every engine to
 # every family. So: every method and variant on one engine and family; every engine and family with
 # one tree; methods whose passes are no chain and no plain tree on every engine, with a window
 # shorter than the text. Every day: every class of methods; trees whose nodes are drafted in
 # different ways; every family; the engines but for the reference, whose passes are Hugging Face's.
-UNUSUAL = ("cas-spec", "clasp", "del", "knapspec", "layerskip", "lookahead", "swift")
+UNUSUAL = here(("cas-spec", "clasp", "del", "knapspec", "layerskip", "lookahead", "swift"))
 GREEDY_CASES = dict.fromkeys(
     [
         *((m, v, "llama", "fused") for m, v in CASES if v in ("default", "tree")),

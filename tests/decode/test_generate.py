@@ -1,16 +1,12 @@
-"""`generate` and `chat`: what a user types and reads, in a pipe and on a terminal."""
+"""`generate`: what a user types and reads, in a pipe and on a terminal."""
 
 import io
 import json
-import os
-import re
-import select
-import subprocess
 import sys
 from collections.abc import Iterator
 
 import pytest
-from conftest import ROOT, Command
+from conftest import Command
 
 from skipbench import api
 from skipbench.cli import answers
@@ -36,31 +32,6 @@ def test_generate_for_machines(skipbench: Command, monkeypatch: pytest.MonkeyPat
     ours, vanilla = map(json.loads, done.stdout.splitlines())
     assert ours["tokens"] == vanilla["tokens"] and ours["method"] != vanilla["method"] == "vanilla"
     assert ours["tokens_per_s"] > 0 and ours["finish"] in ("length", "stop")
-
-
-def test_chat_keeps_its_history(skipbench: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        sys, "stdin", io.StringIO("Hello\n/help\nAnd then?\n/new\nHello\n/quit\nx\n")
-    )
-    done = skipbench("chat", "max_new_tokens=12")
-    assert done.returncode == 0, done.stderr
-    model = api.load("tiny")
-    turns = [{"role": "user", "content": "Hello"}]
-    first = model.generate(turns, 12).text
-    turns += [{"role": "assistant", "content": first}, {"role": "user", "content": "And then?"}]
-    assert done.stdout == f"{first}\n{model.generate(turns, 12).text}\n{first}\n"
-    assert "/new forgets" in done.stderr and "no chat template" in done.stderr
-
-
-def test_chat_leaves_old_turns_out(skipbench: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    room = api.load("tiny").lm.max_positions
-    words = " ".join(["dog"] * (room // 3))
-    monkeypatch.setattr(
-        sys, "stdin", io.StringIO(f"{words}\n{words}\n{words}\n{words} {words} {words}\n")
-    )
-    done = skipbench("chat", "max_new_tokens=4")
-    assert done.returncode == 0 and "no longer fits and is left out" in done.stderr
-    assert "error: the prompt has" in done.stderr
 
 
 def test_a_terminal_shows_accepted_tokens_in_colour(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,81 +68,6 @@ def test_ctrl_c_ends_an_answer(
     assert "stopped" in capsys.readouterr().err
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
-@pytest.mark.slow
-def test_ctrl_c_in_a_terminal_stops_an_answer_and_keeps_the_session() -> None:
-    # a job in the background ignores SIGINT, and so do its children
-    spawn = (
-        "import pty, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); "
-        "sys.exit(pty.spawn(sys.argv[1:]))"
-    )
-    # so hot that no EOS comes before the key is pressed
-    settings = ["engine=reference", "decoding.temperature=9", "max_new_tokens=500"]
-    chat = [sys.executable, "-m", "skipbench", "chat", "method=vanilla", *settings]
-    environment = os.environ | {"TERM": "xterm-256color"}
-    environment.pop("NO_COLOR", None)
-    with subprocess.Popen(
-        [sys.executable, "-c", spawn, *chat],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=ROOT,
-        env=environment,
-    ) as session:
-        assert session.stdin is not None and session.stdout is not None
-        shown = b""
-
-        def type_and_wait(keys: bytes, *texts: bytes) -> str:
-            """Types, and reads until the texts have come, one after another."""
-            nonlocal shown
-            assert session.stdin is not None and session.stdout is not None
-            begin = at = len(shown)
-            session.stdin.write(keys)
-            session.stdin.flush()
-            for text in texts:
-                while text not in shown[at:]:
-                    ready, _, _ = select.select([session.stdout], [], [], 60)
-                    read = os.read(session.stdout.fileno(), 1 << 16) if ready else b""
-                    if not read:
-                        session.kill()  # else the end of `with` waits for it
-                    assert read, shown.decode()
-                    shown += read
-                at = shown.index(text, at) + len(text)
-            return shown[begin:].decode()
-
-        asks = b"> "
-        type_and_wait(b"", asks)
-        type_and_wait(b"Once upon a time\n", b"tokens/s")
-        stopped = type_and_wait(b"\x03", b"stopped", b"first after", asks)
-        assert int(re.findall(r"vanilla: (\d+) tokens? in", stopped)[-1]) < 500
-        # one that comes too late ends nothing either, and the next answer comes
-        type_and_wait(b"\x03", b"/quit", asks)
-        type_and_wait(b"And then?\n", b"tokens/s")
-        type_and_wait(b"\x03", b"first after", asks)
-        session.stdin.write(b"/quit\n")
-        session.stdin.close()
-        assert session.wait(60) == 0, shown.decode()
-
-
-READ = "from skipbench.cli.chat import read_turn; print('TURN', repr(read_turn()))"
-
-
-def test_a_paste_is_one_turn() -> None:
-    ours, its = os.openpty()
-    given = {"stdin": its, "stdout": its, "stderr": its}
-    with subprocess.Popen(
-        [sys.executable, "-c", READ], cwd=ROOT, env=os.environ | {"TERM": "xterm"}, **given
-    ) as reader:
-        os.close(its)
-        shown = b""
-        for text, keys in ((b"> ", b"One\nTwo\n"), (b"TURN 'One\\nTwo'", b"")):
-            while text not in shown:
-                assert select.select([ours], [], [], 60)[0], shown
-                shown += os.read(ours, 1 << 12)
-            os.write(ours, keys)
-    os.close(ours)
-    assert reader.returncode == 0
-
-
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -179,7 +75,6 @@ def test_a_paste_is_one_turn() -> None:
         ("generate model=tinny x", "Did you mean tiny"),
         ("generate max_new_tokens=x y", "max_new_tokens=x; wanted a number"),
         ("generate decoding.temprature=1 x", "Did you mean decoding.temperature"),
-        ("chat hello", "for a single one use generate"),
     ],
 )
 def test_mistakes(words: str, says: str, skipbench: Command) -> None:

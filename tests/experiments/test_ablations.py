@@ -104,28 +104,18 @@ def published_set(cell: PlannedCell) -> bool:
     return cell.overrides["method"] in sets and not cell.searches
 
 
-def engines(cells: Iterable[PlannedCell], suffix: str = "") -> set[str]:
-    """Engines of the cells whose name in the table ends, or does not end, with a suffix."""
-    named = {True: set[str](), False: set[str]()}
-    for cell in cells:
-        ends = str(cell.keys.get("method")).endswith(", fused engine")
-        named[ends].add(cell.overrides.get("engine", "fused"))
-    return named[bool(suffix)]
-
-
 def test_published_sets_run_on_the_engine_that_they_suit() -> None:
     """Self-SD's were searched where attention was 70 % of a pass, so on `engine=reference`, as what
     stands beside them; rows on the other engine are named by it, and have one here, too.
     """
-    found = dict[str, list[PlannedCell]]()
-    for name in PAPERS:
-        cells = planned(name)
-        if any(map(published_set, cells)):
-            found[name] = cells
+    found = {name: cells for name in PAPERS if any(map(published_set, cells := planned(name)))}
     assert {"self-sd-table17", "self-sd-figure4", "swift-table10"} <= found.keys()
     for name, cells in found.items():
-        assert engines(cells) == {"reference"}, name
-        assert engines(cells, ", fused engine") <= {"fused"}, name
+        engines: dict[bool, set[str]] = {True: set(), False: set()}
+        for cell in cells:
+            fused = str(cell.keys.get("method")).endswith(", fused engine")
+            engines[fused].add(cell.overrides.get("engine", "fused"))
+        assert engines[False] == {"reference"} and engines[True] <= {"fused"}, name
         header = file_of("experiment", name).read_text().partition("\nlimit:")[0]
         assert "engine=reference" in header, f"{name} does not say why"
 
@@ -135,12 +125,12 @@ def test_every_cell_of_a_table_has_a_place_in_it() -> None:
         paper, _, table = name.rpartition("-")
         parts = halves(read_paper(paper), table)
         labels = {n.keys["subtask"] for part in parts for n in part.numbers if "subtask" in n.keys}
-        cells = [c for c in planned_cells(name, Request([name], []), "paper") if c.run]
-        runs = list[Run]()
-        for cell in [cell for cell in cells if not cell.noise]:
-            more = [{"subtask": one} for one in sorted(labels - {"overall"})]
-            split = more if experiment_of(name).published.groups else [{}]
-            runs += [Run(keys=cell.keys | own) for own in split]
+        planned = planned_cells(name, Request([name], []), "paper")
+        split = [{"subtask": one} for one in sorted(labels - {"overall"})]
+        if not experiment_of(name).published.groups:
+            split = [{}]
+        cells = [cell for cell in planned if cell.run and not cell.noise]
+        runs = [Run(keys=cell.keys | own) for cell in cells for own in split]
         for run in runs:
             assert any([part.add(run) for part in parts]), (name, run.keys)
         shown = {id(run) for part in parts for run in part.runs.values()}

@@ -7,7 +7,6 @@ import json
 import re
 from pathlib import Path
 from statistics import stdev
-from typing import Any
 
 import pytest
 import yaml
@@ -15,16 +14,15 @@ from builders import SMALL
 from conftest import PAPERS, ROOT
 from msgspec.structs import replace
 
-from skipbench.bench.arm import Bench
 from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.experiments import last_loaded
 from skipbench.experiments import table_runs as table_module
-from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.grid import matches, plan, printed_numbers
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.plan import composed
+from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.experiments.table_runs import _by_group, run_entry, table_runs
 from skipbench.report.definitions import KEYS
@@ -132,12 +130,18 @@ def test_laptop_cells_are_of_a_real_model_and_named_as_what_they_are(name: str) 
             assert (cell.stands_for or "").startswith(f"{dataset} stands for ")
 
 
-def test_figures_of_clasp_are_of_the_paper_s_subtasks() -> None:
+def test_subtasks_of_the_paper_have_datasets_of_their_own_where_its_table_has_columns() -> None:
     for name, tasks in (("4a", "[mt-bench]"), ("5", "[mt-bench,math_reasoning,qa]")):
         cells = plan(f"clasp-figure{name}", [], "paper")
         assert {cell.overrides["dataset.tasks"] for cell in cells} == {tasks}
     small = plan("clasp-figure5", [], "embedded")
     assert {cell.keys["subtask"] for cell in small} == {"mt-bench", "math_reasoning", "qa"}
+    table = plan("clasp-table1", [], "embedded")
+    found = {c.keys["subtask"]: c.overrides["dataset"] for c in table}
+    assert found["math_reasoning"] == "mini-math" and len(found) == 6
+    assert found["summarization"] == "mini-summary"
+    other = {c.overrides["dataset"] for c in plan("clasp-figure4b", [], "embedded")}
+    assert other == {"mini-stories"}
 
 
 @pytest.mark.slow
@@ -168,27 +172,6 @@ def test_another_engine_has_no_row_of_its_own_at_a_smaller_scale() -> None:
     assert "engine" not in of["self-sd, fused engine"].overrides
     # vanilla's phases that the paper prints, on both
     assert of["vanilla"].keys["phase"] == of["vanilla, fused engine"].keys["phase"] == "latency"
-
-
-def test_the_controls_run_every_method_on_both_models() -> None:
-    cells = plan("real", [], "paper")
-    both = {"smollm2-135m", "smollm2-135m-deep"}
-    methods = {m: {c.overrides["model"] for c in cells if c.overrides["method"] == m} for m in (
-        "vanilla", "prompt-lookup", "self-sd", "swift", "clasp", "knapspec",
-    )}  # fmt: skip
-    assert all(found == both for found in methods.values()) and len(cells) == 17
-    for words, wanted in ([], ("10", "4")), (["limit=20"], ("20", "8")), (["limit=1"], ("1", "1")):
-        found = [(c.overrides["model"], c.overrides["limit"]) for c in plan("real", words, "paper")]
-        assert set(found) == set(zip(sorted(both), wanted, strict=True))
-
-
-def test_subtasks_have_datasets_of_their_own_where_the_table_has_columns_for_them() -> None:
-    cells = plan("clasp-table1", [], "embedded")
-    found = {c.keys["subtask"]: c.overrides["dataset"] for c in cells}
-    assert found["math_reasoning"] == "mini-math" and len(found) == 6
-    assert found["summarization"] == "mini-summary"
-    other = {c.overrides["dataset"] for c in plan("clasp-figure4b", [], "embedded")}
-    assert other == {"mini-stories"}
 
 
 def test_long_axes_are_scaled_down_but_none_stays_none() -> None:
@@ -227,34 +210,6 @@ def test_settings_of_a_search_reach_only_methods_that_take_a_set() -> None:
 def test_names_of_the_paper_name_no_run() -> None:
     one = plan("swift-table8", [], "embedded")[0]
     assert "published" not in compose(one.words("swift-table8")).to_dict()
-
-
-@pytest.mark.slow
-def test_a_cell_that_fails_stops_no_other_and_stands_in_the_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    decode = Bench.decode
-
-    def failing(self: Bench, method: Any, *more: Any) -> Any:
-        if self.config.method.name == "uniform" and method is self.method:
-            raise RuntimeError("out of luck")
-        return decode(self, method, *more)
-
-    monkeypatch.setattr(Bench, "decode", failing)
-    words = [
-        "swift-table2",
-        "scale=embedded",
-        f"results={tmp_path}",
-        *SMALL,
-        "method=uniform,middle",
-    ]
-    with pytest.raises(SystemExit) as ended:
-        dispatch(["table", *words, "dataset=mini-math"])
-    assert ended.value.code == 1 and "out of luck" in capsys.readouterr().err
-    # three models of the paper are one here
-    states = {f.name.split("_")[1]: read_run(f).status.state for f in tmp_path.glob("runs/*")}
-    assert states == {"uniform": "failed", "middle": "done"}
-    assert "out of luck" in (tmp_path / "tables" / "swift-table2.embedded.md").read_text()
 
 
 @pytest.mark.slow
@@ -328,14 +283,16 @@ def test_self_sd_s_table_5_has_its_own_n_and_deviations_in_both_halves(tmp_path:
 
 
 def test_what_the_paper_s_n_is_stands_in_its_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    def said(name: str, *given: str) -> int | str | None:
-        (cell, config), *_ = composed(name, plan(name, given, "paper"))
+    def said(name: str, *given: str, scale: str = "paper") -> int | str | None:
+        (cell, config), *_ = composed(name, plan(name, given, scale))
         return table_runs(name, cell, config, None)[0].paper_samples
 
     assert said("self-sd-table5") == 10 and said("self-sd-table1") == said("swift-table2") == 1000
     assert said("self-sd-table14") == 1318 and said("swift-table3") is None
     assert said("swift-table3", "limit=5") == "all"
     assert said("knapspec-table2") == "not named"  # 30 of its code
+    assert said("swift-table2", "method=swift", scale="embedded") == 1000
+    assert said("swift-table2", "dataset=mini-math", scale="embedded") is None
     read = table_module.samples_of("self-sd-table1", "cnndm")
     monkeypatch.setattr(table_module, "samples_of", lambda *_: read and read + 1)
     assert said("self-sd-table1") == 1001
@@ -376,21 +333,8 @@ def test_samples_of_groups_are_runs_of_their_own(tmp_path: Path) -> None:
     assert sum(r.measured.rounds for r in split) == run.measured.rounds
 
 
-@pytest.mark.slow
-def test_cells_in_a_row_share_a_model_and_draft_as_if_each_had_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = ["model=tiny", "dataset=mini-math", "limit=1", "dataset.max_new_tokens=24"]
-    load, found = LastLoaded(), {}
-    for name, loader in (("shared", load), ("own", None)):
-        results = f"results={tmp_path / name}"
-        for method in ("middle", "swift"):
-            config = compose([*words, results, f"method={method}", "engine.warmup=0"])
-            run_cell(config, print_table=False, load=loader)
-        samples = read_samples(resolve_cell(config).folder / "samples.jsonl")
-        found[name] = [s.method.rounds for s in samples]
-    assert found["shared"] == found["own"]
-
+def test_a_small_dense_model_is_kept_for_the_next_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    load, config = LastLoaded(), compose(["model=tiny"])
     model, engine = config.model, config.engine
     one = load(model, engine)
     assert load(model, dataclasses.replace(engine, warmup=3)) is one

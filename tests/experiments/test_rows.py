@@ -8,7 +8,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 from conftest import Command, rest_slow
@@ -18,13 +17,12 @@ from skipbench.bench.turns import arm_order
 from skipbench.config.compose import compose
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.last_loaded import LastLoaded
+from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import row_key, rows_of, run_cell, run_row
-from skipbench.profile import rows
 from skipbench.profile.peak import PeakMemory
-from skipbench.runs.record import MEASURED, Sample
-from skipbench.runs.run import Run
+from skipbench.runs.merge import _decided
+from skipbench.runs.record import Sample
 from skipbench.runs.state import read_status
 from skipbench.runs.store import read_samples
 
@@ -44,11 +42,10 @@ def samples_of(configs: Sequence[RunConfig]) -> list[list[Sample]]:
 
 def decided(sample: Sample) -> dict[str, Any]:
     """What depends neither on the clock nor on which arms took part in the turn."""
-    plain: dict[str, Any] = msgspec.to_builtins(sample)
-    for arm in ("vanilla", "method"):
-        plain[arm] = {k: v for k, v in plain[arm].items() if k not in MEASURED}
+    plain = dict(_decided(sample))
     plain["trace"].pop("setup_s", None)  # of each process
-    return {name: value for name, value in plain.items() if name != "order"}
+    del plain["order"]
+    return plain
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +53,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[list[Sample]]:
     """The samples of a row that nothing disturbed, by arm."""
     configs = cells(tmp_path_factory.mktemp("row"))
     assert rows_of(configs) == [[0, 1, 2]]
-    runs = run_row(configs, LOAD)
-    assert all(isinstance(run, Run) and run.done for run in runs)
+    assert all(one.run and one.run.done for one in run_row(configs, LOAD))
     return samples_of(configs)
 
 
@@ -81,12 +77,9 @@ def test_arms_of_a_turn_have_one_vanilla_and_the_tokens_that_each_has_alone(
 ) -> None:
     for turn in zip(*whole, strict=True):
         assert len({repr(sample.vanilla) for sample in turn}) == 1  # its times, too
-        assert all(
-            Counter(s.order) == Counter(["vanilla", "method", *others])
-            for s, others in (
-                (s, [m for m in METHODS if m != own]) for s, own in zip(turn, METHODS, strict=True)
-            )
-        )
+        for one, own in zip(turn, METHODS, strict=True):
+            others = [method for method in METHODS if method != own]
+            assert sorted(one.order) == sorted(["vanilla", "method", *others])
     for config, together in zip(cells(tmp_path / "alone"), whole, strict=True):
         run_cell(config, print_table=False, load=LOAD)
         (alone,) = samples_of([config])
@@ -115,21 +108,6 @@ def test_arms_of_fewer_prompts_leave_the_row_early(tmp_path: Path) -> None:
     assert [s.vanilla for s in few] == [s.vanilla for s in all_[:2]]
 
 
-def test_an_arm_counts_the_copies_of_weights_that_its_own_drafts_read(tmp_path: Path) -> None:
-    """All arms share a model, which keeps the copies of each."""
-    given = (["method=int8"], ["method=uniform"])
-    arms = [compose([*SMALL, "limit=1", *words]) for words in given]
-
-    def sizes(folder: str, configs: Sequence[RunConfig]) -> list[object]:
-        own = [replace(config, results=tmp_path / folder) for config in configs]
-        runs = run_row(own, LastLoaded())
-        return [run.metrics.int8_bytes for run in runs if isinstance(run, Run) and run.metrics]
-
-    alone = [size for n, arm in enumerate(arms) for size in sizes(str(n), [arm])]
-    assert sizes("row", arms) == alone and alone[1] is msgspec.UNSET
-    assert isinstance(alone[0], int) and alone[0] > 0
-
-
 def test_a_method_that_fails_ends_only_its_own_arm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,8 +120,9 @@ def test_a_method_that_fails_ends_only_its_own_arm(
 
     monkeypatch.setattr(Bench, "decode", failing)
     configs = cells(tmp_path)
-    runs = run_row(configs, LOAD)
-    assert [type(run).__name__ for run in runs] == ["Run", "ZeroDivisionError", "Run"]
+    outcomes = run_row(configs, LOAD)
+    assert [type(one.error) for one in outcomes] == [type(None), ZeroDivisionError, type(None)]
+    assert [one.run is None for one in outcomes] == [False, True, False]
     states = [read_status(resolve_cell(config).folder).state for config in configs]
     assert states == ["done", "failed", "done"]
     monkeypatch.undo()
@@ -181,9 +160,9 @@ def test_a_record_that_is_refused_keeps_no_other_repeat_from_its_processes(tmp_p
     other, refused = (resolve_cell(config.repetitions()[0]).folder for config in configs)
     refused.mkdir(parents=True)
     (refused / "status.json").write_text("no JSON")
-    run, error = run_row(configs)
-    assert isinstance(run, Run) and run.metrics and run.metrics.repeats == 2
-    assert isinstance(error, SkipbenchError) and other.exists()
+    found, lost = run_row(configs)
+    assert found.run and found.run.measured.repeats == 2 and other.exists()
+    assert isinstance(lost.error, SkipbenchError)
 
 
 def test_several_methods_on_the_command_line_are_one_row(
@@ -201,36 +180,6 @@ def test_several_methods_on_the_command_line_are_one_row(
     assert all(len(sample.order) == 3 for samples in row for sample in samples)
     lines = skipbench(*words, "--json").stdout.splitlines()
     assert [json.loads(line)["method"] for line in lines] == chosen
-
-
-def test_each_arm_measures_the_prices_that_it_uses_before_its_first_prompt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    measured = list[str]()
-    measure, prepare = rows.verification_seconds, Bench.prepare
-
-    def counted(*arguments: Any) -> dict[int, float]:
-        measured.append(preparing[0])
-        return {n: len(measured) + seconds for n, seconds in measure(*arguments).items()}
-
-    def named(self: Bench) -> None:
-        preparing[0] = self.store.folder.name
-        prepare(self)
-        preparing[0] = ""
-
-    preparing = [""]
-    monkeypatch.setattr(rows, "verification_seconds", counted)
-    monkeypatch.setattr(Bench, "prepare", named)
-    words = [*SMALL, "limit=2", f"results={tmp_path}", "method=auto"]
-    configs = [compose([*words, f"method.explore={share}"]) for share in (0, 0.01)]
-    run_row(configs, LOAD)
-    arms = sorted(resolve_cell(config).folder.name for config in configs)
-    assert sorted(measured) == arms
-    for config, samples in zip(configs, samples_of(configs), strict=True):
-        took = [sample.trace.get("setup_s") for sample in samples]
-        assert took[0] and took[0][0] > 0 and took[1] is None
-        own = 1 + measured.index(resolve_cell(config).folder.name)
-        assert {int(s) for s in samples[1].carry["measured"]["0+"].values()} == {own}
 
 
 def test_the_peak_of_memory_begins_anew() -> None:

@@ -9,13 +9,13 @@ from test_rows import LOAD, cells, decided, samples_of
 
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.costs import Cost
+from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import row_key, run_row
 from skipbench.launch.jobs import Job, schedule_stages
 from skipbench.launch.status import CellStatus
 from skipbench.runs.merge import join_shard
-from skipbench.runs.run import Run, read_run
+from skipbench.runs.run import read_run
 from skipbench.runs.state import RunState
 
 STATELESS = ("uniform", "prompt-lookup", "clasp")
@@ -31,8 +31,7 @@ def test_the_shards_of_a_row_are_joined_into_the_records_of_one_process(tmp_path
     one, two = shards(configs, 2)
     assert len({row_key(configs[0]), row_key(one[0]), row_key(two[0])}) == 3
     for row, indices in ((two, [1]), (one, [0, 2])):
-        runs = run_row(row, LOAD)
-        assert all(isinstance(run, Run) and run.metrics is None for run in runs)
+        assert all(one.run and one.run.metrics is None for one in run_row(row, LOAD))
         assert [[s.index for s in samples] for samples in samples_of(row)] == [indices] * 3
         # as many arms as in the row, in the order of the row
         orders = [s.order for s in samples_of(whole)[0] if s.index in indices]
@@ -44,15 +43,14 @@ def test_the_shards_of_a_row_are_joined_into_the_records_of_one_process(tmp_path
     folder = resolve_cell(configs[1]).folder  # joined twice, as after a kill
     again = [join_shard(resolve_cell(row[1]).folder, folder, False) for row in (one, two, one)]
     assert again == [2, 1, 0]
-    joined = run_row(configs, LOAD)
-    assert all(isinstance(run, Run) and run.done for run in joined)
+    assert all(one.run and one.run.done for one in run_row(configs, LOAD))
     for ours, theirs in zip(samples_of(configs), samples_of(whole), strict=True):
         ordered = sorted(ours, key=lambda s: s.index)
         assert [decided(s) for s in ordered] == [decided(s) for s in theirs]
     late, early = samples_of(configs)[1], [s for row in (two, one) for s in samples_of(row)[1]]
     assert sorted(map(repr, late)) == sorted(map(repr, early))  # their times, too
     assert [read_run(resolve_cell(c).folder).measured.samples for c in configs] == [3] * 3
-    assert [run.done for run in run_row(one, LOAD) if isinstance(run, Run)] == [True] * 3
+    assert all(part.run and part.run.done for part in run_row(one, LOAD))
 
 
 @pytest.mark.parametrize(
@@ -69,8 +67,8 @@ def test_what_cannot_be_shared_is_refused(
     (config,) = cells(tmp_path, [method])
     if method == "self-sd":
         config = replace(config, method=config.method.but(skip="attn:1"))
-    (error,) = run_row([replace(config, shard=shard)], LOAD)
-    assert isinstance(error, SkipbenchError) and said in str(error)
+    (outcome,) = run_row([replace(config, shard=shard)], LOAD)
+    assert isinstance(outcome.error, SkipbenchError) and said in str(outcome.error)
     assert not list(tmp_path.glob("*/*"))
 
 

@@ -28,8 +28,8 @@ from skipbench.config.hardware import Slurm
 from skipbench.config.model import Dtype
 from skipbench.config.paths import CONF
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.costs import cost_of, gpu_of
+from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import row_key
 from skipbench.experiments.set_search import search_trace
 from skipbench.launch import manifest

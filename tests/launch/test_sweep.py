@@ -23,7 +23,7 @@ from skipbench.config.compose import compose, use_config_dir
 from skipbench.config.explain import hydra_initialized
 from skipbench.config.hardware import Slurm
 from skipbench.config.paths import CONF
-from skipbench.experiments.cell import resolve_cell
+from skipbench.experiments.resolve import resolve_cell
 from skipbench.launch.manifest import write_rows
 from skipbench.launch.slurm import script
 from skipbench.launch.sweeper import job, labels

@@ -13,6 +13,7 @@ from conftest import (
     ANYWHERE,
     EVERY_ENGINE,
     composed_method,
+    here,
     make_method,
     random_model,
     rest_slow,
@@ -39,14 +40,16 @@ PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 FAULTS = ("device", "capture", "kernel", "pageable")
 TREE = "method.tree=[4,3,2,1]"
-MECHANISMS = [  # every day; all methods in the slow tier
-    ("uniform", "greedy", "fused", "fp32"),
-    ("uniform", "sampling", "fused", "bf16"),
-    ("swift", "tree", "fused", "bf16"),
-    ("uniform", "greedy", "reference", "bf16"),
-    ("clasp", "greedy", "cuda_graphs", "fp32"),
-    ("uniform", "int8", "cuda_graphs", "bf16"),
-]
+MECHANISMS = here(
+    [  # every day; all methods in the slow tier
+        ("uniform", "greedy", "fused", "fp32"),
+        ("uniform", "sampling", "fused", "bf16"),
+        ("swift", "tree", "fused", "bf16"),
+        ("uniform", "greedy", "reference", "bf16"),
+        ("clasp", "greedy", "cuda_graphs", "fp32"),
+        ("uniform", "int8", "cuda_graphs", "bf16"),
+    ]
+)
 VARIANTS: dict[str, tuple[str, ...]] = {
     "greedy": (),
     "sampling": (),
@@ -74,11 +77,11 @@ def overrides_of(method: str, variant: str) -> tuple[str, ...]:
     return (*VARIANTS[variant], *own)
 
 
-PRODUCT = [
+PRODUCT = here(
     (m, v, e, d)
     for m, v, e, d in itertools.product(ANYWHERE, VARIANTS, EVERY_ENGINE, DTYPES)
     if has(m, v) and not (e == "reference" and v.startswith("int8"))
-]
+)
 
 
 def fake_lm(

@@ -21,7 +21,7 @@ from fake_cuda import (
 from test_fake_cuda import PROMPT, decoded, excess
 from test_fake_cuda_tokens import one_device, two_devices
 
-from skipbench.decode import drafting
+from skipbench.decode import draft_pass
 from skipbench.decode.draft import State
 from skipbench.decode.drafting import SkipMethod
 from skipbench.decode.loop import generate
@@ -76,14 +76,13 @@ FAULTY: dict[str, tuple[Any, str, str, Case, str]] = {
         ("vanilla", "greedy", "fused"), "decode/",
     ),
     "condition on a tensor": (
-        sublayers.attention, "out = attend(store(qkv, cos, sin, metadata.start), metadata)",
-        "out = attend(store(qkv, cos, sin, metadata.start), metadata)"
-        " if bool(qkv.sum() < 1) or t else qkv",
+        sublayers.Attention.__call__, "cos, sin = metadata.rope",
+        "cos, sin = metadata.rope if bool(hidden.sum() < 1) or hidden.ndim else hidden",
         ("uniform", "greedy", "fused"), "lm/fused/sublayers.py",
     ),
     "grouped heads with a mask": (
-        sublayers.attention, "fold(query, kv), keys, values, mask, scale=scale)",
-        "fold(query, kv), keys, values, mask, scale=scale, enable_gqa=True)",
+        sublayers.Attention.at_once, "(folded, keys, values, mask, scale=self.scale)",
+        "(folded, keys, values, mask, scale=self.scale, enable_gqa=True)",
         ("uniform", "greedy", "fused"), "lm/fused/sublayers.py",
     ),
     "unaligned mask": (
@@ -108,15 +107,15 @@ FAULTY: dict[str, tuple[Any, str, str, Case, str]] = {
         ("uniform", "greedy", "fused"), "lm/fused/sublayers.py",
     ),
     "view of what a kernel lays out": (
-        sublayers.attention, "return out.reshape(1, heads * d)", "return out.view(1, heads * d)",
+        sublayers.Attention._one_row, "return out.reshape(1,", "return out.view(1,",
         ("vanilla", "greedy", "fused", "fp32"), "lm/fused/sublayers.py",
     ),
     "confidence before its event": (
-        drafting.read_later, "arrived.synchronize()", "pass", ("chain",), "decode/drafting.py",
+        draft_pass.read_later, "arrived.synchronize()", "pass", ("chain",), "decode/draft_pass.py",
     ),
     "event on another stream": (
-        drafting.read_later, "arrived.record(torch.cuda.current_stream(value.device))",
-        "arrived.record()", ("chain", "two"), "decode/drafting.py",
+        draft_pass.read_later, "arrived.record(torch.cuda.current_stream(value.device))",
+        "arrived.record()", ("chain", "two"), "decode/draft_pass.py",
     ),
     "index on another device": (
         KVCache.keep, "upload(kept, device)", "upload(kept, self.devices[0])",

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import here
 from described import made
 from test_graphs import PROMPT
 
@@ -15,7 +16,6 @@ from skipbench.lm.cuda_graphs import attention
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
-from skipbench.lm.cuda_graphs.int8 import GpuInt8Weight
 from skipbench.lm.cuda_graphs.sets import KEPT, USES, SetGraphs, SetKey
 from skipbench.lm.cuda_graphs.trial import differs
 from skipbench.lm.model import LM
@@ -108,18 +108,6 @@ def test_a_result_that_is_not_finite_differs() -> None:
     assert differs(torch.tensor([1.0, float("nan"), 1.0]), wanted)
 
 
-def test_a_product_of_8_bits_by_torch_is_that_of_the_rounded_weight() -> None:
-    torch.manual_seed(0)
-    weight, bias = torch.randn(24, 40), torch.randn(24)
-    x, residual = torch.randn(3, 40), torch.randn(3, 24)
-    made = GpuInt8Weight(weight, bias, "no kernel")
-    wanted = torch.nn.functional.linear(x, made.dequantized(), bias)
-    torch.testing.assert_close(made(x), wanted)
-    torch.testing.assert_close(made.added(residual, x), wanted + residual)
-    made.add_to(residual, x)
-    torch.testing.assert_close(residual, made.added(residual - wanted, x))
-
-
 @torch.inference_mode()
 def test_wide_trees_and_drafts_of_8_bits_are_those_of_fused() -> None:
     """A tree with rows of padding behind it, and every sub-layer in 8 bits; with biases."""
@@ -127,7 +115,9 @@ def test_wide_trees_and_drafts_of_8_bits_are_those_of_fused() -> None:
     graphs: Any = partial(CudaGraphsEngine, capture=EagerCapture, backend="masked")
     biased = {"attention_bias": True, "mlp_bias": True, "num_hidden_layers": 2}
     lms = [LM(made("llama", **biased), engine) for engine in (graphs, "fused")]
-    for rows, plan in ((TokenRows.tree(12, parent), ""), (TokenRows.chain(12, 1), "int8:all")):
+    for rows, plan in here(
+        ((TokenRows.tree(12, parent), ""), (TokenRows.chain(12, 1), "int8:all"))
+    ):
         found = []
         for lm in lms:
             lm.allocate(64)

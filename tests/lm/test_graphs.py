@@ -17,14 +17,14 @@ from typing import Any
 import contract
 import pytest
 import torch
-from conftest import make_method, random_lm, random_model, rest_slow
+from conftest import here, make_method, random_lm, random_model, rest_slow
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
 
 from skipbench.bench import gpu_check
 from skipbench.config.catalog import shape_of
 from skipbench.config.compose import compose
-from skipbench.decode import drafting
+from skipbench.decode import draft_pass
 from skipbench.decode.draft import State
 from skipbench.decode.loop import generate
 from skipbench.decode.method import Method
@@ -119,7 +119,10 @@ def test_logits_are_those_of_fused_for_every_shape_of_rows() -> None:
         TokenRows.branches(36, 30, 5, 3),
         TokenRows.tree(36, (-1, 0, 0, 1, 1, 4)), TokenRows.branches(36, 0, 2),
     ]  # fmt: skip
-    for skip in (None, *(DraftPlan.parse(p, 4) for p in ("attn:1,2;mlp:0", "int8:all;mlp:0"))):
+    for skip in (
+        None,
+        *(DraftPlan.parse(p, 4) for p in here(("attn:1,2;mlp:0", "int8:all;mlp:0"))),
+    ):
         for token_rows in spans:
             lm.prefill(text)
             fused.prefill(text)
@@ -280,11 +283,11 @@ def test_sizes() -> None:
 
 @contextlib.contextmanager
 def queued_ahead(count: int) -> Iterator[None]:
-    before, drafting.LAUNCH_AHEAD = drafting.LAUNCH_AHEAD, {"cpu": count}
+    before, draft_pass.LAUNCH_AHEAD = draft_pass.LAUNCH_AHEAD, {"cpu": count}
     try:
         yield
     finally:
-        drafting.LAUNCH_AHEAD = before
+        draft_pass.LAUNCH_AHEAD = before
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])

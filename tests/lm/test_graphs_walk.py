@@ -44,8 +44,9 @@ class Anew(CudaGraphsEngine):
 
     result_is_borrowed = False
 
-    def made_of(self, layers: Any, eager: list[Sublayer], first: int = 0) -> list[Sublayer]:
-        super().made_of(layers, eager, first)
+    def made_of(self, layers: Any, eager: list[Sublayer], variant: str = "") -> list[Sublayer]:
+        super().made_of(layers, eager, variant)
+        first = self._firsts[variant]
         (part,) = self.parts.values()
         return [alone(part, first + i, run) for i, run in enumerate(eager)]
 

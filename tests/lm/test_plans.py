@@ -1,13 +1,15 @@
 """Draft passes by a plan: what a window hides, and what a head of few tokens computes."""
 
+from typing import Any
+
 import pytest
 import torch
-from conftest import make_method, random_lm
+from conftest import make_method, random_lm, random_model
 
 from skipbench.decode.loop import generate
 from skipbench.draft_plan import SINKS, DraftPlan
 from skipbench.errors import SkipbenchError
-from skipbench.lm.fused import elementwise
+from skipbench.lm.fused.engine import FusedEngine
 from skipbench.lm.metadata import AttentionMetadata, RotaryCache
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
@@ -37,14 +39,10 @@ def test_a_window_is_the_model_that_lacks_the_positions(engine: str) -> None:
         lm.cache.rows[0].copy_(kept)
 
 
-@pytest.mark.parametrize("kernels", [True, False], ids=["own kernels", "torch"])
-def test_rows_in_a_window_see_what_they_see_one_by_one(
-    kernels: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("engine", ["fused", FusedEngine], ids=["own kernels", "torch"])
+def test_rows_in_a_window_see_what_they_see_one_by_one(engine: Any) -> None:
     """Several rows of one pass, the first of which the window hides nothing from."""
-    if not kernels:
-        monkeypatch.setattr(elementwise, "kernel_of", lambda like: None)
-    lm, tokens = random_lm("llama", "fused"), [5, 9, 2, 7]
+    lm, tokens = LM(random_model("llama"), engine), [5, 9, 2, 7]
     lm.allocate(64)
     lm.prefill(PROMPT)
     end = len(PROMPT)

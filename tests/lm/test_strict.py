@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_method, random_model
+from conftest import here, make_method, random_model
 
 from skipbench.bench.load import load_model
 from skipbench.config.catalog import shape_of
@@ -16,10 +16,9 @@ from skipbench.decode.loop import generate
 from skipbench.decode.method import Method
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import NotStrictError, SkipbenchError
+from skipbench.lm.bit_exact import steps
 from skipbench.lm.bit_probe import compare_rows
 from skipbench.lm.families import FAMILIES
-from skipbench.lm.fused import engine
-from skipbench.lm.fused.bit_exact import steps
 from skipbench.lm.fused.engine import FusedEngine
 from skipbench.lm.metadata import AttentionMetadata
 from skipbench.lm.model import LM
@@ -68,16 +67,18 @@ def same_bits(lm: LM, method: Method, prompt: list[int], length: int) -> int:
 
 @pytest.mark.parametrize(
     ("name", "overrides"),
-    [
-        pytest.param("uniform", ("method.ratio=0.3",), marks=pytest.mark.slow),
-        pytest.param("clasp", ("method.interval=2",), marks=pytest.mark.slow),
-        ("swift", ("method.tree=[10,5,3,1]", "method.window=4", "method.beta=3")),
-        pytest.param("prompt-lookup", ("method.ngram=1",), marks=pytest.mark.slow),
-        ("auto", ()),
-        ("recycling", ("method.nodes=80",)),  # more rows than a product takes at once
-        pytest.param("lookahead", (), marks=pytest.mark.slow),
-        pytest.param("layerskip", ("method.exit_layer=10",), marks=pytest.mark.slow),
-    ],
+    here(
+        [
+            pytest.param("uniform", ("method.ratio=0.3",), marks=pytest.mark.slow),
+            pytest.param("clasp", ("method.interval=2",), marks=pytest.mark.slow),
+            ("swift", ("method.tree=[10,5,3,1]", "method.window=4", "method.beta=3")),
+            pytest.param("prompt-lookup", ("method.ngram=1",), marks=pytest.mark.slow),
+            ("auto", ()),
+            ("recycling", ("method.nodes=80",)),  # more rows than a product takes at once
+            pytest.param("lookahead", (), marks=pytest.mark.slow),
+            pytest.param("layerskip", ("method.exit_layer=10",), marks=pytest.mark.slow),
+        ]
+    ),
 )
 def test_tiny_has_vanillas_bits(name: str, overrides: tuple[str, ...]) -> None:
     lm, tokenizer = tiny()
@@ -152,32 +153,15 @@ def test_rows_of_a_chain_need_nothing_laid_out() -> None:
     assert laid == [None, None, (31, [2]), (31, [3]), (32, [4])]
 
 
-def test_attention_of_all_rows_at_once_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The planted fault: a strict engine whose rows share one call of torch's attention."""
-    tiny()
-
-    # the engine then takes the rows for any others, of which it attends none itself
-    monkeypatch.setattr(engine.elementwise, "most_attended", lambda like: 1)
-    monkeypatch.setattr(TokenRows, "verified", lambda self: self)
-    config = compose(["model.dtype=bfloat16", "engine.strict=true"])
-    with pytest.raises(
-        SkipbenchError,
-        match=r"cannot be kept on cpu in bfloat16: .* differ from the same rows one by one",
-    ):
-        load_model(config.model, config.engine)
-
-
-def test_float32_by_torchs_attention_and_the_reference_engine_refuse(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(engine.elementwise, "kernel_of", lambda like: None)
-    config = compose(["engine.strict=true"])
-    with pytest.raises(
-        SkipbenchError, match=r"cpu in float32.*use engine\.strict=false, or model\.dtype=bfloat16"
-    ):
-        load_model(config.model, config.engine)
-    with pytest.raises(SkipbenchError, match="cpu in float32"):
-        LM(random_model("llama"), "reference", strict=True)
+def test_float32_by_torchs_attention_and_the_reference_engine_refuse() -> None:
+    config = compose([])
+    lm, _ = load_model(config.model, config.engine)
+    for engine in (FusedEngine, "reference"):
+        with pytest.raises(
+            SkipbenchError,
+            match=r"cpu in float32.*use engine\.strict=false, or model\.dtype=bfloat16",
+        ):
+            LM(lm.model, engine, strict=True)
 
 
 def test_float32_that_passes_the_short_proof_is_probed_after_longer_contexts() -> None:

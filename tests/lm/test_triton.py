@@ -13,22 +13,22 @@ from typing import Any
 import contract
 import pytest
 import torch
-from conftest import make_method, random_model
+from conftest import here, make_method, random_model
 from interpreted import DEVICE
 from test_graphs import PROMPTS
 from test_graphs import short_buckets as short_buckets  # a fixture
 from torch import Tensor
 
+from skipbench.contrib.lowbit import tiles
 from skipbench.decode.loop import generate
 from skipbench.decode.stopping import Fixed
 from skipbench.draft_plan import SINKS, DraftPlan
-from skipbench.lm.cuda_graphs import ops, tiles
+from skipbench.lm.cuda_graphs import ops
 from skipbench.lm.cuda_graphs.attention import masked
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.device import PREPARE_INPUTS
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
-from skipbench.lm.cuda_graphs.int8 import int8_fault, quantized_rows
 from skipbench.lm.llama import rotated, silu_times
 from skipbench.lm.metadata import AttentionMetadata, RotaryCache
 from skipbench.lm.model import LM
@@ -141,61 +141,6 @@ def test_attend(case: Any, dtype: torch.dtype) -> None:
     assert torch.equal(cache[start:end], wanted_cache[start:end]) and cache[end:].isnan().all()
 
 
-@pytest.mark.parametrize(
-    ("dtype", "tile"),
-    [(d, t) for d in TOLERANCES for t in (tiles.FLOAT32 if d == torch.float32 else tiles.HALF)],
-    ids=str,
-)
-@pytest.mark.parametrize("shape", [(1, 64, 32), (7, 130, 71), (20, 1027, 17)], ids=str)
-def test_int8_linear(
-    shape: tuple[int, int, int],
-    dtype: torch.dtype,
-    tile: tiles.Tile,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Rows, inputs and outputs, also odd ones; a row has the same bits alone as among others."""
-    monkeypatch.setattr(ops, "int8_tile", lambda *of: tile)  # small weights have one
-    rows, inputs, outputs = shape
-    x, weight = drawn(rows, inputs, dtype=dtype), drawn(outputs, inputs, dtype=dtype)
-    bias, hidden = drawn(outputs, dtype=dtype), drawn(rows, outputs, dtype=dtype)
-    scale, rounded = quantized_rows(weight)
-    weight_error = (rounded * scale[:, None] - weight.float()).abs().amax(1)
-    assert (weight_error <= scale * 0.51).all()
-    wanted = x.float() @ (rounded.float() * scale[:, None]).T
-    for added, of_bias in ((None, None), (hidden, bias)):
-        out = torch.empty_like(hidden)
-        ops.int8_linear(x, rounded, scale, of_bias, added, out)
-        if added is not None and of_bias is not None:
-            wanted = wanted + of_bias.float() + added.float()
-        assert error(out, wanted) < TOLERANCES[dtype] / 2
-        for row in range(0, rows, tiles.INT8_ROWS):  # NumPy's products depend on a row's place
-            own = slice(row, row + 1)
-            alone, before = torch.empty_like(out[own]), None if added is None else added[own]
-            ops.int8_linear(x[own], rounded, scale, of_bias, before, alone)
-            assert torch.equal(alone, out[own])
-    ops.int8_linear(x, rounded, scale, bias, hidden, hidden)  # in its place
-    assert torch.equal(hidden, out)
-
-
-def test_a_tile_that_is_wrong_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever of the tiles it is: torch multiplies then."""
-    monkeypatch.setattr(ops, "at_hand", lambda device: True)
-    monkeypatch.setattr(tiles, "side_by_side", lambda *of: 1 << 10)  # more than the interpreter's
-    for bound, small in (("SOME_OUTPUTS", 48), ("MANY_OUTPUTS", 80), ("LONG_INPUTS", 512)):
-        monkeypatch.setattr(tiles, bound, small)
-    like, multiply = torch.empty(0, dtype=torch.float16, device=DEVICE), ops.int8_linear
-    assert int8_fault(like) is None
-    for wrong in tiles.HALF:
-
-        def linear(x: Tensor, weight: Tensor, *rest: Any, wrong: tiles.Tile = wrong) -> None:
-            multiply(x, weight, *rest)
-            rest[-1].mul_(1 + (tiles.int8_tile(*weight.shape, x.dtype, x.device) == wrong))
-
-        with monkeypatch.context() as patched:
-            patched.setattr(ops, "int8_linear", linear)
-            assert "does not give what torch gives" in str(int8_fault(like))
-
-
 @pytest.mark.parametrize("window", [9, 60, 69])
 def test_attend_in_a_window_reads_no_hidden_row(window: int) -> None:
     """The result is that over the rows that are seen alone, in one piece."""
@@ -263,12 +208,12 @@ def test_a_plans_logits_are_those_of_fused() -> None:
     """A window, 8 bits and skipped sub-layers in graphs, of which no more are captured."""
     engine = partial(CudaGraphsEngine, capture=EagerCapture, backend="triton")
     lms = [LM(random_model("llama").to(DEVICE), e) for e in (engine, "fused")]
-    plan = DraftPlan.parse("int8:all;window:6;attn:1;mlp:2", 4)
+    plan, *low = (DraftPlan.parse(p, 4) for p in here(("window:6;attn:1;mlp:2", "int8:all")))
     for lm in lms:
         lm.allocate(64)
         lm.prefill(PROMPTS["llama"] * 2)
     part, graphs = lms[0].engine.parts[DEVICE], []  # type: ignore[attr-defined]  # as above
-    for start, of in ((24, plan), (25, plan), (20, DraftPlan.of(4)), (26, plan.cheaper("int8"))):
+    for start, of in ((24, plan), (25, plan), (20, DraftPlan.of(4)), *((26, of) for of in low)):
         found, wanted = (lm.logits([5], TokenRows.chain(start, 1), of) for lm in lms)
         assert error(found, wanted) < 1e-4
         assert part.buffers is not None and part.buffers._hidden == (start - 9) * bool(of.window)

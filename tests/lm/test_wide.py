@@ -15,14 +15,14 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from skipbench.bench import cell
+from skipbench.bench import arm as bench_arm
 from skipbench.bench.arm import _compare
 from skipbench.config.compose import compose
 from skipbench.decode.lossless import TIE_ULPS
 from skipbench.experiments.row import run_cell
 from skipbench.lm import float32 as wide
 from skipbench.lm.float32 import float32_logits
-from skipbench.lm.fused import elementwise
+from skipbench.lm.fused.engine import FusedEngine
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.report.columns import exceptions, main_cells
@@ -173,11 +173,10 @@ def test_chunks_change_nothing(family: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_no_mask_meets_grouped_heads(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_mask_meets_grouped_heads(family: str) -> None:
     """On a GPU only the kernel that holds all scores and copies of all keys takes both."""
-    monkeypatch.setattr(elementwise, "kernel_of", lambda like: None)  # as on a GPU
     model = random_model(family)
-    lm = LM(model, "fused")
+    lm = LM(model, FusedEngine)  # as on a GPU
     lm.allocate(64)
     storage = {rows.untyped_storage().data_ptr() for rows in lm.cache.rows}
     with torch.inference_mode(), Calls() as calls:
@@ -213,15 +212,15 @@ def test_a_check_that_cannot_be_made_keeps_the_sample(
     """Vanilla's last token is bent, so that the outputs part; then the check fails as it would for
     want of memory.
     """
-    decode = cell.Bench.decode
+    decode = bench_arm.Bench.decode
 
-    def bent(bench: cell.Bench, method: Any, *rest: Any) -> cell.Decoded:
+    def bent(bench: bench_arm.Bench, method: Any, *rest: Any) -> bench_arm.Decoded:
         decoded = decode(bench, method, *rest)
         if method.name == "vanilla":
             decoded.arm.tokens[-1] += 1
         return decoded
 
-    monkeypatch.setattr(cell.Bench, "decode", bent)
+    monkeypatch.setattr(bench_arm.Bench, "decode", bent)
     monkeypatch.setattr(LM, "float32_logits", scored)
     settings = [
         "method=uniform",

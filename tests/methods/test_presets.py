@@ -4,7 +4,7 @@ from statistics import mean
 from typing import Any
 
 import pytest
-from conftest import ALONE, make_method, random_lm, settings_of
+from conftest import ALONE, here, make_method, random_lm, settings_of
 from contract import check_greedy
 from test_traces import tiny
 
@@ -70,7 +70,7 @@ class Watched:
         return self._score(tokens, *rest, **options)
 
 
-@pytest.mark.parametrize("name", ["recycling", "lookahead", "auto"])
+@pytest.mark.parametrize("name", here(["recycling", "lookahead", "auto"]))
 def test_free_rows_make_large_drafts_and_dear_ones_small_on_every_engine(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,18 +89,6 @@ def test_parallel_decoding_is_jacobi_iteration() -> None:
 
 
 @torch.inference_mode()
-def test_asd_drops_the_attention_that_turns_the_state_least() -> None:
-    given = ("method.threshold=-1", "method.most=0.5", "method.keep_first=0", "method.keep_last=0")
-    method = make_method("asd", *given)
-    rounds(method, 4)
-    x = states_of(second(), PROMPT).float()
-    cosine = torch.cosine_similarity(x[:-1:2], x[1::2], dim=-1).mean(-1)
-    assert method.skip.attention == tuple(sorted(cosine.topk(2).indices.tolist()))  # type: ignore[attr-defined]  # of the class
-    assert not method.skip.mlp  # type: ignore[attr-defined]  # as above
-    assert method.log["cosine"][0] == pytest.approx(cosine.tolist(), abs=1e-4)  # type: ignore[attr-defined]  # as above
-
-
-@torch.inference_mode()
 def test_del_exits_where_tpl_is_largest() -> None:
     """The states that a draft hands over end behind the exit layer, which has most tokens per layer
     (Eq. 2 of KnapSpec) over all tokens seen so far.

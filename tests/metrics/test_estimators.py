@@ -17,7 +17,7 @@ from skipbench.metrics.repeats import summarise_repeats
 from skipbench.metrics.summary import summarise
 from skipbench.runs.measures import Metrics
 from skipbench.runs.reading import run_folders
-from skipbench.runs.record import Sample
+from skipbench.runs.record import Arm, Sample
 from skipbench.runs.run import read_run
 
 LAYERS = 12  # of the embedded model
@@ -39,84 +39,66 @@ def samples(ran: Path) -> list[Sample]:
     assert len(found) == 5 and {len(s.method.tokens) for s in found} != {1}
     found[3] = replace(found[3], id="q-7", groups={"turn": "1"})
     found[4] = replace(found[4], id="q-7/2", groups={"turn": "2"}, question="q-7")
-    found[1] = replace(
-        found[1],
-        vanilla=replace(found[1].vanilla, finish="eos"),
-        method=replace(found[1].method, finish="eos"),
-    )
+    ended = {n: replace(getattr(found[1], n), finish="eos") for n in ("vanilla", "method")}
+    found[1] = replace(found[1], **ended)
     return found
 
 
 Script = Callable[[Sequence[Sample]], float]
 
 
+def wall_time(arm: Arm) -> float:
+    """The scripts read the clock before the prefill and after the last round."""
+    t = arm.seconds
+    return t.prefill + t.draft + t.verify + t.adapt + t.other
+
+
 def of_swift(samples: Sequence[Sample]) -> float:
-    """SWIFT, speed.py: the mean over the prompts of new_tokens / wall_time, over the baseline's;
-    eval.py reads the clock before the prefill and after the last round.
-    """
-    speeds: list[float] = []
-    speeds0: list[float] = []
-    for s in samples:
-        for arm, found in ((s.method, speeds), (s.vanilla, speeds0)):
-            t = arm.seconds
-            wall_time = t.prefill + t.draft + t.verify + t.adapt + t.other
-            found.append(len(arm.tokens) / wall_time)
-    return fmean(speeds) / fmean(speeds0)
+    """SWIFT, speed.py: the mean over the prompts of new_tokens / wall_time, over the baseline's."""
+    speeds = fmean(len(s.method.tokens) / wall_time(s.method) for s in samples)
+    return speeds / fmean(len(s.vanilla.tokens) / wall_time(s.vanilla) for s in samples)
 
 
 def of_self_sd(samples: Sequence[Sample]) -> float:
     """Self-SD, evaluate_sum.ipynb: `E2E mean token speed up`, from time / generate_ids.shape[1]."""
-    token_time: dict[str, list[float]] = {"base": [], "essg": []}
-    for s in samples:
-        for name, arm in (("base", s.vanilla), ("essg", s.method)):
-            t = arm.seconds
-            time = t.prefill + t.draft + t.verify + t.adapt + t.other
-            token_time[name].append(time / len(arm.tokens))
-    return fmean(token_time["base"]) / fmean(token_time["essg"])
+    base = fmean(wall_time(s.vanilla) / len(s.vanilla.tokens) for s in samples)
+    return base / fmean(wall_time(s.method) / len(s.method.tokens) for s in samples)
 
 
 def of_knapspec(samples: Sequence[Sample]) -> float:
     """KnapSpec, benchmark.py: avg_tokens_per_sec, from output_tokens / elapsed_sec; the generators
     cut the output before the EOS.
     """
-    averages = []
-    for arms in ([s.method for s in samples], [s.vanilla for s in samples]):
-        tokens_per_sec = 0.0
-        for arm in arms:
-            output_tokens = len(arm.tokens[:-1] if arm.finish == "eos" else arm.tokens)
-            t = arm.seconds
-            elapsed_sec = t.prefill + t.draft + t.verify + t.adapt + t.other
-            tokens_per_sec += output_tokens / elapsed_sec
-        averages.append(tokens_per_sec / len(arms))
-    return averages[0] / averages[1]
+
+    def average(arms: Sequence[Arm]) -> float:
+        cut = [(arm, arm.tokens[:-1] if arm.finish == "eos" else arm.tokens) for arm in arms]
+        return fmean(len(tokens) / wall_time(arm) for arm, tokens in cut)
+
+    return average([s.method for s in samples]) / average([s.vanilla for s in samples])
 
 
 def of_clasp(samples: Sequence[Sample]) -> float:
     """CLaSp published no code; it evaluates on Spec-Bench, whose speed.py sums new_tokens and
     wall_time of a question's turns.
     """
-    last = samples[-2:]
-    questions = [[s] for s in samples[:-2]] + [[*last]]
-    speeds = []
-    for arms in (
-        [[s.method for s in q] for q in questions],
-        [[s.vanilla for s in q] for q in questions],
-    ):
-        rates = []
-        for turns in arms:
-            seconds = [a.seconds for a in turns]
-            times = sum(t.prefill + t.draft + t.verify + t.adapt + t.other for t in seconds)
-            rates.append(sum(len(a.tokens) for a in turns) / times)
-        speeds.append(fmean(rates))
-    return speeds[0] / speeds[1]
+
+    def average(arms: Sequence[Arm]) -> float:
+        questions = [*([arm] for arm in arms[:-2]), arms[-2:]]
+        rates = (sum(len(a.tokens) for a in q) / sum(map(wall_time, q)) for q in questions)
+        return fmean(rates)
+
+    return average([s.method for s in samples]) / average([s.vanilla for s in samples])
 
 
-SCRIPTS: dict[str, Script] = {
-    "swift": of_swift,
-    "self_sd": of_self_sd,
-    "knapspec": of_knapspec,
-    "clasp": of_clasp,
-}
+SCRIPTS: dict[str, Script] = {"swift": of_swift, "self_sd": of_self_sd}
+SCRIPTS |= {"knapspec": of_knapspec, "clasp": of_clasp}
+
+
+def with_arms(sample: Sample, **seconds: float) -> Sample:
+    """The sample with other seconds in both arms."""
+    arms = {name: getattr(sample, name) for name in ("vanilla", "method")}
+    changed = {n: replace(a, seconds=replace(a.seconds, **seconds)) for n, a in arms.items()}
+    return replace(sample, **changed)
 
 
 @pytest.mark.parametrize("paper", SCRIPTS)
@@ -133,23 +115,14 @@ def test_each_paper_s_script_gives_its_estimate(paper: str, samples: list[Sample
     decode_only = (by.micro, by.macro, by.s_per_token, by.paired)
     assert min(abs(wanted - x) for x in (*others.values(), *decode_only) if x) > 1e-7
     # without the prefill the clock, and so the estimate, is another
-    cut = [
-        replace(
-            s,
-            vanilla=replace(s.vanilla, seconds=replace(s.vanilla.seconds, prefill=0.0)),
-            method=replace(s.method, seconds=replace(s.method.seconds, prefill=0.0)),
-        )
-        for s in samples
-    ]
+    cut = [with_arms(s, prefill=0.0) for s in samples]
     assert getattr(estimators([cut]), paper).speedup != pytest.approx(wanted, rel=1e-6)
 
 
 def test_alpha_of_self_sd_and_knapspec_is_a_mean_over_samples(samples: list[Sample]) -> None:
     """decoding.py's `matchness` and benchmark.py's acceptance_rate: matched / drafted, averaged."""
-    rates = [
-        sum(r.accepted for r in s.method.rounds) / sum(r.steps for r in s.method.rounds)
-        for s in samples
-    ]
+    each = [s.method.rounds for s in samples]
+    rates = [sum(r.accepted for r in rounds) / sum(r.steps for r in rounds) for rounds in each]
     metrics = summarise(samples, LAYERS, None, None, None)
     assert metrics.alpha_macro == pytest.approx(fmean(rates), rel=1e-9)
     assert metrics.alpha != pytest.approx(metrics.alpha_macro, rel=1e-6)
@@ -172,10 +145,7 @@ def test_the_interval_is_of_the_ratio_of_means(samples: list[Sample]) -> None:
 
 
 def test_processes_are_pooled_and_an_empty_run_has_no_estimate(samples: list[Sample]) -> None:
-    slower = [
-        replace(s, method=replace(s.method, seconds=replace(s.method.seconds, other=0.5)))
-        for s in samples
-    ]
+    slower = [with_arms(s, other=0.5) for s in samples]
     runs = [(one, summarise(one, LAYERS, None, None, None)) for one in (samples, slower)]
     joined = summarise_repeats(runs, LAYERS).estimators
     assert joined

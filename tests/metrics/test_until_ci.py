@@ -10,7 +10,7 @@ from skipbench.bench.turns import spread
 from skipbench.config.compose import compose
 from skipbench.data.rows import Row
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import resolve_cell
+from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.metrics.interval import STOP_FROM, half_width, paired_ratio_interval
 from skipbench.metrics.repeats import summarise_repeats

@@ -11,13 +11,13 @@ from msgspec import structs
 from skipbench.config.compose import compose
 from skipbench.decode.loop import generate
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import resolve_cell
+from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.metrics.summary import percentiles, summarise
 from skipbench.profile.clock import Clock
 from skipbench.profile.energy import Counter, EnergyMeter, energy_meter
-from skipbench.report.cell import cell_lines
 from skipbench.report.columns import MISSING, waits_cells
+from skipbench.report.detail import cell_lines
 from skipbench.report.tables.runs import row_table
 from skipbench.report.tables.stored import stored_table, summary
 from skipbench.runs.measures import Metrics, Percentiles

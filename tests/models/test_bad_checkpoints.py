@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+from builders import edit, tiny_copy
 from conftest import make_method, random_lm, rest_slow
 from safetensors.torch import load_file, save_file
+from tokenizers.models import BPE
 from transformers import AutoTokenizer
 
 from skipbench.bench.arm import Bench
@@ -25,6 +27,7 @@ from skipbench.decode.loop import generate
 from skipbench.errors import SkipbenchError
 from skipbench.lm.families import check_config
 from skipbench.models import tokenizer
+from skipbench.models.checks import explained
 from skipbench.models.load import load
 from skipbench.models.tokenizer import read_tokenizer
 from skipbench.runs.provenance import Provenance
@@ -35,13 +38,7 @@ TINY = PACKAGE / "models" / "tiny"
 
 @pytest.fixture
 def broken(tmp_path: Path) -> Path:
-    shutil.copytree(TINY, tmp_path / "model")
-    return tmp_path / "model"
-
-
-def change(folder: Path, name: str = "config.json", **values: Any) -> None:
-    settings = json.loads((folder / name).read_text())
-    (folder / name).write_text(json.dumps(settings | values))
+    return tiny_copy(tmp_path / "model")
 
 
 def test_missing_misshapen_and_torn_weights(broken: Path) -> None:
@@ -83,7 +80,7 @@ def test_a_damaged_checkpoint_is_one_error(broken: Path, name: str, damage: Any,
     if isinstance(damage, str):
         (broken / name).write_text(damage)
     else:
-        change(broken, **damage)
+        edit(broken / name, **damage)
     with pytest.raises(SkipbenchError, match=says or re.escape(str(broken)[-12:])):
         load(str(broken))
 
@@ -103,7 +100,7 @@ def test_no_code_of_a_checkpoint_runs(broken: Path, tmp_path: Path) -> None:
     (broken / "mine.py").write_text(code)
     autos = ("AutoConfig", "AutoModelForCausalLM", "AutoTokenizer")
     for name in ("config.json", "tokenizer_config.json"):
-        change(broken, name, auto_map=dict.fromkeys(autos, "mine.C"))
+        edit(broken / name, auto_map=dict.fromkeys(autos, "mine.C"))
     load(str(broken))
     (broken / "model.safetensors").unlink()
     torch.save({"a": Harm(tmp_path / "harmed")}, broken / "pytorch_model.bin")
@@ -178,23 +175,20 @@ def test_a_tokenizer_and_its_template_are_tried_in_a_process_with_limits(
 
 
 def test_another_activation_is_left_to_the_reference_engine(broken: Path) -> None:
-    config = json.loads((broken / "config.json").read_text())
-    (broken / "config.json").write_text(json.dumps(config | {"hidden_act": "gelu"}))
+    edit(broken / "config.json", hidden_act="gelu")
     lm, _ = load(str(broken))
     assert lm.engine.name == "reference" and "activation gelu" in lm.notes()[0]
 
 
-@pytest.mark.parametrize("rope", ["linear", "llama3", "yarn", "dynamic"])
+TRAINED = {"original_max_position_embeddings": 64}
+ROPES = {"linear": {}, "dynamic": {}, "yarn": TRAINED}
+ROPES["llama3"] = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, **TRAINED}
+
+
+@pytest.mark.parametrize("rope", ROPES)
 def test_supported_rope_scalings_equal_hugging_face(broken: Path, rope: str) -> None:
-    more = (
-        {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
-        if rope == "llama3"
-        else {}
-    )
-    more |= {"original_max_position_embeddings": 64} if rope == "yarn" else {}
-    scaled = {"rope_type": rope, "factor": 4.0, "rope_theta": 1e4} | more
-    config = json.loads((broken / "config.json").read_text())
-    (broken / "config.json").write_text(json.dumps(config | {"rope_parameters": scaled}))
+    scaled = {"rope_type": rope, "factor": 4.0, "rope_theta": 1e4} | ROPES[rope]
+    edit(broken / "config.json", rope_parameters=scaled)
     tokens = list(range(100, 180))
     for engine in ("reference", "fused"):
         lm, _ = load(str(broken), engine=engine)
@@ -265,3 +259,10 @@ def test_nan_stops_the_sample_and_keeps_the_rest(
     assert [s.lossless for s in samples] == ["identical", "failed", "identical"]
     assert "not finite" in str(samples[1].vanilla.error)
     store.close()
+
+
+def test_a_panic_of_the_tokenizers_library_is_one_line() -> None:
+    says = pytest.raises(SkipbenchError, match=r"cannot load the model in .*PanicException")
+    with says as refused, explained(str(TINY)):
+        BPE(vocab={"a": 0, "b": 1}, merges=[("a", "b")])
+    assert type(refused.value.__cause__).__name__ == "PanicException"

@@ -21,7 +21,7 @@ from huggingface_hub.errors import (
 )
 
 from skipbench.bench import memory
-from skipbench.bench.load import load_model, preflight
+from skipbench.bench.load import load_model
 from skipbench.bench.memory import (
     GIB,
     MARGIN,
@@ -39,7 +39,7 @@ from skipbench.config.compose import compose
 from skipbench.config.model import Model
 from skipbench.data.rows import Row
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import resolve_cell
+from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.lm.model import LM
 from skipbench.models import load as load_module
@@ -127,25 +127,6 @@ def test_a_model_that_does_not_fit_is_refused_with_the_numbers(
     monkeypatch.setattr(memory, "free_bytes", lambda device: exact - 1)
     with pytest.raises(SkipbenchError, match="llama2-7b"):
         check_memory(config.model, config.dataset, [])
-
-
-@pytest.mark.parametrize("method", ["int8", "auto", "knapspec-choices"])
-def test_a_copy_in_8_bits_counts_in_the_memory_check(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, method: str
-) -> None:
-    """A byte per weight, the head's among them, before weights are read; not without drafts."""
-    words = ["model=llama2-7b", "limit=1", f"results={tmp_path}"]
-    config = compose([*words, f"method={method}", "dataset.max_new_tokens=64"])
-    shape = config.model.sizes
-    assert shape is not None
-    exact = sum(needed_bytes(config.model, 64)) + MARGIN
-    monkeypatch.setattr(memory, "free_bytes", lambda device: exact + shape.parameters - GIB)
-    with pytest.raises(SkipbenchError, match=r"6\.2 GiB for their copy in 8 bits"):
-        preflight(config, tmp_path / "run", held=True)
-    monkeypatch.setattr(memory, "free_bytes", lambda device: exact + GIB)
-    for words in (["method=auto", "method.explore=0"], ["method=swift"]):
-        method_of = compose(words).method.factory()
-        assert not method_of(layers=32).copied
 
 
 def test_the_datasets_cut_counts_in_the_memory_check(

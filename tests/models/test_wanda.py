@@ -15,11 +15,11 @@ from skipbench.bench.memory import check_memory
 from skipbench.config.compose import compose
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
-from skipbench.experiments.cell import header, resolve_cell
+from skipbench.experiments.resolve import header, resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
-from skipbench.models.sparsity import Pattern, kept, linears, parse_sparsity, prune, scores
+from skipbench.models.sparsity import Pattern, kept, linears, parse_sparsity, prune
 from skipbench.runs.run import read_run
 
 TEXTS = [[3, 1, 4, 1, 5, 9, 2, 6], [2, 7, 1, 8, 2, 8], []]
@@ -27,19 +27,20 @@ TEXTS = [[3, 1, 4, 1, 5, 9, 2, 6], [2, 7, 1, 8, 2, 8], []]
 
 def test_scores_and_masks_by_hand() -> None:
     weight = torch.tensor([[4.0, -1.0, 2.0, 3.0], [0.5, 6.0, -7.0, 0.1]])
-    found = scores(weight, torch.tensor([1.0, 5.0, 0.5, 1.0]))
-    assert found.tolist() == [[4.0, 5.0, 1.0, 3.0], [0.5, 30.0, 3.5, pytest.approx(0.1)]]
+    norms = torch.tensor([1.0, 5.0, 0.5, 1.0])
+    # scores are [[4.0, 5.0, 1.0, 3.0], [0.5, 30.0, 3.5, 0.1]]
     # By rows 1.0 and 3.0 go, 0.1 and 0.5; in groups of two the lower of each, though 4.0 is above
     # all of another row.
     yes, no = True, False
-    assert kept(found, Pattern(0.5)).tolist() == [[yes, yes, no, no], [no, yes, yes, no]]
-    assert kept(found, Pattern(0.5, 2)).tolist() == [[no, yes, no, yes], [no, yes, yes, no]]
-    assert kept(found, Pattern(0.25)).sum(1).tolist() == [3, 3]
+    assert kept(weight, norms, Pattern(0.5)).tolist() == [[yes, yes, no, no], [no, yes, yes, no]]
+    assert kept(weight, norms, Pattern(0.5, 2)).tolist() == [[no, yes, no, yes], [no, yes, yes, no]]
+    assert kept(weight, norms, Pattern(0.25)).sum(1).tolist() == [3, 3]
 
 
 def test_equal_scores_leave_exactly_as_many() -> None:
-    assert kept(torch.zeros(3, 16), Pattern(0.5, 4)).view(3, 4, 4).sum(-1).unique().tolist() == [2]
-    assert kept(torch.zeros(3, 16), Pattern(0.3)).sum(-1).tolist() == [12, 12, 12]
+    zeros, norms = torch.zeros(3, 16), torch.ones(16)
+    assert kept(zeros, norms, Pattern(0.5, 4)).view(3, 4, 4).sum(-1).unique().tolist() == [2]
+    assert kept(zeros, norms, Pattern(0.3)).sum(-1).tolist() == [12, 12, 12]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +75,7 @@ def test_a_layer_is_calibrated_behind_the_pruned_ones() -> None:
             rows.append(lm.model.model.layers[-1].input_layernorm(hidden))
     norms = torch.cat(rows).square().sum(0).sqrt()
     dense = reference.model.model.layers[-1].self_attn.q_proj.weight
-    wanted = kept(dense.abs() * norms, Pattern(0.5))
+    wanted = kept(dense, norms, Pattern(0.5))
     assert torch.equal(lm.model.model.layers[-1].self_attn.q_proj.weight != 0, wanted)
 
 
@@ -100,7 +101,9 @@ def test_wanda_keeps_the_outputs_closer_than_chance() -> None:
     for layer in chance.model.model.layers:
         for linear in linears(layer):
             drawn = torch.rand(linear.weight.shape, generator=generator)
-            linear.weight.data.masked_fill_(~kept(drawn, Pattern(0.5)), 0)
+            linear.weight.data.masked_fill_(
+                ~kept(drawn, torch.ones(drawn.shape[1]), Pattern(0.5)), 0
+            )
     wanted = logits(dense, texts).log_softmax(-1)
 
     def divergence(lm: LM) -> float:

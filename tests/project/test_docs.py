@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import METHODS, ROOT, Command, rest_slow
+from conftest import METHODS, ROOT, WHOLE_TREE, Command, rest_slow
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from scripts import readme_figures
 from scripts.make_keys import PAGE, page
 from scripts.readme_figures import README, TABLE, written
 from skipbench.bench.check_method import check_method
-from skipbench.cli.asking import Chat, Generate
+from skipbench.cli.command import Prompted
 from skipbench.cli.commands import COMMANDS, Data, Experiments, List, Status
 from skipbench.cli.experiments import request_of
 from skipbench.cli.help import describe
@@ -35,6 +35,7 @@ from skipbench.report.tables.features import feature_tables
 from skipbench.runs.measures import Metrics
 from skipbench.runs.record import Arm, Round, Sample, Seconds
 
+pytestmark = WHOLE_TREE
 RESULTS = ("results/README.md", "results/gpu/h100-80gb/README.md")
 ALONE = ("README.md", "CONTRIBUTING.md", *RESULTS, "notebooks/README.md")
 PAGES = sorted([*(ROOT / name for name in ALONE), *(ROOT / "docs").rglob("*.md")])
@@ -121,7 +122,7 @@ def check_command(command: str, words: list[str]) -> list[list[str]]:
         return cells(list(request.overrides))
     if isinstance(asked, List):
         assert asked.words[0] in KINDS
-    elif isinstance(asked, Generate | Chat):
+    elif isinstance(asked, Prompted):
         return cells([*asked.model_settings(), f"method={asked.method}"])
     return cells(list(asked.settings)) if asked.SETTINGS else []
 

@@ -5,41 +5,32 @@ that names the file; never a traceback, never a hang.
 import functools
 import io
 import json
-import os
-import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from builders import make_run
 from conftest import random_model, unseal
-from malformed import WHOLE, damaged
+from malformed import KINDS, Reader, fault, faults, read_in_place_of, reader_of
 from test_gguf import written
 
 from skipbench.bench.prompts import eos_ids
 from skipbench.bench.stored_sets import Stored
-from skipbench.cli.answer_file import _done
 from skipbench.cli.figure import _brute_force
+from skipbench.cli.generate import _done
 from skipbench.config.compose import compose
 from skipbench.config.model import Model, adapter_base
 from skipbench.config.paths import PACKAGE
-from skipbench.contrib.artifact.cards import card_of, read_cards
-from skipbench.contrib.artifact.claims import check
-from skipbench.contrib.artifact.project_command import _costs
-from skipbench.contrib.oracle.outputs import read_outputs
 from skipbench.data.own import prompts
 from skipbench.data.rows import Row
 from skipbench.draft_plan import DraftPlan
-from skipbench.errors import LONGEST, SkipbenchError
+from skipbench.errors import SkipbenchError
 from skipbench.launch import manifest
 from skipbench.metrics.prices import Prices
-from skipbench.models.gguf import read_gguf
 from skipbench.models.load import load
 from skipbench.models.outline import read_config, sized
 from skipbench.models.tokenizer import read_tokenizer
@@ -53,24 +44,6 @@ from skipbench.runs.store import read_completions
 from skipbench.search.run import read_retimed, read_trials
 
 TINY = PACKAGE / "models" / "tiny"
-MOST_S = 2.0
-"""To refuse a file; also on a busy machine, so that it is asked of the CPU's time."""
-MOST_BYTES = 500 << 20
-"""Of memory, in addition."""
-
-
-SLOW = {"generation_config.json", "model.safetensors", "brute.jsonl"}
-SLOW |= {"tokenizer.json", "tokenizer_config.json"}
-"""A tenth of a second each: a model is loaded, a figure is drawn, a process begins."""
-UNNAMED = {"plan.txt", "set.json"}
-"""Values of settings, whose messages quote the text."""
-
-
-class Reader(NamedTuple):
-    """A file, and what reads it."""
-
-    path: Path
-    read: Callable[[], object]
 
 
 def plan(path: Path) -> object:
@@ -90,9 +63,7 @@ def records(place: Path) -> dict[str, Reader]:
     readers = {}
 
     def add(name: str, text: str, read: Callable[[Path], object]) -> None:
-        (path := place / name).parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        readers[name] = Reader(path, lambda: read(path))
+        readers[name] = reader_of(place / name, text, read)
 
     def whole(path: Path) -> object:
         if path.name == "completions.jsonl":
@@ -107,11 +78,8 @@ def records(place: Path) -> dict[str, Reader]:
     trial = {"iteration": 0, "skip": "attn:1", "value": 1.0, "detail": {}, "point": None}
     retimed = {"iterations": 1, "sets": ["attn:1"], "values": [[0.1]], "best": "a", "value": 0.1}
     latency = {"attention_s": 1e-3, "attention_s_per_token": 1e-7, "mlp_s": 1e-3, "head_s": 1e-3}
-    given = {"prompt": "a", "output": "b", "output_token_ids": [1, 2], "prompt_token_ids": [3]}
     spoken = {"messages": [{"role": "user", "content": "a"}]}
-    crate = {"@graph": [{"@id": "claims.json", "sha256": "0"}]}
     forced = {"programme": "a", "model": "m", "cases": 1, "best": 1, "found": 0.9, "random": 0.1}
-    card = msgspec.json.decode(msgspec.json.encode(card_of(made, 12, {})))
 
     def lines(*values: object) -> str:
         return "".join(json.dumps(value) + "\n" for value in values)
@@ -123,12 +91,10 @@ def records(place: Path) -> dict[str, Reader]:
         manifest.refuse_unanswered(place)
         return manifest.tasks(place), manifest.read_row(path.with_name("cells.jsonl"), 0)
 
-    add("card.jsonl", lines(card), read_cards)
     add("figure.json", dump_runs("swift-figure6", [made]), read_runs)
     add("table.json", table := summary("methods", "embedded", [made]), read_table)
     add("before.json", table, lambda path: would_lose(path, table))
     add("brute.jsonl", lines(forced), _brute_force)
-    add("latency.json", lines({"format": 4, "model": latency | {"layers": 12}}), _costs)
     add("stored.json", lines({"format": 4, "model": latency}), lambda p: Prices.read(p, "fused"))
     add("set.json", lines({"skip": "attn:1", "settings": {}}), stored_plan)
     add("plan.txt", "attn:1,3-5;mlp:2;window:64;head:likely", plan)
@@ -137,15 +103,12 @@ def records(place: Path) -> dict[str, Reader]:
     add("s/retimed.jsonl", lines(retimed), lambda path: read_retimed(path.parent, 1))
     add("submit/a/cells.jsonl", lines(row), submitted)
     add("submit/a/jobs.jsonl", lines({"job": "1", "first": 0, "count": 1}), submitted)
-    add("outputs.jsonl", lines(given), read_outputs)
     answer = {"id": "p", "settings": "s", "prompt": "a"}
     add("answers.jsonl", lines(answer), lambda path: _done(path, [Row("p", "a")], "s"))
     add("prompts.jsonl", lines({"prompt": "a b c"}, spoken), asked)
     add("prompts.txt", "a b c\nd\n", asked)
     add("prompts.parquet", "", asked)
     pq.write_table(pa.table({"prompt": ["a b c", "d"], "x": [1, 2]}), place / "prompts.parquet")
-    add("bundle/claims.json", lines({"claims": []}), lambda path: [*check(path.parent)])
-    add("bundle/ro-crate-metadata.json", lines(crate), lambda path: [*check(path.parent)])
     return readers
 
 
@@ -181,47 +144,8 @@ def checkpoints(place: Path) -> dict[str, Reader]:
         readers[name] = Reader(folder / name, tokenizer)
     file = adapter / "adapter_config.json"
     readers[file.name] = Reader(file, lambda: adapter_base(str(adapter)))
-    readers[gguf.name] = Reader(gguf, lambda: read_gguf(str(gguf)).tokenizer())
+    readers[gguf.name] = Reader(gguf, lambda: read_tokenizer(str(gguf)))
     return readers
-
-
-def resident_bytes(field: str) -> int:
-    """`VmRSS`, what is in memory now, or `VmHWM`, the most since the last call for `VmRSS`."""
-    if field == "VmRSS":
-        Path("/proc/self/clear_refs").write_text("5")
-    text = Path("/proc/self/status").read_text()
-    return int(text.partition(f"{field}:")[2].split()[0]) << 10
-
-
-def cpu_s() -> float:
-    """Of this process and of those that it waited for."""
-    return sum(os.times()[:4])
-
-
-def fault(reader: Reader, contents: bytes) -> str | None:
-    """What is wrong with how a file of these contents is read; the old ones are put back."""
-    before = reader.path.read_bytes()
-    reader.path.write_bytes(contents)
-    before_bytes, began, text = resident_bytes("VmRSS"), cpu_s(), ""
-    try:
-        reader.read()
-    except SkipbenchError as error:
-        text = str(error)
-        place = (reader.path.name, reader.path.parent.name)
-        if not any(name in text for name in place) and reader.path.name not in UNNAMED:
-            return f"{text!r:.300} names no file"
-        if not text.isprintable() or len(text) > 10 * LONGEST:
-            return f"{text!r:.300} is no line"
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt):
-            raise
-        return f"{error!r:.300}"
-    finally:
-        reader.path.write_bytes(before)
-    took_s = cpu_s() - began
-    more_bytes = resident_bytes("VmHWM") - before_bytes
-    far = took_s > MOST_S or more_bytes > MOST_BYTES
-    return f"{took_s:.1f} s, {more_bytes >> 20} MiB, {text!r:.100}" if far else None
 
 
 @pytest.fixture(scope="module")
@@ -240,15 +164,8 @@ def test_sound_files_are_read(readers: dict[str, Reader]) -> None:
 def test_whatever_a_file_holds_is_read_or_refused_in_one_line(
     each: int, readers: dict[str, Reader]
 ) -> None:
-    """Each file with hostile contents, and damaged so many times; the slow ones less often."""
-    faults = list[str]()
-    for name, reader in readers.items():
-        rng, sound = random.Random(f"{each} {name}"), reader.path.read_bytes()
-        count = each // 30 if name in SLOW else each
-        tries = [*(WHOLE if count else []), *(damaged(sound, rng) for _ in range(count))]
-        found = ((fault(reader, contents), contents) for contents in tries)
-        faults += [f"{name}: {what}; {contents[:200]!r}" for what, contents in found if what]
-    assert not faults, "\n".join(faults[:20])
+    found = faults(readers, each)
+    assert not found, "\n".join(found[:20])
 
 
 @pytest.mark.parametrize(("rows", "longest"), [(2**20, 5), (200, 15 << 20)])
@@ -270,24 +187,8 @@ def test_a_parquet_file_that_unpacks_to_gigabytes_is_refused(
     assert fault(reader._replace(read=refused), bomb.getvalue()) is None
 
 
-@pytest.mark.parametrize("kind", ["a pipe", "a folder", "a link to endless zeros", "none"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_is_no_file_is_refused_and_not_waited_for(
     kind: str, readers: dict[str, Reader]
 ) -> None:
-    for name, reader in readers.items():
-        before = reader.path.read_bytes()
-        reader.path.unlink()
-        if kind == "a pipe":
-            os.mkfifo(reader.path)
-        elif kind == "a folder":
-            reader.path.mkdir()
-        elif kind != "none":
-            reader.path.symlink_to("/dev/zero")
-        try:
-            if name not in UNNAMED:
-                reader.read()
-        except SkipbenchError as error:
-            assert str(error).isprintable()
-        finally:
-            reader.path.rmdir() if kind == "a folder" else reader.path.unlink(missing_ok=True)
-            reader.path.write_bytes(before)
+    read_in_place_of(kind, readers)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, WHOLE_TREE
 
 from scripts.mutants import Fault, faults, planted
 
@@ -27,6 +27,7 @@ def wrong(fault: Fault) -> str | None:
     return None
 
 
+@WHOLE_TREE
 def test_every_fault_can_be_planted_and_its_test_is_there() -> None:
     assert len(FAULTS) >= 32
     assert {fault.name: wrong(fault) for fault in FAULTS if wrong(fault)} == {}

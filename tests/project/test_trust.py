@@ -1,17 +1,16 @@
 """What is read is data: every place where a value could become code has its line in `trust`."""
 
 import ast
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from skipbench import trust
+from skipbench.config import trust
 from skipbench.config.paths import PACKAGE
 from skipbench.errors import SkipbenchError
-from skipbench.lm.fused.native import AVX2, compiled
+from skipbench.extensions import registered
 
 CALLS = {
     *("instantiate", "import_module", "__import__", "exec_module", "run_path", "run_module"),
@@ -48,8 +47,8 @@ def test_every_place_where_a_value_could_become_code_says_why() -> None:
         if WORDS.search(text := path.read_text(encoding="utf-8"))
         for name in dangerous(ast.parse(text))
     }
-    assert places == set(trust.CODE)
-    assert all(trust.CODE.values())
+    known = {**trust.CODE, **registered("code")}
+    assert places == known.keys() and all(known.values())
 
 
 @pytest.mark.parametrize(
@@ -97,25 +96,3 @@ def test_a_sealed_file_is_this_users_and_as_its_name_says(tmp_path: Path) -> Non
 def test_a_target_that_no_file_names_is_refused(node: dict[str, object]) -> None:
     with pytest.raises(SkipbenchError, match=r"_target_=|is an interpolation"):
         trust.check_targets({"_target_": "known", **node}, {"known"})
-
-
-def test_a_library_that_was_replaced_is_compiled_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Under a umask that lets a group write, too: the folder and the file are closed to it."""
-    (tmp_path / "gcc").write_text("#!/bin/sh\nwhile [ $1 != -o ]; do shift; done\necho so > $2\n")
-    (tmp_path / "gcc").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    before = os.umask(0o002)
-    try:
-        whole = (first := compiled(AVX2)).read_bytes()
-    finally:
-        os.umask(before)
-    assert [p.stat().st_mode & 0o777 for p in (first, first.parent)] == [0o700, 0o700]
-    assert compiled(AVX2) == first, "no second compilation"
-    first.write_bytes(b"code of another")
-    assert compiled(AVX2).read_bytes() == whole
-    first.chmod(0o770)
-    assert compiled(AVX2).stat().st_mode & 0o777 == 0o700
-    assert [*first.parent.iterdir()] == [first]

@@ -13,14 +13,11 @@ from skipbench.report.tables.paper import paper_table
 from skipbench.runs.run import Origin
 
 OLDER = "decode-only geometric mean in the place of the paper's estimator"
+SPEEDUPS = {"swift": 1.1, "self-sd": 1.2, "knapspec": 1.3, "clasp": 1.4}
 ESTIMATORS = {
-    paper: {
-        "speedup": speedup,
-        "ci95": [speedup - 0.025, speedup + 0.025],
-        "tokens_per_s": 10.0 * speedup,
-        "tokens_per_s_vanilla": 10.0,
-    }
-    for paper, speedup in (("swift", 1.1), ("self-sd", 1.2), ("knapspec", 1.3), ("clasp", 1.4))
+    paper: {"speedup": x, "ci95": [x - 0.025, x + 0.025], "tokens_per_s": 10.0 * x}
+    | {"tokens_per_s_vanilla": 10.0}
+    for paper, x in SPEEDUPS.items()
 }
 NEW = metrics(1.9, estimators=ESTIMATORS, alpha_macro=0.7)
 ROWS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -35,12 +32,10 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
 def test_value_interval_difference_and_star_are_by_the_paper_s_estimator(paper: str) -> None:
     table, keys = ROWS[paper]
     t = paper_table(paper, table, [run(NEW, temperature=0.0, **keys)], "paper")
-    found, wanted = cell(t, "speedup", temperature=0.0, **keys), ESTIMATORS[paper]["speedup"]
-    assert isinstance(wanted, float)
+    found, wanted = cell(t, "speedup", temperature=0.0, **keys), SPEEDUPS[paper]
     assert found.measured == wanted
-    assert (found.measured_low, found.measured_high) == pytest.approx(
-        (wanted - 0.025, wanted + 0.025)
-    )
+    ends = found.measured_low, found.measured_high
+    assert ends == pytest.approx((wanted - 0.025, wanted + 0.025))
     assert found.difference == pytest.approx(wanted - found.published)
     assert found.published_inside == (abs(found.difference) < 0.025)
     said = markdown(t)
@@ -93,15 +88,11 @@ def test_the_share_of_adaptation_stands_beside_the_paper_s() -> None:
 
 
 def test_vanilla_s_time_per_token_stands_beside_self_sd_s() -> None:
-    keys: dict[str, Any] = {
-        "model": "llama2-13b",
-        "method": "self-sd",
-        "dataset": "cnndm",
-        "temperature": 0.0,
-    }
-    runs = [run(NEW, **keys), run(NEW, **keys | {"method": "self-sd, fused engine"})]
-    runs[0] = replace(runs[0], origin=Origin(engine="reference"))
-    runs[1] = replace(runs[1], origin=Origin(engine="fused"))
+    keys: dict[str, Any] = {**ROWS["self-sd"][1], "temperature": 0.0}
+    runs = [
+        replace(run(NEW, **keys | {"method": method}), origin=Origin(engine=engine))
+        for method, engine in (("self-sd", "reference"), ("self-sd, fused engine", "fused"))
+    ]
     (line,) = (n for n in paper_table("self-sd", "table1", runs, "paper").remarks if "ms per" in n)
     assert line.startswith("vanilla's ms per token, llama2-13b: 100 on reference; 100 on fused; ")
     assert "the paper's: 56.3, 71 % of it attention (Table 5)" in line

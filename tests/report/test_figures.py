@@ -13,19 +13,19 @@ from msgspec.structs import replace
 from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import resolve_cell
+from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.metrics.acceptance import tokens_per_time
 from skipbench.metrics.prices import profiled_pass_s
 from skipbench.report.figures import courses, curves, maps, style
-from skipbench.report.figures.registry import draw, draw_run
+from skipbench.report.figures.registry import draw
 from skipbench.report.figures.runs import Swept, acceptances, finished_run, swept
 from skipbench.report.figures.style import METHODS, PHASES, caption, save
 from skipbench.report.measured import measure
 from skipbench.report.published import numbers_of
 from skipbench.runs.measures import Metrics, Speedup
 from skipbench.runs.provenance import Provenance
-from skipbench.runs.record import SOURCES, Round, Seconds
+from skipbench.runs.record import Round, Seconds
 from skipbench.runs.run import Run
 
 CELLS = {
@@ -33,7 +33,7 @@ CELLS = {
     "swift": ["method=swift", "limit=2", "dataset.max_new_tokens=48"],
     "clasp2": ["method=clasp", "method.interval=2"],
     "clasp8": ["method=clasp", "method.interval=8"],
-    "auto": ["method=auto", "method.row_prices=[1,1.02,1.04,1.1,1.2,1.4]"],
+    "uniform": ["method=uniform"],
 }
 SHORT = ["limit=1", "engine.warmup=0", "dataset.max_new_tokens=32"]
 
@@ -81,22 +81,6 @@ def test_a_skip_map_shows_the_set(runs: dict[str, Run]) -> None:
         maps.layers_of(structs.replace(run, provenance=Provenance()))
     with pytest.raises(SkipbenchError, match="skips no sub-layer"):
         maps.layers_of(structs.replace(run, kept_samples=[]))
-
-
-def test_the_sources_of_auto_add_up(runs: dict[str, Run]) -> None:
-    rounds = [r for s in runs["auto"].sound for r in s.method.rounds]
-    axis = courses.accepted([runs["auto"]], []).axes[0]
-    labels = axis.get_legend_handles_labels()[1]
-    assert labels[0] == "bonus" and "layers" in labels and set(labels[1:]) <= {*SOURCES.values()}
-    first = sum(1 + r.accepted for r in rounds[: courses.SPAN])
-    drawn = sum(bars[0].get_height() for bars in axis.containers)
-    assert drawn == pytest.approx(first / min(len(rounds), courses.SPAN))
-    bins = courses.calibration_bins(runs["auto"])
-    assert [e for e, _ in bins] == sorted(e for e, _ in bins) and len(bins) == courses.BINS
-    emitted = sum(1 + r.accepted for r in rounds) / len(rounds)
-    assert min(n for _, n in bins) <= emitted <= max(n for _, n in bins)
-    assert {"auto-sources", "auto-calibration"} <= set(draw_run(runs["auto"]))
-    assert "auto-sources" not in draw_run(runs["swift"])
 
 
 def test_similarity_is_one_at_most(runs: dict[str, Run]) -> None:
@@ -162,9 +146,8 @@ def test_an_interval_stretches_no_axis() -> None:
         style.whisker(axis, 2, Metrics(speedup=Speedup(e2e=1.3, e2e_ci95=ends)), "black")
         bottom, top = axis.get_ylim()
         assert 1.0 < bottom < 1.1 and 1.3 < top < 1.5
-        assert [tuple(end) for end in axis.collections[0].get_segments()[0]] == [
-            (2, end) for end in ends
-        ]
+        drawn = [tuple(end) for end in axis.collections[0].get_segments()[0]]
+        assert drawn == [(2, end) for end in ends]
 
 
 def test_the_same_records_give_the_same_pdf(tmp_path: Path) -> None:
@@ -173,27 +156,16 @@ def test_the_same_records_give_the_same_pdf(tmp_path: Path) -> None:
     assert one == other and [*one] == [".png", ".svg", ".pdf"] and one[".pdf"].startswith(b"%PDF")
 
 
-@pytest.mark.slow
-def test_the_same_records_give_the_same_bytes(runs: dict[str, Run], tmp_path: Path) -> None:
-    for kind in draw_run(runs["clasp2"]):
-        run, folders = runs["clasp2"], (tmp_path / name / kind for name in ("a", "b"))
-        pairs = [save(draw_run(run)[kind], [run], folder) for folder in folders]
-        for one, other in zip(*pairs, strict=True):
-            assert one.read_bytes() == other.read_bytes()
-        assert "not a replication" in caption([runs["clasp2"]])
-
-
 def test_runs_with_the_same_draft_are_counted_below_the_figure(runs: dict[str, Run]) -> None:
     one, other = runs["clasp2"], runs["clasp8"]
-    slower = [
-        replace(s, method=replace(s.method, seconds=Seconds(9.0, 9.0, 9.0, 9.0, 9.0)))
-        for s in one.sound
-    ]
+    seconds = Seconds(9.0, 9.0, 9.0, 9.0, 9.0)
+    slower = [replace(s, method=replace(s.method, seconds=seconds)) for s in one.sound]
     again = structs.replace(one, kept_samples=slower)
     assert swept([one, again, other]) == Swept(3, 2, 2)
     assert "2 of 3 runs drafted the same tokens as another" in caption([one, again, other])
     assert not swept([one, again, other]).in_vain and swept([one, again]).in_vain
     assert swept([one, other]) == Swept(2, 0, 2) and "swept key" not in caption([one, other])
+    assert "not a replication" in caption([one])
     vanilla = structs.replace(one, method="vanilla")
     asd = structs.replace(again, method="asd")
     assert swept([one, asd]) == swept([vanilla, vanilla]) == Swept(0, 0, 0)
@@ -227,10 +199,7 @@ def test_a_figure_of_one_draft_is_not_drawn_if_distinct_ones_are_asked_for(
         written("256")
     assert written("256,512", "--distinct") == {"clasp-figure4b.embedded.txt"}
     text = (tmp_path / "figures" / "clasp-figure4b.embedded.txt").read_text()
-    assert text == (
-        "clasp-figure4b is not drawn: 2 of 2 runs drafted the same tokens as another: the "
-        "swept key changed nothing in them.\n"
-    )
+    assert text.startswith("clasp-figure4b is not drawn: 2 of 2 runs drafted the same tokens as")
     assert text in capsys.readouterr().err
     assert written("1,512", "--distinct") == drawn
 

@@ -78,12 +78,8 @@ def test_every_point_of_a_sweep_has_its_own_interval() -> None:
 
 def test_bars_stand_in_their_group_in_the_order_of_the_methods() -> None:
     names = [(1.1, "b", "swift"), (1.4, "a", "clasp"), (1.3, "b", "clasp"), (1.2, "a", "swift")]
-    (axis,) = bars(
-        [replace(timed(*n), axes={"dataset": "a,b"}) for n in names],
-        [],
-        "dataset.name",
-        ["speedup"],
-    ).axes
+    runs = [replace(timed(*n), axes={"dataset": "a,b"}) for n in names]
+    (axis,) = bars(runs, [], "dataset.name", ["speedup"]).axes
     placed = sorted((b.get_x() + b.get_width() / 2, b.get_height()) for b in axis.patches)
     assert [height for _, height in placed] == [1.1, 1.3, 1.2, 1.4]  # swift, clasp of b, then of a
     assert [x for x, _ in placed] == pytest.approx([-0.2, 0.2, 0.8, 1.2])

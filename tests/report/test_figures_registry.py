@@ -21,9 +21,9 @@ from skipbench.cli.parser import parse
 from skipbench.config.catalog import choices
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.grid import SCALES, PlannedCell, plan
 from skipbench.experiments.plan import composed, grids_of
+from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.report.compared import BASELINE
 from skipbench.report.definitions import LABELS
@@ -31,7 +31,7 @@ from skipbench.report.figures.registry import FIGURES, NOT_RUN, PRINTED, draw
 from skipbench.report.figures.runs import finished_run
 from skipbench.report.figures.sweeps import setting
 from skipbench.report.published import numbers_of, papers, published
-from skipbench.runs.run import Run, Search
+from skipbench.runs.run import Run, SetSearch
 
 DRAWN = sorted(FIGURES)
 WITHOUT_CELLS = {"self-sd-figure9"}
@@ -76,7 +76,7 @@ def runs_of(name: str, scale: str, records: dict[str, Run]) -> list[Run]:
         known = {"settings": own, "axes": planned.overrides, "keys": planned.keys, **names}
         if planned.searches:
             on, sets = own["search_dataset"]["name"], own["search"]["iterations"]
-            known["search"] = Search(on=on, sets=sets, seconds=10.0 + number)
+            known["search"] = SetSearch(on=on, sets=sets, seconds=10.0 + number)
         record = records["swift" if names["method"] == "swift" else "clasp"]
         runs.append(structs.replace(record, **({"search": None} | known)))
     return runs

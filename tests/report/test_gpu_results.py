@@ -43,10 +43,8 @@ def test_prices_of_hardware_are_those_of_the_report(name: str, engine: str) -> N
 
 
 def test_figures_of_the_h100_are_those_of_its_reports() -> None:
-    near, far = (
-        {line["figure"]: line for line in found(*place)}
-        for place in (("as-it-is", "bars"), ("with-mends", "bars at a long context"))
-    )
+    near = {line["figure"]: line for line in found("as-it-is", "bars")}
+    far = {line["figure"]: line for line in found("with-mends", "bars at a long context")}
     roof, half, rows = "vanilla / bandwidth", "draft half skipped / full step", "verify 9 rows"
     roof, rows = f"{roof} roofline", f"{rows} / 1 row"
     record, bytes_read = prices("cuda_graphs"), prices("cuda_graphs").bytes
@@ -55,17 +53,12 @@ def test_figures_of_the_h100_are_those_of_its_reports() -> None:
     (copy,) = (x["copy GB/s"] for x in found("as-it-is", "probe") if x["table"] == "ceilings")
     share = (32 * read + bytes_read["head"]) / first.whole_s / (copy * 1e9)
     ms = [float(each[roof]["note"].split()[0]) for each in (near, far)]
-    low = [
-        x["share of a pass"]
-        for x in found("as-it-is", "draft plans")
-        if x.get("plan") == "int8" and x["engine"] == "cuda_graphs"
-    ]
+    plans = [x for x in found("as-it-is", "draft plans") if x["engine"] == "cuda_graphs"]
+    low = [x["share of a pass"] for x in plans if x.get("plan") == "int8"]
     strict = {x["strict"]: x for x in found("with-mends", "strict rows")}
     alone = f"{strict[True]['differing']} of {strict[True]['compared']:,}"
-    off = [
-        100 * (x["projection"]["micro"] / x["measured"]["micro"] - 1)
-        for x in found("kernels", "projections")
-    ]
+    projected = found("kernels", "projections")
+    off = [100 * (x["projection"]["micro"] / x["measured"]["micro"] - 1) for x in projected]
     own, sheet = off[::2], off[1::2]
     of_copy = short(share, near[roof]["value"], far[roof]["value"])
     both = {bar: [each[bar]["value"] for each in (near, far)] for bar in (half, rows)}

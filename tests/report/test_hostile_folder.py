@@ -18,6 +18,7 @@ from builders import CONFIG, METRICS, sample
 from conftest import unseal
 from msgspec.structs import replace
 
+from skipbench.cli.commands import COMMANDS
 from skipbench.cli.main import dispatch, one_kind_of_error
 from skipbench.report.columns import STEERING
 from skipbench.runs.measures import Metrics
@@ -31,13 +32,13 @@ MARKUP = (
 )
 CONTROLS = f"{MARKUP}\x1b[2J\x1b]0;mine\x07\x9b31m"
 EVIL = {"_target_": "pathlib.Path.touch", "self": "harmed"}
-COMMANDS = [
-    *("report results=R", "status tiny results=R", "table R/tables/a.json", "figure RUN"),
-    *("table tiny results=R --render-only --force", "figure R/figures/a.json", "diff R R"),
+TYPED = [
+    *("report results=R", "status tiny results=R", "table R/tables/a.json columns=all"),
+    *("table tiny results=R --render-only --force", "figure RUN", "figure R/figures/a.json"),
     *("merge R results=merged", "card RUN", "card results=R --json", "card RUN --json card.json"),
     *("project RUN hardware=a100-80gb", "project card=card.json hardware=a100-80gb"),
     *("score RUN", "score all results=R", "bundle out results=R", "bundle --check out"),
-    *("cell R/submit/a-1/cells.jsonl 0", "submit tiny results=R --print", "list models"),
+    *("cell R/submit/a-1/cells.jsonl 0", "submit tiny results=R --print", "diff R R"),
 ]
 LOADING = ["verify RUN model=tiny", "status swift-table2 scale=embedded results=R"]
 
@@ -66,10 +67,9 @@ def hostile(results: Path, attack: str) -> Path:
     run |= {"stands_for": attack, "reason": attack, "provenance": {}}
     stored = {"experiment": attack, "scale": attack, "runs": [run]}
     plain = {"configs": [{**config, "method": {**config["method"], **EVIL}}], "folders": [attack]}
-    for name, content in (
-        ("tables/a.json", stored), ("figures/a.json", {"figure": attack, "runs": [run]}),
-        ("submit/a-1/cells.jsonl", plain),
-    ):  # fmt: skip
+    drawn = {"figure": attack, "runs": [run]}
+    given = {"tables/a.json": stored, "figures/a.json": drawn, "submit/a-1/cells.jsonl": plain}
+    for name, content in given.items():
         (results / name).parent.mkdir(parents=True)
         (results / name).write_text(json.dumps(content) + "\n")
     for path in folder.glob("*.json*") if attack == CONTROLS else ():
@@ -106,9 +106,9 @@ def live(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("attack", [MARKUP, CONTROLS], ids=["markup", "controls"])
-@pytest.mark.parametrize("commands", [COMMANDS, pytest.param(LOADING, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("typed", [TYPED, pytest.param(LOADING, marks=pytest.mark.slow)])
 def test_nothing_of_a_hostile_folder_acts(
-    commands: list[str],
+    typed: list[str],
     attack: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -121,7 +121,7 @@ def test_nothing_of_a_hostile_folder_acts(
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"):
         (named / name).write_text("{}")
     opened().clear()
-    for command in commands:
+    for command in (line for line in typed if line.split()[0] in COMMANDS):
         with contextlib.suppress(SystemExit), one_kind_of_error():
             dispatch([word.replace("RUN", str(folder)) for word in command.split()])
         told = capsys.readouterr()

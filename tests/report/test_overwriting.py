@@ -42,18 +42,13 @@ def test_a_plan_for_a_cluster_is_at_the_scale_of_the_paper(
 def test_a_render_for_a_cluster_is_at_the_scale_of_the_paper(tmp_path: Path) -> None:
     main(["table", *ONE, "hardware=slurm-a100", "--render-only", f"results={tmp_path}"])
     assert (tmp_path / "tables" / "swift-table2.paper.md").exists()
+    cases = [("hardware=slurm-a100", "paper"), ("hardware=slurm-a100 hardware.gpus=0", "embedded")]
+    cases += [("hardware=slurm-a100 scale=laptop", "laptop")]
+    cases += [("hardware=local", None)]  # this machine: by its device
     for command in ("table", "figure", "submit", "status"):
-        asked = [
-            parse(COMMANDS[command], ["swift-figure2a", *words])
-            for words in (
-                ["hardware=slurm-a100"],
-                ["hardware=slurm-a100", "hardware.gpus=0"],
-                ["hardware=slurm-a100", "scale=laptop"],
-                ["hardware=local"],  # this machine: by its device
-            )
-        ]
-        scales = [request_of(one, choices("experiment")).scale for one in asked]
-        assert scales == ["paper", "embedded", "laptop", None]
+        for words, scale in cases:
+            asked = parse(COMMANDS[command], ["swift-figure2a", *words.split()])
+            assert request_of(asked, choices("experiment")).scale == scale
 
 
 def test_a_render_that_would_lose_measured_values_is_refused(

@@ -18,7 +18,6 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-import yaml
 from conftest import ROOT, Command, rest_slow, unseal
 from msgspec import convert, structs
 
@@ -29,7 +28,6 @@ from skipbench.experiments.row import run_cell
 from skipbench.report.definitions import DEFINITIONS
 from skipbench.report.page.collect import (
     COLUMNS,
-    Row,
     all_runs,
     as_script,
     courses,
@@ -89,11 +87,9 @@ def arm(tokens: int, rounds: list[Round]) -> Arm:
 
 
 def sample(index: int, rounds: list[Round], trace: dict[str, Any]) -> Sample:
-    tokens = 1 + sum(r.emitted for r in rounds)
+    tokens, order = 1 + sum(r.emitted for r in rounds), ["vanilla", "method"]
     both = (arm(tokens, []), arm(tokens, rounds))
-    return Sample(
-        index, f"s{index}", "h", 3, ["vanilla", "method"], *both, "identical", trace=trace
-    )
+    return Sample(index, f"s{index}", "h", 3, order, *both, "identical", trace=trace)
 
 
 class Loads(HTMLParser):
@@ -105,44 +101,32 @@ class Loads(HTMLParser):
         self.events: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.addresses += [
-            v or "" for k, v in attrs if k in ("src", "href", "srcset", "action", "data")
-        ]
+        loaded = ("src", "href", "srcset", "action", "data")
+        self.addresses += [v or "" for k, v in attrs if k in loaded]
         self.events += [k for k, _ in attrs if k.startswith("on")]
 
 
 def details(document: str) -> dict[str, Any]:
-    found = re.findall(
-        r'<script type="application/json" data-detail="([^"]*)">(.*?)</script>', document, re.S
-    )
+    script = r'<script type="application/json" data-detail="([^"]*)">(.*?)</script>'
+    found = re.findall(script, document, re.S)
     return {html.unescape(name): json.loads(body) for name, body in found}
 
 
 def test_content(text: str, results: Path) -> None:
-    runs = {
-        p.name: json.loads((p / "metrics.json").read_text()) for p in (results / "runs").iterdir()
-    }
-    found = details(text)
-    assert found.keys() == runs.keys()
-    for name, metrics in runs.items():
-        assert found[name]["metrics"] == metrics
-        assert f"{metrics['speedup']['e2e']:.2f}x (" in text
-        assert {"draft length", "threshold"} <= {c["name"] for c in found[name]["courses"]}
-        assert found[name]["skip"]["layers"] == 12
-        assert (
-            found[name]["config"]["model"]["name"] == "tiny" and found[name]["provenance"]["python"]
-        )
+    folders, found = [*(results / "runs").iterdir()], details(text)
+    assert found.keys() == {folder.name for folder in folders}
+    for folder in folders:
+        metrics, of = json.loads((folder / "metrics.json").read_text()), found[folder.name]
+        assert of["metrics"] == metrics and f"{metrics['speedup']['e2e']:.2f}x (" in text
+        assert {"draft length", "threshold"} <= {c["name"] for c in of["courses"]}
+        assert of["skip"]["layers"] == 12 and of["config"]["model"]["name"] == "tiny"
+        assert of["provenance"]["python"]
     # no sweep, no points
     assert all((f">{column}</button>" in text) == (column != "point") for column in COLUMNS)
-    assert all(
-        html.escape(sentence) in text or sentence in html.unescape(text)
-        for sentence in DEFINITIONS.values()
-    )
-    assert "these are not replications" in text
-    assert all(
-        name in text for name in ("CLaSp Table 1", "Experiment methods", "swift Table 1: features")
-    )
-    assert 'alt="Figure swift-figure8"' in text
+    assert all(sentence in html.unescape(text) for sentence in DEFINITIONS.values())
+    shown = ["CLaSp Table 1", "Experiment methods", "swift Table 1: features"]
+    shown += ["these are not replications", 'alt="Figure swift-figure8"']
+    assert all(name in text for name in shown)
 
 
 def test_the_page_says_what_it_is_about(text: str, results: Path) -> None:
@@ -195,9 +179,8 @@ def test_texts_are_the_completions(results: Path, text: str) -> None:
         completions = read_completions(folder / "completions.jsonl").values()
         shown = details(text)[folder.name]["texts"]
         assert [t["how"] for t in shown] == ["pieces"] * 2
-        for completion, one, record in zip(
-            completions, shown, read_samples(folder / "samples.jsonl"), strict=True
-        ):
+        records = read_samples(folder / "samples.jsonl")
+        for completion, one, record in zip(completions, shown, records, strict=True):
             assert "".join(piece[2] for piece in one["pieces"]) == completion.method
             assert sum(completion.token_chars) == len(completion.method)
             kept = sum(count for kind, count, *_ in one["pieces"] if kind != "rejected")
@@ -205,25 +188,16 @@ def test_texts_are_the_completions(results: Path, text: str) -> None:
             assert all(piece[2] for piece in one["pieces"] if piece[0] == "accepted")
 
 
-@pytest.fixture(scope="module")
-def a_sweep(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def test_a_run_of_a_sweep_shows_its_point(results: Path, tmp_path: Path) -> None:
     """A page of the runs, of which SWIFT's belongs to a sweep."""
-    folder = tmp_path_factory.mktemp("sweep")
-    shutil.copytree(results / "runs", folder / "runs")
-    (path,) = folder.glob("runs/*swift*/provenance.json")
+    shutil.copytree(results / "runs", tmp_path / "runs")
+    (path,) = tmp_path.glob("runs/*swift*/provenance.json")
     unseal(path.parent)
     path.write_text(json.dumps(json.loads(path.read_text()) | {"label": "method.window=<4>"}))
-    return write_page(folder)[0]
-
-
-def test_a_run_of_a_sweep_shows_its_point(a_sweep: Path) -> None:
-    document = a_sweep.read_text()
+    document = write_page(tmp_path)[0].read_text()
     assert ">point</button>" in document and "<dt>point</dt>" in document
-    rows = {
-        name: row.split("</td><td>")
-        for name, row in re.findall(r'<tr data-run="([^"]*)">(.*?)</tr>', document)
-    }
-    points = {name: cells[3].partition("</td>")[0] for name, cells in rows.items()}
+    rows = re.findall(r'<tr data-run="([^"]*)">(.*?)</tr>', document)
+    points = {name: row.split("</td><td>")[3].partition("</td>")[0] for name, row in rows}
     assert sorted(points.values()) == ["", "method.window=&lt;4&gt;"]
     assert all(("swift" in name) == bool(point) for name, point in points.items())
 
@@ -235,37 +209,20 @@ def test_nothing_outside_is_loaded(text: str) -> None:
     assert not parser.events
     assert "foreign" not in text and "<svg/onload" not in text
     assert not re.search(r"@import|url\(|fetch\(|XMLHttp|WebSocket|<script[^>]+src", text)
+    assert json.loads(as_script(EVIL)) == EVIL and not re.search("[<>&\u2028]", as_script(EVIL))
 
 
 def test_same_records_same_bytes(results: Path, text: str) -> None:
     assert write_page(results)[0].read_text() == text
 
 
-def with_evil(results: Path) -> list[Row]:
-    runs = copy.deepcopy(all_runs(results))
-    runs[0].cells["model"] = runs[0].cells["note"] = runs[0].id = EVIL
-    runs[0].detail["texts"][0]["prompt"] = EVIL
-    runs[0].detail["texts"][0]["pieces"][1][2] = EVIL
-    return runs
-
-
-def test_texts_are_escaped(results: Path) -> None:
-    document = page(with_evil(results), {}, {})
-    parser = Loads()
-    parser.feed(document)
-    assert not parser.events and "x" not in parser.addresses
-    assert details(document)[EVIL]["texts"][0]["prompt"] == EVIL
-    assert json.loads(as_script(EVIL)) == EVIL and not re.search("[<>&\u2028]", as_script(EVIL))
-
-
 def test_pieces_of_rounds() -> None:
     # the last was cut at the limit
     one = arm(9, [Round(3, 3, 2, 2, 3), Round(2, 2, 0, 0, 1), Round(4, 4, 4, 4, 4)])
     kinds = kinds_of(one)
-    assert kinds == [
-        ("prefill", 1, ""), ("accepted", 2, ""), ("rejected", 1, ""), ("bonus", 1, ""),
-        ("rejected", 2, ""), ("bonus", 1, ""), ("accepted", 4, ""),
-    ]  # fmt: skip
+    named = [f"{kind} {count}" for kind, count, _ in kinds]
+    first = ["prefill 1", "accepted 2", "rejected 1", "bonus 1"]
+    assert named == [*first, "rejected 2", "bonus 1", "accepted 4"]
     # the second token is inside a character, and the last gets whatever is left
     pieces, how = pieces_of(one, "abcdefghi", [1, 0, 2, 1, 1, 1, 1, 1, 0])
     assert how == "pieces"
@@ -286,28 +243,6 @@ def test_accepted_tokens_by_their_sources() -> None:
     assert kinds_of(one, ["ssr"])[-1] == ("accepted", 1, "")
     others: list[dict[str, Any]] = [{}, {"source": "sd"}, {"source": [["s"]]}, {"source": ["x"]}]
     assert not any(letters_of(trace) for trace in others)
-
-
-# The library that reads it panics, which is no Exception of Python.
-PANIC = """{"version": "1.0", "added_tokens": [], "normalizer": null, "pre_tokenizer": null,
-"post_processor": null, "decoder": null, "truncation": null, "padding": null, "model": {"type":
-"BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"], "continuing_subword_prefix":
-"abcdef", "dropout": null, "unk_token": null, "end_of_word_suffix": null, "fuse_unk": false,
-"byte_fallback": false}}"""
-
-
-def test_no_tokenizer_is_opened_that_a_record_names(results: Path, tmp_path: Path) -> None:
-    shutil.copytree(results / "runs", tmp_path / "runs")
-    (tmp_path / "tokenizer.json").write_text(PANIC)
-    for folder in list((tmp_path / "runs").iterdir()):
-        unseal(folder)
-        config = yaml.safe_load((folder / "config.yaml").read_text())
-        config["model"]["path"] = str(tmp_path)
-        (folder / "config.yaml").write_text(yaml.safe_dump(config))
-        # no hash in its name, which would be another
-        folder.rename(folder.with_name(folder.name.rpartition("_")[0]))
-    texts = [run.detail["texts"] for run in all_runs(results)]
-    assert [run.detail["texts"] for run in all_runs(tmp_path)] == texts
 
 
 def test_courses_and_maps() -> None:
@@ -334,16 +269,13 @@ def test_runs_that_cannot_be_read_or_are_not_done(tmp_path: Path) -> None:
     (broken / "metrics.json").write_text("{")
     (failed / "status.json").write_text('{"state": "failed", "error": "out of memory"}')
     notes = {run.id: run.cells["note"] for run in all_runs(tmp_path)}
-    assert (
-        notes["broken"].startswith("cannot be read") and notes["failed"] == "failed: out of memory"
-    )
-    assert notes["empty"] == "not finished"
+    assert notes["broken"].startswith("cannot be read")
+    assert (notes["failed"], notes["empty"]) == ("failed: out of memory", "not finished")
     assert details(write_page(tmp_path)[0].read_text()).keys() == notes.keys()
 
 
-BROWSER = (
-    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-)
+BROWSERS = map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
+BROWSER = next(filter(None, BROWSERS), None)
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
 FLAGS += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
 FLAGS += ["--enable-logging=stderr"]
@@ -520,10 +452,8 @@ def test_accepted_tokens_are_coloured_by_source_in_a_browser(tmp_path: Path) -> 
     (run,) = (tmp_path / "runs").iterdir()
     (record,) = read_samples(run / "samples.jsonl")
     document = browse(path, f"#run={run.name}", tmp_path / "profile")
-    letters = "".join(
-        traced[: turn.emitted]
-        for traced, turn in zip(record.trace["source"], record.method.rounds, strict=True)
-    )
+    turns = zip(record.trace["source"], record.method.rounds, strict=True)
+    letters = "".join(traced[: turn.emitted] for traced, turn in turns)
     assert letters and detail["sources"].keys() == set(letters)
     for letter, name in detail["sources"].items():
         assert f"background:var(--source-{letter})" in document and f"accepted: {name}<" in document
@@ -547,16 +477,13 @@ def test_sorting_in_a_browser(results: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("width", rest_slow([1280, 400], (1280).__eq__))
 def test_run_in_a_browser(results: Path, text: str, tmp_path: Path, width: int) -> None:
     name = next(p.name for p in (results / "runs").glob("*swift*"))
-    document = browse(
-        results / "report.html", f"#run={name}", tmp_path, f"--window-size={width},900"
-    )
+    size = f"--window-size={width},900"
+    document = browse(results / "report.html", f"#run={name}", tmp_path, size)
     for title in ("Time split", "Acceptance by position", "Skip map", "Draft length", "Threshold"):
         assert f"<h3>{title}</h3>" in document
     assert document.count('class="sample"') == 2 and 'class="accepted"' in document
-    back = (
-        'In tables: <a href="#table-clasp-table1">clasp-table1</a> <a '
-        'href="#table-methods">methods</a>'
-    )
+    links = [f'<a href="#table-{name}">{name}</a>' for name in ("clasp-table1", "methods")]
+    back = f"In tables: {' '.join(links)}"
     assert f'<a href="#run={name}" title="{name}">' in document and back in document
     if width == 400:  # in the slow tier: a run that is in no table
         other = next(p.name for p in (results / "runs").glob("*self-sd*"))

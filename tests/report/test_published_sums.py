@@ -15,9 +15,10 @@ from skipbench.config.catalog import known_models
 from skipbench.draft_plan import DraftPlan
 from skipbench.metrics.formulas import expected_speedup
 from skipbench.report.definitions import KEYS
-from skipbench.report.published import Row, papers, published, read_paper
+from skipbench.report.published import papers, published, read_paper
 
 # a printed cell, and its recomputed value: middle, least, largest
+Row = dict[str, Any]
 Cell = tuple[Row, float, float, float]
 rows_of = functools.cache(published)
 
@@ -258,12 +259,13 @@ CELLS = {"eq6": 9, "bound": 43, "overall": 30, "throughput": 12, "parts": 2, "se
 """How many a check must find in SWIFT or Self-SD."""
 
 
+Check = Callable[[list[Row]], Iterator[Cell]]
+
+
 @pytest.mark.parametrize(
     ("paper", "check"), [(p, c) for p, checks in CHECKS.items() for c in checks]
 )
-def test_exactly_the_noted_cells_disagree(
-    paper: str, check: Callable[[list[Row]], Iterator[Cell]]
-) -> None:
+def test_exactly_the_noted_cells_disagree(paper: str, check: Check) -> None:
     rows = rows_of(paper)
     cells = list(check(rows))
     assert len(cells) == CELLS.get(check.__name__, len(cells)) or paper == "clasp"
@@ -278,9 +280,8 @@ def test_exactly_the_noted_cells_disagree(
             if note.check == check.__name__:
                 cell = one(rows, table=table, **note.where, column=note.column)
                 noted[rows.index(cell)] = note.recomputed
-    assert disagree == pytest.approx(noted, abs=0.0051), [
-        rows[i] for i in disagree.keys() ^ noted.keys()
-    ]
+    wrong = [rows[i] for i in disagree.keys() ^ noted.keys()]
+    assert disagree == pytest.approx(noted, abs=0.0051), wrong
 
 
 def test_every_check_of_a_note_is_made() -> None:

@@ -15,7 +15,6 @@ from conftest import ROOT, rest_slow
 from msgspec import to_builtins
 from msgspec.json import decode as json_decode
 
-from scripts import verify_peers
 from scripts.compare_peers import Record
 from scripts.pack_records import pack, runs_of, table_of, unpacked
 from scripts.readme_figures import README, STORED, TABLE, older, written
@@ -120,15 +119,6 @@ def test_a_table_of_peers_is_what_its_record_says(path: Path) -> None:
     record = json_decode(path.read_bytes(), type=Record)
     assert record.page() == path.with_suffix(".md").read_text()
     assert path.name in record.command  # what made it, and wrote it here
-
-
-@pytest.mark.parametrize("path", sorted(RESULTS.glob("*/oracle/*.json")), ids=lambda p: p.stem)
-def test_the_page_of_other_programs_under_the_oracle_is_what_its_record_says(path: Path) -> None:
-    record = json_decode(path.read_bytes(), type=verify_peers.Record)
-    assert verify_peers.page(record) == path.with_suffix(".md").read_text()
-    assert path.name in record.command
-    for arm in record.arms.values():
-        assert [v.tokens for v in arm.verdicts] == [len(output) for output in arm.outputs]
 
 
 def test_older_is_what_another_engine_or_another_method_made() -> None:

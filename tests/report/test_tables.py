@@ -118,13 +118,9 @@ def marked(text: str, bold: str, mark: str) -> tuple[str, bool, int | None]:
 @pytest.mark.parametrize("kind", TABLES)
 def test_markdown_has_the_cells(kind: str) -> None:
     lines = re.findall(r"^\| (.*) \|$", markdown(TABLES[kind]), re.MULTILINE)
-    found = [
-        [
-            marked(unescape(c.replace(r"\|", "|")), r"\*\*(.*)\*\*", r" \[(\d+)\]")
-            for c in re.split(r"(?<!\\) \| ", line)
-        ]
-        for line in lines
-    ]
+    split = [re.split(r"(?<!\\) \| ", unescape(line)) for line in lines]
+    plain = [[text.replace(r"\|", "|") for text in cells] for cells in split]
+    found = [[marked(c, r"\*\*(.*)\*\*", r" \[(\d+)\]") for c in cells] for cells in plain]
     heads = [
         [(f"{c.group}: {c.name}" if c.group else c.name, False, None) for c in grid.columns]
         for grid in TABLES[kind].grids
@@ -146,17 +142,15 @@ def test_html_has_the_cells(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", TABLES)
 def test_latex_has_the_cells(kind: str) -> None:
-    bodies = re.findall(r"\\endfoot\n(.*?)\\end{longtable}", latex(TABLES[kind]), re.DOTALL)
-    lines = [line for body in bodies for line in body.splitlines() if line[-1] in "\\*"]
-    found = [
-        [
-            marked(
-                c.replace(r"\allowbreak{}", ""), r"\\textbf\{(.*)\}", r"\\textsuperscript\{(\d+)\}"
-            )
-            for c in re.sub(r" ?\\\\\*?$", "", line).split(" & ")
-        ]
-        for line in lines
-    ]
+    whole = latex(TABLES[kind])
+    bare = re.sub(r"\\[{}]", "", whole)
+    assert bare.count("{") == bare.count("}") and whole.isascii()
+    bodies = re.findall(r"\\endfoot\n(.*?)\\end{longtable}", whole, re.DOTALL)
+    text = "\n".join(bodies).replace(r"\allowbreak{}", "")
+    lines = [line for line in text.splitlines() if line.endswith(("\\", "*"))]
+    split = [re.sub(r" ?\\\\\*?$", "", line).split(" & ") for line in lines]
+    bold, mark = r"\\textbf\{(.*)\}", r"\\textsuperscript\{(\d+)\}"
+    found = [[marked(c, bold, mark) for c in cells] for cells in split]
     for grid in TABLES[kind].grids:
         assert {i for shown in blocks(grid) for i in shown} == {*range(len(grid.columns))}
     wanted = rows_of(TABLES[kind], blocks)
@@ -167,11 +161,9 @@ def test_latex_has_the_cells(kind: str) -> None:
 def test_csv_has_the_records(kind: str) -> None:
     found = list(stdlib_csv.DictReader(io.StringIO(csv(TABLES[kind]))))
     names = dict.fromkeys(name for record in TABLES[kind].records for name in record)
-    wanted = [
-        {name: "" if record.get(name) is None else str(record[name]) for name in names}
-        for record in TABLES[kind].records
-    ]
-    assert found == wanted
+    for line, record in zip(found, TABLES[kind].records, strict=True):
+        known = {name: record.get(name) for name in names}
+        assert line == {name: "" if v is None else str(v) for name, v in known.items()}
 
 
 @pytest.mark.parametrize("kind", TABLES)

@@ -4,15 +4,15 @@ starts anew.
 
 import dataclasses
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import torch
-from builders import SMALL, tiny_copy
-from conftest import unseal
+from builders import SMALL, edit, tiny_copy
+from huggingface_hub import constants
 from msgspec.structs import replace
 from safetensors.torch import load_file, save_file
 
@@ -26,17 +26,18 @@ from skipbench.config.compose import compose
 from skipbench.config.model import Model
 from skipbench.config.run_config import MethodConfig, RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
-from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.grid import plan
+from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
-from skipbench.experiments.table_runs import run_entry
 from skipbench.launch.status import CellStatus, experiment_statuses
 from skipbench.profile.latency import latency_path
 from skipbench.report.compared import mixed
 from skipbench.report.tables.formats import markdown
 from skipbench.report.tables.runs import row_table
+from skipbench.runs import fingerprint
 from skipbench.runs.measures import Metrics
 from skipbench.runs.run import Origin, Run, read_run
+from skipbench.runs.source import method_sha256
 from skipbench.runs.store import record_failure
 
 SEARCH = ["search.prompts=1", "search.max_new_tokens=4", "search.strategy=random"]
@@ -135,50 +136,17 @@ def statuses(words: list[str]) -> list[CellStatus]:
     return experiment_statuses(words[0], request_of(parse(Status, words), choices("experiment")))
 
 
-def test_a_record_of_an_earlier_version_is_read_with_a_note(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_latencies_of_another_version_of_the_package_are_measured_again(tmp_path: Path) -> None:
     config = compose([*SMALL, "method=uniform", f"results={tmp_path}"])
-    run_cell(config)
-    folder, state = record(config)
-    kept = msgspec.to_builtins(state.provenance).items()
-    old = {k: v for k, v in kept if not k.endswith("sha256") or k[:4] in ("rows", "prom")}
-    (folder / "provenance.json").write_text(json.dumps(old))
-    unseal(folder)
-    capsys.readouterr()
-    run_cell(config)
-    told = " ".join(capsys.readouterr().err.split())
-    assert "an earlier version" in told and "another tokenizer" in told
-    assert "method uniform imports" in told and "other rows" not in told
-
-
-def test_another_version_of_the_package_is_told_and_does_not_go_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = compose([*SMALL, "method=uniform", f"results={tmp_path}"])
-    run_cell(config)
-    folder, state = record(config)
-    other = replace(state.provenance, package_sha256="2:" + "f" * 64)
-    unseal(folder)
-    (folder / "provenance.json").write_bytes(msgspec.json.encode(other))
-    capsys.readouterr()
-    run_cell(config)
-    assert "another version of skipbench" in capsys.readouterr().err
-    own, run = state.provenance.package_sha256, run_entry(resolve_cell(config))
-    today = replace(run, origin=replace(run.origin, package_sha256=own))
-    text = markdown(row_table([run, today]))
-    assert "origin a" in text and "code 2:fffffff" in text and f"code {str(own)[:9]}" in text
-    (folder / "status.json").write_text('{"state": "interrupted"}')
-    assert "other code of skipbench" in refused(config)
+    run_cell(config, print_table=False)
     (latency,) = tmp_path.glob("latency/*.json")
     kept = json.loads(latency.read_text())
-    kept["package_sha256"], kept["model"]["mlp_s"] = "f" * 64, 99.0
-    latency.write_text(json.dumps(kept))
-    run_cell(compose([*SMALL, "method=middle", f"results={tmp_path}"]))
+    edit(latency, package_sha256="f" * 64, model=kept["model"] | {"mlp_s": 99.0})
+    run_cell(compose([*SMALL, "method=middle", f"results={tmp_path}"]), print_table=False)
     assert json.loads(latency.read_text())["model"]["mlp_s"] < 1
 
 
-def test_a_table_says_where_a_method_or_a_model_is_not_one() -> None:
+def test_a_table_says_where_a_method_a_model_or_the_code_is_not_one() -> None:
     def run(method: str, source: str, weights: str, measured: bool = True) -> Run:
         origin = Origin(method_sha256=source, weights_sha256=weights)
         metrics = Metrics(samples=1) if measured else None
@@ -192,6 +160,9 @@ def test_a_table_says_where_a_method_or_a_model_is_not_one() -> None:
     assert mixed([*alike, run("clasp", "2", "v")]) == [
         "model mine: its runs are of 2 different weights: do not compare them."
     ]
+    codes = [Origin(commit="0123abc", package_sha256=f"2:{digit * 64}") for digit in "ef"]
+    text = markdown(row_table([replace(alike[0], origin=origin) for origin in codes]))
+    assert "origin a" in text and "code 2:fffffff" in text and "code 2:eeeeeee" in text
 
 
 def test_a_latency_model_belongs_to_the_weights(checkpoint: Path, tmp_path: Path) -> None:
@@ -202,8 +173,7 @@ def test_a_latency_model_belongs_to_the_weights(checkpoint: Path, tmp_path: Path
         return latency_path(dataclasses.replace(config, model=model), torch.device("cpu"))
 
     first = path(checkpoint)
-    shutil.copytree(checkpoint, tmp_path / "copy")
-    assert path(tmp_path / "copy") == first
+    assert path(shutil.copytree(checkpoint, tmp_path / "copy")) == first
     retrain(checkpoint)
     assert path(checkpoint) != first
 
@@ -211,18 +181,19 @@ def test_a_latency_model_belongs_to_the_weights(checkpoint: Path, tmp_path: Path
 def test_a_method_is_known_by_its_own_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from skipbench.runs.source import method_sha256
-
     package = tmp_path / "ours"
-    (package / "drafts").mkdir(parents=True)
-    (package / "__init__.py").write_text("from .drafts.one import make\n")
-    (package / "drafts" / "__init__.py").write_text("")
-    code = "from ..shared import x\nfrom . import two\nmake = x\n"
-    (package / "drafts" / "one.py").write_text(code)
-    (package / "drafts" / "two.py").write_text("")
-    (package / "shared.py").write_text("def x(): 'unparsed \\x00'")
-    (package / "other.py").write_text("")
-    (tmp_path / "rules.py").write_text("class Rule: ...")
+    texts = {
+        "ours/__init__.py": "from .drafts.one import make\n",
+        "ours/drafts/__init__.py": "",
+        "ours/drafts/one.py": "from ..shared import x\nfrom . import two\nmake = x\n",
+        "ours/drafts/two.py": "",
+        "ours/shared.py": "def x(): 'unparsed \\x00'",
+        "ours/other.py": "",
+        "rules.py": "class Rule: ...",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     method = MethodConfig.of({"_target_": "ours.make", "stop": {"_target_": "rules.Rule"}})
     first = method_sha256(method)
@@ -245,12 +216,6 @@ def test_a_method_is_known_by_its_own_source(
 def test_weights_are_known_by_their_content_and_few_bytes_are_read(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import os
-
-    from huggingface_hub import constants
-
-    from skipbench.runs import fingerprint
-
     def of(path: Any, revision: str | None = None) -> str | None:
         return fingerprint.weights_sha256(Model(name="mine", path=str(path), revision=revision))
 
@@ -263,16 +228,13 @@ def test_weights_are_known_by_their_content_and_few_bytes_are_read(
     assert of("me/other") is None and of(tmp_path / "hub") is None and of("no id at all/") is None
     (checkpoint / "config.json").write_text((checkpoint / "config.json").read_text() + " ")
     assert of(checkpoint) != whole
-    # Shards of 16 GiB, holes but for what is written here.
-    many = tmp_path / "many"
-    many.mkdir()
-    names = [f"model-{i}.safetensors" for i in range(4)]
-    index = json.dumps({"weight_map": {n: n for n in names}})
-    (many / "model.safetensors.index.json").write_text(index)
-    for name in names:
-        with open(many / name, "wb") as file:
-            file.write((2).to_bytes(8, "little") + b"{}")
-            file.truncate(4 * 2**30)
+    (many := tmp_path / "many").mkdir()  # shards of 16 GiB, holes but for what is written here
+    shards = [many / f"model-{i}.safetensors" for i in range(4)]
+    index = many / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {shard.name: shard.name for shard in shards}}))
+    for shard in shards:
+        shard.write_bytes((2).to_bytes(8, "little") + b"{}")
+        os.truncate(shard, 4 * 2**30)
     read: list[int] = []
     pread = os.pread
     monkeypatch.setattr(os, "pread", lambda *a: (read.append(a[1]), pread(*a))[1])
@@ -282,11 +244,11 @@ def test_weights_are_known_by_their_content_and_few_bytes_are_read(
     assert of(many) == first and not read
     for at, was in ((8, b"{"), (2**30, b"\0"), (4 * 2**30 - 1, b"\0")):
         for byte in (b"x", was):
-            with open(many / names[2], "r+b") as file:
+            with open(shards[2], "r+b") as file:
                 file.seek(at)
                 file.write(byte)
             assert (of(many) == first) == (byte == was)
-    (many / "model.safetensors.index.json").write_text("{")
+    index.write_text("{")
     assert of(many) is None
 
 

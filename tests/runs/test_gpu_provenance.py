@@ -4,24 +4,21 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from builders import fake_tool
 
 from skipbench.runs import provenance
 from skipbench.runs.gpu import Gpu, gpu
 from skipbench.runs.provenance import Provenance
 
-SMI = """#!/bin/sh
-case "$*" in
+SMI = """case "$*" in
 *--id=GPU-1*clocks.max.sm*nounits*) echo "580.65.06, 1980, 1980, 3201, 700.00" ;;
 *--id=GPU-2*) echo "580.65.06, 210, [N/A], 3201, [Not Supported]" ;;
 *) echo "No devices were found"; exit 6 ;;
-esac
-"""
+esac"""
 
 
 def test_driver_clocks_and_power_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "nvidia-smi").write_text(SMI)
-    (tmp_path / "nvidia-smi").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    fake_tool(tmp_path, "nvidia-smi", SMI, monkeypatch)
     first, second = Gpu("580.65.06", 1980, 1980, 3201, 700), Gpu("580.65.06", 210, None, 3201, None)
     assert [gpu(f"GPU-{n}") for n in (1, 2, 3)] == [first, second, Gpu()]
     one = Provenance(gpus=[first], cudnn=91900)

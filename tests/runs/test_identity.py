@@ -12,16 +12,10 @@ from builders import SMALL, edit, interrupt, make_run
 from conftest import rest_slow, unseal
 from test_bad_records import FILES, readers, refused_by
 
-from skipbench.cli.commands import Status
-from skipbench.cli.experiments import request_of
-from skipbench.cli.main import dispatch
-from skipbench.cli.parser import parse
-from skipbench.config.catalog import choices
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import resolve_cell
+from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
-from skipbench.launch.status import CellStatus, experiment_statuses
 from skipbench.report.page.collect import all_runs
 from skipbench.runs.merge import merge_into
 from skipbench.runs.provenance import config_hash
@@ -29,16 +23,10 @@ from skipbench.runs.run import read_run
 from skipbench.runs.store import read_samples
 
 
-def swap(a: Path, b: Path) -> None:
-    a.rename(aside := a.with_name("aside"))
-    b.rename(a)
-    aside.rename(b)
-
-
 def test_a_run_under_another_runs_name_is_refused_by_all_that_read_it(tmp_path: Path) -> None:
     first, second = (make_run(tmp_path / "results", seed) for seed in (0, 1))
-    swap(first, second)
-    second.rename(tmp_path / second.name)  # `readers` are of a results folder with one run
+    first.rename(tmp_path / "aside")
+    second.rename(first)  # `readers` are of a results folder with one run
     told = refused_by(first)
     assert told.keys() == readers(first).keys() - {"completions"}  # a run's own texts
     own = f"{first} holds another run: its config.yaml has the hash {second.name[-10:]}"
@@ -46,46 +34,6 @@ def test_a_run_under_another_runs_name_is_refused_by_all_that_read_it(tmp_path: 
     assert named >= {"read_run", "figure", "page", "score", "merge", "frame"}
     first.rename(mine := first.with_name("best-of-mine"))  # a name that promises nothing
     assert read_run(mine).metrics
-
-
-@pytest.mark.slow
-def test_a_cell_under_another_cells_name_is_not_printed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = ["tiny", *SMALL, "method=uniform", "dataset=mini-math", f"results={tmp_path}"]
-
-    def cell(ratio: float) -> CellStatus:
-        words = [*given, f"method.ratio={ratio}"]
-        (found,) = experiment_statuses(
-            "tiny", request_of(parse(Status, words), choices("experiment"))
-        )
-        return found
-
-    for ratio in (0.3, 0.7):
-        dispatch(["table", *given, f"method.ratio={ratio}"])
-    assert cell(0.3).state.state == "done"
-    swap(*(tmp_path / "runs" / cell(ratio).key for ratio in (0.3, 0.7)))
-    capsys.readouterr()
-    with pytest.raises(SkipbenchError, match="holds another run"):
-        run_cell(cell(0.3).config)
-    assert not capsys.readouterr().out
-    with pytest.raises(SystemExit):
-        dispatch(["table", *given, "method.ratio=0.3"])
-    assert "holds another run" in capsys.readouterr().err
-    assert cell(0.3).state.state == "failed" and not cell(0.3).runnable
-
-
-def test_latencies_that_a_method_decided_by_are_compared(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """They are measured, and another cell may measure them again: a done run is told of."""
-    config = compose([*SMALL, "method=knapspec", f"results={tmp_path}"])
-    run_cell(config)
-    (path,) = tmp_path.glob("latency/*.json")
-    edit(path, model=json.loads(path.read_text())["model"] | {"mlp_s": 1.0})
-    capsys.readouterr()
-    run_cell(config)
-    assert "decided by other latencies" in capsys.readouterr().err
 
 
 def test_a_kept_sample_of_another_prompt_is_refused(tmp_path: Path) -> None:

@@ -18,10 +18,11 @@ from skipbench.config.compose import compose, use_config_dir
 from skipbench.config.paths import PACKAGE
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import Cell, resolve_cell
+from skipbench.experiments.resolve import ResolvedCell, resolve_cell
 from skipbench.experiments.row import run_cell
+from skipbench.extensions import registered
 from skipbench.runs import fingerprint, source
-from skipbench.runs.fingerprint import fingerprints, not_compared, other_package, refuse_other
+from skipbench.runs.fingerprint import compare_identity, fingerprints
 from skipbench.runs.provenance import COMPUTING, Provenance
 from skipbench.runs.run import read_run
 
@@ -53,7 +54,8 @@ FILES = {
     "results/latency/*.json": "other latencies (",
 }
 """What is refused, by file."""
-MEASURING = ["bench/prompts.py", "decode/verify.py", "lm/fused/attention.c", "lm/fused/int8.h"]
+OF_C = ["contrib/cpu/attention.c", "contrib/cpu/int8.h"] if registered("engine") else []
+MEASURING = ["bench/prompts.py", "decode/verify.py", *OF_C]
 MEASURING += ["models/load.py", "profile/latency.py", "scoring/scorers.py", "skipset.py"]
 CODE = {
     **dict.fromkeys(MEASURING, "other code of skipbench"),
@@ -87,7 +89,7 @@ class Made(NamedTuple):
     def refusal(self, rows: bool = False) -> str:
         """The line that refuses it; empty without one. `rows`: compares the dataset, too."""
         try:
-            refuse_other(self.folder, self.config)
+            compare_identity(self.folder, self.config).check()
             if rows:
                 preflight(self.config, self.folder, held=True)
         except SkipbenchError as error:
@@ -130,6 +132,11 @@ def test_another_file_is_refused_by_its_setting(made: Made, name: str) -> None:
     after = bytearray(before.replace(b"Once", b"Only").replace(b'_s": ', b'_s": 1'))
     path.write_bytes(bytes(after) if after != before else before + b"\nx = 1\n")
     told = made.refusal(rows=name == "prompts.jsonl")
+    if name.startswith("results/"):  # measured again by another cell: a done run is told of
+        (made.folder / "status.json").write_text('{"state": "done"}')
+        (note,) = compare_identity(made.folder, made.config).check().notes
+        assert note == "decided by other latencies; fresh=true measures it anew"
+        (made.folder / "status.json").write_text('{"state": "interrupted"}')
     path.write_bytes(before)
     assert FILES[name] in told and "\n" not in told
 
@@ -154,7 +161,7 @@ def test_other_code_is_refused_where_the_run_uses_it(made: Made, name: str) -> N
     assert CODE.get(name, "") in told and (name in CODE) == bool(told)
 
 
-@pytest.mark.parametrize("name", ["lm/fused/attention.c", "decode/loop.py"])
+@pytest.mark.parametrize("name", [*OF_C[:1], "decode/loop.py"])
 def test_comments_docstrings_and_layout_are_no_code(made: Made, name: str) -> None:
     more = b"\n/* more */ // words" if name.endswith(".c") else b'\n# more\n\n"""words"""\n'
     with pytest.MonkeyPatch.context() as patch:
@@ -232,9 +239,9 @@ def test_every_setting_but_those_that_change_nothing_makes_another_run(made: Mad
     for key in settings(config):
         other = changed(config, key)
         if any(f"{key}.".startswith(f"{name}.") for name in NO_INPUTS):
-            assert Cell(other).folder.name == made.folder.name, key
+            assert ResolvedCell(other).folder.name == made.folder.name, key
             continue
-        assert Cell(other).folder.name != made.folder.name, key
+        assert ResolvedCell(other).folder.name != made.folder.name, key
         assert value_at(other.record(), key) != value_at(config.record(), key), key
         counted += 1
     assert counted >= 40
@@ -263,14 +270,16 @@ def test_hashes_of_an_earlier_version_are_other_code_and_never_taken_for_this_on
         "aside and starts anew, results=FOLDER keeps both"
     )
     status.write_text('{"state": "done"}')  # a record that is finished is read, and says so
-    refuse_other(made.folder, made.config)
-    origin = read_run(made.folder).provenance
-    unknown = not_compared(origin, made.config)
-    assert ["other code of method halves" in text for text in unknown] == [True, False]
-    assert other_package(origin.package_sha256, "fused")
+    unknown, package = compare_identity(made.folder, made.config).check().notes
+    assert unknown.count("other code of ") == 2 and "other code of method halves" in unknown
+    assert "another version of skipbench's code" in package
+    path.write_text("{}")  # of a version that stored none
+    (unknown,) = compare_identity(made.folder, made.config).check().notes
+    assert "another tokenizer" in unknown and "method halves imports" in unknown
+    assert "other rows" not in unknown
     path.write_text(now)
     status.write_text(state)
-    assert not_compared(read_run(made.folder).provenance, made.config) == []
+    assert compare_identity(made.folder, made.config).notes == []
 
 
 def test_nothing_of_the_record_is_left_uncompared(made: Made) -> None:

@@ -57,23 +57,19 @@ def elsewhere(folder: Path) -> Path:
     return path
 
 
-def test_four_processes_take_turns_without_flock(tmp_path: Path) -> None:
-    (count := tmp_path / "count").write_text("0")
-    words = [sys.executable, "-c", ADDS, tmp_path / "a", count, "5"]
-    running = [subprocess.Popen([*words, "wait"], stdout=subprocess.DEVNULL) for _ in range(4)]
-    assert all(process.wait(120) == 0 for process in running)
-    assert count.read_text() == "20" and not claims(tmp_path / "a")
-
-
-def test_of_two_that_do_not_wait_at_least_one_goes_on_without_flock(tmp_path: Path) -> None:
-    """What each did not do, it said."""
-    (count := tmp_path / "count").write_text("0")
-    words = [sys.executable, "-c", ADDS, tmp_path / "a", count, "40"]
-    running = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+@pytest.mark.parametrize(("count", "times", "waits"), [(4, 5, True), (2, 40, False)])
+def test_processes_take_turns_without_flock(
+    count: int, times: int, waits: bool, tmp_path: Path
+) -> None:
+    """What each did not do, as it does not wait, it said; at least one goes on."""
+    (counter := tmp_path / "count").write_text("0")
+    words = [sys.executable, "-c", ADDS, tmp_path / "a", counter, str(times), *["wait"] * waits]
+    running = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(count)]
     said = [line for process in running for line in process.communicate(timeout=120)[0].split("\n")]
-    done = said.count("held")
-    assert 0 < done == int(count.read_text())  # how often is a matter of the scheduler
-    assert sum("is being written by another process (pid " in line for line in said) == 80 - done
+    done, every = said.count("held"), count * times
+    refused = sum("is being written by another process (pid " in line for line in said)
+    assert 0 < done == int(counter.read_text()) and done + refused == every
+    assert not waits or (done == every and not claims(tmp_path / "a"))
 
 
 @pytest.mark.usefixtures("no_flock")

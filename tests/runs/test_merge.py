@@ -21,7 +21,6 @@ from skipbench.runs.merge import _decided, merge_into
 from skipbench.runs.reading import run_folders
 from skipbench.runs.run import read_run
 from skipbench.runs.store import RunStore, read_samples
-from skipbench.search.run import search
 
 ORIGIN: dict[str, Any] = {"commit": "0123abc", "device": "NVIDIA H200", "versions": {"torch": "2"}}
 
@@ -113,19 +112,14 @@ def test_another_origin_is_kept_beside_and_told_apart_in_tables(
     assert "origin a: commit 0123abc" in text and "origin b: commit" in text
 
 
-def test_runs_of_other_weights_are_not_united(tmp_path: Path) -> None:
+def test_runs_of_other_weights_are_not_united_and_one_origin_needs_no_marks(tmp_path: Path) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     make_run(a, 0, ORIGIN | {"weights_sha256": "1"})
     make_run(b, 0, ORIGIN | {"weights_sha256": "2"})
     merge_into(b, a)
-    assert len(list((a / "runs").iterdir())) == 2
-
-
-def test_one_origin_needs_no_marks(tmp_path: Path) -> None:
-    make_run(tmp_path, 0, ORIGIN)
-    make_run(tmp_path, 1, ORIGIN)
-    text = markdown(row_table([read_run(folder) for folder in run_folders(tmp_path)]))
-    assert "origin a" not in text and "| origin" not in text
+    runs = [read_run(folder) for folder in run_folders(a)]
+    text = markdown(row_table(runs))
+    assert len(runs) == 2 and "origin a" not in text and "| origin" not in text
 
 
 def test_searches_and_sets_are_merged_or_named(tmp_path: Path) -> None:
@@ -142,22 +136,6 @@ def test_searches_and_sets_are_merged_or_named(tmp_path: Path) -> None:
     (left,) = done.left
     assert len(traces) == 1 and "skip_sets" in left
     assert json.loads((a / "skip_sets" / "tiny.json").read_text()) == {"skip": "attn:1"}
-
-
-def test_a_search_is_held_by_one_process(tmp_path: Path) -> None:
-    program = (
-        "import sys; from pathlib import Path; from skipbench.runs.lock import held\n"
-        "with held(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
-    )
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(
-        [sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, **pipes
-    ) as holder:
-        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
-        with pytest.raises(SkipbenchError, match=f"another process .pid {holder.pid}"):
-            search(lambda s: (1.0, {}), None, 4, 2, tmp_path / "trace.jsonl", {})  # type: ignore[arg-type]  # ends before a strategy is needed
-        assert not (tmp_path / "trace.jsonl").exists()
-        holder.communicate()
 
 
 def test_a_full_disk_leaves_failed_and_not_running(

@@ -3,7 +3,6 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -12,10 +11,9 @@ from test_metrics import arm, sample, vanilla
 from skipbench.config.compose import compose
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import all_done, joined_run, repetitions, resolve_cell
-from skipbench.experiments.grid import plan
+from skipbench.experiments.resolve import all_done, joined_run, repetitions, resolve_cell
 from skipbench.experiments.row import run_cell
-from skipbench.experiments.table_runs import run_entry, table_runs
+from skipbench.experiments.table_runs import run_entry
 from skipbench.metrics.interval import geometric, repeated_ratio_interval
 from skipbench.metrics.repeats import summarise_repeats
 from skipbench.metrics.summary import summarise
@@ -100,24 +98,3 @@ def test_a_cell_runs_in_processes_of_its_own(tmp_path: Path) -> None:
     shutil.rmtree(cells[1].folder)
     run = joined_run(resolve_cell(config))
     assert run.reason == "1 of 2 repeats are done" and run.measured.repeats == 1
-
-
-def test_a_table_knows_how_many_samples_the_paper_has() -> None:
-    def known(scale: str, *words: str) -> Any:
-        given = ["method=swift", *(words or ("dataset=cnndm",))]
-        cell = plan("swift-table2", given if scale == "paper" or words else given[:1], scale)[0]
-        return table_runs("swift-table2", cell, compose(cell.words("swift-table2")), None)[
-            0
-        ].paper_samples
-
-    assert known("embedded") == known("paper") == 1000
-    assert known("embedded", "dataset=mini-math") is None
-
-
-@pytest.mark.slow
-def test_the_record_of_a_cell_with_a_search_of_its_own_is_found(tmp_path: Path) -> None:
-    """Its set is resolved once: with the set in its settings the search would have another name."""
-    own = ["search.own=true", "search.iterations=2", "search.prompts=1", "search.max_new_tokens=4"]
-    config = compose(["method=self-sd", *own, *SMALL, f"results={tmp_path}"])
-    run_cell(config, print_table=False)
-    assert joined_run(resolve_cell(config)).measured.samples == 2

@@ -1,5 +1,6 @@
 """Records and the folder of a run: nothing is lost, nothing is mixed, and errors say where."""
 
+import functools
 import json
 import os
 import random
@@ -9,9 +10,11 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from builders import sample
+from conftest import ROOT
 from msgspec.structs import replace
 
 from skipbench.config.paths import PACKAGE
@@ -26,10 +29,6 @@ from skipbench.runs.store import RunStore, read_samples
 
 def store(folder: Path) -> RunStore:
     return RunStore(folder, {"seed": 0})
-
-
-def test_a_record_survives_its_line() -> None:
-    assert parse(dump(sample(3)), Sample) == sample(3)
 
 
 def test_other_formats_and_fields_are_refused() -> None:
@@ -81,36 +80,27 @@ def test_a_torn_last_line_is_cut_off(tail: str, tmp_path: Path) -> None:
     assert [s.index for s in read_samples(tmp_path / "samples.jsonl")] == [0, 1]
 
 
-def test_a_damaged_line_in_the_middle_names_its_place(tmp_path: Path) -> None:
-    (tmp_path / "samples.jsonl").write_text(f"{dump(sample(0))}\ngarbage\n{dump(sample(1))}\n")
-    with pytest.raises(SkipbenchError, match=r"samples\.jsonl, line 2"):
-        read_samples(tmp_path / "samples.jsonl")
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ([dump(sample(0)), "garbage", dump(sample(1))], r"samples\.jsonl, line 2"),
+        # not taken for a torn line
+        ([dump(sample(0)), dump(replace(sample(1), format=0))], "format 0"),
+        ([dump(sample(4)), dump(sample(4))], "sample 4 occurs twice"),
+    ],
+)
+def test_lines_that_no_run_writes_are_refused(lines: list[str], told: str, tmp_path: Path) -> None:
+    (tmp_path / "samples.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    for repair in (False, True):
+        with pytest.raises(SkipbenchError, match=told):
+            read_samples(tmp_path / "samples.jsonl", repair)
 
 
-def test_a_last_line_of_another_format_is_not_taken_for_a_torn_one(tmp_path: Path) -> None:
-    old = dump(replace(sample(1), format=0))
-    (tmp_path / "samples.jsonl").write_text(f"{dump(sample(0))}\n{old}\n")
-    with pytest.raises(SkipbenchError, match="format 0"):
-        read_samples(tmp_path / "samples.jsonl", repair=True)
-
-
-def test_an_index_that_occurs_twice_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "samples.jsonl").write_text(f"{dump(sample(4))}\n{dump(sample(4))}\n")
-    with pytest.raises(SkipbenchError, match="sample 4 occurs twice"):
-        read_samples(tmp_path / "samples.jsonl")
-
-
-def test_other_settings_are_refused(tmp_path: Path) -> None:
-    store(tmp_path).close()
-    with pytest.raises(SkipbenchError, match="seed"):
-        RunStore(tmp_path, {"seed": 1})
-    store(tmp_path).close()  # the refusal let go of the folder
-
-
-def test_settings_are_compared_as_they_are_stored(tmp_path: Path) -> None:
-    RunStore(tmp_path, {"protect": (0, 1)}).close()
-    RunStore(tmp_path, {"protect": [0, 1]}).close()
-    RunStore(tmp_path, {"protect": (0, 1)}).close()
+def test_other_settings_are_refused_as_they_are_stored(tmp_path: Path) -> None:
+    for protect in ((0, 1), [0, 1], (0, 1)):
+        RunStore(tmp_path, {"protect": protect}).close()
+        with pytest.raises(SkipbenchError, match="protect"):
+            RunStore(tmp_path, {"protect": [0]})  # and lets go of the folder
     (tmp_path / "config.yaml").write_text("protect: [0")
     with pytest.raises(SkipbenchError, match=r"config\.yaml cannot be read"):
         RunStore(tmp_path, {"protect": (0, 1)})
@@ -178,28 +168,15 @@ def test_no_sample_is_lost_or_written_twice_when_the_writer_is_killed(tmp_path: 
         done = len(indices)
 
 
-def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path) -> None:
-    run = store(tmp_path)
-    run.append(sample(0))
-    run.close()
-    size = (tmp_path / "samples.jsonl").stat().st_size
-    program = (
-        "import resource, signal, sys; from pathlib import Path; from skipbench.runs.files "
-        "import append_line; "
-        "from skipbench.errors import SkipbenchError; signal.signal(signal.SIGXFSZ, "
-        "signal.SIG_IGN); "
-        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({size + 100}, {size + 100}))\n"
-        "try: append_line(Path(sys.argv[1]), 'x' * 500)\n"
-        "except SkipbenchError as error: print(error)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "samples.jsonl")],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "free some space" in done.stdout
-    assert (tmp_path / "samples.jsonl").stat().st_size == size
+def test_a_full_disk_leaves_the_file_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append_line(path := tmp_path / "samples.jsonl", "{}")
+    write = os.write
+    monkeypatch.setattr("os.write", lambda handle, data: write(handle, data[:100]))
+    with pytest.raises(SkipbenchError, match="free some space"):
+        append_line(path, "x" * 500)
+    assert path.read_text() == "{}\n"
 
 
 def test_a_file_is_replaced_as_a_whole_or_not_at_all(
@@ -297,3 +274,26 @@ def test_a_signal_that_comes_while_handlers_are_restored_takes_none_away(
     finally:
         for number, handler in handlers.items():
             usual(number, handler)
+
+
+@pytest.mark.slow
+def test_an_interrupt_keeps_what_is_done(tmp_path: Path) -> None:
+    words = ["method=uniform", "dataset=mini-math", "limit=300", "dataset.max_new_tokens=24"]
+    command = [sys.executable, "-m", "skipbench", *words, f"results={tmp_path}"]
+    # a shell's background jobs ignore SIGINT, and so would what they start
+    listen = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    process = subprocess.Popen(command, cwd=ROOT, preexec_fn=listen, **pipes)
+
+    def lines() -> int:
+        return sum(path.read_bytes().count(b"\n") for path in tmp_path.glob("runs/*/samples.jsonl"))
+
+    while process.poll() is None and lines() < 2:
+        time.sleep(0.002)
+    process.send_signal(signal.SIGINT)
+    output = process.communicate()[0]
+    assert process.returncode == 130 and "same command goes on" in output, output
+    (folder,) = tmp_path.glob("runs/*")
+    status = read_run(folder).status
+    assert status.state == "interrupted" and "interrupted" in str(status.error)
+    assert len(read_samples(folder / "samples.jsonl")) == lines() >= 2

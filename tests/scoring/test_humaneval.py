@@ -2,6 +2,7 @@
 and pass@k.
 """
 
+import itertools
 import os
 from concurrent.futures import ThreadPoolExecutor
 
@@ -21,11 +22,8 @@ def rows(*overrides: str, limit: int | None = None) -> list[Row]:
 
 
 def outcomes(solutions: dict[str, str]) -> list[Outcome]:
-    programs = [
-        program_of("humaneval", solutions[r.id], r.prompt, r.reference)
-        for r in rows()
-        if r.id in solutions
-    ]
+    pairs = [(solutions[r.id], r) for r in rows() if r.id in solutions]
+    programs = [program_of("humaneval", text, r.prompt, r.reference) for text, r in pairs]
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         return list(pool.map(lambda program: run_program(program, 20.0), programs))
 
@@ -36,16 +34,10 @@ def test_the_canonical_solutions_pass_and_broken_ones_do_not() -> None:
     canonical = {name: task["canonical_solution"] for name, task in problems().items()}
     assert len(canonical) == 164
     assert [o for o in outcomes(canonical) if not o.ok] == []
-    broken = [
-        "    pass\n",
-        "    return object()\n",
-        "    import os; os._exit(0)\n",
-        "    return (\n",
-        "\tx = 1\n\n\n",
-    ]
-    assert not any(
-        o.ok for o in outcomes({name: broken[n % len(broken)] for n, name in enumerate(canonical)})
-    )
+    broken = ["    pass\n", "    return object()\n", "    import os; os._exit(0)\n"]
+    broken += ["    return (\n", "\tx = 1\n\n\n"]
+    wrong = dict(zip(canonical, itertools.cycle(broken), strict=False))
+    assert not any(o.ok for o in outcomes(wrong))
 
 
 @pytest.mark.slow
@@ -80,17 +72,16 @@ def test_the_prompts_other_functions_are_its_own() -> None:
 
 
 def test_prompts() -> None:
-    plain, swift, self_sd = (
-        rows(f"dataset.prompt={name}") for name in ("plain", "swift", "self-sd")
-    )
+    names = ("plain", "swift", "self-sd")
+    plain, swift, self_sd = (rows(f"dataset.prompt={name}") for name in names)
     assert [r.id for r in plain] == [f"HumanEval/{n}" for n in range(164)]
     assert plain[0].prompt.startswith("from typing import List\n\n\ndef has_close_elements(")
     assert plain[0].prompt.endswith('    """\n') and swift[0].prompt.endswith('\t"""\n')
     for one, tabbed in zip(plain, swift, strict=True):
         assert "    " not in tabbed.prompt and tabbed.reference == one.reference
-        assert one.reference["prompt"] == one.prompt and tabbed.prompt.replace(
-            "\t", "    "
-        ) == one.prompt.replace("\t", "    ")
+        assert one.reference["prompt"] == one.prompt
+        texts = {prompt.replace("\t", "    ") for prompt in (one.prompt, tabbed.prompt)}
+        assert len(texts) == 1
     assert [r.prompt for r in self_sd] == [r.prompt for r in swift]
     assert compose(["dataset=humaneval"]).dataset.max_new_tokens == 512
 
@@ -116,10 +107,7 @@ def test_values_that_cannot_be_used(value: str) -> None:
 @pytest.mark.parametrize(
     ("completion", "kept"),
     [
-        (
-            "    return 1\n\n    # still in it\n    x\nprint(1)\n",
-            "    return 1\n\n    # still in it\n    x",
-        ),
+        ("    return 1\n\n    # in it\n    x\nprint(1)\n", "    return 1\n\n    # in it\n    x"),
         ("    return 1\n# a comment outside\n", "    return 1"),
         ("x = 1\n    return x\nclass A: pass", "x = 1\n    return x"),
         ("\treturn 1\n\n\n\ndef g():\n\treturn 2", "\treturn 1\n\n\n"),

@@ -78,24 +78,11 @@ def test_a_secret_of_the_user_is_not_in_view(
     secret.parent.mkdir()
     secret.write_text("a private key")
     secret.chmod(0o644)  # its mode is not what protects it
-    ways = [
-        secret,
-        Path(f"/proc/1/root{secret}"),
-        Path(f"/proc/self/root{secret}"),
-        Path(f"/old{secret}"),
-    ]
-    ways += [
-        Path("/etc/passwd"),
-        Path("/etc/shadow"),
-        Path("/proc/self/environ"),
-        Path("/sys/kernel"),
-        ROOT / "README.md",
-    ]
-    read = "".join(f"refused(open, {str(way)!r})\n" for way in ways)
-    listed = (
-        "import os\nassert not {'home', 'proc', 'sys', 'var', 'work', 'mnt'} & "
-        "set(os.listdir('/')), os.listdir('/')\n"
-    )
+    ways = [f"{folder}{secret}" for folder in ("", "/proc/1/root", "/proc/self/root", "/old")]
+    ways += ["/etc/passwd", "/etc/shadow", "/proc/self/environ", "/sys/kernel"]
+    read = "".join(f"refused(open, {way!r})\n" for way in [*ways, str(ROOT / "README.md")])
+    hidden = {"home", "proc", "sys", "var", "work", "mnt"}
+    listed = f"import os\nassert not {hidden} & set(os.listdir('/')), os.listdir('/')\n"
     assert secret.read_text() and run_program(REFUSED + read + listed, SECONDS) == OK
     # the test can fail
     assert run_program(f"{REFUSED}\nrefused(open, {str(secret)!r})", SECONDS, sandbox="none") != OK
@@ -123,25 +110,16 @@ def test_no_socket_reaches_a_listener() -> None:
 def test_nothing_outside_is_written(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     library = Path(os.__file__).resolve().parent
-    before = set(os.listdir(library))
-    folders = [
-        tmp_path,
-        "/",
-        "/tmp",
-        "/dev",
-        "/usr/lib",
-        library,
-        Path(sys.executable).resolve().parent,
-    ]
-    program = f"{REFUSED}\nimport os\n" + "".join(
-        f"refused(open, {str(folder)!r} + '/mine', 'w')\nrefused(os.mkdir, {str(folder)!r} + "
-        "'/folder')\n"
-        for folder in folders
-    )
-    program += (
-        f"refused(open, {str(library / 'os.py')!r}, 'a')\nrefused(os.unlink, "
-        f"{str(library / 'os.py')!r})\n"
-    )
+    before, python = set(os.listdir(library)), Path(sys.executable).resolve().parent
+    folders = [tmp_path, "/", "/tmp", "/dev", "/usr/lib", library, python]
+    program = f"""{REFUSED}
+import os
+for folder in {list(map(str, folders))}:
+    refused(open, folder + "/mine", "w")
+    refused(os.mkdir, folder + "/folder")
+refused(open, {str(library / "os.py")!r}, "a")
+refused(os.unlink, {str(library / "os.py")!r})
+"""
     assert run_program(program, SECONDS) == OK
     assert not list(tmp_path.iterdir()) and set(os.listdir(library)) == before
 
@@ -168,9 +146,8 @@ def fresh() -> Iterator[None]:
 @pytest.mark.usefixtures("fresh")
 def test_without_isolation_nothing_is_run_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox.shutil, "which", lambda name: None)
-    with pytest.raises(
-        SkipbenchError, match=r"bwrap: not installed; unshare: not installed.*sandbox=none"
-    ):
+    missing = r"bwrap: not installed; unshare: not installed.*sandbox=none"
+    with pytest.raises(SkipbenchError, match=missing):
         run_program("")
     assert run_program("", sandbox="none") == OK
 
@@ -184,40 +161,24 @@ def test_tools_that_are_not_allowed_to_isolate(
     tool.chmod(0o755)
     tmp_path.chmod(0o755)
     monkeypatch.setattr(sandbox.shutil, "which", lambda name: str(tool))
-    with pytest.raises(
-        SkipbenchError,
-        match=r"bwrap: .*did not start.*unshare.*: .*ermission denied.*user namespaces",
-    ):
+    said = r"bwrap: .*did not start.*unshare.*: .*ermission denied.*user namespaces"
+    with pytest.raises(SkipbenchError, match=said):
         run_program("")
 
 
 def test_the_probe_sees_what_leaks(tmp_path: Path) -> None:
     assert sandbox._leak(isolation()) is None
     assert "of the machine is in view" in str(sandbox._leak(sandbox.NONE))
-    words = ["--user", "--map-root-user", "--pid", "--fork"]
-    plain = sandbox.Isolation(
-        "pids",
-        [str(shutil.which("env")), f"--chdir={tmp_path}", str(shutil.which("unshare")), *words],
-    )
+    words = [shutil.which("env"), f"--chdir={tmp_path}", shutil.which("unshare"), "--user"]
+    plain = sandbox.Isolation("pids", [*map(str, words), "--map-root-user", "--pid", "--fork"])
     assert "the user's files are in view" in str(sandbox._leak(plain))
 
 
 def test_bubblewrap_is_asked_for_the_same_view() -> None:
     # Words that each option takes, from the manual of bubblewrap 0.11.
-    takes = {
-        "--ro-bind": 2,
-        "--dev-bind": 2,
-        "--symlink": 2,
-        "--cap-drop": 1,
-    }
-    takes |= {
-        "--remount-ro": 1,
-        "--chdir": 1,
-        "--unshare-all": 0,
-        "--die-with-parent": 0,
-        "--as-pid-1": 0,
-        "--clearenv": 0,
-    }
+    takes = {"--ro-bind": 2, "--dev-bind": 2, "--symlink": 2, "--cap-drop": 1, "--remount-ro": 1}
+    takes |= {"--chdir": 1, "--unshare-all": 0, "--die-with-parent": 0, "--as-pid-1": 0}
+    takes["--clearenv"] = 0
     view = jail.View("/tmp", ["/usr/lib"], [("/lib", "usr/lib")], ["/dev/null"])
     words = sandbox.bwrap_arguments("/usr/bin/bwrap", view)
     assert (words.pop(0), words.pop()) == ("/usr/bin/bwrap", "--")
@@ -225,24 +186,13 @@ def test_bubblewrap_is_asked_for_the_same_view() -> None:
     while words:
         option = words.pop(0)
         options.append((option, *(words.pop(0) for _ in range(takes[option]))))
-    for wanted in [
-        ("--unshare-all",),
-        ("--cap-drop", "ALL"),
-        ("--ro-bind", "/usr/lib", "/usr/lib"),
-        ("--as-pid-1",),
-    ]:
-        assert wanted in options
-    assert ("--symlink", "usr/lib", "/lib") in options and (
-        "--dev-bind",
-        "/dev/null",
-        "/dev/null",
-    ) in options
+    wanted = {("--unshare-all",), ("--cap-drop", "ALL"), ("--as-pid-1",)}
+    wanted |= {("--ro-bind", "/usr/lib", "/usr/lib"), ("--dev-bind", "/dev/null", "/dev/null")}
+    assert wanted | {("--symlink", "usr/lib", "/lib")} <= {*options}
     # the root is closed after the last folder was made in it
     assert options[-2:] == [("--remount-ro", "/"), ("--chdir", "/")]
-    assert not any(
-        "bind" in option[0] and option[1] in ("/", "/home", "/tmp", str(Path.home()))
-        for option in options
-    )
+    bound = {option[1] for option in options if "bind" in option[0]}
+    assert bound.isdisjoint({"/", "/home", "/tmp", str(Path.home())})
 
 
 NUMBERS = {

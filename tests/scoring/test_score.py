@@ -47,17 +47,13 @@ def run_folder(
     """A finished run of a function that must return 3; `texts` are vanilla's and the method's
     bodies by sample id.
     """
-    reference = {
-        "prompt": "def f():\n",
-        "test": "def check(f):\n    assert f() == 3\n",
-        "entry_point": "f",
-    }
+    reference = {"prompt": "def f():\n", "test": "def check(f):\n    assert f() == 3\n"}
+    reference["entry_point"] = "f"
     store = RunStore(tmp_path / "run", {"dataset": {"scorer": scorer, "name": "d"}, **HEADER})
     arm = Arm([1, 2], [], Seconds(0, 0, 0, 0, 0.1), "length")
     for index, (name, (vanilla, method)) in enumerate(texts.items()):
-        sample = Sample(
-            index, name, "h", 3, [], arm, arm, "identical", groups={"half": str(index % 2)}
-        )
+        half = {"half": str(index % 2)}
+        sample = Sample(index, name, "h", 3, [], arm, arm, "identical", groups=half)
         store.append(sample, Completion(index, name, "def f():\n", reference, vanilla, method))
     store.write_metrics(Metrics(samples=len(texts), score=Score()))
     store.close()
@@ -81,9 +77,8 @@ def test_a_run_and_its_score(
     assert f"not scored yet: python -m skipbench score {folder}" in capsys.readouterr().err
     assert metrics(folder)["score"]["vanilla"] == {} and not (folder / "scores.jsonl").exists()
     rows = read(folder, "completions.jsonl")
-    assert [r["index"] for r in rows] == [0, 1, 2, 3] and all(
-        r["vanilla"] == r["method"] != "" for r in rows
-    )
+    assert [r["index"] for r in rows] == [0, 1, 2, 3]
+    assert all(r["vanilla"] == r["method"] != "" for r in rows)
     dispatch(["score", folder.name, f"results={tmp_path}"])
     assert "vanilla and the method are equal, 4 samples" in capsys.readouterr().out
     score = metrics(folder)["score"]
@@ -93,9 +88,8 @@ def test_a_run_and_its_score(
     passed = [v["vanilla"]["passed"] for v in verdicts]
     assert not any(v["vanilla"]["fenced"] for v in verdicts)
     assert "no numpy" in metrics(folder)["score_rules"]["program"]
-    assert sum(passed) / 4 == score["vanilla"]["pass@1"] and [v["id"] for v in verdicts] == [
-        r["id"] for r in rows
-    ]
+    assert sum(passed) / 4 == score["vanilla"]["pass@1"]
+    assert [v["id"] for v in verdicts] == [r["id"] for r in rows]
     assert "pass@1" in (folder / "table.md").read_text()
     run_cell(compose([*SMALL, f"method={method}", "limit=4", f"results={tmp_path}"]))
     shown = capsys.readouterr()
@@ -103,49 +97,28 @@ def test_a_run_and_its_score(
 
 
 def test_a_table_says_what_is_not_scored(tmp_path: Path) -> None:
-    words = [
-        "limit=1",
-        "dataset.max_new_tokens=8",
-        "engine.warmup=0",
-        f"results={tmp_path}",
-        "method=uniform",
-    ]
-    dispatch(["table", "tiny", *words, "dataset=mini-code,mini-math"])
-    code, *other = [
-        line
-        for line in (tmp_path / "tables" / "tiny.md").read_text().splitlines()
-        if "| mini-" in line
-    ]
+    words = ["limit=1", "dataset.max_new_tokens=8", "engine.warmup=0", f"results={tmp_path}"]
+    dispatch(["table", "tiny", *words, "method=uniform", "dataset=mini-code,mini-math"])
+    lines = (tmp_path / "tables" / "tiny.md").read_text().splitlines()
+    code, *other = [line for line in lines if "| mini-" in line]
     assert "python -m skipbench score" in code and not any("not scored" in line for line in other)
 
 
 def test_the_model_is_not_there_when_code_is_executed(tmp_path: Path) -> None:
     folder = run_folder(tmp_path, {"a": (RIGHT, WRONG)})
-    program = (
-        "import sys\nfrom skipbench.cli.main import main\nmain()\nassert 'torch' not in "
-        "sys.modules, 'torch is loaded'"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, "score", str(folder)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    program = "import sys\nfrom skipbench.cli.main import main\nmain()\n"
+    program += "assert 'torch' not in sys.modules, 'torch is loaded'"
+    words = [sys.executable, "-c", program, "score", str(folder)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert (
-        "pass@1 1.000 -> 0.000" in done.stdout
-        and "differ on 1 of 1 samples, first a" in done.stdout
-    )
+    assert "pass@1 1.000 -> 0.000" in done.stdout
+    assert "differ on 1 of 1 samples, first a" in done.stdout
 
 
 def test_the_run_executes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not hasattr(bench_arm, "run_program")
-    text = (
-        Path(str(bench_arm.__file__)).read_text()
-        + (ROOT / "skipbench/scoring/scorers.py").read_text()
-    )
-    assert "sandbox" not in text
+    for path in ("bench/arm.py", "scoring/scorers.py"):
+        assert "sandbox" not in (ROOT / "skipbench" / path).read_text()
 
 
 def test_equal_programs_are_executed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,11 +150,10 @@ def test_equal_programs_are_executed_once(tmp_path: Path, monkeypatch: pytest.Mo
 def test_pass_at_ten_wants_ten_samples_of_every_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        execute,
-        "run_program",
-        lambda program, *a, **k: Outcome("return 3" in program.code, "ok", ""),
-    )
+    def right(program: Program, *arguments: Any, **more: Any) -> Outcome:
+        return Outcome("return 3" in program.code, "ok", "")
+
+    monkeypatch.setattr(execute, "run_program", right)
     # Of task 0, one of 12 samples is right: pass@10 is 1 - C(11, 10) / C(12, 10) = 1 - 11 / 66. Of
     # task 1, none.
     texts = {f"T/0#{n}": (RIGHT if n == 5 else WRONG, RIGHT) for n in range(12)}
@@ -190,9 +162,8 @@ def test_pass_at_ten_wants_ten_samples_of_every_task(
     scored = score_run(folder, "none", 5.0, unseen)
     assert scored is not None and scored.metrics.score is not None
     score = scored.metrics.score
-    assert score.vanilla == pytest.approx(
-        {"pass@1": (1 / 12 + 0) / 2, "pass@10": (1 - 11 / 66) / 2}
-    )
+    by_hand = {"pass@1": (1 / 12 + 0) / 2, "pass@10": (1 - 11 / 66) / 2}
+    assert score.vanilla == pytest.approx(by_hand)
     assert score.method == {"pass@1": 1.0, "pass@10": 1.0}
     assert set(score.by["half"]["0"].vanilla) == {"pass@1"}  # 6 and 5 samples per task
     assert (task_of("HumanEval/3#9"), task_of("mini-code-3")) == ("HumanEval/3", "mini-code-3")
@@ -210,9 +181,8 @@ def test_corpus_scores_join_those_of_the_samples(
     score = overlap.corpus_summary("length", store.samples(), store.completions())
     store.close()
     assert (score.vanilla, score.method) == ({"length": 4.0}, {"length": 6.0})
-    assert score.by["half"]["1"] == GroupScores(
-        vanilla={"length": 3.0}, method={"length": 4.0}, samples=1
-    )
+    half = GroupScores(vanilla={"length": 3.0}, method={"length": 4.0}, samples=1)
+    assert score.by["half"]["1"] == half
 
 
 def test_a_run_that_needs_no_execution_says_so(
@@ -264,9 +234,8 @@ def test_runs_that_cannot_be_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("tail", ["", '{"index": 1, "id', "garbage\n", "{}\n"])
 def test_completions_without_their_sample_are_cut_off(tail: str, tmp_path: Path) -> None:
     path = tmp_path / "completions.jsonl"
-    lines = [
-        dump(Completion(n, f"s{n}", "p\u2028", {"x": "\n"}, "v", "m\r")) + "\n" for n in (2, 0, 1)
-    ]
+    made = [Completion(n, f"s{n}", "p\u2028", {"x": "\n"}, "v", "m\r") for n in (2, 0, 1)]
+    lines = [f"{dump(completion)}\n" for completion in made]
     path.write_text("".join(lines) + tail)
     cut_unfinished(path, {0, 2})
     assert path.read_text() == "".join(lines[:2])
@@ -283,9 +252,7 @@ def test_a_folder_opened_again_goes_on_without_double_lines(tmp_path: Path) -> N
     whole = (folder / "completions.jsonl").read_text()
     first, _ = (folder / "samples.jsonl").read_text().splitlines(keepends=True)
     (folder / "samples.jsonl").write_text(first)  # killed between the two appends
-    config = {"dataset": {"scorer": "humaneval", "name": "d"}, **HEADER}
-    store = RunStore(folder, config)
-    assert [c.id for c in store.completions().values()] == ["a"] and whole.startswith(
-        (folder / "completions.jsonl").read_text()
-    )
+    store = RunStore(folder, {"dataset": {"scorer": "humaneval", "name": "d"}, **HEADER})
+    assert [c.id for c in store.completions().values()] == ["a"]
+    assert whole.startswith((folder / "completions.jsonl").read_text())
     store.close()

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from test_page import sample
 
 from skipbench.config.compose import compose
-from skipbench.experiments.cell import resolve_cell
+from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.experiments.table_runs import search_costs
 from skipbench.report.measured import measure, vanilla_arm
@@ -29,16 +29,18 @@ METRICS = Metrics(
 
 def test_times_per_token_are_the_phases_and_split_as_profiled() -> None:
     """50 ms per token, half of them drafts: of these 5 of 10 attention blocks are left out."""
-    draft = measure(METRICS, "ms", "draft", "all")[0]
-    verify = measure(METRICS, "ms", "verify", "all")[0]
-    assert (draft, verify) == pytest.approx((25.0, 12.5))
-    attention = [measure(METRICS, "ms", p, "attention")[0] for p in ("draft", "verify", "latency")]
+
+    def of(*column: str, metrics: Metrics = METRICS) -> float | None:
+        return measure(metrics, *column)[0]
+
+    assert (of("ms", "draft", "all"), of("ms", "verify", "all")) == pytest.approx((25.0, 12.5))
+    attention = [of("ms", phase, "attention") for phase in ("draft", "verify", "latency")]
     assert attention == pytest.approx([25 * 5 / 37, 12.5 * 10 / 42, 25 * 5 / 37 + 12.5 * 10 / 42])
-    assert measure(METRICS, "ms", "latency", "all")[0] == pytest.approx(50.0)
-    assert measure(METRICS, "us", "threshold update", "all")[0] == pytest.approx(6250.0)
+    assert of("ms", "latency", "all") == pytest.approx(50.0)
+    assert of("us", "threshold update", "all") == pytest.approx(6250.0)
     vanilla = vanilla_arm(METRICS)
-    assert measure(vanilla, "ms", "latency", "all")[0] == pytest.approx(100.0)
-    assert measure(vanilla, "ms", "latency", "mlp")[0] == pytest.approx(100 * 30 / 42)
+    assert of("ms", "latency", "all", metrics=vanilla) == pytest.approx(100.0)
+    assert of("ms", "latency", "mlp", metrics=vanilla) == pytest.approx(100 * 30 / 42)
     before = replace(METRICS, profiled=None)
     assert measure(before, "ms", "draft", "mlp")[2] == "sub-layers were not profiled in this run"
 
@@ -50,15 +52,12 @@ def test_a_search_while_decoding_is_counted_and_timed(tmp_path: Path) -> None:
     cell = resolve_cell(config)
     run = read_run(cell.folder)
     metrics = replace(run.measured, optimisation=search_costs(config, run) or UNSET)
-    samples, adapt_s = run.samples, run.measured.seconds.adapt
-    assert adapt_s
-    tried = samples[-1].trace["step"][-1] if samples[-1].trace["step"] else 0
-    assert 4 <= tried <= 9
+    adapt_s, tried = run.measured.seconds.adapt, run.samples[-1].trace["step"][-1]
+    assert adapt_s and 4 <= tried <= 9
     assert measure(metrics, "bayes_steps")[0] == tried // 4
     assert measure(metrics, "random_steps")[0] == tried - tried // 4
     assert measure(metrics, "search_s")[0] == pytest.approx(adapt_s)
-    step_ms = measure(metrics, "opt_step_ms")[0]
-    assert step_ms == pytest.approx(1e3 * adapt_s / tried)
+    assert measure(metrics, "opt_step_ms")[0] == pytest.approx(1e3 * adapt_s / tried)
     assert measure(metrics, "ms", "draft", "attention")[0] is not None  # the run was profiled
     assert search_costs(compose(["method=uniform", *SMALL]), run) is None
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Annotated
 
-from skipbench.cli.parser import Command
+from skipbench.cli.command import Command
 from skipbench.console import say, show
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from skipbench.cli.parser import Command, Names
+from skipbench.cli.command import Command, Names
 from skipbench.cli.results import run_folder
 from skipbench.console import say, show
 from skipbench.contrib.artifact import cards
@@ -58,7 +58,7 @@ def run_card(asked: Card) -> None:
             show(json.dumps(msgspec.to_builtins(card)))
 
 
-def _card(run: Run) -> cards.Card:
+def _card(run: Run) -> cards.AcceptanceCard:
     """Raises SkipbenchError for a run without samples, or without a draft."""
     if run.provenance.layers is None:
         raise SkipbenchError(f"{run.folder} has no samples yet; run its command again")
@@ -71,7 +71,7 @@ def _card(run: Run) -> cards.Card:
     return cards.card_of(run, run.provenance.layers, settings)
 
 
-def _text(card: cards.Card) -> str:
+def _text(card: cards.AcceptanceCard) -> str:
     whole = card.acceptance[0]
     interval = "" if whole.M_ci95 is None else " [{:.2f}, {:.2f}]".format(*whole.M_ci95)
     lines = [

@@ -1,5 +1,5 @@
 """Acceptance cards: which drafts of a run were accepted, in the names of AIPerf and vLLM, without
-the run's machine. `Card.samples` is what `project` replays with other prices.
+the run's machine. `AcceptanceCard.samples` is what `project` replays with other prices.
 
 Definitions, of trees too: docs/metrics.md.
 """
@@ -75,7 +75,7 @@ class Passes(msgspec.Struct, frozen=True, kw_only=True):
     vanilla_other: float
 
 
-class Card(msgspec.Struct, frozen=True, kw_only=True):
+class AcceptanceCard(msgspec.Struct, frozen=True, kw_only=True):
     """One method on one model and dataset; `acceptance` follows from `requests`."""
 
     method: Text
@@ -106,19 +106,19 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def card_of(run: Run, layers: int, settings: dict[str, Any]) -> Card:
+def card_of(run: Run, layers: int, settings: dict[str, Any]) -> AcceptanceCard:
     """The card of a run's samples that did not fail.
 
     Args:
         layers: of the model, as it ran.
-        settings: see `Card.settings`.
+        settings: see `AcceptanceCard.settings`.
 
     Raises SkipbenchError for a run that drafted nothing, such as vanilla's.
     """
     requests = [_request(sample) for sample in run.sound]
     if not any(sum(request.per_step_drafted) for request in requests):
         raise SkipbenchError(f"{run.id} drafted nothing, so that it has no acceptance")
-    return Card(
+    return AcceptanceCard(
         method=run.method,
         model=run.model,
         dataset=run.dataset,
@@ -131,11 +131,13 @@ def card_of(run: Run, layers: int, settings: dict[str, Any]) -> Card:
     )
 
 
-def read_cards(path: Path) -> list[Card]:
+def read_cards(path: Path) -> list[AcceptanceCard]:
     """The cards of a file, one a line. Raises SkipbenchError for other content, or wrong sums."""
     with readable(path, "card RUN --json FILE writes acceptance cards"):
         lines = (read_bytes(path) or b"").splitlines()
-        cards = [msgspec.convert(strict_json(line), Card, str_keys=True) for line in lines]
+        cards = [
+            msgspec.convert(strict_json(line), AcceptanceCard, str_keys=True) for line in lines
+        ]
         sums = [acceptances(card.requests) for card in cards]
     if not cards:
         raise SkipbenchError(f"{path} holds no acceptance cards; card RUN --json FILE writes them")

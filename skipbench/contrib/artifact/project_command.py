@@ -9,8 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-from skipbench.cli import keys
-from skipbench.cli.parser import Command
+from skipbench.cli.command import Command, Count
 from skipbench.config.architecture import Shape
 from skipbench.config.catalog import file_of, known_hardware
 from skipbench.config.catalog import shape_of as known_shape
@@ -43,7 +42,7 @@ class Project(Command):
     hardware: Annotated[str | None, "a device of conf/hardware"] = None
     profile: Annotated[str | None, "a latency file of another machine"] = None
     card: Annotated[str | None, "a file of acceptance cards, in place of a run"] = None
-    search: Annotated[keys.Count, "shows so many stop rules and trees"] = None
+    search: Annotated[Count, "shows so many stop rules and trees"] = None
     json: Annotated[bool, "the run and its projection for machines, and no more"] = False
 
 

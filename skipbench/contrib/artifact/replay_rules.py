@@ -61,7 +61,7 @@ class Text:
 
 
 @dataclass
-class Outcome:
+class RuleTotals:
     """Counts and seconds of a rule; `unknown` rounds asked for tokens that were not drafted."""
 
     rounds: int = 0
@@ -106,9 +106,9 @@ def texts_of(samples: Sequence[Sample], layers: int) -> list[Text]:
     return texts
 
 
-def replay(texts: Sequence[Text], rule: Rule, widths: Sequence[int], costs: Costs) -> Outcome:
+def replay(texts: Sequence[Text], rule: Rule, widths: Sequence[int], costs: Costs) -> RuleTotals:
     """Decodes prompts with a rule, which goes on from prompt to prompt, and a tree's `widths`."""
-    total = Outcome()
+    total = RuleTotals()
     for text in texts:
         rule.begin()
         how, at = text.how._replace(tree=bool(widths)), 0

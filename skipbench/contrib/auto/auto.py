@@ -35,10 +35,10 @@ from skipbench.contrib.auto.kinds import (
     drafted_kind,
 )
 from skipbench.contrib.auto.ladder import MAX_STEPS, VARIANT, PlanLadder, chain_value
+from skipbench.contrib.cpu.top_tokens import two_best
 from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.method import TriedPlan
 from skipbench.decode.priced import Priced
-from skipbench.decode.sampling import two_best
 from skipbench.decode.tree import Child, Growth, min_slopes
 from skipbench.errors import SkipbenchError
 from skipbench.lm.rows import TokenRows

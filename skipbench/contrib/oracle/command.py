@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from skipbench.cli.asking import Loaded
+from skipbench.cli.command import Loaded
 from skipbench.console import complain, progress, say, show, working
 from skipbench.runs.files import write_atomic
 

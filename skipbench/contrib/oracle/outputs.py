@@ -9,8 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from skipbench.contrib.oracle.formats import FORMATS, answers, nth
-from skipbench.contrib.oracle.parts import mapping
-from skipbench.contrib.oracle.streams import events, is_piece, joined
+from skipbench.contrib.oracle.parts import events, is_piece, joined, mapping
 from skipbench.errors import SkipbenchError
 from skipbench.runs.reading import MALFORMED, read_bytes, readable
 from skipbench.runs.run import read_run

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from html import escape
 
 from skipbench.contrib.oracle.causes import Judged
+from skipbench.contrib.oracle.judge import Oracle, Verification
 from skipbench.contrib.oracle.replay import Replay
-from skipbench.contrib.oracle.verify import Oracle, Verification
 from skipbench.decode.lossless import Verdict
 from skipbench.report.tables.html import rendered
 

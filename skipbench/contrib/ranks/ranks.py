@@ -92,6 +92,24 @@ _launched: dict[str, str] | None = None
 _ranks: Ranks | None = None
 
 
+def check_parallel(model: Model, strict: bool) -> None:
+    """Raises SkipbenchError for a setting that the ranks of a model cannot keep, and where there
+    are fewer GPUs than ranks.
+    """
+    ranks = model.tensor_parallel_size
+    given = f"model.tensor_parallel_size={ranks}"
+    refused = {
+        f"model.device={model.device}": ":" in model.device,
+        f"model.quantization={model.quantization}": model.quantization != "none",
+        f"model.sparsity={model.sparsity}": model.sparsity != "none",
+        "engine.strict=true": strict,
+    }
+    if wrong := [words for words, found in refused.items() if found]:
+        raise SkipbenchError(f"{given} cannot be with {', '.join(wrong)}; leave one of them out")
+    if model.device != "cpu" and (gpus := torch.cuda.device_count()) < ranks:
+        raise SkipbenchError(f"{given} needs {ranks} GPUs; this machine has {gpus}")
+
+
 def load_on_ranks(
     model: Model, engine: str | MakeEngine, spare_mib: int
 ) -> tuple[TensorParallelLM, Any]:

@@ -9,8 +9,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from skipbench.cli.asking import Loaded
-from skipbench.cli.keys import Positive
+from skipbench.cli.command import Loaded, Positive
 from skipbench.config.catalog import DEFAULT_METHOD
 from skipbench.console import say, say_replaced, working
 from skipbench.errors import SkipbenchError

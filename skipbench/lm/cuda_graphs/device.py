@@ -19,7 +19,7 @@ from skipbench.lm.cuda_graphs.launches import Launches
 from skipbench.lm.cuda_graphs.sets import SetGraphs, SetKey
 from skipbench.lm.cuda_graphs.trial import AttentionTrial, differs, first_line, small_kernels_differ
 from skipbench.lm.cuda_graphs.work import Attention, Mlp
-from skipbench.lm.engine import Chosen, Sublayer
+from skipbench.lm.engine import Sublayer
 from skipbench.lm.metadata import AttentionMetadata, RotaryCache
 from skipbench.lm.rows import TokenRows
 
@@ -37,6 +37,7 @@ class DeviceGraphs:
     ) -> None:
         self.cache, self.capture, self.backend = cache, capture, backend
         self.hidden, self.layers = int(config.hidden_size), int(config.num_hidden_layers)
+        self._whole = tuple(range(2 * self.layers))
         self.group = config.num_attention_heads // config.num_key_value_heads
         # by number; 2L and more: with a variant of the weights
         self.attentions: dict[int, Attention] = {}
@@ -63,14 +64,15 @@ class DeviceGraphs:
 
         return run
 
-    def at_once(self, hidden: Tensor, metadata: AttentionMetadata, chosen: Chosen) -> Tensor | None:
+    def at_once(
+        self, hidden: Tensor, metadata: AttentionMetadata, numbers: tuple[int, ...]
+    ) -> Tensor | None:
         """These sub-layers in one replay; `None` where they have no graph of their own."""
         self._load(metadata)
         if self.buffers is None or len(hidden) != len(self._out):
             return None
-        if len(chosen) == 2 * self.layers and not any(variant for _, variant in chosen):
+        if numbers == self._whole:
             return self._replay(self._replays[WHOLE_PASS], hidden, prepares=True)
-        numbers = tuple(s + 2 * self.layers * bool(variant) for s, variant in chosen)
         key = SetKey(*self._key, not self._prepared, numbers)
         replay = self._sets.replay(key, partial(self._capture_set, key))
         self._load(metadata)  # again, where the capture used the buffers

@@ -25,8 +25,8 @@ from skipbench.lm.cuda_graphs.device import DeviceGraphs
 from skipbench.lm.cuda_graphs.work import Attention, Mlp
 from skipbench.lm.engine import Chosen, Engine, Sublayer, refuse_strict
 from skipbench.lm.families import parts_of
-from skipbench.lm.fused.engine import FusedEngine
-from skipbench.lm.fused.weights import LayerWeights, W
+from skipbench.lm.fused.engine import FusedEngine, fused_engine
+from skipbench.lm.fused.weights import LayerWeights
 from skipbench.lm.layer import Family
 from skipbench.lm.metadata import AttentionMetadata, RotaryCache
 from skipbench.lm.rows import TokenRows
@@ -91,7 +91,7 @@ class CudaGraphsEngine(Engine):
         capture can time.
         """
         refuse_strict(strict, "cuda_graphs")
-        self.fused = FusedEngine(model, family, cache, spare_mib)
+        self.fused = fused_engine(model, family, cache, spare_mib)
         self.kernels, self.cache = self.fused.kernels, cache
         self.embed, self.head = self.fused.embed, self.fused.head
         cache.spare = MAX_ROWS
@@ -100,12 +100,18 @@ class CudaGraphsEngine(Engine):
             for device in dict.fromkeys(cache.devices)
         }
         self._layers = parts_of(model).layers
+        self._firsts: dict[str, int] = {}  # numbers of the first graphs, by variant of the weights
+        self._variants: dict[str, GraphVariant] = {}
         self.sublayers = self.made_of(self.fused.layers, self.fused.sublayers)
 
     def made_of(
-        self, layers: list[LayerWeights[W]], eager: list[Sublayer], first: int = 0
+        self, layers: list[LayerWeights], eager: list[Sublayer], variant: str = ""
     ) -> list[Sublayer]:
-        """Sub-layers whose graphs have the numbers `first ..`; those that there are go."""
+        """Sub-layers of the model's weights, or of a variant of them, whose graphs follow those
+        made before; what was captured goes.
+        """
+        first = len(eager) * len(self._firsts)
+        self._firsts[variant] = first
         made, places = list[Sublayer](), zip(self._layers, layers, self.cache.devices, strict=True)
         for index, ((attention, mlp), weights, device) in enumerate(places):
             part, s = self.parts[device], first + 2 * index
@@ -118,12 +124,10 @@ class CudaGraphsEngine(Engine):
     def fast(self, variant: str) -> bool:
         return self.fused.fast(variant)
 
-    @cached_property
-    def _copy(self) -> "GraphCopy":
-        return GraphCopy(self)
-
-    def variant(self, name: str) -> "GraphCopy":
-        return self._copy
+    def variant(self, name: str) -> "GraphVariant":
+        if name not in self._variants:
+            self._variants[name] = GraphVariant(self, name)
+        return self._variants[name]
 
     def variant_bytes(self) -> int:
         return self.fused.variant_bytes()
@@ -141,7 +145,8 @@ class CudaGraphsEngine(Engine):
         if len(self.parts) > 1 or states is not None:
             return None  # no graph spans two devices
         (part,) = self.parts.values()
-        return part.at_once(hidden, metadata, chosen)
+        numbers = tuple(s + self._firsts[variant] for s, variant in chosen)
+        return part.at_once(hidden, metadata, numbers)
 
     def capture_ahead(self, start: int, end: int) -> None:
         for part in self.parts.values():
@@ -205,14 +210,14 @@ class CudaGraphsEngine(Engine):
         return 0.0 if off == 0 else off / output if output else math.inf
 
 
-class GraphCopy:
-    """The fused engine's copy of the weights in 8 bits, its sub-layers as graphs."""
+class GraphVariant:
+    """The fused engine's variant of the weights, its sub-layers as graphs."""
 
-    def __init__(self, engine: CudaGraphsEngine) -> None:
-        self._engine, self._copy = engine, engine.fused.variant("int8")
+    def __init__(self, engine: CudaGraphsEngine, name: str) -> None:
+        self._engine, self._name, self._copy = engine, name, engine.fused.variant(name)
         self.head = self._copy.head
 
     @cached_property
     def sublayers(self) -> list[Sublayer]:
         eager = self._copy.sublayers
-        return self._engine.made_of(self._copy.layers, eager, len(eager))
+        return self._engine.made_of(self._copy.layers, eager, self._name)

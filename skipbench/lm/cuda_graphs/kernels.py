@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 
 from skipbench.config.paths import cache_folder
+from skipbench.config.trust import private_folder
 from skipbench.draft_plan import SINKS
-from skipbench.trust import private_folder
 
 with contextlib.suppress(OSError):  # Triton loads what it finds there; its own may be open to all
     os.environ.setdefault("TRITON_CACHE_DIR", str(private_folder(cache_folder() / "triton")))
@@ -216,31 +216,3 @@ def join_parts(
     part = tl.load(parts + ((s * lines + line) * d)[:, None] + at, inside, 0.0)
     joined = tl.sum(part * share[:, None], 0)[None, :]
     tl.store(out + line * d + at, joined.to(out.dtype.element_ty), at < d)
-
-
-@triton.jit
-def int8_linear(
-    x: tl.tensor, weight: tl.tensor, weight_scale: tl.tensor, bias: tl.tensor, residual: tl.tensor,
-    out: tl.tensor, rows: tl.tensor, inputs: tl.tensor, outputs: tl.tensor, BIASED: tl.constexpr,
-    ADDED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-) -> None:  # fmt: skip
-    """`x` [R, in] by `weight` [out, in] of 8 bits -> `out` [R, out]; a program per block of outputs
-    and of rows, which are as many in every pass: no bit of a row depends on the others.
-    """
-    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    m = (tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M))[:, None]
-    line = weight + (n.to(tl.int64) * inputs)[:, None]
-    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    for k in range(0, inputs, BLOCK_K):
-        at = (k + tl.arange(0, BLOCK_K))[None, :]
-        part = tl.load(x + m * inputs + at, (m < rows) & (at < inputs), 0.0)
-        held = tl.load(line + at, (n < outputs)[:, None] & (at < inputs), 0)
-        held = held.to(tl.float32).to(part.dtype)  # 8 bits fit into those of bfloat16
-        total += tl.dot(part, tl.trans(held), input_precision="ieee")
-    total = total * tl.load(weight_scale + n, n < outputs, 0.0)[None, :]
-    if BIASED:
-        total += tl.load(bias + n, n < outputs, 0.0).to(tl.float32)[None, :]
-    to, inside = m * outputs + n[None, :], (m < rows) & (n < outputs)[None, :]
-    if ADDED:
-        total += tl.load(residual + to, inside, 0.0).to(tl.float32)
-    tl.store(out + to, total.to(out.dtype.element_ty), inside)

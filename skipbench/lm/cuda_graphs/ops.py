@@ -12,8 +12,6 @@ import torch
 from torch import Tensor
 from torch.library import custom_op
 
-from skipbench.lm.cuda_graphs.tiles import INT8_ROWS, int8_tile, multiprocessors
-
 MAX_ROWS = 32  # of `attend`: keys of all rows of a pass are one tile
 Norms = tuple[Tensor, float, Tensor, float]  # weight and epsilon of the norms of queries and keys
 
@@ -23,10 +21,16 @@ def at_hand(device: torch.device) -> bool:
     return device.type == "cuda" and importlib.util.find_spec("triton") is not None
 
 
-def _device_of(tensor: Tensor) -> AbstractContextManager[None]:
+def device_of(tensor: Tensor) -> AbstractContextManager[None]:
     """Triton launches on the current device."""
     guard: Any = torch.cuda.device_of
     return cast("AbstractContextManager[None]", guard(tensor))
+
+
+def multiprocessors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 8  # for the interpreter
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def _power_of_2(least: int, at_least: int = 1) -> int:
@@ -40,7 +44,7 @@ def silu_times(gate_up: Tensor) -> Tensor:
 
     rows, width = gate_up.shape[0], gate_up.shape[1] // 2
     out = gate_up.new_empty(rows, width)
-    with _device_of(gate_up):
+    with device_of(gate_up):
         kernels.silu_times[rows, -(-width // 1024)](gate_up, out, width, BLOCK=1024)
     return out
 
@@ -69,7 +73,7 @@ def rotate_and_write(
     kv = cache.shape[1] // 2
     query = qkv.new_empty(rows, all_heads - 2 * kv, d)
     norms = (q_norm, k_norm) if q_norm is not None else (qkv, qkv)  # these are not read
-    with _device_of(qkv):
+    with device_of(qkv):
         kernels.rotate_and_write[rows, all_heads](
             qkv, cos, sin, target, cache, query, *norms,
             q_eps, k_eps, all_heads - 2 * kv, kv, d,
@@ -104,7 +108,7 @@ def prepare(
 
     (kinds, lines, size), rows = masks.shape, len(depth)
     positions, _, d = all_cos.shape
-    with _device_of(masks):
+    with device_of(masks):
         kernels.prepare[-(-size // 256), rows, kinds](
             bounds, depth, tree_mask, windows, all_cos, all_sin, target, used, cos, sin, masks,
             rows, lines // rows, size, positions, d, torch.finfo(masks.dtype).min / 2,
@@ -166,7 +170,7 @@ def attend(
     log_sums = parts.new_empty(splits, rows, heads)
     norms = (q_norm, k_norm) if q_norm is not None else (qkv, qkv)  # these are not read
     out = qkv.new_empty(rows, heads * d)
-    with _device_of(qkv):
+    with device_of(qkv):
         kernels.attend_parts[splits, kv, tiles](
             qkv, cos, sin, target, bounds, mask, cache, parts, log_sums, *norms,
             q_eps, k_eps, scale, rows, d, size,
@@ -185,31 +189,3 @@ attend.register_fake(
         qkv.shape[0], (qkv.shape[1] - cache.shape[1]) * qkv.shape[2]
     )
 )
-
-
-@custom_op("skipbench::int8_linear", mutates_args=("out",))
-def int8_linear(
-    x: Tensor,
-    weight: Tensor,
-    weight_scale: Tensor,
-    bias: Tensor | None,
-    residual: Tensor | None,
-    out: Tensor,
-) -> None:
-    """`out` [R, out] = `x` [R, in] by `weight` [out, in] of 8 bits, a factor per output, + `bias` +
-    `residual`, which may be `out`.
-    """
-    from skipbench.lm.cuda_graphs import kernels
-
-    (rows, inputs), outputs = x.shape, len(weight)
-    block_n, block_k, stages = int8_tile(outputs, inputs, x.dtype, x.device)
-    with _device_of(x):
-        kernels.int8_linear[-(-outputs // block_n), -(-rows // INT8_ROWS)](
-            x, weight, weight_scale, x if bias is None else bias,  # what is not there is not read
-            x if residual is None else residual, out, rows, inputs, outputs,
-            BIASED=bias is not None, ADDED=residual is not None, BLOCK_M=INT8_ROWS,
-            BLOCK_N=block_n, BLOCK_K=block_k, num_warps=4, num_stages=stages,
-        )  # fmt: skip
-
-
-int8_linear.register_fake(lambda *_: None)

@@ -10,8 +10,7 @@ from skipbench.lm.cuda_graphs import ops
 from skipbench.lm.cuda_graphs.attention import BACKENDS, TRITON
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.cuda_graphs.capture import Work
-from skipbench.lm.fused.int8 import Int8Weight
-from skipbench.lm.fused.weights import LayerWeights, ParallelWeight, Weight
+from skipbench.lm.fused.weights import LayerWeights
 from skipbench.lm.layer import AttentionParts, MlpParts
 from skipbench.lm.llama import rms_norm, rotated, silu_times
 
@@ -20,11 +19,11 @@ class Attention:
     """One layer's attention as work over static buffers."""
 
     def __init__(
-        self, parts: AttentionParts, weights: LayerWeights[Any], index: int, cache: KVCache
+        self, parts: AttentionParts, weights: LayerWeights, index: int, cache: KVCache
     ) -> None:
         self.index, self.cache, self.window, self.scale = index, cache, parts.window, parts.scale
         self.norm, self.qk_norms, self.qkv = parts.norm, parts.qk_norms, weights.qkv
-        self.add_output = _added(weights.output)
+        self.add_output = weights.output.add_to
         self.heads, kv = weights.output.inputs // cache.head_dim, cache.kv_heads
         self.shape = (self.heads + 2 * kv, cache.head_dim)
         self._norms: tuple[Any, ...] = (None, None, 0.0, 0.0)  # as the operators take them
@@ -80,8 +79,8 @@ class Attention:
 class Mlp:
     """One layer's gated MLP, likewise."""
 
-    def __init__(self, parts: MlpParts, weights: LayerWeights[Any]) -> None:
-        self.norm, self.gate_up, self.add_down = parts.norm, weights.gate_up, _added(weights.down)
+    def __init__(self, parts: MlpParts, weights: LayerWeights) -> None:
+        self.norm, self.gate_up, self.add_down = parts.norm, weights.gate_up, weights.down.add_to
 
     def work(self, buffers: GraphBuffers, triton: bool) -> Work:
         inner = ops.silu_times if triton else silu_times
@@ -91,19 +90,3 @@ class Mlp:
             self.add_down(buffers.hidden, inner(gate_up))
 
         return run
-
-
-def _added(weight: Weight | Int8Weight) -> Any:
-    """`hidden, x -> None`: hidden += x @ weight (+ bias), in the buffer itself."""
-    if isinstance(weight, Int8Weight):
-        return weight.add_to
-    if isinstance(weight, ParallelWeight):
-        return lambda hidden, x: hidden.add_(weight(x))
-    across, bias = weight.transposed()
-
-    def add(hidden: Tensor, x: Tensor) -> None:
-        hidden.addmm_(x, across)
-        if bias is not None:
-            hidden.add_(bias)
-
-    return add

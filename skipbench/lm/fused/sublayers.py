@@ -1,6 +1,6 @@
-"""The two sub-layers of `engine=fused`, from fused weights and the kernels that run here."""
+"""The two sub-layers of `engine=fused`, from fused weights, by torch's kernels."""
 
-import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -8,144 +8,158 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from skipbench.draft_plan import SINKS
+from skipbench.lm.bit_exact import MOST, rows_one_by_one
 from skipbench.lm.cache import KVCache
-from skipbench.lm.engine import Sublayer
-from skipbench.lm.fused import elementwise
-from skipbench.lm.fused.bit_exact import MOST, rows_one_by_one
-from skipbench.lm.fused.weights import LayerWeights, W
+from skipbench.lm.fused.weights import LayerWeights
 from skipbench.lm.layer import AttentionParts, MlpParts
 from skipbench.lm.llama import fold, rotated, silu_times, unfold
 from skipbench.lm.metadata import AttentionMetadata
 
-
-def rms_norm(module: Any) -> elementwise.Norm:
-    """The fastest RMS norm `[T, D] -> [T, D]` by a module's weight on its device."""
-    weight, eps = module.weight.data, module.variance_epsilon
-    if (native := elementwise.native_norm(weight, eps)) is not None:
-        return native
-    if weight.device.type != "cpu":
-        shape = tuple(weight.shape)
-        return lambda hidden: F.rms_norm(hidden, shape, weight, eps)
-    width, zero, eps_row = weight.shape[0], torch.zeros(1), torch.full((1, 1), eps)
-
-    def float32(hidden: Tensor) -> Tensor:
-        if hidden.shape[0] == 1:  # the scale goes through Python
-            row = hidden.view(-1)
-            scale = 1.0 / math.sqrt(float(torch.dot(row, row)) / width + eps)
-            return torch.addcmul(zero, hidden, weight, value=scale)
-        norm = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True)
-        scales = torch.addcmul(eps_row, norm, norm, value=1.0 / width).rsqrt_()
-        return torch.mul(hidden, weight).mul_(scales)
-
-    wide_weight = weight.float()
-
-    def low_precision(hidden: Tensor) -> Tensor:
-        wide = hidden.float()
-        norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
-        scales = torch.addcmul(eps_row, norm, norm, value=1.0 / width).rsqrt_()
-        return wide.mul_(scales).mul_(wide_weight).to(hidden.dtype)
-
-    return float32 if weight.dtype == torch.float32 else low_precision
+Norm = Callable[[Tensor], Tensor]  # [T, D] -> [T, D]
 
 
-def _square_attention(query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
-    """A chain from row 0 over itself: queries [T, heads, d], keys and values [1, KV, T, d] ->
-    [T, heads * d].
-    """
-    (t, heads, d), kv = query.shape, keys.shape[1]
-    group = heads // kv
-    gqa = group > 1
-    if gqa and query.is_cuda and query.dtype == torch.float32:
-        # Of the kernels of a GPU only flash takes grouped heads, and it takes no float32: the
-        # key heads become the batch, and each is seen by its group without a copy.
-        query, gqa = query.view(t, kv, group, d).permute(1, 2, 0, 3), False
-        keys, values = (x[0][:, None].expand(-1, group, -1, -1) for x in (keys, values))
-    else:
-        query = query.transpose(0, 1)[None]
-    out = F.scaled_dot_product_attention(
-        query, keys, values, is_causal=True, scale=scale, enable_gqa=gqa
-    )
-    return out.permute(2, 0, 1, 3).reshape(t, heads * d)
+class RMSNorm:
+    """`[T, D] -> [T, D]` by the weight and epsilon of a module."""
+
+    def __init__(self, module: Any) -> None:
+        self.weight, self.eps = module.weight.data, module.variance_epsilon
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
-def attention(
-    parts: AttentionParts,
-    weights: LayerWeights[W],
-    index: int,
-    cache: KVCache,
-    strict: bool,
-    padded: int,
-) -> Sublayer:
-    kv, d, scale, window = cache.kv_heads, cache.head_dim, parts.scale, parts.window
-    heads = weights.output.inputs // d
-    group, like, norm = heads // kv, parts.norm.weight, rms_norm(parts.norm)
-    attend_few = elementwise.native_attention(cache, index, scale, like)
+class Attention:
+    """The attention of layer `index` over the cache, with its residual."""
 
-    def attend(query: Tensor, metadata: AttentionMetadata) -> Tensor:
-        """Queries [T, heads, d] over the cache up to the metadata's end -> [T, heads * d]."""
-        t, end, rows = metadata.rows, metadata.end, metadata.token_rows
-        if padded and rows.verifies and not (t == padded and rows.contiguous_chain):
-            each = rows_one_by_one(metadata, cache.rows[index], padded)
-            out = query.new_zeros(t, heads * d)
-            for step in each:
-                row = F.pad(query[step.row : step.row + 1], (0, 0, 0, 0, 0, padded - 1))
-                out[step.row] = attend(row, step.alone)[0]
-            return out
-        alone = t == 1 or (strict and not padded and rows.verifies)
-        few = elementwise.attends(metadata, like, strict and not padded)
-        if attend_few is not None and few and metadata.native(window):
-            return attend_few(query, metadata)
-        if t > 1 and alone:
-            each = rows_one_by_one(metadata, cache.rows[index])
-            return torch.cat([attend(query[step.row : step.row + 1], step.alone) for step in each])
-        if t == 1 and metadata.draft_window and window is None and rows.contiguous_chain:
-            # a copy of the few rows that are seen: kernels want them in one piece
-            every, mask = cache.rows[index], None
-            seen = torch.cat((every[:SINKS], every[end - metadata.draft_window : end]))
-            keys, values = (part.transpose(0, 1)[None] for part in torch.split(seen, kv, 1))
-        else:
-            mask = metadata.mask(window, group)
-            keys, values = (of[index].narrow(2, 0, end) for of in (cache.keys, cache.values))
-        # The queries of a group are rows of one product over their shared keys: kernels that take a
-        # mask want no groups.
-        if mask is not None:
-            out = F.scaled_dot_product_attention(fold(query, kv), keys, values, mask, scale=scale)
-            return unfold(out, t)
-        if t == 1:
-            query = query.view(1, kv, group, d)
-            out = F.scaled_dot_product_attention(query, keys, values, scale=scale)
-            return out.reshape(1, heads * d)  # some kernels of a GPU lay rows outside heads
-        return _square_attention(query, keys, values, scale)
+    @staticmethod
+    def rms_norm(module: Any) -> Norm:
+        """The norm of a module on its device."""
+        return RMSNorm(module)
 
-    def rotated_and_stored(qkv: Tensor, cos: Tensor, sin: Tensor, start: int) -> Tensor:
+    def __init__(
+        self,
+        parts: AttentionParts,
+        weights: LayerWeights,
+        index: int,
+        cache: KVCache,
+        strict: bool,
+        padded_rows: int,
+    ) -> None:
+        """
+        Args:
+            strict: verified rows pass attention with the bits of one.
+            padded_rows: of every pass, where it is strict on a GPU; else 0.
+        """
+        self.qk_norms, self.scale, self.window = parts.qk_norms, parts.scale, parts.window
+        self.weights, self.index, self.cache = weights, index, cache
+        self.kv, self.d = cache.kv_heads, cache.head_dim
+        self.heads = weights.output.inputs // self.d
+        self.norm, self.strict, self.padded_rows = self.rms_norm(parts.norm), strict, padded_rows
+        self.attend = self.at_once
+        if strict:
+            self.attend = self.padded if padded_rows else self.one_by_one
+
+    def __call__(self, hidden: Tensor, metadata: AttentionMetadata) -> Tensor:
+        most = MOST if self.strict and metadata.token_rows.verifies else None
+        cos, sin = metadata.rope
+        qkv = self.weights.qkv(self.norm(hidden), most)
+        qkv = qkv.view(metadata.rows, self.heads + 2 * self.kv, self.d)
+        out = self.attend(self.rotate_and_store(qkv, cos, sin, metadata.start), metadata)
+        return self.weights.output.added(hidden, out, most)  # type: ignore[no-any-return]
+
+    def rotate_and_store(self, qkv: Tensor, cos: Tensor, sin: Tensor, start: int) -> Tensor:
         """Queries [T, heads, d]; keys and values go to the cache rows `start ..`."""
-        rotated_qk = rotated(qkv, kv, parts.qk_norms, cos, sin)
-        rows = cache.rows[index][start : start + qkv.shape[0]]
+        heads, kv = self.heads, self.kv
+        rotated_qk = rotated(qkv, kv, self.qk_norms, cos, sin)
+        rows = self.cache.rows[self.index][start : start + qkv.shape[0]]
         rows[:, :kv] = rotated_qk[:, heads:]
         rows[:, kv:] = qkv[:, heads + kv :]
         return rotated_qk[:, :heads]
 
-    native = None if parts.qk_norms is not None else elementwise.native_rotation(cache, index, like)
-    store = native or rotated_and_stored
+    def padded(self, query: Tensor, metadata: AttentionMetadata) -> Tensor:
+        """As `at_once`, with rows that are no whole chain one by one, each in a pass of
+        `padded_rows`.
+        """
+        rows, padded = metadata.token_rows, self.padded_rows
+        if not rows.verifies or (metadata.rows == padded and rows.contiguous_chain):
+            return self.at_once(query, metadata)
+        out = query.new_zeros(metadata.rows, self.heads * self.d)
+        for step in rows_one_by_one(metadata, self.cache.rows[self.index], padded):
+            row = F.pad(query[step.row : step.row + 1], (0, 0, 0, 0, 0, padded - 1))
+            out[step.row] = self.at_once(row, step.alone)[0]
+        return out
 
-    def run(hidden: Tensor, metadata: AttentionMetadata) -> Tensor:
-        t = metadata.rows
-        most = MOST if strict and metadata.token_rows.verifies else None
-        cos, sin = metadata.rope
-        qkv = weights.qkv(norm(hidden), most).view(t, heads + 2 * kv, d)
-        out = attend(store(qkv, cos, sin, metadata.start), metadata)
-        return weights.output.added(hidden, out, most)
+    def one_by_one(self, query: Tensor, metadata: AttentionMetadata) -> Tensor:
+        """As `at_once`, with verified rows each in the call of a pass of one."""
+        if metadata.rows == 1 or not metadata.token_rows.verifies:
+            return self.at_once(query, metadata)
+        each = rows_one_by_one(metadata, self.cache.rows[self.index])
+        rows = (self.at_once(query[s.row : s.row + 1], s.alone) for s in each)
+        return torch.cat(list(rows))
 
-    return run
+    def at_once(self, query: Tensor, metadata: AttentionMetadata) -> Tensor:
+        """Queries [T, heads, d] over the cache up to the metadata's end -> [T, heads * d]."""
+        rows, end, t = metadata.token_rows, metadata.end, metadata.rows
+        window = metadata.draft_window
+        if window and t == 1 and rows.contiguous_chain and self.window is None:
+            # a copy of the few rows that are seen: kernels want them in one piece
+            every = self.cache.rows[self.index]
+            seen = torch.cat((every[:SINKS], every[end - window : end]))
+            keys, values = (part.transpose(0, 1)[None] for part in torch.split(seen, self.kv, 1))
+            return self._one_row(query, keys, values)
+        keys, values = (
+            of[self.index].narrow(2, 0, end) for of in (self.cache.keys, self.cache.values)
+        )
+        mask = metadata.mask(self.window, self.heads // self.kv)
+        if mask is not None:
+            # The queries of a group are rows of one product over their shared keys: kernels that
+            # take a mask want no groups.
+            folded = fold(query, self.kv)
+            out = F.scaled_dot_product_attention(folded, keys, values, mask, scale=self.scale)
+            return unfold(out, t)
+        if t == 1:
+            return self._one_row(query, keys, values)
+        return self._from_row_0(query, keys, values)
+
+    def _one_row(self, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        query = query.view(1, self.kv, -1, self.d)
+        out = F.scaled_dot_product_attention(query, keys, values, scale=self.scale)
+        return out.reshape(1, self.heads * self.d)  # some kernels of a GPU lay rows outside heads
+
+    def _from_row_0(self, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """A chain from row 0 over itself: queries [T, heads, d], keys and values [1, KV, T, d] ->
+        [T, heads * d].
+        """
+        (t, heads, d), kv = query.shape, self.kv
+        group = heads // kv
+        gqa = group > 1
+        if gqa and query.is_cuda and query.dtype == torch.float32:
+            # Of the kernels of a GPU only flash takes grouped heads, and it takes no float32: the
+            # key heads become the batch, and each is seen by its group without a copy.
+            query, gqa = query.view(t, kv, group, d).permute(1, 2, 0, 3), False
+            keys, values = (x[0][:, None].expand(-1, group, -1, -1) for x in (keys, values))
+        else:
+            query = query.transpose(0, 1)[None]
+        out = F.scaled_dot_product_attention(
+            query, keys, values, is_causal=True, scale=self.scale, enable_gqa=gqa
+        )
+        return out.permute(2, 0, 1, 3).reshape(t, heads * d)
 
 
-def mlp(parts: MlpParts, weights: LayerWeights[W], strict: bool) -> Sublayer:
-    norm = rms_norm(parts.norm)
-    inner = elementwise.native_silu(parts.norm.weight) or silu_times
+class Mlp:
+    """The gated MLP of a layer, with its residual."""
 
-    def run(hidden: Tensor, metadata: AttentionMetadata) -> Tensor:
-        most = MOST if strict and metadata.token_rows.verifies else None
-        gate_up = weights.gate_up(norm(hidden), most)
-        return weights.down.added(hidden, inner(gate_up), most)
+    @staticmethod
+    def rms_norm(module: Any) -> Norm:
+        """The norm of a module on its device."""
+        return RMSNorm(module)
 
-    return run
+    def __init__(self, parts: MlpParts, weights: LayerWeights, strict: bool) -> None:
+        self.norm, self.weights, self.strict = self.rms_norm(parts.norm), weights, strict
+        self.silu_times: Norm = silu_times  # [T, 2 F] -> [T, F]
+
+    def __call__(self, hidden: Tensor, metadata: AttentionMetadata) -> Tensor:
+        most = MOST if self.strict and metadata.token_rows.verifies else None
+        gate_up = self.weights.gate_up(self.norm(hidden), most)
+        out: Tensor = self.weights.down.added(hidden, self.silu_times(gate_up), most)
+        return out

@@ -1,10 +1,9 @@
-"""Quantities over samples or rounds: courses of a run, thresholds, sources, shares of phases."""
+"""Quantities over samples or rounds: courses of a run, thresholds, shares of phases."""
 
 from collections import Counter
 from collections.abc import Callable
 from itertools import groupby
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -14,14 +13,9 @@ from skipbench.report.figures import style
 from skipbench.report.figures.runs import acceptances, labels, speedups
 from skipbench.report.figures.sweeps import with_values
 from skipbench.report.published import Printed
-from skipbench.runs.record import SOURCES, Sample
 from skipbench.runs.run import Run
 
 WINDOW = 64  # rounds of the moving mean of a threshold, as in Self-SD's Figure 5
-SPAN = 32  # rounds per bar of the sources of `auto`
-BINS = 8  # bins of equally many rounds, in order of the expected tokens
-_COLORS = (style.YELLOW, style.PINK, style.ORANGE, style.BLUE, style.GREY)
-COLORS = dict(zip(SOURCES.values(), _COLORS, strict=True))
 
 
 def _matchness(run: Run) -> dict[int, float]:
@@ -41,9 +35,7 @@ COURSES: dict[str, tuple[str, Callable[[Run], dict[int, float]]]] = {
 
 
 def course(runs: list[Run], published: list[Printed]) -> Figure:
-    """Acceptance, matchness where the method has it, and speedup over samples (SWIFT Figures 6 and
-    7). The tasks of a stream are shaded bands.
-    """
+    """Acceptance, matchness if any, and speedup over samples (SWIFT Figures 6 and 7)."""
     matched = any(n.column == "matchness" for n in published) or any(map(_matchness, runs))
     columns = [column for column in COURSES if matched or column != "matchness"]
     figure, axes = style.new_figure(len(columns), 1, (6.4, 1.2 + 1.9 * len(columns)))
@@ -146,52 +138,3 @@ def threshold(runs: list[Run], published: list[Printed]) -> Figure:
             axis.plot(rates.index + 1, rates, ":", label=text, color=color, linewidth=1.0)
     axis.set(xlabel="round", ylabel="threshold" if len(runs) > 1 else "threshold; acceptance rate")
     return figure
-
-
-def accepted(runs: list[Run], published: list[Printed]) -> Figure:
-    """Tokens per round of a run of `auto` by source, bonus included, over its rounds."""
-    rounds = [letters for _, source, _ in _traced(runs[0]) for letters in source]
-    counts = pd.DataFrame({s: [r.count(letter) for r in rounds] for letter, s in SOURCES.items()})
-    means = counts.groupby(counts.index // SPAN).mean()
-    below = 1 + means.cumsum(axis=1) - means
-    figure, axis = style.one_axis(6.4, 2.8)
-    x = SPAN * means.index
-    axis.bar(x, 1.0, SPAN, align="edge", color=style.GREEN, label="bonus")
-    for name in means.columns[means.any()]:
-        color = COLORS[name]
-        axis.bar(x, means[name], SPAN, below[name], align="edge", color=color, label=name)
-    axis.set(xlabel="round", ylabel=f"tokens per round\n(means of {SPAN})")
-    style.beside(axis)
-    return figure
-
-
-def calibration(runs: list[Run], published: list[Printed]) -> Figure:
-    """Expected tokens per round of `auto` against emitted ones, in bins of equally many rounds."""
-    bins = calibration_bins(runs[0])
-    figure, axis = style.one_axis(4.4, 3.6)
-    end = max(max(pair) for pair in bins)
-    axis.plot([1, end], [1, end], color=style.GREY, linewidth=1, label="as expected")
-    axis.plot(*zip(*bins, strict=True), "o", color=style.BLUE, label=f"{len(bins)} bins of rounds")
-    axis.set(xlabel="expected tokens per round", ylabel="tokens per round")
-    axis.legend(fontsize=7)
-    return figure
-
-
-def calibration_bins(run: Run) -> list[tuple[float, float]]:
-    """Mean expected and emitted tokens of the rounds of each bin; tokens that are cut off count."""
-    pairs = sorted(
-        (expected, 1 + round.accepted)
-        for sample, _, tokens in _traced(run)
-        for expected, round in zip(tokens, sample.method.rounds, strict=True)
-    )
-    bins = np.split(np.array(pairs), [len(pairs) * number // BINS for number in range(1, BINS)])
-    means = (part.mean(axis=0) for part in bins if len(part))
-    return [(float(expected), float(emitted)) for expected, emitted in means]
-
-
-def _traced(run: Run) -> list[tuple[Sample, list[str], list[float]]]:
-    """Samples with the sources and the expected tokens of their rounds."""
-    traces = [(s, s.trace.get("source"), s.trace.get("expected")) for s in run.sound]
-    if found := [(s, source, tokens) for s, source, tokens in traces if source and tokens]:
-        return found
-    raise SkipbenchError(f"{run.method} says no source of its tokens; draw a run of auto")

@@ -31,11 +31,7 @@ Numbers = Sequence[float | None]
 
 
 def draft_length(runs: list[Run], published: list[Printed]) -> Figure:
-    """Modelled speedup over acceptance for each K, and the runs as points on it (Self-SD Figure 2).
-
-    A round emits `(1 - alpha^(K + 1)) / (1 - alpha)` tokens and costs `K COST + 1` forwards of the
-    target.
-    """
+    """Modelled speedup over acceptance for each K, with the runs as points (Self-SD Figure 2)."""
     figure, here = style.one_axis(7.4, 4.2)
     lengths = sorted({int(setting(run, STEPS)) for run in runs})
     grid = [i / 100 for i in range(101)]
@@ -126,12 +122,7 @@ def flexible(runs: list[Run], published: list[Printed]) -> Figure:
 
 
 def by_task(runs: list[Run], published: list[Printed]) -> Figure:
-    """Speedup over models from small to large, a line per task, the printed ones dashed (CLaSp
-    Figure 5).
-
-    A run over all of a benchmark is split by the task of each sample; a cell may also be of one
-    task.
-    """
+    """Speedup over models from small to large, a line per task, printed dashed (CLaSp Figure 5)."""
     measured, printed = dict[tuple[str, str], float](), dict[tuple[str, str], float]()
     for run in runs:
         tasks = [run.keys.get("subtask") or s.groups.get("task") for s in run.sound]
@@ -234,9 +225,8 @@ class BruteForce(msgspec.Struct):
 
 
 def brute_force(lines: list[Any]) -> tuple[Figure, str]:
-    """Similarity to the full model of the best set of all, the programme's and a random one (CLaSp
-    Figure 3b), and the models. Raises SkipbenchError without lines, or for one that is no
-    `BruteForce`.
+    """Similarity to the full model of the best, the programme's and a random set (CLaSp Figure 3b).
+    Raises SkipbenchError without lines, or for one that is no `BruteForce`.
     """
     try:
         found = msgspec.convert(lines, Annotated[list[BruteForce], msgspec.Meta(min_length=1)])

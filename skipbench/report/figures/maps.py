@@ -34,13 +34,7 @@ def skip_map(runs: list[Run], published: list[Printed]) -> Figure:
     figure, axes = style.new_figure(len(runs), 1, size)
     for axis, run, layers, name in zip(axes[:, 0], runs, sizes, labels(runs), strict=True):
         image = axis.imshow(frequencies(run, layers), cmap="Blues", vmin=0, vmax=1, aspect="auto")
-        axis.set_yticks([0, 1], ["attention", "MLP"])
-        axis.set_xticks(range(0, layers, 1 if layers <= 24 else 4))
-        axis.set_xticks([i + 0.5 for i in range(layers - 1)], minor=True)
-        axis.set_yticks([0.5], minor=True)
-        axis.grid(which="major", visible=False)
-        axis.grid(which="minor", color="white", linewidth=1.5)
-        axis.tick_params(which="minor", length=0)
+        style.squares(axis, layers, ["attention", "MLP"], 1.5)
         axis.set_title(textwrap.fill(name, 60), fontsize=8, loc="left")
     axes[-1, 0].set_xlabel("layer")
     figure.colorbar(image, ax=axes[:, 0].tolist(), label="share of rounds")
@@ -48,9 +42,7 @@ def skip_map(runs: list[Run], published: list[Printed]) -> Figure:
 
 
 def jaccard_by_distance(run: Run) -> pd.Series:
-    """Mean Jaccard similarity of two sets of a sample, by the tokens between their optimisations:
-    in at most `BINS` bins of equal width, each at the mean distance of its pairs.
-    """
+    """Mean Jaccard similarity of two sets of a sample by tokens between them, in `BINS` bins."""
     pairs = [np.empty((0, 2))]
     for sets in optimised_sets(run, layers := layers_of(run)):
         at, members = np.array([at for at, _ in sets]), np.zeros((len(sets), 2 * layers))

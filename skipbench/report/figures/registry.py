@@ -7,6 +7,7 @@ from functools import partial
 from matplotlib.figure import Figure
 
 from skipbench.errors import SkipbenchError
+from skipbench.extensions import load, registered
 from skipbench.report.compared import BASELINE
 from skipbench.report.figures import courses, curves, maps, searches
 from skipbench.report.figures.style import legend, styled
@@ -71,8 +72,6 @@ OF_ONE_RUN: dict[str, Kind] = {
     "jaccard": maps.jaccard,
     "context": maps.against_context,
     "steps": searches.refined,
-    "auto-sources": courses.accepted,
-    "auto-calibration": courses.calibration,
 }
 
 
@@ -99,8 +98,9 @@ def _drawn(kind: Kind, runs: list[Run], published: list[Printed]) -> Figure:
 
 def draw_run(run: Run) -> dict[str, Figure]:
     """Every kind that one run supports, by name."""
+    kinds = OF_ONE_RUN | {name: load("figure", name) for name in registered("figure")}
     found = {}
-    for name, kind in OF_ONE_RUN.items():
+    for name, kind in kinds.items():
         with suppress(SkipbenchError):  # this run has nothing of the kind
             found[name] = _drawn(kind, [run], [])
     return found

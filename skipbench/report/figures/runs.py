@@ -152,12 +152,9 @@ def skip_sets(sample: Sample, layers: int) -> list[tuple[int, DraftPlan]]:
 
 
 def optimised_sets(run: Run, layers: int) -> list[list[tuple[int, frozenset[int]]]]:
-    """For each optimisation of every sample, in order, the tokens that rounds had emitted before
-    it, and the sub-layers that its set skips, changed or not.
+    """For each optimisation of every sample the tokens emitted before it, and its skip set.
 
-    The trace counts optimisations as `optimised`, the rounds before each. Without that key only
-    changes are known, and the full model before them is not one. What no round followed is left
-    out.
+    Without `optimised` in the trace only changes are known. What no round followed is left out.
     """
     found = []
     for sample in run.sound:

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,17 +17,18 @@ from skipbench.report.definitions import caution
 from skipbench.report.figures import style
 from skipbench.report.figures.runs import layers_of, skip_sets
 from skipbench.report.published import Printed
+from skipbench.runs.files import read_lines
+from skipbench.runs.reading import strict_json
 from skipbench.runs.run import Run
-from skipbench.search.run import Retimed, Trial
+from skipbench.search.run import Retimed, Trial, read_retimed, read_trials
 
 ROWS = 16  # sets of a map at most
 KEPT = "#dddddd"
 
 
 def course(trials: Sequence[Trial], again: Retimed | None) -> Figure:
-    """Speed of every set of a search, over the trials with the best so far, and over the number of
-    sub-layers that it skips with the best of each (the points of Self-SD Figure 4). The speed is
-    the reciprocal of the objective; `again` gives the set that was chosen by new timings.
+    """Speed of every set of a search, over the trials and over the number of skipped sub-layers
+    (Self-SD Figure 4); `again`: the set that was chosen by new timings.
     """
     known = pd.DataFrame(
         [
@@ -64,6 +66,14 @@ def course(trials: Sequence[Trial], again: Retimed | None) -> Figure:
     return figure
 
 
+def of_trace(trace: Path) -> tuple[Figure, str]:
+    """The figure of a search by its trace, and the line below it. Raises as `course`."""
+    lines = read_lines(trace)
+    trials, settings = read_trials(trace, len(lines)), strict_json(lines[0][1])["settings"]
+    drawn = course(trials, read_retimed(trace.parent, len(trials)))
+    return drawn, of_search(settings, len(trials))
+
+
 def of_search(settings: Mapping[str, Any], trials: int) -> str:
     """The line below the figure of a search, from the settings in its trace."""
     model, data, method = (str(settings[k]["name"]) for k in ("model", "dataset", "method"))
@@ -74,9 +84,8 @@ def of_search(settings: Mapping[str, Any], trials: int) -> str:
 
 
 def sets_by_step(run: Run, layers: int) -> list[tuple[int, DraftPlan]]:
-    """Each set of a run of SWIFT that is another than the one before it, with the optimisation
-    steps before it. A step follows every round from the first on behind which there are more than
-    `window` + 2 tokens, while the search lasts.
+    """Each new set of a run of SWIFT with the number of optimisation steps before it. A step
+    follows every round behind which there are more than `window` + 2 tokens.
     """
     window, before, found = run.setting("method.window"), 0, list[tuple[int, DraftPlan]]()
     if window is None or not any(sample.trace.get("step") for sample in run.sound):
@@ -93,8 +102,8 @@ def sets_by_step(run: Run, layers: int) -> list[tuple[int, DraftPlan]]:
 
 
 def refined(runs: list[Run], published: list[Printed]) -> Figure:
-    """Sub-layers that the best set skips, over the optimisation steps of a run (SWIFT Figure 12):
-    a line per set, of many `ROWS` spread evenly with the first and the last.
+    """Sub-layers that the best set skips, over the optimisation steps (SWIFT Figure 12): a line
+    per set, of many `ROWS` spread evenly.
     """
     layers = layers_of(runs[0])
     sets = sets_by_step(runs[0], layers)
@@ -108,17 +117,11 @@ def refined(runs: list[Run], published: list[Printed]) -> Figure:
         skipped = [plan.attention if kind == "attention" else plan.mlp for _, plan in shown]
         image = [[layer in of for layer in range(layers)] for of in skipped]
         axis.imshow(image, cmap=ListedColormap([KEPT, color]), vmin=0, vmax=1, aspect="auto")
-        axis.set_yticks(range(len(shown)), [str(step) for step, _ in shown], fontsize=7)
-        axis.set_xticks(range(0, layers, 1 if layers <= 24 else 4))
-        axis.set_xticks([i + 0.5 for i in range(layers - 1)], minor=True)
-        axis.set_yticks([i + 0.5 for i in range(len(shown) - 1)], minor=True)
-        axis.grid(which="major", visible=False)
-        axis.grid(which="minor", color="white", linewidth=1)
-        axis.tick_params(which="minor", length=0)
+        style.squares(axis, layers, [str(step) for step, _ in shown], 1, fontsize=7)
         axis.set_ylabel("optimisation steps")
         axis.set_title(kind, fontsize=8, loc="left")
     axes[-1, 0].set_xlabel("layer")
     names = ("skipped attention", style.RED), ("skipped MLP", style.BLUE), ("executed", KEPT)
     patches = [Patch(color=color, label=label) for label, color in names]
-    axes[0, 0].legend(handles=patches, fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    style.beside(axes[0, 0], handles=patches)
     return figure

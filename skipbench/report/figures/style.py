@@ -98,15 +98,13 @@ def legend(figure: Figure) -> None:
         figure.legend(list(found.values()), list(found), fontsize=7, loc="outside right upper")
 
 
-def beside(axis: Axes) -> None:
+def beside(axis: Axes, **more: Any) -> None:
     """The legend of one of several axes."""
-    axis.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    axis.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5), **more)
 
 
 def whisker(axis: Axes, x: float, metrics: Metrics, color: str) -> None:
-    """The 95 % interval of a speedup; few samples have none. The axis has room for `ROOM` of the
-    value on each side: a longer interval runs into the frame.
-    """
+    """The 95 % interval of a speedup; beyond `ROOM` of the value it runs into the frame."""
     value, ends = metrics.speedup.headline
     if value is not None and ends is not None:
         interval = LineCollection([[(x, end) for end in ends]], colors=color, linewidths=1)
@@ -124,6 +122,17 @@ def no_gain(axis: Axes, width: float = 0.6) -> None:
 def whole_numbers(axis: Any) -> None:
     """Ticks of an x or y axis at whole numbers."""
     axis.get_major_locator().set_params(integer=True)
+
+
+def squares(axis: Axes, layers: int, rows: Sequence[str], line: float, **text: Any) -> None:
+    """Ticks of a map, layers by named `rows`, with white lines between its squares."""
+    axis.set_yticks(range(len(rows)), rows, **text)
+    axis.set_xticks(range(0, layers, 1 if layers <= 24 else 4))
+    axis.set_xticks([i + 0.5 for i in range(layers - 1)], minor=True)
+    axis.set_yticks([i + 0.5 for i in range(len(rows) - 1)], minor=True)
+    axis.grid(which="major", visible=False)
+    axis.grid(which="minor", color="white", linewidth=line)
+    axis.tick_params(which="minor", length=0)
 
 
 def note(

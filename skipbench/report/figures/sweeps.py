@@ -49,12 +49,10 @@ def sweep(
     key: str = "",
     mark: str = "best",
 ) -> Figure:
-    """`columns` of `LABELS` against one setting, a line per method and dataset; 95 % intervals on
-    the speedup.
+    """`columns` of `LABELS` against one setting, a line per method and dataset.
 
-    Published values are stars where `key` (default: last name of the axis) places them on the axis,
-    else dashed lines; a printed value of the axis itself is a dotted vertical line, with the
-    paper's words on it in `mark`.
+    Published values are stars where `key` (default: last name of `axis`) places them on the axis,
+    else dashed lines; a published value of the axis is a dotted line, named by `mark`.
     """
     figure, axes = style.new_figure(1, len(columns), (2.4 + 3.0 * len(columns), 3.4))
     key = key or axis.rpartition(".")[2]
@@ -108,8 +106,8 @@ def bars(
     columns: Sequence[str],
     by_set: bool = False,
 ) -> Figure:
-    """`columns` in groups of bars, one group per value of `axis` (SWIFT Figures 2 and 9). `by_set`:
-    a bar per task on which the skip set was searched, instead of one per method.
+    """`columns` in groups of bars, a group per value of `axis` (SWIFT Figures 2 and 9); `by_set`: a
+    bar per task on which the skip set was searched, not per method.
     """
     names = labels(runs, (axis,))
     if by_set:

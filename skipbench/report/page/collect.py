@@ -38,7 +38,7 @@ COLUMNS = (
 OPTIONAL = ("point", *WAITS)  # columns that are left out where no run has them
 
 
-class Row(Struct):
+class PageRun(Struct):
     """A run: `cells` (text) and `sort` (numbers) by column; `error` of one that is not readable."""
 
     id: str
@@ -49,12 +49,12 @@ class Row(Struct):
     run: Run | None = None  # without its samples; None of one that is not readable
 
 
-def all_runs(results: Path) -> list[Row]:
+def all_runs(results: Path) -> list[PageRun]:
     """Every folder under `results/runs`."""
     return [one_run(folder) for folder in run_folders(results)]
 
 
-def one_run(folder: Path) -> Row:
+def one_run(folder: Path) -> PageRun:
     """One run on the page; a folder that cannot be read is a row with the reason."""
     cells = dict.fromkeys(COLUMNS, MISSING) | dict.fromkeys(OPTIONAL, "")
     try:
@@ -64,7 +64,7 @@ def one_run(folder: Path) -> Row:
     except (SkipbenchError, OSError) as error:
         cells |= {"note": f"cannot be read: {error}"}
         reason = printable(f"{folder.name}: {error}")
-        return Row(printable(folder.name), cells, {}, {"unreadable": reason}, reason)
+        return PageRun(printable(folder.name), cells, {}, {"unreadable": reason}, reason)
     metrics, origin = run.metrics or Metrics(), run.origin
     measured = main_cells(metrics) | waits_cells(metrics, (50,))  # others: in `metrics`
     given = {
@@ -94,7 +94,9 @@ def one_run(folder: Path) -> Row:
         "E(Spd)": metrics.expected_speedup.measured_cost,
     }
     sort = {name: value for name, value in numbers.items() if value is not None}
-    return Row(folder.name, cells, sort, detail, run=replace(run))  # what it has read is left out
+    return PageRun(
+        folder.name, cells, sort, detail, run=replace(run)
+    )  # what it has read is left out
 
 
 def _so_far(run: Run) -> Run:
@@ -133,7 +135,7 @@ def _note(run: Run) -> str:
     return ": ".join(filter(None, (run.status.state, run.status.error)))
 
 
-def about(runs: Sequence[Row]) -> str | None:
+def about(runs: Sequence[PageRun]) -> str | None:
     """The line on top of the page: the runs, where and when; `None` if none can be read."""
     sound = [run.cells for run in runs if not run.error]
     if not sound:
@@ -156,11 +158,8 @@ def about(runs: Sequence[Row]) -> str | None:
 
 
 def courses(samples: Sequence[Sample]) -> list[dict[str, Any]]:
-    """One curve per quantity: `name`, `values` over all samples in order, `starts` of the samples,
-    `of` how many values, `by` round or record.
-
-    The draft length comes from the rounds, the rest from numbers, or lists of them (their mean), in
-    the trace.
+    """A curve per quantity of rounds and trace: `name`, `values` over all samples, `starts` of the
+    samples, `of` how many values, `by` round or record.
     """
     found = []
     for name in dict.fromkeys(["draft length", "accepted", *(n for s in samples for n in s.trace)]):
@@ -216,13 +215,8 @@ def letters_of(trace: Mapping[str, Any]) -> list[str]:
 
 
 def kinds_of(arm: Arm, letters: Sequence[str] = ()) -> list[tuple[str, int, str]]:
-    """Splits the output into pieces, in order: the kind (prefill, accepted, rejected, bonus, rest),
-    the number of tokens, and the source's letter of accepted ones, empty if it is not recorded.
-
-    Rejected tokens are counted only: records do not hold their ids.
-
-    Args:
-        letters: of `letters_of`.
+    """Pieces of the output in order: kind (prefill, accepted, rejected, bonus, rest), number of
+    tokens, and the source's letter of accepted ones; `letters` of `letters_of`.
     """
     pieces = [("prefill", 1, "")]
     for number, turn in enumerate(arm.rounds):
@@ -246,12 +240,8 @@ def kinds_of(arm: Arm, letters: Sequence[str] = ()) -> list[tuple[str, int, str]
 def pieces_of(
     arm: Arm, text: str | None, token_chars: Sequence[int], letters: Sequence[str] = ()
 ) -> tuple[list[list[Any]], str]:
-    """`[kind, tokens, text, source]` of each piece, as Self-SD's Figure 1 colours them, and what
-    they show: pieces, text, or counts.
-
-    Args:
-        token_chars: of the record of `text`; without them the text is one piece.
-        letters: as for `kinds_of`.
+    """`[kind, tokens, text, source]` of each piece (Self-SD Figure 1), and what they show: pieces,
+    text (`token_chars` of it are not recorded), or counts.
     """
     kinds = kinds_of(arm, letters)
     if text is None:

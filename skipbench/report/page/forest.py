@@ -17,7 +17,7 @@ MOST_TICKS = 6
 PLACES = ("model", "dataset", "subtask")  # keys of a paper's row of which a panel has one value
 
 
-class Arm(Struct):
+class Bar(Struct):
     """A line of a panel; places are percent of the axis."""
 
     name: str
@@ -34,7 +34,7 @@ class Panel(Struct):
 
     title: str
     verdict: str
-    arms: list[Arm]
+    arms: list[Bar]
     noise: Interval | None  # the interval of vanilla against itself
     ticks: list[tuple[str, float]]
 
@@ -108,7 +108,7 @@ def _panel(where: Sequence[str], runs: Sequence[tuple[str, Run]]) -> Panel:
     pairs = zip(able, judged.runs, strict=True)
     taken = [id(one) for (_, one), run in pairs if any(run is best for best in chosen)]
     arms = [
-        Arm(
+        Bar(
             name=" ".join([run.method, *_apart(run, ranking.runs)]),
             text=speedup_text(run.measured.speedup),
             told=_told(run),

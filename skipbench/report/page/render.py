@@ -16,7 +16,7 @@ from skipbench.errors import SkipbenchError, printable
 from skipbench.report.columns import inert
 from skipbench.report.definitions import DEFINITIONS, caution
 from skipbench.report.page import collect, forest
-from skipbench.report.page.collect import Row
+from skipbench.report.page.collect import PageRun
 from skipbench.report.tables.features import feature_table, feature_tables
 from skipbench.report.tables.html import html, rendered
 from skipbench.report.tables.stored import read_summary, table_of
@@ -33,12 +33,9 @@ _NO_TABLE = ValueError, TypeError, LookupError, AttributeError, ArithmeticError,
 
 
 def write_page(results: Path, live: bool = False) -> Written:
-    """Writes `results/report.html` and returns its path, how many runs, tables and figures are in
-    it, and the error of each run that cannot be read.
-
-    Tables are made again from their summaries; a file that cannot be read, or is a link, is named
-    and left out. A `live` page loads itself again. Raises SkipbenchError
-    if there is nothing to show, or the folder is not writable.
+    """Writes `results/report.html`; returns its path, how many runs, tables and figures are in it,
+    and the error of each run that cannot be read. Other unreadable files are named and left out.
+    Raises SkipbenchError if there is nothing to show, or the folder is not writable.
     """
     refused: list[str] = []
     runs, features = collect.all_runs(results), feature_tables()
@@ -76,11 +73,8 @@ def write_page(results: Path, live: bool = False) -> Written:
 
 
 def watched(results: Path, pause: Callable[[float], None]) -> Iterator[Written]:
-    """Writes a live page now, and after each `pause` in which a run, table or figure has changed;
-    ended, it leaves one that is not live. It takes at most a twentieth of a core from the runs.
-
-    Args:
-        pause: waits for so many seconds.
+    """Writes a live page now, and after each `pause` (of so many seconds) in which a run, table or
+    figure has changed; at the end one that is not live.
     """
     before = None
     try:
@@ -105,7 +99,7 @@ def _stored(text: bytes) -> tuple[str, list[Run]]:
 
 
 def page(
-    runs: list[Row],
+    runs: list[PageRun],
     tables: dict[str, str],
     figures: dict[str, str],
     refused: Sequence[str] = (),
@@ -149,7 +143,7 @@ def page(
     )
 
 
-def _cautions(runs: Sequence[Row]) -> list[str]:
+def _cautions(runs: Sequence[PageRun]) -> list[str]:
     """The line on runs that replicate nothing, with their number where there are others."""
     models, datasets = ([run.cells[name] for run in runs] for name in ("model", "dataset"))
     count = sum(bool(caution([m], [d])) for m, d in zip(models, datasets, strict=True))

@@ -8,7 +8,7 @@ import msgspec
 from skipbench.errors import SkipbenchError
 from skipbench.report.columns import MISSING
 from skipbench.report.published import numbers_of
-from skipbench.report.tables.model import Cell, Column, Grid, Row, Table
+from skipbench.report.tables.model import Column, Grid, Table, TableCell, TableRow
 
 NOT_HERE, LOST = "not implemented here", "lost in the transcribed text"
 NOT_PRINTED, MEASURED = "the paper prints nothing here", "measured in its other tables"
@@ -40,9 +40,7 @@ def features() -> _Features:
 
 
 def declared() -> dict[str, dict[str, Mark]]:
-    """The features of each method here, by its name; what needs no trained checkpoint drafts for
-    the target as it is.
-    """
+    """The features of each method here, by its name."""
     return {
         method: {**EVERY_METHOD, "original": facts["training_free"], **facts}
         for method, facts in features().here.items()
@@ -73,11 +71,15 @@ def feature_table(paper: str) -> Table:
         here = [ours[method][c] if method in ours else NOT_HERE for c in of.columns]
         for source, kind, values in (("paper", "paper", printed), ("here", "measured", here)):
             texts = [TEXTS.get(value, str(value)) for value in values]
-            cells = list[Cell]()
+            cells = list[TableCell]()
             for text in texts:
                 mark = marks.setdefault(text, len(marks) + 1) if text in NOTES else None
-                cells.append(Cell(MISSING if mark else text, mark=mark))
-            rows.append(Row((Cell(method), Cell(source), *cells), kind, first=source == "paper"))
+                cells.append(TableCell(MISSING if mark else text, mark=mark))
+            rows.append(
+                TableRow(
+                    (TableCell(method), TableCell(source), *cells), kind, first=source == "paper"
+                )
+            )
             named = dict(zip(of.columns, texts, strict=True))
             records.append({"method": method, "source": source, **named})
     labels = (Column("method", kind="label"), Column("", kind="label"))

@@ -9,7 +9,7 @@ from skipbench.report.columns import inert, inert_markdown, markdown_grid, one_l
 from skipbench.report.definitions import LEGEND
 from skipbench.report.tables.html import html
 from skipbench.report.tables.latex import latex, tabular
-from skipbench.report.tables.model import Cell, Grid, Table
+from skipbench.report.tables.model import Grid, Table, TableCell
 
 MORE = "; the files of a table, or columns=all, have more"
 
@@ -44,7 +44,7 @@ def _narrow(grid: Grid) -> Grid:
 
 
 def _grid(grid: Grid) -> str:
-    def text(cell: Cell) -> str:
+    def text(cell: TableCell) -> str:
         words = f"**{cell.text}**" if cell.bold else cell.text
         return f"{words} [{cell.mark}]" if cell.mark else words
 
@@ -74,9 +74,7 @@ WRITERS = {"md": markdown, "tex": latex, "tabular.tex": tabular, "csv": csv, "ht
 
 
 def write(table: Table) -> dict[str, str]:
-    """The table in every format, by suffix, with a `tabular` of each grid in a file of its own. The
-    same table gives the same bytes.
-    """
+    """The table in every format, by suffix, with a `tabular` of each grid in a file of its own."""
     texts = dict[str, str]()
     for suffix, writer in WRITERS.items():
         first, *others = table.grids if writer is tabular and table.grids else (None,)

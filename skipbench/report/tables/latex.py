@@ -10,7 +10,7 @@ from itertools import accumulate, pairwise, product
 from markupsafe import Markup
 
 from skipbench.report.tables.html import rendered
-from skipbench.report.tables.model import Cell, Grid, Table
+from skipbench.report.tables.model import Grid, Table, TableCell
 
 LINE_WIDTH = 345.0
 COLUMN_GAP = 5.0
@@ -60,8 +60,8 @@ def breakable(text: str) -> str:
 
 
 def column_blocks(grid: Grid) -> list[tuple[str, int, int]]:
-    """Font size, first and last column (exclusive) of each block beside the labels: one block if a
-    size allows it, else as few as fit, of whole groups if possible.
+    """Font size, first and last column (exclusive) of each block beside the labels: one block if it
+    fits, else as few as possible.
     """
     labels, count = grid.labels, len(grid.columns)
     widths = [min(_column_width(grid, i), WRAPPED) for i in range(count)]
@@ -109,7 +109,7 @@ def _alignment(grid: Grid, column: int, size: str) -> Markup:
     return Markup("r" if grid.columns[column].kind == "number" else "l")
 
 
-def _text(cell: Cell, wrapped: bool = True) -> Markup:
+def _text(cell: TableCell, wrapped: bool = True) -> Markup:
     long = wrapped and _text_width(cell.text) > WRAPPED
     words = breakable(cell.text) if long else escape(cell.text)
     text = rf"\textbf{{{words}}}" if cell.bold else words

@@ -17,7 +17,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """A text in the grid, in the markup of no format."""
 
     text: str
@@ -27,10 +27,10 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """A line of cells, one per column."""
 
-    cells: tuple[Cell, ...]
+    cells: tuple[TableCell, ...]
     kind: str = ""  # class of the row in HTML: "measured", "paper" or "difference"
     first: bool = True  # starts a group of lines that stay together on a page
 
@@ -40,7 +40,7 @@ class Grid:
     """Rows under the same columns; `settings` hold for all of them."""
 
     columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
     settings: str = ""
 
     @property

@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -14,8 +14,9 @@ from skipbench.report.definitions import STAND_INS, UNITS
 from skipbench.report.measured import SCORES, Measured, measure, spread_key, unmeasured
 from skipbench.report.published import Paper, Printed, read_paper
 from skipbench.report.tables import paper_notes
-from skipbench.report.tables.model import Cell, Column, Grid, Row, Table
+from skipbench.report.tables.model import Column, Grid, Table, TableCell, TableRow
 from skipbench.report.tables.paper_rows import (
+    LENGTHS,
     Group,
     Half,
     Id,
@@ -50,6 +51,7 @@ class Number:
 
     @property
     def difference(self) -> float | None:
+        """The measured value minus the published one; None without either."""
         ours, theirs = self.measured.value, self.printed.value
         return None if ours is None or theirs is None else ours - theirs
 
@@ -68,65 +70,57 @@ class Number:
 
     @property
     def texts(self) -> tuple[str, str, str]:
-        """Measured, published and difference: `1.37x [1.30, 1.44]`, `1.34x`, `+0.03 (+2 %)`; a star
-        if the published value lies outside the interval. All but published have two decimals,
-        seconds two digits.
-        """
-        ours, ends, theirs = self.measured.value, self.measured.interval, self.printed.value
-        unit = "x" if UNITS[self.printed.column] == "x" else ""
-        measured = published = difference = MISSING
-        digits, printed = max(self.digits, 2), self.digits
-        if ours and UNITS[self.printed.column] == "s":  # a pass may take milliseconds
+        """Measured, published and difference: `1.37x [1.30, 1.44]`, `1.34x`, `+0.03 (+2 %) *`."""
+        ours, ends, unit = self.measured.value, self.measured.interval, UNITS[self.printed.column]
+        digits = max(self.digits, 2)
+        if ours and unit == "s":  # a pass may take milliseconds
             digits = max(digits, 1 - math.floor(math.log10(ours)))
-        if ours is not None:
-            interval = f" [{ends[0]:.{digits}f}, {ends[1]:.{digits}f}]" if ends else ""
-            measured = f"{ours:.{digits}f}{unit}{interval}{_plus_minus(self.spread, digits)}"
-        if theirs is not None:
-            published = f"{theirs:.{printed}f}{unit}{_plus_minus(self.printed.spread, printed)}"
-        if self.difference is not None:
-            percent = "" if self.percent is None else f" ({self.percent:+.0f} %)"
-            star = " *" if self.inside is False else ""
-            difference = f"{self.difference:+.{digits}f}{percent}{star}"
-        return measured, published, difference
+
+        def text(value: float | None, digits: int, interval: str, spread: float | None) -> str:
+            if value is None:
+                return MISSING
+            around = "" if spread is None else f" \u00b1 {spread:.{digits}f}"
+            return f"{value:.{digits}f}{'x' if unit == 'x' else ''}{interval}{around}"
+
+        interval = f" [{ends[0]:.{digits}f}, {ends[1]:.{digits}f}]" if ends else ""
+        measured = text(ours, digits, interval, self.spread)
+        published = text(self.printed.value, self.digits, "", self.printed.spread)
+        if self.difference is None:
+            return measured, published, MISSING
+        percent = "" if self.percent is None else f" ({self.percent:+.0f} %)"
+        star = " *" if self.inside is False else ""
+        return measured, published, f"{self.difference:+.{digits}f}{percent}{star}"
 
     @property
-    def record(self) -> dict[str, str | float | None]:
+    def record(self) -> dict[str, Any]:
         """The number, unrounded; `reason` says why it is missing."""
         measured, printed = self.measured, self.printed
         low, high = measured.interval or (None, None)
-        theirs = printed.keys.get("dtype") if printed.value is not None else None
-        return (
-            {"column": printed.column, "unit": UNITS[printed.column], "measured": measured.value}
-            | {"measured_low": low, "measured_high": high, "measured_spread": self.spread}
-            | {"published": printed.value, "published_spread": printed.spread}
-            | {"published_inside": self.inside}
-            | {"difference": self.difference, "percent": self.percent, "digits": self.digits}
-            | {"reason": measured.reason, "note": printed.note}
-            | ({"published_dtype": theirs} if "dtype" in printed.keys else {})
-        )
-
-    @staticmethod
-    def dtypes(numbers: "Sequence[Number]") -> str:
-        """Those in which numbers were measured, and the paper's where others."""
-        ours = {str(n.keys.get("dtype")) for n in numbers if n.measured.value is not None}
-        theirs = {str(n.printed.keys.get("dtype")) for n in numbers if n.printed.value is not None}
-        text, paper = (", ".join(sorted(each)) for each in (ours, theirs))
-        differ = text and paper and text != paper
-        return f"{text} (the paper's: {paper})" if differ else text or paper
+        record: dict[str, Any] = {"column": printed.column, "unit": UNITS[printed.column]}
+        record |= {"measured": measured.value, "measured_low": low, "measured_high": high}
+        record |= {"measured_spread": self.spread, "published": printed.value}
+        record |= {"published_spread": printed.spread, "published_inside": self.inside}
+        record |= {"difference": self.difference, "percent": self.percent, "digits": self.digits}
+        record |= {"reason": measured.reason, "note": printed.note}
+        if "dtype" in printed.keys:
+            record["published_dtype"] = None if printed.value is None else printed.keys["dtype"]
+        return record
 
 
-def _plus_minus(spread: float | None, digits: int) -> str:
-    return "" if spread is None else f" \u00b1 {spread:.{digits}f}"
+def _dtypes(numbers: Sequence[Number]) -> str:
+    """Those in which numbers were measured, and the paper's where others."""
+    ours = {str(n.keys.get("dtype")) for n in numbers if n.measured.value is not None}
+    theirs = {str(n.printed.keys.get("dtype")) for n in numbers if n.printed.value is not None}
+    text, paper = (", ".join(sorted(each)) for each in (ours, theirs))
+    differ = text and paper and text != paper
+    return f"{text} (the paper's: {paper})" if differ else text or paper
 
 
 def paper_table(
     paper: str, table: str, runs: Sequence[Run], scale: str, chosen: Sequence[str] = ()
 ) -> Table:
-    """The table of `paper` with what `runs` measured of it at `scale`, paper, embedded or laptop.
-    Raises SkipbenchError for an unknown paper, a table without numbers, or an unknown column.
-
-    Args:
-        chosen: only these of its columns, in this order; all where empty.
+    """The table of `paper` with what `runs` measured of it at `scale`; `chosen` columns in order,
+    or all. Raises SkipbenchError for an unknown paper, column, or a table without numbers.
     """
     document = read_paper(paper)
     parts = with_columns(halves(document, table), chosen)
@@ -174,20 +168,19 @@ def paper_table(
     )
 
 
-def _verdict(shown: Sequence[Number]) -> Iterator[str]:
+def _verdict(shown: Sequence[Number]) -> list[str]:
     """How many of the published speedups lie in the measured intervals; nothing without any."""
     theirs = [n for n in shown if n.printed.column == "speedup" and n.printed.value is not None]
     speedups = [n for n in theirs if n.keys.get("method") != BASELINE]
-    judged = [n for n in speedups if n.inside is not None]
-    below = sum(n.inside is False and (n.difference or 0) < 0 for n in judged)
-    inside, rest = sum(n.inside is True for n in judged), len(speedups) - len(judged)
-    if judged:
-        text = f"{inside} of {len(judged)} published speedups inside the measured interval"
-        others = {"measured lower": below, "measured higher": len(judged) - inside - below}
-        others["not measured"] = rest
-        yield "; ".join([text, *(f"{n} {how}" for how, n in others.items() if n)]) + "."
-    elif speedups:
-        yield f"None of the {rest} published speedups is measured here."
+    outside = [n.difference or 0 for n in speedups if n.inside is False]
+    inside, lower = sum(n.inside is True for n in speedups), sum(by < 0 for by in outside)
+    if not (judged := inside + len(outside)):
+        unmeasured = f"None of the {len(speedups)} published speedups is measured here."
+        return [unmeasured] if speedups else []
+    counts = {"measured lower": lower, "measured higher": len(outside) - lower}
+    counts["not measured"] = len(speedups) - judged
+    text = f"{inside} of {judged} published speedups inside the measured interval"
+    return ["; ".join([text, *(f"{n} {how}" for how, n in counts.items() if n)]) + "."]
 
 
 def _numbers(
@@ -272,31 +265,31 @@ def _grid(
     def mark(text: str | None) -> int | None:
         return marks.setdefault(text, len(marks) + 1) if text else None
 
-    rows = list[Row]()
+    rows = list[TableRow]()
     for id, line in zip(ids, lines, strict=True):
         reasons = {n.measured.reason for n in line}
         printed = any(n.printed.value is not None or n.printed.note for n in line)
-        theirs = [Cell(n.texts[1], n.bold[1], mark(n.printed.note)) for n in line]
+        theirs = [TableCell(n.texts[1], n.bold[1], mark(n.printed.note)) for n in line]
         if printed and len(reasons) == 1 and None not in reasons:  # one footnote says it
-            shown = [(Cell("paper", mark=mark(reasons.pop())), theirs)]
+            shown = [(TableCell("paper", mark=mark(reasons.pop())), theirs)]
         else:
-            ours = [Cell(n.texts[0], n.bold[0], mark(n.measured.reason), n.run) for n in line]
-            shown = [(Cell("measured"), ours)]
-            shown += [(Cell("paper"), theirs)] if printed else []
+            ours = [TableCell(n.texts[0], n.bold[0], mark(n.measured.reason), n.run) for n in line]
+            shown = [(TableCell("measured"), ours)]
+            shown += [(TableCell("paper"), theirs)] if printed else []
             if any(n.difference is not None for n in line):
-                shown.append((Cell("difference"), [Cell(n.texts[2]) for n in line]))
-        labels = [Cell(paper.printed(key, dict(id).get(key))) for key in keys]
+                shown.append((TableCell("difference"), [TableCell(n.texts[2]) for n in line]))
+        labels = [TableCell(paper.printed(key, dict(id).get(key))) for key in keys]
         for kind, cells in shown:
-            rows.append(Row((*labels, kind, *cells), kind.text, kind is shown[0][0]))
-            labels = [Cell("")] * len(keys)
+            rows.append(TableRow((*labels, kind, *cells), kind.text, kind is shown[0][0]))
+            labels = [TableCell("")] * len(keys)
     columns = [
         *(Column(key, kind="label") for key in (*keys, "")),
         *(Column(name, paper.printed(half.across, group)) for group, name in names),
     ]
     settings = {k: paper.printed(k, v) for k, v in half.settings.items() if k not in keys}
     if "dtype" in settings:
-        settings["dtype"] = Number.dtypes([n for line in lines for n in line])
-    shared = [f"{k} {v}" for k, v in settings.items() if k == "dtype" or k not in paper_notes.OWN]
-    own = [f"{k} {v}" for k, v in settings.items() if k != "dtype" and k in paper_notes.OWN]
+        settings["dtype"] = _dtypes([n for line in lines for n in line])
+    shared = [f"{k} {v}" for k, v in settings.items() if k not in LENGTHS]
+    own = [f"{k} {v}" for k, v in settings.items() if k in LENGTHS]
     shared += [f"in the paper {', '.join(own)}"] if own else []
     return Grid(tuple(columns), tuple(rows), "; ".join(shared))

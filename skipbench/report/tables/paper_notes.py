@@ -8,7 +8,7 @@ from skipbench.report.columns import MISSING
 from skipbench.report.compared import BASELINE, mixed, origin_of, origin_text, origins
 from skipbench.report.definitions import BY_PAPER, PAPER_DEFINITIONS, STAND_INS
 from skipbench.report.measured import ESTIMATED, measure
-from skipbench.report.published import Paper, numbers_of
+from skipbench.report.published import Paper, Printed, numbers_of
 from skipbench.report.tables.paper_rows import LENGTHS, Half, named, stand_ins
 from skipbench.runs.measures import Lossless
 from skipbench.runs.run import Run
@@ -32,35 +32,9 @@ def deviations(paper: Paper, parts: Sequence[Half], runs: Sequence[Run]) -> list
     if texts := [run.stands_for for run in measured if run.stands_for]:
         made += stand_ins(texts)
     lines = [f"{'; '.join(made)}: not a replication."] if made else []
-    unlike: dict[str, tuple[Iterable[str], Iterable[str]]] = {}
-    devices, hardware = set[str](), set[str]()
-    for run in measured:  # where it is not that on which the paper ran the same model
-        device, model = run.origin.device or "not recorded", run.keys.get("model")
-        same = [n for n in printed if n.keys.get("model") == model] or printed
-        theirs = {n.hardware or "not named" for n in same}
-        if not any(same_device(device, name) for name in theirs):
-            devices.add(device)
-            hardware |= theirs
-    unlike["device"] = devices, hardware
-    unlike["engine"] = _values(measured, "engine") or [MISSING], ["its own code"]
-    if paper.software and (torch := _values(measured, "torch")):
-        unlike["software"] = [f"PyTorch {', '.join(torch)}"], [paper.software]
-    for key in OWN:
-        theirs = {str(value) for n in printed if (value := n.keys.get(key)) is not None}
-        ours = {run.lengths[key] for run in measured if key in run.lengths}
-        ours |= {BATCH} if key == "batch" else set()
-        if key == "dtype":  # compared even where the paper does not name it
-            ours = {*_values(measured, key)} or {
-                str(run.keys[key]) for run in measured if key in run.keys
-            }
-        if ours != theirs if key == "dtype" else theirs and ours - theirs:
-            unlike[key] = ours or ["not recorded"], theirs or ["not named"]
-    pairs = {(str(r.measured.n), str(of)) for r in measured if (of := r.paper_samples) is not None}
-    others = [pair for pair in pairs if pair[0] != pair[1]]
-    unlike["n (samples per cell)"] = {n for n, _ in others}, {n for _, n in others}
     lines += [
         f"{name}: {', '.join(sorted(ours))}; the paper's: {', '.join(sorted(theirs))}."
-        for name, (ours, theirs) in unlike.items()
+        for name, ours, theirs in _unlike(paper, printed, measured)
         if ours
     ]
     if calibration := "; ".join(_values(measured, "calibration")):
@@ -77,6 +51,35 @@ def deviations(paper: Paper, parts: Sequence[Half], runs: Sequence[Run]) -> list
     if any(run.origin.dirty for run in measured):
         lines.append("Some runs were made with uncommitted changes to the code.")
     return lines
+
+
+def _unlike(
+    paper: Paper, printed: Sequence[Printed], measured: Sequence[Run]
+) -> Iterator[tuple[str, Iterable[str], Iterable[str]]]:
+    """What is compared with the paper: its name, our values, none where alike, and the paper's."""
+    ours, theirs = set[str](), set[str]()
+    for run in measured:  # by the device on which the paper ran the same model
+        device, model = run.origin.device or "not recorded", run.keys.get("model")
+        same = [n for n in printed if n.keys.get("model") == model] or printed
+        named = {n.hardware or "not named" for n in same}
+        if not any(same_device(device, name) for name in named):
+            ours, theirs = ours | {device}, theirs | named
+    yield "device", ours, theirs
+    yield "engine", _values(measured, "engine") or [MISSING], ["its own code"]
+    if paper.software and (torch := _values(measured, "torch")):
+        yield "software", [f"PyTorch {', '.join(torch)}"], [paper.software]
+    dtypes = {str(run.keys["dtype"]) for run in measured if "dtype" in run.keys}
+    for key in OWN:
+        theirs = {str(value) for n in printed if (value := n.keys.get(key)) is not None}
+        ours = {run.lengths[key] for run in measured if key in run.lengths}
+        ours |= {BATCH} if key == "batch" else set()
+        if key == "dtype":  # compared even where the paper does not name it
+            ours = {*_values(measured, key)} or dtypes
+        if ours != theirs if key == "dtype" else theirs and ours - theirs:
+            yield key, ours or ["not recorded"], theirs or ["not named"]
+    pairs = {(str(r.measured.n), str(of)) for r in measured if (of := r.paper_samples) is not None}
+    others = [pair for pair in pairs if pair[0] != pair[1]]
+    yield "n (samples per cell)", {n for n, _ in others}, {n for _, n in others}
 
 
 def same_device(ours: str, theirs: str) -> bool:
@@ -121,26 +124,27 @@ def skipped_shares(runs: Sequence[Run]) -> list[str]:
 def adaptation(runs: Sequence[Run]) -> Iterator[str]:
     """Per method the share of its adaptation beside its paper's; the reason where it is larger."""
     for method, table in SHARES.items():
-        shares, lengths = list[float](), list[float]()
-        for run in runs:
-            if run.method == method and (of := run.metrics) and of.samples:
-                share = measure(of, "share", "adapt").value
-                shares += [] if share is None else [share]
-                lengths.append(of.rounds / of.samples)
-        if not shares:
+        known = [of for r in runs if r.method == method and (of := r.metrics) and of.samples]
+        lengths = [of.rounds / of.samples for of in known]
+        measured = (measure(of, "share", "adapt").value for of in known)
+        if not (shares := [share for share in measured if share is not None]):
             continue
         numbers = [n for n in numbers_of(f"{method}-{table}") if n.column == "share"]
         least = min(numbers, key=lambda n: n.value or 0.0)
         interval = int(least.keys.get("interval", 64))
         theirs, at = least.value or 0.0, f"Figure {table.removeprefix('figure')}"
-        text = f"adaptation takes {_range(shares, 100)} % of {method}'s decoding"
-        text += f", in its paper {100 * theirs:.3g} % ({at})"
-        if max(shares) > NEAR * theirs and max(lengths) < interval:
-            text += f": an answer has {_range(lengths)} rounds here, fewer than the {interval} "
-            text += "between two programmes there, so that fewer rounds pay for each"
-        elif max(shares) > NEAR * theirs:
-            text += ": a programme costs more of this model's passes, or comes more often"
-        yield f"{text}."
+        why = ""
+        if max(shares) > NEAR * theirs:
+            why = ": a programme costs more of this model's passes, or comes more often"
+            if max(lengths) < interval:
+                why = (
+                    f": an answer has {_range(lengths)} rounds here, fewer than the {interval} "
+                    "between two programmes there, so that fewer rounds pay for each"
+                )
+        yield (
+            f"adaptation takes {_range(shares, 100)} % of {method}'s decoding, "
+            f"in its paper {100 * theirs:.3g} % ({at}){why}."
+        )
 
 
 def vanilla_ms(paper: str, runs: Sequence[Run]) -> Iterator[str]:
@@ -157,12 +161,12 @@ def vanilla_ms(paper: str, runs: Sequence[Run]) -> Iterator[str]:
                 rate = run.metrics.estimators.self_sd.tokens_per_s_vanilla
             if rate and run.keys.get("model") == model:
                 here.setdefault(run.origin.engine or "an engine", []).append(1000 / rate)
-        if here and parts.get("all") and parts.get("attention"):
+        if here and (whole := parts.get("all")) and (attention := parts.get("attention")):
             said = "; ".join(f"{_range(of)} on {engine}" for engine, of in here.items())
-            share = (parts["attention"] or 0) / (parts["all"] or 1)
             yield (
-                f"vanilla's ms per token, {model}: {said}; the paper's: {parts['all']:g}, "
-                f"{100 * share:.0f} % of it attention (Table 5), which its sets skip most."
+                f"vanilla's ms per token, {model}: {said}; the paper's: {whole:g}, "
+                f"{100 * attention / whole:.0f} % of it attention (Table 5), which its sets skip "
+                "most."
             )
 
 

@@ -54,9 +54,7 @@ class Half:
 
     @property
     def blocks(self) -> list[tuple[list[Id], list[tuple[Group, str]]]]:
-        """Rows with their columns, models with a measured run first: groups of runs that the paper
-        has not come last, or in a block of their own where no row of the paper's columns has them.
-        """
+        """Rows with their columns, models with a measured run first; rows of ours alone last."""
         groups, names = (dict.fromkeys(each) for each in zip(*self.printed_columns, strict=True))
         own = {row for row, _, _ in self.printed} | {row for row, g in self.runs if g in groups}
         found: list[tuple[list[Id], list[tuple[Group, str]]]] = []
@@ -94,9 +92,8 @@ class Half:
         return row, keys.get(self.across or "")
 
     def add(self, run: Run) -> bool:
-        """Gives a run the cells of the numbers with the same keys, or else new ones of its model or
-        method, or of the dataset that stands for the paper's; keys that it lacks must not vary.
-        Returns False if it gets none.
+        """Assigns a run to the rows it can fill: those of its keys, else new ones of its model or
+        method. Returns False if there are none.
         """
         compared = {*self.keys, *self.varying, *NAMED, *SAMPLING}.difference(SELECTORS)
         for free in ((), ("model",), ("method",), ("model", "method")):

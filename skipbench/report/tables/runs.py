@@ -13,7 +13,7 @@ from skipbench.report import columns as text
 from skipbench.report import compared
 from skipbench.report.columns import MISSING, sample_count
 from skipbench.report.definitions import caution, definitions_for
-from skipbench.report.tables.model import Cell, Column, Grid, Row, Table
+from skipbench.report.tables.model import Column, Grid, Table, TableCell, TableRow
 from skipbench.runs.measures import Metrics, Paired, Speedup
 from skipbench.runs.run import Run
 
@@ -45,25 +45,18 @@ def row_table(
     name: str = "",
     over: str = "",
 ) -> Table:
-    """One line per run: grouped by dataset, model, method, each in order of appearance, or methods
-    by `rank`. Bold are the fastest of a row, by the rule `FASTEST`. `point` is the `label` of a run
-    of a sweep; `origin` marks several commits, devices or versions; `note` holds the reason of a
-    run without metrics, and how many outputs loop.
+    """One line per run, by dataset, model and method (or `rank`), the fastest bold by `FASTEST`.
 
     Args:
-        columns: keys of `NUMBERS` and `MORE`: only these, in this order, and no label that all
-            lines share, in one grid; or `ALL`.
+        columns: keys of `NUMBERS` and `MORE`, in this order; or `ALL`.
         title: by default the models and datasets.
         notes: remarks of the caller.
         name: of the table, as an HTML id; the title by default.
         over: a method of the rows, for the column of paired ratios to it.
 
-    Raises:
-        SkipbenchError: no such key, or no such method.
+    Raises SkipbenchError for no such key, or no such method.
     """
     check_keys(columns, [*NUMBERS, *MORE])
-    chosen = [(NUMBERS | MORE)[key] for key in columns if key != ALL]
-    numbers = [*NUMBERS.values(), *MORE.values()] if ALL in columns else chosen
     datasets, models, methods = (
         list(dict.fromkeys(getattr(run, name) for run in runs)) for name in NAMES
     )
@@ -72,28 +65,18 @@ def row_table(
     everything.sort(key=lambda run: (datasets.index(run.dataset), models.index(run.model)))
     ordered = [run for run in everything if not run.group]
     marks, (places, unpaired) = compared.origins(ordered), compared.beside(ordered)
-    rows = [_cells(run, marks, places.get(at)) for at, run in enumerate(ordered)]
     ratios = compared.over(ordered, over) if over else {}
-    rows = [row | {OVER: Cell(ratios.get(at, MISSING))} for at, row in enumerate(rows)]
-    numbers = [*(numbers or NUMBERS.values())]
-    if over:  # beside "over best", or at the end
-        at = numbers.index(NUMBERS["best"]) + 1 if NUMBERS["best"] in numbers else len(numbers)
-        numbers.insert(at, OVER)
-    shared = {n for n, of in {"dataset": datasets, "model": models}.items() if len(of) == 1}
-    extra = set() if columns else shared | EXTRA
-    wanted = [
-        *(Column(name, kind="label", extra=name in extra) for name in LABELS),
-        *(Column(name, extra=name in extra) for name in numbers),
-        *(Column(name, kind="text") for name in TEXTS if not chosen),
+    rows = [
+        _cells(run, marks, places.get(at)) | {OVER: TableCell(ratios.get(at, MISSING))}
+        for at, run in enumerate(ordered)
     ]
-    left_out = shared if chosen else set()
-    left_out |= {name for name in OPTIONAL if not any(row[name].text for row in rows)}
-    shown = [column for column in wanted if column.name not in left_out]
-    warnings = caution((run.model for run in runs), (run.dataset for run in runs))
-    lines = tuple(Row(tuple(row[column.name] for column in shown)) for row in rows)
+    shown = _columns(columns, rows, over)
+    lines = tuple(TableRow(tuple(row[column.name] for column in shown)) for row in rows)
     named = (replace(c, name=f"over {over}") if c.name == OVER else c for c in shown)
-    grids = [Grid(tuple(named), lines), *([] if chosen else _parts(ordered, everything))]
+    few = columns and ALL not in columns
+    grids = [Grid(tuple(named), lines), *([] if few else _parts(ordered, everything))]
     provenance = "; ".join(f"{name}: {_distinct(runs, name)}" for name in PROVENANCE)
+    warnings = caution((run.model for run in runs), (run.dataset for run in runs))
     return Table(
         name=name or title,
         title=compared.titled(title, runs),
@@ -113,6 +96,27 @@ def row_table(
         definitions=tuple(definitions_for(column.name for column in shown)),
         provenance=(provenance,) if any(run.origin.date for run in runs) else (),
     )
+
+
+def _columns(
+    keys: Sequence[str], rows: Sequence[Mapping[str, TableCell]], over: str
+) -> list[Column]:
+    """The columns of the first grid: those of `keys`, or all that are not left out."""
+    chosen = [] if ALL in keys else [(NUMBERS | MORE)[key] for key in keys]
+    numbers = [*(chosen or NUMBERS.values()), *(MORE.values() if ALL in keys else ())]
+    if over:  # beside "over best", or at the end
+        at = numbers.index(NUMBERS["best"]) + 1 if NUMBERS["best"] in numbers else len(numbers)
+        numbers.insert(at, OVER)
+    shared = {name for name in NAMES[:2] if len({row[name].text for row in rows}) == 1}
+    extra = set() if keys else shared | EXTRA
+    wanted = [
+        *(Column(name, kind="label", extra=name in extra) for name in LABELS),
+        *(Column(name, extra=name in extra) for name in numbers),
+        *(Column(name, kind="text") for name in TEXTS if not chosen),
+    ]
+    left_out = shared if chosen else set()
+    left_out |= {name for name in OPTIONAL if not any(row[name].text for row in rows)}
+    return [column for column in wanted if column.name not in left_out]
 
 
 def _parts(ordered: Sequence[Run], everything: Sequence[Run]) -> Iterator[Grid]:
@@ -137,7 +141,7 @@ def check_keys(columns: Sequence[str], known: Sequence[str]) -> None:
 
 def _cells(
     run: Run, marks: Mapping[tuple[str, ...], str], standing: Standing | None
-) -> dict[str, Cell]:
+) -> dict[str, TableCell]:
     metrics = run.metrics or Metrics()
     texts = {
         **{name: str(getattr(run, name) or MISSING) for name in NAMES},
@@ -149,7 +153,7 @@ def _cells(
     }
     if not run.metrics:
         texts["n"] = MISSING
-    cells = {k: Cell(v, run=run.id if k == "speedup" else None) for k, v in texts.items()}
+    cells = {k: TableCell(v, run=run.id if k == "speedup" else None) for k, v in texts.items()}
     best = standing is not None and standing.tied and standing.faster
     return cells | {"speedup": replace(cells["speedup"], bold=best)}
 
@@ -167,21 +171,23 @@ def _across(
     kind: str, runs: Sequence[Run], names: Sequence[str], labels: Sequence[str | None]
 ) -> Grid:
     """Speedups: a line per method, a column per dataset or group, which `labels` names."""
-    cells: dict[tuple[str, ...], dict[str, Cell]] = {}
+    cells: dict[tuple[str, ...], dict[str, TableCell]] = {}
     for run, label in sorted(zip(runs, labels, strict=True), key=lambda pair: bool(pair[0].group)):
         key = tuple(str(getattr(run, name)) for name in names)
         line = cells.setdefault((*key, run.label or run.reason or ""), {})
         if label is not None:
             metrics = run.metrics or Metrics()
             shown = text.speedup_text(metrics.speedup)
-            line[label] = Cell(f"{shown}, n {sample_count(metrics)}" if run.metrics else MISSING)
+            line[label] = TableCell(
+                f"{shown}, n {sample_count(metrics)}" if run.metrics else MISSING
+            )
     columns = list(dict.fromkeys(label for label in labels if label is not None))
     points = any(point for *_, point in cells)
     heads = [Column(n, kind="label") for n in (*names, *(["point"] if points else []))]
-    lines = list[Row]()
+    lines = list[TableRow]()
     for key, row in cells.items():
-        named = map(Cell, key if points else key[:-1])
-        lines.append(Row((*named, *(row.get(k, Cell(MISSING)) for k in columns))))
+        named = map(TableCell, key if points else key[:-1])
+        lines.append(TableRow((*named, *(row.get(k, TableCell(MISSING)) for k in columns))))
     heads += [Column(n, group=kind) for n in columns]
     return Grid(tuple(heads), tuple(lines), f"Speedup by {kind}, of the same runs.")
 

@@ -9,7 +9,13 @@ from conftest import ROOT
 from test_metrics import arm, sample, vanilla
 
 from scripts.pack_records import table_of, unpacked
-from skipbench.contrib.artifact.cards import Card, Request, acceptances, card_of, read_cards
+from skipbench.contrib.artifact.cards import (
+    AcceptanceCard,
+    Request,
+    acceptances,
+    card_of,
+    read_cards,
+)
 from skipbench.contrib.artifact.replay import measured
 from skipbench.errors import SkipbenchError
 from skipbench.runs.record import Round, Sample, Seconds
@@ -19,7 +25,7 @@ RECORDS = ROOT / "results/laptop/records/head-to-head.jsonl.xz"
 TIMES = Seconds(1.0, 0.8, 0.8, 0.3, 0.1)
 
 
-def card(samples: list[Sample]) -> Card:
+def card(samples: list[Sample]) -> AcceptanceCard:
     return card_of(Run(method="m", model="t", dataset="d", kept_samples=samples), 4, {})
 
 

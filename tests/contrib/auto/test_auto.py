@@ -17,10 +17,11 @@ from skipbench.config.architecture import Shape
 from skipbench.contrib.auto import auto
 from skipbench.contrib.auto.chances import Calibration, Counters
 from skipbench.contrib.auto.ladder import AGREEMENT, BREAK_EVEN, WINDOWED, PlanLadder, chain_value
-from skipbench.decode import sampling
+from skipbench.contrib.cpu import top_tokens
+from skipbench.contrib.cpu.top_tokens import two_best
 from skipbench.decode.draft import Draft, State
 from skipbench.decode.loop import generate
-from skipbench.decode.sampling import choices, two_best
+from skipbench.decode.sampling import choices
 from skipbench.decode.sources import Successors, TextIndex
 from skipbench.decode.tree import Child, Growth, min_slopes
 from skipbench.draft_plan import DraftPlan
@@ -38,8 +39,8 @@ DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 def search(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """With our own function, where this machine runs it, and without."""
     if request.param == "numpy":
-        monkeypatch.setattr(sampling, "native_top_k", lambda logits, k: None)
-        monkeypatch.setattr(sampling, "native_two_best", lambda logits: None)
+        monkeypatch.setattr(top_tokens, "native_top_k", lambda logits, k: None)
+        monkeypatch.setattr(top_tokens, "native_two_best", lambda logits: None)
 
 
 @pytest.mark.usefixtures("search")

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from planted import FAULTS, Loop
 
 from skipbench.contrib.oracle import causes
+from skipbench.contrib.oracle.judge import Judged, Oracle
 from skipbench.contrib.oracle.outputs import Output
 from skipbench.contrib.oracle.replay import Replay
-from skipbench.contrib.oracle.verify import Judged, Oracle
 from skipbench.lm.model import LM
 
 TINY = ROOT / "skipbench" / "models" / "tiny"

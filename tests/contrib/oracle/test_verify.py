@@ -19,9 +19,9 @@ from skipbench.bench.prompts import encode
 from skipbench.cli import pytest_plugin
 from skipbench.config.compose import compose
 from skipbench.contrib.oracle import causes
+from skipbench.contrib.oracle.judge import Judged, Oracle
 from skipbench.contrib.oracle.outputs import Output, from_records
 from skipbench.contrib.oracle.prompts import prompt_ids
-from skipbench.contrib.oracle.verify import Judged, Oracle
 from skipbench.data.rows import Row
 from skipbench.decode import lossless
 from skipbench.decode.lossless import TIE_ULPS, Verdict, counts

@@ -1,0 +1,142 @@
+"""`generate`: the answer to a prompt, or one per line of a file, resumed where they end."""
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from skipbench.cli.answers import Session, show_stream
+from skipbench.cli.commands import Generate
+from skipbench.config.catalog import as_choices
+from skipbench.console import progress, say, show
+from skipbench.data.chat import pin_day
+from skipbench.data.own import prompts as read_prompts
+from skipbench.data.rows import Row
+from skipbench.errors import SkipbenchError
+from skipbench.runs.files import append_line, read_lines, writing
+from skipbench.runs.lock import alone
+from skipbench.runs.provenance import hashed
+from skipbench.runs.reading import MALFORMED, read_bytes
+
+if TYPE_CHECKING:
+    from skipbench.decode.answer import Answer
+
+
+def run_generate(asked: Generate) -> None:
+    """Answers the prompt of the command line or of stdin."""
+    text = asked.prompt or " ".join(asked.words)
+    if asked.prompts or asked.out:
+        if text or asked.compare or asked.json or not (asked.prompts and asked.out):
+            raise SkipbenchError(
+                "prompts=FILE and out=FILE go together, without a prompt, --compare and --json"
+            )
+        answer_file(Session(asked), Path(asked.prompts), Path(asked.out))
+        return
+    if len(asked.words) > 1 and (meant := as_choices(asked.words[0])):
+        raise SkipbenchError(f"{asked.words[0]!r} stands before the prompt; write {meant[0]}")
+    if not text and not sys.stdin.isatty():
+        text = sys.stdin.read().strip()
+    if not text:
+        raise SkipbenchError(
+            'no prompt; give one, as in generate model=smollm2-135m "Why is the sky blue?", or '
+            "pipe a text in"
+        )
+    session, messages = Session(asked), [{"role": "user", "content": text}]
+    stream = session.stream(messages)
+    answer = stream.answer if asked.json else show_stream(stream)
+    if asked.json:
+        show(_as_json(answer))
+    for other in session.vanilla(answer, messages, asked.json) if asked.compare else ():
+        if asked.json:
+            show(_as_json(other))
+
+
+def _as_json(answer: "Answer") -> str:
+    return json.dumps(asdict(answer) | {"tokens_per_s": answer.tokens_per_s})
+
+
+def answer_file(session: Session, prompts: Path, out: Path) -> None:
+    """Decodes the prompts that `out` has no answer to. Raises SkipbenchError for files that cannot
+    be read or written, and where `out` holds answers to other prompts or of other settings.
+    """
+    rows, model = read_prompts(str(prompts), None, 0, False), session.model
+    config, options = model.config, session.options
+    asked = [asdict(config.model), str(config.engine.name), config.engine.strict, options]
+    settings = hashed([*json.loads(json.dumps(asked, default=str)), session.system])[:16]
+    with _alone(out):
+        done = _done(out, rows, settings)
+        dated = "strftime_now" in str(getattr(model.tokenizer, "chat_template", ""))
+        day = pin_day(model.tokenizer, _day(out)) if dated else None
+        if done:
+            say(f"{out} has {done} of {len(rows)} answers; going on", "dim")
+        with progress(prompts.name, len(rows), done) as advance:
+            for number, row in enumerate(rows[done:], done + 1):
+                said = [*row.messages] or [{"role": "user", "content": row.prompt}]
+                try:
+                    answer = model.generate([*session.system, *said], **options)
+                except SkipbenchError as error:
+                    where = f"{prompts} prompt {number} ({row.id})"
+                    raise SkipbenchError(f"{where}: {error}") from error
+                append_line(out, json.dumps(_line(row, settings, answer, day), ensure_ascii=False))
+                advance(f"{answer.tokens_per_s:.0f} tokens/s")
+    say(f"{len(rows)} answers in {out}")
+
+
+def _line(row: Row, settings: str, answer: "Answer", day: str | None) -> dict[str, Any]:
+    """A line of the file: nothing that another run of the same would say otherwise, such as time,
+    but the `day` that the model's chat template writes. A surrogate, which a file cannot hold, is
+    in no text that a tokenizer makes.
+    """
+    asked = {"messages": row.messages} if row.messages else {"prompt": row.prompt}
+    found = {"text": answer.text, "tokens": answer.tokens, "finish": answer.finish}
+    dated = {"date": day} if day else {}
+    return {"id": row.id, **asked, **found, **dated, "settings": settings}
+
+
+def _day(out: Path) -> str | None:
+    """The day of the answers that are there."""
+    lines = read_lines(out)
+    return json.loads(lines[0][1]).get("date") if lines else None
+
+
+@contextlib.contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Makes the file, and holds it for this process."""
+    with writing(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        file = out.open("a")
+    with file, alone(file.fileno(), out, out):
+        yield
+
+
+def _done(out: Path, rows: list[Row], settings: str) -> int:
+    """How many answers are there; the beginning of a next one is cut off."""
+    lines = read_lines(out)
+    for (number, line), row in zip(lines, rows, strict=False):
+        try:
+            found = json.loads(line)
+            same = found["id"] == row.id and found["settings"] == settings
+            same = same and found.get("prompt", row.prompt) == row.prompt
+            same = same and found.get("messages", [*row.messages]) == [*row.messages]
+        except MALFORMED:
+            same = False
+        if not same:
+            raise _foreign(out, number)
+    if len(lines) > len(rows):
+        raise SkipbenchError(f"{out} has {len(lines)} answers to {len(rows)} prompts")
+    torn = (read_bytes(out) or b"")[sum(len(line) + 1 for _, line in lines) :]
+    following = [json.dumps({"id": row.id}, ensure_ascii=False)[:-1] for row in rows[len(lines) :]]
+    begins = "".join(following[:1]).encode()
+    if torn[: len(begins)] != begins[: len(torn)]:
+        raise _foreign(out, len(lines) + 1)
+    return len(read_lines(out, repair=True))
+
+
+def _foreign(out: Path, number: int) -> SkipbenchError:
+    return SkipbenchError(
+        f"{out} line {number} is no answer to prompt {number} of these prompts with these "
+        "settings; name another file with out=, or remove this one"
+    )

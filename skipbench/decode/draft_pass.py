@@ -1,0 +1,84 @@
+"""The one-row passes of a draft."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from skipbench.draft_plan import DraftPlan
+from skipbench.lm.model import LM
+from skipbench.lm.rows import TokenRows
+
+LAUNCH_AHEAD = {"cuda": 2}
+"""By kind of device, sub-layers of the next draft step that are launched before the host reads the
+last confidence. Hides the wait for the device; wasted once per draft, when the draft ends.
+"""
+
+
+def read_later(value: Tensor) -> Callable[[], float]:
+    """Starts the copy of a number to the host, which may launch more work meanwhile; the result
+    waits for the work launched before, and for none after it.
+    """
+    if value.device.type != "cuda":
+        return value.item
+    host = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
+    host.copy_(value, non_blocking=True)
+    arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves it so
+    arrived.record(torch.cuda.current_stream(value.device))
+
+    def read() -> float:
+        arrived.synchronize()
+        return float(host)
+
+    return read
+
+
+class DraftPass:
+    """Logits after the pending token and each drafted one, by the draft's plan.
+
+    Args:
+        exit_sublayer: the sub-layer before which passes stop; `None` for none.
+        likely: ids of the tokens that a head of likely tokens computes.
+        first: logits [1, V] after the pending token, where they are known.
+
+    Attributes:
+        early: with `exit_sublayer`, the states of every pass.
+    """
+
+    def __init__(
+        self,
+        lm: LM,
+        plan: DraftPlan,
+        exit_sublayer: int | None = None,
+        likely: Tensor | None = None,
+        first: Tensor | None = None,
+    ) -> None:
+        self._lm, self._plan, self._exit, self._likely = lm, plan, exit_sublayer, likely
+        self.first, self.early = first, list[list[Tensor]]()
+        self._step, self._done = 0, 0  # passes made, and sub-layers of the next that have run
+        self._hidden: Tensor | None = None
+
+    def launch_ahead(self, token: Tensor) -> None:
+        """Starts the pass of a token, where its device works while the host reads."""
+        ahead = LAUNCH_AHEAD.get(self._lm.output_device.type, 0)
+        if ahead and self._exit is None:
+            self._hidden, self._done = self._run(self._lm.embed(token), 0, ahead), ahead
+
+    def logits(self, token: list[int] | Tensor) -> Tensor:
+        """Logits [1, V] after a token, which follows those before."""
+        if self.first is not None and self._step == 0:
+            self._step = 1
+            return self.first
+        hidden = self._lm.embed(token) if self._hidden is None else self._hidden
+        hidden = self._run(hidden, self._done, self._exit)
+        self._step, self._done, self._hidden = self._step + 1, 0, None
+        return self._lm.head(hidden, self._plan, self._likely)
+
+    def _run(self, hidden: Tensor, first: int, last: int | None) -> Tensor:
+        if first == 0:
+            rows = TokenRows.chain(self._lm.cache.length + self._step, 1)
+            self._rows = self._lm.metadata(rows)
+        states = None if self._exit is None else list[Tensor]()
+        if states is not None:
+            self.early.append(states)
+        return self._lm.run(hidden, self._rows, self._plan, first, last, states)

@@ -1,0 +1,76 @@
+"""Rows and experiments with methods of ours: what arms of a shared model measure for themselves."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from test_rows import LOAD, SMALL, samples_of
+
+from skipbench.bench.arm import Bench
+from skipbench.config.compose import compose
+from skipbench.config.run_config import RunConfig
+from skipbench.experiments.grid import plan
+from skipbench.experiments.last_loaded import LastLoaded
+from skipbench.experiments.resolve import resolve_cell
+from skipbench.experiments.row import run_row
+from skipbench.profile import rows
+
+
+def test_an_arm_counts_the_copies_of_weights_that_its_own_drafts_read(tmp_path: Path) -> None:
+    """All arms share a model, which keeps the copies of each."""
+    given = (["method=int8"], ["method=uniform"])
+    arms = [compose([*SMALL, "limit=1", *words]) for words in given]
+
+    def sizes(folder: str, configs: Sequence[RunConfig]) -> list[object]:
+        own = [replace(config, results=tmp_path / folder) for config in configs]
+        runs = [one.run for one in run_row(own, LastLoaded())]
+        return [run.metrics.int8_bytes for run in runs if run and run.metrics]
+
+    alone = [size for n, arm in enumerate(arms) for size in sizes(str(n), [arm])]
+    assert sizes("row", arms) == alone and alone[1] is msgspec.UNSET
+    assert isinstance(alone[0], int) and alone[0] > 0
+
+
+def test_each_arm_measures_the_prices_that_it_uses_before_its_first_prompt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = list[str]()
+    measure, prepare = rows.verification_seconds, Bench.prepare
+
+    def counted(*arguments: Any) -> dict[int, float]:
+        measured.append(preparing[0])
+        return {n: len(measured) + seconds for n, seconds in measure(*arguments).items()}
+
+    def named(self: Bench) -> None:
+        preparing[0] = self.store.folder.name
+        prepare(self)
+        preparing[0] = ""
+
+    preparing = [""]
+    monkeypatch.setattr(rows, "verification_seconds", counted)
+    monkeypatch.setattr(Bench, "prepare", named)
+    words = [*SMALL, "limit=2", f"results={tmp_path}", "method=auto"]
+    configs = [compose([*words, f"method.explore={share}"]) for share in (0, 0.01)]
+    run_row(configs, LOAD)
+    arms = sorted(resolve_cell(config).folder.name for config in configs)
+    assert sorted(measured) == arms
+    for config, samples in zip(configs, samples_of(configs), strict=True):
+        took = [sample.trace.get("setup_s") for sample in samples]
+        assert took[0] and took[0][0] > 0 and took[1] is None
+        own = 1 + measured.index(resolve_cell(config).folder.name)
+        assert {int(s) for s in samples[1].carry["measured"]["0+"].values()} == {own}
+
+
+def test_the_controls_run_every_method_on_both_models() -> None:
+    cells = plan("real", [], "paper")
+    both = {"smollm2-135m", "smollm2-135m-deep"}
+    methods = {m: {c.overrides["model"] for c in cells if c.overrides["method"] == m} for m in (
+        "vanilla", "prompt-lookup", "self-sd", "swift", "clasp", "knapspec",
+    )}  # fmt: skip
+    assert all(found == both for found in methods.values()) and len(cells) == 17
+    for words, wanted in ([], ("10", "4")), (["limit=20"], ("20", "8")), (["limit=1"], ("1", "1")):
+        found = [(c.overrides["model"], c.overrides["limit"]) for c in plan("real", words, "paper")]
+        assert set(found) == set(zip(sorted(both), wanted, strict=True))

@@ -1,0 +1,276 @@
+"""`custom_generate` inside Hugging Face's `generate`: its tokens, its arguments, its weights."""
+
+from typing import Any
+
+import pytest
+import torch
+from conftest import random_model
+from test_concurrent import NEW, PROMPTS, right
+from transformers import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    MaxTimeCriteria,
+    StoppingCriteriaList,
+    TextStreamer,
+)
+from transformers.generation.streamers import BaseStreamer
+
+import skipbench
+from skipbench.errors import SkipbenchError
+
+SKIP = ["method.skip='attn:1,2;mlp:2'"]
+METHODS = {"prompt-lookup": [], "fixed": SKIP, "swift": [], "lookahead": []}
+RUNS = 200
+PROMPT = torch.tensor([[5, 9, 2, 7, 5, 9, 2, 7, 5, 9]])
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return random_model("llama")
+
+
+@pytest.fixture(scope="module")
+def tiny() -> skipbench.LanguageModel:
+    return skipbench.load("tiny", engine="reference")
+
+
+def both(model: Any, method: str = "fixed", **arguments: Any) -> tuple[list[int], list[int]]:
+    """New tokens of `generate` without and with `custom_generate`."""
+    fast = skipbench.custom_generate(method, overrides=METHODS[method])
+    arguments = {"max_new_tokens": 16, "do_sample": False} | arguments
+    outs = [model.generate(PROMPT, **more, **arguments) for more in ({}, {"custom_generate": fast})]
+    return outs[0][0].tolist(), outs[1][0].tolist()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_greedy_tokens_are_those_of_generate(model: Any, method: str) -> None:
+    plain, fast = both(model, method)
+    assert plain == fast and len(fast) == PROMPT.shape[1] + 16
+
+
+def test_the_fused_engine_gives_them_too() -> None:
+    model = random_model("llama")
+    plain = model.generate(PROMPT, max_new_tokens=24, do_sample=False)
+    fast = skipbench.custom_generate("fixed", engine="fused", overrides=SKIP)
+    got = model.generate(PROMPT, max_new_tokens=24, do_sample=False, custom_generate=fast)
+    assert got.tolist() == plain.tolist()
+
+
+def test_eos_ids_end_it(model: Any) -> None:
+    plain, _ = both(model)
+    eos = plain[PROMPT.shape[1] + 5]
+    ended, fast = both(model, eos_token_id=eos, pad_token_id=0)
+    assert ended == fast and len(fast) < len(plain)
+
+
+class Even(LogitsProcessor):  # type: ignore[misc]  # transformers leaves it untyped
+    """Allows even ids at even lengths and odd ids at odd ones."""
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        scores = scores.clone()
+        scores[:, (input_ids.shape[1] + 1) % 2 :: 2] = float("-inf")
+        return scores
+
+
+def test_logits_processors_are_honoured(model: Any) -> None:
+    without = both(model)[0]
+    for more in (
+        {"repetition_penalty": 1.7},
+        {"no_repeat_ngram_size": 2},
+        {"min_new_tokens": 12, "eos_token_id": without[12], "pad_token_id": 0},
+        {"logits_processor": LogitsProcessorList([Even()])},
+    ):
+        plain, fast = both(model, **more)
+        assert plain == fast and plain != without, more
+
+
+def test_stopping_criteria_are_honoured(model: Any) -> None:
+    seven = [lambda ids, scores: torch.full((1,), ids.shape[1] == PROMPT.shape[1] + 7)]
+    plain, fast = both(model, stopping_criteria=StoppingCriteriaList(seven))
+    assert plain == fast and len(fast) == PROMPT.shape[1] + 7
+    late = StoppingCriteriaList([MaxTimeCriteria(max_time=0.0)])
+    assert len(both(model, stopping_criteria=late)[1]) == PROMPT.shape[1] + 1
+
+
+def exact(model: Any, temperature: float, path: tuple[int, ...] = ()) -> dict[Any, float]:
+    """Probability of every continuation of three tokens, among the two most likely each."""
+    if len(path) == 3:
+        return {path: 1.0}
+    ids = torch.cat([PROMPT, torch.tensor([path], dtype=torch.long)], -1) if path else PROMPT
+    top, tokens = (model(ids).logits[0, -1] / temperature).topk(2)
+    found: dict[Any, float] = {}
+    for share, token in zip(top.softmax(-1).tolist(), tokens.tolist(), strict=True):
+        rest = exact(model, temperature, (*path, token))
+        found |= {key: share * p for key, p in rest.items()}
+    return found
+
+
+@pytest.mark.slow
+def test_sampling_draws_from_the_models_distribution(model: Any) -> None:
+    fast = skipbench.custom_generate("fixed", overrides=SKIP)
+    sampled = {"do_sample": True, "max_new_tokens": 3, "temperature": 3.0, "top_k": 2}
+    torch.manual_seed(0)
+    counts: dict[Any, int] = dict.fromkeys(wanted := exact(model, 3.0), 0)
+    for _ in range(RUNS):
+        ids = model.generate(PROMPT, custom_generate=fast, **sampled)[0, PROMPT.shape[1] :]
+        counts[tuple(ids.tolist())] += 1
+    assert sum(abs(counts[key] / RUNS - p) for key, p in wanted.items()) / 2 < 0.1
+    torch.manual_seed(1)
+    first = model.generate(PROMPT, **sampled, custom_generate=fast)
+    torch.manual_seed(1)
+    assert first.tolist() == model.generate(PROMPT, **sampled, custom_generate=fast).tolist()
+
+
+class Heard(BaseStreamer):  # type: ignore[misc]  # transformers leaves it untyped
+    """Keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.ended = False
+
+    def put(self, value: Any) -> None:
+        self.ids += value.flatten().tolist()
+
+    def end(self) -> None:
+        self.ended = True
+
+
+def test_a_streamer_gets_every_token(model: Any) -> None:
+    heard = Heard()
+    plain, fast = both(model, streamer=heard)
+    assert heard.ids == plain + fast and heard.ended
+
+
+def test_text_streamer_prints(
+    tiny: skipbench.LanguageModel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inputs = tiny.tokenizer("Once upon a time", return_tensors="pt")
+    streamer = TextStreamer(tiny.tokenizer, skip_prompt=True)
+    fast = skipbench.custom_generate()
+    ids = tiny.lm.model.generate(
+        input_ids=inputs["input_ids"], max_new_tokens=8, streamer=streamer, custom_generate=fast
+    )
+    new = tiny.tokenizer.decode(ids[0, inputs["input_ids"].shape[1] :])
+    assert capsys.readouterr().out.strip() == new.strip() != ""
+
+
+def test_stop_strings_end_it(model: Any, tiny: skipbench.LanguageModel) -> None:
+    inputs = tiny.tokenizer("Once upon a time", return_tensors="pt")
+    given = {"max_new_tokens": 24, "do_sample": False, "tokenizer": tiny.tokenizer}
+    given |= {"input_ids": inputs["input_ids"]}
+    whole = tiny.lm.model.generate(**given)
+    stop = tiny.tokenizer.decode(whole[0, 10:12])
+    plain = tiny.lm.model.generate(**given, stop_strings=stop)
+    fast = skipbench.custom_generate("prompt-lookup")
+    found = tiny.lm.model.generate(**given, stop_strings=stop, custom_generate=fast)
+    assert found.tolist() == plain.tolist() and plain.shape[1] < whole.shape[1]
+    with pytest.raises(SkipbenchError, match="stop_strings need tokenizer="):
+        model.generate(PROMPT, max_new_tokens=4, stop_strings=stop, custom_generate=fast)
+
+
+def test_a_model_may_be_converted_between_two_calls() -> None:
+    model, fast = random_model("llama"), skipbench.custom_generate("prompt-lookup")
+    given = {"max_new_tokens": 6, "do_sample": False, "custom_generate": fast}
+    assert model.generate(PROMPT, **given).shape == (1, 16)
+    model.to(torch.bfloat16)
+    assert model.generate(PROMPT, **given).shape == (1, 16)
+
+
+def test_weights_are_shared(model: Any) -> None:
+    before = {name: p.data_ptr() for name, p in model.named_parameters()}
+    fast = skipbench.custom_generate("prompt-lookup")
+    out = model.generate(
+        PROMPT,
+        max_new_tokens=4,
+        do_sample=False,
+        return_dict_in_generate=True,
+        custom_generate=fast,
+    )
+    assert out.sequences.shape == (1, PROMPT.shape[1] + 4)
+    assert {name: p.data_ptr() for name, p in model.named_parameters()} == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"num_beams": 2}, "one prompt at a time"),
+        ({"num_return_sequences": 2, "do_sample": True}, "one prompt at a time"),
+        ({"return_dict_in_generate": True, "output_scores": True}, "honour output_scores"),
+        ({"attention_mask": torch.tensor([[0] + [1] * 9])}, "the prompt is padded"),
+    ],
+)
+def test_what_cannot_be_honoured_is_named(model: Any, arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises(SkipbenchError, match=says):
+        both(model, "prompt-lookup", **arguments)
+
+
+def test_other_attention_is_refused() -> None:
+    model = random_model("llama")
+    model.set_attn_implementation("eager")
+    with pytest.raises(SkipbenchError, match="attn_implementation='sdpa'"):
+        both(model)
+
+
+def in_bfloat16(name: str) -> Any:
+    """A model of its own, in bfloat16; skips the test where products depend on the rows."""
+    made = random_model("llama") if name == "random" else skipbench.load("tiny").lm.model
+    model = made.to(torch.bfloat16)
+    given = {"custom_generate": skipbench.custom_generate("prompt-lookup", strict=True)}
+    try:
+        model.generate(PROMPT, attention_mask=torch.ones_like(PROMPT), max_new_tokens=1, **given)
+    except SkipbenchError as error:
+        if "rows" not in str(error):
+            raise
+        pytest.skip(str(error))
+    return model
+
+
+@pytest.mark.parametrize("name", ["random", pytest.param("tiny", marks=pytest.mark.slow)])
+def test_strict_gives_the_tokens_of_generate_in_bfloat16(name: str) -> None:
+    model = in_bfloat16(name)
+    fast = skipbench.custom_generate("recycling", strict=True, overrides=["method.nodes=20"])
+    ids = torch.tensor([[(9 * 17 + 5 * i * i) % 61 for i in range(22)]])
+    given = {"max_new_tokens": 32, "do_sample": False, "attention_mask": torch.ones_like(ids)}
+    plain = model.generate(ids, **given)
+    assert model.generate(ids, custom_generate=fast, **given).tolist() == plain.tolist()
+
+
+def test_strict_is_refused_where_it_cannot_be_kept(model: Any) -> None:
+    fast = skipbench.custom_generate("prompt-lookup", strict=True)
+    with pytest.raises(SkipbenchError, match=r"strict=True cannot be kept.*use strict=False \("):
+        model.generate(PROMPT, max_new_tokens=4, custom_generate=fast)  # float32
+    with pytest.raises(SkipbenchError, match="needs engine='reference', not 'fused'"):
+        skipbench.custom_generate("prompt-lookup", engine="fused", strict=True)
+    for more, says in (
+        ({"use_cache": False}, "use_cache=False with strict=True"),
+        ({"cache_implementation": "static"}, "cache_implementation with strict=True"),
+        ({"prefill_chunk_size": 4}, "prefill_chunk_size with strict=True"),
+    ):
+        with pytest.raises(SkipbenchError, match=says):
+            model.generate(PROMPT, max_new_tokens=4, custom_generate=fast, **more)
+
+
+def other_logits(module: Any, args: Any, out: Any) -> None:
+    out.logits.mul_(1.1)
+
+
+def test_strict_is_held_against_the_models_own_pass() -> None:
+    model = in_bfloat16("random")
+    model.register_forward_hook(other_logits)
+    fast = skipbench.custom_generate("prompt-lookup", strict=True)
+    with pytest.raises(SkipbenchError, match="other bits than the model's own pass"):
+        model.generate(PROMPT, max_new_tokens=4, custom_generate=fast)
+
+
+@pytest.mark.slow
+def test_custom_generate_in_threads(tiny: skipbench.LanguageModel) -> None:
+    model = skipbench.load("tiny", engine="reference").lm.model
+    fast = skipbench.custom_generate("prompt-lookup")
+    ids = [tiny.tokenizer(prompt, return_tensors="pt").input_ids for prompt in PROMPTS]
+
+    def ask(i: int) -> list[int]:
+        arguments = {"max_new_tokens": NEW, "do_sample": False, "custom_generate": fast}
+        found: list[int] = model.generate(ids[i], **arguments)[0].tolist()
+        return found
+
+    assert right(ask) == "40/40"
