@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from skipbench.bench.ask import Prompt
 from skipbench.config.derived import model_words, quoted
-from skipbench.extensions import load as load_extension
-from skipbench.extensions import registered
+from skipbench.config.extensions import load as load_extension
+from skipbench.config.extensions import registered
 from skipbench.language_model import LanguageModel as LanguageModel
 from skipbench.language_model import load as load
 from skipbench.report.published import published as published

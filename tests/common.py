@@ -24,11 +24,11 @@ import torch
 from skipbench.cli.main import main
 from skipbench.config.catalog import choices, file_of, target_of
 from skipbench.config.compose import compose
+from skipbench.config.extensions import load, registered
 from skipbench.config.run_config import MethodConfig
 from skipbench.config.signature import schema_of
 from skipbench.decode.method import Method
 from skipbench.errors import SkipbenchError
-from skipbench.extensions import load, registered
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.model import LM

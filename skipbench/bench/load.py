@@ -14,13 +14,13 @@ import torch
 from skipbench.bench.memory import Need, check_memory, devices_needed, longest
 from skipbench.bench.prompts import SCRATCH_ROWS, Prompt, encode
 from skipbench.bench.stored_sets import with_stored_set
+from skipbench.config.extensions import load as load_extension
 from skipbench.config.model import Model, PlantedModel
 from skipbench.config.run_config import DatasetConfig, RunConfig
 from skipbench.config.schemas import Engine, EngineName
 from skipbench.data.rows import Row, other_rows
 from skipbench.decode.method import Method
 from skipbench.errors import SkipbenchError
-from skipbench.extensions import load as load_extension
 from skipbench.lm.engine import refuse_strict
 from skipbench.lm.layer import text_config
 from skipbench.lm.model import LM

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator, Mapping
 
 from msgspec.structs import asdict
 
+from skipbench.config.extensions import load
 from skipbench.config.run_config import RunConfig
 from skipbench.console import complain
 from skipbench.errors import SkipbenchError
-from skipbench.extensions import load
 from skipbench.runs.measures import Metrics
 from skipbench.runs.record import Sample
 

@@ -18,7 +18,7 @@ from skipbench.cli.command import (
     RenderOnly,
     Stale,
 )
-from skipbench.extensions import load, registered
+from skipbench.config.extensions import load, registered
 
 
 class Compare(Command):

@@ -17,9 +17,9 @@ from skipbench.cli.parser import parse
 from skipbench.config.catalog import as_choices, choices, with_search_path
 from skipbench.config.compose import checked, explained, run_hydra, use_config_dir
 from skipbench.config.explain import did_you_mean, meant
+from skipbench.config.extensions import load
 from skipbench.console import complain, json_lines, say
 from skipbench.errors import SkipbenchError
-from skipbench.extensions import load
 from skipbench.runs.state import Interrupted, handle_signals
 
 NEAR = 0.75  # likeness from which a dashed word is taken for a misspelt setting or flag

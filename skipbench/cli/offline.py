@@ -5,9 +5,9 @@ from functools import partial
 from skipbench.cli.commands import Profile, Search
 from skipbench.config.catalog import known_hardware
 from skipbench.config.compose import compose
+from skipbench.config.extensions import load, registered
 from skipbench.console import json_lines, progress, say, show, show_result
 from skipbench.errors import SkipbenchError
-from skipbench.extensions import load, registered
 
 CALLS_PER_VISIT = 5  # a kind of round is visited once for so many repeats of a sub-layer
 

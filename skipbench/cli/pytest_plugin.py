@@ -9,7 +9,7 @@ import pytest
 @pytest.fixture(scope="session")
 def assert_lossless() -> Callable[..., Any]:
     """`skipbench.api.assert_lossless`; models are loaded once per session."""
-    from skipbench.extensions import load as extension
+    from skipbench.config.extensions import load as extension
     from skipbench.language_model import LanguageModel, load
 
     loaded = dict[str, LanguageModel]()

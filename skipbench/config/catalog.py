@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 from omegaconf import OmegaConf
 
-from skipbench import extensions
+from skipbench.config import extensions
 from skipbench.config.architecture import ALIASES, Shape, square
 from skipbench.config.configurable import typed
+from skipbench.config.extensions import registered
 from skipbench.config.hardware import Hardware
 from skipbench.config.model import HubModel, Model
 from skipbench.config.paths import CONF
 from skipbench.errors import SkipbenchError
-from skipbench.extensions import registered
 
 DEFAULT_METHOD = registered("default").get("method", "swift")
 """Of `generate`, `chat` and the Python API; that of a measured cell is in conf/config.yaml."""

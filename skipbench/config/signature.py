@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 from omegaconf import MISSING
 
 from skipbench.config import configurable
+from skipbench.config.extensions import registered
 from skipbench.errors import SkipbenchError
-from skipbench.extensions import registered
 
 TYPES: dict[str, Any] = {"int": int, "float": float, "str": str, "bool": bool, "DraftPlan": str}
 bounded = {name: kind for name, kind in vars(configurable).items() if hasattr(kind, "__metadata__")}

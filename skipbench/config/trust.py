@@ -18,7 +18,7 @@ NO_CODE = "trust_remote_code=False: classes of the installed transformers alone"
 SAFE_YAML = "a safe loader: plain values"
 CODE = {
     "__init__.py import_module": OWN,
-    "extensions.py import_module": OWN,
+    "config/extensions.py import_module": OWN,
     "cli/main.py import_module": OWN,
     "profile/energy.py import_module": OWN,
     "config/build.py instantiate": "after `check_targets`",

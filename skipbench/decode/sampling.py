@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from skipbench.config.configurable import check_decoding
-from skipbench.extensions import optional
+from skipbench.config.extensions import optional
 
 
 def best_tokens(logits: Tensor) -> Tensor:

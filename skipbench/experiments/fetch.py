@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+from skipbench.config.extensions import load as load_extension
 from skipbench.config.model import Model, PlantedModel, Source
 from skipbench.config.run_config import DatasetConfig
 from skipbench.data.rows import rows_hash
-from skipbench.extensions import load as load_extension
 from skipbench.models.download import fetch
 from skipbench.models.download import hub_answers as hub_answers
 

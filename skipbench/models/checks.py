@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from skipbench.config.architecture import Shape
+from skipbench.config.extensions import load as load_extension
 from skipbench.config.model import Model, adapter_base, check_path, is_gguf
 from skipbench.config.paths import hub_offline
 from skipbench.errors import SkipbenchError
-from skipbench.extensions import load as load_extension
 from skipbench.runs.fingerprint import checkpoint_place, indexed
 from skipbench.runs.reading import MOST_BYTES
 

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import torch
 
+from skipbench.config.extensions import load as load_extension
 from skipbench.config.model import Model, PlantedModel, adapter_base, is_gguf
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import NotStrictError, SkipbenchError
-from skipbench.extensions import load as load_extension
 from skipbench.lm.engine import SPARE_MIB
 from skipbench.lm.families import attention_kernel
 from skipbench.lm.model import LM

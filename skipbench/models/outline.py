@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from skipbench.config.architecture import Shape
+from skipbench.config.extensions import load as load_extension
 from skipbench.config.model import Model, adapter_base, check_path, is_gguf
 from skipbench.config.paths import hub_offline, hub_unreachable
 from skipbench.errors import SkipbenchError
-from skipbench.extensions import load as load_extension
 from skipbench.lm.families import angle_limit, check_config
 from skipbench.lm.layer import text_config
 from skipbench.models import checks

@@ -13,11 +13,11 @@ from typing import Any
 
 import msgspec
 
+from skipbench.config.extensions import load as load_extension
 from skipbench.config.model import is_gguf
 from skipbench.config.paths import PACKAGE, cache_folder
 from skipbench.config.trust import private_folder
 from skipbench.errors import SkipbenchError
-from skipbench.extensions import load as load_extension
 from skipbench.models.checks import explained
 from skipbench.runs.fingerprint import TEXT
 from skipbench.runs.reading import MOST_BYTES, read_bytes

@@ -14,10 +14,10 @@ from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from typing import Any
 
+from skipbench.config.extensions import registered
 from skipbench.config.paths import PACKAGE
 from skipbench.config.run_config import MethodConfig
 from skipbench.config.signature import MOVED
-from skipbench.extensions import registered
 from skipbench.runs.provenance import hashed
 
 SCHEME = "2:"  # begins these hashes; earlier ones, without it, were of whole files and equal none

@@ -11,9 +11,9 @@ from conftest import make_method, random_model
 from fake_cuda import cpu_behind_cuda, fake_cuda, moved
 from test_strict import same_bits
 
+from skipbench.config.extensions import registered
 from skipbench.decode.loop import generate
 from skipbench.errors import NotStrictError, SkipbenchError
-from skipbench.extensions import registered
 from skipbench.lm.bit_exact import MOST
 from skipbench.lm.bit_probe import compare_rows
 from skipbench.lm.fused import engine

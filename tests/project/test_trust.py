@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from skipbench.config import trust
+from skipbench.config.extensions import registered
 from skipbench.config.paths import PACKAGE
 from skipbench.errors import SkipbenchError
-from skipbench.extensions import registered
 
 CALLS = {
     *("instantiate", "import_module", "__import__", "exec_module", "run_path", "run_module"),

@@ -15,12 +15,12 @@ from msgspec.structs import asdict, replace
 from skipbench.bench.load import preflight
 from skipbench.config import catalog
 from skipbench.config.compose import compose, use_config_dir
+from skipbench.config.extensions import registered
 from skipbench.config.paths import PACKAGE
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.resolve import ResolvedCell, resolve_cell
 from skipbench.experiments.row import run_cell
-from skipbench.extensions import registered
 from skipbench.runs import fingerprint, source
 from skipbench.runs.fingerprint import compare_identity, fingerprints
 from skipbench.runs.provenance import COMPUTING, Provenance

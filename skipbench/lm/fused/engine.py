@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from skipbench import extensions
+from skipbench.config import extensions
 from skipbench.lm.bit_exact import MOST, padded_rows
 from skipbench.lm.cache import KVCache
 from skipbench.lm.engine import Engine, Sublayer

@@ -6,8 +6,8 @@ from functools import partial
 
 from matplotlib.figure import Figure
 
+from skipbench.config.extensions import load, registered
 from skipbench.errors import SkipbenchError
-from skipbench.extensions import load, registered
 from skipbench.report.compared import BASELINE
 from skipbench.report.figures import courses, curves, maps, searches
 from skipbench.report.figures.style import legend, styled

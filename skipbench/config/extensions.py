@@ -9,7 +9,7 @@ from typing import Any
 
 from skipbench.errors import SkipbenchError
 
-CONF = Path(__file__).resolve().with_name("contrib") / "conf"
+CONF = Path(__file__).resolve().parents[1] / "contrib" / "conf"
 """Its choices, beside those of the core's `conf`."""
 
 
