@@ -41,7 +41,7 @@ def line_of(points: Iterable[tuple[float, float]]) -> Line:
 
 def interpolate(line: Line, x: Any, slope: float | None = None) -> Any:
     """Linear between the points; beyond the ends on along the last two there, or with `slope`."""
-    import numpy as np  # slow to import
+    import numpy as np  # slow
 
     (xs, ys), ends = np.transpose(line), np.array([slope or 0.0] * 2)
     if slope is None and len(line) > 1:
@@ -64,9 +64,7 @@ def curve(seconds: Mapping[int, float], most: int) -> list[float]:
 
 
 def price_key(length: int, plan: DraftPlan | None = None) -> str:
-    """Name of the passes at a context length, by the first one that has them: 0, 256, and every
-    fourfold; of a plan's draft passes, or without one of verifications.
-    """
+    """Names a plan's draft passes, or verifications, by context: from 0, 256, 1024, ... on."""
     fourfolds = max(0, length.bit_length() - 7) // 2
     return f"{64 * 4**fourfolds if fourfolds else 0}+ {plan or ''}".strip()
 
@@ -181,14 +179,13 @@ class Prices(msgspec.Struct, kw_only=True, omit_defaults=True):
         with contextlib.suppress(SkipbenchError):
             file = path.parent.parent / "prices" / path.name
             older = read_json(file, dict[str, dict[str, float]])
-        known = {0, *DRAFT_ROWS, *MEASURED}
+        sizes = {str(n): n for n in (0, *DRAFT_ROWS, *MEASURED)}
         stored: dict[str, Any] = {**(older or {}), **found.passes}
-        for key, of_key in stored.items():
-            seconds = {int(n): s for n, s in of_key.items()}
-            if seconds and seconds.keys() <= known and min(seconds.values()) > 0:
-                found.passes[key] = seconds
-            else:
-                found.passes.pop(key, None)
+        found.passes = {
+            key: {sizes[str(n)]: seconds for n, seconds in of.items()}
+            for key, of in stored.items()
+            if {*map(str, of)} <= sizes.keys() and min(of.values(), default=0) > 0
+        }
         found.path, found.package_sha256 = str(path), package_sha256(engine)
         return found
 
@@ -204,11 +201,11 @@ class Prices(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def emptied(self) -> Self:
         """With its passes alone."""
-        anew = type(self)(format=FORMAT, package_sha256=self.package_sha256, path=self.path)
-        return msgspec.structs.replace(anew, passes=self.passes)
+        kept = ("format", "package_sha256", "path", "passes")
+        return type(self)(**{name: getattr(self, name) for name in kept})
 
     def own(self) -> Self:
-        """With its latencies alone, kept nowhere: for one of several arms on one model."""
+        """Its latencies alone, kept nowhere: for one of several arms on one model."""
         return msgspec.structs.replace(self, passes={}, path="")
 
     def builtins(self) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def test_the_next_process_measures_nothing(tmp_path: Path, monkeypatch: pytest.M
     assert max(kept["passes"]["0+"].values()) < 1, "its rounds say nothing"
     assert kept == record | {"passes": kept["passes"]}, "its latencies are lost"
     path.write_text(json.dumps(record))
-    older.write_text('{"0+": {"1": 0, "2": 1}}')
+    older.write_text('{"0+": {"1": 0, "2": 1}, "256+": {"one": 1}, "1024+": {"3": 1}}')
     assert loaded().lm.prices.passes == {} == loaded("model.dtype=bfloat16").lm.prices.passes
 
 

@@ -176,22 +176,23 @@ def test_parts_are_timed_in_every_family(family: str) -> None:
     assert lm.layers * sizes["row"] * lm.cache.capacity == lm.cache.bytes
 
 
-def test_variants_are_priced_where_they_are_asked_for(tmp_path: Path) -> None:
+def test_a_head_is_priced_where_it_is_asked_for(tmp_path: Path) -> None:
     lm = random_lm("llama", "fused")
     before = measured(lm, path := tmp_path / "latency.json")
-    assert not before.priced
+    assert before.model and not before.priced
     likely = measured(lm, path, {"likely"})
-    assert before.model and likely.model
+    assert likely.model and likely.priced == {"likely"} and measured(lm, path) == likely
     few = likely.model.likely_head_s
     assert likely.model == msgspec.structs.replace(before.model, likely_head_s=few)
-    assert likely.priced == {"likely"} and measured(lm, path) == likely
-    low = measured(lm, path, {"int8"})
-    assert low.model and low.priced == {"likely", "int8"}
-    older = msgspec.to_builtins(low.model)
-    older["int8"] = older.pop("variants")["int8"]
-    before = Prices(model=msgspec.convert(older, Parts))
-    plan = DraftPlan.parse("int8:all;head:likely;attn:0", lm.layers)
-    assert before.pass_s(1, 9, plan) == low.pass_s(1, 9, plan), "a file of before"
+
+
+def test_8_bits_of_older_files_are_read() -> None:
+    low = Parts(1.0, 0.1, 2.0, 3.0, 4)
+    older, now = ({"int8": low}, {"variants": {"int8": low}})
+    found = [Prices(model=Parts(2.0, 0.2, 4.0, 6.0, 4, **of)) for of in (older, now)]  # type: ignore[arg-type]  # two types
+    plan = DraftPlan.parse("int8:all;attn:0", 4)
+    assert {prices.priced for prices in found} == {frozenset(["int8"])}
+    assert [prices.pass_s(1, 10, plan) for prices in found] == [3 * 2.0 + 4 * 2.0 + 6.0] * 2
 
 
 @pytest.mark.parametrize(
