@@ -21,11 +21,10 @@ os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 import pytest
 import torch
 
-from skipbench.bench import round_costs
 from skipbench.cli.main import main
 from skipbench.config.catalog import choices, file_of, target_of
 from skipbench.config.compose import compose
-from skipbench.config.extensions import registered
+from skipbench.config.extensions import load, registered
 from skipbench.config.run_config import MethodConfig
 from skipbench.config.signature import schema_of
 from skipbench.decode.method import Method
@@ -56,7 +55,9 @@ EVERY_ENGINE = (*ENGINES, "cuda_graphs")
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral")
 Command = Callable[..., "CompletedProcess[str]"]  # the fixture `skipbench`
 # What a timing says does not matter here: runs of tests take few calls for theirs.
-latency.CONTEXTS, latency.REPEATS, round_costs.ROUNDS = 1, 1, 1
+latency.CONTEXTS, latency.REPEATS = 1, 1
+for name in registered("profile"):
+    vars(sys.modules[load("profile", name).__module__])["ROUNDS"] = 1
 roofline.PRODUCT, roofline.MAX_BYTES, roofline.TRIES = 64, 1 << 20, 2
 
 

@@ -8,8 +8,6 @@ from dataclasses import asdict, dataclass, field
 from statistics import median_low
 from typing import Any, NamedTuple
 
-from msgspec.structs import replace
-
 from skipbench.bench.prompts import Prompt
 from skipbench.bench.track import Log, line
 from skipbench.config.run_config import RunConfig
@@ -23,7 +21,7 @@ from skipbench.decode.sampling import Sampler
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
 from skipbench.metrics.interval import half_width
-from skipbench.metrics.prices import Prices, price_key
+from skipbench.metrics.prices import price_key
 from skipbench.profile.clock import Clock
 from skipbench.profile.energy import EnergyMeter
 from skipbench.profile.peak import PeakMemory
@@ -63,14 +61,12 @@ class Bench:
     """Most memory of this process, or of its GPUs, while this arm decoded."""
     answers: dict[str, str] = field(default_factory=dict)
     """Vanilla's answers, by the row that a later turn comes after."""
-    prices: Prices = field(init=False)
-    """The latencies that all arms share, and the passes that this arm has measured."""
     setup_s: float = 0.0
     """Seconds that the method was set up in; 0 once a sample has them."""
 
     def __post_init__(self) -> None:
         """Raises SkipbenchError where a sample is of another prompt than its row now has."""
-        self.prices = replace(self.lm.prices, passes={}, path="")
+        self.prices = self.lm.prices.own()  # the passes are those that this arm measures
         self.samples = self.store.samples()
         self.done = {s.index for s in self.samples}
         if self.samples:

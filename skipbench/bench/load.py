@@ -24,12 +24,10 @@ from skipbench.errors import SkipbenchError
 from skipbench.lm.engine import refuse_strict
 from skipbench.lm.layer import text_config
 from skipbench.lm.model import LM
-from skipbench.metrics.prices import Prices
 from skipbench.models import outline
 from skipbench.models.checks import check_access, check_form
 from skipbench.models.load import load, make_lm
 from skipbench.profile.latency import latency_path, measured
-from skipbench.profile.roofline import device_name
 from skipbench.runs.files import writing
 from skipbench.runs.reading import check_name
 from skipbench.runs.run import read_run
@@ -205,7 +203,7 @@ def load_ready(config: RunConfig, method: Method | None = None) -> tuple[LM, Any
     given = method or check_method(config.model, config.method.factory())
     check_memory(outline.sized(config.model), config.dataset, [], bool(given.copied))
     lm, tokenizer = load_model(config.model, config.engine, config.calibration_rows())
-    lm.prices = Prices.read(_price_path(config, lm), lm.engine.name)
+    lm.prices = lm.prices.read(latency_path(config, lm.output_device), lm.engine.name)
     return lm, tokenizer, method or make_method(config, lm)
 
 
@@ -215,10 +213,5 @@ def make_method(config: RunConfig, lm: LM) -> Method:
     if method.needs_latency:
         lm.allocate(min(PROFILED_ROWS, lm.max_positions))
         with lm.cache.turn():
-            lm.prices = measured(lm, _price_path(config, lm), method.variants)
+            lm.prices = measured(lm, latency_path(config, lm.output_device), method.variants)
     return method
-
-
-def _price_path(config: RunConfig, lm: LM) -> Path:
-    device = device_name(lm.output_device)
-    return latency_path(config.model, config.engine, device, Path(config.results))

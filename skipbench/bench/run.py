@@ -55,17 +55,6 @@ class ReadyArm:
     rows: list[Row]
 
 
-@dataclass(frozen=True)
-class _Loaded:
-    """What the arms of a row share."""
-
-    lm: LM
-    tokenizer: Any
-    meter: EnergyMeter
-    latency_s: float
-    """Seconds that latencies were measured in; next to none where the file had them."""
-
-
 @contextlib.contextmanager
 def opened(arms: Sequence[ReadyArm], load: LoadModel = load_model) -> Iterator[list[Bench]]:
     """Loads what the arms of a row need, which differ in their methods and in how many rows they
@@ -83,42 +72,45 @@ def opened(arms: Sequence[ReadyArm], load: LoadModel = load_model) -> Iterator[l
     begun = [read_run(arm.folder).provenance.started[:10] for arm in arms]
     pin_day(tokenizer, min(filter(None, begun), default=None))
     of_limit = {len(arm.rows): prepare(lm, tokenizer, arm.rows, dataset) for arm in arms}
-    device = device_name(lm.output_device)
-    latency_file = latency_path(model, config.engine, device, config.results)
     began = time.perf_counter()
     with working("measuring sub-layer latencies"):
         methods = [arm.config.method.factory()(layers=lm.layers) for arm in arms]
         variants = frozenset[str]().union(*(method.variants for method in methods))
-        lm.prices = measured(lm, latency_file, variants)
+        lm.prices = measured(lm, latency_path(config, lm.output_device), variants)
     devices = {*lm.devices, lm.input_device, lm.output_device}
     if lm.output_device.type == "cuda":  # those of the other ranks
         devices |= {torch.device("cuda", rank) for rank in range(1, model.tensor_parallel_size)}
     latency_s, meter = time.perf_counter() - began, energy_meter(devices)
-    loaded = _Loaded(lm, tokenizer, meter, latency_s)
     with contextlib.ExitStack() as stack:
-        contexts = [
-            _opened(arm, method, loaded, of_limit[len(arm.rows)], arms)
-            for arm, method in zip(arms, methods, strict=True)
-        ]
-        yield [stack.enter_context(context) for context in contexts]
+        benches = list[Bench]()
+        for arm, method in zip(arms, methods, strict=True):
+            loaded = lm, tokenizer, of_limit[len(arm.rows)], meter
+            benches.append(stack.enter_context(_opened(arm, method, arms, *loaded)))
+            benches[-1].setup_s = latency_s if method.needs_latency else 0.0
+        yield benches
 
 
 @contextlib.contextmanager
 def _opened(
     arm: ReadyArm,
     method: Method,
-    loaded: _Loaded,
-    prompts: list[Prompt],
     arms: Sequence[ReadyArm],
+    lm: LM,
+    tokenizer: Any,
+    prompts: list[Prompt],
+    meter: EnergyMeter,
 ) -> Iterator[Bench]:
     """`opened` for one arm, after the model is loaded."""
-    lm, config, folder = loaded.lm, arm.config, arm.folder
+    config, folder = arm.config, arm.folder
     decided_by = hashed(to_builtins(lm.prices.model)) if method.needs_latency else None
     # loading may have fetched weights, and measured latencies
     compare_identity(folder, config).check()
-    known = {"latency_sha256": decided_by, "energy": loaded.meter.source}
-    origin = _provenance(lm, config, arm.rows)
-    origin = replace(origin, latency=Path(lm.prices.path).name, **known)
+    origin = replace(
+        _provenance(lm, config, arm.rows),
+        latency=Path(lm.prices.path).name,
+        latency_sha256=decided_by,
+        energy=meter.source,
+    )
     stack = contextlib.ExitStack()
     store = RunStore(folder, config.record(), origin, config.mixed, len(prompts))
     stack.callback(store.close)
@@ -127,10 +119,9 @@ def _opened(
     bench: Bench | None = None
     try:
         store.status("running")
-        eos, meter, others = eos_ids(lm), loaded.meter, len(arms) > 1
+        eos, others = eos_ids(lm), len(arms) > 1
         log = stack.enter_context(tracked(config, folder.name))
-        bench = Bench(config, lm, loaded.tokenizer, method, prompts, eos, store, meter, others, log)
-        bench.setup_s = 0.0 if decided_by is None else loaded.latency_s
+        bench = Bench(config, lm, tokenizer, method, prompts, eos, store, meter, others, log)
         yield bench
         if (notes := lm.notes()) != origin.notes:
             say_replaced(notes[-1:])  # memory for graphs ran out while decoding

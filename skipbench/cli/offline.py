@@ -5,6 +5,7 @@ from functools import partial
 from skipbench.cli.commands import Profile, Search
 from skipbench.config.catalog import known_hardware
 from skipbench.config.compose import compose
+from skipbench.config.extensions import load, registered
 from skipbench.console import json_lines, progress, say, show, show_result
 from skipbench.errors import SkipbenchError
 
@@ -36,7 +37,6 @@ def run_profile(asked: Profile) -> None:
     config = compose(asked.settings)
     from skipbench.bench.load import load_model
     from skipbench.bench.memory import check_memory
-    from skipbench.bench.round_costs import measure_rounds
     from skipbench.profile.latency import latency_path, points_to_measure, profile
     from skipbench.profile.roofline import device_name
     from skipbench.report.latencies import latency_table, title
@@ -49,11 +49,13 @@ def run_profile(asked: Profile) -> None:
     visits = max(1, options.repeats // CALLS_PER_VISIT)
     variants = frozenset(options.levers)
     device = device_name(lm.output_device)
-    path = latency_path(config.model, config.engine, device, config.results)
-    with progress("profile", steps + visits) as advance:
+    path = latency_path(config, lm.output_device)
+    more = [load("profile", name) for name in registered("profile")]
+    with progress("profile", steps + visits * len(more)) as advance:
         step, repeats = partial(advance, ""), options.repeats
         prices = profile(lm, path, contexts, options.rows, repeats, known, step, variants)
-        prices.rounds = measure_rounds(lm, contexts, visits, step, variants)
+        for measure_rounds in more:  # for projections
+            prices.rounds += measure_rounds(lm, contexts, visits, step, variants)
     prices.save()
     text = title(prices, config.model, config.engine, device)
     with json_lines(asked.json):
@@ -68,6 +70,6 @@ def run_profile(asked: Profile) -> None:
     from skipbench.report.figures.style import save, styled
 
     with styled():
-        drawn = latency_figure(prices)
+        drawn = latency_figure(prices.builtins())
     first, *others = save(drawn, [], config.results / "figures" / f"profile-{path.stem}", text)
     say(f"{written}; {', '.join([str(first), *(other.suffix for other in others)])}")

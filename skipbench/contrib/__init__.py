@@ -43,6 +43,7 @@ TABLE: dict[str, dict[str, str]] = {
         "serve": "skipbench.contrib.serve.command.Serve",
         "verify": "skipbench.contrib.oracle.command.Verify",
     },
+    "profile": {"rounds": "skipbench.contrib.artifact.round_costs.measure_rounds"},
     "figure": {
         "auto-sources": "skipbench.contrib.auto.figures.accepted",
         "auto-calibration": "skipbench.contrib.auto.figures.calibration",

@@ -19,7 +19,7 @@ from skipbench.experiments.costs import LOADED_PER_S, arm_s, datasheet_of
 from skipbench.metrics.prices import Prices
 from skipbench.models.checks import check_access
 from skipbench.profile.latency import latency_path, passes_to_measure
-from skipbench.profile.roofline import device_name, norm_s, roofline
+from skipbench.profile.roofline import norm_s, roofline
 
 NORMS_PER_SUBLAYER = 5.5
 """Time of a sub-layer's calls on a CPU, beside the reading of its weights, in RMS norms of one row:
@@ -158,9 +158,8 @@ def _seconds(config: RunConfig, checks: Preflight) -> tuple[float | None, str | 
     rates = roofline(device, getattr(torch, dtype), weights, known_hardware())
     facts = Hardware([rates.name], None, rates.bandwidth, {dtype: rates.flops})
     fixed_s = START_S + weights / LOADED_PER_S
-    path = latency_path(config.model, config.engine, device_name(device), Path(config.results))
     # a run or `profile` measured this engine here
-    if (prices := Prices.read(path, config.engine.name)).model is not None:
+    if (prices := Prices.read(latency_path(config, device), config.engine.name)).model is not None:
         step_s, how = prices.pass_s(1, context), "from profiled latencies"
     else:
         how = f"from {rates.source} memory bandwidth"

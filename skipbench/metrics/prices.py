@@ -16,6 +16,7 @@ from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import write_json
 from skipbench.runs.fingerprint import other_package
+from skipbench.runs.measures import Profiled
 from skipbench.runs.reading import read_json
 from skipbench.runs.record import Verified
 from skipbench.runs.source import package_sha256
@@ -40,7 +41,7 @@ def line_of(points: Iterable[tuple[float, float]]) -> Line:
 
 def interpolate(line: Line, x: Any, slope: float | None = None) -> Any:
     """Linear between the points; beyond the ends on along the last two there, or with `slope`."""
-    import numpy as np  # slow to import
+    import numpy as np  # slow
 
     (xs, ys), ends = np.transpose(line), np.array([slope or 0.0] * 2)
     if slope is None and len(line) > 1:
@@ -63,9 +64,7 @@ def curve(seconds: Mapping[int, float], most: int) -> list[float]:
 
 
 def price_key(length: int, plan: DraftPlan | None = None) -> str:
-    """Name of the passes at a context length, by the first one that has them: 0, 256, and every
-    fourfold; of a plan's draft passes, or without one of verifications.
-    """
+    """Names a plan's draft passes, or verifications, by context: from 0, 256, 1024, ... on."""
     fourfolds = max(0, length.bit_length() - 7) // 2
     return f"{64 * 4**fourfolds if fourfolds else 0}+ {plan or ''}".strip()
 
@@ -87,6 +86,12 @@ class Parts(msgspec.Struct, frozen=True, omit_defaults=True):
     def of(self, variant: str) -> "Parts":
         """The same in a variant of the weights; itself where that was not measured."""
         return self.variants.get(variant) or (variant == "int8" and self.int8) or self
+
+
+def profiled_pass_s(of: Profiled, plan: DraftPlan | None) -> float:
+    """Seconds of a pass by the latencies that a run's metrics have."""
+    parts = Parts(of.attention_s, 0.0, of.mlp_s, of.head_s, of.layers)
+    return Prices(model=parts).pass_s(1, 0.0, plan)
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -174,14 +179,13 @@ class Prices(msgspec.Struct, kw_only=True, omit_defaults=True):
         with contextlib.suppress(SkipbenchError):
             file = path.parent.parent / "prices" / path.name
             older = read_json(file, dict[str, dict[str, float]])
-        known = {0, *DRAFT_ROWS, *MEASURED}
+        sizes = {str(n): n for n in (0, *DRAFT_ROWS, *MEASURED)}
         stored: dict[str, Any] = {**(older or {}), **found.passes}
-        for key, of_key in stored.items():
-            seconds = {int(n): s for n, s in of_key.items()}
-            if seconds and seconds.keys() <= known and min(seconds.values()) > 0:
-                found.passes[key] = seconds
-            else:
-                found.passes.pop(key, None)
+        found.passes = {
+            key: {sizes[str(n)]: seconds for n, seconds in of.items()}
+            for key, of in stored.items()
+            if {*map(str, of)} <= sizes.keys() and min(of.values(), default=0) > 0
+        }
         found.path, found.package_sha256 = str(path), package_sha256(engine)
         return found
 
@@ -197,8 +201,12 @@ class Prices(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def emptied(self) -> Self:
         """With its passes alone."""
-        anew = type(self)(format=FORMAT, package_sha256=self.package_sha256, path=self.path)
-        return msgspec.structs.replace(anew, passes=self.passes)
+        kept = ("format", "package_sha256", "path", "passes")
+        return type(self)(**{name: getattr(self, name) for name in kept})
+
+    def own(self) -> Self:
+        """Its latencies alone, kept nowhere: for one of several arms on one model."""
+        return msgspec.structs.replace(self, passes={}, path="")
 
     def builtins(self) -> dict[str, Any]:
         """What the file holds."""

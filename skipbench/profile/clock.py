@@ -2,13 +2,14 @@
 
 import itertools
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import torch
 
 PHASES = ("prefill", "draft", "verify", "adapt", "other")
 ROUND = "draft"  # the first phase of a round
+Key = TypeVar("Key")
 
 
 def timed(call: Callable[[], object], device: torch.device) -> float:
@@ -18,6 +19,17 @@ def timed(call: Callable[[], object], device: torch.device) -> float:
     call()
     synchronize(device)
     return time.perf_counter() - began
+
+
+def interleaved(
+    calls: Mapping[Key, Callable[[], object]], device: torch.device, turns: int, untimed: int = 1
+) -> list[dict[Key, float]]:
+    """Seconds of every call in each turn, after some that are not counted: a busy moment of the
+    machine does not fall on one call alone.
+    """
+    count = untimed + turns
+    times = [{key: timed(call, device) for key, call in calls.items()} for _ in range(count)]
+    return times[untimed:]
 
 
 def synchronize(device: torch.device) -> None:

@@ -7,6 +7,7 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence, Set
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,7 @@ import torch
 from msgspec import structs
 
 from skipbench.config.architecture import Shape
-from skipbench.config.model import Model
-from skipbench.config.schemas import Engine
+from skipbench.config.run_config import RunConfig
 from skipbench.draft_plan import LIKELY, VARIANTS, DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.lm.families import parts_of
@@ -25,8 +25,8 @@ from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.metrics.prices import PARTS, Parts, Point, Prices, Roofline
 from skipbench.models.random_weights import PLANTABLE, planted_model
-from skipbench.profile.clock import timed
-from skipbench.profile.roofline import Known, roofline, row_bytes
+from skipbench.profile.clock import interleaved
+from skipbench.profile.roofline import Known, device_name, roofline, row_bytes
 from skipbench.runs.fingerprint import FORMS, weights_sha256
 from skipbench.runs.provenance import config_hash, cpu_name, run_name
 
@@ -41,16 +41,18 @@ Advance = Callable[[], None]
 Ints = Sequence[int]
 
 
-def latency_path(model: Model, engine: Engine, device: str, results: Path) -> Path:
-    """The file of these weights in any folder, dtype and engine, on this CPU or GPU `device`."""
+def latency_path(config: RunConfig, device: torch.device) -> Path:
+    """The file of these weights in any folder, dtype and engine, on this CPU or GPU."""
+    model, engine, named = config.model, config.engine, device_name(device)
     weights = ("path", "revision", "deepened", "deepened_seed")
     key = {k: getattr(model, k) for k in ("dtype", *FORMS)}
     if model.tensor_parallel_size > 1:
         key |= {"tensor_parallel_size": model.tensor_parallel_size}
     key |= {"weights": weights_sha256(model) or [getattr(model, k) for k in weights]}
     key |= {k: v for k, v in dataclasses.asdict(engine).items() if k != "warmup"}
-    key |= {"machine": cpu_name() if device == "cpu" else device}
-    return results / "latency" / f"{run_name([model.name, engine.name], config_hash(key))}.json"
+    key |= {"machine": cpu_name() if named == "cpu" else named}
+    name = run_name([model.name, engine.name], config_hash(key))
+    return Path(config.results) / "latency" / f"{name}.json"
 
 
 def measured(lm: LM, path: Path, variants: Set[str] = frozenset()) -> Prices:
@@ -110,21 +112,15 @@ def part_times(
     likely = torch.arange(min(LIKELY, lm.vocabulary), device=lm.output_device)
     one_kind = (frozenset(range(s, lm.sublayers, 2)) for s in (1, 0))
     attention, mlp = (dataclasses.replace(plan, skipped=others) for others in one_kind)
-    calls: dict[str, tuple[Callable[[], object], int]] = {
-        "attention": (lambda: lm.run(hidden, metadata, attention), lm.layers),
-        "mlp": (lambda: lm.run(hidden, metadata, mlp), lm.layers),
-        "head": (lambda: lm.head(last, plan, likely), 1),
-        "whole": (lambda: lm.logits(tokens, token_rows, plan, likely=likely), 1),
+    calls: dict[str, Callable[[], object]] = {
+        "attention": partial(lm.run, hidden, metadata, attention),
+        "mlp": partial(lm.run, hidden, metadata, mlp),
+        "head": partial(lm.head, last, plan, likely),
+        "whole": partial(lm.logits, tokens, token_rows, plan, likely=likely),
     }
-    times: dict[str, list[float]] = {part: [] for part in calls}
-    for _ in range(UNTIMED):
-        for call, _ in calls.values():
-            call()
-    # interleaved, so that a busy moment of the machine does not fall on one part alone
-    for _ in range(repeats):
-        for part, (call, count) in calls.items():
-            times[part].append(timed(call, lm.output_device) / count)
-    return times
+    turns = interleaved(calls, lm.output_device, repeats, UNTIMED)
+    counts = {"attention": lm.layers, "mlp": lm.layers}
+    return {part: [turn[part] / counts.get(part, 1) for turn in turns] for part in calls}
 
 
 def fit(points: Sequence[Point], layers: int) -> Parts:

@@ -10,7 +10,7 @@ from skipbench.draft_plan import DraftPlan
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.metrics.prices import DRAFT_ROWS, MEASURED
-from skipbench.profile.clock import timed
+from skipbench.profile.clock import interleaved
 
 AGAIN = (1, 16, 17, 32)
 """Sizes that are measured again for longer contexts: the curve is known, and bends a little."""
@@ -48,12 +48,10 @@ def draft_seconds(lm: LM, plan: DraftPlan, repeats: int = REPEATS) -> dict[int, 
 def paired_seconds(
     calls: Mapping[int, Callable[[], object]], device: torch.device, repeats: int
 ) -> dict[int, float]:
-    """Seconds of each call, from `repeats` interleaved turns after one that is not counted: the
-    least of the first call, times the median over turns of a call's ratio to it. What slows a whole
-    turn does not change a ratio.
+    """Seconds of each call, from `repeats` interleaved turns: the least of the first call, times
+    the median over turns of a call's ratio to it. What slows a whole turn does not change a ratio.
     """
-    turns = [{n: timed(call, device) for n, call in calls.items()} for _ in range(1 + repeats)][1:]
-    first = next(iter(calls))
+    turns, first = interleaved(calls, device, repeats), next(iter(calls))
     least = min(turn[first] for turn in turns)
     return {n: least * median(turn[n] / turn[first] for turn in turns) for n in calls}
 

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import random_lm
 
 import skipbench
 from skipbench.language_model import LanguageModel
 from skipbench.metrics import prices
-from skipbench.metrics.prices import Prices, price_key
-from skipbench.profile import rows
+from skipbench.metrics.prices import Prices, curve, price_key
+from skipbench.profile import clock, rows
 
 STORY = "Once upon a time there was a dog. Once upon a time there was"
 BEFORE = dict.fromkeys((1, 4, 16, 32), 1.0)
@@ -44,6 +45,15 @@ def test_a_length_has_its_prices() -> None:
     assert found == ["0+", "0+", "256+", "256+", "1024+"]
 
 
+def test_prices_never_fall_and_reach_every_row() -> None:
+    found = curve({1: 2.0, 2: 1.9, 4: 3.0, 8: 2.9}, 12)
+    assert found[:5] == [0.0, 1.0, 1.0, 1.25, 1.5] and len(found) == 13
+    assert found == sorted(found) and found[12] > found[8]
+    lm = random_lm("llama", "fused")
+    lm.prefill([1, 2, 3])
+    assert list(rows.verification_seconds(lm, (1, 4, 10_000), repeats=1)) == [1, 4]
+
+
 def test_the_next_process_measures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of either kind of file: that of today, and that beside the latencies which earlier versions
     wrote.
@@ -73,7 +83,7 @@ def test_the_next_process_measures_nothing(tmp_path: Path, monkeypatch: pytest.M
     assert max(kept["passes"]["0+"].values()) < 1, "its rounds say nothing"
     assert kept == record | {"passes": kept["passes"]}, "its latencies are lost"
     path.write_text(json.dumps(record))
-    older.write_text('{"0+": {"1": 0, "2": 1}}')
+    older.write_text('{"0+": {"1": 0, "2": 1}, "256+": {"one": 1}, "1024+": {"3": 1}}')
     assert loaded().lm.prices.passes == {} == loaded("model.dtype=bfloat16").lm.prices.passes
 
 
@@ -83,7 +93,7 @@ def test_a_busy_moment_does_not_decide_a_price(monkeypatch: pytest.MonkeyPatch) 
     """
     turns, second = [9.0, 1.9, 1.0, 1.6, 3.0, 1.2], [7.0, 2.0, 3.0, 5.0, 2.0, 2.0]
     times = {1: iter(turns), 2: iter(a * b for a, b in zip(turns, second, strict=True))}
-    monkeypatch.setattr(rows, "timed", lambda call, _: call())
+    monkeypatch.setattr(clock, "timed", lambda call, _: call())
     calls = {n: partial(next, of_call) for n, of_call in times.items()}
     assert rows.paired_seconds(calls, torch.device("cpu"), 5) == {1: 1.0, 2: 2.0}
     assert rows.paired_seconds({1: iter([5.0, 3.0]).__next__}, torch.device("cpu"), 1) == {1: 3.0}

@@ -175,15 +175,23 @@ def test_parts_are_timed_in_every_family(family: str) -> None:
     assert lm.layers * sizes["row"] * lm.cache.capacity == lm.cache.bytes
 
 
-def test_variants_are_priced_where_they_are_asked_for(tmp_path: Path) -> None:
+def test_a_head_is_priced_where_it_is_asked_for(tmp_path: Path) -> None:
     lm = random_lm("llama", "fused")
     before = measured(lm, path := tmp_path / "latency.json")
-    assert not before.priced
+    assert before.model and not before.priced
     likely = measured(lm, path, {"likely"})
-    assert before.model and likely.model
+    assert likely.model and likely.priced == {"likely"} and measured(lm, path) == likely
     few = likely.model.likely_head_s
     assert likely.model == msgspec.structs.replace(before.model, likely_head_s=few)
-    assert likely.priced == {"likely"} and measured(lm, path) == likely
+
+
+def test_8_bits_of_older_files_are_read() -> None:
+    low = Parts(1.0, 0.1, 2.0, 3.0, 4)
+    older, now = ({"int8": low}, {"variants": {"int8": low}})
+    found = [Prices(model=Parts(2.0, 0.2, 4.0, 6.0, 4, **of)) for of in (older, now)]  # type: ignore[arg-type]  # two types
+    plan = DraftPlan.parse("int8:all;attn:0", 4)
+    assert {prices.priced for prices in found} == {frozenset(["int8"])}
+    assert [prices.pass_s(1, 10, plan) for prices in found] == [3 * 2.0 + 4 * 2.0 + 6.0] * 2
 
 
 @pytest.mark.parametrize(
@@ -213,7 +221,7 @@ def test_a_profile_is_kept_drawn_and_used(
     assert not list(tmp_path.rglob(".*"))
 
     typed = msgspec.json.decode(path.read_bytes(), type=Prices)
-    left, right = latency_figure(typed).axes
+    left, right = latency_figure(record).axes
     dots, fitted = (list(line.get_ydata()) for line in left.get_lines()[:2])
     assert dots == [1e6 * p["attention_s"] for p in record["points"] if p["rows"] == 1]
     assert fitted[1] == pytest.approx(1e6 * typed.part_s("attention", 1, 32))
@@ -233,10 +241,10 @@ def test_a_profile_is_kept_drawn_and_used(
 
 
 def test_a_run_measures_what_no_profile_reaches(tmp_path: Path) -> None:
-    config = compose([])
+    config = compose([f"results={tmp_path}"])
     lm, _ = load_model(config.model, config.engine)
     lm.allocate(64)
-    path = latency_path(config.model, config.engine, "cpu", tmp_path)
+    path = latency_path(config, CPU)
     path.parent.mkdir()
     model = {"attention_s": 1.0, "attention_s_per_token": 0.0, "mlp_s": 2.0, "head_s": 3.0}
     model["layers"] = 12
@@ -255,16 +263,20 @@ def test_a_run_measures_what_no_profile_reaches(tmp_path: Path) -> None:
     assert max(json.loads(path.read_text())["contexts"]) == 199
 
 
-def test_another_engine_or_machine_has_another_model(tmp_path: Path) -> None:
+def test_another_engine_or_machine_has_another_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    def path(device: torch.device = CPU, **changed: Any) -> Path:
+        return latency_path(replace(config, **changed), device)
+
     config = compose([])
-    here = latency_path(config.model, config.engine, "cpu", tmp_path)
-    assert latency_path(config.model, replace(config.engine, warmup=9), "cpu", tmp_path) == here
+    model, engine = config.model, config.engine
+    assert path(engine=replace(engine, warmup=9)) == path()
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: "NVIDIA H200")
     others = [
-        latency_path(replace(config.model, dtype=Dtype.bfloat16), config.engine, "cpu", tmp_path),
-        latency_path(config.model, replace(config.engine, threads=2), "cpu", tmp_path),
-        latency_path(config.model, config.engine, "NVIDIA H200", tmp_path),
+        path(model=replace(model, dtype=Dtype.bfloat16)),
+        path(engine=replace(engine, threads=2)),
+        path(torch.device("cuda")),
     ]
-    assert len({here, *others}) == 4
+    assert len({path(), *others}) == 4
 
 
 def test_an_interrupted_profile_leaves_nothing(

@@ -16,7 +16,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.metrics.acceptance import tokens_per_time
-from skipbench.metrics.prices import Parts, Prices
+from skipbench.metrics.prices import profiled_pass_s
 from skipbench.report.figures import courses, curves, maps, style
 from skipbench.report.figures.registry import draw
 from skipbench.report.figures.runs import Swept, acceptances, finished_run, swept
@@ -133,8 +133,7 @@ def test_a_correlation_has_a_point_per_sample(
     one = structs.replace(swift, kept_samples=[sample])
     of = swift.measured.profiled
     assert of is not None
-    model = Parts(of.attention_s, 0.0, of.mlp_s, of.head_s, of.layers)
-    pass_s = partial(Prices(model=model).pass_s, 1, 0)
+    pass_s = partial(profiled_pass_s, of)
     tpt = tokens_per_time([sample], sample.method.rounds, of.layers, pass_s)
     (point,) = curves.correlation([one], []).axes[0].collections
     assert point.get_offsets().tolist() == [[tpt, 1 / (sample.method.s_per_token or 0.0)]]

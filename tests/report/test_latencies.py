@@ -42,6 +42,6 @@ def test_units_shares_and_ratios() -> None:
 
 
 def test_passes_of_a_context_are_over_that_of_one_row_there() -> None:
-    _, right = latency_figure(RECORD).axes
+    _, right = latency_figure(RECORD.builtins()).axes
     for line in (line for line in right.get_lines() if line.get_linestyle() == "-"):
         assert list(line.get_ydata()) == pytest.approx([1.0, 3.0])

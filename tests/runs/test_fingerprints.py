@@ -166,8 +166,11 @@ def test_a_table_says_where_a_method_a_model_or_the_code_is_not_one() -> None:
 
 
 def test_a_latency_model_belongs_to_the_weights(checkpoint: Path, tmp_path: Path) -> None:
+    config = compose([])
+
     def path(of: Path) -> Path:
-        return latency_path(Model(name="mine", path=str(of)), compose([]).engine, "cpu", tmp_path)
+        model = Model(name="mine", path=str(of))
+        return latency_path(dataclasses.replace(config, model=model), torch.device("cpu"))
 
     first = path(checkpoint)
     assert path(shutil.copytree(checkpoint, tmp_path / "copy")) == first

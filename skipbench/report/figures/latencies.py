@@ -1,23 +1,19 @@
 """Figure of a profile: sub-layers by context, whole passes by rows, and the roofline."""
 
+from typing import Any
+
 import pandas as pd
 from matplotlib.figure import Figure
-from msgspec import to_builtins
 
-from skipbench.metrics.prices import Prices
 from skipbench.report.figures.style import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, new_figure
 
 
-def _points(record: Prices) -> pd.DataFrame:
-    """A row per point: its seconds (`attention_s`), and the roofline's (`attention`)."""
-    return pd.DataFrame(to_builtins(record.points)).join(pd.DataFrame(record.floor))
-
-
-def latency_figure(record: Prices) -> Figure:
+def latency_figure(record: dict[str, Any]) -> Figure:
     """Two panels from the record of a profile; the bound of memory and arithmetic is dashed."""
+    # a row per point: its seconds (`attention_s`), and the roofline's (`attention`)
+    points = pd.DataFrame(record["points"]).join(pd.DataFrame(record["floor"]))
     figure, axes = new_figure(1, 2, (8.4, 4.2))
-    (left, right), model = axes[0], to_builtins(record.model)
-    points, line = _points(record), {"linewidth": 1}
+    (left, right), model, line = axes[0], record["model"], {"linewidth": 1}
     single = points[points.rows == 1]
     parts, x = (("attention", BLUE, "o"), ("mlp", ORANGE, "s")), single.context
     for part, color, marker in parts:

@@ -12,13 +12,13 @@ import pytest
 import yaml
 from conftest import Command, unseal
 
-from skipbench.bench.round_costs import kinds
 from skipbench.config.catalog import known_hardware, shape_of
 from skipbench.config.compose import compose
 from skipbench.config.paths import CONF
 from skipbench.contrib.artifact.costs import Costs, LoopCosts, costs_of
 from skipbench.contrib.artifact.replay import project
 from skipbench.contrib.artifact.replay_rules import replay, texts_of
+from skipbench.contrib.artifact.round_costs import kinds
 from skipbench.decode.stopping import Fixed
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError

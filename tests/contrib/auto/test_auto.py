@@ -31,7 +31,6 @@ from skipbench.methods.vanilla import Vanilla
 from skipbench.metrics.prices import DRAFT_ROWS, ROWS, Prices, curve
 from skipbench.models.random_weights import planted_model
 from skipbench.profile.roofline import bytes_price
-from skipbench.profile.rows import verification_seconds
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 
@@ -159,28 +158,35 @@ def test_chances_follow_what_is_counted() -> None:
     assert calibration(0.5) < 0.1 and calibration(0.01) == 0.01
 
 
-def test_prices_never_fall_and_reach_every_row() -> None:
-    found = curve({1: 2.0, 2: 1.9, 4: 3.0, 8: 2.9}, 12)
-    assert found[:5] == [0.0, 1.0, 1.0, 1.25, 1.5] and len(found) == 13
-    assert found == sorted(found) and found[12] > found[8]
-    lm = random_lm("llama", "fused")
-    lm.prefill([1, 2, 3])
-    assert list(verification_seconds(lm, (1, 4, 10_000), repeats=1)) == [1, 4]
+CHEAP = "method.row_prices=[1,1.02,1.04,1.06,1.1,1.2]"
+INT8 = ("method.draft_prices=[0.3,0.33]",)
+LOOPS = [3, 1, 4, 1, 5, 9, 2, 6] * 2
+COUNTED = partial(Prices().step_price, 0)
+
+
+def made(*words: str) -> auto.Auto:
+    method = make_method("auto", *words)
+    assert isinstance(method, auto.Auto)
+    return method
+
+
+def unread(length: int, **more: Any) -> Any:
+    """A model of which only the length of the text is asked for."""
+    return SimpleNamespace(cache=SimpleNamespace(length=length), prices=Prices(), **more)
 
 
 def test_nothing_is_drafted_where_rows_cost_a_pass_each() -> None:
-    method = make_method("auto", "method.row_prices=[1,2,4,8,16,32]")
-    rounds = generate(random_lm("llama", "fused"), method, [3, 1, 4, 1, 5], 24).rounds
+    lm, text = random_lm("llama", "fused"), [3, 1, 4, 1, 5]
+    rounds = generate(lm, made("method.row_prices=[1,2,4,8,16,32]"), text, 24).rounds
     assert sum(r.nodes for r in rounds) == 0
-    free = make_method("auto", "method.row_prices=[1,1,1,1,1,1]")
-    rounds = generate(random_lm("llama", "fused"), free, [3, 1, 4, 1, 5], 24).rounds
+    rounds = generate(lm, made("method.row_prices=[1,1,1,1,1,1]"), text, 24).rounds
     assert sum(r.accepted for r in rounds) > 0
 
 
 def test_every_accepted_token_has_its_source() -> None:
-    method = make_method("auto")
+    method = made()
     out = generate(random_lm("llama", "fused"), method, [3, 1, 4, 1, 5] * 3, 48)
-    sources = method.log["source"]  # type: ignore[attr-defined]
+    sources = method.log["source"]
     assert [len(s) for s in sources] == [r.accepted for r in out.rounds]
     assert set("".join(sources)) <= set("sbrdo") and len(set("".join(sources))) > 1
 
@@ -188,15 +194,13 @@ def test_every_accepted_token_has_its_source() -> None:
 def test_skip_sets_are_nested_and_used_where_their_steps_pay() -> None:
     """On a model whose layers can be left out without a trace, a chain of the cheapest set wins."""
     shape, redundant = Shape(LAYERS, 256, 4, 2, 96, 300, 256), DraftPlan.of(LAYERS, range(2, 7))
-    method = make_method("auto", "method.memory=1")
+    method = made("method.memory=1")
     lm = LM(planted_model(shape, redundant, 0, torch.float32, "cpu", 300), "fused")
     lm.allocate(480)
     out = generate(lm, method, [3, 1, 4, 1, 5], 64)
-    ladder = method.ladder  # type: ignore[attr-defined]
-    nested = itertools.pairwise(ladder.plans.values())
+    nested = itertools.pairwise(method.ladder.plans.values())
     assert all(smaller.skipped < larger.skipped for smaller, larger in nested)
-    drafted = "".join(method.log["source"]).count("d")  # type: ignore[attr-defined]
-    assert drafted > 32 and method.log["sets"]  # type: ignore[attr-defined]
+    assert "".join(method.log["source"]).count("d") > 32 and method.log["sets"]
     assert out.tokens == generate(lm, Vanilla(), [3, 1, 4, 1, 5], 64).tokens
 
 
@@ -212,59 +216,46 @@ def test_the_angle_says_how_often_a_set_may_be_right() -> None:
     assert ladder.chance(5) > chances[5] and ladder.chance(3) > 0.95
 
 
-COUNTED = partial(Prices().step_price, 0)
-
-
-def unread(length: int, **more: Any) -> Any:
-    """A model of which only the length of the text is asked for."""
-    return SimpleNamespace(cache=SimpleNamespace(length=length), prices=Prices(), **more)
-
-
-INT8 = ("method.draft_prices=[0.3,0.33]",)
-
-
 def test_drafts_in_8_bits_are_right_and_read_copies_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a text that repeats itself, one pass confirms several tokens of a copy."""
-    lm, text = random_lm("llama", "fused"), [3, 1, 4, 1, 5, 9, 2, 6] * 2
-    method = make_method("auto", "method.row_prices=[1,3,6,12,24,48]", *INT8)
-    passes = list[int]()
+    lm, passes = random_lm("llama", "fused"), list[int]()
+    method = made("method.row_prices=[1,3,6,12,24,48]", *INT8)
 
     def counted(tokens: list[int], rows: TokenRows, plan: DraftPlan | None = None) -> torch.Tensor:
         passes.append(len(tokens))
         return LM.logits(lm, tokens, rows, plan)
 
     monkeypatch.setattr(lm, "logits", counted)
-    free = make_method("auto", "method.row_prices=[1,1.1,1.2,1.3,1.4,1.5]", *INT8)
-    wanted = generate(lm, Vanilla(), text, 48).tokens
+    free = made("method.row_prices=[1,1.1,1.2,1.3,1.4,1.5]", *INT8)
+    wanted = generate(lm, Vanilla(), LOOPS, 48).tokens
     # else a draft ends here before a pass confirms more than one token
     monkeypatch.setattr(auto.Auto, "_drafts_on", lambda *_: True)
     monkeypatch.setattr(PlanLadder, "longest", lambda self, rung, prices, most: min(most, 16))
     for drafts, of in ((False, method), (True, free)):
         passes.clear()
-        assert generate(lm, of, text, 48).tokens == wanted
-        drafted = "".join(of.log["source"]).count("d")  # type: ignore[attr-defined]
+        assert generate(lm, of, LOOPS, 48).tokens == wanted
+        drafted = "".join(of.log["source"]).count("d")
         assert (drafted > 8) == drafts == bool(passes), "8 bits where rows are cheap alone"
-    assert {plan for _, plan in free.log["sets"]} == {"int8:all;head:int8"}  # type: ignore[attr-defined]
+    assert {plan for _, plan in free.log["sets"]} == {"int8:all;head:int8"}
     assert max(passes) == DRAFT_ROWS[-1] and len(passes) < drafted
-    assert free.ladder.pace < 1  # type: ignore[attr-defined]
+    assert free.ladder.pace < 1
 
 
 @pytest.mark.parametrize("words", [("auto", *INT8), ("int8",)], ids=["auto", "int8"])
 def test_nothing_is_drafted_behind_an_end(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lm, text = random_lm("llama", "fused"), [3, 1, 4, 1, 5, 9, 2, 6] * 2
-    ends, prices = frozenset(range(0, 60, 3)), "[1,1.02,1.04,1.06,1.1,1.2]"
+    lm, ends = random_lm("llama", "fused"), frozenset(range(0, 60, 3))
 
     def behind(eos: frozenset[int]) -> int:
-        rule = "" if words[0] == "auto" else "stop."
-        method = make_method(*words, f"method.{rule}row_prices={prices}")
+        prices = CHEAP if words[0] == "auto" else CHEAP.replace("method.", "method.stop.")
+        method = make_method(*words, prices)
         drafts, propose = list[Draft](), method.propose
         monkeypatch.setattr(
             method, "propose", lambda *args: drafts.append(propose(*args)) or drafts[-1]
         )
         for n in range(8):
-            generate(lm, method, [n, *text], 24, eos)
+            generate(lm, method, [n, *LOOPS], 24, eos)
         parents = ((draft.tokens, parent) for draft in drafts for parent in draft.parents())
         return sum(parent >= 0 and tokens[parent] in ends for tokens, parent in parents)
 
@@ -273,13 +264,12 @@ def test_nothing_is_drafted_behind_an_end(
 
 def test_reading_ahead_changes_no_drafted_token(monkeypatch: pytest.MonkeyPatch) -> None:
     """Copies that the draft contradicts, as a random model does, are dropped."""
-    lm, text = random_lm("llama", "fused"), [3, 1, 4, 1, 5, 9, 2, 6] * 2
+    lm = random_lm("llama", "fused")
 
     def drafted() -> list[int]:
-        method = make_method("auto", *INT8)
-        assert isinstance(method, auto.Auto)
-        lm.prefill(text)
-        method.begin(state := State(lm, [*text, 3]))
+        method = made(*INT8)
+        lm.prefill(LOOPS)
+        method.begin(state := State(lm, [*LOOPS, 3]))
         method.propose(state, 0)
         method._draft(state, 0, 0.5, 8)
         return [token for token, _ in method._drafted]
@@ -293,11 +283,8 @@ def test_reading_ahead_changes_no_drafted_token(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_draft_ends_where_copies_go_on_for_nothing() -> None:
     """Behind the drafted token a long copy is as likely as a draft; behind another, nothing is."""
-    method = make_method("auto", "method.row_prices=[1,1.02,1.04,1.06,1.1,1.2]", *INT8)
-    assert isinstance(method, auto.Auto)
-    text = [*range(20), 30, *range(9)]
-    lm: Any = unread(len(text) - 1)
-    method.begin(state := State(lm, text))
+    method, text = made(CHEAP, *INT8), [*range(20), 30, *range(9)]
+    method.begin(state := State(unread(len(text) - 1), text))
     method.propose(state, 0)
     on = dict[int, bool]()
     for token in (9, 25):
@@ -307,10 +294,8 @@ def test_a_draft_ends_where_copies_go_on_for_nothing() -> None:
 
 
 def test_no_draft_is_longer_than_nearly_the_best_chain() -> None:
-    method = make_method("auto", "method.row_prices=[1,1.02,1.04,1.06,1.1,1.2]", *INT8)
-    assert isinstance(method, auto.Auto)
-    lm: Any = unread(2)
-    method.begin(State(lm, [1, 2, 3]))
+    method = made(CHEAP, *INT8)
+    method.begin(State(unread(2), [1, 2, 3]))
     a, c, C = method.ladder.chance(0), method.ladder.step(0), method.prices
     rates = [sum(a**i for i in range(n + 1)) / (n * c + C[1 + n]) for n in range(1, 17)]
     near = [n for n, rate in enumerate(rates, 1) if rate >= 0.98 * max(rates)]
@@ -320,9 +305,7 @@ def test_no_draft_is_longer_than_nearly_the_best_chain() -> None:
 
 def test_where_nothing_can_be_copied_a_round_drafts_however_fast_the_prompt_was() -> None:
     """A high rate of long copies behind it would have every token of such a place cost a pass."""
-    method = make_method("auto", "method.row_prices=[1,1.02,1.04,1.06,1.1,1.2]", *INT8)
-    assert isinstance(method, auto.Auto)
-    asked = list[object]()
+    method, asked = made(CHEAP, *INT8), list[object]()
 
     def logits(rows: list[int], *_: object) -> torch.Tensor:
         asked.append(rows)
@@ -420,7 +403,6 @@ def test_the_least_price_by_bytes_is_of_weights_and_what_is_read() -> None:
 def test_hopeless_sets_are_not_tried() -> None:
     assert chain_value(0.95, 0.4, [0.0, 1.0, *[1.1] * 20], 1.5, 16) > BREAK_EVEN
     assert chain_value(0.3, 0.4, [0.0, 1.0, *[1.1] * 20], 1.5, 16) < BREAK_EVEN
-    ladder = PlanLadder(LAYERS, 4, 0.0)
-    method = make_method("auto", "method.explore=0")
+    method = made("method.explore=0")
     generate(random_lm("llama", "fused"), method, [3, 1, 4, 1, 5], 48)
-    assert method.ladder.trials == ladder.trials == 0  # type: ignore[attr-defined]
+    assert method.ladder.trials == 0

@@ -1,9 +1,13 @@
 """The table of levers: its model by hand, and a place of a small model."""
 
+from pathlib import Path
+
+import msgspec
 import pytest
 from conftest import random_lm
 
 from scripts.levers import Figures, measure, modelled
+from skipbench.profile.latency import measured
 
 FEW = {"window 512", "int8, head, 4 out"}
 
@@ -23,3 +27,12 @@ def test_levers_behind_a_short_context() -> None:
     measure(lm, prompt, 6, found, FEW)
     assert found["window 512"][0][0] == 1.0 and found.keys() == FEW
     assert all(0 <= agreement <= 1 for ((agreement, *_),) in found.values())
+
+
+def test_8_bits_are_priced_where_they_are_asked_for(tmp_path: Path) -> None:
+    lm = random_lm("llama", "fused")
+    before = measured(lm, path := tmp_path / "latency.json", {"likely"})
+    low = measured(lm, path, {"int8"})
+    assert before.model and low.model and low.priced == {"likely", "int8"}
+    of = low.model.variants
+    assert low.model == msgspec.structs.replace(before.model, variants=of) and of.keys() == {"int8"}
