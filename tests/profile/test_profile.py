@@ -20,6 +20,7 @@ from skipbench.config.compose import compose
 from skipbench.config.hardware import Hardware
 from skipbench.config.model import Dtype
 from skipbench.config.paths import CONF
+from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.row import run_cell
 from skipbench.metrics.prices import FORMAT, Parts, Point, Prices, Roofline
