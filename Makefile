@@ -14,7 +14,7 @@ PIP = $(BIN)/python -m pip install --quiet --no-compile
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo real test test-all test-experiments test-real slurm attack audit sbom check table table2 tables figures results bench gpu report docs lock clean
+.PHONY: help demo real test test-core test-all test-experiments test-real slurm attack audit sbom check table table2 tables figures results bench gpu report docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -41,6 +41,9 @@ demo: $(READY) ## the main job on the embedded model, with its table (half a min
 
 test: $(READY) ## the tests of every day, without a network
 	$(BIN)/python -m pytest
+
+test-core: $(READY) ## the tests of the core alone, in a copy without skipbench/contrib
+	scripts/core_alone.sh
 
 test-all: test ## those, then the slow ones: killed runs, the wheel, notebooks, the products of settings
 	$(BIN)/python -m pytest -m slow

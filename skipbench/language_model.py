@@ -142,36 +142,31 @@ class LanguageModel:
         logits_processor: Sequence[Any] = (),
         **options: Any,
     ) -> Answer | Stream | list[Answer]:
-        """Decodes a prompt, or several one after the other; each ends at an EOS of the model.
-        Greedy output is vanilla's, in a low precision up to near ties without
-        `engine.strict=true`; sampled output has the model's own distribution, after all processors.
+        """Decodes a prompt, or several one after the other, each up to an EOS. Greedy output is
+        vanilla's, in a low precision up to near ties without `engine.strict=true`; sampled output
+        has the model's own distribution.
 
         Args:
-            prompt: a text, which is continued as it is; messages, dicts with `role` and `content`,
-                which pass the model's chat template where it has one; token ids; or a list of
-                these, which gives a list of answers.
-            max_new_tokens: maximum length of the output; by default that of `generation_config`,
-                else 128.
-            seed: of sampling; the same seed gives the same tokens, unless the method has learnt
-                from a prompt in between.
+            prompt: a text, continued as it is; messages, dicts with `role` and `content`, for the
+                model's chat template; token ids; or a list of these, for a list of answers.
+            max_new_tokens: of the output; by default that of `generation_config`, else 128.
+            seed: of sampling; it gives the same tokens unless the method has learnt in between.
             stop: a text, or several, before which the output ends.
-            chat: `none` for plain text, `template`, `auto`, `vicuna`, or a file with a chat
-                template; by default none for a text and auto for messages.
+            chat: `none`, `template`, `auto`, `vicuna`, or a file with a chat template; by default
+                none for a text and auto for messages.
             tools: functions as JSON schemas, for the chat template.
             thinking: `enable_thinking` of the chat template.
-            logprobs: keeps every token's log-probability in the model's own distribution, before
-                processors and temperature, and this many of the most likely.
+            logprobs: keeps every token's log-probability before processors and temperature, and
+                this many of the most likely.
             stream: returns an iterator of pieces instead of the whole answer.
             generation_config: Hugging Face's; what it leaves unset is the checkpoint's own.
-            logits_processor: more of Hugging Face's processors; each has to be a function of the
-                ids and the scores alone, since the tokens of a draft are verified at once.
+            logits_processor: more of Hugging Face's, functions of the ids and scores alone.
             options: `temperature` (0, the default, is greedy), `top_p`, `top_k`, and every other
-                field of a `GenerationConfig`: `min_p`, `repetition_penalty`, `eos_token_id`, ...;
-                they replace those of `generation_config`.
+                field of a `GenerationConfig`; they replace those of `generation_config`.
 
         Raises:
-            SkipbenchError: a prompt that does not fit, a value out of range, or, by its name, an
-                option that cannot be honoured.
+            SkipbenchError: a prompt that does not fit, a value out of range, or an option, by its
+                name, that cannot be honoured.
         """
         stops, config = [stop] if isinstance(stop, str) else [*stop], generation_config
         if config is not None:

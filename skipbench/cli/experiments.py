@@ -17,8 +17,9 @@ from skipbench.experiments.costs import budget_of
 from skipbench.experiments.grid import check_filter
 from skipbench.experiments.plan import NO_BUDGET, Request, grids_of, hardware_of
 from skipbench.launch import manifest
+from skipbench.launch.jobs import UNASKED_H
 from skipbench.launch.status import cell_statuses, command_line, named_cells
-from skipbench.launch.submit import UNASKED_H, submit, turn
+from skipbench.launch.submit import submit, turn
 
 
 def request_of(asked: Experiments, known: Sequence[str]) -> Request:

@@ -14,7 +14,7 @@ from skipbench.experiments.blocks import blocks_of, costs_of, unique, within
 from skipbench.experiments.costs import Cost, gpu_of, half_width
 from skipbench.experiments.grid import PlannedCell
 from skipbench.experiments.plan import Request, grids_of
-from skipbench.launch.submit import bill_line
+from skipbench.launch.jobs import bill_line
 
 HEAD = ("prompts", "half width", "GPUs", "memory", "hours", "GPU-hours", "")
 LEGEND = (

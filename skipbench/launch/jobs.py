@@ -6,9 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from skipbench.config.hardware import Local, Slurm
+from skipbench.errors import SkipbenchError
 from skipbench.experiments.blocks import within
-from skipbench.experiments.costs import Cost
+from skipbench.experiments.costs import Cost, bill
+from skipbench.launch import local
 from skipbench.launch.status import CellStatus
+
+UNASKED_H = 100  # GPU-hours that are submitted without a budget and without permission
 
 
 @dataclass(frozen=True)
@@ -89,3 +93,45 @@ def schedule_stages(jobs: Sequence[Job]) -> list[list[Job]]:
         left = [job for job in left if id(job) not in taken]
         done |= begun
     return [*stages, joins] if joins else stages
+
+
+def bill_line(costs: Sequence[Cost | None], hardware: Slurm | Local | None) -> tuple[str, float]:
+    """Time of all jobs together, in a line, and the GPU-hours charged for them.
+
+    Args:
+        costs: of the jobs.
+        hardware: `None` where one process runs whole rows, one after another.
+    """
+    what = "rows" if hardware is None else "jobs"
+    count = sum(len(cost.processes()) if cost else 1 for cost in costs)
+    gpus, where, exclusive = 1, "one row after another", False
+    if isinstance(hardware, Slurm):
+        gpus, exclusive = hardware.node_gpus, hardware.exclusive
+        where = f"on one node of {gpus} GPUs"
+    elif hardware is not None:
+        gpus = max(1, len(local.gpus()))
+        where = f"on this machine, as with {gpus} GPUs"
+    on_gpus = hardware is None or hardware.gpus != 0
+    known = [cost for cost in costs if cost is not None and cost.gpus and on_gpus]
+    hours, charged = bill(known, gpus, exclusive)
+    line = f"all: {count} {what}, about {hours:.1f} h wall-clock {where}, at most "
+    line += f"{charged:.1f} GPU-hours charged"
+    if exclusive:
+        line += f" for whole nodes, {sum(c.gpu_hours for c in known):.1f} of them used"
+    if unknown := len(costs) - len(known):
+        line += f"; {unknown} {what} are not counted: their time is not known"
+    return line, charged
+
+
+def within_bill(made: list[Job], hardware: Slurm, allowed_h: float | None, confirm: str) -> str:
+    """The line of what jobs cost. Raises SkipbenchError for more than `allowed_h`."""
+    line, charged = bill_line([job.cost for job in made], hardware)
+    if allowed_h is not None and charged > allowed_h:
+        above = f"budget={allowed_h:g}h"
+        if allowed_h == UNASKED_H:
+            above = f"the {UNASKED_H} allowed without budget="
+        raise SkipbenchError(
+            f"at most {charged:.1f} GPU-hours would be charged, above {above}; nothing is "
+            f"submitted; see them with --plan, then give {confirm}"
+        )
+    return line

@@ -61,15 +61,13 @@ def run_cells(
     """Runs every command, each known by a number, on GPUs of its own; their output goes to
     `logs`/NUMBER.log.
 
-    An exception, such as that of Ctrl-C or of a signal, ends the processes by SIGTERM, and waits
-    for them.
+    An exception, such as that of Ctrl-C or of a signal, ends the processes.
 
     Args:
         found: the GPUs; without one, commands see what this process sees.
         at_once: maximum number of commands at a time, however many GPUs are free.
         ended: called with the number and the exit status of each command that is over.
-        needs: GPUs per command, 1 by default and never more than there are. Commands that need
-            more go first.
+        needs: GPUs per command, 1 by default; the largest go first.
     """
     count = dict.fromkeys(commands, 1) | dict(needs or {})
     todo, free = sorted(commands, key=lambda number: -count[number]), list(found)
@@ -112,13 +110,18 @@ def run_cells(
     except BaseException:
         stopped.set()
         with starting:
-            for process in processes:
-                process.terminate()
-        for process in processes:
-            process.wait()
+            end_all(processes)
         raise
     finally:
         pool.shutdown(wait=False)
+
+
+def end_all(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Ends processes by SIGTERM, and waits for them."""
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        process.wait()
 
 
 def _process(command: Sequence[str], gpus: Sequence[str], log: BinaryIO) -> subprocess.Popen[bytes]:

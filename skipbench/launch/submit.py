@@ -11,15 +11,13 @@ from skipbench.config.catalog import cell_command
 from skipbench.config.hardware import Local, Slurm
 from skipbench.console import say, show
 from skipbench.errors import NotHereError, SkipbenchError
-from skipbench.experiments.costs import Cost, bill, gpus_of
+from skipbench.experiments.costs import gpus_of
 from skipbench.experiments.inputs import not_ready
 from skipbench.launch import local, manifest, slurm
-from skipbench.launch.jobs import Job, jobs_of, schedule_stages
+from skipbench.launch.jobs import UNASKED_H, Job, jobs_of, schedule_stages, within_bill
 from skipbench.launch.status import CellStatus, counts
 from skipbench.runs.files import write_atomic
 from skipbench.runs.lock import held
-
-UNASKED_H = 100  # GPU-hours that are submitted without a budget and without permission
 
 
 @contextmanager
@@ -76,15 +74,7 @@ def submit(
             missing.setdefault(cell.key, cell)
     made, line = jobs_of([*missing.values()], hardware), None
     if made and isinstance(hardware, Slurm):
-        line, charged = bill_line([job.cost for job in made], hardware)
-        if allowed_h is not None and charged > allowed_h and not only_print:
-            above = f"budget={allowed_h:g}h"
-            if allowed_h == UNASKED_H:
-                above = f"the {UNASKED_H} allowed without budget="
-            raise SkipbenchError(
-                f"at most {charged:.1f} GPU-hours would be charged, above {above}; nothing is "
-                f"submitted; see them with --plan, then give {confirm}"
-            )
+        line = within_bill(made, hardware, None if only_print else allowed_h, confirm)
     if isinstance(hardware, Slurm) and not only_print and anyway is not None:
         _check_inputs(names, made, hardware, anyway)
     ids, failed = list[str](), False
@@ -120,34 +110,6 @@ def _check_inputs(names: Sequence[str], jobs: Sequence[Job], hardware: Slurm, an
             f"{' '.join(names)} with the same settings lists them, and --fetch fetches them; "
             f"{anyway} submits all the same"
         )
-
-
-def bill_line(costs: Sequence[Cost | None], hardware: Slurm | Local | None) -> tuple[str, float]:
-    """Time of all jobs together, in a line, and the GPU-hours charged for them.
-
-    Args:
-        costs: of the jobs.
-        hardware: `None` where one process runs whole rows, one after another.
-    """
-    what = "rows" if hardware is None else "jobs"
-    count = sum(len(cost.processes()) if cost else 1 for cost in costs)
-    gpus, where, exclusive = 1, "one row after another", False
-    if isinstance(hardware, Slurm):
-        gpus, exclusive = hardware.node_gpus, hardware.exclusive
-        where = f"on one node of {gpus} GPUs"
-    elif hardware is not None:
-        gpus = max(1, len(local.gpus()))
-        where = f"on this machine, as with {gpus} GPUs"
-    on_gpus = hardware is None or hardware.gpus != 0
-    known = [cost for cost in costs if cost is not None and cost.gpus and on_gpus]
-    hours, charged = bill(known, gpus, exclusive)
-    line = f"all: {count} {what}, about {hours:.1f} h wall-clock {where}, at most "
-    line += f"{charged:.1f} GPU-hours charged"
-    if exclusive:
-        line += f" for whole nodes, {sum(c.gpu_hours for c in known):.1f} of them used"
-    if unknown := len(costs) - len(known):
-        line += f"; {unknown} {what} are not counted: their time is not known"
-    return line, charged
 
 
 def _gpu_bytes(hardware: Slurm | Local, gpus: Sequence[str] | None) -> int | None:

@@ -33,8 +33,9 @@ from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.experiments.table_runs import run_entry, sweep_table
 from skipbench.launch import slurm
+from skipbench.launch.jobs import UNASKED_H
 from skipbench.launch.status import cell_statuses
-from skipbench.launch.submit import UNASKED_H, submit, turn
+from skipbench.launch.submit import submit, turn
 from skipbench.runs.state import run_state
 
 PLUGIN = str(Path(__file__).parent / "plugin")  # the namespace package of Hydra's plugins

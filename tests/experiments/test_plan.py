@@ -28,8 +28,8 @@ from skipbench.experiments.costs import (
 )
 from skipbench.experiments.grid import plan
 from skipbench.experiments.plan import Request, grids_of, without_repeats
+from skipbench.launch.jobs import bill_line
 from skipbench.launch.slurm import memory_for
-from skipbench.launch.submit import bill_line
 from skipbench.runs.provenance import config_hash
 
 
