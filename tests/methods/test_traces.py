@@ -37,7 +37,6 @@ OWN = sorted({*choices("method")} - LEFT_OUT)
 CASES: dict[str, tuple[str, ...]] = {
     **{name: () for name in OWN},
     "swift": SWIFT,
-    "int8": PRICES,
     **dict.fromkeys(here(("int8", "knapspec-choices")), PRICES),
     "swift tree": (*SWIFT, "method.tree=[10,5,3,1]"),
     "swift code": (*SWIFT, "method.initial=odd", "method.register=raw", "method.rescore=false"),
