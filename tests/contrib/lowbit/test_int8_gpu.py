@@ -1,4 +1,4 @@
-"""Weights in 8 bits on a GPU: the Triton kernel in its interpreter, tiles, launches and bytes."""
+"""Weights in 8 bits on a GPU: tiles, launches and bytes, and torch in the place of the kernel."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -7,13 +7,10 @@ import pytest
 import torch
 from fake_cuda import fake_cuda
 from test_fake_cuda import fake_lm
-from test_triton import DEVICE, TOLERANCES, drawn, error
-from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig
 
-from skipbench.contrib.lowbit import copy, int8_gpu, tiles
-from skipbench.contrib.lowbit.int8 import quantized_rows
+from skipbench.contrib.lowbit import copy, tiles
 from skipbench.contrib.lowbit.int8_gpu import GpuInt8Weight
 from skipbench.draft_plan import DraftPlan
 from skipbench.lm.cuda_graphs import ops
@@ -34,61 +31,6 @@ def test_a_product_of_8_bits_by_torch_is_that_of_the_rounded_weight() -> None:
     torch.testing.assert_close(made.added(residual, x), wanted + residual)
     made.add_to(residual, x)
     torch.testing.assert_close(residual, made.added(residual - wanted, x))
-
-
-@pytest.mark.parametrize(
-    ("dtype", "tile"),
-    [(d, t) for d in TOLERANCES for t in (tiles.FLOAT32 if d == torch.float32 else tiles.HALF)],
-    ids=str,
-)
-@pytest.mark.parametrize("shape", [(1, 64, 32), (7, 130, 71), (20, 1027, 17)], ids=str)
-def test_int8_linear(
-    shape: tuple[int, int, int],
-    dtype: torch.dtype,
-    tile: tiles.Tile,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Rows, inputs and outputs, also odd ones; a row has the same bits alone as among others."""
-    monkeypatch.setattr(int8_gpu, "int8_tile", lambda *of: tile)  # small weights have one
-    rows, inputs, outputs = shape
-    x, weight = drawn(rows, inputs, dtype=dtype), drawn(outputs, inputs, dtype=dtype)
-    bias, hidden = drawn(outputs, dtype=dtype), drawn(rows, outputs, dtype=dtype)
-    scale, rounded = quantized_rows(weight)
-    weight_error = (rounded * scale[:, None] - weight.float()).abs().amax(1)
-    assert (weight_error <= scale * 0.51).all()
-    wanted = x.float() @ (rounded.float() * scale[:, None]).T
-    for added, of_bias in ((None, None), (hidden, bias)):
-        out = torch.empty_like(hidden)
-        int8_gpu.int8_linear(x, rounded, scale, of_bias, added, out)
-        if added is not None and of_bias is not None:
-            wanted = wanted + of_bias.float() + added.float()
-        assert error(out, wanted) < TOLERANCES[dtype] / 2
-        for row in range(0, rows, tiles.INT8_ROWS):  # NumPy's products depend on a row's place
-            own = slice(row, row + 1)
-            alone, before = torch.empty_like(out[own]), None if added is None else added[own]
-            int8_gpu.int8_linear(x[own], rounded, scale, of_bias, before, alone)
-            assert torch.equal(alone, out[own])
-    int8_gpu.int8_linear(x, rounded, scale, bias, hidden, hidden)  # in its place
-    assert torch.equal(hidden, out)
-
-
-def test_a_tile_that_is_wrong_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever of the tiles it is: torch multiplies then."""
-    monkeypatch.setattr(ops, "at_hand", lambda device: True)
-    monkeypatch.setattr(tiles, "side_by_side", lambda *of: 1 << 10)  # more than the interpreter's
-    for bound, small in (("SOME_OUTPUTS", 48), ("MANY_OUTPUTS", 80), ("LONG_INPUTS", 512)):
-        monkeypatch.setattr(tiles, bound, small)
-    like, multiply = torch.empty(0, dtype=torch.float16, device=DEVICE), int8_gpu.int8_linear
-    assert int8_gpu.int8_fault(like) is None
-    for wrong in tiles.HALF:
-
-        def linear(x: Tensor, weight: Tensor, *rest: Any, wrong: tiles.Tile = wrong) -> None:
-            multiply(x, weight, *rest)
-            rest[-1].mul_(1 + (tiles.int8_tile(*weight.shape, x.dtype, x.device) == wrong))
-
-        with monkeypatch.context() as patched:
-            patched.setattr(int8_gpu, "int8_linear", linear)
-            assert "does not give what torch gives" in str(int8_gpu.int8_fault(like))
 
 
 @pytest.mark.parametrize(
