@@ -16,6 +16,7 @@ from skipbench.decode.stopping import StopRule
 from skipbench.draft_plan import LIKELY, DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.lm.rows import TokenRows
+from skipbench.metrics.prices import Prices
 
 CONFIDENCE_CLASSES = (0.5, 0.8, 0.95)  # SWIFT section 4.2.2: (0, .5], (.5, .8], (.8, .95], (.95, 1]
 
@@ -49,6 +50,8 @@ class SkipMethod(Method):
     head: Literal["full", "int8", "likely"] = "full"
     """Head of draft steps: the model's own, in 8 bits, or its rows of likely tokens."""
 
+    given_prices: Prices | None = field(default=None, init=False)
+    """In the place of what was measured."""
     skip: DraftPlan = field(init=False)
     exit_sublayer: int | None = field(default=None, init=False)
     """Leaves out the sub-layers from there on, and lets verification continue from the states of
@@ -132,7 +135,7 @@ class SkipMethod(Method):
         if plan is not self._drafted and plan != self._drafted:
             self._drafted = plan = self.checked_skip
             self.draft_log["skip"].append([len(self.draft_log["steps"]), str(plan)])
-            self.stop.priced(state, plan)
+            self.stop.priced(state, plan, self.given_prices or state.lm.prices)
         steps = min(self.stop.limit(), budget)
         passes = DraftPass(state.lm, plan, self.exit_sublayer, self._likely, first)
         if not self.tree:

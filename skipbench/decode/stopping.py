@@ -9,6 +9,7 @@ from msgspec import Meta
 from skipbench.config.configurable import Configurable, Positive, Share
 from skipbench.decode.draft import State
 from skipbench.draft_plan import DraftPlan
+from skipbench.metrics.prices import Prices
 
 
 class StopRule(Configurable, kw_only=False):
@@ -35,8 +36,8 @@ class StopRule(Configurable, kw_only=False):
     def begin(self) -> None:
         """Starts a prompt."""
 
-    def priced(self, state: State, plan: DraftPlan) -> None:
-        """Told the plan that drafts from now on."""
+    def priced(self, state: State, plan: DraftPlan, prices: Prices) -> None:
+        """Told the plan that drafts from now on, and the prices of its passes."""
 
     @property
     def reads_confidence(self) -> bool:

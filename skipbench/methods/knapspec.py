@@ -167,16 +167,15 @@ class KnapSpec(SkipMethod):
                 f"knapspec: lengths={list(self.lengths)}; wanted the first and the last draft "
                 "length, such as [1, 10]"
             )
-        self.given: Prices | None = None
         if self.latency is not None:
-            self.needs_latency = self.stop.needs_latency
+            self.needs_latency = False
             mlp, per_token, attention = self.latency
             if min(mlp, attention) <= 0:
                 raise SkipbenchError(
                     f"knapspec: latency={list(self.latency)}; wanted [mlp, attention per token, "
                     "attention] in seconds"
                 )
-            self.given = Prices(model=Parts(attention, per_token, mlp, 0.0, self.layers))
+            self.given_prices = Prices(model=Parts(attention, per_token, mlp, 0.0, self.layers))
         self._max_steps = self.stop.max_steps  # that of the stop rule is gamma* under `use_gamma`
         self.due = self.history + 1  # rounds; the first one of a prompt is not representative
 
@@ -201,7 +200,7 @@ class KnapSpec(SkipMethod):
             self.due, self._x = self.interval, []
 
     def _optimise(self, lm: LM) -> None:
-        prices, length, plan = self.given or lm.prices, lm.cache.length, self.plan()
+        prices, length, plan = self.given_prices or lm.prices, lm.cache.length, self.plan()
         at = 1, plan.positions_read(length), plan.variant
         attention_s, mlp_s = (prices.part_s(part, *at) for part in ("attention", "mlp"))
         attention, mlp = weights = integer_weights(attention_s, mlp_s, self.weight_cap)

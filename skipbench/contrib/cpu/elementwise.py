@@ -21,7 +21,7 @@ MOST_KEYS = 1 << 16  # cache rows up to which attention is ours: it packs a head
 MOST_WITH_AVX512, MOST_WITH_AVX2 = 8, 16  # rows above which torch's attention is faster than ours
 
 
-def plain(metadata: AttentionMetadata, window: int | None) -> bool:
+def supports_window(metadata: AttentionMetadata, window: int | None) -> bool:
     """True if our kernels attend so: no window hides a position but the draft's of a chain."""
     if metadata.draft_window is not None and not metadata.token_rows.contiguous_chain:
         return False

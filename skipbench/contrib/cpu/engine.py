@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from skipbench.contrib.cpu.elementwise import attends, kernel_of, plain
+from skipbench.contrib.cpu.elementwise import attends, kernel_of, supports_window
 from skipbench.contrib.cpu.few_rows import MOST_ROWS
 from skipbench.contrib.cpu.native import compiled, source_of
 from skipbench.contrib.cpu.native_pass import NativePass, native_pass
@@ -44,7 +44,9 @@ class CpuEngine(FusedEngine):
     ) -> Tensor | None:
         if self._native is None or metadata.rows > self._native.most:
             return None
-        if not attends(metadata, hidden, self.strict) or not plain(metadata, self._window):
+        if not attends(metadata, hidden, self.strict) or not supports_window(
+            metadata, self._window
+        ):
             return None
         return self._native(hidden, metadata, chosen, states)
 

@@ -10,7 +10,7 @@ from skipbench.contrib.cpu.elementwise import (
     native_norm,
     native_rotation,
     native_silu,
-    plain,
+    supports_window,
 )
 from skipbench.lm.fused.sublayers import Attention, Mlp, Norm, RMSNorm
 from skipbench.lm.metadata import AttentionMetadata
@@ -47,7 +47,7 @@ class CpuAttention(Attention):
         strict = self.strict and not self.padded_rows
         if self._native is None or not attends(metadata, self._like, strict):
             return None
-        return self._native(query, metadata) if plain(metadata, self.window) else None
+        return self._native(query, metadata) if supports_window(metadata, self.window) else None
 
 
 class CpuMlp(Mlp):

@@ -10,6 +10,7 @@ from skipbench.decode.drafting import CONFIDENCE_CLASSES
 from skipbench.decode.priced import RowPrices
 from skipbench.decode.stopping import StopRule
 from skipbench.draft_plan import DraftPlan
+from skipbench.metrics.prices import Prices
 
 CHANCES = (0.6, 0.8, 0.95, 0.99, 0.9)
 """Before a try: the chance of a token by the class of its confidence, last that of any token."""
@@ -50,8 +51,8 @@ class ByPrice(RowPrices, StopRule):
         self._classes: list[int] = []
         self._chance = 1.0
 
-    def priced(self, state: State, plan: DraftPlan) -> None:
-        self.step = state.lm.prices.step_price(state.lm.cache.length, plan)
+    def priced(self, state: State, plan: DraftPlan, prices: Prices) -> None:
+        self.step = prices.step_price(state.lm.cache.length, plan)
         self.prices = self.prices_at(state, self.max_steps + 1)
 
     def _pays(self) -> bool:

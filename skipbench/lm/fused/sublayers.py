@@ -65,7 +65,8 @@ class Attention:
         qkv = self.weights.qkv(self.norm(hidden), most)
         qkv = qkv.view(metadata.rows, self.heads + 2 * self.kv, self.d)
         out = self.attend(self.rotate_and_store(qkv, cos, sin, metadata.start), metadata)
-        return self.weights.output.added(hidden, out, most)  # type: ignore[no-any-return]
+        added: Tensor = self.weights.output.added(hidden, out, most)
+        return added
 
     def rotate_and_store(self, qkv: Tensor, cos: Tensor, sin: Tensor, start: int) -> Tensor:
         """Queries [T, heads, d]; keys and values go to the cache rows `start ..`."""

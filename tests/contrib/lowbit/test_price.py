@@ -1,5 +1,9 @@
 """The stop rule `price`: a draft is as long as its price allows."""
 
+from typing import Any
+
+from conftest import make_method, random_lm
+
 from skipbench.contrib.lowbit.stop_by_price import IDLE, ByPrice
 from skipbench.decode.draft import State
 
@@ -22,3 +26,18 @@ def test_a_draft_is_as_long_as_its_price_allows() -> None:
     assert set(lengths_by_price(steep, right=True)[20:]) == {0, 1}  # no token saves its own row
     wrong = lengths_by_price(flat, right=False)
     assert wrong[-IDLE:].count(1) == 1 and wrong[-IDLE:].count(0) == IDLE - 1  # and tries again
+
+
+def test_latencies_that_knapspec_is_given_price_its_drafts_too() -> None:
+    """An MLP of 1 s and attention of 3 s, whatever this machine measures."""
+    given = "method.latency=[1,0,3]", "method.stop.row_prices=[1,1,1,1,1,1]"
+    method: Any = make_method("knapspec", "stop@method.stop=price", *given)
+    assert not method.needs_latency
+    lm = random_lm("llama", "fused")
+    lm.allocate(64)
+    lm.prefill([3, 1, 4])
+    state = State(lm, [3, 1, 4, 1], None, 8)
+    method.begin(state)
+    method.skip = method.plan([0, 2])  # two of four attentions
+    method.propose(state, 4)
+    assert method.stop.step == (2 * 3 + 4 * 1) / (4 * 3 + 4 * 1)
