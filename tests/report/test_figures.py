@@ -18,7 +18,7 @@ from skipbench.experiments.row import run_cell
 from skipbench.metrics.acceptance import tokens_per_time
 from skipbench.metrics.prices import profiled_pass_s
 from skipbench.report.figures import courses, curves, maps, style
-from skipbench.report.figures.registry import draw
+from skipbench.report.figures.registry import draw, draw_run
 from skipbench.report.figures.runs import Swept, acceptances, finished_run, swept
 from skipbench.report.figures.style import METHODS, PHASES, caption, save
 from skipbench.report.measured import measure
@@ -154,6 +154,16 @@ def test_the_same_records_give_the_same_pdf(tmp_path: Path) -> None:
     drawn = [save(style.one_axis()[0], [], tmp_path / n / "figure") for n in ("a", "b")]
     one, other = ({path.suffix: path.read_bytes() for path in paths} for paths in drawn)
     assert one == other and [*one] == [".png", ".svg", ".pdf"] and one[".pdf"].startswith(b"%PDF")
+
+
+@pytest.mark.slow
+def test_the_same_records_give_the_same_bytes(runs: dict[str, Run], tmp_path: Path) -> None:
+    run = runs["clasp2"]
+    for kind in draw_run(run):
+        pairs = [save(draw_run(run)[kind], [run], tmp_path / name / kind) for name in ("a", "b")]
+        assert all(
+            one.read_bytes() == other.read_bytes() for one, other in zip(*pairs, strict=True)
+        )
 
 
 def test_runs_with_the_same_draft_are_counted_below_the_figure(runs: dict[str, Run]) -> None:

@@ -138,3 +138,23 @@ def test_every_column_stands_in_one_block(paper: str, table: str) -> None:
         labels = sum(column.kind == "label" for column in grid.columns)
         found = [i for _, first, last in column_blocks(grid) for i in range(first, last)]
         assert found == list(range(labels, len(grid.columns)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("paper", "table"), TABLES)
+def test_latex_is_balanced_and_its_rows_are_as_wide_as_its_head(paper: str, table: str) -> None:
+    """Also where no TeX is installed."""
+    shown = latex(measured_everywhere(paper, table))
+    bare = re.sub(r"\\[{}]", "", shown)
+    assert shown.isascii() and bare.count("{") == bare.count("}")
+    assert re.findall(r"\\begin\{(\w+)\}", shown) == re.findall(r"\\end\{(\w+)\}", shown)
+    wrapped = r">\{\\raggedright\\arraybackslash\}p\{\d+pt\}"
+    tables = re.findall(r"\\begin\{longtable\}(.*?)\\end\{longtable\}", shown, re.S)
+    assert tables
+    for text in tables:
+        spec = re.match(r"\{([lr]+)\}", re.sub(wrapped, "l", text))
+        ends = (line for line in text.splitlines() if line.endswith((r"\\", r"\\*")))
+        lines = [line for line in ends if not line.startswith(r"\caption")]
+        more = [sum(int(n) - 1 for n in re.findall(r"\\multicolumn\{(\d+)\}", x)) for x in lines]
+        widths = [len(re.findall(r"(?<!\\)&", line)) + 1 for line in lines]
+        assert spec and {a + b for a, b in zip(widths, more, strict=True)} == {len(spec[1])}

@@ -247,6 +247,12 @@ def test_noise_is_not_bold(swift_x: float, vanilla_x: float | None, bold: int) -
     assert cell(t, "speedup", **CNNDM).bold[-1] == "paper"
 
 
+def test_autoregressive_against_itself_is_not_bold() -> None:
+    given = {"model": "llama2-13b", "dataset": "cnndm", "temperature": 0.2}
+    t = paper_table("self-sd", "table1", [run(metrics(1.2), method="vanilla", **given)], "paper")
+    assert not any("measured" in c.bold for c in each(t))
+
+
 def test_reasons() -> None:
     runs = [
         swift("swift", "cnndm", None, "needs 140 GiB", model="llama2-70b"),
@@ -462,6 +468,9 @@ def test_latex_is_escaped() -> None:
         r"\textasciicircum{} \textless{} \textgreater{} "
         r"\textbar{} {[}1{]} -- $\pm$"
     )
+    bad = r"\input{/etc/passwd}\immediate\write18{id}^^5cinput"
+    shown = latex(swift2([swift("parallel", "cnndm", None, bad)]))
+    assert "passwd" in shown and not re.search(r"\\(input|immediate|write)|\^\^", shown)
 
 
 @pytest.mark.slow
