@@ -81,7 +81,7 @@ def test_arms_of_a_turn_have_one_vanilla_and_the_tokens_that_each_has_alone(
             others = [method for method in METHODS if method != own]
             assert sorted(one.order) == sorted(["vanilla", "method", *others])
     for config, together in zip(cells(tmp_path / "alone"), whole, strict=True):
-        run_cell(config, print_table=False, load=LOAD)
+        run_cell(config, print_table=False)  # on a model of its own
         (alone,) = samples_of([config])
         assert [decided(s) for s in alone] == [decided(s) for s in together]
 

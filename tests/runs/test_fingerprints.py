@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from builders import SMALL, edit, tiny_copy
+from conftest import unseal
 from huggingface_hub import constants
 from msgspec.structs import replace
 from safetensors.torch import load_file, save_file
@@ -136,7 +137,10 @@ def statuses(words: list[str]) -> list[CellStatus]:
     return experiment_statuses(words[0], request_of(parse(Status, words), choices("experiment")))
 
 
-def test_latencies_of_another_version_of_the_package_are_measured_again(tmp_path: Path) -> None:
+def test_latencies_of_another_version_of_the_package_are_measured_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And whoever asks for a finished run of one is told."""
     config = compose([*SMALL, "method=uniform", f"results={tmp_path}"])
     run_cell(config, print_table=False)
     (latency,) = tmp_path.glob("latency/*.json")
@@ -144,6 +148,12 @@ def test_latencies_of_another_version_of_the_package_are_measured_again(tmp_path
     edit(latency, package_sha256="f" * 64, model=kept["model"] | {"mlp_s": 99.0})
     run_cell(compose([*SMALL, "method=middle", f"results={tmp_path}"]), print_table=False)
     assert json.loads(latency.read_text())["model"]["mlp_s"] < 1
+    folder, _ = record(config)
+    unseal(folder)
+    edit(folder / "provenance.json", package_sha256="2:" + "f" * 64)
+    capsys.readouterr()
+    run_cell(config)
+    assert "another version of skipbench" in capsys.readouterr().err
 
 
 def test_a_table_says_where_a_method_a_model_or_the_code_is_not_one() -> None:
