@@ -150,9 +150,16 @@ def _pointer(folder: Path) -> None:
     )
 
 
+def _half(folder: Path) -> None:
+    _split(folder)
+    path = folder / "model-1.safetensors"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
 WEIGHTS: dict[str, tuple[Callable[[Path], None], str | None]] = {
     "two shards": (_split, None),
     "a missing shard": (lambda folder: _split(folder, 1), "model-1.safetensors"),
+    "half a shard": (_half, "cannot load the model"),
     "a pointer of LFS": (_pointer, "cannot load the model"),
 }
 

@@ -7,6 +7,7 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -83,6 +84,23 @@ def test_a_secret_is_not_in_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert secret.read_text() and run_program(REFUSED + read + listed, SECONDS) == OK
     # the test can fail
     assert run_program(f"{REFUSED}\nrefused(open, {str(secret)!r})", SECONDS, sandbox="none") != OK
+
+
+def test_no_socket_reaches_a_listener() -> None:
+    abstract = f"\0skipbench-{secrets.token_hex(4)}"
+    with socket.create_server(("127.0.0.1", 0)) as tcp, socket.socket(socket.AF_UNIX) as unix:
+        unix.bind(abstract)
+        unix.listen()
+        program = f"""{REFUSED}
+import socket
+refused(socket.create_connection, {tcp.getsockname()}, 2)
+refused(lambda: socket.socket(socket.AF_UNIX).connect({abstract!r}))
+"""
+        assert run_program(program, SECONDS) == OK
+        for listener in (tcp, unix):
+            listener.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                listener.accept()
 
 
 def test_nothing_outside_is_written(tmp_path: Path) -> None:
