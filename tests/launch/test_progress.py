@@ -76,7 +76,7 @@ def test_status_says_how_far_what_came_out_and_what_failed(
 
     here = RunStatus(state="running", pid=os.getpid(), host=socket.gethostname())
     cut(first, 2, replace(here, prompts=read_status(first).prompts))
-    cut(second, 1, RunStatus(state="failed", error="out of memory", prompts=3))
+    cut(second, 1, RunStatus(state="failed", error="out of\x9b5m\u202e\r\nmemory", prompts=3))
     (second / "run.log").write_text("begun\n" + "".join(f"line {n}\n" for n in range(9)))
     now, ended = row_progress(survey("tiny", words[1:]))
     samples = read_run(first).samples
@@ -88,7 +88,8 @@ def test_status_says_how_far_what_came_out_and_what_failed(
         dispatch(["status", *words])
     said = capsys.readouterr().out.splitlines()
     assert said[1].startswith(f"running     tiny uniform mini-math  2/3  {now.speedup:.2f}x")
-    assert said[2].endswith(": out of memory")
+    assert "2 cells: 0 done, 1 failed, 1 running, 0 queued, 0 interrupted, 0 stale" in said[0]
+    assert said[2].endswith(r": out of\x9b5m\u202e\r\nmemory")
     assert [line.strip() for line in said[3:8]] == [f"| line {n}" for n in range(4, 9)]
     with pytest.raises(SystemExit):
         dispatch(["status", *words, "--json"])

@@ -143,6 +143,7 @@ def say(folder: Path, age: float = 0, **value: Any) -> Path:
 
 
 BAD_STATUSES = ["", "[1]", "{}", '{"state": 5}', "\x00", "[" * 100_000, "9" * 5000, "\udcff"]
+BAD_STATUSES += ['{"state": "\\u001b[2J"}']
 
 
 def test_the_state_of_a_run(tmp_path: Path) -> None:
