@@ -35,7 +35,6 @@ from skipbench.report.tables.features import feature_tables
 from skipbench.runs.measures import Metrics
 from skipbench.runs.record import Arm, Round, Sample, Seconds
 
-pytestmark = WHOLE_TREE
 RESULTS = ("results/README.md", "results/gpu/h100-80gb/README.md")
 ALONE = ("README.md", "CONTRIBUTING.md", *RESULTS, "notebooks/README.md")
 PAGES = sorted([*(ROOT / name for name in ALONE), *(ROOT / "docs").rglob("*.md")])
@@ -130,6 +129,7 @@ def check_command(command: str, words: list[str]) -> list[list[str]]:
 DAILY = (ROOT / "README.md", ROOT / "docs" / "tutorial.md", OUTSIDE)
 
 
+@WHOLE_TREE
 @pytest.mark.parametrize(
     "path", rest_slow(PAGES, DAILY.__contains__), ids=lambda p: str(p.relative_to(ROOT))
 )
@@ -173,6 +173,7 @@ def anchors(path: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
+@WHOLE_TREE
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_no_link_is_dead(path: Path) -> None:
     for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
@@ -184,6 +185,7 @@ def test_no_link_is_dead(path: Path) -> None:
         assert not anchor or anchor in anchors(target), link
 
 
+@WHOLE_TREE
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_files_named_in_the_text_exist(path: Path) -> None:
     for name in re.findall(r"`((?:skipbench|scripts|tests|conf)/[\w/.-]+)`", path.read_text()):
@@ -192,6 +194,7 @@ def test_files_named_in_the_text_exist(path: Path) -> None:
         ), name
 
 
+@WHOLE_TREE
 def test_every_claim_of_security_names_its_test() -> None:
     text = (ROOT / "SECURITY.md").read_text()
     named = set(re.findall(r"`(test_\w+)`", text))
@@ -216,6 +219,7 @@ def test_every_key_has_a_meaning() -> None:
     assert not re.findall(r"^\| .*\|\s+\|$", page(), re.MULTILINE)
 
 
+@WHOLE_TREE
 def test_the_keys_are_up_to_date() -> None:
     assert PAGE.read_text() == page(), "run: make docs"
 

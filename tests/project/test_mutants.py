@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, WHOLE_TREE
+from conftest import ROOT
 
 from scripts.mutants import Fault, faults, planted
 
@@ -27,10 +27,11 @@ def wrong(fault: Fault) -> str | None:
     return None
 
 
-@WHOLE_TREE
 def test_every_fault_can_be_planted_and_its_test_is_there() -> None:
     assert len(FAULTS) >= 32
-    assert {fault.name: wrong(fault) for fault in FAULTS if wrong(fault)} == {}
+    every = (ROOT / "skipbench" / "contrib").is_dir()
+    here = [fault for fault in FAULTS if every or "/contrib/" not in fault.file + fault.test]
+    assert len(here) >= 20 and {fault.name: wrong(fault) for fault in here if wrong(fault)} == {}
 
 
 def test_a_snippet_that_is_gone_or_stands_twice_is_told() -> None:

@@ -179,30 +179,6 @@ def test_a_model_that_is_gone_has_no_sizes(
     assert path in done.stderr and "give profile=FILE" in done.stderr
 
 
-def test_a_folder_differs_from_itself_in_nothing(
-    skipbench: Command, results: Path, tmp_path: Path
-) -> None:
-    other = tmp_path / "other"
-    shutil.copytree(results, other)
-    same = skipbench("diff", str(results), str(other))
-    assert same.returncode == 0 and "2 cells in both; 0 whose interval leaves out 1" in same.stdout
-    slowed = next(other.glob("runs/*uniform*/samples.jsonl"))
-    lines = [json.loads(line) for line in slowed.read_text().splitlines()]
-    for line in lines:
-        line["method"]["seconds"]["draft"] *= 100
-        line["method"]["tokens"][-1] += 1
-    unseal(slowed.parent)
-    (slowed.parent / "metrics.json").unlink()  # else its figures would be others than the samples'
-    slowed.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    found = skipbench("diff", str(results), str(other))
-    assert found.returncode == 1 and "0 of 5 outputs have the same tokens" in found.stdout
-    assert "1 whose interval leaves out 1" in found.stdout
-    shutil.rmtree(next(other.glob("runs/*prompt-lookup*")))
-    assert "only in " in skipbench("diff", str(results), str(other)).stdout
-    assert skipbench("diff", str(results)).returncode == 2
-    assert skipbench("diff", str(results), str(tmp_path)).returncode == 2
-
-
 def test_no_costs_without_tokens() -> None:
     costs = datasheet(shape_of("llama3-8b"), "bfloat16", known_hardware()["a6000"])
     with pytest.raises(SkipbenchError, match="no decoded tokens"):
