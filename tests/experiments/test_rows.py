@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from builders import interrupt
 from conftest import Command, rest_slow
 
 from skipbench.bench.arm import Bench
@@ -128,6 +129,19 @@ def test_a_method_that_fails_ends_only_its_own_arm(
     monkeypatch.undo()
     run_row(configs, LOAD)
     assert [len(samples) for samples in samples_of(configs)] == [2] * 3
+
+
+def test_what_a_method_carries_on_is_there_again_behind_an_interruption(tmp_path: Path) -> None:
+    words = [*SMALL[1:], "dataset.max_new_tokens=24", "dataset=mini-math", "limit=4"]
+    words += ["method=self-sd", 'method.skip="attn:2,3,6,7;mlp:3,6,8"', "stop@method.stop=adaptive"]
+    config = compose([*words, f"results={tmp_path}"])
+    run_cell(config, print_table=False, load=LOAD)
+    (before,) = samples_of([config])
+    assert len({sample.carry["stop"]["threshold"] for sample in before}) == 4
+    interrupt(resolve_cell(config).folder, 2)
+    run_cell(config, print_table=False, load=LOAD)
+    (after,) = samples_of([config])
+    assert [decided(sample) for sample in after] == [decided(sample) for sample in before]
 
 
 @pytest.mark.parametrize("writes", rest_slow((1, 3, 5), lambda writes: writes == 3))
