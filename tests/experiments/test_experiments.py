@@ -7,6 +7,7 @@ import json
 import re
 from pathlib import Path
 from statistics import stdev
+from typing import Any
 
 import pytest
 import yaml
@@ -14,6 +15,7 @@ from builders import SMALL
 from conftest import PAPERS, ROOT
 from msgspec.structs import replace
 
+from skipbench.bench.arm import Bench
 from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
@@ -344,3 +346,25 @@ def test_a_small_dense_model_is_kept_for_the_next_cell(monkeypatch: pytest.Monke
     monkeypatch.setattr(last_loaded, "KEPT_BYTES", 1)
     large = LastLoaded()
     assert large(model, engine) is not large(model, engine)
+
+
+@pytest.mark.slow
+def test_a_cell_that_fails_stops_no_other_and_stands_in_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    decode = Bench.decode
+
+    def failing(self: Bench, method: Any, *more: Any) -> Any:
+        if self.config.method.name == "uniform" and method is self.method:
+            raise RuntimeError("out of luck")
+        return decode(self, method, *more)
+
+    monkeypatch.setattr(Bench, "decode", failing)
+    words = ["table", "swift-table2", "scale=embedded", f"results={tmp_path}", *SMALL]
+    with pytest.raises(SystemExit) as ended:
+        dispatch([*words, "method=uniform,middle", "dataset=mini-math"])
+    assert ended.value.code == 1 and "out of luck" in capsys.readouterr().err
+    # three models of the paper are one here
+    states = {f.name.split("_")[1]: read_run(f).status.state for f in tmp_path.glob("runs/*")}
+    assert states == {"uniform": "failed", "middle": "done"}
+    assert "out of luck" in (tmp_path / "tables" / "swift-table2.embedded.md").read_text()

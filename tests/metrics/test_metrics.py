@@ -87,7 +87,12 @@ def test_expected_tokens_is_the_geometric_sum() -> None:
 
 @pytest.mark.parametrize(
     ("M", "alpha", "c", "printed"),
-    [(4.34, 0.99, 0.55, 1.52), (8.21, 1.0, 0.55, 1.65), (3.85, 0.99, 0.5, 1.58)],
+    [
+        (4.34, 0.99, 0.55, 1.52),
+        (3.13, 0.98, 0.55, 1.43),
+        (8.21, 1.0, 0.55, 1.65),
+        (3.85, 0.99, 0.5, 1.58),
+    ],
 )
 def test_expected_speedup_of_swift_table_4(
     M: float, alpha: float, c: float, printed: float
