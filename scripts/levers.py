@@ -40,7 +40,7 @@ from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.fixed import FixedSet
 from skipbench.methods.vanilla import Vanilla
-from skipbench.metrics.prices import curve, price_key
+from skipbench.metrics.prices import Prices, curve, price_key
 from skipbench.profile.clock import Clock
 from skipbench.profile.influence import ranked, squared_turns
 from skipbench.profile.rows import kept_seconds
@@ -56,7 +56,7 @@ Figures = dict[str, list[tuple[float, ...]]]
 class KnownPrices(ByPrice):
     """With the prices of this place, which it is given."""
 
-    def priced(self, state: State, plan: DraftPlan) -> None:
+    def priced(self, state: State, plan: DraftPlan, given: Prices | None) -> None:
         pass
 
 

@@ -135,7 +135,7 @@ class SkipMethod(Method):
         if plan is not self._drafted and plan != self._drafted:
             self._drafted = plan = self.checked_skip
             self.draft_log["skip"].append([len(self.draft_log["steps"]), str(plan)])
-            self.stop.priced(state, plan, self.given_prices or state.lm.prices)
+            self.stop.priced(state, plan, self.given_prices)
         steps = min(self.stop.limit(), budget)
         passes = DraftPass(state.lm, plan, self.exit_sublayer, self._likely, first)
         if not self.tree:

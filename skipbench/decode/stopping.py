@@ -36,8 +36,8 @@ class StopRule(Configurable, kw_only=False):
     def begin(self) -> None:
         """Starts a prompt."""
 
-    def priced(self, state: State, plan: DraftPlan, prices: Prices) -> None:
-        """Told the plan that drafts from now on, and the prices of its passes."""
+    def priced(self, state: State, plan: DraftPlan, given: Prices | None) -> None:
+        """Told the plan that drafts from now on; `given`: prices in the place of `lm.prices`."""
 
     @property
     def reads_confidence(self) -> bool:

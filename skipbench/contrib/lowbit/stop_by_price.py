@@ -51,8 +51,8 @@ class ByPrice(RowPrices, StopRule):
         self._classes: list[int] = []
         self._chance = 1.0
 
-    def priced(self, state: State, plan: DraftPlan, prices: Prices) -> None:
-        self.step = prices.step_price(state.lm.cache.length, plan)
+    def priced(self, state: State, plan: DraftPlan, given: Prices | None) -> None:
+        self.step = (given or state.lm.prices).step_price(state.lm.cache.length, plan)
         self.prices = self.prices_at(state, self.max_steps + 1)
 
     def _pays(self) -> bool:
