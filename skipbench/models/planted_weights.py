@@ -20,7 +20,7 @@ MARGIN = 16.0  # lead of what follows over what cannot
 CHOICE = 8.0
 DECOY, STEP = 0.5, 0.25  # lead of a decoy where nothing decides, and what each has over the next
 
-# Sizes of parts of a state, where `word` has 1. In 8 bits the smallest are still seen.
+# Sizes of parts of a state, where `word` has 1. The smallest are still seen in a coarser copy.
 OWN, SIDE = 0.25, 1 / 32  # of a token's row: what it follows, and its side of a choice
 CHOSEN = 0.5  # what decides: small, as the rest looks smaller to a norm where it is large
 

@@ -134,7 +134,7 @@ def plain(run: Run) -> dict[str, object]:
     return dict(msgspec.to_builtins(published))
 
 
-NAMED = ("int8", "auto")  # methods whose name says what their drafts use
+CHOOSES = "auto"  # what its drafts use is no setting of the run
 
 
 class _Named(TypedDict):
@@ -168,7 +168,8 @@ def read_run(folder: Path) -> Run:
     names = {
         kind: settings.get(kind, {}).get("name", "") for kind in ("model", "method", "dataset")
     }
-    if names["method"] not in NAMED and (options := draft_options(settings.get("method", {}))):
+    options = draft_options(settings.get("method", {}))
+    if options and names["method"] not in (CHOOSES, options.split()[0]):
         names["method"] += f" {options}"
     return Run(
         id=folder.name,

@@ -337,7 +337,8 @@ def test_no_model_loses_its_graphs_to_rounding(dtype: torch.dtype) -> None:
     """The self-test compares where the state does not hide what a sub-layer with small weights
     adds: near 1 it refuses a quarter of these models in bfloat16.
     """
-    for family, seed in itertools.product(("llama", "mistral", "qwen2", "qwen3"), range(3)):
+    seeds = range(3 if dtype == torch.bfloat16 else 1)  # the coarsest of the three
+    for family, seed in itertools.product(("llama", "mistral", "qwen2", "qwen3"), seeds):
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(random_model(family).config).eval().to(dtype)
         lm = LM(model, partial(CudaGraphsEngine, capture=EagerCapture, backend="split_kv"))
@@ -352,7 +353,7 @@ def test_no_sharp_attention_loses_its_graphs_to_rounding() -> None:
     engine = partial(CudaGraphsEngine, capture=EagerCapture, backend="masked")
     lm = gpu_check._lm(torch.device("cpu"), sizes, torch.bfloat16, engine, 512, 1)
     assert isinstance(lm.engine, CudaGraphsEngine)
-    assert {lm.engine.self_test(lm._tables) for _ in range(100)} == {None}
+    assert {lm.engine.self_test(lm._tables) for _ in range(40)} == {None}
 
 
 @torch.inference_mode()

@@ -1,4 +1,4 @@
-"""Random walks (`graphs_walk`) of `cuda_graphs` over its stand-ins: 2,000 calls per day, 200,000 in
+"""Random walks (`graphs_walk`) of `cuda_graphs` over its stand-ins: 1,100 calls per day, 110,000 in
 the slow tier, and the faults that they are there for.
 
 Bits are compared with `Anew`, which computes as the graphs do and remembers nothing; `fused`, which
@@ -149,12 +149,12 @@ class Tier:
 
 
 TIERS = [
-    Tier("llama", "masked", 400, exact=True),
-    Tier("llama", "masked", 400, chains=True),
-    Tier("mistral", "split_kv", 300, exact=True),
-    Tier("qwen3", "split_kv", 300, chains=True),
-    Tier("llama", TRITON, 415),
-    Tier("qwen2", "masked", 160, capture=Full),
+    Tier("llama", "masked", 200, exact=True),
+    Tier("llama", "masked", 200, chains=True),
+    Tier("mistral", "split_kv", 150, exact=True),
+    Tier("qwen3", "split_kv", 150, chains=True),
+    Tier("llama", TRITON, 210),
+    Tier("qwen2", "masked", 165, capture=Full),
     Tier("llama", "varlen", 25, chains=True, tape=True),
 ]
 
@@ -199,7 +199,7 @@ def test_graphs_compute_what_an_engine_without_memory_computes(tier: Tier) -> No
         walk(made, tier.steps, 1)
 
 
-@pytest.mark.slow  # 198,000 calls, about half an hour
+@pytest.mark.slow  # 109,000 calls, about a quarter of an hour
 @pytest.mark.parametrize("tier", TIERS, ids=str)
 def test_and_so_for_a_hundred_days(tier: Tier) -> None:
     for seed in range(2, 101):
@@ -207,8 +207,8 @@ def test_and_so_for_a_hundred_days(tier: Tier) -> None:
             walk(made, tier.steps, seed)
 
 
-def test_a_day_has_two_thousand_calls() -> None:
-    assert sum(tier.steps for tier in TIERS) == 2000
+def test_a_day_has_over_a_thousand_calls() -> None:
+    assert sum(tier.steps for tier in TIERS) == 1100
 
 
 FAULTS: dict[str, tuple[Any, str, str, tuple[Tier, ...]]] = {

@@ -35,6 +35,7 @@ FAST_ONE = {"rows": [5.0, 9.0, 9.0], "columns": [2.0, 20.0, 20.0], "packed": [3.
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tuned(*SMALL)  # compiles where every test finds it
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
