@@ -14,6 +14,7 @@ from skipbench.config.catalog import known_hardware
 from skipbench.lm.model import LM
 
 
+@pytest.mark.slow  # `make gpu` is rehearsed by .ci/run
 def test_every_check_runs_and_none_fails(skipbench: Command) -> None:
     done = skipbench("doctor", "--gpu", "--rehearse", "--json")
     assert done.returncode == 0

@@ -337,7 +337,7 @@ def test_no_model_loses_its_graphs_to_rounding(dtype: torch.dtype) -> None:
     """The self-test compares where the state does not hide what a sub-layer with small weights
     adds: near 1 it refuses a quarter of these models in bfloat16.
     """
-    seeds = range(3 if dtype == torch.bfloat16 else 1)  # the coarsest of the three
+    seeds = range(2 if dtype == torch.bfloat16 else 1)  # the coarsest of the three
     for family, seed in itertools.product(("llama", "mistral", "qwen2", "qwen3"), seeds):
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(random_model(family).config).eval().to(dtype)

@@ -146,8 +146,8 @@ def test_a_draft_doubts_where_it_is_wrong() -> None:
     strongest = next(iter(strengths(REDUNDANT, 0)))
     whole, stopped = (drafted(fused(), strongest, threshold=t) for t in (0.0, 0.8))
     assert alpha(stopped)[0] > 1.5 * alpha(whole)[0]
-    mended = [len(drafted(fused(), strongest, width=k).rounds) for k in (2, 5, 20)]
-    assert len(whole.rounds) > mended[0] > mended[1] > mended[2]
+    mended = [len(drafted(fused(), strongest, width=k).rounds) for k in (2, 20)]
+    assert len(whole.rounds) > mended[0] > mended[1]
 
 
 @pytest.mark.parametrize("family", PLANTABLE)
