@@ -45,8 +45,8 @@ class LM:
             model: a causal language model of Hugging Face, in evaluation mode.
             engine: one of `ENGINES`; where it cannot run here, another replaces it, and `notes`
                 say why.
-            strict: verified rows get the bits that decoding them alone would give; proven here,
-                engine `fused` only.
+            strict: verified rows get the bits that decoding them alone would give; proven here;
+                engines `fused` and `cuda_graphs`.
             spare_mib: memory that second layouts of weights may take, MiB.
 
         Raises:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from skipbench.lm.cuda_graphs import ops
+from skipbench.lm.cuda_graphs import ops, parts
 from skipbench.lm.cuda_graphs.capture import Work
 from skipbench.lm.rows import TokenRows
 from skipbench.lm.upload import upload, upload_into
@@ -18,7 +18,6 @@ ROW_STEPS: tuple[int, ...] = (*range(1, 17), 24, 32, 48, 64, 96, 128)
 MAX_ROWS = ROW_STEPS[-1]  # wider ones are bound by arithmetic, not launches: without graphs
 FIRST = 256  # shortest length, in cache rows
 SHAPES = 512  # kept shapes of trees and branches
-NO_WINDOW = 1 << 62  # tokens
 
 
 def padded_rows(rows: int) -> int:
@@ -52,10 +51,9 @@ class GraphBuffers:
         cos, sin: [R, 1, d], the sine with the sign of `rotate_half`.
         depth, tree_mask: position of each row after the context [R], and the rows that it sees
             [R, R]; views of `shape`, which holds the bytes of both.
+        paths: [R, 256] cache rows of each row's last positions, which kernels of Triton read.
         masks: additive, [G * R, B] for every bucket and window in use, rows of one query head after
             the other.
-        ends: `[0, R]`, whole: `[0, B]` a bucket, used: `[end]`: what kernels for sequences of any
-            length take.
     """
 
     def __init__(
@@ -78,11 +76,9 @@ class GraphBuffers:
             self.shape = self._packed(range(rows), torch.ones(rows, rows, dtype=torch.bool).tril_())
             self.depth = self.shape[: 8 * rows].view(torch.int64)
             self.tree_mask = self.shape[8 * rows :].view(torch.bool).view(rows, rows)
-            self.ends = upload(torch.tensor([0, rows], dtype=torch.int32), device)
-            self.used = torch.zeros(1, dtype=torch.int32, device=device)
+            self.paths = torch.zeros(rows, parts.PATH, dtype=torch.int32, device=device)
         self._stacked: dict[int, Tensor] = {}
         self.masks: dict[tuple[int, int | None], Tensor] = {}  # views of those
-        self.whole: dict[int, Tensor] = {}
         self._place, self._hidden = self.bounds[:3], 0
         self._views = {rows: self.hidden}
         self._chain = self.shape.clone()
@@ -141,8 +137,6 @@ class GraphBuffers:
         if bucket not in self._stacked:
             shape = (len(windows), self.group * self.rows, bucket)
             with torch.inference_mode(False):
-                whole = torch.tensor([0, bucket], dtype=torch.int32)
-                self.whole[bucket] = upload(whole, self.device)
                 self._stacked[bucket] = torch.zeros(shape, dtype=self.dtype, device=self.device)
                 for window, mask in zip(windows, self._stacked[bucket], strict=True):
                     self.masks[bucket, window] = mask
@@ -155,27 +149,32 @@ class GraphBuffers:
         columns: Tensor,
         cos: Tensor,
         sin: Tensor,
-        triton: bool = False,
+        backend: str,
     ) -> Work:
-        """The work that turns `bounds`, `depth` and `tree_mask` into targets, rotary tables
-        and the masks of a bucket.
+        """The work that turns `bounds`, `depth` and `tree_mask` into targets, rotary tables, and
+        `paths` or the masks of a bucket.
 
         Args:
             columns: [N] numbers of all cache rows.
             cos, sin: [P, 1, d] of all positions.
-            triton: in one kernel.
         """
+        if backend == ops.TRITON:
+            part = parts.part_size(self.dtype, cos.shape[2])
+
+            def place_in_one() -> None:
+                parts.place(
+                    self.bounds, self.depth, self.tree_mask, cos, sin,
+                    self.target, self.cos, self.sin, self.paths, part,
+                )  # fmt: skip
+
+            return place_in_one
         # Not minus infinity: a part of the cache that is masked altogether stays finite.
         low = torch.finfo(self.dtype).min / 2
         masks = self._masks_of(bucket, windows)
-        with torch.inference_mode(False):
-            widths = torch.tensor([NO_WINDOW if w is None else w for w in windows])
-            widths = upload(widths, self.device)
 
-        def place() -> None:
+        def place_by_torch() -> None:
             start, context_len, target, _ = self.bounds.chunk(4)
             torch.add(self.ramp, target, out=self.target)
-            self.used.copy_(start + self.rows)
             positions = (self.depth + context_len).clamp(max=len(cos) - 1)
             self.cos.copy_(cos.index_select(0, positions))
             self.sin.copy_(sin.index_select(0, positions))
@@ -190,10 +189,4 @@ class GraphBuffers:
                 mask = torch.zeros((), dtype=self.dtype, device=self.device).masked_fill(~near, low)
                 made.view(self.group, self.rows, bucket).copy_(mask)
 
-        def place_in_one() -> None:
-            ops.prepare(
-                self.bounds, self.depth, self.tree_mask, widths, cos, sin,
-                self.target, self.used, self.cos, self.sin, masks,
-            )  # fmt: skip
-
-        return place_in_one if triton else place
+        return place_by_torch

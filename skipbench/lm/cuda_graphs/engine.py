@@ -18,12 +18,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from skipbench.errors import NotStrictError
+from skipbench.lm.bit_exact import MOST
 from skipbench.lm.cache import KVCache
 from skipbench.lm.cuda_graphs.buffers import MAX_ROWS
 from skipbench.lm.cuda_graphs.capture import CudaGraphCapture, EagerCapture
 from skipbench.lm.cuda_graphs.device import DeviceGraphs
-from skipbench.lm.cuda_graphs.work import Attention, Mlp
-from skipbench.lm.engine import Chosen, Engine, Sublayer, refuse_strict
+from skipbench.lm.cuda_graphs.ops import TRITON
+from skipbench.lm.cuda_graphs.work import Attention, Mlp, Normed
+from skipbench.lm.engine import Chosen, Engine, Sublayer
 from skipbench.lm.families import parts_of
 from skipbench.lm.fused.engine import FusedEngine, fused_engine
 from skipbench.lm.fused.weights import LayerWeights
@@ -87,16 +90,20 @@ class CudaGraphsEngine(Engine):
         capture: Callable[[torch.device], EagerCapture] = CudaGraphCapture,
         backend: str | None = None,
     ) -> None:
-        """`backend`: of `attention.attention_backends`; `None` takes the fastest of those that the
-        capture can time.
         """
-        refuse_strict(strict, "cuda_graphs")
+        Args:
+            strict: rows have the bits that they have alone, whatever their number, by kernels of
+                Triton.
+            backend: of attention; `None` takes the first that works.
+        """
+        self.strict = strict
         self.fused = fused_engine(model, family, cache, spare_mib)
         self.kernels, self.cache = self.fused.kernels, cache
-        self.embed, self.head = self.fused.embed, self.fused.head
+        self.embed = self.fused.embed
+        self._head = Normed(parts_of(model).norm, self.fused.head_weight)
         cache.spare = MAX_ROWS
         self.parts = {
-            device: DeviceGraphs(model.config, cache, capture(device), backend)
+            device: DeviceGraphs(model.config, cache, capture(device), backend, strict)
             for device in dict.fromkeys(cache.devices)
         }
         self._layers = parts_of(model).layers
@@ -115,11 +122,18 @@ class CudaGraphsEngine(Engine):
         made, places = list[Sublayer](), zip(self._layers, layers, self.cache.devices, strict=True)
         for index, ((attention, mlp), weights, device) in enumerate(places):
             part, s = self.parts[device], first + 2 * index
-            part.attentions[s] = Attention(attention, weights, index, self.cache)
-            part.mlps[s + 1] = Mlp(mlp, weights)
+            part.attentions[s] = Attention(attention, weights, index, self.cache, self.strict)
+            part.mlps[s + 1] = Mlp(mlp, weights, self.strict)
             made += [part.sublayer(i, eager[i - first]) for i in (s, s + 1)]
             part.forget()
         return made
+
+    def head(self, hidden: Tensor) -> Tensor:
+        part = self.parts.get(hidden.device)
+        triton = part is not None and part.backend == TRITON
+        if not triton or not (self.strict or len(hidden) <= MOST):
+            return self.fused.head(hidden)
+        return self._head(hidden, True, True)
 
     def fast(self, variant: str) -> bool:
         return self.fused.fast(variant)
@@ -169,7 +183,16 @@ class CudaGraphsEngine(Engine):
 
     def allocated(self, rotary: dict[torch.device, RotaryCache]) -> Engine:
         reason = self.self_test(rotary)
-        return self if reason is None else replaced(self.fused, reason)
+        if self.strict and reason is None:
+            reason = next((p.not_exact for p in self.parts.values() if p.not_exact), None)
+        if reason is None:
+            return self
+        if self.strict:
+            raise NotStrictError(
+                f"engine.strict=true cannot be kept by engine=cuda_graphs: {reason}; use "
+                "engine=fused, or engine.strict=false"
+            )
+        return replaced(self.fused, reason)
 
     @torch.inference_mode()
     def self_test(self, tables: dict[torch.device, RotaryCache]) -> str | None:

@@ -15,7 +15,6 @@ class SetKey(NamedTuple):
 
     rows: int
     size: int
-    chain: bool
     fresh: bool
     chosen: tuple[int, ...]
 
