@@ -21,7 +21,9 @@ def put_in_place(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(products, name, globals()[name])
 
 
-def _sums(x: Tensor, weight: Tensor, bias: Tensor | None, norm: Tensor | None, eps: float) -> Tensor:
+def _sums(
+    x: Tensor, weight: Tensor, bias: Tensor | None, norm: Tensor | None, eps: float
+) -> Tensor:
     """[R, N] of float32, in tiles of MOST rows."""
     tiles = []
     for rows in x.split(MOST):

@@ -275,7 +275,8 @@ class DeviceGraphs:
         for name in (TRITON, "split_kv"):
             try:
                 if name == TRITON and not ops.at_hand(self.capture.device):
-                    self.discarded[name] = "Triton is not installed"
+                    if self.capture.device.type == "cuda":
+                        self.discarded[name] = "Triton is not installed"
                     continue
                 why = fault(trial.results(name, *tables), wanted)
             except Exception as error:  # whatever its compiler or driver does
