@@ -261,4 +261,4 @@ def test_tiles_fit_a_device_and_know_no_rows() -> None:
     assert found[227, (28672, 4096), 2] == Tile(64, 256, 4, 4)
     assert found[99, (28672, 4096), 2] == Tile(32, 256, 4, 4)
     assert found[227, (4096, 14336), 2] == Tile(32, 512, 8, 4)
-    assert found[227, (28672, 4096), 4] == Tile(32, 128, 4, 4)
+    assert found[227, (28672, 4096), 4] == Tile(32, 64, 4, 4)

@@ -27,8 +27,8 @@ class Tile(NamedTuple):
 
     def shared_bytes(self, itemsize: int) -> int:
         """The most that a program takes, of what the compiler tells."""
-        # a warp group of Hopper multiplies 64 outputs from shared memory: one more step is there
-        steps = self.stages if self.outputs >= 64 else self.stages - 1
+        # the step that is multiplied is there too with 64 outputs, on Hopper, and in float32
+        steps = self.stages if self.outputs >= 64 or itemsize == 4 else self.stages - 1
         weights_and_rows = steps * (self.outputs + ROWS) * self.inputs * itemsize
         return weights_and_rows + self.stages * self.inputs * itemsize  # the weight of the norm
 
@@ -43,7 +43,7 @@ class Tile(NamedTuple):
 MANY = Tile(64, 256, 4, 4)  # of more than SOME_OUTPUTS
 SOME = Tile(32, 256, 4, 4)  # programs enough for a small model's weights
 LONG = Tile(32, 512, 8, 4)  # of more than LONG_INPUTS, with few outputs
-FLOAT32 = Tile(32, 128, 4, 4)  # not measured; larger ones spill registers
+FLOAT32 = Tile(32, 64, 4, 4)  # not measured; larger ones spill registers
 SOME_OUTPUTS, LONG_INPUTS = 4096, 8192
 
 
