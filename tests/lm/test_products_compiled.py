@@ -79,7 +79,7 @@ def planted(x: tl.tensor, weight: tl.tensor, out: tl.tensor, WAIT: tl.constexpr)
 
 def compiled(case: Case) -> dict[str, Any]:
     """Shared bytes, bytes of stack (of registers that spill), arguments in order (numbers have no
-    name), and PTX.
+    name), those by whose value Triton makes no kernel of its own, and PTX.
     """
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -117,6 +117,7 @@ def compiled(case: Case) -> dict[str, Any]:
     return {
         "shared": made.metadata.shared, "most": tile.shared_bytes(itemsize), "stack": stack,
         "arguments": arguments, "ptx": made.asm["ptx"],
+        "general": [p.name for p in kernel.params if p.do_not_specialize],
     }  # fmt: skip
 
 
@@ -156,7 +157,7 @@ def test_a_kernel_fits_a_gpu_and_waits_before_it_reads(case: Case, found: dict[C
     made = found[case]
     assert made["stack"] == 0 and made["shared"] <= SHARED[case.architecture]
     if case.kernel != "rms_norm":
-        assert made["shared"] <= made["most"]
+        assert made["shared"] <= made["most"] and made["general"] == ["rows"]
         if case.early and case.dtype == "bf16":
             assert made["shared"] > 0.95 * made["most"]  # `dependent` goes by it
     if case.early:
@@ -172,6 +173,12 @@ def test_a_kernel_that_reads_too_early_is_found(found: dict[Case, Any]) -> None:
         read_early(never["ptx"], never["arguments"])
     assert read_early(late["ptx"], late["arguments"]) == {"weight", "x"}
     assert read_early(right["ptx"], right["arguments"]) == {"weight"}
+    made, wait = found[CASES[2]], "griddepcontrol.wait"
+    assert read_early(made["ptx"], made["arguments"]) == {"weight"}  # fetched ahead
+    for without in ("", "bar.sync 0"):
+        body, end = made["ptx"].replace(wait, without), f"{wait};" if without else ""
+        with pytest.raises(AssertionError, match="branch" if without else "no wait"):
+            read_early(body + end, made["arguments"])
 
 
 if __name__ == "__main__":
