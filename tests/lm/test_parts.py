@@ -170,6 +170,17 @@ def test_near_attention_of_torch_in_many_shapes() -> None:
 
 
 @KERNELS
+@pytest.mark.parametrize("at", [3, 66], ids=["shared", "own"])
+@pytest.mark.filterwarnings("ignore:invalid value")  # NumPy's
+def test_what_is_no_number_is_not_hidden(of: Any, at: int) -> None:
+    one = exact_pass(TokenRows.chain(66, 2), torch.float32)
+    for heads in (slice(0, 1), slice(1, 2)):  # a key, a value
+        cache = one.cache.clone()
+        cache[at, heads] = torch.nan
+        assert bool(attended(of, one._replace(cache=cache)).isnan().all())
+
+
+@KERNELS
 def test_place(of: Any) -> None:
     draw = random.Random(0)
     for border in (64, 128) * (20 if of is stated else 2):

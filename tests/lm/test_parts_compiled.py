@@ -27,9 +27,8 @@ COUNTS = ("rows", "positions", "parts", "window")
 PTXAS = "backends/nvidia/bin/ptxas"
 
 
-@pytest.mark.parametrize(
-    "architecture", [*(pytest.param(a, marks=pytest.mark.slow) for a in (80, 90)), 86], ids=str
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", LIMITS)
 def test_every_kernel_compiles_and_spills_nothing(architecture: int) -> None:
     env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     words = [sys.executable, __file__, str(architecture)]
@@ -88,7 +87,8 @@ def main(arch: int) -> None:
     for dtype, d in DIMS:
         of = {"bf16": torch.bfloat16, "fp32": torch.float32}[dtype]
         part = parts.part_size(of, d)
-        constants = {"d": d, "GROUP": 4, "PART": part, "CHUNK": parts.CHUNK, "BLOCK_D": d}
+        constants = {"d": d, "BLOCK_D": d, "GROUP": 4, "PART": part}
+        constants |= {n: getattr(parts, n) for n in ("PATH", "TILE", "CHUNK")}
         for name in ("attend_parts", *("place", "join") * (d == 128)):
             warps = parts.warps(of) if name == "attend_parts" else 4
             made = compiled(getattr(attention_triton, name), dtype, constants, warps, arch)

@@ -69,7 +69,7 @@ def place(
     with device_of(paths):
         attention_triton.place[(rows,)](
             bounds, depth, tree_mask, all_cos, all_sin, target, cos, sin, paths, rows, positions,
-            d, PART=part, BLOCK_D=_block(d),
+            d, PART=part, PATH=PATH, TILE=TILE, BLOCK_D=_block(d),
         )  # fmt: skip
 
 
@@ -109,7 +109,7 @@ def attend_parts(
     with device_of(query):
         attention_triton.attend_parts[tiles, kv](
             query, cache, bounds, depth, paths, outs, log_sums, scale, min(window, LONGEST), rows,
-            parts, d, GROUP=group, PART=part, BLOCK_D=block_d,
+            parts, d, GROUP=group, PART=part, PATH=PATH, TILE=TILE, BLOCK_D=block_d,
             num_warps=warps(query.dtype),
         )  # fmt: skip
         attention_triton.join[rows, heads](
