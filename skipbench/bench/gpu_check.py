@@ -21,10 +21,10 @@ from skipbench.decode.stopping import Fixed
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import NotStrictError
 from skipbench.lm.bit_probe import compare_rows
-from skipbench.lm.cuda_graphs.launches import count
-from skipbench.lm.cuda_graphs.ops import TRITON, at_hand
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
+from skipbench.lm.cuda_graphs.launches import count
+from skipbench.lm.cuda_graphs.ops import TRITON, at_hand
 from skipbench.lm.engine import ENGINES, MakeEngine
 from skipbench.lm.float32 import float32_logits
 from skipbench.lm.model import LM
