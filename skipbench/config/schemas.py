@@ -45,8 +45,8 @@ class Engine:
     """Prompts decoded by every arm before the clock counts."""
     strict: bool | None = False
     """A verified row gets the bits that it has alone, so that bfloat16 output is vanilla's bit for
-    bit; engine `fused` or `cuda_graphs`. On a GPU `fused` pads passes to 16 rows for it; the kernels
-    of `cuda_graphs` need no padding. null: in half precision, where this machine can keep it.
+    bit; engine `fused` or `cuda_graphs`. On a GPU `fused` pads passes to 16 rows for it, and
+    `cuda_graphs` needs no padding. null: in half precision, where this machine can keep it.
     """
     spare_mib: int = 512
     """Memory for a second layout of weights on a CPU, in MiB; 0 keeps one layout per weight."""

@@ -157,7 +157,7 @@ def test_a_pass_that_skips_nothing_is_one_replay() -> None:
     lm.prefill(PROMPT)
     rows = TokenRows.chain(len(PROMPT), 3)
     wanted = lm.logits([5, 6, 7], rows)
-    replays = captured(lm)[3, 32]
+    replays = captured(lm)[3, 32, False]
 
     def refused() -> None:
         raise AssertionError("replayed besides the whole pass")

@@ -60,7 +60,7 @@ def alone(part: DeviceGraphs, s: int, eager: Sublayer) -> Sublayer:
         key = part._key_of(metadata)
         if key is None or len(hidden) != metadata.rows:
             return eager(hidden, metadata)
-        rows, size = key
+        rows, size, own = key
         sizes = rows, part.hidden, part.cache.head_dim, part.group
         made = GraphBuffers(*sizes, part.cache.dtype, part.capture.device)
         made.load(metadata.token_rows, metadata.hidden)
@@ -69,9 +69,9 @@ def alone(part: DeviceGraphs, s: int, eager: Sublayer) -> Sublayer:
         out = made.view(metadata.rows)
         out.copy_(hidden)
         if s in part.attentions:
-            part.attentions[s].work(made, size, backend)()
+            part.attentions[s].work(made, size, backend, own)()
         else:
-            part.mlps[s].work(made, backend)()
+            part.mlps[s].work(made, backend, own)()
         return out
 
     return run

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 import stated
 import torch
-from interpreted import DEVICE
+from interpreted import DEVICE, interpreter
 from torch import Tensor
 
 from skipbench.draft_plan import SINKS
@@ -235,7 +235,12 @@ def test_a_row_has_the_bits_that_it_has_alone(of: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(5))
-def test_a_row_of_any_chain_or_tree_has_the_bits_that_it_has_alone(part: int) -> None:
+def test_a_row_of_any_chain_or_tree_has_the_bits_that_it_has_alone(
+    part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if DEVICE.type == "cpu":  # a third of the time goes into this check, which the others make
+        unchecked = interpreter.InterpreterOptions(sanitize_overflow=False)
+        monkeypatch.setattr(interpreter.interpreter_builder, "options", unchecked)
     dtype = (torch.float32, torch.bfloat16, torch.float16)[part % 3]
     passes = [*(chains(dtype, range(2, 17)) if part < 3 else []), *trees(1 + part, 100)]
     assert [differing(parts, one) for one in passes] == [0] * len(passes)

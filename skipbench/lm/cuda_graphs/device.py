@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from skipbench.errors import SkipbenchError
+from skipbench.lm.bit_exact import MOST
 from skipbench.lm.cache import KVCache
 from skipbench.lm.cuda_graphs import ops
 from skipbench.lm.cuda_graphs.attention import PARTS
@@ -26,7 +27,7 @@ from skipbench.lm.rows import TokenRows
 PREPARE_INPUTS = -1  # among the sub-layers of a pass: masks and tables of its rows
 WHOLE_PASS = -2  # all of it in one graph
 T = TypeVar("T")
-Key = tuple[int, int]  # row count and bucket
+Key = tuple[int, int, bool]  # row count, bucket, whether products are our kernel's
 
 
 class DeviceGraphs:
@@ -56,7 +57,7 @@ class DeviceGraphs:
         """Backends of attention that did not work here, with the error of each."""
         self.graphs, self.seconds = 0, 0.0
         """Graphs that were captured, and the time that took with the work around it."""
-        self._seen: set[int] = set()  # row counts
+        self._seen: set[tuple[int, bool]] = set()  # row counts, and whether products are ours
         self._rows: list[Tensor] | None = None  # the cache that was captured
 
     def sublayer(self, s: int, eager: Sublayer) -> Sublayer:
@@ -115,7 +116,7 @@ class DeviceGraphs:
     def _capture_set(self, key: SetKey) -> Replay | None:
         if self.failed:
             return None
-        works, prepare = self._works[key[:2]], self._captured[key[:2]][PREPARE_INPUTS]
+        works, prepare = self._works[key[:3]], self._captured[key[:3]][PREPARE_INPUTS]
         chosen = [works[s] for s in (*[PREPARE_INPUTS] * key.fresh, *key.chosen)]
         with self._recording(self._buffers[key.rows], key.size):
             prepare()
@@ -137,7 +138,7 @@ class DeviceGraphs:
 
     def _key_of(self, metadata: AttentionMetadata) -> Key | None:
         """The graphs of a pass; `None` for one that runs without."""
-        if metadata.start == 0 or metadata.rows > MAX_ROWS:
+        if metadata.rows > MAX_ROWS:
             return None
         if self.cache.rows is not self._rows:
             self._reset(metadata.tables)
@@ -145,12 +146,14 @@ class DeviceGraphs:
         if windowed and not (self.backend == TRITON and metadata.rows == 1):
             return None
         rows, size = padded_rows(metadata.rows), bucket(metadata.end, len(self.cache.rows[0]))
-        self._seen.add(rows)
-        return rows, size
+        many = self.exact and metadata.token_rows.verifies
+        own = self.backend == TRITON and (rows <= MOST or many)
+        self._seen.add((rows, own))
+        return rows, size, own
 
-    def _ready(self, rows: int, size: int) -> bool:
+    def _ready(self, rows: int, size: int, own: bool) -> bool:
         """True if the graphs of a row count and bucket are there, or could be captured now."""
-        key = rows, size
+        key = rows, size, own
         if key not in self._captured and not self.failed:
             made = self._captured_within(lambda: self._capture(*key))
             if made is not None:
@@ -180,11 +183,11 @@ class DeviceGraphs:
         if self.cache.rows is not self._rows:
             return  # nothing ran over this cache yet
         total, sets = len(self._rows[0]), list(self._sets.graphs)
-        for rows in sorted(self._seen):
+        for rows, own in sorted(self._seen):
             ends = range(start + rows, min(end + rows, total) + 1)
             for size in dict.fromkeys(bucket(n, total) for n in ends):
-                here = [s for s in sets if s.rows == rows]
-                for key in here if self._ready(rows, size) else []:
+                here = [s for s in sets if (s.rows, s.own) == (rows, own)]
+                for key in here if self._ready(rows, size, own) else []:
                     ahead = key._replace(size=size)
                     self._sets.enter(ahead, partial(self._capture_set, ahead))
 
@@ -196,7 +199,7 @@ class DeviceGraphs:
         """The cache was made anew: nothing captured holds any more."""
         self._rows, self._rope = self.cache.rows, tables.rope
         self._buffers: dict[int, GraphBuffers] = {}
-        self._mlps: dict[int, dict[int, tuple[Work, Replay]]] = {}
+        self._mlps: dict[tuple[int, bool], dict[int, tuple[Work, Replay]]] = {}
         self._captured: dict[Key, dict[int, Replay]] = {}
         self._works: dict[Key, dict[int, Work]] = {}
         self._sets = SetGraphs()
@@ -206,7 +209,7 @@ class DeviceGraphs:
         if not self._given:
             self.backend = self._working_backend()
 
-    def _capture(self, rows: int, size: int) -> dict[int, Replay]:
+    def _capture(self, rows: int, size: int, own: bool) -> dict[int, Replay]:
         """Replays of a row count and bucket by sub-layer, PREPARE_INPUTS and WHOLE_PASS; MLPs know
         no bucket.
         """
@@ -220,17 +223,17 @@ class DeviceGraphs:
         with self._recording(buffers, size):
             found = {PREPARE_INPUTS: record(prepare)}
             found[PREPARE_INPUTS]()
-            works = {s: a.work(buffers, size, backend) for s, a in self.attentions.items()}
+            works = {s: a.work(buffers, size, backend, own) for s, a in self.attentions.items()}
             found |= {s: record(work) for s, work in works.items()}
-            if rows not in self._mlps:
-                mlps = {s: mlp.work(buffers, self.backend) for s, mlp in self.mlps.items()}
-                self._mlps[rows] = {s: (work, record(work)) for s, work in mlps.items()}
-            for s, (work, replay) in self._mlps[rows].items():
+            if (rows, own) not in self._mlps:
+                mlps = {s: mlp.work(buffers, self.backend, own) for s, mlp in self.mlps.items()}
+                self._mlps[rows, own] = {s: (work, record(work)) for s, work in mlps.items()}
+            for s, (work, replay) in self._mlps[rows, own].items():
                 works[s], found[s] = work, replay
             full = [works[s] for s in sorted(works) if s < 2 * self.layers]
             if len(full) == 2 * self.layers:  # no graph spans two devices
                 found[WHOLE_PASS] = self._record_all([prepare, *full])
-        self._works[rows, size] = works | {PREPARE_INPUTS: prepare}
+        self._works[rows, size, own] = works | {PREPARE_INPUTS: prepare}
         return found
 
     @contextmanager

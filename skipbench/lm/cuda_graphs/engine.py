@@ -6,7 +6,7 @@ tables of them, then one graph per sub-layer. Attention reads a bucket of the ca
 bucket's graphs are captured together at first use: a search over skip sets would otherwise meet
 captures in its timings. A pass that skips nothing and keeps no states replays one graph of it all,
 and so does a set that is used often.
-Prompts, passes of more than MAX_ROWS rows, embedding and head are the fused engine's.
+Longer prompts, passes of more than MAX_ROWS rows and the embedding are the fused engine's.
 """
 
 import math
@@ -35,6 +35,7 @@ from skipbench.lm.metadata import AttentionMetadata, RotaryCache
 from skipbench.lm.rows import TokenRows
 
 MIN_FREE_BYTES = 512 << 20  # for graphs of a few row counts, beside weights and cache
+SHORT_PROMPT = 2 * MAX_ROWS  # tokens: in passes that replay graphs; launches bound such a prompt
 SMALL = 2.0**-10
 """Of the self-test's state: near 1 the rounding of bfloat16 would be larger than the output that a
 sub-layer with small weights adds."""
@@ -122,8 +123,8 @@ class CudaGraphsEngine(Engine):
         made, places = list[Sublayer](), zip(self._layers, layers, self.cache.devices, strict=True)
         for index, ((attention, mlp), weights, device) in enumerate(places):
             part, s = self.parts[device], first + 2 * index
-            part.attentions[s] = Attention(attention, weights, index, self.cache, self.strict)
-            part.mlps[s + 1] = Mlp(mlp, weights, self.strict)
+            part.attentions[s] = Attention(attention, weights, index, self.cache)
+            part.mlps[s + 1] = Mlp(mlp, weights)
             made += [part.sublayer(i, eager[i - first]) for i in (s, s + 1)]
             part.forget()
         return made
@@ -161,6 +162,9 @@ class CudaGraphsEngine(Engine):
         (part,) = self.parts.values()
         numbers = tuple(s + self._firsts[variant] for s, variant in chosen)
         return part.at_once(hidden, metadata, numbers)
+
+    def prefill_rows(self, tokens: int) -> int:
+        return MAX_ROWS if tokens <= SHORT_PROMPT else tokens
 
     def capture_ahead(self, start: int, end: int) -> None:
         for part in self.parts.values():

@@ -59,7 +59,9 @@ def shared_bytes(device: torch.device) -> int:
     """Bytes of shared memory that a program may take."""
     if device.type != "cuda":
         return 99 * KIB  # for the interpreter
-    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
+    properties: Any = torch.cuda.get_device_properties(device)
+    least = properties.shared_memory_per_block
+    return int(getattr(properties, "shared_memory_per_block_optin", least))  # ROCm's have none
 
 
 def can_depend(device: torch.device) -> bool:

@@ -15,6 +15,7 @@ class SetKey(NamedTuple):
 
     rows: int
     size: int
+    own: bool
     fresh: bool
     chosen: tuple[int, ...]
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
+from skipbench.lm.cuda_graphs.ops import TRITON
 from skipbench.lm.cuda_graphs.work import Attention, Mlp
 from skipbench.lm.rows import TokenRows
 
@@ -39,11 +40,11 @@ class Trial:
         self, backend: str, windows: tuple[int | None, ...], columns: Tensor, rope: Tables
     ) -> dict[str, Tensor]:
         """What each sub-layer adds, and what attention writes."""
-        buffers, rows = self.buffers, self.rows.clone()
+        buffers, rows, own = self.buffers, self.rows.clone(), backend == TRITON
         buffers.input_preparation(SIZE, windows, columns[: len(rows)], *rope, backend)()
         works = {
-            "attention": self.attention.work(buffers, SIZE, backend, rows),
-            "MLP": self.mlp.work(buffers, backend),
+            "attention": self.attention.work(buffers, SIZE, backend, own, rows),
+            "MLP": self.mlp.work(buffers, backend, own),
         }
         found = dict[str, Tensor]()
         for name, work in works.items():

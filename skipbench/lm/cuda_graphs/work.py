@@ -1,8 +1,8 @@
 """The sub-layers of Llama's form as work over static buffers, which a graph captures.
 
-With Triton a product of up to MOST rows is our own kernel (`products`): it adds in one order
-whatever the number of rows, and does what comes before and behind it. An exact engine takes it for
-any number of rows; else more rows than that take the library's, which reads the weights once.
+With Triton a product of up to 16 rows is our own kernel (`products`): it adds in one order
+whatever the number of rows, and does what comes before and behind it. Of more rows the library's
+products read the weights fewer times; an exact engine takes ours where it verifies them.
 """
 
 from typing import Any
@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from skipbench.lm.bit_exact import MOST
 from skipbench.lm.cache import KVCache
 from skipbench.lm.cuda_graphs import ops, parts, products
 from skipbench.lm.cuda_graphs.attention import BACKENDS
@@ -70,14 +69,8 @@ class Normed:
 class Sublayer:
     """What attention and MLP have alike: a product behind their norm, and one that is added."""
 
-    def __init__(self, norm: Any, first: Any, last: Any, exact: bool) -> None:
-        """`exact`: rows have the bits that they have alone, whatever their number."""
-        self.first, self.exact = Normed(norm, first), exact
-        self._last, self._last_dense = last, dense(last)
-
-    def own(self, buffers: GraphBuffers, backend: str) -> bool:
-        """True if products are our kernel's."""
-        return backend == ops.TRITON and (self.exact or buffers.rows <= MOST)
+    def __init__(self, norm: Any, first: Any, last: Any) -> None:
+        self.first, self._last, self._last_dense = Normed(norm, first), last, dense(last)
 
     def add(self, hidden: Tensor, x: Tensor, own: bool) -> None:
         """Adds the last product to the state, in its place."""
@@ -96,9 +89,8 @@ class Attention(Sublayer):
         weights: LayerWeights,
         index: int,
         cache: KVCache,
-        exact: bool = False,
     ) -> None:
-        super().__init__(parts.norm, weights.qkv, weights.output, exact)
+        super().__init__(parts.norm, weights.qkv, weights.output)
         self.index, self.cache, self.window, self.scale = index, cache, parts.window, parts.scale
         self.qk_norms = parts.qk_norms
         self.heads, kv = weights.output.inputs // cache.head_dim, cache.kv_heads
@@ -109,13 +101,20 @@ class Attention(Sublayer):
             self._norms = (*(n.weight for n in norms), *(n.variance_epsilon for n in norms))
 
     def work(
-        self, buffers: GraphBuffers, bucket: int, backend: str, rows: Tensor | None = None
+        self,
+        buffers: GraphBuffers,
+        bucket: int,
+        backend: str,
+        own: bool,
+        rows: Tensor | None = None,
     ) -> Work:
-        """Attention over the rows of the cache as they are now; a cache that grows needs new
-        work. `rows`: of another cache.
+        """Attention over the rows of the cache as they are now; a cache that grows needs new work.
+
+        Args:
+            own: products are our kernel's.
+            rows: of another cache.
         """
         cached = self.cache.rows[self.index] if rows is None else rows
-        own = self.own(buffers, backend)
 
         def run() -> None:
             query = self.queries(buffers, cached, backend == ops.TRITON, own)
@@ -156,11 +155,11 @@ class Attention(Sublayer):
 class Mlp(Sublayer):
     """One layer's gated MLP, likewise."""
 
-    def __init__(self, parts: MlpParts, weights: LayerWeights, exact: bool = False) -> None:
-        super().__init__(parts.norm, weights.gate_up, weights.down, exact)
+    def __init__(self, parts: MlpParts, weights: LayerWeights) -> None:
+        super().__init__(parts.norm, weights.gate_up, weights.down)
 
-    def work(self, buffers: GraphBuffers, backend: str) -> Work:
-        triton, own = backend == ops.TRITON, self.own(buffers, backend)
+    def work(self, buffers: GraphBuffers, backend: str, own: bool) -> Work:
+        triton = backend == ops.TRITON
         inner = ops.silu_times if triton else silu_times
 
         def run() -> None:
