@@ -270,7 +270,7 @@ class DeviceGraphs:
 
     def _working_backend(self) -> str:
         """The first backend that runs on this device and gives what `masked` gives."""
-        attention, mlp = (next(iter(of.values())) for of in (self.attentions, self.mlps))
+        attention, mlp = next(iter(self.attentions.values())), next(iter(self.mlps.values()))
         sizes = len(TREE), self.hidden, self.cache.head_dim, self.group
         buffers = GraphBuffers(*sizes, self.cache.dtype, self.capture.device)
         trial, tables = Trial(attention, mlp, buffers), (self._windows, self._columns, self._rope)

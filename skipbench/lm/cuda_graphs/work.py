@@ -128,7 +128,8 @@ class Attention(Sublayer):
         cos, sin, target, kv = buffers.cos, buffers.sin, buffers.target, self.cache.kv_heads
         if own and self.first.dense is not None and self.qk_norms is None:
             operands = self.first.operands(buffers.hidden)
-            return products.qkv_rotated(*operands, cos, sin, target, rows, kv)
+            made: Tensor = products.qkv_rotated(*operands, cos, sin, target, rows, kv)
+            return made
         qkv = self.first(buffers.hidden, triton, own).view(buffers.rows, *self.shape)
         if triton:
             query: Tensor = ops.rotate_and_write(qkv, cos, sin, target, rows, *self._norms)
