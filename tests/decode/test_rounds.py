@@ -9,6 +9,7 @@ from conftest import random_lm, random_model
 
 from skipbench.decode import draft
 from skipbench.decode.loop import generate
+from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
@@ -58,11 +59,14 @@ def test_a_chain_that_is_verified_before_it_is_read_has_the_same_rounds(
     if engine == "cuda_graphs":
         lm = LM(random_model("llama"), partial(CudaGraphsEngine, capture=EagerCapture))
         lm.allocate(200)
-    method = make_method(name, *CHAINS[name])
-    wanted = generate(lm, method, PROMPT, 40)
+
+    def method() -> Method:  # each starts with what it learns
+        return make_method(name, *CHAINS[name])
+
+    wanted = generate(lm, method(), PROMPT, 40)
     end = frozenset(wanted.tokens[12:13])
-    early = generate(lm, method, PROMPT, 40, end)
+    early = generate(lm, method(), PROMPT, 40, end)
     monkeypatch.setattr(draft, "LATE", {"cpu"})
-    assert generate(lm, method, PROMPT, 40).rounds == wanted.rounds
-    found = generate(lm, method, PROMPT, 40, end)
+    assert generate(lm, method(), PROMPT, 40).rounds == wanted.rounds
+    found = generate(lm, method(), PROMPT, 40, end)
     assert found.tokens == early.tokens and found.finish == early.finish == "eos"
