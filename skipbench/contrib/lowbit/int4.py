@@ -31,7 +31,7 @@ def quantized_groups(weight: Tensor, group: int) -> Iterator[tuple[Tensor, Tenso
     group, group] up to 15, with which `weight` is near `(number - 8) * scale + zero`.
     """
     for part in torch.split(weight, max(1, CHUNK_BYTES // (4 * weight.shape[1]))):
-        wide = part.float().unflatten(1, (-1, group))
+        wide = part.float().reshape(len(part), -1, group)
         least, most = wide.aminmax(dim=2)
         scale = ((most - least) / LARGEST).clamp_(min=SMALLEST).bfloat16()
         zero = (least + ZERO * scale).bfloat16()
@@ -56,7 +56,7 @@ class Int4Weight:
         (self.outputs, self.inputs), self._group, self._bias = weight.shape, group, bias
         parts = [(s, n.to(torch.uint8).flatten(1)) for s, n in quantized_groups(weight, group)]
         pairs = torch.cat([n[:, ::2] << 4 | n[:, 1::2] for _, n in parts])
-        self._held = torch.ops.aten._convert_weight_to_int4pack(pairs, group // 16)
+        self._held: Tensor = torch.ops.aten._convert_weight_to_int4pack(pairs, group // 16)
         self._scales = torch.cat([s for s, _ in parts]).transpose(0, 1).contiguous()
 
     @property

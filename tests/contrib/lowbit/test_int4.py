@@ -1,5 +1,8 @@
 """Weights in 4 bits: torch's format, drafts of the rounded model, and the kernel on a GPU."""
 
+from functools import partial
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -8,6 +11,8 @@ from test_int8_plans import prefilled
 
 from skipbench.contrib.lowbit.int4 import GROUPS, group_of, int4_fault, quantized_groups, rounded
 from skipbench.draft_plan import DraftPlan
+from skipbench.lm.cuda_graphs.capture import EagerCapture
+from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 
@@ -69,6 +74,16 @@ def test_a_draft_is_the_model_of_rounded_weights(text: str) -> None:
     assert "a copy of weights in 4 bits for drafts takes" in told and "no faster" in told
     assert f"read {4 + ('head' in text)} weights as they are" in told
     assert lm.engine.variant_bytes() > 0
+
+
+def test_graphs_replay_a_draft_of_fused() -> None:
+    graphs: Any = partial(CudaGraphsEngine, capture=EagerCapture)
+    lms = [prefilled("llama", engine=engine) for engine in (graphs, "fused")]
+    for text in ("int4:all;mlp:1", "int4-attn:0;head:int4"):
+        plan = DraftPlan.parse(text, 4)
+        found, wanted = (lm.logits([5], TokenRows.chain(30, 1), plan) for lm in lms)
+        torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3)
+    assert lms[0].engine.name == "cuda_graphs" and lms[0].engine.variant_bytes() > 0
 
 
 @pytest.mark.gpu

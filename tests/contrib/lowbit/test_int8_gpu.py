@@ -82,7 +82,7 @@ class Read(TorchDispatchMode):  # type: ignore[misc]  # torch leaves it so
 def test_a_step_in_fewer_bits_reads_less_and_launches_few_more(
     name: str, bits: int, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Graphs norm, rotate and multiply gates in the products of full weights, here before and behind
+    """Graphs norm, rotate and apply SiLU in the products of full weights, here before and behind
     them; in 4 bits the residual of a sub-layer is added by a launch of its own.
     """
     more = (3 * 2 + 2 * 2 + 1) * (name == "cuda_graphs") + 5 * (bits == 4)
