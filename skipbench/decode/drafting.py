@@ -43,12 +43,12 @@ class SkipMethod(Method):
     choice included, such as [10, 5, 3, 1]; empty drafts a chain.
     """
 
-    precision: Literal["full", "int8"] = "full"
-    """Weights of draft steps: the model's own, or a second copy in 8 bits, one scale per row."""
+    precision: Literal["full", "int8", "int4"] = "full"
+    """Weights of draft steps: the model's own, or a second copy in fewer bits."""
     kv_window: Natural = 0
     """Draft steps attend to the first `SINKS` and so many last positions; 0 to all of them."""
-    head: Literal["full", "int8", "likely"] = "full"
-    """Head of draft steps: the model's own, in 8 bits, or its rows of likely tokens."""
+    head: Literal["full", "int8", "int4", "likely"] = "full"
+    """Head of draft steps: the model's own, in fewer bits, or its rows of likely tokens."""
 
     given_prices: Prices | None = field(default=None, init=False)
     """In the place of what was measured."""

@@ -25,7 +25,7 @@ def dense(weight: Any) -> tuple[Tensor, Tensor | None] | None:
     if not isinstance(weight, Weight) or weight.join is not None:
         return None
     across, bias = weight.transposed()
-    return across.t(), bias
+    return across.t().contiguous(), bias  # on a GPU it is
 
 
 class Normed:
