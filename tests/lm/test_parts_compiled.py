@@ -30,9 +30,8 @@ OF_OPS = {"silu_times": {"BLOCK": 1024}, "rotate_and_write": {"NORMED": True}}
 PTXAS = "backends/nvidia/bin/ptxas"
 
 
-@pytest.mark.parametrize(
-    "architecture", [90, *(pytest.param(arch, marks=pytest.mark.slow) for arch in (80, 86))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", LIMITS)
 def test_every_kernel_compiles_and_spills_nothing(architecture: int) -> None:
     env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     words = [sys.executable, __file__, str(architecture)]
