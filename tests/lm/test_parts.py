@@ -15,7 +15,7 @@ from torch import Tensor
 
 from skipbench.draft_plan import SINKS
 from skipbench.lm.cuda_graphs import parts
-from skipbench.lm.cuda_graphs.buffers import NO_WINDOW
+from skipbench.lm.cuda_graphs.parts import LONGEST
 from skipbench.lm.rows import TokenRows
 
 TOLERANCES = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
@@ -38,7 +38,7 @@ class Pass(NamedTuple):
     query: Tensor  # [R, H, d]
     cache: Tensor  # [_, 2 KV, d]
     size: int
-    window: int = NO_WINDOW
+    window: int = LONGEST
     hidden: int = 0
 
     def place(self) -> Place:
@@ -113,7 +113,7 @@ def drawn_pass(seed: int) -> Pass:
     group = draw.choice((1, 2, 3, 17 if d == 8 else 4))
     border = parts.part_size(dtype, d)
     rows = drawn_rows(draw, 6, border)
-    window = draw.choice((NO_WINDOW, NO_WINDOW, 1, 7, border, border + 5))
+    window = draw.choice((LONGEST, LONGEST, 1, 7, border, border + 5))
     hidden = draw.choice((0, 0, draw.randint(0, max(0, rows.context_len - SINKS))))
     size = rows.end + draw.choice((0, 1, border))
     query = torch.randn(rows.rows, kv * group, d).to(DEVICE, dtype)

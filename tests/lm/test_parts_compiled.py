@@ -1,6 +1,6 @@
-"""Triton kernels of `cuda_graphs.parts`, compiled for GPUs that are not here: the interpreter runs
-code that the compiler refuses. Run as a script it compiles for one architecture and prints a line
-of JSON per kernel.
+"""Triton kernels of `cuda_graphs.parts` and `ops`, compiled for GPUs that are not here: the
+interpreter runs code that the compiler refuses. Run as a script it compiles for one architecture
+and prints a line of JSON per kernel.
 """
 
 import importlib.util
@@ -23,9 +23,10 @@ LIMITS = {80: 163, 86: 99, 90: 227}
 DIMS = [("bf16", 64), ("bf16", 128), ("fp32", 128), ("fp32", 256)]  # dtype and head dimension
 TYPES = {
     "bounds": "*i64", "depth": "*i64", "tree_mask": "*i1", "target": "*i64", "paths": "*i32",
-    "outs": "*fp32", "log_sums": "*fp32", "scale": "fp32",
+    "outs": "*fp32", "log_sums": "*fp32", "scale": "fp32", "q_eps": "fp32", "k_eps": "fp32",
 }  # fmt: skip
-COUNTS = ("rows", "positions", "parts", "window")
+COUNTS = ("rows", "positions", "parts", "window", "width", "q_heads", "kv")
+OF_OPS = {"silu_times": {"BLOCK": 1024}, "rotate_and_write": {"NORMED": True}}
 PTXAS = "backends/nvidia/bin/ptxas"
 
 
@@ -84,16 +85,18 @@ def spilled(made: Any, arch: int) -> tuple[int, int]:
 def main(arch: int) -> None:
     import torch
 
-    from skipbench.lm.cuda_graphs import attention_triton, parts
+    from skipbench.lm.cuda_graphs import attention_triton, kernels, parts
 
     for dtype, d in DIMS:
         of = {"bf16": torch.bfloat16, "fp32": torch.float32}[dtype]
         part = parts.part_size(of, d)
         constants = {"d": d, "BLOCK_D": d, "GROUP": 4, "PART": part}
         constants |= {n: getattr(parts, n) for n in ("PATH", "TILE", "CHUNK")}
-        for name in ("attend_parts", *("place", "join") * (d == 128)):
-            warps = parts.warps(of) if name == "attend_parts" else 4
-            made = compiled(getattr(attention_triton, name), dtype, constants, warps, arch)
+        for name in ("attend_parts", *("place", "join", *OF_OPS) * (d == 128)):
+            warps = {"attend_parts": parts.warps(of), "rotate_and_write": 1}.get(name, 4)
+            kernel = getattr(kernels if name in OF_OPS else attention_triton, name)
+            given = constants | OF_OPS.get(name, {})
+            made = compiled(kernel, dtype, given, warps, arch)
             spills, registers = spilled(made, arch)
             told = {"kernel": name, "dtype": dtype, "d": d, "shared": made.metadata.shared}
             told |= {"spills": spills, "registers": registers, "wgmma": "wgmma" in made.asm["ptx"]}
