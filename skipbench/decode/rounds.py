@@ -104,9 +104,9 @@ def _verify(state: State, draft: Draft, keeps_states: bool, top: int) -> Verific
         raw = state.lm.score(tokens, rows, draft.early_exit_states, kept)
         logits, best, top_tokens = _choices(state, draft, raw, top)
     else:
-        pending = upload(torch.tensor(tokens[:1]), draft.unread.device)
-        rest = draft.unread.to(state.lm.input_device)
-        raw = state.lm.score(torch.cat((pending, rest)), rows, draft.early_exit_states, kept)
+        device = state.lm.input_device
+        ids = torch.cat((upload(torch.tensor(tokens[:1]), device), draft.unread.to(device)))
+        raw = state.lm.score(ids, rows, draft.early_exit_states, kept)
         logits, numbers = raw, torch.cat((finite_best(raw), draft.unread)).tolist()
         best, tokens[1:] = numbers[: len(tokens)], numbers[len(tokens) :]
         draft = replace(draft, tokens=tokens[1:], unread=None)
