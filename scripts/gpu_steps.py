@@ -73,7 +73,7 @@ STEPS = (
          "scripts/gpu_passes.py kernels {small}"),
     Step("bars", "The bars of the engine of graphs.", 83, BARS + "--dtype {dtype}"),
     Step("passes", "A pass by rows, context and sizes, and a draft without half of the sub-layers.",
-         45, "scripts/gpu_passes.py passes {small}"),
+         57, "scripts/gpu_passes.py passes {small}"),
     Step("strict rows", "Rows that are verified together, bit by bit against the same rows alone.",
          54, "scripts/gpu_passes.py strict {small}"),
     Step("cells", "Five methods by turns with vanilla, on a planted model.", 136,
@@ -85,7 +85,7 @@ STEPS = (
     Step("projections", "Each cell as measured, and as projected from the prices above and from "
          "the datasheet.", 6, "scripts/gpu_passes.py projections {out} {device}"),
     Step("draft plans", "A draft step by plan: 8 and 4 bits, a window, half of the sub-layers "
-         "left out.", 36, "scripts/gpu_passes.py plans {small}"),
+         "left out.", 28, "scripts/gpu_passes.py plans {small}"),
     Step("tests", "Tests with the marker `gpu`.", 139,
          "-m pytest -o addopts= -W ignore::pytest.PytestAssertRewriteWarning -p no:cacheprovider "
          "-m gpu -q --junitxml={out}/tests.xml {tests}"),
