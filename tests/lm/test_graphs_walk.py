@@ -113,9 +113,9 @@ TIERS = [
     Tier("llama", "masked", 200),
     Tier("mistral", "split_kv", 150, exact=True),
     Tier("qwen3", "split_kv", 150),
-    Tier("llama", TRITON, 200),
+    Tier("llama", TRITON, 100),
     Tier("qwen3", TRITON, 40, exact=True),
-    Tier("qwen2", "masked", 135, capture=Full),
+    Tier("qwen2", "masked", 235, capture=Full),
     Tier("llama", "masked", 25, tape=True),
 ]
 

@@ -61,16 +61,19 @@ def test_no_row_depends_on_those_beside_it(
     assert found.compared >= 60 and (found.differing, found.first) == (0, "")
 
 
+METHODS = [
+    ("llama", "uniform", ("method.ratio=0.3", "method.stop.threshold=0")),
+    ("mistral", "swift", ("method.tree=[4,3,2,1]", "method.window=4", "method.beta=3")),
+    ("llama", "layerskip", ("method.exit_layer=2", "method.stop.threshold=0")),
+    ("llama", "recycling", ("method.nodes=40",)),  # more rows than a product has in a tile
+    ("qwen3", "clasp", ("method.interval=2", "method.stop.threshold=0")),
+    ("qwen2", "prompt-lookup", ("method.ngram=1",)),
+]
+
+
 @pytest.mark.parametrize(
     ("family", "name", "overrides"),
-    [
-        ("llama", "uniform", ("method.ratio=0.3", "method.stop.threshold=0")),
-        ("mistral", "swift", ("method.tree=[4,3,2,1]", "method.window=4", "method.beta=3")),
-        ("llama", "layerskip", ("method.exit_layer=2", "method.stop.threshold=0")),
-        ("llama", "recycling", ("method.nodes=40",)),  # more rows than a product has in a tile
-        ("qwen3", "clasp", ("method.interval=2", "method.stop.threshold=0")),
-        ("qwen2", "prompt-lookup", ("method.ngram=1",)),
-    ],
+    rest_slow(METHODS, lambda case: case[1] in ("uniform", "swift", "recycling")),
 )
 def test_methods_give_vanillas_tokens_and_bits(
     family: str, name: str, overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
