@@ -5,6 +5,7 @@ from itertools import groupby
 from typing import Any
 
 from scripts.gpu_bars import BARS
+from scripts.gpu_predictions import markdown, predictions, rows_of
 
 Found = dict[str, Any]  # a line of JSON that a step printed
 Row = dict[str, Any]
@@ -35,10 +36,11 @@ def page(report: Found) -> str:
 
 
 def wrong(steps: Iterable[Found]) -> Iterator[str]:
-    """Steps that are not done, bars that are missed, faults, engines in place of others, failed
-    tests and failed probes.
+    """Steps that are not done, bars that are missed, figures that are not as predicted, faults,
+    engines in place of others, failed tests and failed probes.
     """
     for step in steps:
+        yield from unforeseen(step)
         if step["state"] != "done":
             yield f"**{step['name']}**: {step['state']}" + (
                 f", {step['why']}" if step["why"] else ""
@@ -58,11 +60,26 @@ def wrong(steps: Iterable[Found]) -> Iterator[str]:
                 yield f"{step['name']}, {line.get('table', '')}: {line['error']}"
 
 
+def unforeseen(step: Found) -> Iterator[str]:
+    """Figures that are outside of what was predicted, or miss a bar that was predicted with."""
+    for one in predictions():
+        value = one.measured(step["found"]) if one.step == step["name"] else None
+        if value is None:
+            continue
+        if one.bar is not None and value > one.bar:
+            yield f"{step['name']}: {one.what} is {value:.4g}, wanted at most {one.bar:.4g}"
+        if not one.low <= value <= one.high:
+            wanted = f"predicted {one.low:.4g} to {one.high:.4g}"
+            yield f"{step['name']}: {one.what} is {value:.4g}, {wanted}"
+
+
 def section(step: Found, steps: dict[str, Found]) -> Iterator[str]:
     """A step's heading, command, and a table per kind of line."""
     yield f"## {step['name'][0].upper()}{step['name'][1:]}"
     why = f", {step['why']}" if step["why"] else ""
     yield f"{step['shows']} {step['state'].capitalize()}{why}, {step['seconds']:.0f} s."
+    if predicted := rows_of({step["name"]: step["found"]}, step["name"]):
+        yield markdown(predicted).rstrip()
     found = [line for line in step["found"] if "error" not in line]
     rows = [row for line in found for row in _shape(line)(line, steps)]
     for title, group in groupby(rows, lambda row: row.get("table", "")):

@@ -1,6 +1,6 @@
 """Passes of the engines on a planted model, a line of JSON per figure.
 
-    python scripts/gpu_passes.py decoding [--small]        every token has a new length
+    python scripts/gpu_passes.py passes [--small]          by rows, context and sizes
     python scripts/gpu_passes.py plans [--small]           a draft step by plan
     python scripts/gpu_passes.py kernels [--small]         where the time of a pass goes
     python scripts/gpu_passes.py strict [--small]          bits of rows, verified together and alone
@@ -11,6 +11,7 @@ small: on the CPU, to show that it runs.
 
 import argparse
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,84 +19,114 @@ from typing import Any
 
 import torch
 
+from scripts.gpu_predictions import CONTEXTS, ROWS, SMALL_CONTEXT
 from skipbench.cli.main import dispatch
 from skipbench.config.catalog import known_hardware, shape_of
-from skipbench.decode.loop import generate
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.lm.bit_probe import compare_rows
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
-from skipbench.methods.vanilla import Vanilla
 from skipbench.models.random_weights import planted_model
 from skipbench.profile.clock import timed
 from skipbench.profile.roofline import match
 from skipbench.runs.provenance import used_engine
 from skipbench.skipset import planted_set
 
-ENGINES = ("fused", "cuda_graphs")
 WORDS = 500
 SHOWN = 15  # kernels of a pass
-Figures = Iterator[dict[str, Any]]
+Found = dict[str, Any]  # a line that is printed
+Figures = Iterator[Found]
 
 
-def engines(small: bool, capacity: int) -> Iterator[tuple[str, LM]]:
-    """Each engine over the same weights, and its name, with that of the one that it replaces."""
+def graphs(small: bool, capacity: int) -> tuple[str, LM]:
+    """A model on graphs, and the engine's name, with that of the one that it replaces."""
     shape = shape_of("4x64" if small else "llama3-8b")
     device, dtype = ("cpu", torch.float32) if small else ("cuda", torch.bfloat16)
     model = planted_model(shape, planted_set(shape.layers, 0.5, 0), 0, dtype, device, WORDS)
-    for engine in ENGINES:
-        lm = LM(model, engine)
-        lm.allocate(capacity)
-        yield used_engine(lm.engine.name, engine), lm
+    lm = LM(model, "cuda_graphs")
+    lm.allocate(capacity)
+    return used_engine(lm.engine.name, "cuda_graphs"), lm
 
 
-def decoding(small: bool) -> Figures:
-    """Milliseconds per token of vanilla, at lengths that are new and at the same ones again."""
-    context, tokens = (20, 6) if small else (1000, 128)
-    prompt = [7 * i % WORDS for i in range(context)]
-    for name, lm in engines(small, context + tokens + 16):
-        for cudnn in (False, True):
-            torch.backends.cuda.enable_cudnn_sdp(cudnn)
-            line: dict[str, Any] = {"engine": name, "cuDNN attention": cudnn}
-            for what in ("new", "met"):
-                out = generate(lm, Vanilla(), prompt, tokens)
-                took = sum(out.seconds.values()) - out.seconds["prefill"]
-                line[f"{what} ms per token"] = 1e3 * took / len(out.tokens)
-            yield {"table": "", **line, "notes": "; ".join(lm.notes())}
+def strict_lm(small: bool, name: str, capacity: int) -> tuple[LM, Found]:
+    """A model of these sizes on graphs, strict where that can be kept, and a line on it."""
+    shape = shape_of(name)
+    device, dtype = ("cpu", torch.float32) if small else ("cuda", torch.bfloat16)
+    model = planted_model(shape, planted_set(shape.layers, 0.5, 0), 0, dtype, device, WORDS)
+    line: Found = {"table": "strict", "model": name}
+    try:
+        lm = LM(model, "cuda_graphs", strict=True)
+        line |= {"strict cost": lm.strict_cost}
+    except SkipbenchError as error:
+        lm = LM(model, "cuda_graphs")
+        line |= {"refused": str(error)[:200]}
+    lm.allocate(capacity)
+    return lm, line | {"notes": "; ".join(lm.notes())}
+
+
+def milliseconds(lm: LM, context: int, rows: int, plan: DraftPlan | None, calls: int) -> float:
+    """Of a pass after `context` tokens: the least of three means."""
+
+    def steps() -> None:
+        for _ in range(calls):
+            lm.logits([5] * rows, TokenRows.chain(context, rows).verified(), plan)
+
+    steps()  # captures; a set of sub-layers has a graph of its own from its 8th use on
+    return 1e3 * min(timed(steps, lm.output_device) for _ in range(3)) / calls
+
+
+@torch.inference_mode()
+def passes(small: bool) -> Figures:
+    """Milliseconds of a pass by rows and context, and of a draft without half of the sub-layers."""
+    sizes = {"llama3.1-8b": (CONTEXTS, ROWS), "smollm2-135m": ((SMALL_CONTEXT,), (1, 9))}
+    for name, (contexts, all_rows) in ({"4x64": ((20, 40), ROWS)} if small else sizes).items():
+        lm, line = strict_lm(small, name, contexts[-1] + 16)
+        half, calls = planted_set(lm.layers, 0.5, 0), 1 if small else 20
+        engine = used_engine(lm.engine.name, "cuda_graphs")
+        for context in contexts:
+            lm.prefill([7 * i % WORDS for i in range(context)])
+            of = {"table": "", "model": name, "engine": engine, "context": context}
+            whole = dict[int, float]()
+            for rows in all_rows:
+                whole[rows] = ms = milliseconds(lm, context, rows, None, calls)
+                share = {"share": ms / whole[1]}
+                yield of | {"rows": rows, "plan": "whole", "ms": ms} | share
+            ms = milliseconds(lm, context, 1, half, calls)
+            yield of | {"rows": 1, "plan": "half", "ms": ms, "share": ms / whole[1]}
+        yield line
 
 
 @torch.inference_mode()
 def plans(small: bool) -> Figures:
     """Milliseconds of a draft step by plan and context, and as a share of a whole pass."""
     contexts, calls = ((20, 40), 2) if small else ((2048, 15_000), 20)
-    for name, lm in engines(small, contexts[-1] + 16):
-        half = planted_set(lm.layers, 0.5, 0)
-        made = [DraftPlan.of(lm.layers), half, half.cheaper(head="int8")]
-        made += [plan.cheaper("int8") for plan in made[:2]]
-        made += [plan.cheaper(window=16 if small else 512) for plan in made[:2]]
-        for context in contexts:
-            lm.prefill([7 * i % WORDS for i in range(context)])
-            whole: float | None = None
-            for plan in made:
-
-                def steps(plan: DraftPlan = plan, count: int = calls, lm: LM = lm) -> None:
-                    for _ in range(count):
-                        lm.logits([5], TokenRows.chain(lm.cache.length, 1), plan)
-
-                steps()  # quantises and captures
-                ms = 1e3 * min(timed(steps, lm.output_device) for _ in range(3)) / calls
-                whole = whole or ms
-                line = {"table": "", "engine": name, "context": context}
-                yield line | {"plan": short(plan), "ms": ms, "share of a pass": ms / whole}
-        yield {"table": "notes", "engine": name, "notes": "; ".join(lm.notes())}
+    name, lm = graphs(small, contexts[-1] + 16)
+    half = planted_set(lm.layers, 0.5, 0)
+    made = [DraftPlan.of(lm.layers), half, half.cheaper(head="int8")]
+    for text in ("int8:all", "int8:all;head:int8", "int4:all", "int4:all;head:int4"):
+        try:
+            made.append(DraftPlan.parse(text, lm.layers))
+        except SkipbenchError as error:
+            yield {"table": "not here", "plan": text, "why": str(error)[:200]}
+    made += [half.cheaper("int8")]
+    made += [plan.cheaper(window=16 if small else 512) for plan in made[:2]]
+    for context in contexts:
+        lm.prefill([7 * i % WORDS for i in range(context)])
+        whole: float | None = None
+        for plan in made:
+            ms = milliseconds(lm, context, 1, plan, calls)  # quantises, too
+            whole = whole or ms
+            line = {"table": "", "engine": name, "context": context}
+            yield line | {"plan": short(plan), "ms": ms, "share of a pass": ms / whole}
+    yield {"table": "notes", "engine": name, "notes": "; ".join(lm.notes())}
 
 
 def short(plan: DraftPlan) -> str:
     """A plan's text, its skip set as a share."""
     rest = str(replace(plan, skipped=frozenset()))
     left_out = f"{plan.ratio:.0%} of sub-layers left out" if plan.skipped else ""
-    rest = "int8" if rest.startswith("int8") else rest
+    rest = re.sub(r"^(int\d)[^;]*", r"\1", rest)
     return "; ".join(filter(None, (rest, left_out))) or "whole"
 
 
@@ -103,18 +134,18 @@ def short(plan: DraftPlan) -> str:
 def kernels(small: bool) -> Figures:
     """Kernels of one whole pass and of one without half of the sub-layers, by torch.profiler."""
     context = 20 if small else 2048
-    for name, lm in engines(small, context + 16):
-        half = planted_set(lm.layers, 0.5, 0)
-        lm.prefill([7 * i % WORDS for i in range(context)])
-        for what, skip in (("a whole pass", None), ("half a pass", half)):
+    name, lm = graphs(small, context + 16)
+    half = planted_set(lm.layers, 0.5, 0)
+    lm.prefill([7 * i % WORDS for i in range(context)])
+    for what, skip in (("a whole pass", None), ("half a pass", half)):
 
-            def call(lm: LM = lm, skip: Any = skip) -> object:
-                return lm.logits([5], TokenRows.chain(context, 1), skip)
+        def call(skip: Any = skip) -> object:
+            return lm.logits([5], TokenRows.chain(context, 1), skip)
 
-            for _ in range(3):
-                call()
-            wall_us = 1e6 * timed(call, lm.output_device)
-            yield from _kernels(call, wall_us, f"{what}, {name}", small)
+        for _ in range(3):
+            call()
+        wall_us = 1e6 * timed(call, lm.output_device)
+        yield from _kernels(call, wall_us, f"{what}, {name}", small)
 
 
 def _kernels(call: Callable[[], object], wall_us: float, title: str, small: bool) -> Figures:
@@ -143,10 +174,13 @@ def strict(small: bool) -> Figures:
     shape = shape_of("2x64" if small else "4x2048")
     device, dtype = ("cpu", torch.float32) if small else ("cuda", torch.bfloat16)
     model = planted_model(shape, DraftPlan.of(shape.layers), 0, dtype, device, WORDS)
-    for wanted, rows in ((False, 2000), (True, 10_000)):
-        line: dict[str, Any] = {"table": "", "engine": "fused", "strict": wanted}
+    cases = (("cuda_graphs", True, 10_000), ("cuda_graphs", False, 2000), ("fused", True, 2000))
+    for engine, wanted, rows in cases:
+        line: Found = {"table": "", "engine": engine, "strict": wanted}
         try:
-            found = compare_rows(LM(model, "fused", wanted), 20 if small else rows)
+            lm = LM(model, engine, wanted)
+            line |= {"engine": used_engine(lm.engine.name, engine)}
+            found = compare_rows(lm, 20 if small else rows)
             yield line | found._asdict()
         except SkipbenchError as error:
             yield line | {"refused": str(error)[:200]}
@@ -164,7 +198,7 @@ def projections(results: Path, device: str) -> None:
                 print(json.dumps({"run": folder.name, "error": str(error)[:200]}), flush=True)
 
 
-PARTS = {"decoding": decoding, "plans": plans, "kernels": kernels, "strict": strict}
+PARTS = {"passes": passes, "plans": plans, "kernels": kernels, "strict": strict}
 
 
 def main() -> None:

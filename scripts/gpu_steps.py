@@ -30,7 +30,8 @@ class Step:
     name: str
     shows: str
     measured_s: float
-    """What it took on an H100 80GB."""
+    """What it took on an H100 80GB; a guess of `passes` and `draft plans`, which
+    are new in part."""
     words: str
     environment: dict[str, str] = field(default_factory=dict)
     """Variables, on a GPU only."""
@@ -68,9 +69,11 @@ BARS = "scripts/bench_gpu.py --device {device} {bars} "
 STEPS = (
     Step("environment and ceilings", "The machine, the rates of its memory, and what torch's "
          "kernels do on it.", 16, "scripts/gpu_probe.py {small}"),
-    Step("kernels", "Where the time of one whole and one half pass goes.", 19,
+    Step("kernels", "Where the time of one whole and one half pass goes.", 12,
          "scripts/gpu_passes.py kernels {small}"),
     Step("bars", "The bars of the engine of graphs.", 83, BARS + "--dtype {dtype}"),
+    Step("passes", "A pass by rows, context and sizes, and a draft without half of the sub-layers.",
+         57, "scripts/gpu_passes.py passes {small}"),
     Step("strict rows", "Rows that are verified together, bit by bit against the same rows alone.",
          54, "scripts/gpu_passes.py strict {small}"),
     Step("cells", "Five methods by turns with vanilla, on a planted model.", 136,
@@ -81,8 +84,8 @@ STEPS = (
          "-m skipbench profile engine=cuda_graphs model.dtype={dtype} " + PROFILE),
     Step("projections", "Each cell as measured, and as projected from the prices above and from "
          "the datasheet.", 6, "scripts/gpu_passes.py projections {out} {device}"),
-    Step("draft plans", "A draft step by plan: 8 bits, a window, half of the sub-layers left out.",
-         40, "scripts/gpu_passes.py plans {small}"),
+    Step("draft plans", "A draft step by plan: 8 and 4 bits, a window, half of the sub-layers "
+         "left out.", 28, "scripts/gpu_passes.py plans {small}"),
     Step("tests", "Tests with the marker `gpu`.", 139,
          "-m pytest -o addopts= -W ignore::pytest.PytestAssertRewriteWarning -p no:cacheprovider "
          "-m gpu -q --junitxml={out}/tests.xml {tests}"),
@@ -92,8 +95,6 @@ STEPS = (
          "-m skipbench method=clasp model=tiny model.device={device} model.dtype=bfloat16 limit=2 "
          "dataset.max_new_tokens={tokens} results={out} --json", {"TORCH_CUDA_SANITIZER": "1"}),
     Step("doctor", "`doctor --gpu`.", 59, "-m skipbench doctor --gpu --json {rehearse}"),
-    Step("growing lengths", "Vanilla decoding, where every token has a new length, twice; with "
-         "cuDNN's attention left on, too.", 38, "scripts/gpu_passes.py decoding {small}"),
     Step("prices of fused", "A pass of engine `fused` by context and rows.", 37,
          "-m skipbench profile engine=fused model.dtype={dtype} " + PROFILE),
 )  # fmt: skip

@@ -117,9 +117,9 @@ def measure(
     state = State(lm, [*prompt, *output])
     lm.cache.length = base
     rank = ranked(squared_turns(recent_states(state, RECENT)))
-    for label, plan in plans(lm.layers, rank):
-        if only and label not in only:
-            continue
+    known = dict(plans(lm.layers, rank))
+    for label in only or known:
+        plan = known.get(label) or DraftPlan.parse(label, lm.layers)
         lm.cache.length = base
         agreement = statistics.mean(predicts(state, base, tokens, plan))
         whole = DraftPlan.of(lm.layers)
@@ -152,7 +152,7 @@ def main() -> None:
     add("--starts", type=int, default=4, help="places per context")
     add("--tokens", type=int, default=64)
     add("--more", nargs="*", default=["model.dtype=bfloat16", "engine.strict=true"])
-    add("--only", nargs="*", default=[], help="labels of plans; all without")
+    add("--only", nargs="*", default=[], help="labels or texts of plans; all labels without")
     add("--cpu-seconds", action="store_true", help="time of the one thread")
     args = parser.parse_args()
     if args.cpu_seconds:

@@ -6,7 +6,7 @@ text form names layers, not sub-layers, and all of its parts are optional; empty
 | part | meaning |
 |---|---|
 | `attn:1,3-5`, `mlp:2` | these blocks are left out: a skip set |
-| `int8:all`, `int8-attn:0,2`, `int8-mlp:1` | these blocks read another variant of their weights |
+| `int8:all`, `int8-attn:0,2`, `int8-mlp:1` | these blocks read a variant of their weights |
 | `window:512` | attention reads the first `SINKS` positions and the last 512 |
 | `head:int8` | so does the head |
 | `head:likely` | only the head's rows of likely tokens |
@@ -26,7 +26,7 @@ LIKELY = 8192
 """First ids of a vocabulary that a head of likely tokens has, besides the prompt's: a tokenizer
 numbers what it merges most often first.
 """
-VARIANTS = ("int8",)
+VARIANTS = "int8", "int4"
 """Variants of the weights that an engine may make besides the model's own."""
 HEADS = ("full", *VARIANTS, "likely")
 _NAMES, _RANGE = "|".join(VARIANTS), r"\d{1,4}(?:-\d{1,4})?"
@@ -103,8 +103,12 @@ class DraftPlan:
             else:
                 fault = f"skip set {text!r}: cannot read {part!r}"
                 raise SkipbenchError(f"{fault}; write it like {EXAMPLE}")
-        used = next((name for name in VARIANTS if blocks[name]), VARIANTS[0])
-        return cls(layers, frozenset(blocks[None]), frozenset(blocks[used]), used, window, head)
+        used = [name for name in VARIANTS if blocks[name]]
+        if used[1:]:
+            raise SkipbenchError(f"skip set {text!r}: {' and '.join(used)}; a plan has one of them")
+        variant, skipped = "".join(used), frozenset(blocks[None])
+        changed = frozenset(blocks.get(variant, ()))
+        return cls(layers, skipped, changed, variant, window, head)
 
     def __str__(self) -> str:
         every = self.changed and len(self.changed) + len(self.skipped) == 2 * self.layers

@@ -34,19 +34,28 @@ def _wide(data: Any, dtype: Any) -> Any:
 
 
 def _dot(builder: Any, a: Any, b: Any, d: Any, precision: Any, imprecise: Any) -> Any:
-    """The interpreter of Triton 3.5 and 3.6 multiplies the integers."""
+    """The interpreter of Triton 3.5 to 3.7 multiplies the integers."""
     found = np.matmul(_wide(a.data, a.dtype), _wide(b.data, b.dtype), dtype=d.data.dtype) + d.data
     return interpreter.TensorHandle(found, d.dtype.scalar)
 
 
 def _cast(builder: Any, source: Any, to: Any) -> Any:
-    """The interpreter of Triton 3.5 and 3.6 rounds bfloat16 towards zero, a GPU to the nearest."""
+    """The interpreter of Triton 3.5 to 3.7 rounds bfloat16 towards zero, a GPU to the nearest."""
     if source.dtype.scalar.name == "fp32" and to.scalar.name == "bf16":
         rounded = torch.from_numpy(np.ascontiguousarray(source.data)).bfloat16()
         return interpreter.TensorHandle(rounded.view(torch.int16).numpy().view("uint16"), to.scalar)
     return _plain_cast(builder, source, to)
 
 
+def _to_tensor(semantic: Any, x: Any, *rest: Any, **named: Any) -> Any:
+    """The interpreter makes a constant of a sum of a constant and a tensor; Triton 3.7 refuses it
+    as an operand.
+    """
+    return _plain_to_tensor(semantic, getattr(x, "value", x), *rest, **named)
+
+
 _plain_cast = interpreter.InterpreterBuilder.cast_impl
+_plain_to_tensor = interpreter.TritonSemantic.to_tensor
+interpreter.TritonSemantic.to_tensor = _to_tensor
 interpreter.InterpreterBuilder.create_dot = _dot
 interpreter.InterpreterBuilder.cast_impl = _cast

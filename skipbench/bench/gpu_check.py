@@ -21,10 +21,10 @@ from skipbench.decode.stopping import Fixed
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import NotStrictError
 from skipbench.lm.bit_probe import compare_rows
-from skipbench.lm.cuda_graphs import ops
-from skipbench.lm.cuda_graphs.attention import TRITON
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
+from skipbench.lm.cuda_graphs.launches import count
+from skipbench.lm.cuda_graphs.ops import TRITON, at_hand
 from skipbench.lm.engine import ENGINES, MakeEngine
 from skipbench.lm.float32 import float32_logits
 from skipbench.lm.model import LM
@@ -156,12 +156,12 @@ def _launches(device: torch.device, sizes: Sizes) -> Iterator[str]:
         "11 rows": TokenRows.chain(240, 11),
         "a tree": TokenRows.tree(240, (-1, *(0,) * 10)),
     }
-    for backend in ("masked", "split_kv", *[TRITON] * ops.at_hand(device)):
+    for backend in ("masked", "split_kv", *[TRITON] * at_hand(device)):
         engine = partial(CudaGraphsEngine, capture=EagerCapture, backend=backend)
         lm = _lm(device, sizes, torch.bfloat16, engine, 512, 1)
         assert isinstance(lm.engine, CudaGraphsEngine), lm.notes()
         (part,) = lm.engine.parts.values()
-        found = {name: part.launches(lm.metadata(rows)) for name, rows in passes.items()}
+        found = {name: count(part, lm.metadata(rows)) for name, rows in passes.items()}
         each = (f"{name} {layer} and {inputs}" for name, (layer, inputs) in found.items())
         yield f"note     launches per layer and per pass, attention {backend}: {', '.join(each)}"
 
@@ -190,13 +190,15 @@ def _identity_of(
 
 
 def _strict(device: torch.device, sizes: Sizes) -> Iterator[str]:
-    for dtype in (torch.bfloat16, torch.float32):
-        name = f"strict, {str(dtype).removeprefix('torch.')}"
-        yield from _tried(name, _strict_of, name, dtype, device, sizes)
+    for engine, dtype in product(("cuda_graphs", "fused"), (torch.bfloat16, torch.float32)):
+        name = f"strict, {engine}, {str(dtype).removeprefix('torch.')}"
+        yield from _tried(name, _strict_of, name, engine, dtype, device, sizes)
 
 
-def _strict_of(name: str, dtype: torch.dtype, device: torch.device, sizes: Sizes) -> Iterator[str]:
-    given = device, sizes, dtype, "fused", 512, sizes.shape.layers
+def _strict_of(
+    name: str, engine: str, dtype: torch.dtype, device: torch.device, sizes: Sizes
+) -> Iterator[str]:
+    given = device, sizes, dtype, engine, 512, sizes.shape.layers
     before = compare_rows(_lm(*given), sizes.rows)
     without = f"without strict {before.differing} of {before.compared}"
     try:

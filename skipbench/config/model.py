@@ -102,7 +102,7 @@ class Model:
     deepened_seed: int = 0
     """Seed of the places and of the sizes of the redundant sub-layers."""
     strict: bool | None = False
-    """Default of `engine.strict` (engine=fused); null: true where this machine can keep it."""
+    """Default of `engine.strict`; null: true where this machine can keep it."""
     settings: dict[str, Any] = field(default_factory=dict)
     """By method: values that differ for this model; the command line goes before."""
 

@@ -20,7 +20,7 @@ from skipbench.config.signature import schema_of
 from skipbench.errors import SkipbenchError
 
 EngineName = StrEnum("EngineName", ["reference", "fused", "cuda_graphs"])
-LeverName = StrEnum("LeverName", ["int8", "likely"])
+LeverName = StrEnum("LeverName", ["int8", "int4", "likely"])
 Preset = StrEnum("Preset", ["tuned", "paper"])
 StrategyName = StrEnum("StrategyName", ["bayes", "random", "greedy", "exhaustive", "nested"])
 
@@ -45,8 +45,8 @@ class Engine:
     """Prompts decoded by every arm before the clock counts."""
     strict: bool | None = False
     """A verified row gets the bits that it has alone, so that bfloat16 output is vanilla's bit for
-    bit; engine=fused only. On a GPU passes run at 16 rows for it. null: where this machine can keep
-    it, in a low precision on a CPU.
+    bit; engine `fused` or `cuda_graphs`. On a GPU `fused` pads passes to 16 rows for it, and
+    `cuda_graphs` needs no padding. null: in half precision, where this machine can keep it.
     """
     spare_mib: int = 512
     """Memory for a second layout of weights on a CPU, in MiB; 0 keeps one layout per weight."""
@@ -91,7 +91,7 @@ class Profile:
     repeats: int = 20
     """Timed repetitions per point."""
     levers: list[LeverName] = field(default_factory=list)
-    """Prices besides: `int8`, by a copy of the weights; `likely`, a head of likely tokens."""
+    """Prices besides: `int8` and `int4`, by copies of the weights; `likely`, by a head."""
 
 
 @dataclass

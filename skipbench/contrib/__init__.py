@@ -23,7 +23,10 @@ TABLE: dict[str, dict[str, str]] = {
         "best_tokens": "skipbench.contrib.cpu.top_tokens.best_tokens",
         "choices": "skipbench.contrib.cpu.top_tokens.choices",
     },
-    "variant": {"int8": "skipbench.contrib.lowbit.copy.Int8Copy"},
+    "variant": {
+        "int8": "skipbench.contrib.lowbit.copy.Int8Copy",
+        "int4": "skipbench.contrib.lowbit.copy.Int4Copy",
+    },
     "default": {"method": "auto"},
     "adapter": {
         "check": "skipbench.contrib.lora.lora.check_adapter",

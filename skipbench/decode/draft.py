@@ -10,6 +10,9 @@ from skipbench.decode.sampling import Logprob, Sampler
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 
+LATE = {"cuda"}
+"""Devices that work while the host reads: there what is read may be read late."""
+
 
 @dataclass(frozen=True)
 class Draft:
@@ -34,6 +37,8 @@ class Draft:
             a chain whose early sub-layers have run as the target's own: one list per row, [1, D]
             before the first and after every sub-layer. Verification continues after the last.
         sources: name of the source of each node, for a method with several; else empty.
+        unread: the tokens [n] of a chain on the device, while `tokens` has zeros in their places:
+            the host reads them together with the target's choices.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -43,6 +48,7 @@ class Draft:
     num_verifiable: int | None = None
     early_exit_states: list[list[Tensor]] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
+    unread: Tensor | None = None
 
     def parents(self) -> list[int]:
         """Parent of every node, also for a chain."""
@@ -155,6 +161,17 @@ class State:
         self.finish: Finish | None = None
         self.launched: Launched | None = None  # the pass of the pending token
         self.strategy = ""  # how rounds are advanced, of `rounds.STRATEGIES`
+
+    @property
+    def only_best(self) -> bool:
+        """True if of every row nothing but the best token is asked for."""
+        plain = self.process is None and not self.reference and self.top_logprobs is None
+        return plain and self.sampler.greedy
+
+    @property
+    def works_ahead(self) -> bool:
+        """True on a device that works while the host does something else."""
+        return self.lm.output_device.type in LATE
 
     @property
     def pending(self) -> int:

@@ -43,12 +43,12 @@ class SkipMethod(Method):
     choice included, such as [10, 5, 3, 1]; empty drafts a chain.
     """
 
-    precision: Literal["full", "int8"] = "full"
-    """Weights of draft steps: the model's own, or a second copy in 8 bits, one scale per row."""
+    precision: Literal["full", "int8", "int4"] = "full"
+    """Weights of draft steps: the model's own, or a second copy in fewer bits."""
     kv_window: Natural = 0
     """Draft steps attend to the first `SINKS` and so many last positions; 0 to all of them."""
-    head: Literal["full", "int8", "likely"] = "full"
-    """Head of draft steps: the model's own, in 8 bits, or its rows of likely tokens."""
+    head: Literal["full", "int8", "int4", "likely"] = "full"
+    """Head of draft steps: the model's own, in fewer bits, or its rows of likely tokens."""
 
     given_prices: Prices | None = field(default=None, init=False)
     """In the place of what was measured."""
@@ -125,11 +125,17 @@ class SkipMethod(Method):
         self._confidence: list[float] = []
 
     def propose(self, state: State, budget: int) -> Draft:
-        return self.draft(state, budget)
+        return self.draft(state, budget, unread=state.only_best and state.works_ahead)
 
-    def draft(self, state: State, budget: int, first: Tensor | None = None) -> Draft:
+    def draft(
+        self, state: State, budget: int, first: Tensor | None = None, unread: bool = False
+    ) -> Draft:
         """Drafts up to K tokens after the pending one; the first whose confidence is below the
-        threshold is the last. `first`: the draft's logits [1, V] after the pending one, if known.
+        threshold is the last.
+
+        Args:
+            first: the draft's logits [1, V] after the pending one, if known.
+            unread: leaves the tokens of a chain on the device, as `Draft.unread`.
         """
         plan = self.skip
         if plan is not self._drafted and plan != self._drafted:
@@ -139,18 +145,18 @@ class SkipMethod(Method):
         steps = min(self.stop.limit(), budget)
         passes = DraftPass(state.lm, plan, self.exit_sublayer, self._likely, first)
         if not self.tree:
-            return self._chain(state, passes, steps)
+            return self._chain(state, passes, steps, unread)
         if state.sampler.greedy:
             return self._chain_with_leaves(state, passes, steps)
         return self._sampled_tree(state, passes, steps)
 
-    def _chain(self, state: State, passes: DraftPass, steps: int) -> Draft:
+    def _chain(self, state: State, passes: DraftPass, steps: int, unread: bool) -> Draft:
         q = list[Tensor]()
-        tokens = [token for token, _, _ in self._steps(state, passes, steps, q)]
-        chain = torch.cat(tokens).tolist() if tokens else []
-        return Draft(
-            chain, None, dict(enumerate(q, -1)), len(chain), early_exit_states=passes.early
-        )
+        found = [token for token, _, _ in self._steps(state, passes, steps, q)]
+        chain = torch.cat(found) if found else None
+        tokens = [0] * len(found) if unread or chain is None else chain.tolist()
+        late, shares = chain if unread else None, dict(enumerate(q, -1))
+        return Draft(tokens, None, shares, len(found), early_exit_states=passes.early, unread=late)
 
     def _chain_with_leaves(self, state: State, passes: DraftPass, steps: int) -> Draft:
         found = list[Tensor]()

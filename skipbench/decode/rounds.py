@@ -1,6 +1,7 @@
 """One round of the loop: how a draft is proposed, verified and committed."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -12,13 +13,12 @@ from skipbench.decode.sampling import Logprob, choices, finite_best, logprobs
 from skipbench.decode.verify import verify_greedy, verify_sampling
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
+from skipbench.lm.upload import upload
 from skipbench.profile.clock import Clock
 from skipbench.runs.record import Round
 
 Advance = Callable[[State, Method, Clock], tuple[Verification, Round]]
 """Advances a prefilled prompt by one round, its phases marked on the clock."""
-LATE = {"cuda"}
-"""Devices that work while the host reads: there a round may be read one round late."""
 
 
 class NotFinite(FloatingPointError):
@@ -29,9 +29,8 @@ def strategy_of(state: State, method: Method) -> str:
     """How the rounds of a prompt are advanced, one of `STRATEGIES`: late on a GPU, where the method
     allows it and nothing but the best token is asked for.
     """
-    plain = state.process is None and not state.reference and state.top_logprobs is None
-    late = method.read_late and state.sampler.greedy and plain
-    return "late" if late and state.lm.output_device.type in LATE else "in_turn"
+    late = method.read_late and state.only_best and state.works_ahead
+    return "late" if late else "in_turn"
 
 
 def in_turn(state: State, method: Method, clock: Clock) -> tuple[Verification, Round]:
@@ -39,6 +38,7 @@ def in_turn(state: State, method: Method, clock: Clock) -> tuple[Verification, R
     draft = method.propose(state, state.remaining - 1)
     clock.mark("draft")
     verification = _verify(state, draft, method.needs_hidden_states, method.needs_top_tokens)
+    draft = verification.draft
     clock.mark("verify")
     emitted = state.commit(verification)
     counts = Round(
@@ -100,8 +100,17 @@ def _verify(state: State, draft: Draft, keeps_states: bool, top: int) -> Verific
     hidden_states: list[Tensor] = []
     kept = hidden_states if keeps_states else None
     rows, tokens = draft.token_rows(state.lm.cache.length), [state.pending, *draft.tokens]
-    raw = state.lm.score(tokens, rows, draft.early_exit_states, kept)
-    logits, best, top_tokens = _choices(state, draft, raw, top)
+    if draft.unread is None:
+        raw = state.lm.score(tokens, rows, draft.early_exit_states, kept)
+        logits, best, top_tokens = _choices(state, draft, raw, top)
+    else:
+        device = state.lm.input_device
+        ids = torch.cat((upload(torch.tensor(tokens[:1]), device), draft.unread.to(device)))
+        raw = state.lm.score(ids, rows, draft.early_exit_states, kept)
+        logits, numbers = raw, torch.cat((finite_best(raw), draft.unread)).tolist()
+        best, tokens[1:] = numbers[: len(tokens)], numbers[len(tokens) :]
+        draft = replace(draft, tokens=tokens[1:], unread=None)
+        top_tokens = choices(raw, top)[1] if top else []
     if min(best) < 0:  # a rejected row may have reached others
         hidden_states.clear()
         raw = state.lm.score_alone(tokens, rows, kept)

@@ -183,7 +183,8 @@ def datasheet(shape: Shape, dtype: str, device: Hardware, quantization: str = "n
             attention_s, per_token_s, mlp_s, seconds(head, head_size), shape.layers, **more
         )
 
-    variants = {name: parts(min(size, 1), 1) for name in VARIANTS}
+    each = {name: int(name.removeprefix("int")) / 8 for name in VARIANTS}  # bytes of a weight
+    variants = {name: parts(min(size, low), low) for name, low in each.items()}
     model = parts(size, full, variants=variants, likely_head_s=seconds(few, full))
     # rows up to which reading takes longer than arithmetic
     turns = [of * flops / (2 * rates.bandwidth) for of in (size, full)]

@@ -1,5 +1,6 @@
 """A probe of the claim behind `strict`: that a verified row has the bits that it has alone."""
 
+import itertools
 import random
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
@@ -69,8 +70,9 @@ def compare_rows(
     compared, differing, first, gap = 0, 0, "", 0.0
     contexts = [n for n in contexts if n + MOST_NODES <= lm.max_positions]
     lm.allocate(max(contexts) + MOST_NODES)
-    while compared < rows:
-        context = contexts[draw.randrange(len(contexts))]
+    for context in itertools.cycle(contexts):
+        if compared >= rows:
+            break
         lm.prefill([draw.randrange(words) for _ in range(context)])
         for count in draw.sample(range(2, MOST_NODES + 1), 4):
             tokens = [draw.randrange(words) for _ in range(count)]

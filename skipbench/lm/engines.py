@@ -27,7 +27,7 @@ def make_engine(
             f"{differs}: engine=reference is used instead, which calls Hugging Face's modules one "
             "by one"
         )
-        if strict and name == "fused":
+        if strict:
             fault = f"engine.strict=true cannot be kept: {note}; use engine.strict=false"
             raise NotStrictError(fault)
         return ReferenceEngine(model, family, cache, note)
@@ -36,5 +36,5 @@ def make_engine(
     from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine, replaced, unsupported_reason
 
     if reason := unsupported_reason(model):
-        return replaced(fused_engine(model, family, cache, spare_mib), reason)
+        return replaced(fused_engine(model, family, cache, spare_mib, strict), reason)
     return CudaGraphsEngine(model, family, cache, strict=strict, spare_mib=spare_mib)

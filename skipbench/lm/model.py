@@ -45,8 +45,8 @@ class LM:
             model: a causal language model of Hugging Face, in evaluation mode.
             engine: one of `ENGINES`; where it cannot run here, another replaces it, and `notes`
                 say why.
-            strict: verified rows get the bits that decoding them alone would give; proven here,
-                engine `fused` only.
+            strict: verified rows get the bits that decoding them alone would give; proven here;
+                engines `fused` and `cuda_graphs`.
             spare_mib: memory that second layouts of weights may take, MiB.
 
         Raises:
@@ -260,7 +260,7 @@ class LM:
 
     def score(
         self,
-        tokens: list[int],
+        tokens: list[int] | Tensor,
         token_rows: TokenRows,
         early: Sequence[Sequence[Tensor]] = (),
         hidden_states: list[Tensor] | None = None,
@@ -268,7 +268,7 @@ class LM:
         """Logits [n + 1, V] of one verification pass.
 
         Args:
-            tokens: the pending token and the draft's.
+            tokens: the pending token and the draft's, on the host or the device.
             early: for early exit, the states of the first rows whose early sub-layers have run: one
                 list per row, [1, D] before the first and after every sub-layer. Only the other
                 rows pass the early sub-layers, all pass the rest.

@@ -260,7 +260,7 @@ class Prices(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def step_price(self, context: float, plan: DraftPlan) -> float:
         """Price of a draft step in passes of one row; without measured parts by the number of
-        sub-layers, which cost half in 8 bits.
+        sub-layers, which cost half in fewer bits.
         """
         if self.model is None:
             return 1 - plan.ratio - len(plan.changed) / (4 * plan.layers)

@@ -30,11 +30,12 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 def make_lm(model: Any, engine: str, strict: bool | None, spare_mib: int = SPARE_MIB) -> LM:
     """`LM` of a Hugging Face model; with `strict=None` it is strict where that can be kept: this is
-    tried with engine `fused`, in a low precision, on a CPU, and where the proof at load fails, the
-    model runs without it, and its notes say why. Raises SkipbenchError as `LM`.
+    tried in a low precision with engine `fused` on a CPU and `cuda_graphs` on a GPU, where it costs
+    little, and where the proof at load fails, the model runs without it, and its notes say why.
+    Raises SkipbenchError as `LM`.
     """
-    useful = engine == "fused" and model.dtype != torch.float32 and model.device.type == "cpu"
-    if strict is not None or not useful:
+    cheap = engine == {"cpu": "fused", "cuda": "cuda_graphs"}.get(model.device.type)
+    if strict is not None or model.dtype == torch.float32 or not cheap:
         return LM(model, engine, bool(strict), spare_mib)
     try:
         return LM(model, engine, True, spare_mib)

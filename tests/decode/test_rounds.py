@@ -7,8 +7,9 @@ import pytest
 from common import make_method
 from conftest import random_lm, random_model
 
-from skipbench.decode import rounds
+from skipbench.decode import draft
 from skipbench.decode.loop import generate
+from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
@@ -30,7 +31,7 @@ def test_rounds_read_late_have_the_same_tokens(
     assert wanted.strategy == "in_turn"
     ends = [frozenset[int](), frozenset(wanted.tokens[7:8]), frozenset(wanted.tokens[:1])]
     plain = [generate(lm, Vanilla(), PROMPT, 40, end).tokens for end in ends]
-    monkeypatch.setattr(rounds, "LATE", {"cpu"})
+    monkeypatch.setattr(draft, "LATE", {"cpu"})
     for end, tokens in zip(ends, plain, strict=True):
         found = generate(lm, Vanilla(), PROMPT, 40, end)
         assert found.tokens == tokens and found.strategy == "late"
@@ -38,3 +39,34 @@ def test_rounds_read_late_have_the_same_tokens(
     others = itertools.product((make_method("swift"), Vanilla()), (None, Sampler(0.7, seed=1)))
     told = [generate(lm, method, PROMPT, 8, sampler=sampler).strategy for method, sampler in others]
     assert told == ["in_turn", "in_turn", "late", "in_turn"], "drafts and draws are read in turn"
+
+
+CHAINS = {
+    "uniform": ("method.stop.threshold=0",),
+    "self-sd": (),
+    "clasp": ("method.interval=2",),
+    "layerskip": ("method.exit_layer=2", "method.stop.threshold=0"),
+    "knapspec": ("method.latency=[1e-5,1e-8,3e-5]",),
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.parametrize("engine", ["fused", "cuda_graphs"])
+def test_a_chain_that_is_verified_before_it_is_read_has_the_same_rounds(
+    engine: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lm = random_lm("llama", "fused")
+    if engine == "cuda_graphs":
+        lm = LM(random_model("llama"), partial(CudaGraphsEngine, capture=EagerCapture))
+        lm.allocate(200)
+
+    def method() -> Method:  # each starts with what it learns
+        return make_method(name, *CHAINS[name])
+
+    wanted = generate(lm, method(), PROMPT, 40)
+    end = frozenset(wanted.tokens[12:13])
+    early = generate(lm, method(), PROMPT, 40, end)
+    monkeypatch.setattr(draft, "LATE", {"cpu"})
+    assert generate(lm, method(), PROMPT, 40).rounds == wanted.rounds
+    found = generate(lm, method(), PROMPT, 40, end)
+    assert found.tokens == early.tokens and found.finish == early.finish == "eos"

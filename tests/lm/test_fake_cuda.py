@@ -158,6 +158,13 @@ def test_the_host_reads_little_and_nothing_is_in_a_wrong_place(
     assert not excess(*decoded(method, variant, engine, dtype), variant, method)
 
 
+@pytest.mark.parametrize("engine", ["fused", "cuda_graphs"])
+def test_the_host_reads_a_greedy_chain_once_a_round(engine: str) -> None:
+    out, journal = decoded("uniform", "greedy", engine, "bf16")
+    assert sum(r.steps for r in out.rounds) > 0 == journal.count("draft", "read", "wait")
+    assert journal.count("verify", "read", "wait") == len(out.rounds)
+
+
 @pytest.mark.parametrize("rows", [1, 9])
 def test_every_backend_of_graphs_can_be_captured(rows: int) -> None:
     """`backend=None` tries all of them; what fails there for want of a kernel is not captured."""

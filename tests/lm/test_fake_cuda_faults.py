@@ -90,8 +90,8 @@ FAULTY: dict[str, tuple[Any, str, str, Case, str]] = {
         ("uniform", "greedy", "fused"), "lm/fused/sublayers.py",
     ),
     "number of the host in a capture": (
-        device.Mlp.work, "gate_up = self.gate_up(",
-        "float(buffers.hidden.sum()); gate_up = self.gate_up(",
+        device.Mlp.work, "hidden = buffers.hidden",
+        "hidden = buffers.hidden; float(hidden.sum())",
         ("vanilla", "greedy", "cuda_graphs"), "lm/cuda_graphs/work.py",
     ),
     "tables on the host": (
@@ -127,11 +127,11 @@ FAULTY: dict[str, tuple[Any, str, str, Case, str]] = {
     ),
     "number frozen in the prepare graph": (
         device.DeviceGraphs._capture, "INPUTS: record(prepare)}", "INPUTS: record("
-        "lambda: [prepare(), buffers.used.fill_(self.cache.length)])}", ("graphs",),
+        "lambda: [prepare(), buffers.bounds[3:].fill_(self.cache.length)])}", ("graphs",),
         "lm/cuda_graphs/device.py",
     ),
     "buffer made anew": (
-        device.DeviceGraphs._load, "metadata.hidden)\n            self._out",
+        device.DeviceGraphs.load, "metadata.hidden)\n            self._out",
         "metadata.hidden); self.buffers.bounds = self.buffers.bounds.clone()\n"
         "            self._out", ("graphs",), "lm/cuda_graphs/buffers.py",
     ),

@@ -24,9 +24,8 @@ from skipbench.decode.loop import generate
 from skipbench.draft_plan import DraftPlan
 from skipbench.experiments.row import run_cell
 from skipbench.lm.cuda_graphs import buffers as sizes
-from skipbench.lm.cuda_graphs import capture, device, engine
-from skipbench.lm.cuda_graphs.attention import BACKENDS, varlen
-from skipbench.lm.cuda_graphs.buffers import GraphBuffers
+from skipbench.lm.cuda_graphs import capture, engine
+from skipbench.lm.cuda_graphs.attention import BACKENDS
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.model import LM
@@ -57,24 +56,6 @@ class Calls(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("rows", [1, 9])
-def test_varlen_is_called_as_torch_2_11_takes_it_and_with_split_keys_for_one_row(rows: int) -> None:
-    buffers = GraphBuffers(rows, 64, 16, 2, torch.bfloat16, torch.device("meta"))
-    buffers.whole[64] = torch.empty(2, dtype=torch.int32, device="meta")
-    query, cache = (torch.empty(n, 4, 16, dtype=buffers.dtype, device="meta") for n in (rows, 64))
-    with Calls() as calls:
-        out = varlen(query, cache, buffers, torch.empty(0), 0.25)
-    assert out.shape == (rows, 64)
-    ((_, args, kwargs),) = [c for c in calls.made if "flash_attention_forward" in str(c[0])]
-    names = [a.name for a in torch._C.parse_schema(FLASH_2_11).arguments]
-    given = dict(zip(names, args, strict=False)) | kwargs
-    assert given.keys() <= set(names)
-    assert given["seqused_k"] is buffers.used and given["is_causal"] == (rows > 1)
-    assert given["scale"] == 0.25 and given["cum_seq_k"] is buffers.whole[64]
-    # a window on the right keeps one row from packing its heads and splitting its keys
-    assert all(given.get(f"window_size_{side}") in (None, -1) for side in ("left", "right"))
-
-
 def graphs(capture: type[EagerCapture], **settings: Any) -> LM:
     lm = LM(random_model("llama"), partial(CudaGraphsEngine, capture=capture, **settings))
     lm.allocate(300)
@@ -83,11 +64,10 @@ def graphs(capture: type[EagerCapture], **settings: Any) -> LM:
 
 def test_a_backend_with_other_arguments_gives_way_to_fused(monkeypatch: pytest.MonkeyPatch) -> None:
     def other(*_: object) -> torch.Tensor:
-        raise TypeError("varlen_attn() got an unexpected keyword argument 'enable_gqa'")
+        raise TypeError("split_kv() got an unexpected keyword argument 'enable_gqa'")
 
-    monkeypatch.setitem(BACKENDS, "varlen", other)
-    monkeypatch.setattr(device, "attention_backends", lambda *_: ["masked", "varlen"])
-    lm = graphs(EagerCapture, backend="varlen")
+    monkeypatch.setitem(BACKENDS, "split_kv", other)
+    lm = graphs(EagerCapture, backend="split_kv")
     assert lm.engine.name == "fused" and "unexpected keyword argument" in " ".join(lm.notes())
 
 

@@ -28,7 +28,7 @@ def test_the_sets_used_last_keep_their_graphs() -> None:
     made, graphs = list[int](), SetGraphs()
 
     def use(number: int, times: int = 1) -> None:
-        key = SetKey(1, 256, False, True, (number,))
+        key = SetKey(1, 256, True, True, (number,))
         for _ in range(times):
             graphs.replay(key, lambda: [made.append(number), list][1])
 
@@ -37,7 +37,7 @@ def test_the_sets_used_last_keep_their_graphs() -> None:
     for number in range(KEPT):
         use(number, USES)
     use(0)
-    graphs.enter(SetKey(1, 512, False, True, (0,)), lambda: [made.append(-1), list][1])
+    graphs.enter(SetKey(1, 512, True, True, (0,)), lambda: [made.append(-1), list][1])
     assert made == [*range(KEPT)]  # there is no room for one ahead
     use(KEPT, USES)  # takes the place of the set that was used before all others
     for number in (0, KEPT, *range(2, KEPT)):
@@ -92,14 +92,6 @@ def test_attention_is_scaled_and_weighs_every_part(backend: str) -> None:
     scores = torch.einsum("rhd,nhd->hrn", query, keys) * 0.9 + mask
     wanted = torch.einsum("hrn,nhd->rhd", scores.softmax(-1), values).flatten(1)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
-
-
-def test_backends_are_tried_where_they_can_be_right() -> None:
-    assert attention.attention_backends(9, 256, True, True) == [
-        "masked", "split_kv", "varlen", "triton",
-    ]  # fmt: skip
-    assert attention.attention_backends(9, 256, False, False) == ["masked", "split_kv"]
-    assert attention.attention_backends(128, 264, False, True) == ["masked"]
 
 
 def test_a_result_that_is_not_finite_differs() -> None:

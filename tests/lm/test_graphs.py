@@ -16,6 +16,7 @@ from typing import Any
 
 import contract
 import pytest
+import stated
 import torch
 from conftest import here, make_method, random_lm, random_model, rest_slow
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -33,13 +34,11 @@ from skipbench.decode.stopping import Fixed
 from skipbench.draft_plan import DraftPlan
 from skipbench.experiments.row import run_cell
 from skipbench.lm.cuda_graphs import buffers as sizes
-from skipbench.lm.cuda_graphs import ops, sets
+from skipbench.lm.cuda_graphs import ops, parts, products, sets
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.device import WHOLE_PASS
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
-from skipbench.lm.cuda_graphs.work import Attention
-from skipbench.lm.llama import silu_times
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.fixed import FixedSet
@@ -363,17 +362,19 @@ def test_triton_kernels_that_do_not_work_are_left_out(monkeypatch: pytest.Monkey
     lm.logits([5], TokenRows.chain(len(PROMPT), 1))
     assert isinstance(lm.engine, CudaGraphsEngine)
     (part,) = lm.engine.parts.values()
-    prepare, rotated = GraphBuffers.input_preparation, Attention.rotated
     monkeypatch.setattr(ops, "at_hand", lambda device: True)
-    monkeypatch.setattr(GraphBuffers, "input_preparation", lambda *a: prepare(*a[:-1]))
-    monkeypatch.setattr(Attention, "rotated", lambda *a: rotated(*a[:-1], False))
-    monkeypatch.setattr(ops, "silu_times", silu_times)
-    assert part._triton_works() and not part.discarded
-    monkeypatch.setattr(ops, "silu_times", lambda gate_up: silu_times(gate_up.roll(1, 1)))
-    assert not part._triton_works()
-    assert "triton is left out: its kernel silu_times does not" in lm.notes()[-1]
-    monkeypatch.setattr(ops, "silu_times", lambda: None)
-    assert not part._triton_works() and "TypeError: " in lm.notes()[-1]
+    stated.put_in_place(monkeypatch)
+    assert part._working_backend() == "triton" and not part.discarded
+    attend, gated = parts.attend_parts, products.gated
+    for where, name, wrong, said in (
+        (parts, "attend_parts", lambda *a: attend(*a[:-1], 2 * a[-1]), "its attention is not near"),
+        (products, "gated", lambda x, *a: gated(x.roll(1, 1), *a), "its MLP is not near that of"),
+        (products, "linear_add", lambda: None, "TypeError: "),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(where, name, wrong)
+            assert part._working_backend() == "split_kv"
+        assert f"attention backend triton is left out: {said}" in lm.notes()[-1]
 
 
 def test_out_of_memory_while_recording_goes_on_with_fused() -> None:

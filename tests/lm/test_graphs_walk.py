@@ -13,22 +13,20 @@ from functools import partial
 from typing import Any
 
 import pytest
+import stated
 import torch
 from conftest import random_model
-from fake_cuda import CheckedCapture, cpu_behind_cuda, moved, on_cpu, planted
+from fake_cuda import CheckedCapture, cpu_behind_cuda, moved, planted
 from graphs_walk import Mismatch, Walk, walk
 from torch import Tensor
 
-from skipbench.draft_plan import SINKS
-from skipbench.lm.cuda_graphs import buffers, ops
-from skipbench.lm.cuda_graphs.attention import TRITON
+from skipbench.lm.cuda_graphs import buffers
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.device import DeviceGraphs
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
-from skipbench.lm.cuda_graphs.work import Attention
+from skipbench.lm.cuda_graphs.ops import TRITON
 from skipbench.lm.engine import Sublayer
-from skipbench.lm.llama import fold, silu_times, unfold
 from skipbench.lm.metadata import AttentionMetadata
 from skipbench.lm.model import LM
 
@@ -62,18 +60,18 @@ def alone(part: DeviceGraphs, s: int, eager: Sublayer) -> Sublayer:
         key = part._key_of(metadata)
         if key is None or len(hidden) != metadata.rows:
             return eager(hidden, metadata)
-        rows, size, chain = key
+        rows, size, own = key
         sizes = rows, part.hidden, part.cache.head_dim, part.group
         made = GraphBuffers(*sizes, part.cache.dtype, part.capture.device)
         made.load(metadata.token_rows, metadata.hidden)
-        made.input_preparation(size, part._windows, part._columns, *part._rope, part.triton)()
+        backend = part._backend(size)
+        made.input_preparation(size, part._windows, part._columns, *part._rope, backend)()
         out = made.view(metadata.rows)
         out.copy_(hidden)
         if s in part.attentions:
-            backend = part._fastest_backend(made, size, chain)  # the one that was given
-            part.attentions[s].work(made, size, backend, part.triton)()
+            part.attentions[s].work(made, size, backend, own)()
         else:
-            part.mlps[s].work(made, part.triton)()
+            part.mlps[s].work(made, backend, own)()
         return out
 
     return run
@@ -91,47 +89,10 @@ class Full(EagerCapture):
         return super().capture(work)
 
 
-def attend(
-    qkv: Tensor, cos: Tensor, sin: Tensor, target: Tensor, bounds: Tensor, mask: Tensor,
-    cache: Tensor, q_norm: Any, k_norm: Any, q_eps: float, k_eps: float, scale: float, splits: int,
-) -> Tensor:  # fmt: skip
-    """`ops.attend` by torch's operators, for a model without norms of queries and keys."""
-    assert q_norm is None
-    (rows, size), kv, start = mask.shape, cache.shape[1] // 2, bounds[0]
-    rows = len(qkv)
-    turned = torch.addcmul(qkv * cos, torch.roll(qkv, qkv.shape[2] // 2, -1), sin)
-    query, written = turned[:, : -2 * kv], torch.cat((turned[:, -2 * kv : -kv], qkv[:, -kv:]), 1)
-    cache.index_copy_(0, target, written)
-    column = torch.arange(size)
-    hidden = (column >= SINKS) & (column < SINKS + bounds[3]) & (column < start)
-    bias = mask.masked_fill(hidden, torch.finfo(mask.dtype).min / 2)
-    keys, values = (part.transpose(0, 1)[None] for part in cache[:size].chunk(2, 1))
-    out = torch.nn.functional.scaled_dot_product_attention(
-        fold(query, kv), keys, values, bias[None, None], scale=scale
-    )
-    return unfold(out, rows)
-
-
-def flash(
-    query: Tensor, keys: Tensor, values: Tensor, ends: Tensor, whole: Tensor, rows: int, size: int,
-    dropout: float, causal: bool, debug: bool, scale: float, seqused_k: Tensor,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    """CUDA's flash attention over a chain: row `i` sees the keys up to `seqused_k - rows + i`."""
-    column, row = torch.arange(size)[None], torch.arange(rows)[:, None]
-    sees = column <= int(seqused_k) - rows + row
-    group, first = query.shape[1] // keys.shape[1], int(whole[0])
-    wide = [t[first:].transpose(0, 1).repeat_interleave(group, 0) for t in (keys, values)]
-    out = torch.nn.functional.scaled_dot_product_attention(
-        query.transpose(0, 1), *wide, sees[None], scale=scale
-    )
-    return out.transpose(0, 1).contiguous(), *(torch.zeros(()) for _ in range(4))
-
-
 @dataclass(frozen=True)
 class Tier:
     """Args:
     steps: calls per day.
-    chains: keys tell chains from others, as on a GPU in half precision.
     tape: `fake_cuda`: what Python looked up at capture is frozen.
     """
 
@@ -139,42 +100,31 @@ class Tier:
     backend: str
     steps: int
     exact: bool = False
-    chains: bool = False
     tape: bool = False
     capture: type[EagerCapture] = EagerCapture
 
     def __str__(self) -> str:
-        words = [self.family, self.backend, *["chains"] * self.chains, *["tape"] * self.tape]
+        words = [self.family, self.backend, *["tape"] * self.tape]
         return "-".join([*words, *["full"] * (self.capture is Full), *["bits"] * self.exact])
 
 
 TIERS = [
     Tier("llama", "masked", 200, exact=True),
-    Tier("llama", "masked", 200, chains=True),
+    Tier("llama", "masked", 200),
     Tier("mistral", "split_kv", 150, exact=True),
-    Tier("qwen3", "split_kv", 150, chains=True),
-    Tier("llama", TRITON, 210),
-    Tier("qwen2", "masked", 165, capture=Full),
-    Tier("llama", "varlen", 25, chains=True, tape=True),
+    Tier("qwen3", "split_kv", 150),
+    Tier("llama", TRITON, 100),
+    Tier("qwen3", TRITON, 40, exact=True),
+    Tier("qwen2", "masked", 235, capture=Full),
+    Tier("llama", "masked", 25, tape=True),
 ]
 
 
 def stand_ins(patch: pytest.MonkeyPatch, tier: Tier) -> None:
-    """What a tier has in the place of a GPU's keys, kernels and short texts' buckets."""
+    """What a tier has in the place of a GPU's kernels and short texts' buckets."""
     patch.setattr(buffers, "FIRST", 32)
-    if tier.chains:
-        reset = DeviceGraphs._reset
-        patch.setattr(
-            DeviceGraphs, "_reset", lambda *a: [reset(*a), setattr(a[0], "_varlen", True)]
-        )
     if tier.backend == TRITON:
-        prepare, rotated = GraphBuffers.input_preparation, Attention.rotated
-        patch.setattr(GraphBuffers, "input_preparation", lambda *a: prepare(*a[:-1]))
-        patch.setattr(Attention, "rotated", lambda *a: rotated(*a[:-1], False))
-        patch.setattr(ops, "silu_times", silu_times)
-        patch.setattr(ops, "attend", attend)
-    if tier.tape:
-        patch.setitem(on_cpu.ON_CPU, torch.ops.aten._flash_attention_forward.default, flash)
+        stated.put_in_place(patch)
 
 
 @contextlib.contextmanager
@@ -217,18 +167,15 @@ FAULTS: dict[str, tuple[Any, str, str, tuple[Tier, ...]]] = {
         DeviceGraphs.at_once, "len(self._out):\n            return None",
         "len(self._out):\n            self._prepared = True; return None", (TIERS[0], TIERS[1]),
     ),
-    "masks of another key": (
-        GraphBuffers._masks_of, "if bucket not in self._stacked:", "if True:", (TIERS[1], TIERS[6]),
-    ),
     "a state that is borrowed": (
         LM._keep, "if self.engine.result_is_borrowed", "if False", (TIERS[0], TIERS[4]),
     ),
     "a pass that a capture disturbed": (
-        DeviceGraphs._aside, "(state)\n            self.metadata = None",
+        DeviceGraphs._recording, "(state)\n            self.metadata = None",
         "(state)\n            pass", (TIERS[1],),
     ),
     "a state that a capture disturbed": (
-        DeviceGraphs._aside, "buffers.hidden.copy_(state)", "pass", (TIERS[0],),
+        DeviceGraphs._recording, "buffers.hidden.copy_(state)", "pass", (TIERS[0],),
     ),
     "rows that a window hid before": (
         GraphBuffers.load, "context_len == start and hidden == self._hidden",

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from skipbench.draft_plan import HEADS, DraftPlan
+from skipbench.draft_plan import HEADS, VARIANTS, DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.skipset import fixed_set
 
@@ -98,7 +98,7 @@ def test_cheaper_plans_in_text() -> None:
         low = frozenset(rng.sample(range(2 * layers), rng.randint(0, 2 * layers)))
         window = rng.choice([None, 1, 512])
         head = rng.choice(HEADS)
-        plan = DraftPlan(layers, skip.skipped, low, "int8", window, head)
+        plan = DraftPlan(layers, skip.skipped, low, rng.choice(VARIANTS), window, head)
         assert not plan.changed & plan.skipped
         assert DraftPlan.parse(str(plan), layers) == plan
     everything = DraftPlan.parse("head:likely;int8:all;window:9", 3)
@@ -110,3 +110,11 @@ def test_cheaper_plans_in_text() -> None:
 def test_unreadable_plans(text: str) -> None:
     with pytest.raises(SkipbenchError, match="cannot read"):
         DraftPlan.parse(text, 6)
+
+
+def test_a_plan_has_one_variant() -> None:
+    """Its head may have another."""
+    with pytest.raises(SkipbenchError, match="int8 and int4; a plan has one of them"):
+        DraftPlan.parse("int8-attn:0;int4-mlp:1", 6)
+    plan = DraftPlan.parse("int4:all;head:int8", 6)
+    assert (plan.variant, plan.head, plan.variants) == ("int4", "int8", {"int4", "int8"})

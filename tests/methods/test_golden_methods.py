@@ -241,6 +241,8 @@ def test_swift_candidates() -> None:
 class Replay:
     """A model that answers with given draft logits, one row per step."""
 
+    output_device = torch.device("cpu")
+
     def __init__(self, rows: list[list[float]]) -> None:
         self.rows = iter(rows)
 

@@ -120,11 +120,6 @@ class Int8Weight:
         self._at, self._function = ctypes.addressof(self._described), functions()[kernel]
 
     @property
-    def fault(self) -> str | None:
-        """Why torch multiplies; `None` where a kernel does."""
-        return int8_kernel()[1]
-
-    @property
     def native(self) -> Native | None:
         """As `FewRows.native`; `None` where torch multiplies."""
         if self._plain is not None:

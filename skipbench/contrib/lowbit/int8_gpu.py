@@ -52,10 +52,6 @@ class GpuInt8Weight(Int8Weight):
         self._bias, self._plain = bias, None
         self._fault = fault
 
-    @property
-    def fault(self) -> str | None:
-        return self._fault
-
     def dequantized(self) -> Tensor:
         return self._held * self._scale[:, None]
 

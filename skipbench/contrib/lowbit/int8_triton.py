@@ -6,7 +6,7 @@ import triton.language as tl
 from skipbench.lm.cuda_graphs import kernels  # noqa: F401  sets where Triton keeps its files
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def int8_linear(
     x: tl.tensor, weight: tl.tensor, weight_scale: tl.tensor, bias: tl.tensor, residual: tl.tensor,
     out: tl.tensor, rows: tl.tensor, inputs: tl.tensor, outputs: tl.tensor, BIASED: tl.constexpr,

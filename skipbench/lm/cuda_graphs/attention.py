@@ -1,5 +1,4 @@
-"""Backends of attention of a few rows over a bucket of the cache; the fastest on the device is
-taken.
+"""Backends of attention of a few rows over a bucket of the cache: the first that works is taken.
 
 Each of `BACKENDS` is `query [R, H, d], bucket [B, 2 KV, d], buffers, mask [G * R, B], scale ->
 [R, H * d]`, and takes the length from the buffers.
@@ -11,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from skipbench.lm.cuda_graphs import ops
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.llama import fold, unfold
 
@@ -54,33 +52,4 @@ def split_kv(
     return unfold((out.float() * shares).sum(0).to(query.dtype), buffers.rows)
 
 
-def varlen(
-    query: Tensor, bucket: Tensor, buffers: GraphBuffers, mask: Tensor, scale: float
-) -> Tensor:
-    """Flash attention with the length on the device; contiguous chains without a window, half
-    precision, CUDA.
-
-    The operator behind `torch.nn.attention.varlen`, which takes neither grouped heads nor
-    `seqused_k` in torch 2.11. No window is given: one on the right of a single row would keep the
-    kernel from packing its heads and splitting the keys.
-    """
-    keys, values = bucket.chunk(2, 1)
-    rows, size = buffers.rows, len(bucket)
-    out, *_ = torch.ops.aten._flash_attention_forward(
-        query, keys, values, buffers.ends, buffers.whole[size], rows, size, 0.0, rows > 1, False,
-        scale=scale, seqused_k=buffers.used,
-    )  # fmt: skip
-    assert isinstance(out, Tensor)
-    return out.reshape(rows, -1)
-
-
-BACKENDS: dict[str, AttentionBackend] = {"masked": masked, "split_kv": split_kv, "varlen": varlen}
-TRITON = "triton"
-"""A further backend: `ops.attend`, which also does what comes before attention."""
-
-
-def attention_backends(rows: int, bucket: int, chain: bool, triton: bool) -> list[str]:
-    """The backends to try for a row count and bucket: `masked` always, first."""
-    split = ["split_kv"] * (bucket % PARTS[-1] == 0)
-    own = [TRITON] * (triton and rows <= ops.MAX_ROWS)
-    return ["masked", *split, *["varlen"] * chain, *own]
+BACKENDS: dict[str, AttentionBackend] = {"masked": masked, "split_kv": split_kv}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from skipbench.lm.cuda_graphs import ops
+from skipbench.lm.cuda_graphs import ops, parts
 from skipbench.lm.cuda_graphs.capture import Work
 from skipbench.lm.rows import TokenRows
 from skipbench.lm.upload import upload, upload_into
@@ -18,7 +18,7 @@ ROW_STEPS: tuple[int, ...] = (*range(1, 17), 24, 32, 48, 64, 96, 128)
 MAX_ROWS = ROW_STEPS[-1]  # wider ones are bound by arithmetic, not launches: without graphs
 FIRST = 256  # shortest length, in cache rows
 SHAPES = 512  # kept shapes of trees and branches
-NO_WINDOW = 1 << 62  # tokens
+NUMBERS = 4  # of `bounds`
 
 
 def padded_rows(rows: int) -> int:
@@ -38,6 +38,12 @@ def bucket(end: int, total: int) -> int:
     return min(size, total // 8 * 8)
 
 
+def _packed(depth: Sequence[int], tree_mask: Tensor) -> Tensor:
+    """The bytes of `bounds`, of zeros, of `depth` and of `tree_mask`."""
+    numbers = torch.tensor([*[0] * NUMBERS, *depth], dtype=torch.int64)
+    return torch.cat((numbers.view(torch.uint8), tree_mask.flatten().view(torch.uint8)))
+
+
 class GraphBuffers:
     """Buffers that all sub-layers of a row count share. R rows, D hidden, d head, G query heads a
     key head, B bucket.
@@ -51,11 +57,10 @@ class GraphBuffers:
         target: [R] cache rows that are written.
         cos, sin: [R, 1, d], the sine with the sign of `rotate_half`.
         depth, tree_mask: position of each row after the context [R], and the rows that it sees
-            [R, R]; views of `shape`, which holds the bytes of both.
+            [R, R]; views of the bytes behind `bounds`, so that one copy brings all three.
+        paths: [R, 256] cache rows of each row's last positions, which kernels of Triton read.
         masks: additive, [G * R, B] for every bucket and window in use, rows of one query head after
             the other.
-        ends: `[0, R]`, whole: `[0, B]` a bucket, used: `[end]`: what kernels for sequences of any
-            length take.
     """
 
     def __init__(
@@ -70,24 +75,24 @@ class GraphBuffers:
         self.rows, self.group, self.dtype, self.device = rows, group, dtype, device
         with torch.inference_mode(False):  # else only code in inference mode could fill them
             self.hidden = torch.zeros(rows, hidden, dtype=dtype, device=device)
-            self.bounds = torch.zeros(4, dtype=torch.int64, device=device)
             self.ramp = torch.arange(rows, device=device)
             self.target = self.ramp.clone()
             self.cos = torch.zeros(rows, 1, head_dim, dtype=dtype, device=device)
             self.sin = torch.zeros_like(self.cos)
-            self.shape = self._packed(range(rows), torch.ones(rows, rows, dtype=torch.bool).tril_())
-            self.depth = self.shape[: 8 * rows].view(torch.int64)
-            self.tree_mask = self.shape[8 * rows :].view(torch.bool).view(rows, rows)
-            self.ends = upload(torch.tensor([0, rows], dtype=torch.int32), device)
-            self.used = torch.zeros(1, dtype=torch.int32, device=device)
+            self._chain = _packed(range(rows), torch.ones(rows, rows, dtype=torch.bool).tril_())
+            self._packed = upload(self._chain, device).clone()
+            self.bounds, self.depth, tree_mask = torch.split(
+                self._packed, [8 * NUMBERS, 8 * rows, rows * rows]
+            )
+            self.bounds, self.depth = self.bounds.view(torch.int64), self.depth.view(torch.int64)
+            self.tree_mask = tree_mask.view(torch.bool).view(rows, rows)
+            self.paths = torch.zeros(rows, parts.PATH, dtype=torch.int32, device=device)
         self._stacked: dict[int, Tensor] = {}
         self.masks: dict[tuple[int, int | None], Tensor] = {}  # views of those
-        self.whole: dict[int, Tensor] = {}
         self._place, self._hidden = self.bounds[:3], 0
         self._views = {rows: self.hidden}
-        self._chain = self.shape.clone()
-        self._shapes: dict[object, Tensor] = {}
-        self._shape: object = None  # of the rows that `shape` holds; None: a chain
+        self._shapes: dict[object, Tensor] = {}  # on the host
+        self._shape: object = None  # of the rows that are loaded; None: a chain
 
     def view(self, rows: int) -> Tensor:
         """The first `rows` rows of the state: one and the same tensor object per count."""
@@ -96,30 +101,25 @@ class GraphBuffers:
         return self._views[rows]
 
     def load(self, token_rows: TokenRows, hidden: int = 0) -> None:
-        """Uploads positions without waiting for the device; for a chain only a few numbers.
+        """Uploads positions, without waiting for the device and in one copy; for a chain only a few
+        numbers.
 
         `hidden`: rows that a draft's window hides, for kernels of Triton.
         """
         context_len, positions = token_rows.context_len, token_rows.positions
-        parent = token_rows.parent
-        start = token_rows.start
-        if context_len == start and hidden == self._hidden:
-            self._place.fill_(context_len)
-        else:
-            upload_into(self.bounds, torch.tensor([start, context_len, start, hidden]))
-            self._hidden = hidden
-        key: object = None
+        start, parent, key = token_rows.start, token_rows.parent, None
         if parent is not None or not isinstance(positions, range) or positions.start != context_len:
             key = (parent, *(p - context_len for p in positions))
+        numbers = torch.tensor([start, context_len, start, hidden])
         if key != self._shape:
-            self.shape.copy_(self._chain if key is None else self._made(key, token_rows))
-            self._shape = key
-
-    def _packed(self, depth: Sequence[int], tree_mask: Tensor) -> Tensor:
-        """Depth and tree mask as bytes on the device, so that one copy brings both."""
-        depths = torch.tensor(depth, dtype=torch.int64)
-        packed = torch.cat((depths.view(torch.uint8), tree_mask.flatten().view(torch.uint8)))
-        return upload(packed, self.device)
+            packed = (self._chain if key is None else self._made(key, token_rows)).clone()
+            packed[: 8 * NUMBERS] = numbers.view(torch.uint8)
+            upload_into(self._packed, packed)
+        elif context_len == start and hidden == self._hidden:
+            self._place.fill_(context_len)
+        else:
+            upload_into(self.bounds, numbers)
+        self._shape, self._hidden = key, hidden
 
     def _made(self, key: object, token_rows: TokenRows) -> Tensor:
         if key not in self._shapes:
@@ -131,7 +131,7 @@ class GraphBuffers:
             tree_mask = torch.eye(self.rows, dtype=torch.bool)
             tree_mask[:rows, :rows] = torch.from_numpy(token_rows.tree_mask())
             depth += depth[-1:] * (self.rows - rows)
-            self._shapes[key] = self._packed(depth, tree_mask)
+            self._shapes[key] = _packed(depth, tree_mask)
         return self._shapes[key]
 
     def _masks_of(self, bucket: int, windows: tuple[int | None, ...]) -> Tensor:
@@ -141,8 +141,6 @@ class GraphBuffers:
         if bucket not in self._stacked:
             shape = (len(windows), self.group * self.rows, bucket)
             with torch.inference_mode(False):
-                whole = torch.tensor([0, bucket], dtype=torch.int32)
-                self.whole[bucket] = upload(whole, self.device)
                 self._stacked[bucket] = torch.zeros(shape, dtype=self.dtype, device=self.device)
                 for window, mask in zip(windows, self._stacked[bucket], strict=True):
                     self.masks[bucket, window] = mask
@@ -155,27 +153,32 @@ class GraphBuffers:
         columns: Tensor,
         cos: Tensor,
         sin: Tensor,
-        triton: bool = False,
+        backend: str,
     ) -> Work:
-        """The work that turns `bounds`, `depth` and `tree_mask` into targets, rotary tables
-        and the masks of a bucket.
+        """The work that turns `bounds`, `depth` and `tree_mask` into targets, rotary tables, and
+        `paths` or the masks of a bucket.
 
         Args:
             columns: [N] numbers of all cache rows.
             cos, sin: [P, 1, d] of all positions.
-            triton: in one kernel.
         """
+        if backend == ops.TRITON:
+            part = parts.part_size(self.dtype, cos.shape[2])
+
+            def place_in_one() -> None:
+                parts.place(
+                    self.bounds, self.depth, self.tree_mask, cos, sin,
+                    self.target, self.cos, self.sin, self.paths, part,
+                )  # fmt: skip
+
+            return place_in_one
         # Not minus infinity: a part of the cache that is masked altogether stays finite.
         low = torch.finfo(self.dtype).min / 2
         masks = self._masks_of(bucket, windows)
-        with torch.inference_mode(False):
-            widths = torch.tensor([NO_WINDOW if w is None else w for w in windows])
-            widths = upload(widths, self.device)
 
-        def place() -> None:
+        def place_by_torch() -> None:
             start, context_len, target, _ = self.bounds.chunk(4)
             torch.add(self.ramp, target, out=self.target)
-            self.used.copy_(start + self.rows)
             positions = (self.depth + context_len).clamp(max=len(cos) - 1)
             self.cos.copy_(cos.index_select(0, positions))
             self.sin.copy_(sin.index_select(0, positions))
@@ -190,10 +193,4 @@ class GraphBuffers:
                 mask = torch.zeros((), dtype=self.dtype, device=self.device).masked_fill(~near, low)
                 made.view(self.group, self.rows, bucket).copy_(mask)
 
-        def place_in_one() -> None:
-            ops.prepare(
-                self.bounds, self.depth, self.tree_mask, widths, cos, sin,
-                self.target, self.used, self.cos, self.sin, masks,
-            )  # fmt: skip
-
-        return place_in_one if triton else place
+        return place_by_torch

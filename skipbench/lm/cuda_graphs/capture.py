@@ -2,7 +2,6 @@
 executed while it is captured; lengths and positions come from buffers too, or they would be frozen.
 """
 
-import statistics
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +9,6 @@ import torch
 
 Work = Callable[[], None]
 Replay = Callable[[], None]
-TRIALS = 5
 
 
 def out_of_memory(error: RuntimeError) -> bool:
@@ -32,10 +30,6 @@ class EagerCapture:
         work()
         return work
 
-    def seconds(self, replay: Replay) -> float | None:
-        """Median seconds of a replay; `None` where they mean nothing."""
-        return None
-
 
 class CudaGraphCapture(EagerCapture):
     """CUDA graphs of one device, all in one memory pool.
@@ -48,7 +42,6 @@ class CudaGraphCapture(EagerCapture):
         super().__init__(device)
         cuda: Any = torch.cuda  # streams and events are untyped
         self.pool, self.stream = cuda.graph_pool_handle(), cuda.Stream(device)
-        self.event = cuda.Event
 
     def capture(self, work: Work) -> Replay:
         with torch.cuda.device(self.device):
@@ -66,17 +59,3 @@ class CudaGraphCapture(EagerCapture):
             finally:
                 torch.cuda.set_stream(now)  # a capture that fails would leave its own stream behind
         return graph.replay
-
-    def seconds(self, replay: Replay) -> float | None:
-        times: list[float] = []
-        with torch.cuda.device(self.device):
-            for _ in range(TRIALS):
-                first, last = (self.event(enable_timing=True) for _ in range(2))
-                replay()
-                first.record()
-                for _ in range(8):
-                    replay()
-                last.record()
-                last.synchronize()
-                times.append(first.elapsed_time(last) / 8e3)
-        return statistics.median(times)

@@ -6,7 +6,7 @@ tables of them, then one graph per sub-layer. Attention reads a bucket of the ca
 bucket's graphs are captured together at first use: a search over skip sets would otherwise meet
 captures in its timings. A pass that skips nothing and keeps no states replays one graph of it all,
 and so does a set that is used often.
-Prompts, passes of more than MAX_ROWS rows, embedding and head are the fused engine's.
+Longer prompts, passes of more than MAX_ROWS rows and the embedding are the fused engine's.
 """
 
 import math
@@ -18,12 +18,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from skipbench.errors import NotStrictError
+from skipbench.lm.bit_exact import MOST
 from skipbench.lm.cache import KVCache
 from skipbench.lm.cuda_graphs.buffers import MAX_ROWS
 from skipbench.lm.cuda_graphs.capture import CudaGraphCapture, EagerCapture
 from skipbench.lm.cuda_graphs.device import DeviceGraphs
-from skipbench.lm.cuda_graphs.work import Attention, Mlp
-from skipbench.lm.engine import Chosen, Engine, Sublayer, refuse_strict
+from skipbench.lm.cuda_graphs.ops import TRITON
+from skipbench.lm.cuda_graphs.work import Attention, Mlp, Normed
+from skipbench.lm.engine import Chosen, Engine, Sublayer
 from skipbench.lm.families import parts_of
 from skipbench.lm.fused.engine import FusedEngine, fused_engine
 from skipbench.lm.fused.weights import LayerWeights
@@ -32,6 +35,7 @@ from skipbench.lm.metadata import AttentionMetadata, RotaryCache
 from skipbench.lm.rows import TokenRows
 
 MIN_FREE_BYTES = 512 << 20  # for graphs of a few row counts, beside weights and cache
+SHORT_PROMPT = 2 * MAX_ROWS  # tokens: in passes that replay graphs; launches bound such a prompt
 SMALL = 2.0**-10
 """Of the self-test's state: near 1 the rounding of bfloat16 would be larger than the output that a
 sub-layer with small weights adds."""
@@ -87,16 +91,20 @@ class CudaGraphsEngine(Engine):
         capture: Callable[[torch.device], EagerCapture] = CudaGraphCapture,
         backend: str | None = None,
     ) -> None:
-        """`backend`: of `attention.attention_backends`; `None` takes the fastest of those that the
-        capture can time.
         """
-        refuse_strict(strict, "cuda_graphs")
+        Args:
+            strict: rows have the bits that they have alone, whatever their number, by kernels of
+                Triton.
+            backend: of attention; `None` takes the first that works.
+        """
+        self.strict = strict
         self.fused = fused_engine(model, family, cache, spare_mib)
         self.kernels, self.cache = self.fused.kernels, cache
-        self.embed, self.head = self.fused.embed, self.fused.head
+        self.embed = self.fused.embed
+        self._head = Normed(parts_of(model).norm, self.fused.head_weight)
         cache.spare = MAX_ROWS
         self.parts = {
-            device: DeviceGraphs(model.config, cache, capture(device), backend)
+            device: DeviceGraphs(model.config, cache, capture(device), backend, strict)
             for device in dict.fromkeys(cache.devices)
         }
         self._layers = parts_of(model).layers
@@ -120,6 +128,13 @@ class CudaGraphsEngine(Engine):
             made += [part.sublayer(i, eager[i - first]) for i in (s, s + 1)]
             part.forget()
         return made
+
+    def head(self, hidden: Tensor) -> Tensor:
+        part = self.parts.get(hidden.device)
+        triton = part is not None and part.backend == TRITON
+        if not triton or not (self.strict or len(hidden) <= MOST):
+            return self.fused.head(hidden)
+        return self._head(hidden, True, True)
 
     def fast(self, variant: str) -> bool:
         return self.fused.fast(variant)
@@ -148,6 +163,9 @@ class CudaGraphsEngine(Engine):
         numbers = tuple(s + self._firsts[variant] for s, variant in chosen)
         return part.at_once(hidden, metadata, numbers)
 
+    def prefill_rows(self, tokens: int) -> int:
+        return MAX_ROWS if tokens <= SHORT_PROMPT else tokens
+
     def capture_ahead(self, start: int, end: int) -> None:
         for part in self.parts.values():
             part.capture_ahead(start, end)
@@ -169,7 +187,16 @@ class CudaGraphsEngine(Engine):
 
     def allocated(self, rotary: dict[torch.device, RotaryCache]) -> Engine:
         reason = self.self_test(rotary)
-        return self if reason is None else replaced(self.fused, reason)
+        if self.strict and reason is None:
+            reason = next((p.not_exact for p in self.parts.values() if p.not_exact), None)
+        if reason is None:
+            return self
+        if self.strict:
+            raise NotStrictError(
+                f"engine.strict=true cannot be kept by engine=cuda_graphs: {reason}; use "
+                "engine=fused, or engine.strict=false"
+            )
+        return replaced(self.fused, reason)
 
     @torch.inference_mode()
     def self_test(self, tables: dict[torch.device, RotaryCache]) -> str | None:

@@ -6,13 +6,17 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from skipbench.lm.cuda_graphs.device import PREPARE_INPUTS, DeviceGraphs
+from skipbench.lm.metadata import AttentionMetadata
+from skipbench.lm.rows import TokenRows
+
 aten = torch.ops.aten
 NONE = {
     aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default,
     aten._unsafe_view.default,
     torch.ops.prim.device.default,
 }  # fmt: skip
-SEVERAL = {"skipbench::attend": 2}
+SEVERAL = {"skipbench::attend_parts": 2}
 
 
 class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it so
@@ -37,3 +41,20 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         if here and not view and func not in NONE:
             self.operators.append(func._schema.name)
         return func(*args, **(kwargs or {}))
+
+
+def count(part: DeviceGraphs, metadata: AttentionMetadata) -> tuple[int, int]:
+    """Kernels of one layer of a pass, and copies and kernels that make its positions, tables and
+    paths or masks, behind a chain elsewhere; of graphs that `EagerCapture` made.
+    """
+    device = part.capture.device
+    part.load(metadata)  # captures
+    with Launches(device) as layer:
+        part.replays[min(part.attentions)]()
+        part.replays[min(part.mlps)]()
+    chain = TokenRows.chain(metadata.start - 1, metadata.rows)
+    part.load(AttentionMetadata(chain, metadata.tables))
+    with Launches(device) as inputs:
+        part.load(metadata)
+        part.replays[PREPARE_INPUTS]()
+    return layer.count, inputs.count

@@ -15,7 +15,7 @@ class SetKey(NamedTuple):
 
     rows: int
     size: int
-    chain: bool
+    own: bool
     fresh: bool
     chosen: tuple[int, ...]
 

@@ -1,4 +1,9 @@
-"""The sub-layers of Llama's form as work over static buffers, which a graph captures."""
+"""The sub-layers of Llama's form as work over static buffers, which a graph captures.
+
+With Triton a product of up to 16 rows is our own kernel (`products`): it adds in one order
+whatever the number of rows, and does what comes before and behind it. Of more rows the library's
+products read the weights fewer times; an exact engine takes ours where it verifies them.
+"""
 
 from typing import Any
 
@@ -6,24 +11,88 @@ import torch
 from torch import Tensor
 
 from skipbench.lm.cache import KVCache
-from skipbench.lm.cuda_graphs import ops
-from skipbench.lm.cuda_graphs.attention import BACKENDS, TRITON
+from skipbench.lm.cuda_graphs import ops, parts, products
+from skipbench.lm.cuda_graphs.attention import BACKENDS
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.cuda_graphs.capture import Work
-from skipbench.lm.fused.weights import LayerWeights
+from skipbench.lm.fused.weights import LayerWeights, Weight
 from skipbench.lm.layer import AttentionParts, MlpParts
 from skipbench.lm.llama import rms_norm, rotated, silu_times
 
 
-class Attention:
+def dense(weight: Any) -> tuple[Tensor, Tensor | None] | None:
+    """A weight [N, K] and its bias for our kernels; `None` for a variant, or a part of a rank."""
+    if not isinstance(weight, Weight) or weight.join is not None:
+        return None
+    across, bias = weight.transposed()
+    return across.t().contiguous(), bias  # on a GPU it is
+
+
+class Normed:
+    """`RMS norm, x W^T + b` of one weight.
+
+    Attributes:
+        norm: the module before the product.
+        weight: a `Weight`, or a variant of one.
+    """
+
+    def __init__(self, norm: Any, weight: Any) -> None:
+        self.norm, self.weight, self.dense = norm, weight, dense(weight)
+
+    def operands(self, x: Tensor) -> tuple[Any, ...]:
+        """What `products` takes: the weight's kernel norms its input, but in float16, where a state
+        times the norm's weight may overflow.
+        """
+        assert self.dense is not None
+        if x.dtype == torch.float16:
+            return products.rms_norm(x, *self._norm), *self.dense, None, 0.0
+        return x, *self.dense, *self._norm
+
+    @property
+    def _norm(self) -> tuple[Tensor, float]:
+        return self.norm.weight, self.norm.variance_epsilon
+
+    def __call__(self, x: Tensor, triton: bool, own: bool) -> Tensor:
+        """
+        Args:
+            triton: kernels of Triton work here.
+            own: of the product too, if the weight has one.
+        """
+        if own and self.dense is not None:
+            made: Tensor = products.linear(*self.operands(x))
+            return made
+        normed = products.rms_norm(x, *self._norm) if triton else rms_norm(x, self.norm)
+        found: Tensor = self.weight(normed)
+        return found
+
+
+class Sublayer:
+    """What attention and MLP have alike: a product behind their norm, and one that is added."""
+
+    def __init__(self, norm: Any, first: Any, last: Any) -> None:
+        self.first, self._last, self._last_dense = Normed(norm, first), last, dense(last)
+
+    def add(self, hidden: Tensor, x: Tensor, own: bool) -> None:
+        """Adds the last product to the state, in its place."""
+        if own and self._last_dense is not None:
+            products.linear_add(hidden, x, *self._last_dense)
+        else:
+            self._last.add_to(hidden, x)
+
+
+class Attention(Sublayer):
     """One layer's attention as work over static buffers."""
 
     def __init__(
-        self, parts: AttentionParts, weights: LayerWeights, index: int, cache: KVCache
+        self,
+        parts: AttentionParts,
+        weights: LayerWeights,
+        index: int,
+        cache: KVCache,
     ) -> None:
+        super().__init__(parts.norm, weights.qkv, weights.output)
         self.index, self.cache, self.window, self.scale = index, cache, parts.window, parts.scale
-        self.norm, self.qk_norms, self.qkv = parts.norm, parts.qk_norms, weights.qkv
-        self.add_output = weights.output.add_to
+        self.qk_norms = parts.qk_norms
         self.heads, kv = weights.output.inputs // cache.head_dim, cache.kv_heads
         self.shape = (self.heads + 2 * kv, cache.head_dim)
         self._norms: tuple[Any, ...] = (None, None, 0.0, 0.0)  # as the operators take them
@@ -31,62 +100,75 @@ class Attention:
             norms = self.qk_norms
             self._norms = (*(n.weight for n in norms), *(n.variance_epsilon for n in norms))
 
-    def work(self, buffers: GraphBuffers, bucket: int, backend: str, triton: bool) -> Work:
-        """Attention over the rows of the cache as they are now; a cache that grows needs new
-        work.
-        """
-        rows, shape = self.cache.rows[self.index], (buffers.rows, *self.shape)
-
-        def run() -> None:
-            qkv = self.qkv(rms_norm(buffers.hidden, self.norm)).view(shape)
-            out = self.attended(qkv, rows, buffers, bucket, backend, triton)
-            self.add_output(buffers.hidden, out)
-
-        return run
-
-    def attended(
+    def work(
         self,
-        qkv: Tensor,
-        rows: Tensor,
         buffers: GraphBuffers,
         bucket: int,
         backend: str,
-        triton: bool,
-    ) -> Tensor:
-        """[R, H + 2 KV, d] -> [R, H * d], of a cache whose `rows` get the keys and values."""
-        mask = buffers.masks[bucket, self.window]
-        if backend == TRITON:
-            out: Tensor = ops.attend(
-                qkv, buffers.cos, buffers.sin, buffers.target, buffers.bounds, mask, rows,
-                *self._norms, self.scale, 0,
-            )  # fmt: skip
-            return out
-        query = self.rotated(qkv, rows, buffers, triton)
-        return BACKENDS[backend](query, rows[:bucket], buffers, mask, self.scale)
+        own: bool,
+        rows: Tensor | None = None,
+    ) -> Work:
+        """Attention over the rows of the cache as they are now; a cache that grows needs new work.
 
-    def rotated(self, qkv: Tensor, rows: Tensor, buffers: GraphBuffers, triton: bool) -> Tensor:
-        """Queries [R, H, d]; keys and values are written into `rows`."""
-        cos, sin, target, heads = buffers.cos, buffers.sin, buffers.target, self.heads
+        Args:
+            own: products are our kernel's.
+            rows: of another cache.
+        """
+        cached = self.cache.rows[self.index] if rows is None else rows
+
+        def run() -> None:
+            query = self.queries(buffers, cached, backend == ops.TRITON, own)
+            out = self.attended(query, cached, buffers, bucket, backend)
+            self.add(buffers.hidden, out, own)
+
+        return run
+
+    def queries(self, buffers: GraphBuffers, rows: Tensor, triton: bool, own: bool) -> Tensor:
+        """Queries [R, H, d] at their positions; keys and values are written into `rows`."""
+        cos, sin, target, kv = buffers.cos, buffers.sin, buffers.target, self.cache.kv_heads
+        if own and self.first.dense is not None and self.qk_norms is None:
+            operands = self.first.operands(buffers.hidden)
+            made: Tensor = products.qkv_rotated(*operands, cos, sin, target, rows, kv)
+            return made
+        qkv = self.first(buffers.hidden, triton, own).view(buffers.rows, *self.shape)
         if triton:
             query: Tensor = ops.rotate_and_write(qkv, cos, sin, target, rows, *self._norms)
             return query
-        kv = self.cache.kv_heads
         rotated_qk = rotated(qkv, kv, self.qk_norms, cos, sin)
-        rows.index_copy_(0, target, torch.cat((rotated_qk[:, heads:], qkv[:, heads + kv :]), 1))
-        return rotated_qk[:, :heads]
+        keys_values = rotated_qk[:, self.heads :], qkv[:, self.heads + kv :]
+        rows.index_copy_(0, target, torch.cat(keys_values, 1))
+        return rotated_qk[:, : self.heads]
+
+    def attended(
+        self, query: Tensor, rows: Tensor, buffers: GraphBuffers, bucket: int, backend: str
+    ) -> Tensor:
+        """Queries over a bucket of the cache's `rows` -> [R, H * d]."""
+        if backend == ops.TRITON:
+            made: Tensor = parts.attend_parts(
+                query, rows, buffers.bounds, buffers.depth, buffers.paths,
+                bucket, parts.LONGEST if self.window is None else self.window, self.scale,
+            )  # fmt: skip
+            return made
+        mask = buffers.masks[bucket, self.window]
+        return BACKENDS[backend](query, rows[:bucket], buffers, mask, self.scale)
 
 
-class Mlp:
+class Mlp(Sublayer):
     """One layer's gated MLP, likewise."""
 
     def __init__(self, parts: MlpParts, weights: LayerWeights) -> None:
-        self.norm, self.gate_up, self.add_down = parts.norm, weights.gate_up, weights.down.add_to
+        super().__init__(parts.norm, weights.gate_up, weights.down)
 
-    def work(self, buffers: GraphBuffers, triton: bool) -> Work:
+    def work(self, buffers: GraphBuffers, backend: str, own: bool) -> Work:
+        triton = backend == ops.TRITON
         inner = ops.silu_times if triton else silu_times
 
         def run() -> None:
-            gate_up = self.gate_up(rms_norm(buffers.hidden, self.norm))
-            self.add_down(buffers.hidden, inner(gate_up))
+            hidden = buffers.hidden
+            if own and self.first.dense is not None:
+                out = products.gated(*self.first.operands(hidden))
+            else:
+                out = inner(self.first(hidden, triton, own))
+            self.add(hidden, out, own)
 
         return run

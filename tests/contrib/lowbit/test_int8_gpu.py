@@ -71,24 +71,29 @@ class Read(TorchDispatchMode):  # type: ignore[misc]  # torch leaves it so
     bytes = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(name in func._schema.name for name in ("mm", "linear")):
-            given = [t for t in args if isinstance(t, torch.Tensor)]
+        if any(name in func._schema.name for name in ("mm", "linear", "qkv_rotated", "gated")):
+            given = [t for t in args if isinstance(t, torch.Tensor) and t.ndim != 3]  # no cache
             self.bytes += max(t.nbytes for t in given)
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.parametrize(("bits", "share"), [(8, 0.5), (4, 0.25)])
 @pytest.mark.parametrize("name", ["fused", "cuda_graphs"])
-def test_a_step_in_8_bits_reads_half_and_launches_no_more(
-    name: str, monkeypatch: pytest.MonkeyPatch
+def test_a_step_in_fewer_bits_reads_less_and_launches_few_more(
+    name: str, bits: int, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copy, "int8_fault", lambda like: None)
+    """Graphs norm, rotate and apply SiLU in the products of full weights, here before and behind
+    them; in 4 bits the residual of a sub-layer is added by a launch of its own.
+    """
+    more = (3 * 2 + 2 * 2 + 1) * (name == "cuda_graphs") + 5 * (bits == 4)
+    monkeypatch.setattr(copy, f"int{bits}_fault", lambda like: None)
     sizes: Any = {"vocab_size": 512, "hidden_size": 64, "intermediate_size": 96}
     config = LlamaConfig(num_hidden_layers=3, num_attention_heads=4, head_dim=16, **sizes)
     found = []
     with fake_cuda() as journal:
         lm = fake_lm(name, torch.bfloat16, "triton", config, capture=EagerCapture)
         some = DraftPlan.parse("mlp:1", 3)
-        plans = [some, some.cheaper("int8", head="int8"), some.cheaper(window=20)]
+        plans = [some, some.cheaper(f"int{bits}", head=f"int{bits}"), some.cheaper(window=20)]
         for plan in plans:
             for _ in range(2):  # the first one quantises and captures
                 journal.clear()
@@ -96,8 +101,8 @@ def test_a_step_in_8_bits_reads_half_and_launches_no_more(
                     lm.logits([5], TokenRows.chain(70, 1), plan)
             found.append((launches.count, read.bytes))
             assert not journal.lines("read", "wait", "pageable", "device", "capture", "kernel")
-        assert "a copy of weights in 8 bits" in " ".join(lm.notes())
+        assert f"a copy of weights in {bits} bits" in " ".join(lm.notes())
     (full, weights), (low, low_weights), (near, _) = found
-    assert low <= full and 0.5 <= low_weights / weights < 0.51
+    assert low <= full + more and share <= low_weights / weights < share + 0.01
     if name == "cuda_graphs":
         assert near == full  # the same graphs: a window is four numbers

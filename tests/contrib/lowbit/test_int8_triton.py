@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import rest_slow
 from test_triton import DEVICE, TOLERANCES, drawn, error
 from torch import Tensor
 
@@ -11,13 +12,15 @@ from skipbench.contrib.lowbit import int8_gpu, tiles
 from skipbench.contrib.lowbit.int8 import quantized_rows
 from skipbench.lm.cuda_graphs import ops
 
+SHAPES = [((20, 130, 17),), ((1, 64, 32),), ((7, 130, 71),), ((20, 1027, 17),)]
+
 
 @pytest.mark.parametrize(
     ("dtype", "tile"),
     [(d, t) for d in TOLERANCES for t in (tiles.FLOAT32 if d == torch.float32 else tiles.HALF)],
     ids=str,
 )
-@pytest.mark.parametrize("shape", [(1, 64, 32), (7, 130, 71), (20, 1027, 17)], ids=str)
+@pytest.mark.parametrize("shape", rest_slow(SHAPES, SHAPES[:1].__contains__), ids=str)
 def test_int8_linear(
     shape: tuple[int, int, int],
     dtype: torch.dtype,

@@ -1,0 +1,304 @@
+"""The products of `cuda_graphs.products` against sums in the stated order and torch's operators, in
+Triton's interpreter or on a GPU.
+"""
+
+import inspect
+import random
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import rest_slow
+from interpreted import DEVICE
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from skipbench.lm.cuda_graphs import ops, products
+from skipbench.lm.cuda_graphs.launches import Launches
+from skipbench.lm.cuda_graphs.products import KIB, Tile, tile_of
+from skipbench.lm.llama import rotated, silu_times
+
+EPS = 1e-5
+TOLERANCES = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
+"""Largest norm of a difference from float32 arithmetic, as a share: two roundings of an output."""
+Drawn = Callable[..., Tensor]
+
+
+@pytest.fixture
+def drawn() -> Drawn:
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.randn(shape, generator=generator).to(DEVICE, dtype)
+
+    return draw
+
+
+def error(found: Tensor, wanted: Tensor) -> float:
+    assert found.isfinite().all() and found.shape == wanted.shape
+    return float((found.float() - wanted.float()).norm() / wanted.float().norm())
+
+
+def padded(x: Tensor, *multiples: int) -> Any:
+    """With zeros behind, as NumPy's array; bfloat16 as float32, as the interpreter multiplies."""
+    sizes = [-size % of for size, of in zip(x.shape, multiples, strict=True)]
+    whole = F.pad(x, (0, sizes[1], 0, sizes[0])).cpu()
+    return (whole.float() if x.dtype == torch.bfloat16 else whole).numpy()
+
+
+def summed(x: Tensor, weight: Tensor, norm: Tensor | None, tile: Tile) -> Tensor:
+    """`linear` without a bias in float32 [R, N]: blocks of inputs in order, tile by tile."""
+    (rows, inputs), outputs = x.shape, weight.shape[0]
+    ahead, w = padded(x, products.ROWS, tile.inputs), padded(weight, tile.outputs, tile.inputs)
+    v = ahead
+    if norm is not None:
+        v = padded((x.float() * norm.float()).to(x.dtype), products.ROWS, tile.inputs)
+    product = partial(np.matmul, dtype=np.float32)
+    total = np.zeros((len(v), len(w)), np.float32)
+    squares = np.zeros((len(v), tile.inputs), np.float32)
+    for k in range(0, v.shape[1], tile.inputs):
+        step = slice(k, k + tile.inputs)
+        squares += ahead[:, step] * ahead[:, step]
+        for r in range(0, len(v), products.ROWS):
+            few = slice(r, r + products.ROWS)
+            for n in range(0, len(w), tile.outputs):
+                of = slice(n, n + tile.outputs)
+                if tile.outputs >= 64:
+                    total[few, of] += product(w[of, step], v[few, step].T).T
+                else:
+                    total[few, of] += product(v[few, step], w[of, step].T)
+    if norm is not None:
+        means = squares.sum(1, keepdims=True) / np.float32(inputs)
+        total *= np.float32(1) / np.sqrt(means + np.float32(EPS))
+    return torch.from_numpy(total[:rows, :outputs])
+
+
+def normed(x: Tensor, norm: Tensor | None) -> Tensor:
+    """In float32."""
+    return x.float() if norm is None else F.rms_norm(x.float(), norm.shape, norm.float(), EPS)
+
+
+NOT_ON_A_GPU = pytest.mark.skipif(
+    DEVICE.type == "cuda", reason="a GPU adds within a block in its own order"
+)
+
+
+@NOT_ON_A_GPU
+@pytest.mark.parametrize("seed", rest_slow(range(4), (0).__eq__))
+def test_sums_of_drawn_shapes_are_added_in_order(
+    seed: int, drawn: Drawn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`linear` and `linear_add` bit for bit, and near torch's."""
+    choose, in_one_sum = random.Random(seed), []
+    for _ in range(50):
+        rows, outputs = choose.randint(1, 40), choose.randint(4, 200)
+        inputs, dtype = choose.randint(8, 300), choose.choice(list(TOLERANCES))
+        blocks = (16, 32, 64) if outputs < 64 else (64,)
+        tile = Tile(choose.choice(blocks), choose.choice((64, 128)), 4, 4)
+        monkeypatch.setattr(products, "tile_of", lambda *_, tile=tile: tile)
+        x, weight = drawn(rows, inputs, dtype=dtype), drawn(outputs, inputs, dtype=dtype)
+        bias = drawn(outputs, dtype=dtype) if choose.random() < 0.5 else None
+        norm = drawn(inputs, dtype=dtype) if choose.random() < 0.5 else None
+        norm = None if dtype == torch.float16 else norm
+        behind: Any = 0.0 if bias is None else bias.float()
+        wanted = summed(x, weight, norm, tile) + behind
+        if norm is None and choose.random() < 0.5:
+            hidden = drawn(rows, outputs, dtype=dtype)
+            wanted += hidden.float()
+            products.linear_add(hidden, x, weight, bias)
+            assert torch.equal(hidden, wanted.to(dtype))
+            continue
+        found = products.linear(x, weight, bias, norm, EPS)
+        assert torch.equal(found, wanted.to(dtype)), (rows, outputs, inputs, tile)
+        torchs = F.linear(normed(x, norm), weight.float()) + behind
+        assert error(found, torchs) < TOLERANCES[dtype]
+        if dtype == torch.float32 and inputs > tile.inputs:
+            whole = summed(x, weight, norm, tile._replace(inputs=512)) + behind
+            in_one_sum.append(torch.equal(found, whole))
+    assert sum(in_one_sum) < len(in_one_sum) / 4  # the order shows
+
+
+HEADS, KV, D = 4, 2, 12
+INPUTS, OUTPUTS = 300, (HEADS + 2 * KV) * D
+
+
+class Operators:
+    """Each operator as a function of rows, with weights of one dtype."""
+
+    def __init__(self, drawn: Drawn, dtype: torch.dtype) -> None:
+        draw = partial(drawn, dtype=dtype)
+        self.x, self.hidden = draw(18, INPUTS), draw(18, OUTPUTS)
+        self.weight, self.bias = draw(OUTPUTS, INPUTS) / 16, draw(OUTPUTS)
+        self.norm = None if dtype == torch.float16 else draw(INPUTS)
+        self.cos, self.sin = draw(18, 1, D), draw(18, 1, D)
+        self.cache = draw(40, 2 * KV, D)
+        self.target = torch.randperm(40, generator=torch.Generator().manual_seed(1))[:18].to(DEVICE)
+        self.weights = self.weight, self.bias, self.norm, EPS
+
+    def linear(self, rows: slice) -> Tensor:
+        return products.linear(self.x[rows].clone(), *self.weights)
+
+    def linear_add(self, rows: slice) -> Tensor:
+        hidden = self.hidden[rows].clone()
+        products.linear_add(hidden, self.x[rows].clone(), self.weight, self.bias)
+        return hidden
+
+    def gated(self, rows: slice) -> Tensor:
+        return products.gated(self.x[rows].clone(), *self.weights)
+
+    def qkv_rotated(self, rows: slice) -> Tensor:
+        """Queries, keys and values [R, H + 2 KV, d]."""
+        cache, target = self.cache.clone(), self.target[rows].clone()
+        tables = self.cos[rows].clone(), self.sin[rows].clone(), target
+        query = products.qkv_rotated(self.x[rows].clone(), *self.weights, *tables, cache, KV)
+        return torch.cat((query, cache[target]), 1)
+
+    def rms_norm(self, rows: slice) -> Tensor:
+        norm = self.bias.new_ones(INPUTS) / 3 if self.norm is None else self.norm
+        return products.rms_norm(self.x[rows].clone(), norm, EPS)
+
+
+OPERATORS = ("linear", "linear_add", "gated", "qkv_rotated", "rms_norm")
+
+
+def rows_that_differ(run: Callable[[slice], Tensor], counts: Any = range(2, 17)) -> int:
+    """Rows of passes of `counts` rows with other bits than alone."""
+    alone = torch.cat([run(slice(i, i + 1)) for i in range(max(counts))])
+    return sum(not torch.equal(*p) for n in counts for p in zip(run(slice(n)), alone, strict=False))
+
+
+@pytest.mark.parametrize("dtype", rest_slow(TOLERANCES, {torch.bfloat16}.__contains__))
+@pytest.mark.parametrize("name", OPERATORS)
+def test_a_row_has_the_same_bits_in_every_pass(name: str, dtype: torch.dtype, drawn: Drawn) -> None:
+    counts = range(2, 17) if dtype == torch.bfloat16 else (2, 9, 18)
+    assert rows_that_differ(getattr(Operators(drawn, dtype), name), counts) == 0
+
+
+@pytest.mark.parametrize("name", OPERATORS[:-1])
+def test_a_row_has_the_same_bits_where_the_weight_is_the_left_factor(
+    name: str, drawn: Drawn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "tile_of", lambda *_: Tile(64, 128, 4, 4))
+    assert rows_that_differ(getattr(Operators(drawn, torch.bfloat16), name), (2, 9, 18)) == 0
+
+
+@NOT_ON_A_GPU
+@pytest.mark.parametrize("name", OPERATORS[:-1])
+def test_a_tile_that_depends_on_rows_is_found(
+    name: str, drawn: Drawn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, launch = Operators(drawn, torch.float32), products._launch
+
+    def planted(x: Tensor, *rest: Any) -> Any:
+        grid, options = launch(x, *rest)
+        return grid, options | {"BLOCK_K": 64 if len(x) < 9 else 128}
+
+    monkeypatch.setattr(products, "_launch", planted)
+    assert rows_that_differ(getattr(own, name), (2, 8)) == 0
+    assert rows_that_differ(getattr(own, name), (9,)) > 0
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+def test_the_gate_has_the_bits_of_the_kernels_one_by_one(dtype: torch.dtype, drawn: Drawn) -> None:
+    own, every = Operators(drawn, dtype), slice(18)
+    found, gate_up = own.gated(every), own.linear(every)
+    assert torch.equal(found, ops.silu_times(gate_up))
+    assert error(found, silu_times(gate_up)) < TOLERANCES[dtype] / 2
+
+
+SIZES = [((4, 2, 12),), ((3, 1, 64),), ((2, 2, 2),), ((5, 1, 40),)]  # H, KV, d
+
+
+@pytest.mark.parametrize("size", rest_slow(SIZES, SIZES[:1].__contains__), ids=str)
+@pytest.mark.parametrize("dtype", TOLERANCES)
+def test_the_rotation_has_the_bits_of_the_kernels_one_by_one(
+    dtype: torch.dtype, size: tuple[int, int, int], drawn: Drawn
+) -> None:
+    """The rows of the cache that are no target stay as they are."""
+    (heads, kv, d), draw = size, partial(drawn, dtype=dtype)
+    x, weight, bias = draw(18, 70), draw((heads + 2 * kv) * d, 70), draw((heads + 2 * kv) * d)
+    norm = None if dtype == torch.float16 else draw(70)
+    tables, cache = (draw(18, 1, d), draw(18, 1, d)), draw(40, 2 * kv, d)
+    target = torch.randperm(40, generator=torch.Generator().manual_seed(1))[:18].to(DEVICE)
+    caches = cache.clone(), cache.clone()
+    query = products.qkv_rotated(x, weight, bias, norm, EPS, *tables, target, caches[0], kv)
+    qkv = products.linear(x, weight, bias, norm, EPS).view(18, -1, d)
+    none = (None, None, 0.0, 0.0)
+    wanted = ops.rotate_and_write(qkv, *tables, target, caches[1], *none)
+    assert torch.equal(query, wanted) and torch.equal(*caches)
+    both = rotated(qkv, kv, None, *tables)
+    cache[target] = torch.cat((both[:, heads:], qkv[:, heads + kv :]), 1)
+    assert max(error(query, both[:, :heads]), error(caches[0], cache)) < TOLERANCES[dtype] / 2
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+def test_rms_norm(dtype: torch.dtype, drawn: Drawn) -> None:
+    x, norm = drawn(5, 576, dtype=dtype) * 3, drawn(576, dtype=dtype)
+    found, wanted = products.rms_norm(x, norm, EPS), F.rms_norm(x, norm.shape, norm, EPS)
+    assert error(found, wanted) < 1e-6 or (found != wanted).float().mean() < 0.01
+
+
+def test_each_operator_is_one_kernel_and_known_without_it(drawn: Drawn) -> None:
+    own = Operators(drawn, torch.bfloat16)
+    x, cache, target = own.x, own.cache, own.target
+    calls: dict[str, tuple[Any, ...]] = {
+        "linear": (x, *own.weights), "linear_add": (own.hidden, x, own.weight, None),
+        "gated": (x, *own.weights), "rms_norm": (x, own.norm, EPS),
+        "qkv_rotated": (x, *own.weights, own.cos, own.sin, target, cache, KV),
+    }  # fmt: skip
+    for name, given in calls.items():
+        with Launches(DEVICE) as launches:
+            found = getattr(products, name)(*given)
+        assert launches.operators == [f"skipbench::{name}"]
+        with FakeTensorMode() as mode:
+            fakes = [mode.from_tensor(a) if isinstance(a, Tensor) else a for a in given]
+            fake = getattr(products, name)(*fakes)
+        assert found is fake is None or found.shape == fake.shape
+
+
+def test_float16_is_normed_first(drawn: Drawn) -> None:
+    x, weight = drawn(2, 16, dtype=torch.float16), drawn(8, 16, dtype=torch.float16)
+    with pytest.raises(AssertionError, match="may overflow: `rms_norm` first"):
+        products.linear(x, weight, None, x[0], EPS)
+
+
+def test_tiles_fit_a_device_and_know_no_rows() -> None:
+    assert list(inspect.signature(tile_of).parameters) == [
+        "outputs", "inputs", "itemsize", "shared_bytes",
+    ]  # fmt: skip
+    found = {}
+    for limit in (227, 163, 99):
+        for shape in ((28672, 4096), (4096, 14336), (4096, 4096), (960, 576)):
+            for itemsize in (2, 4):
+                found[limit, shape, itemsize] = tile = tile_of(*shape, itemsize, limit * KIB)
+                assert tile.shared_bytes(itemsize) <= limit * KIB
+    assert found[227, (28672, 4096), 2] == Tile(64, 256, 4, 4)
+    assert found[99, (28672, 4096), 2] == Tile(32, 256, 4, 4)
+    assert found[227, (4096, 14336), 2] == Tile(32, 512, 8, 4)
+    assert found[227, (28672, 4096), 4] == Tile(32, 64, 4, 4)
+
+
+@pytest.mark.parametrize("capability", [(9, 0), (8, 0)])
+def test_products_that_fill_multiprocessors_begin_early(
+    capability: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On an H100; elsewhere none does, nor where two programs of one share a multiprocessor."""
+    h100 = SimpleNamespace(
+        multi_processor_count=132, shared_memory_per_multiprocessor=228 * KIB,
+        shared_memory_per_block=48 * KIB, shared_memory_per_block_optin=227 * KIB,
+    )  # fmt: skip
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: h100)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    device, early = torch.device("cuda", 0), capability == (9, 0)
+    assert products.shared_bytes(device) == 227 * KIB
+    for shape in ((28672, 4096), (4096, 14336), (4096, 4096), (960, 576), (3072, 576)):
+        tile = tile_of(*shape, 2, products.shared_bytes(device))
+        assert products.dependent(device, tile, shape[0], 2) == early
+    assert not products.dependent(device, products.SOME, 6144, 2)
+    assert not products.dependent(torch.device("cpu"), products.MANY, 28672, 2)
