@@ -110,11 +110,11 @@ class Tier:
 
 TIERS = [
     Tier("llama", "masked", 200, exact=True),
-    Tier("llama", "masked", 200),
+    Tier("llama", "masked", 260),
     Tier("mistral", "split_kv", 150, exact=True),
     Tier("qwen3", "split_kv", 150),
-    Tier("llama", TRITON, 100),
-    Tier("qwen3", TRITON, 40, exact=True),
+    Tier("llama", TRITON, 60),
+    Tier("qwen3", TRITON, 20, exact=True),
     Tier("qwen2", "masked", 235, capture=Full),
     Tier("llama", "masked", 25, tape=True),
 ]

@@ -67,6 +67,7 @@ def test_rotate_and_write(dtype: torch.dtype, normed: bool) -> None:
     assert max(error(query, both[:, :heads]), error(cache, wanted)) < TOLERANCES[dtype] / 2
 
 
+@pytest.mark.slow
 @torch.inference_mode()
 def test_the_engine_takes_the_kernels_that_give_what_torchs_give(
     monkeypatch: pytest.MonkeyPatch,
