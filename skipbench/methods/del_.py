@@ -80,7 +80,7 @@ class DEL(SkipMethod):
             tau = float((self.confidence / self.counts)[self.exit_layer - 1].mean())
             self.stop.threshold = 0.0 if math.isnan(tau) else tau
         self.note(exit_layer=self.exit_layer, length=self.length)
-        return self.draft(state, budget) if budget else Draft()
+        return super().propose(state, budget) if budget else Draft()
 
     def adapt(self, state: State, verification: Verification) -> None:
         super().adapt(state, verification)

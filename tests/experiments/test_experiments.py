@@ -289,8 +289,9 @@ def test_what_the_paper_s_n_is_stands_in_its_record(monkeypatch: pytest.MonkeyPa
         ((cell, config),) = composed(name, plan(name, given, scale)[:1])
         return table_runs(name, cell, config, None)[0].paper_samples
 
-    assert said("self-sd-table5") == 10 and said("self-sd-table1") == 1000
-    assert said("swift-table3", "limit=5") == "all" and said("swift-table3") is None
+    assert said("self-sd-table5") == 10 and said("self-sd-table1") == said("swift-table2") == 1000
+    assert said("self-sd-table14") == 1318 and said("swift-table3") is None
+    assert said("swift-table3", "limit=5") == "all"
     assert said("knapspec-table2") == "not named"  # 30 of its code
     assert said("swift-table2", "method=swift", scale="embedded") == 1000
     assert said("swift-table2", "dataset=mini-math", scale="embedded") is None

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from skipbench.decode.trial_passes import parallel_branches
 from skipbench.draft_plan import DraftPlan
-from skipbench.lm.cuda_graphs.buffers import MAX_ROWS, padded_rows
+from skipbench.lm.cuda_graphs.buffers import padded_rows
+from skipbench.lm.cuda_graphs.parts import MAX_ROWS
 from skipbench.lm.metadata import AttentionMetadata
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows

@@ -91,7 +91,6 @@ def test_no_row_depends_on_those_beside_it(dtype: torch.dtype) -> None:
     engine = partial(CudaGraphsEngine, capture=EagerCapture, backend=TRITON)
     model = made("llama", num_hidden_layers=1).to(DEVICE, dtype)
     lm = LM(model, engine)
-    lm.engine.strict = True  # type: ignore[attr-defined]  # without the proof, which takes long
     found = compare_rows(lm, 30, contexts=(57, 121))
     assert found.compared >= 30 and (found.differing, found.first) == (0, "")
 

@@ -1,5 +1,6 @@
 """Variants `int8` and `int4` of an engine's weights: copies made at first use, for drafts."""
 
+from abc import ABC, abstractmethod
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +16,7 @@ from skipbench.lm.fused.engine import FusedEngine
 from skipbench.lm.fused.weights import LayerWeights, Weight
 
 
-class Copy:
+class Copy(ABC):
     """The weights of an engine in fewer bits; layers and head are quantised at first use."""
 
     bits: int
@@ -25,14 +26,14 @@ class Copy:
         self.nbytes = 0
         """Of the parts made so far."""
 
+    @abstractmethod
     def quantized(self, weight: Weight) -> tuple[Any, int]:
         """A weight in fewer bits, with the calls of `Weight`, and its bytes."""
-        raise NotImplementedError
 
-    @cached_property
+    @property
+    @abstractmethod
     def fault(self) -> str | None:
         """Why torch multiplies by the rounded weights; `None` where a kernel does."""
-        raise NotImplementedError
 
     def has_kernel(self) -> bool:
         """True if there is a kernel for the engine's dtype on its device."""

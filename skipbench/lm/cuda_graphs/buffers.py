@@ -14,15 +14,14 @@ from skipbench.lm.upload import upload, upload_into
 
 # Chains and small trees run at their own size; a wide tree carries at most half as many rows
 # again, which read no more weights.
-ROW_STEPS: tuple[int, ...] = (*range(1, 17), 24, 32, 48, 64, 96, 128)
-MAX_ROWS = ROW_STEPS[-1]  # wider ones are bound by arithmetic, not launches: without graphs
+ROW_STEPS: tuple[int, ...] = (*range(1, 17), 24, 32, 48, 64, 96, parts.MAX_ROWS)
 FIRST = 256  # shortest length, in cache rows
 SHAPES = 512  # kept shapes of trees and branches
 NUMBERS = 4  # of `bounds`
 
 
 def padded_rows(rows: int) -> int:
-    """The step that holds `rows`, 1 to MAX_ROWS."""
+    """The step that holds `rows`, 1 to `parts.MAX_ROWS`."""
     return next(step for step in ROW_STEPS if step >= rows)
 
 

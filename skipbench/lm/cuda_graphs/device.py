@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from skipbench.errors import SkipbenchError
-from skipbench.lm.bit_exact import MOST
 from skipbench.lm.cache import KVCache
 from skipbench.lm.cuda_graphs import ops
 from skipbench.lm.cuda_graphs.attention import PARTS
-from skipbench.lm.cuda_graphs.buffers import MAX_ROWS, GraphBuffers, bucket, padded_rows
+from skipbench.lm.cuda_graphs.buffers import GraphBuffers, bucket, padded_rows
 from skipbench.lm.cuda_graphs.capture import EagerCapture, Replay, Work, out_of_memory
 from skipbench.lm.cuda_graphs.ops import TRITON
+from skipbench.lm.cuda_graphs.parts import MAX_ROWS
+from skipbench.lm.cuda_graphs.products import ROWS
 from skipbench.lm.cuda_graphs.sets import SetGraphs, SetKey
 from skipbench.lm.cuda_graphs.trial import TREE, Trial, fault, first_line
 from skipbench.lm.cuda_graphs.work import Attention, Mlp
@@ -24,7 +25,7 @@ from skipbench.lm.engine import Sublayer
 from skipbench.lm.metadata import AttentionMetadata, RotaryCache
 from skipbench.lm.rows import TokenRows
 
-PREPARE_INPUTS = -1  # among the sub-layers of a pass: masks and tables of its rows
+PREPARE_INPUTS = -1  # among the sub-layers of a pass: tables, and paths or masks of its rows
 WHOLE_PASS = -2  # all of it in one graph
 T = TypeVar("T")
 Key = tuple[int, int, bool]  # row count, bucket, whether products are our kernel's
@@ -39,10 +40,10 @@ class DeviceGraphs:
         cache: KVCache,
         capture: EagerCapture,
         backend: str | None,
-        exact: bool = False,
+        strict: bool,
     ) -> None:
         self.cache, self.capture, self.backend = cache, capture, backend or ""
-        self._given, self.exact = backend is not None, exact
+        self._given, self.strict = backend is not None, strict
         self.hidden, self.layers = int(config.hidden_size), int(config.num_hidden_layers)
         self._whole = tuple(range(2 * self.layers))
         self.group = config.num_attention_heads // config.num_key_value_heads
@@ -51,7 +52,7 @@ class DeviceGraphs:
         self.mlps: dict[int, Mlp] = {}
         self.metadata: AttentionMetadata | None = None  # of the pass that is loaded
         self.buffers: GraphBuffers | None = None
-        self._prepared = False  # targets, tables and masks in `buffers` are those of `metadata`
+        self._prepared = False  # what `input_preparation` makes in `buffers` is of `metadata`
         self.failed: str | None = None  # the reason why no more graphs are captured
         self.discarded: dict[str, str] = {}
         """Backends of attention that did not work here, with the error of each."""
@@ -65,22 +66,22 @@ class DeviceGraphs:
             self.load(metadata)
             # More alternatives than a pass has rows go through an MLP together.
             if self.buffers is None or len(hidden) != len(self._out):
-                self._refuse_inexact(metadata)
+                self._refuse_others(metadata)
                 return eager(hidden, metadata)
             return self._replay(self.replays[s], hidden)
 
         return run
 
     @property
-    def not_exact(self) -> str | None:
+    def not_strict(self) -> str | None:
         """The reason why rows may have other bits than alone; `None` where they have the same."""
         if self.backend == TRITON:
             return None
         return f"Triton's kernels do not run here ({self.discarded.get(TRITON, self.backend)})"
 
-    def _refuse_inexact(self, metadata: AttentionMetadata) -> None:
-        """Of an exact engine only prompts, and rows that are not verified, run without graphs."""
-        if self.exact and metadata.start and (self.failed or metadata.token_rows.verifies):
+    def _refuse_others(self, metadata: AttentionMetadata) -> None:
+        """Of a strict engine only prompts, and rows that are not verified, run without graphs."""
+        if self.strict and metadata.start and (self.failed or metadata.token_rows.verifies):
             why = self.failed or f"a pass verifies {metadata.rows} rows, of {MAX_ROWS} at most"
             raise SkipbenchError(
                 f"engine.strict=true cannot be kept: {why}; use engine.strict=false, or smaller "
@@ -102,8 +103,8 @@ class DeviceGraphs:
         return None if replay is None else self._replay(replay, hidden, prepares=key.fresh)
 
     def _replay(self, replay: Replay, hidden: Tensor, prepares: bool = False) -> Tensor:
-        """Replays a graph for the pass that `load` loaded, whose targets, tables and masks are
-        made before its first one; `prepares`: this graph makes them itself.
+        """Replays a graph for the pass that `load` loaded, whose inputs are prepared before
+        its first one; `prepares`: this graph makes them itself.
         """
         if not (self._prepared or prepares):
             self.replays[PREPARE_INPUTS]()
@@ -146,8 +147,8 @@ class DeviceGraphs:
         if windowed and not (self.backend == TRITON and metadata.rows == 1):
             return None
         rows, size = padded_rows(metadata.rows), bucket(metadata.end, len(self.cache.rows[0]))
-        many = self.exact and metadata.token_rows.verifies
-        own = self.backend == TRITON and (rows <= MOST or many)
+        many = self.strict and metadata.token_rows.verifies
+        own = self.backend == TRITON and (rows <= ROWS or many)
         self._seen.add((rows, own))
         return rows, size, own
 

@@ -1,11 +1,11 @@
 """`engine=cuda_graphs`: one CUDA graph per sub-layer and row count, replayed in the order of a skip
 set, so that a new set needs no capture.
 
-A pass uploads its position as a few numbers and replays one graph that makes masks and rotary
-tables of them, then one graph per sub-layer. Attention reads a bucket of the cache, of few sizes. A
-bucket's graphs are captured together at first use: a search over skip sets would otherwise meet
-captures in its timings. A pass that skips nothing and keeps no states replays one graph of it all,
-and so does a set that is used often.
+A pass uploads its position as a few numbers and replays one graph that makes rotary tables, and
+paths or masks of them, then one graph per sub-layer. Attention reads a bucket of the cache, of few
+sizes. A bucket's graphs are captured together at first use: a search over skip sets would otherwise
+meet captures in its timings. A pass that skips nothing and keeps no states replays one graph of it
+all, and so does a set that is used often.
 Longer prompts, passes of more than MAX_ROWS rows and the embedding are the fused engine's.
 """
 
@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from skipbench.errors import NotStrictError
-from skipbench.lm.bit_exact import MOST
 from skipbench.lm.cache import KVCache
-from skipbench.lm.cuda_graphs.buffers import MAX_ROWS
 from skipbench.lm.cuda_graphs.capture import CudaGraphCapture, EagerCapture
 from skipbench.lm.cuda_graphs.device import DeviceGraphs
 from skipbench.lm.cuda_graphs.ops import TRITON
+from skipbench.lm.cuda_graphs.parts import MAX_ROWS
+from skipbench.lm.cuda_graphs.products import ROWS
 from skipbench.lm.cuda_graphs.work import Attention, Mlp, Normed
 from skipbench.lm.engine import Chosen, Engine, Sublayer
 from skipbench.lm.families import parts_of
@@ -132,7 +132,7 @@ class CudaGraphsEngine(Engine):
     def head(self, hidden: Tensor) -> Tensor:
         part = self.parts.get(hidden.device)
         triton = part is not None and part.backend == TRITON
-        if not triton or not (self.strict or len(hidden) <= MOST):
+        if not triton or not (self.strict or len(hidden) <= ROWS):
             return self.fused.head(hidden)
         return self._head(hidden, True, True)
 
@@ -188,7 +188,7 @@ class CudaGraphsEngine(Engine):
     def allocated(self, rotary: dict[torch.device, RotaryCache]) -> Engine:
         reason = self.self_test(rotary)
         if self.strict and reason is None:
-            reason = next((p.not_exact for p in self.parts.values() if p.not_exact), None)
+            reason = next((p.not_strict for p in self.parts.values() if p.not_strict), None)
         if reason is None:
             return self
         if self.strict:

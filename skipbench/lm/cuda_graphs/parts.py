@@ -14,7 +14,7 @@ from torch.library import custom_op
 
 from skipbench.lm.cuda_graphs.ops import device_of
 
-MAX_ROWS = 128  # of a pass
+MAX_ROWS = 128  # of a pass; wider ones are bound by arithmetic, not launches: without graphs
 PATH = 256  # positions of a row's path: of a part, and of a pass
 CHUNK = 16  # parts that are added at once
 TILE = 16  # query rows of a product
