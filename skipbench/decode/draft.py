@@ -1,7 +1,7 @@
 """`State`, `Draft` and `Verification`: the values that pass between a method and the loop."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from torch import Tensor
@@ -108,20 +108,41 @@ class Verification:
 
 
 @dataclass(frozen=True)
-class Launched:
-    """A pass of one token that the host has not waited for.
+class Ahead:
+    """Where a round starts that is launched before the host has read the one before it.
 
     Attributes:
-        best: the target's choice [1] after it, on the device.
-        read: waits for the choice; -1 where the logits are not finite.
-        switches: of the cache, which has the token's keys and values in a scratch row until then.
-        began, ended: moments of the clock before and after the pass.
+        pending: the pending token [1], on the device.
+        most: its cache row if all drafted tokens are accepted.
+        places: its cache row and those after it [n + 1], on the device; `None` where nothing was
+            drafted, so that it is `most`.
     """
 
-    best: Tensor
-    read: Callable[[], float]
+    pending: Tensor
+    most: int
+    places: Tensor | None
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A round that the host has not waited for.
+
+    Attributes:
+        draft: of n tokens, unread.
+        read: waits for the target's choices after the pending token and every drafted one, n + 1 of
+            them, -1 where logits are not finite; then the drafted tokens.
+        pending, places: of `Ahead`, where the next round starts.
+        switches: of the cache, which has the round's keys and values in scratch rows until then.
+        began, drafted, ended: moments of the clock.
+    """
+
+    draft: Draft
+    read: Callable[[], list[Any]]
+    pending: Tensor
+    places: Tensor | None
     switches: int
     began: Any
+    drafted: Any
     ended: Any
 
 
@@ -159,7 +180,8 @@ class State:
         self.max_new_tokens, self.eos, self.reference = max_new_tokens, eos, reference
         self.top_logprobs = top_logprobs
         self.finish: Finish | None = None
-        self.launched: Launched | None = None  # the pass of the pending token
+        self.ahead: Ahead | None = None  # where the round starts that is launched now
+        self.launched: Launched | None = None  # the next round
         self.strategy = ""  # how rounds are advanced, of `rounds.STRATEGIES`
 
     @property
@@ -176,6 +198,18 @@ class State:
     @property
     def pending(self) -> int:
         return self.tokens[-1]
+
+    @property
+    def pending_ids(self) -> list[int] | Tensor:
+        """The pending token, on the device in a round that is launched ahead."""
+        return [self.pending] if self.ahead is None else self.ahead.pending
+
+    def rows_behind(self, offset: int, rows: int) -> TokenRows:
+        """Rows of a chain that begins so many behind the pending token's."""
+        if self.ahead is None:
+            return TokenRows.chain(self.lm.cache.length + offset, rows)
+        chain, places = TokenRows.chain(self.ahead.most + offset, rows), self.ahead.places
+        return chain if places is None else replace(chain, place=places[offset : offset + 1])
 
     @property
     def output(self) -> list[int]:

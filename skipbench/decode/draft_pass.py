@@ -1,13 +1,13 @@
 """The one-row passes of a draft."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from skipbench.decode.draft import State
 from skipbench.draft_plan import DraftPlan
-from skipbench.lm.model import LM
-from skipbench.lm.rows import TokenRows
 
 LAUNCH_AHEAD = {"cuda": 2}
 """By kind of device, sub-layers of the next draft step that are launched before the host reads the
@@ -15,20 +15,20 @@ last confidence. Hides the wait for the device; wasted once per draft, when the 
 """
 
 
-def read_later(value: Tensor) -> Callable[[], float]:
-    """Starts the copy of a number to the host, which may launch more work meanwhile; the result
+def read_later(values: Tensor) -> Callable[[], list[Any]]:
+    """Starts the copy of numbers [N] to the host, which may launch more work meanwhile; the result
     waits for the work launched before, and for none after it.
     """
-    if value.device.type != "cuda":
-        return value.item
-    host = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
-    host.copy_(value, non_blocking=True)
+    if values.device.type != "cuda":
+        return values.tolist
+    host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+    host.copy_(values, non_blocking=True)
     arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves it so
-    arrived.record(torch.cuda.current_stream(value.device))
+    arrived.record(torch.cuda.current_stream(values.device))
 
-    def read() -> float:
+    def read() -> list[Any]:
         arrived.synchronize()
-        return float(host)
+        return list(host.tolist())
 
     return read
 
@@ -47,13 +47,14 @@ class DraftPass:
 
     def __init__(
         self,
-        lm: LM,
+        state: State,
         plan: DraftPlan,
         exit_sublayer: int | None = None,
         likely: Tensor | None = None,
         first: Tensor | None = None,
     ) -> None:
-        self._lm, self._plan, self._exit, self._likely = lm, plan, exit_sublayer, likely
+        self._state, self._lm, self._plan = state, state.lm, plan
+        self._exit, self._likely = exit_sublayer, likely
         self.first, self.early = first, list[list[Tensor]]()
         self._step, self._done = 0, 0  # passes made, and sub-layers of the next that have run
         self._hidden: Tensor | None = None
@@ -76,8 +77,7 @@ class DraftPass:
 
     def _run(self, hidden: Tensor, first: int, last: int | None) -> Tensor:
         if first == 0:
-            rows = TokenRows.chain(self._lm.cache.length + self._step, 1)
-            self._rows = self._lm.metadata(rows)
+            self._rows = self._lm.metadata(self._state.rows_behind(self._step, 1))
         states = None if self._exit is None else list[Tensor]()
         if states is not None:
             self.early.append(states)

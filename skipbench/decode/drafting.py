@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -53,6 +53,8 @@ class SkipMethod(Method):
     given_prices: Prices | None = field(default=None, init=False)
     """In the place of what was measured."""
     skip: DraftPlan = field(init=False)
+    set_changes: ClassVar[bool] = True
+    """`skip` depends on earlier rounds."""
     exit_sublayer: int | None = field(default=None, init=False)
     """Leaves out the sub-layers from there on, and lets verification continue from the states of
     those before, which are then the full model's; `skip` only says so in the trace. `None` shares
@@ -68,6 +70,14 @@ class SkipMethod(Method):
             )
         self.needs_latency = self.needs_latency or self.stop.needs_latency
         self.skip = self.plan()
+
+    @property
+    def late_steps(self) -> int | None:
+        """Of a chain of a fixed length over a fixed set; a window hides what lies before a cache
+        row, which the host would have to know.
+        """
+        varies = self.set_changes or self.tree or self.exit_sublayer or not self.stop.constant
+        return None if varies or self.checked_skip.window else self.stop.limit()
 
     def plan(self, skipped: Iterable[int] = ()) -> DraftPlan:
         """A draft without these sub-layers, the rest as `precision`, `kv_window` and `head` say:
@@ -143,7 +153,7 @@ class SkipMethod(Method):
             self.draft_log["skip"].append([len(self.draft_log["steps"]), str(plan)])
             self.stop.priced(state, plan, self.given_prices)
         steps = min(self.stop.limit(), budget)
-        passes = DraftPass(state.lm, plan, self.exit_sublayer, self._likely, first)
+        passes = DraftPass(state, plan, self.exit_sublayer, self._likely, first)
         if not self.tree:
             return self._chain(state, passes, steps, unread)
         if state.sampler.greedy:
@@ -183,12 +193,12 @@ class SkipMethod(Method):
         on the device and go from one step into the next; the host reads confidences if the stop
         rule does.
         """
-        token: list[int] | Tensor = [state.pending]
-        read: Callable[[], float] | None = None
+        token = state.pending_ids
+        read: Callable[[], list[float]] | None = None
         for _ in range(steps):
             if read is not None and isinstance(token, Tensor):
                 passes.launch_ahead(token)
-                self._confidence.append(read())
+                self._confidence += read()
                 if self.stop.ends(self._confidence[-1]) or self._ended(state, token):
                     return
             logits = self.fitted(passes.logits(token))

@@ -47,8 +47,6 @@ class Method(Configurable):
 
     drafts: ClassVar[bool] = True
     """False: every draft is empty and `adapt` learns nothing."""
-    read_late: ClassVar[bool] = False
-    """A round may be launched before the host has read the one before, as nothing is proposed."""
     needs_hidden_states = False
     """`adapt` reads the target's hidden states."""
     needs_top_tokens = 0
@@ -69,6 +67,13 @@ class Method(Configurable):
     @property
     def searching(self) -> bool | None:
         """Whether an online search for a skip set is going on; `None` for a method without one."""
+        return None
+
+    @property
+    def late_steps(self) -> int | None:
+        """Draft steps of every round, where no round changes how the next one drafts: that may be
+        launched before the host has read this one; `None` where it may not.
+        """
         return None
 
     @property

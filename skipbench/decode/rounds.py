@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from skipbench.decode.draft import Draft, Launched, State, Verification
+from skipbench.decode.draft import Ahead, Draft, Launched, State, Verification
 from skipbench.decode.draft_pass import read_later
 from skipbench.decode.method import Method
 from skipbench.decode.sampling import Logprob, choices, finite_best, logprobs
@@ -27,10 +27,12 @@ class NotFinite(FloatingPointError):
 
 def strategy_of(state: State, method: Method) -> str:
     """How the rounds of a prompt are advanced, one of `STRATEGIES`: late on a GPU, where the method
-    allows it and nothing but the best token is asked for.
+    and the engine allow it and nothing but the best token is asked for.
     """
-    late = method.read_late and state.only_best and state.works_ahead
-    return "late" if late else "in_turn"
+    steps = method.late_steps
+    if steps is None or not (state.only_best and state.works_ahead):
+        return "in_turn"
+    return "late" if not steps or _take_places(state, state.lm.cache.length, steps) else "in_turn"
 
 
 def in_turn(state: State, method: Method, clock: Clock) -> tuple[Verification, Round]:
@@ -40,46 +42,91 @@ def in_turn(state: State, method: Method, clock: Clock) -> tuple[Verification, R
     verification = _verify(state, draft, method.needs_hidden_states, method.needs_top_tokens)
     draft = verification.draft
     clock.mark("verify")
-    emitted = state.commit(verification)
-    counts = Round(
-        steps=draft.steps,
-        nodes=len(draft.tokens) if draft.num_verifiable is None else draft.num_verifiable,
-        accepted=len(verification.accepted),
-        chain=verification.chain,
-        emitted=emitted,
-    )
+    counts = _commit(state, verification)
     clock.mark("other")
     method.adapt(state, verification)
     clock.mark("adapt")
     return verification, counts
 
 
+def _commit(state: State, verification: Verification) -> Round:
+    draft, emitted = verification.draft, state.commit(verification)
+    return Round(
+        steps=draft.steps,
+        nodes=len(draft.tokens) if draft.num_verifiable is None else draft.num_verifiable,
+        accepted=len(verification.accepted),
+        chain=verification.chain,
+        emitted=emitted,
+    )
+
+
 def late(state: State, method: Method, clock: Clock) -> tuple[Verification, Round]:
-    """A round that drafts nothing, on a GPU, which goes on meanwhile: before the host reads the
-    token, the pass of that token is launched. Its keys and values are in the scratch row that the
-    next round commits; after EOS the pass was for nothing.
+    """A round whose draft is empty or a chain of fixed length, on a GPU, which goes on meanwhile:
+    before the host reads what was accepted, the next round is launched from the pending token and
+    the cache rows that the device knows. After EOS it was for nothing.
     """
-    lm, now = state.lm, state.launched
-    if now is None or now.switches != lm.cache.switches:
-        now = _launch(state, [state.pending], 0, clock)
+    now = state.launched
+    if now is None or now.switches != state.lm.cache.switches:
+        now = _launch(state, method, clock, state.remaining - 1)
     clock.mark("other", now.began)  # where the device had nothing to do
-    clock.mark("draft", now.began)
-    state.launched = _launch(state, now.best, 1, clock) if state.remaining > 1 else None
-    best = int(now.read())
+    clock.mark("draft", now.drafted)
+    state.launched = _launch_behind(state, method, clock, now)
+    numbers = now.read()
     clock.mark("verify", now.ended)
-    verification = Verification(Draft(), [], best, [best], [])
-    if best < 0:
-        state.launched, verification = None, _verify(state, Draft(), False, 0)
-    return verification, Round(0, 0, 0, 0, state.commit(verification))
+    n = len(now.draft.tokens)
+    best, draft = numbers[: n + 1], replace(now.draft, tokens=numbers[n + 1 :], unread=None)
+    if min(best) < 0:
+        state.launched, verification = None, _verify(state, draft, False, 0)
+    else:
+        verification = Verification(draft, *verify_greedy(draft, best), best, [])
+    counts = _commit(state, verification)
+    method.adapt(state, verification)
+    return verification, counts
 
 
-def _launch(state: State, token: list[int] | Tensor, ahead: int, clock: Clock) -> Launched:
-    """Starts the pass of a token `ahead` rows behind the committed ones."""
-    lm, began = state.lm, clock.moment()
-    rows = TokenRows.chain(lm.cache.length + ahead, 1).verified()
-    best = finite_best(lm.logits(token, rows))
-    read = read_later(best)
-    return Launched(best.clamp(min=0), read, lm.cache.switches, began, clock.moment())
+def _launch(state: State, method: Method, clock: Clock, steps: int) -> Launched:
+    """Starts a round of so many draft steps at most, from `state.ahead` if it is set."""
+    lm, switches, began = state.lm, state.lm.cache.switches, clock.moment()
+    draft = method.propose(state, steps)
+    drafted, rows = clock.moment(), state.rows_behind(0, 1 + len(draft.tokens)).verified()
+    token = upload(torch.as_tensor(state.pending_ids), lm.output_device)
+    if draft.unread is None:
+        best = finite_best(lm.score(token, rows))
+        numbers, pending, places = best, best, None
+    else:
+        best = finite_best(lm.score(torch.cat((token, draft.unread)), rows))
+        numbers = torch.cat((best, draft.unread))
+        accepted = (draft.unread == best[:-1]).cumprod(0).sum(0, keepdim=True)  # `verify_greedy`
+        place = rows.place
+        if place is None:
+            place = upload(torch.tensor([rows.start]), lm.output_device)
+        places = place + accepted + torch.arange(1, 1 + rows.rows, device=lm.output_device)
+        pending = best.index_select(0, accepted)
+    start = pending.clamp(min=0), places
+    return Launched(draft, read_later(numbers), *start, switches, began, drafted, clock.moment())
+
+
+def _launch_behind(state: State, method: Method, clock: Clock, now: Launched) -> Launched | None:
+    """Starts the round after one that the host has not read; `None` where that may leave too few
+    tokens for its draft, or the engine must know its cache rows.
+    """
+    steps, n = method.late_steps, len(now.draft.tokens)
+    most = state.lm.cache.length + 1 + n
+    if steps is None or state.remaining - 1 - n <= steps:
+        return None
+    if now.places is not None and not _take_places(state, most, steps):
+        return None
+    state.ahead = Ahead(now.pending, most, now.places)
+    try:
+        return _launch(state, method, clock, steps)
+    finally:
+        state.ahead = None
+
+
+def _take_places(state: State, most: int, steps: int) -> bool:
+    """True if the passes of a round, at cache row `most` or before, read their place."""
+    drafted = (TokenRows.chain(row, 1) for row in (most, most + steps - 1))
+    return all(map(state.lm.reads_place, (*drafted, TokenRows.chain(most, 1 + steps).verified())))
 
 
 STRATEGIES: dict[str, Advance] = {"in_turn": in_turn, "late": late}

@@ -13,7 +13,8 @@ class Vanilla(Method):
 
     name: str = "vanilla"
 
-    drafts, read_late = False, True
+    drafts = False
+    late_steps = 0
 
     def propose(self, state: State, budget: int) -> Draft:
         return Draft()

@@ -114,7 +114,7 @@ FAULTY: dict[str, tuple[Any, str, str, Case, str]] = {
         draft_pass.read_later, "arrived.synchronize()", "pass", ("chain",), "decode/draft_pass.py",
     ),
     "event on another stream": (
-        draft_pass.read_later, "arrived.record(torch.cuda.current_stream(value.device))",
+        draft_pass.read_later, "arrived.record(torch.cuda.current_stream(values.device))",
         "arrived.record()", ("chain", "two"), "decode/draft_pass.py",
     ),
     "index on another device": (

@@ -87,39 +87,46 @@ def test_tokens_are_those_of_the_plain_model(
         assert not journal.lines(*FAULTS)
 
 
-@pytest.mark.parametrize("engine", ["fused", "cuda_graphs"])
-def test_vanillas_next_pass_is_launched_before_the_host_reads(
-    engine: str, monkeypatch: pytest.MonkeyPatch
+LATE = [("vanilla", "fused"), ("vanilla", "cuda_graphs"), ("uniform", "cuda_graphs")]
+
+
+@pytest.mark.parametrize(("name", "engine"), LATE)
+def test_the_next_round_is_launched_before_the_host_reads(
+    name: str, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also with EOS in the text, and where another request takes the cache in between."""
-    vanilla, prompts = make_method("vanilla"), [PROMPT, PROMPT[2:]]
+    fixed = () if name == "vanilla" else ("method.stop.threshold=0", "method.stop.max_steps=2")
+    method, prompts = make_method(name, *fixed), [PROMPT, PROMPT[2:]]
     wanted = [plain_greedy(random_model_once("llama"), p, LENGTH) for p in prompts]
     eos = wanted[0][LENGTH - 3]
     cut = wanted[0].index(eos) + 1
     with cpu_behind_cuda() as journal:
         lm, waits = lm_on(one_device, engine), list[int]()
-        launch = lm.logits
+        launch = lm.score
 
         def counted(*arguments: Any, **more: Any) -> Any:
             waits.append(len([found for found in journal.since if found.kind == "wait"]))
             return launch(*arguments, **more)
 
-        monkeypatch.setattr(lm, "logits", counted)
+        monkeypatch.setattr(lm, "score", counted)
         clock = Clock(torch.device("cuda:0"))
-        assert generate(lm, vanilla, PROMPT, LENGTH, clock=clock).tokens == wanted[0]
-        assert waits == [0, *range(LENGTH - 2)]  # a token is the prefill's
-        assert len(clock.round_s) == LENGTH - 1
+        found = generate(lm, method, PROMPT, LENGTH, clock=clock)
+        assert found.tokens == wanted[0] and found.strategy == "late"
+        ahead = sum(n == before for n, before in enumerate(waits[1:]))  # not waited for the last
+        assert waits[0] == 0 and ahead >= (2 if fixed else len(found.rounds) - 1)
+        assert len(clock.round_s) == len(found.rounds)
         waits.clear()
         journal.clear()
-        found = generate(lm, vanilla, PROMPT, LENGTH, frozenset({eos}), clock=clock)
-        assert found.tokens == wanted[0][:cut] and found.finish == "eos" and len(waits) == cut
-        assert lm.cache.length == len(PROMPT) + cut - 1 and len(clock.round_s) == cut - 1
-        copies = MethodCopies(vanilla)
+        found = generate(lm, method, PROMPT, LENGTH, frozenset({eos}), clock=clock)
+        assert found.tokens == wanted[0][:cut] and found.finish == "eos"
+        assert len(waits) - len(found.rounds) in ([0, 1] if fixed else [1])  # one for nothing
+        assert lm.cache.length == len(PROMPT) + cut - 1 and len(clock.round_s) == len(found.rounds)
+        copies = MethodCopies(method)
         streams = [stream(lm, copies, prompt, LENGTH) for prompt in prompts]
         texts = [list[int](), list[int]()]
         for steps in zip_longest(*streams):
             for text, step in zip(texts, steps, strict=True):
-                text += step.tokens
+                text += step.tokens if step else []
         assert texts == wanted
         assert not journal.lines(*FAULTS)
 

@@ -114,10 +114,12 @@ class GraphBuffers:
             packed = (self._chain if key is None else self._made(key, token_rows)).clone()
             packed[: 8 * NUMBERS] = numbers.view(torch.uint8)
             upload_into(self._packed, packed)
-        elif context_len == start and hidden == self._hidden:
-            self._place.fill_(context_len)
-        else:
+        elif context_len != start or hidden != self._hidden:
             upload_into(self.bounds, numbers)
+        elif token_rows.place is None:
+            self._place.fill_(context_len)
+        if token_rows.place is not None:
+            self._place.copy_(token_rows.place)
         self._shape, self._hidden = key, hidden
 
     def _made(self, key: object, token_rows: TokenRows) -> Tensor:

@@ -163,6 +163,9 @@ class CudaGraphsEngine(Engine):
         numbers = tuple(s + self._firsts[variant] for s, variant in chosen)
         return part.at_once(hidden, metadata, numbers)
 
+    def reads_place(self, metadata: AttentionMetadata) -> bool:
+        return len(self.parts) == 1 and next(iter(self.parts.values())).has_graphs(metadata)
+
     def prefill_rows(self, tokens: int) -> int:
         return MAX_ROWS if tokens <= SHORT_PROMPT else tokens
 
