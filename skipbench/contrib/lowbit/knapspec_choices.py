@@ -139,10 +139,11 @@ class KnapSpecChoices(SkipMethod):
         super().adapt(state, verification)
         self.due -= 1
         if self.due <= 0 and state.finish is None and len(state.tokens) > self.window + 1:
-            self._optimise(state)
+            self.optimise(state)
             self.due = self.interval
 
-    def _optimise(self, state: State) -> None:
+    def optimise(self, state: State) -> None:
+        """Sets `skip` to the best plan for the last `window` cached tokens."""
         prices, length = state.lm.prices, state.lm.cache.length
         if prices.model is None:
             return  # without prices there is nothing to choose
