@@ -3,14 +3,15 @@
     python scripts/lever_pairs.py pairs.json --measure        an hour on one thread
     python scripts/lever_pairs.py results/laptop/levers/pairs.json       its tables
 
-Behind `--starts` contexts, cut out of the texts of `dataset=tuning`, vanilla decodes `--tokens`
-tokens; a plan's agreement is the share of them that one pass of it predicts. `7 % out` leaves out
-so much of a pass's price, by KnapSpec's programme on the last tokens of the context; `composed` is
-the plan of `method=knapspec-choices` there, by each device's prices. Heads are in full.
+Behind `--starts` contexts, cut out of the texts of `dataset=tuning`, vanilla decodes `LEARNT`
+tokens and `--tokens` more; a plan's agreement is the share of these that one pass of it predicts.
+`7% out` leaves out so much of a pass's price, by KnapSpec's programme on the last tokens before;
+`composed` is the plan of `method=knapspec-choices` there, by each device's prices. Heads are in
+full.
 
 Gain: the best `(1 + a + ... + a^k) / (k c + C(k+1))` over k, with the agreement a of all places. On
-this CPU c and C are seconds of its one thread, lower quartiles over places of the least of
-interleaved passes; on an H100, for a model of Llama-3-8B's sizes, what `gpu_predictions.py`
+this CPU c and C are seconds of its one thread, means over places of the least of interleaved
+passes; on an H100, for a model of Llama-3-8B's sizes, what `gpu_predictions.py`
 computes. Brackets: 95 % of draws of places. `over` is the gain over that of the same draft with
 nothing out, in the same draws; it would be 1 at the agreement `even`.
 """
@@ -18,13 +19,15 @@ nothing out, in the same draws; it would be 1 at the agreement `even`.
 import argparse
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from scripts import gpu_predictions as gpu
 from scripts import levers
@@ -43,9 +46,11 @@ from skipbench.methods.vanilla import Vanilla
 from skipbench.metrics.prices import Parts, Point, Prices, curve
 from skipbench.profile.latency import add_variants, fit, measure
 
-BITS, WINDOWS, SHARES, RECENT = ("", "int8", "int4"), (None, 512, 256), (0.0, 0.07, 0.22), 24
+BITS, WINDOWS, SHARES = ("", "int8", "int4"), (None, 512, 256), (0.0, 0.07, 0.22)
+RECENT, LEARNT = 24, 64
 WEIGHTS = 1, 2  # of an attention and an MLP
-ROWS, TIMED, DRAWS = (1, 2, 3, 5, 9, 17), 8, 2000
+ROWS, TIMED, DRAWS = (1, 2, 3, 5, 9, 17), 6, 2000
+EVEN = np.linspace(0, 1, 1001)
 ATTENTION = 83_894_272 / (83_894_272 + 352_329_728)  # of the bytes of Llama-3-8B's products
 
 
@@ -98,9 +103,9 @@ def knapspec_sets(lm: LM, state: State) -> dict[float, DraftPlan]:
     return {s: DraftPlan(lm.layers, by_weight[round(s * whole)]) for s in SHARES}
 
 
-def composed(lm: LM, state: State, prices: Prices) -> DraftPlan:
-    """The plan of KnapSpec with choices by these prices."""
-    config = compose(["method=knapspec-choices", "method.head=full", f"method.window={RECENT}"])
+def composed(lm: LM, state: State, prices: Prices, tokens: int = LEARNT) -> DraftPlan:
+    """The plan of KnapSpec with choices by these prices and the last tokens."""
+    config = compose(["method=knapspec-choices", "method.head=full", f"method.window={tokens}"])
     method: Any = config.method.factory()(layers=lm.layers)
     assert isinstance(method, KnapSpecChoices)
     lm.prices = prices
@@ -117,12 +122,15 @@ def measure_place(
     base = len(prompt) - 1
     lm.prefill(prompt[:base])
     lm.cache.length = base
-    output, _ = decoded(lm, Vanilla(), prompt, tokens)
+    output, _ = decoded(lm, Vanilla(), prompt, LEARNT + tokens)
+    base += LEARNT
     lm.cache.length = base
-    before, state = State(lm, prompt), State(lm, [*prompt, *output])
+    before, state = State(lm, [*prompt, *output[:LEARNT]]), State(lm, [*prompt, *output])
     known = plans(lm.layers, knapspec_sets(lm, before))
-    known["composed, CPU"] = composed(lm, before, cpu)
-    known["composed, H100"] = composed(lm, before, gpu_prices := h100(base, lm.layers))
+    gpu_prices = h100(base, lm.layers)
+    for device, prices in (("CPU", cpu), ("H100", gpu_prices)):
+        known[f"composed, {device}"] = composed(lm, before, prices)
+        known[f"composed, {device}, by {RECENT} tokens"] = composed(lm, before, prices, RECENT)
     assert gpu_prices.model is not None
     del gpu_prices.model.variants["int8"]
     known["composed, H100, 4 bits alone"] = composed(lm, before, gpu_prices)
@@ -148,7 +156,7 @@ def measured(starts: dict[int, int], tokens: int, file: Path) -> None:
     )
     lm, tokenizer = load_model(config.model, config.engine)
     text = [token for row in config.dataset.rows(None) for token in tokenizer.encode(row.prompt)]
-    lm.allocate(max(starts) + tokens + 256)
+    lm.allocate(max(starts) + LEARNT + tokens + 256)
     found = list[dict[str, Any]]()
     for context, count in starts.items():
         contexts = [256, context]
@@ -168,44 +176,46 @@ def table(of: dict[str, Any]) -> Iterator[str]:
     places, context, layers = of["places"], of["context"], of["layers"]
     names, rng = list(places[0]["plans"]), np.random.default_rng(0)
     hits = np.array([[p["plans"][n][1] for n in names] for p in places])
-    draws = rng.integers(len(places), size=(DRAWS, len(places)))
-    # the first line is what was found
-    draws = np.vstack([np.arange(len(places)), draws])
+    # in the first row of all draws stands what was found
+    every, drawn = np.arange(len(places)), rng.integers(len(places), size=(DRAWS, len(places)))
+    draws = np.vstack([every, drawn])
     agreement = np.minimum(hits[draws].mean(1) / of["tokens"], 1 - 0.5 / hits.size)
-    prices, devices = h100(context, layers), dict[str, tuple[Any, Any]]()
-    shares = [
-        [prices.step_price(context, DraftPlan.parse(p["plans"][n][0], layers)) for n in names]
-        for p in places
-    ]
-    verify = {n: prices.pass_s(n, context) / prices.pass_s(1, context) for n in gpu.ROWS}
-    devices["H100"] = np.median(shares, 0), curve(verify, LONGEST + 1)[2:]
-    timed = places[:TIMED]
-    verify = {n: quartile(p["rows_s"][str(n)] for p in timed) for n in ROWS}
-    steps = [quartile(p["steps_s"][n] for p in timed) / verify[1] for n in names]
-    devices["CPU"] = np.array(steps), curve(verify, LONGEST + 1)[2:]
     columns = [[f"`{n}`" for n in names], [ends(a) for a in agreement.T]]
-    for step, verify_s in devices.values():
-        many = np.broadcast_to(step, agreement.shape)
-        gain = rates(agreement.ravel(), many.ravel(), verify_s).reshape(agreement.shape)
-        columns += [[f"{c:.3f}" for c in step], [ends(g) for g in gain.T]]
-        over = []
+    for steps, rows in (of_h100(places, names, context, layers), of_cpu(places, names)):
+        step = steps[draws % len(steps)].mean(1)
+        verify = curve(rows, LONGEST + 1)[2:]
+        gain = rates(agreement.ravel(), step.ravel(), verify).reshape(step.shape)
+        columns += [[f"{c:.3f}" for c in step[0]], [ends(g) for g in gain.T], []]
         for i, name in enumerate(names):
-            kept = ", ".join(w for w in name.split(", ") if not w.endswith("out")) or "whole"
-            chances = np.linspace(0, 1, 1001)
-            reach = rates(chances, np.full(1001, step[i]), verify_s)
-            base = gain[:, names.index(kept)] if kept != "whole" else np.ones(len(gain))
-            even = chances[min(1000, int(np.searchsorted(reach, base[0])))]
-            over.append(f"{ends(gain[:, i] / base)}, {even:.3f}" if kept != name else "")
-        columns.append(over)
+            kept = ", ".join(w for w in name.split(", ") if not w.endswith("out"))
+            base = gain[:, names.index(kept)] if kept else np.ones(len(gain))
+            reach = rates(EVEN, np.full(len(EVEN), step[0, i]), verify)
+            even = EVEN[min(len(EVEN) - 1, np.searchsorted(reach, base[0]))]
+            columns[-1].append(f"{ends(gain[:, i] / base)}, {even:.3f}" if kept != name else "")
     head = ["draft", "agreement"]
-    head += [f"{device} {what}" for device in devices for what in ("price", "gain", "over, even")]
+    head += [f"{d} {what}" for d in ("H100", "CPU") for what in ("price", "gain", "over, even")]
     for line in [head, ["---"] * len(head), *zip(*columns, strict=True)]:
         yield f"| {' | '.join(line)} |"
 
 
-def quartile(values: Iterable[float]) -> float:
-    """The lower one."""
-    return float(np.quantile([*values], 0.25))
+def of_h100(
+    places: Sequence[dict[str, Any]], names: Sequence[str], context: int, layers: int
+) -> tuple[NDArray[np.float64], dict[int, float]]:
+    """Price of a step [places, plans], and of passes by rows."""
+    prices = h100(context, layers)
+    plans = [[DraftPlan.parse(p["plans"][n][0], layers) for n in names] for p in places]
+    steps = np.array([[prices.step_price(context, plan) for plan in of] for of in plans])
+    return steps, {n: prices.pass_s(n, context) / prices.pass_s(1, context) for n in gpu.ROWS}
+
+
+def of_cpu(
+    places: Sequence[dict[str, Any]], names: Sequence[str]
+) -> tuple[NDArray[np.float64], dict[int, float]]:
+    """As `of_h100`, means over the timed places."""
+    timed = [p for p in places if p["steps_s"]]
+    steps = np.mean([[p["steps_s"][n] / p["rows_s"]["1"] for n in names] for p in timed], 0)
+    rows = {n: fmean(p["rows_s"][str(n)] / p["rows_s"]["1"] for p in timed) for n in ROWS}
+    return steps[None], rows
 
 
 def ends(values: Any) -> str:
@@ -220,7 +230,7 @@ def main() -> None:
     )
     parser.add_argument("file", type=Path)
     parser.add_argument("--measure", action="store_true")
-    parser.add_argument("--starts", default="2048:24,6144:24", help="places per context")
+    parser.add_argument("--starts", default="2048:24,4096:24", help="places per context")
     parser.add_argument("--tokens", type=int, default=48)
     args = parser.parse_args()
     if args.measure:

@@ -10,6 +10,7 @@ from conftest import make_method, random_lm
 from contract import PROMPT, check_greedy
 
 from skipbench.contrib.lowbit import knapspec_choices
+from skipbench.contrib.lowbit.copy import Int4Copy
 from skipbench.contrib.lowbit.knapspec_choices import (
     FULL,
     LENGTHS,
@@ -131,3 +132,10 @@ def test_a_window_where_it_saves(monkeypatch: pytest.MonkeyPatch) -> None:
         check_greedy(lm, method, PROMPT, length=40, drafts=False)
         plans = [plan for shares in method.log["agreement"] for plan, _ in shares]
         assert plans and any("window:8" in plan for plan in plans) == windowed
+
+
+def test_4_bits_are_priced_where_they_have_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    lm, method = random_lm("llama", "fused"), make_method("knapspec-choices")
+    assert method.variants_on(lm.engine) == {"int8"}
+    monkeypatch.setattr(Int4Copy, "fault", None)
+    assert method.variants_on(lm.engine) == {"int8", "int4"}
