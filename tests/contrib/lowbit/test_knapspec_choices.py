@@ -10,7 +10,6 @@ from conftest import make_method, random_lm
 from contract import PROMPT, check_greedy
 
 from skipbench.contrib.lowbit import knapspec_choices
-from skipbench.contrib.lowbit.copy import Int4Copy
 from skipbench.contrib.lowbit.knapspec_choices import (
     FULL,
     LENGTHS,
@@ -135,7 +134,7 @@ def test_a_window_where_it_saves(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_4_bits_are_priced_where_they_have_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    method = make_method("knapspec-choices")
-    assert method.variants_on(random_lm("llama", "fused").engine) == {"int8"}
-    monkeypatch.setattr(Int4Copy, "fault", None)
-    assert method.variants_on(random_lm("llama", "fused").engine) == {"int8", "int4"}
+    engine, method = random_lm("llama", "fused").engine, make_method("knapspec-choices")
+    assert method.variants_on(engine) == {"int8"}
+    monkeypatch.setattr(engine.variant("int4"), "fault", None)
+    assert method.variants_on(engine) == {"int8", "int4"}
