@@ -2,11 +2,12 @@
 
 A model of `L` layers has `S = 2L` sub-layers: `2i` is attention of layer `i`, `2i + 1` its MLP. The
 text form names layers, not sub-layers, and all of its parts are optional; empty is the whole model.
+Where two parts name a block, a skip set has it, else the last variant.
 
 | part | meaning |
 |---|---|
 | `attn:1,3-5`, `mlp:2` | these blocks are left out: a skip set |
-| `int8:all`, `int8-attn:0,2`, `int8-mlp:1` | these blocks read a variant of their weights |
+| `int8:all`, `int8-attn:0,2`, `int4-mlp:1` | these blocks read a variant of their weights |
 | `window:512` | attention reads the first `SINKS` positions and the last 512 |
 | `head:int8` | so does the head |
 | `head:likely` | only the head's rows of likely tokens |
@@ -55,25 +56,24 @@ class DraftPlan:
 
     layers: int
     skipped: frozenset[int] = frozenset()
-    changed: frozenset[int] = frozenset()
-    """Sub-layers that read `variant` of their weights; none of them is skipped."""
-    variant: str = ""
-    """Of `VARIANTS`; empty where `changed` is."""
+    changed: frozenset[tuple[int, str]] = frozenset()
+    """Sub-layers that read a variant of their weights, each with its own of `VARIANTS`; none of
+    them is skipped.
+    """
     window: int | None = None
     """Last positions that attention reads, besides the first `SINKS`; `None` for all."""
     head: str = "full"
     """Of `HEADS`."""
 
     def __post_init__(self) -> None:
-        if outside := sorted(
-            s for s in self.skipped | self.changed if not 0 <= s < 2 * self.layers
-        ):
+        named = self.skipped | dict(self.changed).keys()
+        if outside := sorted(s for s in named if not 0 <= s < 2 * self.layers):
             raise SkipbenchError(
                 f"skip set names sub-layers {outside}, but a model of {self.layers} layers has 0 "
                 f"to {2 * self.layers - 1} (attention of layer i is 2i, its MLP 2i + 1)"
             )
-        object.__setattr__(self, "changed", self.changed - self.skipped)
-        object.__setattr__(self, "variant", self.variant if self.changed else "")
+        kept = frozenset((s, name) for s, name in self.changed if s not in self.skipped)
+        object.__setattr__(self, "changed", kept)
 
     @classmethod
     def of(cls, layers: int, skipped: Iterable[int] = ()) -> "DraftPlan":
@@ -88,14 +88,18 @@ class DraftPlan:
     @classmethod
     def parse(cls, text: str, layers: int) -> "DraftPlan":
         """Reads the text form. Raises SkipbenchError for other text or unknown layers."""
-        blocks = dict[str | None, set[int]]((name, set()) for name in (None, *VARIANTS))
+        skipped, reads = set[int](), dict[int, str]()
         window, head = None, "full"
         for part in filter(None, text.replace(" ", "").split(";")):
             if match := _BLOCKS.fullmatch(part):
                 kind = 0 if match[2] == "attn" else 1
-                blocks[match[1]].update(2 * i + kind for i in _numbers(match[3], text))
+                named = [2 * i + kind for i in _numbers(match[3], text)]
+                if match[1]:
+                    reads.update(dict.fromkeys(named, match[1]))
+                else:
+                    skipped.update(named)
             elif match := _EVERY.fullmatch(part):
-                blocks[match[1]].update(range(2 * layers))
+                reads.update(dict.fromkeys(range(2 * layers), match[1]))
             elif match := _WINDOW.fullmatch(part):
                 window = int(match[1])
             elif (name := part.removeprefix("head:")) in HEADS and name != part:
@@ -103,16 +107,14 @@ class DraftPlan:
             else:
                 fault = f"skip set {text!r}: cannot read {part!r}"
                 raise SkipbenchError(f"{fault}; write it like {EXAMPLE}")
-        used = [name for name in VARIANTS if blocks[name]]
-        if used[1:]:
-            raise SkipbenchError(f"skip set {text!r}: {' and '.join(used)}; a plan has one of them")
-        variant, skipped = "".join(used), frozenset(blocks[None])
-        changed = frozenset(blocks.get(variant, ()))
-        return cls(layers, skipped, changed, variant, window, head)
+        return cls(layers, frozenset(skipped), frozenset(reads.items()), window, head)
 
     def __str__(self) -> str:
-        every = self.changed and len(self.changed) + len(self.skipped) == 2 * self.layers
-        parts = [f"{self.variant}:all" if every else _text(f"{self.variant}-", self.changed)]
+        parts = list[str]()
+        for variant in VARIANTS:
+            of = [s for s, name in self.changed if name == variant]
+            every = of and len(of) + len(self.skipped) == 2 * self.layers
+            parts.append(f"{variant}:all" if every else _text(f"{variant}-", of))
         parts += [f"window:{self.window}" if self.window else ""]
         parts += [f"head:{self.head}" if self.head != "full" else "", _text("", self.skipped)]
         return ";".join(filter(None, parts))
@@ -123,16 +125,16 @@ class DraftPlan:
         """The same skip set with its remaining sub-layers in a variant of their weights (empty: as
         they are), with a window, with another head.
         """
-        changed = frozenset(range(2 * self.layers)) if variant else self.changed
-        name = variant or self.variant
-        return replace(self, changed=changed, variant=name, window=window, head=head)
+        every = frozenset((s, variant) for s in range(2 * self.layers))
+        changed = every if variant else self.changed
+        return replace(self, changed=changed, window=window, head=head)
 
     @property
     def variants(self) -> frozenset[str]:
         """Of `VARIANTS` and `likely`, what it uses: prices of the model's own weights do not tell
         theirs.
         """
-        return frozenset([self.head, self.variant]) - {"full", ""}
+        return frozenset([self.head, *dict(self.changed).values()]) - {"full"}
 
     @property
     def whole(self) -> bool:
@@ -154,11 +156,15 @@ class DraftPlan:
         """Share of the sub-layers that is skipped, `r` in SWIFT."""
         return len(self.skipped) / (2 * self.layers)
 
-    @property
-    def changed_blocks(self) -> tuple[int, int]:
-        """How many attention and MLP blocks read `variant`."""
-        mlp = sum(s % 2 for s in self.changed)
-        return len(self.changed) - mlp, mlp
+    def blocks(self, variant: str = "") -> tuple[int, int]:
+        """How many attention and MLP blocks read a variant; without one, those that read their own
+        weights.
+        """
+        if not variant:
+            left = self.skipped | dict(self.changed).keys()
+            return self.layers - len(_layers(left, 0)), self.layers - len(_layers(left, 1))
+        of = [s for s, name in self.changed if name == variant]
+        return len(_layers(of, 0)), len(_layers(of, 1))
 
     def positions_read(self, context: float) -> float:
         """Cached positions that attention reads after `context` tokens."""
@@ -177,8 +183,8 @@ def draft_options(method: Mapping[str, object]) -> str:
         head = other if head == "full" and f"head:{other}" in text else head
     found = re.search(_WINDOW, text)
     window = method.get("kv_window") or (found and found[1])
-    variant = re.search(rf"({_NAMES})(?=[:-])", f"{text} {method.get('precision')}:")
-    parts = [variant[0] if variant else "", f"window {window}" if window else ""]
+    named = re.findall(rf"({_NAMES})(?=[:-])", f"{text} {method.get('precision')}:")
+    parts = [*dict.fromkeys(named), f"window {window}" if window else ""]
     return " ".join(filter(None, [*parts, f"head {head}" if head != "full" else ""]))
 
 

@@ -212,6 +212,7 @@ def make_method(config: RunConfig, lm: LM) -> Method:
     method: Method = with_stored_set(config).method.factory()(layers=lm.layers)
     if method.needs_latency:
         lm.allocate(min(PROFILED_ROWS, lm.max_positions))
+        variants = method.variants_on(lm.engine)
         with lm.cache.turn():
-            lm.prices = measured(lm, latency_path(config, lm.output_device), method.variants)
+            lm.prices = measured(lm, latency_path(config, lm.output_device), variants)
     return method

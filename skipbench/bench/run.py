@@ -75,7 +75,7 @@ def opened(arms: Sequence[ReadyArm], load: LoadModel = load_model) -> Iterator[l
     began = time.perf_counter()
     with working("measuring sub-layer latencies"):
         methods = [arm.config.method.factory()(layers=lm.layers) for arm in arms]
-        variants = frozenset[str]().union(*(method.variants for method in methods))
+        variants = frozenset[str]().union(*(m.variants_on(lm.engine) for m in methods))
         lm.prices = measured(lm, latency_path(config, lm.output_device), variants)
     devices = {*lm.devices, lm.input_device, lm.output_device}
     if lm.output_device.type == "cuda":  # those of the other ranks

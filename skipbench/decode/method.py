@@ -7,6 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 from skipbench.config.configurable import Configurable
 from skipbench.decode.draft import Draft, State, Verification
 from skipbench.draft_plan import DraftPlan
+from skipbench.lm.engine import Engine
 
 
 class TriedPlan(NamedTuple):
@@ -53,6 +54,8 @@ class Method(Configurable):
     """How many of the target's most likely tokens per row `adapt` reads."""
     needs_latency = False
     """`lm.prices` have the latencies of sub-layers before the first prompt."""
+    variants_if_fast: ClassVar[frozenset[str]] = frozenset()
+    """`DraftPlan.variants` besides, where the engine has kernels of them."""
     logged: ClassVar[tuple[str, ...]] = ()
     """Names of the quantities in `log`."""
     skip: DraftPlan | str = field(default="", init=False)
@@ -80,6 +83,10 @@ class Method(Configurable):
     def variants(self) -> frozenset[str]:
         """`DraftPlan.variants` that its drafts may use; a run measures their prices."""
         return frozenset()
+
+    def variants_on(self, engine: Engine) -> frozenset[str]:
+        """`variants`, with those of `variants_if_fast` that are fast."""
+        return self.variants | {name for name in self.variants_if_fast if engine.fast(name)}
 
     @property
     def copied(self) -> frozenset[str]:

@@ -199,10 +199,9 @@ class LM:
             if len(self._chosen) == KEPT_PLANS:  # a search tries thousands
                 self._chosen.clear()
             kept = (s for s in range(first, last) if plan is None or s not in plan.skipped)
-            reads = {}
-            if plan is not None and plan.variant:
-                _ = self.engine.variant(plan.variant).sublayers
-                reads = dict.fromkeys(plan.changed, plan.variant)
+            reads = {} if plan is None else dict(plan.changed)
+            for variant in {*reads.values()}:
+                _ = self.engine.variant(variant).sublayers
             self._chosen[key] = [(s, reads.get(s, "")) for s in kept]
         return self._chosen[key]
 

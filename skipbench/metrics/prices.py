@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import msgspec
 
-from skipbench.draft_plan import DraftPlan
+from skipbench.draft_plan import VARIANTS, DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import write_json
 from skipbench.runs.fingerprint import other_package
@@ -249,13 +249,11 @@ class Prices(msgspec.Struct, kw_only=True, omit_defaults=True):
         """
         plan = plan or DraftPlan(self.layers)
         check_variants(plan, self.priced)
-        at, (attentions, mlps) = (rows, plan.positions_read(context)), plan.changed_blocks
-        kept = self.layers - len(plan.attention) - attentions, self.layers - len(plan.mlp) - mlps
-        seconds = kept[0] * self.part_s("attention", *at) + kept[1] * self.part_s("mlp", *at)
-        seconds += self.part_s("head", *at, plan.head.removeprefix("full"))
-        if plan.variant:
-            seconds += attentions * self.part_s("attention", *at, plan.variant)
-            seconds += mlps * self.part_s("mlp", *at, plan.variant)
+        at = rows, plan.positions_read(context)
+        seconds = self.part_s("head", *at, plan.head.removeprefix("full"))
+        for variant in ("", *VARIANTS):
+            for part, blocks in zip(PARTS[:2], plan.blocks(variant), strict=True):
+                seconds += blocks * self.part_s(part, *at, variant) if blocks else 0.0
         return seconds
 
     def step_price(self, context: float, plan: DraftPlan) -> float:

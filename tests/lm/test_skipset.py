@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from skipbench.draft_plan import HEADS, VARIANTS, DraftPlan
+from skipbench.draft_plan import HEADS, VARIANTS, DraftPlan, draft_options
 from skipbench.errors import SkipbenchError
 from skipbench.skipset import fixed_set
 
@@ -95,12 +95,16 @@ def test_cheaper_plans_in_text() -> None:
     for _ in range(200):
         layers = rng.randint(1, 40)
         skip = DraftPlan.of(layers, rng.sample(range(2 * layers), rng.randint(0, 2 * layers)))
-        low = frozenset(rng.sample(range(2 * layers), rng.randint(0, 2 * layers)))
+        changed = rng.sample(range(2 * layers), rng.randint(0, 2 * layers))
+        names = VARIANTS[rng.randrange(2) :]  # both, or one
+        low = frozenset((s, rng.choice(names)) for s in changed)
         window = rng.choice([None, 1, 512])
         head = rng.choice(HEADS)
-        plan = DraftPlan(layers, skip.skipped, low, rng.choice(VARIANTS), window, head)
-        assert not plan.changed & plan.skipped
+        plan = DraftPlan(layers, skip.skipped, low, window, head)
+        assert not dict(plan.changed).keys() & plan.skipped
         assert DraftPlan.parse(str(plan), layers) == plan
+        counts = [sum(plan.blocks(name)) for name in ("", *VARIANTS)]
+        assert sum(counts) == 2 * layers - len(plan.skipped)
     everything = DraftPlan.parse("head:likely;int8:all;window:9", 3)
     assert everything == DraftPlan.of(3).cheaper("int8", window=9, head="likely")
     assert [everything.positions_read(n) for n in (5, 13, 14)] == [5, 13, 13]
@@ -112,9 +116,11 @@ def test_unreadable_plans(text: str) -> None:
         DraftPlan.parse(text, 6)
 
 
-def test_a_plan_has_one_variant() -> None:
-    """Its head may have another."""
-    with pytest.raises(SkipbenchError, match="int8 and int4; a plan has one of them"):
-        DraftPlan.parse("int8-attn:0;int4-mlp:1", 6)
-    plan = DraftPlan.parse("int4:all;head:int8", 6)
-    assert (plan.variant, plan.head, plan.variants) == ("int4", "int8", {"int4", "int8"})
+def test_a_plan_mixes_variants() -> None:
+    """A sub-layer reads the one that is named last."""
+    plan = DraftPlan.parse("int8:all;int4-mlp:1-2;attn:0", 3)
+    assert str(plan) == "int8-attn:1,2;int8-mlp:0;int4-mlp:1,2;attn:0"
+    assert [plan.blocks(name) for name in ("", *VARIANTS)] == [(0, 0), (2, 1), (0, 2)]
+    assert plan.variants == {"int8", "int4"}
+    assert DraftPlan.parse("int4:all;head:int8", 6).variants == {"int4", "int8"}
+    assert draft_options({"skip": str(plan)}) == "int8 int4"

@@ -149,12 +149,11 @@ CHANGED = 2 * len(VARIANTS) + len(HEADS[1:])
 
 def terms(plan: DraftPlan, context: float) -> list[float]:
     """One, attentions in full, positions that attentions read, MLPs in full, `CHANGED`."""
-    changed = plan.changed_blocks
-    each = [count * (plan.variant == name) for name in VARIANTS for count in changed]
-    attention, mlp = plan.layers - len(plan.attention), plan.layers - len(plan.mlp)
+    each = [float(count) for name in VARIANTS for count in plan.blocks(name)]
     heads = [float(plan.head == head) for head in HEADS[1:]]
-    read = attention * plan.positions_read(context)
-    return [1.0, attention - changed[0], read, mlp - changed[1], *each, *heads]
+    read = (plan.layers - len(plan.attention)) * plan.positions_read(context)
+    attention, mlp = plan.blocks()
+    return [1.0, attention, read, mlp, *each, *heads]
 
 
 def terms_of(timed: TimedRound, layers: int) -> list[float]:

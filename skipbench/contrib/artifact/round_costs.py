@@ -80,7 +80,10 @@ def kinds(layers: int, contexts: Sequence[int], variants: Set[str]) -> Iterator[
     attention, mlp = (DraftPlan.of(layers, range(part, 2 * layers, 2)) for part in (0, 1))
     near, plans = min(contexts), list[DraftPlan]()
     for name in (name for name in VARIANTS if name in variants):
-        plans += [DraftPlan(layers, frozenset(), part.skipped, name) for part in (attention, mlp)]
+        plans += [
+            DraftPlan(layers, changed=frozenset((s, name) for s in part.skipped))
+            for part in (attention, mlp)
+        ]
         plans += [plan.cheaper(name, head=name) for plan in (none, half)]
     plans += [half.cheaper(head="likely")] if "likely" in variants else []
     for context in dict.fromkeys((near, max(contexts))):

@@ -202,9 +202,9 @@ class Auto(Priced):
             self._step_price += self.ladder.pass_price(rung, len(rows))
             logits = lm.logits(rows, TokenRows.chain(base + at, len(rows)), plan)
             # fewer bits are judged by the ratio of both
-            best = two_best(logits, of_all=not plan.variant)
+            best = two_best(logits, of_all=not plan.changed)
             for n, (token, first, second) in enumerate(best, 1):
-                kind = drafted_kind(first, second, bool(plan.variant))
+                kind = drafted_kind(first, second, bool(plan.changed))
                 self._drafted.append((token, kind))
                 chance *= self._drafted_chance(kind)
                 if rows[n : n + 1] != [token]:
@@ -249,8 +249,8 @@ class Auto(Priced):
 
     def _drafted_chance(self, kind: int) -> float:
         """Chance of a drafted token: the prior of its kind errs in proportion to its plan."""
-        variant = self.ladder.plans[self._rung].variant
-        usual = 1 - self.ladder.chance(0) if variant else USUAL_ERROR
+        low = self.ladder.plans[self._rung].changed
+        usual = 1 - self.ladder.chance(0) if low else USUAL_ERROR
         doubt = (1 - self.ladder.chance(self._rung)) / usual
         return self.free.counters.chance(kind, 1 - min(1.0, (1 - PRIORS[kind]) * doubt))
 

@@ -10,13 +10,14 @@ from common import random_model
 from test_int8_plans import prefilled
 
 from skipbench.contrib.lowbit.int4 import GROUPS, group_of, int4_fault, quantized_groups, rounded
+from skipbench.contrib.lowbit.int8 import quantized_rows
 from skipbench.draft_plan import DraftPlan
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 
-PLANS = ["int4:all;head:int4", "int4-attn:0;int4-mlp:1", "int4:all;attn:0;window:6"]
+PLANS = ["int4:all;head:int4", "int8-attn:0-2;int4-mlp:1", "int4:all;attn:0;window:6"]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -45,12 +46,17 @@ def test_shapes_that_have_groups() -> None:
 
 
 def copied(lm: LM, plan: DraftPlan) -> LM:
-    """The model with the weights that a plan reads in 4 bits rounded."""
-    for s in plan.changed:
+    """The model with the weights that a plan reads in fewer bits rounded."""
+    for s, variant in plan.changed:
         layer = lm.model.model.layers[s // 2]
         for module in (layer.mlp if s % 2 else layer.self_attn).modules():
             weight = getattr(module, "weight", None)
-            if weight is not None and weight.ndim == 2 and (group := group_of(weight)):
+            if weight is None or weight.ndim != 2:
+                continue
+            if variant == "int8":
+                scale, integers = quantized_rows(weight.detach())
+                weight.data = integers * scale[:, None]
+            elif group := group_of(weight):
                 weight.data = rounded(weight.detach(), group)
     return lm
 

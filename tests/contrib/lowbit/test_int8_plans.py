@@ -37,7 +37,7 @@ def rounded(lm: LM, plan: DraftPlan) -> LM:
                 weight.data = integers * scale[:, None]
 
     layers = lm.model.model.layers
-    for s in plan.changed:
+    for s, _ in plan.changed:
         fake_quantized(layers[s // 2].mlp if s % 2 else layers[s // 2].self_attn)
     if plan.head == "int8":
         head = lm.model.lm_head
