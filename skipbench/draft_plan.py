@@ -8,6 +8,7 @@ text form names layers, not sub-layers, and all of its parts are optional; empty
 | `attn:1,3-5`, `mlp:2` | these blocks are left out: a skip set |
 | `int8:all`, `int8-attn:0,2`, `int8-mlp:1` | these blocks read a variant of their weights |
 | `window:512` | attention reads the first `SINKS` positions and the last 512 |
+| `guided:512` | in the place of the last 512, those that verification read most (`lm.guide`) |
 | `head:int8` | so does the head |
 | `head:likely` | only the head's rows of likely tokens |
 
@@ -32,7 +33,7 @@ HEADS = ("full", *VARIANTS, "likely")
 _NAMES, _RANGE = "|".join(VARIANTS), r"\d{1,4}(?:-\d{1,4})?"
 _BLOCKS = re.compile(rf"(?:({_NAMES})-)?(attn|mlp):({_RANGE}(?:,{_RANGE})*)")
 _EVERY = re.compile(rf"({_NAMES}):all")
-_WINDOW = re.compile(r"window:([1-9]\d{0,8})")
+_WINDOW = re.compile(r"(window|guided):([1-9]\d{0,8})")
 EXAMPLE = "'attn:1,3-5;mlp:2,4' or 'int8:all;window:512;head:int8;attn:1,3'"
 
 
@@ -63,6 +64,8 @@ class DraftPlan:
     """Last positions that attention reads, besides the first `SINKS`; `None` for all."""
     head: str = "full"
     """Of `HEADS`."""
+    guided: bool = False
+    """As many positions as `window` says, but those that got most attention in a verification."""
 
     def __post_init__(self) -> None:
         if outside := sorted(
@@ -74,6 +77,7 @@ class DraftPlan:
             )
         object.__setattr__(self, "changed", self.changed - self.skipped)
         object.__setattr__(self, "variant", self.variant if self.changed else "")
+        object.__setattr__(self, "guided", self.guided and self.window is not None)
 
     @classmethod
     def of(cls, layers: int, skipped: Iterable[int] = ()) -> "DraftPlan":
@@ -89,7 +93,7 @@ class DraftPlan:
     def parse(cls, text: str, layers: int) -> "DraftPlan":
         """Reads the text form. Raises SkipbenchError for other text or unknown layers."""
         blocks = dict[str | None, set[int]]((name, set()) for name in (None, *VARIANTS))
-        window, head = None, "full"
+        window, head, guided = None, "full", False
         for part in filter(None, text.replace(" ", "").split(";")):
             if match := _BLOCKS.fullmatch(part):
                 kind = 0 if match[2] == "attn" else 1
@@ -97,7 +101,10 @@ class DraftPlan:
             elif match := _EVERY.fullmatch(part):
                 blocks[match[1]].update(range(2 * layers))
             elif match := _WINDOW.fullmatch(part):
-                window = int(match[1])
+                if window is not None:
+                    fault = f"skip set {text!r}: {part!r} is a second window"
+                    raise SkipbenchError(f"{fault}; a plan has one, window:N or guided:N")
+                window, guided = int(match[2]), match[1] == "guided"
             elif (name := part.removeprefix("head:")) in HEADS and name != part:
                 head = name
             else:
@@ -108,24 +115,30 @@ class DraftPlan:
             raise SkipbenchError(f"skip set {text!r}: {' and '.join(used)}; a plan has one of them")
         variant, skipped = "".join(used), frozenset(blocks[None])
         changed = frozenset(blocks.get(variant, ()))
-        return cls(layers, skipped, changed, variant, window, head)
+        return cls(layers, skipped, changed, variant, window, head, guided)
 
     def __str__(self) -> str:
         every = self.changed and len(self.changed) + len(self.skipped) == 2 * self.layers
         parts = [f"{self.variant}:all" if every else _text(f"{self.variant}-", self.changed)]
-        parts += [f"window:{self.window}" if self.window else ""]
+        parts += [f"{'guided' if self.guided else 'window'}:{self.window}" if self.window else ""]
         parts += [f"head:{self.head}" if self.head != "full" else "", _text("", self.skipped)]
         return ";".join(filter(None, parts))
 
     def cheaper(
-        self, variant: str = "", window: int | None = None, head: str = "full"
+        self,
+        variant: str = "",
+        window: int | None = None,
+        head: str = "full",
+        guided: bool = False,
     ) -> "DraftPlan":
         """The same skip set with its remaining sub-layers in a variant of their weights (empty: as
         they are), with a window, with another head.
         """
         changed = frozenset(range(2 * self.layers)) if variant else self.changed
         name = variant or self.variant
-        return replace(self, changed=changed, variant=name, window=window, head=head)
+        return replace(
+            self, changed=changed, variant=name, window=window, head=head, guided=guided
+        )
 
     @property
     def variants(self) -> frozenset[str]:
@@ -170,15 +183,18 @@ def draft_options(method: Mapping[str, object]) -> str:
 
     >>> draft_options({"precision": "int8", "kv_window": 512, "skip": "head:likely;attn:1"})
     'int8 window 512 head likely'
+    >>> draft_options({"kv_window": 512, "kv_guided": True})
+    'guided 512'
     """
     text = str(method.get("skip") or "")
     head = str(method.get("head", "full"))
     for other in HEADS[1:]:
         head = other if head == "full" and f"head:{other}" in text else head
     found = re.search(_WINDOW, text)
-    window = method.get("kv_window") or (found and found[1])
+    window = method.get("kv_window") or (found and found[2])
+    guided = method.get("kv_guided") or (found and found[1] == "guided")
     variant = re.search(rf"({_NAMES})(?=[:-])", f"{text} {method.get('precision')}:")
-    parts = [variant[0] if variant else "", f"window {window}" if window else ""]
+    parts = [variant[0] if variant else "", f"{'guided' if guided else 'window'} {window}" if window else ""]
     return " ".join(filter(None, [*parts, f"head {head}" if head != "full" else ""]))
 
 

@@ -82,6 +82,11 @@ class Method(Configurable):
         return self.variants - {"likely"}
 
     @property
+    def guided(self) -> bool:
+        """Whether its drafts may have a guided window, for which verification leaves its queries."""
+        return False
+
+    @property
     def carries(self) -> bool:
         """Whether it learns from prompt to prompt: one process then decodes all of them."""
         return bool(self.carried) or any(part != {} for part in self.state_dict().values())

@@ -38,6 +38,8 @@ class Engine:
     """Layouts of the weights by shape `INxOUT`, where the engine chooses any."""
     result_is_borrowed: bool = False
     """True if a result is a buffer that the next sub-layer overwrites."""
+    guides: bool = False
+    """True if passes leave queries, and run over a side cache, as their metadata says."""
     padded_rows: int = 0
     """Passes run at multiples of so many rows: no bit depends on their number. 0: they do not."""
     _notes: list[str]

@@ -15,9 +15,10 @@ from skipbench.lm.engine import SPARE_MIB, Chosen, Engine, MakeEngine
 from skipbench.lm.engines import make_engine
 from skipbench.lm.families import angle_limit, describe, kv_shape, parts_of
 from skipbench.lm.float32 import float32_logits
+from skipbench.lm.guide import Guide
 from skipbench.lm.fused.weights import pass_bytes
 from skipbench.lm.layer import text_config
-from skipbench.lm.metadata import AttentionMetadata, RotaryCache, rotary_cache
+from skipbench.lm.metadata import QUERIES, AttentionMetadata, RotaryCache, rotary_cache
 from skipbench.lm.rows import TokenRows
 from skipbench.lm.upload import upload
 from skipbench.metrics.prices import Prices
@@ -69,6 +70,7 @@ class LM:
         self.weight_bytes = pass_bytes(model)
         """Bytes of weights that one decoding step reads; of the embedding table, one row."""
         self._parts = parts
+        self.guide = Guide(self.cache, [attention for attention, _ in parts.layers])
         make = partial(make_engine, engine) if isinstance(engine, str) else engine
         self.engine: Engine = make(model, family, self.cache, strict=strict, spare_mib=spare_mib)
         self.strict = strict
@@ -174,7 +176,7 @@ class LM:
             full = f"cache of {self.cache.capacity} rows is full: a pass needs {end}"
             raise SkipbenchError(f"{full}; allocate more rows")
         if plan is not None and plan.window:
-            metadata = metadata.windowed(plan.window)
+            metadata = self._in_window(metadata, plan)
         chosen = self._chosen_of(plan, first, self.sublayers if last is None else last)
         if hidden_states is not None:
             self._keep(hidden_states, hidden)
@@ -186,6 +188,17 @@ class LM:
                 return out
         hidden = self._one_by_one(hidden, metadata, chosen, rows, hidden_states)
         return hidden[:rows] if padding else hidden
+
+    def _in_window(self, metadata: AttentionMetadata, plan: DraftPlan) -> AttentionMetadata:
+        assert plan.window is not None
+        if not plan.guided:
+            return metadata.windowed(plan.window)
+        if not self.engine.guides:
+            raise SkipbenchError(
+                f"engine={self.engine.name} has no guided windows; use engine=fused, or drafts "
+                "with method.kv_guided=false"
+            )
+        return self.guide.over(metadata, plan.window)
 
     def _chosen_of(self, plan: DraftPlan | None, first: int, last: int) -> Chosen:
         """Which of the sub-layers `first .. last - 1` run, and the variant that each reads, which
@@ -227,9 +240,11 @@ class LM:
         state = state.clone() if self.engine.result_is_borrowed else state
         hidden_states.append(state.to(self.output_device))
 
-    def prefill(self, tokens: list[int]) -> Tensor:
+    def prefill(self, tokens: list[int], guides: bool = False) -> Tensor:
         """Fills the cache with a prompt from row 0 and commits it; returns the logits [1, V] after
         its last token. Raises SkipbenchError for no token, or one without an embedding.
+
+        `guides`: the last rows choose what guided drafts read.
         """
         vocabulary = self.vocabulary
         if not tokens or not 0 <= min(tokens) <= max(tokens) < vocabulary:
@@ -242,8 +257,12 @@ class LM:
         rows = self.engine.prefill_rows(len(tokens))
         for start in range(0, len(tokens), rows):
             piece = tokens[start : start + rows]
-            hidden = self.run(self.embed(piece), TokenRows.chain(start, len(piece)))
+            metadata = self.metadata(TokenRows.chain(start, len(piece)))
+            if guides and start + rows >= len(tokens):
+                metadata.queries = self.guide.note()
+            hidden = self.run(self.embed(piece), metadata)
         self.cache.length = len(tokens)
+        self.guide.keep(range(min(len(piece), QUERIES)))
         return self.head(hidden[-1:])
 
     def logits(
@@ -264,6 +283,7 @@ class LM:
         token_rows: TokenRows,
         early: Sequence[Sequence[Tensor]] = (),
         hidden_states: list[Tensor] | None = None,
+        guides: bool = False,
     ) -> Tensor:
         """Logits [n + 1, V] of one verification pass.
 
@@ -273,9 +293,12 @@ class LM:
                 list per row, [1, D] before the first and after every sub-layer. Only the other
                 rows pass the early sub-layers, all pass the rest.
             hidden_states: when given, receives the S + 1 states [n + 1, D].
+            guides: the rows that are kept choose what guided drafts read.
         """
         if not early:
-            return self.head(self.run(self.embed(tokens), token_rows, hidden_states=hidden_states))
+            metadata = self.metadata(token_rows)
+            metadata.queries = self.guide.note() if guides else None
+            return self.head(self.run(self.embed(tokens), metadata, hidden_states=hidden_states))
         done, first, states = len(early), len(early[0]) - 1, [list(row) for row in early]
         if done < len(tokens):
             states.append([])

@@ -27,13 +27,16 @@ class CpuAttention(Attention):
         super().__init__(*given)
         parts, *_ = given
         self._like = parts.norm.weight
-        self._native = native_attention(self.cache, self.index, self.scale, self._like)
+        kv, d = self.cache.kv_heads, self.cache.head_dim
+        self._native = native_attention(kv, d, self.scale, self._like)
         self._rotate = None
         if parts.qk_norms is None:
-            self._rotate = native_rotation(self.cache, self.index, self._like)
+            self._rotate = native_rotation(kv, d, self._like)
 
-    def rotate_and_store(self, qkv: Tensor, cos: Tensor, sin: Tensor, start: int) -> Tensor:
-        return (self._rotate or super().rotate_and_store)(qkv, cos, sin, start)
+    def rotate_and_store(
+        self, qkv: Tensor, cos: Tensor, sin: Tensor, rows: Tensor, start: int
+    ) -> Tensor:
+        return (self._rotate or super().rotate_and_store)(qkv, cos, sin, rows, start)
 
     def one_by_one(self, query: Tensor, metadata: AttentionMetadata) -> Tensor:
         found = self._attended(query, metadata)
@@ -47,7 +50,9 @@ class CpuAttention(Attention):
         strict = self.strict and not self.padded_rows
         if self._native is None or not attends(metadata, self._like, strict):
             return None
-        return self._native(query, metadata) if supports_window(metadata, self.window) else None
+        if not supports_window(metadata, self.window):
+            return None
+        return self._native(query, (metadata.side or self.cache).rows[self.index], metadata)
 
 
 class CpuMlp(Mlp):
