@@ -10,10 +10,11 @@ from torch import Tensor
 
 from skipbench.contrib.cpu.few_rows import MOST_WITH_TILES, few_rows_kernel
 from skipbench.contrib.cpu.native import function
+from skipbench.lm.cache import KVCache
 from skipbench.lm.metadata import AttentionMetadata
 
 Norm = Callable[[Tensor], Tensor]
-Attention = Callable[[Tensor, Tensor, AttentionMetadata], Tensor]
+Attention = Callable[[Tensor, AttentionMetadata], Tensor]
 Rotation = Callable[[Tensor, Tensor, Tensor, Tensor, int], Tensor]
 
 MOST_KEYS = 1 << 16  # cache rows up to which attention is ours: it packs a head's keys and values
@@ -87,36 +88,39 @@ def native_silu(like: Tensor) -> Norm | None:
     return silu_times
 
 
-def native_rotation(kv: int, d: int, like: Tensor) -> Rotation | None:
-    """`qkv [T, H + 2 KV, d], cos [T, 1, d], sin, cache, start -> queries [T, H, d]`, all rotated;
-    keys and values go to the rows `start ..` of a layer's `cache`.
+def native_rotation(cache: KVCache, like: Tensor) -> Rotation | None:
+    """`qkv [T, H + 2 KV, d], cos [T, 1, d], sin, rows, start -> queries [T, H, d]`, all rotated;
+    keys and values go to the `rows` of a layer of such a cache, from `start` on.
     """
     if (of_c := function_of(like, "rotate")) is None:
         return None
+    kv, d = cache.kv_heads, cache.head_dim
     row_bytes = 2 * kv * d * like.element_size()
 
-    def rotate(qkv: Tensor, cos: Tensor, sin: Tensor, cache: Tensor, start: int) -> Tensor:
-        rows, heads = qkv.shape[0], qkv.shape[1] - 2 * kv
-        query = qkv.new_empty((rows, heads, d))
-        at = cache.data_ptr() + start * row_bytes
+    def rotate(qkv: Tensor, cos: Tensor, sin: Tensor, rows: Tensor, start: int) -> Tensor:
+        count, heads = qkv.shape[0], qkv.shape[1] - 2 * kv
+        query = qkv.new_empty((count, heads, d))
+        at = rows.data_ptr() + start * row_bytes
         angles = cos.data_ptr(), sin.data_ptr()
-        of_c(query.data_ptr(), at, qkv.data_ptr(), *angles, rows, heads, kv, d)
+        of_c(query.data_ptr(), at, qkv.data_ptr(), *angles, count, heads, kv, d)
         return query
 
     return rotate
 
 
-def native_attention(kv: int, d: int, scale: float, like: Tensor) -> Attention | None:
-    """`query [T, H, d], cache, metadata -> [T, H * d]` over a layer's cache, in no window but a
-    draft's. A row has the bits that it has alone.
+def native_attention(cache: KVCache, layer: int, scale: float, like: Tensor) -> Attention | None:
+    """`query [T, H, d], metadata -> [T, H * d]` over a cache, in no window but a draft's. A row has
+    the bits that it has alone.
     """
+    kv, d = cache.kv_heads, cache.head_dim
     if (of_c := function_of(like, "attend")) is None or d % 8:
         return None
 
-    def attend(query: Tensor, cache: Tensor, metadata: AttentionMetadata) -> Tensor:
+    def attend(query: Tensor, metadata: AttentionMetadata) -> Tensor:
         query, parents = query.contiguous(), metadata.parents
         rows, heads, _ = query.shape
-        out, of_layer = query.new_empty((rows, heads * d)), cache.data_ptr()
+        of_layer = (metadata.side or cache).rows[layer].data_ptr()
+        out = query.new_empty((rows, heads * d))
         if metadata.draft_window:  # rows see different ones, each by itself
             for row in range(rows):
                 hidden = metadata.hidden_from(row)

@@ -27,11 +27,10 @@ class CpuAttention(Attention):
         super().__init__(*given)
         parts, *_ = given
         self._like = parts.norm.weight
-        kv, d = self.cache.kv_heads, self.cache.head_dim
-        self._native = native_attention(kv, d, self.scale, self._like)
+        self._native = native_attention(self.cache, self.index, self.scale, self._like)
         self._rotate = None
         if parts.qk_norms is None:
-            self._rotate = native_rotation(kv, d, self._like)
+            self._rotate = native_rotation(self.cache, self._like)
 
     def rotate_and_store(
         self, qkv: Tensor, cos: Tensor, sin: Tensor, rows: Tensor, start: int
@@ -50,9 +49,7 @@ class CpuAttention(Attention):
         strict = self.strict and not self.padded_rows
         if self._native is None or not attends(metadata, self._like, strict):
             return None
-        if not supports_window(metadata, self.window):
-            return None
-        return self._native(query, (metadata.side or self.cache).rows[self.index], metadata)
+        return self._native(query, metadata) if supports_window(metadata, self.window) else None
 
 
 class CpuMlp(Mlp):
