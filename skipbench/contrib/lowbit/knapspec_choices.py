@@ -97,7 +97,7 @@ class KnapSpecChoices(SkipMethod):
     def _plan(self, chosen: Sequence[int]) -> DraftPlan:
         of = {c: frozenset(s for s, other in enumerate(chosen) if other == c) for c in (INT8, OUT)}
         window, head = self.kv_window or None, self.head
-        return DraftPlan(self.layers, of[OUT], of[INT8], VARIANT, window, head)
+        return DraftPlan(self.layers, of[OUT], of[INT8], VARIANT, window, head, self.kv_guided)
 
     def adapt(self, state: State, verification: Verification) -> None:
         super().adapt(state, verification)
