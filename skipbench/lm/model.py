@@ -262,7 +262,7 @@ class LM:
                 metadata.queries = self.guide.note()
             hidden = self.run(self.embed(piece), metadata)
         self.cache.length = len(tokens)
-        self.guide.keep(range(min(len(piece), QUERIES)))
+        self.guide.keep(min(len(piece), QUERIES) - 1)
         return self.head(hidden[-1:])
 
     def logits(

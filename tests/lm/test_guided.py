@@ -13,7 +13,7 @@ from skipbench.decode.method import MethodCopies
 from skipbench.draft_plan import SINKS, DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.lm.fused.engine import FusedEngine
-from skipbench.lm.guide import RECENT, ROWS
+from skipbench.lm.guide import RECENT
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 
@@ -66,12 +66,12 @@ class Definition:
         logits: Tensor = lm.model.lm_head(lm.model.model.norm(x))
         return logits
 
-    def most_read(self, rows: Sequence[int]) -> list[Tensor]:
-        """By layer the rows [KV, SINKS + WINDOW] that these rows read most, of all before now."""
+    def most_read(self) -> list[Tensor]:
+        """By layer the rows [KV, SINKS + WINDOW] that the last row reads most."""
         found = list[Tensor]()
         for asked, keys in zip(self.queries, self.keys, strict=True):
-            q, k = torch.cat([asked[row] for row in rows], 1), torch.stack(keys, 1)
-            score = (q @ k.mT * k.shape[-1] ** -0.5).softmax(-1).sum(1)
+            k = torch.stack(keys, 1)
+            score = (asked[-1] @ k.mT * k.shape[-1] ** -0.5).softmax(-1).sum(1)
             score[:, :SINKS] = score[:, len(keys) - WINDOW // RECENT :] = torch.inf
             found.append(score.topk(SINKS + WINDOW).indices)
         return found
@@ -87,8 +87,8 @@ def test_a_guided_draft_is_the_model_over_the_rows_that_were_read_most(engine: A
     for token in PROMPT:
         wanted(token)
 
-    def drafts_as(rows: Sequence[int], tokens: Sequence[int]) -> None:
-        chosen, end = wanted.most_read(rows), len(wanted.keys[0])
+    def drafts_of(tokens: Sequence[int]) -> None:
+        chosen, end = wanted.most_read(), len(wanted.keys[0])
         assert not all(torch.equal(c.sort().values, chosen[0].sort().values) for c in chosen)
         for n, token in enumerate(tokens):
             own = torch.arange(end, end + n + 1).expand(lm.cache.kv_heads, -1)
@@ -99,16 +99,16 @@ def test_a_guided_draft_is_the_model_over_the_rows_that_were_read_most(engine: A
             for layer in of:
                 del layer[end:]
 
-    drafts_as(range(len(PROMPT) - ROWS, len(PROMPT)), [5, 9, 2])
+    drafts_of([5, 9, 2])
     end, tokens = len(PROMPT), [7, 8, 40, 41]
     lm.score(tokens, TokenRows.tree(end, (-1, 0, 0, 1)).verified(), guides=True)
     lm.cache.keep([end, end + 2])
-    lm.guide.keep([0, 2])
+    lm.guide.keep(2)
     for rows in lm.cache.rows:
         rows[end + 2 :] = 100.0  # what was rejected is not read
     for token in (tokens[0], tokens[2]):
         wanted(token)
-    drafts_as([end, end + 1], [6, 1])
+    drafts_of([6, 1])
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=IDS)
