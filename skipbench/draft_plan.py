@@ -136,9 +136,7 @@ class DraftPlan:
         """
         changed = frozenset(range(2 * self.layers)) if variant else self.changed
         name = variant or self.variant
-        return replace(
-            self, changed=changed, variant=name, window=window, head=head, guided=guided
-        )
+        return replace(self, changed=changed, variant=name, window=window, head=head, guided=guided)
 
     @property
     def variants(self) -> frozenset[str]:
@@ -193,8 +191,9 @@ def draft_options(method: Mapping[str, object]) -> str:
     found = re.search(_WINDOW, text)
     window = method.get("kv_window") or (found and found[2])
     guided = method.get("kv_guided") or (found and found[1] == "guided")
+    kind = "guided" if guided else "window"
     variant = re.search(rf"({_NAMES})(?=[:-])", f"{text} {method.get('precision')}:")
-    parts = [variant[0] if variant else "", f"{'guided' if guided else 'window'} {window}" if window else ""]
+    parts = [variant[0] if variant else "", f"{kind} {window}" if window else ""]
     return " ".join(filter(None, [*parts, f"head {head}" if head != "full" else ""]))
 
 

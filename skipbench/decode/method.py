@@ -83,7 +83,7 @@ class Method(Configurable):
 
     @property
     def guided(self) -> bool:
-        """Whether its drafts may have a guided window, for which verification leaves its queries."""
+        """Whether its drafts may have a guided window, and verification leaves queries for it."""
         return False
 
     @property

@@ -1,4 +1,4 @@
-"""`Guide`: the rows of the cache that a guided draft reads, chosen by what verification attended to.
+"""`Guide`: the rows of the cache that a guided draft reads, those that verification read most.
 
 The queries of the last accepted row of a verification say which rows of the text matter now. Once
 per round, before the first draft step, the rows to which the query heads of a key head pay most
@@ -12,10 +12,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from skipbench.draft_plan import SINKS
+from skipbench.draft_plan import SINKS, DraftPlan
+from skipbench.errors import SkipbenchError
 from skipbench.lm.cache import KVCache
+from skipbench.lm.engine import Engine
 from skipbench.lm.layer import AttentionParts
-from skipbench.lm.metadata import AttentionMetadata
+from skipbench.lm.metadata import QUERIES, AttentionMetadata
 
 ROOM = 64  # draft steps that fit behind the chosen rows; later ones read a plain window
 RECENT = 4  # one in so many rows of a window is among the newest, whatever attention they get
@@ -34,29 +36,40 @@ class Guide:
         """Of which turn (`KVCache.switches`) and how many committed rows the queries, and the
         chosen rows, are, and how many those are."""
 
-    def note(self) -> dict[int, Tensor]:
-        """Where a pass leaves its queries, [T, H, d] by layer."""
+    def asked(self, metadata: AttentionMetadata, guides: bool) -> AttentionMetadata:
+        """The metadata of a pass that leaves its queries here if it `guides`."""
         self._noted = {}
-        return self._noted
+        metadata.queries = self._noted if guides else None
+        return metadata
 
     def keep(self, row: int) -> None:
-        """Keeps the queries of a row of the pass that `note` was for: the last committed one."""
+        """Keeps the queries of a row of the pass that was asked: the last committed one."""
         if not self._noted:
             return
-        self._queries = {layer: query[row].clone() for layer, query in self._noted.items()}
+        last = {layer: query[min(row, QUERIES - 1)] for layer, query in self._noted.items()}
+        self._queries = {layer: query.clone() for layer, query in last.items()}
         self._of, self._noted = (self._cache.switches, self._cache.length, 0), {}
         self._chosen = (-1, -1, -1)
 
-    def over(self, metadata: AttentionMetadata, window: int) -> AttentionMetadata:
-        """The same rows over the chosen ones; in a plain window where none were chosen for them:
-        they do not follow the verified text, no verification left its queries, or there is no room.
+    def in_window(
+        self, metadata: AttentionMetadata, plan: DraftPlan | None, engine: Engine
+    ) -> AttentionMetadata:
+        """The same rows in the plan's window: a guided one over the chosen rows, or a plain one
+        where none were chosen for them: they do not follow the verified text, no verification left
+        its queries, or there is no room. Raises SkipbenchError where an engine has none.
         """
+        if plan is None or plan.window is None:
+            return metadata
         rows, (switches, length) = metadata.token_rows, (self._cache.switches, self._cache.length)
-        count = SINKS + window
-        ahead = rows.start - length
-        known = self._of[:2] == (switches, length) and rows.contiguous_chain
+        count, ahead = SINKS + plan.window, rows.start - length
+        if plan.guided and not engine.guides:
+            raise SkipbenchError(
+                f"engine={engine.name} has no guided windows; use engine=fused, or drafts with "
+                "method.kv_guided=false and window:N"
+            )
+        known = plan.guided and self._of[:2] == (switches, length) and rows.contiguous_chain
         if not known or ahead < 0 or ahead + rows.rows > ROOM:
-            return metadata.windowed(window)
+            return metadata.windowed(plan.window)
         if length <= count:
             return metadata
         if self._chosen != (switches, length, count):

@@ -147,7 +147,8 @@ class NativePass:
         heads = self._sublayers[0].inner // d
         made = self._norms[0].new_empty((len(layers), metadata.rows, heads, d))
         metadata.queries.update(zip(layers, made[:, -QUERIES:], strict=True))
-        return made.data_ptr()
+        at: int = made.data_ptr()
+        return at
 
     def _addresses(self, chosen: Chosen, cache: KVCache) -> Any:
         """Pointers to the described sub-layers; a list of them is not changed by its owner."""

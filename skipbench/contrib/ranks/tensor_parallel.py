@@ -189,7 +189,7 @@ class TensorParallelLM(LM):
         hidden_states: list[Tensor] | None = None,
     ) -> Tensor:
         if plan is not None and plan.guided:
-            raise SkipbenchError("guided windows are chosen on one rank; use method.kv_guided=false")
+            raise SkipbenchError("ranks have no guided windows; use method.kv_guided=false")
         rows = token_rows if isinstance(token_rows, TokenRows) else token_rows.token_rows
         what = rows, plan, first, last, hidden_states is not None
         with self.together("follow", len(hidden), *what):

@@ -29,8 +29,7 @@ from skipbench.lm.rows import TokenRows
 PREPARE_INPUTS = -1  # among the sub-layers of a pass: tables, and paths or masks of its rows
 WHOLE_PASS = -2  # all of it in one graph
 T = TypeVar("T")
-Key = tuple[int, int, bool, str]
-"""Row count, bucket, whether products are our kernel's, and the use of the pass (`guided`)."""
+Key = tuple[int, int, bool, str]  # row count, bucket, whether products are ours, use (`guided`)
 
 
 class DeviceGraphs:
@@ -153,16 +152,11 @@ class DeviceGraphs:
         many = self.strict and metadata.token_rows.verifies
         own = self.backend == TRITON and (rows <= ROWS or many)
         if metadata.side is not None:
-            if self._guided.enter(metadata.side, metadata.tables):
-                self._forget_side()
+            self._guided.enter(metadata.side, metadata.tables, self._captured, self._sets.graphs)
             return rows, metadata.side.capacity, own, BESIDE
         use = "" if metadata.queries is None else LEAVES
         self._seen.add((rows, own, use))
         return rows, size, own, use
-
-    def _forget_side(self) -> None:
-        self._captured = {key: made for key, made in self._captured.items() if key[3] != BESIDE}
-        self._sets = SetGraphs()
 
     def _ready(self, key: Key) -> bool:
         """True if the graphs of a key are there, or could be captured now."""
@@ -211,7 +205,7 @@ class DeviceGraphs:
         """The cache was made anew: nothing captured holds any more."""
         self._rows, self._rope = self.cache.rows, tables.rope
         self._buffers: dict[int, GraphBuffers] = {}
-        self._guided = Guided()
+        self._guided = Guided(self.cache)
         self._mlps: dict[tuple[int, bool], dict[int, tuple[Work, Replay]]] = {}
         self._captured: dict[Key, dict[int, Replay]] = {}
         self._works: dict[Key, dict[int, Work]] = {}
@@ -236,10 +230,8 @@ class DeviceGraphs:
         with self._recording(buffers, size, use):
             found = {PREPARE_INPUTS: record(prepare)}
             found[PREPARE_INPUTS]()
-            works = {
-                s: a.work(buffers, size, backend, own, **self._guided.arguments(a, rows, use))
-                for s, a in self.attentions.items()
-            }
+            made, given = (buffers, size, backend, own), partial(self._guided.arguments, rows, use)
+            works = {s: a.work(*made, **given(a)) for s, a in self.attentions.items()}
             found |= {s: record(work) for s, work in works.items()}
             if (rows, own) not in self._mlps:
                 mlps = {s: mlp.work(buffers, self.backend, own) for s, mlp in self.mlps.items()}
@@ -258,8 +250,7 @@ class DeviceGraphs:
         written behind the cache. The state, which the pass at hand may be in, comes back at the
         end, also where memory did not suffice; no pass is loaded then.
         """
-        side = self._guided.side if use == BESIDE else None
-        capacity = (side or self.cache).capacity
+        capacity = (self._guided.side if use == BESIDE else self.cache).capacity
         state, end = buffers.hidden.clone(), min(size, capacity)
         buffers.load(TokenRows.chain(max(1, end - buffers.rows), buffers.rows))
         buffers.bounds[2].fill_(capacity)

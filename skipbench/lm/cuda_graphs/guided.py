@@ -16,22 +16,25 @@ BESIDE, LEAVES = "beside", "leaves"
 class Guided:
     """Of one device, for one cache."""
 
-    def __init__(self) -> None:
-        self.side: KVCache | None = None
-        self._rows: list[Tensor] = []
+    def __init__(self, cache: KVCache) -> None:
+        self.side, self._rows = cache, list[Tensor]()
         self._left: dict[int, dict[int, Tensor]] = {}
         """Queries [R, H, d] by row count R and layer."""
 
     @torch.inference_mode(False)
-    def enter(self, side: KVCache, tables: RotaryCache) -> bool:
-        """Takes a side cache; true where what was captured over one holds no more."""
+    def enter(self, side: KVCache, tables: RotaryCache, *captured: dict[Any, Any]) -> None:
+        """Takes a side cache; what was captured over it before it was made anew goes."""
         if self._rows is side.rows:
-            return False
+            return
+        for kept in captured:
+            for key in [key for key in kept if key[3] == BESIDE]:
+                del kept[key]
         self.side, self._rows, self._shift = side, side.rows, -1
-        self._rope, self.columns = tables.rope, torch.arange(len(side.rows[0]), device=tables.device)
-        self.rope = tuple(torch.zeros_like(t[:1]).repeat(side.capacity, 1, 1) for t in self._rope)
+        self.columns = torch.arange(len(side.rows[0]), device=tables.device)
+        self._rope = tables.rope
+        empty = torch.zeros_like(self._rope[0][:1]).repeat(side.capacity, 1, 1)
+        self.rope = empty, empty.clone()
         """Cosine and sine of the side cache's rows: those of their positions in the text."""
-        return True
 
     def load(self, metadata: AttentionMetadata, rows: int) -> None:
         """Turns the tables to the positions of a pass, or gives it what the graphs of its row count
@@ -47,7 +50,7 @@ class Guided:
             metadata.queries.update(left)
 
     @torch.inference_mode(False)
-    def arguments(self, attention: Attention, rows: int, use: str) -> dict[str, Any]:
+    def arguments(self, rows: int, use: str, attention: Attention) -> dict[str, Any]:
         """Those of an attention's work that a use adds."""
         layer, cache = attention.index, attention.cache
         if use == BESIDE:
