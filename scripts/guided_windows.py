@@ -1,4 +1,4 @@
-r"""Acceptance of drafts in a window: of the last positions, or of those that verification read most.
+r"""Acceptance of drafts that read the last positions, or those that verification read most.
 
     python scripts/guided_windows.py --contexts 2048 4096 8190 --prompts 24
 
@@ -29,6 +29,10 @@ from skipbench.methods.fixed import FixedSet
 from skipbench.profile.clock import Clock
 
 PLANS = ["window:256", "guided:256", "window:512", "guided:512"]
+NAMES = [
+    "Alice", "Bruno", "Clara", "David", "Elena", "Felix", "Greta", "Henry", "Irene", "Jonas",
+    "Karla", "Louis", "Maria",
+]  # fmt: skip
 ASK = "\n\nNow the facts from above once more, each word for word.\nThe secret code of"
 
 
@@ -42,9 +46,7 @@ def prompt(kind: str, seed: int, length: int, ids: Callable[[str], list[int]]) -
     if kind == "text":
         return text[:length]
     facts = []
-    for name in draw.sample(
-        "Alice Bruno Clara David Elena Felix Greta Henry Irene Jonas".split(), 8
-    ):
+    for name in draw.sample(NAMES, 8):
         code, house = f"{draw.choice('BCDFGHJK')}{draw.randint(10000, 99999)}", draw.randint(1, 999)
         street = draw.choice(["Oak", "Elm", "Ash", "Pine", "Lake", "Hill"])
         fact = f"The secret code of {name} is {code}, and {name} lives in house {house} of {street}"

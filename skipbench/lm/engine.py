@@ -8,6 +8,7 @@ from torch import Tensor
 
 from skipbench.errors import SkipbenchError
 from skipbench.lm.metadata import AttentionMetadata, RotaryCache
+from skipbench.lm.most_read import copy_most_read
 
 Sublayer = Callable[[Tensor, AttentionMetadata], Tensor]
 """`hidden [T, D], metadata -> hidden [T, D]`"""
@@ -88,6 +89,12 @@ class Engine:
             states: when given, receives the state after each.
         """
         return None
+
+    def copy_most_read(
+        self, query: Tensor, rows: Tensor, out: Tensor, scale: float, window: int | None
+    ) -> None:
+        """`most_read.copy_most_read`."""
+        copy_most_read(query, rows, out, scale, window)
 
     def prefill_rows(self, tokens: int) -> int:
         """Rows of a pass over a prompt of so many tokens."""

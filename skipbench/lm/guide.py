@@ -7,9 +7,8 @@ over that cache alone, where their own keys and values follow. Keys are cached a
 so a copy needs nothing else. More rows' queries chose no better on SmolLM2-135M.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-import torch
 from torch import Tensor
 
 from skipbench.draft_plan import SINKS, DraftPlan
@@ -20,7 +19,6 @@ from skipbench.lm.layer import AttentionParts
 from skipbench.lm.metadata import QUERIES, AttentionMetadata
 
 ROOM = 64  # draft steps that fit behind the chosen rows; later ones read a plain window
-RECENT = 4  # one in so many rows of a window is among the newest, whatever attention they get
 
 
 class Guide:
@@ -73,36 +71,15 @@ class Guide:
         if length <= count:
             return metadata
         if self._chosen != (switches, length, count):
-            self._choose(length, count)
+            self._choose(length, count, engine.copy_most_read)
             self._chosen = switches, length, count
         return metadata.beside(self.side, count + ahead)
 
-    def _choose(self, length: int, count: int) -> None:
-        """Copies `count` rows of each layer and key head."""
+    def _choose(self, length: int, count: int, copy: Callable[..., None]) -> None:
+        """Copies `count` of the committed rows, for each layer and key head."""
         self.side.spare = self._cache.spare
         self.side.allocate(-(-(count + ROOM) // 64) * 64)
         for layer, query in self._queries.items():
             rows, out = self._cache.rows[layer][:length], self.side.rows[layer][:count]
-            both, d = rows.shape[1:]
-            index = most_read(query, rows, count, self._attentions[layer]).t().repeat(1, 2)
-            index = index * both + torch.arange(both, device=index.device)
-            torch.index_select(rows.view(-1, d), 0, index.flatten(), out=out.view(-1, d))
-
-
-def most_read(query: Tensor, rows: Tensor, count: int, attention: AttentionParts) -> Tensor:
-    """Numbers [KV, count] of the rows for each key head: the first `SINKS`, the newest ones, and
-    those with most attention.
-
-    Args:
-        query: [H, d] at its position.
-        rows: [N, 2 KV, d], those committed.
-    """
-    kv, length = rows.shape[1] // 2, len(rows)
-    keys = rows[:, :kv].transpose(0, 1)
-    asked = query.view(kv, -1, query.shape[-1])
-    score = (torch.matmul(keys, asked.mT).mT.float() * attention.scale).softmax(-1).sum(1)
-    if attention.window is not None:
-        score[:, : max(0, length - attention.window)] = -1.0
-    score[:, :SINKS] = torch.inf
-    score[:, length - (count - SINKS) // RECENT :] = torch.inf
-    return score.topk(count, sorted=False).indices
+            of = self._attentions[layer]
+            copy(query, rows, out, of.scale, of.window)

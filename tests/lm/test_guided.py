@@ -13,8 +13,8 @@ from skipbench.decode.method import MethodCopies
 from skipbench.draft_plan import SINKS, DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.lm.fused.engine import FusedEngine
-from skipbench.lm.guide import RECENT
 from skipbench.lm.model import LM
+from skipbench.lm.most_read import RECENT
 from skipbench.lm.rows import TokenRows
 
 PROMPT = [3 + i * 7 % 50 for i in range(50)]
