@@ -9,6 +9,7 @@ Where two parts name a block, a skip set has it, else the last variant.
 | `attn:1,3-5`, `mlp:2` | these blocks are left out: a skip set |
 | `int8:all`, `int8-attn:0,2`, `int4-mlp:1` | these blocks read a variant of their weights |
 | `window:512` | attention reads the first `SINKS` positions and the last 512 |
+| `guided:512` | in the place of the last 512, those that verification read most (`lm.guide`) |
 | `head:int8` | so does the head |
 | `head:likely` | only the head's rows of likely tokens |
 
@@ -33,7 +34,7 @@ HEADS = ("full", *VARIANTS, "likely")
 _NAMES, _RANGE = "|".join(VARIANTS), r"\d{1,4}(?:-\d{1,4})?"
 _BLOCKS = re.compile(rf"(?:({_NAMES})-)?(attn|mlp):({_RANGE}(?:,{_RANGE})*)")
 _EVERY = re.compile(rf"({_NAMES}):all")
-_WINDOW = re.compile(r"window:([1-9]\d{0,8})")
+_WINDOW = re.compile(r"(window|guided):([1-9]\d{0,8})")
 EXAMPLE = "'attn:1,3-5;mlp:2,4' or 'int8:all;window:512;head:int8;attn:1,3'"
 
 
@@ -64,6 +65,8 @@ class DraftPlan:
     """Last positions that attention reads, besides the first `SINKS`; `None` for all."""
     head: str = "full"
     """Of `HEADS`."""
+    guided: bool = False
+    """As many positions as `window` says, but those that got most attention in a verification."""
 
     def __post_init__(self) -> None:
         named = self.skipped | dict(self.changed).keys()
@@ -74,6 +77,7 @@ class DraftPlan:
             )
         kept = frozenset((s, name) for s, name in self.changed if s not in self.skipped)
         object.__setattr__(self, "changed", kept)
+        object.__setattr__(self, "guided", self.guided and self.window is not None)
 
     @classmethod
     def of(cls, layers: int, skipped: Iterable[int] = ()) -> "DraftPlan":
@@ -89,7 +93,7 @@ class DraftPlan:
     def parse(cls, text: str, layers: int) -> "DraftPlan":
         """Reads the text form. Raises SkipbenchError for other text or unknown layers."""
         skipped, reads = set[int](), dict[int, str]()
-        window, head = None, "full"
+        window, head, guided = None, "full", False
         for part in filter(None, text.replace(" ", "").split(";")):
             if match := _BLOCKS.fullmatch(part):
                 kind = 0 if match[2] == "attn" else 1
@@ -101,13 +105,16 @@ class DraftPlan:
             elif match := _EVERY.fullmatch(part):
                 reads.update(dict.fromkeys(range(2 * layers), match[1]))
             elif match := _WINDOW.fullmatch(part):
-                window = int(match[1])
+                if window is not None:
+                    fault = f"skip set {text!r}: {part!r} is a second window"
+                    raise SkipbenchError(f"{fault}; a plan has one, window:N or guided:N")
+                window, guided = int(match[2]), match[1] == "guided"
             elif (name := part.removeprefix("head:")) in HEADS and name != part:
                 head = name
             else:
                 fault = f"skip set {text!r}: cannot read {part!r}"
                 raise SkipbenchError(f"{fault}; write it like {EXAMPLE}")
-        return cls(layers, frozenset(skipped), frozenset(reads.items()), window, head)
+        return cls(layers, frozenset(skipped), frozenset(reads.items()), window, head, guided)
 
     def __str__(self) -> str:
         parts = list[str]()
@@ -115,19 +122,23 @@ class DraftPlan:
             of = [s for s, name in self.changed if name == variant]
             every = of and len(of) + len(self.skipped) == 2 * self.layers
             parts.append(f"{variant}:all" if every else _text(f"{variant}-", of))
-        parts += [f"window:{self.window}" if self.window else ""]
+        parts += [f"{'guided' if self.guided else 'window'}:{self.window}" if self.window else ""]
         parts += [f"head:{self.head}" if self.head != "full" else "", _text("", self.skipped)]
         return ";".join(filter(None, parts))
 
     def cheaper(
-        self, variant: str = "", window: int | None = None, head: str = "full"
+        self,
+        variant: str = "",
+        window: int | None = None,
+        head: str = "full",
+        guided: bool = False,
     ) -> "DraftPlan":
         """The same skip set with its remaining sub-layers in a variant of their weights (empty: as
         they are), with a window, with another head.
         """
         every = frozenset((s, variant) for s in range(2 * self.layers))
         changed = every if variant else self.changed
-        return replace(self, changed=changed, window=window, head=head)
+        return replace(self, changed=changed, window=window, head=head, guided=guided)
 
     @property
     def variants(self) -> frozenset[str]:
@@ -176,15 +187,19 @@ def draft_options(method: Mapping[str, object]) -> str:
 
     >>> draft_options({"precision": "int8", "kv_window": 512, "skip": "head:likely;attn:1"})
     'int8 window 512 head likely'
+    >>> draft_options({"kv_window": 512, "kv_guided": True})
+    'guided 512'
     """
     text = str(method.get("skip") or "")
     head = str(method.get("head", "full"))
     for other in HEADS[1:]:
         head = other if head == "full" and f"head:{other}" in text else head
     found = re.search(_WINDOW, text)
-    window = method.get("kv_window") or (found and found[1])
+    window = method.get("kv_window") or (found and found[2])
+    guided = method.get("kv_guided") or (found and found[1] == "guided")
     named = re.findall(rf"({_NAMES})(?=[:-])", f"{text} {method.get('precision')}:")
-    parts = [*dict.fromkeys(named), f"window {window}" if window else ""]
+    kind = "guided" if guided else "window"
+    parts = [*dict.fromkeys(named), f"{kind} {window}" if window else ""]
     return " ".join(filter(None, [*parts, f"head {head}" if head != "full" else ""]))
 
 

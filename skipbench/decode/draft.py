@@ -248,7 +248,9 @@ class State:
         """Keeps the accepted K/V rows and emits the round's tokens; returns how many."""
         base, draft, accepted = self.lm.cache.length, verification.draft, verification.accepted
         emitted = self.emit([draft.tokens[node] for node in accepted] + [verification.bonus])
-        # Row `base` is the pending token's, row `base + 1 + n` node n's. Emitted tokens but the
-        # last have their row kept.
-        self.lm.cache.keep([base, *(base + 1 + node for node in accepted[: emitted - 1])])
+        # Row 0 of the pass is the pending token's, row 1 + n node n's. Emitted tokens but the last
+        # have their row kept.
+        rows = [0, *(1 + node for node in accepted[: emitted - 1])]
+        self.lm.cache.keep([base + row for row in rows])
+        self.lm.guide.keep(rows[-1])
         return emitted

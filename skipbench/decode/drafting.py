@@ -47,6 +47,8 @@ class SkipMethod(Method):
     """Weights of draft steps: the model's own, or a second copy in fewer bits."""
     kv_window: Natural = 0
     """Draft steps attend to the first `SINKS` and so many last positions; 0 to all of them."""
+    kv_guided: bool = False
+    """Not the last `kv_window` positions, but those that got most attention in verification."""
     head: Literal["full", "int8", "int4", "likely"] = "full"
     """Head of draft steps: the model's own, in fewer bits, or its rows of likely tokens."""
 
@@ -68,6 +70,8 @@ class SkipMethod(Method):
                 f"tree widths={list(self.tree)}: wanted {len(CONFIDENCE_CLASSES) + 1} positive "
                 "numbers, or none for a chain"
             )
+        if self.kv_guided and not self.kv_window:
+            raise SkipbenchError(f"{self.name}: kv_guided=true, kv_window=0; wanted kv_window=N")
         self.needs_latency = self.needs_latency or self.stop.needs_latency
         self.skip = self.plan()
 
@@ -80,20 +84,27 @@ class SkipMethod(Method):
         return None if varies or self.checked_skip.window else self.stop.limit()
 
     def plan(self, skipped: Iterable[int] = ()) -> DraftPlan:
-        """A draft without these sub-layers, the rest as `precision`, `kv_window` and `head` say:
-        number 2i is the attention of layer i, 2i + 1 its MLP.
+        """A draft without these sub-layers, the rest as `precision`, `kv_window`, `kv_guided` and
+        `head` say: number 2i is the attention of layer i, 2i + 1 its MLP.
         """
         return self.cheaper(DraftPlan.of(self.layers, skipped))
 
     def cheaper(self, skip: DraftPlan) -> DraftPlan:
-        """A skip set with `precision`, `kv_window` and `head`, which add to what it says itself."""
+        """A skip set with `precision`, `kv_window`, `kv_guided` and `head`, which add to what it
+        says itself.
+        """
         head = skip.head if self.head == "full" else self.head
         variant = self.precision.removeprefix("full")
-        return skip.cheaper(variant, self.kv_window or skip.window, head)
+        guided = self.kv_guided if self.kv_window else skip.guided
+        return skip.cheaper(variant, self.kv_window or skip.window, head, guided)
 
     @property
     def variants(self) -> frozenset[str]:
         return self.plan().variants | self.checked_skip.variants
+
+    @property
+    def guided(self) -> bool:
+        return self.checked_skip.guided
 
     @property
     def checked_skip(self) -> DraftPlan:

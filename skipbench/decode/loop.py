@@ -149,7 +149,7 @@ def stream(
 def _steps(state: State, method: Method, clock: Clock) -> Iterator[Step]:
     """The loop itself."""
     clock.start()
-    first, found = prefill(state)
+    first, found = prefill(state, method.guided)
     state.emit([first])
     clock.mark("prefill")
     method.begin(state)

@@ -94,6 +94,11 @@ class Method(Configurable):
         return self.variants - {"likely"}
 
     @property
+    def guided(self) -> bool:
+        """Whether its drafts may have a guided window, and verification leaves queries for it."""
+        return False
+
+    @property
     def carries(self) -> bool:
         """Whether it learns from prompt to prompt: one process then decodes all of them."""
         return bool(self.carried) or any(part != {} for part in self.state_dict().values())

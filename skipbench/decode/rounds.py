@@ -39,7 +39,8 @@ def in_turn(state: State, method: Method, clock: Clock) -> tuple[Verification, R
     """Proposes, verifies, commits, adapts: the host waits for each."""
     draft = method.propose(state, state.remaining - 1)
     clock.mark("draft")
-    verification = _verify(state, draft, method.needs_hidden_states, method.needs_top_tokens)
+    needs = method.needs_hidden_states, method.needs_top_tokens, method.guided
+    verification = _verify(state, draft, *needs)
     draft = verification.draft
     clock.mark("verify")
     counts = _commit(state, verification)
@@ -132,28 +133,32 @@ def _take_places(state: State, most: int, steps: int) -> bool:
 STRATEGIES: dict[str, Advance] = {"in_turn": in_turn, "late": late}
 
 
-def prefill(state: State) -> tuple[int, list[Logprob]]:
-    """Fills the cache with the prompt. Returns the first token of the output."""
+def prefill(state: State, guides: bool = False) -> tuple[int, list[Logprob]]:
+    """Fills the cache with the prompt. Returns the first token of the output; `guides` as of
+    `LM.prefill`.
+    """
     state.lm.cache.length = 0
     draft = Draft()  # an empty one: the bonus alone
-    raw = state.lm.prefill(state.tokens)
+    raw = state.lm.prefill(state.tokens, guides)
     logits, best, _ = _choices(state, draft, raw)
     accepted, first = _accept(state, draft, logits, best)
     return first, _logprobs(state, draft, raw, accepted, first)
 
 
-def _verify(state: State, draft: Draft, keeps_states: bool, top: int) -> Verification:
+def _verify(
+    state: State, draft: Draft, keeps_states: bool, top: int, guides: bool = False
+) -> Verification:
     """Runs the pending token and the draft through the full model; accepts nodes."""
     hidden_states: list[Tensor] = []
     kept = hidden_states if keeps_states else None
     rows, tokens = draft.token_rows(state.lm.cache.length), [state.pending, *draft.tokens]
     if draft.unread is None:
-        raw = state.lm.score(tokens, rows, draft.early_exit_states, kept)
+        raw = state.lm.score(tokens, rows, draft.early_exit_states, kept, guides)
         logits, best, top_tokens = _choices(state, draft, raw, top)
     else:
         device = state.lm.input_device
         ids = torch.cat((upload(torch.tensor(tokens[:1]), device), draft.unread.to(device)))
-        raw = state.lm.score(ids, rows, draft.early_exit_states, kept)
+        raw = state.lm.score(ids, rows, draft.early_exit_states, kept, guides)
         logits, numbers = raw, torch.cat((finite_best(raw), draft.unread)).tolist()
         best, tokens[1:] = numbers[: len(tokens)], numbers[len(tokens) :]
         draft = replace(draft, tokens=tokens[1:], unread=None)

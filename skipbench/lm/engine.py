@@ -8,6 +8,7 @@ from torch import Tensor
 
 from skipbench.errors import SkipbenchError
 from skipbench.lm.metadata import AttentionMetadata, RotaryCache
+from skipbench.lm.most_read import copy_most_read
 
 Sublayer = Callable[[Tensor, AttentionMetadata], Tensor]
 """`hidden [T, D], metadata -> hidden [T, D]`"""
@@ -38,6 +39,8 @@ class Engine:
     """Layouts of the weights by shape `INxOUT`, where the engine chooses any."""
     result_is_borrowed: bool = False
     """True if a result is a buffer that the next sub-layer overwrites."""
+    guides: bool = False
+    """True if passes leave queries, and run over a side cache, as their metadata says."""
     padded_rows: int = 0
     """Passes run at multiples of so many rows: no bit depends on their number. 0: they do not."""
     _notes: list[str]
@@ -90,6 +93,12 @@ class Engine:
     def reads_place(self, metadata: AttentionMetadata) -> bool:
         """True if a pass over these rows reads `TokenRows.place` on the device."""
         return False
+
+    def copy_most_read(
+        self, query: Tensor, rows: Tensor, out: Tensor, scale: float, window: int | None
+    ) -> None:
+        """`most_read.copy_most_read`."""
+        copy_most_read(query, rows, out, scale, window)
 
     def prefill_rows(self, tokens: int) -> int:
         """Rows of a pass over a prompt of so many tokens."""

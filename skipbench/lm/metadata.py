@@ -1,18 +1,20 @@
 """`AttentionMetadata`: rotary tables and masks of one `TokenRows`, made once per pass."""
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from skipbench.draft_plan import SINKS
+from skipbench.lm.cache import KVCache
 from skipbench.lm.layer import ModelParts
 from skipbench.lm.rows import TokenRows
 from skipbench.lm.upload import upload
 
 ALIGNED = 8  # elements; 16 bytes of half precision
+QUERIES = 128  # of a pass that are left, the last ones; no verification has more rows
 BAND_ROWS = 64  # chains of up to this many rows take their mask as a view of one prepared band
 
 
@@ -57,6 +59,9 @@ class AttentionMetadata:
     Attributes:
         start, end: first cache row written, and the first one after the rows.
         index: positions of the rows, as an index into the rotary tables.
+        side: the cache that the rows are in, in the place of the model's; a guided draft's.
+        queries: where each layer leaves its last `QUERIES` queries [T, H, d], by its number; `None`
+            for nowhere.
         steps: `bit_exact.steps`, once they are made.
     """
 
@@ -66,25 +71,29 @@ class AttentionMetadata:
         tables: RotaryCache,
         by_device: dict[torch.device, RotaryCache] | None = None,
         draft_window: int | None = None,
+        side: KVCache | None = None,
+        shift: int = 0,
     ) -> None:
         """
         Args:
             by_device: the tables of all devices of the model.
             draft_window: rows see the first `SINKS` positions and so many last ones.
+            shift: how far the rows' positions are behind those of `token_rows`, in a side cache.
         """
         self.token_rows, self.tables, self._by_device = token_rows, tables, by_device or {}
-        self.draft_window = draft_window
+        self.draft_window, self.side, self.shift = draft_window, side, shift
+        self.queries: dict[int, Tensor] | None = None
         self.start, self.end, self.rows = token_rows.start, token_rows.end, token_rows.rows
         positions = token_rows.positions
         self.index: slice | Tensor = (
-            slice(positions.start, positions.stop)
+            slice(positions.start + shift, positions.stop + shift)
             if isinstance(positions, range)
             else upload(torch.tensor(positions), tables.device)
         )
         self.steps: list[Any] | None = None
         self._masks: dict[tuple[int | None, int], Tensor | None] = {}
         self._others: dict[torch.device, AttentionMetadata] = {}
-        self._windowed: AttentionMetadata | None = None
+        self._windowed: AttentionMetadata | None = None  # or over a side cache
 
     def on(self, device: torch.device) -> "AttentionMetadata":
         """The metadata of the same rows on another device."""
@@ -92,8 +101,9 @@ class AttentionMetadata:
             return self
         if device not in self._others:
             tables, window = self._by_device[device], self.draft_window
-            other = AttentionMetadata(self.token_rows, tables, self._by_device, window)
-            self._others[device] = other
+            of = self.token_rows, tables, self._by_device, window, self.side, self.shift
+            self._others[device] = AttentionMetadata(*of)
+            self._others[device].queries = self.queries
         return self._others[device]
 
     def windowed(self, window: int) -> "AttentionMetadata":
@@ -104,6 +114,26 @@ class AttentionMetadata:
             parts = self.token_rows, self.tables, self._by_device, window
             self._windowed = AttentionMetadata(*parts)
         return self._windowed
+
+    def beside(self, side: KVCache, start: int) -> "AttentionMetadata":
+        """The metadata of the same rows, a chain, at the rows `start ..` of a side cache."""
+        if self._windowed is None or self._windowed.start != start or not self._windowed.side:
+            rows = replace(
+                self.token_rows,
+                start=start,
+                context_len=start,
+                positions=range(start, start + self.rows),
+            )
+            shift = self.start - start
+            self._windowed = AttentionMetadata(
+                rows, self.tables, self._by_device, side=side, shift=shift
+            )
+        return self._windowed
+
+    def leave(self, layer: int, query: Tensor) -> None:
+        """Leaves the queries [T, H, d] of a layer where they are asked for."""
+        if self.queries is not None:
+            self.queries[layer] = query if self.rows <= QUERIES else query[-QUERIES:].clone()
 
     @property
     def hidden(self) -> int:
@@ -153,6 +183,7 @@ class AttentionMetadata:
         rows that start at multiples of `ALIGNED` elements. It would copy others at every layer, and
         refuses a view of the band whose address is odd.
         """
+        window = window if self.side is None else None  # it holds no row that a window hides
         key = None if self.within(window) else window, group
         if key not in self._masks:
             mask = self.mask(window, 0) if group else self._make_mask(key[0])

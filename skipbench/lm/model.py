@@ -16,6 +16,7 @@ from skipbench.lm.engines import make_engine
 from skipbench.lm.families import angle_limit, describe, kv_shape, parts_of
 from skipbench.lm.float32 import float32_logits
 from skipbench.lm.fused.weights import pass_bytes
+from skipbench.lm.guide import Guide
 from skipbench.lm.layer import text_config
 from skipbench.lm.metadata import AttentionMetadata, RotaryCache, rotary_cache
 from skipbench.lm.rows import TokenRows
@@ -43,15 +44,12 @@ class LM:
         """
         Args:
             model: a causal language model of Hugging Face, in evaluation mode.
-            engine: one of `ENGINES`; where it cannot run here, another replaces it, and `notes`
-                say why.
-            strict: verified rows get the bits that decoding them alone would give; proven here;
-                engines `fused` and `cuda_graphs`.
+            engine: one of `ENGINES`; what replaces one that cannot run here is in `notes`.
+            strict: verified rows get the bits of decoding alone, proven here; no `reference`.
             spare_mib: memory that second layouts of weights may take, MiB.
 
         Raises:
-            SkipbenchError: a layer that cannot be described, or a rotary type; a machine on which
-                `strict` cannot be kept.
+            SkipbenchError: a layer or rotary type that cannot be described; no `strict` here.
         """
         self.model, self.config = model, text_config(model.config)
         family, parts = describe(model), parts_of(model)
@@ -69,6 +67,7 @@ class LM:
         self.weight_bytes = pass_bytes(model)
         """Bytes of weights that one decoding step reads; of the embedding table, one row."""
         self._parts = parts
+        self.guide = Guide(self.cache, [attention for attention, _ in parts.layers])
         make = partial(make_engine, engine) if isinstance(engine, str) else engine
         self.engine: Engine = make(model, family, self.cache, strict=strict, spare_mib=spare_mib)
         self.strict = strict
@@ -177,11 +176,9 @@ class LM:
         if (end := metadata.token_rows.end - padding) > self.cache.capacity:
             full = f"cache of {self.cache.capacity} rows is full: a pass needs {end}"
             raise SkipbenchError(f"{full}; allocate more rows")
-        if plan is not None and plan.window:
-            metadata = metadata.windowed(plan.window)
+        metadata = self.guide.in_window(metadata, plan, self.engine)
         chosen = self._chosen_of(plan, first, self.sublayers if last is None else last)
-        if hidden_states is not None:
-            self._keep(hidden_states, hidden)
+        self._keep(hidden_states, hidden, rows)
         if padding:
             hidden = torch.nn.functional.pad(hidden, (0, 0, 0, padding))
         if self._one_device:
@@ -221,18 +218,19 @@ class LM:
                 hidden, local = hidden.to(device), metadata.on(device)
             sublayers = engine.variant(variant).sublayers if variant else engine.sublayers
             hidden = sublayers[s](hidden, local)
-            if hidden_states is not None:
-                self._keep(hidden_states, hidden[:rows])
+            self._keep(hidden_states, hidden, rows)
         return hidden
 
-    def _keep(self, hidden_states: list[Tensor], state: Tensor) -> None:
-        """Appends a state that no later pass overwrites."""
-        state = state.clone() if self.engine.result_is_borrowed else state
-        hidden_states.append(state.to(self.output_device))
+    def _keep(self, hidden_states: list[Tensor] | None, state: Tensor, rows: int) -> None:
+        """Appends a state that no later pass overwrites, where states are asked for."""
+        if hidden_states is not None:
+            kept = state[:rows].clone() if self.engine.result_is_borrowed else state[:rows]
+            hidden_states.append(kept.to(self.output_device))
 
-    def prefill(self, tokens: list[int]) -> Tensor:
+    def prefill(self, tokens: list[int], guides: bool = False) -> Tensor:
         """Fills the cache with a prompt from row 0 and commits it; returns the logits [1, V] after
-        its last token. Raises SkipbenchError for no token, or one without an embedding.
+        its last token, which chooses what drafts read if it `guides`. Raises SkipbenchError for no
+        token, or one without an embedding.
         """
         vocabulary = self.vocabulary
         if not tokens or not 0 <= min(tokens) <= max(tokens) < vocabulary:
@@ -245,8 +243,10 @@ class LM:
         rows = self.engine.prefill_rows(len(tokens))
         for start in range(0, len(tokens), rows):
             piece = tokens[start : start + rows]
-            hidden = self.run(self.embed(piece), TokenRows.chain(start, len(piece)))
+            metadata = self.metadata(TokenRows.chain(start, len(piece)))
+            hidden = self.run(self.embed(piece), self.guide.asked(metadata, guides))
         self.cache.length = len(tokens)
+        self.guide.keep(len(piece) - 1)
         return self.head(hidden[-1:])
 
     def logits(
@@ -267,6 +267,7 @@ class LM:
         token_rows: TokenRows,
         early: Sequence[Sequence[Tensor]] = (),
         hidden_states: list[Tensor] | None = None,
+        guides: bool = False,
     ) -> Tensor:
         """Logits [n + 1, V] of one verification pass.
 
@@ -276,9 +277,11 @@ class LM:
                 list per row, [1, D] before the first and after every sub-layer. Only the other
                 rows pass the early sub-layers, all pass the rest.
             hidden_states: when given, receives the S + 1 states [n + 1, D].
+            guides: the last row that is kept chooses what guided drafts read.
         """
         if not early:
-            return self.head(self.run(self.embed(tokens), token_rows, hidden_states=hidden_states))
+            metadata = self.guide.asked(self.metadata(token_rows), guides)
+            return self.head(self.run(self.embed(tokens), metadata, hidden_states=hidden_states))
         done, first, states = len(early), len(early[0]) - 1, [list(row) for row in early]
         if done < len(tokens):
             states.append([])

@@ -28,7 +28,7 @@ def test_the_sets_used_last_keep_their_graphs() -> None:
     made, graphs = list[int](), SetGraphs()
 
     def use(number: int, times: int = 1) -> None:
-        key = SetKey(1, 256, True, True, (number,))
+        key = SetKey(1, 256, True, "", True, (number,))
         for _ in range(times):
             graphs.replay(key, lambda: [made.append(number), list][1])
 
@@ -37,7 +37,7 @@ def test_the_sets_used_last_keep_their_graphs() -> None:
     for number in range(KEPT):
         use(number, USES)
     use(0)
-    graphs.enter(SetKey(1, 512, True, True, (0,)), lambda: [made.append(-1), list][1])
+    graphs.enter(SetKey(1, 512, True, "", True, (0,)), lambda: [made.append(-1), list][1])
     assert made == [*range(KEPT)]  # there is no room for one ahead
     use(KEPT, USES)  # takes the place of the set that was used before all others
     for number in (0, KEPT, *range(2, KEPT)):

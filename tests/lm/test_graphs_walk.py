@@ -60,7 +60,7 @@ def alone(part: DeviceGraphs, s: int, eager: Sublayer) -> Sublayer:
         key = part._key_of(metadata)
         if key is None or len(hidden) != metadata.rows:
             return eager(hidden, metadata)
-        rows, size, own = key
+        rows, size, own, _ = key
         sizes = rows, part.hidden, part.cache.head_dim, part.group
         made = GraphBuffers(*sizes, part.cache.dtype, part.capture.device)
         made.load(metadata.token_rows, metadata.hidden)

@@ -85,6 +85,8 @@ class Auto(Priced):
     """Last positions that drafts in 8 bits may read of a context of twice as many, besides the
     first `SINKS`; 0 for no window.
     """
+    kv_guided: bool = False
+    """Not the last `kv_window` positions, but those that got most attention in verification."""
     needs_latency, needs_top_tokens = True, TOP
     carried = "free", "calibration", "ladder", "measured"
     logged = ("expected", "price", "source", "sets", "explored")
@@ -99,12 +101,16 @@ class Auto(Priced):
             )
         self.free = FreeTokens(self.memory, self.earlier)
         self.calibration = Calibration()
-        self.ladder = PlanLadder(self.layers, self.window, self.explore)
+        self.ladder = PlanLadder(self.layers, self.window, self.explore, self.kv_guided)
 
     @property
     def copied(self) -> frozenset[str]:
         drafts = self.explore > 0 and (self.draft_prices or not self.row_prices)
         return self.ladder.plan().variants if drafts else frozenset()
+
+    @property
+    def guided(self) -> bool:
+        return self.kv_guided
 
     def prepare(self, state: State) -> None:
         self.prices = self.prices_at(state, self.max_nodes + 1)

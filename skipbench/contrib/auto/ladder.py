@@ -57,9 +57,11 @@ class PlanLadder(Stateful):
 
     carried = ("rank", "turns", "agreement", "tried", "trials", "spent", "explored", "pace")
 
-    def __init__(self, layers: int, window: int, explore: float) -> None:
-        """`window`: output tokens per trial; `explore`: maximum share of the time for trials."""
-        self.layers, self.window, self.explore = layers, window, explore
+    def __init__(self, layers: int, window: int, explore: float, guided: bool = False) -> None:
+        """`window`: output tokens per trial; `explore`: maximum share of the time for trials;
+        `guided`: the last rung's window is.
+        """
+        self.layers, self.window, self.explore, self.guided = layers, window, explore, guided
         self.sizes = [0, *(max(1, min(2 * layers - 1, round(s * 2 * layers))) for s in SHARES[1:])]
         """Sub-layers that each rung leaves out."""
         self.plans: dict[int, DraftPlan] = {}
@@ -109,7 +111,7 @@ class PlanLadder(Stateful):
     ) -> DraftPlan:
         """A draft without these sub-layers, all else in 8 bits, and in a window, or as it is."""
         plan = DraftPlan.of(self.layers, skipped)
-        return plan.cheaper(VARIANT, kv_window, VARIANT) if low else plan
+        return plan.cheaper(VARIANT, kv_window, VARIANT, self.guided) if low else plan
 
     def chance(self, rung: int) -> float:
         """Agreement by trials and drafts. The prior, `-ln a ~ angle^2` beside what fewer bits

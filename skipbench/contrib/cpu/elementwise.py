@@ -15,7 +15,7 @@ from skipbench.lm.metadata import AttentionMetadata
 
 Norm = Callable[[Tensor], Tensor]
 Attention = Callable[[Tensor, AttentionMetadata], Tensor]
-Rotation = Callable[[Tensor, Tensor, Tensor, int], Tensor]
+Rotation = Callable[[Tensor, Tensor, Tensor, Tensor, int], Tensor]
 
 MOST_KEYS = 1 << 16  # cache rows up to which attention is ours: it packs a head's keys and values
 MOST_WITH_AVX512, MOST_WITH_AVX2 = 8, 16  # rows above which torch's attention is faster than ours
@@ -25,7 +25,8 @@ def supports_window(metadata: AttentionMetadata, window: int | None) -> bool:
     """True if our kernels attend so: no window hides a position but the draft's of a chain."""
     if metadata.draft_window is not None and not metadata.token_rows.contiguous_chain:
         return False
-    return window is None or max(metadata.token_rows.positions) < window
+    hides = window is not None and metadata.side is None
+    return not hides or max(metadata.token_rows.positions) < (window or 0)
 
 
 def kernel_of(like: Tensor) -> str | None:
@@ -87,21 +88,21 @@ def native_silu(like: Tensor) -> Norm | None:
     return silu_times
 
 
-def native_rotation(cache: KVCache, layer: int, like: Tensor) -> Rotation | None:
-    """`qkv [T, H + 2 KV, d], cos [T, 1, d], sin, start -> queries [T, H, d]`, all rotated; keys and
-    values go to the rows `start ..` of a layer's cache.
+def native_rotation(cache: KVCache, like: Tensor) -> Rotation | None:
+    """`qkv [T, H + 2 KV, d], cos [T, 1, d], sin, rows, start -> queries [T, H, d]`, all rotated;
+    keys and values go to the `rows` of a layer of such a cache, from `start` on.
     """
     if (of_c := function_of(like, "rotate")) is None:
         return None
     kv, d = cache.kv_heads, cache.head_dim
     row_bytes = 2 * kv * d * like.element_size()
 
-    def rotate(qkv: Tensor, cos: Tensor, sin: Tensor, start: int) -> Tensor:
-        rows, heads = qkv.shape[0], qkv.shape[1] - 2 * kv
-        query = qkv.new_empty((rows, heads, d))
-        at = cache.rows[layer].data_ptr() + start * row_bytes
+    def rotate(qkv: Tensor, cos: Tensor, sin: Tensor, rows: Tensor, start: int) -> Tensor:
+        count, heads = qkv.shape[0], qkv.shape[1] - 2 * kv
+        query = qkv.new_empty((count, heads, d))
+        at = rows.data_ptr() + start * row_bytes
         angles = cos.data_ptr(), sin.data_ptr()
-        of_c(query.data_ptr(), at, qkv.data_ptr(), *angles, rows, heads, kv, d)
+        of_c(query.data_ptr(), at, qkv.data_ptr(), *angles, count, heads, kv, d)
         return query
 
     return rotate
@@ -118,7 +119,8 @@ def native_attention(cache: KVCache, layer: int, scale: float, like: Tensor) -> 
     def attend(query: Tensor, metadata: AttentionMetadata) -> Tensor:
         query, parents = query.contiguous(), metadata.parents
         rows, heads, _ = query.shape
-        out, of_layer = query.new_empty((rows, heads * d)), cache.rows[layer].data_ptr()
+        of_layer = (metadata.side or cache).rows[layer].data_ptr()
+        out = query.new_empty((rows, heads * d))
         if metadata.draft_window:  # rows see different ones, each by itself
             for row in range(rows):
                 hidden = metadata.hidden_from(row)

@@ -60,6 +60,7 @@ ARGUMENTS: dict[str, list[Any]] = {
     "silu_times": [POINTER, POINTER, LONG, LONG],
     "rotate": [*[POINTER] * 5, *[LONG] * 4],
     "attend": [*[POINTER] * 4, FLOAT, *[LONG] * 7],
+    "choose": [*[POINTER] * 3, FLOAT, *[LONG] * 7],
     "top_k": [POINTER, POINTER, LONG, LONG, LONG],
     "two_best": [POINTER, POINTER, LONG, LONG],
 }

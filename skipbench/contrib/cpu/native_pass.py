@@ -16,7 +16,7 @@ from skipbench.lm.cache import KVCache
 from skipbench.lm.engine import Chosen
 from skipbench.lm.fused.weights import LayerWeights
 from skipbench.lm.layer import AttentionParts, MlpParts
-from skipbench.lm.metadata import AttentionMetadata
+from skipbench.lm.metadata import QUERIES, AttentionMetadata
 
 Parts = Sequence[tuple[AttentionParts, MlpParts]]
 KEPT = 256  # lists of sub-layers whose addresses are kept: a search tries thousands
@@ -45,7 +45,7 @@ class _Pass(ctypes.Structure):
     """As `Pass` of the C file."""
 
     _fields_ = (
-        *((name, POINTER) for name in ("parent", "cos", "sin")),
+        *((name, POINTER) for name in ("parent", "cos", "sin", "queries")),
         *((name, LONG) for name in ("rows", "committed", "start", "window")),
     )
 
@@ -104,8 +104,9 @@ class NativePass:
         self._function = library(AVX2).run_sublayers
         self._function.argtypes = [POINTER] * 3 + [LONG] + [POINTER] * 2 + [LONG, POINTER]
         self._function.restype = None
-        self._kept: dict[int, tuple[Chosen, Any]] = {}
-        self._capacity = 0
+        self._kept: dict[tuple[int, KVCache], tuple[Chosen, Any]] = {}
+        self._over: dict[KVCache, tuple[int, list[_Sublayer]]] = {}
+        """The sub-layers over each cache, and its capacity as they know it."""
 
     def __call__(
         self,
@@ -122,11 +123,14 @@ class NativePass:
         written = hidden.new_empty((slots, rows, width))
         temp = hidden.new_empty(rows * (width + 3 * self._widest))
         (cos, sin), parents = metadata.rope, metadata.parents
+        queries = self._room_for_queries(metadata, chosen)
         made = _Pass(
             *(None if parents is None else parents.data_ptr(), cos.data_ptr(), sin.data_ptr()),
+            queries,
             *(rows, metadata.token_rows.context_len, metadata.start, metadata.draft_window or 0),
         )
-        at = ctypes.addressof(self._model), ctypes.addressof(made), self._addresses(chosen)
+        addresses = self._addresses(chosen, metadata.side or self._cache)
+        at = ctypes.addressof(self._model), ctypes.addressof(made), addresses
         self._function(
             *(*at, len(chosen)),
             *(hidden.data_ptr(), written.data_ptr(), slots, temp.data_ptr()),
@@ -135,17 +139,34 @@ class NativePass:
             states.extend(written.unbind())
         return written[(len(chosen) - 1) % slots]
 
-    def _addresses(self, chosen: Chosen) -> Any:
+    def _room_for_queries(self, metadata: AttentionMetadata, chosen: Chosen) -> int | None:
+        """Of every attention [T, H, d], entered in the metadata that asks for them."""
+        if metadata.queries is None:
+            return None
+        layers, (_, _, d) = [s // 2 for s, _ in chosen if s % 2 == 0], self._cache.rows[0].shape
+        heads = self._sublayers[0].inner // d
+        made = self._norms[0].new_empty((len(layers), metadata.rows, heads, d))
+        metadata.queries.update(zip(layers, made[:, -QUERIES:], strict=True))
+        at: int = made.data_ptr()
+        return at
+
+    def _addresses(self, chosen: Chosen, cache: KVCache) -> Any:
         """Pointers to the described sub-layers; a list of them is not changed by its owner."""
-        layers = len(self._cache.rows)
-        if self._capacity != self._cache.capacity:  # the cache grew, and lies elsewhere
-            self._capacity = self._cache.capacity
-            for index, sublayer in enumerate(self._sublayers[::2]):
-                sublayer.cache = self._cache.rows[index % layers].data_ptr()
-        if id(chosen) not in self._kept:
+        sublayers, key = self._placed(cache), (id(chosen), cache)
+        if key not in self._kept:
             if len(self._kept) >= KEPT:
                 self._kept.clear()
-            which = (self._sublayers[self._first[variant] + s] for s, variant in chosen)
+            which = (sublayers[self._first[variant] + s] for s, variant in chosen)
             addresses = (ctypes.c_void_p * len(chosen))(*map(ctypes.addressof, which))
-            self._kept[id(chosen)] = chosen, addresses
-        return ctypes.addressof(self._kept[id(chosen)][1])
+            self._kept[key] = chosen, addresses
+        return ctypes.addressof(self._kept[key][1])
+
+    def _placed(self, cache: KVCache) -> list[_Sublayer]:
+        """All sub-layers over the rows of a cache, which lie elsewhere after it grew."""
+        capacity, sublayers = self._over.get(cache, (0, []))
+        sublayers = sublayers or [_Sublayer.from_buffer_copy(one) for one in self._sublayers]
+        if capacity != cache.capacity:
+            for index, sublayer in enumerate(sublayers[::2]):
+                sublayer.cache = cache.rows[index % len(cache.rows)].data_ptr()
+            self._over[cache] = cache.capacity, sublayers
+        return sublayers

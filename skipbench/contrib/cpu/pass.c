@@ -35,6 +35,7 @@ typedef struct {
 typedef struct {
   const int32_t *parent;                  /* as for `attend_bfloat16` */
   const void *cos, *sin;                  /* [rows, d] */
+  char *queries;                          /* null, or room for [rows, inner] of each attention */
   long rows, committed, start, window;    /* of a draft, or 0 */
 } Pass;
 
@@ -57,6 +58,7 @@ void run_sublayers(const Model *m, const Pass *p, const Sublayer *const *chosen,
   const long rows = p->rows, state = rows * m->width * m->size, wide = rows * m->widest * m->size;
   const long row = 2 * m->kv * m->d * m->size;
   char *const normed = temp, *const a = temp + state, *const b = a + wide, *const c = b + wide;
+  char *kept = p->queries;
   for (long i = 0; i < count; i++) {
     const Sublayer *s = chosen[i];
     char *const y = states + i % slots * state;
@@ -69,8 +71,10 @@ void run_sublayers(const Model *m, const Pass *p, const Sublayer *const *chosen,
     s->first(s->first_weight, a, 0, normed, rows);
     if (s->cache) {
       const long heads = s->inner / m->d;
-      m->rotate(b, s->cache + p->start * row, a, p->cos, p->sin, rows, heads, m->kv, m->d);
-      attend(m, p, s, c, b);
+      char *const query = kept ? kept : b;
+      m->rotate(query, s->cache + p->start * row, a, p->cos, p->sin, rows, heads, m->kv, m->d);
+      attend(m, p, s, c, query);
+      if (kept) kept += rows * s->inner * m->size;
     } else {
       m->silu(c, a, rows, s->inner);
     }

@@ -30,10 +30,12 @@ class CpuAttention(Attention):
         self._native = native_attention(self.cache, self.index, self.scale, self._like)
         self._rotate = None
         if parts.qk_norms is None:
-            self._rotate = native_rotation(self.cache, self.index, self._like)
+            self._rotate = native_rotation(self.cache, self._like)
 
-    def rotate_and_store(self, qkv: Tensor, cos: Tensor, sin: Tensor, start: int) -> Tensor:
-        return (self._rotate or super().rotate_and_store)(qkv, cos, sin, start)
+    def rotate_and_store(
+        self, qkv: Tensor, cos: Tensor, sin: Tensor, rows: Tensor, start: int
+    ) -> Tensor:
+        return (self._rotate or super().rotate_and_store)(qkv, cos, sin, rows, start)
 
     def one_by_one(self, query: Tensor, metadata: AttentionMetadata) -> Tensor:
         found = self._attended(query, metadata)

@@ -128,7 +128,9 @@ class KnapSpecChoices(SkipMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.skip = DraftPlan.of(self.layers).cheaper("int8", self.kv_window or None, self.head)
+        self.skip = DraftPlan.of(self.layers).cheaper(
+            "int8", self.kv_window or None, self.head, self.kv_guided
+        )
         self.due = self.first
 
     @property
@@ -170,7 +172,7 @@ class KnapSpecChoices(SkipMethod):
     def _windows(self, length: int) -> list[dict[str, Any]]:
         """Those of `WINDOWS` that hide something, or that of the settings alone."""
         if self.kv_window:
-            return [{"window": self.kv_window}]
+            return [{"window": self.kv_window, "guided": self.kv_guided}]
         whole = DraftPlan.of(self.layers)
         hide = (w for w in WINDOWS if whole.cheaper(**w).positions_read(length) < length)
         return [{}, *hide]

@@ -188,6 +188,8 @@ class TensorParallelLM(LM):
         last: int | None = None,
         hidden_states: list[Tensor] | None = None,
     ) -> Tensor:
+        if plan is not None and plan.guided:
+            raise SkipbenchError("ranks have no guided windows; use method.kv_guided=false")
         rows = token_rows if isinstance(token_rows, TokenRows) else token_rows.token_rows
         what = rows, plan, first, last, hidden_states is not None
         with self.together("follow", len(hidden), *what):

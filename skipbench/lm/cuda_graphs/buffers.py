@@ -86,7 +86,7 @@ class GraphBuffers:
             self.bounds, self.depth = self.bounds.view(torch.int64), self.depth.view(torch.int64)
             self.tree_mask = tree_mask.view(torch.bool).view(rows, rows)
             self.paths = torch.zeros(rows, parts.PATH, dtype=torch.int32, device=device)
-        self._stacked: dict[int, Tensor] = {}
+        self._stacked: dict[tuple[int, tuple[int | None, ...]], Tensor] = {}
         self.masks: dict[tuple[int, int | None], Tensor] = {}  # views of those
         self._place, self._hidden = self.bounds[:3], 0
         self._views = {rows: self.hidden}
@@ -137,15 +137,15 @@ class GraphBuffers:
 
     def _masks_of(self, bucket: int, windows: tuple[int | None, ...]) -> Tensor:
         """Room for the masks [W, G * R, B] of a bucket: made once, since graphs of several keys,
-        and sets that are captured later, hold its address.
+        and sets that are captured later, hold its address. `masks` has the last ones asked for.
         """
-        if bucket not in self._stacked:
+        key = bucket, windows
+        if key not in self._stacked:
             shape = (len(windows), self.group * self.rows, bucket)
             with torch.inference_mode(False):
-                self._stacked[bucket] = torch.zeros(shape, dtype=self.dtype, device=self.device)
-                for window, mask in zip(windows, self._stacked[bucket], strict=True):
-                    self.masks[bucket, window] = mask
-        return self._stacked[bucket]
+                self._stacked[key] = torch.zeros(shape, dtype=self.dtype, device=self.device)
+        self.masks.update(zip([(bucket, w) for w in windows], self._stacked[key], strict=True))
+        return self._stacked[key]
 
     def input_preparation(
         self,

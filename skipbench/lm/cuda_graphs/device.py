@@ -15,6 +15,7 @@ from skipbench.lm.cuda_graphs import ops
 from skipbench.lm.cuda_graphs.attention import PARTS
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers, bucket, padded_rows
 from skipbench.lm.cuda_graphs.capture import EagerCapture, Replay, Work, out_of_memory
+from skipbench.lm.cuda_graphs.guided import BESIDE, LEAVES, Guided
 from skipbench.lm.cuda_graphs.ops import TRITON
 from skipbench.lm.cuda_graphs.parts import MAX_ROWS
 from skipbench.lm.cuda_graphs.products import ROWS
@@ -28,7 +29,7 @@ from skipbench.lm.rows import TokenRows
 PREPARE_INPUTS = -1  # among the sub-layers of a pass: tables, and paths or masks of its rows
 WHOLE_PASS = -2  # all of it in one graph
 T = TypeVar("T")
-Key = tuple[int, int, bool]  # row count, bucket, whether products are our kernel's
+Key = tuple[int, int, bool, str]  # row count, bucket, whether products are ours, use (`guided`)
 
 
 class DeviceGraphs:
@@ -58,7 +59,7 @@ class DeviceGraphs:
         """Backends of attention that did not work here, with the error of each."""
         self.graphs, self.seconds = 0, 0.0
         """Graphs that were captured, and the time that took with the work around it."""
-        self._seen: set[tuple[int, bool]] = set()  # row counts, and whether products are ours
+        self._seen: set[tuple[int, bool, str]] = set()  # keys without their bucket
         self._rows: list[Tensor] | None = None  # the cache that was captured
 
     def sublayer(self, s: int, eager: Sublayer) -> Sublayer:
@@ -118,9 +119,9 @@ class DeviceGraphs:
     def _capture_set(self, key: SetKey) -> Replay | None:
         if self.failed:
             return None
-        works, prepare = self._works[key[:3]], self._captured[key[:3]][PREPARE_INPUTS]
+        works, prepare = self._works[key[:4]], self._captured[key[:4]][PREPARE_INPUTS]
         chosen = [works[s] for s in (*[PREPARE_INPUTS] * key.fresh, *key.chosen)]
-        with self._recording(self._buffers[key.rows], key.size):
+        with self._recording(self._buffers[key.rows], key.size, key.use):
             prepare()
             return self._captured_within(lambda: self._record_all(chosen))
 
@@ -131,11 +132,12 @@ class DeviceGraphs:
         if metadata is self.metadata:
             return
         key, self.buffers = self._key_of(metadata), None
-        if key is not None and self._ready(*key):
+        if key is not None and self._ready(key):
             self._key, self.replays = key, self._captured[key]
             self.buffers = self._buffers[key[0]]
             self.buffers.load(metadata.token_rows, metadata.hidden)
             self._out = self.buffers.view(metadata.rows)
+            self._guided.load(metadata, key[0])
         self.metadata, self._prepared = metadata, False
 
     def has_graphs(self, metadata: AttentionMetadata) -> bool:
@@ -154,18 +156,21 @@ class DeviceGraphs:
         rows, size = padded_rows(metadata.rows), bucket(metadata.end, len(self.cache.rows[0]))
         many = self.strict and metadata.token_rows.verifies
         own = self.backend == TRITON and (rows <= ROWS or many)
-        self._seen.add((rows, own))
-        return rows, size, own
+        if metadata.side is not None:
+            self._guided.enter(metadata.side, metadata.tables, self._captured, self._sets.graphs)
+            return rows, metadata.side.capacity, own, BESIDE
+        use = "" if metadata.queries is None else LEAVES
+        self._seen.add((rows, own, use))
+        return rows, size, own, use
 
-    def _ready(self, rows: int, size: int, own: bool) -> bool:
-        """True if the graphs of a row count and bucket are there, or could be captured now."""
-        key = rows, size, own
+    def _ready(self, key: Key) -> bool:
+        """True if the graphs of a key are there, or could be captured now."""
         if key not in self._captured and not self.failed:
             made = self._captured_within(lambda: self._capture(*key))
             if made is not None:
                 self._captured[key] = made
             else:
-                self.failed = f"{self.failed} of {rows} rows over {size} cache rows"
+                self.failed = f"{self.failed} of {key[0]} rows over {key[1]} cache rows"
         return key in self._captured
 
     def _captured_within(self, capture: Callable[[], T]) -> T | None:
@@ -189,11 +194,11 @@ class DeviceGraphs:
         if self.cache.rows is not self._rows:
             return  # nothing ran over this cache yet
         total, sets = len(self._rows[0]), list(self._sets.graphs)
-        for rows, own in sorted(self._seen):
+        for rows, own, use in sorted(self._seen):
             ends = range(start + rows, min(end + rows, total) + 1)
             for size in dict.fromkeys(bucket(n, total) for n in ends):
-                here = [s for s in sets if (s.rows, s.own) == (rows, own)]
-                for key in here if self._ready(rows, size, own) else []:
+                here = [s for s in sets if (s.rows, s.own, s.use) == (rows, own, use)]
+                for key in here if self._ready((rows, size, own, use)) else []:
                     ahead = key._replace(size=size)
                     self._sets.enter(ahead, partial(self._capture_set, ahead))
 
@@ -205,6 +210,7 @@ class DeviceGraphs:
         """The cache was made anew: nothing captured holds any more."""
         self._rows, self._rope = self.cache.rows, tables.rope
         self._buffers: dict[int, GraphBuffers] = {}
+        self._guided = Guided(self.cache)
         self._mlps: dict[tuple[int, bool], dict[int, tuple[Work, Replay]]] = {}
         self._captured: dict[Key, dict[int, Replay]] = {}
         self._works: dict[Key, dict[int, Work]] = {}
@@ -215,21 +221,22 @@ class DeviceGraphs:
         if not self._given:
             self.backend = self._working_backend()
 
-    def _capture(self, rows: int, size: int, own: bool) -> dict[int, Replay]:
-        """Replays of a row count and bucket by sub-layer, PREPARE_INPUTS and WHOLE_PASS; MLPs know
-        no bucket.
-        """
+    def _capture(self, rows: int, size: int, own: bool, use: str) -> dict[int, Replay]:
+        """Replays of a key by sub-layer, PREPARE_INPUTS and WHOLE_PASS; MLPs know no bucket."""
         if rows not in self._buffers:
             sizes = rows, self.hidden, self.cache.head_dim, self.group
             self._buffers[rows] = GraphBuffers(*sizes, self.cache.dtype, self.capture.device)
         buffers, record = self._buffers[rows], self._record
         tables = self._windows, self._columns, *self._rope
+        if use == BESIDE:
+            tables = (None,), self._guided.columns, *self._guided.rope
         backend = self._backend(size)
         prepare = buffers.input_preparation(size, *tables, backend)
-        with self._recording(buffers, size):
+        with self._recording(buffers, size, use):
             found = {PREPARE_INPUTS: record(prepare)}
             found[PREPARE_INPUTS]()
-            works = {s: a.work(buffers, size, backend, own) for s, a in self.attentions.items()}
+            made, given = (buffers, size, backend, own), partial(self._guided.arguments, rows, use)
+            works = {s: a.work(*made, **given(a)) for s, a in self.attentions.items()}
             found |= {s: record(work) for s, work in works.items()}
             if (rows, own) not in self._mlps:
                 mlps = {s: mlp.work(buffers, self.backend, own) for s, mlp in self.mlps.items()}
@@ -239,18 +246,19 @@ class DeviceGraphs:
             full = [works[s] for s in sorted(works) if s < 2 * self.layers]
             if len(full) == 2 * self.layers:  # no graph spans two devices
                 found[WHOLE_PASS] = self._record_all([prepare, *full])
-        self._works[rows, size, own] = works | {PREPARE_INPUTS: prepare}
+        self._works[rows, size, own, use] = works | {PREPARE_INPUTS: prepare}
         return found
 
     @contextmanager
-    def _recording(self, buffers: GraphBuffers, size: int) -> Iterator[None]:
+    def _recording(self, buffers: GraphBuffers, size: int, use: str) -> Iterator[None]:
         """Buffers to record with, which executes the work: the rows read a whole bucket and are
         written behind the cache. The state, which the pass at hand may be in, comes back at the
         end, also where memory did not suffice; no pass is loaded then.
         """
-        state, end = buffers.hidden.clone(), min(size, self.cache.capacity)
+        capacity = (self._guided.side if use == BESIDE else self.cache).capacity
+        state, end = buffers.hidden.clone(), min(size, capacity)
         buffers.load(TokenRows.chain(max(1, end - buffers.rows), buffers.rows))
-        buffers.bounds[2].fill_(self.cache.capacity)
+        buffers.bounds[2].fill_(capacity)
         buffers.hidden.normal_()
         try:
             yield

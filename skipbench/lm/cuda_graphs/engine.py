@@ -78,6 +78,7 @@ class CudaGraphsEngine(Engine):
     """Sub-layers that replay one graph each."""
 
     name = "cuda_graphs"
+    guides = True
     result_is_borrowed = True
 
     def __init__(

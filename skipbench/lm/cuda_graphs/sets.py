@@ -16,6 +16,7 @@ class SetKey(NamedTuple):
     rows: int
     size: int
     own: bool
+    use: str
     fresh: bool
     chosen: tuple[int, ...]
 

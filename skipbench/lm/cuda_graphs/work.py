@@ -5,6 +5,7 @@ whatever the number of rows, and does what comes before and behind it. Of more r
 products read the weights fewer times; an exact engine takes ours where it verifies them.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -107,19 +108,26 @@ class Attention(Sublayer):
         backend: str,
         own: bool,
         rows: Tensor | None = None,
+        left: Tensor | None = None,
+        whole: bool = False,
     ) -> Work:
         """Attention over the rows of the cache as they are now; a cache that grows needs new work.
 
         Args:
             own: products are our kernel's.
             rows: of another cache.
+            left: where the queries [R, H, d] are left.
+            whole: the layer's window hides nothing.
         """
         cached = self.cache.rows[self.index] if rows is None else rows
+        window, triton = None if whole else self.window, backend == ops.TRITON
+        attended = self._attention(cached, buffers, bucket, backend, window)
 
         def run() -> None:
-            query = self.queries(buffers, cached, backend == ops.TRITON, own)
-            out = self.attended(query, cached, buffers, bucket, backend)
-            self.add(buffers.hidden, out, own)
+            query = self.queries(buffers, cached, triton, own)
+            if left is not None:
+                left.copy_(query)
+            self.add(buffers.hidden, attended(query), own)
 
         return run
 
@@ -139,18 +147,16 @@ class Attention(Sublayer):
         rows.index_copy_(0, target, torch.cat(keys_values, 1))
         return rotated_qk[:, : self.heads]
 
-    def attended(
-        self, query: Tensor, rows: Tensor, buffers: GraphBuffers, bucket: int, backend: str
-    ) -> Tensor:
-        """Queries over a bucket of the cache's `rows` -> [R, H * d]."""
+    def _attention(
+        self, rows: Tensor, buffers: GraphBuffers, bucket: int, backend: str, window: int | None
+    ) -> Callable[[Tensor], Tensor]:
+        """`queries [R, H, d] -> [R, H * d]` over a bucket of the cache's `rows`."""
         if backend == ops.TRITON:
-            made: Tensor = parts.attend_parts(
-                query, rows, buffers.bounds, buffers.depth, buffers.paths,
-                bucket, parts.LONGEST if self.window is None else self.window, self.scale,
-            )  # fmt: skip
-            return made
-        mask = buffers.masks[bucket, self.window]
-        return BACKENDS[backend](query, rows[:bucket], buffers, mask, self.scale)
+            places = buffers.bounds, buffers.depth, buffers.paths
+            seen = parts.LONGEST if window is None else window
+            return lambda query: parts.attend_parts(query, rows, *places, bucket, seen, self.scale)
+        mask, attend = buffers.masks[bucket, window], BACKENDS[backend]
+        return lambda query: attend(query, rows[:bucket], buffers, mask, self.scale)
 
 
 class Mlp(Sublayer):

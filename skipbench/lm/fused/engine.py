@@ -24,6 +24,7 @@ class FusedEngine(Engine):
     """Sub-layers of families whose layers are Llama's, by torch's kernels."""
 
     name = "fused"
+    guides = True
     weights_type: type[Weights] = Weights
     attention_type: type[Attention] = Attention
     mlp_type: type[Mlp] = Mlp

@@ -64,15 +64,20 @@ class Attention:
         cos, sin = metadata.rope
         qkv = self.weights.qkv(self.norm(hidden), most)
         qkv = qkv.view(metadata.rows, self.heads + 2 * self.kv, self.d)
-        out = self.attend(self.rotate_and_store(qkv, cos, sin, metadata.start), metadata)
+        rows = (metadata.side or self.cache).rows[self.index]
+        query = self.rotate_and_store(qkv, cos, sin, rows, metadata.start)
+        metadata.leave(self.index, query)
+        out = self.attend(query, metadata)
         added: Tensor = self.weights.output.added(hidden, out, most)
         return added
 
-    def rotate_and_store(self, qkv: Tensor, cos: Tensor, sin: Tensor, start: int) -> Tensor:
-        """Queries [T, heads, d]; keys and values go to the cache rows `start ..`."""
+    def rotate_and_store(
+        self, qkv: Tensor, cos: Tensor, sin: Tensor, rows: Tensor, start: int
+    ) -> Tensor:
+        """Queries [T, heads, d]; keys and values go to `rows` of a cache, from `start` on."""
         heads, kv = self.heads, self.kv
         rotated_qk = rotated(qkv, kv, self.qk_norms, cos, sin)
-        rows = self.cache.rows[self.index][start : start + qkv.shape[0]]
+        rows = rows[start : start + qkv.shape[0]]
         rows[:, :kv] = rotated_qk[:, heads:]
         rows[:, kv:] = qkv[:, heads + kv :]
         return rotated_qk[:, :heads]
@@ -108,9 +113,8 @@ class Attention:
             seen = torch.cat((every[:SINKS], every[end - window : end]))
             keys, values = (part.transpose(0, 1)[None] for part in torch.split(seen, self.kv, 1))
             return self._one_row(query, keys, values)
-        keys, values = (
-            of[self.index].narrow(2, 0, end) for of in (self.cache.keys, self.cache.values)
-        )
+        cache = metadata.side or self.cache
+        keys, values = (of[self.index].narrow(2, 0, end) for of in (cache.keys, cache.values))
         mask = metadata.mask(self.window, self.heads // self.kv)
         if mask is not None:
             # The queries of a group are rows of one product over their shared keys: kernels that

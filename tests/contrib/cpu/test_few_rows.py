@@ -190,9 +190,9 @@ def test_the_rotation_is_torchs(heads: int, kv: int, d: int, rows: int, dtype: t
     qkv, cos, sin = (
         torch.randn(rows, n, d, generator=generator).to(dtype) for n in (heads + 2 * kv, 1, 1)
     )
-    rotate = native_rotation(cache, 0, qkv)
-    assert rotate is not None and native_rotation(cache, 0, qkv.double()) is None
-    query = rotate(qkv, cos, sin, 11)
+    rotate = native_rotation(cache, qkv)
+    assert rotate is not None and native_rotation(cache, qkv.double()) is None
+    query = rotate(qkv, cos, sin, cache.rows[0], 11)
     both = qkv[:, : heads + kv]
     both = torch.addcmul(both * cos, torch.roll(both, d // 2, -1), sin)
     wanted = torch.zeros_like(cache.rows[0])
