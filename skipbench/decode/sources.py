@@ -64,6 +64,12 @@ class TextIndex(Stateful):
     def find(self, path: Sequence[int] = ()) -> list[Match]:
         """Occurrences of the end of the text and `path`, the longest first, then the newest."""
         text, drafted, end = self.text, len(path), len(self.text)
+        newest = path[-2:] if drafted > 1 else [*text[drafted - 2 :], *path]
+        token = newest[-1] if newest else SEPARATOR
+        positions = self._pairs.get((newest[0], token)) if len(newest) > 1 else None
+        if positions is None:
+            at = self._single.get(token)
+            return [] if at is None else [(at, 1)]
 
         def back(k: int) -> int:
             """The k-th last token of the context."""
@@ -71,10 +77,6 @@ class TextIndex(Stateful):
                 return path[-k]
             return text[end + drafted - k] if k - drafted <= end else SEPARATOR
 
-        positions = self._pairs.get((back(2), back(1)))
-        if positions is None:
-            at = self._single.get(back(1))
-            return [] if at is None else [(at, 1)]
         matches: list[Match] = []
         for at in reversed(positions[-self.matches :]):
             length, longest = 2, min(self.longest, at)
@@ -131,10 +133,10 @@ class Successors(Stateful):
         """Enters every row of a verification: `pending` after `before`, and the nodes `tokens`, the
         front ones last, so that of rows with one context the likelier one stays.
         """
-        for node in reversed(range(len(tokens))):
-            parent = parents[node]
-            self.update(tokens[parent] if parent >= 0 else pending, tokens[node], top[node + 1])
-        self.update(before, pending, top[0])
+        above = [tokens[parent] if parent >= 0 else pending for parent in parents]
+        rows = zip(above[::-1], tokens[::-1], top[:0:-1], strict=True)
+        for context, token, best in (*rows, (before, pending, top[0])):
+            self.update(context, token, best)
 
     def state_dict(self) -> list[list[list[int]]]:
         """Rows `[token, *top]` and `[before, token, *top]`, oldest first."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heapreplace
 from itertools import count
 from typing import Any
 
@@ -129,13 +129,16 @@ class Growth:
 
     def _add(self) -> None:
         """Tries the likeliest child, and looks up its own."""
-        minus, _, parent, rank, siblings = heappop(self._heap)
+        heap, tree = self._heap, self._tried
+        minus, _, parent, rank, siblings = heap[0]
         _, token, kind, carried = siblings[rank]
-        node = self._tried.add(token, parent, kind, -minus)
+        node = tree.add(token, parent, kind, -minus)
         path = [*self._paths[parent], token] if parent >= 0 else [token]
         self._paths.append(path)
-        if rank + 1 < len(siblings):
-            product = siblings[rank + 1][0] * self._tried.product(parent)
-            heappush(self._heap, (-product, next(self._order), parent, rank + 1, siblings))
+        if (rank := rank + 1) < len(siblings):
+            product = siblings[rank][0] * tree.product(parent)
+            heapreplace(heap, (-product, next(self._order), parent, rank, siblings))
+        else:
+            heappop(heap)
         if len(path) < self._depth and (children := self._expand(path, carried)):
-            heappush(self._heap, (minus * children[0][0], next(self._order), node, 0, children))
+            heappush(heap, (minus * children[0][0], next(self._order), node, 0, children))

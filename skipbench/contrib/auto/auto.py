@@ -275,14 +275,14 @@ class Auto(Priced):
 
     def adapt(self, state: State, verification: Verification) -> None:
         tree, accepted = self.tree, verification.accepted
-        for node, hit in tree.tried(accepted):
-            kind = tree.kinds[node]
-            if kind != UNCOUNTED:
-                self.free.count(kind, hit)
+        tried = [(tree.kinds[node], hit) for node, hit in tree.tried(accepted)]
+        self.free.count((kind, hit) for kind, hit in tried if kind != UNCOUNTED)
+        for kind, hit in tried:
             if kind >= FREE:
                 self.ladder.agreement.update(self._rung, hit)
+        hits = set(accepted)
         for node, product in enumerate(tree.products):
-            self.calibration.update(product, node in accepted)
+            self.calibration.update(product, node in hits)
         price = self.prices[1 + len(tree.tokens)] + self._step_price
         tokens, passes = self._past
         self._past = [RATE_KEPT * tokens + (len(accepted) + 1), RATE_KEPT * passes + price]

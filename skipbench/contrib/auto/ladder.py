@@ -155,7 +155,8 @@ class PlanLadder(Stateful):
         price of the round, and that value; -1 where no rung is known, unless `chances` are given,
         0 for rungs to leave out.
         """
-        chances = chances or self._chances()
+        if not (chances := chances or self._chances()):
+            return -1, -math.inf
         values = [
             chain_value(chance, self.step(rung), prices, rate, budget) if chance else -math.inf
             for rung, chance in enumerate(chances)
@@ -164,8 +165,10 @@ class PlanLadder(Stateful):
         return (values.index(best) if best > -math.inf else -1), best
 
     def _chances(self) -> list[float]:
-        """Agreement of every rung that is known; 0 for the others."""
+        """Agreement of every rung that is known, 0 for the others; none where no rung is."""
         tried = any(self.tried[1:WINDOWED])
+        if not (tried or self.low or self.windowed):
+            return []
         known = [bool(self.low), *[tried] * (WINDOWED - 1), bool(self.windowed)]
         return [self.chance(rung) if of else 0.0 for rung, of in enumerate(known)]
 
