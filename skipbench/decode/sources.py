@@ -116,16 +116,7 @@ class Successors(Stateful):
 
     def update(self, before: int, token: int, top: list[int]) -> None:
         """Enters the most likely tokens `top` of a verified row."""
-        single, pair = self._single, self._pair
-        single.pop(token, None)  # to enter it again as the newest
-        single[token] = top
-        if len(single) > self.capacity:
-            del single[next(iter(single))]
-        if self.pairs:
-            pair.pop((before, token), None)
-            pair[before, token] = top
-            if len(pair) > self.capacity:
-                del pair[next(iter(pair))]
+        self.learn(before, token, [], [], [top])
 
     def learn(
         self, before: int, pending: int, tokens: list[int], parents: list[int], top: list[list[int]]
@@ -133,10 +124,18 @@ class Successors(Stateful):
         """Enters every row of a verification: `pending` after `before`, and the nodes `tokens`, the
         front ones last, so that of rows with one context the likelier one stays.
         """
-        above = [tokens[parent] if parent >= 0 else pending for parent in parents]
-        rows = zip(above[::-1], tokens[::-1], top[:0:-1], strict=True)
-        for context, token, best in (*rows, (before, pending, top[0])):
-            self.update(context, token, best)
+        path, single, pair = [pending, *tokens], self._single, self._pair
+        contexts = [before, *[path[parent + 1] for parent in parents]]
+        for context, token, best in zip(contexts[::-1], path[::-1], top[::-1], strict=True):
+            single.pop(token, None)  # to enter it again as the newest
+            single[token] = best
+            if self.pairs:
+                pair.pop((context, token), None)
+                pair[context, token] = best
+        while len(single) > self.capacity:
+            del single[next(iter(single))]
+        while len(pair) > self.capacity:
+            del pair[next(iter(pair))]
 
     def state_dict(self) -> list[list[list[int]]]:
         """Rows `[token, *top]` and `[before, token, *top]`, oldest first."""

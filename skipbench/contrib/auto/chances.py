@@ -69,5 +69,6 @@ class Calibration(Stateful):
 
     def update(self, p: float, accepted: bool) -> None:
         """Counts a verified path of product `p`."""
-        hits, expected = self.sums[at := self._bin(p)]
-        self.sums[at] = hits * self.DECAY + accepted, expected * self.DECAY + p
+        at, decay = self._bin(p), self.DECAY
+        hits, expected = self.sums[at]
+        self.sums[at] = hits * decay + accepted, expected * decay + p
