@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from skipbench.decode.verify import verify_greedy, verify_sampling
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.lm.upload import upload
-from skipbench.profile.clock import Clock
+from skipbench.profile.clock import PASS, Clock
 from skipbench.runs.record import Round
 
 Advance = Callable[[State, Method, Clock], tuple[Verification, Round]]
@@ -37,7 +38,8 @@ def in_turn(state: State, method: Method, clock: Clock) -> tuple[Verification, R
     """Proposes, verifies, commits, adapts: the host waits for each."""
     draft = method.propose(state, state.remaining - 1)
     clock.mark("draft")
-    verification = _verify(state, draft, method.needs_hidden_states, method.needs_top_tokens)
+    kept = method.needs_hidden_states, method.needs_top_tokens
+    verification = _verify(state, draft, *kept, partial(clock.mark, PASS))
     draft = verification.draft
     clock.mark("verify")
     emitted = state.commit(verification)
@@ -69,7 +71,7 @@ def late(state: State, method: Method, clock: Clock) -> tuple[Verification, Roun
     clock.mark("verify", now.ended)
     verification = Verification(Draft(), [], best, [best], [])
     if best < 0:
-        state.launched, verification = None, _verify(state, Draft(), False, 0)
+        state.launched, verification = None, _verify(state, Draft(), False, 0, lambda: None)
     return verification, Round(0, 0, 0, 0, state.commit(verification))
 
 
@@ -95,18 +97,24 @@ def prefill(state: State) -> tuple[int, list[Logprob]]:
     return first, _logprobs(state, draft, raw, accepted, first)
 
 
-def _verify(state: State, draft: Draft, keeps_states: bool, top: int) -> Verification:
-    """Runs the pending token and the draft through the full model; accepts nodes."""
+def _verify(
+    state: State, draft: Draft, keeps_states: bool, top: int, passed: Callable[[], None]
+) -> Verification:
+    """Runs the pending token and the draft through the full model; accepts nodes. Calls `passed`
+    behind the pass, before anything of it is read.
+    """
     hidden_states: list[Tensor] = []
     kept = hidden_states if keeps_states else None
     rows, tokens = draft.token_rows(state.lm.cache.length), [state.pending, *draft.tokens]
     if draft.unread is None:
         raw = state.lm.score(tokens, rows, draft.early_exit_states, kept)
+        passed()
         logits, best, top_tokens = _choices(state, draft, raw, top)
     else:
         device = state.lm.input_device
         ids = torch.cat((upload(torch.tensor(tokens[:1]), device), draft.unread.to(device)))
         raw = state.lm.score(ids, rows, draft.early_exit_states, kept)
+        passed()
         logits, numbers = raw, torch.cat((finite_best(raw), draft.unread)).tolist()
         best, tokens[1:] = numbers[: len(tokens)], numbers[len(tokens) :]
         draft = replace(draft, tokens=tokens[1:], unread=None)

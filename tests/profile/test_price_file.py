@@ -11,7 +11,8 @@ from conftest import random_lm
 import skipbench
 from skipbench.language_model import LanguageModel
 from skipbench.metrics import prices
-from skipbench.metrics.prices import Prices, curve, price_key
+from skipbench.metrics.lines import curve
+from skipbench.metrics.prices import Prices, price_key
 from skipbench.profile import clock, rows
 
 STORY = "Once upon a time there was a dog. Once upon a time there was"

@@ -6,8 +6,8 @@ measured price, and a node is added while its chance is worth more than its pric
 
 | symbol | here | |
 |---|---|---|
-| rho | `rate` | tokens per pass of one row in this prompt, at most what a round's options give |
-| C(n) | `prices[n]` | measured price of verifying n rows, in passes of one row |
+| rho | `rate` | tokens per round of one row in this prompt, at most what a round's options give |
+| C(n) | `prices[n]` | price of a round of n rows, its pass and its host time, in those of one row |
 | p(node) | `Tree.products`, calibrated | chance that the path to the node is accepted |
 | c | `ladder.step(rung)` | price of one token drafted by a plan |
 | a | `ladder.chance(rung)` | chance that a token drafted by a plan is right |
@@ -35,14 +35,17 @@ from skipbench.contrib.auto.kinds import (
     drafted_kind,
 )
 from skipbench.contrib.auto.ladder import MAX_STEPS, VARIANT, PlanLadder, chain_value
+from skipbench.contrib.auto.rests import Rests
 from skipbench.contrib.cpu.top_tokens import two_best
 from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.method import TriedPlan
 from skipbench.decode.priced import Priced
-from skipbench.decode.tree import Child, Growth, min_slopes
+from skipbench.decode.tree import Child, Growth, Tree, min_slopes
 from skipbench.errors import SkipbenchError
 from skipbench.lm.rows import TokenRows
-from skipbench.metrics.prices import DRAFT_ROWS, curve
+from skipbench.metrics.host import NO_HOST
+from skipbench.metrics.lines import curve
+from skipbench.metrics.prices import DRAFT_ROWS, VANILLA
 from skipbench.profile.roofline import bytes_price
 from skipbench.runs.record import SOURCES
 
@@ -120,8 +123,10 @@ class Auto(Priced):
         self.free.begin(state.tokens)
         self.prepare(state)
         self.slopes = min_slopes(self.prices)
-        price = partial(state.lm.prices.step_price, state.lm.cache.length)
+        price = partial(self.step_price, state)
         self.ladder.begin(price, self.low, self.windowed, self.kv_window)
+        idle = NO_HOST if self.row_prices else state.lm.prices.host_of(VANILLA, state.host)
+        self.rests = Rests(self.host(state).looking_price(self._pass_s(state), idle))
 
     def _draft_prices(self, state: State, windowed: bool = False) -> list[float]:
         """Price of 0, 1, ... rows drafted in fewer bits, in passes of one row; empty where they
@@ -136,12 +141,14 @@ class Auto(Priced):
         else:
             lm, kv_window = state.lm, self.kv_window if windowed else None
             plan = self.ladder.plan(kv_window=kv_window)
-            may_pay = self.ladder.may_pay(bytes_price(lm, plan), self.prices)
-            if not (lm.engine.fast(VARIANT) and may_pay):
+            least = self.host(state).step_price(bytes_price(lm, plan), self._pass_s(state))
+            if not (lm.engine.fast(VARIANT) and self.ladder.may_pay(least, self.prices)):
                 return []
             seconds = self._seconds(state, plan)
-        of_one, most = seconds[1] / seconds[0], max(self.window, DRAFT_ROWS[-1])
-        prices = [of_one * p for p in curve({n: seconds[n] for n in DRAFT_ROWS}, most)]
+        host = self.host(state)
+        drafted = {n: seconds[n] + host.step_s for n in DRAFT_ROWS}
+        of_one = drafted[1] / (seconds[0] + host.beside_s(1))
+        prices = [of_one * p for p in curve(drafted, max(self.window, DRAFT_ROWS[-1]))]
         return prices if self.ladder.may_pay(of_one, self.prices) else []
 
     @property
@@ -152,6 +159,11 @@ class Auto(Priced):
     def propose(self, state: State, budget: int) -> Draft:
         self._before = state.tokens[-2] if len(state.tokens) > 1 else state.pending
         self._pending, self._drafted, self._step_price = state.pending, [], 0.0
+        self._passes, self.tree = 0, Tree()
+        self._rests = self.rests.left > 0 and self.rests.rested(self.free.text.longest())
+        self.needs_top_tokens = 0 if self._rests else TOP
+        if self._rests:
+            return Draft()
         rate = self.rate
         growth = self._growth(budget)
         self.tree = growth.best(rate)
@@ -165,19 +177,12 @@ class Auto(Priced):
         if rung >= 0 and value > self.tree.expected - rate * self.prices[1 + len(self.tree.tokens)]:
             self._draft(state, rung, rate, budget)
             self.tree = self._growth(budget).best(rate)
-        tree = self.tree
-        sources = [SOURCES[LETTERS[kind]] for kind in tree.kinds]
-        return Draft(tree.tokens, tree.parents, steps=len(tree.tokens), sources=sources)
+        shape, steps = (self.tree.tokens, self.tree.parents), len(self.tree.tokens)
+        sources = [SOURCES[LETTERS[kind]] for kind in self.tree.kinds]
+        return Draft(*shape, steps=steps, sources=sources, passes=self._passes)
 
     def tried_plans(self) -> list[TriedPlan]:
-        drafted = {plan for _, plan in self.log.get("sets", ())}
-        ladder = self.ladder
-        found = [
-            TriedPlan(text := str(ladder.plans[rung]), ladder.chance(rung), step, text in drafted)
-            for rung, step in enumerate(ladder.steps)
-            if rung in ladder.plans and (ladder.tried[rung] or str(ladder.plans[rung]) in drafted)
-        ]
-        return sorted(found, key=lambda one: -one.agreement)
+        return self.ladder.tried_plans({plan for _, plan in self.log.get("sets", ())})
 
     def _growth(self, budget: int) -> Growth:
         """The tree of all sources, the drafted chain among them."""
@@ -200,6 +205,7 @@ class Auto(Priced):
                 break
             rows = [token, *self._ahead(ahead, most - at - 1)]
             self._step_price += self.ladder.pass_price(rung, len(rows))
+            self._passes += 1
             logits = lm.logits(rows, TokenRows.chain(base + at, len(rows)), plan)
             # fewer bits are judged by the ratio of both
             best = two_best(logits, of_all=not plan.variant)
@@ -275,15 +281,16 @@ class Auto(Priced):
 
     def adapt(self, state: State, verification: Verification) -> None:
         tree, accepted = self.tree, verification.accepted
+        if self._rests:
+            self.free.text.advance(state)
+            return self.note(explored=0.0, expected=1.0, price=1.0, source="")
         tried = [(tree.kinds[node], hit) for node, hit in tree.tried(accepted)]
         self.free.count((kind, hit) for kind, hit in tried if kind != UNCOUNTED)
-        for kind, hit in tried:
-            if kind >= FREE:
-                self.ladder.agreement.update(self._rung, hit)
-        hits = set(accepted)
-        for node, product in enumerate(tree.products):
-            self.calibration.update(product, node in hits)
+        for hit in (hit for kind, hit in tried if kind >= FREE):
+            self.ladder.agreement.update(self._rung, hit)
+        self.calibration.count(tree.products, accepted)
         price = self.prices[1 + len(tree.tokens)] + self._step_price
+        self.rests.awake(len(accepted) + 1, price)
         tokens, passes = self._past
         self._past = [RATE_KEPT * tokens + (len(accepted) + 1), RATE_KEPT * passes + price]
         rows = tree.tokens, tree.parents, verification.top_tokens

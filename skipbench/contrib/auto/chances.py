@@ -67,8 +67,9 @@ class Calibration(Stateful):
         chance = p * (accepted + self.WEIGHT) / (expected + self.WEIGHT)
         return chance if chance < 1.0 else 1.0
 
-    def update(self, p: float, accepted: bool) -> None:
-        """Counts a verified path of product `p`."""
-        at, decay = self._bin(p), self.DECAY
-        hits, expected = self.sums[at]
-        self.sums[at] = hits * decay + accepted, expected * decay + p
+    def count(self, products: Sequence[float], accepted: Sequence[int]) -> None:
+        """Counts verified paths by their products, and which of them were accepted."""
+        hits, sums, decay = set(accepted), self.sums, self.DECAY
+        for node, p in enumerate(products):
+            before, expected = sums[at := self._bin(p)]
+            sums[at] = before * decay + (node in hits), expected * decay + p
