@@ -86,7 +86,7 @@ class TextIndex(Stateful):
         matches.sort(key=lambda match: -match[1])  # stable: of equal ones the newest stays first
         return matches
 
-    def longest(self) -> int:
+    def match_length(self) -> int:
         """Tokens of the longest earlier occurrence of the text's end; 0 without one."""
         return max((length for _, length in self.find()), default=0)
 

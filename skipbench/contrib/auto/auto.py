@@ -160,9 +160,9 @@ class Auto(Priced):
         self._before = state.tokens[-2] if len(state.tokens) > 1 else state.pending
         self._pending, self._drafted, self._step_price = state.pending, [], 0.0
         self._passes, self.tree = 0, Tree()
-        self._rests = self.rests.left > 0 and self.rests.rested(self.free.text.longest())
-        self.needs_top_tokens = 0 if self._rests else TOP
-        if self._rests:
+        self._resting = self.rests.left > 0 and self.rests.rested(self.free.text.match_length())
+        self.needs_top_tokens = 0 if self._resting else TOP
+        if self._resting:
             return Draft()
         rate = self.rate
         growth = self._growth(budget)
@@ -281,7 +281,7 @@ class Auto(Priced):
 
     def adapt(self, state: State, verification: Verification) -> None:
         tree, accepted = self.tree, verification.accepted
-        if self._rests:
+        if self._resting:
             self.free.text.advance(state)
             return self.note(explored=0.0, expected=1.0, price=1.0, source="")
         tried = [(tree.kinds[node], hit) for node, hit in tree.tried(accepted)]
