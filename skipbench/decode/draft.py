@@ -163,7 +163,7 @@ class State:
         self.top_logprobs = top_logprobs
         self.finish: Finish | None = None
         self.launched: Launched | None = None  # the pass of the pending token
-        self.strategy = ""  # how rounds are advanced, of `rounds.STRATEGIES`
+        self.strategy = ""  # of `rounds.STRATEGIES`, how the first round is advanced
         self.host = NO_HOST  # what the method's rounds take beside their passes, where it is known
 
     @property

@@ -17,10 +17,11 @@ import torch
 
 from skipbench.decode.draft import Finish, Process, State
 from skipbench.decode.method import Method, MethodCopies
-from skipbench.decode.rounds import STRATEGIES, in_turn, prefill, strategy_of
+from skipbench.decode.rounds import STRATEGIES, prefill, strategy_of
 from skipbench.decode.sampling import Logprob, Sampler
 from skipbench.lm.model import LM
 from skipbench.metrics.host import ENOUGH
+from skipbench.metrics.prices import VANILLA
 from skipbench.profile.clock import WAIT, Clock
 from skipbench.runs.record import Round, Verified
 
@@ -31,7 +32,7 @@ class Generation:
 
     Attributes:
         verified: how rounds were verified, per first round of a change.
-        strategy: how rounds were advanced, one of `STRATEGIES`.
+        strategy: how the first round was advanced, one of `STRATEGIES`.
     """
 
     tokens: list[int]
@@ -51,6 +52,7 @@ class Step:
         sources: per token `Draft.sources`, or `draft`; empty for the target.
         round, verified: counts of the round, and its verification; `None` for the prefill.
         passes: forward passes of its draft.
+        kind: as what it is timed in `Prices.host`.
         logprobs: per token, where they are asked for.
         method: what drafted, as it is after the step.
     """
@@ -60,6 +62,7 @@ class Step:
     round: Round | None = None
     verified: Verified | None = None
     passes: int = 0
+    kind: str = ""
     logprobs: list[Logprob] = field(default_factory=list)
     method: Method | None = field(default=None, compare=False, repr=False)
 
@@ -106,7 +109,7 @@ def generate(
         steps = list(_steps(state, method, clock))
         seconds = clock.stop()
     assert state.finish is not None
-    _observe(lm, method, steps, clock)
+    _observe(lm, steps, clock)
     how = [step.verified for step in steps]  # of the prefill None
     changes = [(n, now) for n, now in enumerate(how[1:]) if now is not None and now != how[n]]
     rounds = [step.round for step in steps if step.round is not None]
@@ -154,19 +157,20 @@ def stream(
             # an early exit spares a part of the pass
             whole = [s.rows * (not (s.verified and s.verified.exit_sublayer)) for s in done[1:]]
             lm.prices.observe(len(prompt), len(state.tokens), whole, clock.verify_s)
-            _observe(lm, method, done, clock)
+            _observe(lm, done, clock)
 
 
-def _observe(lm: LM, method: Method, steps: Sequence[Step], clock: Clock) -> None:
-    """Times what the method's rounds take beside their passes, for those behind them: by rounds
-    without draft passes if there are enough, else by all.
+def _observe(lm: LM, steps: Sequence[Step], clock: Clock) -> None:
+    """Times what rounds take beside their passes, for those behind them: by rounds without draft
+    passes if there are enough, else by all.
     """
     rounds = [step for step in steps if step.round is not None]
     seconds = clock.beside_s([step.passes for step in rounds])
-    timed = list(zip(rounds, seconds, strict=False))  # one may be cut short
-    free = [one for one in timed if not one[0].passes]
-    timed = free if len(free) >= ENOUGH else timed
-    lm.prices.observe_host(method.name, [step.rows for step, _ in timed], [s for _, s in timed])
+    for kind in {step.kind for step in rounds}:
+        timed = [(step, s) for step, s in zip(rounds, seconds, strict=False) if step.kind == kind]
+        free = [one for one in timed if not one[0].passes]
+        timed = free if len(free) >= ENOUGH else timed
+        lm.prices.observe_host(kind, [step.rows for step, _ in timed], [s for _, s in timed])
 
 
 def _steps(state: State, method: Method, clock: Clock) -> Iterator[Step]:
@@ -180,18 +184,19 @@ def _steps(state: State, method: Method, clock: Clock) -> Iterator[Step]:
     clock.mark("adapt")
     yield Step(state.output, [""], logprobs=found, method=method)
     state.strategy = strategy_of(state, method)
-    advance = STRATEGIES[state.strategy]
     while state.finish is None:
-        if advance is in_turn:  # late rounds are marked as of an earlier moment
+        strategy, top_tokens = strategy_of(state, method), method.needs_top_tokens
+        kind = VANILLA if method.read_late else method.name
+        if strategy == "in_turn":  # late rounds are marked as of an earlier moment
             clock.mark(WAIT)
-        verification, counts = advance(state, method, clock)
+        verification, counts = STRATEGIES[strategy](state, method, clock)
         draft = verification.draft
         how = Verified(  # everything but the number of nodes that the time depends on
             extra_rows=len(draft.tokens) - counts.nodes,
             exit_sublayer=len(draft.early_exit_states[0]) - 1 if draft.early_exit_states else 0,
             tree=draft.parent is not None,
             hidden_states=bool(verification.hidden_states),
-            top_tokens=method.needs_top_tokens,
+            top_tokens=top_tokens,
         )
         emitted = counts.emitted
         names = draft.sources or ["draft"] * len(draft.tokens)
@@ -199,4 +204,4 @@ def _steps(state: State, method: Method, clock: Clock) -> Iterator[Step]:
         tokens = state.tokens[len(state.tokens) - emitted :]
         sources += [""] * (emitted - len(sources))
         found = verification.logprobs[:emitted]
-        yield Step(tokens, sources, counts, how, draft.passes, found, method)
+        yield Step(tokens, sources, counts, how, draft.passes, kind, found, method)

@@ -47,8 +47,8 @@ class Method(Configurable):
 
     drafts: ClassVar[bool] = True
     """False: every draft is empty and `adapt` learns nothing."""
-    read_late: ClassVar[bool] = False
-    """A round may be launched before the host has read the one before, as nothing is proposed."""
+    read_late = False
+    """The next round may be launched before the host has read this one, as nothing is proposed."""
     needs_hidden_states = False
     """`adapt` reads the target's hidden states."""
     needs_top_tokens = 0

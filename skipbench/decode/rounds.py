@@ -27,8 +27,8 @@ class NotFinite(FloatingPointError):
 
 
 def strategy_of(state: State, method: Method) -> str:
-    """How the rounds of a prompt are advanced, one of `STRATEGIES`: late on a GPU, where the method
-    allows it and nothing but the best token is asked for.
+    """How the next round is advanced, one of `STRATEGIES`: late on a GPU, where the method allows
+    it and nothing but the best token is asked for.
     """
     late = method.read_late and state.only_best and state.works_ahead
     return "late" if late else "in_turn"
@@ -36,6 +36,7 @@ def strategy_of(state: State, method: Method) -> str:
 
 def in_turn(state: State, method: Method, clock: Clock) -> tuple[Verification, Round]:
     """Proposes, verifies, commits, adapts: the host waits for each."""
+    state.launched = None  # by a late round before: it is run again
     draft = method.propose(state, state.remaining - 1)
     clock.mark("draft")
     kept = method.needs_hidden_states, method.needs_top_tokens
@@ -68,11 +69,13 @@ def late(state: State, method: Method, clock: Clock) -> tuple[Verification, Roun
     clock.mark("draft", now.began)
     state.launched = _launch(state, now.best, 1, clock) if state.remaining > 1 else None
     best = int(now.read())
-    clock.mark("verify", now.ended)
+    clock.mark(PASS, now.ended)
     verification = Verification(Draft(), [], best, [best], [])
     if best < 0:
         state.launched, verification = None, _verify(state, Draft(), False, 0, lambda: None)
-    return verification, Round(0, 0, 0, 0, state.commit(verification))
+    counts = Round(0, 0, 0, 0, state.commit(verification))
+    method.adapt(state, verification)
+    return verification, counts
 
 
 def _launch(state: State, token: list[int] | Tensor, ahead: int, clock: Clock) -> Launched:

@@ -92,10 +92,8 @@ class Clock:
 
     def beside_s(self, passes: Sequence[int]) -> list[float]:
         """Seconds of each round beside its passes: of its verification's, and of a draft that had
-        some, `passes` of them, all of it. Empty where a pass was not marked.
+        some, `passes` of them, all of it.
         """
-        if not all(each[PASS] for each in self._rounds):
-            return []
         of_passes = [
             each[PASS] + (each["draft"] if n else 0.0)
             for each, n in zip(self._rounds, passes, strict=False)

@@ -127,6 +127,7 @@ class Auto(Priced):
         self.ladder.begin(price, self.low, self.windowed, self.kv_window)
         idle = NO_HOST if self.row_prices else state.lm.prices.host_of(VANILLA, state.host)
         self.rests = Rests(self.host(state).looking_price(self._pass_s(state), idle))
+        self._set_rest(False)
 
     def _draft_prices(self, state: State, windowed: bool = False) -> list[float]:
         """Price of 0, 1, ... rows drafted in fewer bits, in passes of one row; empty where they
@@ -151,6 +152,10 @@ class Auto(Priced):
         prices = [of_one * p for p in curve(drafted, max(self.window, DRAFT_ROWS[-1]))]
         return prices if self.ladder.may_pay(of_one, self.prices) else []
 
+    def _set_rest(self, rests: bool) -> None:
+        """Whether the next round proposes nothing, which needs no top tokens, and can be late."""
+        self.read_late, self.needs_top_tokens = rests, 0 if rests else TOP
+
     @property
     def rate(self) -> float:
         """Tokens per pass of one row in this prompt; not drafting has 1."""
@@ -160,9 +165,7 @@ class Auto(Priced):
         self._before = state.tokens[-2] if len(state.tokens) > 1 else state.pending
         self._pending, self._drafted, self._step_price = state.pending, [], 0.0
         self._passes, self.tree = 0, Tree()
-        self._resting = self.rests.left > 0 and self.rests.rested(self.free.text.match_length())
-        self.needs_top_tokens = 0 if self._resting else TOP
-        if self._resting:
+        if self.rests.left:
             return Draft()
         rate = self.rate
         growth = self._growth(budget)
@@ -281,8 +284,9 @@ class Auto(Priced):
 
     def adapt(self, state: State, verification: Verification) -> None:
         tree, accepted = self.tree, verification.accepted
-        if self._resting:
+        if self.rests.left:
             self.free.text.advance(state)
+            self._set_rest(self.rests.rested(self.free.text.match_length()))
             return self.note(explored=0.0, expected=1.0, price=1.0, source="")
         tried = [(tree.kinds[node], hit) for node, hit in tree.tried(accepted)]
         self.free.count((kind, hit) for kind, hit in tried if kind != UNCOUNTED)
@@ -290,7 +294,7 @@ class Auto(Priced):
             self.ladder.agreement.update(self._rung, hit)
         self.calibration.count(tree.products, accepted)
         price = self.prices[1 + len(tree.tokens)] + self._step_price
-        self.rests.awake(len(accepted) + 1, price)
+        self._set_rest(self.rests.awake(len(accepted) + 1, price))
         tokens, passes = self._past
         self._past = [RATE_KEPT * tokens + (len(accepted) + 1), RATE_KEPT * passes + price]
         rows = tree.tokens, tree.parents, verification.top_tokens
