@@ -1,10 +1,7 @@
 """`Rests`: rounds that propose nothing, where looking for drafts costs more than they bring."""
 
 WORTH = 1.03  # price of looking from which rests are worth what is not learned in them
-FIRST, LONGEST = (
-    16,
-    256,
-)  # rounds of a rest, the first and the longest: each is twice the one before
+FIRST, LONGEST = 16, 256  # rounds of a rest: each is twice the one before
 CREDIT = 1.0  # tokens that a time awake may lose before the next rest
 WAKES = 4  # tokens of a match that end a rest
 
