@@ -41,6 +41,7 @@ class Draft:
         unread: the tokens [n] of a chain on the device, while `tokens` has zeros in their places:
             the host reads them together with the target's choices.
         passes: forward passes that were run for it, of whatever model.
+        kind: tells rounds of a method apart that take the host other times; else empty.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -52,6 +53,7 @@ class Draft:
     sources: list[str] = field(default_factory=list)
     unread: Tensor | None = None
     passes: int = 0
+    kind: str = ""
 
     def parents(self) -> list[int]:
         """Parent of every node, also for a chain."""

@@ -185,8 +185,7 @@ def _steps(state: State, method: Method, clock: Clock) -> Iterator[Step]:
     yield Step(state.output, [""], logprobs=found, method=method)
     state.strategy = strategy_of(state, method)
     while state.finish is None:
-        strategy, top_tokens = strategy_of(state, method), method.needs_top_tokens
-        kind = VANILLA if method.read_late else method.name
+        strategy, kind = strategy_of(state, method), VANILLA if method.read_late else method.name
         if strategy == "in_turn":  # late rounds are marked as of an earlier moment
             clock.mark(WAIT)
         verification, counts = STRATEGIES[strategy](state, method, clock)
@@ -196,12 +195,12 @@ def _steps(state: State, method: Method, clock: Clock) -> Iterator[Step]:
             exit_sublayer=len(draft.early_exit_states[0]) - 1 if draft.early_exit_states else 0,
             tree=draft.parent is not None,
             hidden_states=bool(verification.hidden_states),
-            top_tokens=top_tokens,
+            top_tokens=len(verification.top_tokens[0]) if verification.top_tokens else 0,
         )
         emitted = counts.emitted
         names = draft.sources or ["draft"] * len(draft.tokens)
         sources = [names[node] for node in verification.accepted[:emitted]]
         tokens = state.tokens[len(state.tokens) - emitted :]
         sources += [""] * (emitted - len(sources))
-        found = verification.logprobs[:emitted]
+        found, kind = verification.logprobs[:emitted], f"{kind} {draft.kind}".strip()
         yield Step(tokens, sources, counts, how, draft.passes, kind, found, method)

@@ -58,11 +58,7 @@ class RowPrices(Configurable):
         """Price of rounds of 0 to `rows` rows, in those of one row: passes are measured below 256
         tokens of context, and again at every fourfold.
         """
-        if self.row_prices:
-            seconds = dict(zip(ROWS, self.row_prices, strict=True))
-        else:
-            seconds = self._seconds(state)
-        return curve(self.host(state).added(seconds), rows)
+        return curve(self.host(state).added(self.seconds(state)), rows)
 
     def host(self, state: State) -> Host:
         """What rounds take beside their passes; nothing where prices are given without."""
@@ -71,11 +67,17 @@ class RowPrices(Configurable):
     def step_price(self, state: State, plan: DraftPlan, given: Prices | None = None) -> float:
         """Price of a draft step in rounds of one row, its pass by `given` or the model's prices."""
         price = (given or state.lm.prices).step_price(state.lm.cache.length, plan)
-        return self.host(state).step_price(price, self._pass_s(state))
+        return self.host(state).step_price(price, self.pass_s(state))
 
-    def _pass_s(self, state: State) -> float:
+    def pass_s(self, state: State) -> float:
         """Seconds of verifying one row."""
-        return self.row_prices[0] if self.row_prices else self._seconds(state)[1]
+        return self.seconds(state)[1]
+
+    def seconds(self, state: State) -> dict[int, float]:
+        """Seconds of verifications by rows."""
+        if self.row_prices:
+            return dict(zip(ROWS, self.row_prices, strict=True))
+        return self._seconds(state)
 
     def _seconds(self, state: State, plan: DraftPlan | None = None) -> dict[int, float]:
         """`kept_seconds` at the present length, stored with the method."""

@@ -39,6 +39,11 @@ class Tree:
         self.products.append(product)
         return len(self.tokens) - 1
 
+    def first(self, size: int, expected: float) -> "Tree":
+        """The tree of the first `size` nodes, of which `expected` are accepted."""
+        shape = self.tokens[:size], self.parents[:size]
+        return Tree(*shape, self.kinds[:size], self.products[:size], expected)
+
     def product(self, node: int) -> float:
         """Product of the chances along the path of a node; -1 is the pending token."""
         return self.products[node] if node >= 0 else 1.0
@@ -124,8 +129,7 @@ class Growth:
             self._add()
         values = [e - rate * self._prices[n] for n, e in enumerate(self._expected, 1)]
         kept = values.index(max(values))
-        shape = tree.tokens[:kept], tree.parents[:kept]
-        return Tree(*shape, tree.kinds[:kept], tree.products[:kept], self._expected[kept])
+        return tree.first(kept, self._expected[kept])
 
     def _add(self) -> None:
         """Tries the likeliest child, and looks up its own."""

@@ -5,7 +5,7 @@ from statistics import fmean, median
 
 import msgspec
 
-ENOUGH = 8
+ENOUGH = 16
 """Rounds from which it is known."""
 
 
@@ -54,7 +54,7 @@ def host_of(rows: Sequence[int], seconds: Sequence[float]) -> Host | None:
     """The line through rounds, each its rows and the seconds beside its passes: through the medians
     of the half with fewer rows and of that with more, never falling. `None` of fewer than `ENOUGH`.
 
-    >>> host_of([1, 2, 3, 4] * 3, [1.0, 1.5, 2.0, 2.5] * 3)
+    >>> host_of([1, 2, 3, 4] * 4, [1.0, 1.5, 2.0, 2.5] * 4)
     Host(round_s=0.5, row_s=0.5, step_s=0.0)
     """
     if len(rows) < ENOUGH:

@@ -2,7 +2,7 @@
 the chance that it is right.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from skipbench.config.configurable import Stateful
 from skipbench.contrib.auto.chances import Counters
@@ -16,9 +16,10 @@ from skipbench.contrib.auto.kinds import (
     NONE,
     PRIORS,
     STRIDES,
+    UNLIKELY,
 )
 from skipbench.decode.sources import Match, Successors, TextIndex
-from skipbench.decode.tree import Child
+from skipbench.decode.tree import Child, Tree
 
 Carried = tuple[list[Match], int]
 """Occurrences of the path to a node's parent; place on the drafted chain, -1 beside it."""
@@ -76,11 +77,8 @@ class FreeTokens(Stateful):
             matches = self.text.follow(matches, token)
         matches = matches or self.text.find(path)
         candidates, context = self.successors.get(before, token)
-        match, of_match, of_copied, of_recycled = -1, *STRIDES
-        if matches:
-            length = matches[0][1]
-            match = MATCH_CLASS[length] if length < len(MATCH_CLASS) else LONGEST_CLASS
-        first = (match + 1) * of_match + context  # number of the first kind of its class
+        _, of_copied, of_recycled = STRIDES
+        first = _first(matches, context)
         none = first + NONE * of_copied
         kinds = list(range(none, none + len(candidates) * of_recycled, of_recycled))
         if matches:
@@ -96,3 +94,26 @@ class FreeTokens(Stateful):
         known, chance, beside = self._known.get, self.chance, (matches, -1)
         pairs = zip(candidates, kinds, strict=True)
         return [(known(kind) or chance(kind), c, kind, beside) for c, kind in pairs], matches
+
+    def chain(self, most: int, eos: Container[int]) -> Tree:
+        """At most so many tokens that followed the longest match, none behind an end."""
+        tree, path, product = Tree(), list[int](), 1.0
+        matches, alone = self.text.find(), ABSENT * STRIDES[2]
+        while matches and len(path) < most and not (path and path[-1] in eos):
+            token, kind = self.text.text[matches[0][0]], _first(matches, 0) + alone
+            product *= self._known.get(kind) or self.chance(kind)
+            if product < UNLIKELY:
+                break
+            tree.add(token, len(path) - 1, kind, product)
+            path.append(token)
+            matches = self.text.follow(matches, token) or self.text.find(path)
+        return tree
+
+
+def _first(matches: list[Match], context: int) -> int:
+    """Number of the first kind with these matches and this context of the successors."""
+    if not matches:
+        return context
+    length = matches[0][1]
+    match = MATCH_CLASS[length] if length < len(MATCH_CLASS) else LONGEST_CLASS
+    return (match + 1) * STRIDES[0] + context

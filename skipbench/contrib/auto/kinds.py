@@ -7,6 +7,7 @@ from typing import NamedTuple
 from skipbench.decode.drafting import CONFIDENCE_CLASSES
 
 TOP = 6  # of the target's most likely tokens kept per context; later ones are not worth a row
+UNLIKELY = 0.2  # chance of a path of free tokens that is not followed further
 CONTINUATIONS = 3  # different tokens that copies propose per node
 
 # Kinds of free tokens: class of the longest match, rank among the continuations of the matches,

@@ -3,7 +3,7 @@
 WORTH = 1.03  # price of looking from which rests are worth what is not learned in them
 FIRST, LONGEST = 16, 256  # rounds of a rest: each is twice the one before
 CREDIT = 1.0  # tokens that a time awake may lose before the next rest
-WAKES = 4  # tokens of a match that end a rest
+WAKES = 4  # tokens of a match behind which copies alone are drafted, and no rest goes on
 
 
 class Rests:
@@ -19,13 +19,13 @@ class Rests:
 
     def __init__(self, price: float = 1.0) -> None:
         """`price`: of a round that looks and drafts nothing, in rounds that do not look."""
-        self.price, self.left = price, 0
+        self.price, self.worth, self.left = price, price > WORTH, 0
         """Rounds of this rest that are left."""
         self._next, self._gained = FIRST, CREDIT
 
     def awake(self, tokens: int, price: float) -> bool:
         """After a round that looked, by its tokens and its price in rounds that draft nothing."""
-        if self.price > WORTH:
+        if self.worth:
             self._gained = min(CREDIT, self._gained + tokens - price * self.price)
             if self._gained < 0:
                 self.left, self._gained = self._next, CREDIT
