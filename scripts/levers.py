@@ -40,7 +40,8 @@ from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.fixed import FixedSet
 from skipbench.methods.vanilla import Vanilla
-from skipbench.metrics.prices import Prices, curve, price_key
+from skipbench.metrics.lines import curve
+from skipbench.metrics.prices import Prices, price_key
 from skipbench.profile.clock import Clock
 from skipbench.profile.influence import ranked, squared_turns
 from skipbench.profile.rows import kept_seconds

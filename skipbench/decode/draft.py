@@ -9,6 +9,7 @@ from torch import Tensor
 from skipbench.decode.sampling import Logprob, Sampler
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
+from skipbench.metrics.host import NO_HOST
 
 LATE = {"cuda"}
 """Devices that work while the host reads: there what is read may be read late."""
@@ -39,6 +40,8 @@ class Draft:
         sources: name of the source of each node, for a method with several; else empty.
         unread: the tokens [n] of a chain on the device, while `tokens` has zeros in their places:
             the host reads them together with the target's choices.
+        passes: forward passes that were run for it, of whatever model.
+        kind: tells rounds of a method apart that take the host other times; else empty.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -49,6 +52,8 @@ class Draft:
     early_exit_states: list[list[Tensor]] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
     unread: Tensor | None = None
+    passes: int = 0
+    kind: str = ""
 
     def parents(self) -> list[int]:
         """Parent of every node, also for a chain."""
@@ -182,7 +187,8 @@ class State:
         self.finish: Finish | None = None
         self.ahead: Ahead | None = None  # where the round starts that is launched now
         self.launched: Launched | None = None  # the next round
-        self.strategy = ""  # how rounds are advanced, of `rounds.STRATEGIES`
+        self.strategy = ""  # of `rounds.STRATEGIES`, how the first round is advanced
+        self.host = NO_HOST  # what the method's rounds take beside their passes, where it is known
 
     @property
     def only_best(self) -> bool:

@@ -176,8 +176,8 @@ class SkipMethod(Method):
         found = [token for token, _, _ in self._steps(state, passes, steps, q)]
         chain = torch.cat(found) if found else None
         tokens = [0] * len(found) if unread or chain is None else chain.tolist()
-        late, shares = chain if unread else None, dict(enumerate(q, -1))
-        return Draft(tokens, None, shares, len(found), early_exit_states=passes.early, unread=late)
+        late, shares, n = chain if unread else None, dict(enumerate(q, -1)), len(found)
+        return Draft(tokens, None, shares, n, early_exit_states=passes.early, unread=late, passes=n)
 
     def _chain_with_leaves(self, state: State, passes: DraftPass, steps: int) -> Draft:
         found = list[Tensor]()
@@ -251,7 +251,8 @@ class SkipMethod(Method):
             chain.append(len(tokens))
             tokens += children
         self._confidence = [confidence for confidence, *_ in steps]
-        return Draft(tokens, parents, dict(zip(chain, q, strict=False)), len(steps))
+        shares = dict(zip(chain, q, strict=False))
+        return Draft(tokens, parents, shares, len(steps), passes=len(steps))
 
     def _children(self, state: State, logits: Tensor, q: list[Tensor]) -> list[float]:
         """Confidence, and the children of the last node in the order drawn, in two transfers."""

@@ -10,7 +10,7 @@ One round, with K = 3 drafted tokens of which the target accepts two:
     t0 t1 t2 t3 t4 t5 a b        x           commit: K/V rows of t5, a, b kept; x is pending
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -20,7 +20,9 @@ from skipbench.decode.method import Method, MethodCopies
 from skipbench.decode.rounds import STRATEGIES, prefill, strategy_of
 from skipbench.decode.sampling import Logprob, Sampler
 from skipbench.lm.model import LM
-from skipbench.profile.clock import Clock
+from skipbench.metrics.host import ENOUGH
+from skipbench.metrics.prices import VANILLA
+from skipbench.profile.clock import WAIT, Clock
 from skipbench.runs.record import Round, Verified
 
 
@@ -30,7 +32,7 @@ class Generation:
 
     Attributes:
         verified: how rounds were verified, per first round of a change.
-        strategy: how rounds were advanced, one of `STRATEGIES`.
+        strategy: how the first round was advanced, one of `STRATEGIES`.
     """
 
     tokens: list[int]
@@ -49,6 +51,8 @@ class Step:
         tokens: emitted ids, cut at EOS and at the token limit.
         sources: per token `Draft.sources`, or `draft`; empty for the target.
         round, verified: counts of the round, and its verification; `None` for the prefill.
+        passes: forward passes of its draft.
+        kind: as what it is timed in `Prices.host`.
         logprobs: per token, where they are asked for.
         method: what drafted, as it is after the step.
     """
@@ -57,8 +61,16 @@ class Step:
     sources: list[str]
     round: Round | None = None
     verified: Verified | None = None
+    passes: int = 0
+    kind: str = ""
     logprobs: list[Logprob] = field(default_factory=list)
     method: Method | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def rows(self) -> int:
+        """Rows that the round verified."""
+        assert self.round is not None and self.verified is not None
+        return 1 + self.round.nodes + self.verified.extra_rows
 
     def cut(self, count: int) -> "Step":
         """The step with its first `count` tokens alone."""
@@ -97,6 +109,7 @@ def generate(
         steps = list(_steps(state, method, clock))
         seconds = clock.stop()
     assert state.finish is not None
+    _observe(lm, steps, clock)
     how = [step.verified for step in steps]  # of the prefill None
     changes = [(n, now) for n, now in enumerate(how[1:]) if now is not None and now != how[n]]
     rounds = [step.round for step in steps if step.round is not None]
@@ -128,22 +141,36 @@ def stream(
     state = State(lm, prompt, sampler, max_new_tokens, eos, process, top_logprobs=top_logprobs)
     with lm.cache.turn(state):
         method = methods.take()
-    clock, rows = Clock(lm.output_device), list[int]()
+    clock, done = Clock(lm.output_device), list[Step]()
     steps = _steps(state, method, clock)
     try:
         while True:
             with lm.cache.turn(state):
                 if (step := next(steps, None)) is None:
                     return state.finish
-            if step.round is not None and step.verified is not None:
-                whole = not step.verified.exit_sublayer  # an early exit spares a part of the pass
-                rows.append(whole * (1 + step.round.nodes + step.verified.extra_rows))
+            done.append(step)
             yield step
     finally:
         methods.give_back(method)
-        if rows and process is None and top_logprobs is None:
+        if len(done) > 1 and process is None and top_logprobs is None:
             clock.stop()
-            lm.prices.observe(len(prompt), len(state.tokens), rows, clock.verify_s)
+            # an early exit spares a part of the pass
+            whole = [s.rows * (not (s.verified and s.verified.exit_sublayer)) for s in done[1:]]
+            lm.prices.observe(len(prompt), len(state.tokens), whole, clock.verify_s)
+            _observe(lm, done, clock)
+
+
+def _observe(lm: LM, steps: Sequence[Step], clock: Clock) -> None:
+    """Times what rounds take beside their passes, for those behind them: by rounds without draft
+    passes if there are enough, else by all.
+    """
+    rounds = [step for step in steps if step.round is not None]
+    seconds = clock.beside_s([step.passes for step in rounds])
+    for kind in {step.kind for step in rounds}:
+        timed = [(step, s) for step, s in zip(rounds, seconds, strict=False) if step.kind == kind]
+        free = [one for one in timed if not one[0].passes]
+        timed = free if len(free) >= ENOUGH else timed
+        lm.prices.observe_host(kind, [step.rows for step, _ in timed], [s for _, s in timed])
 
 
 def _steps(state: State, method: Method, clock: Clock) -> Iterator[Step]:
@@ -152,24 +179,29 @@ def _steps(state: State, method: Method, clock: Clock) -> Iterator[Step]:
     first, found = prefill(state, method.guided)
     state.emit([first])
     clock.mark("prefill")
+    state.host = state.lm.prices.host_of(method.name)
     method.begin(state)
     clock.mark("adapt")
     yield Step(state.output, [""], logprobs=found, method=method)
     state.strategy = strategy_of(state, method)
-    advance = STRATEGIES[state.strategy]
     while state.finish is None:
-        verification, counts = advance(state, method, clock)
+        kind = VANILLA if method.late_steps == 0 else method.name
+        strategy = strategy_of(state, method)
+        if strategy == "in_turn":  # late rounds are marked as of an earlier moment
+            clock.mark(WAIT)
+        verification, counts = STRATEGIES[strategy](state, method, clock)
         draft = verification.draft
         how = Verified(  # everything but the number of nodes that the time depends on
             extra_rows=len(draft.tokens) - counts.nodes,
             exit_sublayer=len(draft.early_exit_states[0]) - 1 if draft.early_exit_states else 0,
             tree=draft.parent is not None,
             hidden_states=bool(verification.hidden_states),
-            top_tokens=method.needs_top_tokens,
+            top_tokens=len(verification.top_tokens[0]) if verification.top_tokens else 0,
         )
         emitted = counts.emitted
         names = draft.sources or ["draft"] * len(draft.tokens)
         sources = [names[node] for node in verification.accepted[:emitted]]
         tokens = state.tokens[len(state.tokens) - emitted :]
         sources += [""] * (emitted - len(sources))
-        yield Step(tokens, sources, counts, how, verification.logprobs[:emitted], method)
+        found, kind = verification.logprobs[:emitted], f"{kind} {draft.kind}".strip()
+        yield Step(tokens, sources, counts, how, draft.passes, kind, found, method)

@@ -1,21 +1,26 @@
 """`RowPrices`: what the rows of a verification cost; `Priced`: a method that knows it."""
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, TypeVar
+from typing import Annotated, ClassVar, TypeVar
 
-from skipbench.config.configurable import Configurable, PositiveFloat
+from msgspec import Meta
+
+from skipbench.config.configurable import Configurable, NotNegative, PositiveFloat
 from skipbench.decode.draft import State
 from skipbench.decode.method import Method
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
-from skipbench.metrics.prices import ROWS, curve, price_key
+from skipbench.metrics.host import Host
+from skipbench.metrics.lines import curve
+from skipbench.metrics.prices import ROWS, Prices, price_key
 from skipbench.profile.rows import kept_seconds
 
 Size = TypeVar("Size")
 
 
 class RowPrices(Configurable):
-    """Prices of the rows of a verification, measured unless they are given.
+    """Prices of rounds by the rows that they verify, measured unless they are given: of the pass,
+    and of what the host does beside it.
 
     >>> RowPrices(row_prices=[2, 2, 3, 4, 6, 8]).prices_at(State(None, [3, 1, 5]), 4)
     [0.0, 1.0, 1.0, 1.25, 1.5]
@@ -23,6 +28,10 @@ class RowPrices(Configurable):
 
     row_prices: Sequence[PositiveFloat] = ()
     """Seconds of verifying 1, 2, 4, 8, 16 and 32 rows; empty measures them."""
+    host_prices: Annotated[Sequence[NotNegative], Meta(max_length=3)] = ()
+    """Seconds beside the passes of a round, of each row that it verifies, and of each draft pass,
+    beside `row_prices`, which else leave them out.
+    """
 
     carried: ClassVar[tuple[str, ...]] = ("measured",)
     needs_prices = True
@@ -34,6 +43,10 @@ class RowPrices(Configurable):
                 f"{self.label}: row_prices={list(self.row_prices)}; wanted {len(ROWS)} positive "
                 f"numbers, the seconds of {', '.join(map(str, ROWS))} rows, or none to measure them"
             )
+        if self.host_prices and not self.row_prices:
+            raise SkipbenchError(
+                f"{self.label}: host_prices={list(self.host_prices)}; wanted row_prices, too"
+            )
         self.measured: dict[str, dict[str, float]] = {}
         """Seconds by rows, by class of the context's length and plan of a draft."""
 
@@ -42,12 +55,29 @@ class RowPrices(Configurable):
             self.prices_at(state, 1)
 
     def prices_at(self, state: State, rows: int) -> list[float]:
-        """Price of 0 to `rows` rows, in passes of one row: measured below 256 tokens of context,
-        and again at every fourfold.
+        """Price of rounds of 0 to `rows` rows, in those of one row: passes are measured below 256
+        tokens of context, and again at every fourfold.
         """
+        return curve(self.host(state).added(self.seconds(state)), rows)
+
+    def host(self, state: State) -> Host:
+        """What rounds take beside their passes; nothing where prices are given without."""
+        return Host(*self.host_prices) if self.row_prices else state.host
+
+    def step_price(self, state: State, plan: DraftPlan, given: Prices | None = None) -> float:
+        """Price of a draft step in rounds of one row, its pass by `given` or the model's prices."""
+        price = (given or state.lm.prices).step_price(state.lm.cache.length, plan)
+        return self.host(state).step_price(price, self.pass_s(state))
+
+    def pass_s(self, state: State) -> float:
+        """Seconds of verifying one row."""
+        return self.seconds(state)[1]
+
+    def seconds(self, state: State) -> dict[int, float]:
+        """Seconds of verifications by rows."""
         if self.row_prices:
-            return curve(dict(zip(ROWS, self.row_prices, strict=True)), rows)
-        return curve(self._seconds(state), rows)
+            return dict(zip(ROWS, self.row_prices, strict=True))
+        return self._seconds(state)
 
     def _seconds(self, state: State, plan: DraftPlan | None = None) -> dict[int, float]:
         """`kept_seconds` at the present length, stored with the method."""
@@ -69,7 +99,7 @@ class Priced(RowPrices, Method):
 
     def size_by_price(self, state: State, sizes: Mapping[Size, tuple[float, float]]) -> Size:
         """Of the sizes, each with its tokens and mean rows per round, the one with the most tokens
-        per pass.
+        per second.
         """
         prices = self.prices_at(state, ROWS[-1])
         return max(sizes, key=lambda size: sizes[size][0] / prices[round(sizes[size][1])])

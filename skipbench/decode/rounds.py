@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from skipbench.decode.verify import verify_greedy, verify_sampling
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.lm.upload import upload
-from skipbench.profile.clock import Clock
+from skipbench.profile.clock import PASS, Clock
 from skipbench.runs.record import Round
 
 Advance = Callable[[State, Method, Clock], tuple[Verification, Round]]
@@ -26,21 +27,23 @@ class NotFinite(FloatingPointError):
 
 
 def strategy_of(state: State, method: Method) -> str:
-    """How the rounds of a prompt are advanced, one of `STRATEGIES`: late on a GPU, where the method
-    and the engine allow it and nothing but the best token is asked for.
+    """How the next round is advanced, one of `STRATEGIES`: late on a GPU, where the method and the
+    engine allow it and nothing but the best token is asked for.
     """
     steps = method.late_steps
     if steps is None or not (state.only_best and state.works_ahead):
         return "in_turn"
-    return "late" if not steps or _take_places(state, state.lm.cache.length, steps) else "in_turn"
+    known = not steps or state.launched is not None
+    return "late" if known or _take_places(state, state.lm.cache.length, steps) else "in_turn"
 
 
 def in_turn(state: State, method: Method, clock: Clock) -> tuple[Verification, Round]:
     """Proposes, verifies, commits, adapts: the host waits for each."""
+    state.launched = None  # by a late round before: it is run again
     draft = method.propose(state, state.remaining - 1)
     clock.mark("draft")
     needs = method.needs_hidden_states, method.needs_top_tokens, method.guided
-    verification = _verify(state, draft, *needs)
+    verification = _verify(state, draft, *needs, partial(clock.mark, PASS))
     draft = verification.draft
     clock.mark("verify")
     counts = _commit(state, verification)
@@ -68,16 +71,16 @@ def late(state: State, method: Method, clock: Clock) -> tuple[Verification, Roun
     """
     now = state.launched
     if now is None or now.switches != state.lm.cache.switches:
-        now = _launch(state, method, clock, state.remaining - 1)
+        now = _launch(state, method, clock, min(method.late_steps or 0, state.remaining - 1))
     clock.mark("other", now.began)  # where the device had nothing to do
     clock.mark("draft", now.drafted)
     state.launched = _launch_behind(state, method, clock, now)
     numbers = now.read()
-    clock.mark("verify", now.ended)
+    clock.mark(PASS, now.ended)
     n = len(now.draft.tokens)
     best, draft = numbers[: n + 1], replace(now.draft, tokens=numbers[n + 1 :], unread=None)
     if min(best) < 0:
-        state.launched, verification = None, _verify(state, draft, False, 0)
+        state.launched, verification = None, _verify(state, draft)
     else:
         verification = Verification(draft, *verify_greedy(draft, best), best, [])
     counts = _commit(state, verification)
@@ -88,7 +91,7 @@ def late(state: State, method: Method, clock: Clock) -> tuple[Verification, Roun
 def _launch(state: State, method: Method, clock: Clock, steps: int) -> Launched:
     """Starts a round of so many draft steps at most, from `state.ahead` if it is set."""
     lm, switches, began = state.lm, state.lm.cache.switches, clock.moment()
-    draft = method.propose(state, steps)
+    draft = method.propose(state, steps) if steps else Draft()
     drafted, rows = clock.moment(), state.rows_behind(0, 1 + len(draft.tokens)).verified()
     token = upload(torch.as_tensor(state.pending_ids), lm.output_device)
     if draft.unread is None:
@@ -146,19 +149,28 @@ def prefill(state: State, guides: bool = False) -> tuple[int, list[Logprob]]:
 
 
 def _verify(
-    state: State, draft: Draft, keeps_states: bool, top: int, guides: bool = False
+    state: State,
+    draft: Draft,
+    keeps_states: bool = False,
+    top: int = 0,
+    guides: bool = False,
+    passed: Callable[[], None] = lambda: None,
 ) -> Verification:
-    """Runs the pending token and the draft through the full model; accepts nodes."""
+    """Runs the pending token and the draft through the full model; accepts nodes. Calls `passed`
+    behind the pass, before anything of it is read.
+    """
     hidden_states: list[Tensor] = []
     kept = hidden_states if keeps_states else None
     rows, tokens = draft.token_rows(state.lm.cache.length), [state.pending, *draft.tokens]
     if draft.unread is None:
         raw = state.lm.score(tokens, rows, draft.early_exit_states, kept, guides)
+        passed()
         logits, best, top_tokens = _choices(state, draft, raw, top)
     else:
         device = state.lm.input_device
         ids = torch.cat((upload(torch.tensor(tokens[:1]), device), draft.unread.to(device)))
         raw = state.lm.score(ids, rows, draft.early_exit_states, kept, guides)
+        passed()
         logits, numbers = raw, torch.cat((finite_best(raw), draft.unread)).tolist()
         best, tokens[1:] = numbers[: len(tokens)], numbers[len(tokens) :]
         draft = replace(draft, tokens=tokens[1:], unread=None)

@@ -64,6 +64,12 @@ class TextIndex(Stateful):
     def find(self, path: Sequence[int] = ()) -> list[Match]:
         """Occurrences of the end of the text and `path`, the longest first, then the newest."""
         text, drafted, end = self.text, len(path), len(self.text)
+        newest = path[-2:] if drafted > 1 else [*text[drafted - 2 :], *path]
+        token = newest[-1] if newest else SEPARATOR
+        positions = self._pairs.get((newest[0], token)) if len(newest) > 1 else None
+        if positions is None:
+            at = self._single.get(token)
+            return [] if at is None else [(at, 1)]
 
         def back(k: int) -> int:
             """The k-th last token of the context."""
@@ -71,10 +77,6 @@ class TextIndex(Stateful):
                 return path[-k]
             return text[end + drafted - k] if k - drafted <= end else SEPARATOR
 
-        positions = self._pairs.get((back(2), back(1)))
-        if positions is None:
-            at = self._single.get(back(1))
-            return [] if at is None else [(at, 1)]
         matches: list[Match] = []
         for at in reversed(positions[-self.matches :]):
             length, longest = 2, min(self.longest, at)
@@ -83,6 +85,10 @@ class TextIndex(Stateful):
             matches.append((at, length))
         matches.sort(key=lambda match: -match[1])  # stable: of equal ones the newest stays first
         return matches
+
+    def match_length(self) -> int:
+        """Tokens of the longest earlier occurrence of the text's end; 0 without one."""
+        return max((length for _, length in self.find()), default=0)
 
     def follow(self, matches: Sequence[Match], token: int) -> list[Match]:
         """The `matches` that go on with `token`, one token further."""
@@ -114,16 +120,7 @@ class Successors(Stateful):
 
     def update(self, before: int, token: int, top: list[int]) -> None:
         """Enters the most likely tokens `top` of a verified row."""
-        single, pair = self._single, self._pair
-        single.pop(token, None)  # to enter it again as the newest
-        single[token] = top
-        if len(single) > self.capacity:
-            del single[next(iter(single))]
-        if self.pairs:
-            pair.pop((before, token), None)
-            pair[before, token] = top
-            if len(pair) > self.capacity:
-                del pair[next(iter(pair))]
+        self.learn(before, token, [], [], [top])
 
     def learn(
         self, before: int, pending: int, tokens: list[int], parents: list[int], top: list[list[int]]
@@ -131,10 +128,18 @@ class Successors(Stateful):
         """Enters every row of a verification: `pending` after `before`, and the nodes `tokens`, the
         front ones last, so that of rows with one context the likelier one stays.
         """
-        for node in reversed(range(len(tokens))):
-            parent = parents[node]
-            self.update(tokens[parent] if parent >= 0 else pending, tokens[node], top[node + 1])
-        self.update(before, pending, top[0])
+        path, single, pair = [pending, *tokens], self._single, self._pair
+        contexts = [before, *[path[parent + 1] for parent in parents]]
+        for context, token, best in zip(contexts[::-1], path[::-1], top[::-1], strict=True):
+            single.pop(token, None)  # to enter it again as the newest
+            single[token] = best
+            if self.pairs:
+                pair.pop((context, token), None)
+                pair[context, token] = best
+        while len(single) > self.capacity:
+            del single[next(iter(single))]
+        while len(pair) > self.capacity:
+            del pair[next(iter(pair))]
 
     def state_dict(self) -> list[list[list[int]]]:
         """Rows `[token, *top]` and `[before, token, *top]`, oldest first."""

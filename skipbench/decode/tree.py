@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heapreplace
 from itertools import count
 from typing import Any
 
@@ -38,6 +38,11 @@ class Tree:
         self.kinds.append(kind)
         self.products.append(product)
         return len(self.tokens) - 1
+
+    def first(self, size: int, expected: float) -> "Tree":
+        """The tree of the first `size` nodes, of which `expected` are accepted."""
+        shape = self.tokens[:size], self.parents[:size]
+        return Tree(*shape, self.kinds[:size], self.products[:size], expected)
 
     def product(self, node: int) -> float:
         """Product of the chances along the path of a node; -1 is the pending token."""
@@ -124,18 +129,20 @@ class Growth:
             self._add()
         values = [e - rate * self._prices[n] for n, e in enumerate(self._expected, 1)]
         kept = values.index(max(values))
-        shape = tree.tokens[:kept], tree.parents[:kept]
-        return Tree(*shape, tree.kinds[:kept], tree.products[:kept], self._expected[kept])
+        return tree.first(kept, self._expected[kept])
 
     def _add(self) -> None:
         """Tries the likeliest child, and looks up its own."""
-        minus, _, parent, rank, siblings = heappop(self._heap)
+        heap, tree = self._heap, self._tried
+        minus, _, parent, rank, siblings = heap[0]
         _, token, kind, carried = siblings[rank]
-        node = self._tried.add(token, parent, kind, -minus)
+        node = tree.add(token, parent, kind, -minus)
         path = [*self._paths[parent], token] if parent >= 0 else [token]
         self._paths.append(path)
-        if rank + 1 < len(siblings):
-            product = siblings[rank + 1][0] * self._tried.product(parent)
-            heappush(self._heap, (-product, next(self._order), parent, rank + 1, siblings))
+        if (rank := rank + 1) < len(siblings):
+            product = siblings[rank][0] * tree.product(parent)
+            heapreplace(heap, (-product, next(self._order), parent, rank, siblings))
+        else:
+            heappop(heap)
         if len(path) < self._depth and (children := self._expand(path, carried)):
-            heappush(self._heap, (minus * children[0][0], next(self._order), node, 0, children))
+            heappush(heap, (minus * children[0][0], next(self._order), node, 0, children))

@@ -34,6 +34,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
 from skipbench.lm.upload import upload
 from skipbench.metrics.formulas import tpt
+from skipbench.metrics.host import NO_HOST, Host
 from skipbench.metrics.prices import Parts, Prices
 
 
@@ -151,6 +152,8 @@ class KnapSpec(SkipMethod):
     """Leaves the lightest surviving candidate out, as the published code."""
     start: Literal["carry", "full"] = "full"
     """Starts a prompt with the `full` model, or `carry`s on set and rounds of the last one."""
+    host: bool = False
+    """Adds what the host does beside a draft pass and a round to Eq. 4, which has passes alone."""
     latency: Annotated[Sequence[float], Meta(min_length=3, max_length=3)] | None = None
     """Seconds of [MLP, attention per context token, attention]; null profiles the engine."""
 
@@ -196,10 +199,10 @@ class KnapSpec(SkipMethod):
         states = states.index_select(1, upload(rows, states.device))
         self._x = [*self._x, states][-self.history :]
         if self.due <= 0 and len(self._x) >= min(self.history, self.interval):
-            self._optimise(state.lm)
+            self._optimise(state.lm, state.host if self.host else NO_HOST)
             self.due, self._x = self.interval, []
 
-    def _optimise(self, lm: LM) -> None:
+    def _optimise(self, lm: LM, host: Host) -> None:
         prices, length, plan = self.given_prices or lm.prices, lm.cache.length, self.plan()
         at = 1, plan.positions_read(length), self.precision.removeprefix("full")
         attention_s, mlp_s = (prices.part_s(part, *at) for part in ("attention", "mlp"))
@@ -220,8 +223,9 @@ class KnapSpec(SkipMethod):
             alpha = (tokens == wanted).double().mean(-1).tolist()
             first = min(int(self.drop_first), len(sets) - 1)
             lengths = range(self.lengths[0], self.lengths[1] + 1)
-            draft_s = [prices.pass_s(1, length, s) for s in sets[first:]]
-            target_s = prices.pass_s(1, length)
+            step_s = host.step_s + host.row_s  # a drafted token is one row more
+            draft_s = [prices.pass_s(1, length, s) + step_s for s in sets[first:]]
+            target_s = prices.pass_s(1, length) + host.beside_s(1)
             best, gamma, value = highest_tpt(alpha[first:], draft_s, target_s, lengths)
             self.skip = sets[first + best]
             if self.use_gamma:

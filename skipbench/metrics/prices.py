@@ -2,18 +2,18 @@
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 from typing import Any, Self
 
 import msgspec
 
 from skipbench.draft_plan import VARIANTS, DraftPlan
 from skipbench.errors import SkipbenchError
+from skipbench.metrics.host import NO_HOST, Host, host_of
+from skipbench.metrics.lines import interpolate, line_of
 from skipbench.runs.files import write_json
 from skipbench.runs.fingerprint import other_package
 from skipbench.runs.measures import Profiled
@@ -30,37 +30,10 @@ DRAFT_ROWS = (1, 4)
 ENOUGH = 8
 """Rounds near a size from which it is timed again."""
 PARTS = ("attention", "mlp", "head")
-Line = Sequence[tuple[float, float]]  # points of a line, sorted
-
-
-def line_of(points: Iterable[tuple[float, float]]) -> Line:
-    """Points with the mean of all values at each place."""
-    groups = groupby(sorted(points), itemgetter(0))
-    return [(x, fmean(y for _, y in group)) for x, group in groups]
-
-
-def interpolate(line: Line, x: Any, slope: float | None = None) -> Any:
-    """Linear between the points; beyond the ends on along the last two there, or with `slope`."""
-    import numpy as np  # slow
-
-    (xs, ys), ends = np.transpose(line), np.array([slope or 0.0] * 2)
-    if slope is None and len(line) > 1:
-        ends = (np.diff(ys) / np.diff(xs))[[0, -1]]
-    beyond = ends[0] * np.minimum(0, x - xs[0]) + ends[1] * np.maximum(0, x - xs[-1])
-    return np.interp(x, xs, ys) + beyond
-
-
-def curve(seconds: Mapping[int, float], most: int) -> list[float]:
-    """Price of 0 to `most` rows in passes of one row: linear between measured sizes, never falling;
-    beyond the last size, the mean slope goes on.
-    """
-    import numpy as np
-
-    sizes = sorted(seconds)
-    prices = np.maximum.accumulate([seconds[n] / seconds[sizes[0]] for n in sizes])
-    slope = (prices[-1] - prices[0]) / max(1, sizes[-1] - sizes[0])
-    line = [*zip(sizes, prices, strict=True)]
-    return [0.0, *interpolate(line, np.arange(1, most + 1), slope).tolist()]
+LOOP, VANILLA = "loop", "vanilla"
+"""Of `Prices.host`: rounds and draft steps as `profile` times them, and the method that drafts
+nothing.
+"""
 
 
 def price_key(length: int, plan: DraftPlan | None = None) -> str:
@@ -166,6 +139,7 @@ class Prices(msgspec.Struct, kw_only=True, omit_defaults=True):
     bytes: dict[str, int] = {}  # of one attention, one MLP (means), the head, a K/V row, a number
     rounds: list[TimedRound] = []
     passes: dict[str, dict[int, float]] = {}  # seconds of whole passes by rows, by `price_key`
+    host: dict[str, Host] = {}  # what rounds take beside their passes, by method or `LOOP`
     path: str = ""  # of the file; empty where nothing is kept
 
     @classmethod
@@ -200,13 +174,14 @@ class Prices(msgspec.Struct, kw_only=True, omit_defaults=True):
         return found if found and found.format == FORMAT else None
 
     def emptied(self) -> Self:
-        """With its passes alone."""
-        kept = ("format", "package_sha256", "path", "passes")
+        """With what methods in use have measured alone."""
+        kept = ("format", "package_sha256", "path", "passes", "host")
         return type(self)(**{name: getattr(self, name) for name in kept})
 
     def own(self) -> Self:
         """Its latencies alone, kept nowhere: for one of several arms on one model."""
-        return msgspec.structs.replace(self, passes={}, path="")
+        host = {name: of for name, of in self.host.items() if name == LOOP}
+        return msgspec.structs.replace(self, passes={}, host=host, path="")
 
     def builtins(self) -> dict[str, Any]:
         """What the file holds."""
@@ -267,12 +242,34 @@ class Prices(msgspec.Struct, kw_only=True, omit_defaults=True):
     def keep(self, key: str, seconds: dict[int, float]) -> None:
         """Sets the passes of a key, also in the file, whose other parts stay as they are there."""
         self.passes[key] = seconds
+        self._store()
+
+    def _store(self) -> None:
         if self.path:
             with contextlib.suppress(SkipbenchError):  # read-only: for this process
                 there = self._load(Path(self.path))
                 if there is None or there.package_sha256 != self.package_sha256:
                     there = self
-                msgspec.structs.replace(there, passes=self.passes, path=self.path).save()
+                own = {"passes": self.passes, "host": self.host, "path": self.path}
+                msgspec.structs.replace(there, **own).save()
+
+    def host_of(self, method: str, unknown: Host = NO_HOST) -> Host:
+        """What the method's rounds take beside their passes, its draft steps as the loop's; without
+        either `unknown`.
+        """
+        loop, known = self.host.get(LOOP), self.host.get(method)
+        if known is None or loop is None:
+            return known or loop or unknown
+        return msgspec.structs.replace(known, step_s=loop.step_s)
+
+    def observe_host(self, method: str, rows: Sequence[int], seconds: Sequence[float]) -> None:
+        """Moves a method's host half way to what its newest rounds took beside their passes, each
+        its rows and its seconds; the first time all the way.
+        """
+        if (new := host_of(rows, seconds)) is not None:
+            old = self.host.get(method, new)
+            self.host[method] = Host((old.round_s + new.round_s) / 2, (old.row_s + new.row_s) / 2)
+            self._store()
 
     def observe(self, first: int, last: int, rows: Sequence[int], seconds: Sequence[float]) -> None:
         """Moves known prices of verifications half way to what rounds took, each its rows and its

@@ -2,13 +2,17 @@
 
 import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
 
 PHASES = ("prefill", "draft", "verify", "adapt", "other")
 ROUND = "draft"  # the first phase of a round
+PASS, WAIT = "pass", "wait"
+"""Marks beside the phases: the end of the pass of a verification, a part of which it is, and the
+end of a time that belongs to no round.
+"""
 Key = TypeVar("Key")
 
 
@@ -68,19 +72,30 @@ class Clock:
         """Seconds by phase; what no mark covers of the wall-clock is `other`."""
         synchronize(self.device)
         total, seconds = self.now() - self._began, dict.fromkeys(PHASES, 0.0)
-        self.round_s: list[float] = []
-        """Seconds of each round, from its draft to the end of its adaptation."""
-        self.verify_s: list[float] = []
-        """Seconds of each round's verification."""
+        rounds, on_gpu = list[dict[str, float]](), self.device.type == "cuda"
         for (_, before), (phase, after) in itertools.pairwise(self._marks):
-            on_gpu = self.device.type == "cuda"
             passed = before.elapsed_time(after) / 1e3 if on_gpu else after - before
-            seconds[phase] += passed
-            if phase == "verify":
-                self.verify_s.append(passed)
+            if phase == WAIT:
+                continue
+            seconds["verify" if phase == PASS else phase] += passed
             if phase == ROUND:
-                self.round_s.append(passed)
-            elif self.round_s:
-                self.round_s[-1] += passed
+                rounds.append(dict.fromkeys((*PHASES, PASS), 0.0))
+            if rounds:
+                rounds[-1][phase] += passed
+        self.round_s = [sum(each.values()) for each in rounds]
+        """Seconds of each round, from its draft to the end of its adaptation."""
+        self.verify_s = [each["verify"] + each[PASS] for each in rounds]
+        """Seconds of each round's verification."""
+        self._rounds = rounds
         seconds["other"] += max(0.0, total - sum(seconds.values()))
         return seconds
+
+    def beside_s(self, passes: Sequence[int]) -> list[float]:
+        """Seconds of each round beside its passes: of its verification's, and of a draft that had
+        some, `passes` of them, all of it.
+        """
+        of_passes = [
+            each[PASS] + (each["draft"] if n else 0.0)
+            for each, n in zip(self._rounds, passes, strict=False)
+        ]
+        return [whole - part for whole, part in zip(self.round_s, of_passes, strict=False)]

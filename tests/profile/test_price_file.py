@@ -4,6 +4,7 @@ import json
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from conftest import random_lm
@@ -11,7 +12,8 @@ from conftest import random_lm
 import skipbench
 from skipbench.language_model import LanguageModel
 from skipbench.metrics import prices
-from skipbench.metrics.prices import Prices, curve, price_key
+from skipbench.metrics.lines import curve
+from skipbench.metrics.prices import Prices, price_key
 from skipbench.profile import clock, rows
 
 STORY = "Once upon a time there was a dog. Once upon a time there was"
@@ -69,8 +71,10 @@ def test_the_next_process_measures_nothing(tmp_path: Path, monkeypatch: pytest.M
     (path,) = (tmp_path / "latency").iterdir()
     record = json.loads(path.read_text())
     first = {int(n): seconds for n, seconds in record.pop("passes")["0+"].items()}
+    host = record.pop("host")["recycling"]  # older files have none
     lm, older = loaded(), tmp_path / "prices" / path.name
     assert lm.lm.prices.passes == {"0+": first}
+    assert msgspec.to_builtins(lm.lm.prices.host_of("recycling")) == host and host["round_s"] > 0
     assert lm.generate(STORY, 24).text == text and len(measured) == 1
 
     of_part = {"attention_s": 1.0, "attention_s_per_token": 0.0, "mlp_s": 2.0, "head_s": 3.0}
@@ -81,7 +85,8 @@ def test_the_next_process_measures_nothing(tmp_path: Path, monkeypatch: pytest.M
     assert loaded().generate(STORY, 24).text == text and len(measured) == 1
     kept = json.loads(path.read_text())
     assert max(kept["passes"]["0+"].values()) < 1, "its rounds say nothing"
-    assert kept == record | {"passes": kept["passes"]}, "its latencies are lost"
+    own = {name: kept[name] for name in ("passes", "host")}
+    assert kept == record | own, "its latencies are lost"
     path.write_text(json.dumps(record))
     older.write_text('{"0+": {"1": 0, "2": 1}, "256+": {"one": 1}, "1024+": {"3": 1}}')
     assert loaded().lm.prices.passes == {} == loaded("model.dtype=bfloat16").lm.prices.passes

@@ -9,14 +9,8 @@ from statistics import fmean
 
 from skipbench.draft_plan import HEADS, VARIANTS, DraftPlan
 from skipbench.metrics.acceptance import PLAIN
-from skipbench.metrics.prices import (
-    Line,
-    Prices,
-    TimedRound,
-    check_variants,
-    interpolate,
-    line_of,
-)
+from skipbench.metrics.lines import Line, interpolate, line_of
+from skipbench.metrics.prices import Prices, TimedRound, check_variants
 from skipbench.runs.record import Verified
 
 CONTEXT_STEP = 32  # costs are computed once per so many tokens of context

@@ -6,8 +6,8 @@ measured price, and a node is added while its chance is worth more than its pric
 
 | symbol | here | |
 |---|---|---|
-| rho | `rate` | tokens per pass of one row in this prompt, at most what a round's options give |
-| C(n) | `prices[n]` | measured price of verifying n rows, in passes of one row |
+| rho | `rate` | tokens per round of one row in this prompt, at most what a round's options give |
+| C(n) | `prices[n]` | price of a round of n rows, its pass and its host time, in those of one row |
 | p(node) | `Tree.products`, calibrated | chance that the path to the node is accepted |
 | c | `ladder.step(rung)` | price of one token drafted by a plan |
 | a | `ladder.chance(rung)` | chance that a token drafted by a plan is right |
@@ -18,11 +18,12 @@ docs/auto.md.
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
+from itertools import accumulate
 from operator import itemgetter
 
-from skipbench.config.configurable import Natural, Positive, PositiveFloat, Share
+from skipbench.config.configurable import Natural, Positive
 from skipbench.contrib.auto.chances import Calibration
 from skipbench.contrib.auto.free_tokens import NOWHERE, Carried, FreeTokens
 from skipbench.contrib.auto.kinds import (
@@ -31,22 +32,21 @@ from skipbench.contrib.auto.kinds import (
     PRIORS,
     TOP,
     UNCOUNTED,
+    UNLIKELY,
     USUAL_ERROR,
     drafted_kind,
 )
-from skipbench.contrib.auto.ladder import MAX_STEPS, VARIANT, PlanLadder, chain_value
+from skipbench.contrib.auto.ladder import MAX_STEPS, chain_value
+from skipbench.contrib.auto.prices import AutoPrices
+from skipbench.contrib.auto.rests import WAKES, Rests
 from skipbench.contrib.cpu.top_tokens import two_best
 from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.method import TriedPlan
-from skipbench.decode.priced import Priced
-from skipbench.decode.tree import Child, Growth, min_slopes
-from skipbench.errors import SkipbenchError
+from skipbench.decode.tree import Child, Growth, Tree, min_slopes
 from skipbench.lm.rows import TokenRows
-from skipbench.metrics.prices import DRAFT_ROWS, curve
-from skipbench.profile.roofline import bytes_price
+from skipbench.metrics.prices import DRAFT_ROWS
 from skipbench.runs.record import SOURCES
 
-UNLIKELY = 0.2  # chance of a path of free tokens that is not followed further
 RATE, RATE_PASSES = 1.5, 4.0
 """A prompt's rate before its first round, and the passes that it counts for: low, because copies
 correct a low one in a round or two, and none come where a high one forbids every draft.
@@ -54,7 +54,7 @@ correct a low one in a round or two, and none come where a high one forbids ever
 RATE_KEPT = 0.97  # share of the tokens and passes of earlier rounds that count behind a round
 
 
-class Auto(Priced):
+class Auto(AutoPrices):
     """Copies, recycled successors and drafts of cheaper passes in one tree per round, by value.
 
     >>> method = Auto(name="auto", layers=4, row_prices=[1, 1.02, 1.04, 1.1, 1.2, 1.4])
@@ -64,57 +64,18 @@ class Auto(Priced):
     [3, 4]
     """
 
-    layers: Positive
-    max_nodes: Positive = 31
-    """Maximum nodes of a tree; prices usually keep it smaller."""
     memory: Positive = 1024
     """Contexts of one token, and of two, whose successors are kept."""
     earlier: Natural = 0
     """Tokens of earlier outputs in which copies are looked up, besides the present text."""
-    window: Positive = 24
-    """Output tokens that a skip set is tried on."""
-    explore: Share = 0.01
-    """Share of the time for trying skip sets, besides four passes at the start; 0 drafts by no plan
-    at all, and copies alone.
-    """
-    draft_prices: Sequence[PositiveFloat] = ()
-    """Seconds of a draft pass of 1 and 4 rows in 8 bits, beside `row_prices`, which else leave
-    these out; empty, and no `row_prices`, measures them where they may pay.
-    """
-    kv_window: Natural = 512
-    """Last positions that drafts in 8 bits may read of a context of twice as many, besides the
-    first `SINKS`; 0 for no window.
-    """
-    kv_guided: bool = False
-    """Not the last `kv_window` positions, but those that got most attention in verification."""
     needs_latency, needs_top_tokens = True, TOP
     carried = "free", "calibration", "ladder", "measured"
     logged = ("expected", "price", "source", "sets", "explored")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(self.draft_prices) not in (0, len(DRAFT_ROWS) if self.row_prices else 0):
-            raise SkipbenchError(
-                f"{self.label}: draft_prices={list(self.draft_prices)}; wanted {len(DRAFT_ROWS)} "
-                f"positive numbers, the seconds of {' and '.join(map(str, DRAFT_ROWS))} rows, "
-                "beside row_prices"
-            )
         self.free = FreeTokens(self.memory, self.earlier)
         self.calibration = Calibration()
-        self.ladder = PlanLadder(self.layers, self.window, self.explore, self.kv_guided)
-
-    @property
-    def copied(self) -> frozenset[str]:
-        drafts = self.explore > 0 and (self.draft_prices or not self.row_prices)
-        return self.ladder.plan().variants if drafts else frozenset()
-
-    @property
-    def guided(self) -> bool:
-        return self.kv_guided
-
-    def prepare(self, state: State) -> None:
-        self.prices = self.prices_at(state, self.max_nodes + 1)
-        self.low, self.windowed = self._draft_prices(state), self._draft_prices(state, True)
 
     def begin(self, state: State) -> None:
         super().begin(state)
@@ -126,29 +87,18 @@ class Auto(Priced):
         self.free.begin(state.tokens)
         self.prepare(state)
         self.slopes = min_slopes(self.prices)
-        price = partial(state.lm.prices.step_price, state.lm.cache.length)
+        price = partial(self.step_price, state)
         self.ladder.begin(price, self.low, self.windowed, self.kv_window)
+        self.rests = Rests(self.looking_price(state))
+        self._set_rest(False)
 
-    def _draft_prices(self, state: State, windowed: bool = False) -> list[float]:
-        """Price of 0, 1, ... rows drafted in fewer bits, in passes of one row; empty where they
-        cannot pay, or the engine has none. `windowed`: in a window, where the context is long.
-        """
-        long = 0 < 2 * self.kv_window <= state.lm.cache.length and not self.row_prices
-        if not self.copied or (windowed and not long):
-            return []
-        if self.row_prices:
-            given = self.row_prices[0], *self.draft_prices
-            seconds = dict(zip((0, *DRAFT_ROWS), given, strict=True))
-        else:
-            lm, kv_window = state.lm, self.kv_window if windowed else None
-            plan = self.ladder.plan(kv_window=kv_window)
-            may_pay = self.ladder.may_pay(bytes_price(lm, plan), self.prices)
-            if not (lm.engine.fast(VARIANT) and may_pay):
-                return []
-            seconds = self._seconds(state, plan)
-        of_one, most = seconds[1] / seconds[0], max(self.window, DRAFT_ROWS[-1])
-        prices = [of_one * p for p in curve({n: seconds[n] for n in DRAFT_ROWS}, most)]
-        return prices if self.ladder.may_pay(of_one, self.prices) else []
+    def _set_rest(self, rests: bool) -> None:
+        """Whether the next round proposes nothing, which needs no top tokens, and can be late."""
+        self._resting, self.needs_top_tokens = rests, 0 if rests else TOP
+
+    @property
+    def late_steps(self) -> int | None:
+        return 0 if self._resting else None
 
     @property
     def rate(self) -> float:
@@ -158,7 +108,12 @@ class Auto(Priced):
     def propose(self, state: State, budget: int) -> Draft:
         self._before = state.tokens[-2] if len(state.tokens) > 1 else state.pending
         self._pending, self._drafted, self._step_price = state.pending, [], 0.0
-        rate = self.rate
+        self._passes, self.tree = 0, Tree()
+        if self.rests.left:
+            return Draft()
+        if self.rests.worth and self.free.text.match_length() >= WAKES:
+            return self._copies(budget)
+        self.needs_top_tokens, rate = TOP, self.rate
         growth = self._growth(budget)
         self.tree = growth.best(rate)
         # a token is worth what it costs here: passes are spared for copies where there are some
@@ -171,19 +126,27 @@ class Auto(Priced):
         if rung >= 0 and value > self.tree.expected - rate * self.prices[1 + len(self.tree.tokens)]:
             self._draft(state, rung, rate, budget)
             self.tree = self._growth(budget).best(rate)
-        tree = self.tree
-        sources = [SOURCES[LETTERS[kind]] for kind in tree.kinds]
-        return Draft(tree.tokens, tree.parents, steps=len(tree.tokens), sources=sources)
+        self._price = self.prices[1 + len(self.tree.tokens)]
+        shape, steps = (self.tree.tokens, self.tree.parents), len(self.tree.tokens)
+        sources = [SOURCES[LETTERS[kind]] for kind in self.tree.kinds]
+        return Draft(*shape, steps=steps, sources=sources, passes=self._passes)
+
+    def _copies(self, budget: int) -> Draft:
+        """A chain of copies alone, where the host takes much of a round: the target's likeliest
+        tokens are not read.
+        """
+        self.needs_top_tokens, prices = 0, self.copy_prices
+        chain = self.free.chain(min(budget, self.max_nodes), self._eos)
+        tokens = list(accumulate(map(self.calibration, chain.products), initial=1.0))
+        rates = [n / price for n, price in zip(tokens, prices[1:], strict=False)]
+        rate = min(self.rate, max(1.0, *rates))
+        values = [n - rate * price for n, price in zip(tokens, prices[1:], strict=False)]
+        size = values.index(max(values))
+        self.tree, self._price = chain.first(size, tokens[size] - 1), prices[1 + size]
+        return Draft(self.tree.tokens, steps=size, sources=["copied"] * size, kind="copies")
 
     def tried_plans(self) -> list[TriedPlan]:
-        drafted = {plan for _, plan in self.log.get("sets", ())}
-        ladder = self.ladder
-        found = [
-            TriedPlan(text := str(ladder.plans[rung]), ladder.chance(rung), step, text in drafted)
-            for rung, step in enumerate(ladder.steps)
-            if rung in ladder.plans and (ladder.tried[rung] or str(ladder.plans[rung]) in drafted)
-        ]
-        return sorted(found, key=lambda one: -one.agreement)
+        return self.ladder.tried_plans({plan for _, plan in self.log.get("sets", ())})
 
     def _growth(self, budget: int) -> Growth:
         """The tree of all sources, the drafted chain among them."""
@@ -206,6 +169,7 @@ class Auto(Priced):
                 break
             rows = [token, *self._ahead(ahead, most - at - 1)]
             self._step_price += self.ladder.pass_price(rung, len(rows))
+            self._passes += 1
             logits = lm.logits(rows, TokenRows.chain(base + at, len(rows)), plan)
             # fewer bits are judged by the ratio of both
             best = two_best(logits, of_all=not plan.changed)
@@ -281,19 +245,21 @@ class Auto(Priced):
 
     def adapt(self, state: State, verification: Verification) -> None:
         tree, accepted = self.tree, verification.accepted
-        for node, hit in tree.tried(accepted):
-            kind = tree.kinds[node]
-            if kind != UNCOUNTED:
-                self.free.count(kind, hit)
-            if kind >= FREE:
-                self.ladder.agreement.update(self._rung, hit)
-        for node, product in enumerate(tree.products):
-            self.calibration.update(product, node in accepted)
-        price = self.prices[1 + len(tree.tokens)] + self._step_price
+        if self.rests.left:
+            self.free.text.advance(state)
+            self._set_rest(self.rests.rested(self.free.text.match_length()))
+            return self.note(explored=0.0, expected=1.0, price=1.0, source="")
+        tried = [(tree.kinds[node], hit) for node, hit in tree.tried(accepted)]
+        self.free.count((kind, hit) for kind, hit in tried if kind != UNCOUNTED)
+        for hit in (hit for kind, hit in tried if kind >= FREE):
+            self.ladder.agreement.update(self._rung, hit)
+        self.calibration.count(tree.products, accepted)
+        price = self._price + self._step_price
+        self._set_rest(self.rests.awake(len(accepted) + 1, price))
         tokens, passes = self._past
         self._past = [RATE_KEPT * tokens + (len(accepted) + 1), RATE_KEPT * passes + price]
-        rows = tree.tokens, tree.parents, verification.top_tokens
-        self.free.successors.learn(self._before, self._pending, *rows)
+        if top := verification.top_tokens:
+            self.free.successors.learn(self._before, self._pending, tree.tokens, tree.parents, top)
         self.free.text.advance(state)
         self.ladder.spent += price
         explore = self.ladder.explore_one

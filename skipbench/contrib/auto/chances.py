@@ -5,6 +5,9 @@ from collections.abc import Sequence
 
 from skipbench.config.configurable import Stateful
 
+UNTRIED = 0.0, 0.0  # hits and tries of a kind
+LEAST = 1e-9  # product of chances that is told from 0
+
 
 class Counters(Stateful):
     """One chance per kind of draft token: how many of them were accepted, where their parent was.
@@ -16,17 +19,16 @@ class Counters(Stateful):
     def __init__(self, priors: Sequence[float], weight: float = 16.0, decay: float = 0.998) -> None:
         """`priors`: the chance of every kind before a try; `weight`: tries they count for."""
         self._priors, self._weight, self._decay = priors, weight, decay
-        self._counts: dict[int, list[float]] = {}
+        self._counts: dict[int, tuple[float, float]] = {}
 
     def update(self, kind: int, hit: bool) -> None:
         """Counts a try of `kind`."""
-        counts = self._counts.setdefault(kind, [0.0, 0.0])
-        counts[0] = counts[0] * self._decay + hit
-        counts[1] = counts[1] * self._decay + 1.0
+        hits, tries = self._counts.get(kind, UNTRIED)
+        self._counts[kind] = hits * self._decay + hit, tries * self._decay + 1.0
 
     def chance(self, kind: int, prior: float | None = None) -> float:
         """The present chance of a kind; `prior` replaces its own."""
-        hits, tries = self._counts.get(kind, (0.0, 0.0))
+        hits, tries = self._counts.get(kind, UNTRIED)
         prior = self._priors[kind] if prior is None else prior
         return (hits + self._weight * prior) / (tries + self._weight)
 
@@ -34,7 +36,7 @@ class Counters(Stateful):
         return {str(kind): list(counts) for kind, counts in self._counts.items()}
 
     def load_state_dict(self, state: dict[str, list[float]]) -> None:
-        self._counts = {int(kind): list(counts) for kind, counts in state.items()}
+        self._counts = {int(kind): (hits, tries) for kind, (hits, tries) in state.items()}
 
 
 class Calibration(Stateful):
@@ -56,14 +58,18 @@ class Calibration(Stateful):
         """Accepted and expected paths per bin."""
 
     def _bin(self, p: float) -> int:
-        return min(self.BINS - 1, int(-math.log(max(p, 1e-9)) / self.WIDTH))
+        at = int(-math.log(p) / self.WIDTH) if p > LEAST else self.BINS
+        return at if at < self.BINS else self.BINS - 1
 
     def __call__(self, p: float) -> float:
         """The chance of a path whose product is `p`."""
         accepted, expected = self.sums[self._bin(p)]
-        return min(1.0, p * (accepted + self.WEIGHT) / (expected + self.WEIGHT))
+        chance = p * (accepted + self.WEIGHT) / (expected + self.WEIGHT)
+        return chance if chance < 1.0 else 1.0
 
-    def update(self, p: float, accepted: bool) -> None:
-        """Counts a verified path of product `p`."""
-        hits, expected = self.sums[at := self._bin(p)]
-        self.sums[at] = hits * self.DECAY + accepted, expected * self.DECAY + p
+    def count(self, products: Sequence[float], accepted: Sequence[int]) -> None:
+        """Counts verified paths by their products, and which of them were accepted."""
+        hits, sums, decay = set(accepted), self.sums, self.DECAY
+        for node, p in enumerate(products):
+            before, expected = sums[at := self._bin(p)]
+            sums[at] = before * decay + (node in hits), expected * decay + p

@@ -2,7 +2,7 @@
 the chance that it is right.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from skipbench.config.configurable import Stateful
 from skipbench.contrib.auto.chances import Counters
@@ -11,13 +11,15 @@ from skipbench.contrib.auto.kinds import (
     CONTINUATIONS,
     FREE,
     FREE_WEIGHT,
+    LONGEST_CLASS,
     MATCH_CLASS,
     NONE,
-    NUMBER,
     PRIORS,
+    STRIDES,
+    UNLIKELY,
 )
 from skipbench.decode.sources import Match, Successors, TextIndex
-from skipbench.decode.tree import Child
+from skipbench.decode.tree import Child, Tree
 
 Carried = tuple[list[Match], int]
 """Occurrences of the path to a node's parent; place on the drafted chain, -1 beside it."""
@@ -40,21 +42,30 @@ class FreeTokens(Stateful):
     def begin(self, tokens: Sequence[int]) -> None:
         """Starts a text."""
         self.text.begin(tokens)
-        self._known: dict[tuple[int, int, int, int], tuple[float, int]] = {}
-        """Chance and number of kinds, by `Kind`, until more is counted."""
+        self._share, self._known = self._worth(), dict[int, float]()
+        """Chance by number of kind, until more is counted."""
 
     def chance(self, kind: int) -> float:
         """Chance of a free kind: where copies fail, untried kinds are trusted less, too."""
-        hits, expected = self.tried
-        share = min(1.0, (hits + FREE_WEIGHT) / (expected + FREE_WEIGHT))
-        return self.counters.chance(kind, share * PRIORS[kind])
+        known = self.counters.chance(kind, self._share * PRIORS[kind])
+        self._known[kind] = known
+        return known
 
-    def count(self, kind: int, hit: bool) -> None:
-        """Counts a try of a kind, which may be one of drafted tokens."""
-        self._known.clear()
-        self.counters.update(kind, hit)
-        if kind < FREE:
-            self.tried = [self.tried[0] + hit, self.tried[1] + PRIORS[kind]]
+    def count(self, tries: Iterable[tuple[int, bool]]) -> None:
+        """Counts tries of kinds, which may be those of drafted tokens."""
+        for kind, hit in tries:
+            self.counters.update(kind, hit)
+            self._known.pop(kind, None)
+            if kind < FREE:
+                self.tried = [self.tried[0] + hit, self.tried[1] + PRIORS[kind]]
+        before, self._share = self._share, self._worth()
+        if self._share != before:
+            self._known.clear()
+
+    def _worth(self) -> float:
+        """Share of the priors of all free kinds together that was accepted."""
+        hits, expected = self.tried
+        return min(1.0, (hits + FREE_WEIGHT) / (expected + FREE_WEIGHT))
 
     def after(
         self, before: int, token: int, path: list[int], matches: list[Match]
@@ -65,19 +76,44 @@ class FreeTokens(Stateful):
         if path:
             matches = self.text.follow(matches, token)
         matches = matches or self.text.find(path)
-        match, text = -1, self.text.text
+        candidates, context = self.successors.get(before, token)
+        _, of_copied, of_recycled = STRIDES
+        first = _first(matches, context)
+        none = first + NONE * of_copied
+        kinds = list(range(none, none + len(candidates) * of_recycled, of_recycled))
         if matches:
-            length = matches[0][1]
-            match = MATCH_CLASS[length] if length < len(MATCH_CLASS) else 5
-        copied = list(dict.fromkeys(text[at] for at, _ in matches))[:CONTINUATIONS]
-        ranks = {candidate: rank for rank, candidate in enumerate(copied)}
-        top, context = self.successors.get(before, token)
-        recycled = {candidate: rank for rank, candidate in enumerate(top)}
-        children: list[Child] = []
-        beside = (matches, -1)
-        for candidate in recycled | ranks:
-            of = match, ranks.get(candidate, NONE), recycled.get(candidate, ABSENT), context
-            if (known := self._known.get(of)) is None:
-                known = self._known[of] = self.chance(NUMBER[of]), NUMBER[of]
-            children.append((known[0], candidate, known[1], beside))
-        return children, matches
+            text, recycled = self.text.text, candidates
+            candidates = recycled.copy()
+            copied = list(dict.fromkeys([text[at] for at, _ in matches]))[:CONTINUATIONS]
+            for rank, copy in enumerate(copied):
+                if copy in recycled:
+                    kinds[recycled.index(copy)] -= (NONE - rank) * of_copied
+                else:
+                    candidates.append(copy)
+                    kinds.append(first + rank * of_copied + ABSENT * of_recycled)
+        known, chance, beside = self._known.get, self.chance, (matches, -1)
+        pairs = zip(candidates, kinds, strict=True)
+        return [(known(kind) or chance(kind), c, kind, beside) for c, kind in pairs], matches
+
+    def chain(self, most: int, eos: Container[int]) -> Tree:
+        """At most so many tokens that followed the longest match, none behind an end."""
+        tree, path, product = Tree(), list[int](), 1.0
+        matches, alone = self.text.find(), ABSENT * STRIDES[2]
+        while matches and len(path) < most and not (path and path[-1] in eos):
+            token, kind = self.text.text[matches[0][0]], _first(matches, 0) + alone
+            product *= self._known.get(kind) or self.chance(kind)
+            if product < UNLIKELY:
+                break
+            tree.add(token, len(path) - 1, kind, product)
+            path.append(token)
+            matches = self.text.follow(matches, token) or self.text.find(path)
+        return tree
+
+
+def _first(matches: list[Match], context: int) -> int:
+    """Number of the first kind with these matches and this context of the successors."""
+    if not matches:
+        return context
+    length = matches[0][1]
+    match = MATCH_CLASS[length] if length < len(MATCH_CLASS) else LONGEST_CLASS
+    return (match + 1) * STRIDES[0] + context

@@ -1,16 +1,18 @@
 """Kinds of draft tokens, by what proposes them, and the chances they have before any try."""
 
 import itertools
+import math
 from typing import NamedTuple
 
 from skipbench.decode.drafting import CONFIDENCE_CLASSES
 
 TOP = 6  # of the target's most likely tokens kept per context; later ones are not worth a row
+UNLIKELY = 0.2  # chance of a path of free tokens that is not followed further
 CONTINUATIONS = 3  # different tokens that copies propose per node
 
 # Kinds of free tokens: class of the longest match, rank among the continuations of the matches,
 # rank among recycled successors, and tokens of context that these rest on.
-MATCH_CLASS = (0, 0, 1, 2, 3, 3, 3, *(4,) * 6)  # by length of the match; longer ones are class 5
+MATCH_CLASS, LONGEST_CLASS = (0, 0, 1, 2, 3, 3, 3, *(4,) * 6), 5  # by length of the match
 # Priors as counted on `dataset=tuning` and the embedded model's prompts (docs/auto.md).
 MATCH_CHANCE = (0.146, 0.321, 0.404, 0.65, 0.833, 0.924)
 LATER_SHARE = (1.0, 0.173, 0.173)  # of the first continuation, the second, the third
@@ -50,7 +52,10 @@ class Kind(NamedTuple):
 
 RANKS = range(-1, len(MATCH_CHANCE)), range(CONTINUATIONS + 1), range(TOP + 1), range(3)
 KINDS = [Kind(*ranks) for ranks in itertools.product(*RANKS)]
-NUMBER: dict[tuple[int, ...], int] = {kind: number for number, kind in enumerate(KINDS)}
+STRIDES = tuple(math.prod(map(len, RANKS[place:])) for place in range(1, len(RANKS)))
+"""By how much the number of a kind grows with its match, its rank among copies, and that among
+successors.
+"""
 FREE = len(KINDS)
 # Then the kinds of drafted tokens: class of the draft's certainty, first of a skip set, then of 8
 # bits; and the free source that proposes the same token: none, recycled successors, a copy.

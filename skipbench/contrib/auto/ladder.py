@@ -3,12 +3,13 @@ time.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
 
 from skipbench.config.configurable import Stateful
 from skipbench.contrib.auto.chances import Counters
 from skipbench.decode.draft import State
+from skipbench.decode.method import TriedPlan
 from skipbench.decode.trial_passes import predicts, recent_states
 from skipbench.draft_plan import DraftPlan
 from skipbench.metrics.prices import Prices
@@ -157,7 +158,8 @@ class PlanLadder(Stateful):
         price of the round, and that value; -1 where no rung is known, unless `chances` are given,
         0 for rungs to leave out.
         """
-        chances = chances or self._chances()
+        if not (chances := chances or self._chances()):
+            return -1, -math.inf
         values = [
             chain_value(chance, self.step(rung), prices, rate, budget) if chance else -math.inf
             for rung, chance in enumerate(chances)
@@ -166,8 +168,10 @@ class PlanLadder(Stateful):
         return (values.index(best) if best > -math.inf else -1), best
 
     def _chances(self) -> list[float]:
-        """Agreement of every rung that is known; 0 for the others."""
+        """Agreement of every rung that is known, 0 for the others; none where no rung is."""
         tried = any(self.tried[1:WINDOWED])
+        if not (tried or self.low or self.windowed):
+            return []
         known = [bool(self.low), *[tried] * (WINDOWED - 1), bool(self.windowed)]
         return [self.chance(rung) if of else 0.0 for rung, of in enumerate(known)]
 
@@ -215,6 +219,15 @@ class PlanLadder(Stateful):
             self.agreement.update(rung, hit)
         self.tried[rung] += 1
         return price
+
+    def tried_plans(self, drafted: Container[str]) -> list[TriedPlan]:
+        """As `Method.tried_plans`; `drafted`: those that drafted for the present prompt."""
+        found = [
+            TriedPlan(text := str(self.plans[rung]), self.chance(rung), step, text in drafted)
+            for rung, step in enumerate(self.steps)
+            if rung in self.plans and (self.tried[rung] or str(self.plans[rung]) in drafted)
+        ]
+        return sorted(found, key=lambda one: -one.agreement)
 
     def _hopes(self, idle: bool) -> list[float]:
         """The highest agreement that each rung may still have; 0 for those of fewer bits with

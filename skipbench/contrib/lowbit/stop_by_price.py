@@ -25,9 +25,9 @@ class ByPrice(RowPrices, StopRule):
 
     Behind tokens whose chances multiply to P, a chain of m more is worth `P (a + ... + a^m) - rho
     (m c + C(n + m) - C(n))`: a is the share of drafted tokens that are accepted, c the measured
-    price of a draft step, C(n) that of n verified rows, rho the present tokens per pass of one
-    row. The draft ends where no m is worth anything. All of it is counted while decoding: chances
-    by class of confidence, the last 100 tokens most.
+    price of a draft step, C(n) that of a round of n rows, with what the host does beside both, rho
+    the present tokens per round of one row. The draft ends where no m is worth anything. All of it
+    is counted while decoding: chances by class of confidence, the last 100 tokens most.
 
     >>> rule = ByPrice(row_prices=[1, 1.02, 1.04, 1.1, 1.2, 1.4])
     >>> rule.step, rule.prices = 0.5, rule.prices_at(None, 17)
@@ -52,7 +52,7 @@ class ByPrice(RowPrices, StopRule):
         self._chance = 1.0
 
     def priced(self, state: State, plan: DraftPlan, given: Prices | None) -> None:
-        self.step = (given or state.lm.prices).step_price(state.lm.cache.length, plan)
+        self.step = self.step_price(state, plan, given)
         self.prices = self.prices_at(state, self.max_steps + 1)
 
     def _pays(self) -> bool:

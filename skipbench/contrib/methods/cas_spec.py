@@ -16,7 +16,7 @@ warm-up does nor what ends a tree. Guesses of ours replace them, marked so below
 | M_d1, M_d2 | `skips` | skip sets of `sparsity` 0.4 and 0.6, one inside the other |
 | M_dn, c_dn | `bottom`, `bottom_cost` | prompt lookup (cost a guess: 0.01 passes) |
 | alpha_s, lambda, H | `Estimate` | share accepted, smoothed by 0.7, of the last 20 tries |
-| c_s | `costs` | price of a draft step in passes of one row |
+| c_s | `costs` | price of a draft step in passes of one row, (ours) with the host's part |
 | T(s, k) | `worth` | criterion that chooses draft s and k tokens |
 | TOP-P siblings | `top_p`, `width` | (guess: 0.9 and 3) alternatives, drafted in the same pass |
 | warm-up | `warm_up` | (guess) tokens until which rounds begin with each draft in turn |
@@ -142,6 +142,10 @@ class CASSpec(Method):
             self.ranked = list(map(str, self.skips))
         price = partial(state.lm.prices.step_price, state.lm.cache.length)
         self.costs = [*map(price, self.skips), self.bottom_cost]
+        if state.lm.prices.model is not None:  # every drafted token is a row of the host's, too
+            host, pass_s = state.host, state.lm.prices.pass_s(1, state.lm.cache.length)
+            steps = [host.step_price(cost, pass_s) for cost in self.costs[:-1]]
+            self.costs = [cost + host.row_price(pass_s) for cost in (*steps, self.bottom_cost)]
         self.text.begin(state.tokens)
         self.log["sets"] = [str(skip) for skip in self.skips]
 
@@ -176,7 +180,8 @@ class CASSpec(Method):
         steps = [sum(k for _, d, k in chosen if d == draft) for draft in range(self.bottom + 1)]
         self.note(steps_by_set=steps[:-1], chosen=chosen)
         sources = ["copied" if draft == self.bottom else "layers" for draft, _ in self.tree.kinds]
-        return Draft(self.tree.tokens, self.tree.parents, steps=sum(steps), sources=sources)
+        shape = self.tree.tokens, self.tree.parents
+        return Draft(*shape, steps=sum(steps), sources=sources, passes=sum(steps[:-1]))
 
     def _add(self, token: int, parent: int, estimate: float, kind: tuple[int, int]) -> int:
         """A new leaf; `kind`: draft, and length of a copy's match, or 0, -1 for a later sibling."""

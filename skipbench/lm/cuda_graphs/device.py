@@ -142,7 +142,7 @@ class DeviceGraphs:
 
     def has_graphs(self, metadata: AttentionMetadata) -> bool:
         """True if a pass replays graphs, which may be captured now."""
-        return (key := self._key_of(metadata)) is not None and self._ready(*key)
+        return (key := self._key_of(metadata)) is not None and self._ready(key)
 
     def _key_of(self, metadata: AttentionMetadata) -> Key | None:
         """The graphs of a pass; `None` for one that runs without."""

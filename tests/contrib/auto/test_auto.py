@@ -28,7 +28,8 @@ from skipbench.draft_plan import DraftPlan
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.vanilla import Vanilla
-from skipbench.metrics.prices import DRAFT_ROWS, ROWS, Prices, curve
+from skipbench.metrics.lines import curve
+from skipbench.metrics.prices import DRAFT_ROWS, ROWS, Prices
 from skipbench.models.random_weights import planted_model
 from skipbench.profile.roofline import bytes_price
 
@@ -153,7 +154,7 @@ def test_chances_follow_what_is_counted() -> None:
     counters, calibration = Counters([0.5, 0.1]), Calibration()
     for _ in range(400):
         counters.update(1, True)
-        calibration.update(0.5, False)
+        calibration.count([0.5], [])
     assert counters.chance(0) == 0.5 and counters.chance(1) > 0.9
     assert calibration(0.5) < 0.1 and calibration(0.01) == 0.01
 

@@ -1,0 +1,102 @@
+"""`AutoPrices`: what rounds and draft passes of `auto` cost on this machine."""
+
+from collections.abc import Sequence
+from dataclasses import field
+
+from skipbench.config.configurable import Natural, Positive, PositiveFloat, Share
+from skipbench.contrib.auto.ladder import VARIANT, PlanLadder
+from skipbench.decode.draft import State
+from skipbench.decode.priced import Priced
+from skipbench.errors import SkipbenchError
+from skipbench.metrics.host import NO_HOST
+from skipbench.metrics.lines import curve
+from skipbench.metrics.prices import DRAFT_ROWS, VANILLA
+from skipbench.profile.roofline import bytes_price
+
+
+class AutoPrices(Priced):
+    """Base of `Auto`. All prices are in rounds that verify one row, with what the host does."""
+
+    layers: Positive
+    max_nodes: Positive = 31
+    """Maximum nodes of a tree; prices usually keep it smaller."""
+    window: Positive = 24
+    """Output tokens that a skip set is tried on."""
+    explore: Share = 0.01
+    """Share of the time for trying skip sets, besides four passes at the start; 0 drafts by no plan
+    at all, and copies alone.
+    """
+    draft_prices: Sequence[PositiveFloat] = ()
+    """Seconds of a draft pass of 1 and 4 rows in 8 bits, beside `row_prices`, which else leave
+    these out; empty, and no `row_prices`, measures them where they may pay.
+    """
+    kv_window: Natural = 512
+    """Last positions that drafts in 8 bits may read of a context of twice as many, besides the
+    first `SINKS`; 0 for no window.
+    """
+    kv_guided: bool = False
+    """Not the last `kv_window` positions, but those that got most attention in verification."""
+
+    ladder: PlanLadder = field(init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.draft_prices) not in (0, len(DRAFT_ROWS) if self.row_prices else 0):
+            raise SkipbenchError(
+                f"{self.label}: draft_prices={list(self.draft_prices)}; wanted {len(DRAFT_ROWS)} "
+                f"positive numbers, the seconds of {' and '.join(map(str, DRAFT_ROWS))} rows, "
+                "beside row_prices"
+            )
+        self.ladder = PlanLadder(self.layers, self.window, self.explore, self.kv_guided)
+
+    @property
+    def guided(self) -> bool:
+        return self.kv_guided
+
+    @property
+    def copied(self) -> frozenset[str]:
+        drafts = self.explore > 0 and (self.draft_prices or not self.row_prices)
+        return self.ladder.plan().variants if drafts else frozenset()
+
+    def prepare(self, state: State) -> None:
+        self.prices = self.prices_at(state, self.max_nodes + 1)
+        self.copy_prices = self._copy_prices(state)
+        self.low, self.windowed = self._draft_prices(state), self._draft_prices(state, True)
+
+    def looking_price(self, state: State) -> float:
+        """Price of a round that drafts nothing in rounds of vanilla; where prices are given, these
+        take the host no time, and where vanilla was never timed, as long.
+        """
+        idle = NO_HOST if self.row_prices else state.lm.prices.host_of(VANILLA, state.host)
+        return self.host(state).looking_price(self.pass_s(state), idle)
+
+    def _copy_prices(self, state: State) -> list[float]:
+        """Price of 0, 1, ... rows of a chain of copies alone; as of any round until it is timed."""
+        host, pass_s = self.host(state), self.pass_s(state)
+        if self.row_prices or (copies := state.lm.prices.host.get(f"{self.name} copies")) is None:
+            return self.prices
+        share = (pass_s + copies.beside_s(1)) / (pass_s + host.beside_s(1))
+        return [share * p for p in curve(copies.added(self.seconds(state)), self.max_nodes + 1)]
+
+    def _draft_prices(self, state: State, windowed: bool = False) -> list[float]:
+        """Price of 0, 1, ... rows drafted in fewer bits; empty where they cannot pay, or the engine
+        has none. `windowed`: in a window, where the context is long.
+        """
+        long = 0 < 2 * self.kv_window <= state.lm.cache.length and not self.row_prices
+        if not self.copied or (windowed and not long):
+            return []
+        host = self.host(state)
+        if self.row_prices:
+            given = self.row_prices[0], *self.draft_prices
+            seconds = dict(zip((0, *DRAFT_ROWS), given, strict=True))
+        else:
+            lm, kv_window = state.lm, self.kv_window if windowed else None
+            plan = self.ladder.plan(kv_window=kv_window)
+            least = host.step_price(bytes_price(lm, plan), self.pass_s(state))
+            if not (lm.engine.fast(VARIANT) and self.ladder.may_pay(least, self.prices)):
+                return []
+            seconds = self._seconds(state, plan)
+        drafted = {n: seconds[n] + host.step_s for n in DRAFT_ROWS}
+        of_one = drafted[1] / (seconds[0] + host.beside_s(1))
+        prices = [of_one * p for p in curve(drafted, max(self.window, DRAFT_ROWS[-1]))]
+        return prices if self.ladder.may_pay(of_one, self.prices) else []
