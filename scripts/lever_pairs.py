@@ -61,10 +61,10 @@ def h100(context: int, layers: int) -> Prices:
     at, far = gpu.a_pass(2048, 1)[1], gpu.a_pass(8000, 1)[1]
     slope = (far - at) / (8000 - 2048) / gpu.LAYERS
 
-    def parts(whole: float, attention: float, mlp: float) -> list[float]:
+    def parts(whole: float, attention: float, mlp: float) -> tuple[float, float, float, float]:
         """Seconds; what is no product is attention's."""
         rest = (whole - head) / gpu.LAYERS - attention - mlp
-        return [x / 1e3 for x in (attention + rest - 2048 * slope, slope, mlp, head)]
+        return (attention + rest - 2048 * slope) / 1e3, slope / 1e3, mlp / 1e3, head / 1e3
 
     full = (gpu.products(1) - head) / gpu.LAYERS
     low = gpu.of("4 bits without head") / gpu.LAYERS
