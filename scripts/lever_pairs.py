@@ -3,17 +3,18 @@
     python scripts/lever_pairs.py pairs.json --measure        an hour on one thread
     python scripts/lever_pairs.py results/laptop/levers/pairs.json       its tables
 
-Behind `--starts` contexts, cut out of the texts of `dataset=tuning`, vanilla decodes `LEARNT`
-tokens and `--tokens` more; a plan's agreement is the share of these that one pass of it predicts.
-`7% out` leaves out so much of a pass's price, by KnapSpec's programme on the last tokens before;
-`composed` is the plan of `method=knapspec-choices` there, by each device's prices. Heads are in
-full.
+Behind `--places` contexts, cut out of the texts of `dataset=tuning`, vanilla decodes tokens from
+which plans are made, and `--tokens` more; a plan's agreement is the share of these that one pass of
+it predicts. `7% out` leaves out so much of a pass's price, by KnapSpec's programme on the last 24
+tokens before; `composed` is the plan of `method=knapspec-choices` there, by each device's prices.
+Heads are in full.
 
 Gain: the best `(1 + a + ... + a^k) / (k c + C(k+1))` over k, with the agreement a of all places. On
 this CPU c and C are seconds of its one thread, means over places of the least of interleaved
-passes; on an H100, for a model of Llama-3-8B's sizes, what `gpu_predictions.py`
-computes. Brackets: 95 % of draws of places. `over` is the gain over that of the same draft with
-nothing out, in the same draws; it would be 1 at the agreement `even`.
+passes; on an H100, for a model of Llama-3-8B's sizes, what `gpu_predictions.py` computes.
+Brackets: 95 % of draws of places. `over` is the gain over that of the same draft with
+nothing out, of composed plans over that of the best other draft, in the same draws; it would be 1
+at the agreement `even`.
 """
 
 import argparse
@@ -47,7 +48,7 @@ from skipbench.metrics.prices import Parts, Point, Prices, curve
 from skipbench.profile.latency import add_variants, fit, measure
 
 BITS, WINDOWS, SHARES = ("", "int8", "int4"), (None, 512, 256), (0.0, 0.07, 0.22)
-RECENT, LEARNT = 24, 64
+RECENT = 24
 WEIGHTS = 1, 2  # of an attention and an MLP
 ROWS, TIMED, DRAWS = (1, 2, 3, 5, 9, 17), 6, 2000
 EVEN = np.linspace(0, 1, 1001)
@@ -60,10 +61,10 @@ def h100(context: int, layers: int) -> Prices:
     at, far = gpu.a_pass(2048, 1)[1], gpu.a_pass(8000, 1)[1]
     slope = (far - at) / (8000 - 2048) / gpu.LAYERS
 
-    def parts(whole: float, attention: float, mlp: float) -> list[float]:
+    def parts(whole: float, attention: float, mlp: float) -> tuple[float, float, float, float]:
         """Seconds; what is no product is attention's."""
         rest = (whole - head) / gpu.LAYERS - attention - mlp
-        return [x / 1e3 for x in (attention + rest - 2048 * slope, slope, mlp, head)]
+        return (attention + rest - 2048 * slope) / 1e3, slope / 1e3, mlp / 1e3, head / 1e3
 
     full = (gpu.products(1) - head) / gpu.LAYERS
     low = gpu.of("4 bits without head") / gpu.LAYERS
@@ -103,9 +104,9 @@ def knapspec_sets(lm: LM, state: State) -> dict[float, DraftPlan]:
     return {s: DraftPlan(lm.layers, by_weight[round(s * whole)]) for s in SHARES}
 
 
-def composed(lm: LM, state: State, prices: Prices, tokens: int = LEARNT) -> DraftPlan:
-    """The plan of KnapSpec with choices by these prices and the last tokens."""
-    config = compose(["method=knapspec-choices", "method.head=full", f"method.window={tokens}"])
+def composed(lm: LM, state: State, prices: Prices) -> DraftPlan:
+    """The plan of KnapSpec with choices by these prices."""
+    config = compose(["method=knapspec-choices", "method.head=full", f"method.window={RECENT}"])
     method: Any = config.method.factory()(layers=lm.layers)
     assert isinstance(method, KnapSpecChoices)
     lm.prices = prices
@@ -116,21 +117,20 @@ def composed(lm: LM, state: State, prices: Prices, tokens: int = LEARNT) -> Draf
 
 @torch.inference_mode()
 def measure_place(
-    lm: LM, prompt: list[int], tokens: int, cpu: Prices, timed: bool
+    lm: LM, prompt: list[int], learnt: int, tokens: int, cpu: Prices, timed: bool
 ) -> dict[str, Any]:
     """By plan its text and hits; where it is `timed`, seconds of a step and of several rows."""
     base = len(prompt) - 1
     lm.prefill(prompt[:base])
     lm.cache.length = base
-    output, _ = decoded(lm, Vanilla(), prompt, LEARNT + tokens)
-    base += LEARNT
+    output, _ = decoded(lm, Vanilla(), prompt, learnt + tokens)
+    base += learnt
     lm.cache.length = base
-    before, state = State(lm, [*prompt, *output[:LEARNT]]), State(lm, [*prompt, *output])
+    before, state = State(lm, [*prompt, *output[:learnt]]), State(lm, [*prompt, *output])
     known = plans(lm.layers, knapspec_sets(lm, before))
     gpu_prices = h100(base, lm.layers)
-    for device, prices in (("CPU", cpu), ("H100", gpu_prices)):
-        known[f"composed, {device}"] = composed(lm, before, prices)
-        known[f"composed, {device}, by {RECENT} tokens"] = composed(lm, before, prices, RECENT)
+    known["composed, CPU"] = composed(lm, before, cpu)
+    known["composed, H100"] = composed(lm, before, gpu_prices)
     assert gpu_prices.model is not None
     del gpu_prices.model.variants["int8"]
     known["composed, H100, 4 bits alone"] = composed(lm, before, gpu_prices)
@@ -148,27 +148,27 @@ def measure_place(
     return made
 
 
-def measured(starts: dict[int, int], tokens: int, file: Path) -> None:
-    """Writes the places of every context."""
+def measured(context: int, count: int, learnt: Sequence[int], tokens: int, file: Path) -> None:
+    """Writes all places."""
     levers.now = time.thread_time
     config = compose(
         ["model=smollm2-135m", "dataset=tuning", "model.dtype=bfloat16", "engine.strict=true"]
     )
     lm, tokenizer = load_model(config.model, config.engine)
     text = [token for row in config.dataset.rows(None) for token in tokenizer.encode(row.prompt)]
-    lm.allocate(max(starts) + LEARNT + tokens + 256)
+    lm.allocate(context + max(learnt) + tokens + 256)
+    contexts = [256, context]
+    cpu = Prices(model=fit(measure(lm, contexts, [1], 24, lambda: None), lm.layers))
+    add_variants(lm, cpu, contexts, 24, {"int8"})
     found = list[dict[str, Any]]()
-    for context, count in starts.items():
-        contexts = [256, context]
-        cpu = Prices(model=fit(measure(lm, contexts, [1], 24, lambda: None), lm.layers))
-        add_variants(lm, cpu, contexts, 24, {"int8"})
-        places = list[dict[str, Any]]()
+    for before in learnt:
+        of = {"context": context, "learnt": before, "tokens": tokens, "layers": lm.layers}
+        found.append({**of, "places": (places := list[dict[str, Any]]())})
         for n in range(count):
             at = (len(text) - context) * n // (count - 1)
-            places.append(measure_place(lm, text[at : at + context], tokens, cpu, n < TIMED))
-            of = {"context": context, "tokens": tokens, "layers": lm.layers, "places": places}
-            file.write_text(json.dumps([*found, of]))
-        found.append(of)
+            prompt = text[at : at + context]
+            places.append(measure_place(lm, prompt, before, tokens, cpu, n < TIMED))
+            file.write_text(json.dumps(found))
 
 
 def table(of: dict[str, Any]) -> Iterator[str]:
@@ -186,8 +186,12 @@ def table(of: dict[str, Any]) -> Iterator[str]:
         verify = curve(rows, LONGEST + 1)[2:]
         gain = rates(agreement.ravel(), step.ravel(), verify).reshape(step.shape)
         columns += [[f"{c:.3f}" for c in step[0]], [ends(g) for g in gain.T], []]
+        fixed = [n for n in names if not n.startswith("composed")]
+        best = max(fixed, key=lambda name: float(gain[0, names.index(name)]))
         for i, name in enumerate(names):
             kept = ", ".join(w for w in name.split(", ") if not w.endswith("out"))
+            if name not in fixed:
+                kept = best
             base = gain[:, names.index(kept)] if kept else np.ones(len(gain))
             reach = rates(EVEN, np.full(len(EVEN), step[0, i]), verify)
             even = EVEN[min(len(EVEN) - 1, np.searchsorted(reach, base[0]))]
@@ -230,14 +234,16 @@ def main() -> None:
     )
     parser.add_argument("file", type=Path)
     parser.add_argument("--measure", action="store_true")
-    parser.add_argument("--starts", default="2048:24,4096:24", help="places per context")
+    parser.add_argument("--context", type=int, default=2048)
+    parser.add_argument("--places", type=int, default=24)
+    parser.add_argument("--learnt", type=int, nargs="+", default=[24, 64], help="tokens before")
     parser.add_argument("--tokens", type=int, default=48)
     args = parser.parse_args()
     if args.measure:
-        starts = dict(map(int, one.split(":")) for one in args.starts.split(","))
-        measured(starts, args.tokens, args.file)
+        measured(args.context, args.places, args.learnt, args.tokens, args.file)
     for one in json.loads(args.file.read_text()):
-        print(f"{one['context']} tokens, {len(one['places'])} places\n")
+        behind = f"{one['context']} tokens and {one['learnt']} of the output"
+        print(f"Behind {behind}, {len(one['places'])} places of {one['tokens']} tokens\n")
         print(*table(one), "", sep="\n")
 
 

@@ -6,7 +6,9 @@ import msgspec
 import pytest
 from conftest import random_lm
 
+from scripts import gpu_predictions, lever_pairs
 from scripts.levers import Figures, measure, modelled
+from skipbench.draft_plan import DraftPlan
 from skipbench.profile.latency import measured
 
 FEW = {"window 512", "int8, head, 4 out"}
@@ -17,6 +19,20 @@ def test_the_best_chain_by_hand() -> None:
     assert modelled(1.0, 0.5, [0.0] + [1.0] * 40) == 17 / (16 * 0.5 + 1)
     rising = [0.0, 1.0, 2.0, *[9.0] * 40]  # two rows cost two passes, three nine
     assert modelled(0.5, 0.5, rising) == pytest.approx(1.5 / 2.5)
+
+
+def test_prices_of_an_h100_are_what_is_predicted() -> None:
+    prices, whole = lever_pairs.h100(2048, 32), DraftPlan.of(32)
+    assert prices.pass_s(1, 2048) == pytest.approx(gpu_predictions.a_pass(2048, 1)[1] / 1e3)
+    for bits, share in zip(("int8", "int4"), gpu_predictions.low_bits(), strict=True):
+        assert prices.step_price(2048, whole.cheaper(bits)) == pytest.approx(share[1])
+    half = prices.step_price(2048, DraftPlan.of_layers(32, range(16)))
+    low, _, high = gpu_predictions.half(2048)
+    assert low <= half <= high
+    rows = prices.pass_s(9, 2048) / prices.pass_s(1, 2048)
+    assert rows == pytest.approx(
+        gpu_predictions.a_pass(2048, 9)[1] / gpu_predictions.a_pass(2048, 1)[1]
+    )
 
 
 def test_levers_behind_a_short_context() -> None:
