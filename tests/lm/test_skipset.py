@@ -98,7 +98,8 @@ def test_cheaper_plans_in_text() -> None:
         low = frozenset(rng.sample(range(2 * layers), rng.randint(0, 2 * layers)))
         window = rng.choice([None, 1, 512])
         head = rng.choice(HEADS)
-        plan = DraftPlan(layers, skip.skipped, low, rng.choice(VARIANTS), window, head)
+        given = rng.choice(VARIANTS), window, head, rng.choice([True, False])
+        plan = DraftPlan(layers, skip.skipped, low, *given)
         assert not plan.changed & plan.skipped
         assert DraftPlan.parse(str(plan), layers) == plan
     everything = DraftPlan.parse("head:likely;int8:all;window:9", 3)
