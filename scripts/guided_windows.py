@@ -82,6 +82,7 @@ def main() -> None:
     parser.add_argument("--contexts", type=int, nargs="+", default=[2048, 4096, 8190])
     parser.add_argument("--prompts", type=int, default=24)
     parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--texts", nargs="+", default=["facts", "text"])
     parser.add_argument("--plans", nargs="+", default=PLANS)
     parser.add_argument("--more", nargs="*", default=["model=smollm2-135m"])
     args = parser.parse_args()
@@ -91,7 +92,7 @@ def main() -> None:
     columns = ["context", "text", "prompts", *args.plans]
     print("| " + " | ".join(columns) + " |\n" + "|---" * len(columns) + "|")
     for context in args.contexts:
-        for kind in ("facts", "text"):
+        for kind in args.texts:
             sums = [[0, 0] for _ in args.plans]
             for seed in range(args.prompts):
                 tokens = prompt(kind, 1000 + seed, context - args.tokens - 5, tokenizer.encode)

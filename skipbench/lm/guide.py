@@ -30,9 +30,9 @@ class Guide:
         """The chosen rows, then those of the draft."""
         self._noted: dict[int, Tensor] = {}
         self._queries: dict[int, Tensor] = {}
-        self._of = self._chosen = (-1, -1, -1)
-        """Of which turn (`KVCache.switches`) and how many committed rows the queries, and the
-        chosen rows, are, and how many those are."""
+        self._of = (-1, -1)
+        """The turn (`KVCache.switches`) and the number of committed rows that those are of."""
+        self._count = 0  # of the chosen rows, before any are
 
     def asked(self, metadata: AttentionMetadata, guides: bool) -> AttentionMetadata:
         """The metadata of a pass that leaves its queries here if it `guides`."""
@@ -42,12 +42,9 @@ class Guide:
 
     def keep(self, row: int) -> None:
         """Keeps the queries of a row of the pass that was asked: the last committed one."""
-        if not self._noted:
-            return
-        last = {layer: query[min(row, QUERIES - 1)] for layer, query in self._noted.items()}
-        self._queries = {layer: query.clone() for layer, query in last.items()}
-        self._of, self._noted = (self._cache.switches, self._cache.length, 0), {}
-        self._chosen = (-1, -1, -1)
+        noted, self._noted = self._noted, {}
+        self._queries = {i: query[min(row, QUERIES - 1)].clone() for i, query in noted.items()}
+        self._of, self._count = (self._cache.switches, self._cache.length), 0
 
     def in_window(
         self, metadata: AttentionMetadata, plan: DraftPlan | None, engine: Engine
@@ -58,21 +55,22 @@ class Guide:
         """
         if plan is None or plan.window is None:
             return metadata
-        rows, (switches, length) = metadata.token_rows, (self._cache.switches, self._cache.length)
+        rows, length = metadata.token_rows, self._cache.length
         count, ahead = SINKS + plan.window, rows.start - length
         if plan.guided and not engine.guides:
             raise SkipbenchError(
                 f"engine={engine.name} has no guided windows; use engine=fused, or drafts with "
                 "method.kv_guided=false and window:N"
             )
-        known = plan.guided and self._of[:2] == (switches, length) and rows.contiguous_chain
+        known = bool(self._queries) and self._of == (self._cache.switches, length)
+        known &= plan.guided and rows.contiguous_chain
         if not known or ahead < 0 or ahead + rows.rows > ROOM:
             return metadata.windowed(plan.window)
         if length <= count:
             return metadata
-        if self._chosen != (switches, length, count):
+        if self._count != count:
             self._choose(length, count, engine.copy_most_read)
-            self._chosen = switches, length, count
+            self._count = count
         return metadata.beside(self.side, count + ahead)
 
     def _choose(self, length: int, count: int, copy: Callable[..., None]) -> None:

@@ -27,7 +27,7 @@ def copy_most_read(
     """
     (length, both, d), count, kv = rows.shape, len(out), rows.shape[1] // 2
     asked, keys = query.view(kv, -1, d), rows[:, :kv].transpose(0, 1)
-    score = (torch.matmul(keys, asked.mT).mT.float() * scale).softmax(-1).sum(1)
+    score = torch.matmul(keys, (asked * scale).mT).mT.softmax(-1, torch.float32).sum(1)
     if window is not None:
         score[:, : max(0, length - window)] = 0.0
     score[:, :SINKS] = torch.inf

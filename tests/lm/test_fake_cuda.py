@@ -59,9 +59,10 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "int8": ("method.precision=int8", "method.head=int8"),
     "int8 tree": ("method.precision=int8", TREE),
     "window": ("method.kv_window=3", "method.stop.threshold=0.3"),
+    "guided": ("method.kv_window=3", "method.kv_guided=true"),
     "window tree": ("method.kv_window=3", TREE),
 }
-PLANS = ("int8", "window")
+PLANS = ("int8", "window", "guided")
 OWN_STATES = ("layerskip", "del")  # whose verification continues from the draft's states
 
 

@@ -139,6 +139,10 @@ def test_a_choice_is_of_one_request_and_length() -> None:
         lm.cache.length -= 1
         assert not differ(len(PROMPT) - 1), "the text is another"
         lm.cache.length += 1
+        assert differ(len(PROMPT))
+        lm.prefill(PROMPT[::-1])
+        assert not differ(len(PROMPT)), "it left no queries"
+        lm.prefill(PROMPT, guides=True)
     with lm.cache.turn(second):
         lm.prefill(PROMPT[::-1])
         assert not differ(len(PROMPT))

@@ -100,7 +100,8 @@ def test_cheaper_plans_in_text() -> None:
         low = frozenset((s, rng.choice(names)) for s in changed)
         window = rng.choice([None, 1, 512])
         head = rng.choice(HEADS)
-        plan = DraftPlan(layers, skip.skipped, low, window, head)
+        given = window, head, rng.choice([True, False])
+        plan = DraftPlan(layers, skip.skipped, low, *given)
         assert not dict(plan.changed).keys() & plan.skipped
         assert DraftPlan.parse(str(plan), layers) == plan
         counts = [sum(plan.blocks(name)) for name in ("", *VARIANTS)]
