@@ -16,7 +16,7 @@ from skipbench.decode.loop import Step, generate, stream
 from skipbench.decode.method import MethodCopies
 from skipbench.methods.vanilla import Vanilla
 from skipbench.metrics.host import Host
-from skipbench.metrics.lines import interpolate
+from skipbench.metrics.lines import curve
 from skipbench.metrics.prices import ROWS, VANILLA, Prices
 
 RISE = (1, 1.008, 1.03, 1.07, 1.11, 1.2)
@@ -57,11 +57,8 @@ def rounds(name: str, pass_s: float, hosts: Mapping[str, Host]) -> list[list[Ste
 
 def speedup(steps: list[Step], pass_s: float) -> float:
     """Over vanilla, by the seconds that the rounds would take."""
-    line = [*zip(ROWS, RISE, strict=True)]
-    seconds = (
-        pass_s * float(interpolate(line, step.rows)) + HOSTS[step.kind].beside_s(step.rows)
-        for step in steps
-    )
+    rise = curve(dict(zip(ROWS, RISE, strict=True)), 40)
+    seconds = (pass_s * rise[step.rows] + HOSTS[step.kind].beside_s(step.rows) for step in steps)
     vanilla_s = pass_s + HOSTS[VANILLA].beside_s(1)
     return sum(len(step.tokens) for step in steps) * vanilla_s / sum(seconds)
 
@@ -75,8 +72,8 @@ def test_where_the_host_takes_as_long_as_a_pass_auto_copies_or_rests() -> None:
     ours, copied = (
         [speedup(steps, FAST_S) for steps in arm] for arm in (arms["auto"], arms["prompt-lookup"])
     )
-    assert min(ours) > 0.97 and geometric_mean(ours) > 1.0
-    assert geometric_mean(ours) >= geometric_mean(copied)
+    assert min(ours) > 0.94, "finding out that nothing pays takes half a token or two"
+    assert geometric_mean(ours) > max(1.0, geometric_mean(copied))
     assert kinds(arms["auto"]) == {"auto", "auto copies", VANILLA}
     blind = [speedup(steps, FAST_S) for steps in rounds("auto", FAST_S, {})]
     assert geometric_mean(blind) < geometric_mean(copied), "prices of passes alone would do, too"
