@@ -17,7 +17,6 @@ Positive = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 """0 to 1."""
-NotNegative = Annotated[float, Meta(ge=0)]
 PositiveFloat = Annotated[float, Meta(gt=0)]
 PositiveShare = Annotated[float, Meta(gt=0, le=1)]
 TwoOrMore = Annotated[int, Meta(ge=2)]

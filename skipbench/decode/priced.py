@@ -1,16 +1,14 @@
 """`RowPrices`: what the rows of a verification cost; `Priced`: a method that knows it."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
-from msgspec import Meta
-
-from skipbench.config.configurable import Configurable, NotNegative, PositiveFloat
+from skipbench.config.configurable import Configurable, PositiveFloat
 from skipbench.decode.draft import State
 from skipbench.decode.method import Method
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
-from skipbench.metrics.host import Host
+from skipbench.metrics.host import NO_HOST, Host
 from skipbench.metrics.lines import curve
 from skipbench.metrics.prices import ROWS, Prices, price_key
 from skipbench.profile.rows import kept_seconds
@@ -27,12 +25,9 @@ class RowPrices(Configurable):
     """
 
     row_prices: Sequence[PositiveFloat] = ()
-    """Seconds of verifying 1, 2, 4, 8, 16 and 32 rows; empty measures them."""
-    host_prices: Annotated[Sequence[NotNegative], Meta(max_length=3)] = ()
-    """Seconds beside the passes of a round, of each row that it verifies, and of each draft pass,
-    beside `row_prices`, which else leave them out.
+    """Seconds of verifying 1, 2, 4, 8, 16 and 32 rows, the host's part left out; empty measures
+    both.
     """
-
     carried: ClassVar[tuple[str, ...]] = ("measured",)
     needs_prices = True
 
@@ -42,10 +37,6 @@ class RowPrices(Configurable):
             raise SkipbenchError(
                 f"{self.label}: row_prices={list(self.row_prices)}; wanted {len(ROWS)} positive "
                 f"numbers, the seconds of {', '.join(map(str, ROWS))} rows, or none to measure them"
-            )
-        if self.host_prices and not self.row_prices:
-            raise SkipbenchError(
-                f"{self.label}: host_prices={list(self.host_prices)}; wanted row_prices, too"
             )
         self.measured: dict[str, dict[str, float]] = {}
         """Seconds by rows, by class of the context's length and plan of a draft."""
@@ -61,8 +52,8 @@ class RowPrices(Configurable):
         return curve(self.host(state).added(self.seconds(state)), rows)
 
     def host(self, state: State) -> Host:
-        """What rounds take beside their passes; nothing where prices are given without."""
-        return Host(*self.host_prices) if self.row_prices else state.host
+        """What rounds take beside their passes; nothing where prices are given."""
+        return NO_HOST if self.row_prices else state.host
 
     def step_price(self, state: State, plan: DraftPlan, given: Prices | None = None) -> float:
         """Price of a draft step in rounds of one row, its pass by `given` or the model's prices."""

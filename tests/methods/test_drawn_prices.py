@@ -80,14 +80,8 @@ def latency_from(draw: random.Random) -> Parts:
     return Parts(*whole, LAYERS, {"int8": low}, likely * whole[3])
 
 
-def host_from(draw: random.Random) -> list[float]:
-    """Of a round, a row and a draft pass, from nothing to several passes."""
-    return [round(draw.choice([0.0, most]) * draw.random(), 4) for most in (3.0, 0.1, 0.5)]
-
-
 DRAWN: dict[str, Callable[[random.Random], object]] = {
     "row_prices": lambda draw: rows_from(draw, ROWS),
-    "host_prices": lambda draw: draw.choice([[], host_from(draw)]),
     "draft_prices": lambda draw: rows_from(draw, DRAFT_ROWS, draw.uniform(0.1, 1.2)),
     "latency": lambda draw: draw.choice(["null", seconds_from(draw)]),
     "bottom_cost": lambda draw: draw.choice([0.001, 0.01, 0.1, 0.5]),

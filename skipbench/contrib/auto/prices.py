@@ -64,16 +64,16 @@ class AutoPrices(Priced):
         self.low, self.windowed = self._draft_prices(state), self._draft_prices(state, True)
 
     def looking_price(self, state: State) -> float:
-        """Price of a round that drafts nothing in rounds of vanilla; where prices are given, these
-        take the host no time, and where vanilla was never timed, as long.
-        """
-        idle = NO_HOST if self.row_prices else state.lm.prices.host_of(VANILLA, state.host)
-        return self.host(state).looking_price(self.pass_s(state), idle)
+        """Price of a round that drafts nothing in rounds of vanilla, 1 where these are unknown."""
+        host = self.host(state)
+        idle = state.lm.prices.host_of(VANILLA, host) if host != NO_HOST else NO_HOST
+        return host.looking_price(self.pass_s(state), idle)
 
     def _copy_prices(self, state: State) -> list[float]:
         """Price of 0, 1, ... rows of a chain of copies alone; as of any round until it is timed."""
         host, pass_s = self.host(state), self.pass_s(state)
-        if self.row_prices or (copies := state.lm.prices.host.get(f"{self.name} copies")) is None:
+        copies = state.lm.prices.host.get(f"{self.name} copies")
+        if host == NO_HOST or copies is None:
             return self.prices
         share = (pass_s + copies.beside_s(1)) / (pass_s + host.beside_s(1))
         return [share * p for p in curve(copies.added(self.seconds(state)), self.max_nodes + 1)]

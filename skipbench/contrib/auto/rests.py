@@ -2,8 +2,8 @@
 
 WORTH = 1.03  # price of looking from which rests are worth what is not learned in them
 FIRST, LONGEST = 16, 256  # rounds of a rest: each is twice the one before
-CREDIT = 1.0  # tokens that a time awake may lose before the next rest
-WAKES = 4  # tokens of a match behind which copies alone are drafted, and no rest goes on
+CREDIT = 0.5  # tokens that a time awake may lose before the next rest
+WAKES = 2  # tokens of a match behind which copies alone are drafted, and no rest goes on
 
 
 class Rests:
@@ -11,9 +11,9 @@ class Rests:
     not even look. Both methods return whether the next round rests.
 
     >>> rests = Rests(price=1.3)  # a round that looks and finds nothing takes 1.3 that do not
-    >>> [rests.awake(tokens=1, price=1.0) for _ in range(4)]
-    [False, False, False, True]
-    >>> [rests.rested(match=3), rests.rested(match=5)]
+    >>> [rests.awake(tokens=1, price=1.0) for _ in range(2)]
+    [False, True]
+    >>> [rests.rested(match=1), rests.rested(match=2)]
     [True, False]
     """
 

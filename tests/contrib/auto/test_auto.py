@@ -14,7 +14,7 @@ import torch
 from conftest import LAYERS, make_method, random_lm, random_model
 
 from skipbench.config.architecture import Shape
-from skipbench.contrib.auto import auto
+from skipbench.contrib.auto import auto, prices
 from skipbench.contrib.auto.chances import Calibration, Counters
 from skipbench.contrib.auto.ladder import AGREEMENT, BREAK_EVEN, WINDOWED, PlanLadder, chain_value
 from skipbench.contrib.cpu import top_tokens
@@ -332,10 +332,10 @@ def test_no_second_copy_of_weights_where_8_bits_cannot_pay(
     lm.prefill([3, 1, 4])
     method = auto.Auto(name="auto", layers=LAYERS)
     method.prices = curve(dict.fromkeys(ROWS, 1.0), 32)
-    monkeypatch.setattr(auto, "bytes_price", lambda *_: 0.99)
+    monkeypatch.setattr(prices, "bytes_price", lambda *_: 0.99)
     state = State(lm, [3, 1, 4, 1])
     assert method._draft_prices(state) == [] and lm.engine.variant_bytes() == 0
-    monkeypatch.setattr(auto, "bytes_price", lambda *_: 0.3)
+    monkeypatch.setattr(prices, "bytes_price", lambda *_: 0.3)
     for step in (2.0, 0.5):
         monkeypatch.setattr(
             auto.Auto, "_seconds", lambda *_, step=step: {0: 2.0, 1: 2 * step, 4: 3 * step}
