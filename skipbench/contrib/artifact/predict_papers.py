@@ -155,9 +155,9 @@ def drafts_of(name: str, config: RunConfig, method: str) -> Drafts:
     if method == "parallel":
         return Drafts(None, context, 0, (2, 0), (node["block_size"], 0))
     if method == "lookahead":
-        levels = node["level"] - 1
-        window = 1 + levels * node["window"]
-        return Drafts(None, context, 0, (window, 0), (window + levels * node["guesses"], 0))
+        levels = node["level"] - 1  # the pending token is a row of the first
+        rows = [levels * columns for columns in (node["window"], node["guesses"])]
+        return Drafts(None, context, 0, (rows[0], 0), (sum(rows), 0))
     most = (1.0, 1.0)
     if tree := node["tree"]:  # in all steps but the last the confidence is above the threshold, .8
         most = (1.0 + tree[0] - tree[2], tree[2])
