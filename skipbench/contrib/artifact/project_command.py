@@ -38,8 +38,8 @@ class Project(Command):
     SETTINGS = False
     WORDS = 0, 1
     NEEDS = (
-        "needs one run, or card=FILE, or a paper's table, and for another machine hardware=DEVICE or "
-        "profile=FILE, as in project results/runs/RUN hardware=a100-80gb"
+        "needs one run, or card=FILE, or a paper's table, and for another machine hardware=DEVICE "
+        "or profile=FILE, as in project results/runs/RUN hardware=a100-80gb"
     )
     hardware: Annotated[str | None, "a device of conf/hardware"] = None
     profile: Annotated[str | None, "a latency file of another machine"] = None
