@@ -152,8 +152,8 @@ class Config:
     """For experiments: only these of the paper's models."""
     preset: Preset = Preset.tuned
     """Sizes of the methods that draft without passes: `tuned`, by the measured price of rows;
-    `paper`, the papers'; `gpu`, values for a large model on a GPU, of stop rules, too, fitted with
-    an H100's prices (docs/gpu.md). Records hold the settings themselves.
+    `paper`, the papers'; `gpu`, sizes and trees for a large model on a GPU (docs/gpu.md).
+    Records hold the settings themselves.
     """
     published: Any = None
     """In an experiment: the keys of its cells in the paper's table; no run depends on it."""
