@@ -17,7 +17,7 @@ from skipbench.config.architecture import BYTES, QUANTIZED, Shape
 from skipbench.config.catalog import known_hardware
 from skipbench.config.hardware import Hardware, Local, Slurm
 from skipbench.config.model import Model
-from skipbench.config.run_config import RunConfig
+from skipbench.config.run_config import DatasetConfig, RunConfig
 from skipbench.draft_plan import LIKELY, VARIANTS
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.prices import Parts, Point, Prices, Roofline
@@ -107,9 +107,7 @@ def cost_of(arms: Sequence[RunConfig], gpu: Gpu, gpus: int | None = None) -> Cos
     tasks = dataset.node.get("tasks")
     of_task = {"mt-bench": TURNS["mt-bench"]}  # of Spec-Bench, 80 questions each
     whole = dataset.size or (80 * len(tasks) if tasks else WHOLE.get(dataset.name, 1000))
-    context = min(model.sizes.context, dataset.context or model.sizes.context)
-    most = USUAL_PROMPT if dataset.context is None else context
-    prompt_tokens = max(1, min(most, context - dataset.max_new_tokens))
+    prompt_tokens = prompt_tokens_of(model, dataset)
     weights, cache = needed_bytes(model, prompt_tokens + dataset.max_new_tokens)
     turns = TURNS.get(dataset.name, 1.0)
     turns = fmean(of_task.get(task, 1.0) for task in tasks) if tasks else turns
@@ -134,6 +132,14 @@ def cost_of(arms: Sequence[RunConfig], gpu: Gpu, gpus: int | None = None) -> Cos
         return replace(cost, gpus=gpus or gpus_needed(model, dataset, gpu.usable_bytes))
     except SkipbenchError as error:
         return replace(cost, reason=str(error))
+
+
+def prompt_tokens_of(model: Model, dataset: DatasetConfig) -> int:
+    """Tokens of a prompt, before the dataset is read: `USUAL_PROMPT`, or all of its `context`."""
+    assert model.sizes is not None
+    context = min(model.sizes.context, dataset.context or model.sizes.context)
+    most = USUAL_PROMPT if dataset.context is None else context
+    return max(1, min(most, context - dataset.max_new_tokens))
 
 
 def arm_s(

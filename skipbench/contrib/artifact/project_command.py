@@ -22,6 +22,7 @@ from skipbench.contrib.artifact.replay import measured, project
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.costs import datasheet
 from skipbench.metrics.prices import Prices
+from skipbench.report.published import paper_of
 from skipbench.runs.provenance import installed
 from skipbench.runs.reading import read_json, readable
 from skipbench.runs.record import Sample
@@ -29,20 +30,22 @@ from skipbench.runs.run import Run, read_run
 
 
 class Project(Command):
-    """what a run would do on another machine, or with other stop rules, from its records:  project
-    results/runs/RUN hardware=a100-80gb | project card=FILE hardware=a100-80gb
+    """what a run would do on another machine, or with other stop rules, from its records; or what a
+    paper's table would hold, by its own acceptance:  project results/runs/RUN hardware=a100-80gb |
+    project card=FILE hardware=a100-80gb | project swift-table2 hardware=h100-measured
     """
 
     SETTINGS = False
     WORDS = 0, 1
     NEEDS = (
-        "needs one run, or card=FILE, and for another machine hardware=DEVICE or profile=FILE, as "
-        "in project results/runs/RUN hardware=a100-80gb"
+        "needs one run, or card=FILE, or a paper's table, and for another machine hardware=DEVICE "
+        "or profile=FILE, as in project results/runs/RUN hardware=a100-80gb"
     )
     hardware: Annotated[str | None, "a device of conf/hardware"] = None
     profile: Annotated[str | None, "a latency file of another machine"] = None
     card: Annotated[str | None, "a file of acceptance cards, in place of a run"] = None
     search: Annotated[Count, "shows so many stop rules and trees"] = None
+    results: Annotated[Path, "the folder of predicted tables"] = Path("results")
     json: Annotated[bool, "the run and its projection for machines, and no more"] = False
 
 
@@ -54,6 +57,11 @@ def run_project(asked: Project) -> None:
     `--json` prints these two rows alone. A card says of the run's machine only what its phases took
     in passes of vanilla.
     """
+    if asked.words and paper_of(asked.words[0]):
+        from skipbench.contrib.artifact.predict_command import run_prediction
+
+        run_prediction(asked.words[0], asked.hardware, asked.results, asked.json)
+        return
     if bool(asked.words) == (asked.card is not None):
         raise SkipbenchError(f"project {Project.NEEDS}")
     if asked.card is not None:

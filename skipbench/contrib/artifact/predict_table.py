@@ -1,0 +1,199 @@
+"""A paper's speedups beside those that a machine's prices and the papers' own acceptance give."""
+
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from skipbench.config.architecture import Shape
+from skipbench.contrib.artifact.predict import MachinePrices, Predicted, Range, of_round, predict
+from skipbench.contrib.artifact.predict_papers import (
+    UNKNOWN,
+    Cell,
+    cells_of,
+    is_overall,
+    numbers,
+    rounded,
+)
+from skipbench.metrics.prices import Prices
+from skipbench.report.columns import MISSING
+from skipbench.report.published import Paper, Printed, read_paper
+from skipbench.report.tables.model import Column, Grid, Table, TableCell, TableRow
+
+FORMULAS = (
+    "speedup = M / (gamma c + v), with gamma = (M - 1) / alpha and at least 1 (SWIFT Eq. 6); where "
+    "the paper prints no M: (1 - alpha^(gamma + 1)) / (1 - alpha) / (gamma c + v) at its best "
+    "gamma (KnapSpec Eqs. 1 and 4); without draft passes M / v. c is a draft step and v a "
+    "verification, in passes of vanilla. Times 1 - the share of adaptation, where it is printed.",
+    "The high end takes every doubt in the method's favour: alpha and M as high as their rounding "
+    "allows (alpha 1 where the table prints none), the cheapest plan, the least c less its largest "
+    "residual, v = 1, adaptation for nothing; where no M is printed, 1 + alpha gamma tokens at the "
+    "best gamma. Out of reach: the paper's value is above it. Lower: it is below the low end, "
+    "which takes the other side of each doubt.",
+    "Overall is the mean of the tasks. Prefill is in none of these predictions; where a paper "
+    "counts it, its speedups are nearer 1.",
+)
+
+
+class Line(NamedTuple):
+    """A published speedup, and the predicted one where there is one."""
+
+    printed: Printed
+    speedup: Range | None
+    found: Predicted | None = None
+    cell: Cell | None = None
+
+    @property
+    def verdict(self) -> str:
+        """Whether the published value, before it was rounded, lies between the ends."""
+        value, ends = self.printed.value, self.speedup
+        if ends is None or value is None:
+            return MISSING
+        least, _, most = rounded(self.printed)
+        if least > ends.high:
+            return f"out of reach: {value:.2f} > {ends.high:.2f} at most"
+        return "within" if most >= ends.low else f"lower: {value:.2f} < {ends.low:.2f}"
+
+
+def lines_of(name: str, prices: Prices, timed: Shape) -> list[Line]:
+    """Every speedup of the table but vanilla's, in the paper's order."""
+    machines = dict[str, MachinePrices]()
+    lines = list[Line]()
+    for cell in cells_of(name):
+        if cell.config is None or cell.known is None or cell.drafts is None:
+            lines.append(Line(cell.printed, None))
+            continue
+        shape = cell.config.model.sizes
+        assert shape is not None
+        model = str(cell.printed.keys["model"])
+        if model not in machines:
+            machines[model] = MachinePrices(prices, timed, shape)
+        found = predict(machines[model], cell.known, cell.drafts)
+        lines.append(Line(cell.printed, found.speedup, found, cell))
+    return [_mean(line, lines) if is_overall(line.printed) else line for line in lines]
+
+
+def _mean(overall: Line, lines: Sequence[Line]) -> Line:
+    """The overall speedup: the mean of the tasks in its row."""
+    row = _row(overall.printed)
+    ranges = [n.speedup for n in lines if n.speedup is not None and _row(n.printed) == row]
+    return Line(overall.printed, Range(*map(fmean, zip(*ranges, strict=True))) if ranges else None)
+
+
+def _row(printed: Printed) -> dict[str, Any]:
+    return {k: v for k, v in printed.keys.items() if k not in ("dataset", "subtask")}
+
+
+def predicted_table(name: str, device: str, timed: str, lines: Sequence[Line]) -> Table:
+    """The table of `lines`, which says in title, columns and cautions that nothing was measured.
+
+    Args:
+        name: such as `swift-table2`.
+        device: of `conf/hardware`.
+        timed: the model whose passes were timed.
+    """
+    document = read_paper(name.rpartition("-")[0])
+    title = document.tables[name.rpartition("-")[2]].title
+    keys = [key for key in ("model", "method", "temperature") if _differ(key, lines)]
+    keys.append("subtask" if "subtask" in lines[0].printed.keys else "dataset")
+    names = (
+        "published",
+        "predicted",
+        "from, to",
+        "verdict",
+        "M",
+        "alpha",
+        "gamma",
+        "c",
+        "v",
+        "context",
+    )
+    columns = [Column(key, kind="label") for key in keys] + [Column(n) for n in names]
+    sources: dict[str, int] = {}
+    rows = [_table_row(line, keys, document, sources) for line in lines]
+    return Table(
+        name=f"{name}-predicted-{device}",
+        title=f"PREDICTED, not measured: {document.printed('method', document.paper)} "
+        f"{name.rpartition('-')[2].replace('table', 'Table ')}: {title}",
+        source=f"Published speedups beside those that the prices of {device} and the papers' own "
+        f"acceptance imply. {_count(lines)}",
+        grids=(Grid(tuple(columns), tuple(rows)),),
+        records=tuple(map(record_of, lines)),
+        cautions=(
+            f"A prediction is no measurement: nothing here was run. The prices are those of "
+            f"{device}, timed with {timed}; other sizes by the bytes that each part reads.",
+        ),
+        footnotes=tuple(sources),
+        remarks=(*FORMULAS, *_beyond_tau(name, lines)),
+        provenance=(f"python -m skipbench project {name} hardware={device}",),
+    )
+
+
+def _differ(key: str, lines: Sequence[Line]) -> bool:
+    return len({line.printed.keys.get(key) for line in lines}) > 1
+
+
+def _table_row(
+    line: Line, keys: Sequence[str], document: Paper, sources: dict[str, int]
+) -> TableRow:
+    printed, found = line.printed, line.found
+    source = line.cell.known.source if line.cell and line.cell.known else None
+    source = source or UNKNOWN.get(printed.method)
+    mark = sources.setdefault(source, len(sources) + 1) if source else None
+    labels = [TableCell(document.printed(key, printed.keys.get(key))) for key in keys]
+    cells = [TableCell(f"{printed.value:.2f}x")]
+    if line.speedup is None:
+        cells += [TableCell(MISSING, mark=mark), *[TableCell(MISSING)] * 8]
+        return TableRow((*labels, *cells))
+    low, value, high = line.speedup
+    cells += [TableCell(f"{value:.2f}x", mark=mark), TableCell(f"{low:.2f}, {high:.2f}")]
+    cells += [TableCell(line.verdict, bold=line.verdict.startswith("out"))]
+    terms = [None] * 6 if found is None else _terms(line, found)
+    cells += [TableCell(MISSING if n is None else f"{round(n, 3):.5g}") for n in terms]
+    return TableRow((*labels, *cells))
+
+
+def _terms(line: Line, found: Predicted) -> list[float | None]:
+    """M, alpha, gamma, c, v and the context of the likely value."""
+    alpha = line.cell.known.alpha if line.cell and line.cell.known else None
+    passes = found.gamma if found.c else None
+    context = line.cell.drafts.context if line.cell and line.cell.drafts else None
+    c = found.c.value if found.c else None
+    return [found.M, alpha and alpha.value, passes, c, found.v.value, context]
+
+
+def record_of(line: Line) -> dict[str, Any]:
+    """The line, unrounded."""
+    record: dict[str, Any] = {**line.printed.keys, "published": line.printed.value}
+    low, value, high = line.speedup or (None, None, None)
+    record |= {"predicted": value, "predicted_low": low, "predicted_high": high}
+    terms = _terms(line, line.found) if line.found else [None] * 6
+    record |= dict(zip(("M", "alpha", "gamma", "c", "v", "context"), terms, strict=True))
+    return record | {"verdict": line.verdict}
+
+
+def _count(lines: Sequence[Line]) -> str:
+    judged = [line.verdict for line in lines if line.speedup is not None]
+    kinds = {word: sum(v.startswith(word) for v in judged) for word in ("within", "out", "lower")}
+    return (
+        f"Of {len(judged)} predicted cells the paper's value is between both ends in "
+        f"{kinds['within']}, out of reach in {kinds['out']}, lower than the low end in "
+        f"{kinds['lower']}."
+    )
+
+
+def _beyond_tau(name: str, lines: Sequence[Line]) -> Iterator[str]:
+    """How many values need tau without the bonus token, although it is defined with it."""
+    if name != "clasp-table1":
+        return
+    each, beyond = 0, 0
+    for line in lines:
+        if line.found is None or line.found.c is None:
+            continue
+        (tau,) = (n.value or 0.0 for n in numbers(name, "tau", **line.printed.keys))
+        each += 1
+        most = of_round(tau, 1.0, line.found.c.low, 1.0)
+        beyond += tau < 1 or (line.printed.value or 0.0) > most
+    yield (
+        f"{beyond} of {each} values are out of reach where tau counts the bonus token, even if "
+        "every drafted token is accepted; the high ends above do not count it."
+    )

@@ -1,0 +1,97 @@
+"""Predicted tables: the formula with drawn prices, and the committed tables."""
+
+from pathlib import Path
+
+import pytest
+
+from skipbench.config.architecture import Shape
+from skipbench.contrib.artifact.predict import Acceptance, Drafts, MachinePrices, Range, predict
+from skipbench.contrib.artifact.predict_command import prediction
+from skipbench.contrib.artifact.predict_papers import TABLES, skipping
+from skipbench.contrib.artifact.predict_table import Line
+from skipbench.errors import SkipbenchError
+from skipbench.metrics.acceptance import PLAIN
+from skipbench.metrics.prices import Parts, Prices, TimedRound
+from skipbench.report.published import Printed
+
+COMMITTED = Path(__file__).parents[3] / "results" / "predicted"
+SHAPE = Shape(layers=4, hidden=8, heads=2, kv_heads=2, intermediate=16, vocab=32, context=64)
+CHEAP = ["self-sd-table1"]
+
+
+def machine(shape: Shape = SHAPE) -> MachinePrices:
+    """A pass of 4 (1 + 2) + 4 = 16 seconds; a row more costs a sixteenth of it."""
+    parts = Parts(1.0, 0.0, 2.0, 4.0, 4)
+    rounds = [
+        TimedRound(context, rows, steps, 4, 4, PLAIN, 16.0 * steps, 15.0 + rows)
+        for context in (16, 64)
+        for rows in (1, 2, 5, 9)
+        for steps in (0, 4)
+    ]
+    return MachinePrices(
+        Prices(model=parts, rounds=rounds, residuals={"whole": [-0.1]}), SHAPE, shape
+    )
+
+
+def drafts(plan: int = 4, adapting: float = 0.0) -> Drafts:
+    half = skipping(4, plan, 0.5)
+    return Drafts((half, half, half), 32, 8, (1, 1), (1, 1), adapting)
+
+
+def test_a_cell_is_swift_s_formula_by_hand() -> None:
+    """c = (2 + 4 + 4) / 16; 4 steps are verified with 5 rows: v = 20 / 16."""
+    known = Acceptance(Range(3.0, 3.0, 3.0), Range(0.5, 0.5, 0.5), "")
+    found = predict(machine(), known, drafts(adapting=0.2))
+    c, v = 10 / 16, 20 / 16
+    assert (found.gamma, found.c and found.c.value, found.v.value) == pytest.approx((4, c, v))
+    assert found.speedup.value == pytest.approx(0.8 * 3 / (4 * c + v))
+    assert found.speedup.low == pytest.approx(0.8 * 3 / (4 * 1.1 * c + v))
+    assert found.speedup.high == pytest.approx(3 / (4 * 0.9 * c + 1))
+
+
+def test_without_tokens_per_round_the_best_length_is_likely() -> None:
+    known = Acceptance(None, Range(0.8, 0.8, 0.8), "")
+    found = predict(machine(), known, drafts())
+    each = [(1 - 0.8 ** (n + 1)) / 0.2 / (n * 10 / 16 + (16 + n) / 16) for n in range(1, 9)]
+    assert (
+        found.speedup.value == pytest.approx(max(each)) and found.gamma == each.index(max(each)) + 1
+    )
+    assert found.speedup.low < min(each[:5]) and found.speedup.high > max(each)
+    guesses = Drafts(None, 32, 0, (5, 0), (5, 0))
+    assert predict(machine(), Acceptance(Range(2, 2, 2), None, ""), guesses).speedup.value == 1.6
+
+
+def test_a_wider_mlp_weighs_more_in_another_shape() -> None:
+    """By bytes, an MLP of twice the width costs twice: 4 (1 + 4) + 4 = 24 seconds a pass."""
+    wide = Shape(layers=4, hidden=8, heads=2, kv_heads=2, intermediate=32, vocab=32, context=64)
+    plan = skipping(4, 4, 0.0)  # all MLPs
+    of = Drafts((plan, plan, plan), 32, 8, (1, 1), (1, 1))
+    c = machine(wide).c(of)
+    assert c is not None and c.value == pytest.approx(8 / 24)
+    assert c.high == pytest.approx(1.1 * 8 / 16)  # each part as it was timed
+
+
+def test_a_value_above_the_high_end_is_out_of_reach() -> None:
+    printed = Printed(keys={}, column="speedup", value=1.48, digits=2)
+    assert Line(printed, Range(1.0, 1.2, 1.31)).verdict == "out of reach: 1.48 > 1.31 at most"
+    assert Line(printed, Range(1.0, 1.2, 1.476)).verdict == "within"  # before it was rounded
+    assert Line(printed, Range(1.5, 1.6, 1.7)).verdict == "lower: 1.48 < 1.50"
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in CHEAP else pytest.param(n, marks=pytest.mark.slow) for n in TABLES]
+)
+def test_a_committed_table_is_what_its_command_gives(name: str) -> None:
+    text, records = prediction(name, "h100-measured")
+    assert text == (COMMITTED / f"{name}.h100-measured.predicted.md").read_text()
+    assert text.startswith("## PREDICTED, not measured") and "nothing here was run" in text
+    assert all("published" in record and "predicted" in record for record in records)
+
+
+def test_other_tables_and_machines_are_refused() -> None:
+    for name, hardware, why in (
+        ("swift-table3", "h100-measured", "no predictions of swift-table3; there are"),
+        ("swift-table2", "a100-80gb", "wanted a timed one: h100-measured"),
+    ):
+        with pytest.raises(SkipbenchError, match=why):
+            prediction(name, hardware)
