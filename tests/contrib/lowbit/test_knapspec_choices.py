@@ -107,7 +107,9 @@ def test_prices_of_choices() -> None:
     ("int8", "int4", "takes"),
     [(0.5, 2.0, {"int8"}), (2.0, 2.0, set()), (0.6, 1e-3, {"int4"}), (1e-3, 2.0, {"int8"})],
 )
-def test_plans_follow_the_prices(int8: float, int4: float, takes: set[str]) -> None:
+def test_plans_follow_the_prices(
+    int8: float, int4: float, takes: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In fewer bits where that is cheaper; in full, or left out, where it is dearer."""
     lm, method = random_lm("llama", "fused"), make_method("knapspec-choices", "method.head=full")
     assert isinstance(method, KnapSpecChoices)
@@ -115,7 +117,8 @@ def test_plans_follow_the_prices(int8: float, int4: float, takes: set[str]) -> N
         name: Parts(share * 1e-4, 0.0, share * 1e-4, 1e-5, lm.layers)
         for name, share in (("int8", int8), ("int4", int4))
     }
-    lm.prices = Prices(model=Parts(1e-4, 0.0, 1e-4, 1e-5, lm.layers, low))
+    prices = Prices(model=Parts(1e-4, 0.0, 1e-4, 1e-5, lm.layers, low))
+    monkeypatch.setattr(lm, "prices", prices)  # of a model that other tests have, too
     check_greedy(lm, method, PROMPT, length=40, drafts=bool(takes))
     plans = [plan for shares in method.log["agreement"] for plan, _ in shares]
     assert plans and {name for name in low for plan in plans if name in plan} == takes
@@ -127,7 +130,8 @@ def test_a_window_where_it_saves(monkeypatch: pytest.MonkeyPatch) -> None:
     for token_s, windowed in ((1e-4, True), (0.0, False)):
         lm, method = random_lm("llama", "fused"), make_method("knapspec-choices")
         low = {"int8": Parts(1e-4, token_s, 1e-4, 1e-5, lm.layers)}
-        lm.prices = Prices(model=Parts(1e-4, token_s, 1e-4, 1e-5, lm.layers, low))
+        prices = Prices(model=Parts(1e-4, token_s, 1e-4, 1e-5, lm.layers, low))
+        monkeypatch.setattr(lm, "prices", prices)
         check_greedy(lm, method, PROMPT, length=40, drafts=False)
         plans = [plan for shares in method.log["agreement"] for plan, _ in shares]
         assert plans and any("window:8" in plan for plan in plans) == windowed
