@@ -5,15 +5,19 @@ r"""Acceptance of drafts that read the last positions, or those that verificatio
 Two kinds of text out of the docstrings of Python's library: `facts` has eight made-up sentences in
 its first half, and asks for them at its end; `text` just goes on. Each is decoded greedily with
 chains of four draft steps by each plan, from one prefill. Acceptance: of the drafted tokens up to
-the first rejected one, the share that was accepted.
+the first rejected one, the share that was accepted. With `--prices` the time of a draft step, and
+of a round's first one, which chooses, in passes of one row: medians of interleaved calls.
 """
 
 import argparse
 import ast
 import random
 import sysconfig
+import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import torch
 
@@ -58,13 +62,31 @@ def prompt(kind: str, seed: int, length: int, ids: Callable[[str], list[int]]) -
     return text + end
 
 
-def accepted(lm: LM, tokens: list[int], plan: DraftPlan, count: int) -> tuple[int, int]:
-    """Of the draft by a plan behind a prompt in the cache: accepted tokens, and those tried."""
-    state, clock = State(lm, tokens, max_new_tokens=count), Clock(lm.output_device)
-    lm.cache.length = end = len(tokens) - 2  # the last token is pending; the one before guides
+def verified(lm: LM, tokens: list[int]) -> None:
+    """The text as verified up to its pending token; the one before that guides."""
+    lm.cache.length = end = len(tokens) - 2
     lm.score([tokens[end]], TokenRows.chain(end, 1).verified(), guides=True)
     lm.cache.keep([end])
     lm.guide.keep(0)
+
+
+def prices(lm: LM, tokens: list[int], plan: DraftPlan) -> str:
+    turns = list[tuple[float, ...]]()
+    for _ in range(25):
+        verified(lm, tokens)
+        times = [time.thread_time()]
+        for one in (plan, plan, None):
+            lm.logits(tokens[-1:], TokenRows.chain(lm.cache.length, 1), one)
+            times.append(time.thread_time())
+        turns.append(tuple(b - a for a, b in pairwise(times)))
+    first, step = (median(turn[i] / turn[2] for turn in turns) for i in (0, 1))
+    return f"{step:.2f} ({first:.2f})"
+
+
+def accepted(lm: LM, tokens: list[int], plan: DraftPlan, count: int) -> tuple[int, int]:
+    """Of the draft by a plan behind a prompt in the cache: accepted tokens, and those tried."""
+    state, clock = State(lm, tokens, max_new_tokens=count), Clock(lm.output_device)
+    verified(lm, tokens)
     method = FixedSet("draft", plan, Fixed(max_steps=4))
     clock.start()
     method.begin(state)
@@ -84,6 +106,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--texts", nargs="+", default=["facts", "text"])
     parser.add_argument("--plans", nargs="+", default=PLANS)
+    parser.add_argument("--prices", action="store_true")
     parser.add_argument("--more", nargs="*", default=["model=smollm2-135m"])
     args = parser.parse_args()
     config = compose(args.more)
@@ -97,11 +120,16 @@ def main() -> None:
             for seed in range(args.prompts):
                 tokens = prompt(kind, 1000 + seed, context - args.tokens - 5, tokenizer.encode)
                 lm.prefill(tokens[:-1])
+                if args.prices:
+                    each = [prices(lm, tokens, DraftPlan.parse(p, lm.layers)) for p in args.plans]
+                    print(f"| {context} | price | 1 | {' | '.join(each)} |", flush=True)
+                    break
                 for found, plan in zip(sums, args.plans, strict=True):
                     one = accepted(lm, tokens, DraftPlan.parse(plan, lm.layers), args.tokens)
                     found[:] = (a + b for a, b in zip(found, one, strict=True))
-            shares = " | ".join(f"{hit / tried:.3f}" for hit, tried in sums)
-            print(f"| {context} | {kind} | {args.prompts} | {shares} |", flush=True)
+            shares = " | ".join(f"{hit / tried:.3f}" for hit, tried in sums if tried)
+            if shares:
+                print(f"| {context} | {kind} | {args.prompts} | {shares} |", flush=True)
 
 
 if __name__ == "__main__":

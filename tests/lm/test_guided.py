@@ -101,7 +101,8 @@ def test_a_guided_draft_is_the_model_over_the_rows_that_were_read_most(engine: A
 
     drafts_of([5, 9, 2])
     end, tokens = len(PROMPT), [7, 8, 40, 41]
-    lm.score(tokens, TokenRows.tree(end, (-1, 0, 0, 1)).verified(), guides=True)
+    tree = TokenRows.tree(end, (-1, 0, 0, 1)).verified()
+    assert torch.equal(lm.score(tokens, tree).clone(), lm.score(tokens, tree, guides=True))
     lm.cache.keep([end, end + 2])
     lm.guide.keep(2)
     for rows in lm.cache.rows:
@@ -144,8 +145,8 @@ def test_a_choice_is_of_one_request_and_length() -> None:
         assert not differ(len(PROMPT)), "it left no queries"
         lm.prefill(PROMPT, guides=True)
     with lm.cache.turn(second):
-        lm.prefill(PROMPT[::-1])
-        assert not differ(len(PROMPT))
+        lm.cache.length = len(PROMPT)
+        assert not differ(len(PROMPT)), "another request"
     with lm.cache.turn(first):
         assert not differ(len(PROMPT))
 
