@@ -102,6 +102,11 @@ class LoopCosts(Costs):
             for kept in (False, True)
         }
 
+    @property
+    def step_host_s(self) -> float:
+        """Seconds of a draft step that no sub-layer of it takes."""
+        return max(0.0, self._draft[1])
+
     def _drafts_s(self, steps: int, terms: Sequence[float]) -> float:
         begin, *each = self._draft
         return begin + steps * math.fsum(s * term for s, term in zip(each, terms, strict=True))
