@@ -103,9 +103,9 @@ class LoopCosts(Costs):
         }
 
     @property
-    def step_host_s(self) -> float:
-        """Seconds of a draft step that no sub-layer of it takes."""
-        return max(0.0, self._draft[1])
+    def constant_step_s(self) -> float:
+        """Seconds of a draft step that no sub-layer takes: of the head, and of the host."""
+        return self._draft[1]
 
     def _drafts_s(self, steps: int, terms: Sequence[float]) -> float:
         begin, *each = self._draft

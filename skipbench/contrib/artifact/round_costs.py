@@ -116,7 +116,8 @@ def add_rounds(
     prices.rounds += (timed := measure_rounds(lm, contexts, visits, advance, variants))
     plain = [one for one in timed if one.how == PLAIN and not one.steps]
     if host := host_of([one.rows for one in plain], [one.beside_s for one in plain]):
-        step_s = LoopCosts(lm.layers, timed).step_host_s
+        head_s = prices.part_s("head", 1, 0.0)
+        step_s = max(0.0, LoopCosts(lm.layers, timed).constant_step_s - head_s)
         prices.host[LOOP] = msgspec.structs.replace(host, step_s=step_s)
 
 
