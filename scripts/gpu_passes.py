@@ -5,6 +5,7 @@
     python scripts/gpu_passes.py kernels [--small]         where the time of a pass goes
     python scripts/gpu_passes.py strict [--small]          bits of rows, verified together and alone
     python scripts/gpu_passes.py projections RESULTS DEVICE   runs, measured and projected
+    python scripts/gpu_passes.py rounds RESULTS DEVICE        what the host takes of a round
 
 small: on the CPU, to show that it runs.
 """
@@ -14,9 +15,12 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+import numpy as np
 import torch
 
 from scripts.gpu_predictions import CONTEXTS, ROWS, SMALL_CONTEXT
@@ -27,10 +31,12 @@ from skipbench.errors import SkipbenchError
 from skipbench.lm.bit_probe import compare_rows
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
+from skipbench.metrics.acceptance import rounds_with_sets
 from skipbench.models.random_weights import planted_model
 from skipbench.profile.clock import timed
 from skipbench.profile.roofline import match
 from skipbench.runs.provenance import used_engine
+from skipbench.runs.run import read_run
 from skipbench.skipset import planted_set
 
 WORDS = 500
@@ -198,6 +204,34 @@ def projections(results: Path, device: str) -> None:
                 print(json.dumps({"run": folder.name, "error": str(error)[:200]}), flush=True)
 
 
+def rounds(results: Path, device: str) -> Figures:
+    """Rounds of the embedded model, whose passes are short: milliseconds by phase and by rows, and
+    how far a line through every other prompt's rounds predicts those of the others.
+    """
+    limit, tokens = (2, 8) if device == "cpu" else (8, 64)
+    words = ["engine=cuda_graphs", "model=tiny", f"model.device={device}", f"limit={limit}"]
+    words += ["dataset=mini-stories", f"dataset.max_new_tokens={tokens}"]
+    words += [f"results={results / 'rounds'}"]
+    dispatch(["method=prompt-lookup,suffix,recycling,auto", *words, "--json"])
+    for folder in sorted((results / "rounds" / "runs").iterdir()):
+        run = read_run(folder)
+        if not run.provenance.layers or len(run.sound) < 2:
+            continue
+        halves = [list[tuple[int, float]](), list[tuple[int, float]]()]
+        for number, sample in enumerate(run.sound):
+            shown = rounds_with_sets(sample, run.provenance.layers)
+            rows = [1 + counts.nodes + how.extra_rows for counts, _, how in shown]
+            halves[number % 2] += zip(rows, sample.method.round_s, strict=True)
+        slope, base = np.polyfit(*zip(*halves[0], strict=True), 1)
+        predicted = sum(base + slope * n for n, _ in halves[1]) / sum(s for _, s in halves[1])
+        count, phases = sum(map(len, halves)), ("draft", "verify", "adapt", "other")
+        line = {"rounds": run.method, "n": count, "rows": fmean(n for n, _ in chain(*halves))}
+        for phase in phases:
+            total = sum(getattr(sample.method.seconds, phase) for sample in run.sound)
+            line[f"{phase} ms"] = 1e3 * total / count
+        yield line | {"round ms": 1e3 * base, "row ms": 1e3 * slope, "predicted": predicted}
+
+
 PARTS = {"passes": passes, "plans": plans, "kernels": kernels, "strict": strict}
 
 
@@ -205,15 +239,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("figures", choices=(*PARTS, "projections"))
-    parser.add_argument("of", nargs="*", help="RESULTS DEVICE, of projections")
+    parser.add_argument("figures", choices=(*PARTS, "projections", "rounds"))
+    parser.add_argument("of", nargs="*", help="RESULTS DEVICE, of projections and rounds")
     parser.add_argument("--small", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
     if args.figures == "projections":
         projections(Path(args.of[0]), args.of[1])
         return
-    for line in PARTS[args.figures](args.small):
+    of_rounds = args.figures == "rounds"
+    lines = rounds(Path(args.of[0]), args.of[1]) if of_rounds else PARTS[args.figures](args.small)
+    for line in lines:
         print(json.dumps(line), flush=True)
 
 

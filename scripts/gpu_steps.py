@@ -94,6 +94,8 @@ STEPS = (
     Step("streams", "torch's own check of streams and events: a hazard is an error.", 40,
          "-m skipbench method=clasp model=tiny model.device={device} model.dtype=bfloat16 limit=2 "
          "dataset.max_new_tokens={tokens} results={out} --json", {"TORCH_CUDA_SANITIZER": "1"}),
+    Step("rounds", "What the host takes of rounds whose passes are short, by phase and row.", 12,
+         "scripts/gpu_passes.py rounds {out} {device}"),
     Step("doctor", "`doctor --gpu`.", 59, "-m skipbench doctor --gpu --json {rehearse}"),
     Step("prices of fused", "A pass of engine `fused` by context and rows.", 37,
          "-m skipbench profile engine=fused model.dtype={dtype} " + PROFILE),

@@ -46,7 +46,7 @@ TABLE: dict[str, dict[str, str]] = {
         "serve": "skipbench.contrib.serve.command.Serve",
         "verify": "skipbench.contrib.oracle.command.Verify",
     },
-    "profile": {"rounds": "skipbench.contrib.artifact.round_costs.measure_rounds"},
+    "profile": {"rounds": "skipbench.contrib.artifact.round_costs.add_rounds"},
     "figure": {
         "auto-sources": "skipbench.contrib.auto.figures.accepted",
         "auto-calibration": "skipbench.contrib.auto.figures.calibration",

@@ -97,6 +97,7 @@ class TimedRound(msgspec.Struct, frozen=True):
     verify_s: float
     behind_s: float = 0.0  # of one row right after such a round; 0 in older files
     plan: str = ""  # text of the plan of the draft steps, where it is more than a skip set
+    beside_s: float = 0.0  # of all of the round beside its passes; 0 in older files, and of drafts
 
 
 @dataclass(frozen=True)

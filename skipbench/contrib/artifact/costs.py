@@ -102,6 +102,11 @@ class LoopCosts(Costs):
             for kept in (False, True)
         }
 
+    @property
+    def constant_step_s(self) -> float:
+        """Seconds of a draft step that no sub-layer takes: of the head, and of the host."""
+        return self._draft[1]
+
     def _drafts_s(self, steps: int, terms: Sequence[float]) -> float:
         begin, *each = self._draft
         return begin + steps * math.fsum(s * term for s, term in zip(each, terms, strict=True))

@@ -7,8 +7,10 @@ import statistics
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 
+import msgspec
 import torch
 
+from skipbench.contrib.artifact.costs import LoopCosts
 from skipbench.decode.draft import Draft, State
 from skipbench.decode.drafting import SkipMethod
 from skipbench.decode.method import Method
@@ -18,7 +20,8 @@ from skipbench.decode.stopping import Fixed
 from skipbench.draft_plan import VARIANTS, DraftPlan
 from skipbench.lm.model import LM
 from skipbench.metrics.acceptance import PLAIN
-from skipbench.metrics.prices import TimedRound
+from skipbench.metrics.host import host_of
+from skipbench.metrics.prices import LOOP, Prices, TimedRound
 from skipbench.profile.clock import Clock
 from skipbench.profile.latency import Advance
 from skipbench.runs.record import Verified
@@ -102,6 +105,25 @@ def kinds(layers: int, contexts: Sequence[int], variants: Set[str]) -> Iterator[
             yield Kind(near, 1 + steps, steps, late, how)
 
 
+def add_rounds(
+    lm: LM,
+    prices: Prices,
+    contexts: Sequence[int],
+    visits: int,
+    advance: Advance,
+    variants: Set[str] = frozenset(),
+) -> None:
+    """Adds timed rounds to the prices of a profile, and what the host takes of any round and of a
+    draft step; arguments as of `measure_rounds`.
+    """
+    prices.rounds += (timed := measure_rounds(lm, contexts, visits, advance, variants))
+    plain = [one for one in timed if one.how == PLAIN and not one.steps]
+    if host := host_of([one.rows for one in plain], [one.beside_s for one in plain]):
+        head_s = prices.part_s("head", 1, 0.0)
+        step_s = max(0.0, LoopCosts(lm.layers, timed).constant_step_s - head_s)
+        prices.host[LOOP] = msgspec.structs.replace(host, step_s=step_s)
+
+
 @torch.inference_mode()
 def measure_rounds(
     lm: LM,
@@ -126,25 +148,27 @@ def measure_rounds(
     for _ in range(visits):
         before = _visit(lm, tokens, vanilla)[2]
         for kind, ratios in timed.items():
-            _, drafted, verified = _visit(lm, tokens, kind)
-            first, _, after = _visit(lm, tokens, vanilla)
+            _, drafted, verified, beside = _visit(lm, tokens, kind)
+            first, _, after, _ = _visit(lm, tokens, vanilla)
             seconds.append(one := (before + after) / 2)
             before = after
             # vanilla is the unit: 1 by definition, not within its own noise
             verified = one if kind == vanilla else verified
-            ratios.append((drafted / one, verified / one, first / one))
+            ratios.append((drafted / one, verified / one, first / one, beside / one))
         advance()
     one, rounds = statistics.median(seconds), list[TimedRound]()
     for k, ratios in timed.items():
         parts = lm.layers - len(k.plan.attention), lm.layers - len(k.plan.mlp)
-        draft_s, verify_s, first_s = (one * statistics.median(r) for r in zip(*ratios, strict=True))
-        seconds_of, text = (draft_s, verify_s, first_s), str(k.plan) if k.plan.variants else ""
-        rounds.append(TimedRound(k.context, k.rows, k.steps, *parts, k.how, *seconds_of, text))
+        *three, beside_s = (one * statistics.median(r) for r in zip(*ratios, strict=True))
+        text = str(k.plan) if k.plan.variants else ""
+        rounds.append(TimedRound(k.context, k.rows, k.steps, *parts, k.how, *three, text, beside_s))
     return rounds
 
 
-def _visit(lm: LM, tokens: list[int], kind: Kind) -> tuple[float, float, float]:
-    """Seconds of verifying in the first round; mean seconds of drafting and verifying in others."""
+def _visit(lm: LM, tokens: list[int], kind: Kind) -> tuple[float, float, float, float]:
+    """Seconds of verifying in the first round; mean seconds of drafting, of verifying, and of all
+    beside passes, in others.
+    """
     state = State(lm, tokens[: kind.context + 1], Sampler(), 10**9, frozenset())
     method, clock = Scripted(kind), Clock(lm.output_device)
     method.begin(state)
@@ -157,4 +181,5 @@ def _visit(lm: LM, tokens: list[int], kind: Kind) -> tuple[float, float, float]:
         return clock.stop()
 
     first, others = run(1), run(ROUNDS)
-    return first["verify"], others["draft"] / ROUNDS, others["verify"] / ROUNDS
+    beside_s = statistics.fmean(clock.beside_s([kind.steps] * ROUNDS))
+    return first["verify"], others["draft"] / ROUNDS, others["verify"] / ROUNDS, beside_s
