@@ -15,7 +15,6 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -202,34 +201,40 @@ def projections(results: Path, device: str) -> None:
                 dispatch(["project", str(folder), "--json", *words])
             except SkipbenchError as error:
                 print(json.dumps({"run": folder.name, "error": str(error)[:200]}), flush=True)
+    rounds(results)
 
 
-def rounds(results: Path, device: str) -> Figures:
-    """Rounds of the embedded model, whose passes are short: milliseconds by phase and by rows, and
-    how far a line through every other prompt's rounds predicts those of the others.
-    """
+def small_model(results: Path, device: str) -> None:
+    """Rounds of the embedded model, whose passes are short, as `rounds` shows them."""
     limit, tokens = (2, 8) if device == "cpu" else (8, 64)
     words = ["engine=cuda_graphs", "model=tiny", f"model.device={device}", f"limit={limit}"]
-    words += ["dataset=mini-stories", f"dataset.max_new_tokens={tokens}"]
-    words += [f"results={results / 'rounds'}"]
+    words += ["dataset=mini-stories", f"dataset.max_new_tokens={tokens}", f"results={results}"]
     dispatch(["method=prompt-lookup,suffix,recycling,auto", *words, "--json"])
-    for folder in sorted((results / "rounds" / "runs").iterdir()):
+    rounds(results)
+
+
+def rounds(results: Path) -> None:
+    """Of every run the milliseconds of a round by phase and by rows, and how far a line through
+    every other prompt's rounds predicts those of the others.
+    """
+    for folder in sorted((results / "runs").iterdir()):
         run = read_run(folder)
-        if not run.provenance.layers or len(run.sound) < 2:
+        if run.provenance.layers is None or len(run.sound) < 2:
             continue
         halves = [list[tuple[int, float]](), list[tuple[int, float]]()]
         for number, sample in enumerate(run.sound):
             shown = rounds_with_sets(sample, run.provenance.layers)
             rows = [1 + counts.nodes + how.extra_rows for counts, _, how in shown]
             halves[number % 2] += zip(rows, sample.method.round_s, strict=True)
+        every = [*halves[0], *halves[1]]
         slope, base = np.polyfit(*zip(*halves[0], strict=True), 1)
-        predicted = sum(base + slope * n for n, _ in halves[1]) / sum(s for _, s in halves[1])
-        count, phases = sum(map(len, halves)), ("draft", "verify", "adapt", "other")
-        line = {"rounds": run.method, "n": count, "rows": fmean(n for n, _ in chain(*halves))}
-        for phase in phases:
+        line = {"rounds": run.method, "n": len(every), "rows": fmean(n for n, _ in every)}
+        for phase in ("draft", "verify", "adapt", "other"):
             total = sum(getattr(sample.method.seconds, phase) for sample in run.sound)
-            line[f"{phase} ms"] = 1e3 * total / count
-        yield line | {"round ms": 1e3 * base, "row ms": 1e3 * slope, "predicted": predicted}
+            line[f"{phase} ms"] = 1e3 * total / len(every)
+        line |= {"round ms": 1e3 * base, "row ms": 1e3 * slope}
+        predicted = sum(base + slope * n for n, _ in halves[1]) / sum(s for _, s in halves[1])
+        print(json.dumps(line | {"predicted": predicted}), flush=True)
 
 
 PARTS = {"passes": passes, "plans": plans, "kernels": kernels, "strict": strict}
@@ -247,9 +252,10 @@ def main() -> None:
     if args.figures == "projections":
         projections(Path(args.of[0]), args.of[1])
         return
-    of_rounds = args.figures == "rounds"
-    lines = rounds(Path(args.of[0]), args.of[1]) if of_rounds else PARTS[args.figures](args.small)
-    for line in lines:
+    if args.figures == "rounds":
+        small_model(Path(args.of[0]), args.of[1])
+        return
+    for line in PARTS[args.figures](args.small):
         print(json.dumps(line), flush=True)
 
 

@@ -83,7 +83,8 @@ STEPS = (
          "timed rounds in `latency/`, for `project RUN profile=FILE`.", 43,
          "-m skipbench profile engine=cuda_graphs model.dtype={dtype} " + PROFILE),
     Step("projections", "Each cell as measured, and as projected from the prices above and from "
-         "the datasheet.", 6, "scripts/gpu_passes.py projections {out} {device}"),
+         "the datasheet; what the host takes of its rounds.", 6,
+         "scripts/gpu_passes.py projections {out} {device}"),
     Step("draft plans", "A draft step by plan: 8 and 4 bits, a window, half of the sub-layers "
          "left out.", 28, "scripts/gpu_passes.py plans {small}"),
     Step("tests", "Tests with the marker `gpu`.", 139,
@@ -94,8 +95,6 @@ STEPS = (
     Step("streams", "torch's own check of streams and events: a hazard is an error.", 40,
          "-m skipbench method=clasp model=tiny model.device={device} model.dtype=bfloat16 limit=2 "
          "dataset.max_new_tokens={tokens} results={out} --json", {"TORCH_CUDA_SANITIZER": "1"}),
-    Step("rounds", "What the host takes of rounds whose passes are short, by phase and row.", 12,
-         "scripts/gpu_passes.py rounds {out} {device}"),
     Step("doctor", "`doctor --gpu`.", 59, "-m skipbench doctor --gpu --json {rehearse}"),
     Step("prices of fused", "A pass of engine `fused` by context and rows.", 37,
          "-m skipbench profile engine=fused model.dtype={dtype} " + PROFILE),

@@ -28,6 +28,7 @@ from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.cuda_graphs.ops import TRITON
 from skipbench.lm.model import LM
+from skipbench.metrics.host import Host
 from skipbench.metrics.prices import DRAFT_ROWS, ROWS, Parts, Prices
 
 FAMILIES = sorted(PROMPTS)
@@ -101,7 +102,8 @@ def prices(name: str, rule: str, draw: random.Random) -> list[str]:
 def decoded(lm: LM, name: str, words: list[str], latency: Parts) -> list[object]:
     """The tokens, every round, and a log that shows prices where a set is the only one."""
     method = make_method(name, *words)
-    lm.prices = Prices(model=latency)
+    beside = Host(*(share * latency.mlp_s for share in (8.0, 0.5, 2.0)))
+    lm.prices = Prices(model=latency, host={name: beside})
     lm.allocate(300)
     out = generate(lm, method, PROMPTS[lm.config.model_type], 60)
     return [out.tokens, *out.rounds, method.log.get("reward")]

@@ -11,7 +11,7 @@ from conftest import random_lm
 
 import skipbench
 from skipbench.language_model import LanguageModel
-from skipbench.metrics import prices
+from skipbench.metrics import host, prices
 from skipbench.metrics.lines import curve
 from skipbench.metrics.prices import Prices, price_key
 from skipbench.profile import clock, rows
@@ -62,6 +62,7 @@ def test_the_next_process_measures_nothing(tmp_path: Path, monkeypatch: pytest.M
     """
     measured, measure = list[int](), rows.verification_seconds
     monkeypatch.setattr(prices, "ENOUGH", 1)
+    monkeypatch.setattr(host, "ENOUGH", 2)
     monkeypatch.setattr(rows, "verification_seconds", lambda *a: measured.append(1) or measure(*a))
 
     def loaded(*more: str) -> LanguageModel:  # other weights in memory, as in another process
@@ -71,10 +72,11 @@ def test_the_next_process_measures_nothing(tmp_path: Path, monkeypatch: pytest.M
     (path,) = (tmp_path / "latency").iterdir()
     record = json.loads(path.read_text())
     first = {int(n): seconds for n, seconds in record.pop("passes")["0+"].items()}
-    host = record.pop("host")["recycling"]  # older files have none
+    beside = record.pop("host")["recycling"]  # older files have none
     lm, older = loaded(), tmp_path / "prices" / path.name
     assert lm.lm.prices.passes == {"0+": first}
-    assert msgspec.to_builtins(lm.lm.prices.host_of("recycling")) == host and host["round_s"] > 0
+    assert msgspec.to_builtins(lm.lm.prices.host_of("recycling")) == beside
+    assert beside["round_s"] > 0
     assert lm.generate(STORY, 24).text == text and len(measured) == 1
 
     of_part = {"attention_s": 1.0, "attention_s_per_token": 0.0, "mlp_s": 2.0, "head_s": 3.0}

@@ -159,9 +159,11 @@ def measure_rounds(
     one, rounds = statistics.median(seconds), list[TimedRound]()
     for k, ratios in timed.items():
         parts = lm.layers - len(k.plan.attention), lm.layers - len(k.plan.mlp)
-        *three, beside_s = (one * statistics.median(r) for r in zip(*ratios, strict=True))
-        text = str(k.plan) if k.plan.variants else ""
-        rounds.append(TimedRound(k.context, k.rows, k.steps, *parts, k.how, *three, text, beside_s))
+        columns = [one * statistics.median(column) for column in zip(*ratios, strict=True)]
+        draft_s, verify_s, first_s, beside_s = columns
+        seconds_of, text = (draft_s, verify_s, first_s), str(k.plan) if k.plan.variants else ""
+        known = (k.context, k.rows, k.steps, *parts, k.how, *seconds_of, text)
+        rounds.append(TimedRound(*known, beside_s))
     return rounds
 
 
