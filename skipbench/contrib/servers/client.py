@@ -8,7 +8,6 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -174,8 +173,6 @@ def read(
         "response": {"choices": [choice], "usage": usage or None},
         "seconds": times[-1],
         "ttft_s": times[0],
-        "longest_gap_s": max((b - a for a, b in pairwise(times)), default=0.0),
         "tokens": count,
-        "events": len(times),
         "acceptance": told,
     }

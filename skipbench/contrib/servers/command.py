@@ -39,9 +39,7 @@ class Bench(Command):
     NEEDS = (
         "needs two addresses or more; behind each, a JSON object has more fields of its requests"
     )
-    concurrency: Annotated[Names, "requests in flight, 1 to 64; several, one after another"] = (
-        "1",
-    )
+    concurrency: Annotated[Names, "requests in flight, 1 to 64, several in turn; else 1"] = ()
     timeout: Annotated[Positive, "seconds of silence after which an answer is stalled"] = 120.0
     goodput: Annotated[Names, "bounds in ms of a good request: ttft:500,tpot:50,e2el:9000"] = ()
 
@@ -55,14 +53,19 @@ def run_bench(asked: Bench) -> None:
     from skipbench.runs.lock import held, set_aside
     from skipbench.runs.provenance import config_hash, run_name
 
-    levels, bounds = levels_of(asked.concurrency), bounds_of(asked.goodput)
+    levels, bounds = levels_of(asked.concurrency or ("1",)), bounds_of(asked.goodput)
     config, given = compose(asked.model_settings()), pairs_of(asked.words)
     dataset, how = config.dataset, config.decoding
     body: dict[str, Any] = {"max_tokens": dataset.max_new_tokens, "temperature": how.temperature}
     body |= {"top_p": how.top_p} if how.top_p < 1 else {}
     body |= {"top_k": how.top_k} if how.top_k else {}
     body |= {"stream": True, "stream_options": {"include_usage": True}}
-    settings = {"arms": given, "body": body, "dataset": {**dataset.node}, "limit": config.limit}
+    settings: dict[str, Any] = {
+        "arms": given,
+        "body": body,
+        "dataset": {**dataset.node},
+        "limit": config.limit,
+    }
     settings |= {"seed": config.seed, "timeout": asked.timeout}
     folder = config.results / "servers" / run_name([dataset.name], config_hash(settings))
     rows, chat = dataset.rows(config.limit), str(dataset.node["chat"])
@@ -191,7 +194,8 @@ def judged(
     if not any(word.startswith(("model=", "model.path=")) for word in asked.settings):
         return {}, []
     from skipbench.contrib.oracle.api import verify
-    from skipbench.contrib.oracle.page import summary
+    from skipbench.contrib.oracle.page import report
+    from skipbench.contrib.servers.table import SHOWN
     from skipbench.language_model import load_settings
 
     with working("loading the model"):
@@ -202,5 +206,5 @@ def judged(
         result = verify([{"request": r.request, "response": r.response} for r in own], model)
         for record, verdict in zip(own, result.verdicts, strict=True):
             verdicts[arm, record.concurrency, record.id] = verdict.kind
-        notes += [f"{arm}: {line.strip()}." for line in summary(result)]
+        notes += [f"{arm}: {line.strip().rstrip('.')}." for line in report(result, SHOWN)]
     return verdicts, notes

@@ -21,8 +21,7 @@ class Record(Struct, kw_only=True, omit_defaults=True):
         turn: the arm's turn in which it was asked: when its process began, and the block.
         at: when its last try began, in seconds since 1970.
         seconds: from there to the last text, `ttft_s` to the first, on an open connection.
-        longest_gap_s: between two events with text.
-        tokens: as the server's `usage` counts them; without one its `events` with text.
+        tokens: as the server's `usage` counts them; without one its events with text.
         acceptance: as the answer tells it.
         counted: by the server's counters, of the turn that this request ended.
         faults: what went wrong, tries before the last among them.
@@ -40,9 +39,7 @@ class Record(Struct, kw_only=True, omit_defaults=True):
     at: float = 0.0
     seconds: float = 0.0
     ttft_s: float = 0.0
-    longest_gap_s: float = 0.0
     tokens: int = 0
-    events: int = 0
     acceptance: Acceptance | None = None
     counted: Acceptance | None = None
     faults: list[str] = []

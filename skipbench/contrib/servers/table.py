@@ -17,6 +17,7 @@ from skipbench.report.tables.model import Column, Grid, Table, TableCell, TableR
 Verdicts = Mapping[tuple[str, int, str], str]
 """Of the oracle, by arm, clients and prompt."""
 Label = tuple[str, str]
+UNJUDGED = "unchecked", "sampled"  # those that were drawn are judged together, in a note
 SHOWN = 3  # prompts that a note names
 
 
@@ -57,7 +58,7 @@ class Level:
                 r for r in self.sound[arm].values() if label is None or label in r.groups.items()
             ]
             kinds = [self.verdicts[arm, self.clients, r.id] for r in own]
-            right = [kind in ("identical", "sampled") for kind in kinds if kind != "unchecked"]
+            right = [kind == "identical" for kind in kinds if kind not in UNJUDGED]
         else:
             compared = arm != self.arms[0] and not self.drawn
             right = [a.texts == b.texts for a, b in self.pairs(arm, label) if compared]
@@ -107,7 +108,6 @@ class Level:
             of, sound = self.own[arm], self.sound[arm].values()
             lost = Counter(r.error for r in of if r.error)
             passed = Counter(text for r in sound for text in r.faults)
-            kinds = Counter(self.verdicts.get((arm, self.clients, r.id), "") for r in sound)
             pairs = self.pairs(arm)
             parted = [
                 f"{a.id} at character {first_difference(a.texts[0], b.texts[0])}"
@@ -119,7 +119,6 @@ class Level:
             for what, found in (
                 ("failed", [f"{n} {text}" for text, n in lost.items()]),
                 ("timed at a later try, after", [f"{n} {text}" for text, n in passed.items()]),
-                ("verify", [f"{n} {kind}" for kind, n in kinds.items() if kind]),
                 (f"{len(parted)} answers are not those of {base}", parted[:SHOWN]),
                 (
                     f"{len(odd)} answers have the text of {base} and another number of tokens: one "

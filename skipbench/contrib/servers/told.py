@@ -25,19 +25,19 @@ COUNTERS = {
     "sglang:generation_tokens": {"accepted": 1},
     "sglang:num_requests": {"accepted": -1},
 }
-SAMPLE = re.compile(r"^([\w:]+?)(?:_total)?(?:\{.*\})? ([-+.\deE]+)", re.MULTILINE)
+SAMPLE = re.compile(r"^([\w:]+?)(?:_total)?(?:\{.*\})? (\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)", re.MULTILINE)
 
 
 def acceptance(event: Mapping[str, Any]) -> Acceptance | None:
     """That of the request, where an event of its answer tells it; None for no or odd numbers."""
     for block in _blocks(event):
         for names in NAMES:
-            counts = [block.get(name) for name in names]
+            counts: list[Any] = [block.get(name) for name in names]
             whole = all(type(n) is int and n >= 0 for n in counts[not names[0] :])
             if whole and counts[2] <= counts[1]:
-                told = next((block[name] for name in HISTOGRAMS if block.get(name)), [])
+                told: Any = next((block[name] for name in HISTOGRAMS if block.get(name)), [])
                 own = isinstance(told, list) and all(type(n) is int for n in told)
-                return Acceptance(*counts, histogram=told if own else [])
+                return Acceptance(*counts[:3], told if own else [])
     return None
 
 
@@ -54,16 +54,16 @@ def _blocks(event: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 def counters(text: str) -> Acceptance | None:
     """Sums of Prometheus counters since the server began; None where none count verifications."""
-    sums = dict[str, float]()
+    sums = dict[str, Any]()
     for name, value in SAMPLE.findall(text):
         for field, sign in COUNTERS.get(name, {}).items():
-            sums[field] = sums.get(field, 0) + sign * float(value)
-    return Acceptance(**{k: round(v) for k, v in sums.items()}) if "steps" in sums else None
+            sums[field] = sums.get(field, 0) + sign * round(float(value))
+    return Acceptance(**sums) if "steps" in sums else None
 
 
 def since(before: Acceptance, after: Acceptance | None) -> Acceptance | None:
     """What happened between two readings; None where the server began anew or is gone."""
     pairs = [(getattr(before, name), getattr(after, name, None)) for name in FIELDS]
-    counts = [None if None in pair else pair[1] - pair[0] for pair in pairs]
+    counts: list[Any] = [None if None in pair else pair[1] - pair[0] for pair in pairs]
     sound = counts[0] is not None and all(n is None or n >= 0 for n in counts)
     return Acceptance(*counts) if sound else None

@@ -18,6 +18,7 @@ from skipbench.contrib.servers.client import Fault, ask
 from skipbench.contrib.servers.records import Acceptance, Record
 from skipbench.contrib.servers.table import Level, bench_table
 from skipbench.contrib.servers.told import acceptance, counters, since
+from skipbench.metrics.interval import paired_ratio_interval
 from skipbench.runs.files import append_line
 
 ODD = {"one more": "one server's usage is wrong", "no usage": "counted by events"}
@@ -275,28 +276,22 @@ def test_answers_are_judged_by_the_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("slower, holds", [(1.0, True), (1.1, False)])
+@pytest.mark.parametrize("slower", [1.0, 1.1])
 def test_one_server_is_as_fast_as_itself_and_a_tenth_is_found(
-    tmp_path: Path, slower: float, holds: bool
+    tmp_path: Path, slower: float
 ) -> None:
     given: list[dict[str, Any]] = [{"token_s": s, "tokens": 32} for s in (0.004, 0.004 * slower)]
     words = prompts(tmp_path, [f"prompt {n}" for n in range(24)])
     with fakes(*given) as (a, b):
         records, _ = bench(tmp_path, a.url, b.url, *words, "dataset.max_new_tokens=32")
-    low, high = (float(x) for x in _interval(records))
-    assert (low <= 1 <= high) == holds
-
-
-def _interval(records: Sequence[Record]) -> tuple[float, float]:
-    from skipbench.metrics.interval import paired_ratio_interval
-
     _, ends = paired_ratio_interval([*Level(records, ["A", "B"], {}).ratios("B").values()])
     assert ends is not None
-    return ends
+    # 1 in 20 intervals may miss 1, but none by much
+    assert (ends[0] < 1.02 and ends[1] > 0.98) if slower == 1 else 0.85 < ends[0] < ends[1] < 1
 
 
 def test_the_fake_is_a_server() -> None:
     with fakes({}) as (a,):
         assert isinstance(a, Fake)
         got = ask(a.url, {"prompt": "x", "max_tokens": 16}, "key", 1.0)
-    assert got["tokens"] == got["events"] == 12 and 0 < got["ttft_s"] <= got["seconds"]
+    assert got["tokens"] == 12 and 0 < got["ttft_s"] <= got["seconds"]
