@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
+
 from skipbench.contrib.oracle.parts import mapping
 from skipbench.contrib.servers.told import acceptance
 
@@ -91,28 +93,32 @@ def _message(body: bytes) -> str:
 
 def events(response: Any, timeout_s: float) -> Iterator[tuple[float, dict[str, Any]]]:
     """The events of a stream, each with the time at which it came, up to `[DONE]`."""
-    last = time.perf_counter()
-    while True:
-        line = response.readline(MOST)
+    last, rest = time.perf_counter(), b""
+    while (data := response.read1(MOST)) and len(rest) < MOST:
         now = time.perf_counter()
-        if not line.endswith(b"\n"):
-            raise Fault("stream cut", passing=True)
-        if not line.startswith(b"data:"):
-            if now - last > timeout_s:  # comments alone, which keep the connection alive
-                raise Fault(f"stalled for {timeout_s:g} s", passing=True)
-            continue
-        last, data = now, line[5:].strip()
-        if data == b"[DONE]":
-            return
-        try:
-            event = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise Fault("malformed JSON") from error
-        if not isinstance(event, dict):
-            raise Fault("an event that is no JSON object")
-        if "error" in event:
-            raise Fault(f"error in the stream: {_message(data)}", passing=True)
-        yield now, event
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data:"):
+                last = now
+                if (text := line[5:].strip()) == b"[DONE]":
+                    return
+                yield now, _event(text)
+        if now - last > timeout_s:  # comments alone, which keep the connection alive
+            raise Fault(f"stalled for {timeout_s:g} s", passing=True)
+    raise Fault("stream cut", passing=True)
+
+
+def _event(text: bytes) -> dict[str, Any]:
+    """An event's object; raises Fault for none, and for an error."""
+    try:
+        event = msgspec.json.decode(text)
+    except (ValueError, RecursionError) as error:
+        raise Fault("malformed JSON") from error
+    if not isinstance(event, dict):
+        raise Fault("an event that is no JSON object")
+    if "error" in event:
+        raise Fault(f"error in the stream: {_message(text)}", passing=True)
+    return event
 
 
 def ask(url: str, body: Mapping[str, Any], key: str | None, timeout_s: float) -> dict[str, Any]:

@@ -25,7 +25,9 @@ COUNTERS = {
     "sglang:generation_tokens": {"accepted": 1},
     "sglang:num_requests": {"accepted": -1},
 }
-SAMPLE = re.compile(r"^([\w:]+?)(?:_total)?(?:\{.*\})? (\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)", re.MULTILINE)
+SAMPLE = re.compile(
+    r"^([\w:]+?)(?:_total)?(?:\{.*\})? (\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)", re.MULTILINE
+)
 
 
 def acceptance(event: Mapping[str, Any]) -> Acceptance | None:
