@@ -1,7 +1,6 @@
 """`bench`: servers of any engine against each other, paired by prompt."""
 
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from skipbench.contrib.servers.load import Arm
     from skipbench.contrib.servers.records import Record
 
-KEY = "SKIPBENCH_API_KEY"
 MOST_CLIENTS = 64
 BOUNDS = ("ttft", "tpot", "e2el")  # as `vllm bench serve --goodput` names them
 PAGES = ("/v1/models", "/version", "/props", "/get_server_info")
@@ -76,8 +74,7 @@ def run_bench(asked: Bench) -> None:
         arms, shown = introduced(folder / "servers.json", given)
         file = folder / "requests.jsonl"
         records, chat = read(file), "template" if chat == "auto" else chat
-        key, seed = os.environ.get(KEY), config.seed
-        load = Load(file, arms, rows, body, chat, seed, asked.timeout, key, records)
+        load = Load(file, arms, rows, body, chat, config.seed, asked.timeout, records)
         for level in levels:
             done = sum(r.concurrency == level for r in records)
             with progress(f"{level} in flight", len(rows) * len(arms), done) as advance:
@@ -201,7 +198,7 @@ def judged(
     with working("loading the model"):
         model = load_settings(asked.model_settings(), "vanilla")
     verdicts, notes = dict[tuple[str, int, str], str](), list[str]()
-    for arm in dict.fromkeys(r.arm for r in records):
+    for arm in sorted({r.arm for r in records}):
         own = [r for r in records if r.arm == arm and not r.error]
         result = verify([{"request": r.request, "response": r.response} for r in own], model)
         for record, verdict in zip(own, result.verdicts, strict=True):

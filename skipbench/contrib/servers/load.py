@@ -16,6 +16,7 @@ from skipbench.contrib.servers.records import Acceptance, Record
 from skipbench.contrib.servers.told import counters, since
 from skipbench.data.chat import as_messages, as_text
 from skipbench.data.rows import Row
+from skipbench.errors import SkipbenchError
 from skipbench.runs.files import append_line
 
 TRIES = 3  # of a request whose fault may pass
@@ -52,8 +53,8 @@ class Load:
     Attributes:
         body: fields of all requests.
         chat: the form of prompts: `none` and `vicuna`, texts; `template`, messages.
-        timeout_s: silence after which an answer counts as stalled; for as long a server that is
-            gone is asked again.
+        timeout_s: silence after which an answer counts as stalled, and time that a server may be
+            gone.
     """
 
     file: Path
@@ -63,7 +64,6 @@ class Load:
     chat: str
     seed: int
     timeout_s: float
-    key: str | None
     records: list[Record]
 
     def measure(self, concurrency: int, advance: Callable[[str], None]) -> None:
@@ -133,19 +133,23 @@ class Load:
             yield record
 
     def _ask(self, arm: Arm, job: Record) -> None:
-        """Asks until there is an answer, or no other try can help, and fills the record."""
+        """Asks until there is an answer, or no other try can help, and fills the record. Raises
+        SkipbenchError for a server that stays away.
+        """
         begun, wait_s, tries = time.monotonic(), 0.0, 0
         while not job.error:
             try:
-                for name, value in ask(arm.url, job.request, self.key, self.timeout_s).items():
+                for name, value in ask(arm.url, job.request, self.timeout_s).items():
                     setattr(job, name, value)
                 return
             except Fault as fault:
                 if job.faults[-1:] != [text := str(fault)]:
                     job.faults = [*job.faults, text]
+                if fault.absent and time.monotonic() - begun > self.timeout_s:
+                    advice = "the same command goes on when it is back"
+                    raise SkipbenchError(f"{arm.url}: {text}; {advice}") from fault
                 tries += not fault.absent
-                late = fault.absent and time.monotonic() - begun > self.timeout_s
-                job.error = "" if fault.passing and tries < TRIES and not late else text
+                job.error = "" if fault.passing and tries < TRIES else text
                 wait_s = min(fault.wait_s or wait_s + PAUSE_S, self.timeout_s)
             time.sleep(0 if job.error else wait_s)
 

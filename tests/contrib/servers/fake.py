@@ -59,7 +59,7 @@ class Fake(ThreadingHTTPServer):
     def __init__(self, port: int = 0, **given: Any) -> None:
         self.plan, self.other, self.token_s = dict[str, list[str]](), list[str](), 0.0
         self.told, self.asked, self.tokens = dict[str, Any](), list[dict[str, Any]](), 12
-        self.version, self.counters = "1", ""
+        self.version, self.counters, self.key = "1", "", ""
         self.do: Callable[[Any], None] = Handler.answer
         self.__dict__ |= given
         super().__init__(("127.0.0.1", port), Handler)
@@ -80,6 +80,8 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
+        if self.headers.get("Authorization", "Bearer ") != f"Bearer {self.server.key}":
+            return self._send(401, b"{}")
         pages = {
             "/v1/models": {"data": [{"id": "fake", "created": time.time()}]},
             "/version": {"version": self.server.version},

@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from fake import FAULTS, SILENCE_S, Fake, fakes
+from fake import FAULTS, SILENCE_S, fakes
 
 from skipbench.cli.main import main
 from skipbench.contrib.servers import command, load
-from skipbench.contrib.servers.client import Fault, ask
+from skipbench.contrib.servers.client import KEY, Fault, ask
 from skipbench.contrib.servers.records import Acceptance, Record
 from skipbench.contrib.servers.table import Level, bench_table
 from skipbench.contrib.servers.told import acceptance, counters, since
@@ -251,7 +251,7 @@ def test_the_table_says_what_the_records_give() -> None:
 
 def test_a_comment_keeps_no_stream_alive() -> None:
     with fakes({"plan": {"x": ["comments"]}}) as (a,), pytest.raises(Fault, match="stalled"):
-        ask(a.url, {"prompt": "x", "max_tokens": 16}, None, SILENCE_S)
+        ask(a.url, {"prompt": "x", "max_tokens": 16}, SILENCE_S)
 
 
 @pytest.mark.slow
@@ -290,8 +290,19 @@ def test_one_server_is_as_fast_as_itself_and_a_tenth_is_found(
     assert (ends[0] < 1.02 and ends[1] > 0.98) if slower == 1 else 0.85 < ends[0] < ends[1] < 1
 
 
-def test_the_fake_is_a_server() -> None:
-    with fakes({}) as (a,):
-        assert isinstance(a, Fake)
-        got = ask(a.url, {"prompt": "x", "max_tokens": 16}, "key", 1.0)
-    assert got["tokens"] == 12 and 0 < got["ttft_s"] <= got["seconds"]
+def test_a_server_that_stays_away_ends_the_bench_and_takes_a_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(KEY, "sesame")
+    words = [*prompts(tmp_path, ["one", "two"]), f"timeout={SILENCE_S}"]
+    with ExitStack() as stack:
+        (a,) = stack.enter_context(fakes({"key": "sesame"}))
+        gone = stack.enter_context(ExitStack())
+        (b,) = gone.enter_context(fakes({"key": "sesame"}))
+        port, b.do = b.server_address[1], lambda handler: gone.close()
+        with pytest.raises(SystemExit):
+            bench(tmp_path, a.url, b.url, *words)
+        assert "no connection" in capsys.readouterr().err
+        stack.enter_context(fakes({"port": port, "key": "sesame"}))
+        records, _ = bench(tmp_path, a.url, b.url, *words)
+    assert len(records) == 4 and not any(r.error for r in records)
