@@ -21,8 +21,9 @@ MOST_CLIENTS = 64
 BOUNDS = ("ttft", "tpot", "e2el")  # as `vllm bench serve --goodput` names them
 PAGES = ("/v1/models", "/version", "/props", "/get_server_info")
 """What servers say of themselves: all; vLLM, SGLang, TensorRT-LLM; llama.cpp; SGLang."""
-VARY = {"created", "permission"}  # of an entry of /v1/models
-SECRET = re.compile("(api|admin|ssl|auth).*key|secret|password|credential", re.IGNORECASE)
+LEFT_OUT = re.compile(
+    "^(created|permission)$|(api|admin|ssl|auth).*key|secret|password|credential", re.IGNORECASE
+)  # of these pages: what varies, and what nobody else may know
 MOST = 64 << 10  # characters of a page that are kept
 
 
@@ -152,25 +153,23 @@ def says(url: str) -> dict[str, Any]:
     """What a server says of itself, by page, without keys; raises SkipbenchError for no model."""
     from skipbench.contrib.servers.client import Fault, fetch
 
-    def public(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {k: public(v) for k, v in value.items() if not SECRET.search(k)}
-        return [public(one) for one in value] if isinstance(value, list) else value
-
     said, why = dict[str, Any](), ""
     for page in PAGES:
         try:
             text = fetch(url, page)
-            said[page] = public(json.loads(text)) if len(text) < MOST else f"{len(text)} characters"
+            kept = len(text) < MOST
+            said[page] = json.loads(text, object_pairs_hook=_public) if kept else len(text)
         except (Fault, ValueError, RecursionError) as error:
             why = why or f" ({error})"
     try:
-        entries = said[PAGES[0]]["data"]
-        said[PAGES[0]]["data"] = [{k: e[k] for k in e if k not in VARY} for e in entries]
-        entries[0]["id"] + ""
-    except (LookupError, TypeError, AttributeError) as error:
+        said[PAGES[0]]["data"][0]["id"] + ""
+    except (LookupError, TypeError) as error:
         raise SkipbenchError(f"{url} names no model at {PAGES[0]}{why}; is it a server?") from error
     return said
+
+
+def _public(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: value for name, value in pairs if not LEFT_OUT.search(name)}
 
 
 def read(path: Path) -> list["Record"]:

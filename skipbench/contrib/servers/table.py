@@ -29,7 +29,7 @@ class Level:
         self.own = {name: [r for r in records if r.arm == name] for name in arms}
         self.sound = {name: {r.id: r for r in of if not r.error} for name, of in self.own.items()}
         self.drawn = any(r.request["temperature"] for r in records)
-        places = standings([[self.ratios(arm)] for arm in arms])
+        places = standings([[self.ratios(arm)] for arm in arms]) if len(arms) > 2 else []
         self.places: dict[str, Standing] = dict(zip(arms, places, strict=False))
 
     def pairs(self, arm: str, label: Label | None = None) -> list[tuple[Record, Record]]:
@@ -87,6 +87,25 @@ class Level:
             "M": figures(None if mean is None else 1 + mean),
             "lossless": self.lossless(arm),
             "failed": str(len(self.own[arm]) - len(own)),
+        }
+
+    def numbers(self, arm: str) -> dict[str, Any]:
+        """An arm's values, unrounded; None for what is not known."""
+        own, ratios = [*self.sound[arm].values()], [*self.ratios(arm).values()]
+        mean, ends = paired_ratio_interval(ratios) if ratios else (None, None)
+        low, high = ends or (None, None)
+        return {
+            "clients": self.clients,
+            "arm": arm,
+            "n": len(own),
+            "failed": len(self.own[arm]) - len(own),
+            "speedup": mean,
+            "low": low,
+            "high": high,
+            "tokens": sum(r.tokens for r in own),
+            "seconds": spans(own),
+            **dict(zip(FIELDS, drafts(own), strict=True)),
+            "lossless": self.lossless(arm),
         }
 
     def categories(self) -> Iterator[Grid]:
@@ -208,6 +227,6 @@ def bench_table(
         grids += [grid(columns, [[*row.values()] for row in rows], str(clients))]
         grids += level.categories()
         remarks += level.notes()
-        lines += [{"clients": clients, **row} for row in rows]
+        lines += map(level.numbers, arms)
     remarks += [f"lossless: answers {judged}.", *notes, "Columns and rules: docs/servers.md."]
     return Table(title, title, tuple(grids), tuple(lines), remarks=tuple(remarks))

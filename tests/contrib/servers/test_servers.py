@@ -239,10 +239,13 @@ def test_the_table_says_what_the_records_give() -> None:
     b = [drawn("B", n, 1.0 + 0.01 * (n % 2)) for n in range(8)]
     bounds = {"ttft": 0.502}
     table = bench_table("t", [*a, *b], {"A": "", "B": ""}, bounds, {}, [])
-    line = dict(table.records[1])
+    columns = [column.name for column in table.grids[0].columns]
+    line = dict(zip(columns, (c.text for c in table.grids[0].rows[1].cells), strict=True))
     assert line["speedup"] == "1.99x [1.98, 2.00]" and line["lossless"] == "8/8"
     assert line["goodput"].endswith("4/8") and line["tok/s"] == "9.95"
     assert line["output tok/s"] == "9.95" and line["TTFT ms"] == "500 / 505 / 505"
+    assert table.records[1]["speedup"] == pytest.approx(1.99, abs=0.001)
+    assert table.records[1]["tokens"] == 80 and table.records[1]["accepted"] is None
     verdicts = {(arm, 1, str(n)): "wrong" if n == 3 else "tie" for arm in "AB" for n in range(8)}
     level = Level([*a, *b], ["A", "B"], verdicts | {("B", 1, "0"): "identical"})
     assert level.lossless("A") == "0/8" and level.lossless("B") == "1/8"
