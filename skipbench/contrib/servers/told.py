@@ -39,7 +39,8 @@ def acceptance(event: Mapping[str, Any]) -> Acceptance | None:
             if whole and counts[2] <= counts[1]:
                 told: Any = next((block[name] for name in HISTOGRAMS if block.get(name)), [])
                 own = isinstance(told, list) and all(type(n) is int for n in told)
-                return Acceptance(*counts[:3], told if own else [])
+                steps, drafted, accepted = counts
+                return Acceptance(steps, drafted, accepted, told if own else [])
     return None
 
 
