@@ -14,7 +14,7 @@ from fake import FAULTS, SILENCE_S, fakes
 
 from skipbench.cli.main import main
 from skipbench.contrib.servers import command, load
-from skipbench.contrib.servers.client import KEY, Fault, ask
+from skipbench.contrib.servers.client import KEY
 from skipbench.contrib.servers.records import Acceptance, Record
 from skipbench.contrib.servers.table import Level, bench_table
 from skipbench.contrib.servers.told import acceptance, counters, since
@@ -250,11 +250,6 @@ def test_the_table_says_what_the_records_give() -> None:
     level = Level([*a, *b], ["A", "B"], verdicts | {("B", 1, "0"): "identical"})
     assert level.lossless("A") == "0/8" and level.lossless("B") == "1/8"
     assert msgspec.json.decode(msgspec.json.encode(a[0]), type=Record) == a[0]
-
-
-def test_a_comment_keeps_no_stream_alive() -> None:
-    with fakes({"plan": {"x": ["comments"]}}) as (a,), pytest.raises(Fault, match="stalled"):
-        ask(a.url, {"prompt": "x", "max_tokens": 16}, SILENCE_S)
 
 
 @pytest.mark.slow
