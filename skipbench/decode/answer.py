@@ -32,6 +32,7 @@ class Answer:
         rounds: verification passes, each a full forward; the prefill is not among them.
         drafted: draft steps; a guess that needs no forward pass counts one per token.
         accepted: draft tokens that verification accepted.
+        per_round: draft steps and accepted tokens of each round.
         sources: how many of them each source proposed.
         tried: plans of a draft pass that the method has tried.
         logprobs: per token, where they were asked for.
@@ -47,6 +48,7 @@ class Answer:
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0
+    per_round: list[tuple[int, int]] = field(default_factory=list)
     sources: dict[str, int] = field(default_factory=dict)
     tried: list[TriedPlan] = field(default_factory=list)
     logprobs: list[Logprob] = field(default_factory=list)
@@ -177,6 +179,7 @@ class Stream:
             answer,
             tokens=list(answer.tokens),
             logprobs=list(answer.logprobs),
+            per_round=list(answer.per_round),
             sources=dict(answer.sources),
             tried=self._method.tried_plans() if self._method else [],
         )
@@ -212,8 +215,10 @@ class Stream:
             else:
                 answer.rounds += 1
                 answer.drafted += step.round.steps
-                for source in filter(None, step.sources):
-                    answer.accepted += 1
+                taken = [source for source in step.sources if source]
+                answer.accepted += len(taken)
+                answer.per_round.append((step.round.steps, len(taken)))
+                for source in taken:
                     answer.sources[source] = answer.sources.get(source, 0) + 1
             self._method = step.method
             pieces, before = list[Piece](), len(answer.tokens)

@@ -2,9 +2,11 @@
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 from statistics import fmean
+from typing import Any
 
 from skipbench.draft_plan import DraftPlan
 from skipbench.metrics import formulas
@@ -53,6 +55,26 @@ def conditional_acceptance(drafts: Iterable[tuple[int, int]]) -> list[tuple[int,
         reached = [accepted > i for length, accepted in listed if length > i and accepted >= i]
         counts.append((len(reached), sum(reached)))
     return [*itertools.takewhile(itemgetter(0), counts)]
+
+
+def speculative_decoding(drafts: Sequence[tuple[int, int]]) -> dict[str, Any]:
+    """Drafts (length, accepted), one per verification and at least one, by vLLM's names: its
+    `metrics.speculative_decoding`.
+    """
+    longest, counts = max(length for length, _ in drafts), Counter(drafts)
+    drafted, accepted = (sum(each) for each in zip(*drafts, strict=True))
+    return {
+        "num_spec_tokens": longest,
+        "num_spec_steps": len(drafts),
+        "num_draft_tokens": drafted,
+        "num_accepted_draft_tokens": accepted,
+        "mean_acceptance_length": 1 + accepted / len(drafts),
+        "draft_acceptance_rate": over(accepted, drafted),
+        "acceptance_histogram": [sum(a == n for _, a in drafts) for n in range(longest + 1)],
+        "acceptance_histogram_by_draft_length": {
+            k: [counts[k, n] for n in range(k + 1)] for k in sorted({k for k, _ in counts})
+        },
+    }
 
 
 def rounds_with_sets(

@@ -89,7 +89,8 @@ def _largest_t(differences: Sequence[Sequence[float]]) -> float:
     rest = values - values.mean(1, keepdims=True)
     basis = (rest / np.sqrt((rest**2).sum(1, keepdims=True))).T
     # normal draws with the correlation of the differences; each difference over its own spread
-    draws = rng.standard_normal((max(400, min(DRAWS, 60_000 // n)), n, n)) @ basis
+    count = max(400, min(DRAWS, 60_000 // n))
+    draws = np.stack([rng.standard_normal((n, n)) @ basis for _ in range(count)])
     largest = abs(draws.mean(1) / draws.std(1, ddof=1)).max(1) * math.sqrt(n)
     return max(quantile(n - 1, level(n)), float(np.quantile(largest, _level(n))))
 

@@ -5,7 +5,6 @@ Definitions, of trees too: docs/metrics.md.
 """
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import msgspec
 
 from skipbench.errors import SkipbenchError
-from skipbench.metrics.acceptance import conditional_acceptance, over
+from skipbench.metrics.acceptance import conditional_acceptance, over, speculative_decoding
 from skipbench.metrics.interval import Interval, paired_ratio_interval
 from skipbench.runs.reading import Text, read_bytes, readable, strict_json
 from skipbench.runs.record import Arm, Count, Round, Sample, Seconds
@@ -157,29 +156,20 @@ def acceptances(requests: Sequence[Request]) -> list[Acceptance]:
 
 def _acceptance(category: str, requests: Sequence[Request]) -> Acceptance:
     rounds = [r for request in requests for r in request.rounds]
-    longest = max(r.steps for r in rounds)
-    counts = Counter((r.steps, r.accepted) for r in rounds)
-    drafted, accepted = sum(r.steps for r in rounds), sum(r.accepted for r in rounds)
+    counts = [(r.steps, r.accepted) for r in rounds]
+    found = speculative_decoding(counts)
     M, ends = tokens_per_round(requests)
     return Acceptance(
         category=category,
         requests=len(requests),
-        num_spec_tokens=longest,
-        num_spec_steps=len(rounds),
-        num_draft_tokens=drafted,
-        num_accepted_draft_tokens=accepted,
-        mean_acceptance_length=(length := 1 + accepted / len(rounds)),
-        draft_acceptance_rate=over(accepted, drafted),
-        acceptance_histogram=[sum(r.accepted == n for r in rounds) for n in range(longest + 1)],
-        acceptance_histogram_by_draft_length={
-            k: [counts[k, n] for n in range(k + 1)] for k in sorted({k for k, _ in counts})
-        },
-        conditional_acceptance=[
-            there / came for came, there in conditional_acceptance(counts.elements())
-        ],
+        **found,
+        conditional_acceptance=[there / came for came, there in conditional_acceptance(counts)],
         M=M,
         M_ci95=ends,
-        simulate=simulation(length, max(1, math.ceil(drafted / len(rounds)))),
+        simulate=simulation(
+            found["mean_acceptance_length"],
+            max(1, math.ceil(found["num_draft_tokens"] / len(rounds))),
+        ),
     )
 
 

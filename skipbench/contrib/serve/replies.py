@@ -9,6 +9,7 @@ from typing import Any
 from skipbench.contrib.serve.requests import Asked
 from skipbench.decode.answer import Answer
 from skipbench.decode.sampling import Logprob
+from skipbench.metrics.acceptance import speculative_decoding
 
 REASONS = {"eos": "stop", "stop": "stop", "length": "length", "unfinished": "length"}
 
@@ -34,8 +35,7 @@ class Reply:
             found = self._logprobs(index, answer.logprobs)
             reason = REASONS[answer.finish]
             choices.append({"index": index, **text, "logprobs": found, "finish_reason": reason})
-        used = usage(answers, self.asked.choices)
-        return {**self._head("chat.completion"), "choices": choices, "usage": used}
+        return {**self._head("chat.completion"), "choices": choices, **self._counts(answers)}
 
     def begin(self, index: int) -> list[dict[str, Any]]:
         """Events before the first text of a choice."""
@@ -58,8 +58,13 @@ class Reply:
         """Events after all choices."""
         if not self.asked.include_usage:
             return []
-        used = usage(answers, self.asked.choices)
-        return [{**self._head("chat.completion.chunk"), "choices": [], "usage": used}]
+        return [{**self._head("chat.completion.chunk"), "choices": [], **self._counts(answers)}]
+
+    def _counts(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        """`usage`, and of a single answer `metrics`, as vLLM has it."""
+        drafted = [pair for pair in answers[0].per_round if pair[0]] if len(answers) == 1 else []
+        found = {"speculative_decoding": speculative_decoding(drafted)} if drafted else None
+        return {"usage": usage(answers, self.asked.choices), "metrics": found}
 
     def _head(self, kind: str) -> dict[str, Any]:
         """The beginning of a body; `kind`: of a chat's."""

@@ -132,6 +132,20 @@ WORKS: dict[str, Works] = {
         == found.completion_tokens_details.accepted_prediction_tokens > 0
         and sum(found.speculation[0]["sources"].values()) == found.speculation[0]["accepted"]
     ),
+    "acceptance, as vLLM tells it": lambda c, m: all(
+        found["num_accepted_draft_tokens"]
+        == sum(n * of for n, of in enumerate(found["acceptance_histogram"]))
+        == used.speculation[0]["accepted"] > 0
+        and found["num_spec_steps"] == sum(found["acceptance_histogram"])
+        and found["num_draft_tokens"] == used.speculation[0]["drafted"]
+        for reply in (
+            complete(c, max_tokens=32),
+            [*complete(
+                c, max_tokens=32, stream=True, stream_options={"include_usage": True}
+            )][-1],
+        )
+        for used, found in [(reply.usage, reply.metrics["speculative_decoding"])]
+    ) and complete(c, n=2).metrics is None,
     "models": lambda c, m: [one.id for one in c.models.list()] == [c.models.retrieve("tiny").id],
     "logit_bias": lambda c, m: complete(
         c, logit_bias={"70": 100}, max_tokens=2, logprobs=0

@@ -1,0 +1,178 @@
+"""A client that reads one streamed answer, and names what goes wrong with it.
+
+It is the standard library's: an event of a stream costs it some 30 us, and nothing else is needed.
+"""
+
+import http.client
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from skipbench.contrib.oracle.parts import mapping
+from skipbench.contrib.servers.told import acceptance
+
+KEY = "SKIPBENCH_API_KEY"  # in the environment, for servers that want one
+MOST = 16 << 20  # bytes of an event or a page
+SLACK = 2  # events beyond its tokens that an answer may have: text held back, or a split character
+PAGE_S = 10.0  # for a page that is no answer
+PARTS = ("content", "reasoning_content", "reasoning")  # of a chat's message
+
+
+class Fault(Exception):
+    """What a server did wrong. `passing`: another try may go well; `absent`: nobody listens;
+    `wait_s`: what the server asks for before another try.
+    """
+
+    def __init__(
+        self, what: str, passing: bool = False, absent: bool = False, wait_s: float = 0.0
+    ) -> None:
+        super().__init__(what)
+        self.passing, self.absent, self.wait_s = passing or absent, absent, wait_s
+
+
+@contextmanager
+def connected(url: str, timeout_s: float) -> Iterator[http.client.HTTPConnection]:
+    """An open connection, all of whose failures are `Fault`s."""
+    parts = urlsplit(url)
+    secure = parts.scheme == "https"
+    kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=timeout_s)
+    try:
+        connection.connect()
+    except OSError as error:
+        raise Fault(f"no connection: {error.strerror or error}", absent=True) from error
+    try:
+        yield connection
+    except TimeoutError as error:
+        raise Fault(f"stalled for {timeout_s:g} s", passing=True) from error
+    except (OSError, http.client.HTTPException) as error:
+        raise Fault("stream cut", passing=True) from error
+    finally:
+        connection.close()
+
+
+def sent(
+    connection: http.client.HTTPConnection, url: str, path: str, body: bytes | None = None
+) -> http.client.HTTPResponse:
+    """The response to a request, of status 200; raises Fault for another."""
+    base = urlsplit(url).path.rstrip("/").removesuffix("/v1")
+    headers = {"Content-Type": "application/json"}
+    headers |= {"Authorization": f"Bearer {key}"} if (key := os.environ.get(KEY)) else {}
+    connection.request("POST" if body else "GET", base + path, body, headers)
+    response = connection.getresponse()
+    if (status := response.status) != 200:
+        asked = response.getheader("Retry-After", "")
+        passing = status in (408, 409, 425, 429) or status >= 500
+        said = _message(response.read(MOST))
+        wait_s = float(asked) if asked.isdecimal() else 0.0
+        raise Fault(f"status {status}: {said}", passing, wait_s=wait_s)
+    return response
+
+
+def fetch(url: str, path: str) -> str:
+    """A page of a server; raises Fault."""
+    with connected(url, PAGE_S) as connection:
+        return sent(connection, url, path).read(MOST).decode(errors="replace")
+
+
+def _message(body: bytes) -> str:
+    """The words of an error, in one line."""
+    try:
+        found = mapping(json.loads(body))
+        text = str(mapping(found.get("error")).get("message") or found or "-")
+    except (ValueError, RecursionError):
+        text = body.decode(errors="replace")
+    return " ".join(text.split())[:200]
+
+
+def events(response: Any, timeout_s: float) -> Iterator[tuple[float, dict[str, Any]]]:
+    """The events of a stream, each with the time at which it came, up to `[DONE]`."""
+    last, rest = time.perf_counter(), b""
+    while (data := response.read1(MOST)) and len(rest) < MOST:
+        now = time.perf_counter()
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data:"):
+                last = now
+                if (text := line[5:].strip()) == b"[DONE]":
+                    return
+                yield now, _event(text)
+        if now - last > timeout_s:  # comments alone, which keep the connection alive
+            raise Fault(f"stalled for {timeout_s:g} s", passing=True)
+    raise Fault("stream cut", passing=True)
+
+
+def _event(text: bytes) -> dict[str, Any]:
+    """An event's object; raises Fault for none, and for an error."""
+    try:
+        event = msgspec.json.decode(text)
+    except (ValueError, RecursionError) as error:
+        raise Fault("malformed JSON") from error
+    if not isinstance(event, dict):
+        raise Fault("an event that is no JSON object")
+    if "error" in event:
+        raise Fault(f"error in the stream: {_message(text)}", passing=True)
+    return event
+
+
+def ask(url: str, body: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+    """The fields of a `Record` on a server's answer; raises Fault, also after `timeout_s` of
+    silence. The connection is made before the clock runs, as clients keep theirs.
+    """
+    path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
+    with connected(url, timeout_s) as connection:
+        at, begun = time.time(), time.perf_counter()
+        response = sent(connection, url, path, json.dumps(body).encode())
+        if "event-stream" not in response.getheader("Content-Type", ""):
+            raise Fault("not streamed")
+        try:
+            return {"at": at, **read(events(response, timeout_s), body, begun)}
+        except (LookupError, TypeError, AttributeError) as error:
+            raise Fault(f"an event of another form: {error}") from error
+
+
+def read(
+    stream: Iterator[tuple[float, dict[str, Any]]], body: Mapping[str, Any], begun: float
+) -> dict[str, Any]:
+    """`ask` of the events; raises Fault, or what an event of another form causes."""
+    texts: dict[str, list[str]] = {"content": []}
+    times, ids, finish, usage, told = list[float](), list[int](), "", dict[str, Any](), None
+    for now, event in stream:
+        usage, came = event.get("usage") or usage, False
+        for choice in (one for one in event.get("choices") or [] if one.get("index", 0) == 0):
+            said = choice["delta"] if "messages" in body else {"content": choice.get("text")}
+            for part in PARTS:
+                if text := said.get(part):
+                    texts.setdefault(part, []).append(text + "")
+                    came = True
+            ids += choice.get("token_ids") or []
+            finish = choice.get("finish_reason") or finish
+        times += [now - begun] * came
+        if not came or finish:
+            told = acceptance(event) or told
+    if not times:
+        raise Fault("empty answer")
+    if not finish:
+        raise Fault("no finish_reason")
+    count = usage.get("completion_tokens") if usage else len(times)
+    if type(count) is not int or not max(1, len(times) - SLACK) <= count <= body["max_tokens"]:
+        most = f"{len(times)} events of at most {body['max_tokens']} tokens"
+        raise Fault(f"wrong usage: {count} tokens in {most}")
+    whole: dict[str, Any] = {part: "".join(pieces) for part, pieces in texts.items()}
+    whole = {"message": {"role": "assistant", **whole}} if "messages" in body else {
+        "text": whole["content"]
+    }  # fmt: skip
+    choice = {"index": 0, **whole, **({"token_ids": ids} if ids else {}), "finish_reason": finish}
+    return {
+        "response": {"choices": [choice], "usage": usage or None},
+        "seconds": times[-1],
+        "ttft_s": times[0],
+        "tokens": count,
+        "acceptance": told,
+    }

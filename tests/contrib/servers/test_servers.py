@@ -1,0 +1,308 @@
+"""Servers against each other: who is slower, what went wrong, and nothing lost or counted twice."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Timer
+from typing import Any
+
+import msgspec
+import pytest
+from fake import FAULTS, SILENCE_S, fakes
+
+from skipbench.cli.main import main
+from skipbench.contrib.servers import command, load
+from skipbench.contrib.servers.client import KEY
+from skipbench.contrib.servers.records import Acceptance, Record
+from skipbench.contrib.servers.table import Level, bench_table
+from skipbench.contrib.servers.told import acceptance, counters, since
+from skipbench.metrics.interval import paired_ratio_interval
+from skipbench.runs.files import append_line
+
+ODD = {"one more": "one server's usage is wrong", "no usage": "counted by events"}
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "PAUSE_S", 0.01)
+
+
+def prompts(folder: Path, texts: Sequence[str]) -> list[str]:
+    """The words that choose these prompts."""
+    path = folder / "prompts.jsonl"
+    path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
+    return ["dataset=prompts", f"dataset.path={path}", "dataset.max_new_tokens=16", "limit=null"]
+
+
+def bench(folder: Path, *words: str) -> tuple[list[Record], str]:
+    """The records and the table of a bench."""
+    main(["bench", *words, f"results={folder}"])
+    (made,) = (folder / "servers").iterdir()
+    return command.read(made / "requests.jsonl"), (made / "table.md").read_text()
+
+
+def test_every_fault_is_named_nothing_is_lost_and_nothing_counted_twice(tmp_path: Path) -> None:
+    names = [*FAULTS, *ODD, "usage twice", "other", "good"]
+    plan = {f"<{name}>": [name] * load.TRIES for name in names}
+    with fakes({}, {"plan": plan, "other": ["<other>"]}) as (a, b):
+        words = prompts(tmp_path, [f"<{name}>" for name in names])
+        records, table = bench(
+            tmp_path, a.url, b.url, *words, f"timeout={SILENCE_S}", "concurrency=8"
+        )
+    assert Counter((r.arm, r.id) for r in records) == Counter(
+        {(arm, r.id): 1 for arm in "AB" for r in records}
+    )
+    found = {r.request["messages"][0]["content"][1:-1]: r for r in records if r.arm == "B"}
+    assert len(found) == len(names) >= 20
+    for name, said in FAULTS.items():
+        assert found[name].error.startswith(said) and found[name].error in table, name
+        assert found[name].faults == [found[name].error] and found[name].response is None
+    for name, said in ODD.items():
+        assert not found[name].error and said in table
+    assert found["no usage"].tokens == found["usage twice"].tokens == found["good"].tokens == 12
+    assert "1 answers are not those of A" in table
+    assert f"| {len(names) - len(FAULTS)} " in table and f" {len(FAULTS)} " in table
+
+
+def test_what_passes_is_asked_again_and_said(tmp_path: Path) -> None:
+    """B is gone after its first answer, and begins again."""
+    passing = ["429", "503", "error", "hangs up", "cuts"]
+    words = prompts(tmp_path, passing)
+    with ExitStack() as stack:
+        (a,) = stack.enter_context(fakes({"plan": {name: [name, name] for name in passing}}))
+        gone = stack.enter_context(ExitStack())
+        (b,) = gone.enter_context(fakes({}))
+        port, answered = b.server_address[1], b.do
+
+        def leave(handler: Any) -> None:
+            if len(b.asked) == 3:  # two to warm up
+                gone.close()
+                Timer(SILENCE_S, lambda: stack.enter_context(fakes({"port": port}))).start()
+            answered(handler)
+
+        b.do = leave
+        records, table = bench(tmp_path, a.url, b.url, *words, "timeout=9")
+    assert not any(r.error for r in records) and len(records) == 2 * len(passing)
+    assert all(r.faults for r in records if r.arm == "A")
+    assert any("no connection" in text for r in records for text in r.faults)
+    assert "timed at a later try" in table and "no connection" in table
+
+
+def killed_after(lines: int) -> Callable[[Path, str], None]:
+    """Writes so many lines, and is interrupted at the next."""
+    left = iter(range(lines))
+
+    def append(path: Path, line: str) -> None:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        append_line(path, line)
+
+    return append
+
+
+def test_a_bench_that_is_killed_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed at any line: what is there is not asked again, and a torn line is."""
+    told = {"metrics": {"speculative_decoding": {
+        "num_spec_steps": 6, "num_draft_tokens": 18, "num_accepted_draft_tokens": 9,
+    }}}  # fmt: skip
+    words = prompts(tmp_path, [f"<{n}>" for n in range(6)])
+    with fakes({}, {"other": ["<3>"], "told": told}) as (a, b):
+        _, whole = bench(tmp_path / "whole", a.url, b.url, *words)
+        for kill in (1, 2, 3, 1, 2):
+            with monkeypatch.context() as patch, pytest.raises(SystemExit):
+                patch.setattr(load, "append_line", killed_after(kill))
+                bench(tmp_path / "killed", a.url, b.url, *words)
+            (file,) = (tmp_path / "killed").rglob("requests.jsonl")
+            file.write_bytes(file.read_bytes() + b'{"arm": "A", "concu')
+        records, table = bench(tmp_path / "killed", a.url, b.url, *words)
+    assert Counter((r.arm, r.id) for r in records).total() == len({(r.arm, r.id) for r in records})
+    kept = ("accepted share", "M", "lossless", "failed", "n")
+
+    def cells(text: str) -> list[list[str]]:
+        head, _, *rows = (line.split("|") for line in text.splitlines() if line.startswith("|"))
+        places = [at for at, name in enumerate(head) if name.strip() in kept]
+        return [[row[at].strip() for at in places] for row in rows[:2]]
+
+    assert cells(table) == cells(whole) == [
+        ["6", "—", "—", "—", "0"], ["6", "0.500", "2.50", "5/6", "0"]
+    ]  # fmt: skip
+
+
+def test_an_arm_has_fields_of_its_own_and_a_server_that_changed_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = prompts(tmp_path, ["one", "two"])
+    with fakes({}) as (a,):
+        both = [a.url, a.url, '{"speculative.n_max": 0}']
+        bench(tmp_path, *both, *words, "decoding.temperature=0.7")
+        sent = Counter("speculative.n_max" in body for body in a.asked)
+        assert sent == {False: 4, True: 4}  # two prompts, two to warm up
+        assert {body["seed"] for body in a.asked} == {0, 1}
+        said = (next(tmp_path.rglob("servers.json"))).read_text()
+        assert "EAGLE" in said and "secret" not in said
+        a.version = "2"
+        with pytest.raises(SystemExit):
+            bench(tmp_path, *both, *words, "decoding.temperature=0.7")
+    assert "fresh=true sets the records aside" in capsys.readouterr().err
+    for wrong in (["x"], ["{}"], [a.url, "[1]"], [a.url]):
+        with pytest.raises(SystemExit):
+            main(["bench", *wrong])
+
+
+def test_conversations_go_on_after_the_first_arm(tmp_path: Path) -> None:
+    """For all arms; where there is no answer, no later turn is asked, and this is said."""
+    path = tmp_path / "questions.jsonl"
+    rows = [
+        {"question_id": n, "category": "writing", "turns": [f"first {n}", f"second {n}"]}
+        for n in (1, 2)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["dataset=specbench", f"dataset.path={path}", "dataset.prompt=chat"]
+    with fakes({"plan": {"first 2": ["400"]}}, {"other": ["first"]}) as (a, b):
+        records, table = bench(tmp_path, a.url, b.url, *words)
+    by = {(r.arm, r.id): r for r in records}
+    name = next(r.id for r in records if r.request["messages"][-1]["content"] == "second 1")
+    assert len(records) == 8
+    assert by["A", name].request["messages"] == by["B", name].request["messages"]
+    assert (
+        by["B", name].request["messages"][1]["content"]
+        == by["A", name.removesuffix("/2")].texts[0].strip()
+    )
+    assert sum(r.error.startswith("no answer of A to") for r in records) == 2
+    assert "by turn" in table
+
+
+# the last event of an answer, as the engines' documentation has it
+TOLD: dict[str, tuple[dict[str, Any], Acceptance | None]] = {
+    "vLLM": ({"metrics": {"speculative_decoding": {
+        "mean_acceptance_length": 1.2325581395348837, "acceptance_histogram": [39, 1, 0, 3],
+        "num_spec_steps": 43, "num_accepted_draft_tokens": 10, "num_draft_tokens": 129,
+    }}}, Acceptance(43, 129, 10, [39, 1, 0, 3])),
+    "TensorRT-LLM": ({"choices": [{"index": 0, "finish_reason": "stop", "speculative_decoding": {
+        "total_accepted_draft_tokens": 30, "total_draft_tokens": 60, "num_spec_steps": 20,
+        "acceptance_histogram": [8, 0, 6, 6],
+    }}]}, Acceptance(20, 60, 30, [8, 0, 6, 6])),
+    "SGLang": ({"choices": [], "sglext": {"spec_tokens_details": {
+        "spec_verify_ct": 200, "spec_num_proposed_drafts": 1600, "spec_num_correct_drafts": 800,
+    }}}, Acceptance(200, 1600, 800)),
+    "llama.cpp": ({"timings": {"predicted_n": 16, "draft_n": 12, "draft_n_accepted": 9}},
+                  Acceptance(None, 12, 9)),
+    "none": ({"choices": [], "usage": {"completion_tokens": 3}}, None),
+    "vLLM, none": ({"metrics": None}, None),
+    "impossible": ({"timings": {"draft_n": 3, "draft_n_accepted": 9}}, None),
+}  # fmt: skip
+VLLM = """# HELP vllm:spec_decode_num_drafts_total Number of spec decoding drafts.
+vllm:spec_decode_num_drafts_total{{engine="0",model_name="m"}} {n}0.0
+vllm:spec_decode_num_draft_tokens_total{{engine="0",model_name="m"}} {n}00.0
+vllm:spec_decode_num_accepted_tokens_total{{engine="0",model_name="m"}} {n}5.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{{engine="0",position="0"}} 7.0
+"""
+SGLANG = """sglang:spec_verify_calls_total{engine_type="unified"} 40
+sglang:generation_tokens_total{model_name="m",is_streaming="false"} 30
+sglang:generation_tokens_total{model_name="m",is_streaming="true"} 75.0
+sglang:num_requests_total{model_name="m"} 5.0
+"""
+
+
+def test_acceptance_is_read_as_each_engine_tells_it() -> None:
+    for name, (event, told) in TOLD.items():
+        assert acceptance(event) == told, name
+    assert counters(SGLANG) == Acceptance(40, None, 60)
+    assert counters("sglang:num_requests_total 3\n") is None
+    assert since(Acceptance(4, 8, 2), Acceptance(9, 18, 5)) == Acceptance(5, 10, 3)
+    assert since(Acceptance(4, 8, 2), Acceptance(1, 2, 1)) is None  # it began anew
+
+
+def test_counters_are_read_where_answers_do_not_tell(tmp_path: Path) -> None:
+    told = {"timings": {"draft_n": 8, "draft_n_accepted": 4}}
+    with fakes({"counters": VLLM}, {"counters": VLLM, "told": told}) as (a, b):
+        records, table = bench(tmp_path, a.url, b.url, *prompts(tmp_path, ["one", "two"]))
+    assert [r.counted for r in records if r.arm == "A"] == [Acceptance(10, 100, 10)] * 2
+    assert [r.acceptance for r in records if r.arm == "B"] == [Acceptance(None, 8, 4)] * 2
+    assert "0.100" in table and "0.500" in table and "2.00" in table
+
+
+def drawn(arm: str, n: int, seconds: float, **more: Any) -> Record:
+    request = {"temperature": 0.0}
+    response = {"choices": [{"text": f"{n}"}], "usage": {}}
+    fields = {"id": str(n), "question": str(n), "groups": {}, "turn": f"{n}", "tokens": 10}
+    return Record(
+        arm=arm, concurrency=1, request=request, response=response, seconds=seconds,
+        ttft_s=seconds / 2, at=float(n), **{**fields, **more},
+    )  # fmt: skip
+
+
+def test_the_table_says_what_the_records_give() -> None:
+    a = [drawn("A", n, 2.0) for n in range(8)]
+    b = [drawn("B", n, 1.0 + 0.01 * (n % 2)) for n in range(8)]
+    bounds = {"ttft": 0.502}
+    table = bench_table("t", [*a, *b], {"A": "", "B": ""}, bounds, {}, [])
+    columns = [column.name for column in table.grids[0].columns]
+    line = dict(zip(columns, (c.text for c in table.grids[0].rows[1].cells), strict=True))
+    assert line["speedup"] == "1.99x [1.98, 2.00]" and line["lossless"] == "8/8"
+    assert line["goodput"].endswith("4/8") and line["tok/s"] == "9.95"
+    assert line["output tok/s"] == "9.95" and line["TTFT ms"] == "500 / 505 / 505"
+    assert table.records[1]["speedup"] == pytest.approx(1.99, abs=0.001)
+    assert table.records[1]["tokens"] == 80 and table.records[1]["accepted"] is None
+    wrong = Level([*a, *b[1:], drawn("B", 0, 1.0, tokens=20)], ["A", "B"], {})
+    assert sorted(wrong.ratios("B")) == [str(n) for n in range(1, 8)]  # of 0 a usage is wrong
+    verdicts = {(arm, 1, str(n)): "wrong" if n == 3 else "tie" for arm in "AB" for n in range(8)}
+    level = Level([*a, *b], ["A", "B"], verdicts | {("B", 1, "0"): "identical"})
+    assert level.lossless("A") == "0/8" and level.lossless("B") == "1/8"
+    assert msgspec.json.decode(msgspec.json.encode(a[0]), type=Record) == a[0]
+
+
+@pytest.mark.slow
+def test_answers_are_judged_by_the_checkpoint(tmp_path: Path) -> None:
+    """Two of our own servers, one of which drafts and tells its acceptance as vLLM does."""
+    from test_serve import served
+
+    import skipbench as package
+
+    words = ["dataset=mini-stories", "limit=6", "dataset.max_new_tokens=24", "model=tiny"]
+    one, other = (
+        package.load("tiny", method="vanilla"),
+        package.load("tiny", method="prompt-lookup"),
+    )
+    with served(one) as a, served(other) as b:
+        records, table = bench(
+            tmp_path, f"http://127.0.0.1:{a}", f"http://127.0.0.1:{b}/v1", *words
+        )
+    assert table.count("6/6") >= 2 and "identical" in table
+    assert any(r.acceptance for r in records if r.arm == "B")
+    assert not any(r.acceptance or r.error for r in records if r.arm == "A")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slower", [1.0, 1.1])
+def test_one_server_is_as_fast_as_itself_and_a_tenth_is_found(
+    tmp_path: Path, slower: float
+) -> None:
+    given: list[dict[str, Any]] = [{"token_s": s, "tokens": 32} for s in (0.004, 0.004 * slower)]
+    words = prompts(tmp_path, [f"prompt {n}" for n in range(24)])
+    with fakes(*given) as (a, b):
+        records, _ = bench(tmp_path, a.url, b.url, *words, "dataset.max_new_tokens=32")
+    _, ends = paired_ratio_interval([*Level(records, ["A", "B"], {}).ratios("B").values()])
+    assert ends is not None
+    # 1 in 20 intervals may miss 1, but none by much
+    assert (ends[0] < 1.02 and ends[1] > 0.98) if slower == 1 else 0.85 < ends[0] < ends[1] < 1
+
+
+def test_a_server_that_stays_away_ends_the_bench_and_takes_a_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(KEY, "sesame")
+    words = [*prompts(tmp_path, ["one", "two"]), f"timeout={SILENCE_S}"]
+    with ExitStack() as stack:
+        (a,) = stack.enter_context(fakes({"key": "sesame"}))
+        gone = stack.enter_context(ExitStack())
+        (b,) = gone.enter_context(fakes({"key": "sesame"}))
+        port, b.do = b.server_address[1], lambda handler: gone.close()
+        with pytest.raises(SystemExit):
+            bench(tmp_path, a.url, b.url, *words)
+        assert "no connection" in capsys.readouterr().err
+        stack.enter_context(fakes({"port": port, "key": "sesame"}))
+        records, _ = bench(tmp_path, a.url, b.url, *words)
+    assert len(records) == 4 and not any(r.error for r in records)
