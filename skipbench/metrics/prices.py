@@ -265,12 +265,13 @@ class Prices(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def observe_host(self, method: str, rows: Sequence[int], seconds: Sequence[float]) -> None:
         """Moves a method's host half way to what its newest rounds took beside their passes, each
-        its rows and its seconds; the first time all the way.
+        its rows and its seconds; the first time all the way. Kept where passes are.
         """
         if (new := host_of(rows, seconds)) is not None:
             old = self.host.get(method, new)
             self.host[method] = Host((old.round_s + new.round_s) / 2, (old.row_s + new.row_s) / 2)
-            self._store()
+            if self.passes:
+                self._store()
 
     def observe(self, first: int, last: int, rows: Sequence[int], seconds: Sequence[float]) -> None:
         """Moves known prices of verifications half way to what rounds took, each its rows and its
