@@ -90,9 +90,7 @@ class SkipMethod(Method):
         return self.cheaper(DraftPlan.of(self.layers, skipped))
 
     def cheaper(self, skip: DraftPlan) -> DraftPlan:
-        """A skip set with `precision`, `kv_window`, `kv_guided` and `head`, which add to what it
-        says itself.
-        """
+        """A skip set with the settings above, which add to what it says itself."""
         head = skip.head if self.head == "full" else self.head
         variant = self.precision.removeprefix("full")
         guided = self.kv_guided if self.kv_window else skip.guided
@@ -251,8 +249,8 @@ class SkipMethod(Method):
             chain.append(len(tokens))
             tokens += children
         self._confidence = [confidence for confidence, *_ in steps]
-        shares = dict(zip(chain, q, strict=False))
-        return Draft(tokens, parents, shares, len(steps), passes=len(steps))
+        shares, n = dict(zip(chain, q, strict=False)), len(steps)
+        return Draft(tokens, parents, shares, n, passes=n)
 
     def _children(self, state: State, logits: Tensor, q: list[Tensor]) -> list[float]:
         """Confidence, and the children of the last node in the order drawn, in two transfers."""

@@ -53,8 +53,7 @@ class LM:
         """
         self.model, self.config = model, text_config(model.config)
         family, parts = describe(model), parts_of(model)
-        self.layers = len(parts.layers)
-        self._angle_limit = angle_limit(self.config)
+        self.layers, self._angle_limit = len(parts.layers), angle_limit(self.config)
         self.max_positions = int(self._angle_limit or self.config.max_position_embeddings)
         self.dtype = parts.embedding.weight.dtype
         self.devices = [next(a.module.parameters()).device for a, _ in parts.layers]
@@ -70,8 +69,7 @@ class LM:
         self.guide = Guide(self.cache, [attention for attention, _ in parts.layers])
         make = partial(make_engine, engine) if isinstance(engine, str) else engine
         self.engine: Engine = make(model, family, self.cache, strict=strict, spare_mib=spare_mib)
-        self.strict = strict
-        self.prices = Prices()
+        self.strict, self.prices = strict, Prices()
         self.remarks: list[str] = []  # lines on how this model was made, for `notes`
         self.strict_cost: float | None = None
         """Time of verifying 9 rows strictly, over the same without it."""
@@ -106,9 +104,7 @@ class LM:
         return self
 
     def allocate(self, capacity: int) -> None:
-        """Allocates `capacity` cache rows and prepares the tables; the rows of a request in flight
-        are kept, others are lost when the cache grows.
-        """
+        """Allocates `capacity` cache rows and tables; only a request in flight keeps its rows."""
         with self.cache.lock:
             if capacity <= self.cache.capacity:
                 return

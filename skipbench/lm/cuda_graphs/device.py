@@ -48,8 +48,7 @@ class DeviceGraphs:
         self.hidden, self.layers = int(config.hidden_size), int(config.num_hidden_layers)
         self._whole = tuple(range(2 * self.layers))
         self.group = config.num_attention_heads // config.num_key_value_heads
-        # by number; 2L and more: with a variant of the weights
-        self.attentions: dict[int, Attention] = {}
+        self.attentions: dict[int, Attention] = {}  # by number; 2L and more: of a variant
         self.mlps: dict[int, Mlp] = {}
         self.metadata: AttentionMetadata | None = None  # of the pass that is loaded
         self.buffers: GraphBuffers | None = None
@@ -85,10 +84,8 @@ class DeviceGraphs:
         """Of a strict engine only prompts, and rows that are not verified, run without graphs."""
         if self.strict and metadata.start and (self.failed or metadata.token_rows.verifies):
             why = self.failed or f"a pass verifies {metadata.rows} rows, of {MAX_ROWS} at most"
-            raise SkipbenchError(
-                f"engine.strict=true cannot be kept: {why}; use engine.strict=false, or smaller "
-                "drafts or texts"
-            )
+            instead = "use engine.strict=false, or smaller drafts or texts"
+            raise SkipbenchError(f"engine.strict=true cannot be kept: {why}; {instead}")
 
     def at_once(
         self, hidden: Tensor, metadata: AttentionMetadata, numbers: tuple[int, ...]
@@ -150,8 +147,7 @@ class DeviceGraphs:
             return None
         if self.cache.rows is not self._rows:
             self._reset(metadata.tables)
-        windowed = metadata.draft_window is not None
-        if windowed and not (self.backend == TRITON and metadata.rows == 1):
+        if metadata.draft_window and not (self.backend == TRITON and metadata.rows == 1):
             return None
         rows, size = padded_rows(metadata.rows), bucket(metadata.end, len(self.cache.rows[0]))
         many = self.strict and metadata.token_rows.verifies
