@@ -24,6 +24,7 @@ from skipbench.runs.files import write_atomic
 from skipbench.runs.reading import MOST_BYTES, read_bytes
 from skipbench.runs.run import Run
 
+FOLDER = Path(__file__).parent
 SHOWN = ("runs", "tables", "figures")
 WATCH_S = 5.0  # between two looks at the folder
 Written = tuple[Path, dict[str, int], list[str]]
@@ -117,7 +118,6 @@ def page(
     """
     own = [(f"#run={quote(run.id, safe='')}", run.run) for run in runs if run.run]
     has = {column for run in runs for column, text in run.cells.items() if text}
-    script = f"\n{Path(__file__).with_name('page.js').read_text(encoding='utf-8')}\n"
     return rendered(
         "page.html.j2",
         escape,
@@ -136,11 +136,18 @@ def page(
         unreadable=[run.error for run in runs if run.error],
         most_texts=collect.MOST_TEXTS,
         refused=refused,
-        script=Markup(script),
-        # The one script that runs, whatever else gets into the page; in the form of a
-        # Content-Security-Policy.
-        script_hash=f"sha256-{b64encode(hashlib.sha256(script.encode()).digest()).decode()}",
+        linked=True,
+        **scripts(FOLDER / "table.js", FOLDER / "page.js"),
     )
+
+
+def scripts(*files: Path) -> dict[str, str]:
+    """These files as the one `script` that runs, whatever else gets into the page, and its
+    `script_hash` in the form of a Content-Security-Policy.
+    """
+    text = "\n".join(["", *(path.read_text(encoding="utf-8") for path in files)])
+    digest = b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return {"script": Markup(text), "script_hash": f"sha256-{digest}"}
 
 
 def _cautions(runs: Sequence[PageRun]) -> list[str]:
