@@ -1,5 +1,6 @@
 """mkdocs' hook for the site of docs/: README.md is the front page, api.md comes from docstrings,
-and links to files outside of docs/ lead to the repository, or are plain text without a `repo_url`.
+results.html from the bundles in results/community, and links to files outside of docs/ lead to the
+repository, or are plain text without a `repo_url`.
 """
 
 import re
@@ -8,6 +9,8 @@ from pathlib import Path
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+
+from skipbench.contrib.artifact.registry import registry_page, rows_of
 
 API = """\
 # Python API
@@ -29,6 +32,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     front = (ROOT / "README.md").read_text(encoding="utf-8")
     for name, text in (("index.md", front), ("api.md", API)):
         files.append(File.generated(config, name, content=text))
+    results = registry_page(rows_of(ROOT / "results" / "community"), "index.html")
+    files.append(File.generated(config, "results.html", content=results))
     return files
 
 
