@@ -13,7 +13,10 @@ EXAMPLES = {
     "which_method": "prompt-lookup",
     "own_method": "guesses were right",
 }
-ELSEWHERE = {"hugging_face", "ab_comment"}  # tests/contrib/export and tests/contrib/servers run them
+ELSEWHERE = {
+    "hugging_face",
+    "ab_comment",
+}  # tests/contrib/export and tests/contrib/servers run them
 
 
 def run_example(name: str) -> None:

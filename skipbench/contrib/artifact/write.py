@@ -27,6 +27,10 @@ from skipbench.runs.state import write_status
 from skipbench.runs.store import sealed
 
 COPIED = ("tables", "figures", "latency", "skip_sets")  # copied whole
+OF_PLACES = (
+    "results=",
+    "hydra.searchpath=",
+)  # words of a command; the last is the front door's own
 TEXTS = {".json", ".jsonl", ".yaml", ".md", ".csv", ".tex", ".html", ".svg", ".txt"}
 README = """# {runs} runs of skipbench {version}
 
@@ -117,7 +121,7 @@ def _command(run: Run) -> list[str]:
     if not words or words[0] == "cell":
         names = [f"{kind}={getattr(run, kind)}" for kind in ("model", "method", "dataset")]
         words = overrides_of(run.settings) or names
-    kept = [_public_word(word) for word in words if not word.startswith("results=")]
+    kept = [_public_word(word) for word in words if not word.startswith(OF_PLACES)]
     return ["python", "-m", "skipbench", *kept]
 
 

@@ -55,7 +55,8 @@ def make_run(results: Path, stored: dict[str, Any], samples: list[Sample], **mor
     }
     name = f"smollm2_{method}_specbench_{config_hash(groups)}"
     argv = ["/home/alice/skipbench/__main__.py", "table", "copying", f"model.path={HOME}/s.gguf"]
-    here = {"argv": [*argv, "results=/home/alice/r"], "host": "alices-box", "layers": 30}
+    argv += ["results=/home/alice/r", "hydra.searchpath=[file:///home/alice/skipbench/conf]"]
+    here = {"argv": argv, "host": "alices-box", "layers": 30}
     here |= {"threads": 1, "cores": 2, "started": "2026-11-23T10:00:00+00:00"}
     known = {k: v for k, v in stored["provenance"].items() if k in Provenance.__struct_fields__}
     provenance = msgspec.convert({**known, **here}, Provenance)
