@@ -1,11 +1,12 @@
-"""`bundle --page`: the committed bundles hold, what does not hold shows no numbers, and nothing of a
-bundle acts in the page or is loaded by it.
+"""`bundle --page`: the committed bundles hold, what does not hold shows no numbers, and nothing of
+a bundle acts in the page or is loaded by it.
 """
 
 import html
 import json
 import re
 import shutil
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -53,7 +54,7 @@ def test_the_page_is_labelled_and_loads_nothing(rows: list[PageRun]) -> None:
     assert links == ["index.html", "contribute-results.html", "servers.html"] and not reader.events
     assert "url(" not in text and "default-src 'none'" in text and '<html lang="en">' in text
     levels = [int(level) for level in re.findall(r"<h(\d)", text)]
-    assert levels[0] == 1 and all(b - a <= 1 for a, b in zip(levels, levels[1:], strict=False))
+    assert levels[0] == 1 and all(b - a <= 1 for a, b in pairwise(levels))
     assert len(re.findall(r"<label>\w+ <(?:select|input)", text)) == len(CHOSEN) + 1
     assert text.count("<select") + text.count("<input") == len(CHOSEN) + 1
     assert all(f'<button type="button">{name}</button></th>' in text for name in COLUMNS)
