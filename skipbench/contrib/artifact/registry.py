@@ -15,7 +15,7 @@ from skipbench.metrics.summary import summarise
 from skipbench.report.columns import MISSING, inert, main_cells, sample_count
 from skipbench.report.page import forest
 from skipbench.report.page.collect import PageRun
-from skipbench.report.page.render import FOLDER, scripts
+from skipbench.report.page.render import FOLDER, cautions, scripts
 from skipbench.report.tables.html import rendered
 from skipbench.runs.files import write_atomic
 from skipbench.runs.reading import run_folders
@@ -65,6 +65,7 @@ def registry_page(rows: Sequence[PageRun], home: str | None = None) -> str:
         linked=False,
         names={name: sorted({row.cells[name] for row in rows}) for name in CHOSEN},
         panels=forest.panels(runs),
+        cautions=cautions(rows),
         failed=[row.error for row in rows if row.error],
         home=home,
         **scripts(FOLDER / "table.js", Path(__file__).with_name("registry.js")),

@@ -132,7 +132,7 @@ def page(
         about=collect.about(runs),
         panels=forest.panels([*own, *others]),
         live=live,
-        cautions=_cautions(runs),
+        cautions=cautions(runs),
         unreadable=[run.error for run in runs if run.error],
         most_texts=collect.MOST_TEXTS,
         refused=refused,
@@ -150,7 +150,7 @@ def scripts(*files: Path) -> dict[str, str]:
     return {"script": Markup(text), "script_hash": f"sha256-{digest}"}
 
 
-def _cautions(runs: Sequence[PageRun]) -> list[str]:
+def cautions(runs: Sequence[PageRun]) -> list[str]:
     """The line on runs that replicate nothing, with their number where there are others."""
     models, datasets = ([run.cells[name] for run in runs] for name in ("model", "dataset"))
     count = sum(bool(caution([m], [d])) for m, d in zip(models, datasets, strict=True))
