@@ -12,9 +12,15 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, Command
 from test_bundle import redigested
-from test_page import Loads
+from test_page import Loads, browse, in_browser
 
-from skipbench.contrib.artifact.registry import CHOSEN, COLUMNS, registry_page, rows_of
+from skipbench.contrib.artifact.registry import (
+    CHOSEN,
+    COLUMNS,
+    registry_page,
+    rows_of,
+    write_registry,
+)
 from skipbench.report.columns import MISSING
 from skipbench.report.page.collect import PageRun
 
@@ -94,3 +100,16 @@ def test_a_bundle_that_does_not_hold_is_named_without_its_numbers(
 
 def test_a_folder_without_bundles_is_refused(tmp_path: Path, skipbench: Command) -> None:
     assert "has no bundles" in skipbench("bundle", "--page", str(tmp_path)).stderr
+
+
+@in_browser
+def test_links_of_plots_filter_and_columns_sort_in_a_browser(tmp_path: Path) -> None:
+    path, _ = write_registry(shutil.copytree(COMMUNITY, tmp_path / "all"))
+    document = browse(path, "#filter=tiny-copies%20suffix", tmp_path / "profile")
+    shown = re.findall(r'<tr data-run="([^"]*)">', document)
+    assert len(shown) == 1 and "_suffix_" in shown[0] and "1 of 6 runs" in document
+    document = browse(path, "#model=tiny&sort=M&sort=M", tmp_path / "profile")  # downwards
+    values = [
+        float(v) for v in re.findall(r'<tr data-run.*?data-value="[^"]*">([\d.]+)</td>', document)
+    ]
+    assert len(values) == 6 and values == sorted(values, reverse=True)
