@@ -29,16 +29,28 @@ EVIL = "<img src=x onerror=alert(1)>"
 
 
 @pytest.fixture(scope="module")
-def rows() -> list[PageRun]:
-    return rows_of(COMMUNITY)
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The three bundles of this project, without those of others."""
+    folder = tmp_path_factory.mktemp("community")
+    for path in COMMUNITY.glob("tiny-*"):
+        shutil.copytree(path, folder / path.name)
+    return folder
 
 
-def test_every_committed_bundle_holds_and_shows_the_numbers_of_its_claims(
-    rows: list[PageRun],
-) -> None:
-    assert not [row.error for row in rows if row.error]
-    bundles = {path.name for path in COMMUNITY.iterdir() if path.is_dir()}
-    assert {row.cells["bundle"] for row in rows} == bundles and len(bundles) >= 3
+@pytest.fixture(scope="module")
+def rows(ours: Path) -> list[PageRun]:
+    return rows_of(ours)
+
+
+@pytest.mark.slow
+def test_every_committed_bundle_holds() -> None:
+    assert not [row.error for row in rows_of(COMMUNITY) if row.error]
+
+
+def test_a_row_has_the_numbers_of_its_claims(rows: list[PageRun]) -> None:
+    assert [row.cells["bundle"] for row in rows] == [
+        "tiny-auto", *["tiny-copies"] * 3, *["tiny-layers"] * 2
+    ]  # fmt: skip
     for row in rows:
         assert row.run and row.cells.keys() == {*COLUMNS} and MISSING not in row.cells["speedup"]
         folder, run = row.id.split("/")
@@ -61,8 +73,9 @@ def test_the_page_is_labelled_and_loads_nothing(rows: list[PageRun]) -> None:
     assert "url(" not in text and "default-src 'none'" in text and '<html lang="en">' in text
     levels = [int(level) for level in re.findall(r"<h(\d)", text)]
     assert levels[0] == 1 and all(b - a <= 1 for a, b in pairwise(levels))
-    assert len(re.findall(r"<label>\w+ <(?:select|input)", text)) == len(CHOSEN) + 1
-    assert text.count("<select") + text.count("<input") == len(CHOSEN) + 1
+    fields = len(CHOSEN) + 1
+    assert len(re.findall(r"<label>\w+ <(?:select|input)", text)) == fields
+    assert text.count("<select") + text.count("<input") == fields
     assert all(f'<button type="button">{name}</button></th>' in text for name in COLUMNS)
     assert text.count("<tr data-run") == len(rows)
     plots = re.findall(r'<a href="#filter=([^"]*)">', text)
@@ -72,7 +85,8 @@ def test_the_page_is_labelled_and_loads_nothing(rows: list[PageRun]) -> None:
 def test_a_bundle_that_does_not_hold_is_named_without_its_numbers(
     tmp_path: Path, skipbench: Command
 ) -> None:
-    """A time that was edited with care, a bundle under a hostile name, and what is none."""
+    """A time that was edited with care, a link, and no bundle under a hostile name."""
+    assert "has no bundles" in skipbench("bundle", "--page", str(tmp_path)).stderr
     shutil.copytree(COMMUNITY / "tiny-auto", tmp_path / "sound")
     edited = shutil.copytree(COMMUNITY / "tiny-auto", tmp_path / "edited")
     (samples,) = edited.glob("runs/*/samples.jsonl")
@@ -98,18 +112,13 @@ def test_a_bundle_that_does_not_hold_is_named_without_its_numbers(
     assert "number is " in cells["edited"][-1]
 
 
-def test_a_folder_without_bundles_is_refused(tmp_path: Path, skipbench: Command) -> None:
-    assert "has no bundles" in skipbench("bundle", "--page", str(tmp_path)).stderr
-
-
 @in_browser
-def test_links_of_plots_filter_and_columns_sort_in_a_browser(tmp_path: Path) -> None:
-    path, _ = write_registry(shutil.copytree(COMMUNITY, tmp_path / "all"))
+def test_links_of_plots_filter_and_columns_sort_in_a_browser(ours: Path, tmp_path: Path) -> None:
+    path, _ = write_registry(ours)
     document = browse(path, "#filter=tiny-copies%20suffix", tmp_path / "profile")
     shown = re.findall(r'<tr data-run="([^"]*)">', document)
     assert len(shown) == 1 and "_suffix_" in shown[0] and "1 of 6 runs" in document
     document = browse(path, "#model=tiny&sort=M&sort=M", tmp_path / "profile")  # downwards
-    values = [
-        float(v) for v in re.findall(r'<tr data-run.*?data-value="[^"]*">([\d.]+)</td>', document)
-    ]
+    found = re.findall(r'<tr data-run.*?data-value="[^"]*">([\d.]+)</td>', document)
+    values = [float(value) for value in found]
     assert len(values) == 6 and values == sorted(values, reverse=True)
