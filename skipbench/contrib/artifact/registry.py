@@ -58,6 +58,7 @@ def registry_page(rows: Sequence[PageRun], home: str | None = None) -> str:
         home: address of the documentation; None for a page alone.
     """
     runs = [(_address(row.cells["bundle"], row.run.method), row.run) for row in rows if row.run]
+    sound = [row for row in rows if row.run]
     text = rendered(
         str(Path(__file__).with_name("registry.html.j2")),
         escape,
@@ -65,9 +66,9 @@ def registry_page(rows: Sequence[PageRun], home: str | None = None) -> str:
         columns=COLUMNS,
         numeric=NUMBERS,
         linked=False,
-        names={name: sorted({row.cells[name] for row in rows}) for name in CHOSEN},
+        names={name: sorted({row.cells[name] for row in sound}) for name in CHOSEN},
         panels=forest.panels(runs),
-        cautions=cautions(rows),
+        cautions=cautions(sound),
         failed=[row.error for row in rows if row.error],
         home=home,
         **scripts(FOLDER / "table.js", Path(__file__).with_name("registry.js")),
