@@ -112,7 +112,9 @@ def fake_lm(
 def decoded(
     method: str, variant: str, engine: str, dtype: str, tokens: int = 8
 ) -> tuple[Generation, Journal]:
-    """One generation, and what the host did meanwhile; graphs are captured in one before."""
+    """One generation, and what the host did meanwhile; in one before, graphs are captured and
+    products in fewer bits are tried.
+    """
     composed_method(
         method, *overrides_of(method, variant)
     )  # composed outside, where nothing is watched
@@ -120,7 +122,7 @@ def decoded(
         made = make_method(method, *overrides_of(method, variant))
         sampler = Sampler(0.8 if "sampl" in variant else 0.0, top_p=0.9)
         lm = fake_lm(engine, DTYPES[dtype])
-        if engine == "cuda_graphs":
+        if engine == "cuda_graphs" or "int8" in variant:
             generate(lm, made, PROMPT, tokens, sampler=sampler)
         journal.mark("")
         assert not (wrong := journal.lines("device", "capture", "kernel")), "\n".join(wrong)
