@@ -110,7 +110,7 @@ class Tier:
 
 TIERS = [
     Tier("llama", "masked", 200, exact=True),
-    Tier("llama", "masked", 260),
+    Tier("llama", "masked", 270),
     Tier("mistral", "split_kv", 150, exact=True),
     Tier("qwen3", "split_kv", 150),
     Tier("llama", TRITON, 60),
