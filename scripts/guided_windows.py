@@ -71,15 +71,15 @@ def verified(lm: LM, tokens: list[int]) -> None:
 
 
 def prices(lm: LM, tokens: list[int], plan: DraftPlan) -> str:
-    turns = list[tuple[float, ...]]()
+    timed = list[tuple[float, ...]]()
     for _ in range(25):
         verified(lm, tokens)
-        times = [time.thread_time()]
+        ticks = [time.thread_time()]
         for one in (plan, plan, None):
             lm.logits(tokens[-1:], TokenRows.chain(lm.cache.length, 1), one)
-            times.append(time.thread_time())
-        turns.append(tuple(b - a for a, b in pairwise(times)))
-    first, step = (median(turn[i] / turn[2] for turn in turns) for i in (0, 1))
+            ticks.append(time.thread_time())
+        timed.append(tuple(b - a for a, b in pairwise(ticks)))
+    first, step = (median(times[i] / times[2] for times in timed) for i in (0, 1))
     return f"{step:.2f} ({first:.2f})"
 
 

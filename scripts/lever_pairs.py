@@ -84,14 +84,14 @@ def h100(context: int, layers: int) -> Prices:
 
 def plans(layers: int, out: dict[float, DraftPlan]) -> dict[str, DraftPlan]:
     """By label, all that the levers make."""
-    found = dict[str, DraftPlan]()
+    by_label = dict[str, DraftPlan]()
     for share in SHARES:
         for window in WINDOWS:
             for bits in BITS:
                 names = [bits, f"window {window}" * bool(window), f"{share:.0%} out" * bool(share)]
                 plan = out[share].cheaper(bits, window)
-                found[", ".join(filter(None, names)) or "whole"] = plan
-    return found
+                by_label[", ".join(filter(None, names)) or "whole"] = plan
+    return by_label
 
 
 def knapspec_sets(lm: LM, state: State) -> dict[float, DraftPlan]:
@@ -161,15 +161,15 @@ def measured(context: int, count: int, learnt: Sequence[int], tokens: int, file:
     contexts = [256, context]
     cpu = Prices(model=fit(measure(lm, contexts, [1], 24, lambda: None), lm.layers))
     add_variants(lm, cpu, contexts, 24, {"int8"})
-    found = list[dict[str, Any]]()
+    results = list[dict[str, Any]]()
     for before in learnt:
         of = {"context": context, "learnt": before, "tokens": tokens, "layers": lm.layers}
-        found.append({**of, "places": (places := list[dict[str, Any]]())})
+        results.append({**of, "places": (places := list[dict[str, Any]]())})
         for n in range(count):
             at = (len(text) - context) * n // (count - 1)
             prompt = text[at : at + context]
             places.append(measure_place(lm, prompt, before, tokens, cpu, n < TIMED))
-            file.write_text(json.dumps(found))
+            file.write_text(json.dumps(results))
 
 
 def table(of: dict[str, Any]) -> Iterator[str]:
@@ -190,13 +190,13 @@ def table(of: dict[str, Any]) -> Iterator[str]:
         fixed = [n for n in names if not n.startswith("composed")]
         best = max(fixed, key=lambda name: float(gain[0, names.index(name)]))
         for i, name in enumerate(names):
-            kept = ", ".join(w for w in name.split(", ") if not w.endswith("out"))
+            rival = ", ".join(w for w in name.split(", ") if not w.endswith("out"))
             if name not in fixed:
-                kept = best
-            base = gain[:, names.index(kept)] if kept else np.ones(len(gain))
+                rival = best
+            base = gain[:, names.index(rival)] if rival else np.ones(len(gain))
             reach = rates(EVEN, np.full(len(EVEN), step[0, i]), verify)
             even = EVEN[min(len(EVEN) - 1, np.searchsorted(reach, base[0]))]
-            columns[-1].append(f"{ends(gain[:, i] / base)}, {even:.3f}" if kept != name else "")
+            columns[-1].append(f"{ends(gain[:, i] / base)}, {even:.3f}" if rival != name else "")
     head = ["draft", "agreement"]
     head += [f"{d} {what}" for d in ("H100", "CPU") for what in ("price", "gain", "over, even")]
     for line in [head, ["---"] * len(head), *zip(*columns, strict=True)]:

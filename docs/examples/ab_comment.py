@@ -44,9 +44,9 @@ def main(folder: Path) -> bool:
             continue
         ends = f" [{float(row['low']):.2f}, {float(row['high']):.2f}]" if row["low"] else ""
         ratio = f"{float(row['speedup']):.2f}x{ends}" if row["speedup"] else "none"
-        told = speed(row), answers(row)
-        print(f"| {row['clients']} | {told[0]} | {ratio} | {row['n']} | {told[1]} |")
-        sound &= not any(word in " ".join(told) for word in ("SLOWER", "FAILED", "DIFFER"))
+        verdict, equal = speed(row), answers(row)
+        print(f"| {row['clients']} | {verdict} | {ratio} | {row['n']} | {equal} |")
+        sound &= not any(word in verdict + equal for word in ("SLOWER", "FAILED", "DIFFER"))
     table = (folder / "table.md").read_text(encoding="utf-8")
     print(f"\n<details><summary>Whole table; A: base, B: change</summary>\n\n{table}\n</details>")
     return sound

@@ -157,18 +157,18 @@ def acceptances(requests: Sequence[Request]) -> list[Acceptance]:
 def _acceptance(category: str, requests: Sequence[Request]) -> Acceptance:
     rounds = [r for request in requests for r in request.rounds]
     counts = [(r.steps, r.accepted) for r in rounds]
-    found = speculative_decoding(counts)
+    metrics = speculative_decoding(counts)
     M, ends = tokens_per_round(requests)
     return Acceptance(
         category=category,
         requests=len(requests),
-        **found,
+        **metrics,
         conditional_acceptance=[there / came for came, there in conditional_acceptance(counts)],
         M=M,
         M_ci95=ends,
         simulate=simulation(
-            found["mean_acceptance_length"],
-            max(1, math.ceil(found["num_draft_tokens"] / len(rounds))),
+            metrics["mean_acceptance_length"],
+            max(1, math.ceil(metrics["num_draft_tokens"] / len(rounds))),
         ),
     )
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from skipbench.config.architecture import Shape
 from skipbench.contrib.artifact.costs import LoopCosts
 from skipbench.draft_plan import DraftPlan
-from skipbench.metrics.formulas import tpt
+from skipbench.metrics.formulas import expected_speedup, tpt
 from skipbench.metrics.prices import Parts, Prices
 
 
@@ -34,7 +34,7 @@ class Range(NamedTuple):
     high: float
 
 
-class Acceptance(NamedTuple):
+class PrintedAcceptance(NamedTuple):
     """What a paper says of the drafts of a cell."""
 
     M: Range | None
@@ -127,7 +127,7 @@ def _read(shape: Shape) -> tuple[float, float, float, float]:
     return shape.layer_parameters - mlp, row, mlp, (shape.vocab + 1) * shape.hidden
 
 
-def predict(machine: MachinePrices, known: Acceptance, drafts: Drafts) -> Predicted:
+def predict(machine: MachinePrices, known: PrintedAcceptance, drafts: Drafts) -> Predicted:
     """The speedup over vanilla.
 
     The high end takes every doubt in the method's favour: the cheapest plan, the lowest price, a
@@ -145,7 +145,7 @@ def predict(machine: MachinePrices, known: Acceptance, drafts: Drafts) -> Predic
     return found._replace(speedup=Range(low * keep, value * keep, high))
 
 
-def _without_passes(machine: MachinePrices, known: Acceptance, drafts: Drafts) -> Predicted:
+def _without_passes(machine: MachinePrices, known: PrintedAcceptance, drafts: Drafts) -> Predicted:
     """Drafts from copies and guesses: `M / v`."""
     assert known.M is not None
     v, M = machine.v(drafts, 0), known.M
@@ -153,7 +153,7 @@ def _without_passes(machine: MachinePrices, known: Acceptance, drafts: Drafts) -
     return Predicted(speedup, None, v, M.value, 0.0)
 
 
-def _by_tokens(machine: MachinePrices, known: Acceptance, drafts: Drafts) -> Predicted:
+def _by_tokens(machine: MachinePrices, known: PrintedAcceptance, drafts: Drafts) -> Predicted:
     """By tokens per round: SWIFT Eq. 6 with the prices of a step and of a verification."""
     assert known.M is not None and known.alpha is not None
     M, alpha, c = known.M, known.alpha, machine.c(drafts)
@@ -174,11 +174,11 @@ def steps_of(M: float, alpha: float) -> float:
 
 
 def of_round(M: float, alpha: float, c: float, v: float) -> float:
-    """Speedup of rounds of `M` tokens: SWIFT Eq. 6 with a price of a verification."""
-    return M / (steps_of(M, alpha) * c + v)
+    """Speedup of rounds of `M` tokens: SWIFT Eq. 6, with `steps_of` draft steps."""
+    return expected_speedup(M, min(alpha, M - 1), c, v)
 
 
-def _by_length(machine: MachinePrices, known: Acceptance, drafts: Drafts) -> Predicted:
+def _by_length(machine: MachinePrices, known: PrintedAcceptance, drafts: Drafts) -> Predicted:
     """By the longest draft. Low: the worst length up to the first token that is expected to be
     wrong. High: the best length, where `alpha` is the share of all steps that were accepted, which
     is `1 + alpha gamma` tokens.

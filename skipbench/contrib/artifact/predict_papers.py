@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from skipbench.config.compose import compose_cells
 from skipbench.config.run_config import RunConfig
-from skipbench.contrib.artifact.predict import Acceptance, Drafts, Range
+from skipbench.contrib.artifact.predict import Drafts, PrintedAcceptance, Range
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.costs import prompt_tokens_of
@@ -36,7 +36,7 @@ class Cell(NamedTuple):
 
     printed: Printed
     config: RunConfig | None = None
-    known: Acceptance | None = None
+    known: PrintedAcceptance | None = None
     drafts: Drafts | None = None
 
 
@@ -84,29 +84,29 @@ def rounded(printed: Printed, most: float = float("inf")) -> Range:
     return Range(value - half, value, min(most, value + half))
 
 
-def _swift(printed: Printed) -> Acceptance:
+def _swift(printed: Printed) -> PrintedAcceptance:
     (M,) = numbers("swift-table2", "M", **printed.keys)
     if printed.method != "swift":
-        return Acceptance(rounded(M), None, "M of the table")
+        return PrintedAcceptance(rounded(M), None, "M of the table")
     (alpha,) = numbers("swift-table4", "alpha", **printed.keys)
-    return Acceptance(rounded(M), rounded(alpha, 1.0), "M of the table, alpha of Table 4")
+    return PrintedAcceptance(rounded(M), rounded(alpha, 1.0), "M of the table, alpha of Table 4")
 
 
-def _clasp(printed: Printed) -> Acceptance:
+def _clasp(printed: Printed) -> PrintedAcceptance:
     """tau with the bonus, as it is defined; the high end also takes it without."""
     (tau,) = numbers("clasp-table1", "tau", **printed.keys)
     M = rounded(tau)
     with_bonus = Range(M.low, M.value, M.high + 1) if M.low >= 1 else Range(*(x + 1 for x in M))
     source = f"M: tau; alpha: mean of {', '.join(BORROWED[printed.method])}, at most 1"
-    return Acceptance(with_bonus, borrowed(printed.method), source)
+    return PrintedAcceptance(with_bonus, borrowed(printed.method), source)
 
 
-def _knapspec(printed: Printed) -> Acceptance:
+def _knapspec(printed: Printed) -> PrintedAcceptance:
     (alpha,) = numbers("knapspec-table2", "alpha", **printed.keys)
-    return Acceptance(None, rounded(alpha, 1.0), "alpha of the table, no M printed")
+    return PrintedAcceptance(None, rounded(alpha, 1.0), "alpha of the table, no M printed")
 
 
-def _self_sd(printed: Printed) -> Acceptance:
+def _self_sd(printed: Printed) -> PrintedAcceptance:
     """One cell has an acceptance rate, and M by the times of Table 5; the others have the target
     that the stop rule holds, and drafts as long as there, at least one step and at most 12.
     """
@@ -119,13 +119,13 @@ def _self_sd(printed: Printed) -> Acceptance:
     if (model, dataset, printed.keys["temperature"]) == ("llama2-13b", "cnndm", 0.0):
         spread = M * verify.spread / verify.value
         source = "alpha: Table 4; M: vanilla's over verification's ms per token, Table 5"
-        return Acceptance(Range(M - spread, M, M + spread), rounded(measured, 1.0), source)
+        return PrintedAcceptance(Range(M - spread, M, M + spread), rounded(measured, 1.0), source)
     (target,) = numbers("self-sd-table7", "target", model=model, dataset=dataset)
     (longest,) = numbers("self-sd-table7", "max_steps", model=model, dataset=dataset)
     assert target.value and longest.value
     steps = (M - 1) / measured.value
     source = "alpha: the target of Table 7; M: as many steps a round as of LLaMA-2-13B on CNN/DM"
-    return Acceptance(
+    return PrintedAcceptance(
         Range(1 + target.value, 1 + target.value * steps, 1 + longest.value),
         Range(target.value, target.value, 1.0),
         source,

@@ -191,8 +191,8 @@ def _beyond_tau(name: str, lines: Sequence[Line]) -> Iterator[str]:
             continue
         (tau,) = (n.value or 0.0 for n in numbers(name, "tau", **line.printed.keys))
         each += 1
-        most = of_round(tau, 1.0, line.found.c.low, 1.0)
-        beyond += tau < 1 or (line.printed.value or 0.0) > most
+        value, c = line.printed.value or 0.0, line.found.c.low
+        beyond += tau < 1 or value > of_round(tau, 1.0, c, 1.0)
     yield (
         f"{beyond} of {each} values are out of reach where tau counts the bonus token, even if "
         "every drafted token is accepted; the high ends above do not count it."

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from skipbench.contrib.servers.client import Fault, ask, fetch
-from skipbench.contrib.servers.records import Acceptance, Record
+from skipbench.contrib.servers.records import DraftCounts, Record
 from skipbench.contrib.servers.told import counters, since
 from skipbench.data.chat import as_messages, as_text
 from skipbench.data.rows import Row
@@ -38,7 +38,7 @@ class Arm:
     counts: bool = True
     warm: bool = False
 
-    def counters(self) -> Acceptance | None:
+    def counters(self) -> DraftCounts | None:
         """Of its drafts, where it has such and its answers do not tell."""
         try:
             return counters(fetch(self.url, "/metrics")) if self.counts else None
@@ -78,7 +78,7 @@ class Load:
         for row in self.rows:
             before[row.id] = [*before[row.after], known[row.after]] if row.after else []
         done = {(r.arm, r.id): r for r in self.records if r.concurrency == concurrency}
-        size, number, session = BLOCK * concurrency if concurrency > 1 else 1, count(), time.time()
+        size, number, started = BLOCK * concurrency if concurrency > 1 else 1, count(), time.time()
         for depth in sorted({len(turns) for turns in before.values()}):
             rows = [row for row in self.rows if len(before[row.id]) == depth]
             for block in (rows[at : at + size] for at in range(0, len(rows), size)):
@@ -90,7 +90,7 @@ class Load:
                         for row in block
                         if (arm.name, row.id) not in done
                     ]
-                    for record in self._turn(arm, jobs, f"{session:.0f}/{at}"):
+                    for record in self._turn(arm, jobs, f"{started:.0f}/{at}"):
                         done[arm.name, record.id] = record
                         advance(record.error)
 

@@ -5,7 +5,7 @@ from typing import Any
 from msgspec import Struct
 
 
-class Acceptance(Struct, frozen=True, omit_defaults=True):
+class DraftCounts(Struct, frozen=True, omit_defaults=True):
     """What became of drafts: verifications, proposed tokens, accepted ones; None: not told."""
 
     steps: int | None = None
@@ -40,8 +40,8 @@ class Record(Struct, kw_only=True, omit_defaults=True):
     seconds: float = 0.0
     ttft_s: float = 0.0
     tokens: int = 0
-    acceptance: Acceptance | None = None
-    counted: Acceptance | None = None
+    acceptance: DraftCounts | None = None
+    counted: DraftCounts | None = None
     faults: list[str] = []
     error: str = ""
 

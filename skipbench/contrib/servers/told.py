@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from skipbench.contrib.oracle.parts import mapping
-from skipbench.contrib.servers.records import Acceptance
+from skipbench.contrib.servers.records import DraftCounts
 
 FIELDS = ("steps", "drafted", "accepted")
 NAMES = (
@@ -30,7 +30,7 @@ SAMPLE = re.compile(
 )
 
 
-def acceptance(event: Mapping[str, Any]) -> Acceptance | None:
+def acceptance(event: Mapping[str, Any]) -> DraftCounts | None:
     """That of the request, where an event of its answer tells it; None for no or odd numbers."""
     for block in _blocks(event):
         for names in NAMES:
@@ -40,7 +40,7 @@ def acceptance(event: Mapping[str, Any]) -> Acceptance | None:
                 told: Any = next((block[name] for name in HISTOGRAMS if block.get(name)), [])
                 own = isinstance(told, list) and all(type(n) is int for n in told)
                 steps, drafted, accepted = counts
-                return Acceptance(steps, drafted, accepted, told if own else [])
+                return DraftCounts(steps, drafted, accepted, told if own else [])
     return None
 
 
@@ -55,18 +55,18 @@ def _blocks(event: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         yield mapping(place.get("meta_info"))
 
 
-def counters(text: str) -> Acceptance | None:
+def counters(text: str) -> DraftCounts | None:
     """Sums of Prometheus counters since the server began; None where none count verifications."""
     sums = dict[str, Any]()
     for name, value in SAMPLE.findall(text):
         for field, sign in COUNTERS.get(name, {}).items():
             sums[field] = sums.get(field, 0) + sign * round(float(value))
-    return Acceptance(**sums) if "steps" in sums else None
+    return DraftCounts(**sums) if "steps" in sums else None
 
 
-def since(before: Acceptance, after: Acceptance | None) -> Acceptance | None:
+def since(before: DraftCounts, after: DraftCounts | None) -> DraftCounts | None:
     """What happened between two readings; None where the server began anew or is gone."""
     pairs = [(getattr(before, name), getattr(after, name, None)) for name in FIELDS]
     counts: list[Any] = [None if None in pair else pair[1] - pair[0] for pair in pairs]
     sound = counts[0] is not None and all(n is None or n >= 0 for n in counts)
-    return Acceptance(*counts) if sound else None
+    return DraftCounts(*counts) if sound else None

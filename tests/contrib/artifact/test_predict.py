@@ -5,7 +5,13 @@ from pathlib import Path
 import pytest
 
 from skipbench.config.architecture import Shape
-from skipbench.contrib.artifact.predict import Acceptance, Drafts, MachinePrices, Range, predict
+from skipbench.contrib.artifact.predict import (
+    Drafts,
+    MachinePrices,
+    PrintedAcceptance,
+    Range,
+    predict,
+)
 from skipbench.contrib.artifact.predict_command import prediction
 from skipbench.contrib.artifact.predict_papers import TABLES, skipping
 from skipbench.contrib.artifact.predict_table import Line
@@ -40,7 +46,7 @@ def drafts(plan: int = 4, adapting: float = 0.0) -> Drafts:
 
 def test_a_cell_is_swift_s_formula_by_hand() -> None:
     """c = (2 + 4 + 4) / 16; 4 steps are verified with 5 rows: v = 20 / 16."""
-    known = Acceptance(Range(3.0, 3.0, 3.0), Range(0.5, 0.5, 0.5), "")
+    known = PrintedAcceptance(Range(3.0, 3.0, 3.0), Range(0.5, 0.5, 0.5), "")
     found = predict(machine(), known, drafts(adapting=0.2))
     c, v = 10 / 16, 20 / 16
     assert (found.gamma, found.c and found.c.value, found.v.value) == pytest.approx((4, c, v))
@@ -50,7 +56,7 @@ def test_a_cell_is_swift_s_formula_by_hand() -> None:
 
 
 def test_without_tokens_per_round_the_best_length_is_likely() -> None:
-    known = Acceptance(None, Range(0.8, 0.8, 0.8), "")
+    known = PrintedAcceptance(None, Range(0.8, 0.8, 0.8), "")
     found = predict(machine(), known, drafts())
     each = [(1 - 0.8 ** (n + 1)) / 0.2 / (n * 10 / 16 + (16 + n) / 16) for n in range(1, 9)]
     assert (
@@ -58,7 +64,10 @@ def test_without_tokens_per_round_the_best_length_is_likely() -> None:
     )
     assert found.speedup.low < min(each[:5]) and found.speedup.high > max(each)
     guesses = Drafts(None, 32, 0, (5, 0), (5, 0))
-    assert predict(machine(), Acceptance(Range(2, 2, 2), None, ""), guesses).speedup.value == 1.6
+    assert (
+        predict(machine(), PrintedAcceptance(Range(2, 2, 2), None, ""), guesses).speedup.value
+        == 1.6
+    )
 
 
 def test_a_wider_mlp_weighs_more_in_another_shape() -> None:

@@ -15,7 +15,7 @@ from fake import FAULTS, SILENCE_S, fakes
 from skipbench.cli.main import main
 from skipbench.contrib.servers import command, load
 from skipbench.contrib.servers.client import KEY
-from skipbench.contrib.servers.records import Acceptance, Record
+from skipbench.contrib.servers.records import DraftCounts, Record
 from skipbench.contrib.servers.table import Level, bench_table
 from skipbench.contrib.servers.told import acceptance, counters, since
 from skipbench.metrics.interval import paired_ratio_interval
@@ -175,20 +175,20 @@ def test_conversations_go_on_after_the_first_arm(tmp_path: Path) -> None:
 
 
 # the last event of an answer, as the engines' documentation has it
-TOLD: dict[str, tuple[dict[str, Any], Acceptance | None]] = {
+TOLD: dict[str, tuple[dict[str, Any], DraftCounts | None]] = {
     "vLLM": ({"metrics": {"speculative_decoding": {
         "mean_acceptance_length": 1.2325581395348837, "acceptance_histogram": [39, 1, 0, 3],
         "num_spec_steps": 43, "num_accepted_draft_tokens": 10, "num_draft_tokens": 129,
-    }}}, Acceptance(43, 129, 10, [39, 1, 0, 3])),
+    }}}, DraftCounts(43, 129, 10, [39, 1, 0, 3])),
     "TensorRT-LLM": ({"choices": [{"index": 0, "finish_reason": "stop", "speculative_decoding": {
         "total_accepted_draft_tokens": 30, "total_draft_tokens": 60, "num_spec_steps": 20,
         "acceptance_histogram": [8, 0, 6, 6],
-    }}]}, Acceptance(20, 60, 30, [8, 0, 6, 6])),
+    }}]}, DraftCounts(20, 60, 30, [8, 0, 6, 6])),
     "SGLang": ({"choices": [], "sglext": {"spec_tokens_details": {
         "spec_verify_ct": 200, "spec_num_proposed_drafts": 1600, "spec_num_correct_drafts": 800,
-    }}}, Acceptance(200, 1600, 800)),
+    }}}, DraftCounts(200, 1600, 800)),
     "llama.cpp": ({"timings": {"predicted_n": 16, "draft_n": 12, "draft_n_accepted": 9}},
-                  Acceptance(None, 12, 9)),
+                  DraftCounts(None, 12, 9)),
     "none": ({"choices": [], "usage": {"completion_tokens": 3}}, None),
     "vLLM, none": ({"metrics": None}, None),
     "impossible": ({"timings": {"draft_n": 3, "draft_n_accepted": 9}}, None),
@@ -209,18 +209,18 @@ sglang:num_requests_total{model_name="m"} 5.0
 def test_acceptance_is_read_as_each_engine_tells_it() -> None:
     for name, (event, told) in TOLD.items():
         assert acceptance(event) == told, name
-    assert counters(SGLANG) == Acceptance(40, None, 60)
+    assert counters(SGLANG) == DraftCounts(40, None, 60)
     assert counters("sglang:num_requests_total 3\n") is None
-    assert since(Acceptance(4, 8, 2), Acceptance(9, 18, 5)) == Acceptance(5, 10, 3)
-    assert since(Acceptance(4, 8, 2), Acceptance(1, 2, 1)) is None  # it began anew
+    assert since(DraftCounts(4, 8, 2), DraftCounts(9, 18, 5)) == DraftCounts(5, 10, 3)
+    assert since(DraftCounts(4, 8, 2), DraftCounts(1, 2, 1)) is None  # it began anew
 
 
 def test_counters_are_read_where_answers_do_not_tell(tmp_path: Path) -> None:
     told = {"timings": {"draft_n": 8, "draft_n_accepted": 4}}
     with fakes({"counters": VLLM}, {"counters": VLLM, "told": told}) as (a, b):
         records, table = bench(tmp_path, a.url, b.url, *prompts(tmp_path, ["one", "two"]))
-    assert [r.counted for r in records if r.arm == "A"] == [Acceptance(10, 100, 10)] * 2
-    assert [r.acceptance for r in records if r.arm == "B"] == [Acceptance(None, 8, 4)] * 2
+    assert [r.counted for r in records if r.arm == "A"] == [DraftCounts(10, 100, 10)] * 2
+    assert [r.acceptance for r in records if r.arm == "B"] == [DraftCounts(None, 8, 4)] * 2
     assert "0.100" in table and "0.500" in table and "2.00" in table
 
 
