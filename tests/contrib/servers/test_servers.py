@@ -15,11 +15,13 @@ from fake import FAULTS, SILENCE_S, fakes
 from skipbench.cli.main import main
 from skipbench.contrib.servers import command, load
 from skipbench.contrib.servers.client import KEY
+from skipbench.contrib.servers.levels import Level
 from skipbench.contrib.servers.records import DraftCounts, Record
-from skipbench.contrib.servers.table import Level, bench_table
+from skipbench.contrib.servers.table import bench_table
 from skipbench.contrib.servers.told import acceptance, counters, since
 from skipbench.metrics.interval import paired_ratio_interval
 from skipbench.runs.files import append_line
+from skipbench.runs.measures import Lossless
 
 ODD = {"one more": "one server's usage is wrong", "no usage": "counted by events"}
 
@@ -250,7 +252,8 @@ def test_the_table_says_what_the_records_give() -> None:
     assert sorted(wrong.ratios("B")) == [str(n) for n in range(1, 8)]  # of 0 a usage is wrong
     verdicts = {(arm, 1, str(n)): "wrong" if n == 3 else "tie" for arm in "AB" for n in range(8)}
     level = Level([*a, *b], ["A", "B"], verdicts | {("B", 1, "0"): "identical"})
-    assert level.lossless("A") == "0/8" and level.lossless("B") == "1/8"
+    assert level.lossless("A") == Lossless(ties=7, diverged=1)
+    assert level.lossless("B") == Lossless(identical=1, ties=6, diverged=1)
     assert msgspec.json.decode(msgspec.json.encode(a[0]), type=Record) == a[0]
 
 

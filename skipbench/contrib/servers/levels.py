@@ -1,0 +1,125 @@
+"""The numbers of a bench of servers, from its records alone."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from skipbench.contrib.servers.records import Record
+from skipbench.contrib.servers.told import FIELDS
+from skipbench.metrics.acceptance import over
+from skipbench.metrics.interval import geometric, paired_ratio_interval
+from skipbench.metrics.pairs import Standing, standings
+from skipbench.metrics.summary import percentiles
+from skipbench.runs.measures import Lossless, Metrics, Percentiles, Speedup
+
+Verdicts = Mapping[tuple[str, int, str], str]
+"""Of the oracle, by arm, clients and prompt."""
+Label = tuple[str, str]
+KINDS = {"tie": "ties", "wrong": "diverged"}  # verdicts that `Lossless` has another name for
+
+
+class Level:
+    """The records of one number of clients; `own` are an arm's, `sound` those with an answer."""
+
+    def __init__(self, records: Sequence[Record], arms: Sequence[str], verdicts: Verdicts) -> None:
+        self.arms, self.verdicts, self.clients = arms, verdicts, records[0].concurrency
+        self.own = {name: [r for r in records if r.arm == name] for name in arms}
+        self.sound = {name: {r.id: r for r in of if not r.error} for name, of in self.own.items()}
+        self.drawn = any(r.request["temperature"] for r in records)
+        places = standings([[self.ratios(arm)] for arm in arms]) if len(arms) > 2 else []
+        self.places: dict[str, Standing] = dict(zip(arms, places, strict=False))
+
+    def pairs(self, arm: str, label: Label | None = None) -> list[tuple[Record, Record]]:
+        """Answers of the first arm and of this one to the same prompts, all or those of a label."""
+        base, own = self.sound[self.arms[0]], self.sound[arm]
+        both = [(base[k], own[k]) for k in base if k in own]
+        return [pair for pair in both if label is None or label in pair[1].groups.items()]
+
+    def ratios(self, arm: str, label: Label | None = None) -> dict[str, float]:
+        """Speed over the first arm's by question; equal texts of other lengths are left out."""
+        found = dict[str, list[float]]()
+        for a, b in self.pairs(arm, label):
+            if not miscounted(a, b):
+                ratio = (a.seconds / a.tokens) / (b.seconds / b.tokens)
+                found.setdefault(b.question, []).append(ratio)
+        return {question: geometric(each) for question, each in found.items()}
+
+    def speedup(self, arm: str, label: Label | None = None) -> Speedup:
+        """Over the first arm, which itself has none."""
+        ratios = self.ratios(arm, label) if arm != self.arms[0] else {}
+        if not ratios:
+            return Speedup()
+        mean, ends = paired_ratio_interval([*ratios.values()])
+        return Speedup(e2e=mean, e2e_ci95=ends, by_question=ratios)
+
+    def lossless(self, arm: str, label: Label | None = None) -> Lossless:
+        """Answers that are the model's, by the verdicts; without such those of the first arm, where
+        nothing was drawn. Of another text nobody knows whether it is wrong: it is unchecked.
+        """
+        kinds = list[str]()
+        if self.verdicts:
+            own = self.sound[arm].values()
+            of = [r for r in own if label is None or label in r.groups.items()]
+            kinds = [self.verdicts[arm, self.clients, r.id] for r in of]
+        elif arm != self.arms[0] and not self.drawn:
+            equal = [a.texts == b.texts for a, b in self.pairs(arm, label)]
+            kinds = ["identical" if one else "unchecked" for one in equal]
+        return Lossless(**Counter(KINDS.get(kind, kind) for kind in kinds))
+
+    def metrics(self, arm: str) -> Metrics:
+        """An arm's numbers in the names of a run's; None for what is not known."""
+        own, speedup = [*self.sound[arm].values()], self.speedup(arm)
+        pairs = self.pairs(arm) if speedup.by_question else []
+        steps, drafted, accepted = drafts(own)
+        mean = over(accepted, steps)
+        return Metrics(
+            samples=len(own),
+            M=None if mean is None else 1 + mean,
+            accepted_share=over(accepted, drafted),
+            tokens_per_s=decoding(own),
+            tokens_per_s_vanilla=decoding([a for a, _ in pairs]),
+            speedup=speedup,
+            lossless=self.lossless(arm),
+            ttft_s=shares([r.ttft_s for r in own]),
+            s_per_output_token=shares([r.itl_s for r in own]),
+        )
+
+
+def by_clients(records: Sequence[Record], arms: Sequence[str], verdicts: Verdicts) -> list[Level]:
+    """A level per number of clients, the smallest first."""
+    found = sorted({r.concurrency for r in records})
+    return [Level([r for r in records if r.concurrency == n], arms, verdicts) for n in found]
+
+
+def miscounted(a: Record, b: Record) -> bool:
+    """Whether two equal texts have other numbers of tokens: one of their servers is wrong."""
+    return a.texts == b.texts and a.tokens != b.tokens
+
+
+def spans(records: Sequence[Record]) -> float:
+    """Seconds of an arm's turns, each from its first request to its last answer."""
+    turns = dict[str, list[Record]]()
+    for record in records:
+        turns.setdefault(record.turn, []).append(record)
+    return math.fsum(
+        max(r.at + r.seconds for r in of) - min(r.at for r in of) for of in turns.values()
+    )
+
+
+def decoding(records: Sequence[Record]) -> float | None:
+    """Tokens per second of a request, after its first."""
+    seconds = math.fsum(r.seconds - r.ttft_s for r in records)
+    return over(sum(r.tokens - 1 for r in records), seconds)
+
+
+def drafts(records: Sequence[Record]) -> list[int | None]:
+    """Sums by `FIELDS` over the requests that tell, else over the turns by counters."""
+    each = [r.acceptance for r in records if r.acceptance]
+    each = each or [r.counted for r in records if r.counted]
+    values = [[getattr(one, name) for one in each] for name in FIELDS]
+    return [sum(of) if of and None not in of else None for of in values]
+
+
+def shares(values: Sequence[float | None]) -> Percentiles | None:
+    """Percentiles of what is known."""
+    return percentiles([(v, 1) for v in values if v is not None])
