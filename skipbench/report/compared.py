@@ -123,7 +123,8 @@ class Comparison:
         others = (run.method for run in self.tied if run.method != self.best.method)
         names = ", ".join(dict.fromkeys(others))
         tied = f"; not told apart from {names}" if names else ""
-        return f"{self.best.method}, {speedup_text(self.best.measured.speedup)} of vanilla{tied}"
+        speedup = speedup_text(self.best.measured.speedup)
+        return f"{self.best.method}, {speedup} of {self.best.over}{tied}"
 
 
 def conclude(runs: Sequence[Run]) -> Comparison:

@@ -71,6 +71,7 @@ class Published(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     group: dict[str, str] = {}  # group and label, for a run of part of another run's samples
     lengths: dict[str, str] = {}  # `max_new_tokens`, and `max_length` of prompt and output together
     spreads: dict[str, dict[str, float]] = {}  # by arm: deviations over the samples of a cell
+    over: str = "vanilla"  # what its speedup is over
 
 
 class Run(Published, frozen=True, kw_only=True, dict=True):

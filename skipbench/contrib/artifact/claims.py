@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 import msgspec
 
+from skipbench.contrib.servers.published import PLACE, benches, runs_of
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.interval import Interval
 from skipbench.metrics.summary import summarise
@@ -22,7 +23,8 @@ from skipbench.runs.record import Sample, parse_lines
 from skipbench.runs.run import Published
 
 CLAIMS, CRATE = "claims.json", "ro-crate-metadata.json"
-QUANTITIES: dict[str, tuple[str, str, str | None]] = {
+Quantities = dict[str, tuple[str, str, str | None]]
+QUANTITIES: Quantities = {
     "speedup.e2e": ("speedup over vanilla, prefill included", "ratio", "speedup.e2e_ci95"),
     "speedup.paired": ("speedup over vanilla, decode only", "ratio", "speedup.ci95"),
     "M": ("tokens per verification", "tokens", None),
@@ -31,6 +33,13 @@ QUANTITIES: dict[str, tuple[str, str, str | None]] = {
     "tokens_per_s_vanilla": ("vanilla's tokens per second, without the prefill", "tokens/s", None),
     "lossless.identical": ("samples with vanilla's tokens", "samples", None),
 }  # by path in metrics.json: words of a claim, unit, and path of the 95 % interval
+SERVED: Quantities = {
+    "speedup.e2e": ("speedup over the first server, end to end", "ratio", "speedup.e2e_ci95"),
+    "M": ("tokens per verification, as the server tells", "tokens", None),
+    "accepted_share": ("accepted share of draft tokens, as the server tells", "proportion", None),
+    "tokens_per_s": ("tokens per second of a request, after its first", "tokens/s", None),
+    "lossless.identical": ("answers of the first server, or judged right", "samples", None),
+}  # the same of a bench of servers
 EXACT = 1e-9  # relative difference that another order of summation may make
 
 
@@ -70,10 +79,26 @@ def claims_of(folder: Path) -> list[Claim]:
     samples = [*parse_lines(path, read_lines(path), Sample).values()]
     metrics = summarise(samples, provenance.layers or 0, None, None, None)
     model, method, dataset = (config[kind]["name"] for kind in ("model", "method", "dataset"))
+    what = f"{method} on {model}, {dataset}"
+    return _claims(folder.name, what, metrics, provenance, QUANTITIES)
+
+
+def bench_claims(folder: Path) -> list[Claim]:
+    """The claims of a bench of servers. Raises SkipbenchError for unreadable files."""
+    found = list[Claim]()
+    for run in runs_of(folder):
+        what = f"{run.method} on {run.model}, {run.dataset}"
+        found += _claims(str(run.id), what, run.measured, run.provenance, SERVED)
+    return found
+
+
+def _claims(
+    run: str, what: str, metrics: Metrics, provenance: Provenance, quantities: Quantities
+) -> list[Claim]:
     return [
         Claim(
-            claim=f"{method} on {model}, {dataset}: {words}",
-            run=folder.name,
+            claim=f"{what}: {words}",
+            run=run,
             quantity=quantity,
             number=number,
             interval=attrgetter(ends)(metrics) if ends else None,
@@ -83,14 +108,16 @@ def claims_of(folder: Path) -> list[Claim]:
             commit=provenance.commit and provenance.commit + "+" * bool(provenance.dirty),
             protocol=provenance.protocol,
         )
-        for quantity, (words, _, ends) in QUANTITIES.items()
+        for quantity, (words, _, ends) in quantities.items()
         if (number := attrgetter(quantity)(metrics)) is not None
     ]
 
 
 def hardware(provenance: Provenance) -> str:
-    """The processor that computed, and its threads."""
+    """The processor that computed, and its threads; of servers what was said of their machine."""
     chip = provenance.cpu if provenance.device in (None, "cpu") else provenance.device
+    if provenance.threads is None:
+        return str(chip)
     return f"{chip}, {provenance.threads} threads of {provenance.cores} cores"
 
 
@@ -100,14 +127,17 @@ def check(folder: Path) -> Iterator[tuple[bool, str]]:
     if stored is None or not (folder / CRATE).is_file():
         raise SkipbenchError(f"{folder} is no bundle: it has no {CLAIMS} and {CRATE}")
     made, broken = dict[tuple[str, str], Claim](), dict[str, str]()
-    for run in run_folders(folder):
+    readers = [(run.name, run, claims_of) for run in run_folders(folder)]
+    readers += [(f"{PLACE}/{one.name}", one, bench_claims) for one in benches(folder)]
+    for name, path, read in readers:
         try:
-            made |= {(claim.run, claim.quantity): claim for claim in claims_of(run)}
-        except (SkipbenchError, KeyError, TypeError) as error:
-            broken[run.name] = str(error)
+            made |= {(claim.run, claim.quantity): claim for claim in read(path)}
+        except (SkipbenchError, LookupError, TypeError) as error:
+            broken[name] = str(error)
     for claim in stored.claims:
         again = made.pop((claim.run, claim.quantity), None)
-        wrong = broken.get(claim.run, "its samples give no such number")
+        own = claim.run.rsplit("/", 2)[0]  # of a server without its clients and letter
+        wrong = broken.get(own, "its samples give no such number")
         if again is not None:
             pairs = [(k, getattr(claim, k), getattr(again, k)) for k in Claim.__struct_fields__]
             unlike = [pair for pair in pairs if not _same(*pair[1:])]

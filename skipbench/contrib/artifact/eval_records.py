@@ -9,7 +9,8 @@ from importlib.metadata import version
 from operator import attrgetter
 from typing import Any
 
-from skipbench.contrib.artifact.claims import QUANTITIES, hardware
+from skipbench.contrib.artifact.claims import QUANTITIES, SERVED, hardware
+from skipbench.contrib.servers.published import served
 from skipbench.metrics.interval import Interval
 from skipbench.runs.run import Run
 
@@ -45,8 +46,8 @@ def eval_record(run: Run) -> tuple[str, dict[str, Any]]:
             "name": run.model,
             "id": model,
             "inference_engine": {
-                "name": f"skipbench, {run.origin.engine}",
-                "version": version("skipbench"),
+                "name": run.provenance.engine if served(run) else f"skipbench, {run.origin.engine}",
+                "version": "unknown" if served(run) else version("skipbench"),
             },
             "additional_details": {
                 "deployment_type": "self_deployed",
@@ -62,9 +63,10 @@ def eval_record(run: Run) -> tuple[str, dict[str, Any]]:
 
 def _results(run: Run) -> list[dict[str, Any]]:
     metrics = run.measured
+    quantities = SERVED if served(run) else QUANTITIES
     numbers = [
         (name, words, unit, attrgetter(name)(metrics), attrgetter(ends)(metrics) if ends else None)
-        for name, (words, unit, ends) in QUANTITIES.items()
+        for name, (words, unit, ends) in quantities.items()
     ]
     scores = metrics.score.method if metrics.score else {}
     numbers += [(k, f"score of the output: {k}", "points", x, None) for k, x in scores.items()]

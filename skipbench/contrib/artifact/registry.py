@@ -10,6 +10,7 @@ from markupsafe import escape
 from msgspec.structs import replace
 
 from skipbench.contrib.artifact.claims import check, hardware
+from skipbench.contrib.servers.published import benches, runs_of, served
 from skipbench.errors import SkipbenchError, printable
 from skipbench.metrics.summary import summarise
 from skipbench.report.columns import MISSING, inert, main_cells, sample_count
@@ -89,7 +90,8 @@ def _rows(bundle: Path) -> list[PageRun]:
         told = [*check(bundle)]
         if wrong := [text for holds, text in told if not holds]:
             raise SkipbenchError(f"{len(wrong)} of {len(told)} checks fail: {wrong[0]}")
-        runs = [read_run(folder) for folder in run_folders(bundle)]
+        runs = [_computed(read_run(folder)) for folder in run_folders(bundle)]
+        runs += [run for folder in benches(bundle) for run in runs_of(folder)]
         if not runs:
             raise SkipbenchError("it has no runs")
         return [_row(name, run, f"all {len(told)} checks hold") for run in runs]
@@ -99,11 +101,19 @@ def _rows(bundle: Path) -> list[PageRun]:
         return [PageRun(name, cells, {}, {}, why)]
 
 
-def _row(bundle: str, run: Run, checked: str) -> PageRun:
+def _computed(run: Run) -> Run:
+    """With the numbers of its samples."""
     metrics = summarise(run.samples, run.provenance.layers or 0, None, None, None)
-    run = replace(run, id=f"{bundle}/{run.id}", metrics=metrics)
+    return replace(run, metrics=metrics)
+
+
+def _row(bundle: str, run: Run, checked: str) -> PageRun:
+    run = replace(run, id=f"{bundle}/{run.id}")
+    metrics = run.measured
     measured = main_cells(metrics) | {"n": sample_count(metrics)}
     lossless = metrics.lossless
+    engine = ", ".join(filter(None, ("skipbench", run.origin.engine, run.origin.dtype)))
+    engine = run.provenance.engine or "" if served(run) else engine
     values = {"speedup": run.speedup, "M": metrics.M, "n": metrics.n}
     values["lossless"] = lossless.identical / lossless.comparable if lossless.comparable else None
     cells = {
@@ -111,7 +121,7 @@ def _row(bundle: str, run: Run, checked: str) -> PageRun:
         "model": run.model,
         "method": run.method,
         "hardware": hardware(run.provenance),
-        "engine": ", ".join(filter(None, ("skipbench", run.origin.engine, run.origin.dtype))),
+        "engine": engine,
         "dataset": run.dataset,
         "date": run.origin.date,
         "bundle": bundle,

@@ -16,22 +16,21 @@ from msgspec.structs import replace
 
 from skipbench.config.compose import compose
 from skipbench.config.derived import quoted
-from skipbench.contrib.artifact.claims import CLAIMS, CRATE, claims_of
+from skipbench.contrib.artifact.benches import copy_bench
+from skipbench.contrib.artifact.claims import CLAIMS, CRATE, bench_claims, claims_of
 from skipbench.contrib.artifact.eval_records import eval_record
+from skipbench.contrib.artifact.places import OF_PLACES, TEXTS, public, public_word, refuse_places
+from skipbench.contrib.servers.published import benches, runs_of, served
+from skipbench.contrib.servers.records import CONFIG, REQUESTS
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import write_atomic, write_json
-from skipbench.runs.provenance import Provenance, config_hash, named_hash, portable
-from skipbench.runs.reading import read_bytes, read_json, run_folders
+from skipbench.runs.provenance import config_hash, named_hash, portable
+from skipbench.runs.reading import read_bytes, run_folders
 from skipbench.runs.run import Run, read_run
 from skipbench.runs.state import write_status
 from skipbench.runs.store import sealed
 
 COPIED = ("tables", "figures", "latency", "skip_sets")  # copied whole
-OF_PLACES = (
-    "results=",
-    "hydra.searchpath=",
-)  # words of a command; the last is the front door's own
-TEXTS = {".json", ".jsonl", ".yaml", ".md", ".csv", ".tex", ".html", ".svg", ".txt"}
 README = """# {runs} runs of skipbench {version}
 
 `claims.json` holds every number with its interval, command, hardware and commit; `runs/` the
@@ -69,22 +68,26 @@ def write_bundle(out: Path, results: Path) -> tuple[int, int]:
     if out.exists():
         raise SkipbenchError(f"{out} exists; give a folder that is not there yet")
     found = [run for run in map(read_run, run_folders(results)) if run.done and run.metrics]
-    if not found:
+    if not found and not benches(results):
         raise SkipbenchError(f"{results} has no run that is done; give a results folder")
+    for bench in benches(results):
+        copy_bench(bench, out)
     names = {str(run.id): _copy_run(run, out) for run in found}
     for path in (p for name in COPIED for p in sorted((results / name).glob("*"))):
         if path.is_file() and not path.name.startswith("."):
             write_atomic(out / path.parent.name / path.name, _renamed(path, names))
     runs = [read_run(folder) for folder in run_folders(out)]
     claims = [claim for folder in run_folders(out) for claim in claims_of(folder)]
+    claims += [claim for folder in benches(out) for claim in bench_claims(folder)]
     write_json(out / CLAIMS, {"claims": msgspec.to_builtins(claims)})
+    runs += [run for folder in benches(out) for run in runs_of(folder)]
     write_json(out / "environment.json", _environments(runs))
     for run in runs:
         place, record = eval_record(run)
         write_json(out / "every_eval_ever" / place, record)
     readme = README.format(runs=len(runs), version=version("skipbench"))
     write_atomic(out / "README.md", readme)
-    _refuse_places(out, results)
+    refuse_places(out, results)
     _describe(ROCrate(), out, runs)
     return len(runs), len(claims)
 
@@ -92,7 +95,7 @@ def write_bundle(out: Path, results: Path) -> tuple[int, int]:
 def _copy_run(run: Run, out: Path) -> str:
     """Copies a run's files; returns its name there: another where a setting names a place."""
     assert run.folder is not None
-    settings = _public(run.settings)
+    settings = public(run.settings)
     name = run.folder.name
     if settings != run.settings:
         name = re.sub(r"_[0-9a-f]{10}(?=(\.[^_]*)?$)", f"_{config_hash(settings)}", name)
@@ -121,7 +124,7 @@ def _command(run: Run) -> list[str]:
     if not words or words[0] == "cell":
         names = [f"{kind}={getattr(run, kind)}" for kind in ("model", "method", "dataset")]
         words = overrides_of(run.settings) or names
-    kept = [_public_word(word) for word in words if not word.startswith(OF_PLACES)]
+    kept = [public_word(word) for word in words if not word.startswith(OF_PLACES)]
     return ["python", "-m", "skipbench", *kept]
 
 
@@ -152,23 +155,6 @@ def _word_of(value: Any) -> str:
     return quoted(value) if isinstance(value, str) else json.dumps(value)
 
 
-def _public_word(word: str) -> str:
-    key, sign, value = word.partition("=")
-    return f"{key}={_public(value)}" if sign else str(_public(word))
-
-
-def _public(value: Any) -> Any:
-    """Settings in which of a path of this machine only the last part is left."""
-    match value:
-        case dict():
-            return {k: _public(v) for k, v in value.items()}
-        case list():
-            return [_public(v) for v in value]
-        case str() if value.startswith(("/", "~")):
-            return f"elsewhere:{Path(value).name}"
-    return value
-
-
 def _renamed(path: Path, names: Mapping[str, str]) -> bytes:
     data = read_bytes(path) or b""
     for before, after in names.items():
@@ -187,18 +173,6 @@ def _environments(runs: Sequence[Run]) -> list[dict[str, Any]]:
     return [*found.values()]
 
 
-def _refuse_places(out: Path, results: Path) -> None:
-    places = {str(Path.home()), str(Path.cwd()), str(results.resolve()), str(out.resolve())}
-    literal = "|".join(re.escape(place) + r"\b" for place in places - {"/"})
-    pattern = re.compile(rf"{literal}|/(?:home|Users)/[^\s\"'/]+".encode())
-    for path in sorted(out.rglob("*")):
-        if path.suffix in TEXTS and (match := pattern.search(read_bytes(path) or b"")):
-            raise SkipbenchError(
-                f"{path} names a place of this machine, {match[0].decode(errors='replace')!r}; "
-                f"remove it from the results folder's file, and {out}, then bundle again"
-            )
-
-
 def _describe(crate: Any, out: Path, runs: Sequence[Run]) -> None:
     """Writes the RO-Crate's metadata: every file with its digest, and an action per run."""
     from rocrate.model.contextentity import ContextEntity
@@ -214,16 +188,20 @@ def _describe(crate: Any, out: Path, runs: Sequence[Run]) -> None:
     about = {"@type": "SoftwareApplication", "name": "skipbench", "version": version("skipbench")}
     program = crate.add(ContextEntity(crate, "#skipbench", properties=about))
     for run in runs:
-        provenance = read_json(out / "runs" / str(run.id) / "provenance.json", Provenance)
+        assert run.folder is not None
         action = {
             "@type": "CreateAction",
             "name": run.id,
-            "description": " ".join(provenance.argv if provenance else []),
+            "description": " ".join(run.provenance.argv),
             "startTime": run.provenance.started,
         }
         entity = crate.add(ContextEntity(crate, f"#{run.id}", properties=action))
         entity["instrument"] = program
-        entity["object"] = files[f"runs/{run.id}/config.yaml"]
-        made = ("samples.jsonl", "metrics.json")
-        entity["result"] = [files[f"runs/{run.id}/{name}"] for name in made]
+        place = run.folder.relative_to(out).as_posix()
+        own = (
+            (CONFIG, REQUESTS) if served(run) else ("config.yaml", "samples.jsonl", "metrics.json")
+        )
+        settings, *made = own
+        entity["object"] = files[f"{place}/{settings}"]
+        entity["result"] = [files[f"{place}/{name}"] for name in made]
     write_json(out / CRATE, crate.metadata.generate())

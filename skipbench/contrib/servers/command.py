@@ -2,29 +2,30 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-
-import msgspec
 
 from skipbench.cli.command import Command, Names, Positive
 from skipbench.config.compose import compose
 from skipbench.console import progress, say, show, working
+from skipbench.contrib.servers.records import (
+    CONFIG,
+    REQUESTS,
+    read_records,
+    read_verdicts,
+    write_verdicts,
+)
 from skipbench.errors import SkipbenchError
 
 if TYPE_CHECKING:
-    from skipbench.contrib.servers.load import Arm
+    from skipbench.config.run_config import RunConfig
+    from skipbench.contrib.servers.about import About
     from skipbench.contrib.servers.records import Record
 
 MOST_CLIENTS = 64
 BOUNDS = ("ttft", "tpot", "e2el")  # as `vllm bench serve --goodput` names them
-PAGES = ("/v1/models", "/version", "/props", "/get_server_info")
-"""What servers say of themselves: all; vLLM, SGLang, TensorRT-LLM; llama.cpp; SGLang."""
-LEFT_OUT = re.compile(
-    "^(created|permission)$|(api|admin|ssl|auth).*key|secret|password|credential", re.IGNORECASE
-)  # of these pages: what varies, and what nobody else may know
-MOST = 64 << 10  # characters of a page that are kept
 
 
 class Bench(Command):
@@ -41,11 +42,12 @@ class Bench(Command):
     concurrency: Annotated[Names, "requests in flight, 1 to 64, several in turn; else 1"] = ()
     timeout: Annotated[Positive, "seconds of silence after which an answer is stalled"] = 120.0
     goodput: Annotated[Names, "bounds in ms of a good request: ttft:500,tpot:50,e2el:9000"] = ()
+    names: Annotated[Names, "what the arms are called, in their order: plain,eagle3"] = ()
+    machine: Annotated[str, "what the servers run on, such as RTX-4090; both are for `bundle`"] = ""
 
 
 def run_bench(asked: Bench) -> None:
     """Asks what is missing, prints the table and writes it beside the records."""
-    from skipbench.contrib.servers.load import Load
     from skipbench.contrib.servers.table import bench_table
     from skipbench.report.tables.formats import for_terminal, write
     from skipbench.runs.files import write_atomic, write_json
@@ -54,39 +56,68 @@ def run_bench(asked: Bench) -> None:
 
     levels, bounds = levels_of(asked.concurrency or ("1",)), bounds_of(asked.goodput)
     config, given = compose(asked.model_settings()), pairs_of(asked.words)
-    dataset, how = config.dataset, config.decoding
-    body: dict[str, Any] = {"max_tokens": dataset.max_new_tokens, "temperature": how.temperature}
-    body |= {"top_p": how.top_p} if how.top_p < 1 else {}
-    body |= {"top_k": how.top_k} if how.top_k else {}
-    body |= {"stream": True, "stream_options": {"include_usage": True}}
+    if asked.names and len({*asked.names}) != len(given):
+        wanted = f"{len(given)} different names, one per server"
+        raise SkipbenchError(f"names={','.join(asked.names)}; wanted {wanted}")
     settings: dict[str, Any] = {
         "arms": given,
-        "body": body,
-        "dataset": {**dataset.node},
+        "body": body_of(config),
+        "dataset": {**config.dataset.node},
         "limit": config.limit,
+        "seed": config.seed,
+        "timeout": asked.timeout,
     }
-    settings |= {"seed": config.seed, "timeout": asked.timeout}
-    folder = config.results / "servers" / run_name([dataset.name], config_hash(settings))
-    rows, chat = dataset.rows(config.limit), str(dataset.node["chat"])
+    name = run_name([config.dataset.name], config_hash(settings))
+    folder = config.results / "servers" / name
     if config.fresh:
         set_aside(folder)
     with held(folder):
-        write_json(folder / "config.json", settings)
-        arms, shown = introduced(folder / "servers.json", given)
-        file = folder / "requests.jsonl"
-        records, chat = read(file), "template" if chat == "auto" else chat
-        load = Load(file, arms, rows, body, chat, config.seed, asked.timeout, records)
-        for level in levels:
-            done = sum(r.concurrency == level for r in records)
-            with progress(f"{level} in flight", len(rows) * len(arms), done) as advance:
-                load.measure(level, advance)
-        chosen = [r for r in records if r.concurrency in levels]
-        verdicts, notes = judged(asked, chosen)
-        table = bench_table(folder.name, chosen, shown, bounds, verdicts, notes)
+        write_json(folder / CONFIG, settings)
+        about = measured(folder, asked, config, given, levels)
+        records = [r for r in read_records(folder) if r.concurrency in levels]
+        notes = judged(folder, asked, records)
+        shown = {arm: about.described(arm) for arm in about.arms}
+        table = bench_table(name, records, shown, bounds, read_verdicts(folder), notes)
         for suffix, text in write(table).items():
             write_atomic(folder / f"table.{suffix}", text)
     show(for_terminal(table))
     say(f"written: {folder}")
+
+
+def body_of(config: "RunConfig") -> dict[str, Any]:
+    """The fields that all requests have."""
+    how = config.decoding
+    body: dict[str, Any] = {"max_tokens": config.dataset.max_new_tokens}
+    body |= {"temperature": how.temperature}
+    body |= {"top_p": how.top_p} if how.top_p < 1 else {}
+    body |= {"top_k": how.top_k} if how.top_k else {}
+    return body | {"stream": True, "stream_options": {"include_usage": True}}
+
+
+def measured(
+    folder: Path,
+    asked: Bench,
+    config: "RunConfig",
+    given: Sequence[tuple[str, dict[str, Any]]],
+    levels: Sequence[int],
+) -> "About":
+    """Asks the servers what has no record yet; returns what they say of themselves."""
+    from skipbench.contrib.servers.about import About, introduced
+    from skipbench.contrib.servers.load import Arm, Load
+
+    rows, chat = config.dataset.rows(config.limit), str(config.dataset.node["chat"])
+    about = About(names=[*asked.names], machine=asked.machine, skipbench=version("skipbench"))
+    about.command = ["bench", *asked.words, *asked.given]
+    introduced(folder, given, about)
+    arms = [Arm(name, one.url, one.model, one.extra) for name, one in about.arms.items()]
+    records, chat = read_records(folder), "template" if chat == "auto" else chat
+    body, file = body_of(config), folder / REQUESTS
+    load = Load(file, arms, rows, body, chat, config.seed, asked.timeout, records)
+    for level in levels:
+        done = sum(r.concurrency == level for r in records)
+        with progress(f"{level} in flight", len(rows) * len(arms), done) as advance:
+            load.measure(level, advance)
+    return about
 
 
 def levels_of(words: Sequence[str]) -> list[int]:
@@ -122,73 +153,12 @@ def pairs_of(words: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
-def introduced(
-    path: Path, given: Sequence[tuple[str, dict[str, Any]]]
-) -> tuple[list["Arm"], dict[str, str]]:
-    """The arms, by letter, and what each is. Writes what their servers say of themselves. Raises
-    SkipbenchError where one serves no model, or is not what it was.
+def judged(folder: Path, asked: Bench, records: Sequence["Record"]) -> list[str]:
+    """Writes the oracle's verdicts on the answers, if a checkpoint was named; returns lines on each
+    arm's.
     """
-    from skipbench.contrib.servers.load import Arm
-    from skipbench.runs.files import write_json
-    from skipbench.runs.reading import read_json
-
-    before, now = read_json(path, dict[str, Any]), dict[str, Any]()
-    arms, shown = list[Arm](), dict[str, str]()
-    for number, (url, extra) in enumerate(given):
-        name, said = chr(ord("A") + number), says(url)
-        fixed = {"models": said["/v1/models"]["data"], "version": said.get("/version")}
-        now[name] = {"url": url, "extra": extra, "identity": fixed, "said": said}
-        if before and (was := before[name]["identity"]) != fixed:
-            texts = " and is ".join(map(json.dumps, (was, fixed)))
-            raise SkipbenchError(f"{path}: {url} was {texts}; fresh=true sets the records aside")
-        arms.append(Arm(name, url, str(extra.get("model", fixed["models"][0]["id"])), extra))
-        parts = [url, arms[-1].model, *(str(v) for v in (fixed["version"], extra) if v)]
-        shown[name] = ", ".join(parts)
-    if not before:
-        write_json(path, now)
-    return arms, shown
-
-
-def says(url: str) -> dict[str, Any]:
-    """What a server says of itself, by page, without keys; raises SkipbenchError for no model."""
-    from skipbench.contrib.servers.client import Fault, fetch
-
-    said, why = dict[str, Any](), ""
-    for page in PAGES:
-        try:
-            text = fetch(url, page)
-            kept = len(text) < MOST
-            said[page] = json.loads(text, object_pairs_hook=_public) if kept else len(text)
-        except (Fault, ValueError, RecursionError) as error:
-            why = why or f" ({error})"
-    try:
-        said[PAGES[0]]["data"][0]["id"] + ""
-    except (LookupError, TypeError) as error:
-        raise SkipbenchError(f"{url} names no model at {PAGES[0]}{why}; is it a server?") from error
-    return said
-
-
-def _public(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    return {name: value for name, value in pairs if not LEFT_OUT.search(name)}
-
-
-def read(path: Path) -> list["Record"]:
-    """The records of a file; a torn last line is cut off."""
-    from skipbench.contrib.servers.records import Record
-    from skipbench.runs.files import read_lines
-    from skipbench.runs.reading import readable
-
-    with readable(path):
-        lines = read_lines(path, repair=True, torn=True)
-        return [msgspec.json.decode(line, type=Record) for _, line in lines]
-
-
-def judged(
-    asked: Bench, records: Sequence["Record"]
-) -> tuple[Mapping[tuple[str, int, str], str], list[str]]:
-    """The oracle's verdicts on the answers, and lines on each arm's, if a checkpoint was named."""
     if not any(word.startswith(("model=", "model.path=")) for word in asked.settings):
-        return {}, []
+        return []
     from skipbench.contrib.oracle.api import verify
     from skipbench.contrib.oracle.page import report
     from skipbench.contrib.servers.table import SHOWN
@@ -196,11 +166,12 @@ def judged(
 
     with working("loading the model"):
         model = load_settings(asked.model_settings(), "vanilla")
-    verdicts, notes = dict[tuple[str, int, str], str](), list[str]()
+    verdicts, notes = dict(read_verdicts(folder)), list[str]()
     for arm in sorted({r.arm for r in records}):
         own = [r for r in records if r.arm == arm and not r.error]
         result = verify([{"request": r.request, "response": r.response} for r in own], model)
         for record, verdict in zip(own, result.verdicts, strict=True):
             verdicts[arm, record.concurrency, record.id] = verdict.kind
         notes += [f"{arm}: {line.strip().rstrip('.')}." for line in report(result, SHOWN)]
-    return verdicts, notes
+    write_verdicts(folder, verdicts)
+    return notes

@@ -2,9 +2,9 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from skipbench.contrib.servers.records import Record
+from skipbench.contrib.servers.records import Record, Verdicts
 from skipbench.contrib.servers.told import FIELDS
 from skipbench.metrics.acceptance import over
 from skipbench.metrics.interval import geometric, paired_ratio_interval
@@ -12,8 +12,6 @@ from skipbench.metrics.pairs import Standing, standings
 from skipbench.metrics.summary import percentiles
 from skipbench.runs.measures import Lossless, Metrics, Percentiles, Speedup
 
-Verdicts = Mapping[tuple[str, int, str], str]
-"""Of the oracle, by arm, clients and prompt."""
 Label = tuple[str, str]
 KINDS = {"tie": "ties", "wrong": "diverged"}  # verdicts that `Lossless` has another name for
 
@@ -60,7 +58,7 @@ class Level:
         if self.verdicts:
             own = self.sound[arm].values()
             of = [r for r in own if label is None or label in r.groups.items()]
-            kinds = [self.verdicts[arm, self.clients, r.id] for r in of]
+            kinds = [self.verdicts.get((arm, self.clients, r.id), "unchecked") for r in of]
         elif arm != self.arms[0] and not self.drawn:
             equal = [a.texts == b.texts for a, b in self.pairs(arm, label)]
             kinds = ["identical" if one else "unchecked" for one in equal]

@@ -1,8 +1,23 @@
-"""`requests.jsonl` of a bench of servers: a line per request."""
+"""The folder of a bench of servers: `requests.jsonl` has a line per request, `verdicts.jsonl` the
+oracle's verdicts, `config.json` the settings.
+"""
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import Struct
+
+from skipbench.runs.files import read_lines, write_atomic
+from skipbench.runs.reading import readable
+
+CONFIG, REQUESTS, VERDICTS = "config.json", "requests.jsonl", "verdicts.jsonl"
+Verdicts = Mapping[tuple[str, int, str], str]
+"""By arm, clients and prompt."""
+
+
+_Verdict = tuple[str, int, str, str]
 
 
 class DraftCounts(Struct, frozen=True, omit_defaults=True):
@@ -56,3 +71,22 @@ class Record(Struct, kw_only=True, omit_defaults=True):
     def itl_s(self) -> float | None:
         """Seconds per token after the first."""
         return (self.seconds - self.ttft_s) / (self.tokens - 1) if self.tokens > 1 else None
+
+
+def read_records(folder: Path) -> list[Record]:
+    """The records of a bench; a torn last line is cut off."""
+    with readable(path := folder / REQUESTS):
+        lines = read_lines(path, repair=True, torn=True)
+        return [msgspec.json.decode(line, type=Record) for _, line in lines]
+
+
+def read_verdicts(folder: Path) -> Verdicts:
+    """The oracle's verdicts on the answers of a bench; none where no checkpoint was given."""
+    with readable(path := folder / VERDICTS):
+        lines = (msgspec.json.decode(line, type=_Verdict) for _, line in read_lines(path))
+        return {(arm, clients, name): kind for arm, clients, name, kind in lines}
+
+
+def write_verdicts(folder: Path, verdicts: Verdicts) -> None:
+    lines = (msgspec.json.encode((*key, kind)).decode() for key, kind in verdicts.items())
+    write_atomic(folder / VERDICTS, "".join(f"{line}\n" for line in lines))

@@ -6,14 +6,13 @@ from typing import Any
 
 from skipbench.contrib.servers.levels import (
     Level,
-    Verdicts,
     by_clients,
     drafts,
     miscounted,
     shares,
     spans,
 )
-from skipbench.contrib.servers.records import Record
+from skipbench.contrib.servers.records import Record, Verdicts
 from skipbench.contrib.servers.told import FIELDS
 from skipbench.metrics.acceptance import over
 from skipbench.report.columns import MISSING, figures, main_cells, number, ratio_text

@@ -159,7 +159,7 @@ def _verdict(ranking: Comparison) -> tuple[str, list[Run]]:
     if len(set.intersection(*questions)) < FEWEST:
         return f"nothing can be told apart below {FEWEST} questions that all have", []
     vanilla = [run for run in ranking.runs if run.method == BASELINE]
-    return "take vanilla: no method is faster beyond the noise", vanilla
+    return f"take {ranking.runs[0].over}: nothing is faster beyond the noise", vanilla
 
 
 def _questions(run: Run) -> set[str]:

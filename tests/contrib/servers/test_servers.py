@@ -13,10 +13,10 @@ import pytest
 from fake import FAULTS, SILENCE_S, fakes
 
 from skipbench.cli.main import main
-from skipbench.contrib.servers import command, load
+from skipbench.contrib.servers import load
 from skipbench.contrib.servers.client import KEY
 from skipbench.contrib.servers.levels import Level
-from skipbench.contrib.servers.records import DraftCounts, Record
+from skipbench.contrib.servers.records import DraftCounts, Record, read_records
 from skipbench.contrib.servers.table import bench_table
 from skipbench.contrib.servers.told import acceptance, counters, since
 from skipbench.metrics.interval import paired_ratio_interval
@@ -42,7 +42,7 @@ def bench(folder: Path, *words: str) -> tuple[list[Record], str]:
     """The records and the table of a bench."""
     main(["bench", *words, f"results={folder}"])
     (made,) = (folder / "servers").iterdir()
-    return command.read(made / "requests.jsonl"), (made / "table.md").read_text()
+    return read_records(made), (made / "table.md").read_text()
 
 
 def test_every_fault_is_named_nothing_is_lost_and_nothing_counted_twice(tmp_path: Path) -> None:

@@ -1,0 +1,127 @@
+"""`servers.json` of a bench: what each arm is, as its server says of itself."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from skipbench.contrib.oracle.parts import mapping
+from skipbench.contrib.servers.client import Fault, fetch
+from skipbench.errors import SkipbenchError
+from skipbench.runs.files import write_json
+from skipbench.runs.reading import read_json
+
+FILE = "servers.json"
+MODELS = "/v1/models"
+PAGES = (MODELS, "/version", "/props", "/get_server_info")
+"""What servers say of themselves: all; vLLM, SGLang, TensorRT-LLM; llama.cpp; SGLang."""
+LEFT_OUT = re.compile(
+    "^(created|permission)$|(api|admin|ssl|auth).*key|secret|password|credential", re.IGNORECASE
+)  # of these pages: what varies, and what nobody else may know
+MOST = 64 << 10  # characters of a page that are kept
+OWNERS = {"llamacpp": "llama.cpp", "vllm": "vLLM", "sglang": "SGLang"}
+"""Engines by the owner that they name for their models; others stand as they are."""
+
+
+class Server(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """An arm.
+
+    Attributes:
+        extra: further fields of the requests to it.
+        identity: what has to stay while it is measured: its models and version.
+        said: by page, all that it says of itself.
+    """
+
+    url: str
+    model: str
+    engine: str
+    extra: dict[str, Any]
+    identity: dict[str, Any]
+    said: dict[str, Any] = {}
+
+
+class About(msgspec.Struct, kw_only=True):
+    """The file: the arms by letter and what they are called, the machine that they run on, and the
+    command and the version of the client that asked.
+    """
+
+    arms: dict[str, Server] = {}
+    names: list[str] = []
+    machine: str = ""
+    command: list[str] = []
+    skipbench: str = ""
+
+    def called(self, arm: str) -> str:
+        """An arm's name; empty where the arms have none."""
+        return self.names[[*self.arms].index(arm)] if self.names else ""
+
+    def described(self, arm: str) -> str:
+        """What an arm is, in a line."""
+        own = self.arms[arm]
+        known = (self.called(arm), own.url, own.model, own.engine, own.extra)
+        return ", ".join(str(one) for one in known if one)
+
+
+def introduced(folder: Path, given: Sequence[tuple[str, dict[str, Any]]], asked: About) -> None:
+    """Fills in the arms, and writes the file. A server that is gone is what it was before. Raises
+    SkipbenchError where one serves no model, or is not what it was.
+
+    Args:
+        asked: names, machine and command, as far as given; others are those of before.
+    """
+    before = read_json(path := folder / FILE, About) or About()
+    for number, (url, extra) in enumerate(given):
+        letter = chr(ord("A") + number)
+        was = before.arms.get(letter)
+        now = asked.arms[letter] = _server(url, extra, was)
+        if was and was.identity != now.identity:
+            texts = " and is ".join(json.dumps(one.identity) for one in (was, now))
+            raise SkipbenchError(f"{path}: {url} was {texts}; fresh=true sets the records aside")
+    asked.names, asked.machine = asked.names or before.names, asked.machine or before.machine
+    write_json(path, msgspec.to_builtins(asked))
+
+
+def _server(url: str, extra: dict[str, Any], was: Server | None) -> Server:
+    try:
+        said = says(url)
+    except SkipbenchError:
+        if was is None:
+            raise
+        return was
+    models = said[MODELS]["data"]
+    identity = {"models": models, "version": said.get("/version")}
+    model = str(extra.get("model", models[0]["id"]))
+    engine = engine_of(said)
+    return Server(url=url, model=model, engine=engine, extra=extra, identity=identity, said=said)
+
+
+def engine_of(said: Mapping[str, Any]) -> str:
+    """The engine and its version, as far as a server tells them."""
+    owner = str(said[MODELS]["data"][0].get("owned_by") or "server")
+    props, own = mapping(said.get("/props")), mapping(said.get("/get_server_info"))
+    told = mapping(said.get("/version")).get("version") or own.get("version")
+    return " ".join(filter(None, (OWNERS.get(owner, owner), told or props.get("build_info"))))
+
+
+def says(url: str) -> dict[str, Any]:
+    """What a server says of itself, by page, without keys; raises SkipbenchError for no model."""
+    said, why = dict[str, Any](), ""
+    for page in PAGES:
+        try:
+            text = fetch(url, page)
+            kept = len(text) < MOST
+            said[page] = json.loads(text, object_pairs_hook=_public) if kept else len(text)
+        except (Fault, ValueError, RecursionError) as error:
+            why = why or f" ({error})"
+    try:
+        said[MODELS]["data"][0]["id"] + ""
+    except (LookupError, TypeError) as error:
+        raise SkipbenchError(f"{url} names no model at {MODELS}{why}; is it a server?") from error
+    return said
+
+
+def _public(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: value for name, value in pairs if not LEFT_OUT.search(name)}

@@ -1,0 +1,74 @@
+"""The arms of a bench of servers as runs, for those who publish or compare runs."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from skipbench.contrib.servers.about import FILE, About
+from skipbench.contrib.servers.levels import by_clients
+from skipbench.contrib.servers.records import (
+    CONFIG,
+    REQUESTS,
+    read_records,
+    read_verdicts,
+)
+from skipbench.errors import SkipbenchError
+from skipbench.runs.provenance import Provenance
+from skipbench.runs.reading import read_json
+from skipbench.runs.run import Origin, Run
+
+PLACE = "servers"
+"""Folder of all benches, in a results folder and in a bundle."""
+
+
+def benches(results: Path) -> list[Path]:
+    """The folders of a results folder's benches."""
+    return sorted(path.parent for path in (results / PLACE).glob(f"*/{REQUESTS}"))
+
+
+def served(run: Run) -> bool:
+    """Whether a run is a server's, of `runs_of`."""
+    return run.origin.engine == PLACE
+
+
+def runs_of(folder: Path) -> Iterator[Run]:
+    """A run per number of clients and server, whose method is the server's name and whose speedup
+    is over the first one. Raises SkipbenchError for unreadable files, and for a bench that is not
+    done or whose servers and machine have no names.
+    """
+    about, settings = read_json(folder / FILE, About), read_json(folder / CONFIG, dict[str, Any])
+    if about is None or settings is None or not (about.names and about.machine):
+        advice = "give its command once more with names=plain,eagle3 machine=RTX-4090"
+        raise SkipbenchError(f"{folder}: its servers and their machine have no names; {advice}")
+    records = read_records(folder)
+    first = about.arms["A"]
+    for level in by_clients(records, [*about.arms], read_verdicts(folder)):
+        asked = [{r.id for r in own} for own in level.own.values()]
+        if any(ids != asked[0] for ids in asked):
+            raise SkipbenchError(f"{folder} is not done; give its command once more")
+        begun = min(r.at for of in level.own.values() for r in of)
+        started = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(begun))
+        for arm, server in about.arms.items():
+            yield Run(
+                id=f"{PLACE}/{folder.name}/{level.clients}/{arm}",
+                model=Path(first.model).name,
+                method=about.called(arm),
+                dataset=f"{settings['dataset']['name']}, {level.clients} in flight",
+                over=about.called("A"),
+                folder=folder,
+                metrics=level.metrics(arm),
+                origin=Origin(engine=PLACE, device=about.machine, date=started[:10]),
+                provenance=Provenance(
+                    argv=["python", "-m", "skipbench", *about.command],
+                    device=about.machine,
+                    started=started,
+                    engine=server.engine,
+                    versions={"skipbench": about.skipbench},
+                ),
+                settings={
+                    "model": {"path": server.model},
+                    "dataset": {"max_new_tokens": settings["body"]["max_tokens"]},
+                    "decoding": settings["body"],
+                },
+            )
