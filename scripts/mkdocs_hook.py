@@ -10,7 +10,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from skipbench.contrib.artifact.registry import registry_page, rows_of
+from skipbench.contrib.artifact.registry import EVALS, eval_lines, registry_page, rows_of
 
 API = """\
 # Python API
@@ -32,8 +32,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     front = (ROOT / "README.md").read_text(encoding="utf-8")
     for name, text in (("index.md", front), ("api.md", API)):
         files.append(File.generated(config, name, content=text))
-    results = registry_page(rows_of(ROOT / "results" / "community"), "index.html")
-    files.append(File.generated(config, "results.html", content=results))
+    rows = rows_of(ROOT / "results" / "community")
+    files.append(File.generated(config, "results.html", content=registry_page(rows, "index.html")))
+    files.append(File.generated(config, EVALS, content=eval_lines(rows)))
     return files
 
 

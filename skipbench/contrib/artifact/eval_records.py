@@ -20,15 +20,15 @@ HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 def eval_record(run: Run) -> tuple[str, dict[str, Any]]:
     """Path below `every_eval_ever` and contents of the record of a run that is done."""
-    path = str(run.setting("model.path"))
+    path, dataset = str(run.setting("model.path")), run.setting("dataset.name")
     model = path if HUB_ID.fullmatch(path) else f"skipbench/{run.model}"
     key = hashlib.sha256(str(run.id).encode()).digest()
-    file = f"data/{run.dataset}/{model}/{uuid.UUID(bytes=key[:16], version=4)}.json"
+    file = f"data/{dataset}/{model}/{uuid.UUID(bytes=key[:16], version=4)}.json"
     started = run.provenance.started
     timestamp = str(int(datetime.fromisoformat(started).timestamp())) if started else None
     return file, {
         "schema_version": SCHEMA,
-        "evaluation_id": f"{run.dataset}/{model}/{run.id}",
+        "evaluation_id": f"{dataset}/{model}/{run.id}",
         **({"evaluation_timestamp": timestamp} if timestamp else {}),
         "retrieved_timestamp": str(time.time()),
         "source_metadata": {
@@ -83,7 +83,7 @@ def _result(
     return {
         "evaluation_result_id": f"{run.id}/{name}",
         "evaluation_name": f"{run.dataset}: {run.method}",
-        "source_data": {"dataset_name": run.dataset, "source_type": "other"},
+        "source_data": {"dataset_name": run.setting("dataset.name"), "source_type": "other"},
         "metric_config": {
             "evaluation_description": words,
             "metric_id": f"skipbench.{name}",

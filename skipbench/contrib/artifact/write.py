@@ -68,10 +68,11 @@ def write_bundle(out: Path, results: Path) -> tuple[int, int]:
     if out.exists():
         raise SkipbenchError(f"{out} exists; give a folder that is not there yet")
     found = [run for run in map(read_run, run_folders(results)) if run.done and run.metrics]
-    if not found and not benches(results):
+    of_servers = [run for folder in benches(results) for run in runs_of(folder)]
+    if not found and not of_servers:
         raise SkipbenchError(f"{results} has no run that is done; give a results folder")
-    for bench in benches(results):
-        copy_bench(bench, out)
+    for folder in benches(results):
+        copy_bench(folder, out)
     names = {str(run.id): _copy_run(run, out) for run in found}
     for path in (p for name in COPIED for p in sorted((results / name).glob("*"))):
         if path.is_file() and not path.name.startswith("."):

@@ -68,7 +68,8 @@ def runs_of(folder: Path) -> Iterator[Run]:
                 ),
                 settings={
                     "model": {"path": server.model},
-                    "dataset": {"max_new_tokens": settings["body"]["max_tokens"]},
+                    "dataset": settings["dataset"]
+                    | {"max_new_tokens": settings["body"]["max_tokens"]},
                     "decoding": settings["body"],
                 },
             )

@@ -17,6 +17,7 @@ from test_page import Loads, browse, in_browser
 from skipbench.contrib.artifact.registry import (
     CHOSEN,
     COLUMNS,
+    EVALS,
     registry_page,
     rows_of,
     write_registry,
@@ -69,7 +70,8 @@ def test_the_page_is_labelled_and_loads_nothing(rows: list[PageRun]) -> None:
     reader = Loads()
     reader.feed(text)
     links = [a for a in reader.addresses if not a.startswith("#") and a != "data:,"]
-    assert links == ["index.html", "contribute-results.html", "servers.html"] and not reader.events
+    pages = ["index.html", "contribute-results.html", "servers.html", EVALS]
+    assert links == pages and not reader.events
     assert "url(" not in text and "default-src 'none'" in text and '<html lang="en">' in text
     levels = [int(level) for level in re.findall(r"<h(\d)", text)]
     assert levels[0] == 1 and all(b - a <= 1 for a, b in pairwise(levels))
@@ -109,6 +111,8 @@ def test_a_bundle_that_does_not_hold_is_named_without_its_numbers(
     for name in ("edited", "elsewhere", EVIL):
         assert set(cells[name][:-2]) == {MISSING} and cells[name][-1].startswith("FAILS: ")
     assert EVIL not in text and "is no bundle" in cells[EVIL][-1]
+    (record,) = map(json.loads, (tmp_path / EVALS).read_text().splitlines())
+    assert record["schema_version"] and record["evaluation_id"].startswith("mini-summary/")
     assert "number is " in cells["edited"][-1] and f"<option>{MISSING}" not in text
 
 

@@ -1,0 +1,90 @@
+"""A bench in a bundle: its claims follow from its records, and no text and no address is in it."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from fake import fakes
+from test_bundle import failures, redigested
+from test_servers import bench, prompts
+
+from skipbench.contrib.artifact.claims import CLAIMS, check
+from skipbench.contrib.artifact.registry import registry_page, rows_of
+from skipbench.contrib.artifact.write import write_bundle
+from skipbench.contrib.servers.records import REQUESTS
+from skipbench.errors import SkipbenchError
+
+pytest.importorskip("rocrate", reason="of the extra `bundle`")
+TOLD = {"timings": {"draft_n": 8, "draft_n_accepted": 4}}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished bench of two servers, of which the second drafts and gives one other answer."""
+    folder = tmp_path_factory.mktemp("results")
+    words = prompts(folder, [f"secret prompt {n}" for n in range(6)])
+    named = ["names=plain,lookup", "machine=a laptop"]
+    with fakes({}, {"told": TOLD, "other": ["prompt 3"]}) as (a, b):
+        bench(folder, a.url, b.url, *words)
+        with pytest.raises(SkipbenchError, match="have no names"):
+            write_bundle(folder / "early", folder)
+        bench(folder, a.url, b.url, *words, *named)
+    bench(folder, a.url, b.url, *words)  # the servers are gone; they keep their names
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bundle(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("community") / "laptop-fake-lookup"
+    assert write_bundle(out, results) == (2, 5)
+    return out
+
+
+def test_it_holds_and_names_nobody(bundle: Path) -> None:
+    assert not failures(bundle)
+    for path in bundle.rglob("*"):
+        text = path.read_text() if path.is_file() else ""
+        assert not re.search(r"secret|127\.0\.0\.1|localhost|pytest-of", text), path
+    claims = json.loads((bundle / CLAIMS).read_text())["claims"]
+    found = {(one["run"][-1], one["quantity"]): one for one in claims}
+    assert [key for key in found if key[0] == "A"] == [("A", "tokens_per_s")]
+    assert found["B", "accepted_share"]["number"] == 0.5
+    assert found["B", "lossless.identical"]["number"] == 5
+    low, high = found["B", "speedup.e2e"]["interval"]
+    assert low < found["B", "speedup.e2e"]["number"] < high
+    assert found["B", "speedup.e2e"]["hardware"] == "a laptop"
+    assert found["B", "speedup.e2e"]["command"].startswith(
+        "python -m skipbench bench http://A http://B"
+    )
+    records = [json.loads(path.read_text()) for path in bundle.glob("every_eval_ever/**/*.json")]
+    assert (
+        sorted(one["model_info"]["inference_engine"]["name"] for one in records) == ["server 1"] * 2
+    )
+
+
+def test_an_edited_time_and_an_edited_answer_are_found(bundle: Path, tmp_path: Path) -> None:
+    for old, new, why in (
+        (r'"seconds":[\d.e-]+', '"seconds":9.5', "number is "),
+        (r'"content":"\w{9}', '"content":"000000000', "lossless.identical|first server"),
+    ):
+        edited = shutil.copytree(bundle, tmp_path / "edited", dirs_exist_ok=True)
+        (path,) = edited.rglob(REQUESTS)
+        path.write_text(re.sub(old, new, path.read_text(), count=1))
+        redigested(edited)
+        assert re.search(why, failures(edited))
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:-1]))
+    redigested(edited)
+    assert "is not done" in failures(edited)
+    assert all(holds for holds, _ in check(bundle))
+
+
+def test_servers_stand_in_the_registry(bundle: Path) -> None:
+    rows = rows_of(bundle.parent)
+    assert [row.cells["method"] for row in rows] == ["plain", "lookup"]
+    assert {row.cells["hardware"] for row in rows} == {"a laptop"}
+    assert rows[1].cells["lossless"] == "5/6" and rows[1].cells["dataset"] == "prompts, 1 in flight"
+    text = registry_page(rows)
+    assert "of vanilla" not in text and "take vanilla" not in text
