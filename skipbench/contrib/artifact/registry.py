@@ -15,7 +15,7 @@ from skipbench.contrib.artifact.eval_records import eval_record
 from skipbench.contrib.servers.published import benches, runs_of, served
 from skipbench.errors import SkipbenchError, printable
 from skipbench.metrics.summary import summarise
-from skipbench.report.columns import MISSING, inert, main_cells, sample_count
+from skipbench.report.columns import MISSING, inert, main_cells, number, sample_count
 from skipbench.report.page import forest
 from skipbench.report.page.collect import PageRun
 from skipbench.report.page.render import FOLDER, cautions, scripts
@@ -25,7 +25,7 @@ from skipbench.runs.reading import run_folders
 from skipbench.runs.run import Run, read_run
 
 CHOSEN = ("model", "hardware", "engine", "method")  # each has a list of its values
-NUMBERS = ("speedup", "M", "lossless", "n")
+NUMBERS = ("speedup", "M", "accepted share", "lossless", "n")
 COLUMNS = (
     *("model", "method", "speedup", "hardware", "engine", "dataset"),
     *(*NUMBERS[1:], "date", "bundle", "checked"),
@@ -121,10 +121,12 @@ def _row(bundle: str, run: Run, checked: str) -> PageRun:
     run = replace(run, id=f"{bundle}/{run.id}")
     metrics = run.measured
     measured = main_cells(metrics) | {"n": sample_count(metrics)}
+    measured["accepted share"] = number(metrics.accepted_share, 3)
     lossless = metrics.lossless
     engine = ", ".join(filter(None, ("skipbench", run.origin.engine, run.origin.dtype)))
     engine = run.provenance.engine or "" if served(run) else engine
     values = {"speedup": run.speedup, "M": metrics.M, "n": metrics.n}
+    values["accepted share"] = metrics.accepted_share
     values["lossless"] = lossless.identical / lossless.comparable if lossless.comparable else None
     cells = {
         **{name: measured[name] for name in NUMBERS},

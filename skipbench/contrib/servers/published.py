@@ -29,7 +29,7 @@ def benches(results: Path) -> list[Path]:
 
 def served(run: Run) -> bool:
     """Whether a run is a server's, of `runs_of`."""
-    return run.origin.engine == PLACE
+    return (run.origin.engine or "").startswith(PLACE)
 
 
 def runs_of(folder: Path) -> Iterator[Run]:
@@ -58,7 +58,9 @@ def runs_of(folder: Path) -> Iterator[Run]:
                 over=about.called("A"),
                 folder=folder,
                 metrics=level.metrics(arm),
-                origin=Origin(engine=PLACE, device=about.machine, date=started[:10]),
+                origin=Origin(
+                    engine=f"{PLACE} of {folder.name}", device=about.machine, date=started[:10]
+                ),
                 provenance=Provenance(
                     argv=["python", "-m", "skipbench", *about.command],
                     device=about.machine,
