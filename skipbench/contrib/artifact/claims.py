@@ -138,8 +138,7 @@ def check(folder: Path) -> Iterator[tuple[bool, str]]:
             broken[name] = str(error)
     for claim in stored.claims:
         again = made.pop((claim.run, claim.quantity), None)
-        own = claim.run.rsplit("/", 2)[0]  # of a server without its clients and letter
-        wrong = broken.get(own, "its samples give no such number")
+        wrong = broken.get(_folder_of(claim), "its samples give no such number")
         if again is not None:
             pairs = [(k, getattr(claim, k), getattr(again, k)) for k in Claim.__struct_fields__]
             unlike = [pair for pair in pairs if not _same(*pair[1:])]
@@ -148,12 +147,19 @@ def check(folder: Path) -> Iterator[tuple[bool, str]]:
             )
         told = f"{claim.claim} = {claim.number:.6g}"
         yield not wrong, f"{told}: {wrong}" if wrong else told
+    for name in broken.keys() - {_folder_of(claim) for claim in stored.claims}:
+        yield False, f"{name}: {broken[name]}"
     for (name, _), claim in made.items():
         yield False, f"{claim.claim}: {name} gives {claim.number:.6g}, which nothing claims"
     versions = sorted({str(claim.protocol or "not named") for claim in stored.claims})
     yield True, f"protocol: {', '.join(versions)}"
     yield from _files(folder)
     yield from _copies(folder, stored.claims)
+
+
+def _folder_of(claim: Claim) -> str:
+    """Of a claim's run; a server's ends with its clients and letter."""
+    return claim.run.rsplit("/", 2)[0]
 
 
 def _same(there: object, here: object) -> bool:

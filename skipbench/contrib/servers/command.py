@@ -110,7 +110,7 @@ def measured(
     about.command = ["bench", *asked.words, *asked.given]
     introduced(folder, given, about)
     arms = [Arm(name, one.url, one.model, one.extra) for name, one in about.arms.items()]
-    records, chat = read_records(folder), "template" if chat == "auto" else chat
+    records, chat = read_records(folder, repair=True), "template" if chat == "auto" else chat
     body, file = body_of(config), folder / REQUESTS
     load = Load(file, arms, rows, body, chat, config.seed, asked.timeout, records)
     for level in levels:

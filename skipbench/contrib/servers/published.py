@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from skipbench.contrib.servers.about import FILE, About
-from skipbench.contrib.servers.levels import by_clients
+from skipbench.contrib.servers.levels import Level, by_clients
 from skipbench.contrib.servers.records import (
     CONFIG,
     REQUESTS,
@@ -15,7 +15,7 @@ from skipbench.contrib.servers.records import (
 )
 from skipbench.errors import SkipbenchError
 from skipbench.runs.provenance import Provenance
-from skipbench.runs.reading import read_json
+from skipbench.runs.reading import read_json, readable
 from skipbench.runs.run import Origin, Run
 
 PLACE = "servers"
@@ -32,7 +32,7 @@ def served(run: Run) -> bool:
     return (run.origin.engine or "").startswith(PLACE)
 
 
-def runs_of(folder: Path) -> Iterator[Run]:
+def runs_of(folder: Path) -> list[Run]:
     """A run per number of clients and server, whose method is the server's name and whose speedup
     is over the first one. Raises SkipbenchError for unreadable files, and for a bench that is not
     done or whose servers and machine have no names.
@@ -41,37 +41,41 @@ def runs_of(folder: Path) -> Iterator[Run]:
     if about is None or settings is None or not (about.names and about.machine):
         advice = "give its command once more with names=plain,eagle3 machine=RTX-4090"
         raise SkipbenchError(f"{folder}: its servers and their machine have no names; {advice}")
-    records = read_records(folder)
-    first = about.arms["A"]
-    for level in by_clients(records, [*about.arms], read_verdicts(folder)):
-        asked = [{r.id for r in own} for own in level.own.values()]
-        if any(ids != asked[0] for ids in asked):
-            raise SkipbenchError(f"{folder} is not done; give its command once more")
-        begun = min(r.at for of in level.own.values() for r in of)
-        started = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(begun))
-        for arm, server in about.arms.items():
-            yield Run(
-                id=f"{PLACE}/{folder.name}/{level.clients}/{arm}",
-                model=Path(first.model).name,
-                method=about.called(arm),
-                dataset=f"{settings['dataset']['name']}, {level.clients} in flight",
-                over=about.called("A"),
-                folder=folder,
-                metrics=level.metrics(arm),
-                origin=Origin(
-                    engine=f"{PLACE} of {folder.name}", device=about.machine, date=started[:10]
-                ),
-                provenance=Provenance(
-                    argv=["python", "-m", "skipbench", *about.command],
-                    device=about.machine,
-                    started=started,
-                    engine=server.engine,
-                    versions={"skipbench": about.skipbench},
-                ),
-                settings={
-                    "model": {"path": server.model},
-                    "dataset": settings["dataset"]
-                    | {"max_new_tokens": settings["body"]["max_tokens"]},
-                    "decoding": settings["body"],
-                },
-            )
+    with readable(folder):
+        levels = by_clients(read_records(folder), [*about.arms], read_verdicts(folder))
+        return [run for level in levels for run in _runs(folder, about, settings, level)]
+
+
+def _runs(folder: Path, about: About, settings: dict[str, Any], level: Level) -> Iterator[Run]:
+    asked = [{r.id for r in own} for own in level.own.values()]
+    if any(ids != asked[0] for ids in asked):
+        raise SkipbenchError(f"{folder} is not done; give its command once more")
+    first, *_ = about.arms
+    begun = min(r.at for of in level.own.values() for r in of)
+    started = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(begun))
+    dataset, body = settings["dataset"], settings["body"]
+    for arm, server in about.arms.items():
+        yield Run(
+            id=f"{PLACE}/{folder.name}/{level.clients}/{arm}",
+            model=Path(about.arms[first].model).name,
+            method=about.called(arm),
+            dataset=f"{dataset['name']}, {level.clients} in flight",
+            over=about.called(first),
+            folder=folder,
+            metrics=level.metrics(arm),
+            origin=Origin(
+                engine=f"{PLACE} of {folder.name}", device=about.machine, date=started[:10]
+            ),
+            provenance=Provenance(
+                argv=["python", "-m", "skipbench", *about.command],
+                device=about.machine,
+                started=started,
+                engine=server.engine,
+                versions={"skipbench": about.skipbench},
+            ),
+            settings={
+                "model": {"path": server.model},
+                "dataset": {**dataset, "max_new_tokens": body["max_tokens"]},
+                "decoding": body,
+            },
+        )

@@ -73,10 +73,10 @@ class Record(Struct, kw_only=True, omit_defaults=True):
         return (self.seconds - self.ttft_s) / (self.tokens - 1) if self.tokens > 1 else None
 
 
-def read_records(folder: Path) -> list[Record]:
-    """The records of a bench; a torn last line is cut off."""
+def read_records(folder: Path, repair: bool = False) -> list[Record]:
+    """The records of a bench without a torn last line, which `repair` cuts off the file."""
     with readable(path := folder / REQUESTS):
-        lines = read_lines(path, repair=True, torn=True)
+        lines = read_lines(path, repair, torn=True)
         return [msgspec.json.decode(line, type=Record) for _, line in lines]
 
 

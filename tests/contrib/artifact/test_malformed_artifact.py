@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,7 +13,19 @@ from skipbench.contrib.artifact.cards import card_of, read_cards
 from skipbench.contrib.artifact.claims import check
 from skipbench.contrib.artifact.project_command import _costs
 from skipbench.contrib.oracle.outputs import read_outputs
+from skipbench.contrib.servers.published import runs_of
 from skipbench.runs.run import read_run
+
+ASKED = {"arm": "A", "concurrency": 1, "turn": "1/0", "id": "p", "question": "p", "groups": {}}
+ASKED |= {"request": {"temperature": 0.0}, "at": 1.5e9, "seconds": 1.0, "ttft_s": 0.1, "tokens": 4}
+ASKED |= {"response": {"choices": [{"text": "a"}], "usage": {}}, "acceptance": {"drafted": 3}}
+SERVER = {"url": "http://A", "model": "m", "engine": "e", "extra": {}, "identity": {}}
+BENCH: dict[str, Any] = {
+    "requests.jsonl": ASKED,
+    "verdicts.jsonl": ["A", 1, "p", "identical"],
+    "servers.json": {"arms": {"A": SERVER}, "names": ["a"], "machine": "m"},
+    "config.json": {"dataset": {"name": "d"}, "body": {"max_tokens": 8, "temperature": 0.0}},
+}
 
 
 @pytest.fixture(scope="module")
@@ -28,11 +41,12 @@ def readers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reader]:
         },
         "bundle/claims.json": {"claims": []},
         "bundle/ro-crate-metadata.json": {"@graph": [{"@id": "claims.json", "sha256": "0"}]},
+        **{f"r/servers/b/{name}": value for name, value in BENCH.items()},
     }  # fmt: skip
     read = {"card.jsonl": read_cards, "latency.json": _costs, "outputs.jsonl": read_outputs}
 
     def checked(path: Path) -> object:
-        return [*check(path.parent)]
+        return [*check(path.parent)] if path.parent.name == "bundle" else runs_of(path.parent)
 
     return {
         name: reader_of(place / name, json.dumps(value) + "\n", read.get(name, checked))
