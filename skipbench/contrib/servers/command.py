@@ -128,6 +128,7 @@ def introduced(
     """The arms, by letter, and what each is. Writes what their servers say of themselves. Raises
     SkipbenchError where one serves no model, or is not what it was.
     """
+    from skipbench.contrib.oracle.parts import mapping
     from skipbench.contrib.servers.load import Arm
     from skipbench.runs.files import write_json
     from skipbench.runs.reading import read_json
@@ -135,37 +136,49 @@ def introduced(
     before, now = read_json(path, dict[str, Any]), dict[str, Any]()
     arms, shown = list[Arm](), dict[str, str]()
     for number, (url, extra) in enumerate(given):
-        name, said = chr(ord("A") + number), says(url)
-        fixed = {"models": said["/v1/models"]["data"], "version": said.get("/version")}
+        name = chr(ord("A") + number)
+        said, model = says(url, extra.get("model"))
+        version = said.get("/version", mapping(said.get("/props")).get("build_info"))
+        fixed = {"models": [model], "version": version}
         now[name] = {"url": url, "extra": extra, "identity": fixed, "said": said}
         if before and (was := before[name]["identity"]) != fixed:
             texts = " and is ".join(map(json.dumps, (was, fixed)))
             raise SkipbenchError(f"{path}: {url} was {texts}; fresh=true sets the records aside")
-        arms.append(Arm(name, url, str(extra.get("model", fixed["models"][0]["id"])), extra))
-        parts = [url, arms[-1].model, *(str(v) for v in (fixed["version"], extra) if v)]
-        shown[name] = ", ".join(parts)
+        arms.append(Arm(name, url, model["id"], extra))
+        parts = [url, model["id"], mapping(version).get("version", version)]
+        parts += [json.dumps(extra)] if extra else []
+        shown[name] = ", ".join(str(part) for part in parts if part)
     if not before:
         write_json(path, now)
     return arms, shown
 
 
-def says(url: str) -> dict[str, Any]:
-    """What a server says of itself, by page, without keys; raises SkipbenchError for no model."""
+def says(url: str, name: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a server says of itself, by page, without keys, and of the model of the requests: the
+    one of that name, else its first. Raises SkipbenchError for no server and for no model.
+    """
     from skipbench.contrib.servers.client import Fault, fetch
 
-    said, why = dict[str, Any](), ""
+    said, faults, known = dict[str, Any](), dict[str, str](), list[dict[str, Any]]()
     for page in PAGES:
         try:
             text = fetch(url, page)
             kept = len(text) < MOST
             said[page] = json.loads(text, object_pairs_hook=_public) if kept else len(text)
         except (Fault, ValueError, RecursionError) as error:
-            why = why or f" ({error})"
+            faults[page] = str(error)
+            if isinstance(error, Fault) and error.absent:
+                raise SkipbenchError(f"{url}: {error}; is it a server?") from error
     try:
-        said[PAGES[0]]["data"][0]["id"] + ""
-    except (LookupError, TypeError) as error:
-        raise SkipbenchError(f"{url} names no model at {PAGES[0]}{why}; is it a server?") from error
-    return said
+        known = [{**one, "id": one["id"] + ""} for one in said[PAGES[0]]["data"]]
+    except (LookupError, TypeError):
+        faults.setdefault(PAGES[0], "no list of models")
+    known = [one for one in known if name in (None, one["id"])] or ([{"id": name}] if name else [])
+    if not known:
+        how = """'{"model": NAME}' behind the address names one"""
+        why = faults.get(PAGES[0], "an empty list")
+        raise SkipbenchError(f"{url} names no model at {PAGES[0]} ({why}); {how}")
+    return said, known[0]
 
 
 def _public(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -187,7 +200,8 @@ def judged(
     asked: Bench, records: Sequence["Record"]
 ) -> tuple[Mapping[tuple[str, int, str], str], list[str]]:
     """The oracle's verdicts on the answers, and lines on each arm's, if a checkpoint was named."""
-    if not any(word.startswith(("model=", "model.path=")) for word in asked.settings):
+    arms = sorted({r.arm for r in records if not r.error})
+    if not arms or not any(word.startswith(("model=", "model.path=")) for word in asked.settings):
         return {}, []
     from skipbench.contrib.oracle.api import verify
     from skipbench.contrib.oracle.page import report
@@ -197,10 +211,12 @@ def judged(
     with working("loading the model"):
         model = load_settings(asked.model_settings(), "vanilla")
     verdicts, notes = dict[tuple[str, int, str], str](), list[str]()
-    for arm in sorted({r.arm for r in records}):
+    for arm in arms:
         own = [r for r in records if r.arm == arm and not r.error]
-        result = verify([{"request": r.request, "response": r.response} for r in own], model)
+        lines = [{"custom_id": r.id, "request": r.request, "response": r.response} for r in own]
+        result = verify(lines, model)
         for record, verdict in zip(own, result.verdicts, strict=True):
             verdicts[arm, record.concurrency, record.id] = verdict.kind
-        notes += [f"{arm}: {line.strip().rstrip('.')}." for line in report(result, SHOWN)]
+        found = "\n".join(report(result, SHOWN)).replace(f" ({result.format})", "")
+        notes += [f"{arm}: {line}." for line in re.sub(r"\n +", "; ", found).splitlines()]
     return verdicts, notes

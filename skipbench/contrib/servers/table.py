@@ -178,9 +178,12 @@ def within(record: Record, bounds: Mapping[str, float]) -> bool:
 
 
 def drafts(records: Sequence[Record]) -> list[int | None]:
-    """Sums by `FIELDS` over the requests that tell, else over the turns by counters."""
+    """Sums by `FIELDS` over the requests that tell; over the turns by counters, where answers do
+    not tell, or no verifications.
+    """
     each = [r.acceptance for r in records if r.acceptance]
-    each = each or [r.counted for r in records if r.counted]
+    if not each or any(one.steps is None for one in each):
+        each = [r.counted for r in records if r.counted] or each
     values = [[getattr(one, name) for one in each] for name in FIELDS]
     return [sum(of) if of and None not in of else None for of in values]
 
