@@ -97,7 +97,7 @@ def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_llama_cpp_with_and_without_prompt_lookup(tmp_path: Path, gguf: Path) -> None:
     """Counts of its answers are those of its counters, which have the verifications, too."""
     words = [str(LLAMA), "-m", str(gguf), "-a", "smollm2", "--port", "PORT", "-t", "1", "-np", "1"]
-    words += ["-c", "4096", "-ctk", "f32", "-ctv", "f32", "--no-repack", "--metrics"]
+    words += ["-c", "4096", "-fa", "off", "-ctk", "f32", "-ctv", "f32", "--no-repack", "--metrics"]
     drafts = ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", "2"]
     drafts += ["--spec-ngram-simple-size-m", "6"]
     asked = ["dataset=tuning", "limit=5", "dataset.max_new_tokens=32", *SMOLLM2]
