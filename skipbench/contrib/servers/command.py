@@ -30,7 +30,7 @@ MOST = 64 << 10  # characters of a page that are kept
 class Bench(Command):
     """servers of any engine against each other, paired by prompt:  bench http://a:8000 http://b:8000
     dataset=specbench [concurrency=1,8] [model=CHECKPOINT] | bench http://a:8000 http://a:8000
-    '{"speculative.n_max": 0}' dataset=tuning
+    '{"FIELD": VALUE}' dataset=tuning
     """
 
     GROUPS = "dataset", "decoding", "model"
