@@ -232,7 +232,8 @@ class Oracle:
         # a text that is spelt otherwise has more tokens, hardly twice as many
         count = output.count or 2 * len(ids) if written else len(ids)
         short = not output.finish and limit is not None and count < limit
-        ended = (output.finish == "stop" or short) and not output.stop
+        full = written and limit is not None and len(ids) >= limit  # no room for an EOS
+        ended = ((output.finish == "stop" and not full) or short) and not output.stop
         how = eos, ended, self.own, output.logprobs, None if written else limit, least
         texts = Texts(self.tokenizer, prompt, output.special)
         for left in range(SPELLINGS if written else 0, -1, -1):

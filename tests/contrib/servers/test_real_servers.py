@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -50,17 +49,22 @@ def running(*command: str) -> Iterator[str]:
             server.terminate()
 
 
-def checked(records: Sequence[Record], table: str, prompts: int, most: int) -> None:
-    """Every request once, answered at once, with a usage that its text bears out, and lossless."""
-    assert Counter((r.arm, r.id) for r in records).most_common(1)[0][1] == 1
-    assert len(records) == 2 * prompts
+def checked(records: Sequence[Record], table: str, prompts: int, most: int) -> bool:
+    """Every request once, answered at once, lossless. Whether all tokens are counted; the table
+    has to say so where they are not.
+    """
+    by = {(r.arm, r.id): r for r in records}
+    assert len(by) == len(records) == 2 * prompts
+    verdicts = [line for line in table.splitlines() if " outputs of " in line]
+    assert [f": {prompts} identical." in line for line in verdicts] == [True, True]
     for r in records:
-        assert r.response and not r.error and not r.faults
-        choice, usage = r.response["choices"][0], r.response["usage"]
-        assert r.tokens == usage["completion_tokens"] and 0 < r.ttft_s <= r.seconds
-        assert (choice["finish_reason"] == "length") == (r.tokens == most)
-    # the judge counts a text with fewer tokens than its usage as unchecked
-    assert table.count(f" {prompts}/{prompts} ") >= 2 and f": {prompts} identical" in table
+        assert r.response and not r.error and not r.faults and 0 < r.ttft_s <= r.seconds
+        assert r.tokens == r.response["usage"]["completion_tokens"] <= most
+        stopped = r.response["choices"][0]["finish_reason"] == "stop"
+        assert stopped or r.tokens == most
+    right = all(by["A", name].tokens == r.tokens for (_, name), r in by.items())
+    assert right == ("usage is wrong" not in table)
+    return right
 
 
 def told(records: Sequence[Record], arm: str) -> list[DraftCounts]:
@@ -74,7 +78,7 @@ def test_ours_with_and_without_drafts(tmp_path: Path) -> None:
         running(*words, "method=prompt-lookup") as b,
     ):
         records, table = bench(tmp_path, a, f"{b}/v1", *STORIES)
-    checked(records, table, 4, 24)
+    assert checked(records, table, 4, 24)
     counts = told(records, "B")
     assert not told(records, "A") and len(counts) == 4
     for one in counts:
@@ -103,7 +107,7 @@ def test_llama_cpp_with_and_without_prompt_lookup(tmp_path: Path, gguf: Path) ->
     asked = ["dataset=tuning", "limit=5", "dataset.max_new_tokens=32", *SMOLLM2]
     with running(*words) as a, running(*words, *drafts) as b:
         records, table = bench(tmp_path, a, b, *asked)
-    checked(records, table, 5, 32)
+    assert checked(records, table, 5, 32)
     counted = {arm: [r.counted for r in records if r.arm == arm] for arm in "AB"}
     assert not told(records, "A") and counted["A"] == [DraftCounts(0, 0, 0)] * 5
     for record in (r for r in records if r.arm == "B"):
@@ -131,5 +135,5 @@ def test_hugging_faces_with_and_without_drafts(tmp_path: Path, batching: list[st
     with running(*words) as url:
         arms = [url, json.dumps({"model": TINY}), url, json.dumps(more)]
         records, table = bench(tmp_path, *arms, *STORIES)
-    checked(records, table, 4, 24)
+    assert checked(records, table, 4, 24) or not batching  # it counts rounds of drafts, not tokens
     assert not told(records, "A") and not told(records, "B")

@@ -278,7 +278,11 @@ def test_the_table_says_what_the_records_give() -> None:
     assert table.records[1]["speedup"] == pytest.approx(1.99, abs=0.001)
     assert table.records[1]["tokens"] == 80 and table.records[1]["accepted"] is None
     wrong = Level([*a, *b[1:], drawn("B", 0, 1.0, tokens=20)], ["A", "B"], {})
-    assert sorted(wrong.ratios("B")) == [str(n) for n in range(1, 8)]  # of 0 a usage is wrong
+    assert wrong.ratios("B") == Level([*a, *b], ["A", "B"], {}).ratios("B")  # a usage is wrong
+    assert "usage is wrong" in "".join(wrong.notes())
+    more = msgspec.structs.replace(drawn("B", 0, 1.0, tokens=20), response=a[1].response)
+    longer = Level([*a, *b[1:], more], ["A", "B"], {})
+    assert longer.ratios("B")["0"] == pytest.approx(4.0)
     verdicts = {(arm, 1, str(n)): "wrong" if n == 3 else "tie" for arm in "AB" for n in range(8)}
     level = Level([*a, *b], ["A", "B"], verdicts | {("B", 1, "0"): "identical"})
     assert level.lossless("A") == "0/8" and level.lossless("B") == "1/8"
