@@ -14,7 +14,7 @@ PIP = $(BIN)/python -m pip install --quiet --no-compile
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo real test test-core test-all test-experiments test-real slurm attack audit sbom check table table2 tables figures results bench gpu report docs lock clean
+.PHONY: help demo real test test-core test-all test-experiments test-real slurm attack audit sbom check table table2 tables figures results bench llama-server gpu report docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -148,6 +148,20 @@ bench: $(READY) ## the engine's ratios and those to other programs (minutes; on 
 	$(BIN)/python scripts/bench_engine.py --model tiny 24x256 12x768
 	$(BIN)/python scripts/bench_engine.py --model tiny 12x768 --dtype bfloat16
 	$(BIN)/python scripts/compare_peers.py
+
+# llama.cpp's own server, from the source that llama-cpp-python has: no dependency of anything here.
+LLAMA := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/skipbench/llama-server
+LLAMA_SOURCE := llama_cpp_python-0.3.36
+llama-server: $(LLAMA) ## llama.cpp's server for `bench` and its slow tests: ~/.cache/skipbench/llama-server (10 minutes; needs cmake and a C++ compiler)
+$(LLAMA): | $(READY)
+	@mkdir -p build/llama
+	echo 'llama-cpp-python==0.3.36 --hash=sha256:832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e' >build/llama/wanted
+	$(BIN)/python -m pip download --quiet --no-deps --no-binary llama-cpp-python --dest build/llama --requirement build/llama/wanted
+	tar -xzf build/llama/$(LLAMA_SOURCE).tar.gz -C build/llama
+	cmake -S build/llama/$(LLAMA_SOURCE)/vendor/llama.cpp -B build/llama/cmake -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF \
+		-DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_USE_PREBUILT_UI=OFF
+	cmake --build build/llama/cmake --target llama-server --parallel 2
+	install -D build/llama/cmake/bin/llama-server $@
 
 gpu: $(READY) ## all figures of a GPU in 17 minutes, results/gpu/report; OPTIONS='--budget 9m --out FOLDER', or --rehearse on a CPU
 	$(BIN)/python scripts/gpu_report.py $(OPTIONS)

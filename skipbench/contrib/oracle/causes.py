@@ -53,6 +53,7 @@ SHOWN = "another token shown than the engine went on with"
 RANK = "another rank than the first"
 PROCESSOR = "logits processor"
 MODEL = "another model or template"
+HALF = "float16 somewhere in the engine"
 
 
 class Judged(NamedTuple):

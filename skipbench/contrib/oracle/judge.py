@@ -7,14 +7,14 @@ import msgspec
 import torch
 from msgspec.structs import replace
 
-from skipbench.contrib.oracle.causes import Judged, Search
+from skipbench.contrib.oracle.causes import HALF, Judged, Search
 from skipbench.contrib.oracle.outputs import Output
 from skipbench.contrib.oracle.prompts import prompt_ids, unsure
 from skipbench.contrib.oracle.replay import Replay
 from skipbench.contrib.oracle.sampling import Draws, SamplingTest, Settings
 from skipbench.contrib.oracle.stated import NO_EOS
 from skipbench.contrib.oracle.texts import Texts
-from skipbench.decode.lossless import Verdict, check, counts, logit_blocks, own_error, parted
+from skipbench.decode.lossless import Cause, Verdict, check, counts, logit_blocks, own_error, parted
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
 
@@ -188,11 +188,21 @@ class Oracle:
         if verdict.kind == "wrong" and verdict.cause is None:
             with self.lm.cache.turn():
                 known = self.tokenizer, self._ends(output), judged, self._near, self._right
-                cause = Search(self._replay, *known).cause()
+                cause = self._half(judged) or Search(self._replay, *known).cause()
             judged = judged._replace(verdict=replace(verdict, cause=cause))
         elif verdict.kind == "identical":
             self._right = [*self._right, judged][-RIGHT:]
         return judged
+
+    def _half(self, judged: Judged) -> Cause | None:
+        """Where rounding to float16 could decide every gap of an output of a float32 model."""
+        ids = judged.ids
+        if judged.verdict.gap is None or self.lm.dtype != torch.float32:
+            return None
+        if self._replay.follows(judged.prompt, ids, dtype=torch.float16) < len(ids):
+            return None
+        text = f"{len(judged.wrong)} of {len(ids)} tokens are not the model's"
+        return Cause(HALF, f"{text}, each by a gap that float16 can decide")
 
     def _sampled(self, draws: Draws, output: Output, prompt: list[int], ids: list[int]) -> Judged:
         with torch.inference_mode():
@@ -222,7 +232,8 @@ class Oracle:
         # a text that is spelt otherwise has more tokens, hardly twice as many
         count = output.count or 2 * len(ids) if written else len(ids)
         short = not output.finish and limit is not None and count < limit
-        ended = (output.finish == "stop" or short) and not output.stop
+        full = written and limit is not None and len(ids) >= limit  # no room for an EOS
+        ended = ((output.finish == "stop" and not full) or short) and not output.stop
         how = eos, ended, self.own, output.logprobs, None if written else limit, least
         texts = Texts(self.tokenizer, prompt, output.special)
         for left in range(SPELLINGS if written else 0, -1, -1):

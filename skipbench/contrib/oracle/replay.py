@@ -37,9 +37,16 @@ class Replay:
         return logits
 
     def follows(
-        self, context: list[int], given: list[int], at: int | None = None, shift: int = 0
+        self,
+        context: list[int],
+        given: list[int],
+        at: int | None = None,
+        shift: int = 0,
+        dtype: torch.dtype | None = None,
     ) -> int:
-        """How many of the `given` tokens, from the first on, are the model's after `context`."""
+        """How many of the `given` tokens, from the first on, are the model's after `context`, but
+        for ties in `dtype`; None: the model's.
+        """
         if not given or not context:
             return 0
         logits = self.logits(context + given[:-1], len(given), at, shift)
@@ -47,7 +54,7 @@ class Replay:
         gaps = (logits.max(-1).values - chosen).tolist()
         largest = logits.abs().max(-1).values.tolist()
         pairs = enumerate(zip(gaps, largest, strict=True))
-        far = (i for i, (gap, most) in pairs if gap > tie_bound(most, self.lm.dtype))
+        far = (i for i, (gap, most) in pairs if gap > tie_bound(most, dtype or self.lm.dtype))
         return next(far, len(given))
 
     def greedy(self, context: list[int], count: int, eos: frozenset[int]) -> list[int]:

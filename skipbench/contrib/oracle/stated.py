@@ -1,7 +1,9 @@
 """What a record states of its request: limits, stop rules, and settings that change the tokens."""
 
+import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from skipbench.contrib.oracle.parts import Fields, conversation, first, mapping
@@ -41,9 +43,10 @@ def stated(record: Fields) -> dict[str, Any]:
     request, fields, doubts = mapping(record.get("request")), dict[str, Any](), list[str]()
     request = mapping(request.get("body")) or request  # of a batch's file
     for place in (record, request):
-        for inner in (place, *(place.get(name) for name in PLACES)):
+        for inner in (place, *(_settings(place.get(name)) for name in PLACES)):
             fields |= {k: v for k, v in mapping(inner).items() if v is not None}
-    doubts += [f"{k} as a text" for k in PLACES if isinstance(fields.get(k), str)]
+    texts = (k for k in PLACES if isinstance(_settings(fields.get(k)), str))
+    doubts += [f"{k} as a text" for k in texts]
     found = conversation(first(fields, "messages") or first(request, "input"))
     stop = first(fields, "stop", "until", "stop_strings", "stop_sequences")
     stop = [] if isinstance(stop, bool | None) else stop  # llama.cpp's: the answer is complete
@@ -76,6 +79,13 @@ def stated(record: Fields) -> dict[str, Any]:
         "whole": bool(fields.get("echo") or fields.get("return_full_text")),
         "special": fields.get("skip_special_tokens") is False,
     }
+
+
+def _settings(value: Any) -> Any:
+    """Settings as `transformers serve` takes them, a JSON object in a text; others as they are."""
+    with suppress(ValueError, TypeError, RecursionError):
+        return mapping(json.loads(value)) or value
+    return value
 
 
 def _prompts(fields: Fields, request: Fields) -> dict[str, Any]:

@@ -61,8 +61,9 @@ class About(msgspec.Struct, kw_only=True):
     def described(self, arm: str) -> str:
         """What an arm is, in a line."""
         own = self.arms[arm]
-        known = (self.called(arm), own.url, own.model, own.engine, own.extra)
-        return ", ".join(str(one) for one in known if one)
+        extra = json.dumps(own.extra) if own.extra else ""
+        known = (self.called(arm), own.url, own.model, own.engine, extra)
+        return ", ".join(filter(None, known))
 
 
 def introduced(folder: Path, given: Sequence[tuple[str, dict[str, Any]]], asked: About) -> None:
@@ -86,41 +87,54 @@ def introduced(folder: Path, given: Sequence[tuple[str, dict[str, Any]]], asked:
 
 def _server(url: str, extra: dict[str, Any], was: Server | None) -> Server:
     try:
-        said = says(url)
+        said, model = says(url, extra.get("model"))
     except SkipbenchError:
         if was is None:
             raise
         return was
-    models = said[MODELS]["data"]
-    identity = {"models": models, "version": said.get("/version")}
-    model = str(extra.get("model", models[0]["id"]))
-    engine = engine_of(said)
-    return Server(url=url, model=model, engine=engine, extra=extra, identity=identity, said=said)
+    version = said.get("/version", mapping(said.get("/props")).get("build_info"))
+    return Server(
+        url=url,
+        model=model["id"],
+        engine=engine_of(said, model),
+        extra=extra,
+        identity={"models": [model], "version": version},
+        said=said,
+    )
 
 
-def engine_of(said: Mapping[str, Any]) -> str:
+def engine_of(said: Mapping[str, Any], model: Mapping[str, Any]) -> str:
     """The engine and its version, as far as a server tells them."""
-    owner = str(said[MODELS]["data"][0].get("owned_by") or "server")
+    owner = str(model.get("owned_by") or "server")
     props, own = mapping(said.get("/props")), mapping(said.get("/get_server_info"))
     told = mapping(said.get("/version")).get("version") or own.get("version")
     return " ".join(filter(None, (OWNERS.get(owner, owner), told or props.get("build_info"))))
 
 
-def says(url: str) -> dict[str, Any]:
-    """What a server says of itself, by page, without keys; raises SkipbenchError for no model."""
-    said, why = dict[str, Any](), ""
+def says(url: str, name: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a server says of itself, by page, without keys, and of the model of the requests: the
+    one of that name, else its first. Raises SkipbenchError for no server and for no model.
+    """
+    said, faults, known = dict[str, Any](), dict[str, str](), list[dict[str, Any]]()
     for page in PAGES:
         try:
             text = fetch(url, page)
             kept = len(text) < MOST
             said[page] = json.loads(text, object_pairs_hook=_public) if kept else len(text)
         except (Fault, ValueError, RecursionError) as error:
-            why = why or f" ({error})"
+            faults[page] = str(error)
+            if isinstance(error, Fault) and error.absent:
+                raise SkipbenchError(f"{url}: {error}; is it a server?") from error
     try:
-        said[MODELS]["data"][0]["id"] + ""
-    except (LookupError, TypeError) as error:
-        raise SkipbenchError(f"{url} names no model at {MODELS}{why}; is it a server?") from error
-    return said
+        known = [{**one, "id": one["id"] + ""} for one in said[MODELS]["data"]]
+    except (LookupError, TypeError):
+        faults.setdefault(MODELS, "no list of models")
+    known = [one for one in known if name in (None, one["id"])] or ([{"id": name}] if name else [])
+    if not known:
+        how = """'{"model": NAME}' behind the address names one"""
+        why = faults.get(MODELS, "an empty list")
+        raise SkipbenchError(f"{url} names no model at {MODELS} ({why}); {how}")
+    return said, known[0]
 
 
 def _public(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -92,7 +92,9 @@ def _message(body: bytes) -> str:
 
 
 def events(response: Any, timeout_s: float) -> Iterator[tuple[float, dict[str, Any]]]:
-    """The events of a stream, each with the time at which it came, up to `[DONE]`."""
+    """The events of a stream, each with the time at which it came, up to `[DONE]` or, as
+    `transformers serve` has it, to the end of the body.
+    """
     last, rest = time.perf_counter(), b""
     while (data := response.read1(MOST)) and len(rest) < MOST:
         now = time.perf_counter()
@@ -105,7 +107,8 @@ def events(response: Any, timeout_s: float) -> Iterator[tuple[float, dict[str, A
                 yield now, _event(text)
         if now - last > timeout_s:  # comments alone, which keep the connection alive
             raise Fault(f"stalled for {timeout_s:g} s", passing=True)
-    raise Fault("stream cut", passing=True)
+    if rest:
+        raise Fault("stream cut", passing=True)
 
 
 def _event(text: bytes) -> dict[str, Any]:
@@ -156,10 +159,10 @@ def read(
         times += [now - begun] * came
         if not came or finish:
             told = acceptance(event) or told
+    if not finish:
+        raise Fault("no finish_reason", passing=True)  # a proxy ends a stream that was cut
     if not times:
         raise Fault("empty answer")
-    if not finish:
-        raise Fault("no finish_reason")
     count = usage.get("completion_tokens") if usage else len(times)
     if type(count) is not int or not max(1, len(times) - SLACK) <= count <= body["max_tokens"]:
         most = f"{len(times)} events of at most {body['max_tokens']} tokens"

@@ -31,7 +31,7 @@ BOUNDS = ("ttft", "tpot", "e2el")  # as `vllm bench serve --goodput` names them
 class Bench(Command):
     """servers of any engine against each other, paired by prompt:  bench http://a:8000 http://b:8000
     dataset=specbench [concurrency=1,8] [model=CHECKPOINT] | bench http://a:8000 http://a:8000
-    '{"speculative.n_max": 0}' dataset=tuning
+    '{"FIELD": VALUE}' dataset=tuning
     """
 
     GROUPS = "dataset", "decoding", "model"
@@ -157,7 +157,8 @@ def judged(folder: Path, asked: Bench, records: Sequence["Record"]) -> list[str]
     """Writes the oracle's verdicts on the answers, if a checkpoint was named; returns lines on each
     arm's.
     """
-    if not any(word.startswith(("model=", "model.path=")) for word in asked.settings):
+    arms = sorted({r.arm for r in records if not r.error})
+    if not arms or not any(word.startswith(("model=", "model.path=")) for word in asked.settings):
         return []
     from skipbench.contrib.oracle.api import verify
     from skipbench.contrib.oracle.page import report
@@ -167,11 +168,13 @@ def judged(folder: Path, asked: Bench, records: Sequence["Record"]) -> list[str]
     with working("loading the model"):
         model = load_settings(asked.model_settings(), "vanilla")
     verdicts, notes = dict(read_verdicts(folder)), list[str]()
-    for arm in sorted({r.arm for r in records}):
+    for arm in arms:
         own = [r for r in records if r.arm == arm and not r.error]
-        result = verify([{"request": r.request, "response": r.response} for r in own], model)
+        lines = [{"custom_id": r.id, "request": r.request, "response": r.response} for r in own]
+        result = verify(lines, model)
         for record, verdict in zip(own, result.verdicts, strict=True):
             verdicts[arm, record.concurrency, record.id] = verdict.kind
-        notes += [f"{arm}: {line.strip().rstrip('.')}." for line in report(result, SHOWN)]
+        found = "\n".join(report(result, SHOWN)).replace(f" ({result.format})", "")
+        notes += [f"{arm}: {line}." for line in re.sub(r"\n +", "; ", found).splitlines()]
     write_verdicts(folder, verdicts)
     return notes

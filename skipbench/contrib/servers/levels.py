@@ -34,12 +34,11 @@ class Level:
         return [pair for pair in both if label is None or label in pair[1].groups.items()]
 
     def ratios(self, arm: str, label: Label | None = None) -> dict[str, float]:
-        """Speed over the first arm's by question; equal texts of other lengths are left out."""
+        """Speed over the first arm's by question: equal texts have equal numbers of tokens."""
         found = dict[str, list[float]]()
         for a, b in self.pairs(arm, label):
-            if not miscounted(a, b):
-                ratio = (a.seconds / a.tokens) / (b.seconds / b.tokens)
-                found.setdefault(b.question, []).append(ratio)
+            more = 1.0 if a.texts == b.texts else b.tokens / a.tokens
+            found.setdefault(b.question, []).append(more * a.seconds / b.seconds)
         return {question: geometric(each) for question, each in found.items()}
 
     def speedup(self, arm: str, label: Label | None = None) -> Speedup:
@@ -111,9 +110,12 @@ def decoding(records: Sequence[Record]) -> float | None:
 
 
 def drafts(records: Sequence[Record]) -> list[int | None]:
-    """Sums by `FIELDS` over the requests that tell, else over the turns by counters."""
+    """Sums by `FIELDS` over the requests that tell; over the turns by counters, where answers do
+    not tell, or no verifications.
+    """
     each = [r.acceptance for r in records if r.acceptance]
-    each = each or [r.counted for r in records if r.counted]
+    if not each or any(one.steps is None for one in each):
+        each = [r.counted for r in records if r.counted] or each
     values = [[getattr(one, name) for one in each] for name in FIELDS]
     return [sum(of) if of and None not in of else None for of in values]
 

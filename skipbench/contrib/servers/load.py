@@ -125,7 +125,7 @@ class Load:
         before = arm.counters() if jobs else None
         for at, record in enumerate(closed_loop(jobs, lambda job: self._ask(arm, job)), 1):
             record.turn = turn
-            arm.counts = arm.counts and record.acceptance is None
+            arm.counts = arm.counts and getattr(record.acceptance, "steps", None) is None
             if before and at == len(jobs):
                 record.counted = since(before, arm.counters())
             append_line(self.file, msgspec.json.encode(record).decode())

@@ -102,7 +102,7 @@ def remarks_on(level: Level) -> Iterator[str]:
             (f"{len(parted)} answers are not those of {base}", parted[:SHOWN]),
             (
                 f"{len(odd)} answers have the text of {base} and another number of tokens: one "
-                "server's usage is wrong; not in the ratios",
+                "server's usage is wrong, speedups are of their seconds",
                 odd[:SHOWN],
             ),
             (f"{len(bare)} answers without usage, tokens are counted by events", bare[:SHOWN]),

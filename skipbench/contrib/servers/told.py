@@ -13,13 +13,14 @@ NAMES = (
     ("num_spec_steps", "total_draft_tokens", "total_accepted_draft_tokens"),  # TensorRT-LLM
     ("spec_verify_ct", "spec_num_proposed_drafts", "spec_num_correct_drafts"),  # SGLang
     ("spec_verify_ct", "spec_draft_token_num", "spec_accept_token_num"),  # SGLang before 0.5.15
-    ("", "draft_n", "draft_n_accepted"),  # llama.cpp, which does not count verifications
+    ("", "draft_n", "draft_n_accepted"),  # llama.cpp, whose counters have the verifications
 )
 HISTOGRAMS = ("acceptance_histogram", "spec_correct_drafts_histogram")
+ENGINES = "vllm", "llamacpp"  # whose counters have the same names
 COUNTERS = {
-    "vllm:spec_decode_num_drafts": {"steps": 1},
-    "vllm:spec_decode_num_draft_tokens": {"drafted": 1},
-    "vllm:spec_decode_num_accepted_tokens": {"accepted": 1},
+    **{f"{engine}:spec_decode_num_drafts": {"steps": 1} for engine in ENGINES},
+    **{f"{engine}:spec_decode_num_draft_tokens": {"drafted": 1} for engine in ENGINES},
+    **{f"{engine}:spec_decode_num_accepted_tokens": {"accepted": 1} for engine in ENGINES},
     # SGLang does not count accepted tokens: a request has one of its prefill, a verification one
     "sglang:spec_verify_calls": {"steps": 1, "accepted": -1},
     "sglang:generation_tokens": {"accepted": 1},

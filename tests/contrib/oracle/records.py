@@ -138,11 +138,13 @@ def vllm() -> Cases:
         "aborted at once": ("?", out({}, {"token_ids": [], "text": "", "finish_reason": "abort"})),
         "bad_words": ("?", out({"bad_words": ["x"]}, ids | {"token_ids": bad})),
         "settings as a text": ("?", out("SamplingParams(top_k=0)", ids | {"token_ids": bad})),
+        "settings as JSON": ("!", out('{"temperature": 0.0}', ids | {"token_ids": bad})),
         "sampled, ignore_eos": ("~", out({"temperature": 0.8, "ignore_eos": True}, ids)),
         "sampled, min_p": ("?", out({"temperature": 0.8, "min_p": 0.1}, ids)),
         "sampled, min_tokens": ("?", out({"temperature": 0.8, "min_tokens": 9}, ids)),
         "no outputs": ("?", out({})),
         "server": ("=", completion(text)),
+        "server, at its limit": ("=", completion(text, finish_reason="stop")),
         "server, ids": ("=", completion("", {"return_token_ids": True}, token_ids=own)),
         "server, two prompts": ("====", {
             "request": {"prompt": [TEXT, TEXT], "n": 2},

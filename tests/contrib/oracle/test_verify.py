@@ -22,6 +22,7 @@ from skipbench.contrib.oracle import causes
 from skipbench.contrib.oracle.judge import Judged, Oracle
 from skipbench.contrib.oracle.outputs import Output, from_records
 from skipbench.contrib.oracle.prompts import prompt_ids
+from skipbench.contrib.oracle.replay import Replay
 from skipbench.data.rows import Row
 from skipbench.decode import lossless
 from skipbench.decode.lossless import TIE_ULPS, Verdict, counts
@@ -75,6 +76,21 @@ def test_a_wrong_token_has_position_logits_and_gap() -> None:
     other = judge(ids=[*own[:9], 5, *own[10:]]).verdict
     assert (other.kind, other.position, other.wanted, other.given) == ("wrong", 9, own[9], 5)
     assert other.gap is not None and other.bound is not None and other.gap > other.bound > 0
+
+
+def test_wrong_tokens_that_float16_can_decide_are_said_to_be_that() -> None:
+    own = plain(tuple(ids()))
+    top = Replay(tiny()[1]).logits(ids() + own[:-1], len(own)).topk(2)
+    gaps = (top.values[:, 0] - top.values[:, 1]).tolist()
+    near, far = gaps.index(min(gaps)), gaps.index(max(gaps))
+    assert gaps[near] < 0.01 < gaps[far]
+    for places, said in (([near], True), ([near, far], False)):
+        made = [
+            int(top.indices[at, 1]) if at in places else own[at] for at in range(max(places) + 1)
+        ]
+        verdict = judge(ids=made).verdict
+        assert verdict.kind == "wrong" and verdict.cause is not None
+        assert (verdict.cause.name == causes.HALF) is said
 
 
 def test_eos_and_the_end() -> None:

@@ -21,7 +21,6 @@ FAULTS = {
     "hangs up": "stream cut",
     "cuts": "stream cut",
     "cuts an event": "stream cut",
-    "no end": "stream cut",
     "no HTTP": "stream cut",
     "429": "status 429: not now",
     "500": "status 500: not now",
@@ -35,6 +34,7 @@ FAULTS = {
     "error": "error in the stream: out of memory",
     "empty": "empty answer",
     "no finish": "no finish_reason",
+    "ends early": "no finish_reason",
     "too few": "wrong usage: 1 tokens",
     "too many": "wrong usage: 1000000 tokens",
     "no number": "wrong usage: many tokens",
@@ -50,6 +50,7 @@ class Fake(ThreadingHTTPServer):
         other: parts of prompts whose answers are other ones.
         token_s: slept before each token.
         told: fields of the last event, such as an engine's metrics.
+        models: that it names.
         asked: bodies that came.
         do: answers.
     """
@@ -59,7 +60,7 @@ class Fake(ThreadingHTTPServer):
     def __init__(self, port: int = 0, **given: Any) -> None:
         self.plan, self.other, self.token_s = dict[str, list[str]](), list[str](), 0.0
         self.told, self.asked, self.tokens = dict[str, Any](), list[dict[str, Any]](), 12
-        self.version, self.counters, self.key = "1", "", ""
+        self.version, self.counters, self.key, self.models = "1", "", "", ["fake"]
         self.do: Callable[[Any], None] = Handler.answer
         self.__dict__ |= given
         super().__init__(("127.0.0.1", port), Handler)
@@ -83,7 +84,9 @@ class Handler(BaseHTTPRequestHandler):
         if self.headers.get("Authorization", "Bearer ") != f"Bearer {self.server.key}":
             return self._send(401, b"{}")
         pages = {
-            "/v1/models": {"data": [{"id": "fake", "created": time.time()}]},
+            "/v1/models": {
+                "data": [{"id": name, "created": time.time()} for name in self.server.models]
+            },
             "/version": {"version": self.server.version},
             "/get_server_info": {"api_key": "secret", "speculative_algorithm": "EAGLE"},
         }
@@ -146,7 +149,7 @@ class Handler(BaseHTTPRequestHandler):
                     time.sleep(SILENCE_S / 10)
                 if what == "stalls":
                     time.sleep(5 * SILENCE_S)
-                if what in ("cuts", "cuts an event"):
+                if what in ("cuts", "cuts an event", "ends early"):
                     yield from [TORN] * (what == "cuts an event")
                     return
             time.sleep(self.server.token_s)
@@ -160,7 +163,7 @@ class Handler(BaseHTTPRequestHandler):
             yield {"choices": [], "usage": usage, **self.server.told}
         if what == "usage twice":
             yield {"choices": [], "usage": usage, **self.server.told}
-        if what != "no end":
+        if what != "no end":  # as `transformers serve`
             yield b"[DONE]"
 
     def _chunk(self, data: bytes) -> None:

