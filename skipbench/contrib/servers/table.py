@@ -39,13 +39,16 @@ class Level:
         return [pair for pair in both if label is None or label in pair[1].groups.items()]
 
     def ratios(self, arm: str, label: Label | None = None) -> dict[str, float]:
-        """Speed over the first arm's by question; equal texts of other lengths are left out."""
+        """Speed over the first arm's by question; equal texts of other lengths are left out. With
+        several clients by turn, whose requests wait for each other.
+        """
         found = dict[str, list[float]]()
         for a, b in self.pairs(arm, label):
             if not miscounted(a, b):
                 ratio = (a.seconds / a.tokens) / (b.seconds / b.tokens)
-                found.setdefault(b.question, []).append(ratio)
-        return {question: geometric(each) for question, each in found.items()}
+                unit = b.question if self.clients == 1 else a.turn
+                found.setdefault(unit, []).append(ratio)
+        return {unit: geometric(each) for unit, each in found.items()}
 
     def speedup(self, arm: str, label: Label | None = None) -> str:
         ratios = [*self.ratios(arm, label).values()] if arm != self.arms[0] else []
