@@ -49,10 +49,10 @@ async def memory_servers(given: Sequence[tuple[float, bool]]) -> None:
     sleep, or of the clock; `usage` has when the request was read and the tokens were written.
     """
 
-    def server(pause_s: float, ticks: bool) -> object:
+    async def server(pause_s: float, ticks: bool) -> asyncio.Server:
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            asked, times, word = await reader.readuntil(b"\r\n\r\n"), [time.time()], event(WORD)
-            if asked.startswith(b"GET"):
+            request, times, word = await reader.readuntil(b"\r\n\r\n"), [time.time()], event(WORD)
+            if request.startswith(b"GET"):
                 writer.write(PAGE)
             else:
                 writer.write(STREAM)
@@ -66,7 +66,7 @@ async def memory_servers(given: Sequence[tuple[float, bool]]) -> None:
                 writer.write(b"".join(map(event, last)) + b"0\r\n\r\n")
             writer.close()
 
-        return asyncio.start_server(answer, "127.0.0.1", 0, backlog=128)
+        return await asyncio.start_server(answer, "127.0.0.1", 0, backlog=128)
 
     made = [await server(*one) for one in given]
     print(*("http://127.0.0.1:{1}".format(*one.sockets[0].getsockname()) for one in made))
