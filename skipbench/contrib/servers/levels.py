@@ -34,12 +34,15 @@ class Level:
         return [pair for pair in both if label is None or label in pair[1].groups.items()]
 
     def ratios(self, arm: str, label: Label | None = None) -> dict[str, float]:
-        """Speed over the first arm's by question: equal texts have equal numbers of tokens."""
+        """Speed over the first arm's by question, with several clients by turn, whose requests wait
+        for each other: equal texts have equal numbers of tokens.
+        """
         found = dict[str, list[float]]()
         for a, b in self.pairs(arm, label):
             more = 1.0 if a.texts == b.texts else b.tokens / a.tokens
-            found.setdefault(b.question, []).append(more * a.seconds / b.seconds)
-        return {question: geometric(each) for question, each in found.items()}
+            unit = b.question if self.clients == 1 else a.turn
+            found.setdefault(unit, []).append(more * a.seconds / b.seconds)
+        return {unit: geometric(each) for unit, each in found.items()}
 
     def speedup(self, arm: str, label: Label | None = None) -> Speedup:
         """Over the first arm, which itself has none."""

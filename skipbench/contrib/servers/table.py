@@ -15,6 +15,7 @@ from skipbench.contrib.servers.levels import (
 from skipbench.contrib.servers.records import Record, Verdicts
 from skipbench.contrib.servers.told import FIELDS
 from skipbench.metrics.acceptance import over
+from skipbench.metrics.interval import FEWEST
 from skipbench.report.columns import MISSING, figures, main_cells, number, ratio_text
 from skipbench.report.tables.model import Column, Grid, Table, TableCell, TableRow
 from skipbench.runs.measures import Metrics, Percentiles
@@ -84,6 +85,12 @@ def categories(level: Level) -> Iterator[Grid]:
 
 def remarks_on(level: Level) -> Iterator[str]:
     """What went wrong, by name, and where the answers part; nothing is left out."""
+    turns = len({r.turn for r in level.own[level.arms[0]]})
+    if level.clients > 1 and turns < FEWEST:
+        yield (
+            f"{level.clients} in flight: {turns} turns of each server; {FEWEST} give an interval, "
+            f"limit={2 * level.clients * FEWEST}."
+        )
     for arm in level.arms:
         of, sound = level.own[arm], level.sound[arm].values()
         lost = Counter(r.error for r in of if r.error)

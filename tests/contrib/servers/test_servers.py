@@ -261,8 +261,9 @@ def drawn(arm: str, n: int, seconds: float, **more: Any) -> Record:
     request = {"temperature": 0.0}
     response = {"choices": [{"text": f"{n}"}], "usage": {}}
     fields = {"id": str(n), "question": str(n), "groups": {}, "turn": f"{n}", "tokens": 10}
+    fields["concurrency"] = 1
     return Record(
-        arm=arm, concurrency=1, request=request, response=response, seconds=seconds,
+        arm=arm, request=request, response=response, seconds=seconds,
         ttft_s=seconds / 2, at=float(n), **{**fields, **more},
     )  # fmt: skip
 
@@ -290,6 +291,19 @@ def test_the_table_says_what_the_records_give() -> None:
     assert level.lossless("A") == Lossless(ties=7, diverged=1)
     assert level.lossless("B") == Lossless(identical=1, ties=6, diverged=1)
     assert msgspec.json.decode(msgspec.json.encode(a[0]), type=Record) == a[0]
+
+
+def test_with_several_clients_the_interval_is_over_turns() -> None:
+    """A turn that was slow as a whole is one case, and not as many as it has requests."""
+    slow = (1.10, 1.00, 1.08, 0.97, 1.05, 0.99)  # B's turns of one and the same server
+    for clients, cases in ((1, 96), (8, 6)):
+        more: dict[str, Any] = {"concurrency": clients}
+        a = [drawn("A", n, 1 + n % 3 / 100, turn=f"0/{n // 16}", **more) for n in range(96)]
+        b = [drawn("B", n, slow[n // 16], turn=f"0/{n // 16}", **more) for n in range(96)]
+        ratios = [*Level([*a, *b], ["A", "B"], {}).ratios("B").values()]
+        _, ends = paired_ratio_interval(ratios)
+        assert len(ratios) == cases and ends is not None
+        assert (ends[0] < 1 < ends[1]) == (clients > 1)
 
 
 @pytest.mark.slow
