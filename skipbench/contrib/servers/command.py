@@ -146,7 +146,8 @@ def introduced(
             raise SkipbenchError(f"{path}: {url} was {texts}; fresh=true sets the records aside")
         arms.append(Arm(name, url, model["id"], extra))
         parts = [url, model["id"], mapping(version).get("version", version)]
-        parts += [json.dumps(extra)] if extra else []
+        more = {key: value for key, value in extra.items() if key != "model"}
+        parts += [json.dumps(more)] if more else []
         shown[name] = ", ".join(str(part) for part in parts if part)
     if not before:
         write_json(path, now)
