@@ -61,7 +61,8 @@ class About(msgspec.Struct, kw_only=True):
     def described(self, arm: str) -> str:
         """What an arm is, in a line."""
         own = self.arms[arm]
-        extra = json.dumps(own.extra) if own.extra else ""
+        more = {key: value for key, value in own.extra.items() if key != "model"}
+        extra = json.dumps(more) if more else ""
         known = (self.called(arm), own.url, own.model, own.engine, extra)
         return ", ".join(filter(None, known))
 
