@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from skipbench.contrib.artifact.places import public, public_word
+from skipbench.contrib.artifact.places import OF_PLACES, public, public_word
 from skipbench.contrib.servers.about import FILE, About
 from skipbench.contrib.servers.published import PLACE
 from skipbench.contrib.servers.records import (
@@ -35,7 +35,8 @@ def copy_bench(folder: Path, out: Path) -> None:
     settings = public(read_json(folder / CONFIG, dict[str, Any]) or {})
     addresses = {own.url: f"http://{arm}" for arm, own in reversed(about.arms.items())}
     settings["arms"] = [[addresses[url], extra] for url, extra in settings["arms"]]
-    command = [addresses.get(word.rstrip("/"), public_word(word)) for word in about.command]
+    words = [word for word in about.command if not word.startswith(OF_PLACES)]
+    command = [addresses.get(word.rstrip("/"), public_word(word)) for word in words]
     arms = {
         arm: replace(
             own,

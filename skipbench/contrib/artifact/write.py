@@ -34,15 +34,16 @@ COPIED = ("tables", "figures", "latency", "skip_sets")  # copied whole
 README = """# {runs} runs of skipbench {version}
 
 `claims.json` holds every number with its interval, command, hardware and commit; `runs/` the
-samples, settings and provenance that they follow from; `environment.json` machines and versions.
+samples, settings and provenance that they follow from, `servers/` the requests to servers and their
+settings; `environment.json` machines and versions.
 
     python -m skipbench bundle --check .       # computes every claim again from the samples
     python -m skipbench report results=.       # one page of all runs
     python -m skipbench card results=.         # what the drafts had accepted
 
 `every_eval_ever/` holds the runs in the schema of Every Eval Ever; `ro-crate-metadata.json`
-describes all files (RO-Crate), with their SHA-256. Prompts and texts are left out: the samples hold
-tokens.
+describes all files (RO-Crate), with their SHA-256. Prompts and texts are left out: samples hold
+tokens, requests the SHA-256 of their answers.
 """
 ENVIRONMENT = ["commit", "dirty", "python", "platform", "cpu", "cores", "memory_bytes", "versions"]
 ENVIRONMENT += ["device", "threads", "gpus", "engine", "native_kernels", "package_sha256"]
