@@ -43,8 +43,8 @@ class DeviceGraphs:
         backend: str | None,
         strict: bool,
     ) -> None:
-        self.cache, self.capture, self.backend = cache, capture, backend or ""
-        self._given, self.strict = backend is not None, strict
+        self.cache, self.capture, self.strict = cache, capture, strict
+        self.backend = backend or ""  # chosen at the first pass, and never again
         self.hidden, self.layers = int(config.hidden_size), int(config.num_hidden_layers)
         self._whole = tuple(range(2 * self.layers))
         self.group = config.num_attention_heads // config.num_key_value_heads
@@ -214,7 +214,7 @@ class DeviceGraphs:
         self._windows = tuple(dict.fromkeys(a.window for a in self.attentions.values()))
         with torch.inference_mode(False):
             self._columns = torch.arange(len(self._rows[0]), device=tables.device)
-        if not self._given:
+        if not self.backend:
             self.backend = self._working_backend()
 
     def _capture(self, rows: int, size: int, own: bool, use: str) -> dict[int, Replay]:

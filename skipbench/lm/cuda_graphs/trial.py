@@ -11,6 +11,9 @@ from skipbench.lm.cuda_graphs.work import Attention, Mlp
 from skipbench.lm.rows import TokenRows
 
 TOLERANCE = 0.02  # of the norm; a wrong mask or position is off by 1
+SMALL = 2.0**-10
+"""Of a drawn state: near 1 the rounding of bfloat16 would be larger than the output that a
+sub-layer with small weights adds."""
 SIZE, TREE = 192, (-1, 0, 0, 1, 3)  # bucket, of which the tree crosses a border; and its rows
 Tables = tuple[Tensor, Tensor]
 
@@ -32,7 +35,7 @@ class Trial:
         """`buffers`: of as many rows as TREE has."""
         self.attention, self.mlp, self.buffers = attention, mlp, buffers
         cached = attention.cache.rows[attention.index]
-        self.state = torch.randn_like(buffers.hidden)
+        self.state = torch.randn_like(buffers.hidden) * SMALL
         self.rows = cached.new_empty(SIZE + len(TREE), *cached.shape[1:]).normal_()
         buffers.load(TokenRows.tree(SIZE // 3 * 2 - 2, TREE))
 
