@@ -14,6 +14,10 @@ TOLERANCE = 0.02  # of the norm; a wrong mask or position is off by 1
 SMALL = 2.0**-10
 """Of a drawn state: near 1 the rounding of bfloat16 would be larger than the output that a
 sub-layer with small weights adds."""
+DRAWS = 5
+"""States, of which most count: where two positions share a sharp attention, the rounding of a query
+in bfloat16 alone moves its output by several per cent, in a state of 25.
+"""
 SIZE, TREE = 192, (-1, 0, 0, 1, 3)  # bucket, of which the tree crosses a border; and its rows
 Tables = tuple[Tensor, Tensor]
 
@@ -57,7 +61,10 @@ class Trial:
         return found | {"keys and values": rows.float()}
 
 
-def fault(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> str | None:
-    """What is not near, in a line; `None` where all is."""
-    wrong = [name for name, result in wanted.items() if differs(found[name], result)]
-    return f"its {wrong[0]} is not near that of torch" if wrong else None
+def fault(found: list[dict[str, Tensor]], wanted: list[dict[str, Tensor]]) -> str | None:
+    """What is not near in most of several draws, in a line; `None` where all is."""
+    for name in wanted[0]:
+        off = [differs(f[name], w[name]) for f, w in zip(found, wanted, strict=True)]
+        if sum(off) > len(off) // 2:
+            return f"its {name} is not near that of torch"
+    return None
