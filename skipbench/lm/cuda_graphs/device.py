@@ -282,16 +282,15 @@ class DeviceGraphs:
         attention, mlp = next(iter(self.attentions.values())), next(iter(self.mlps.values()))
         sizes = len(TREE), self.hidden, self.cache.head_dim, self.group
         buffers = GraphBuffers(*sizes, self.cache.dtype, self.capture.device)
-        tables = self._windows, self._columns, self._rope
         trials = [Trial(attention, mlp, buffers) for _ in range(DRAWS)]
-        wanted = [trial.results("masked", *tables) for trial in trials]
+        wanted = [trial.results("masked", self._windows) for trial in trials]
         for name in (TRITON, "split_kv"):
             try:
                 if name == TRITON and not ops.at_hand(self.capture.device):
                     if self.capture.device.type == "cuda":
                         self.discarded[name] = "Triton is not installed"
                     continue
-                why = fault([trial.results(name, *tables) for trial in trials], wanted)
+                why = fault([trial.results(name, self._windows) for trial in trials], wanted)
             except Exception as error:  # whatever its compiler or driver does
                 why = first_line(error)
             if why is None:

@@ -19,7 +19,6 @@ DRAWS = 5
 in bfloat16 alone moves its output by several per cent, in a state of 25.
 """
 SIZE, TREE = 192, (-1, 0, 0, 1, 3)  # bucket, of which the tree crosses a border; and its rows
-Tables = tuple[Tensor, Tensor]
 
 
 def differs(found: Tensor, wanted: Tensor) -> bool:
@@ -33,7 +32,9 @@ def first_line(error: Exception) -> str:
 
 
 class Trial:
-    """What every backend is given: a drawn state and cache, and the rows of a tree."""
+    """What every backend is given: a drawn state and cache, drawn angles of positions, and the rows
+    of a tree; nothing of the model's cache, which may be shorter.
+    """
 
     def __init__(self, attention: Attention, mlp: Mlp, buffers: GraphBuffers) -> None:
         """`buffers`: of as many rows as TREE has."""
@@ -41,14 +42,15 @@ class Trial:
         cached = attention.cache.rows[attention.index]
         self.state = torch.randn_like(buffers.hidden) * SMALL
         self.rows = cached.new_empty(SIZE + len(TREE), *cached.shape[1:]).normal_()
+        self.columns = torch.arange(SIZE, device=cached.device)
+        angles = torch.randn(SIZE, 1, cached.shape[2], device=cached.device)
+        self.rope = angles.cos().to(cached.dtype), angles.sin().to(cached.dtype)
         buffers.load(TokenRows.tree(SIZE // 3 * 2 - 2, TREE))
 
-    def results(
-        self, backend: str, windows: tuple[int | None, ...], columns: Tensor, rope: Tables
-    ) -> dict[str, Tensor]:
+    def results(self, backend: str, windows: tuple[int | None, ...]) -> dict[str, Tensor]:
         """What each sub-layer adds, and what attention writes."""
         buffers, rows, own = self.buffers, self.rows.clone(), backend == TRITON
-        buffers.input_preparation(SIZE, windows, columns[: len(rows)], *rope, backend)()
+        buffers.input_preparation(SIZE, windows, self.columns, *self.rope, backend)()
         works = {
             "attention": self.attention.work(buffers, SIZE, backend, own, rows),
             "MLP": self.mlp.work(buffers, backend, own),
