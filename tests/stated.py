@@ -9,10 +9,11 @@ from types import SimpleNamespace
 import pytest
 import stated_products
 import torch
+from fake_cuda import on_cpu
 from torch import Tensor
 
 from skipbench.draft_plan import SINKS
-from skipbench.lm.cuda_graphs import ops, parts
+from skipbench.lm.cuda_graphs import ops, parts, products
 from skipbench.lm.cuda_graphs.parts import CHUNK, part_size
 from skipbench.lm.llama import rotated, silu_times
 
@@ -92,6 +93,18 @@ def _joined(softmaxes: list[tuple[Tensor, Tensor]]) -> Tensor:
         joined = joined + sum(softmaxes[i][0] * shares[i] for i in chunk)
         total = total + sum(shares[i] for i in chunk)
     return joined / total.clamp(min=1e-30)
+
+
+def behind_cuda(patch: pytest.MonkeyPatch) -> None:
+    """All of these as the kernels of the GPU that `fake_cuda.cpu_behind_cuda` stands for, which
+    captures them as one operator each; inside it.
+    """
+    rooms = {place: parts, attend_parts: parts, rotate_and_write: ops, silu_times: ops}
+    rooms |= {getattr(stated_products, name): products for name in stated_products.OPERATORS}
+    for stated, room in rooms.items():
+        operator = getattr(room, stated.__name__)._opoverload
+        patch.setitem(on_cpu.ON_CPU, operator, stated)
+    patch.setattr(ops, "at_hand", lambda device: True)
 
 
 def put_in_place(patch: pytest.MonkeyPatch) -> None:

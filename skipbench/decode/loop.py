@@ -153,7 +153,8 @@ def stream(
     finally:
         methods.give_back(method)
         if len(done) > 1 and process is None and top_logprobs is None:
-            clock.stop()
+            with lm.cache.lock:  # it waits for a GPU, where another request may capture a graph
+                clock.stop()
             # an early exit spares a part of the pass
             whole = [s.rows * (not (s.verified and s.verified.exit_sublayer)) for s in done[1:]]
             lm.prices.observe(len(prompt), len(state.tokens), whole, clock.verify_s)

@@ -15,6 +15,7 @@ from skipbench.decode.loop import Step, generate, stream
 from skipbench.decode.method import MethodCopies
 from skipbench.lm.model import LM
 from skipbench.methods.vanilla import Vanilla
+from skipbench.profile.clock import Clock
 
 PROMPTS = [
     "Once upon a time there was a dog.",
@@ -79,6 +80,28 @@ def read_in_turns(lm: LM, name: str) -> None:
     assert [[t for step in steps for t in step.tokens] for steps in found] == plain
     assert found == alone or name != "prompt-lookup"
     assert methods.take() is methods.first  # what it learns stays with the one that was given
+
+
+def test_a_request_that_ends_waits_for_no_gpu_in_the_round_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Such a wait would break the capture of a graph there."""
+    lm, stop, held = random_lm("llama", "fused"), Clock.stop, list[bool]()
+
+    def in_a_round() -> bool:
+        if free := lm.cache.lock.acquire(blocking=False):
+            lm.cache.lock.release()
+        return not free
+
+    def stopped(clock: Clock) -> dict[str, float]:
+        with ThreadPoolExecutor(1) as other:
+            held.append(other.submit(in_a_round).result())
+        return stop(clock)
+
+    monkeypatch.setattr(Clock, "stop", stopped)
+    list(stream(lm, MethodCopies(Vanilla()), IDS[0], NEW))
+    generate(lm, Vanilla(), IDS[0], NEW)
+    assert held == [True, True]
 
 
 # One of each kind: what learns from a text, what keeps tokens of earlier ones, what searches.

@@ -101,6 +101,20 @@ def test_a_result_that_is_not_finite_differs() -> None:
 
 
 @torch.inference_mode()
+def test_rows_of_padding_do_not_grow_from_pass_to_pass() -> None:
+    """In float16 they would overflow, and their keys and values reach all that is masked."""
+    lm = LM(made("llama"), partial(CudaGraphsEngine, capture=EagerCapture, backend="masked"))
+    lm.allocate(60)
+    lm.prefill([3, 4] * 5)
+    (part,) = lm.engine.parts.values()  # type: ignore[attr-defined]  # an engine of graphs
+    ends = []
+    for _ in range(2):
+        lm.logits([5] * 17, TokenRows.chain(10, 17))
+        ends.append(part._buffers[24].hidden[17:].clone())
+    assert torch.equal(*ends)
+
+
+@torch.inference_mode()
 def test_wide_trees_and_drafts_of_8_bits_are_those_of_fused() -> None:
     """A tree with rows of padding behind it, and every sub-layer in 8 bits; with biases."""
     parent = (-1, *((row - 1) // 2 for row in range(1, 18)))

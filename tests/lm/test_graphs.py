@@ -35,6 +35,7 @@ from skipbench.draft_plan import DraftPlan
 from skipbench.experiments.row import run_cell
 from skipbench.lm.cuda_graphs import buffers as sizes
 from skipbench.lm.cuda_graphs import ops, parts, products, sets
+from skipbench.lm.cuda_graphs.attention import BACKENDS
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.device import WHOLE_PASS
@@ -353,6 +354,22 @@ def test_no_sharp_attention_loses_its_graphs_to_rounding() -> None:
     lm = gpu_check._lm(torch.device("cpu"), sizes, torch.bfloat16, engine, 512, 1)
     assert isinstance(lm.engine, CudaGraphsEngine)
     assert {lm.engine.self_test(lm._tables) for _ in range(100)} == {None}
+
+
+@torch.inference_mode()
+def test_most_draws_choose_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = graphs("llama", "masked")
+    (part,) = lm.engine.parts.values()  # type: ignore[attr-defined]  # an engine of graphs
+    lm.prefill(PROMPT)
+    attend, calls = BACKENDS["split_kv"], itertools.count()
+    for off, wanted in ((2, "split_kv"), (3, "masked")):  # of 5 draws
+        first = next(calls)
+
+        def wrong(*given: Any, last: int = first + off) -> torch.Tensor:
+            return attend(*given) * (1 + (next(calls) <= last))
+
+        monkeypatch.setitem(BACKENDS, "split_kv", wrong)
+        assert part._working_backend() == wanted
 
 
 @torch.inference_mode()

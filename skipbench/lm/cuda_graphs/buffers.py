@@ -121,6 +121,8 @@ class GraphBuffers:
         if token_rows.place is not None:
             self._place.copy_(token_rows.place)
         self._shape, self._hidden = key, hidden
+        if token_rows.rows < self.rows:  # else every pass would add to the state of the rows behind
+            self.hidden[token_rows.rows :].zero_()
 
     def _made(self, key: object, token_rows: TokenRows) -> Tensor:
         if key not in self._shapes:

@@ -20,7 +20,7 @@ from skipbench.lm.cuda_graphs.ops import TRITON
 from skipbench.lm.cuda_graphs.parts import MAX_ROWS
 from skipbench.lm.cuda_graphs.products import ROWS
 from skipbench.lm.cuda_graphs.sets import SetGraphs, SetKey
-from skipbench.lm.cuda_graphs.trial import TREE, Trial, fault, first_line
+from skipbench.lm.cuda_graphs.trial import DRAWS, TREE, Trial, fault, first_line
 from skipbench.lm.cuda_graphs.work import Attention, Mlp
 from skipbench.lm.engine import Sublayer
 from skipbench.lm.metadata import AttentionMetadata, RotaryCache
@@ -43,8 +43,7 @@ class DeviceGraphs:
         backend: str | None,
         strict: bool,
     ) -> None:
-        self.cache, self.capture, self.backend = cache, capture, backend or ""
-        self._given, self.strict = backend is not None, strict
+        self.cache, self.capture, self.backend, self.strict = cache, capture, backend or "", strict
         self.hidden, self.layers = int(config.hidden_size), int(config.num_hidden_layers)
         self._whole = tuple(range(2 * self.layers))
         self.group = config.num_attention_heads // config.num_key_value_heads
@@ -214,7 +213,7 @@ class DeviceGraphs:
         self._windows = tuple(dict.fromkeys(a.window for a in self.attentions.values()))
         with torch.inference_mode(False):
             self._columns = torch.arange(len(self._rows[0]), device=tables.device)
-        if not self._given:
+        if not self.backend:  # chosen once
             self.backend = self._working_backend()
 
     def _capture(self, rows: int, size: int, own: bool, use: str) -> dict[int, Replay]:
@@ -283,15 +282,15 @@ class DeviceGraphs:
         attention, mlp = next(iter(self.attentions.values())), next(iter(self.mlps.values()))
         sizes = len(TREE), self.hidden, self.cache.head_dim, self.group
         buffers = GraphBuffers(*sizes, self.cache.dtype, self.capture.device)
-        trial, tables = Trial(attention, mlp, buffers), (self._windows, self._columns, self._rope)
-        wanted = trial.results("masked", *tables)
+        trials = [Trial(attention, mlp, buffers) for _ in range(DRAWS)]
+        wanted = [trial.results("masked", self._windows) for trial in trials]
         for name in (TRITON, "split_kv"):
             try:
                 if name == TRITON and not ops.at_hand(self.capture.device):
                     if self.capture.device.type == "cuda":
                         self.discarded[name] = "Triton is not installed"
                     continue
-                why = fault(trial.results(name, *tables), wanted)
+                why = fault([trial.results(name, self._windows) for trial in trials], wanted)
             except Exception as error:  # whatever its compiler or driver does
                 why = first_line(error)
             if why is None:

@@ -25,6 +25,7 @@ from skipbench.lm.cuda_graphs.device import DeviceGraphs
 from skipbench.lm.cuda_graphs.ops import TRITON
 from skipbench.lm.cuda_graphs.parts import MAX_ROWS
 from skipbench.lm.cuda_graphs.products import ROWS
+from skipbench.lm.cuda_graphs.trial import DRAWS, SMALL
 from skipbench.lm.cuda_graphs.work import Attention, Mlp, Normed
 from skipbench.lm.engine import Chosen, Engine, Sublayer
 from skipbench.lm.families import parts_of
@@ -36,13 +37,6 @@ from skipbench.lm.rows import TokenRows
 
 MIN_FREE_BYTES = 512 << 20  # for graphs of a few row counts, beside weights and cache
 SHORT_PROMPT = 2 * MAX_ROWS  # tokens: in passes that replay graphs; launches bound such a prompt
-SMALL = 2.0**-10
-"""Of the self-test's state: near 1 the rounding of bfloat16 would be larger than the output that a
-sub-layer with small weights adds."""
-DRAWS = 5
-"""States of the self-test, whose median error counts: where two positions share a sharp attention,
-the rounding of a query in bfloat16 alone moves its output by several per cent, in a state of 25.
-"""
 FALLBACK_NOTE = (
     "the tokens are the same, but every kernel is launched by itself, which bounds "
     "the speed of small passes"
