@@ -47,11 +47,13 @@ class CudaGraphCapture(EagerCapture):
         with torch.cuda.device(self.device):
             now = torch.cuda.current_stream()
             self.stream.wait_stream(now)
-            with torch.cuda.stream(self.stream):
-                # libraries allocate and choose their kernels at the first call, which no capture
-                # may contain
-                work()
-            now.wait_stream(self.stream)
+            try:
+                with torch.cuda.stream(self.stream):
+                    # libraries allocate and choose their kernels at the first call, which no
+                    # capture may contain
+                    work()
+            finally:
+                now.wait_stream(self.stream)
             graph = torch.cuda.CUDAGraph()
             try:
                 with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
