@@ -57,7 +57,8 @@ test-real: $(READY) ## the methods on SmolLM2-135M, token for token (about 15 mi
 slurm: $(READY) ## the tests on a Slurm of their own (root; Debian's slurmctld, slurmd, slurm-client, munge)
 	$(BIN)/python -m pytest tests/launch/test_slurm.py -m slurm -n 0 -rs $(OPTIONS)
 
-check: $(READY) ## ruff and mypy
+check: $(READY) ## ruff and mypy, and no mark of a merge is left
+	@! git grep -nE '^(<<<<<<<|>>>>>>>) ' -- .
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
