@@ -109,7 +109,8 @@ def engine_of(said: Mapping[str, Any], model: Mapping[str, Any]) -> str:
     owner = str(model.get("owned_by") or "server")
     props, own = mapping(said.get("/props")), mapping(said.get("/get_server_info"))
     told = mapping(said.get("/version")).get("version") or own.get("version")
-    return " ".join(filter(None, (OWNERS.get(owner, owner), told or props.get("build_info"))))
+    told = told or props.get("build_info")
+    return " ".join([OWNERS.get(owner, owner), *([str(told)] if told else [])])
 
 
 def says(url: str, name: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
