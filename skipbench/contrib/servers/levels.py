@@ -20,12 +20,14 @@ class Level:
     """The records of one number of clients; `own` are an arm's, `sound` those with an answer."""
 
     def __init__(self, records: Sequence[Record], arms: Sequence[str], verdicts: Verdicts) -> None:
-        self.arms, self.verdicts, self.clients = arms, verdicts, records[0].concurrency
+        self.arms, self.clients = arms, records[0].concurrency
+        self.verdicts = {key: kind for key, kind in verdicts.items() if key[1] == self.clients}
         self.own = {name: [r for r in records if r.arm == name] for name in arms}
         self.sound = {name: {r.id: r for r in of if not r.error} for name, of in self.own.items()}
         self.drawn = any(r.request["temperature"] for r in records)
-        places = standings([[self.ratios(arm)] for arm in arms]) if len(arms) > 2 else []
-        self.places: dict[str, Standing] = dict(zip(arms, places, strict=False))
+        known = [arm for arm in arms if self.ratios(arm)]
+        places = standings([[self.ratios(arm)] for arm in known]) if len(known) > 2 else []
+        self.places: dict[str, Standing] = dict(zip(known, places, strict=False))
 
     def pairs(self, arm: str, label: Label | None = None) -> list[tuple[Record, Record]]:
         """Answers of the first arm and of this one to the same prompts, all or those of a label."""

@@ -161,10 +161,9 @@ def bench_table(
     """
     grids, lines, base = list[Grid](), list[Mapping[str, Any]](), next(iter(arms))
     remarks = [f"{name}: {what}." for name, what in arms.items()]
-    judged = f"equal to those of {base}, text by text; no checkpoint was given, and arms that err "
-    judged = (
-        "as the checkpoint's model gives them (verify)" if verdicts else judged + "alike are equal"
-    )
+    unjudged = f"equal to those of {base}, text by text; no checkpoint was given, and arms that "
+    unjudged += "err alike are equal"
+    judged = dict[str, list[str]]()
     for level in by_clients(records, [*arms], verdicts):
         rows = [cells(level, arm, bounds) for arm in arms]
         columns = [Column(name, kind="label" if name == "arm" else "number") for name in rows[0]]
@@ -172,5 +171,10 @@ def bench_table(
         grids += categories(level)
         remarks += remarks_on(level)
         lines += [numbers(level, arm) for arm in arms]
-    remarks += [f"lossless: answers {judged}.", *notes, "Columns and rules: docs/servers.md."]
+        how = "as the checkpoint's model gives them (verify)" if level.verdicts else unjudged
+        judged.setdefault(how, []).append(str(level.clients))
+    for how, clients in judged.items():
+        where = f", {' and '.join(clients)} in flight" if len(judged) > 1 else ""
+        remarks.append(f"lossless{where}: answers {how}.")
+    remarks += [*notes, "Columns and rules: docs/servers.md."]
     return Table(title, title, tuple(grids), tuple(lines), remarks=tuple(remarks))
