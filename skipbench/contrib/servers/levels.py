@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
+from functools import cached_property
 
 from skipbench.contrib.servers.records import Record, Verdicts
 from skipbench.contrib.servers.told import FIELDS
@@ -25,9 +26,13 @@ class Level:
         self.own = {name: [r for r in records if r.arm == name] for name in arms}
         self.sound = {name: {r.id: r for r in of if not r.error} for name, of in self.own.items()}
         self.drawn = any(r.request["temperature"] for r in records)
-        known = [arm for arm in arms if self.ratios(arm)]
+
+    @cached_property
+    def places(self) -> dict[str, Standing]:
+        """Of three arms or more that have answers, each beside the fastest."""
+        known = [arm for arm in self.arms if self.ratios(arm)]
         places = standings([[self.ratios(arm)] for arm in known]) if len(known) > 2 else []
-        self.places: dict[str, Standing] = dict(zip(known, places, strict=False))
+        return dict(zip(known, places, strict=False))
 
     def pairs(self, arm: str, label: Label | None = None) -> list[tuple[Record, Record]]:
         """Answers of the first arm and of this one to the same prompts, all or those of a label."""

@@ -98,6 +98,7 @@ def test_servers_stand_in_the_registry(bundle: Path) -> None:
     assert {row.cells["hardware"] for row in rows} == {"a laptop"}
     assert rows[1].cells["lossless"] == "5/6" and rows[1].cells["dataset"] == "prompts, 1 in flight"
     text = registry_page(rows)
+    assert "over vanilla, of servers over the first one of their bench, prefill" in text
     assert "of vanilla" not in text and "take vanilla" not in text
 
 

@@ -227,6 +227,10 @@ def test_the_table_says_what_the_records_give() -> None:
     level = Level([*a, *b], ["A", "B"], verdicts | {("B", 1, "0"): "identical"})
     assert level.lossless("A") == Lossless(ties=7, diverged=1)
     assert level.lossless("B") == Lossless(identical=1, ties=6, diverged=1)
+    arms = [drawn(arm, n, s) for arm, s in (("C", 1.5), ("D", 1.0)) for n in range(8)]
+    failed = msgspec.structs.replace(a[0], arm="E", error="no")
+    four = Level([*a, *b, *arms, failed], [*"ABCDE"], {})  # one without answers leaves the others
+    assert [*four.places] == [*"ABCD"] and four.places["A"].ratio == pytest.approx(0.5, abs=0.01)
     more_clients = [drawn(arm, n, 1.0, concurrency=2) for arm in "AB" for n in range(8)]
     other = Level(more_clients, ["A", "B"], verdicts)  # judged were those of one client alone
     assert other.lossless("A") == Lossless() and other.lossless("B") == Lossless(identical=8)
