@@ -138,7 +138,8 @@ def test_an_arm_has_fields_of_its_own_and_a_server_that_changed_is_refused(
     words = prompts(tmp_path, ["one", "two"])
     with fakes({}) as (a,):
         both = [a.url, a.url, '{"min_p": 0.1}']
-        bench(tmp_path, *both, *words, "decoding.temperature=0.7")
+        _, table = bench(tmp_path, *both, *words, "decoding.temperature=0.7")
+        assert "lossless: not told, answers are sampled" in table
         sent = Counter("min_p" in body for body in a.asked)
         assert sent == {False: 4, True: 4}  # two prompts, two to warm up
         assert {body["seed"] for body in a.asked} == {0, 1}
