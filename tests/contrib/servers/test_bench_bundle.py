@@ -14,6 +14,7 @@ from skipbench.contrib.artifact.claims import CLAIMS, check
 from skipbench.contrib.artifact.registry import eval_lines, registry_page, rows_of
 from skipbench.contrib.artifact.write import write_bundle
 from skipbench.contrib.servers import load
+from skipbench.contrib.servers.published import runs_of
 from skipbench.contrib.servers.records import REQUESTS
 from skipbench.errors import SkipbenchError
 
@@ -109,3 +110,12 @@ def test_a_time_that_no_calendar_has_keeps_the_page(bundle: Path, tmp_path: Path
     redigested(edited)
     lines = eval_lines(rows_of(tmp_path)).splitlines()
     assert len(lines) == 2 and "evaluation_timestamp" not in "".join(lines)
+
+
+def test_a_command_names_the_clients_of_its_run(bundle: Path, tmp_path: Path) -> None:
+    """Also where the last command, which gave the names, named others."""
+    edited = shutil.copytree(bundle, tmp_path / "edited")
+    (path,) = edited.rglob(REQUESTS)
+    path.write_text(path.read_text().replace('"concurrency":1', '"concurrency":8'))
+    (one, _), (eight, _) = (runs_of(of.parent) for of in (next(bundle.rglob(REQUESTS)), path))
+    assert eight.provenance.argv == [*one.provenance.argv, "concurrency=8"]
