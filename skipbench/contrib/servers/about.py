@@ -19,7 +19,7 @@ MODELS = "/v1/models"
 PAGES = (MODELS, "/version", "/props", "/get_server_info")
 """What servers say of themselves: all; vLLM, SGLang, TensorRT-LLM; llama.cpp; SGLang."""
 LEFT_OUT = re.compile(
-    "^(created|permission)$|(api|admin|ssl|auth).*key|secret|password|credential"
+    "^(created|permission|status)$|(api|admin|ssl|auth).*key|secret|password|credential"
     "|authorization|(access|auth|bearer|hf)_?token",
     re.IGNORECASE,
 )  # of these pages: what varies, and what nobody else may know
