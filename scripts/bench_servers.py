@@ -23,9 +23,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from skipbench.contrib.servers.client import Fault, fetch
-from skipbench.contrib.servers.command import read
-from skipbench.contrib.servers.records import Record
-from skipbench.contrib.servers.table import Level
+from skipbench.contrib.servers.levels import Level
+from skipbench.contrib.servers.records import Record, read_records
 from skipbench.metrics.interval import paired_ratio_interval
 
 TOKENS, ROW, PORT = 16, 24, 8316
@@ -131,7 +130,7 @@ def bench(
                 for file in Path(folder).rglob("requests.jsonl"):
                     seen.append((file.read_bytes().count(b"\n"), used(child.pid)))
         assert child.returncode == 0
-        return read(next(Path(folder).rglob("requests.jsonl"))), seen
+        return read_records(next(Path(folder).rglob("requests.jsonl")).parent), seen
 
 
 def show(figure: str, found: str, bar: str = "") -> None:

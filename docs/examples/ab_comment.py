@@ -15,7 +15,8 @@ MARK = "<!-- skipbench: base and change -->"  # by it the workflow finds its com
 def speed(row: dict[str, str]) -> str:
     """What the interval of the change's speedup says."""
     if not row["low"]:
-        return "too few prompts to tell: give 5 or more"
+        clients = int(row["clients"])
+        return f"too few prompts to tell: give {5 if clients == 1 else 10 * clients} or more"
     if float(row["low"]) > 1:
         return "faster"
     return "SLOWER" if float(row["high"]) < 1 else "no difference beyond the noise"

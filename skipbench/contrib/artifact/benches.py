@@ -1,6 +1,7 @@
-"""A copy of a bench of servers for others: without texts, addresses and places."""
+"""A copy of a bench of servers for others: without texts, addresses, keys and places."""
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from skipbench.contrib.artifact.places import OF_PLACES, public, public_word
-from skipbench.contrib.servers.about import FILE, About
+from skipbench.contrib.servers.about import FILE, LEFT_OUT, About
 from skipbench.contrib.servers.published import PLACE
 from skipbench.contrib.servers.records import (
     CONFIG,
@@ -22,8 +23,9 @@ from skipbench.contrib.servers.records import (
 from skipbench.runs.files import write_atomic, write_json
 from skipbench.runs.reading import read_json
 
-PROMPTS = ("prompt", "messages")  # fields of a request that hold texts
+PRIVATE = ("prompt", "messages", "user")  # fields of a request: texts, and who asks
 TEXTS = ("text", "content", "reasoning_content", "reasoning")  # of an answer
+TOLD = ("id", "owned_by", "max_model_len", "meta")  # of what a server says of a model
 
 
 def copy_bench(folder: Path, out: Path) -> None:
@@ -34,15 +36,16 @@ def copy_bench(folder: Path, out: Path) -> None:
     about = read_json(folder / FILE, About) or About()
     settings = public(read_json(folder / CONFIG, dict[str, Any]) or {})
     addresses = {own.url: f"http://{arm}" for arm, own in reversed(about.arms.items())}
-    settings["arms"] = [[addresses[url], extra] for url, extra in settings["arms"]]
+    settings["arms"] = [[addresses[url], _fields(extra)] for url, extra in settings["arms"]]
     words = [word for word in about.command if not word.startswith(OF_PLACES)]
-    command = [addresses.get(word.rstrip("/"), public_word(word)) for word in words]
+    command = [addresses.get(word.rstrip("/"), _word(word)) for word in words]
     arms = {
         arm: replace(
             own,
             url=addresses[own.url],
             model=public(own.model),
-            identity=public(own.identity),
+            extra=_fields(own.extra),
+            identity=_identity(own.identity),
             said={},
         )
         for arm, own in about.arms.items()
@@ -56,12 +59,39 @@ def copy_bench(folder: Path, out: Path) -> None:
 
 
 def without_texts(record: Record) -> Record:
-    """A record whose request has no prompt, and whose texts are their SHA-256: equal as before."""
-    request = {name: public(v) for name, v in record.request.items() if name not in PROMPTS}
+    """A record whose request has no prompt, and whose texts are their SHA-256: equal as before. Of
+    faults it keeps the kind, since a server may quote the prompt.
+    """
+    record = replace(
+        record,
+        request=_fields(record.request),
+        faults=[_kind(fault) for fault in record.faults],
+        error=_kind(record.error),
+    )
     if record.response is None:
-        return replace(record, request=request)
+        return record
     choices = [_hashed(choice) for choice in record.response["choices"]]
-    return replace(record, request=request, response={**record.response, "choices": choices})
+    return replace(record, response={**record.response, "choices": choices})
+
+
+def _fields(request: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a request, and of settings in it, without prompts, keys and persons."""
+    kept = (k for k in request if k not in PRIVATE and not LEFT_OUT.search(k))
+    return {k: _fields(v) if isinstance(v := request[k], dict) else public(v) for k in kept}
+
+
+def _word(word: str) -> str:
+    """A word of the command, which may be a JSON object of such fields."""
+    return json.dumps(_fields(json.loads(word))) if word.startswith("{") else public_word(word)
+
+
+def _identity(known: dict[str, Any]) -> dict[str, Any]:
+    models = [{k: one[k] for k in TOLD if k in one} for one in known.get("models", [])]
+    return {"models": public(models), "version": public(known.get("version"))}
+
+
+def _kind(fault: str) -> str:
+    return fault.partition(": ")[0]
 
 
 def _hashed(fields: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from skipbench.contrib.servers.published import PLACE, benches, runs_of
+from skipbench.contrib.servers.published import PLACE, benches, runs_of, served
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.interval import Interval
 from skipbench.metrics.summary import summarise
@@ -20,7 +20,7 @@ from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import Provenance, check_identity
 from skipbench.runs.reading import read_bytes, read_json, read_yaml, run_folders
 from skipbench.runs.record import Sample, parse_lines
-from skipbench.runs.run import Published
+from skipbench.runs.run import Published, Run
 
 CLAIMS, CRATE = "claims.json", "ro-crate-metadata.json"
 Quantities = dict[str, tuple[str, str, str | None]]
@@ -88,10 +88,16 @@ def bench_claims(folder: Path) -> list[Claim]:
     found = list[Claim]()
     for run in runs_of(folder):
         what = f"{run.method} on {run.model}, {run.dataset}"
-        known = run.measured.lossless.comparable
-        quantities = {k: v for k, v in SERVED.items() if known or not k.startswith("lossless")}
-        found += _claims(str(run.id), what, run.measured, run.provenance, quantities)
+        found += _claims(str(run.id), what, run.measured, run.provenance, quantities_of(run))
     return found
+
+
+def quantities_of(run: Run) -> Quantities:
+    """What is claimed of a run: of a server no lossless answers where none were compared."""
+    if not served(run):
+        return QUANTITIES
+    known = run.measured.lossless.comparable
+    return {k: v for k, v in SERVED.items() if known or not k.startswith("lossless")}
 
 
 def _claims(

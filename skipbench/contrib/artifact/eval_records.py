@@ -4,12 +4,13 @@ import hashlib
 import re
 import time
 import uuid
+from contextlib import suppress
 from datetime import datetime
 from importlib.metadata import version
 from operator import attrgetter
 from typing import Any
 
-from skipbench.contrib.artifact.claims import QUANTITIES, SERVED, hardware
+from skipbench.contrib.artifact.claims import hardware, quantities_of
 from skipbench.contrib.servers.published import served
 from skipbench.metrics.interval import Interval
 from skipbench.runs.run import Run
@@ -24,8 +25,7 @@ def eval_record(run: Run) -> tuple[str, dict[str, Any]]:
     model = path if HUB_ID.fullmatch(path) else f"skipbench/{run.model}"
     key = hashlib.sha256(str(run.id).encode()).digest()
     file = f"data/{dataset}/{model}/{uuid.UUID(bytes=key[:16], version=4)}.json"
-    started = run.provenance.started
-    timestamp = str(int(datetime.fromisoformat(started).timestamp())) if started else None
+    timestamp = _seconds(run.provenance.started)
     return file, {
         "schema_version": SCHEMA,
         "evaluation_id": f"{dataset}/{model}/{run.id}",
@@ -61,12 +61,18 @@ def eval_record(run: Run) -> tuple[str, dict[str, Any]]:
     }
 
 
+def _seconds(started: str) -> str | None:
+    """Since 1970; None for a time that is not known, or none."""
+    with suppress(ValueError, OverflowError):
+        return str(int(datetime.fromisoformat(started).timestamp()))
+    return None
+
+
 def _results(run: Run) -> list[dict[str, Any]]:
     metrics = run.measured
-    quantities = SERVED if served(run) else QUANTITIES
     numbers = [
         (name, words, unit, attrgetter(name)(metrics), attrgetter(ends)(metrics) if ends else None)
-        for name, (words, unit, ends) in quantities.items()
+        for name, (words, unit, ends) in quantities_of(run).items()
     ]
     scores = metrics.score.method if metrics.score else {}
     numbers += [(k, f"score of the output: {k}", "points", x, None) for k, x in scores.items()]

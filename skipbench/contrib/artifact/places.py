@@ -11,6 +11,7 @@ OF_PLACES = (
     "results=",
     "hydra.searchpath=",
 )  # words of a command; the last is the front door's own
+QUOTES = "'\""  # around a value of a command line
 TEXTS = {".json", ".jsonl", ".yaml", ".md", ".csv", ".tex", ".html", ".svg", ".txt"}
 
 
@@ -21,8 +22,8 @@ def public(value: Any) -> Any:
             return {k: public(v) for k, v in value.items()}
         case list():
             return [public(v) for v in value]
-        case str() if value.startswith(("/", "~")):
-            return f"elsewhere:{Path(value).name}"
+        case str() if value.lstrip(QUOTES).startswith(("/", "~")):
+            return f"elsewhere:{Path(value.strip(QUOTES)).name}"
     return value
 
 

@@ -69,7 +69,7 @@ def registry_page(rows: Sequence[PageRun], home: str | None = None) -> str:
         home: address of the documentation; None for a page alone.
     """
     runs = [(_address(row.cells["bundle"], row.run.method), row.run) for row in rows if row.run]
-    sound = [row for row in rows if row.run]
+    sound, known = [row for row in rows if row.run], [run for _, run in runs]
     text = rendered(
         str(Path(__file__).with_name("registry.html.j2")),
         escape,
@@ -79,6 +79,7 @@ def registry_page(rows: Sequence[PageRun], home: str | None = None) -> str:
         linked=False,
         names={name: sorted({row.cells[name] for row in sound}) for name in CHOSEN},
         panels=forest.panels(runs),
+        over="vanilla" + ", of servers over the first one of their bench" * any(map(served, known)),
         cautions=cautions(sound),
         failed=[row.error for row in rows if row.error],
         home=home,

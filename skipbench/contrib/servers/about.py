@@ -19,7 +19,9 @@ MODELS = "/v1/models"
 PAGES = (MODELS, "/version", "/props", "/get_server_info")
 """What servers say of themselves: all; vLLM, SGLang, TensorRT-LLM; llama.cpp; SGLang."""
 LEFT_OUT = re.compile(
-    "^(created|permission)$|(api|admin|ssl|auth).*key|secret|password|credential", re.IGNORECASE
+    "^(created|permission|status)$|(api|admin|ssl|auth).*key|secret|password|credential"
+    "|authorization|(access|auth|bearer|hf)_?token",
+    re.IGNORECASE,
 )  # of these pages: what varies, and what nobody else may know
 MOST = 64 << 10  # characters of a page that are kept
 OWNERS = {"llamacpp": "llama.cpp", "vllm": "vLLM", "sglang": "SGLang"}
@@ -44,13 +46,15 @@ class Server(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class About(msgspec.Struct, kw_only=True):
-    """The file: the arms by letter and what they are called, the machine that they run on, and the
-    command and the version of the client that asked.
+    """The file: the arms by letter and what they are called, the machine that they run on, the
+    number of prompts (0: by an earlier version), and the command and the version of the client that
+    asked.
     """
 
     arms: dict[str, Server] = {}
     names: list[str] = []
     machine: str = ""
+    prompts: int = 0
     command: list[str] = []
     skipbench: str = ""
 
@@ -109,7 +113,8 @@ def engine_of(said: Mapping[str, Any], model: Mapping[str, Any]) -> str:
     owner = str(model.get("owned_by") or "server")
     props, own = mapping(said.get("/props")), mapping(said.get("/get_server_info"))
     told = mapping(said.get("/version")).get("version") or own.get("version")
-    return " ".join(filter(None, (OWNERS.get(owner, owner), told or props.get("build_info"))))
+    told = told or props.get("build_info")
+    return " ".join([OWNERS.get(owner, owner), *([str(told)] if told else [])])
 
 
 def says(url: str, name: str | None) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -49,6 +49,7 @@ class Bench(Command):
 def run_bench(asked: Bench) -> None:
     """Asks what is missing, prints the table and writes it beside the records."""
     from skipbench.contrib.servers.table import bench_table
+    from skipbench.report.compared import BASELINE
     from skipbench.report.tables.formats import for_terminal, write
     from skipbench.runs.files import write_atomic, write_json
     from skipbench.runs.lock import held, set_aside
@@ -59,6 +60,8 @@ def run_bench(asked: Bench) -> None:
     if asked.names and len({*asked.names}) != len(given):
         wanted = f"{len(given)} different names, one per server"
         raise SkipbenchError(f"names={','.join(asked.names)}; wanted {wanted}")
+    if BASELINE in asked.names[1:]:
+        raise SkipbenchError(f"names={','.join(asked.names)}; {BASELINE} is the first server alone")
     settings: dict[str, Any] = {
         "arms": given,
         "body": body_of(config),
@@ -107,6 +110,7 @@ def measured(
 
     rows, chat = config.dataset.rows(config.limit), str(config.dataset.node["chat"])
     about = About(names=[*asked.names], machine=asked.machine, skipbench=version("skipbench"))
+    about.prompts = len(rows)
     about.command = ["bench", *asked.words, *asked.given]
     introduced(folder, given, about)
     arms = [Arm(name, one.url, one.model, one.extra) for name, one in about.arms.items()]

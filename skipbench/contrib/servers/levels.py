@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
+from functools import cached_property
 
 from skipbench.contrib.servers.records import Record, Verdicts
 from skipbench.contrib.servers.told import FIELDS
@@ -20,12 +21,18 @@ class Level:
     """The records of one number of clients; `own` are an arm's, `sound` those with an answer."""
 
     def __init__(self, records: Sequence[Record], arms: Sequence[str], verdicts: Verdicts) -> None:
-        self.arms, self.verdicts, self.clients = arms, verdicts, records[0].concurrency
+        self.arms, self.clients = arms, records[0].concurrency
+        self.verdicts = {key: kind for key, kind in verdicts.items() if key[1] == self.clients}
         self.own = {name: [r for r in records if r.arm == name] for name in arms}
         self.sound = {name: {r.id: r for r in of if not r.error} for name, of in self.own.items()}
         self.drawn = any(r.request["temperature"] for r in records)
-        places = standings([[self.ratios(arm)] for arm in arms]) if len(arms) > 2 else []
-        self.places: dict[str, Standing] = dict(zip(arms, places, strict=False))
+
+    @cached_property
+    def places(self) -> dict[str, Standing]:
+        """Of three arms or more that have answers, each beside the fastest."""
+        known = [arm for arm in self.arms if self.ratios(arm)]
+        places = standings([[self.ratios(arm)] for arm in known]) if len(known) > 2 else []
+        return dict(zip(known, places, strict=False))
 
     def pairs(self, arm: str, label: Label | None = None) -> list[tuple[Record, Record]]:
         """Answers of the first arm and of this one to the same prompts, all or those of a label."""

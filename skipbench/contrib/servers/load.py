@@ -139,6 +139,7 @@ class Load:
         begun, wait_s, tries = time.monotonic(), 0.0, 0
         while not job.error:
             try:
+                job.at = time.time()
                 for name, value in ask(arm.url, job.request, self.timeout_s).items():
                     setattr(job, name, value)
                 return

@@ -10,6 +10,7 @@ from skipbench.contrib.servers.levels import Level, by_clients
 from skipbench.contrib.servers.records import (
     CONFIG,
     REQUESTS,
+    Record,
     read_records,
     read_verdicts,
 )
@@ -20,6 +21,7 @@ from skipbench.runs.run import Origin, Run
 
 PLACE = "servers"
 """Folder of all benches, in a results folder and in a bundle."""
+TIME = "%Y-%m-%dT%H:%M:%S+00:00"
 
 
 def benches(results: Path) -> list[Path]:
@@ -48,11 +50,14 @@ def runs_of(folder: Path) -> list[Run]:
 
 def _runs(folder: Path, about: About, settings: dict[str, Any], level: Level) -> Iterator[Run]:
     asked = [{r.id for r in own} for own in level.own.values()]
-    if any(ids != asked[0] for ids in asked):
+    if any(ids != asked[0] for ids in asked) or len(asked[0]) < about.prompts:
         raise SkipbenchError(f"{folder} is not done; give its command once more")
+    if odd := [r.id for of in level.sound.values() for r in of.values() if not _possible(r)]:
+        what = "times, tokens or counts of drafts that none can have"
+        raise SkipbenchError(f"{folder}: the request of {odd[0]} has {what}")
     first, *_ = about.arms
-    begun = min(r.at for of in level.own.values() for r in of)
-    started = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(begun))
+    begun = min((r.at for of in level.own.values() for r in of if r.at), default=None)
+    started = time.strftime(TIME, time.gmtime(begun)) if begun else ""
     dataset, body = settings["dataset"], settings["body"]
     for arm, server in about.arms.items():
         yield Run(
@@ -67,7 +72,7 @@ def _runs(folder: Path, about: About, settings: dict[str, Any], level: Level) ->
                 engine=f"{PLACE} of {folder.name}", device=about.machine, date=started[:10]
             ),
             provenance=Provenance(
-                argv=["python", "-m", "skipbench", *about.command],
+                argv=["python", "-m", "skipbench", *_command(about, level.clients)],
                 device=about.machine,
                 started=started,
                 engine=server.engine,
@@ -79,3 +84,21 @@ def _runs(folder: Path, about: About, settings: dict[str, Any], level: Level) ->
                 "decoding": body,
             },
         )
+
+
+def _command(about: About, clients: int) -> list[str]:
+    """The last command; with this number of clients, where it names others alone."""
+    named = [word for word in about.command if word.startswith("concurrency=")]
+    numbers = named[-1].partition("=")[2].split(",") if named else ["1"]
+    if str(clients) in numbers:
+        return about.command
+    return [*(word for word in about.command if word not in named), f"concurrency={clients}"]
+
+
+def _possible(record: Record) -> bool:
+    """Whether an answer has tokens and times that one can have, and no more accepted than drafted
+    ones.
+    """
+    told = record.acceptance
+    more = told and told.drafted is not None and (told.accepted or 0) > told.drafted
+    return 0 < record.ttft_s <= record.seconds and record.tokens > 0 and not more

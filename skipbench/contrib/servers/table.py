@@ -118,6 +118,16 @@ def remarks_on(level: Level) -> Iterator[str]:
                 yield f"{level.clients} in flight, {arm}: {what}: {'; '.join(found)}."
 
 
+def compared(level: Level) -> str:
+    """What the answers that count as lossless are."""
+    if level.verdicts:
+        return "answers as the checkpoint's model gives them (verify)"
+    if level.drawn:
+        return "not told, answers are sampled and no checkpoint was given"
+    how = f"answers equal to those of {level.arms[0]}, text by text; no checkpoint was given"
+    return f"{how}, and arms that err alike are equal"
+
+
 def first_difference(a: str, b: str) -> int:
     """The first character, from 0, in which two texts differ."""
     same = (x == y for x, y in zip(a, b, strict=False))
@@ -159,12 +169,9 @@ def bench_table(
         verdicts: empty without a checkpoint; then answers are compared with the first arm's.
         notes: further remarks.
     """
-    grids, lines, base = list[Grid](), list[Mapping[str, Any]](), next(iter(arms))
+    grids, lines = list[Grid](), list[Mapping[str, Any]]()
     remarks = [f"{name}: {what}." for name, what in arms.items()]
-    judged = f"equal to those of {base}, text by text; no checkpoint was given, and arms that err "
-    judged = (
-        "as the checkpoint's model gives them (verify)" if verdicts else judged + "alike are equal"
-    )
+    judged = dict[str, list[str]]()
     for level in by_clients(records, [*arms], verdicts):
         rows = [cells(level, arm, bounds) for arm in arms]
         columns = [Column(name, kind="label" if name == "arm" else "number") for name in rows[0]]
@@ -172,5 +179,9 @@ def bench_table(
         grids += categories(level)
         remarks += remarks_on(level)
         lines += [numbers(level, arm) for arm in arms]
-    remarks += [f"lossless: answers {judged}.", *notes, "Columns and rules: docs/servers.md."]
+        judged.setdefault(compared(level), []).append(str(level.clients))
+    for how, clients in judged.items():
+        where = f", {' and '.join(clients)} in flight" if len(judged) > 1 else ""
+        remarks.append(f"lossless{where}: {how}.")
+    remarks += [*notes, "Columns and rules: docs/servers.md."]
     return Table(title, title, tuple(grids), tuple(lines), remarks=tuple(remarks))

@@ -83,10 +83,9 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.headers.get("Authorization", "Bearer ") != f"Bearer {self.server.key}":
             return self._send(401, b"{}")
+        status = {"created": time.time(), "status": {"value": time.time(), "args": ["secret"]}}
         pages = {
-            "/v1/models": {
-                "data": [{"id": name, "created": time.time()} for name in self.server.models]
-            },
+            "/v1/models": {"data": [{"id": name, **status} for name in self.server.models]},
             "/version": {"version": self.server.version},
             "/get_server_info": {"api_key": "secret", "speculative_algorithm": "EAGLE"},
         }

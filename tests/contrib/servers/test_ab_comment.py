@@ -44,8 +44,9 @@ def test_the_comment_of_a_bench_and_of_one_with_another_answer(
 
 
 def test_what_is_missing_is_said() -> None:
-    row = {"low": "", "high": "", "failed": "0", "lossless": "\u2014"}
-    assert speed(row).startswith("too few prompts") and answers(row) == "not compared"
+    row = {"clients": "1", "low": "", "high": "", "failed": "0", "lossless": "\u2014"}
+    assert "too few prompts" in speed(row) and answers(row) == "not compared"
+    assert "give 80 or more" in speed(row | {"clients": "8"})  # an interval is over turns
     assert speed(row | {"low": "1.01", "high": "1.2"}) == "faster"
     assert answers(row | {"failed": "2", "lossless": "4/4"}) == "2 FAILED"
 

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 from fake import fakes
 from test_bundle import failures, redigested
-from test_servers import bench, prompts
+from test_servers import bench, killed_after, prompts
 
 from skipbench.contrib.artifact.claims import CLAIMS, check
-from skipbench.contrib.artifact.registry import registry_page, rows_of
+from skipbench.contrib.artifact.registry import eval_lines, registry_page, rows_of
 from skipbench.contrib.artifact.write import write_bundle
+from skipbench.contrib.servers import load
+from skipbench.contrib.servers.published import runs_of
 from skipbench.contrib.servers.records import REQUESTS
 from skipbench.errors import SkipbenchError
 
@@ -22,16 +24,24 @@ TOLD = {"timings": {"draft_n": 8, "draft_n_accepted": 4}}
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished bench of two servers, of which the second drafts and gives one other answer."""
+    """A finished bench of two servers: the second drafts, errs once and refuses one prompt."""
     folder = tmp_path_factory.mktemp("results")
-    words = prompts(folder, [f"secret prompt {n}" for n in range(6)])
+    words = prompts(folder, [f"secret prompt {n}" for n in range(7)])
     named = ["names=plain,lookup", "machine=a laptop"]
-    with fakes({}, {"told": TOLD, "other": ["prompt 3"]}) as (a, b):
-        bench(folder, a.url, b.url, *words)
+    own = {"model": "/secret/M.gguf", "user": "secret", "nvext": {"auth_key": "secret"}}
+    plan = {"secret prompt 6": ["400"]}
+    with fakes({}, {"told": TOLD, "other": ["prompt 3"], "plan": plan}) as (a, b):
+        asked = a.url, b.url, json.dumps(own), *words
+        with pytest.raises(SystemExit), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(load, "append_line", killed_after(4))
+            bench(folder, *asked, *named)
+        with pytest.raises(SkipbenchError, match="is not done"):
+            write_bundle(folder / "early", folder)
+        bench(folder, *asked, "fresh=true")
         with pytest.raises(SkipbenchError, match="have no names"):
             write_bundle(folder / "early", folder)
-        bench(folder, a.url, b.url, *words, *named)
-    bench(folder, a.url, b.url, *words)  # the servers are gone; they keep their names
+        bench(folder, *asked, *named)
+    bench(folder, *asked)  # the servers are gone; they keep their names
     return folder
 
 
@@ -46,7 +56,7 @@ def test_it_holds_and_names_nobody(bundle: Path) -> None:
     assert not failures(bundle)
     for path in bundle.rglob("*"):
         text = path.read_text() if path.is_file() else ""
-        assert not re.search(r"secret|127\.0\.0\.1|localhost|pytest-of", text), path
+        assert not re.search(r"secret|not now|127\.0\.0\.1|localhost|pytest-of", text), path
     claims = json.loads((bundle / CLAIMS).read_text())["claims"]
     found = {(one["run"][-1], one["quantity"]): one for one in claims}
     assert [key for key in found if key[0] == "A"] == [("A", "tokens_per_s")]
@@ -61,11 +71,14 @@ def test_it_holds_and_names_nobody(bundle: Path) -> None:
     records = [json.loads(path.read_text()) for path in bundle.glob("every_eval_ever/**/*.json")]
     engines = [one["model_info"]["inference_engine"]["name"] for one in records]
     assert engines == ["server 1", "server 1"]
+    of = {len(one["evaluation_results"]): one["evaluation_timestamp"] for one in records}
+    assert of.keys() == {1, 4} and min(map(int, of.values())) > 1.7e9  # A has speed alone
 
 
 def test_an_edited_time_and_an_edited_answer_are_found(bundle: Path, tmp_path: Path) -> None:
     for old, new, why in (
         (r'"seconds":[\d.e-]+', '"seconds":9.5', "number is "),
+        (r'"ttft_s":[\d.e-]+', '"ttft_s":-1', "none can have"),
         (r'"content":"\w{9}', '"content":"000000000', "lossless.identical|first server"),
     ):
         edited = shutil.copytree(bundle, tmp_path / "edited", dirs_exist_ok=True)
@@ -86,4 +99,23 @@ def test_servers_stand_in_the_registry(bundle: Path) -> None:
     assert {row.cells["hardware"] for row in rows} == {"a laptop"}
     assert rows[1].cells["lossless"] == "5/6" and rows[1].cells["dataset"] == "prompts, 1 in flight"
     text = registry_page(rows)
+    assert "over vanilla, of servers over the first one of their bench, prefill" in text
     assert "of vanilla" not in text and "take vanilla" not in text
+
+
+def test_a_time_that_no_calendar_has_keeps_the_page(bundle: Path, tmp_path: Path) -> None:
+    edited = shutil.copytree(bundle, tmp_path / "edited")
+    (path,) = edited.rglob(REQUESTS)
+    path.write_text(re.sub(r'"at":[\d.]+', '"at":1e12', path.read_text()))
+    redigested(edited)
+    lines = eval_lines(rows_of(tmp_path)).splitlines()
+    assert len(lines) == 2 and "evaluation_timestamp" not in "".join(lines)
+
+
+def test_a_command_names_the_clients_of_its_run(bundle: Path, tmp_path: Path) -> None:
+    """Also where the last command, which gave the names, named others."""
+    edited = shutil.copytree(bundle, tmp_path / "edited")
+    (path,) = edited.rglob(REQUESTS)
+    path.write_text(path.read_text().replace('"concurrency":1', '"concurrency":8'))
+    (one, _), (eight, _) = (runs_of(of.parent) for of in (next(bundle.rglob(REQUESTS)), path))
+    assert eight.provenance.argv == [*one.provenance.argv, "concurrency=8"]

@@ -138,7 +138,8 @@ def test_an_arm_has_fields_of_its_own_and_a_server_that_changed_is_refused(
     words = prompts(tmp_path, ["one", "two"])
     with fakes({}) as (a,):
         both = [a.url, a.url, '{"min_p": 0.1}']
-        bench(tmp_path, *both, *words, "decoding.temperature=0.7")
+        _, table = bench(tmp_path, *both, *words, "decoding.temperature=0.7")
+        assert "lossless: not told, answers are sampled" in table
         sent = Counter("min_p" in body for body in a.asked)
         assert sent == {False: 4, True: 4}  # two prompts, two to warm up
         assert {body["seed"] for body in a.asked} == {0, 1}
@@ -148,9 +149,10 @@ def test_an_arm_has_fields_of_its_own_and_a_server_that_changed_is_refused(
         with pytest.raises(SystemExit):
             bench(tmp_path, *both, *words, "decoding.temperature=0.7")
     assert "fresh=true sets the records aside" in capsys.readouterr().err
-    for wrong in (["x"], ["{}"], [a.url, "[1]"], [a.url]):
+    for wrong in (["x"], ["{}"], [a.url, "[1]"], [a.url], [a.url, a.url, "names=x,vanilla"]):
         with pytest.raises(SystemExit):
-            main(["bench", *wrong])
+            main(["bench", *wrong, *words])
+    assert "vanilla is the first server alone" in capsys.readouterr().err
 
 
 def test_a_model_can_be_named_where_the_server_names_none_or_others(
@@ -226,6 +228,13 @@ def test_the_table_says_what_the_records_give() -> None:
     level = Level([*a, *b], ["A", "B"], verdicts | {("B", 1, "0"): "identical"})
     assert level.lossless("A") == Lossless(ties=7, diverged=1)
     assert level.lossless("B") == Lossless(identical=1, ties=6, diverged=1)
+    arms = [drawn(arm, n, s) for arm, s in (("C", 1.5), ("D", 1.0)) for n in range(8)]
+    failed = msgspec.structs.replace(a[0], arm="E", error="no")
+    four = Level([*a, *b, *arms, failed], [*"ABCDE"], {})  # one without answers leaves the others
+    assert [*four.places] == [*"ABCD"] and four.places["A"].ratio == pytest.approx(0.5, abs=0.01)
+    more_clients = [drawn(arm, n, 1.0, concurrency=2) for arm in "AB" for n in range(8)]
+    other = Level(more_clients, ["A", "B"], verdicts)  # judged were those of one client alone
+    assert other.lossless("A") == Lossless() and other.lossless("B") == Lossless(identical=8)
     assert msgspec.json.decode(msgspec.json.encode(a[0]), type=Record) == a[0]
 
 
