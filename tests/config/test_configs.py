@@ -73,7 +73,7 @@ def test_another_stop_rule_replaces_a_paper_s_constants(method: str) -> None:
 @pytest.mark.slow
 def test_nodes_of_a_process_make_what_hydra_makes(words: list[str]) -> None:
     with hydra_initialized():
-        wanted = to_run_config(hydra.compose("config", overrides=words))
+        wanted = to_run_config(hydra.compose("config", overrides=catalog.with_search_path(words)))
     plain = compose(words[:1])
     assert compose(words) == compose(words) == wanted
     assert compose(words[:1]) == plain
