@@ -56,8 +56,8 @@ def wrong_mask(patch: Patch) -> None:
     patch.setattr(AttentionMetadata, "_make_mask", open_mask)
     load = GraphBuffers.load
 
-    def open_family(self: GraphBuffers, token_rows: TokenRows) -> None:
-        load(self, token_rows)
+    def open_family(self: GraphBuffers, token_rows: TokenRows, hidden: int = 0) -> None:
+        load(self, token_rows, hidden)
         self.tree_mask.fill_(True)
         self._shape = "open"
 
