@@ -133,8 +133,8 @@ def bench(
         return read_records(next(Path(folder).rglob("requests.jsonl")).parent), seen
 
 
-def show(figure: str, found: str, bar: str = "") -> None:
-    print(f"{figure:58} {found:30} {bar:12} load {os.getloadavg()[0]:.1f}", flush=True)
+def line(figure: str, value: str, bar: str = "") -> None:
+    print(f"{figure:58} {value:30} {bar:12} load {os.getloadavg()[0]:.1f}", flush=True)
 
 
 def pairs() -> None:
@@ -149,13 +149,16 @@ def pairs() -> None:
         size = ROW if clients == 1 else 10 * clients
         with servers as urls:
             records, _ = bench(urls, rows * size, str(clients))
-        ids, found = [*dict.fromkeys(r.id for r in records)], list[tuple[float, bool]]()
+        ids, ratios = [*dict.fromkeys(r.id for r in records)], list[tuple[float, bool]]()
         for at in range(0, len(ids), size):
             own = [r for r in records if r.id in ids[at : at + size]]
             mean, ends = paired_ratio_interval([*Level(own, ["A", "B"], {}).ratios("B").values()])
-            found.append((mean, ends is not None and ends[0] <= 1 <= ends[1]))
-        held, middle = sum(held for _, held in found), statistics.median(mean for mean, _ in found)
-        show(f"{figure}: rows of {rows} that hold 1", f"{held}, median ratio {middle:.3f}", bar)
+            ratios.append((mean, ends is not None and ends[0] <= 1 <= ends[1]))
+        held, middle = (
+            sum(held for _, held in ratios),
+            statistics.median(mean for mean, _ in ratios),
+        )
+        line(f"{figure}: rows of {rows} that hold 1", f"{held}, median ratio {middle:.3f}", bar)
 
 
 def load() -> None:
@@ -165,14 +168,14 @@ def load() -> None:
     between = [one for count, one in seen if 100 <= count < len(records)]
     (begun, cpu_s, first), (ended, until_s, last) = between[0], between[-1]
     wrong = sum(bool(r.error or r.faults) for r in records)
-    show(f"serve, 32 in flight: faults of {len(records)}", str(wrong), "0")
-    show("    client's CPU, of a core", f"{(until_s - cpu_s) / (ended - begun):.3f}", "< .150")
-    show("    its MB after 100 and at the end", f"{first / 1e6:.1f} {last / 1e6:.1f}", "flat")
+    line(f"serve, 32 in flight: faults of {len(records)}", str(wrong), "0")
+    line("    client's CPU, of a core", f"{(until_s - cpu_s) / (ended - begun):.3f}", "< .150")
+    line("    its MB after 100 and at the end", f"{first / 1e6:.1f} {last / 1e6:.1f}", "flat")
 
 
 def times() -> None:
     """Medians over requests of what the client's times have beyond the server's; of each repeat."""
-    found = dict[str, list[float]]()
+    medians_ms = dict[str, list[float]]()
     for _ in range(REPEATS):
         with memory(*[(TICK_S, True)] * 2) as urls:
             records, _ = bench(urls, 64, "1,8,32")
@@ -188,10 +191,10 @@ def times() -> None:
             }.items():
                 each.setdefault(f"{record.concurrency} in flight: {name}", []).append(value)
         for name, values in each.items():
-            found.setdefault(name, []).append(1e3 * statistics.median(values))
-    for name, values in found.items():
+            medians_ms.setdefault(name, []).append(1e3 * statistics.median(values))
+    for name, values in medians_ms.items():
         text = " ".join(f"{value:.3f}" for value in sorted(values))
-        show(f"{name}, ms", text, "< .200" if "a token" in name else "")
+        line(f"{name}, ms", text, "< .200" if "a token" in name else "")
 
 
 def main() -> None:

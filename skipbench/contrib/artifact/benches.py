@@ -46,7 +46,7 @@ def copy_bench(folder: Path, out: Path) -> None:
             model=public(own.model),
             extra=_fields(own.extra),
             identity=_identity(own.identity),
-            said={},
+            pages={},
         )
         for arm, own in about.arms.items()
     }
@@ -74,15 +74,23 @@ def without_texts(record: Record) -> Record:
     return replace(record, response={**record.response, "choices": choices})
 
 
-def _fields(request: dict[str, Any]) -> dict[str, Any]:
+def _fields(value: Any) -> Any:
     """Fields of a request, and of settings in it, without prompts, keys and persons."""
-    kept = (k for k in request if k not in PRIVATE and not LEFT_OUT.search(k))
-    return {k: _fields(v) if isinstance(v := request[k], dict) else public(v) for k in kept}
+    if isinstance(value, list):
+        return [_fields(one) for one in value]
+    if not isinstance(value, dict):
+        return public(value)
+    names = (k for k in value if k not in PRIVATE and not LEFT_OUT.search(k))
+    return {name: _fields(value[name]) for name in names}
 
 
 def _word(word: str) -> str:
     """A word of the command, which may be a JSON object of such fields."""
-    return json.dumps(_fields(json.loads(word))) if word.startswith("{") else public_word(word)
+    return (
+        json.dumps(_fields(json.loads(word)))
+        if word.lstrip().startswith("{")
+        else public_word(word)
+    )
 
 
 def _identity(known: dict[str, Any]) -> dict[str, Any]:
@@ -95,9 +103,9 @@ def _kind(fault: str) -> str:
 
 
 def _hashed(fields: dict[str, Any]) -> dict[str, Any]:
-    kept = {name: value for name, value in fields.items() if name != "token_ids"}
-    texts = {name: text for name in TEXTS if isinstance(text := kept.get(name), str)}
-    kept |= {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
-    if isinstance(message := kept.get("message"), dict):
-        kept["message"] = _hashed(message)
-    return kept
+    hashed = {name: value for name, value in fields.items() if name != "token_ids"}
+    texts = {name: text for name in TEXTS if isinstance(text := hashed.get(name), str)}
+    hashed |= {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
+    if isinstance(message := hashed.get("message"), dict):
+        hashed["message"] = _hashed(message)
+    return hashed

@@ -85,11 +85,11 @@ def claims_of(folder: Path) -> list[Claim]:
 
 def bench_claims(folder: Path) -> list[Claim]:
     """The claims of a bench of servers. Raises SkipbenchError for unreadable files."""
-    found = list[Claim]()
+    claims = list[Claim]()
     for run in runs_of(folder):
         what = f"{run.method} on {run.model}, {run.dataset}"
-        found += _claims(str(run.id), what, run.measured, run.provenance, quantities_of(run))
-    return found
+        claims += _claims(str(run.id), what, run.measured, run.provenance, quantities_of(run))
+    return claims
 
 
 def quantities_of(run: Run) -> Quantities:

@@ -34,7 +34,7 @@ class Server(msgspec.Struct, kw_only=True, omit_defaults=True):
     Attributes:
         extra: further fields of the requests to it.
         identity: what has to stay while it is measured: its models and version.
-        said: by page, all that it says of itself.
+        pages: what it says of itself, by page.
     """
 
     url: str
@@ -42,7 +42,7 @@ class Server(msgspec.Struct, kw_only=True, omit_defaults=True):
     engine: str
     extra: dict[str, Any]
     identity: dict[str, Any]
-    said: dict[str, Any] = {}
+    pages: dict[str, Any] = {}
 
 
 class About(msgspec.Struct, kw_only=True):
@@ -92,27 +92,27 @@ def introduced(folder: Path, given: Sequence[tuple[str, dict[str, Any]]], asked:
 
 def _server(url: str, extra: dict[str, Any], was: Server | None) -> Server:
     try:
-        said, model = says(url, extra.get("model"))
+        pages, model = says(url, extra.get("model"))
     except SkipbenchError:
         if was is None:
             raise
         return was
-    version = said.get("/version", mapping(said.get("/props")).get("build_info"))
+    version = pages.get("/version", mapping(pages.get("/props")).get("build_info"))
     return Server(
         url=url,
         model=model["id"],
-        engine=engine_of(said, model),
+        engine=engine_of(pages, model),
         extra=extra,
         identity={"models": [model], "version": version},
-        said=said,
+        pages=pages,
     )
 
 
-def engine_of(said: Mapping[str, Any], model: Mapping[str, Any]) -> str:
+def engine_of(pages: Mapping[str, Any], model: Mapping[str, Any]) -> str:
     """The engine and its version, as far as a server tells them."""
     owner = str(model.get("owned_by") or "server")
-    props, own = mapping(said.get("/props")), mapping(said.get("/get_server_info"))
-    told = mapping(said.get("/version")).get("version") or own.get("version")
+    props, own = mapping(pages.get("/props")), mapping(pages.get("/get_server_info"))
+    told = mapping(pages.get("/version")).get("version") or own.get("version")
     told = told or props.get("build_info")
     return " ".join([OWNERS.get(owner, owner), *([str(told)] if told else [])])
 
@@ -121,18 +121,18 @@ def says(url: str, name: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
     """What a server says of itself, by page, without keys, and of the model of the requests: the
     one of that name, else its first. Raises SkipbenchError for no server and for no model.
     """
-    said, faults, known = dict[str, Any](), dict[str, str](), list[dict[str, Any]]()
+    pages, faults, known = dict[str, Any](), dict[str, str](), list[dict[str, Any]]()
     for page in PAGES:
         try:
             text = fetch(url, page)
             kept = len(text) < MOST
-            said[page] = json.loads(text, object_pairs_hook=_public) if kept else len(text)
+            pages[page] = json.loads(text, object_pairs_hook=_public) if kept else len(text)
         except (Fault, ValueError, RecursionError) as error:
             faults[page] = str(error)
             if isinstance(error, Fault) and error.absent:
                 raise SkipbenchError(f"{url}: {error}; is it a server?") from error
     try:
-        known = [{**one, "id": one["id"] + ""} for one in said[MODELS]["data"]]
+        known = [{**one, "id": one["id"] + ""} for one in pages[MODELS]["data"]]
     except (LookupError, TypeError):
         faults.setdefault(MODELS, "no list of models")
     known = [one for one in known if name in (None, one["id"])] or ([{"id": name}] if name else [])
@@ -140,7 +140,7 @@ def says(url: str, name: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
         how = """'{"model": NAME}' behind the address names one"""
         why = faults.get(MODELS, "an empty list")
         raise SkipbenchError(f"{url} names no model at {MODELS} ({why}); {how}")
-    return said, known[0]
+    return pages, known[0]
 
 
 def _public(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

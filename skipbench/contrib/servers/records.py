@@ -15,8 +15,6 @@ from skipbench.runs.reading import readable
 CONFIG, REQUESTS, VERDICTS = "config.json", "requests.jsonl", "verdicts.jsonl"
 Verdicts = Mapping[tuple[str, int, str], str]
 """By arm, clients and prompt."""
-
-
 _Verdict = tuple[str, int, str, str]
 
 

@@ -28,10 +28,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("results")
     words = prompts(folder, [f"secret prompt {n}" for n in range(7)])
     named = ["names=plain,lookup", "machine=a laptop"]
-    own = {"model": "/secret/M.gguf", "user": "secret", "nvext": {"auth_key": "secret"}}
+    own = {"model": "/secret/M.gguf", "user": "secret", "nvext": [{"auth_key": "secret"}]}
     plan = {"secret prompt 6": ["400"]}
     with fakes({}, {"told": TOLD, "other": ["prompt 3"], "plan": plan}) as (a, b):
-        asked = a.url, b.url, json.dumps(own), *words
+        asked = a.url, b.url, f" {json.dumps(own)}", *words
         with pytest.raises(SystemExit), pytest.MonkeyPatch.context() as patch:
             patch.setattr(load, "append_line", killed_after(4))
             bench(folder, *asked, *named)
