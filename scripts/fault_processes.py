@@ -16,7 +16,7 @@ from typing import Any
 # no threads: this process forks
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 SAMPLES = 3
-METHODS = ("uniform", "swift", "prompt-lookup", "suffix", "conflayers")
+METHODS = ("uniform", "swift", "prompt-lookup", "suffix", "asd")
 """With and without a state that goes from prompt to prompt."""
 WORDS = [f"method={','.join(METHODS)}", "dataset=mini-math", f"limit={SAMPLES}"]
 WORDS += ["dataset.max_new_tokens=8", "engine.warmup=0"]

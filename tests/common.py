@@ -85,9 +85,6 @@ NEEDED = {  # what a run provides, or what lets a method act within a few tokens
     "self-sd-c": ['method.skip="attn:1,2;mlp:2"'],
     "clasp": ["method.interval=2"],
     "knapspec": ["method.interval=3", "method.history=2", "method.latency=[1e-4,1e-7,1e-4]"],
-    "conflayers": ["method.window=4", "method.interval=4", "method.ratio=0.25"],
-    "cas-spec": ["method.sparsity=[0.25,0.75]", "method.warm_up=4"],
-    "leap": ["method.keep_first=1", "method.keep_last=1", "method.iterations=4"],
     "lookahead": ["preset=paper"],
     "recycling": ["preset=paper"],
     "swift": ["method.window=4", "method.beta=3"],
@@ -126,7 +123,7 @@ def settings_of(name: str) -> set[str]:
     return {field.name for field in fields(schema_of(target))}
 
 
-OURS = "asd|auto|cas-spec|conflayers|int8|knapspec-choices|leap|price|tapout"
+OURS = "auto|int8|knapspec-choices|price"
 """Methods, stop rules and variants of weights of `skipbench.contrib`."""
 
 

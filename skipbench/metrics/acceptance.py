@@ -97,13 +97,8 @@ def _mean_step_cost(
         return None
     costs = list[float]()
     for sample in sound:
-        if "steps_by_set" in sample.trace:  # several `sets` in one round
-            each = [cost(DraftPlan.parse(text, layers)) for text in sample.trace["sets"]]
-            for counts in sample.trace["steps_by_set"]:
-                costs += [n * c for n, c in zip(counts, each, strict=True)]
-        else:
-            drafts = rounds_with_sets(sample, layers)
-            costs += [r.steps * cost(skip) for r, skip, _ in drafts if skip is not None]
+        drafts = rounds_with_sets(sample, layers)
+        costs += [r.steps * cost(skip) for r, skip, _ in drafts if skip is not None]
     return over(math.fsum(costs), sum(r.steps for s in sound for r in s.method.rounds))
 
 
@@ -113,8 +108,6 @@ def draft_passes(sound: Sequence[Sample], layers: int) -> int | None:
     for sample in sound:
         if "draft_model" in sample.trace:
             passes += sum(r.steps for r in sample.method.rounds)
-        elif "steps_by_set" in sample.trace:
-            passes += sum(map(sum, sample.trace["steps_by_set"]))
         elif "source" in sample.trace and sample.trace.get("sets"):
             return None
         else:

@@ -42,10 +42,6 @@ class Host(msgspec.Struct, frozen=True, omit_defaults=True):
         """Price of a round that drafts nothing in those of a method that never looks, `idle`."""
         return (pass_s + self.beside_s(1)) / (pass_s + idle.beside_s(1))
 
-    def row_price(self, pass_s: float) -> float:
-        """Price of what the host does for a row, likewise."""
-        return self.row_s / (pass_s + self.beside_s(1))
-
 
 NO_HOST = Host()
 

@@ -105,7 +105,7 @@ def test_a_request_that_ends_waits_for_no_gpu_in_the_round_of_another(
 
 
 # One of each kind: what learns from a text, what keeps tokens of earlier ones, what searches.
-DAILY = ("auto", "cas-spec", "knapspec", "lookahead", "prompt-lookup", "swift")
+DAILY = ("auto", "knapspec", "lookahead", "prompt-lookup", "swift")
 
 
 @pytest.mark.parametrize("name", rest_slow(ALONE, DAILY.__contains__))

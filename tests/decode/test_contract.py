@@ -30,7 +30,6 @@ VARIANTS = {
     "default": (),
     "chain": ("stop@method.stop=fixed", "method.stop.max_steps=5", "method.stop.threshold=0"),
     "adaptive": ("stop@method.stop=adaptive", "method.stop.threshold=0.1"),
-    "tapout": ("stop@method.stop=tapout",),
     "price": ("stop@method.stop=price", "method.stop.row_prices=[1,1,1.1,1.2,1.3,1.4]"),
     "tree": ("stop@method.stop=fixed", "method.stop.max_steps=4", "method.tree=[4,3,2,1]"),
 }
@@ -53,11 +52,6 @@ SWITCHES = {
     ],
     "layerskip": ["exit_layer=1", "exit_layer=3", "share=false"],
     "del": ["use_gamma=false", "dynamic_threshold=false", "count_rejected=true", "omega=1"],
-    "conflayers": ["ratio=0", "ratio=0.75", "interval=2"],
-    "leap": ["ratio=0.75", "exploration=0", "percentile=100", "positions=1",
-    "iterations=1", "iterations=40", "stop.threshold=0", "bonus=false"],
-    "cas-spec": ["objective=drafting", "warm_up=0", "forget=0", "width=1", "top_p=1", "max_nodes=2",
-    "max_length=1", "sparsity=[0.2]", "sets=['attn:1,2;mlp:2']"],
     "asd": ["threshold=-1", "threshold=1", "keep_first=0", "keep_last=0", "most=0.3", "every=1"],
     "parallel": ["init=prompt", "init=random", "window=sliding", "block_size=2"],
     "lookahead": ["pool_from_prompt=true", "repeat_hit=true", "whole=false", "window=2", "level=3",
@@ -74,7 +68,6 @@ NEEDS = {
     "default": set[str](),
     "chain": {"stop"},
     "adaptive": {"stop"},
-    "tapout": {"stop"},
     "price": {"stop"},
     "tree": {"stop", "tree"},
 }
@@ -84,7 +77,7 @@ CASES = here((m, v) for m in ALONE for v in VARIANTS if settings_of(m) >= NEEDS[
 # one tree; methods whose passes are no chain and no plain tree on every engine, with a window
 # shorter than the text. Every day: every class of methods; trees whose nodes are drafted in
 # different ways; every family; the engines but for the reference, whose passes are Hugging Face's.
-UNUSUAL = here(("cas-spec", "clasp", "del", "knapspec", "layerskip", "lookahead", "swift"))
+UNUSUAL = here(("clasp", "del", "knapspec", "layerskip", "lookahead", "swift"))
 GREEDY_CASES = dict.fromkeys(
     [
         *((m, v, "llama", "fused") for m, v in CASES if v in ("default", "tree")),
@@ -92,7 +85,7 @@ GREEDY_CASES = dict.fromkeys(
         *((m, "default", "mistral", engine) for m in UNUSUAL for engine in EVERY_ENGINE),
     ]
 )
-TREES = ("cas-spec", "layerskip", "swift", "uniform")
+TREES = ("layerskip", "swift", "uniform")
 CROSSED = {
     ("llama", "cuda_graphs"),
     ("qwen2", "fused"),

@@ -142,8 +142,6 @@ def excess(out: Generation, journal: Journal, variant: str, method: str = "") ->
     found = journal.lines(*FAULTS)
     rounds, steps = len(out.rounds), sum(r.steps for r in out.rounds)
     fetches = 2 * steps if variant == "sampled tree" else rounds
-    if method == "cas-spec":  # what was drafted decides what is drafted next
-        fetches = steps
     # One transfer of the tokens per round, and one event per confidence; in verification one
     # transfer, and under sampling two more, of the chances and of the bonus; of a tree one more per
     # node whose first child is rejected: those that are accepted, and the one behind them.

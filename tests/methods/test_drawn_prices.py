@@ -53,7 +53,6 @@ OWN = [name for name in ALONE if priced("method", name) is not None]
 CASES = [name for name in ALONE if name in OWN or "stop" in settings_of(name)]
 MORE = {
     "clasp": ("method.unit=sublayer",),  # passes of as many kinds as KnapSpec's
-    "leap": ("method.percentile=100",),  # else it may skip nothing of four layers
     "lookahead": ("preset=tuned",),  # sizes by the price of rows
     "recycling": ("preset=tuned",),
 }

@@ -88,7 +88,7 @@ def same(found: Any, wanted: Any) -> bool:
 
 # One per file of a method, one that samples, and what no other case shows.
 DAILY = (
-    *("asd", "auto", "cas-spec", "clasp", "conflayers", "del", "knapspec", "layerskip", "leap"),
+    *("asd", "auto", "clasp", "del", "knapspec", "layerskip"),
     *("lookahead", "parallel", "prompt-lookup", "recycling", "self-sd", "suffix"),
     *("swift code", "swift tree", "uniform", "uniform sampling", "vanilla"),
 )

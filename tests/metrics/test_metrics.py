@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
-from skipbench.metrics.acceptance import PassSeconds, _mean_step_cost
+from skipbench.metrics.acceptance import PassSeconds
 from skipbench.metrics.formulas import expected_speedup, expected_tokens, tpt
 from skipbench.metrics.interval import paired_ratio_interval, repeated_ratio_interval
 from skipbench.metrics.prices import Parts, Prices
@@ -57,15 +57,6 @@ def two_samples() -> list[Sample]:
         sample(vanilla(8, 4.0), a, skip="attn:0-1;mlp:2", score=scores(0.5, 0.25), **unseen),
         sample(vanilla(4, 2.0), b, id="b", skip="attn:1", score=scores(1.0, 0.75), **seen),
     ]
-
-
-def test_steps_of_several_sets_in_one_round_cost_what_each_set_costs() -> None:
-    """Of seven steps one is a copy: (2 x 1 + 1 x 3 + 3 x 3) / 7 skipped sub-layers."""
-    method = arm([Round(4, 4, 2, 2, 3), Round(3, 3, 1, 1, 2)], Seconds(1.0, 0.8, 0.8, 0.3, 0.1))
-    trace = {"sets": ["attn:0", "attn:0-1;mlp:2"], "steps_by_set": [[2, 1], [0, 3]]}
-    one = sample(vanilla(6, 4.0), method, trace=trace)
-    found = _mean_step_cost([one], 4, lambda z: len(z.skipped))
-    assert found == pytest.approx(14 / 7)
 
 
 def scores(base: float, method: float) -> dict[str, dict[str, float]]:

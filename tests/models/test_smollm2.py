@@ -23,10 +23,9 @@ from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
 from skipbench.methods.vanilla import Vanilla
 
-PLAIN = "vanilla prompt-lookup parallel asd del auto suffix recycling conflayers cas-spec clasp"
+PLAIN = "vanilla prompt-lookup parallel asd del auto suffix recycling clasp"
 _METHODS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys([*PLAIN.split(), "lookahead"], ()),
-    "leap": ("method.iterations=12",),
     "self-sd": ('method.skip="attn:11-13;mlp:11-13"',),
     "uniform": ("method.ratio=0.1",),
     "swift": ("method.window=8",),

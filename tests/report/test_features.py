@@ -22,7 +22,7 @@ def test_what_is_declared_is_known() -> None:
     found = declared()
     names = "asd clasp del knapspec layerskip lookahead parallel self-sd swift"
     assert set(found) == {*names.split()}
-    assert set(found) <= {*METHODS, "asd"}  # of contrib
+    assert set(found) <= {*METHODS}
     assert all(set(facts) <= set(features().meaning) for facts in found.values())
 
 

@@ -36,8 +36,8 @@ METHODS = {
     for color, methods in (
         (GREY, "vanilla:o uniform:s random:^ first:< middle:D last:> fixed:v"),
         (ORANGE, "self-sd:s self-sd-c:D"),
-        (BLUE, "swift:o cas-spec:*"),
-        (GREEN, "clasp:^ conflayers:p leap:h"),
+        (BLUE, "swift:o"),
+        (GREEN, "clasp:^"),
         (RED, "knapspec:v draft-model:s"),
         (PINK, "asd:P suffix:* recycling:h"),
         (SKY, "layerskip:X del:d"),
