@@ -25,7 +25,7 @@ import torch
 from scripts.gpu_predictions import CONTEXTS, ROWS, SMALL_CONTEXT
 from skipbench.cli.main import dispatch
 from skipbench.config.catalog import known_hardware, shape_of
-from skipbench.draft_plan import DraftPlan
+from skipbench.draft_plan import VARIANTS, DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.lm.bit_probe import compare_rows
 from skipbench.lm.model import LM
@@ -108,14 +108,8 @@ def plans(small: bool) -> Figures:
     contexts, calls = ((20, 40), 2) if small else ((2048, 15_000), 20)
     name, lm = graphs(small, contexts[-1] + 16)
     half = planted_set(lm.layers, 0.5, 0)
-    made = [DraftPlan.of(lm.layers), half, half.cheaper(head="int8")]
-    for text in ("int8:all", "int8:all;head:int8", "int4:all", "int4:all;head:int4"):
-        try:
-            made.append(DraftPlan.parse(text, lm.layers))
-        except SkipbenchError as error:
-            yield {"table": "not here", "plan": text, "why": str(error)[:200]}
-    made += [half.cheaper("int8")]
-    made += [plan.cheaper(window=16 if small else 512) for plan in made[:2]]
+    made = [DraftPlan.of(lm.layers), half]
+    made += [replace(plan, variant=name) for name in VARIANTS for plan in made[:2]]
     for context in contexts:
         lm.prefill([7 * i % WORDS for i in range(context)])
         whole: float | None = None

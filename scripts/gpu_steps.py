@@ -87,7 +87,7 @@ STEPS = (
     Step("projections", "Each cell as measured, and as projected from the prices above and from "
          "the datasheet; what the host takes of its rounds.", 6,
          "scripts/gpu_passes.py projections {out} {device}"),
-    Step("draft plans", "A draft step by plan: 8 and 4 bits, a window, half of the sub-layers "
+    Step("draft plans", "A draft step by plan: 8 and 4 bits, half of the sub-layers "
          "left out.", 28, "scripts/gpu_passes.py plans {small}"),
     Step("tests", "Tests with the marker `gpu`.", 139,
          "-m pytest -o addopts= -W ignore::pytest.PytestAssertRewriteWarning -p no:cacheprovider "

@@ -11,7 +11,6 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 Put = Callable[[Array], Array]
 FLOAT, LONG, POINTER = ctypes.c_float, ctypes.c_long, ctypes.c_void_p
-SINKS = 4  # as draft_plan.py's
 STEP = 64  # inputs of an output are filled up to a multiple
 
 
@@ -253,8 +252,8 @@ def attention(attend: Any, rng: np.random.Generator, put: Put, bf16: bool) -> No
     parent = put(np.array(parents, np.int32)) if tree else None
     scale = float(d**-0.5)
 
-    def run(to: Array, q: Array, of: Array, above: Any, *sizes: int, hides: int = 0) -> None:
-        attend(*map(at, (to, q, of, above)), scale, *sizes, heads, kv, d, hides)
+    def run(to: Array, q: Array, of: Array, above: Any, *sizes: int) -> None:
+        attend(*map(at, (to, q, of, above)), scale, *sizes, heads, kv, d)
 
     run(out, query, cache, parent, rows, committed, start)
     seen = {-1: list[int]()}
@@ -275,14 +274,6 @@ def attention(attend: Any, rng: np.random.Generator, put: Put, bf16: bool) -> No
         return own
 
     check_rows(out, one)
-    if start == committed > SINKS:  # the first row, as a draft's window lets it see
-        length = start - (hidden := int(rng.integers(committed - SINKS + 1)))
-        seen_rows = put(np.delete(cache[: start + 1], slice(SINKS, SINKS + hidden), 0))
-        cache[SINKS : SINKS + hidden] = nan
-        both = [put(np.zeros_like(out[0])) for _ in range(2)]
-        for to, of, hides in zip(both, (cache, seen_rows), (hidden, 0), strict=True):
-            run(to, query[0], of, None, 1, length, length, hides=hides)
-        assert bits(both[0]) == bits(both[1]), "a window has other bits than what it sees"
 
 
 P, L, F = POINTER, LONG, FLOAT
@@ -295,5 +286,5 @@ TYPES = {
     int8: [P, P, P, P, L], quantize: [P, P, P, P, L, L, ctypes.c_int],
     product: [P, P, P, P, L], norm: [P, P, P, F, L, L], silu: [P, P, L, L],
     rotate: [P, P, P, P, P, L, L, L, L], top_k: [P, P, L, L, L], two_best: [P, P, L, L],
-    mlp: [P, P, P, P, P, L], attention: [P, P, P, P, F, L, L, L, L, L, L, L],
+    mlp: [P, P, P, P, P, L], attention: [P, P, P, P, F, L, L, L, L, L, L],
 }  # fmt: skip

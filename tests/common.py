@@ -89,12 +89,6 @@ NEEDED = {  # what a run provides, or what lets a method act within a few tokens
     "recycling": ["preset=paper"],
     "swift": ["method.window=4", "method.beta=3"],
     "int8": ["method.stop.row_prices=[1,1.02,1.04,1.1,1.2,1.4]"],
-    "knapspec-choices": [
-        "method.stop.row_prices=[1,1.02,1.04,1.1,1.2,1.4]",
-        "method.interval=3",
-        "method.window=4",
-        "method.first=1",
-    ],
     "auto": [
         "method.row_prices=[1,1.02,1.04,1.1,1.2,1.4]",
         "method.window=4",
@@ -123,7 +117,7 @@ def settings_of(name: str) -> set[str]:
     return {field.name for field in fields(schema_of(target))}
 
 
-OURS = "auto|int8|knapspec-choices|price"
+OURS = "auto|int8|price"
 """Methods, stop rules and variants of weights of `skipbench.contrib`."""
 
 

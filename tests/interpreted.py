@@ -3,11 +3,14 @@ installed. On a machine with a GPU the kernels run there instead.
 """
 
 import os
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+
+from skipbench.lm.cuda_graphs.on_cpu import OPERATORS
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 if DEVICE.type == "cpu":
@@ -59,3 +62,16 @@ _plain_to_tensor = interpreter.TritonSemantic.to_tensor
 interpreter.TritonSemantic.to_tensor = _to_tensor
 interpreter.InterpreterBuilder.create_dot = _dot
 interpreter.InterpreterBuilder.cast_impl = _cast
+
+
+def kernel(room: ModuleType, name: str) -> Any:
+    """What launches the kernel of an operator, whatever the device."""
+    return getattr(room, name)._init_fn
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels in the place of the operators, which are plain torch on a CPU."""
+    for room, names in OPERATORS.items():
+        for name in names:
+            monkeypatch.setattr(room, name, kernel(room, name))

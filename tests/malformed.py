@@ -14,7 +14,7 @@ HOSTILE: list[Any] = [
     *(float("nan"), float("inf"), "", "\x1b[2J\x07", "\ud800", "a" * 5000, "9" * 5000),
     *("../../etc/passwd", "/dev/zero", "os.system", [], [[]], [None], {}, {"": 0}),
     *({"a": {"a": {}}}, ["attn:1"] * 3, [2**63, -1, 0.5], "attn:0-999999999999"),
-    "window:" + "9" * 5000,
+    "attn:" + "9" * 5000,
 ]
 """In place of a value."""
 NO_JSON = [

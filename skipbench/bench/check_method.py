@@ -63,7 +63,7 @@ def check_method(factory: Callable[..., Method]) -> Iterator[Outcome]:
             lm.prices.model = Parts(1e-4, 1e-7, 1e-4, 1e-4, lm.layers)
         return method
 
-    _ = make(small_lm(FAMILIES[0])).variants  # a wrong setting is no fault of a property
+    _ = make(small_lm(FAMILIES[0])).variant  # a wrong setting is no fault of a property
     for one in PROPERTIES:
         fault, advice = None, one.advice
         try:

@@ -21,10 +21,6 @@ from skipbench.decode.stopping import Fixed
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import NotStrictError
 from skipbench.lm.bit_probe import compare_rows
-from skipbench.lm.cuda_graphs.capture import EagerCapture
-from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
-from skipbench.lm.cuda_graphs.launches import count
-from skipbench.lm.cuda_graphs.ops import TRITON, at_hand
 from skipbench.lm.engine import ENGINES, MakeEngine
 from skipbench.lm.float32 import float32_logits
 from skipbench.lm.model import LM
@@ -64,7 +60,6 @@ def gpu_findings(device: torch.device, known: Known, sizes: Sizes = ON_GPU) -> I
     """
     checks: dict[str, Callable[[torch.device, Sizes], Iterator[str]]] = {
         "attention kernels": _kernels,
-        "launches": _launches,
         "token identity": _identity,
         "strict": _strict,
         "long prompts": _memory,
@@ -147,23 +142,6 @@ def _kernels_of(
     # one query head per key head everywhere: Hugging Face's module groups float32, too
     kind = "note " if bad and engine == "reference" else "fault" if bad else "ok   "
     yield f"{kind}    {name}: {', '.join(kernels)}"
-
-
-@torch.inference_mode()
-def _launches(device: torch.device, sizes: Sizes) -> Iterator[str]:
-    passes = {
-        "one row": TokenRows.chain(240, 1),
-        "11 rows": TokenRows.chain(240, 11),
-        "a tree": TokenRows.tree(240, (-1, *(0,) * 10)),
-    }
-    for backend in ("masked", "split_kv", *[TRITON] * at_hand(device)):
-        engine = partial(CudaGraphsEngine, capture=EagerCapture, backend=backend)
-        lm = _lm(device, sizes, torch.bfloat16, engine, 512, 1)
-        assert isinstance(lm.engine, CudaGraphsEngine), lm.notes()
-        (part,) = lm.engine.parts.values()
-        found = {name: count(part, lm.metadata(rows)) for name, rows in passes.items()}
-        each = (f"{name} {layer} and {inputs}" for name, (layer, inputs) in found.items())
-        yield f"note     launches per layer and per pass, attention {backend}: {', '.join(each)}"
 
 
 def _identity(device: torch.device, sizes: Sizes) -> Iterator[str]:

@@ -158,7 +158,7 @@ def preflight(config: RunConfig, folder: Path, held: bool = False) -> Preflight:
     check_memory(model, config.dataset, [])
     if not held:
         check_model(model, config.engine)
-    copies = bool(check_method(model, config.method.factory()).copied)
+    copies = bool(check_method(model, config.method.factory()).variant)
     model = model if held else outline.sized(model)
     check_memory(model, config.dataset, [], copies)
     rows = config.dataset.rows(config.limit)
@@ -201,7 +201,7 @@ def load_ready(config: RunConfig, method: Method | None = None) -> tuple[LM, Any
         config = with_stored_set(config)
     check_model(config.model, config.engine)
     given = method or check_method(config.model, config.method.factory())
-    check_memory(outline.sized(config.model), config.dataset, [], bool(given.copied))
+    check_memory(outline.sized(config.model), config.dataset, [], bool(given.variant))
     lm, tokenizer = load_model(config.model, config.engine, config.calibration_rows())
     lm.prices = lm.prices.read(latency_path(config, lm.output_device), lm.engine.name)
     return lm, tokenizer, method or make_method(config, lm)
@@ -212,7 +212,7 @@ def make_method(config: RunConfig, lm: LM) -> Method:
     method: Method = with_stored_set(config).method.factory()(layers=lm.layers)
     if method.needs_latency:
         lm.allocate(min(PROFILED_ROWS, lm.max_positions))
-        variants = method.variants_on(lm.engine)
         with lm.cache.turn():
+            variants = {method.variant} - {""}
             lm.prices = measured(lm, latency_path(config, lm.output_device), variants)
     return method

@@ -75,7 +75,7 @@ def opened(arms: Sequence[ReadyArm], load: LoadModel = load_model) -> Iterator[l
     began = time.perf_counter()
     with working("measuring sub-layer latencies"):
         methods = [arm.config.method.factory()(layers=lm.layers) for arm in arms]
-        variants = frozenset[str]().union(*(m.variants_on(lm.engine) for m in methods))
+        variants = {method.variant for method in methods} - {""}
         lm.prices = measured(lm, latency_path(config, lm.output_device), variants)
     devices = {*lm.devices, lm.input_device, lm.output_device}
     if lm.output_device.type == "cuda":  # those of the other ranks
@@ -189,7 +189,7 @@ def _metrics(bench: Bench) -> Metrics:
     metrics = summarise(samples, lm.layers, pass_s, floor_s, bench.peak_bytes or None)
     parts = {f"{part}_s": prices.part_s(part, 1, context) for part in PARTS}
     metrics = replace(metrics, profiled=Profiled(**parts, layers=prices.layers))
-    if bench.method.copied and (copied := lm.engine.variant_bytes()):
+    if bench.method.variant and (copied := lm.engine.variant_bytes()):
         metrics = replace(metrics, variant_bytes=copied)
     if (scorer := bench.config.dataset.scorer) in CORPUS_SCORERS:
         scores = corpus_summary(scorer, samples, bench.store.completions())

@@ -10,7 +10,6 @@ import msgspec
 from skipbench.config.derived import KNOWN
 from skipbench.config.model import Model, check_path
 from skipbench.config.run_config import RunConfig
-from skipbench.draft_plan import draft_options
 from skipbench.errors import NotHereError, printable
 from skipbench.runs.files import read_lines, write_json
 from skipbench.runs.fingerprint import FORMS, weights_sha256
@@ -107,7 +106,7 @@ def resolve(skip: str, model: Model, method: str, results: Path, options: str = 
     for path in sorted(searched.parent.glob(f"{glob.escape(model.name)}_*.json")):
         other = read_json(path, Stored)
         of = other.settings.method if other else {}
-        if other is None or of.get("name") != method or draft_options({**of, "skip": ""}):
+        if other is None or of.get("name") != method or of.get("precision", "full") != "full":
             continue
         if _is_of(other.settings, model):
             return other.skip

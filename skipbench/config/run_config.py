@@ -16,7 +16,6 @@ from skipbench.config.hardware import Local, Slurm
 from skipbench.config.model import Model, PlantedModel
 from skipbench.config.schemas import Decoding, Engine, Profile, Search
 from skipbench.config.signature import FIRST, MOVED, with_targets
-from skipbench.draft_plan import draft_options
 from skipbench.errors import SkipbenchError
 
 IN_RECORD = ("model", "method", "dataset", "decoding", "engine", "seed", "limit")
@@ -68,8 +67,8 @@ class MethodConfig(Node, frozen=True):
 
     @property
     def draft_options(self) -> str:
-        """What drafts use besides the skip set, by the other settings."""
-        return draft_options({**self.node, "skip": ""})
+        """What drafts use besides the skip set."""
+        return str(self.node.get("precision", "full")).removeprefix("full")
 
     def factory(self) -> Callable[..., Any]:
         """The method without its model; stop rules are built, and their values checked, at once."""

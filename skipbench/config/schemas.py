@@ -20,7 +20,7 @@ from skipbench.config.signature import schema_of
 from skipbench.errors import SkipbenchError
 
 EngineName = StrEnum("EngineName", ["reference", "fused", "cuda_graphs"])
-LeverName = StrEnum("LeverName", ["int8", "int4", "likely"])
+LeverName = StrEnum("LeverName", ["int8", "int4"])
 Preset = StrEnum("Preset", ["tuned", "paper", "gpu"])
 StrategyName = StrEnum("StrategyName", ["bayes", "random", "greedy", "exhaustive", "nested"])
 
@@ -91,7 +91,7 @@ class Profile:
     repeats: int = 20
     """Timed repetitions per point."""
     levers: list[LeverName] = field(default_factory=list)
-    """Prices besides: `int8` and `int4`, by copies of the weights; `likely`, by a head."""
+    """Prices besides, by copies of the weights."""
 
 
 @dataclass

@@ -7,9 +7,6 @@ TABLE: dict[str, dict[str, str]] = {
     "moved": {
         "skipbench.decode.stop_by_price.ByPrice": "skipbench.contrib.lowbit.stop_by_price.ByPrice",
         "skipbench.methods.auto.Auto": "skipbench.contrib.auto.auto.Auto",
-        "skipbench.methods.knapspec_choices.KnapSpecChoices": (
-            "skipbench.contrib.lowbit.knapspec_choices.KnapSpecChoices"
-        ),
     },
     "engine": {"cpu": "skipbench.contrib.cpu.engine.CpuEngine"},
     "kernel": {

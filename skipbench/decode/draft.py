@@ -258,5 +258,4 @@ class State:
         # have their row kept.
         rows = [0, *(1 + node for node in accepted[: emitted - 1])]
         self.lm.cache.keep([base + row for row in rows])
-        self.lm.guide.keep(rows[-1])
         return emitted

@@ -38,7 +38,6 @@ class DraftPass:
 
     Args:
         exit_sublayer: the sub-layer before which passes stop; `None` for none.
-        likely: ids of the tokens that a head of likely tokens computes.
         first: logits [1, V] after the pending token, where they are known.
 
     Attributes:
@@ -50,11 +49,10 @@ class DraftPass:
         state: State,
         plan: DraftPlan,
         exit_sublayer: int | None = None,
-        likely: Tensor | None = None,
         first: Tensor | None = None,
     ) -> None:
         self._state, self._lm, self._plan = state, state.lm, plan
-        self._exit, self._likely = exit_sublayer, likely
+        self._exit = exit_sublayer
         self.first, self.early = first, list[list[Tensor]]()
         self._step, self._done = 0, 0  # passes made, and sub-layers of the next that have run
         self._hidden: Tensor | None = None
@@ -73,7 +71,7 @@ class DraftPass:
         hidden = self._lm.embed(token) if self._hidden is None else self._hidden
         hidden = self._run(hidden, self._done, self._exit)
         self._step, self._done, self._hidden = self._step + 1, 0, None
-        return self._lm.head(hidden, self._plan, self._likely)
+        return self._lm.head(hidden, self._plan)
 
     def _run(self, hidden: Tensor, first: int, last: int | None) -> Tensor:
         if first == 0:

@@ -2,18 +2,18 @@
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from skipbench.config.configurable import Natural, Positive
+from skipbench.config.configurable import Positive
 from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.draft_pass import DraftPass, read_later
 from skipbench.decode.method import Method
 from skipbench.decode.stopping import StopRule
-from skipbench.draft_plan import LIKELY, DraftPlan
+from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.lm.rows import TokenRows
 from skipbench.metrics.prices import Prices
@@ -44,13 +44,7 @@ class SkipMethod(Method):
     """
 
     precision: Literal["full", "int8", "int4"] = "full"
-    """Weights of draft steps: the model's own, or a second copy in fewer bits."""
-    kv_window: Natural = 0
-    """Draft steps attend to the first `SINKS` and so many last positions; 0 to all of them."""
-    kv_guided: bool = False
-    """Not the last `kv_window` positions, but those that got most attention in verification."""
-    head: Literal["full", "int8", "int4", "likely"] = "full"
-    """Head of draft steps: the model's own, in fewer bits, or its rows of likely tokens."""
+    """Weights of draft steps, head included: the model's own, or a second copy in fewer bits."""
 
     given_prices: Prices | None = field(default=None, init=False)
     """In the place of what was measured."""
@@ -70,39 +64,28 @@ class SkipMethod(Method):
                 f"tree widths={list(self.tree)}: wanted {len(CONFIDENCE_CLASSES) + 1} positive "
                 "numbers, or none for a chain"
             )
-        if self.kv_guided and not self.kv_window:
-            raise SkipbenchError(f"{self.name}: kv_guided=true, kv_window=0; wanted kv_window=N")
         self.needs_latency = self.needs_latency or self.stop.needs_latency
         self.skip = self.plan()
 
     @property
     def late_steps(self) -> int | None:
-        """Of a chain of a fixed length over a fixed set; a window hides what lies before a cache
-        row, which the host would have to know.
-        """
+        """Of a chain of a fixed length over a fixed set."""
         varies = self.set_changes or self.tree or self.exit_sublayer or not self.stop.constant
-        return None if varies or self.checked_skip.window else self.stop.limit()
+        return None if varies else self.stop.limit()
 
     def plan(self, skipped: Iterable[int] = ()) -> DraftPlan:
-        """A draft without these sub-layers, the rest as `precision`, `kv_window`, `kv_guided` and
-        `head` say: number 2i is the attention of layer i, 2i + 1 its MLP.
+        """A draft without these sub-layers, of which 2i is the attention of layer i and 2i + 1 its
+        MLP; the rest as `precision` says.
         """
         return self.cheaper(DraftPlan.of(self.layers, skipped))
 
     def cheaper(self, skip: DraftPlan) -> DraftPlan:
-        """A skip set with the settings above, which add to what it says itself."""
-        head = skip.head if self.head == "full" else self.head
-        variant = self.precision.removeprefix("full")
-        guided = self.kv_guided if self.kv_window else skip.guided
-        return skip.cheaper(variant, self.kv_window or skip.window, head, guided)
+        """A skip set read in `precision`."""
+        return skip if self.precision == "full" else replace(skip, variant=self.precision)
 
     @property
-    def variants(self) -> frozenset[str]:
-        return self.plan().variants | self.checked_skip.variants
-
-    @property
-    def guided(self) -> bool:
-        return self.checked_skip.guided
+    def variant(self) -> str:
+        return self.checked_skip.variant or self.plan().variant
 
     @property
     def checked_skip(self) -> DraftPlan:
@@ -116,26 +99,21 @@ class SkipMethod(Method):
 
     def check_states_shared(self) -> None:
         """Raises SkipbenchError for states of a draft that verification cannot continue from."""
-        if self.precision != "full" or self.kv_window:
+        if self.precision != "full":
             raise SkipbenchError(
-                f"{self.name}: precision={self.precision}, kv_window={self.kv_window}; "
-                "verification continues from the draft's states, so they must be the full model's: "
-                "wanted precision=full and kv_window=0"
+                f"{self.name}: precision={self.precision}; verification continues from the draft's "
+                "states, which must be the full model's: wanted precision=full"
             )
 
     def prepare(self, state: State) -> None:
         super().prepare(state)
         self.stop.prepare(state)
-        if self.checked_skip.changed:  # makes the copy
+        if self.checked_skip.variant:  # makes the copy
             state.lm.logits([state.pending], TokenRows.chain(state.lm.cache.length, 1), self.skip)
 
     def begin(self, state: State) -> None:
         super().begin(state)
         self.stop.begin()
-        self._likely: Tensor | None = None
-        if self.checked_skip.head == "likely":
-            ids = sorted({*range(min(LIKELY, state.lm.vocabulary)), *state.tokens})
-            self._likely = torch.tensor(ids, device=state.lm.output_device)
         names = ("skip", "threshold", "steps", "accepted", "confidence", "rank")
         self.draft_log: dict[str, list[Any]] = {
             name: [] for name in names[: None if self.tree else -1]
@@ -162,7 +140,7 @@ class SkipMethod(Method):
             self.draft_log["skip"].append([len(self.draft_log["steps"]), str(plan)])
             self.stop.priced(state, plan, self.given_prices)
         steps = min(self.stop.limit(), budget)
-        passes = DraftPass(state, plan, self.exit_sublayer, self._likely, first)
+        passes = DraftPass(state, plan, self.exit_sublayer, first)
         if not self.tree:
             return self._chain(state, passes, steps, unread)
         if state.sampler.greedy:

@@ -177,7 +177,7 @@ def _observe(lm: LM, steps: Sequence[Step], clock: Clock) -> None:
 def _steps(state: State, method: Method, clock: Clock) -> Iterator[Step]:
     """The loop itself."""
     clock.start()
-    first, found = prefill(state, method.guided)
+    first, found = prefill(state)
     state.emit([first])
     clock.mark("prefill")
     state.host = state.lm.prices.host_of(method.name)

@@ -7,7 +7,6 @@ from typing import Any, ClassVar, NamedTuple
 from skipbench.config.configurable import Configurable
 from skipbench.decode.draft import Draft, State, Verification
 from skipbench.draft_plan import DraftPlan
-from skipbench.lm.engine import Engine
 
 
 class TriedPlan(NamedTuple):
@@ -54,8 +53,6 @@ class Method(Configurable):
     """How many of the target's most likely tokens per row `adapt` reads."""
     needs_latency = False
     """`lm.prices` have the latencies of sub-layers before the first prompt."""
-    variants_if_fast: ClassVar[frozenset[str]] = frozenset()
-    """`DraftPlan.variants` besides, where the engine has kernels of them."""
     logged: ClassVar[tuple[str, ...]] = ()
     """Names of the quantities in `log`."""
     skip: DraftPlan | str = field(default="", init=False)
@@ -80,23 +77,9 @@ class Method(Configurable):
         return None
 
     @property
-    def variants(self) -> frozenset[str]:
-        """`DraftPlan.variants` that its drafts may use; a run measures their prices."""
-        return frozenset()
-
-    def variants_on(self, engine: Engine) -> frozenset[str]:
-        """`variants`, with those of `variants_if_fast` that are fast."""
-        return self.variants | {name for name in self.variants_if_fast if engine.fast(name)}
-
-    @property
-    def copied(self) -> frozenset[str]:
-        """Of `variants`, those that read a copy of the weights, held in memory."""
-        return self.variants - {"likely"}
-
-    @property
-    def guided(self) -> bool:
-        """Whether its drafts may have a guided window, and verification leaves queries for it."""
-        return False
+    def variant(self) -> str:
+        """`DraftPlan.variant` of its drafts: a copy of the weights, whose price a run measures."""
+        return ""
 
     @property
     def carries(self) -> bool:

@@ -42,7 +42,7 @@ def in_turn(state: State, method: Method, clock: Clock) -> tuple[Verification, R
     state.launched = None  # by a late round before: it is run again
     draft = method.propose(state, state.remaining - 1)
     clock.mark("draft")
-    needs = method.needs_hidden_states, method.needs_top_tokens, method.guided
+    needs = method.needs_hidden_states, method.needs_top_tokens
     verification = _verify(state, draft, *needs, partial(clock.mark, PASS))
     draft = verification.draft
     clock.mark("verify")
@@ -136,13 +136,11 @@ def _take_places(state: State, most: int, steps: int) -> bool:
 STRATEGIES: dict[str, Advance] = {"in_turn": in_turn, "late": late}
 
 
-def prefill(state: State, guides: bool = False) -> tuple[int, list[Logprob]]:
-    """Fills the cache with the prompt. Returns the first token of the output; `guides` as of
-    `LM.prefill`.
-    """
+def prefill(state: State) -> tuple[int, list[Logprob]]:
+    """Fills the cache with the prompt. Returns the first token of the output."""
     state.lm.cache.length = 0
     draft = Draft()  # an empty one: the bonus alone
-    raw = state.lm.prefill(state.tokens, guides)
+    raw = state.lm.prefill(state.tokens)
     logits, best, _ = _choices(state, draft, raw)
     accepted, first = _accept(state, draft, logits, best)
     return first, _logprobs(state, draft, raw, accepted, first)
@@ -153,7 +151,6 @@ def _verify(
     draft: Draft,
     keeps_states: bool = False,
     top: int = 0,
-    guides: bool = False,
     passed: Callable[[], None] = lambda: None,
 ) -> Verification:
     """Runs the pending token and the draft through the full model; accepts nodes. Calls `passed`
@@ -163,13 +160,13 @@ def _verify(
     kept = hidden_states if keeps_states else None
     rows, tokens = draft.token_rows(state.lm.cache.length), [state.pending, *draft.tokens]
     if draft.unread is None:
-        raw = state.lm.score(tokens, rows, draft.early_exit_states, kept, guides)
+        raw = state.lm.score(tokens, rows, draft.early_exit_states, kept)
         passed()
         logits, best, top_tokens = _choices(state, draft, raw, top)
     else:
         device = state.lm.input_device
         ids = torch.cat((upload(torch.tensor(tokens[:1]), device), draft.unread.to(device)))
-        raw = state.lm.score(ids, rows, draft.early_exit_states, kept, guides)
+        raw = state.lm.score(ids, rows, draft.early_exit_states, kept)
         passed()
         logits, numbers = raw, torch.cat((finite_best(raw), draft.unread)).tolist()
         best, tokens[1:] = numbers[: len(tokens)], numbers[len(tokens) :]

@@ -18,7 +18,7 @@ from skipbench.config.catalog import known_hardware
 from skipbench.config.hardware import Hardware, Local, Slurm
 from skipbench.config.model import Model
 from skipbench.config.run_config import DatasetConfig, RunConfig
-from skipbench.draft_plan import LIKELY, VARIANTS
+from skipbench.draft_plan import VARIANTS
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.prices import Parts, Point, Prices, Roofline
 
@@ -177,7 +177,7 @@ def datasheet(shape: Shape, dtype: str, device: Hardware, quantization: str = "n
     rates = Roofline("", READS * (device.bandwidth or 1), flops, "datasheet")
     mlp = 3 * shape.hidden * shape.intermediate
     attention = shape.layer_parameters - mlp  # norms included
-    head, few = ((n + 1) * shape.hidden for n in (shape.vocab, min(shape.vocab, LIKELY)))
+    head = (shape.vocab + 1) * shape.hidden
     per_token_s = shape.cache_bytes(dtype, 1) / shape.layers / rates.bandwidth
 
     def seconds(parameters: int, size: float, rows: int = 1) -> float:
@@ -191,7 +191,7 @@ def datasheet(shape: Shape, dtype: str, device: Hardware, quantization: str = "n
 
     each = {name: int(name.removeprefix("int")) / 8 for name in VARIANTS}  # bytes of a weight
     variants = {name: parts(min(size, low), low) for name, low in each.items()}
-    model = parts(size, full, variants=variants, likely_head_s=seconds(few, full))
+    model = parts(size, full, variants=variants)
     # rows up to which reading takes longer than arithmetic
     turns = [of * flops / (2 * rates.bandwidth) for of in (size, full)]
     rows = {1, *(math.floor(n) for n in (*turns, 2 * max(turns)) if 1 < n < math.inf)}

@@ -8,12 +8,11 @@ from torch import Tensor
 
 from skipbench.errors import SkipbenchError
 from skipbench.lm.metadata import AttentionMetadata, RotaryCache
-from skipbench.lm.most_read import copy_most_read
 
 Sublayer = Callable[[Tensor, AttentionMetadata], Tensor]
 """`hidden [T, D], metadata -> hidden [T, D]`"""
-Chosen = list[tuple[int, str]]
-"""Sub-layers of a pass, and the variant of its weights that each reads; empty for their own."""
+Chosen = tuple[list[int], str]
+"""Sub-layers of a pass, and the variant of their weights; empty for their own."""
 SPARE_MIB = 512
 
 
@@ -39,8 +38,6 @@ class Engine:
     """Layouts of the weights by shape `INxOUT`, where the engine chooses any."""
     result_is_borrowed: bool = False
     """True if a result is a buffer that the next sub-layer overwrites."""
-    guides: bool = False
-    """True if passes leave queries, and run over a side cache, as their metadata says."""
     padded_rows: int = 0
     """Passes run at multiples of so many rows: no bit depends on their number. 0: they do not."""
     _notes: list[str]
@@ -61,19 +58,13 @@ class Engine:
     def variant(self, name: str) -> Variant:
         """A variant of the weights. Raises SkipbenchError where the engine has none."""
         raise SkipbenchError(
-            f"engine={self.name} has no products of {name}; use engine=fused, or drafts without "
-            f"{name} in method.precision, method.head and method.skip"
+            f"engine={self.name} has no products of {name}; use engine=fused, or "
+            "method.precision=full"
         )
 
     def variant_bytes(self) -> int:
         """Bytes of the copies of weights made so far."""
         return 0
-
-    def likely_head(self, hidden: Tensor, ids: Tensor) -> Tensor:
-        """`head` of the tokens `ids` [N] alone; -inf for the others."""
-        logits = self.head(hidden)
-        few = torch.full_like(logits, float("-inf"))
-        return few.index_copy_(1, ids, logits.index_select(1, ids))
 
     def at_once(
         self,
@@ -93,12 +84,6 @@ class Engine:
     def reads_place(self, metadata: AttentionMetadata) -> bool:
         """True if a pass over these rows reads `TokenRows.place` on the device."""
         return False
-
-    def copy_most_read(
-        self, query: Tensor, rows: Tensor, out: Tensor, scale: float, window: int | None
-    ) -> None:
-        """`most_read.copy_most_read`."""
-        copy_most_read(query, rows, out, scale, window)
 
     def prefill_rows(self, tokens: int) -> int:
         """Rows of a pass over a prompt of so many tokens."""

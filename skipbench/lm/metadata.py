@@ -1,20 +1,17 @@
 """`AttentionMetadata`: rotary tables and masks of one `TokenRows`, made once per pass."""
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from skipbench.draft_plan import SINKS
-from skipbench.lm.cache import KVCache
 from skipbench.lm.layer import ModelParts
 from skipbench.lm.rows import TokenRows
 from skipbench.lm.upload import upload
 
 ALIGNED = 8  # elements; 16 bytes of half precision
-QUERIES = 128  # of a pass that are left, the last ones; no verification has more rows
 BAND_ROWS = 64  # chains of up to this many rows take their mask as a view of one prepared band
 
 
@@ -59,9 +56,6 @@ class AttentionMetadata:
     Attributes:
         start, end: first cache row written, and the first one after the rows.
         index: positions of the rows, as an index into the rotary tables.
-        side: the cache that the rows are in, in the place of the model's; a guided draft's.
-        queries: where each layer leaves its last `QUERIES` queries [T, H, d], by its number; `None`
-            for nowhere.
         steps: `bit_exact.steps`, once they are made.
     """
 
@@ -70,80 +64,31 @@ class AttentionMetadata:
         token_rows: TokenRows,
         tables: RotaryCache,
         by_device: dict[torch.device, RotaryCache] | None = None,
-        draft_window: int | None = None,
-        side: KVCache | None = None,
-        shift: int = 0,
     ) -> None:
         """
         Args:
             by_device: the tables of all devices of the model.
-            draft_window: rows see the first `SINKS` positions and so many last ones.
-            shift: how far the rows' positions are behind those of `token_rows`, in a side cache.
         """
         self.token_rows, self.tables, self._by_device = token_rows, tables, by_device or {}
-        self.draft_window, self.side, self.shift = draft_window, side, shift
-        self.queries: dict[int, Tensor] | None = None
         self.start, self.end, self.rows = token_rows.start, token_rows.end, token_rows.rows
         positions = token_rows.positions
         self.index: slice | Tensor = (
-            slice(positions.start + shift, positions.stop + shift)
+            slice(positions.start, positions.stop)
             if isinstance(positions, range)
             else upload(torch.tensor(positions), tables.device)
         )
         self.steps: list[Any] | None = None
         self._masks: dict[tuple[int | None, int], Tensor | None] = {}
         self._others: dict[torch.device, AttentionMetadata] = {}
-        self._windowed: AttentionMetadata | None = None  # or over a side cache
 
     def on(self, device: torch.device) -> "AttentionMetadata":
         """The metadata of the same rows on another device."""
         if device == self.tables.device:
             return self
         if device not in self._others:
-            tables, window = self._by_device[device], self.draft_window
-            of = self.token_rows, tables, self._by_device, window, self.side, self.shift
+            of = self.token_rows, self._by_device[device], self._by_device
             self._others[device] = AttentionMetadata(*of)
-            self._others[device].queries = self.queries
         return self._others[device]
-
-    def windowed(self, window: int) -> "AttentionMetadata":
-        """The metadata of the same rows in a draft's window; the same where it hides nothing."""
-        if max(self.token_rows.positions) < SINKS + window:
-            return self
-        if self._windowed is None or self._windowed.draft_window != window:
-            parts = self.token_rows, self.tables, self._by_device, window
-            self._windowed = AttentionMetadata(*parts)
-        return self._windowed
-
-    def beside(self, side: KVCache, start: int) -> "AttentionMetadata":
-        """The metadata of the same rows, a chain, at the rows `start ..` of a side cache."""
-        if self._windowed is None or self._windowed.start != start or not self._windowed.side:
-            rows = replace(
-                self.token_rows,
-                start=start,
-                context_len=start,
-                positions=range(start, start + self.rows),
-            )
-            shift = self.start - start
-            self._windowed = AttentionMetadata(
-                rows, self.tables, self._by_device, side=side, shift=shift
-            )
-        return self._windowed
-
-    def leave(self, layer: int, query: Tensor) -> None:
-        """Leaves the queries [T, H, d] of a layer where they are asked for."""
-        if self.queries is not None:
-            self.queries[layer] = query if self.rows <= QUERIES else query[-QUERIES:].clone()
-
-    @property
-    def hidden(self) -> int:
-        """Cache rows behind the first `SINKS` that a draft's window hides from its one row."""
-        context = self.token_rows.context_len
-        return context - SINKS - self.draft_window + 1 if self.draft_window else 0
-
-    def hidden_from(self, row: int) -> int:
-        """The same of a row of a chain."""
-        return max(0, self.hidden + row)
 
     @functools.cached_property
     def parents(self) -> Tensor | None:
@@ -171,9 +116,8 @@ class AttentionMetadata:
         return torch.arange(self.index.start, self.index.stop, device=self.tables.device)
 
     def within(self, window: int | None) -> bool:
-        """True if neither a window of this many positions nor the draft's hides any from a row."""
-        whole = window is None or max(self.token_rows.positions) < window
-        return self.draft_window is None and whole
+        """True if a window of this many positions hides none from a row."""
+        return window is None or max(self.token_rows.positions) < window
 
     def mask(self, window: int | None, group: int = 1) -> Tensor | None:
         """Additive mask [group * T, end], the rows of one query head after the other; `None` when
@@ -183,7 +127,6 @@ class AttentionMetadata:
         rows that start at multiples of `ALIGNED` elements. It would copy others at every layer, and
         refuses a view of the band whose address is odd.
         """
-        window = window if self.side is None else None  # it holds no row that a window hides
         key = None if self.within(window) else window, group
         if key not in self._masks:
             mask = self.mask(window, 0) if group else self._make_mask(key[0])
@@ -209,7 +152,7 @@ class AttentionMetadata:
     def _make_mask(self, window: int | None) -> Tensor | None:
         """The mask [T, end] of one query head."""
         token_rows, device = self.token_rows, self.tables.device
-        if window is None and self.draft_window is None and token_rows.contiguous_chain:
+        if window is None and token_rows.contiguous_chain:
             if token_rows.rows == 1 or token_rows.start == 0:
                 return None
             return self.tables.chain_mask(token_rows.start, token_rows.rows)
@@ -219,17 +162,12 @@ class AttentionMetadata:
         mask[:, : token_rows.context_len] = 0.0
         sees = upload(torch.from_numpy(token_rows.tree_mask()), device)
         mask[:, token_rows.start :].masked_fill_(sees, 0.0)
-        if window is None and self.draft_window is None:
+        if window is None:
             return mask
         index, columns = self.positions, torch.arange(token_rows.end, device=device)
         columns[token_rows.start :] = index
         behind = index[:, None] - columns
-        if window is not None:
-            mask.masked_fill_(behind >= window, float("-inf"))
-        if self.draft_window is not None:
-            hidden = (behind >= self.draft_window) & (columns >= SINKS)
-            mask.masked_fill_(hidden, float("-inf"))
-        return mask
+        return mask.masked_fill_(behind >= window, float("-inf"))
 
 
 def rotary_cache(

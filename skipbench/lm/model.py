@@ -7,16 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from skipbench.draft_plan import VARIANTS, DraftPlan
+from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.lm.alone import score_alone
 from skipbench.lm.cache import KVCache
-from skipbench.lm.engine import SPARE_MIB, Chosen, Engine, MakeEngine
+from skipbench.lm.engine import SPARE_MIB, Chosen, Engine, MakeEngine, Variant
 from skipbench.lm.engines import make_engine
 from skipbench.lm.families import angle_limit, describe, kv_shape, parts_of
 from skipbench.lm.float32 import float32_logits
 from skipbench.lm.fused.weights import pass_bytes
-from skipbench.lm.guide import Guide
 from skipbench.lm.layer import text_config
 from skipbench.lm.metadata import AttentionMetadata, RotaryCache, rotary_cache
 from skipbench.lm.rows import TokenRows
@@ -66,7 +65,6 @@ class LM:
         self.weight_bytes = pass_bytes(model)
         """Bytes of weights that one decoding step reads; of the embedding table, one row."""
         self._parts = parts
-        self.guide = Guide(self.cache, [attention for attention, _ in parts.layers])
         make = partial(make_engine, engine) if isinstance(engine, str) else engine
         self.engine: Engine = make(model, family, self.cache, strict=strict, spare_mib=spare_mib)
         self.strict, self.prices = strict, Prices()
@@ -120,18 +118,13 @@ class LM:
         """Token ids, on the host or already on the device, -> hidden states [T, D]."""
         return self.engine.embed(upload(torch.as_tensor(tokens), self.input_device))
 
-    def head(
-        self, hidden: Tensor, plan: DraftPlan | None = None, likely: Tensor | None = None
-    ) -> Tensor:
-        """Hidden states [T, D] -> logits [T, V] through the final norm, by the plan's head.
-
-        `likely`: ids of the tokens that a head of likely tokens computes; -inf for the others.
-        """
+    def head(self, hidden: Tensor, plan: DraftPlan | None = None) -> Tensor:
+        """Hidden states [T, D] -> logits [T, V] through the final norm, by the plan's weights."""
         hidden = hidden if self._one_device else hidden.to(self.output_device)
-        name = "full" if plan is None else plan.head
-        if name == "likely" and likely is not None:
-            return self.engine.likely_head(hidden, likely)
-        return (self.engine.variant(name) if name in VARIANTS else self.engine).head(hidden)
+        return self._weights_of(plan).head(hidden)
+
+    def _weights_of(self, plan: DraftPlan | None) -> Engine | Variant:
+        return self.engine.variant(plan.variant) if plan and plan.variant else self.engine
 
     def metadata(self, token_rows: TokenRows) -> AttentionMetadata:
         """Positions and masks of rows, for several calls of `run` over the same rows."""
@@ -157,7 +150,7 @@ class LM:
         Args:
             hidden: [T, D], the input of sub-layer `first`.
             token_rows: the rows; prepared by `metadata` where several passes share them.
-            plan: what is left out, read in a variant, or attended in a window; `None` for nothing.
+            plan: what is left out, and the weights that the rest reads; `None` for the full model.
             first, last: the first sub-layer, and the one before which to stop (`None`: S = 2L).
             hidden_states: when given, receives the state [T, D] before the first and after every
                 sub-layer that ran, all on the output's device.
@@ -172,7 +165,6 @@ class LM:
         if (end := metadata.token_rows.end - padding) > self.cache.capacity:
             full = f"cache of {self.cache.capacity} rows is full: a pass needs {end}"
             raise SkipbenchError(f"{full}; allocate more rows")
-        metadata = self.guide.in_window(metadata, plan, self.engine)
         chosen = self._chosen_of(plan, first, self.sublayers if last is None else last)
         self._keep(hidden_states, hidden, rows)
         if padding:
@@ -191,11 +183,9 @@ class LM:
         if (key := (plan, first, last)) not in self._chosen:
             if len(self._chosen) == KEPT_PLANS:  # a search tries thousands
                 self._chosen.clear()
-            kept = (s for s in range(first, last) if plan is None or s not in plan.skipped)
-            reads = {} if plan is None else dict(plan.changed)
-            for variant in {*reads.values()}:
-                _ = self.engine.variant(variant).sublayers
-            self._chosen[key] = [(s, reads.get(s, "")) for s in kept]
+            kept = [s for s in range(first, last) if plan is None or s not in plan.skipped]
+            _ = self._weights_of(plan).sublayers
+            self._chosen[key] = kept, "" if plan is None else plan.variant
         return self._chosen[key]
 
     def _one_by_one(
@@ -207,12 +197,12 @@ class LM:
         hidden_states: list[Tensor] | None,
     ) -> Tensor:
         """Runs the chosen sub-layers in turn, each on its device; arguments as those of `run`."""
-        local, engine = metadata, self.engine
-        for s, variant in chosen:
+        local, (numbers, variant) = metadata, chosen
+        sublayers = (self.engine.variant(variant) if variant else self.engine).sublayers
+        for s in numbers:
             if not self._one_device:
                 device = self.devices[s // 2]
                 hidden, local = hidden.to(device), metadata.on(device)
-            sublayers = engine.variant(variant).sublayers if variant else engine.sublayers
             hidden = sublayers[s](hidden, local)
             self._keep(hidden_states, hidden, rows)
         return hidden
@@ -223,10 +213,9 @@ class LM:
             kept = state[:rows].clone() if self.engine.result_is_borrowed else state[:rows]
             hidden_states.append(kept.to(self.output_device))
 
-    def prefill(self, tokens: list[int], guides: bool = False) -> Tensor:
+    def prefill(self, tokens: list[int]) -> Tensor:
         """Fills the cache with a prompt from row 0 and commits it; returns the logits [1, V] after
-        its last token, which chooses what drafts read if it `guides`. Raises SkipbenchError for no
-        token, or one without an embedding.
+        its last token. Raises SkipbenchError for no token, or one without an embedding.
         """
         vocabulary = self.vocabulary
         if not tokens or not 0 <= min(tokens) <= max(tokens) < vocabulary:
@@ -239,10 +228,8 @@ class LM:
         rows = self.engine.prefill_rows(len(tokens))
         for start in range(0, len(tokens), rows):
             piece = tokens[start : start + rows]
-            metadata = self.metadata(TokenRows.chain(start, len(piece)))
-            hidden = self.run(self.embed(piece), self.guide.asked(metadata, guides))
+            hidden = self.run(self.embed(piece), TokenRows.chain(start, len(piece)))
         self.cache.length = len(tokens)
-        self.guide.keep(len(piece) - 1)
         return self.head(hidden[-1:])
 
     def logits(
@@ -251,11 +238,10 @@ class LM:
         token_rows: TokenRows | AttentionMetadata,
         plan: DraftPlan | None = None,
         hidden_states: list[Tensor] | None = None,
-        likely: Tensor | None = None,
     ) -> Tensor:
         """Logits [T, V] of the rows of `token_rows`, which hold `tokens`."""
         hidden = self.run(self.embed(tokens), token_rows, plan, hidden_states=hidden_states)
-        return self.head(hidden, plan, likely)
+        return self.head(hidden, plan)
 
     def score(
         self,
@@ -263,7 +249,6 @@ class LM:
         token_rows: TokenRows,
         early: Sequence[Sequence[Tensor]] = (),
         hidden_states: list[Tensor] | None = None,
-        guides: bool = False,
     ) -> Tensor:
         """Logits [n + 1, V] of one verification pass.
 
@@ -273,11 +258,9 @@ class LM:
                 list per row, [1, D] before the first and after every sub-layer. Only the other
                 rows pass the early sub-layers, all pass the rest.
             hidden_states: when given, receives the S + 1 states [n + 1, D].
-            guides: the last row that is kept chooses what guided drafts read.
         """
         if not early:
-            metadata = self.guide.asked(self.metadata(token_rows), guides)
-            return self.head(self.run(self.embed(tokens), metadata, hidden_states=hidden_states))
+            return self.logits(tokens, token_rows, hidden_states=hidden_states)
         done, first, states = len(early), len(early[0]) - 1, [list(row) for row in early]
         if done < len(tokens):
             states.append([])

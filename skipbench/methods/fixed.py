@@ -70,7 +70,7 @@ class Explicit(SkipMethod):
         skip = str(self.skip)
         super().__post_init__()
         self.skip = self.cheaper(DraftPlan.parse(skip, self.layers))
-        self._told = not self.skip.whole or self.skip.head != "full"
+        self._told = not self.skip.whole
 
     def begin(self, state: State) -> None:
         """Says once if the set is empty: the draft is then the whole model, and always right."""

@@ -204,7 +204,7 @@ class KnapSpec(SkipMethod):
 
     def _optimise(self, lm: LM, host: Host) -> None:
         prices, length, plan = self.given_prices or lm.prices, lm.cache.length, self.plan()
-        at = 1, plan.positions_read(length), self.precision.removeprefix("full")
+        at = 1, length, plan.variant
         attention_s, mlp_s = (prices.part_s(part, *at) for part in ("attention", "mlp"))
         attention, mlp = weights = integer_weights(attention_s, mlp_s, self.weight_cap)
         # K / 2, section 3.4, Efficiency via Pruning

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import msgspec
 
-from skipbench.draft_plan import VARIANTS, DraftPlan
+from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.host import NO_HOST, Host, host_of
 from skipbench.metrics.lines import interpolate, line_of
@@ -53,12 +53,14 @@ class Parts(msgspec.Struct, frozen=True, omit_defaults=True):
     head_s: float
     layers: int
     variants: "dict[str, Parts]" = {}  # of the weights, those that were measured
-    likely_head_s: float = 0.0  # a head of likely tokens; 0 where it was not measured
-    int8: "Parts | None" = None  # of `variants`, in older files
 
     def of(self, variant: str) -> "Parts":
-        """The same in a variant of the weights; itself where that was not measured."""
-        return self.variants.get(variant) or (variant == "int8" and self.int8) or self
+        """The same in a variant of the weights; itself without one."""
+        if variant and variant not in self.variants:
+            raise SkipbenchError(
+                f"no price of {variant} here; leave method.latency out to measure it"
+            )
+        return self.variants[variant] if variant else self
 
 
 def profiled_pass_s(of: Profiled, plan: DraftPlan | None) -> float:
@@ -95,9 +97,9 @@ class TimedRound(msgspec.Struct, frozen=True):
     how: Verified
     draft_s: float
     verify_s: float
-    behind_s: float = 0.0  # of one row right after such a round; 0 in older files
+    behind_s: float  # of one row right after such a round
     plan: str = ""  # text of the plan of the draft steps, where it is more than a skip set
-    beside_s: float = 0.0  # of all of the round beside its passes; 0 in older files, and of drafts
+    beside_s: float = 0.0  # of all of the round beside its passes; 0 of drafts
 
 
 @dataclass(frozen=True)
@@ -112,15 +114,6 @@ class Roofline:
     def seconds(self, bytes_read: float, operations: float) -> float:
         """The minimum time of a pass that reads and computes so much."""
         return max(bytes_read / self.bandwidth, operations / self.flops)
-
-
-def check_variants(plan: DraftPlan, priced: frozenset[str]) -> None:
-    """Raises SkipbenchError for a plan with variants that have no price."""
-    if missing := plan.variants - priced:
-        raise SkipbenchError(
-            f"no prices of {' and '.join(sorted(missing))}, which the draft {plan} needs; measure "
-            f"them: skipbench profile profile.levers=[{','.join(sorted(missing))}]"
-        )
 
 
 class Prices(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -145,22 +138,12 @@ class Prices(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @classmethod
     def read(cls, path: Path, engine: str) -> Self:
-        """From a file, as far as this version of the package wrote it, and from the one in `prices`
-        that older versions kept passes in. Raises SkipbenchError if the file is a link.
+        """From a file, as far as this version of the package wrote it. Raises SkipbenchError if the
+        file is a link.
         """
-        found, older = cls._load(path), None
+        found = cls._load(path)
         if found is None or other_package(found.package_sha256, engine):
             found = cls(format=FORMAT)
-        with contextlib.suppress(SkipbenchError):
-            file = path.parent.parent / "prices" / path.name
-            older = read_json(file, dict[str, dict[str, float]])
-        sizes = {str(n): n for n in (0, *DRAFT_ROWS, *MEASURED)}
-        stored: dict[str, Any] = {**(older or {}), **found.passes}
-        found.passes = {
-            key: {sizes[str(n)]: seconds for n, seconds in of.items()}
-            for key, of in stored.items()
-            if {*map(str, of)} <= sizes.keys() and min(of.values(), default=0) > 0
-        }
         found.path, found.package_sha256 = str(path), package_sha256(engine)
         return found
 
@@ -198,18 +181,9 @@ class Prices(msgspec.Struct, kw_only=True, omit_defaults=True):
         assert self.model is not None
         return self.model.layers
 
-    @property
-    def priced(self) -> frozenset[str]:
-        """Those of `DraftPlan.variants` that have a price."""
-        assert self.model is not None
-        others = {"int8": self.model.int8, "likely": self.model.likely_head_s}
-        return frozenset({*self.model.variants, *(name for name, of in others.items() if of)})
-
     def part_s(self, part: str, rows: int, context: float, variant: str = "") -> float:
-        """One of `PARTS`, of a variant of the weights; of the head also `likely`."""
+        """One of `PARTS`, of a variant of the weights."""
         assert self.model is not None
-        if variant == "likely":
-            return self.model.likely_head_s
         of = self.model.of(variant)
         seconds = float(getattr(of, f"{part}_s"))
         if part == "attention":
@@ -221,23 +195,19 @@ class Prices(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def pass_s(self, rows: int, context: float, plan: DraftPlan | None = None) -> float:
         """One pass with the head: KnapSpec's t_Draft with a plan, t_Target without (Eq. 4). Raises
-        SkipbenchError for a plan with variants that were not measured.
+        SkipbenchError for a variant that was not measured.
         """
         plan = plan or DraftPlan(self.layers)
-        check_variants(plan, self.priced)
-        at = rows, plan.positions_read(context)
-        seconds = self.part_s("head", *at, plan.head.removeprefix("full"))
-        for variant in ("", *VARIANTS):
-            for part, blocks in zip(PARTS[:2], plan.blocks(variant), strict=True):
-                seconds += blocks * self.part_s(part, *at, variant) if blocks else 0.0
-        return seconds
+        attention, mlp, head = (self.part_s(part, rows, context, plan.variant) for part in PARTS)
+        out = len(plan.attention), len(plan.mlp)
+        return (self.layers - out[0]) * attention + (self.layers - out[1]) * mlp + head
 
     def step_price(self, context: float, plan: DraftPlan) -> float:
         """Price of a draft step in passes of one row; without measured parts by the number of
         sub-layers, which cost half in fewer bits.
         """
         if self.model is None:
-            return 1 - plan.ratio - len(plan.changed) / (4 * plan.layers)
+            return (1 - plan.ratio) * (0.5 if plan.variant else 1.0)
         return self.pass_s(1, context, plan) / self.pass_s(1, context)
 
     def keep(self, key: str, seconds: dict[int, float]) -> None:

@@ -18,7 +18,7 @@ from msgspec import structs
 
 from skipbench.config.architecture import Shape
 from skipbench.config.run_config import RunConfig
-from skipbench.draft_plan import LIKELY, VARIANTS, DraftPlan
+from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.lm.families import parts_of
 from skipbench.lm.model import LM
@@ -57,7 +57,7 @@ def latency_path(config: RunConfig, device: torch.device) -> Path:
 
 def measured(lm: LM, path: Path, variants: Set[str] = frozenset()) -> Prices:
     """The prices in `path` if this version measured them as far as this run's cache, else such as
-    are measured now and kept there; with the parts of `DraftPlan.variants`.
+    are measured now and kept there; with those of variants of the weights.
     """
     needed, prices = lm.cache.capacity - 1, Prices.read(path, lm.engine.name)
     contexts = sorted({max(1, needed * i // CONTEXTS) for i in range(CONTEXTS + 1)})
@@ -66,25 +66,19 @@ def measured(lm: LM, path: Path, variants: Set[str] = frozenset()) -> Prices:
         prices.contexts, prices.points = contexts, measure(lm, contexts, [1], REPEATS, lambda: None)
         prices.model = fit(prices.points, lm.layers)
         prices.save()
-    if variants - prices.priced:
-        add_variants(lm, prices, contexts, REPEATS, variants)
+    for variant in sorted(variants - prices.model.variants.keys()):
+        add_variant(lm, prices, contexts, REPEATS, variant)
         prices.save()
     return prices
 
 
-def add_variants(lm: LM, prices: Prices, contexts: Ints, repeats: int, variants: Set[str]) -> None:
-    """Prices one row of variants, of which each makes a copy of the weights."""
-
-    def fitted(plan: DraftPlan) -> Parts:
-        return fit(measure(lm, contexts, [1], repeats, lambda: None, plan), lm.layers)
-
+def add_variant(lm: LM, prices: Prices, contexts: Ints, repeats: int, variant: str) -> None:
+    """Prices one row of a variant, which makes a copy of the weights."""
     assert prices.model is not None
-    whole = DraftPlan.of(lm.layers)
-    made = {name: fitted(whole.cheaper(name, head=name)) for name in variants & {*VARIANTS}}
-    prices.model = structs.replace(prices.model, variants=prices.model.variants | made)
-    if "likely" in variants:
-        head_s = fitted(whole.cheaper(head="likely")).head_s
-        prices.model = structs.replace(prices.model, likely_head_s=head_s)
+    plan = DraftPlan(lm.layers, variant=variant)
+    points = measure(lm, contexts, [1], repeats, lambda: None, plan)
+    known = prices.model.variants | {variant: fit(points, lm.layers)}
+    prices.model = structs.replace(prices.model, variants=known)
 
 
 def passes_to_measure() -> int:
@@ -109,14 +103,13 @@ def part_times(
     metadata, hidden = lm.metadata(token_rows), lm.embed(tokens)
     last = hidden.to(lm.output_device)
     plan = plan or DraftPlan.of(lm.layers)
-    likely = torch.arange(min(LIKELY, lm.vocabulary), device=lm.output_device)
     one_kind = (frozenset(range(s, lm.sublayers, 2)) for s in (1, 0))
     attention, mlp = (dataclasses.replace(plan, skipped=others) for others in one_kind)
     calls: dict[str, Callable[[], object]] = {
         "attention": partial(lm.run, hidden, metadata, attention),
         "mlp": partial(lm.run, hidden, metadata, mlp),
-        "head": partial(lm.head, last, plan, likely),
-        "whole": partial(lm.logits, tokens, token_rows, plan, likely=likely),
+        "head": partial(lm.head, last, plan),
+        "whole": partial(lm.logits, tokens, token_rows, plan),
     }
     turns = interleaved(calls, lm.output_device, repeats, UNTIMED)
     counts = {"attention": lm.layers, "mlp": lm.layers}
@@ -220,7 +213,8 @@ def profile(
     prices.roofline = rates = roofline(lm.output_device, lm.dtype, lm.weight_bytes, known)
     places = ((p.context, p.rows) for p in points)
     prices.floor = [floor_s(rates, prices.bytes, lm.layers, *place) for place in places]
-    add_variants(lm, prices, contexts, repeats, variants)
+    for variant in variants:
+        add_variant(lm, prices, contexts, repeats, variant)
     beside = overhead(lm, repeats)
     prices.overhead = {f"{part}_s": getattr(beside, f"{part}_s") for part in PARTS}
     return prices

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import torch
 
 from skipbench.config.hardware import Hardware
-from skipbench.draft_plan import DraftPlan
 from skipbench.lm.model import LM
 from skipbench.metrics.prices import Roofline
 from skipbench.profile.clock import timed
@@ -136,10 +135,9 @@ def row_bytes(lm: LM) -> int:
     return sum(r[0].numel() * r.element_size() for r in lm.cache.rows)
 
 
-def bytes_price(lm: LM, plan: DraftPlan) -> float:
+def bytes_price(lm: LM) -> float:
     """Lower bound of a draft step with weights of one byte, in passes: its bytes of weights and
     cache over those of a pass.
     """
-    weights, length = lm.weight_bytes, lm.cache.length
-    read, cached = (row_bytes(lm) * rows for rows in (plan.positions_read(length), length))
-    return float((weights / lm.dtype.itemsize + read) / (weights + cached))
+    weights, cached = lm.weight_bytes, row_bytes(lm) * lm.cache.length
+    return float((weights / lm.dtype.itemsize + cached) / (weights + cached))

@@ -48,10 +48,8 @@ def notes(record: Prices) -> list[str]:
     extra = sum(count * beside[f"{part}_s"] for part, count in counts.items())
     parts = sum(count * getattr(point, f"{part}_s") for part, count in counts.items())
     weights = sum(count * sizes.get(part, 0) for part, count in counts.items())
-    few = model.likely_head_s
     return [
-        _line("model, one row", model)
-        + (f"; head of likely tokens {1e6 * few:.2f} us" if few else ""),
+        _line("model, one row", model),
         *(_line(f"in {name}", variant) for name, variant in model.variants.items()),
         "largest residual (measured / fitted - 1): "
         + ", ".join(f"{part} {value:.1%}" for part, value in worst.items()),

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import msgspec
 
-from skipbench.draft_plan import draft_options
 from skipbench.errors import SkipbenchError
 from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import Provenance, check_identity, engine_text, used_engine
@@ -169,9 +168,9 @@ def read_run(folder: Path) -> Run:
     names = {
         kind: settings.get(kind, {}).get("name", "") for kind in ("model", "method", "dataset")
     }
-    options = draft_options(settings.get("method", {}))
-    if options and names["method"] not in (CHOOSES, options.split()[0]):
-        names["method"] += f" {options}"
+    precision = settings.get("method", {}).get("precision", "full")
+    if precision not in ("full", names["method"]):
+        names["method"] += f" {precision}"
     return Run(
         id=folder.name,
         **names,

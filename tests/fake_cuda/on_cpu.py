@@ -17,7 +17,6 @@ from fake_cuda.journal import Journal, here
 from fake_cuda.on_fake import READS
 from fake_cuda.streams import Machine, Memory, pinned, pinned_memory
 from fake_cuda.tape import NOT_VALID, CheckedCapture, tensors
-from skipbench.lm.cuda_graphs import ops
 
 aten = torch.ops.aten
 CPU = torch.device("cpu")
@@ -231,7 +230,6 @@ def cpu_behind_cuda() -> Iterator[Journal]:
     journal = Journal()
     with no_driver(journal) as (patch, machine), CpuBehindCuda(), torch.no_grad():
         patch.setattr(CpuBehindCuda, "machine", machine)
-        patch.setattr(ops, "at_hand", lambda device: False)  # its interpreter takes minutes
         tolist: Any = torch.Tensor.tolist  # of a tensor of the host, which no mode sees
         patch.setattr(torch.Tensor, "tolist", lambda t: [machine.host_uses([t]), tolist(t)][1])
         patch.setattr(CheckedCapture, "machine", machine, raising=False)

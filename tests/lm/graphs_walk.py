@@ -24,8 +24,7 @@ from skipbench.lm.rows import TokenRows
 VOCABULARY, CAPACITY, MOST = 61, 100, 220  # MOST: cache rows that a walk grows to
 ROWS = (1, 1, 1, 2, 3, 3, 5, 9, 12, 16, 17, 20, 33, 40)
 PLANS = here((
-    "attn:1;mlp:0", "mlp:0,1", "attn:0,1;mlp:0,1", "int8:all", "int8:all;mlp:0",
-    "int8-attn:1;attn:0", "window:3", "window:9;mlp:1", "head:int8;attn:1",
+    "attn:1;mlp:0", "mlp:0,1", "attn:0,1;mlp:0,1", "int8", "int8;mlp:0", "int8;attn:0",
 ))  # fmt: skip
 
 

@@ -59,8 +59,8 @@ FAULTY: dict[str, tuple[Any, str, str, Case, str]] = {
         "dtype=self.tables.dtype)", ("uniform", "tree", "fused"), "lm/metadata.py",
     ),
     "frozen length": (
-        GraphBuffers.input_preparation, "start, context_len, target, _ = self.bounds.chunk(4)",
-        "start, context_len, target, _ = self.bounds.tolist()",
+        GraphBuffers.input_preparation, "            parts.place(",
+        "            self.bounds.tolist()\n            parts.place(",
         ("vanilla", "greedy", "cuda_graphs"), "lm/cuda_graphs/buffers.py",
     ),
     "boolean index": (
@@ -127,17 +127,18 @@ FAULTY: dict[str, tuple[Any, str, str, Case, str]] = {
     ),
     "number frozen in the prepare graph": (
         device.DeviceGraphs._capture, "INPUTS: record(prepare)}", "INPUTS: record("
-        "lambda: [prepare(), buffers.bounds[3:].fill_(self.cache.length)])}", ("graphs",),
+        "lambda: [prepare(), buffers.bounds[2:].fill_(self.cache.length)])}", ("graphs",),
         "lm/cuda_graphs/device.py",
     ),
     "buffer made anew": (
-        device.DeviceGraphs.load, "metadata.hidden)\n            self._out",
-        "metadata.hidden); self.buffers.bounds = self.buffers.bounds.clone()\n"
+        device.DeviceGraphs.load, "metadata.token_rows)\n            self._out",
+        "metadata.token_rows); self.buffers.bounds = self.buffers.bounds.clone()\n"
         "            self._out", ("graphs",), "lm/cuda_graphs/buffers.py",
     ),
     "output of a graph in its pool": (
-        GraphBuffers.input_preparation, "self.cos.copy_(cos.index_select(0, positions))",
-        "self.cos = cos.index_select(0, positions)", ("graphs",), "lm/llama.py",
+        GraphBuffers.input_preparation, "            parts.place(",
+        "            self.cos = self.cos.clone()\n            parts.place(",
+        ("graphs",), "lm/cuda_graphs/",
     ),
 }  # fmt: skip
 
@@ -154,7 +155,7 @@ def on_cpu(case: str, devices: str = "one") -> list[str]:
     """What the second tier finds."""
     with cpu_behind_cuda() as journal:
         place = two_devices if devices == "two" else one_device
-        graphs: Any = partial(CudaGraphsEngine, capture=CheckedCapture, backend="masked")
+        graphs: Any = partial(CudaGraphsEngine, capture=CheckedCapture)
         lm = LM(moved(random_model("llama"), place), graphs if case == "graphs" else "fused")
         lm.allocate(120)
         if case == "keep":

@@ -7,7 +7,6 @@ from itertools import zip_longest
 from typing import Any
 
 import pytest
-import stated
 import torch
 from conftest import ANYWHERE, EVERY_ENGINE, make_method, random_model, rest_slow, settings_of
 from contract import PROMPT, plain_greedy
@@ -16,9 +15,7 @@ from fake_cuda import CheckedCapture, cpu_behind_cuda, moved
 from skipbench.decode.loop import generate, stream
 from skipbench.decode.method import MethodCopies
 from skipbench.decode.sampling import Sampler
-from skipbench.lm.cuda_graphs import buffers as sizes
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
-from skipbench.lm.cuda_graphs.ops import TRITON
 from skipbench.lm.float32 import float32_logits
 from skipbench.lm.model import LM
 from skipbench.profile.clock import Clock
@@ -43,46 +40,12 @@ def two_devices(name: str) -> str:
 def lm_on(place: Any, engine: str, family: str = "llama") -> LM:
     """The random model there; inside `cpu_behind_cuda`."""
     make: Any = (
-        partial(CudaGraphsEngine, capture=CheckedCapture, backend="split_kv")
-        if engine == "cuda_graphs"
-        else engine
+        partial(CudaGraphsEngine, capture=CheckedCapture) if engine == "cuda_graphs" else engine
     )
     lm = LM(moved(random_model(family), place), make)
     lm.allocate(400)
     assert "graphs" not in " ".join(lm.notes()) and lm.cache.rows[0].is_cuda
     return lm
-
-
-BY_TRITON = [
-    ("uniform", "method.stop.threshold=0", "method.stop.max_steps=3"),  # late
-    ("uniform", "method.kv_window=3"),
-    ("uniform", "method.kv_window=3", "method.kv_guided=true"),
-    ("swift", TREE),
-    ("clasp", "method.stop.threshold=0"),
-]
-
-
-@pytest.mark.parametrize("words", BY_TRITON, ids=" ".join)
-@pytest.mark.slow  # some seconds each
-def test_graphs_of_the_kernels_that_a_gpu_chooses(
-    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Their launches as one operator each, over several buckets."""
-    monkeypatch.setattr(sizes, "FIRST", 32)
-    wanted, method = plain_greedy(random_model_once("llama"), PROMPT, 4 * LENGTH), words
-    with cpu_behind_cuda() as journal:
-        stated.behind_cuda(monkeypatch)
-        engine = partial(CudaGraphsEngine, capture=CheckedCapture)
-        lm = LM(moved(random_model("llama"), one_device), engine)
-        lm.allocate(400)
-        assert isinstance(lm.engine, CudaGraphsEngine), lm.notes()
-        assert {part.backend for part in lm.engine.parts.values()} == {TRITON}
-        clock = Clock(torch.device("cuda:0"))
-        for _ in range(2):
-            found = generate(lm, make_method(*method), PROMPT, 4 * LENGTH, clock=clock)
-            assert found.tokens == wanted
-            assert (found.strategy == "late") is (words is BY_TRITON[0])
-        assert not journal.lines(*FAULTS)
 
 
 def variants(method: str) -> list[tuple[str, ...]]:

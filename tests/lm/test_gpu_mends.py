@@ -15,7 +15,6 @@ import pytest
 import torch
 from conftest import make_method, random_model
 from fake_cuda import fake_cuda
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from scripts import bench_gpu
 from skipbench.config.catalog import shape_of
@@ -25,7 +24,6 @@ from skipbench.draft_plan import DraftPlan
 from skipbench.experiments.row import run_cell
 from skipbench.lm.cuda_graphs import buffers as sizes
 from skipbench.lm.cuda_graphs import capture, engine
-from skipbench.lm.cuda_graphs.attention import BACKENDS
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.model import LM
@@ -34,41 +32,12 @@ from skipbench.profile.roofline import QUEUED, memory_rates, read_bandwidth
 from skipbench.skipset import planted_set
 
 PROMPT = [41, 22, 24, 53, 42, 16, 9, 35, 44, 0, 29, 47]
-FLASH_2_11 = (
-    "aten::_flash_attention_forward(Tensor query, Tensor key, Tensor value, Tensor? cum_seq_q, "
-    "Tensor? cum_seq_k, SymInt max_q, SymInt max_k, float dropout_p, bool is_causal, "
-    "bool return_debug_mask, *, float? scale=None, SymInt? window_size_left=None, "
-    "SymInt? window_size_right=None, Tensor? seqused_k=None, Tensor? alibi_slopes=None) -> "
-    "(Tensor output, Tensor softmax_logsumexp, Tensor rng_state, Tensor unused, "
-    "Tensor debug_attn_mask)"
-)
-
-
-class Calls(TorchDispatchMode):
-    """Every operator that is called, with its arguments."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.made: list[tuple[Any, Any, Any]] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.made.append((func, args, kwargs or {}))
-        return func(*args, **(kwargs or {}))
 
 
 def graphs(capture: type[EagerCapture], **settings: Any) -> LM:
     lm = LM(random_model("llama"), partial(CudaGraphsEngine, capture=capture, **settings))
     lm.allocate(300)
     return lm
-
-
-def test_a_backend_with_other_arguments_gives_way_to_fused(monkeypatch: pytest.MonkeyPatch) -> None:
-    def other(*_: object) -> torch.Tensor:
-        raise TypeError("split_kv() got an unexpected keyword argument 'enable_gqa'")
-
-    monkeypatch.setitem(BACKENDS, "split_kv", other)
-    lm = graphs(EagerCapture, backend="split_kv")
-    assert lm.engine.name == "fused" and "unexpected keyword argument" in " ".join(lm.notes())
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@ and without waiting in a draft.
 """
 
 import warnings
-from functools import partial
 from typing import Any
 
 import pytest
@@ -43,10 +42,9 @@ def on_gpu(family: str, engine: Any, dtype: torch.dtype = torch.float32, capacit
     return lm
 
 
-@pytest.mark.parametrize("backend", [None, "masked", "split_kv", "triton"])
 @pytest.mark.parametrize("family", ["llama", "mistral"])
-def test_tokens_are_those_of_fused_at_every_length(family: str, backend: str | None) -> None:
-    lm, fused = on_gpu(family, partial(CudaGraphsEngine, backend=backend)), on_gpu(family, "fused")
+def test_tokens_are_those_of_fused_at_every_length(family: str) -> None:
+    lm, fused = on_gpu(family, "cuda_graphs"), on_gpu(family, "fused")
     wanted = generate(fused, make_method("vanilla"), PROMPTS[family], 100).tokens
     for name, overrides in METHODS.items():
         assert generate(lm, make_method(name, *overrides), PROMPTS[family], 100).tokens == wanted, (
@@ -54,16 +52,12 @@ def test_tokens_are_those_of_fused_at_every_length(family: str, backend: str | N
         )
 
 
-@pytest.mark.parametrize("backend", [None, "masked", "split_kv", "varlen", "triton"])
 @torch.inference_mode()
-def test_half_precision_logits_are_near_those_of_the_fused_engine(backend: str | None) -> None:
+def test_half_precision_logits_are_near_those_of_the_fused_engine() -> None:
     """What differs between two kernels is a few units of the last place; a wrong length differs by
     the size of the logits.
     """
-    lm, fused = (
-        on_gpu("llama", partial(CudaGraphsEngine, backend=backend), torch.bfloat16),
-        on_gpu("llama", "fused", torch.bfloat16),
-    )
+    lm, fused = (on_gpu("llama", name, torch.bfloat16) for name in ("cuda_graphs", "fused"))
     for start in (20, 33, 70, 130):
         for token_rows in (
             TokenRows.chain(start, 1),

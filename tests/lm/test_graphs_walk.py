@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-import stated
 import torch
 from conftest import random_model
 from fake_cuda import CheckedCapture, cpu_behind_cuda, moved, planted
@@ -25,7 +24,6 @@ from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.device import DeviceGraphs
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
-from skipbench.lm.cuda_graphs.ops import TRITON
 from skipbench.lm.engine import Sublayer
 from skipbench.lm.metadata import AttentionMetadata
 from skipbench.lm.model import LM
@@ -60,18 +58,17 @@ def alone(part: DeviceGraphs, s: int, eager: Sublayer) -> Sublayer:
         key = part._key_of(metadata)
         if key is None or len(hidden) != metadata.rows:
             return eager(hidden, metadata)
-        rows, size, own, _ = key
-        sizes = rows, part.hidden, part.cache.head_dim, part.group
+        rows, size, own = key
+        sizes = rows, part.hidden, part.cache.head_dim
         made = GraphBuffers(*sizes, part.cache.dtype, part.capture.device)
-        made.load(metadata.token_rows, metadata.hidden)
-        backend = part._backend(size)
-        made.input_preparation(size, part._windows, part._columns, *part._rope, backend)()
+        made.load(metadata.token_rows)
+        made.input_preparation(*part._rope)()
         out = made.view(metadata.rows)
         out.copy_(hidden)
         if s in part.attentions:
-            part.attentions[s].work(made, size, backend, own)()
+            part.attentions[s].work(made, size, own)()
         else:
-            part.mlps[s].work(made, backend, own)()
+            part.mlps[s].work(made, own)()
         return out
 
     return run
@@ -97,48 +94,38 @@ class Tier:
     """
 
     family: str
-    backend: str
     steps: int
     exact: bool = False
     tape: bool = False
     capture: type[EagerCapture] = EagerCapture
 
     def __str__(self) -> str:
-        words = [self.family, self.backend, *["tape"] * self.tape]
+        words = [self.family, *["tape"] * self.tape]
         return "-".join([*words, *["full"] * (self.capture is Full), *["bits"] * self.exact])
 
 
 TIERS = [
-    Tier("llama", "masked", 200, exact=True),
-    Tier("llama", "masked", 270),
-    Tier("mistral", "split_kv", 150, exact=True),
-    Tier("qwen3", "split_kv", 150),
-    Tier("llama", TRITON, 60),
-    Tier("qwen3", TRITON, 20, exact=True),
-    Tier("qwen2", "masked", 235, capture=Full),
-    Tier("llama", "masked", 15, tape=True),
+    Tier("llama", 230, exact=True),
+    Tier("llama", 270),
+    Tier("mistral", 170, exact=True),
+    Tier("qwen3", 180),
+    Tier("qwen2", 235, capture=Full),
+    Tier("llama", 15, tape=True),
 ]
-
-
-def stand_ins(patch: pytest.MonkeyPatch, tier: Tier) -> None:
-    """What a tier has in the place of a GPU's kernels and short texts' buckets."""
-    patch.setattr(buffers, "FIRST", 32)
-    if tier.backend == TRITON:
-        stated.put_in_place(patch)
 
 
 @contextlib.contextmanager
 def walker(tier: Tier) -> Iterator[Walk]:
     """Two models on their engines, as a tier says."""
     with contextlib.ExitStack() as stack:
-        stand_ins(stack.enter_context(pytest.MonkeyPatch().context()), tier)
+        stack.enter_context(pytest.MonkeyPatch().context()).setattr(buffers, "FIRST", 32)
         model, capture, faults = random_model(tier.family), tier.capture, list[str]
         if tier.tape:
             journal = stack.enter_context(cpu_behind_cuda())
             model, capture = moved(model, lambda name: "cuda:0"), CheckedCapture
             faults = partial(journal.lines, "order", "graph", "capture")
-        graphs = LM(model, partial(CudaGraphsEngine, capture=capture, backend=tier.backend))
-        anew = partial(Anew, capture=EagerCapture, backend=tier.backend)
+        graphs = LM(model, partial(CudaGraphsEngine, capture=capture))
+        anew = partial(Anew, capture=EagerCapture)
         other = LM(random_model(tier.family), anew if tier.exact else "fused")
         yield Walk((graphs, other), 0.0 if tier.exact else NEAR, faults)
 
@@ -168,7 +155,7 @@ FAULTS: dict[str, tuple[Any, str, str, tuple[Tier, ...]]] = {
         "len(self._out):\n            self._prepared = True; return None", (TIERS[0], TIERS[1]),
     ),
     "a state that is borrowed": (
-        LM._keep, "if self.engine.result_is_borrowed", "if False", (TIERS[0], TIERS[4]),
+        LM._keep, "if self.engine.result_is_borrowed", "if False", (TIERS[0],),
     ),
     "a pass that a capture disturbed": (
         DeviceGraphs._recording, "(state)\n            self.metadata = None",
@@ -176,10 +163,6 @@ FAULTS: dict[str, tuple[Any, str, str, tuple[Tier, ...]]] = {
     ),
     "a state that a capture disturbed": (
         DeviceGraphs._recording, "buffers.hidden.copy_(state)", "pass", (TIERS[0],),
-    ),
-    "rows that a window hid before": (
-        GraphBuffers.load, "context_len != start or hidden != self._hidden",
-        "context_len != start", (TIERS[4],),
     ),
 }  # fmt: skip
 

@@ -1,20 +1,19 @@
 """Attention over absolute parts (`cuda_graphs.parts`): near float32 attention by torch, and for a
 row of a pass the bits that the row gets alone. Both for the kernels, in Triton's interpreter or on
-a GPU, and for what states them in plain torch (tests/stated.py).
+a GPU, and for their form in plain torch (`cuda_graphs.on_cpu`).
 """
 
 import random
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
-import stated
 import torch
-from interpreted import DEVICE, interpreter
+from interpreted import DEVICE, interpreter, kernel
 from torch import Tensor
 
-from skipbench.draft_plan import SINKS
-from skipbench.lm.cuda_graphs import parts
+from skipbench.lm.cuda_graphs import on_cpu, parts
 from skipbench.lm.cuda_graphs.parts import LONGEST
 from skipbench.lm.rows import TokenRows
 
@@ -22,12 +21,13 @@ TOLERANCES = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
 """Largest norm of a difference from float32 arithmetic, as a share."""
 SCALE = 0.3
 Place = tuple[Tensor, Tensor, Tensor]  # bounds, depth, tree mask
-KERNELS = pytest.mark.parametrize("of", [parts, stated], ids=["kernels", "stated"])
+LAUNCHED = SimpleNamespace(**{name: kernel(parts, name) for name in ("place", "attend_parts")})
+KERNELS = pytest.mark.parametrize("of", [LAUNCHED, on_cpu], ids=["kernels", "torch"])
 
 
 @pytest.fixture(autouse=True)
 def on_the_host(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    if DEVICE.type == "cuda" and "stated" in request.node.name:
+    if DEVICE.type == "cuda" and "torch" in request.node.name:
         pytest.skip("is for the host")
 
 
@@ -39,11 +39,10 @@ class Pass(NamedTuple):
     cache: Tensor  # [_, 2 KV, d]
     size: int
     window: int = LONGEST
-    hidden: int = 0
 
     def place(self) -> Place:
         rows = self.rows
-        bounds = torch.tensor([rows.start, rows.context_len, rows.start, self.hidden])
+        bounds = torch.tensor([rows.start, rows.context_len, rows.start])
         depth = torch.tensor([p - rows.context_len for p in rows.positions])
         mask = torch.from_numpy(rows.tree_mask()).clone()
         return bounds.to(DEVICE), depth.to(DEVICE), mask.to(DEVICE)
@@ -56,8 +55,7 @@ class Pass(NamedTuple):
             places = {p: p for p in range(rows.context_len)}  # position: cache row
             places |= {rows.positions[other]: rows.start + other for other in path}
             for position, at in places.items():
-                near = position < SINKS or position >= SINKS + self.hidden
-                sees[row, at] = near and rows.positions[row] - position < self.window
+                sees[row, at] = rows.positions[row] - position < self.window
         return sees
 
 
@@ -114,10 +112,9 @@ def drawn_pass(seed: int) -> Pass:
     border = parts.part_size(dtype, d)
     rows = drawn_rows(draw, 6, border)
     window = draw.choice((LONGEST, LONGEST, 1, 7, border, border + 5))
-    hidden = draw.choice((0, 0, draw.randint(0, max(0, rows.context_len - SINKS))))
     size = rows.end + draw.choice((0, 1, border))
     query = torch.randn(rows.rows, kv * group, d).to(DEVICE, dtype)
-    one = Pass(rows, query, torch.randn(size, 2 * kv, d).to(DEVICE, dtype), size, window, hidden)
+    one = Pass(rows, query, torch.randn(size, 2 * kv, d).to(DEVICE, dtype), size, window)
     one.cache[~one.sees().any(0).to(DEVICE)] = torch.nan
     return one
 
@@ -161,12 +158,12 @@ def near_torch(of: Any, seeds: range) -> None:
 
 @KERNELS
 def test_near_attention_of_torch(of: Any) -> None:
-    near_torch(of, range(200 if of is stated else 6))
+    near_torch(of, range(200 if of is on_cpu else 6))
 
 
 @pytest.mark.slow
 def test_near_attention_of_torch_in_many_shapes() -> None:
-    near_torch(parts, range(6, 200))
+    near_torch(LAUNCHED, range(6, 200))
 
 
 @KERNELS
@@ -183,7 +180,7 @@ def test_what_is_no_number_is_not_hidden(of: Any, at: int) -> None:
 @KERNELS
 def test_place(of: Any) -> None:
     draw = random.Random(0)
-    for border in (64, 128) * (20 if of is stated else 2):
+    for border in (64, 128) * (20 if of is on_cpu else 2):
         rows = drawn_rows(draw, 20, border)
         one = Pass(rows, torch.empty(0), torch.empty(0), 0)
         tables = [torch.randn(rows.context_len + 2, 1, 6).to(DEVICE) for _ in range(2)]
@@ -227,7 +224,7 @@ def trees(seed: int, count: int) -> list[Pass]:
 
 @KERNELS
 def test_a_row_has_the_bits_that_it_has_alone(of: Any) -> None:
-    kernels = of is parts
+    kernels = of is LAUNCHED
     passes = [*chains(torch.float32, range(4, 5) if kernels else range(2, 17))]
     passes += trees(0, 3 if kernels else 200)
     assert [differing(of, one) for one in passes] == [0] * len(passes)
@@ -243,7 +240,7 @@ def test_a_row_of_any_chain_or_tree_has_the_bits_that_it_has_alone(
         monkeypatch.setattr(interpreter.interpreter_builder, "options", unchecked)
     dtype = (torch.float32, torch.bfloat16, torch.float16)[part % 3]
     passes = [*(chains(dtype, range(2, 17)) if part < 3 else []), *trees(1 + part, 100)]
-    assert [differing(parts, one) for one in passes] == [0] * len(passes)
+    assert [differing(LAUNCHED, one) for one in passes] == [0] * len(passes)
 
 
 FAULTS = ("parts by start", "ancestors by cache row", "sums by bucket")
@@ -257,10 +254,12 @@ def test_a_fault_is_found(of: Any, fault: str, monkeypatch: pytest.MonkeyPatch) 
     def before(one: Pass) -> None:
         if fault == "parts by start":
             odd = one.rows.start % 2
-            for module in {of, parts}:
+            for module in (on_cpu, parts):
                 monkeypatch.setattr(module, "part_size", lambda *_: 32 << odd)
         if fault == "sums by bucket":
-            monkeypatch.setattr(of, "CHUNK", 2 if one.size % 128 > 64 else 16)
+            monkeypatch.setattr(
+                on_cpu if of is on_cpu else parts, "CHUNK", 2 if one.size % 128 > 64 else 16
+            )
 
     def by_cache_row(bounds: Tensor, *rest: Any) -> None:
         place(bounds, *rest)
@@ -274,4 +273,4 @@ def test_a_fault_is_found(of: Any, fault: str, monkeypatch: pytest.MonkeyPatch) 
     one = exact_pass(TokenRows.tree(start, (-1, -1, 1)), torch.float32)
     assert differing(of, one, before) > 0
     monkeypatch.undo()
-    assert differing(stated, one) == 0
+    assert differing(on_cpu, one) == 0

@@ -15,14 +15,14 @@ import torch
 import torch.nn.functional as F
 from conftest import rest_slow
 from interpreted import DEVICE
+from interpreted import kernels as kernels  # a fixture
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from skipbench.lm.cuda_graphs import ops, products
-from skipbench.lm.cuda_graphs.launches import Launches
 from skipbench.lm.cuda_graphs.products import KIB, Tile, tile_of
 from skipbench.lm.llama import rotated, silu_times
 
+pytestmark = pytest.mark.usefixtures("kernels")
 EPS = 1e-5
 TOLERANCES = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 """Largest norm of a difference from float32 arithmetic, as a share: two roundings of an output."""
@@ -241,24 +241,6 @@ def test_rms_norm(dtype: torch.dtype, drawn: Drawn) -> None:
     x, norm = drawn(5, 576, dtype=dtype) * 3, drawn(576, dtype=dtype)
     found, wanted = products.rms_norm(x, norm, EPS), F.rms_norm(x, norm.shape, norm, EPS)
     assert error(found, wanted) < 1e-6 or (found != wanted).float().mean() < 0.01
-
-
-def test_each_operator_is_one_kernel_and_known_without_it(drawn: Drawn) -> None:
-    own = Operators(drawn, torch.bfloat16)
-    x, cache, target = own.x, own.cache, own.target
-    calls: dict[str, tuple[Any, ...]] = {
-        "linear": (x, *own.weights), "linear_add": (own.hidden, x, own.weight, None),
-        "gated": (x, *own.weights), "rms_norm": (x, own.norm, EPS),
-        "qkv_rotated": (x, *own.weights, own.cos, own.sin, target, cache, KV),
-    }  # fmt: skip
-    for name, given in calls.items():
-        with Launches(DEVICE) as launches:
-            found = getattr(products, name)(*given)
-        assert launches.operators == [f"skipbench::{name}"]
-        with FakeTensorMode() as mode:
-            fakes = [mode.from_tensor(a) if isinstance(a, Tensor) else a for a in given]
-            fake = getattr(products, name)(*fakes)
-        assert found is fake is None or found.shape == fake.shape
 
 
 def test_float16_is_normed_first(drawn: Drawn) -> None:

@@ -1,13 +1,11 @@
-"""`engine.strict` of `cuda_graphs`, by the stated operators in the place of Triton's kernels: every
-verified row has the bits that it has alone, and what could not keep that is refused.
+"""`engine.strict` of `cuda_graphs`, by its operators in plain torch: every verified row has
+the bits that it has alone, and what could not keep that is refused.
 """
 
 from functools import partial
 from typing import Any
 
 import pytest
-import stated
-import stated_products
 import torch
 from conftest import make_method, random_model, rest_slow
 from test_graphs import PROMPTS
@@ -16,10 +14,9 @@ from test_strict import same_bits
 from skipbench.errors import NotStrictError, SkipbenchError
 from skipbench.lm.bit_probe import compare_rows
 from skipbench.lm.cuda_graphs import buffers as sizes
-from skipbench.lm.cuda_graphs import ops
+from skipbench.lm.cuda_graphs import on_cpu
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
-from skipbench.lm.cuda_graphs.ops import TRITON
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 
@@ -29,17 +26,12 @@ FAMILIES = "llama", "mistral", "qwen2", "qwen3"
 
 
 def graphs(
-    patch: pytest.MonkeyPatch,
     family: str = "llama",
     dtype: torch.dtype = BF16,
     strict: bool = True,
     capture: type[EagerCapture] = EagerCapture,
-    backend: str | None = None,
 ) -> LM:
-    """With the backend that the engine chooses, as on a GPU."""
-    stated.put_in_place(patch)
-    patch.setattr(ops, "at_hand", lambda device: True)
-    engine = partial(CudaGraphsEngine, capture=capture, backend=backend)
+    engine = partial(CudaGraphsEngine, capture=capture)
     lm = LM(random_model(family).to(dtype), engine, strict)
     lm.allocate(300)
     return lm
@@ -53,10 +45,8 @@ def graphs(
     ),
     ids=str,
 )
-def test_no_row_depends_on_those_beside_it(
-    family: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = compare_rows(graphs(monkeypatch, family, dtype), 60, contexts=CONTEXTS)
+def test_no_row_depends_on_those_beside_it(family: str, dtype: torch.dtype) -> None:
+    found = compare_rows(graphs(family, dtype), 60, contexts=CONTEXTS)
     assert found.compared >= 60 and (found.differing, found.first) == (0, "")
 
 
@@ -75,9 +65,9 @@ METHODS = [
     rest_slow(METHODS, lambda case: case[1] == "recycling"),
 )
 def test_methods_give_vanillas_tokens_and_bits(
-    family: str, name: str, overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    family: str, name: str, overrides: tuple[str, ...]
 ) -> None:
-    lm = graphs(monkeypatch, family)
+    lm = graphs(family)
     method = make_method(name, *overrides, layers=lm.layers)
     same_bits(lm, method, PROMPTS.get(family, PROMPTS["llama"]), 24)
 
@@ -91,48 +81,20 @@ def by_bucket(attend: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("room", "name", "planted"),
-    [(stated_products, "linear", by_rows), (stated, "attend_parts", by_bucket)],
+    ("name", "planted"),
+    [("linear", by_rows), ("attend_parts", by_bucket)],
 )
 def test_a_kernel_that_depends_on_rows_is_refused(
-    room: Any, name: str, planted: Any, monkeypatch: pytest.MonkeyPatch
+    name: str, planted: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sizes, "FIRST", 32)  # the longest of the proof's contexts is 57 here
-    monkeypatch.setattr(room, name, planted(getattr(room, name)))
+    monkeypatch.setattr(on_cpu, name, planted(getattr(on_cpu, name)))
     with pytest.raises(NotStrictError, match=r"engine.strict=true cannot be kept on cpu"):
-        graphs(monkeypatch)
+        graphs()
 
 
-def test_without_triton_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = r"kept by engine=cuda_graphs: Triton's kernels do not run here \(split_kv\); use engine="
-    with pytest.raises(NotStrictError, match=said):
-        graphs(monkeypatch, backend="split_kv")
-
-
-def test_kernels_are_chosen_once_also_where_weights_are_small(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As a planted model's first layer, which adds less than the rounding of a state near 1, and
-    for a short cache; an error in a later choice, such as of memory, would end strict unsaid.
-    """
-    stated.put_in_place(monkeypatch)
-    monkeypatch.setattr(ops, "at_hand", lambda device: True)
-    model = random_model("llama").to(BF16)
-    first = model.model.layers[0]
-    for weight in (first.self_attn.o_proj.weight, first.mlp.down_proj.weight):
-        weight.data *= 0.1  # so that one addition in 250 rounds the other way
-    lm = LM(model, partial(CudaGraphsEngine, capture=EagerCapture))
-    lm.allocate(30)
-    assert isinstance(lm.engine, CudaGraphsEngine), lm.notes()
-    (part,) = lm.engine.parts.values()
-    assert part.backend == TRITON and not part.discarded
-    monkeypatch.setattr(ops, "at_hand", lambda device: False)
-    lm.allocate(200)
-    assert part.backend == TRITON
-
-
-def test_what_no_graph_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    lm = graphs(monkeypatch)
+def test_what_no_graph_holds_is_refused() -> None:
+    lm = graphs()
     lm.prefill([3] * 20)
     rows = TokenRows.chain(20, 129)
     assert lm.logits([5] * 129, rows).shape[0] == 129, "a draft may"
@@ -140,7 +102,7 @@ def test_what_no_graph_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
         lm.logits([5] * 129, rows.verified())
 
 
-def test_without_memory_for_graphs_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_memory_for_graphs_it_ends() -> None:
     """Other kernels would give other bits."""
 
     class Full(EagerCapture):
@@ -151,15 +113,15 @@ def test_without_memory_for_graphs_it_ends(monkeypatch: pytest.MonkeyPatch) -> N
                 raise torch.OutOfMemoryError("CUDA out of memory")
             return super().capture(work)
 
-    lm = graphs(monkeypatch, capture=Full)
+    lm = graphs(capture=Full)
     lm.prefill([3] * 20)
     Full.full = True
     with pytest.raises(SkipbenchError, match=r"cannot be kept: cpu has no memory left for graphs"):
         lm.logits([5] * 13, TokenRows.chain(20, 13))
 
 
-def test_prompts_of_two_passes_are_those_of_fused(monkeypatch: pytest.MonkeyPatch) -> None:
-    lm = graphs(monkeypatch, dtype=torch.float32, strict=False)
+def test_prompts_of_two_passes_are_those_of_fused() -> None:
+    lm = graphs(dtype=torch.float32, strict=False)
     other = LM(random_model("llama"), "fused")
     other.allocate(300)
     for length in (200, 257):

@@ -10,6 +10,7 @@ import torch
 from conftest import here, make_method, random_model
 from described import made
 from interpreted import DEVICE
+from interpreted import kernels as kernels  # a fixture
 from test_graphs import PROMPTS
 from test_graphs import short_buckets as short_buckets  # a fixture
 from torch import Tensor
@@ -21,12 +22,12 @@ from skipbench.lm.bit_probe import compare_rows
 from skipbench.lm.cuda_graphs import ops
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
-from skipbench.lm.cuda_graphs.ops import TRITON
 from skipbench.lm.llama import rotated, silu_times
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.fixed import FixedSet
 
+pytestmark = pytest.mark.usefixtures("kernels")
 TOLERANCES = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 """Largest norm of a difference from float32 arithmetic, as a share: one rounding of an output."""
 NO_NORMS = (None, None, 0.0, 0.0)
@@ -67,20 +68,6 @@ def test_rotate_and_write(dtype: torch.dtype, normed: bool) -> None:
     assert max(error(query, both[:, :heads]), error(cache, wanted)) < TOLERANCES[dtype] / 2
 
 
-@pytest.mark.slow
-@torch.inference_mode()
-def test_the_engine_takes_the_kernels_that_give_what_torchs_give(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(ops, "at_hand", lambda device: True)
-    model = made("llama", num_hidden_layers=1).to(DEVICE)
-    lm = LM(model, partial(CudaGraphsEngine, capture=EagerCapture))
-    lm.allocate(100)
-    lm.prefill([3, 4])
-    part = lm.engine.parts[DEVICE]  # type: ignore[attr-defined]  # an engine of graphs
-    assert part.backend == TRITON and not part.discarded
-
-
 @pytest.mark.slow  # a minute each in the interpreter
 @torch.inference_mode()
 @pytest.mark.parametrize("dtype", TOLERANCES)
@@ -88,7 +75,7 @@ def test_no_row_depends_on_those_beside_it(dtype: torch.dtype) -> None:
     """As tests/lm/test_strict_graphs.py, by the kernels themselves; the first context of two lies
     before the border of a part.
     """
-    engine = partial(CudaGraphsEngine, capture=EagerCapture, backend=TRITON)
+    engine = partial(CudaGraphsEngine, capture=EagerCapture)
     model = made("llama", num_hidden_layers=1).to(DEVICE, dtype)
     lm = LM(model, engine)
     found = compare_rows(lm, 30, contexts=(57, 121))
@@ -98,10 +85,10 @@ def test_no_row_depends_on_those_beside_it(dtype: torch.dtype) -> None:
 @pytest.mark.slow
 @torch.inference_mode()
 def test_a_plans_logits_are_those_of_fused() -> None:
-    """A window, 8 bits and skipped sub-layers in graphs, of which no more are captured."""
-    engine = partial(CudaGraphsEngine, capture=EagerCapture, backend=TRITON)
+    """Skipped sub-layers and 8 bits in graphs, of which no more are captured."""
+    engine = partial(CudaGraphsEngine, capture=EagerCapture)
     lms = [LM(random_model("llama").to(DEVICE), e) for e in (engine, "fused")]
-    plan, *low = (DraftPlan.parse(p, 4) for p in here(("window:6;attn:1;mlp:2", "int8:all")))
+    plan, *low = (DraftPlan.parse(p, 4) for p in here(("attn:1;mlp:2", "int8")))
     for lm in lms:
         lm.allocate(64)
         lm.prefill(PROMPTS["llama"] * 2)
@@ -109,7 +96,6 @@ def test_a_plans_logits_are_those_of_fused() -> None:
     for start, of in ((24, plan), (25, plan), (20, DraftPlan.of(4)), *((26, of) for of in low)):
         found, wanted = (lm.logits([5], TokenRows.chain(start, 1), of) for lm in lms)
         assert error(found, wanted) < 1e-4
-        assert part.buffers is not None and part.buffers._hidden == (start - 9) * bool(of.window)
         graphs.append(part.graphs)
     assert len(set(graphs[:3])) == 1  # those of a variant are captured at its first use
 
@@ -118,11 +104,9 @@ def test_a_plans_logits_are_those_of_fused() -> None:
 @pytest.mark.parametrize("family", ["llama", "mistral"])
 def test_tokens_are_those_of_the_plain_model(family: str) -> None:
     """float32, rows of a chain and of a tree, over two buckets, and in Mistral with a window."""
-    engine = partial(CudaGraphsEngine, capture=EagerCapture, backend=TRITON)
+    engine = partial(CudaGraphsEngine, capture=EagerCapture)
     lm = LM(random_model(family).to(DEVICE), engine)
     lm.allocate(100)
-    part = lm.engine.parts[DEVICE]  # type: ignore[attr-defined]  # an engine of graphs
-    assert part.backend == TRITON and not part.discarded
     prompt = PROMPTS[family] * 2
     wanted = contract.plain_greedy(lm.model, prompt, 10)
     tree = FixedSet("tree", DraftPlan.parse("attn:1;mlp:2", 4), Fixed(2, 0.0), (2, 2, 1, 1))

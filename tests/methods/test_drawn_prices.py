@@ -13,7 +13,6 @@ from functools import partial
 from importlib import import_module
 
 import pytest
-import stated
 import torch
 from conftest import ALONE, LAYERS, make_method, random_model, rest_slow, settings_of
 from test_architecture import PACKAGE, imports
@@ -26,7 +25,6 @@ from skipbench.config.signature import settings
 from skipbench.decode.loop import generate
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
-from skipbench.lm.cuda_graphs.ops import TRITON
 from skipbench.lm.model import LM
 from skipbench.metrics.host import Host
 from skipbench.metrics.prices import DRAFT_ROWS, ROWS, Parts, Prices
@@ -75,9 +73,8 @@ def latency_from(draw: random.Random) -> Parts:
     """Also of a head; each variant at 1/5 to 5/4 of the price."""
     mlp, per_token, attention = seconds_from(draw)
     whole = attention, per_token, mlp, mlp * draw.uniform(0.1, 4)
-    share, likely = (draw.uniform(0.2, 1.25) for _ in range(2))
-    low = Parts(*(share * s for s in whole), LAYERS)
-    return Parts(*whole, LAYERS, {"int8": low}, likely * whole[3])
+    share = draw.uniform(0.2, 1.25)
+    return Parts(*whole, LAYERS, {"int8": Parts(*(share * s for s in whole), LAYERS)})
 
 
 DRAWN: dict[str, Callable[[random.Random], object]] = {
@@ -108,14 +105,9 @@ def decoded(lm: LM, name: str, words: list[str], latency: Parts) -> list[object]
     return [out.tokens, *out.rounds, method.log.get("reward")]
 
 
-@pytest.fixture(autouse=True)
-def kernels_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    stated.put_in_place(monkeypatch)
-
-
 @functools.cache
-def engines(family: str, backend: str, dtype: torch.dtype) -> list[LM]:
-    captured = partial(CudaGraphsEngine, capture=EagerCapture, backend=backend)
+def engines(family: str, dtype: torch.dtype) -> list[LM]:
+    captured = partial(CudaGraphsEngine, capture=EagerCapture)
     return [LM(random_model(family).to(dtype), engine) for engine in ("fused", captured)]
 
 
@@ -129,20 +121,18 @@ def fault(name: str, seed: int) -> str:
     switches = [s for s in SWITCHES.get(name, ()) if not s.startswith("stop.")]
     if name != "lookahead" and switches and draw.random() < 0.5:  # prices choose its sizes
         words.insert(0, f"method.{draw.choice(switches)}")
-    backend, latency = draw.choice(["masked", "split_kv"]), latency_from(draw)
-    if seed % 8 == 7:  # a GPU's, which are slow where they are only stated
-        backend = TRITON
+    latency = latency_from(draw)
 
     def courses(dtype: torch.dtype) -> list[list[object]]:
-        return [decoded(lm, name, words, latency) for lm in engines(family, backend, dtype)]
+        return [decoded(lm, name, words, latency) for lm in engines(family, dtype)]
 
     fused, captured = courses(torch.float32)
-    vanilla = decoded(engines(family, backend, torch.float32)[0], "vanilla", [], latency)
+    vanilla = decoded(engines(family, torch.float32)[0], "vanilla", [], latency)
     what = ["tokens"] * (not fused[0] == captured[0] == vanilla[0])
     if fused != captured:
         fused, captured = courses(torch.float64)
         what += ["rounds"] * (fused != captured)
-    told = f"draw {seed} on {family}, {backend}, {words}, {latency}"
+    told = f"draw {seed} on {family}, {words}, {latency}"
     return f"other {' and '.join(what)}: {told}" if what else ""
 
 

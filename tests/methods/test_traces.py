@@ -37,7 +37,7 @@ OWN = sorted({*choices("method")} - LEFT_OUT)
 CASES: dict[str, tuple[str, ...]] = {
     **{name: () for name in OWN},
     "swift": SWIFT,
-    **dict.fromkeys(here(("int8", "knapspec-choices")), PRICES),
+    **dict.fromkeys(here(["int8"]), PRICES),
     "swift tree": (*SWIFT, "method.tree=[10,5,3,1]"),
     "swift code": (*SWIFT, "method.initial=odd", "method.register=raw", "method.rescore=false"),
     "uniform tree": ("method.ratio=0.3", "method.tree=[4,3,2,1]"),

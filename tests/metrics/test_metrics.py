@@ -249,17 +249,15 @@ def test_costs_by_hand() -> None:
     # draft 2 * 0.001 + 3 * 0.002 + 0.004 = 0.012 s; target 4 * 0.003 + 0.004 = 0.016 s
     assert PASS_S(DraftPlan.parse("attn:0-1;mlp:2", 4)) == pytest.approx(0.012)
     assert PASS_S(None) == pytest.approx(0.016)
-    plan = DraftPlan.parse("int8-attn:2-3;int8-mlp:0;window:96;head:likely;attn:0;mlp:2", 4)
-    with pytest.raises(SkipbenchError, match=r"int8 and likely.*profile\.levers=\[int8,likely\]"):
+    plan = DraftPlan.parse("int8;attn:0;mlp:2", 4)
+    with pytest.raises(SkipbenchError, match="no price of int8"):
         PASS_S(plan)
     low = Parts(5e-4 - 300 * 5e-7, 5e-7, 8e-4, 2e-3, 4)
     near = {"attention_s": 1e-3 - 300 * 1e-6, "attention_s_per_token": 1e-6}
-    parts = structs.replace(PARTS, variants={"int8": low}, likely_head_s=1e-3, **near)
+    parts = structs.replace(PARTS, variants={"int8": low}, **near)
     both = partial(Prices(model=parts).pass_s, 1, 300)
-    read = 300 - 100  # positions that the window hides
-    wanted = (1e-3 - read * 1e-6) + 2 * (5e-4 - read * 5e-7) + 2 * 2e-3 + 8e-4 + 1e-3
-    assert both(plan) == pytest.approx(wanted)
-    assert both(DraftPlan.parse("int8:all;head:int8", 4)) == pytest.approx(0.0072)
+    assert both(plan) == pytest.approx(3 * 5e-4 + 3 * 8e-4 + 2e-3)
+    assert both(DraftPlan.parse("int8", 4)) == pytest.approx(0.0072)
     assert both(None) == pytest.approx(PASS_S(None))
     # alpha_cond = 0.7; 4 rounds with g = 3, and one without a draft; 8 steps of 2 + 6 + 4 = 12 ms,
     # 4 of 3 + 8 + 4 = 15 ms: 13 ms on average, 12 steps in 5 rounds

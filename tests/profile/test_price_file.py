@@ -57,9 +57,6 @@ def test_prices_never_fall_and_reach_every_row() -> None:
 
 
 def test_the_next_process_measures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of either kind of file: that of today, and that beside the latencies which earlier versions
-    wrote.
-    """
     measured, measure = list[int](), rows.verification_seconds
     monkeypatch.setattr(prices, "ENOUGH", 1)
     monkeypatch.setattr(host, "ENOUGH", 2)
@@ -73,25 +70,11 @@ def test_the_next_process_measures_nothing(tmp_path: Path, monkeypatch: pytest.M
     record = json.loads(path.read_text())
     first = {int(n): seconds for n, seconds in record.pop("passes")["0+"].items()}
     beside = record.pop("host")["recycling"]  # older files have none
-    lm, older = loaded(), tmp_path / "prices" / path.name
+    lm = loaded()
     assert lm.lm.prices.passes == {"0+": first}
     assert msgspec.to_builtins(lm.lm.prices.host_of("recycling")) == beside
     assert beside["round_s"] > 0
     assert lm.generate(STORY, 24).text == text and len(measured) == 1
-
-    of_part = {"attention_s": 1.0, "attention_s_per_token": 0.0, "mlp_s": 2.0, "head_s": 3.0}
-    record |= {"contexts": [9], "model": of_part | {"layers": 12}}
-    path.write_text(json.dumps(record))
-    older.parent.mkdir()
-    older.write_text(json.dumps({"0+": dict.fromkeys(first, 1.0)}))  # rows for nothing
-    assert loaded().generate(STORY, 24).text == text and len(measured) == 1
-    kept = json.loads(path.read_text())
-    assert max(kept["passes"]["0+"].values()) < 1, "its rounds say nothing"
-    own = {name: kept[name] for name in ("passes", "host")}
-    assert kept == record | own, "its latencies are lost"
-    path.write_text(json.dumps(record))
-    older.write_text('{"0+": {"1": 0, "2": 1}, "256+": {"one": 1}, "1024+": {"3": 1}}')
-    assert loaded().lm.prices.passes == {} == loaded("model.dtype=bfloat16").lm.prices.passes
 
 
 def test_a_busy_moment_does_not_decide_a_price(monkeypatch: pytest.MonkeyPatch) -> None:

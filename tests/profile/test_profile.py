@@ -20,7 +20,6 @@ from skipbench.config.compose import compose
 from skipbench.config.hardware import Hardware
 from skipbench.config.model import Dtype
 from skipbench.config.paths import CONF
-from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.row import run_cell
 from skipbench.metrics.prices import FORMAT, Parts, Point, Prices, Roofline
@@ -176,23 +175,13 @@ def test_parts_are_timed_in_every_family(family: str) -> None:
     assert lm.layers * sizes["row"] * lm.cache.capacity == lm.cache.bytes
 
 
-def test_a_head_is_priced_where_it_is_asked_for(tmp_path: Path) -> None:
+def test_a_variant_is_priced_where_it_is_asked_for(tmp_path: Path) -> None:
     lm = random_lm("llama", "fused")
     before = measured(lm, path := tmp_path / "latency.json")
-    assert before.model and not before.priced
-    likely = measured(lm, path, {"likely"})
-    assert likely.model and likely.priced == {"likely"} and measured(lm, path) == likely
-    few = likely.model.likely_head_s
-    assert likely.model == msgspec.structs.replace(before.model, likely_head_s=few)
-
-
-def test_8_bits_of_older_files_are_read() -> None:
-    low = Parts(1.0, 0.1, 2.0, 3.0, 4)
-    older, now = ({"int8": low}, {"variants": {"int8": low}})
-    found = [Prices(model=Parts(2.0, 0.2, 4.0, 6.0, 4, **of)) for of in (older, now)]  # type: ignore[arg-type]  # two types
-    plan = DraftPlan.parse("int8:all;attn:0", 4)
-    assert {prices.priced for prices in found} == {frozenset(["int8"])}
-    assert [prices.pass_s(1, 10, plan) for prices in found] == [3 * 2.0 + 4 * 2.0 + 6.0] * 2
+    assert before.model and not before.model.variants
+    low = measured(lm, path, {"int8"})
+    assert low.model and {*low.model.variants} == {"int8"} and measured(lm, path) == low
+    assert low.model == msgspec.structs.replace(before.model, variants=low.model.variants)
 
 
 @pytest.mark.parametrize(

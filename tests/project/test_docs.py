@@ -309,7 +309,7 @@ def test_the_method_of_the_docs_that_skips_and_a_skip_that_is_no_plan() -> None:
     method.skip = "attn:1,5"
     wanted = r"mine: skip is a str; wanted self.plan\(\[...\]\)"
     with pytest.raises(SkipbenchError, match=wanted):
-        _ = method.variants
+        _ = method.variant
     with pytest.raises(SkipbenchError, match=wanted):
         next(check_method(lambda layers: method))
 

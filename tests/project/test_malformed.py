@@ -96,7 +96,7 @@ def records(place: Path) -> dict[str, Reader]:
     add("brute.jsonl", lines(forced), _brute_force)
     add("stored.json", lines({"format": 4, "model": latency}), lambda p: Prices.read(p, "fused"))
     add("set.json", lines({"skip": "attn:1", "settings": {}}), stored_plan)
-    add("plan.txt", "attn:1,3-5;mlp:2;window:64;head:likely", plan)
+    add("plan.txt", "int8;attn:1,3-5;mlp:2", plan)
     seconds = {"seconds_suggest": 0.1, "seconds_objective": 0.1}
     add("s/trace.jsonl", lines({"settings": {}}, trial | seconds), lambda p: read_trials(p, 9, 12))
     add("s/retimed.jsonl", lines(retimed), lambda path: read_retimed(path.parent, 1))

@@ -7,10 +7,10 @@ from itertools import groupby
 from operator import itemgetter
 from statistics import fmean
 
-from skipbench.draft_plan import HEADS, VARIANTS, DraftPlan
+from skipbench.draft_plan import VARIANTS, DraftPlan
 from skipbench.metrics.acceptance import PLAIN
 from skipbench.metrics.lines import Line, interpolate, line_of
-from skipbench.metrics.prices import Prices, TimedRound, check_variants
+from skipbench.metrics.prices import Prices, TimedRound
 from skipbench.runs.record import Verified
 
 CONTEXT_STEP = 32  # costs are computed once per so many tokens of context
@@ -75,9 +75,6 @@ class LoopCosts(Costs):
         drafts, single = [p for p in plain if p.steps], [p for p in plain if not p.steps]
         self._draft = fit_drafts([(p.steps, terms_of(p, layers), p.draft_s) for p in drafts])
         self._after_many = growth_after_many(single)
-        texts = {p.plan for p in drafts if p.plan}
-        plans = [DraftPlan.parse(text, layers) for text in texts]
-        self._variants = frozenset().union(*(plan.variants for plan in plans))
         self._single = lines_of((p.context, p.rows, p.verify_s) for p in single)
         self._drafted = lines_of((p.context, p.rows, p.verify_s) for p in drafts)
         self._added: dict[
@@ -129,7 +126,6 @@ class LoopCosts(Costs):
     def draft_s(self, context: float, steps: int, plan: DraftPlan, how: Verified = PLAIN) -> float:
         if not steps:
             return 0.0
-        check_variants(plan, self._variants)
         factor = self._tree_step if how.tree else 1.0
         if how.exit_sublayer and self._exit_draft:
             factor = between(self._exit_draft, how.exit_sublayer, 1 / steps)
@@ -142,17 +138,12 @@ class LoopCosts(Costs):
         return seconds * (1 + self._after_many * math.log(before or 1)) if rows == 1 else seconds
 
 
-CHANGED = 2 * len(VARIANTS) + len(HEADS[1:])
-"""Attentions and MLPs of each variant of the weights, and heads but the model's own."""
-
-
 def terms(plan: DraftPlan, context: float) -> list[float]:
-    """One, attentions in full, positions that attentions read, MLPs in full, `CHANGED`."""
-    each = [float(count) for name in VARIANTS for count in plan.blocks(name)]
-    heads = [float(plan.head == head) for head in HEADS[1:]]
-    read = (plan.layers - len(plan.attention)) * plan.positions_read(context)
-    attention, mlp = plan.blocks()
-    return [1.0, attention, read, mlp, *each, *heads]
+    """One, attentions, positions that they read, and MLPs, the last by variant."""
+    attention, mlp = (plan.layers - len(out) for out in (plan.attention, plan.mlp))
+    low = [n * (plan.variant == name) for name in VARIANTS for n in (attention, mlp, 1)]
+    whole = not plan.variant
+    return [1.0, attention * whole, attention * context, mlp * whole, *low]
 
 
 def terms_of(timed: TimedRound, layers: int) -> list[float]:
@@ -160,7 +151,7 @@ def terms_of(timed: TimedRound, layers: int) -> list[float]:
     if timed.plan:
         return terms(DraftPlan.parse(timed.plan, layers), timed.context)
     attention, mlp = timed.attention, timed.mlp
-    return [1.0, attention, attention * timed.context, mlp, *[0.0] * CHANGED]
+    return [1.0, attention, attention * timed.context, mlp, *[0.0] * 3 * len(VARIANTS)]
 
 
 def fit_drafts(drafts: Sequence[tuple[int, Sequence[float], float]]) -> list[float]:
@@ -168,7 +159,7 @@ def fit_drafts(drafts: Sequence[tuple[int, Sequence[float], float]]) -> list[flo
     seconds of rounds; 0 for terms that none has.
     """
     if not drafts:
-        return [0.0] * (5 + CHANGED)
+        return [0.0] * (5 + 3 * len(VARIANTS))
     import numpy as np  # slow to import
 
     steps, parts, seconds = zip(*drafts, strict=True)

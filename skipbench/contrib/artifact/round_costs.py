@@ -83,12 +83,7 @@ def kinds(layers: int, contexts: Sequence[int], variants: Set[str]) -> Iterator[
     attention, mlp = (DraftPlan.of(layers, range(part, 2 * layers, 2)) for part in (0, 1))
     near, plans = min(contexts), list[DraftPlan]()
     for name in (name for name in VARIANTS if name in variants):
-        plans += [
-            DraftPlan(layers, changed=frozenset((s, name) for s in part.skipped))
-            for part in (attention, mlp)
-        ]
-        plans += [plan.cheaper(name, head=name) for plan in (none, half)]
-    plans += [half.cheaper(head="likely")] if "likely" in variants else []
+        plans += [DraftPlan(layers, p.skipped, name) for p in (none, half, attention, mlp)]
     for context in dict.fromkeys((near, max(contexts))):
         yield from (Kind(context, rows, 0, none) for rows in ROWS)
         plain = (none, half, attention, mlp)
@@ -161,7 +156,7 @@ def measure_rounds(
         parts = lm.layers - len(k.plan.attention), lm.layers - len(k.plan.mlp)
         columns = [one * statistics.median(column) for column in zip(*ratios, strict=True)]
         draft_s, verify_s, first_s, beside_s = columns
-        seconds_of, text = (draft_s, verify_s, first_s), str(k.plan) if k.plan.variants else ""
+        seconds_of, text = (draft_s, verify_s, first_s), str(k.plan) if k.plan.variant else ""
         known = (k.context, k.rows, k.steps, *parts, k.how, *seconds_of, text)
         rounds.append(TimedRound(*known, beside_s))
     return rounds

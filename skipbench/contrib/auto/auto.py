@@ -88,7 +88,7 @@ class Auto(AutoPrices):
         self.prepare(state)
         self.slopes = min_slopes(self.prices)
         price = partial(self.step_price, state)
-        self.ladder.begin(price, self.low, self.windowed, self.kv_window)
+        self.ladder.begin(price, self.low)
         self.rests = Rests(self.looking_price(state))
         self._set_rest(False)
 
@@ -172,9 +172,9 @@ class Auto(AutoPrices):
             self._passes += 1
             logits = lm.logits(rows, TokenRows.chain(base + at, len(rows)), plan)
             # fewer bits are judged by the ratio of both
-            best = two_best(logits, of_all=not plan.changed)
+            best = two_best(logits, of_all=not plan.variant)
             for n, (token, first, second) in enumerate(best, 1):
-                kind = drafted_kind(first, second, bool(plan.changed))
+                kind = drafted_kind(first, second, bool(plan.variant))
                 self._drafted.append((token, kind))
                 chance *= self._drafted_chance(kind)
                 if rows[n : n + 1] != [token]:
@@ -200,7 +200,7 @@ class Auto(AutoPrices):
         """Of the `free` tokens after the drafted ones those that the next draft pass reads, too:
         each that the draft confirms saves a pass.
         """
-        prices, ahead = self.ladder.row_prices(self._rung), list[int]()
+        prices, ahead = self.ladder.low, list[int]()
         rows = range(2, 1 + min(most + 1, DRAFT_ROWS[-1])) if prices else ()
         for n, (token, chance) in zip(rows, free, strict=False):
             if chance * prices[1] <= prices[n] - prices[n - 1]:
@@ -219,7 +219,7 @@ class Auto(AutoPrices):
 
     def _drafted_chance(self, kind: int) -> float:
         """Chance of a drafted token: the prior of its kind errs in proportion to its plan."""
-        low = self.ladder.plans[self._rung].changed
+        low = self.ladder.plans[self._rung].variant
         usual = 1 - self.ladder.chance(0) if low else USUAL_ERROR
         doubt = (1 - self.ladder.chance(self._rung)) / usual
         return self.free.counters.chance(kind, 1 - min(1.0, (1 - PRIORS[kind]) * doubt))

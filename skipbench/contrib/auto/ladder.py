@@ -23,14 +23,11 @@ TURN = 1.0
 """Radians by which a set that keeps exp(-1) of the agreement turns the state: the root of its
 sub-layers' summed squares. Measured: 0.6 to 1 on SmolLM2-135M, 1.3 to 1.7 on `tiny`.
 """
-WINDOWED, RUNGS = len(SHARES), len(SHARES) + 1
-"""The last rung: nothing left out, all in fewer bits, attention in a window of a long context."""
+RUNGS = len(SHARES)
 VARIANT = "int8"
 """The variant of weights that drafts read where that pays."""
 AGREEMENT = 0.95
 """Prior of its agreement with nothing left out. Measured: 0.98 on SmolLM2-135M."""
-WINDOW_AGREEMENT = 0.93
-"""The same of a window of 512 positions, beside what fewer bits lose. Measured: 0.85 to 0.93."""
 WEIGHT = 4.0  # tokens that the prior of a rung's agreement counts for
 CREDIT = 4.0  # passes available before decoding has earned any
 MAX_STEPS = 16
@@ -51,18 +48,16 @@ class PlanLadder(Stateful):
     A trial runs the newest output tokens once more by a plan, over scratch rows, and counts the
     tokens that it predicts as the target did (SWIFT's matchness); a ranking runs them with the
     full model. Both are done while they cost at most `explore` of the time, and only if the best
-    agreement that is still possible would pay. Fewer bits with nothing left out, with and without a
-    window, need neither: they start at their prior, and what they draft is counted; they are tried
-    where they do not draft any more.
+    agreement that is still possible would pay. Fewer bits with nothing left out need
+    neither: they start at their prior, and what they draft is counted; they are tried where they do
+    not draft any more.
     """
 
     carried = ("rank", "turns", "agreement", "tried", "trials", "spent", "explored", "pace")
 
-    def __init__(self, layers: int, window: int, explore: float, guided: bool = False) -> None:
-        """`window`: output tokens per trial; `explore`: maximum share of the time for trials;
-        `guided`: the last rung's window is.
-        """
-        self.layers, self.window, self.explore, self.guided = layers, window, explore, guided
+    def __init__(self, layers: int, window: int, explore: float) -> None:
+        """`window`: output tokens per trial; `explore`: maximum share of the time for trials."""
+        self.layers, self.window, self.explore = layers, window, explore
         self.sizes = [0, *(max(1, min(2 * layers - 1, round(s * 2 * layers))) for s in SHARES[1:])]
         """Sub-layers that each rung leaves out."""
         self.plans: dict[int, DraftPlan] = {}
@@ -70,7 +65,7 @@ class PlanLadder(Stateful):
         self.agreement = Counters([0.5] * RUNGS, WEIGHT)
         self.turns = [0.0] * len(SHARES)
         """Squared angle per rung."""
-        self.steps = [*(1 - share for share in SHARES), 1.0]
+        self.steps = [1 - share for share in SHARES]
         """Price of a draft step per rung, in passes of one row."""
         self.rank: list[int] = []
         self.trials = 0
@@ -80,50 +75,33 @@ class PlanLadder(Stateful):
         """Passes per drafted token."""
         self.begin(partial(Prices().step_price, 0))
 
-    def begin(
-        self,
-        price: Callable[[DraftPlan], float],
-        low: Sequence[float] = (),
-        windowed: Sequence[float] = (),
-        kv_window: int | None = None,
-    ) -> None:
+    def begin(self, price: Callable[[DraftPlan], float], low: Sequence[float] = ()) -> None:
         """Makes the plans of the ranking, and prices them at the present length.
 
         Args:
             price: of a draft step by a plan in the model's own dtype, in passes of one row.
             low: price of 0, 1, ... rows in 8 bits, in passes of one row; empty drafts without.
-            windowed: the same in a window of `kv_window` positions.
         """
-        self._begun = price, low, windowed, kv_window
-        self.low, self.windowed = low, windowed
+        self._begun, self.low = (price, low), low
         sizes = self.sizes if self.rank else [0]
         sets = [DraftPlan.of(self.layers, self.rank[:size]) for size in sizes]
-        steps = [price(skip) for skip in sets]
+        steps = [price(skip) * (low[1] if low else 1.0) for skip in sets]
         self.plans = dict(enumerate(self.plan(skip.skipped, bool(low)) for skip in sets))
-        if low:
-            steps = [low[1] * step for step in steps]
         self.steps = [*steps, *self.steps[len(steps) :]]
-        if windowed:
-            self.plans[WINDOWED] = self.plan(kv_window=kv_window)
-            self.steps[WINDOWED] = windowed[1]
 
-    def plan(
-        self, skipped: Iterable[int] = (), low: bool = True, kv_window: int | None = None
-    ) -> DraftPlan:
-        """A draft without these sub-layers, all else in 8 bits, and in a window, or as it is."""
-        plan = DraftPlan.of(self.layers, skipped)
-        return plan.cheaper(VARIANT, kv_window, VARIANT, self.guided) if low else plan
+    def plan(self, skipped: Iterable[int] = (), low: bool = True) -> DraftPlan:
+        """A draft without these sub-layers, all else in 8 bits or as it is."""
+        return DraftPlan(self.layers, frozenset(skipped), VARIANT if low else "")
 
     def chance(self, rung: int) -> float:
         """Agreement by trials and drafts. The prior, `-ln a ~ angle^2` beside what fewer bits
         lose, is scaled at the nearest tried rung.
         """
         whole = self.agreement.chance(0, AGREEMENT)
-        if rung in (0, WINDOWED):
-            return self.agreement.chance(rung, whole * WINDOW_AGREEMENT) if rung else whole
+        if rung == 0:
+            return whole
         whole = whole if self.low else 1.0
-        sets = range(1, WINDOWED)
-        scale, tried = TURN**-2, [other for other in sets if self.tried[other]]
+        scale, tried = TURN**-2, [other for other in range(1, RUNGS) if self.tried[other]]
         if tried:
             near = min(tried, key=lambda other: abs(other - rung))
             kept = min(1.0, self.agreement.chance(near) / whole)
@@ -138,14 +116,9 @@ class PlanLadder(Stateful):
         """Counts what a draft took: a pass may confirm tokens that it reads ahead."""
         self.pace += PACE_SHARE * (price / (tokens * self.steps[rung]) - self.pace)
 
-    def row_prices(self, rung: int) -> Sequence[float]:
-        """Price of 0, 1, ... rows of a draft pass in fewer bits; empty where it is in none."""
-        return self.windowed if rung == WINDOWED else self.low
-
     def pass_price(self, rung: int, rows: int) -> float:
         """Price of a draft pass over so many rows, in passes of one row."""
-        prices = self.row_prices(rung)
-        return self.steps[rung] * (prices[rows] / prices[1] if rows > 1 else 1.0)
+        return self.steps[rung] * (self.low[rows] / self.low[1] if rows > 1 else 1.0)
 
     def may_pay(self, step: float, prices: Sequence[float]) -> bool:
         """Whether a draft step of this price pays at the highest agreement and the lowest rate."""
@@ -169,10 +142,10 @@ class PlanLadder(Stateful):
 
     def _chances(self) -> list[float]:
         """Agreement of every rung that is known, 0 for the others; none where no rung is."""
-        tried = any(self.tried[1:WINDOWED])
-        if not (tried or self.low or self.windowed):
+        tried = any(self.tried[1:])
+        if not (tried or self.low):
             return []
-        known = [bool(self.low), *[tried] * (WINDOWED - 1), bool(self.windowed)]
+        known = [bool(self.low), *[tried] * (RUNGS - 1)]
         return [self.chance(rung) if of else 0.0 for rung, of in enumerate(known)]
 
     def chain_rate(self, prices: Sequence[float], most: int) -> float:
@@ -237,14 +210,12 @@ class PlanLadder(Stateful):
         hopes = [min(MAX_AGREEMENT, self.chance(rung) + d) for rung, d in enumerate(doubts)]
         return [
             hopes[0] if idle else 0.0,
-            *(hopes[1:WINDOWED] if self.rank else [MAX_AGREEMENT] * (WINDOWED - 1)),
-            hopes[WINDOWED] if idle and self.windowed else 0.0,
+            *(hopes[1:] if self.rank else [MAX_AGREEMENT] * (RUNGS - 1)),
         ]
 
     def _trial_price(self, rung: int, rows: float) -> float:
         """Price of a trial, where as many rows in the model's own dtype cost `rows`."""
-        priced = bool(self.row_prices(rung))
-        return self.pass_price(rung, self.window) if priced else rows * self.steps[rung]
+        return self.pass_price(rung, self.window) if self.low else rows * self.steps[rung]
 
 
 def chain_value(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import field
 
-from skipbench.config.configurable import Natural, Positive, PositiveFloat, Share
+from skipbench.config.configurable import Positive, PositiveFloat, Share
 from skipbench.contrib.auto.ladder import VARIANT, PlanLadder
 from skipbench.decode.draft import State
 from skipbench.decode.priced import Priced
@@ -30,13 +30,6 @@ class AutoPrices(Priced):
     """Seconds of a draft pass of 1 and 4 rows in 8 bits, beside `row_prices`, which else leave
     these out; empty, and no `row_prices`, measures them where they may pay.
     """
-    kv_window: Natural = 512
-    """Last positions that drafts in 8 bits may read of a context of twice as many, besides the
-    first `SINKS`; 0 for no window.
-    """
-    kv_guided: bool = False
-    """Not the last `kv_window` positions, but those that got most attention in verification."""
-
     ladder: PlanLadder = field(init=False)
 
     def __post_init__(self) -> None:
@@ -47,21 +40,17 @@ class AutoPrices(Priced):
                 f"positive numbers, the seconds of {' and '.join(map(str, DRAFT_ROWS))} rows, "
                 "beside row_prices"
             )
-        self.ladder = PlanLadder(self.layers, self.window, self.explore, self.kv_guided)
+        self.ladder = PlanLadder(self.layers, self.window, self.explore)
 
     @property
-    def guided(self) -> bool:
-        return self.kv_guided
-
-    @property
-    def copied(self) -> frozenset[str]:
+    def variant(self) -> str:
         drafts = self.explore > 0 and (self.draft_prices or not self.row_prices)
-        return self.ladder.plan().variants if drafts else frozenset()
+        return VARIANT if drafts else ""
 
     def prepare(self, state: State) -> None:
         self.prices = self.prices_at(state, self.max_nodes + 1)
         self.copy_prices = self._copy_prices(state)
-        self.low, self.windowed = self._draft_prices(state), self._draft_prices(state, True)
+        self.low = self._draft_prices(state)
 
     def looking_price(self, state: State) -> float:
         """Price of a round that drafts nothing in rounds of vanilla, 1 where these are unknown."""
@@ -78,24 +67,22 @@ class AutoPrices(Priced):
         share = (pass_s + copies.beside_s(1)) / (pass_s + host.beside_s(1))
         return [share * p for p in curve(copies.added(self.seconds(state)), self.max_nodes + 1)]
 
-    def _draft_prices(self, state: State, windowed: bool = False) -> list[float]:
+    def _draft_prices(self, state: State) -> list[float]:
         """Price of 0, 1, ... rows drafted in fewer bits; empty where they cannot pay, or the engine
-        has none. `windowed`: in a window, where the context is long.
+        has none.
         """
-        long = 0 < 2 * self.kv_window <= state.lm.cache.length and not self.row_prices
-        if not self.copied or (windowed and not long):
+        if not self.variant:
             return []
         host = self.host(state)
         if self.row_prices:
             given = self.row_prices[0], *self.draft_prices
             seconds = dict(zip((0, *DRAFT_ROWS), given, strict=True))
         else:
-            lm, kv_window = state.lm, self.kv_window if windowed else None
-            plan = self.ladder.plan(kv_window=kv_window)
-            least = host.step_price(bytes_price(lm, plan), self.pass_s(state))
+            lm = state.lm
+            least = host.step_price(bytes_price(lm), self.pass_s(state))
             if not (lm.engine.fast(VARIANT) and self.ladder.may_pay(least, self.prices)):
                 return []
-            seconds = self._seconds(state, plan)
+            seconds = self._seconds(state, self.ladder.plan())
         drafted = {n: seconds[n] + host.step_s for n in DRAFT_ROWS}
         of_one = drafted[1] / (seconds[0] + host.beside_s(1))
         prices = [of_one * p for p in curve(drafted, max(self.window, DRAFT_ROWS[-1]))]

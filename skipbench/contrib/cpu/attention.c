@@ -134,8 +134,8 @@ INLINE void attend_rows(const Pass *p, long row, long rows, long head, long last
 
 INLINE void attend(void *out, const void *query, const void *cache, const int32_t *parent,
                    float scale, long rows, long committed, long start, long heads, long kv, long d,
-                   long hidden, const int bf16) {
-  const Pass pass = {out, query, cache, parent, scale, rows, committed, start, heads, kv, d, hidden};
+                   const int bf16) {
+  const Pass pass = {out, query, cache, parent, scale, rows, committed, start, heads, kv, d};
   const Pass *const p = &pass;
   const long width = parts(p->d, LANES) * LANES, span = (p->committed + p->rows + 31) / 16 * 16;
 #pragma omp parallel if (p->rows * (p->committed + p->rows) >= 4096)
@@ -155,85 +155,5 @@ INLINE void attend(void *out, const void *query, const void *cache, const int32_
 
 DTYPES(attend,
        (void *out, const void *query, const void *cache, const int32_t *parent, float scale,
-        long rows, long committed, long start, long heads, long kv, long d, long hidden),
-       out, query, cache, parent, scale, rows, committed, start, heads, kv, d, hidden)
-
-/* The `wanted`-th largest of numbers that are not negative, whose bits are in the same order. */
-INLINE int32_t nth_largest(const int32_t *bits, long from, long end, long wanted) {
-  int32_t found = 0;
-  for (int bit = 30; bit >= 0; bit--) {
-    const int32_t tried = found | 1 << bit;
-    int32_t count = 0;
-    for (long i = from; i < end; i++) count += bits[i] >= tried;
-    if (count >= wanted) found = tried;
-  }
-  return found;
-}
-
-typedef struct { long length, count, recent, from; } Choice;
-
-/* With the key heads from `head` to before `last`. */
-INLINE void choose_rows(char *side, const Pass *p, Choice c, long head, long last, const int bf16) {
-  const long group = p->heads / p->kv, d = p->d, step = 2 * p->kv * d, bytes = d * (bf16 ? 2 : 4);
-  const long span = (c.length + 31) / 16 * 16, queries = (last - head) * group;
-  float *const temp = kept((queries + 1) * span * sizeof(float), 0), *const sum = temp + queries * span;
-  const int32_t *const bits = (const int32_t *)sum;
-  const void *read[KEYS];
-  Query all[queries];
-  for (long q = 0; q < queries; q++)
-    all[q] = (Query){place(p->query, (head * group + q) * d, bf16), 0, temp + q * span, 0};
-  for (long at = 0; at < c.length; at += KEYS) {
-    for (long i = head * bytes; i < last * bytes; i += 64)
-      for (int j = 0; j < KEYS; j++)
-        _mm_prefetch((const char *)place(p->cache, (at + j + 2 * AHEAD) * step, bf16) + i, _MM_HINT_T0);
-    for (long h = head; h < last; h++) {
-      const Query *to = all + (h - head) * group;
-      for (int j = 0; j < KEYS; j++)
-        read[j] = place(p->cache, least(at + j, c.length - 1) * step + h * d, bf16);
-      for (long q = 0; q < group; q += MOST) WITH(least(MOST, group - q), SCORE)
-    }
-  }
-  for (long h = head; h < last; h++) {
-    const long end = c.length - c.recent;
-    memset(sum, 0, span * sizeof(float));
-    for (long q = (h - head) * group; q < (h - head + 1) * group; q++) {
-      const float share = softmax(all[q].scores, c.length, p->scale);
-      for (long i = c.from; i < c.length; i++) sum[i] += all[q].scores[i] * share;
-    }
-    long equal = c.count - SINKS - c.recent, out = 0;
-    const int32_t least_taken = nth_largest(bits, SINKS, end, equal);
-    for (long i = SINKS; i < end; i++) equal -= bits[i] > least_taken;
-    for (long i = 0; i < c.length && out < c.count; i++) {
-      const int taken = i < SINKS || i >= end || bits[i] > least_taken;
-      if (!taken && (bits[i] != least_taken || equal-- <= 0)) continue;
-      for (long part = h; part < 2 * p->kv; part += p->kv)
-        memcpy(side + (out * 2 * p->kv + part) * bytes,
-               place(p->cache, i * step + part * d, bf16), bytes);
-      out++;
-    }
-  }
-}
-
-/* Copies `count` of the first `length` rows of each key head, keys and values, to side [count, 2 kv,
- * d]: the first SINKS, the `recent` last ones, and those that the head's queries [heads, d] read
- * most. Rows before `from` count as not read.
- */
-INLINE void choose(void *side, const void *query, const void *cache, float scale, long length,
-                   long heads, long kv, long d, long count, long recent, long from,
-                   const int bf16) {
-  const Pass pass = {0, query, cache, 0, scale, 1, length, length, heads, kv, d, 0};
-  const Pass *const p = &pass;
-  const Choice c = {length, count, recent, from};
-#pragma omp parallel if (c.length >= 4096)
-  {
-    const long mine = omp_get_thread_num(), threads = omp_get_num_threads();
-    const long head = p->kv * mine / threads, last = p->kv * (mine + 1) / threads;
-    if (head < last && (LANES == 16 || bf16)) choose_rows(side, p, c, head, last, 1);
-    else if (head < last) choose_rows(side, p, c, head, last, 0);
-  }
-}
-
-DTYPES(choose,
-       (void *side, const void *query, const void *cache, float scale, long length, long heads,
-        long kv, long d, long count, long recent, long from),
-       side, query, cache, scale, length, heads, kv, d, count, recent, from)
+        long rows, long committed, long start, long heads, long kv, long d),
+       out, query, cache, parent, scale, rows, committed, start, heads, kv, d)

@@ -6,12 +6,9 @@ typedef struct {
   const void *query, *cache; /* [rows, heads, d]; [.., 2 kv, d]: the keys of all heads, then the values */
   const int32_t *parent;     /* [rows]: as `TokenRows.parent`, or null for a chain */
   float scale;
-  /* a row sees the cache rows before `committed`, and its ancestors and itself from `start` on; these
-   * numbers leave `hidden` rows behind the first SINKS out, where a draft has a window */
-  long rows, committed, start, heads, kv, d, hidden;
+  /* a row sees the cache rows before `committed`, and its ancestors and itself from `start` on */
+  long rows, committed, start, heads, kv, d;
 } Pass;
-
-INLINE long unhidden(const Pass *p, long row) { return row < SINKS ? row : row + p->hidden; }
 
 INLINE long above(const Pass *p, long row) { return p->parent ? p->parent[row] : row - 1; }
 
@@ -25,5 +22,5 @@ static inline long path_of(const Pass *p, long row, int32_t *path) {
 
 /* The cache row of a position of the text, on a path of rows of the pass. */
 INLINE long seen(const Pass *p, const int32_t *path, long text) {
-  return unhidden(p, path && text >= p->committed ? p->start + path[text - p->committed] : text);
+  return path && text >= p->committed ? p->start + path[text - p->committed] : text;
 }

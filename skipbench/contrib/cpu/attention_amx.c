@@ -44,12 +44,11 @@ static void pack_queries(const Pass *p, Half *to, long head, long from, long cou
 /* The keys from `at` on as a left side: where they lie, or a copy filled up with 0. */
 static const Half *keys_at(const Pass *p, Half *copy, const Half *keys, long at, long end) {
   const long step = 2 * p->kv * p->d, wide = 32 * parts(p->d, 32);
-  const int apart = p->hidden && at < SINKS;
-  if (at + 16 <= end && p->d % 32 == 0 && !apart) return keys + unhidden(p, at) * step;
+  if (at + 16 <= end && p->d % 32 == 0) return keys + at * step;
   for (long n = 0; n < 16; n++)
     for (long i = 0; i < wide; i += 32)
       _mm512_store_si512(copy + n * wide + i, _mm512_maskz_loadu_epi16(
-          at + n < end ? first_of_32(p->d - i) : 0, keys + unhidden(p, least(at + n, end - 1)) * step + i));
+          at + n < end ? first_of_32(p->d - i) : 0, keys + least(at + n, end - 1) * step + i));
   return copy;
 }
 
@@ -65,7 +64,7 @@ static void score(const Pass *p, float *scores, __m512 most[][16], const Half *q
     const long wide = least(4, span / 16 - block);
     long stride[4];
     for (long t = 0; t < wide; t++) {
-      const long from = 16 * (block + t), place = unhidden(p, from);
+      const long from = 16 * (block + t), place = from;
       for (long n = place + AHEAD; n < place + AHEAD + 16; n++)
         for (long i = 0; i < p->d; i += 32)
           _mm_prefetch((const char *)(keys + n * step + i), _MM_HINT_T0);
@@ -299,10 +298,8 @@ static int all_finite(const Pass *p, const Half *values) {
 }
 
 void attend_tiles(Half *out, const Half *query, const Half *cache, const int32_t *parent,
-                 float scale, long rows, long committed, long start, long heads, long kv, long d,
-                 long hidden) {
-  const Pass pass = {out,   query, cache, parent, scale, rows, committed,
-                     start, heads, kv,    d,      hidden};
+                 float scale, long rows, long committed, long start, long heads, long kv, long d) {
+  const Pass pass = {out, query, cache, parent, scale, rows, committed, start, heads, kv, d};
   int32_t chain[rows];
   for (long row = 0; row < rows; row++) chain[row] = row - 1;
   const long end = start + rows, group = heads / kv, queries = rows * group;

@@ -22,11 +22,8 @@ MOST_WITH_AVX512, MOST_WITH_AVX2 = 8, 16  # rows above which torch's attention i
 
 
 def supports_window(metadata: AttentionMetadata, window: int | None) -> bool:
-    """True if our kernels attend so: no window hides a position but the draft's of a chain."""
-    if metadata.draft_window is not None and not metadata.token_rows.contiguous_chain:
-        return False
-    hides = window is not None and metadata.side is None
-    return not hides or max(metadata.token_rows.positions) < (window or 0)
+    """True if our kernels attend so: no window hides a position."""
+    return window is None or max(metadata.token_rows.positions) < window
 
 
 def kernel_of(like: Tensor) -> str | None:
@@ -109,9 +106,7 @@ def native_rotation(cache: KVCache, like: Tensor) -> Rotation | None:
 
 
 def native_attention(cache: KVCache, layer: int, scale: float, like: Tensor) -> Attention | None:
-    """`query [T, H, d], metadata -> [T, H * d]` over a cache, in no window but a draft's. A row has
-    the bits that it has alone.
-    """
+    """`query [T, H, d], metadata -> [T, H * d]` over a cache; a row has the bits it has alone."""
     kv, d = cache.kv_heads, cache.head_dim
     if (of_c := function_of(like, "attend")) is None or d % 8:
         return None
@@ -119,19 +114,12 @@ def native_attention(cache: KVCache, layer: int, scale: float, like: Tensor) -> 
     def attend(query: Tensor, metadata: AttentionMetadata) -> Tensor:
         query, parents = query.contiguous(), metadata.parents
         rows, heads, _ = query.shape
-        of_layer = (metadata.side or cache).rows[layer].data_ptr()
+        of_layer = cache.rows[layer].data_ptr()
         out = query.new_empty((rows, heads * d))
-        if metadata.draft_window:  # rows see different ones, each by itself
-            for row in range(rows):
-                hidden = metadata.hidden_from(row)
-                at = out[row].data_ptr(), query[row].data_ptr(), of_layer
-                seen_rows = metadata.start + row - hidden
-                of_c(*at, None, scale, 1, seen_rows, seen_rows, heads, kv, d, hidden)
-            return out
         at = out.data_ptr(), query.data_ptr(), of_layer
         seen = None if parents is None else parents.data_ptr()
         committed = metadata.token_rows.context_len
-        of_c(*at, seen, scale, rows, committed, metadata.start, heads, kv, d, 0)
+        of_c(*at, seen, scale, rows, committed, metadata.start, heads, kv, d)
         return out
 
     return attend

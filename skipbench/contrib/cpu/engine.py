@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from skipbench.contrib.cpu.elementwise import attends, function_of, kernel_of, supports_window
+from skipbench.contrib.cpu.elementwise import attends, kernel_of, supports_window
 from skipbench.contrib.cpu.few_rows import MOST_ROWS
 from skipbench.contrib.cpu.native import compiled, source_of
 from skipbench.contrib.cpu.native_pass import NativePass, native_pass
@@ -15,7 +15,6 @@ from skipbench.lm.engine import Chosen, Sublayer
 from skipbench.lm.fused.engine import FusedEngine
 from skipbench.lm.fused.weights import LayerWeights
 from skipbench.lm.metadata import AttentionMetadata
-from skipbench.lm.most_read import newest
 
 
 class CpuEngine(FusedEngine):
@@ -50,17 +49,6 @@ class CpuEngine(FusedEngine):
         ):
             return None
         return self._native(hidden, metadata, chosen, states)
-
-    def copy_most_read(
-        self, query: Tensor, rows: Tensor, out: Tensor, scale: float, window: int | None
-    ) -> None:
-        choose, (length, both, d), count = function_of(query, "choose"), rows.shape, len(out)
-        if choose is None or d % 8:
-            return super().copy_most_read(query, rows, out, scale, window)
-        at = out.data_ptr(), query.data_ptr(), rows.data_ptr()
-        hidden = 0 if window is None else max(0, length - window)
-        choose(*at, scale, length, len(query), both // 2, d, count, newest(count), hidden)
-        return None
 
     def prefill_rows(self, tokens: int) -> int:
         # in pieces that tiles multiply

@@ -13,11 +13,10 @@ import torch
 
 from skipbench.config.paths import cache_folder
 from skipbench.config.trust import digest, is_sealed, private_folder
-from skipbench.draft_plan import SINKS
 from skipbench.runs.provenance import cpu_flags
 
 COMPILERS = ("gcc", "cc", "clang")
-OPTIONS = f"-O3 -shared -fPIC -fopenmp -ffp-contract=off -DSINKS={SINKS}"
+OPTIONS = "-O3 -shared -fPIC -fopenmp -ffp-contract=off"
 POINTER, FLOAT, LONG = ctypes.c_void_p, ctypes.c_float, ctypes.c_long
 
 
@@ -59,8 +58,7 @@ ARGUMENTS: dict[str, list[Any]] = {
     "rms_norm": [*[POINTER] * 3, FLOAT, LONG, LONG],
     "silu_times": [POINTER, POINTER, LONG, LONG],
     "rotate": [*[POINTER] * 5, *[LONG] * 4],
-    "attend": [*[POINTER] * 4, FLOAT, *[LONG] * 7],
-    "choose": [*[POINTER] * 3, FLOAT, *[LONG] * 7],
+    "attend": [*[POINTER] * 4, FLOAT, *[LONG] * 6],
     "top_k": [POINTER, POINTER, LONG, LONG, LONG],
     "two_best": [POINTER, POINTER, LONG, LONG],
 }

@@ -16,7 +16,7 @@ from skipbench.lm.cache import KVCache
 from skipbench.lm.engine import Chosen
 from skipbench.lm.fused.weights import LayerWeights
 from skipbench.lm.layer import AttentionParts, MlpParts
-from skipbench.lm.metadata import QUERIES, AttentionMetadata
+from skipbench.lm.metadata import AttentionMetadata
 
 Parts = Sequence[tuple[AttentionParts, MlpParts]]
 KEPT = 256  # lists of sub-layers whose addresses are kept: a search tries thousands
@@ -45,8 +45,8 @@ class _Pass(ctypes.Structure):
     """As `Pass` of the C file."""
 
     _fields_ = (
-        *((name, POINTER) for name in ("parent", "cos", "sin", "queries")),
-        *((name, LONG) for name in ("rows", "committed", "start", "window")),
+        *((name, POINTER) for name in ("parent", "cos", "sin")),
+        *((name, LONG) for name in ("rows", "committed", "start")),
     )
 
 
@@ -104,9 +104,8 @@ class NativePass:
         self._function = library(AVX2).run_sublayers
         self._function.argtypes = [POINTER] * 3 + [LONG] + [POINTER] * 2 + [LONG, POINTER]
         self._function.restype = None
-        self._kept: dict[tuple[int, KVCache], tuple[Chosen, Any]] = {}
-        self._over: dict[KVCache, tuple[int, list[_Sublayer]]] = {}
-        """The sub-layers over each cache, and its capacity as they know it."""
+        self._kept: dict[int, tuple[Chosen, Any]] = {}
+        self._capacity = 0
 
     def __call__(
         self,
@@ -116,57 +115,38 @@ class NativePass:
         states: list[Tensor] | None,
     ) -> Tensor:
         """As `Engine.at_once`."""
-        if not chosen:
+        if not chosen[0]:
             return hidden
         (rows, width), hidden = hidden.shape, hidden.contiguous()
-        slots = 2 if states is None else len(chosen)
+        slots = 2 if states is None else len(chosen[0])
         written = hidden.new_empty((slots, rows, width))
         temp = hidden.new_empty(rows * (width + 3 * self._widest))
         (cos, sin), parents = metadata.rope, metadata.parents
-        queries = self._room_for_queries(metadata, chosen)
         made = _Pass(
             *(None if parents is None else parents.data_ptr(), cos.data_ptr(), sin.data_ptr()),
-            queries,
-            *(rows, metadata.token_rows.context_len, metadata.start, metadata.draft_window or 0),
+            *(rows, metadata.token_rows.context_len, metadata.start),
         )
-        addresses = self._addresses(chosen, metadata.side or self._cache)
+        addresses, count = self._addresses(chosen), len(chosen[0])
         at = ctypes.addressof(self._model), ctypes.addressof(made), addresses
         self._function(
-            *(*at, len(chosen)),
+            *(*at, count),
             *(hidden.data_ptr(), written.data_ptr(), slots, temp.data_ptr()),
         )
         if states is not None:
             states.extend(written.unbind())
-        return written[(len(chosen) - 1) % slots]
+        return written[(count - 1) % slots]
 
-    def _room_for_queries(self, metadata: AttentionMetadata, chosen: Chosen) -> int | None:
-        """Of every attention [T, H, d], entered in the metadata that asks for them."""
-        if metadata.queries is None:
-            return None
-        layers, (_, _, d) = [s // 2 for s, _ in chosen if s % 2 == 0], self._cache.rows[0].shape
-        heads = self._sublayers[0].inner // d
-        made = self._norms[0].new_empty((len(layers), metadata.rows, heads, d))
-        metadata.queries.update(zip(layers, made[:, -QUERIES:], strict=True))
-        at: int = made.data_ptr()
-        return at
-
-    def _addresses(self, chosen: Chosen, cache: KVCache) -> Any:
+    def _addresses(self, chosen: Chosen) -> Any:
         """Pointers to the described sub-layers; a list of them is not changed by its owner."""
-        sublayers, key = self._placed(cache), (id(chosen), cache)
-        if key not in self._kept:
+        numbers, variant = chosen
+        if self._cache.capacity != self._capacity:  # its rows lie elsewhere after it grew
+            self._capacity = self._cache.capacity
+            for index, sublayer in enumerate(self._sublayers[::2]):
+                sublayer.cache = self._cache.rows[index % len(self._cache.rows)].data_ptr()
+        if id(numbers) not in self._kept:
             if len(self._kept) >= KEPT:
                 self._kept.clear()
-            which = (sublayers[self._first[variant] + s] for s, variant in chosen)
-            addresses = (ctypes.c_void_p * len(chosen))(*map(ctypes.addressof, which))
-            self._kept[key] = chosen, addresses
-        return ctypes.addressof(self._kept[key][1])
-
-    def _placed(self, cache: KVCache) -> list[_Sublayer]:
-        """All sub-layers over the rows of a cache, which lie elsewhere after it grew."""
-        capacity, sublayers = self._over.get(cache, (0, []))
-        sublayers = sublayers or [_Sublayer.from_buffer_copy(one) for one in self._sublayers]
-        if capacity != cache.capacity:
-            for index, sublayer in enumerate(sublayers[::2]):
-                sublayer.cache = cache.rows[index % len(cache.rows)].data_ptr()
-            self._over[cache] = cache.capacity, sublayers
-        return sublayers
+            which = (self._sublayers[self._first[variant] + s] for s in numbers)
+            addresses = (ctypes.c_void_p * len(numbers))(*map(ctypes.addressof, which))
+            self._kept[id(numbers)] = chosen, addresses
+        return ctypes.addressof(self._kept[id(numbers)][1])

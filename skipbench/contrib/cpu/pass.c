@@ -9,7 +9,7 @@ typedef void Rotate(void *query, void *cache, const void *qkv, const void *cos, 
                     long rows, long heads, long kv, long d);
 typedef void Attend(void *out, const void *query, const void *cache, const int32_t *parent,
                     float scale, long rows, long committed, long start, long heads, long kv,
-                    long d, long hidden);
+                    long d);
 typedef void Product(const void *weight, void *y, const void *residual, const void *x, long rows);
 typedef void Mlp(const void *gate_up, const void *down, void *y, const void *residual,
                  const void *x, long rows);
@@ -35,20 +35,8 @@ typedef struct {
 typedef struct {
   const int32_t *parent;                  /* as for `attend_bfloat16` */
   const void *cos, *sin;                  /* [rows, d] */
-  char *queries;                          /* null, or room for [rows, inner] of each attention */
-  long rows, committed, start, window;    /* of a draft, or 0 */
+  long rows, committed, start;
 } Pass;
-
-/* All rows at once, or, chained in a window, each by itself: they see different rows. */
-static void attend(const Model *m, const Pass *p, const Sublayer *s, char *out, const char *query) {
-  const long heads = s->inner / m->d, size = s->inner * m->size, each = p->window ? 1 : p->rows;
-  for (long i = 0; i < p->rows; i += each, out += size, query += size) {
-    const long behind = p->window ? p->start + i + 1 - SINKS - p->window : 0;
-    const long hidden = behind > 0 ? behind : 0, at = p->start + i - hidden;
-    m->attend(out, query, s->cache, p->window ? 0 : p->parent, s->scale, each,
-              p->window ? at : p->committed, at, heads, m->kv, m->d, hidden);
-  }
-}
 
 /* The state before the first sub-layer is x [rows, width]; that after sub-layer i goes to
  * states [slots, rows, width] at i % slots. temp [rows, width + 3 widest].
@@ -58,7 +46,6 @@ void run_sublayers(const Model *m, const Pass *p, const Sublayer *const *chosen,
   const long rows = p->rows, state = rows * m->width * m->size, wide = rows * m->widest * m->size;
   const long row = 2 * m->kv * m->d * m->size;
   char *const normed = temp, *const a = temp + state, *const b = a + wide, *const c = b + wide;
-  char *kept = p->queries;
   for (long i = 0; i < count; i++) {
     const Sublayer *s = chosen[i];
     char *const y = states + i % slots * state;
@@ -71,10 +58,8 @@ void run_sublayers(const Model *m, const Pass *p, const Sublayer *const *chosen,
     s->first(s->first_weight, a, 0, normed, rows);
     if (s->cache) {
       const long heads = s->inner / m->d;
-      char *const query = kept ? kept : b;
-      m->rotate(query, s->cache + p->start * row, a, p->cos, p->sin, rows, heads, m->kv, m->d);
-      attend(m, p, s, c, query);
-      if (kept) kept += rows * s->inner * m->size;
+      m->rotate(b, s->cache + p->start * row, a, p->cos, p->sin, rows, heads, m->kv, m->d);
+      m->attend(c, b, s->cache, p->parent, s->scale, rows, p->committed, p->start, heads, m->kv, m->d);
     } else {
       m->silu(c, a, rows, s->inner);
     }

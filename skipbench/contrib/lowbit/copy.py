@@ -73,10 +73,7 @@ class Copy(ABC):
 
     def _made(self, weight: Weight) -> Any:
         if weight.join is not None:
-            raise SkipbenchError(
-                f"engine=fused has products of {self.bits} bits in one process only; use drafts "
-                f"without int{self.bits} in method.precision, method.head and method.skip"
-            )
+            raise SkipbenchError("ranks have no products in fewer bits; use method.precision=full")
         made, nbytes = self.quantized(weight)
         self.nbytes += nbytes
         return made

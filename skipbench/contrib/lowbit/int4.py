@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from skipbench.contrib.lowbit.int8 import CHUNK_BYTES
-from skipbench.lm.cuda_graphs.trial import differs, first_line
+from skipbench.lm.cuda_graphs.ops import differs, first_line
 
 GROUPS = (128, 64, 32)
 """Inputs that share a scale and a zero: the first of them that divides a weight's."""

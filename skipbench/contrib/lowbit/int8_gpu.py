@@ -8,7 +8,7 @@ from skipbench.contrib.lowbit import tiles
 from skipbench.contrib.lowbit.int8 import Int8Weight, quantized_rows
 from skipbench.contrib.lowbit.tiles import INT8_ROWS, int8_tile
 from skipbench.lm.cuda_graphs import ops
-from skipbench.lm.cuda_graphs.trial import differs, first_line
+from skipbench.lm.cuda_graphs.ops import differs, first_line
 
 
 @custom_op("skipbench::int8_linear", mutates_args=("out",))

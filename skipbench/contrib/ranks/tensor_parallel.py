@@ -188,8 +188,6 @@ class TensorParallelLM(LM):
         last: int | None = None,
         hidden_states: list[Tensor] | None = None,
     ) -> Tensor:
-        if plan is not None and plan.guided:
-            raise SkipbenchError("ranks have no guided windows; use method.kv_guided=false")
         rows = token_rows if isinstance(token_rows, TokenRows) else token_rows.token_rows
         what = rows, plan, first, last, hidden_states is not None
         with self.together("follow", len(hidden), *what):
@@ -215,17 +213,13 @@ class TensorParallelLM(LM):
         shape = count, self.config.hidden_size
         return torch.empty(shape, dtype=self.dtype, device=self.input_device)
 
-    def head(
-        self, hidden: Tensor, plan: DraftPlan | None = None, likely: Tensor | None = None
-    ) -> Tensor:
-        ids = None if likely is None else likely.tolist()  # no tensor goes through a pipe
-        with self.together("follow_head", len(hidden), plan, ids):
-            return super().head(self._same(hidden), plan, likely)
+    def head(self, hidden: Tensor, plan: DraftPlan | None = None) -> Tensor:
+        with self.together("follow_head", len(hidden), plan):
+            return super().head(self._same(hidden), plan)
 
-    def follow_head(self, count: int, plan: DraftPlan | None, ids: list[int] | None) -> None:
+    def follow_head(self, count: int, plan: DraftPlan | None) -> None:
         """`head` on the other ranks."""
-        likely = None if ids is None else torch.tensor(ids, device=self.output_device)
-        self.head(self._empty(count), plan, likely)
+        self.head(self._empty(count), plan)
 
     def keep(self, start: int, rows: list[int]) -> None:
         """`KVCache.keep` on the other ranks, after `start` committed rows."""

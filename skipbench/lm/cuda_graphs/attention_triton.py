@@ -8,7 +8,7 @@ specialized: each model has one compiled form of each kernel.
 import triton
 import triton.language as tl
 
-from skipbench.lm.cuda_graphs.kernels import HEAD_ROWS, LOWEST
+from skipbench.lm.cuda_graphs.kernels import LOWEST
 
 
 @triton.jit(do_not_specialize=["rows", "positions"])
@@ -71,7 +71,7 @@ def attend_parts(
     product.
     """
     index, head, kv = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
-    context_len, hidden = tl.load(bounds + 1).to(tl.int32), tl.load(bounds + 3).to(tl.int32)
+    context_len = tl.load(bounds + 1).to(tl.int32)
     base = context_len // PART * PART
     row_tiles = rows * ((GROUP + TILE - 1) // TILE)
     all_tiles = tl.cdiv(rows * GROUP, TILE)
@@ -90,7 +90,6 @@ def attend_parts(
         # the first position of a row of this tile, or before it
         least = context_len + tl.where(shared, 0, tl.load(depth + one).to(tl.int32))
         unseen = (first > least) | (first + PART <= least - window + 1)
-        unseen |= (first >= HEAD_ROWS) & (first + PART <= HEAD_ROWS + hidden)
         if unseen:
             tl.store(log_sums + place, tl.full([TILE], float("-inf"), tl.float32), known)
         else:
@@ -99,8 +98,7 @@ def attend_parts(
             along = (shared == 0) & (position - base < PATH)
             line = tl.load(paths + one * PATH + position - base, along, -1)
             line = tl.where(shared, position, line)
-            near = (position < HEAD_ROWS) | (position >= HEAD_ROWS + hidden)
-            near &= (line >= 0) & (position > least - window)
+            near = (line >= 0) & (position > least - window)
             line = tl.where(near, line, 0).to(tl.int64)
             key = (cache + (line * 2 * kv + head) * d)[:, None] + at
             k = tl.load(key, near[:, None] & (at < d), 0.0)

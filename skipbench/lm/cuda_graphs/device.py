@@ -11,16 +11,11 @@ from torch import Tensor
 
 from skipbench.errors import SkipbenchError
 from skipbench.lm.cache import KVCache
-from skipbench.lm.cuda_graphs import ops
-from skipbench.lm.cuda_graphs.attention import PARTS
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers, bucket, padded_rows
 from skipbench.lm.cuda_graphs.capture import EagerCapture, Replay, Work, out_of_memory
-from skipbench.lm.cuda_graphs.guided import BESIDE, LEAVES, Guided
-from skipbench.lm.cuda_graphs.ops import TRITON
 from skipbench.lm.cuda_graphs.parts import MAX_ROWS
 from skipbench.lm.cuda_graphs.products import ROWS
 from skipbench.lm.cuda_graphs.sets import SetGraphs, SetKey
-from skipbench.lm.cuda_graphs.trial import DRAWS, TREE, Trial, fault, first_line
 from skipbench.lm.cuda_graphs.work import Attention, Mlp
 from skipbench.lm.engine import Sublayer
 from skipbench.lm.metadata import AttentionMetadata, RotaryCache
@@ -29,35 +24,25 @@ from skipbench.lm.rows import TokenRows
 PREPARE_INPUTS = -1  # among the sub-layers of a pass: tables, and paths or masks of its rows
 WHOLE_PASS = -2  # all of it in one graph
 T = TypeVar("T")
-Key = tuple[int, int, bool, str]  # row count, bucket, whether products are ours, use (`guided`)
+Key = tuple[int, int, bool]  # row count, bucket, whether products are ours
 
 
 class DeviceGraphs:
     """The layers of one device: their buffers by row count, and their captured graphs."""
 
-    def __init__(
-        self,
-        config: Any,
-        cache: KVCache,
-        capture: EagerCapture,
-        backend: str | None,
-        strict: bool,
-    ) -> None:
-        self.cache, self.capture, self.backend, self.strict = cache, capture, backend or "", strict
+    def __init__(self, config: Any, cache: KVCache, capture: EagerCapture, strict: bool) -> None:
+        self.cache, self.capture, self.strict = cache, capture, strict
         self.hidden, self.layers = int(config.hidden_size), int(config.num_hidden_layers)
         self._whole = tuple(range(2 * self.layers))
-        self.group = config.num_attention_heads // config.num_key_value_heads
         self.attentions: dict[int, Attention] = {}  # by number; 2L and more: of a variant
         self.mlps: dict[int, Mlp] = {}
         self.metadata: AttentionMetadata | None = None  # of the pass that is loaded
         self.buffers: GraphBuffers | None = None
         self._prepared = False  # what `input_preparation` makes in `buffers` is of `metadata`
         self.failed: str | None = None  # the reason why no more graphs are captured
-        self.discarded: dict[str, str] = {}
-        """Backends of attention that did not work here, with the error of each."""
         self.graphs, self.seconds = 0, 0.0
         """Graphs that were captured, and the time that took with the work around it."""
-        self._seen: set[tuple[int, bool, str]] = set()  # keys without their bucket
+        self._seen: set[tuple[int, bool]] = set()  # keys without their bucket
         self._rows: list[Tensor] | None = None  # the cache that was captured
 
     def sublayer(self, s: int, eager: Sublayer) -> Sublayer:
@@ -71,13 +56,6 @@ class DeviceGraphs:
             return self._replay(self.replays[s], hidden)
 
         return run
-
-    @property
-    def not_strict(self) -> str | None:
-        """The reason why rows may have other bits than alone; `None` where they have the same."""
-        if self.backend == TRITON:
-            return None
-        return f"Triton's kernels do not run here ({self.discarded.get(TRITON, self.backend)})"
 
     def _refuse_others(self, metadata: AttentionMetadata) -> None:
         """Of a strict engine only prompts, and rows that are not verified, run without graphs."""
@@ -115,9 +93,9 @@ class DeviceGraphs:
     def _capture_set(self, key: SetKey) -> Replay | None:
         if self.failed:
             return None
-        works, prepare = self._works[key[:4]], self._captured[key[:4]][PREPARE_INPUTS]
+        works, prepare = self._works[key[:3]], self._captured[key[:3]][PREPARE_INPUTS]
         chosen = [works[s] for s in (*[PREPARE_INPUTS] * key.fresh, *key.chosen)]
-        with self._recording(self._buffers[key.rows], key.size, key.use):
+        with self._recording(self._buffers[key.rows], key.size):
             prepare()
             return self._captured_within(lambda: self._record_all(chosen))
 
@@ -131,9 +109,8 @@ class DeviceGraphs:
         if key is not None and self._ready(key):
             self._key, self.replays = key, self._captured[key]
             self.buffers = self._buffers[key[0]]
-            self.buffers.load(metadata.token_rows, metadata.hidden)
+            self.buffers.load(metadata.token_rows)
             self._out = self.buffers.view(metadata.rows)
-            self._guided.load(metadata, key[0])
         self.metadata, self._prepared = metadata, False
 
     def has_graphs(self, metadata: AttentionMetadata) -> bool:
@@ -146,17 +123,11 @@ class DeviceGraphs:
             return None
         if self.cache.rows is not self._rows:
             self._reset(metadata.tables)
-        if metadata.draft_window and not (self.backend == TRITON and metadata.rows == 1):
-            return None
         rows, size = padded_rows(metadata.rows), bucket(metadata.end, len(self.cache.rows[0]))
         many = self.strict and metadata.token_rows.verifies
-        own = self.backend == TRITON and (rows <= ROWS or many)
-        if metadata.side is not None:
-            self._guided.enter(metadata.side, metadata.tables, self._captured, self._sets.graphs)
-            return rows, metadata.side.capacity, own, BESIDE
-        use = "" if metadata.queries is None else LEAVES
-        self._seen.add((rows, own, use))
-        return rows, size, own, use
+        own = rows <= ROWS or many
+        self._seen.add((rows, own))
+        return rows, size, own
 
     def _ready(self, key: Key) -> bool:
         """True if the graphs of a key are there, or could be captured now."""
@@ -189,11 +160,11 @@ class DeviceGraphs:
         if self.cache.rows is not self._rows:
             return  # nothing ran over this cache yet
         total, sets = len(self._rows[0]), list(self._sets.graphs)
-        for rows, own, use in sorted(self._seen):
+        for rows, own in sorted(self._seen):
             ends = range(start + rows, min(end + rows, total) + 1)
             for size in dict.fromkeys(bucket(n, total) for n in ends):
-                here = [s for s in sets if (s.rows, s.own, s.use) == (rows, own, use)]
-                for key in here if self._ready((rows, size, own, use)) else []:
+                here = [s for s in sets if (s.rows, s.own) == (rows, own)]
+                for key in here if self._ready((rows, size, own)) else []:
                     ahead = key._replace(size=size)
                     self._sets.enter(ahead, partial(self._capture_set, ahead))
 
@@ -205,52 +176,41 @@ class DeviceGraphs:
         """The cache was made anew: nothing captured holds any more."""
         self._rows, self._rope = self.cache.rows, tables.rope
         self._buffers: dict[int, GraphBuffers] = {}
-        self._guided = Guided(self.cache)
         self._mlps: dict[tuple[int, bool], dict[int, tuple[Work, Replay]]] = {}
         self._captured: dict[Key, dict[int, Replay]] = {}
         self._works: dict[Key, dict[int, Work]] = {}
         self._sets = SetGraphs()
-        self._windows = tuple(dict.fromkeys(a.window for a in self.attentions.values()))
-        with torch.inference_mode(False):
-            self._columns = torch.arange(len(self._rows[0]), device=tables.device)
-        if not self.backend:  # chosen once
-            self.backend = self._working_backend()
 
-    def _capture(self, rows: int, size: int, own: bool, use: str) -> dict[int, Replay]:
+    def _capture(self, rows: int, size: int, own: bool) -> dict[int, Replay]:
         """Replays of a key by sub-layer, PREPARE_INPUTS and WHOLE_PASS; MLPs know no bucket."""
         if rows not in self._buffers:
-            sizes = rows, self.hidden, self.cache.head_dim, self.group
+            sizes = rows, self.hidden, self.cache.head_dim
             self._buffers[rows] = GraphBuffers(*sizes, self.cache.dtype, self.capture.device)
         buffers, record = self._buffers[rows], self._record
-        tables = self._windows, self._columns, *self._rope
-        if use == BESIDE:
-            tables = (None,), self._guided.columns, *self._guided.rope
-        backend = self._backend(size)
-        prepare = buffers.input_preparation(size, *tables, backend)
-        with self._recording(buffers, size, use):
+        prepare = buffers.input_preparation(*self._rope)
+        with self._recording(buffers, size):
             found = {PREPARE_INPUTS: record(prepare)}
             found[PREPARE_INPUTS]()
-            made, given = (buffers, size, backend, own), partial(self._guided.arguments, rows, use)
-            works = {s: a.work(*made, **given(a)) for s, a in self.attentions.items()}
+            works = {s: a.work(buffers, size, own) for s, a in self.attentions.items()}
             found |= {s: record(work) for s, work in works.items()}
             if (rows, own) not in self._mlps:
-                mlps = {s: mlp.work(buffers, self.backend, own) for s, mlp in self.mlps.items()}
+                mlps = {s: mlp.work(buffers, own) for s, mlp in self.mlps.items()}
                 self._mlps[rows, own] = {s: (work, record(work)) for s, work in mlps.items()}
             for s, (work, replay) in self._mlps[rows, own].items():
                 works[s], found[s] = work, replay
             full = [works[s] for s in sorted(works) if s < 2 * self.layers]
             if len(full) == 2 * self.layers:  # no graph spans two devices
                 found[WHOLE_PASS] = self._record_all([prepare, *full])
-        self._works[rows, size, own, use] = works | {PREPARE_INPUTS: prepare}
+        self._works[rows, size, own] = works | {PREPARE_INPUTS: prepare}
         return found
 
     @contextmanager
-    def _recording(self, buffers: GraphBuffers, size: int, use: str) -> Iterator[None]:
+    def _recording(self, buffers: GraphBuffers, size: int) -> Iterator[None]:
         """Buffers to record with, which executes the work: the rows read a whole bucket and are
         written behind the cache. The state, which the pass at hand may be in, comes back at the
         end, also where memory did not suffice; no pass is loaded then.
         """
-        capacity = (self._guided.side if use == BESIDE else self.cache).capacity
+        capacity = self.cache.capacity
         state, end = buffers.hidden.clone(), min(size, capacity)
         buffers.load(TokenRows.chain(max(1, end - buffers.rows), buffers.rows))
         buffers.bounds[2].fill_(capacity)
@@ -271,29 +231,3 @@ class DeviceGraphs:
     def _record(self, work: Work) -> Replay:
         self.graphs += 1
         return self.capture.capture(work)
-
-    def _backend(self, size: int) -> str:
-        """The backend over a bucket."""
-        split = self.backend == "split_kv" and size % PARTS[-1]
-        return "masked" if split else self.backend
-
-    def _working_backend(self) -> str:
-        """The first backend that runs on this device and gives what `masked` gives."""
-        attention, mlp = next(iter(self.attentions.values())), next(iter(self.mlps.values()))
-        sizes = len(TREE), self.hidden, self.cache.head_dim, self.group
-        buffers = GraphBuffers(*sizes, self.cache.dtype, self.capture.device)
-        trials = [Trial(attention, mlp, buffers) for _ in range(DRAWS)]
-        wanted = [trial.results("masked", self._windows) for trial in trials]
-        for name in (TRITON, "split_kv"):
-            try:
-                if name == TRITON and not ops.at_hand(self.capture.device):
-                    if self.capture.device.type == "cuda":
-                        self.discarded[name] = "Triton is not installed"
-                    continue
-                why = fault([trial.results(name, self._windows) for trial in trials], wanted)
-            except Exception as error:  # whatever its compiler or driver does
-                why = first_line(error)
-            if why is None:
-                return name
-            self.discarded[name] = why
-        return "masked"

@@ -20,12 +20,12 @@ from torch import Tensor
 
 from skipbench.errors import NotStrictError
 from skipbench.lm.cache import KVCache
+from skipbench.lm.cuda_graphs import on_cpu as on_cpu  # registers
 from skipbench.lm.cuda_graphs.capture import CudaGraphCapture, EagerCapture
 from skipbench.lm.cuda_graphs.device import DeviceGraphs
-from skipbench.lm.cuda_graphs.ops import TRITON
+from skipbench.lm.cuda_graphs.ops import at_hand
 from skipbench.lm.cuda_graphs.parts import MAX_ROWS
 from skipbench.lm.cuda_graphs.products import ROWS
-from skipbench.lm.cuda_graphs.trial import DRAWS, SMALL
 from skipbench.lm.cuda_graphs.work import Attention, Mlp, Normed
 from skipbench.lm.engine import Chosen, Engine, Sublayer
 from skipbench.lm.families import parts_of
@@ -35,6 +35,7 @@ from skipbench.lm.layer import Family
 from skipbench.lm.metadata import AttentionMetadata, RotaryCache
 from skipbench.lm.rows import TokenRows
 
+DRAWS, SMALL = 11, 2.0**-10  # draws of the self-test, and the size of their states
 MIN_FREE_BYTES = 512 << 20  # for graphs of a few row counts, beside weights and cache
 SHORT_PROMPT = 2 * MAX_ROWS  # tokens: in passes that replay graphs; launches bound such a prompt
 FALLBACK_NOTE = (
@@ -57,6 +58,8 @@ def unsupported_reason(model: Any) -> str | None:
     if others := sorted({str(d) for d in devices if d.type != "cuda"}):
         return f"weights are on {', '.join(others)}, and CUDA graphs hold work of a GPU alone"
     for device in devices:
+        if not at_hand(device):
+            return "Triton is not installed"
         free, _ = torch.cuda.mem_get_info(device)
         if free < MIN_FREE_BYTES:
             needed = f"{MIN_FREE_BYTES >> 20} MiB is what graphs may need"
@@ -72,7 +75,6 @@ class CudaGraphsEngine(Engine):
     """Sub-layers that replay one graph each."""
 
     name = "cuda_graphs"
-    guides = True
     result_is_borrowed = True
 
     def __init__(
@@ -84,13 +86,11 @@ class CudaGraphsEngine(Engine):
         strict: bool,
         spare_mib: int,
         capture: Callable[[torch.device], EagerCapture] = CudaGraphCapture,
-        backend: str | None = None,
     ) -> None:
         """
         Args:
             strict: rows have the bits that they have alone, whatever their number, by kernels of
                 Triton.
-            backend: of attention; `None` takes the first that works.
         """
         self.strict = strict
         self.fused = fused_engine(model, family, cache, spare_mib)
@@ -99,7 +99,7 @@ class CudaGraphsEngine(Engine):
         self._head = Normed(parts_of(model).norm, self.fused.head_weight)
         cache.spare = MAX_ROWS
         self.parts = {
-            device: DeviceGraphs(model.config, cache, capture(device), backend, strict)
+            device: DeviceGraphs(model.config, cache, capture(device), strict)
             for device in dict.fromkeys(cache.devices)
         }
         self._layers = parts_of(model).layers
@@ -125,11 +125,8 @@ class CudaGraphsEngine(Engine):
         return made
 
     def head(self, hidden: Tensor) -> Tensor:
-        part = self.parts.get(hidden.device)
-        triton = part is not None and part.backend == TRITON
-        if not triton or not (self.strict or len(hidden) <= ROWS):
-            return self.fused.head(hidden)
-        return self._head(hidden, True, True)
+        own = self.strict or len(hidden) <= ROWS
+        return self._head(hidden, True) if own else self.fused.head(hidden)
 
     def fast(self, variant: str) -> bool:
         return self.fused.fast(variant)
@@ -142,9 +139,6 @@ class CudaGraphsEngine(Engine):
     def variant_bytes(self) -> int:
         return self.fused.variant_bytes()
 
-    def likely_head(self, hidden: Tensor, ids: Tensor) -> Tensor:
-        return self.fused.likely_head(hidden, ids)
-
     def at_once(
         self,
         hidden: Tensor,
@@ -155,8 +149,9 @@ class CudaGraphsEngine(Engine):
         if len(self.parts) > 1 or states is not None:
             return None  # no graph spans two devices
         (part,) = self.parts.values()
-        numbers = tuple(s + self._firsts[variant] for s, variant in chosen)
-        return part.at_once(hidden, metadata, numbers)
+        numbers, variant = chosen
+        first = self._firsts[variant]
+        return part.at_once(hidden, metadata, tuple(s + first for s in numbers))
 
     def reads_place(self, metadata: AttentionMetadata) -> bool:
         return len(self.parts) == 1 and next(iter(self.parts.values())).has_graphs(metadata)
@@ -177,16 +172,13 @@ class CudaGraphsEngine(Engine):
         if failed := self._failed():
             note = f"engine=cuda_graphs: {failed}; passes not yet captured run as engine=fused: "
             lines = [*lines, note + FALLBACK_NOTE]
-        found = {k: v for part in self.parts.values() for k, v in part.discarded.items()}
-        return [*lines, *(f"attention backend {k} is left out: {v}" for k, v in found.items())]
+        return lines
 
     def _failed(self) -> str | None:
         return next((p.failed for p in self.parts.values() if p.failed), None)
 
     def allocated(self, rotary: dict[torch.device, RotaryCache]) -> Engine:
         reason = self.self_test(rotary)
-        if self.strict and reason is None:
-            reason = next((p.not_strict for p in self.parts.values() if p.not_strict), None)
         if reason is None:
             return self
         if self.strict:

@@ -12,12 +12,10 @@ import triton.language as tl
 
 from skipbench.config.paths import cache_folder
 from skipbench.config.trust import private_folder
-from skipbench.draft_plan import SINKS
 
 with contextlib.suppress(OSError):  # Triton loads what it finds there; its own may be open to all
     os.environ.setdefault("TRITON_CACHE_DIR", str(private_folder(cache_folder() / "triton")))
 
-HEAD_ROWS: tl.constexpr = tl.constexpr(SINKS)
 LOWEST: tl.constexpr = tl.constexpr(-3e38)  # below every score, and finite
 
 

@@ -1,6 +1,7 @@
 """Operators of torch that launch one Triton kernel each, for weights that `products` does not take.
 
-FakeTensors and operator counts know them without Triton, which is imported where one runs.
+On a CPU they are what `on_cpu` states in plain torch. FakeTensors know them without Triton, which
+is imported where one runs.
 """
 
 import importlib.util
@@ -11,8 +12,17 @@ import torch
 from torch import Tensor
 from torch.library import custom_op
 
-TRITON = "triton"
-"""A backend beside those of `attention`: kernels of Triton here, in `products` and `parts`."""
+TOLERANCE = 0.02  # of the norm; a wrong mask or position is off by 1
+
+
+def differs(found: Tensor, wanted: Tensor) -> bool:
+    """True where a result is not near the other."""
+    return not float((found - wanted).norm()) <= TOLERANCE * float(wanted.norm())
+
+
+def first_line(error: Exception) -> str:
+    """What a compiler or driver said, in a line."""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
 def at_hand(device: torch.device) -> bool:
@@ -36,7 +46,7 @@ def _power_of_2(least: int, at_least: int = 1) -> int:
     return max(at_least, 1 << (least - 1).bit_length())
 
 
-@custom_op("skipbench::silu_times", mutates_args=())
+@custom_op("skipbench::silu_times", mutates_args=(), device_types="cuda")
 def silu_times(gate_up: Tensor) -> Tensor:
     """`llama.silu_times`."""
     from skipbench.lm.cuda_graphs import kernels
@@ -51,7 +61,7 @@ def silu_times(gate_up: Tensor) -> Tensor:
 silu_times.register_fake(lambda x: x.new_empty(x.shape[0], x.shape[1] // 2))
 
 
-@custom_op("skipbench::rotate_and_write", mutates_args=("cache",))
+@custom_op("skipbench::rotate_and_write", mutates_args=("cache",), device_types="cuda")
 def rotate_and_write(
     qkv: Tensor,
     cos: Tensor,

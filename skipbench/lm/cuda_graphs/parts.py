@@ -4,8 +4,7 @@ The text is cut into parts at fixed positions, 0 .. PART - 1 and so on. A part i
 queries with its keys and one with its values, whether it is read for all rows of a pass or, from
 the end of the committed text on, for each row along its own path through the pass.
 
-`bounds`: [4] of int64 on the device: `start`, `context_len`, the first cache row that is written,
-and the cache rows that a draft's window hides behind the first `SINKS`.
+`bounds`: [3] of int64 on the device: `start`, `context_len` and the first cache row written.
 """
 
 import torch
@@ -36,7 +35,7 @@ def _block(d: int) -> int:
     return max(16, 1 << (d - 1).bit_length())
 
 
-@custom_op("skipbench::place", mutates_args=("target", "cos", "sin", "paths"))
+@custom_op("skipbench::place", mutates_args=("target", "cos", "sin", "paths"), device_types="cuda")
 def place(
     bounds: Tensor,
     depth: Tensor,
@@ -76,7 +75,7 @@ def place(
 place.register_fake(lambda *_: None)
 
 
-@custom_op("skipbench::attend_parts", mutates_args=())
+@custom_op("skipbench::attend_parts", mutates_args=(), device_types="cuda")
 def attend_parts(
     query: Tensor,
     cache: Tensor,

@@ -108,7 +108,7 @@ def _launched_early(pdl: bool) -> dict[str, bool]:
     return {"launch_pdl": True} if pdl else {}  # other backends of Triton have no such option
 
 
-@custom_op("skipbench::linear", mutates_args=())
+@custom_op("skipbench::linear", mutates_args=(), device_types="cuda")
 def linear(
     x: Tensor, weight: Tensor, bias: Tensor | None, norm: Tensor | None, eps: float
 ) -> Tensor:
@@ -132,7 +132,7 @@ def linear(
 linear.register_fake(lambda x, weight, *_: x.new_empty(x.shape[0], weight.shape[0]))
 
 
-@custom_op("skipbench::linear_add", mutates_args=("hidden",))
+@custom_op("skipbench::linear_add", mutates_args=("hidden",), device_types="cuda")
 def linear_add(hidden: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
     """Adds the product x W^T + b of `x` [R, K] and a weight [N, K] to `hidden` [R, N], with one
     rounding.
@@ -151,7 +151,7 @@ def linear_add(hidden: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -
 linear_add.register_fake(lambda *_: None)
 
 
-@custom_op("skipbench::gated", mutates_args=())
+@custom_op("skipbench::gated", mutates_args=(), device_types="cuda")
 def gated(
     x: Tensor, weight: Tensor, bias: Tensor | None, norm: Tensor | None, eps: float
 ) -> Tensor:
@@ -172,7 +172,7 @@ def gated(
 gated.register_fake(lambda x, weight, *_: x.new_empty(x.shape[0], weight.shape[0] // 2))
 
 
-@custom_op("skipbench::qkv_rotated", mutates_args=("cache",))
+@custom_op("skipbench::qkv_rotated", mutates_args=("cache",), device_types="cuda")
 def qkv_rotated(
     x: Tensor,
     weight: Tensor,
@@ -213,7 +213,7 @@ def _query(x: Tensor, weight: Tensor, *rest: Any) -> Tensor:
     return x.new_empty(rows, weight.shape[0] // d - 2 * kv, d)
 
 
-@custom_op("skipbench::rms_norm", mutates_args=())
+@custom_op("skipbench::rms_norm", mutates_args=(), device_types="cuda")
 def rms_norm(x: Tensor, norm: Tensor, eps: float) -> Tensor:
     """`llama.rms_norm` of `x` [R, D] by a weight [D]."""
     from skipbench.lm.cuda_graphs import products_triton

@@ -16,7 +16,6 @@ class SetKey(NamedTuple):
     rows: int
     size: int
     own: bool
-    use: str
     fresh: bool
     chosen: tuple[int, ...]
 

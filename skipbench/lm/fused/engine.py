@@ -16,7 +16,7 @@ from skipbench.lm.cache import KVCache
 from skipbench.lm.engine import Engine, Sublayer
 from skipbench.lm.families import HEAD, parts_of
 from skipbench.lm.fused.sublayers import Attention, Mlp
-from skipbench.lm.fused.weights import LayerWeights, Weight, Weights, pass_bytes
+from skipbench.lm.fused.weights import LayerWeights, Weights, pass_bytes
 from skipbench.lm.layer import Family
 
 
@@ -24,7 +24,6 @@ class FusedEngine(Engine):
     """Sub-layers of families whose layers are Llama's, by torch's kernels."""
 
     name = "fused"
-    guides = True
     weights_type: type[Weights] = Weights
     attention_type: type[Attention] = Attention
     mlp_type: type[Mlp] = Mlp
@@ -55,7 +54,6 @@ class FusedEngine(Engine):
         ]
         self.sublayers = self.made_of(self.layers)
         self._variants: dict[str, Any] = {}
-        self._likely: tuple[Tensor, Weight] | None = None
         self.final_norm = self.attention_type.rms_norm(parts.norm)
         self.embedding = parts.embedding.weight
         tied = parts.head.weight.data_ptr() == self.embedding.data_ptr()
@@ -96,15 +94,6 @@ class FusedEngine(Engine):
 
     def variant_bytes(self) -> int:
         return sum(variant.nbytes for variant in self._variants.values())
-
-    def likely_head(self, hidden: Tensor, ids: Tensor) -> Tensor:
-        if self.head_weight.join is not None:
-            return super().likely_head(hidden, ids)
-        if self._likely is None or self._likely[0] is not ids:
-            self._likely = ids, self.head_weight.of_outputs(ids)
-        few = self._likely[1](self.final_norm(hidden))
-        logits = few.new_full((len(few), self.head_weight.outputs), float("-inf"))
-        return logits.index_copy_(1, ids, few)
 
 
 def fused_engine(

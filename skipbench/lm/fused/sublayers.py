@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from skipbench.draft_plan import SINKS
 from skipbench.lm.bit_exact import MOST, rows_one_by_one
 from skipbench.lm.cache import KVCache
 from skipbench.lm.fused.weights import LayerWeights
@@ -64,9 +63,8 @@ class Attention:
         cos, sin = metadata.rope
         qkv = self.weights.qkv(self.norm(hidden), most)
         qkv = qkv.view(metadata.rows, self.heads + 2 * self.kv, self.d)
-        rows = (metadata.side or self.cache).rows[self.index]
+        rows = self.cache.rows[self.index]
         query = self.rotate_and_store(qkv, cos, sin, rows, metadata.start)
-        metadata.leave(self.index, query)
         out = self.attend(query, metadata)
         added: Tensor = self.weights.output.added(hidden, out, most)
         return added
@@ -105,15 +103,8 @@ class Attention:
 
     def at_once(self, query: Tensor, metadata: AttentionMetadata) -> Tensor:
         """Queries [T, heads, d] over the cache up to the metadata's end -> [T, heads * d]."""
-        rows, end, t = metadata.token_rows, metadata.end, metadata.rows
-        window = metadata.draft_window
-        if window and t == 1 and rows.contiguous_chain and self.window is None:
-            # a copy of the few rows that are seen: kernels want them in one piece
-            every = self.cache.rows[self.index]
-            seen = torch.cat((every[:SINKS], every[end - window : end]))
-            keys, values = (part.transpose(0, 1)[None] for part in torch.split(seen, self.kv, 1))
-            return self._one_row(query, keys, values)
-        cache = metadata.side or self.cache
+        end, t = metadata.end, metadata.rows
+        cache = self.cache
         keys, values = (of[self.index].narrow(2, 0, end) for of in (cache.keys, cache.values))
         mask = metadata.mask(self.window, self.heads // self.kv)
         if mask is not None:

@@ -50,12 +50,6 @@ class Weight:
         """The weight [in, out] as a plain tensor, and the bias [out]."""
         return self._across, self._bias
 
-    def of_outputs(self, ids: Tensor) -> "Weight":
-        """A copy of the outputs `ids` [N] alone."""
-        across, bias = self.transposed()
-        few = across.t().index_select(0, ids)
-        return type(self)(few, None if bias is None else bias[ids])
-
     def __call__(self, x: Tensor, most: int | None = None) -> Tensor:
         if most is not None and x.shape[0] > max(most, self.same_bits):
             return torch.cat([self(part) for part in torch.split(x, most)])

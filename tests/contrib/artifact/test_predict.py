@@ -29,7 +29,7 @@ def machine(shape: Shape = SHAPE) -> MachinePrices:
     """A pass of 4 (1 + 2) + 4 = 16 seconds; a row more costs a sixteenth of it."""
     parts = Parts(1.0, 0.0, 2.0, 4.0, 4)
     rounds = [
-        TimedRound(context, rows, steps, 4, 4, PLAIN, 16.0 * steps, 15.0 + rows)
+        TimedRound(context, rows, steps, 4, 4, PLAIN, 16.0 * steps, 15.0 + rows, 0.0)
         for context in (16, 64)
         for rows in (1, 2, 5, 9)
         for steps in (0, 4)

@@ -16,7 +16,7 @@ from conftest import LAYERS, make_method, random_lm, random_model
 from skipbench.config.architecture import Shape
 from skipbench.contrib.auto import auto, prices
 from skipbench.contrib.auto.chances import Calibration, Counters
-from skipbench.contrib.auto.ladder import AGREEMENT, BREAK_EVEN, WINDOWED, PlanLadder, chain_value
+from skipbench.contrib.auto.ladder import AGREEMENT, BREAK_EVEN, PlanLadder, chain_value
 from skipbench.contrib.cpu import top_tokens
 from skipbench.contrib.cpu.top_tokens import two_best
 from skipbench.decode.draft import Draft, State
@@ -222,9 +222,11 @@ def test_drafts_in_8_bits_are_right_and_read_copies_ahead(monkeypatch: pytest.Mo
     lm, passes = random_lm("llama", "fused"), list[int]()
     method = made("method.row_prices=[1,3,6,12,24,48]", *INT8)
 
-    def counted(tokens: list[int], rows: TokenRows, plan: DraftPlan | None = None) -> torch.Tensor:
-        passes.append(len(tokens))
-        return LM.logits(lm, tokens, rows, plan)
+    def counted(
+        tokens: list[int], rows: TokenRows, plan: Any = None, **states: Any
+    ) -> torch.Tensor:
+        passes.extend([len(tokens)] * (plan is not None))
+        return LM.logits(lm, tokens, rows, plan, **states)
 
     monkeypatch.setattr(lm, "logits", counted)
     free = made("method.row_prices=[1,1.1,1.2,1.3,1.4,1.5]", *INT8)
@@ -237,7 +239,7 @@ def test_drafts_in_8_bits_are_right_and_read_copies_ahead(monkeypatch: pytest.Mo
         assert generate(lm, of, LOOPS, 48).tokens == wanted
         drafted = "".join(of.log["source"]).count("d")
         assert (drafted > 8) == drafts == bool(passes), "8 bits where rows are cheap alone"
-    assert {plan for _, plan in free.log["sets"]} == {"int8:all;head:int8"}
+    assert {plan for _, plan in free.log["sets"]} == {"int8"}
     assert max(passes) == DRAFT_ROWS[-1] and len(passes) < drafted
     assert free.ladder.pace < 1
 
@@ -350,7 +352,7 @@ def test_rungs_in_8_bits_begin_at_their_prior_and_follow_their_drafts() -> None:
     assert ladder.best(prices, 1.0, 8)[0] == -1  # nothing was tried
     ladder.rank, ladder.turns = list(range(2 * LAYERS)), [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
     ladder.begin(COUNTED, [0.0, 0.4, 0.5])
-    assert str(ladder.plans[1]) == "int8:all;head:int8;attn:0"
+    assert str(ladder.plans[1]) == "int8;attn:0"
     assert ladder.steps[:3] == pytest.approx([0.4, 0.35, 0.3])
     assert ladder.best(prices, 1.0, 8)[0] == 0 and ladder.chance(0) == AGREEMENT
     before = ladder.chance(3)
@@ -360,45 +362,14 @@ def test_rungs_in_8_bits_begin_at_their_prior_and_follow_their_drafts() -> None:
     assert ladder.chance(0) < 0.1 and ladder.chance(3) < before
     assert ladder.best(prices, 1.0, 8)[1] < BREAK_EVEN
     assert ladder._hopes(idle=False)[0] == 0.0 < ladder._hopes(idle=True)[0]
-    ladder.begin(COUNTED, [0.0, 0.9, 0.95], [0.0, 0.3, 0.35], 512)
-    assert str(ladder.plans[WINDOWED]) == "int8:all;window:512;head:int8"
-    assert ladder.best(prices, 1.0, 8)[0] == WINDOWED
-    assert ladder.pass_price(WINDOWED, 2) == pytest.approx(0.35)
-    ladder.begin(COUNTED, [0.0, 0.4, 0.5])  # a short context again
-    assert WINDOWED not in ladder.plans and ladder.best(prices, 1.0, 8)[0] != WINDOWED
-
-
-def test_drafts_have_a_window_where_the_context_is_long_and_it_pays(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    lm, text = random_lm("llama", "fused"), [3 + i * 7 % 50 for i in range(40)]
-    monkeypatch.setattr(type(lm.engine), "fast", lambda engine, variant: True)
-    monkeypatch.setattr(auto.Auto, "_drafts_on", lambda *_: True)
-
-    def seconds(_: auto.Auto, state: State, plan: DraftPlan | None = None) -> dict[int, float]:
-        if plan is None:
-            return {n: 1 + n / 10 for n in ROWS}
-        return {0: 1.0, 1: 0.3, 4: 0.33} if plan.window else {0: 1.0, 1: 0.9, 4: 0.99}
-
-    monkeypatch.setattr(auto.Auto, "_seconds", seconds)
-    wanted, plans = generate(lm, Vanilla(), text, 32).tokens, dict[int, set[str]]()
-    for window in (0, 12, 21):
-        method = auto.Auto(name="auto", layers=LAYERS, kv_window=window, memory=1)
-        assert generate(lm, method, text, 32).tokens == wanted
-        plans[window] = {plan for _, plan in method.log["sets"]}
-        assert method.ladder.tried[WINDOWED] == 0
-    assert "int8:all;window:12;head:int8" in plans[12]
-    assert not any("window" in plan for plan in plans[0] | plans[21]), "39 tokens: no long context"
 
 
 def test_the_least_price_by_bytes_is_of_weights_and_what_is_read() -> None:
     lm = random_lm("llama", "fused")
-    whole = DraftPlan.of(lm.layers).cheaper("int8")
     lm.cache.length = 0
-    assert bytes_price(lm, whole) == 0.25  # of float32
+    assert bytes_price(lm) == 0.25  # of float32
     lm.cache.length = 400
-    windowed = bytes_price(lm, whole.cheaper("int8", window=60))
-    assert windowed < 0.25 < bytes_price(lm, whole) < 1
+    assert 0.25 < bytes_price(lm) < 1
 
 
 def test_hopeless_sets_are_not_tried() -> None:

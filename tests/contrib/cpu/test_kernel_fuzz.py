@@ -11,14 +11,10 @@ import pytest
 from skipbench.config.paths import PACKAGE
 from skipbench.contrib.cpu import native
 from skipbench.contrib.cpu.native import AVX2, BFLOAT16, Source
-from skipbench.draft_plan import SINKS
 from skipbench.runs.provenance import cpu_flags
 
 SECONDS = 30  # of CPU time
-SANITIZERS = (
-    f"-O1 -g -shared -fPIC -fopenmp -DSINKS={SINKS} "
-    "-fsanitize=address,undefined -fno-sanitize-recover=all"
-)
+SANITIZERS = "-O1 -g -shared -fPIC -fopenmp -fsanitize=address,undefined -fno-sanitize-recover=all"
 TYPED = ["rms_norm", "silu_times", "rotate", "attend", "multiply"]
 FLOAT32, HALF = ([f"{name}_{kind}" for name in TYPED] for kind in ("float32", "bfloat16"))
 KERNELS = {

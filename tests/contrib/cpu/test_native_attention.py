@@ -9,7 +9,6 @@ from skipbench.contrib.cpu import elementwise
 from skipbench.contrib.cpu.elementwise import Attention, native_attention
 from skipbench.lm.cache import KVCache
 from skipbench.lm.metadata import AttentionMetadata, RotaryCache
-from skipbench.lm.most_read import copy_most_read, newest
 from skipbench.lm.rows import TokenRows
 
 ROWS = 16
@@ -155,24 +154,3 @@ def test_a_wrong_ancestor_changes_bits(wrong: tuple[int, ...], kernel: torch.dty
     assert same == [path_of(row, wrong) == path_of(row, TREES[0]) for row in range(10)] and not all(
         same
     )
-
-
-@pytest.mark.parametrize(("heads", "kv", "d"), HEADS[:2])
-@pytest.mark.parametrize(("context", "window"), [(333, 150), (5000, None)])
-def test_the_rows_that_are_read_most_are_torchs(
-    kernel: torch.dtype, heads: int, kv: int, d: int, context: int, window: int | None
-) -> None:
-    """Of exact scores, which two rows seldom share; in any order."""
-    case, count = Case(kernel, heads, kv, d, context, 1), 60
-    rows, query = case.rows[:context], case.query[0]
-    wanted, found = (torch.zeros(count, 2 * kv, d, dtype=t) for t in (torch.float32, kernel))
-    copy_most_read(query.float(), rows.float(), wanted, d**-0.5, window)
-    choose = elementwise.function_of(query, "choose")
-    at = found.data_ptr(), query.data_ptr(), rows.data_ptr()
-    hidden = 0 if window is None else context - window
-    choose(*at, d**-0.5, context, heads, kv, d, count, newest(count), hidden)
-    for head in range(kv):
-        same = (found[:, None, head].float() == wanted[:, head]).all(-1)
-        assert same.sum() >= count - 1  # two that differ by rounding alone
-        row, other = same.nonzero().T
-        assert torch.equal(found[row, kv + head].float(), wanted[other, kv + head])

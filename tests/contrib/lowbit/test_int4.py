@@ -10,14 +10,13 @@ from common import random_model
 from test_int8_plans import prefilled
 
 from skipbench.contrib.lowbit.int4 import GROUPS, group_of, int4_fault, quantized_groups, rounded
-from skipbench.contrib.lowbit.int8 import quantized_rows
 from skipbench.draft_plan import DraftPlan
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 
-PLANS = ["int4:all;head:int4", "int8-attn:0-2;int4-mlp:1", "int4:all;attn:0;window:6"]
+PLANS = ["int4", "int4;attn:0;mlp:1"]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -45,19 +44,11 @@ def test_shapes_that_have_groups() -> None:
     assert [group_of(torch.empty(shape)) for shape in shapes] == [128, 64, 32, None, None]
 
 
-def copied(lm: LM, plan: DraftPlan) -> LM:
-    """The model with the weights that a plan reads in fewer bits rounded."""
-    for s, variant in plan.changed:
-        layer = lm.model.model.layers[s // 2]
-        for module in (layer.mlp if s % 2 else layer.self_attn).modules():
-            weight = getattr(module, "weight", None)
-            if weight is None or weight.ndim != 2:
-                continue
-            if variant == "int8":
-                scale, integers = quantized_rows(weight.detach())
-                weight.data = integers * scale[:, None]
-            elif group := group_of(weight):
-                weight.data = rounded(weight.detach(), group)
+def copied(lm: LM) -> LM:
+    """The model with its layers' weights rounded."""
+    for weight in lm.model.model.layers.parameters():
+        if weight.ndim == 2 and (group := group_of(weight)):
+            weight.data = rounded(weight.detach(), group)
     return lm
 
 
@@ -66,8 +57,8 @@ def test_a_draft_is_the_model_of_rounded_weights(text: str) -> None:
     """Products of 48 inputs, and the head of 61 outputs, stay as they are, as a note says."""
     lm, other = prefilled("qwen2"), prefilled("qwen2", engine="reference")
     plan = DraftPlan.parse(text, lm.layers)
-    full = DraftPlan(plan.layers, plan.skipped, window=plan.window)
-    copied(other, plan)
+    full = DraftPlan(plan.layers, plan.skipped)
+    copied(other)
     assert not lm.engine.fast("int4")
     for rows in (TokenRows.chain(30, 1), TokenRows.tree(30, (-1, 0, 0, 1, 2))):
         tokens = [3 + i * 7 % 50 for i in range(rows.rows)]
@@ -78,14 +69,14 @@ def test_a_draft_is_the_model_of_rounded_weights(text: str) -> None:
         assert (found - unlike).abs().max() > 3 * (found - wanted).abs().max()
     told = " ".join(lm.notes())
     assert "a copy of weights in 4 bits for drafts takes" in told and "no faster" in told
-    assert f"read {4 + ('head' in text)} weights as they are" in told
+    assert "read 5 weights as they are" in told
     assert lm.engine.variant_bytes() > 0
 
 
 def test_graphs_replay_a_draft_of_fused() -> None:
     graphs: Any = partial(CudaGraphsEngine, capture=EagerCapture)
     lms = [prefilled("llama", engine=engine) for engine in (graphs, "fused")]
-    for text in ("int4:all;mlp:1", "int4-attn:0;head:int4"):
+    for text in ("int4", "int4;mlp:1"):
         plan = DraftPlan.parse(text, 4)
         found, wanted = (lm.logits([5], TokenRows.chain(30, 1), plan) for lm in lms)
         torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3)
@@ -101,7 +92,7 @@ def test_the_kernel_of_a_gpu_is_captured_and_deterministic(engine: str) -> None:
     lm = LM(random_model("llama", 64).to("cuda", torch.bfloat16), engine)
     lm.allocate(100)
     assert lm.engine.fast("int4") and int4_fault(lm.embed([0])) is None
-    plan = DraftPlan.parse("int4:all;head:int4", lm.layers)
+    plan = DraftPlan.parse("int4", lm.layers)
     lm.prefill([3 + i * 7 % 50 for i in range(30)])
     for rows in (1, 4):
         chain, tokens = TokenRows.chain(30, rows), [5, 6, 7, 8][:rows]

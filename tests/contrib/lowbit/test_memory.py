@@ -11,7 +11,7 @@ from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
 
 
-@pytest.mark.parametrize("method", ["int8", "auto", "knapspec-choices"])
+@pytest.mark.parametrize("method", ["int8", "auto"])
 def test_a_copy_in_8_bits_counts_in_the_memory_check(
     method: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -27,4 +27,4 @@ def test_a_copy_in_8_bits_counts_in_the_memory_check(
     monkeypatch.setattr(memory, "free_bytes", lambda device: exact + GIB)
     for words in (["method=auto", "method.explore=0"], ["method=swift"]):
         method_of = compose(words).method.factory()
-        assert not method_of(layers=32).copied
+        assert not method_of(layers=32).variant

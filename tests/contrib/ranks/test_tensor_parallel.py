@@ -114,7 +114,7 @@ def test_the_bias_of_a_product_that_ranks_add_up_is_added_once() -> None:
 def test_two_ranks_replay_graphs_as_one(one: LM) -> None:
     two, tokenizer = load(TWO)
     prompt, tree = tokenizer.encode("Once upon a time"), TokenRows.tree(4, (-1, 0, 0)).verified()
-    graphs = partial(CudaGraphsEngine, capture=EagerCapture, backend="masked")
+    graphs = partial(CudaGraphsEngine, capture=EagerCapture)
     three, _ = ranks.load_on_ranks(TWO, graphs, 0)
     three.allocate(100)
     assert three.engine.name == "cuda_graphs", three.notes()
