@@ -120,7 +120,7 @@ def measure(name: str, runs: int, tokens: int, dtype: torch.dtype) -> dict[str, 
         "reference": lambda: vanilla("reference"), "half": passes(1, half),
     }  # fmt: skip
     calls |= {f"rows {k}": passes(k) for k in (1, 2, 5, 9)}
-    print(f"{name} kernels: {fused.engine.kernels}", *fused.notes(), sep="\n", file=sys.stderr)
+    print(name, *fused.engine.kernels, *fused.notes(), sep="\n", file=sys.stderr)
     with torch.inference_mode():
         times = interleaved(calls, runs)
     found = {

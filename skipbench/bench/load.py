@@ -14,7 +14,6 @@ import torch
 from skipbench.bench.memory import Need, check_memory, devices_needed, longest
 from skipbench.bench.prompts import SCRATCH_ROWS, Prompt, encode
 from skipbench.bench.stored_sets import with_stored_set
-from skipbench.config.extensions import load as load_extension
 from skipbench.config.model import Model, PlantedModel
 from skipbench.config.run_config import DatasetConfig, RunConfig
 from skipbench.config.schemas import Engine, EngineName
@@ -68,21 +67,20 @@ def load_model(
             hold both; None if unknown.
     """
     check_model(model, engine)
-    spread = model.device == "auto" and model.tensor_parallel_size == 1
-    gpus = devices_needed(model, tokens) if spread else None
+    gpus = devices_needed(model, tokens) if model.device == "auto" else None
     if gpus == 1:
         model = dataclasses.replace(model, device="cuda:0")
     torch.set_num_threads(engine.threads)
     if model.sparsity == "none":
-        return load(model, engine.name, engine.strict, engine.spare_mib, gpus)
+        return load(model, engine.name, engine.strict, gpus)
     from skipbench.models.sparsity import parse_sparsity, prune
 
-    lm, tokenizer = load(model, EngineName.reference, False, engine.spare_mib, gpus)
+    lm, tokenizer = load(model, EngineName.reference, False, gpus)
     limit = min(model.calibration.tokens, lm.max_positions)
     pattern = parse_sparsity(model.sparsity)
     assert pattern is not None
     prune(lm, [tokenizer.encode(row.prompt)[:limit] for row in calibration], pattern)
-    return make_lm(lm.model, engine.name, engine.strict, engine.spare_mib), tokenizer
+    return make_lm(lm.model, engine.name, engine.strict), tokenizer
 
 
 def check_model(model: Model, engine: Engine) -> None:
@@ -90,12 +88,8 @@ def check_model(model: Model, engine: Engine) -> None:
     check_access(model.path, model.revision, model.gated)
     if engine.threads < 1:
         raise SkipbenchError(f"{engine.threads=}; wanted 1 or more")
-    if engine.spare_mib < 0:
-        raise SkipbenchError(f"{engine.spare_mib=}; wanted 0 or more")
     if (wrong := _wrong_device(model.device)) is not None:
         raise SkipbenchError(f"model.device={model.device}{wrong}")
-    if model.tensor_parallel_size > 1:
-        load_extension("ranks", "check")(model, bool(engine.strict))
     if model.sparsity != "none":
         from skipbench.models.sparsity import parse_sparsity
 

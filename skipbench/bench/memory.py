@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from skipbench.bench.prompts import SCRATCH_ROWS
-from skipbench.config.architecture import BYTES, check_ranks
+from skipbench.config.architecture import BYTES
 from skipbench.config.catalog import known_models
 from skipbench.config.model import Dtype, Model, Quantization
 from skipbench.config.run_config import DatasetConfig
@@ -66,19 +66,10 @@ def gpus_needed(model: Model, dataset: DatasetConfig, each: int) -> int:
 
 
 def _gpus(model: Model, tokens: int, each: int) -> int:
-    """GPUs that hold weights and cache; each layer lies whole on one, which may stay half empty, or
-    all of them are shared by the ranks of the model.
-    """
+    """GPUs that hold weights and cache; each layer lies whole on one, which may stay half empty."""
     assert model.sizes is not None
     weights, cache = needed_bytes(model, tokens)
     total = weights + max(cache, _calibration_bytes(model))
-    if (ranks := model.tensor_parallel_size) > 1:
-        _check_ranks(model)
-        embedding = model.sizes.vocab * model.sizes.hidden * BYTES[model.dtype]  # whole on each
-        if (own := total // ranks + int(embedding) + MARGIN) > each:
-            what = f"each of the {ranks} parts of {model.name!r} needs {_gib(own)}"
-            raise NotHereError(f"{what}; a GPU of {_gib(each)} does not hold it")
-        return ranks
     if total + MARGIN <= each:
         return 1
     usable = each - MARGIN - weights // model.sizes.layers
@@ -86,14 +77,6 @@ def _gpus(model: Model, tokens: int, each: int) -> int:
         what = f"no layer of {model.name!r} and {_gib(MARGIN)} for the rest"
         raise NotHereError(f"a GPU of {_gib(each)} holds {what}")
     return max(2, -(-total // usable))
-
-
-def _check_ranks(model: Model) -> None:
-    """Raises SkipbenchError where the model's ranks cannot share its heads equally."""
-    shape = model.sizes
-    assert shape is not None
-    sizes = {"heads": shape.heads, "kv_heads": shape.kv_heads, "vocab": shape.vocab}
-    check_ranks(sizes, model.tensor_parallel_size, model.name)
 
 
 def devices_needed(model: Model, tokens: int | None) -> int | None:
@@ -149,10 +132,8 @@ def check_memory(
     context = min(dataset.context or model.sizes.context, model.sizes.context)
     tokens = longest(rows, dataset.max_new_tokens, context)
     weights, cache = needed_bytes(model, tokens)
-    _check_ranks(model)
     margin = min(MARGIN, max(weights, MIN_MARGIN))
-    on_ranks = model.tensor_parallel_size > 1 and model.device != "cpu"
-    free = free_bytes("auto" if on_ranks else model.device)
+    free = free_bytes(model.device)
     shape = model.sizes
     copied = copies * (shape.layers * shape.layer_parameters + shape.vocab * shape.hidden)
     need = Need(weights, cache, tokens, _calibration_bytes(model), copied, margin, free)

@@ -78,8 +78,6 @@ def opened(arms: Sequence[ReadyArm], load: LoadModel = load_model) -> Iterator[l
         variants = {method.variant for method in methods} - {""}
         lm.prices = measured(lm, latency_path(config, lm.output_device), variants)
     devices = {*lm.devices, lm.input_device, lm.output_device}
-    if lm.output_device.type == "cuda":  # those of the other ranks
-        devices |= {torch.device("cuda", rank) for rank in range(1, model.tensor_parallel_size)}
     latency_s, meter = time.perf_counter() - began, energy_meter(devices)
     with contextlib.ExitStack() as stack:
         benches = list[Bench]()
@@ -169,9 +167,8 @@ def _provenance(lm: LM, config: RunConfig, rows: list[Row]) -> Provenance:
         cudnn=torch.backends.cudnn.version() if cuda else None,  # type: ignore[no-untyped-call]  # torch's
         cudnn_attention=lm.output_device.type == "cuda" and torch.backends.cuda.cudnn_sdp_enabled(),  # type: ignore[no-untyped-call]  # torch's
         layers=lm.layers,
-        engine=engine_text(lm.engine.name, lm.strict, config.model.tensor_parallel_size),
-        tensor_parallel_size=config.model.tensor_parallel_size,
-        kernels=lm.engine.kernels,
+        engine=engine_text(lm.engine.name, lm.strict),
+        kernels=[*lm.engine.kernels],
         **lm.engine.identity(),
         strict_cost=lm.strict_cost,
         notes=lm.notes(),

@@ -40,10 +40,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     interrupted, 128 + n signal n.
     """
     with contextlib.ExitStack() as stack:
-        if "MASTER_PORT" in os.environ and "RANK" in os.environ:
-            if os.environ["RANK"] != "0":
-                load("ranks", "serve")()
-            stack.enter_context(load("ranks", "launched")())
         stack.enter_context(handle_signals())
         stack.enter_context(one_kind_of_error())
         dispatch(list(sys.argv[1:] if argv is None else argv))

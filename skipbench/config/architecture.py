@@ -1,7 +1,6 @@
 """`Shape`: the sizes of a decoder, and the parameters and bytes that follow, without weights."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from omegaconf import MISSING
@@ -63,15 +62,6 @@ class Shape:
     def cache_bytes(self, dtype: str, rows: int) -> int:
         """Bytes of keys and values of `rows` tokens."""
         return int(2 * self.layers * self.kv_heads * self.width * rows * BYTES[dtype])
-
-
-def check_ranks(sizes: Mapping[str, int], ranks: int, name: str) -> None:
-    """Raises SkipbenchError for sizes of a model that so many ranks cannot share equally."""
-    if odd := [f"{key}={size}" for key, size in sizes.items() if size % ranks]:
-        raise SkipbenchError(
-            f"model.tensor_parallel_size={ranks} does not divide {', '.join(odd)} of {name}; "
-            "wanted a number that divides them all"
-        )
 
 
 def square(text: str) -> Shape | None:

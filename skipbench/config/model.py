@@ -68,10 +68,6 @@ class Model:
     """Precision of weights and of the cache."""
     device: str = "cpu"
     """cpu, cuda, cuda:N, or auto to spread the layers over several devices (extra `big`)."""
-    tensor_parallel_size: Positive = 1
-    """Processes, each with a GPU, that share every weight, so that they read it at the same time; 1
-    for none. It must divide the heads, the key heads, the MLP and the vocabulary.
-    """
     allow_pickle: bool = False
     """Also loads .bin weights, which can run code. Code of the checkpoint itself is never run."""
     bodies: str | None = None

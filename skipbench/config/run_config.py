@@ -238,8 +238,6 @@ class RunConfig:
         left_out += CHOOSE
         if self.model.sparsity == "none":
             left_out += ("sparsity", "calibration")
-        if self.model.tensor_parallel_size == 1:
-            left_out += ("tensor_parallel_size",)
         if not self.model.deepened:
             left_out += ("deepened", "deepened_seed")
         return {k: v for k, v in self.to_dict()["model"].items() if k not in left_out}

@@ -48,8 +48,6 @@ class Engine:
     bit; engine `fused` or `cuda_graphs`. On a GPU `fused` pads passes to 16 rows for it, and
     `cuda_graphs` needs no padding. null: in half precision, where this machine can keep it.
     """
-    spare_mib: int = 512
-    """Memory for a second layout of weights on a CPU, in MiB; 0 keeps one layout per weight."""
 
 
 @dataclass

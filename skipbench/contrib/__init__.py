@@ -42,12 +42,6 @@ TABLE: dict[str, dict[str, str]] = {
         "auto-sources": "skipbench.contrib.auto.figures.accepted",
         "auto-calibration": "skipbench.contrib.auto.figures.calibration",
     },
-    "ranks": {
-        "check": "skipbench.contrib.ranks.ranks.check_parallel",
-        "launched": "skipbench.contrib.ranks.ranks.launched_by_torchrun",
-        "load": "skipbench.contrib.ranks.ranks.load_on_ranks",
-        "serve": "skipbench.contrib.ranks.ranks.serve",
-    },
     "tracker": {
         name: f"skipbench.contrib.track.trackers.{name}"
         for name in ("tensorboard", "mlflow", "wandb")
@@ -60,8 +54,6 @@ TABLE: dict[str, dict[str, str]] = {
         "safetensors; with model.allow_pickle=true torch's weights_only",
         "contrib/gguf/tokenizer.py from_pretrained": "trust_remote_code is false",
         "contrib/track/trackers.py import_module": "a name in the package's own source",
-        "contrib/ranks/ranks.py recv": "from a process of this command, with a key of 32 bytes",
-        "contrib/ranks/ranks.py broadcast_object_list": "from rank 0, over torchrun's network",
     },
     "api": {
         "assert_lossless": "skipbench.contrib.oracle.api.assert_lossless",

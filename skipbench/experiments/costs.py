@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
-import msgspec
-
 from skipbench.bench.memory import GIB, GPUS, MARGIN, USUAL_PROMPT, gpus_needed, needed_bytes
 from skipbench.config.architecture import BYTES, QUANTIZED, Shape
 from skipbench.config.catalog import known_hardware
@@ -149,7 +147,6 @@ def arm_s(
     assert model.sizes is not None
     if step_s is None:
         step_s = datasheet_of(model, device).pass_s(1, prompt_tokens + tokens // 2)
-    device = _together(model, device)
     flops = device.flops.get(str(model.dtype), (device.bandwidth or 1) * 100)
     return tokens * step_s + 2 * model.sizes.parameters * prompt_tokens / (COMPUTES * flops)
 
@@ -157,17 +154,7 @@ def arm_s(
 def datasheet_of(model: Model, device: Hardware) -> Prices:
     """Prices of a model on a device, by its datasheet."""
     assert model.sizes is not None
-    device = _together(model, device)
     return datasheet(model.sizes, str(model.dtype), device, str(model.quantization))
-
-
-def _together(model: Model, device: Hardware) -> Hardware:
-    """The devices of all ranks as one, without their sums."""
-    if (ranks := model.tensor_parallel_size) == 1:
-        return device
-    flops = {dtype: ranks * rate for dtype, rate in device.flops.items()}
-    bandwidth = device.bandwidth and ranks * device.bandwidth
-    return msgspec.structs.replace(device, bandwidth=bandwidth, flops=flops)
 
 
 def datasheet(shape: Shape, dtype: str, device: Hardware, quantization: str = "none") -> Prices:

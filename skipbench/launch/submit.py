@@ -141,15 +141,11 @@ def _with_gpus(
         return cell
     model = cell.config.model
     if gpu_bytes is None:
-        count = 1 if hardware.gpus is None else hardware.gpus
-        if model.device != "cpu" and count < (ranks := model.tensor_parallel_size):
-            reason = f"model.tensor_parallel_size={ranks}, and hardware.gpus={count}"
-            return replace(cell, runnable=False, state=replace(cell.state, reason=reason))
-        return replace(cell, gpus=count)
+        return replace(cell, gpus=1 if hardware.gpus is None else hardware.gpus)
     try:
         needed = gpus_of(cell.config, gpu_bytes)
         size = f"it needs {needed} GPUs of {gpu_bytes / 2**30:.0f} GiB"
-        if needed > 1 and model.device != "auto" and model.tensor_parallel_size == 1:
+        if needed > 1 and model.device != "auto":
             give = "is one: give model.device=auto"
             raise NotHereError(f"{size}, and model.device={model.device} {give}")
         if gpus is not None and needed > len(gpus):

@@ -1,6 +1,6 @@
 """`Engine`: executes sub-layers, with the same results in every engine."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -13,7 +13,6 @@ Sublayer = Callable[[Tensor, AttentionMetadata], Tensor]
 """`hidden [T, D], metadata -> hidden [T, D]`"""
 Chosen = tuple[list[int], str]
 """Sub-layers of a pass, and the variant of their weights; empty for their own."""
-SPARE_MIB = 512
 
 
 class Variant(Protocol):
@@ -34,12 +33,12 @@ class Engine:
     sublayers: list[Sublayer]  # S = 2L of them, in the order in which they run
     embed: Callable[[Tensor], Tensor]  # [T] -> [T, D]
     head: Callable[[Tensor], Tensor]  # [T, D] -> logits [T, V] through the final norm
-    kernels: dict[str, str]
-    """Layouts of the weights by shape `INxOUT`, where the engine chooses any."""
     result_is_borrowed: bool = False
     """True if a result is a buffer that the next sub-layer overwrites."""
     padded_rows: int = 0
     """Passes run at multiples of so many rows: no bit depends on their number. 0: they do not."""
+    kernels: Sequence[str] = ("torch",)
+    """What multiplies by its weights, for the record."""
     _notes: list[str]
 
     def notes(self) -> list[str]:
@@ -103,7 +102,7 @@ class Engine:
         return self
 
 
-MakeEngine = Callable[..., Engine]  # `model, family, cache, *, strict, spare_mib -> Engine`
+MakeEngine = Callable[..., Engine]  # `model, family, cache, *, strict -> Engine`
 ENGINES = ("reference", "fused", "cuda_graphs")
 
 

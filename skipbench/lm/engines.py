@@ -11,9 +11,7 @@ from skipbench.lm.layer import Family
 from skipbench.lm.reference import ReferenceEngine
 
 
-def make_engine(
-    name: str, model: Any, family: Family, cache: KVCache, *, strict: bool, spare_mib: int
-) -> Engine:
+def make_engine(name: str, model: Any, family: Family, cache: KVCache, *, strict: bool) -> Engine:
     """The engine of a name, or where it cannot run here another one whose notes say why. Raises
     SkipbenchError for an unknown name, or an engine that cannot be strict.
     """
@@ -32,9 +30,9 @@ def make_engine(
             raise NotStrictError(fault)
         return ReferenceEngine(model, family, cache, note)
     if name == "fused":
-        return fused_engine(model, family, cache, spare_mib, strict)
+        return fused_engine(model, family, cache, strict)
     from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine, replaced, unsupported_reason
 
     if reason := unsupported_reason(model):
-        return replaced(fused_engine(model, family, cache, spare_mib, strict), reason)
-    return CudaGraphsEngine(model, family, cache, strict=strict, spare_mib=spare_mib)
+        return replaced(fused_engine(model, family, cache, strict), reason)
+    return CudaGraphsEngine(model, family, cache, strict=strict)

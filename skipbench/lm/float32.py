@@ -45,8 +45,6 @@ def float32_logits(
     pieces = [F.linear(last.to(head.device), p.float()) for p in torch.split(table, HEAD_ROWS)]
     logits = torch.cat(pieces, -1)
     logits = logits if bias is None else logits + bias.float()
-    if (join := getattr(parts.head, "join", None)) is not None:  # a rank's part of the vocabulary
-        logits = join(logits)
     return scaled_logits(parts, logits).cpu()
 
 
@@ -96,8 +94,7 @@ def _in_float32(model: Any, parts: ModelParts, kept: dict[int, Tensor] | None) -
     def narrow(module: nn.Module) -> list[Tensor]:
         own = (*module.parameters(recurse=False), *module.buffers(recurse=False))
         numbers = (t for t in own if t.is_floating_point() and t.dtype != torch.float32)
-        # a packed weight is unpacked into the precision of its input
-        return [t for t in numbers if not t.is_mkldnn]
+        return [*numbers]
 
     def widen(module: nn.Module, _: Any) -> None:
         held[module] = [(t, t.data) for t in narrow(module)]

@@ -11,7 +11,7 @@ from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.lm.alone import score_alone
 from skipbench.lm.cache import KVCache
-from skipbench.lm.engine import SPARE_MIB, Chosen, Engine, MakeEngine, Variant
+from skipbench.lm.engine import Chosen, Engine, MakeEngine, Variant
 from skipbench.lm.engines import make_engine
 from skipbench.lm.families import angle_limit, describe, kv_shape, parts_of
 from skipbench.lm.float32 import float32_logits
@@ -31,21 +31,17 @@ class LM:
     Letters of shapes: T rows, D hidden, V vocabulary, S = 2L sub-layers.
     """
 
-    cache_type: type[KVCache] = KVCache  # a class of ranks has another
-
     def __init__(
         self,
         model: Any,
         engine: str | MakeEngine = "fused",
         strict: bool = False,
-        spare_mib: int = SPARE_MIB,
     ) -> None:
         """
         Args:
             model: a causal language model of Hugging Face, in evaluation mode.
             engine: one of `ENGINES`; what replaces one that cannot run here is in `notes`.
             strict: verified rows get the bits of decoding alone, proven here; no `reference`.
-            spare_mib: memory that second layouts of weights may take, MiB.
 
         Raises:
             SkipbenchError: a layer or rotary type that cannot be described; no `strict` here.
@@ -61,12 +57,12 @@ class LM:
         if any(device.type == "cuda" for device in self.devices):
             # On Hopper torch takes cuDNN's attention first, which plans anew for every length.
             torch.backends.cuda.enable_cudnn_sdp(False)
-        self.cache = self.cache_type(self.devices, *kv_shape(model), self.dtype)
+        self.cache = KVCache(self.devices, *kv_shape(model), self.dtype)
         self.weight_bytes = pass_bytes(model)
         """Bytes of weights that one decoding step reads; of the embedding table, one row."""
         self._parts = parts
         make = partial(make_engine, engine) if isinstance(engine, str) else engine
-        self.engine: Engine = make(model, family, self.cache, strict=strict, spare_mib=spare_mib)
+        self.engine: Engine = make(model, family, self.cache, strict=strict)
         self.strict, self.prices = strict, Prices()
         self.remarks: list[str] = []  # lines on how this model was made, for `notes`
         self.strict_cost: float | None = None

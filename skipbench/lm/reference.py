@@ -52,7 +52,6 @@ class ReferenceEngine(Engine):
         """
         self._strict, self._notes = strict, [note] if note else []
         self.parts, self.family = parts_of(model), family
-        self.kernels: dict[str, str] = {}
         self._view = _LayerView(cache)
         config = text_config(model.config)
         # sdpa takes a missing mask over several rows for a causal one, the others do not

@@ -209,8 +209,6 @@ def check_form(model: Model, engine: str) -> None:
     package that is missing.
     """
     path, quantization, device = model.path, model.quantization, model.device
-    if model.tensor_parallel_size > 1 and device == "auto":  # no layers are spread
-        device = "cuda"
     check_path(path)
     if model.deepened:  # where it is not here, this says so before weights are read
         load_extension("checkpoint", "deepened")

@@ -13,7 +13,6 @@ from skipbench.config.extensions import load as load_extension
 from skipbench.config.model import Model, PlantedModel, adapter_base, is_gguf
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import NotStrictError, SkipbenchError
-from skipbench.lm.engine import SPARE_MIB
 from skipbench.lm.families import attention_kernel
 from skipbench.lm.model import LM
 from skipbench.models.checks import check_form, check_shape, check_tokenizer, explained
@@ -28,7 +27,7 @@ HOST_FIRST = (
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def make_lm(model: Any, engine: str, strict: bool | None, spare_mib: int = SPARE_MIB) -> LM:
+def make_lm(model: Any, engine: str, strict: bool | None) -> LM:
     """`LM` of a Hugging Face model; with `strict=None` it is strict where that can be kept: this is
     tried in a low precision with engine `fused` on a CPU and `cuda_graphs` on a GPU, where it costs
     little, and where the proof at load fails, the model runs without it, and its notes say why.
@@ -36,12 +35,12 @@ def make_lm(model: Any, engine: str, strict: bool | None, spare_mib: int = SPARE
     """
     cheap = engine == {"cpu": "fused", "cuda": "cuda_graphs"}.get(model.device.type)
     if strict is not None or model.dtype == torch.float32 or not cheap:
-        return LM(model, engine, bool(strict), spare_mib)
+        return LM(model, engine, bool(strict))
     try:
-        return LM(model, engine, True, spare_mib)
+        return LM(model, engine, True)
     except NotStrictError as error:
         reason = str(error)  # not the error, whose traceback holds the first LM's weights
-    lm = LM(model, engine, False, spare_mib)
+    lm = LM(model, engine, False)
     lm.remarks.append(f"not strict, which is the default of this model: {reason}")
     return lm
 
@@ -50,7 +49,6 @@ def load(
     model: Model | str,
     engine: str = "fused",
     strict: bool | None = False,
-    spare_mib: int = SPARE_MIB,
     gpus: int | None = None,
     **settings: Any,
 ) -> tuple[LM, Any]:
@@ -59,7 +57,7 @@ def load(
     Args:
         model: settings of a checkpoint or of a planted model; or a path, with `settings` for the
             other fields of `Model`. Code of the checkpoint itself is never run.
-        strict, spare_mib: as `make_lm` takes them.
+        strict: as `make_lm` takes it.
         gpus: over how many of the GPUs `device=auto` spreads the layers, the first ones; `None`
             for all.
 
@@ -69,14 +67,10 @@ def load(
     """
     if isinstance(model, str):
         model = Model(path=model, **settings)
-    if model.tensor_parallel_size > 1:
-        load_extension("ranks", "check")(model, bool(strict))
-        made: tuple[LM, Any] = load_extension("ranks", "load")(model, engine, spare_mib)
-        return made
     if not isinstance(model, PlantedModel):
         check_form(model, engine)
     made, tokenizer, notes = read_model(model, gpus)
-    lm = make_lm(made, engine, strict, spare_mib)
+    lm = make_lm(made, engine, strict)
     lm.remarks += notes
     return lm, tokenizer
 

@@ -46,8 +46,6 @@ def latency_path(config: RunConfig, device: torch.device) -> Path:
     model, engine, named = config.model, config.engine, device_name(device)
     weights = ("path", "revision", "deepened", "deepened_seed")
     key = {k: getattr(model, k) for k in ("dtype", *FORMS)}
-    if model.tensor_parallel_size > 1:
-        key |= {"tensor_parallel_size": model.tensor_parallel_size}
     key |= {"weights": weights_sha256(model) or [getattr(model, k) for k in weights]}
     key |= {k: v for k, v in dataclasses.asdict(engine).items() if k != "warmup"}
     key |= {"machine": cpu_name() if named == "cpu" else named}

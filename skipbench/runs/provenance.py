@@ -100,8 +100,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     cudnn_attention: bool | None = None
     layers: int | None = None
     engine: Text | None = None
-    tensor_parallel_size: int | None = None  # processes that shared the model's weights
-    kernels: dict[str, str] = {}
+    kernels: list[str] = []  # what multiplies by the weights of the model
     native_kernels: Text | None = None
     arithmetic: Text | None = None  # instructions and precision of products; compiled C functions
     strict_cost: float | None = None
@@ -208,11 +207,9 @@ def installed(path: str) -> Path:
     return PLACES[kind]() / name if kind in PLACES else Path(path)
 
 
-def engine_text(name: str, strict: bool, ranks: int = 1) -> str:
-    """Name of an engine in tables, with the settings that change its arithmetic."""
-    more = ["strict"] if strict else []
-    more += [f"tensor parallel {ranks}"] if ranks > 1 else []
-    return ", ".join([name, *more])
+def engine_text(name: str, strict: bool) -> str:
+    """Name of an engine in tables, with the setting that changes its arithmetic."""
+    return f"{name}, strict" if strict else name
 
 
 def used_engine(used: str, asked: str) -> str:

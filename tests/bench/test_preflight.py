@@ -48,7 +48,6 @@ def told(*words: str) -> str:
     ("words", "says"),
     [
         (["engine.threads=0"], "engine.threads=0; wanted 1 or more"),
-        (["engine.spare_mib=-1"], "engine.spare_mib=-1; wanted 0 or more"),
         (["model.device=gpu"], "model.device=gpu; wanted cpu, cuda, cuda:N or auto"),
         (["model.quantization=int8"], "needs engine=reference"),
         (["model.sparsity=wanda"], "wanda-0.5"),

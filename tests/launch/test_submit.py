@@ -363,10 +363,6 @@ def test_a_job_asks_for_the_gpus_that_its_models_need(
     four = ("gpu:a6000:4", "0-0", "1")
     assert shown("hardware=slurm-a6000")[0] == [("gpu:a6000:1", "0-0", "0"), four]
     assert shown("hardware=slurm-a100", "hardware.gpus=4")[0] == [("gpu:a100:4", "0-1", "0")]
-    ranks = "hardware=slurm-a100", "model.tensor_parallel_size=4"
-    assert shown(*ranks)[0] == [("gpu:a100:4", "0-1", "0")]
-    scripts, aside = shown(*ranks, "hardware.gpus=2")
-    assert not scripts and aside.count("model.tensor_parallel_size=4, and hardware.gpus=2") == 2
     small = "hardware=slurm-a100", "hardware.gpu=t4", "hardware.gpu_memory_gib=8"
     scripts, aside = shown(*small)
     assert (

@@ -121,10 +121,10 @@ def test_a_row_of_a_tree_sees_what_a_chain_would(family: str) -> None:
     logits, cached = [], []
     for strict in (False, True):
         model = random_model(family).to(torch.float64)
-        lm = LM(model, spare_mib=0)
+        lm = LM(model)
         if strict:  # behind the probe's back, which float64 would not pass
             lm.engine = FusedEngine(
-                random_model(family).to(torch.float64), FAMILIES[family], lm.cache, 0, True
+                random_model(family).to(torch.float64), FAMILIES[family], lm.cache, True
             )
         lm.allocate(64)
         tokens = list(range(3, 25))

@@ -301,8 +301,6 @@ def planted(*overrides: str) -> tuple[LM, Any, str]:
 
 
 def test_a_seed_is_a_model() -> None:
-    # The engine that leaves the weights under their names; the other lays them out as this
-    # machine's autotuning says.
     first, second, other = (
         planted(f"model.seed={n}", "model.shape=4x64", "engine=reference")[0].model.state_dict()
         for n in (1, 1, 2)

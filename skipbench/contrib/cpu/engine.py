@@ -1,4 +1,4 @@
-"""`engine=fused` on a CPU: layouts of weights that were timed, and kernels of our own in C."""
+"""`engine=fused` on a CPU, by kernels of our own in C."""
 
 import hashlib
 from typing import Any
@@ -10,7 +10,7 @@ from skipbench.contrib.cpu.few_rows import MOST_ROWS
 from skipbench.contrib.cpu.native import compiled, source_of
 from skipbench.contrib.cpu.native_pass import NativePass, native_pass
 from skipbench.contrib.cpu.sublayers import CpuAttention, CpuMlp
-from skipbench.contrib.cpu.weights import LayoutWeights
+from skipbench.contrib.cpu.weights import CpuWeights
 from skipbench.lm.engine import Chosen, Sublayer
 from skipbench.lm.fused.engine import FusedEngine
 from skipbench.lm.fused.weights import LayerWeights
@@ -20,7 +20,7 @@ from skipbench.lm.metadata import AttentionMetadata
 class CpuEngine(FusedEngine):
     """Runs the sub-layers of few rows in one call, where every part has a kernel."""
 
-    weights_type, attention_type, mlp_type = LayoutWeights, CpuAttention, CpuMlp
+    weights_type, attention_type, mlp_type = CpuWeights, CpuAttention, CpuMlp
 
     def __init__(self, *given: Any) -> None:
         self._layers: dict[str, list[LayerWeights]] = {}  # by variant, empty for the model's own

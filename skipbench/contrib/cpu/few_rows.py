@@ -1,4 +1,4 @@
-"""The layout `few_rows`: weights as Hugging Face keeps them, multiplied by `few_rows.c`
+"""Products of few rows: weights as Hugging Face keeps them, multiplied by `few_rows.c`
 (compiled for AVX-512 bf16, and for AVX2) or, with AMX, by `few_rows_amx.c`.
 
 One row costs what reading the weights costs; with AMX so do 16. A row has the same bits alone and
@@ -19,7 +19,6 @@ from torch import Tensor
 from skipbench.contrib.cpu.native import UnavailableError, address, function, tiles_allowed
 from skipbench.runs.provenance import cpu_flags
 
-FEW_ROWS = "few_rows"
 MOST_ROWS = 64  # of every kernel, in the order of additions of one row; with tiles more
 MOST_WITH_TILES, MOST_INPUTS = 384, 600_000  # rows, and rows times inputs: x stays in the L2 cache
 Product = Callable[[Tensor], Tensor]

@@ -57,7 +57,7 @@ def native_pass(
     plain = all(attention.qk_norms is None for attention, _ in parts)
     if not plain or kernel_of(parts[0][0].norm.weight) is None or cache.head_dim % 8:
         return None
-    native = [weight.native for layers in weights.values() for layer in layers for weight in layer]
+    native = [getattr(w, "native", None) for of in weights.values() for layer in of for w in layer]
     known = [one for one in native if one is not None]
     return NativePass(parts, cache, weights, known) if len(known) == len(native) else None
 

@@ -9,7 +9,6 @@ from torch import Tensor
 from skipbench.contrib.lowbit.int4 import GROUPS, OUTPUTS, Int4Weight, group_of, int4_fault, rounded
 from skipbench.contrib.lowbit.int8 import NATIVE, Int8Weight, int8_kernel
 from skipbench.contrib.lowbit.int8_gpu import GpuInt8Weight, int8_fault
-from skipbench.errors import SkipbenchError
 from skipbench.lm.cuda_graphs import ops
 from skipbench.lm.engine import Sublayer
 from skipbench.lm.fused.engine import FusedEngine
@@ -42,7 +41,7 @@ class Copy(ABC):
     @property
     def fast(self) -> bool:
         """True if it has a kernel here, so that it may take less time."""
-        return self._engine.head_weight.join is None and self.has_kernel()
+        return self.has_kernel()
 
     @cached_property
     def layers(self) -> list[LayerWeights]:
@@ -72,8 +71,6 @@ class Copy(ABC):
         return [f"{size}{why if self.fault else ''}"]
 
     def _made(self, weight: Weight) -> Any:
-        if weight.join is not None:
-            raise SkipbenchError("ranks have no products in fewer bits; use method.precision=full")
         made, nbytes = self.quantized(weight)
         self.nbytes += nbytes
         return made

@@ -76,6 +76,7 @@ class CudaGraphsEngine(Engine):
 
     name = "cuda_graphs"
     result_is_borrowed = True
+    kernels = "torch", "triton"
 
     def __init__(
         self,
@@ -84,7 +85,6 @@ class CudaGraphsEngine(Engine):
         cache: KVCache,
         *,
         strict: bool,
-        spare_mib: int,
         capture: Callable[[torch.device], EagerCapture] = CudaGraphCapture,
     ) -> None:
         """
@@ -93,8 +93,8 @@ class CudaGraphsEngine(Engine):
                 Triton.
         """
         self.strict = strict
-        self.fused = fused_engine(model, family, cache, spare_mib)
-        self.kernels, self.cache = self.fused.kernels, cache
+        self.fused = fused_engine(model, family, cache)
+        self.cache = cache
         self.embed = self.fused.embed
         self._head = Normed(parts_of(model).norm, self.fused.head_weight)
         cache.spare = MAX_ROWS

@@ -19,8 +19,8 @@ from skipbench.lm.layer import AttentionParts, MlpParts
 
 
 def dense(weight: Any) -> tuple[Tensor, Tensor | None] | None:
-    """A weight [N, K] and its bias for our kernels; `None` for a variant, or a part of a rank."""
-    if not isinstance(weight, Weight) or weight.join is not None:
+    """A weight [N, K] and its bias for our kernels; `None` for a variant."""
+    if not isinstance(weight, Weight):
         return None
     across, bias = weight.transposed()
     return across.t().contiguous(), bias  # on a GPU it is

@@ -16,7 +16,7 @@ from skipbench.lm.cache import KVCache
 from skipbench.lm.engine import Engine, Sublayer
 from skipbench.lm.families import HEAD, parts_of
 from skipbench.lm.fused.sublayers import Attention, Mlp
-from skipbench.lm.fused.weights import LayerWeights, Weights, pass_bytes
+from skipbench.lm.fused.weights import LayerWeights, Weights
 from skipbench.lm.layer import Family
 
 
@@ -28,16 +28,13 @@ class FusedEngine(Engine):
     attention_type: type[Attention] = Attention
     mlp_type: type[Mlp] = Mlp
 
-    def __init__(
-        self, model: Any, family: Family, cache: KVCache, spare_mib: int, strict: bool = False
-    ) -> None:
+    def __init__(self, model: Any, family: Family, cache: KVCache, strict: bool = False) -> None:
         """
         Args:
-            spare_mib: memory that second layouts of weights may take, MiB.
             strict: verified rows pass attention with the bits of one, and products `MOST` at once;
                 on a GPU passes run at `MOST` rows.
         """
-        weights, parts = self.weights_type(spare_mib, pass_bytes(model)), parts_of(model)
+        weights, parts = self.weights_type(), parts_of(model)
         self.padded_rows = padded_rows(parts.embedding.weight.device) if strict else 0
         if self.padded_rows:
             cache.spare = 2 * MOST  # of a padded pass, and of a padded row behind it
@@ -45,10 +42,10 @@ class FusedEngine(Engine):
         self.cache, self.strict, self.parts = cache, strict, parts.layers
         self.layers = [
             LayerWeights(
-                weights.fuse(attention.module, family.qkv, len(parts.layers)),
-                weights.fuse(attention.module, (family.output,), len(parts.layers)),
-                weights.fuse(mlp.module, family.gate_up, len(parts.layers)),
-                weights.fuse(mlp.module, (family.down,), len(parts.layers)),
+                weights.fuse(attention.module, family.qkv),
+                weights.fuse(attention.module, (family.output,)),
+                weights.fuse(mlp.module, family.gate_up),
+                weights.fuse(mlp.module, (family.down,)),
             )
             for attention, mlp in parts.layers
         ]
@@ -57,8 +54,10 @@ class FusedEngine(Engine):
         self.final_norm = self.attention_type.rms_norm(parts.norm)
         self.embedding = parts.embedding.weight
         tied = parts.head.weight.data_ptr() == self.embedding.data_ptr()
-        self.head_weight = weights.fuse(model, HEAD, 1, keep=tied)
-        self.kernels, self._notes = weights.kernels, weights.notes(self.embedding)
+        self.head_weight = weights.fuse(model, HEAD, keep=tied)
+        self._notes = weights.notes(self.embedding)
+        made = (*(weight for layer in self.layers for weight in layer), self.head_weight)
+        self.kernels = sorted({weight.kernel for weight in made})
 
     def made_of(self, layers: list[LayerWeights], variant: str = "") -> list[Sublayer]:
         """Sub-layers of the model's weights, or of a variant of them."""
@@ -96,12 +95,10 @@ class FusedEngine(Engine):
         return sum(variant.nbytes for variant in self._variants.values())
 
 
-def fused_engine(
-    model: Any, family: Family, cache: KVCache, spare_mib: int, strict: bool = False
-) -> FusedEngine:
+def fused_engine(model: Any, family: Family, cache: KVCache, strict: bool = False) -> FusedEngine:
     """`FusedEngine`, or on a CPU the one with kernels of our own, where it is installed."""
     made = FusedEngine
     on_cpu = all(device.type == "cpu" for device in cache.devices)
     if on_cpu and "cpu" in extensions.registered("engine"):
         made = extensions.load("engine", "cpu")
-    return made(model, family, cache, spare_mib, strict)
+    return made(model, family, cache, strict)

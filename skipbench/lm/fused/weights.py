@@ -1,6 +1,6 @@
 """Fused weights: one product where Hugging Face's modules have several, in the same memory."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -8,10 +8,6 @@ import torch
 from torch import Tensor
 
 from skipbench.lm.families import parts_of
-
-MIB = 1 << 20
-Join = Callable[[Tensor], Tensor]
-"""Makes the whole product of the products of all ranks, each with its part of a weight."""
 
 
 def pass_bytes(model: Any) -> int:
@@ -34,12 +30,12 @@ class Weight:
 
     same_bits = 1
     """Rows up to which a row has the bits that it has alone."""
+    kernel = "torch"
+    """What multiplies a few rows."""
 
-    def __init__(
-        self, weight: Tensor, bias: Tensor | None = None, join: Join | None = None
-    ) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         """`weight`, `bias`: [out, in] and [out], used where they are."""
-        self._weight, self._bias, self.join = weight, bias, join
+        self._weight, self._bias = weight, bias
         self.outputs, self.inputs = weight.shape
 
     @cached_property
@@ -53,13 +49,10 @@ class Weight:
     def __call__(self, x: Tensor, most: int | None = None) -> Tensor:
         if most is not None and x.shape[0] > max(most, self.same_bits):
             return torch.cat([self(part) for part in torch.split(x, most)])
-        y = self.product(x)
-        return y if self.join is None else self.join(y)
+        return self.product(x)
 
     def added(self, residual: Tensor, x: Tensor, most: int | None = None) -> Tensor:
         """`residual` [T, out] + product; neither argument changes."""
-        if self.join is not None:
-            return residual + self(x, most)
         if most is not None and x.shape[0] > max(most, self.same_bits):
             parts = zip(torch.split(residual, most), torch.split(x, most), strict=True)
             return torch.cat([self.sum(*part) for part in parts])
@@ -67,16 +60,13 @@ class Weight:
 
     def add_to(self, hidden: Tensor, x: Tensor) -> None:
         """Adds the product to `hidden` [T, out], in its place."""
-        if self.join is not None:
-            hidden.add_(self(x))
-            return
         across, bias = self.transposed()
         hidden.addmm_(x, across)
         if bias is not None:
             hidden.add_(bias)
 
     def product(self, x: Tensor) -> Tensor:
-        """The product of a rank."""
+        """`x W^T + b`."""
         if self._bias is None:
             return torch.mm(x, self._across)
         return torch.addmm(self._bias, x, self._across)
@@ -98,19 +88,12 @@ class LayerWeights(NamedTuple):
 
 
 class Weights:
-    """Makes the fused weights of one model, of which one pass reads `pass_bytes`; second layouts of
-    weights may take `spare_mib` MiB.
-    """
+    """Makes the fused weights of one model."""
 
-    def __init__(self, spare_mib: int, pass_bytes: int) -> None:
-        self.spare_bytes, self.pass_bytes = spare_mib * MIB, pass_bytes
-        self.kernels: dict[str, str] = {}  # layouts by shape, `INxOUT`, where any are chosen
-
-    def fuse(self, parent: Any, names: Sequence[str], count: int, keep: bool = False) -> Weight:
+    def fuse(self, parent: Any, names: Sequence[str], keep: bool = False) -> Weight:
         """One weight of the linear modules `names` of `parent`, which use its memory from then on.
 
         Args:
-            count: weights of this shape in the model; they share one choice.
             keep: the weight must also stay as it is, because it is an embedding too.
         """
         modules = [getattr(parent, name) for name in names]
@@ -118,24 +101,16 @@ class Weights:
         whole = torch.cat(weights) if len(weights) > 1 else weights[0]
         biases = [m.bias.data for m in modules if m.bias is not None]
         bias = torch.cat(biases) if biases else None
-        join = getattr(modules[0], "join", None)  # of `contrib/ranks/tensor_parallel.py`
-        weight, shared = self.laid_out(whole, bias, join, count, keep)
         if not keep:
-            self.share(parent, dict(zip(names, modules, strict=True)), shared)
-        return weight
+            for module, part in zip(
+                modules, torch.split(whole, [len(w) for w in weights]), strict=True
+            ):
+                module.weight.data = part
+        return self.made(whole, bias)
 
-    def laid_out(
-        self, whole: Tensor, bias: Tensor | None, join: Join | None, count: int, keep: bool
-    ) -> tuple[Weight, Tensor]:
-        """A weight of the engine, and the tensor of which the modules become views."""
-        return Weight(whole, bias, join), whole
-
-    def share(self, parent: Any, modules: dict[str, Any], shared: Tensor) -> None:
-        """Gives each module its part of the fused weight."""
-        end = 0
-        for module in modules.values():
-            start, end = end, end + module.weight.shape[0]
-            module.weight.data = shared[start:end]
+    def made(self, whole: Tensor, bias: Tensor | None) -> Weight:
+        """A weight of the engine."""
+        return Weight(whole, bias)
 
     def notes(self, like: Tensor) -> list[str]:
         """Lines on the parts that this machine lacks for weights like this one."""

@@ -13,11 +13,8 @@ import torch
 from conftest import FAMILIES, random_model
 from torch import Tensor
 
-from skipbench.contrib.cpu import weights
-from skipbench.contrib.cpu.autotune import LayoutChoice, cache_file, choose, tuned
 from skipbench.contrib.cpu.elementwise import native_norm, native_rotation, native_silu
 from skipbench.contrib.cpu.few_rows import (
-    FEW_ROWS,
     MOST_ROWS,
     FewRows,
     few_rows_kernel,
@@ -26,9 +23,8 @@ from skipbench.contrib.cpu.few_rows import (
     native_mlp,
 )
 from skipbench.contrib.cpu.native import AVX2, BFLOAT16, UnavailableError, compiled, library
-from skipbench.contrib.cpu.weights import LayoutWeight, LayoutWeights
+from skipbench.contrib.cpu.weights import CpuWeights, FewRowsWeight
 from skipbench.lm.cache import KVCache
-from skipbench.lm.fused.weights import MIB
 from skipbench.lm.model import LM
 from skipbench.runs.provenance import cpu_flags
 
@@ -151,7 +147,7 @@ def test_rows_with_gaps_and_many_rows() -> None:
 def test_a_strict_product_of_more_rows_is_taken_in_parts() -> None:
     kernel_or_skip()
     weight, _, x, residual = operands(576, 96, MOST_ROWS + 9)
-    product = LayoutWeight(weight, choice=LayoutChoice(FEW_ROWS, FEW_ROWS))
+    product = FewRowsWeight(weight)
     each = range(len(x))
     assert torch.equal(product(x, 16), torch.cat([product(x[i : i + 1]) for i in each]))
     alone = [product.added(residual[i : i + 1], x[i : i + 1]) for i in each]
@@ -248,50 +244,26 @@ def test_an_mlp_with_a_bias_or_odd_sizes_keeps_its_two_products() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("dtype", [BF16, F32])
-def test_strict_holds_with_it(
-    family: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The probe runs at load, bias and second copies included."""
-    kernel_or_skip(None, dtype)
-    monkeypatch.setattr(weights, "tuned", lambda *args: ({}, None))
-    monkeypatch.setattr(weights, "choose", lambda *args: LayoutChoice(FEW_ROWS, FEW_ROWS))
-    lm = LM(random_model(family).to(dtype), strict=True)
-    assert set(lm.engine.kernels.values()) == {FEW_ROWS}
+def test_strict_holds_with_it(family: str, dtype: torch.dtype) -> None:
+    """The proof runs at load, biases included. Hugging Face's modules lent their weights, which are
+    counted once, and compute what they did.
+    """
+    kernel = kernel_or_skip(None, dtype)
+    model, tokens = random_model(family).to(dtype), torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6, 5, 3]])
+    wanted, held = model(tokens).logits, LM(random_model(family).to(dtype), "reference")
+    lm = LM(model, strict=True)
+    assert lm.engine.kernels == [f"few_rows {kernel}"] and lm.weight_bytes == held.weight_bytes
     up = lm.model.model.layers[0].mlp.up_proj
     assert up.weight.untyped_storage().nbytes() == 2 * up.weight.nbytes, "not a part"
-
-
-def test_it_is_chosen_for_any_number_of_rows_or_none() -> None:
-    times = {"rows": [9.0, 9.0, 9.0], "packed": [8.0, 1.0, 1.0], FEW_ROWS: [1.0, 8.0, 8.0]}
-    assert choose(times, lambda layouts: True) == LayoutChoice(FEW_ROWS, FEW_ROWS)
-    times[FEW_ROWS] = [1.0, 80.0, 80.0]
-    assert choose(times, lambda layouts: True) == LayoutChoice("packed", "packed")
-
-
-def test_it_needs_no_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = {"rows": [9.0, 9.0, 9.0], "columns": [9.0, 9.0, 9.0], FEW_ROWS: [1.0, 1.0, 1.0]}
-    monkeypatch.setattr(weights, "tuned", lambda *args: (times, None))
-    for keep in (False, True):
-        assert str(LayoutWeights(0, MIB).choose(torch.zeros(512, 512), 2, keep)) == FEW_ROWS
+    assert torch.equal(lm.model(tokens).logits, wanted)
 
 
 def test_without_a_compiler_torch_multiplies_and_the_notes_say_so(bare: Path) -> None:
     like = torch.zeros(8, dtype=torch.bfloat16)
-    notes = LayoutWeights(0, MIB).notes(like)
-    assert any("no C compiler on the PATH; install gcc" in note for note in notes)
-    assert not any("compiler" in note for note in LayoutWeights(0, MIB).notes(like.double()))
-    assert native_norm(like, 1e-5) is None and FEW_ROWS not in tuned(64, 32, like.dtype, 1 << 14)[0]
-
-
-def test_layouts_are_tuned_anew_where_it_becomes_available(bare: Path) -> None:
-    shape = (64, 32, torch.bfloat16, 1 << 14)
-    assert FEW_ROWS not in tuned(*shape)[0]
-    in_float64 = tuned(64, 32, torch.float64, 1 << 14)[0]
-    (bare / "later").rename(bare / "gcc")
-    forget()
-    assert FEW_ROWS in tuned(*shape)[0]
-    assert tuned(64, 32, torch.float64, 1 << 14)[0] == in_float64
-    assert cache_file().read_text().count('"fault"') == 3
+    (note,) = CpuWeights().notes(like)
+    assert "no C compiler on the PATH; install gcc" in note
+    made = CpuWeights().made(torch.zeros(64, 32, dtype=like.dtype), None)
+    assert native_norm(like, 1e-5) is None and made.kernel == "torch"
 
 
 def test_a_compiler_that_fails_and_a_damaged_library_are_named(bare: Path) -> None:

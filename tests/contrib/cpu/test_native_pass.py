@@ -5,11 +5,9 @@ import torch
 from conftest import random_model
 from torch import Tensor
 
-from skipbench.contrib.cpu.autotune import LayoutChoice
 from skipbench.contrib.cpu.engine import CpuEngine
-from skipbench.contrib.cpu.few_rows import FEW_ROWS, few_rows_kernel
+from skipbench.contrib.cpu.few_rows import few_rows_kernel
 from skipbench.contrib.cpu.native_pass import NativePass
-from skipbench.contrib.cpu.weights import LayoutWeights
 from skipbench.draft_plan import DraftPlan
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
@@ -27,11 +25,9 @@ PLANS = ("", "attn:0;mlp:1", "int8", "int8;attn:1")
 
 
 @pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-def lm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> LM:
-    """With our products, whatever the autotuner finds faster for this size."""
+def lm(request: pytest.FixtureRequest) -> LM:
     if (fault := few_rows_kernel(request.param)[1]) is not None:
         pytest.skip(fault)
-    monkeypatch.setattr(LayoutWeights, "choose", lambda *_: LayoutChoice(FEW_ROWS, FEW_ROWS))
     made = LM(random_model("llama").to(request.param))
     made.allocate(40)
     return made
