@@ -29,7 +29,6 @@ FORM = ("max_new_tokens", "truncate", "keep", "reserve", "context", "chat", "thi
 """Keys of a dataset that decide how a row becomes token ids."""
 SHARD = "K/N, the K-th of N parts, such as 2/4, or null"
 SHARD_PATTERN = r"^[1-9][0-9]{0,3}/[1-9][0-9]{0,3}$"
-UNTIL_CI = "a share of the speedup above 0 and below 1, such as 0.02, or null"
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -191,7 +190,6 @@ class RunConfig:
     fresh: bool = False
     mixed: bool = False
     repeats: Positive = 1
-    until_ci: Annotated[Annotated[float, Meta(gt=0, lt=1)] | None, Meta(title=UNTIL_CI)] = None
     shard: Annotated[Annotated[str, Meta(pattern=SHARD_PATTERN)] | None, Meta(title=SHARD)] = None
     teacher_forced: bool = False
     label: str | None = None
@@ -222,7 +220,7 @@ class RunConfig:
     def record(self) -> dict[str, object]:
         """The settings that a run's folder records, and that its name is the hash of."""
         plain = self.to_dict() | {"model": self._model_record("settings", "gated")}
-        more = [key for key in ("until_ci", "teacher_forced") if plain[key]]  # those that are set
+        more = ["teacher_forced"] if self.teacher_forced else []
         return {key: plain[key] for key in (*IN_RECORD, *more)}
 
     def search_record(self) -> dict[str, object]:
