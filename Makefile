@@ -100,7 +100,7 @@ figures: $(READY) ## every figure that has runs (not clasp-figure3b): results/fi
 	@$(FIGURE) $(CHOSEN) || failed=1; done; exit $$failed
 
 # One core: a second cell beside it would slow the first one's memory, so that its times would mean nothing.
-real: $(READY) ## eight methods on SmolLM2-135M and on its deepened twin, ranked (downloads 90 MB; 10 prompts, 13 to 18 minutes on one core; OPTIONS=limit=20 doubles it)
+real: $(READY) ## seven methods on SmolLM2-135M, ranked (downloads 90 MB; 10 prompts on one core)
 	$(BIN)/python -m skipbench data smollm2-135m
 	$(BIN)/python -m skipbench table real $(OPTIONS)
 

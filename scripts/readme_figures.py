@@ -32,11 +32,10 @@ MADE_BEFORE = "before a change of the engine or of a method"
 METHODS = {
     "vanilla": "vanilla again",
     **{name: f"`{name}`" for name in ("auto", "prompt-lookup")},
-    "fixed": "the known set",
     **{name: f"`{name}`" for name in ("self-sd", "swift", "clasp", "knapspec")},
 }
 NO_SET = {"vanilla", "auto", "prompt-lookup"}
-MODELS = {"smollm2-135m": "SmolLM2", "smollm2-135m-deep": "with redundant layers"}
+MODELS = {"smollm2-135m": "SmolLM2"}
 
 
 def filled(page: str) -> str:

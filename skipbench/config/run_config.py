@@ -233,14 +233,12 @@ class RunConfig:
         return {"model": self._model_record(), **parts, "search": options}
 
     def _model_record(self, *left_out: str) -> Mapping[str, object]:
-        """The model's settings, without those of pruning or deepening where neither is done."""
+        """The model's settings, without those of pruning where none is done."""
         left_out += CHOOSE
         if self.model.sparsity == "none":
             left_out += ("sparsity", "calibration")
         if self.model.tensor_parallel_size == 1:
             left_out += ("tensor_parallel_size",)
-        if not self.model.deepened:
-            left_out += ("deepened", "deepened_seed")
         return {k: v for k, v in self.to_dict()["model"].items() if k not in left_out}
 
     def to_dict(self) -> dict[str, Any]:

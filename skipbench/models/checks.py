@@ -212,14 +212,10 @@ def check_form(model: Model, engine: str) -> None:
     if model.tensor_parallel_size > 1 and device == "auto":  # no layers are spread
         device = "cuda"
     check_path(path)
-    if model.deepened:  # where it is not here, this says so before weights are read
-        load_extension("checkpoint", "deepened")
-    if (is_gguf(path) or model.deepened) and (quantization != "none" or device == "auto"):
-        gguf = f"model.path={path}, a GGUF file,"
-        what = f"model.deepened={model.deepened}" if model.deepened else gguf
+    if is_gguf(path) and (quantization != "none" or device == "auto"):
         raise SkipbenchError(
-            f"{what} needs weights in model.dtype on one device; leave out model.quantization and "
-            "model.device=auto"
+            f"model.path={path}, a GGUF file, needs weights in model.dtype on one device; leave "
+            "out model.quantization and model.device=auto"
         )
     if adapter_base(path) is not None:
         load_extension("adapter", "check")(path, quantization, model.allow_pickle)

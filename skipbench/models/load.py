@@ -102,10 +102,7 @@ def read_model(model: Model, gpus: int | None = None) -> tuple[Any, Any, list[st
     if base is not None:
         made, note = load_extension("adapter", "merge")(made, model.path, len(tokenizer))
         notes.append(f"{note}: {base}")
-    made = made.eval().requires_grad_(False)
-    if model.deepened:
-        load_extension("checkpoint", "deepened")(made, model.deepened, model.deepened_seed)
-    return made, tokenizer, notes
+    return made.eval().requires_grad_(False), tokenizer, notes
 
 
 def _planted(model: PlantedModel) -> tuple[Any, Any]:

@@ -126,7 +126,6 @@ def test_every_hub_model_is_described() -> None:
 
 def test_ids_and_revisions_stand_in_one_place() -> None:
     models = known_models()
-    models = {name: m for name, m in models.items() if not m.deepened}  # of another one's weights
     assert len({m.path for m in models.values()}) == len(models)
     pinned = [m.revision for m in models.values() if m.revision != "main"]
     assert len(set(pinned)) == len(pinned)
