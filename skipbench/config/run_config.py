@@ -21,7 +21,7 @@ from skipbench.errors import SkipbenchError
 
 IN_RECORD = ("model", "method", "dataset", "decoding", "engine", "seed", "limit")
 """Keys on which samples depend: they are a run's record, and their hash its name."""
-CHOOSE = ("source", "wheel", "strict")
+CHOOSE = ("wheel", "strict")
 """Keys of a model that only decide on others: on its path, and on `engine.strict`."""
 ADDED = (("tasks", None), ("min_words", 0))
 """Keys of datasets that came later, with the value that changes nothing."""

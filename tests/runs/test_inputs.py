@@ -71,7 +71,7 @@ STRETCHES += ["bitsandbytes", "triton"]
 """What samples of one run have in common."""
 NO_INPUTS = ["search", "profile", "results", "dry_run", "fresh", "mixed", "repeats", "label"]
 NO_INPUTS += ["hardware", "search_dataset", "model.settings", "model.gated", "model.calibration"]
-NO_INPUTS += ["shard", "track", "model.source", "model.wheel", "model.strict"]
+NO_INPUTS += ["shard", "track", "model.wheel", "model.strict"]
 """Settings on which no sample depends; those of pruning where none is done."""
 
 

