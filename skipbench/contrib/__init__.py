@@ -33,7 +33,7 @@ TABLE: dict[str, dict[str, str]] = {
         "merge": "skipbench.contrib.lora.lora.merge_adapter",
     },
     "checkpoint": {
-        "gguf": "skipbench.contrib.gguf.checkpoint.read_gguf",
+        "gguf": "skipbench.contrib.gguf.checkpoint.folder_of",
         "package": "skipbench.contrib.gguf.package.fetch_wheel",
     },
     "command": {
@@ -67,7 +67,7 @@ TABLE: dict[str, dict[str, str]] = {
         "contrib/lora/lora.py import_module": "a name in the package's own source",
         "contrib/lora/lora.py from_pretrained": "the weights of an adapter: "
         "safetensors; with model.allow_pickle=true torch's weights_only",
-        "contrib/gguf/tokenizer.py from_pretrained": "trust_remote_code is false",
+        "contrib/gguf/checkpoint.py from_pretrained": "of a GGUF file, which holds no code",
         "contrib/track/trackers.py import_module": "a name in the package's own source",
         "contrib/ranks/ranks.py recv": "from a process of this command, with a key of 32 bytes",
         "contrib/ranks/ranks.py broadcast_object_list": "from rank 0, over torchrun's network",

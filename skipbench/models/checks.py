@@ -103,6 +103,11 @@ def check_files(path: str) -> None:
             indexed(file)
 
 
+def folder_of(path: str) -> str:
+    """`path`; of a GGUF file, the folder that it is converted to."""
+    return str(load_extension("checkpoint", "gguf")(path)) if is_gguf(path) else path
+
+
 # Every tokenizer has one of these files.
 TOKENIZERS = (
     *("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", "vocab.txt"),
@@ -212,11 +217,6 @@ def check_form(model: Model, engine: str) -> None:
     if model.tensor_parallel_size > 1 and device == "auto":  # no layers are spread
         device = "cuda"
     check_path(path)
-    if is_gguf(path) and (quantization != "none" or device == "auto"):
-        raise SkipbenchError(
-            f"model.path={path}, a GGUF file, needs weights in model.dtype on one device; leave "
-            "out model.quantization and model.device=auto"
-        )
     if adapter_base(path) is not None:
         load_extension("adapter", "check")(path, quantization, model.allow_pickle)
     if quantization != "none" and engine != "reference":

@@ -56,7 +56,7 @@ FILES = {
 """What is refused, by file."""
 OF_C = ["contrib/cpu/attention.c", "contrib/cpu/int8.h"] if registered("engine") else []
 MEASURING = ["bench/prompts.py", "decode/verify.py", *OF_C]
-MEASURING += ["contrib/gguf/header.py"] * ("gguf" in registered("checkpoint"))
+MEASURING += ["contrib/gguf/checkpoint.py"] * ("gguf" in registered("checkpoint"))
 MEASURING += ["models/load.py", "profile/latency.py", "scoring/scorers.py", "draft_plan.py"]
 CODE = {
     **dict.fromkeys(MEASURING, "other code of skipbench"),
