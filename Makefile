@@ -100,8 +100,8 @@ figures: $(READY) ## every figure that has runs (not clasp-figure3b): results/fi
 	@$(FIGURE) $(CHOSEN) || failed=1; done; exit $$failed
 
 # One core: a second cell beside it would slow the first one's memory, so that its times would mean nothing.
-real: $(READY) ## eight methods on SmolLM2-135M and on its deepened twin, ranked (downloads 90 MB; 10 prompts, 13 to 18 minutes on one core; OPTIONS=limit=20 doubles it)
-	$(BIN)/python -m skipbench data smollm2-135m
+real: $(READY) ## seven methods on SmolLM2-135M, ranked (downloads 90 MB; 10 prompts on one core)
+	$(BIN)/python -m skipbench data smollm2-135m-q4_1
 	$(BIN)/python -m skipbench table real $(OPTIONS)
 
 LAPTOP = scale=laptop results=results/laptop
@@ -109,9 +109,9 @@ STRICT = limit=20 engine.strict=true
 SHOWN := clasp-figure5 knapspec-figure3 swift-figure2a clasp-figure4a
 results: FIGURES = $(SHOWN)
 results: $(READY) ## committed results of SmolLM2-135M: real and the papers' main tables with 20 prompts, four figures (about an hour on one core)
-	$(BIN)/python -m skipbench data smollm2-135m
+	$(BIN)/python -m skipbench data smollm2-135m-q4_1
 	$(BIN)/python -m skipbench table real $(STRICT) results=results/laptop --force
-	$(BIN)/python -m skipbench search method=self-sd model=smollm2-135m dataset=humaneval limit=4 search.strategy=nested search.iterations=16 \
+	$(BIN)/python -m skipbench search method=self-sd model=smollm2-135m-q4_1 dataset=humaneval limit=4 search.strategy=nested search.iterations=16 \
 		search.prompts=2 search.max_new_tokens=24 results=results/laptop # for Self-SD's Table 2, whose cells search no set of their own
 	$(BIN)/python -m skipbench table swift-table1 knapspec-table1 $(TABLE2) $(LAPTOP) $(STRICT) --force
 	$(BIN)/python -m skipbench score all results=results/laptop

@@ -32,11 +32,10 @@ MADE_BEFORE = "before a change of the engine or of a method"
 METHODS = {
     "vanilla": "vanilla again",
     **{name: f"`{name}`" for name in ("auto", "prompt-lookup")},
-    "fixed": "the known set",
     **{name: f"`{name}`" for name in ("self-sd", "swift", "clasp", "knapspec")},
 }
 NO_SET = {"vanilla", "auto", "prompt-lookup"}
-MODELS = {"smollm2-135m": "SmolLM2", "smollm2-135m-deep": "with redundant layers"}
+MODELS = {"smollm2-135m-q4_1": "SmolLM2 in 4 bits"}
 
 
 def filled(page: str) -> str:
@@ -47,7 +46,7 @@ def filled(page: str) -> str:
         names = marks["columns"].split(", ")
         lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
         for run in runs_of(table):
-            if run["model"].replace("-q4_1", "") == marks["model"]:
+            if run["model"] == marks["model"]:
                 lines.append(f"| {' | '.join(run.get(name, '') for name in names)} |")
         older = ["", f"Made {MADE_BEFORE}."] if OLDER in table else []
         return "".join(f"{line}\n" for line in [marks[1][:-1], *lines, *older, marks[5][:-1]])
@@ -72,7 +71,7 @@ def written(readme: str, table: str) -> str:
         by_method = {
             run["method"]: run
             for run in reversed(runs)
-            if run["model"].replace("-q4_1", "") == model and not re.match(r"\S+=", run["note"])
+            if run["model"] == model and not re.match(r"\S+=", run["note"])
         }
         shown = [by_method[m]["speedup"] if m in by_method else "" for m in METHODS]
         n = next(iter(by_method.values()))["n"]

@@ -2,13 +2,9 @@
 
 import random
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
-
-FAINTEST, STRONGEST = 0.001, 0.02
-"""Outputs of the redundant sub-layers of a deepened model, over those of the sub-layers copied."""
 
 
 def fixed_set(
@@ -79,54 +75,3 @@ def planted_set(layers: int, share: float, seed: int) -> DraftPlan:
         )
     order = random.Random(seed).sample(range(1, layers - 1), layers - 2)
     return DraftPlan.of(layers, [s for i in order for s in (2 * i, 2 * i + 1)][:count])
-
-
-class DeepenedLayer(NamedTuple):
-    """A copy of layer `own`, with the sizes of both outputs, 1.0 for those of the checkpoint."""
-
-    own: int
-    attention: float
-    mlp: float
-
-
-def deepened_layers(layers: int, share: float, seed: int) -> list[DeepenedLayer]:
-    """The layers of a model with known redundant sub-layers: `share` of its own layers become two.
-
-    Of the two layers one attention and one MLP are redundant: both of the first, both of the
-    second, or the MLP of the first and the attention of the second. The first and the last
-    layer of the result are the model's own. A quarter of the redundant sub-layers adds exactly
-    nothing, the others between `FAINTEST` and `STRONGEST` of what the own one adds, in equal
-    ratios.
-
-    Raises SkipbenchError for a share that is not above 0 and at most 1, or adds no layer.
-    """
-    count = round(layers * share)
-    if not 0 < share <= 1 or count < 1:
-        raise SkipbenchError(
-            f"model.deepened={share} of {layers} layers; wanted above 0, at most 1, and one layer "
-            "or more"
-        )
-    rng = random.Random(seed)
-    doubled = set(rng.sample(range(layers), count))
-    nothing = count // 2
-    faint = 2 * count - nothing
-    ratio = (STRONGEST / FAINTEST) ** (1 / max(faint - 1, 1))
-    sizes = [0.0] * nothing + [FAINTEST * ratio**i for i in range(faint)]
-    rng.shuffle(sizes)
-    deeper = []
-    for own in range(layers):
-        pairs = [(1.0, 1.0)]
-        if own in doubled:
-            attention, mlp = sizes.pop(), sizes.pop()
-            after, before = [*pairs, (attention, mlp)], [(attention, mlp), *pairs]
-            pairs = rng.choice([after, before, [(1.0, mlp), (attention, 1.0)]])
-            pairs = after if own == 0 else before if own == layers - 1 else pairs
-        deeper += [DeepenedLayer(own, *pair) for pair in pairs]
-    return deeper
-
-
-def deepened_set(layers: int, share: float, seed: int) -> DraftPlan:
-    """The redundant sub-layers of `deepened_layers`, in the deepened model's numbering."""
-    deeper = deepened_layers(layers, share, seed)
-    sizes = [size for layer in deeper for size in (layer.attention, layer.mlp)]
-    return DraftPlan.of(len(deeper), [s for s, size in enumerate(sizes) if size != 1.0])

@@ -20,12 +20,11 @@ from skipbench.decode.rounds import NotFinite
 from skipbench.decode.sampling import Sampler
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
-from skipbench.metrics.interval import half_width
 from skipbench.metrics.prices import price_key
 from skipbench.profile.clock import Clock
 from skipbench.profile.energy import EnergyMeter
 from skipbench.profile.peak import PeakMemory
-from skipbench.runs.record import Arm, Completion, Divergence, Lossless, Sample, Seconds, speedups
+from skipbench.runs.record import Arm, Completion, Divergence, Lossless, Sample, Seconds
 from skipbench.runs.store import RunStore
 from skipbench.scoring.scorers import score
 
@@ -100,12 +99,6 @@ class Bench:
             self.method.prepare(State(self.lm, [0] * (self.lm.cache.length + 1)))
         self.lm.cache.length = 0
         self.setup_s += time.perf_counter() - began
-
-    def finished(self) -> bool:
-        """True if the method failed, or `until_ci` is reached."""
-        wanted = self.config.until_ci
-        reached = wanted and half_width([*speedups(self.samples).values()]) < wanted
-        return self.error is not None or bool(reached)
 
     def add(self, sample: Sample, completion: Completion) -> None:
         """Stores a sample."""

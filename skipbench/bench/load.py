@@ -30,7 +30,6 @@ from skipbench.profile.latency import latency_path, measured
 from skipbench.runs.files import writing
 from skipbench.runs.reading import check_name
 from skipbench.runs.run import read_run
-from skipbench.skipset import deepened_layers
 
 PROFILED_ROWS = 512  # up to which latencies are measured for a method that needs them
 Loaded = tuple[LM, Any]  # a model and its tokenizer
@@ -133,13 +132,10 @@ def check_method(model: Model, make_method: Callable[..., Method]) -> Method:
 
 
 def depth(model: Model) -> int:
-    """Layers of the model as it runs; raises SkipbenchError as `check_method`."""
-    if model.sizes is not None:
-        return model.sizes.layers
-    layers = outline.layer_count(model.path, model.revision)
-    if not model.deepened:
-        return layers
-    return len(deepened_layers(layers, model.deepened, model.deepened_seed))
+    """Layers of the model; raises SkipbenchError as `check_method`."""
+    if model.architecture is not None:
+        return model.architecture.layers
+    return outline.layer_count(model.path, model.revision)
 
 
 def preflight(config: RunConfig, folder: Path, held: bool = False) -> Preflight:

@@ -33,9 +33,9 @@ Models = Mapping[str, Model]  # models of known sizes, by name
 
 def needed_bytes(model: Model, tokens: int) -> tuple[int, int]:
     """Bytes of weights, and of a cache for `tokens` tokens and the draft rows after them."""
-    assert model.sizes is not None
-    cache = model.sizes.cache_bytes(model.dtype, tokens + SCRATCH_ROWS)
-    return model.sizes.weight_bytes(model.dtype, model.quantization), cache
+    assert model.architecture is not None
+    cache = model.architecture.cache_bytes(model.dtype, tokens + SCRATCH_ROWS)
+    return model.architecture.weight_bytes(model.dtype, model.quantization), cache
 
 
 def _with_margin(model: Model, tokens: int) -> int:
@@ -59,20 +59,21 @@ def gpus_needed(model: Model, dataset: DatasetConfig, each: int) -> int:
     `LONG_PROMPT` tokens; 1 for a model on the CPU or of unknown size. Raises NotHereError if such a
     GPU holds no layer of the model.
     """
-    if model.sizes is None or model.device == "cpu":
+    if model.architecture is None or model.device == "cpu":
         return 1
     tokens = dataset.context or LONG_PROMPT + dataset.max_new_tokens
-    return _gpus(model, min(tokens, model.sizes.context), each)
+    return _gpus(model, min(tokens, model.architecture.context), each)
 
 
 def _gpus(model: Model, tokens: int, each: int) -> int:
     """GPUs that hold weights and cache; each layer lies whole on one, which may stay half empty."""
-    assert model.sizes is not None
+    shape = model.architecture
+    assert shape is not None
     weights, cache = needed_bytes(model, tokens)
     total = weights + max(cache, _calibration_bytes(model))
     if total + MARGIN <= each:
         return 1
-    usable = each - MARGIN - weights // model.sizes.layers
+    usable = each - MARGIN - weights // shape.layers
     if usable <= 0:
         what = f"no layer of {model.name!r} and {_gib(MARGIN)} for the rest"
         raise NotHereError(f"a GPU of {_gib(each)} holds {what}")
@@ -83,9 +84,9 @@ def devices_needed(model: Model, tokens: int | None) -> int | None:
     """The minimum of the GPUs at hand that hold a model and `tokens` of prompt and output, twice
     `LONG_PROMPT` if unknown; None where its size is not known, or all of them are needed.
     """
-    if model.sizes is None:
+    if model.architecture is None:
         return None
-    free, tokens = _gpus_free(), min(tokens or 2 * LONG_PROMPT, model.sizes.context)
+    free, tokens = _gpus_free(), min(tokens or 2 * LONG_PROMPT, model.architecture.context)
     fits = (n for n in range(1, len(free)) if _gpus(model, tokens, min(free[:n])) <= n)
     return next(fits, None)
 
@@ -127,14 +128,14 @@ def check_memory(
 
     `copies`: drafts read a variant of the weights, a copy.
     """
-    if model.sizes is None:
+    if model.architecture is None:
         return None
-    context = min(dataset.context or model.sizes.context, model.sizes.context)
+    context = min(dataset.context or model.architecture.context, model.architecture.context)
     tokens = longest(rows, dataset.max_new_tokens, context)
     weights, cache = needed_bytes(model, tokens)
     margin = min(MARGIN, max(weights, MIN_MARGIN))
     free = free_bytes(model.device)
-    shape = model.sizes
+    shape = model.architecture
     copied = copies * (shape.layers * shape.layer_parameters + shape.vocab * shape.hidden)
     need = Need(weights, cache, tokens, _calibration_bytes(model), copied, margin, free)
     if free is None or need.total_bytes <= free:
@@ -158,9 +159,9 @@ def _calibration_bytes(model: Model) -> int:
     """Hidden states of all calibration texts, which Wanda takes through the layers together."""
     if model.sparsity == "none":
         return 0
-    assert model.sizes is not None
-    tokens = min(model.calibration.tokens, model.sizes.context)
-    return int(model.calibration.rows * tokens * model.sizes.hidden * BYTES[model.dtype])
+    assert model.architecture is not None
+    tokens = min(model.calibration.tokens, model.architecture.context)
+    return int(model.calibration.rows * tokens * model.architecture.hidden * BYTES[model.dtype])
 
 
 def out_of_memory(error: Exception, model: Model, max_new_tokens: int) -> str | None:
@@ -173,7 +174,7 @@ def out_of_memory(error: Exception, model: Model, max_new_tokens: int) -> str | 
         return None
     first = f": {text.partition(chr(10))[0]}" if text else ""
     reason = f"out of memory ({type(error).__name__}{first})"
-    if model.sizes is None:
+    if model.architecture is None:
         advice = "give the job more (hardware.memory=), or use a smaller dataset.max_new_tokens"
         return f"{reason}; {advice}"
     need, changed = _with_margin(model, max_new_tokens), dict[str, Model]()
@@ -242,7 +243,7 @@ def gpu_lines(models: Models, tokens: int) -> list[str]:
 
 def size_text(model: Model) -> str:
     """Parameters, layers and bytes of a model in a line."""
-    shape = model.sizes
+    shape = model.architecture
     assert shape is not None
     kind = model.dtype if model.quantization == "none" else model.quantization
     size = f"{_gib(needed_bytes(model, 0)[0])} in {kind}"

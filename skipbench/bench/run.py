@@ -1,7 +1,6 @@
 """From the settings of a row's arms to their finished run folders."""
 
 import contextlib
-import math
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -27,7 +26,6 @@ from skipbench.data.rows import Row, prompts_hash, rows_hash
 from skipbench.decode.method import Method
 from skipbench.errors import SkipbenchError, printable
 from skipbench.lm.model import LM
-from skipbench.metrics.interval import half_width
 from skipbench.metrics.prices import PARTS
 from skipbench.metrics.summary import summarise
 from skipbench.profile.energy import EnergyMeter, energy_meter
@@ -35,9 +33,8 @@ from skipbench.profile.latency import latency_path, measured
 from skipbench.profile.roofline import bandwidth, device_name, roofline_s_per_token
 from skipbench.runs.fingerprint import compare_identity, fingerprints
 from skipbench.runs.gpu import gpu
-from skipbench.runs.measures import Metrics, Profiled, UntilCi
+from skipbench.runs.measures import Metrics, Profiled
 from skipbench.runs.provenance import Provenance, engine_text, hashed
-from skipbench.runs.record import speedups
 from skipbench.runs.run import read_run
 from skipbench.runs.state import Interrupted
 from skipbench.runs.store import RunStore
@@ -64,7 +61,7 @@ def opened(arms: Sequence[ReadyArm], load: LoadModel = load_model) -> Iterator[l
     """
     config, rows = arms[0].config, max((arm.rows for arm in arms), key=len)
     model, dataset = config.model, config.dataset
-    context = dataset.context or (model.sizes and model.sizes.context)
+    context = dataset.context or (model.architecture and model.architecture.context)
     tokens = longest(rows, dataset.max_new_tokens, context) if context else None
     with working(f"loading {model.name}"):
         lm, tokenizer = load(model, config.engine, config.calibration_rows(), tokens)
@@ -178,7 +175,7 @@ def _provenance(lm: LM, config: RunConfig, rows: list[Row]) -> Provenance:
 
 
 def _metrics(bench: Bench) -> Metrics:
-    lm, samples, of = bench.lm, bench.samples, len(bench.prompts)
+    lm, samples = bench.lm, bench.samples
     context = round(statistics.mean(s.prompt_tokens + len(s.vanilla.tokens) / 2 for s in samples))
     rate = bandwidth(lm.output_device, lm.weight_bytes, known_hardware())
     floor_s, prices = roofline_s_per_token(lm, context, rate), bench.prices
@@ -194,9 +191,4 @@ def _metrics(bench: Bench) -> Metrics:
     if scorer == "rouge":
         references = [c.reference for c in bench.store.completions().values()]
         metrics = replace(metrics, score_rules=rouge_rules(references) or UNSET)
-    if (wanted := bench.config.until_ci) is None:
-        return metrics
-    reached, count = half_width([*speedups(samples).values()]), len(samples)
-    width = reached if math.isfinite(reached) else None
-    stop = UntilCi(wanted=wanted, half_width=width, samples=count, of=of, stopped=count < of)
-    return replace(metrics, until_ci=stop)
+    return metrics

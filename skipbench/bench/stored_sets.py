@@ -7,7 +7,6 @@ from pathlib import Path
 
 import msgspec
 
-from skipbench.config.derived import KNOWN
 from skipbench.config.model import Model, check_path
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, printable
@@ -15,7 +14,6 @@ from skipbench.runs.files import read_lines, write_json
 from skipbench.runs.fingerprint import FORMS, weights_sha256
 from skipbench.runs.provenance import config_hash, portable, run_name
 from skipbench.runs.reading import read_json, strict_json
-from skipbench.skipset import deepened_set
 
 
 class _Searched(msgspec.Struct, frozen=True):
@@ -38,8 +36,7 @@ def stored_path(results: Path, model: Model, method: str, options: str = "") -> 
     and these weights, in any folder.
     """
     method = "-".join([method, *options.split()])
-    deepened = [model.deepened, model.deepened_seed] if model.deepened else []
-    weights = weights_sha256(model) or [model.path, model.revision, *deepened]
+    weights = weights_sha256(model) or [model.path, model.revision]
     forms = {form: getattr(model, form) for form in FORMS}
     key, folder = config_hash({"weights": weights} | forms), results / "skip_sets"
     changed = (form.replace(":", "-") for form in forms.values() if form != "none")
@@ -51,8 +48,8 @@ def _is_of(settings: _Searched, model: Model) -> bool:
     """Compares path and revision of the checkpoint of a search, where a fingerprint is missing."""
     if None not in (settings.weights_sha256, weights_sha256(model)):
         return False  # by its name the file is of other weights
-    searched = {"sparsity": "none", "deepened": 0.0, "deepened_seed": 0, **settings.model}
-    keys = ("path", "revision", "deepened", "deepened_seed", *FORMS)
+    searched = {"sparsity": "none", **settings.model}
+    keys = ("path", "revision", *FORMS)
     return all(searched.get(key) == portable(getattr(model, key)) for key in keys)
 
 
@@ -119,11 +116,6 @@ def resolve(skip: str, model: Model, method: str, results: Path, options: str = 
     if published := model.sets.get(method):
         return published
     check_path(model.path)
-    if model.deepened and model.architecture is None and method in KNOWN:
-        from skipbench.models.outline import layer_count  # loads torch, which no other set needs
-
-        layers = layer_count(model.path, model.revision)
-        return str(deepened_set(layers, model.deepened, model.deepened_seed))
     place = f"{model.name} ({portable(model.path)}) in {portable(str(searched.parent))}"
     raise NotHereError(
         f"method.skip=stored, but no skip set of {method} is stored for {place}{''.join(others)}; "

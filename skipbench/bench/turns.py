@@ -5,7 +5,6 @@ order that is balanced over the prompts.
 import copy
 import random
 import statistics
-from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
 
@@ -31,9 +30,7 @@ def decode_missing(*benches: Bench) -> None:
     """
     longest = max((bench.prompts for bench in benches), key=len)
     config, indices = benches[0].config, list(range(len(longest)))
-    if config.until_ci is not None:
-        indices = spread(longest)
-    elif config.shard is not None:
+    if config.shard is not None:
         indices = of_shard([prompt.row for prompt in longest], config.shard)
     lacking = {i: [b for b in benches if i < len(b.prompts) and i not in b.done] for i in indices}
     missing = [i for i in indices if lacking[i]]
@@ -42,11 +39,11 @@ def decode_missing(*benches: Bench) -> None:
         for index in missing:
             turns: dict[str, list[Bench]] = {}
             for bench in lacking[index]:  # one turn, unless their answers or rows differ
-                if not bench.finished():
+                if bench.error is None:
                     turns.setdefault(bench.prompt(index).hash, []).append(bench)
             for turn in turns.values():
                 _turn(turn, index)
-            if all(bench.finished() for bench in benches):
+            if all(bench.error is not None for bench in benches):
                 break
             advance(_so_far(benches))
     for bench in benches:
@@ -153,18 +150,6 @@ def _so_far(benches: Sequence[Bench]) -> str:
     best = max(means, key=means.__getitem__)
     of = f" over vanilla by {best}, the fastest of {len(means)}" if len(means) > 1 else ""
     return f"speedup so far {means[best]:.2f}x{of}"
-
-
-def spread(prompts: Sequence[Prompt]) -> list[int]:
-    """Indices with the groups in turns, but the turns of a conversation together."""
-    seen, ranks = Counter[str](), list[int]()
-    for prompt in prompts:
-        if prompt.row.after is None:
-            group = str(sorted((k, v) for k, v in prompt.row.groups.items() if k != "turn"))
-            rank = seen[group]
-            seen[group] += 1
-        ranks.append(rank)  # a later turn has its first turn's
-    return sorted(range(len(prompts)), key=lambda i: ranks[i])
 
 
 def of_shard(rows: Sequence[Row], shard: str) -> list[int]:

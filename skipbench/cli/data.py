@@ -67,8 +67,8 @@ def _experiments(asked: Data) -> None:
 
 def _row(one: Input, facts: HubFacts) -> list[str]:
     size = facts.size_bytes
-    if size is None and isinstance(one.source, Model) and (sizes := one.source.sizes) is not None:
-        size = sizes.weight_bytes(one.source.dtype)
+    if size is None and isinstance(one.source, Model) and (shape := one.source.architecture):
+        size = shape.weight_bytes(one.source.dtype)
     gated = facts.gated or (isinstance(one.source, Model) and one.source.gated)
     token = "needed" + (", none here" if one.token_missing else "") if gated else "no"
     text = MISSING if size is None else f"{size / 2**30:.2f} GiB"

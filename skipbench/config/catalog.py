@@ -32,8 +32,6 @@ class Case(msgspec.Struct, frozen=True):
     keys: dict[str, object] = {}
     reason: str | None = None
     note: str | None = None
-    share: float | None = None
-    """Of the prompts of the other cases."""
 
 
 class PaperSide(msgspec.Struct, frozen=True):

@@ -21,7 +21,7 @@ from skipbench.config.configurable import check_decoding
 from skipbench.config.derived import derived
 from skipbench.config.explain import explain, hydra_initialized
 from skipbench.config.nodes import nodes_here
-from skipbench.config.paths import CONF, PACKAGE
+from skipbench.config.paths import CONF, PACKAGE, cache_folder
 from skipbench.config.run_config import RunConfig
 from skipbench.config.schemas import register
 from skipbench.config.signature import schema_of
@@ -73,6 +73,7 @@ def _on_gpu(
 
 RESOLVERS: dict[str, Callable[..., Any]] = {
     "package": lambda path: str(PACKAGE / path),
+    "cache": lambda name: str(cache_folder() / name),
     "basename": lambda path: Path(path).name,
     "shape": lambda name: asdict(catalog.shape_of(str(name))),
     "variant": _variant,

@@ -1,16 +1,12 @@
 """The overrides that choose a model, and settings of a model that follow from others."""
 
 from dataclasses import replace
-from pathlib import Path
 
 from skipbench.config.catalog import choices, shape_of
 from skipbench.config.explain import did_you_mean
-from skipbench.config.model import Model, PlantedModel, Source, check_path, is_gguf
+from skipbench.config.model import Model, PlantedModel, check_path
 from skipbench.errors import SkipbenchError
-from skipbench.skipset import deepened_set, planted_set
-
-KNOWN = ("self-sd", "self-sd-c", "fixed")
-"""Methods to which the known set of a deepened model is given as `skip=stored`."""
+from skipbench.skipset import planted_set
 
 
 def model_words(model: str) -> list[str]:
@@ -37,58 +33,9 @@ def quoted(text: str) -> str:
 
 
 def derived(model: Model) -> Model:
-    """The model with all that follows from its settings: sizes, path, name, known skip set.
-
-    Raises SkipbenchError for `source=package` without a package, and a deepened planted model.
-    """
-    if isinstance(model, PlantedModel):
-        architecture = shape_of(model.shape)
-        skip = str(planted_set(architecture.layers, model.redundant, model.seed))
-        model = replace(model, architecture=architecture, sets={"self-sd": skip, "self-sd-c": skip})
-    return _deepened(_packaged(model))
-
-
-def _packaged(model: Model) -> Model:
-    """With path and name of the checkpoint in its package, if it is taken from there; by
-    `source=auto` where the package was fetched and the hub's cache lacks the weights.
-    """
-    if (wheel := model.wheel) is None or is_gguf(model.path) or Path(model.path).is_dir():
-        if model.source == Source.package:
-            raise SkipbenchError(
-                f"model.source=package, but {model.path!r} comes in no package; leave it out"
-            )
+    """The model with what follows from its settings: sizes and the skip set of a planted one."""
+    if not isinstance(model, PlantedModel):
         return model
-    fetched = model.source == Source.auto and (wheel.folder / "config.json").is_file()
-    if model.source == Source.package or (
-        fetched and not _in_hub_cache(model.path, model.revision)
-    ):
-        name = f"{model.name}-{wheel.label}"
-        return replace(model, path=str(wheel.folder), revision=None, name=name)
-    return model
-
-
-def _in_hub_cache(path: str, revision: str | None) -> bool:
-    from huggingface_hub import try_to_load_from_cache  # slow to import
-
-    try:
-        return isinstance(try_to_load_from_cache(path, "model.safetensors", revision=revision), str)
-    except ValueError:  # no id of the hub; loading says so
-        return False
-
-
-def _deepened(model: Model) -> Model:
-    """With the name of a deepened model, and its known skip set if the sizes are known."""
-    if not (share := model.deepened):
-        return model
-    if isinstance(model, PlantedModel):
-        raise SkipbenchError(
-            f"model.deepened={share}: a planted model has its redundant sub-layers already; set "
-            "model.redundant"
-        )
-    ending = "-deep" if share == 1 else f"-deep{share:g}"
-    if not model.name.endswith(ending):
-        model = replace(model, name=model.name + ending)
-    if model.architecture is None:
-        return model
-    skip = str(deepened_set(model.architecture.layers, share, model.deepened_seed))
-    return replace(model, sets={**dict.fromkeys(KNOWN, skip), **model.sets})
+    architecture = shape_of(model.shape)
+    skip = str(planted_set(architecture.layers, model.redundant, model.seed))
+    return replace(model, architecture=architecture, sets={"self-sd": skip, "self-sd-c": skip})

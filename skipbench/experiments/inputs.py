@@ -76,8 +76,6 @@ def _input(sources: Sequence[Model | DatasetConfig]) -> Input:
 
 
 def _lacking_weights(model: Model) -> str | None:
-    if model.wheel is not None and (model.wheel.folder / "config.json").is_file():
-        return None
     place = checkpoint_place(adapter_base(model.path) or model.path, model.revision)
     if place is None:
         return "not in the cache"

@@ -44,7 +44,6 @@ def search_command(config: RunConfig) -> str:
     words.append(f"model={model.name if listed else 'path'}")  # or a checkpoint of the user's own
     keys = ["dtype"] if listed else ["path", "name", "revision", "dtype", "device"]
     keys += [k for k in ("quantization", "sparsity") if getattr(model, k) != "none"]
-    keys += ["deepened", "deepened_seed"] if model.deepened else []
     words += [f"model.{k}={getattr(model, k)}" for k in keys if getattr(model, k) is not None]
     own = {key: dataset.node.get(key) for key in ("prompt", "path", "shots_path")}
     words += [f"dataset={dataset.name}"]

@@ -205,7 +205,8 @@ def _to_slurm(
 def _asked(rows: Sequence[Job], hardware: Slurm) -> Slurm:
     """Memory for the largest model, and requeues by the time limits of the longest row."""
     models = [row.cells[0].config.model for row in rows]
-    weights = (m.sizes and m.sizes.weight_bytes(m.dtype, m.quantization) for m in models)
+    sizes = ((m.architecture, m) for m in models)
+    weights = (shape and shape.weight_bytes(m.dtype, m.quantization) for shape, m in sizes)
     memory = slurm.memory_for(hardware.memory, max(size or 0 for size in weights))
     requeues = hardware.requeues
     if hardware.limit_h and requeues:

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
 
 CONFIDENCE = 0.95
 FEWEST = 5  # questions below which there is no interval: their values say more
-STOP_FROM = 8  # fewest questions that `until_ci` stops at
 Interval = tuple[float, float]
 
 
@@ -27,14 +26,6 @@ def paired_ratio_interval(ratios: Sequence[float]) -> tuple[float, Interval | No
     variance = math.fsum((x - center) ** 2 for x in logs) / (len(logs) - 1)
     half = quantile(len(logs) - 1, level(len(logs))) * math.sqrt(variance / len(logs))
     return math.exp(center), ends_of(center, half)
-
-
-def half_width(ratios: Sequence[float]) -> float:
-    """Half the width of the interval over the mean; infinite below `STOP_FROM` ratios."""
-    if len(ratios) < STOP_FROM:
-        return math.inf
-    mean, ends = paired_ratio_interval(ratios)
-    return math.inf if ends is None else (ends[1] - ends[0]) / (2 * mean)
 
 
 def repeated_ratio_interval(

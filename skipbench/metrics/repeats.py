@@ -4,13 +4,13 @@ import math
 from collections.abc import Sequence
 from statistics import fmean
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from skipbench.metrics.estimators import estimators
 from skipbench.metrics.interval import repeated_ratio_interval
 from skipbench.metrics.summary import ArmScores, summarise
-from skipbench.runs.measures import GroupScores, Metrics, Score, Speedup, UntilCi
+from skipbench.runs.measures import GroupScores, Metrics, Score, Speedup
 from skipbench.runs.record import Sample, speedups
 
 
@@ -27,7 +27,6 @@ def summarise_repeats(runs: Sequence[tuple[Sequence[Sample], Metrics]], layers: 
     copies = [m.variant_bytes for m in metrics if m.variant_bytes]
     return replace(
         pooled,
-        until_ci=_until_ci([m.until_ci for m in metrics if m.until_ci]),
         estimators=estimators([samples for samples, _ in runs]),
         tpt=_mean([m.tpt for m in metrics]),
         tpt_vanilla=_mean([m.tpt_vanilla or None for m in metrics]),
@@ -53,20 +52,6 @@ def _speedup(pooled: Speedup, runs: Sequence[Sequence[Sample]]) -> Speedup:
     by_question = {q: r for q, r in (pooled.by_question or {}).items() if q in common}
     found = replace(pooled, e2e=e2e, e2e_ci95=ends, paired=decoded, ci95=ci95)
     return replace(found, by_question=by_question, by_process=whole)
-
-
-def _until_ci(ends: Sequence[UntilCi]) -> UntilCi | UnsetType:
-    """Each process stops for itself: prompts are summed, and the widest interval counts."""
-    if not ends:
-        return UNSET
-    widths = [end.half_width for end in ends if end.half_width is not None]
-    return UntilCi(
-        wanted=ends[0].wanted,
-        half_width=max(widths) if len(widths) == len(ends) else None,
-        samples=sum(end.samples for end in ends),
-        of=sum(end.of for end in ends),
-        stopped=any(end.stopped for end in ends),
-    )
 
 
 def _score(scores: Sequence[Score]) -> Score | None:

@@ -103,6 +103,11 @@ def check_files(path: str) -> None:
             indexed(file)
 
 
+def folder_of(path: str) -> str:
+    """`path`; of a GGUF file, the folder that it is converted to."""
+    return str(load_extension("checkpoint", "gguf")(path)) if is_gguf(path) else path
+
+
 # Every tokenizer has one of these files.
 TOKENIZERS = (
     *("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", "vocab.txt"),
@@ -210,15 +215,6 @@ def check_form(model: Model, engine: str) -> None:
     """
     path, quantization, device = model.path, model.quantization, model.device
     check_path(path)
-    if model.deepened:  # where it is not here, this says so before weights are read
-        load_extension("checkpoint", "deepened")
-    if (is_gguf(path) or model.deepened) and (quantization != "none" or device == "auto"):
-        gguf = f"model.path={path}, a GGUF file,"
-        what = f"model.deepened={model.deepened}" if model.deepened else gguf
-        raise SkipbenchError(
-            f"{what} needs weights in model.dtype on one device; leave out model.quantization and "
-            "model.device=auto"
-        )
     if adapter_base(path) is not None:
         load_extension("adapter", "check")(path, quantization, model.allow_pickle)
     if quantization != "none" and engine != "reference":

@@ -6,9 +6,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from skipbench.config.architecture import Shape
-from skipbench.config.model import is_gguf
 from skipbench.errors import SkipbenchError
-from skipbench.models.checks import FILES, check_shape, explained, missing_weights, weight_names
+from skipbench.models.checks import (
+    FILES,
+    check_shape,
+    explained,
+    folder_of,
+    missing_weights,
+    weight_names,
+)
 from skipbench.models.outline import read_config
 from skipbench.models.tokenizer import read_tokenizer
 
@@ -43,11 +49,9 @@ def fetch(path: str, revision: str | None, shape: Shape | None) -> Fetched:
     """Fetches all that `load` needs of a checkpoint; a local folder is only checked. Raises
     SkipbenchError where it cannot be fetched, lacks weights, or has not the sizes of `shape`.
     """
-    if is_gguf(path):
-        read_config(path, revision, shape)
-        return Fetched(Path(path), Path(path).stat().st_size)
     from huggingface_hub import snapshot_download
 
+    path = folder_of(path)
     local = Path(path).is_dir()
     with explained(path, revision):
         at = path if local else snapshot_download(path, revision=revision, allow_patterns=FILES)

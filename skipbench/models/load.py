@@ -10,12 +10,12 @@ from typing import Any, cast
 import torch
 
 from skipbench.config.extensions import load as load_extension
-from skipbench.config.model import Model, PlantedModel, adapter_base, is_gguf
+from skipbench.config.model import Model, PlantedModel, adapter_base
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import NotStrictError, SkipbenchError
 from skipbench.lm.families import attention_kernel
 from skipbench.lm.model import LM
-from skipbench.models.checks import check_form, check_shape, check_tokenizer, explained
+from skipbench.models.checks import check_form, check_tokenizer, explained, folder_of
 from skipbench.models.outline import read_config
 from skipbench.models.random_weights import planted_model
 from skipbench.models.tokenizer import read_tokenizer
@@ -85,21 +85,13 @@ def read_model(model: Model, gpus: int | None = None) -> tuple[Any, Any, list[st
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     base, notes = adapter_base(model.path), list[str]()
-    if is_gguf(model.path):
-        found = load_extension("checkpoint", "gguf")(model.path)
-        check_shape(model.path, found.config, model.architecture)
-        made, tokenizer = found.model(DTYPES[model.dtype]).to(model.device), found.tokenizer()
-    else:
-        made, tokenizer = _from_folder(model, base or model.path, gpus)
-        if model.device.startswith("cuda") and not has_accelerate():
-            notes.append(HOST_FIRST)
+    made, tokenizer = _from_folder(model, folder_of(base or model.path), gpus)
+    if model.device.startswith("cuda") and not has_accelerate():
+        notes.append(HOST_FIRST)
     if base is not None:
         made, note = load_extension("adapter", "merge")(made, model.path, len(tokenizer))
         notes.append(f"{note}: {base}")
-    made = made.eval().requires_grad_(False)
-    if model.deepened:
-        load_extension("checkpoint", "deepened")(made, model.deepened, model.deepened_seed)
-    return made, tokenizer, notes
+    return made.eval().requires_grad_(False), tokenizer, notes
 
 
 def _planted(model: PlantedModel) -> tuple[Any, Any]:

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from skipbench.config.architecture import Shape
-from skipbench.config.extensions import load as load_extension
-from skipbench.config.model import Model, adapter_base, check_path, is_gguf
+from skipbench.config.model import Model, adapter_base, check_path
 from skipbench.config.paths import hub_offline, hub_unreachable
 from skipbench.errors import SkipbenchError
 from skipbench.lm.families import angle_limit, check_config
@@ -31,18 +30,16 @@ def read_config(path: str, revision: str | None, shape: Shape | None = None) -> 
     check_path(path)
     if (base := adapter_base(path)) is not None:
         return read_config(base, revision, shape)
-    if is_gguf(path):
-        config = load_extension("checkpoint", "gguf")(path).config
-    else:
-        here = checkpoint_place(path, revision) is not None
-        if not here and not hub_offline() and hub_unreachable():
-            error = ConnectionError("the hub's name cannot be resolved")
-            raise SkipbenchError(checks.explain(path, revision, error))
-        checks.check_files(path)
-        with checks.explained(path, revision):
-            config = AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=False)
-        check_config(text_config(config))
-        checks.check_sizes(path, text_config(config))
+    path = checks.folder_of(path)
+    here = checkpoint_place(path, revision) is not None
+    if not here and not hub_offline() and hub_unreachable():
+        error = ConnectionError("the hub's name cannot be resolved")
+        raise SkipbenchError(checks.explain(path, revision, error))
+    checks.check_files(path)
+    with checks.explained(path, revision):
+        config = AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=False)
+    check_config(text_config(config))
+    checks.check_sizes(path, text_config(config))
     checks.check_shape(path, config, shape)
     return config
 
@@ -62,8 +59,6 @@ def check_checkpoint(model: Model) -> None:
             raise SkipbenchError(checks.explain(base, model.revision, OSError("not in the cache")))
         return
     read_config(model.path, model.revision, model.architecture)
-    if is_gguf(base):
-        return
     checks.check_tokenizer(model.path, base)
     folder = Path(base)
     if not folder.is_dir() or any(folder.glob("*.safetensors")):

@@ -13,12 +13,11 @@ from typing import Any
 
 import msgspec
 
-from skipbench.config.extensions import load as load_extension
 from skipbench.config.model import is_gguf
 from skipbench.config.paths import PACKAGE, cache_folder
 from skipbench.config.trust import private_folder
 from skipbench.errors import SkipbenchError
-from skipbench.models.checks import explained
+from skipbench.models.checks import explained, folder_of
 from skipbench.runs.fingerprint import TEXT
 from skipbench.runs.reading import MOST_BYTES, read_bytes
 
@@ -49,11 +48,12 @@ def read_tokenizer(path: str, revision: str | None = None, **more: Any) -> Any:
     Raises SkipbenchError where there is none, it cannot be read, or one text of it could take all
     memory or time.
     """
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
     from transformers.utils.hub import cached_file
 
-    if is_gguf(path):
-        return load_extension("checkpoint", "gguf")(path).tokenizer()
+    # `AutoTokenizer` reads every tokenizer of a qwen2 as Qwen2's own
+    kind: Any = PreTrainedTokenizerFast if is_gguf(path) else AutoTokenizer
+    path = folder_of(path)
     with explained(path, revision):
         file = cached_file(path, "tokenizer.json", **NOT_NEEDED, **more, revision=revision)
         # tokenizer_config.json may name another for this version of transformers
@@ -61,9 +61,7 @@ def read_tokenizer(path: str, revision: str | None = None, **more: Any) -> Any:
             _check_parts(other)
         if (folder := Path(file).parent if file else Path(path)).is_dir():
             _try_out(folder)
-        return AutoTokenizer.from_pretrained(
-            path, revision=revision, trust_remote_code=False, **more
-        )
+        return kind.from_pretrained(path, revision=revision, trust_remote_code=False, **more)
 
 
 def _try_out(folder: Path) -> None:

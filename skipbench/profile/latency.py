@@ -44,9 +44,8 @@ Ints = Sequence[int]
 def latency_path(config: RunConfig, device: torch.device) -> Path:
     """The file of these weights in any folder, dtype and engine, on this CPU or GPU."""
     model, engine, named = config.model, config.engine, device_name(device)
-    weights = ("path", "revision", "deepened", "deepened_seed")
     key = {k: getattr(model, k) for k in ("dtype", *FORMS)}
-    key |= {"weights": weights_sha256(model) or [getattr(model, k) for k in weights]}
+    key |= {"weights": weights_sha256(model) or [model.path, model.revision]}
     key |= {k: v for k, v in dataclasses.asdict(engine).items() if k != "warmup"}
     key |= {"machine": cpu_name() if named == "cpu" else named}
     name = run_name([model.name, engine.name], config_hash(key))

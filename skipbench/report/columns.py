@@ -149,16 +149,6 @@ def search_phases(metrics: Metrics) -> list[str]:
     ]
 
 
-def stopped_early(metrics: Metrics) -> str | None:
-    """The line on a run that `until_ci` ended; None where it did not."""
-    if not (end := metrics.until_ci) or not end.stopped:
-        return None
-    return (
-        f"stopped at {end.samples} of {end.of} prompts, by until_ci={end.wanted}; "
-        f"reached {number(end.half_width, 4)}"
-    )
-
-
 def exceptions(metrics: Metrics) -> list[str]:
     """Counts of samples that are not simply identical to vanilla's, by kind."""
     of = metrics.lossless

@@ -19,7 +19,10 @@ NAMED, _SETTINGS = (tuple(names.split()) for names in _COLUMNS["keys"].values())
 KEYS = {*NAMED, *_SETTINGS}
 
 EMBEDDED_MODEL = "tiny"
-STAND_INS = {EMBEDDED_MODEL: "the embedded model", "smollm2-135m": "the model"}  # names in tables
+STAND_INS = {
+    EMBEDDED_MODEL: "the embedded model",
+    "smollm2-135m-q4_1": "the model",
+}  # names in tables
 
 
 def definitions_for(names: Iterable[str]) -> list[tuple[str, str]]:

@@ -44,7 +44,6 @@ def cell_lines(metrics: Metrics, header: Mapping[str, str]) -> list[tuple[str, s
         "decode only": [MISSING if by.decode_only else columns.ratio_text(by.paired, by.ci95)],
         "speedup by": [f"{name} {number(value, 2, 'x')}" for name, value in speedups.items()],
         "search": columns.search_phases(metrics),
-        "until_ci": [columns.stopped_early(metrics) or ""],
         "alpha": [f"{name} {number(value, 3)}" for name, value in alphas.items()],
         **{name: [more[name]] for name in DRAFTS},
         "by position": [*map(number, metrics.accepted_by_position)],

@@ -177,11 +177,9 @@ def weights_sha256(model: Model) -> str | None:
             return None if below is None else hashed([own, below])
         if not (files := _weight_files(folder)):
             return None
-        digest = hashed(_digests(files if folder.is_file() else [folder / "config.json", *files]))
+        return hashed(_digests(files if folder.is_file() else [folder / "config.json", *files]))
     except (*MALFORMED, SkipbenchError):  # loading the checkpoint says what is wrong
         return None
-    # a deepened model's layers are made of those in the files
-    return hashed([digest, model.deepened, model.deepened_seed]) if model.deepened else digest
 
 
 def _files_sha256(model: Model, *patterns: str) -> str | None:

@@ -122,16 +122,6 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     by: dict[str, dict[str, GroupScores]] = {}  # scores by group and label
 
 
-class UntilCi(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a run with `until_ci`."""
-
-    wanted: float
-    half_width: float | None
-    samples: int
-    of: int
-    stopped: bool
-
-
 class Profiled(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds per token of a sub-layer and of the lm_head, profiled in the engine under test."""
 
@@ -220,7 +210,6 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     variant_bytes: int | UnsetType = msgspec.field(default=UNSET, name="int8_bytes")  # for drafts
     roofline_fraction_vanilla: float | None = None
     profiled: Profiled | None = None
-    until_ci: UntilCi | UnsetType = UNSET
     repeats: int | UnsetType = UNSET
     prompts: int | UnsetType = UNSET  # distinct prompts of several processes
     optimisation: Optimisation | UnsetType = UNSET

@@ -28,7 +28,7 @@ CONDITIONS = ["device", "cpu", "threads", "engine", "native_kernels", "arithmeti
 CONDITIONS += COMPUTING
 """A run's times, and what rounds otherwise, depend on these, beside its settings."""
 COMMIT = "SKIPBENCH_COMMIT"
-PROTOCOLS = {1: "05d604dcbcbe7b077b7713e9df17ff2772c2e705906813d7667dc8b5df6916a3"}
+PROTOCOLS = {2: "6d61af62650f4500efa1eea8fa8e7dc8a25177ec0ac15ab00967fd88063f1ec8"}
 """docs/protocol.md: SHA-256 of the page by its version; the last one is in force."""
 SLURM = re.compile(r"SLURM_(ARRAY_)?(JOB|TASK|NODE)_?(ID|LIST)")
 IN_PLACE_OF = " in place of "  # between the engine that was used and that which was asked for

@@ -25,7 +25,6 @@ TOGETHER: dict[str, list[set[str]]] = {  # keys that two rows may differ in at t
     "clasp-figure5": [{"model", "engine"}],  # 405B in 8 bits, which the reference engine has
     "knapspec-figure5": [{"model", "dataset"}],  # a dataset per model
     "knapspec-table2": [{"model", "dataset"}],  # so have its two halves
-    "real": [{"model", "limit"}],  # the positive control is half as fast
     "self-sd-figure5": [{"model", "dataset", "dataset.max_new_tokens"}],  # text, and code
     "self-sd-figure6": [{"model", "dataset", "dataset.max_new_tokens"}],
     "self-sd-table14": [{"model", "dataset"}],

@@ -125,7 +125,7 @@ def test_every_embedded_cell_is_named_as_what_it_is(name: str) -> None:
 @pytest.mark.parametrize("name", ["swift-table2", "clasp-table1", "self-sd-table4"])
 def test_laptop_cells_are_of_a_real_model_and_named_as_what_they_are(name: str) -> None:
     for cell in plan(name, [], "laptop"):
-        assert cell.keys["model"] == cell.overrides["model"] == "smollm2-135m"
+        assert cell.keys["model"] == cell.overrides["model"] == "smollm2-135m-q4_1"
         dataset = cell.overrides["dataset"]
         assert dataset in ("pydoc-summary", "stdlib-code", "humaneval")
         if dataset != "humaneval":

@@ -49,9 +49,9 @@ def config(*words: str) -> RunConfig:
 def test_gpus_follow_from_the_size_of_the_model(model: str, dtype: str, gpus: int) -> None:
     of = config(f"model={model}", f"model.dtype={dtype}", "dataset=cnndm", "method=swift")
     cost = cost_of([replace(of, limit=None)], gpu_of(None))
-    assert cost is not None and of.model.sizes is not None and cost.gpus == gpus
+    assert cost is not None and of.model.architecture is not None and cost.gpus == gpus
     # the weights alone, read once per token by both arms at the whole bandwidth, take less
-    weights = of.model.sizes.weight_bytes(dtype, of.model.quantization)
+    weights = of.model.architecture.weight_bytes(dtype, of.model.quantization)
     floor = 2 * 1000 * 64 * weights / 2.039e12 / 3600
     assert floor < cost.hours < 3 * floor + cost.load_h + 1
     assert cost.memory_bytes > weights

@@ -1,8 +1,7 @@
 """SmolLM2-135M: what its settings choose, and, in the tier `real`, the methods on its weights
-(skipped where neither the hub nor the package index can be reached).
+(skipped where the package index cannot be reached).
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +16,6 @@ from skipbench.bench.prompts import encode, eos_ids
 from skipbench.cli.main import dispatch
 from skipbench.config.catalog import choices
 from skipbench.config.compose import compose
-from skipbench.config.model import Source
 from skipbench.decode.loop import generate
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
@@ -39,26 +37,17 @@ ALL, FEW = 10, 4  # prompts
 THOROUGH = ("vanilla", "prompt-lookup", "auto", "self-sd", "swift", "clasp", "knapspec")
 
 
-def test_both_sources_are_told_apart_in_the_record(
+def test_weights_of_the_package_are_another_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    hub = compose(["model=smollm2-135m", "model.source=hub"])
-    package = compose(["model=smollm2-135m", "model.source=package"])
-    assert (hub.model.name, package.model.name) == ("smollm2-135m", "smollm2-135m-q4_1")
-    assert hub.model.revision is not None and package.model.revision is None
-    assert package.model.wheel is not None
-    assert package.model.path == str(package.model.wheel.folder)
+    hub, package = (compose([f"model={name}"]) for name in ("smollm2-135m", "smollm2-135m-q4_1"))
+    assert package.model.revision is None and package.model.wheel is not None
+    assert package.model.architecture == hub.model.architecture
     assert hub.record()["model"] != package.record()["model"]
-    assert not {"wheel", "source", "strict"} & hub.record()["model"].keys()
-    # what is in the cache is taken
-    assert compose(["model=smollm2-135m"]).model == dataclasses.replace(
-        hub.model, source=Source.auto
-    )
-    package.model.wheel.folder.mkdir(parents=True)
-    (package.model.wheel.folder / "config.json").write_text("{}")
-    assert compose(["model=smollm2-135m"]).model.path == package.model.path
+    assert not {"wheel", "strict"} & package.record()["model"].keys()
+    with pytest.raises(SkipbenchError, match="data MODEL` fetches it"):
+        load_model(package.model, package.engine)
 
 
 def test_low_precision_is_strict_where_that_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,12 +78,12 @@ def test_low_precision_is_strict_where_that_can_be_kept(monkeypatch: pytest.Monk
 def settings(dataset: str, *overrides: str) -> Any:
     """The cell of the model, fetched; skips the test where it cannot be had."""
     try:
-        dispatch(["data", "smollm2-135m"])
+        dispatch(["data", "smollm2-135m-q4_1"])
     except SkipbenchError as error:
         if "cannot be taken from the package index" not in str(error):
             raise  # a damaged or changed package is no missing network
         pytest.skip(f"SmolLM2-135M cannot be fetched: {error}")
-    return compose(["model=smollm2-135m", f"dataset={dataset}", *overrides])
+    return compose(["model=smollm2-135m-q4_1", f"dataset={dataset}", *overrides])
 
 
 @functools.cache

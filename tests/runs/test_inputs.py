@@ -56,8 +56,8 @@ FILES = {
 """What is refused, by file."""
 OF_C = ["contrib/cpu/attention.c", "contrib/cpu/int8.h"] if registered("engine") else []
 MEASURING = ["bench/prompts.py", "decode/verify.py", *OF_C]
-MEASURING += ["contrib/gguf/header.py"] * ("gguf" in registered("checkpoint"))
-MEASURING += ["models/load.py", "profile/latency.py", "scoring/scorers.py", "skipset.py"]
+MEASURING += ["contrib/gguf/checkpoint.py"] * ("gguf" in registered("checkpoint"))
+MEASURING += ["models/load.py", "profile/latency.py", "scoring/scorers.py", "draft_plan.py"]
 CODE = {
     **dict.fromkeys(MEASURING, "other code of skipbench"),
     **dict.fromkeys(["decode/loop.py", "methods/draft_model.py"], "other code of method halves"),
@@ -71,9 +71,8 @@ STRETCHES += ["bitsandbytes", "triton"]
 """What samples of one run have in common."""
 NO_INPUTS = ["search", "profile", "results", "dry_run", "fresh", "mixed", "repeats", "label"]
 NO_INPUTS += ["hardware", "search_dataset", "model.settings", "model.gated", "model.calibration"]
-NO_INPUTS += ["shard", "track", "model.source", "model.wheel", "model.strict"]
-NO_INPUTS += ["model.deepened_seed"]
-"""Settings on which no sample depends; those of pruning and deepening where neither is done."""
+NO_INPUTS += ["shard", "track", "model.wheel", "model.strict"]
+"""Settings on which no sample depends; those of pruning where none is done."""
 
 
 class Made(NamedTuple):

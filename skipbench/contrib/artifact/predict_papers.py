@@ -174,7 +174,7 @@ def plans_of(name: str, config: RunConfig, method: str) -> tuple[DraftPlan, Draf
     attentions as much as the sets of Self-SD's published code do. Where it prints no share, ends
     are the shares that the method's own paper names.
     """
-    node, shape = config.method.node, config.model.sizes
+    node, shape = config.method.node, config.model.architecture
     assert shape is not None
     layers, sets = shape.layers, published_sets()
     prefers = fmean(len(plan.attention) / len(plan.skipped) for plan in sets)
@@ -211,7 +211,7 @@ def _ends(printed: list[Printed]) -> tuple[float, float]:
 def published_sets() -> list[DraftPlan]:
     """The sets of Llama 2 in Self-SD's published code."""
     models = [config.model for config in compose_cells([[f"model={name}"] for name in SETS])]
-    shapes = [(model.sets["self-sd"], model.sizes) for model in models]
+    shapes = [(model.sets["self-sd"], model.architecture) for model in models]
     return [DraftPlan.parse(text, shape.layers) for text, shape in shapes if text and shape]
 
 

@@ -62,7 +62,7 @@ def lines_of(name: str, prices: Prices, timed: Shape) -> list[Line]:
         if cell.config is None or cell.known is None or cell.drafts is None:
             lines.append(Line(cell.printed, None))
             continue
-        shape = cell.config.model.sizes
+        shape = cell.config.model.architecture
         assert shape is not None
         model = str(cell.printed.keys["model"])
         if model not in machines:

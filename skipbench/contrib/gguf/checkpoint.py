@@ -1,201 +1,172 @@
-"""GGUF files of the Llama family, read into the classes of Hugging Face.
-
-Weights are dequantised to float32 and rounded to the model's dtype. llama.cpp
-(convert_hf_to_gguf.py) defines the names, and the order of the rows of queries and keys of `llama`.
+"""GGUF files of the Llama family, read by transformers and kept in Hugging Face's form; what it
+reads otherwise than llama.cpp is mended or refused here.
 """
 
-import math
+import importlib.util
+import os
+import shutil
+import tempfile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
-from skipbench.contrib.gguf.header import Header, read_header
-from skipbench.contrib.gguf.tokenizer import check_tokens, read_own, text_ends, word
-from skipbench.errors import SkipbenchError
-from skipbench.lm.families import check_config
-from skipbench.models.checks import check_sizes, explained
-from skipbench.models.random_weights import empty_model
+from skipbench.config.model import Model
+from skipbench.config.paths import cache_folder
+from skipbench.errors import SkipbenchError, printable
+from skipbench.models.checks import explained
+from skipbench.runs.fingerprint import weights_sha256
 
 FAMILIES = ("llama", "qwen2", "qwen3")
 """Readable values of `general.architecture`; `llama` is also Mistral's and SmolLM2's."""
-OUTER = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-INNER = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
-INNER |= {f"attn_{name}": f"self_attn.{name}_proj" for name in "qkv"}
-INNER |= {f"attn_{name}_norm": f"self_attn.{name}_norm" for name in "qk"}
-INNER |= {f"ffn_{name}": f"mlp.{name}_proj" for name in ("gate", "up", "down")}
-INNER["attn_output"] = "self_attn.o_proj"
-"""Tensors of a file, and the modules of Hugging Face that hold them."""
+DIGITS = ("smollm", "starcoder", "refact", "command-r")
+"""Byte-level tokenizers (`tokenizer.ggml.pre`) that take every digit by itself."""
+SPLITS = ("gpt-2", "llama-bpe", "llama3", "llama-v3", "smaug-bpe", "qwen2", "deepseek-r1-qwen")
+"""Byte-level tokenizers that transformers splits as their models were trained."""
+BEGIN = ("llama-bpe", "llama3", "llama-v3")
+"""Byte-level tokenizers that begin a text with BOS where the file says nothing of it."""
+ENDS = {
+    "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>", "<EOT>",
+    "_<EOT>", "<|end_of_text|>", "<end_of_utterance>",
+}  # fmt: skip
+"""Special tokens that end a text by their name (llama.cpp, `llama_vocab::impl::load`)."""
 
 
-class GGUF(NamedTuple):
-    """A GGUF file whose header is read, and its configuration in Hugging Face's class."""
-
-    header: Header
-    config: Any
-
-    def model(self, dtype: torch.dtype) -> Any:
-        """The causal language model on the CPU, with its weights in `dtype`. Raises SkipbenchError
-        for a type that cannot be read, and weights that are missing or of another shape.
-        """
-        with explained(str(self.header.path)):
-            model = empty_model(self.config, dtype, "meta")
-        names = {self._name(name): name for name in self.header.entries}
-        if self.config.tie_word_embeddings:
-            names["lm_head.weight"] = names["model.embed_tokens.weight"]
-        wanted = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-        found = {name: self.header.entries[own].shape for name, own in names.items()}
-        for name in sorted(wanted.keys() | found.keys()):
-            if wanted.get(name) != found.get(name):
-                raise SkipbenchError(
-                    f"{self.header.path} does not fit its header: {name!r} is {found.get(name)}, "
-                    f"wanted {wanted.get(name)}; fetch the file again"
-                )
-        weights = {own: self._weight(own).to(dtype) for own in self.header.entries}
-        model.load_state_dict({name: weights[own] for name, own in names.items()}, assign=True)
-        model.tie_weights()
-        # made on no device, they have no numbers
-        model.model.rotary_emb = type(model.model.rotary_emb)(config=self.config)
-        return model
-
-    def tokenizer(self) -> Any:
-        """The tokenizer, with the chat template where the file has one. Raises SkipbenchError for
-        one that cannot be read.
-        """
-        return read_own(self.header)
-
-    def _name(self, name: str) -> str:
-        """Name of a tensor in the Hugging Face model."""
-        first, *rest = name.split(".")
-        if first == "blk" and len(rest) == 3 and rest[1] in INNER:
-            return f"model.layers.{rest[0]}.{INNER[rest[1]]}.{rest[2]}"
-        if first in OUTER and len(rest) == 1:
-            return f"{OUTER[first]}.{rest[0]}"
-        raise SkipbenchError(
-            f"{self.header.path}: tensor {name!r} is no part of a {self.config.model_type} model"
-        )
-
-    def _weight(self, name: str) -> Tensor:
-        weight = torch.from_numpy(np.array(self.header.dequantized(name), dtype=np.float32))
-        config, permuted = self.config, (".attn_q." in name or ".attn_k." in name)
-        if config.model_type != "llama" or not permuted:
-            return weight
-        heads = config.num_attention_heads if ".attn_q." in name else config.num_key_value_heads
-        # Hugging Face has the halves of a head that are rotated together one after the other, not
-        # interleaved.
-        pairs = weight.view(heads, weight.shape[0] // heads // 2, 2, *weight.shape[1:])
-        return pairs.transpose(1, 2).reshape(weight.shape)
-
-
-def _rotary(header: Header, family: str, theta: float) -> dict[str, Any]:
-    """The rotary positions as llama.cpp reads them: a factor without a type scales linearly, also
-    under the name that files of 2023 give it. Raises SkipbenchError for what cannot be kept.
+def folder_of(path: str) -> Path:
+    """The folder in the cache that a file is converted to, once for the same contents. Raises
+    SkipbenchError as `convert`.
     """
-    kind = word(header, f"{family}.rope.scaling.type", "linear")
-    factor = header.fields.get(f"{family}.rope.scaling.factor")
-    factor = header.fields.get(f"{family}.rope.scale_linear", 0) if factor is None else factor
-    sound = type(factor) in (int, float) and 0 <= factor < math.inf
-    if kind not in ("linear", "none") or not sound or "rope_freqs.weight" in header.entries:
-        raise SkipbenchError(
-            f"model.path={header.path} has scaled rotary positions ({kind}, factor {factor!r:.20})"
-            ", which are not read from GGUF; give the model's own folder instead"
-        )
-    if kind == "none" or factor in (0, 1):
-        return {"rope_type": "default", "rope_theta": theta}
-    return {"rope_type": "linear", "rope_theta": theta, "factor": float(factor)}
+    file = Path(path)
+    digest = weights_sha256(Model("", path)) if file.is_file() else None
+    if digest is None:
+        raise SkipbenchError(f"model.path={path!r}: no such file")
+    folder = cache_folder() / f"{file.stem}-{digest[:16]}"
+    if not (folder / "config.json").is_file():
+        convert(file, folder)
+    return folder
 
 
-def _check_whole(header: Header) -> None:
-    """Raises SkipbenchError for a part of a split file."""
-    count, number = (header.fields.get(f"split.{name}") for name in ("count", "no"))
-    if isinstance(count, int) and count > 1:
-        part = number + 1 if isinstance(number, int) else "?"
-        raise SkipbenchError(
-            f"model.path={header.path} is part {part} of {count} of a split model; join them with "
-            "`llama-gguf-split --merge FIRST_PART OUT.gguf`, and give that file"
-        )
-
-
-def read_gguf(file: str) -> GGUF:
-    """Reads the header of a file. Raises SkipbenchError as `read_header`, and for another
-    architecture or tokenizer, rotary positions that cannot be kept, or values that no model can
-    have.
+def convert(file: Path, folder: Path) -> None:
+    """Writes a file as a checkpoint of Hugging Face, weights in float32, for dequantised ones are
+    no numbers of a half precision. Raises SkipbenchError for what is no such file, another
+    architecture or tokenizer, a part of a split file, scaled rotary positions, weights that do not
+    fit, and a cache that cannot be written.
     """
-    from transformers import AutoConfig
-
-    path, fields, tensors = header = read_header(Path(file))
-    family = word(header, "general.architecture", "none")
-    experts = " with experts" if fields.get(f"{family}.expert_count") else ""
-    if family not in FAMILIES or experts:
+    for package in ("gguf", "accelerate"):
+        if importlib.util.find_spec(package) is None:
+            raise SkipbenchError(f"{file} needs {package}: pip install 'skipbench[gguf]'")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        # beside the target, so that the last step is a rename: others see a whole folder or none
+        with tempfile.TemporaryDirectory(dir=folder.parent) as place, explained(str(file)):
+            alone = Path(place) / "file"  # a tokenizer beside the file is another model's
+            alone.mkdir()
+            (alone / "model.gguf").symlink_to(file.resolve())
+            _write(file, alone, made := Path(place) / "checkpoint")
+            try:
+                os.replace(made, folder)
+            except OSError:  # another process was faster, or an incomplete folder is there
+                if not (folder / "config.json").is_file():
+                    shutil.rmtree(folder, ignore_errors=True)
+                    os.replace(made, folder)
+    except OSError as error:
         raise SkipbenchError(
-            f"model.path={path} holds a model of architecture {family}{experts}; wanted "
-            f"{', '.join(FAMILIES)}"
-        )
-    _check_whole(header)
-    theta = float(_number(header, f"{family}.rope.freq_base", 10000.0, kinds=(int, float)))
-    rotary = _rotary(header, family, theta)
-    if "token_embd.weight" not in tensors:
-        raise SkipbenchError(f"model.path={path} lacks token_embd.weight; fetch it again")
-    check_tokens(header)
-    ends = text_ends(fields)
-    settings = _sizes(header, family) | {
-        "rope_parameters": rotary,
-        "tie_word_embeddings": "output.weight" not in tensors,
-        "attention_bias": "blk.0.attn_q.bias" in tensors,
-        "mlp_bias": "blk.0.ffn_down.bias" in tensors,
-        "bos_token_id": fields.get("tokenizer.ggml.bos_token_id"),
-        "eos_token_id": ends if len(ends) > 1 else ends[0] if ends else None,
-        "pad_token_id": fields.get("tokenizer.ggml.padding_token_id"),
+            f"cannot write {folder} ({error}); set XDG_CACHE_HOME to a folder with space"
+        ) from error
+
+
+def _write(file: Path, alone: Path, made: Path) -> None:
+    """`convert` for the only file in the folder `alone`."""
+    from gguf import GGUFReader
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    reader = GGUFReader(alone / "model.gguf")
+    fields = {name: field.contents() for name, field in reader.fields.items()}
+    tensors = {tensor.name: tensor.shape for tensor in reader.tensors}
+    family = str(fields.get("general.architecture"))
+    _check(file, fields, tensors, family)
+    config = AutoConfig.from_pretrained(alone, gguf_file="model.gguf")
+    tokens, kinds = fields["tokenizer.ggml.tokens"], fields.get("tokenizer.ggml.token_type")
+    ends = [fields.get(f"tokenizer.ggml.{end}_token_id") for end in ("eos", "eot", "eom")]
+    ends += [i for i, t in enumerate(tokens) if t in ENDS and (kinds is None or kinds[i] in (3, 4))]
+    known = list(dict.fromkeys(i for i in ends if i is not None))
+    config.eos_token_id = known if len(known) > 1 else known[0] if known else None
+    config.vocab_size = int(tensors["token_embd.weight"][-1])
+    config.head_dim = _head_dim(fields, family)  # transformers forgets Qwen3's
+    config.attention_bias = "blk.0.attn_q.bias" in tensors  # and the biases of a llama
+    config.mlp_bias = "blk.0.ffn_down.bias" in tensors
+    auto: Any = AutoModelForCausalLM  # its constructors are untyped
+    model, info = auto.from_pretrained(
+        alone,
+        gguf_file="model.gguf",
+        config=config,
+        dtype=torch.float32,
+        output_loading_info=True,
+    )
+    if info["missing_keys"] or len(list(model.parameters())) != len(tensors):
+        raise SkipbenchError(f"{file} has not the tensors of a {family} model; fetch it again")
+    model.hf_quantizer = None  # nothing is left in blocks, so it can be saved
+    del model.config.quantization_config
+    model.save_pretrained(made)
+    _tokenizer(alone, fields).save_pretrained(made)
+
+
+def _check(file: Path, fields: dict[str, Any], tensors: dict[str, Any], family: str) -> None:
+    """Raises SkipbenchError for a file that transformers would read otherwise than llama.cpp."""
+    kind, split = _kind(fields)
+    scaling = [v for k, v in fields.items() if k.startswith(f"{family}.rope.scal")]
+    rotary = fields.get(f"{family}.rope.dimension_count")
+    faults = {
+        f"of architecture {family}; wanted {', '.join(FAMILIES)}": family not in FAMILIES,
+        "of experts": fields.get(f"{family}.expert_count"),
+        "of several files: join them with llama-gguf-split --merge": "split.count" in fields
+        and fields["split.count"] > 1,
+        "of scaled rotary positions": "rope_freqs.weight" in tensors
+        or any(value not in ("none", "linear", 0, 1) for value in scaling),
+        f"of a tokenizer that cannot be read ({kind}, {split})": kind not in ("gpt2", "llama")
+        or (kind == "gpt2" and split not in DIGITS + SPLITS),
     }
-    with explained(str(path)):
-        config = AutoConfig.for_model(family, **settings)
-    check_sizes(str(path), config)
-    check_config(config)
-    return GGUF(header, config)
-
-
-def _sizes(header: Header, family: str) -> dict[str, Any]:
-    """The sizes of a model by Hugging Face's names. Raises SkipbenchError for one that is missing,
-    that no model can have, or that is not that of the tensors.
-    """
-
-    def get(key: str, *default: int) -> Any:
-        return _number(header, f"{family}.{key}", *default)
-
-    shape = header.entries["token_embd.weight"].shape
-    blocks = {name.split(".")[1] for name in header.entries if name.startswith("blk.")}
-    heads, hidden, layers = get("attention.head_count"), get("embedding_length"), get("block_count")
-    if (layers, hidden) != (len(blocks), shape[-1]):
-        raise SkipbenchError(
-            f"model.path={header.path}: {family}.block_count is {layers} and embedding_length "
-            f"{hidden}, but its tensors have {len(blocks)} and {shape[-1]}; fetch the file again"
+    if not any(faults.values()):
+        faults[f"of {rotary} rotary dimensions in a larger head"] = rotary is not None and (
+            rotary != _head_dim(fields, family)
         )
-    epsilon = f"{family}.attention.layer_norm_rms_epsilon"
-    return {
-        "vocab_size": int(shape[0]),
-        "hidden_size": hidden,
-        "intermediate_size": get("feed_forward_length"),
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": get("attention.head_count_kv", heads),
-        "head_dim": get("attention.key_length", max(1, hidden // heads)),
-        "max_position_embeddings": get("context_length"),
-        "rms_norm_eps": float(_number(header, epsilon, kinds=(int, float))),
-    }
+    if told := [what for what, holds in faults.items() if holds]:
+        raise SkipbenchError(printable(f"{file} is {'; '.join(told)}"))
 
 
-def _number(header: Header, key: str, *default: Any, kinds: tuple[type, ...] = (int,)) -> Any:
-    """A number above 0 of the metadata. Raises SkipbenchError for another value, or none."""
-    found = header.fields.get(key, *default)
-    if found is None:
-        fault = f" lacks {key}; fetch it again"
-    elif isinstance(found, list):
-        fault = f" has another {key} in every layer, which is not read"
-    elif type(found) not in kinds or not 0 < found < math.inf:
-        kind = "number" if float in kinds else "whole number"
-        fault = f": {key} is {found!r:.60}, wanted a {kind} above 0; fetch the file again"
-    else:
-        return found
-    raise SkipbenchError(f"model.path={header.path}{fault}")
+def _head_dim(fields: dict[str, Any], family: str) -> int:
+    shared = fields[f"{family}.embedding_length"] // fields[f"{family}.attention.head_count"]
+    return int(fields.get(f"{family}.attention.key_length", shared))
+
+
+def _kind(fields: dict[str, Any]) -> tuple[str, str]:
+    """The tokenizer's model, and how it splits a text into words."""
+    kind = str(fields.get("tokenizer.ggml.model", "none"))
+    return kind, str(fields.get("tokenizer.ggml.pre", "gpt-2"))
+
+
+def _tokenizer(alone: Path, fields: dict[str, Any]) -> Any:
+    """The tokenizer as llama.cpp reads it, with the chat template where the file has one."""
+    from tokenizers import pre_tokenizers, processors
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    kind, split = _kind(fields)
+    made = AutoTokenizer.from_pretrained(alone, gguf_file="model.gguf", trust_remote_code=False)
+    if kind == "gpt2" and split in DIGITS:
+        made.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+        ])  # fmt: skip
+    begins = fields.get("tokenizer.ggml.add_bos_token", kind == "llama" or split in BEGIN)
+    bos, id = made.bos_token, made.bos_token_id
+    if begins and bos is not None and made("a").input_ids[:1] != [id]:
+        made.backend_tokenizer.post_processor = processors.TemplateProcessing(
+            single=[bos, "$A"], pair=[bos, "$A", bos, "$B"], special_tokens=[(bos, id)]
+        )
+    # a family's own class would make its own steps again when the folder is read
+    generic: Any = PreTrainedTokenizerFast  # its constructor is untyped
+    return generic(
+        tokenizer_object=made.backend_tokenizer,
+        chat_template=made.chat_template,
+        **made.special_tokens_map,
+    )

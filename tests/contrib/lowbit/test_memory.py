@@ -18,7 +18,7 @@ def test_a_copy_in_8_bits_counts_in_the_memory_check(
     """A byte per weight, the head's among them, before weights are read; not without drafts."""
     words = ["model=llama2-7b", "limit=1", f"results={tmp_path}"]
     config = compose([*words, f"method={method}", "dataset.max_new_tokens=64"])
-    shape = config.model.sizes
+    shape = config.model.architecture
     assert shape is not None
     exact = sum(needed_bytes(config.model, 64)) + MARGIN
     monkeypatch.setattr(memory, "free_bytes", lambda device: exact + shape.parameters - GIB)

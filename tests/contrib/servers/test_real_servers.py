@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 LLAMA = cache_folder() / "llama-server"
 TINY = str(PACKAGE / "models" / "tiny")
 STORIES = ["dataset=mini-stories", "limit=4", "dataset.max_new_tokens=24", "model=tiny"]
-SMOLLM2 = ["model=smollm2-135m", "model.source=package", "model.dtype=float32"]
+SMOLLM2 = ["model=smollm2-135m-q4_1", "model.dtype=float32"]
 
 
 @contextmanager
