@@ -62,7 +62,6 @@ def strict_lm(small: bool, name: str, capacity: int) -> tuple[LM, Found]:
     line: Found = {"table": "strict", "model": name}
     try:
         lm = LM(model, "cuda_graphs", strict=True)
-        line |= {"strict cost": lm.strict_cost}
     except SkipbenchError as error:
         lm = LM(model, "cuda_graphs")
         line |= {"refused": str(error)[:200]}

@@ -22,7 +22,6 @@ from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
 from skipbench.metrics.prices import price_key
 from skipbench.profile.clock import Clock
-from skipbench.profile.energy import EnergyMeter
 from skipbench.profile.peak import PeakMemory
 from skipbench.runs.record import Arm, Completion, Divergence, Lossless, Sample, Seconds
 from skipbench.runs.store import RunStore
@@ -45,7 +44,6 @@ class Bench:
     prompts: list[Prompt]
     eos: frozenset[int]
     store: RunStore
-    meter: EnergyMeter = field(default_factory=EnergyMeter)
     others: bool = False
     """True if other arms go on where this one fails."""
     log: Log = lambda numbers, step: None  # a default
@@ -115,21 +113,19 @@ class Bench:
         """Decodes a prompt by the arm's method, or by vanilla for it; `reference` is an output to
         force upon verification.
         """
-        lm, config, meter = self.lm, self.config, self.meter
+        lm, config = self.lm, self.config
         clock, limit = Clock(lm.output_device), config.dataset.max_new_tokens
         # All arms draw with one seed: a method without drafts then emits vanilla's very tokens.
         sampler = Sampler(**asdict(config.decoding), seed=config.seed * 1_000_003 + index)
         lm.prices = self.prices
         memory = PeakMemory({*lm.devices, lm.input_device, lm.output_device})
         searching = method.searching
-        meter.start()
         try:
             out = generate(lm, method, prompt.ids, limit, self.eos, sampler, clock, reference)
         except NotFinite as error:
             return Decoded(Arm([], [], Seconds(0, 0, 0, 0, 0), "failed", str(error)), [])
-        joules, seconds = meter.stop(), Seconds(**{k: round(v, 7) for k, v in out.seconds.items()})
-        joules = None if joules is None else round(joules, 6)
-        measured = looped(out.tokens), [round(t, 6) for t in clock.round_s], joules
+        seconds = Seconds(**{k: round(v, 7) for k, v in out.seconds.items()})
+        measured = looped(out.tokens), [round(t, 6) for t in clock.round_s]
         arm = Arm(out.tokens, out.rounds, seconds, out.finish, None, *measured, out.strategy)
         verified = [[number, *how] for number, how in out.verified]
         return Decoded(arm, verified, searching, memory.peak_bytes())

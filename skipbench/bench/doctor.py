@@ -13,7 +13,6 @@ from huggingface_hub import constants
 from skipbench.bench.memory import GIB, Models, fitting, gpu_lines, group_bytes
 from skipbench.errors import SkipbenchError
 from skipbench.models.load import load
-from skipbench.profile.energy import energy_meter
 from skipbench.runs.provenance import cpu_flags, cpu_name
 from skipbench.scoring.sandbox import isolation
 
@@ -39,8 +38,6 @@ def findings(results: Path, models: Models) -> list[str]:
     cache, offline = Path(constants.HF_HUB_CACHE), "off; whether the hub answers was not tried"
     if constants.HF_HUB_OFFLINE:
         offline = "on: only what is in the cache can be loaded"
-    gpus = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
-    energy = energy_meter(torch.device("cuda", index) for index in gpus).source
     batch = "sbatch found" if shutil.which("sbatch") else "no sbatch on this machine"
     there = "there" if cache.is_dir() else "not there"
     folder = next(p for p in (results.absolute(), *results.absolute().parents) if p.exists())
@@ -58,7 +55,6 @@ def findings(results: Path, models: Models) -> list[str]:
         ),
         f"note     hub cache {cache}: {there}; HF_HUB_OFFLINE is {offline}",
         _sandbox(),
-        f"{'note' if energy.startswith('unknown') else 'ok':<9}energy per token: {energy}",
         f"note     Slurm: {batch}",
     ]
 

@@ -28,7 +28,6 @@ from skipbench.errors import SkipbenchError, printable
 from skipbench.lm.model import LM
 from skipbench.metrics.prices import PARTS
 from skipbench.metrics.summary import summarise
-from skipbench.profile.energy import EnergyMeter, energy_meter
 from skipbench.profile.latency import latency_path, measured
 from skipbench.profile.roofline import bandwidth, device_name, roofline_s_per_token
 from skipbench.runs.fingerprint import compare_identity, fingerprints
@@ -74,12 +73,11 @@ def opened(arms: Sequence[ReadyArm], load: LoadModel = load_model) -> Iterator[l
         methods = [arm.config.method.factory()(layers=lm.layers) for arm in arms]
         variants = {method.variant for method in methods} - {""}
         lm.prices = measured(lm, latency_path(config, lm.output_device), variants)
-    devices = {*lm.devices, lm.input_device, lm.output_device}
-    latency_s, meter = time.perf_counter() - began, energy_meter(devices)
+    latency_s = time.perf_counter() - began
     with contextlib.ExitStack() as stack:
         benches = list[Bench]()
         for arm, method in zip(arms, methods, strict=True):
-            loaded = lm, tokenizer, of_limit[len(arm.rows)], meter
+            loaded = lm, tokenizer, of_limit[len(arm.rows)]
             benches.append(stack.enter_context(_opened(arm, method, arms, *loaded)))
             benches[-1].setup_s = latency_s if method.needs_latency else 0.0
         yield benches
@@ -93,7 +91,6 @@ def _opened(
     lm: LM,
     tokenizer: Any,
     prompts: list[Prompt],
-    meter: EnergyMeter,
 ) -> Iterator[Bench]:
     """`opened` for one arm, after the model is loaded."""
     config, folder = arm.config, arm.folder
@@ -104,7 +101,6 @@ def _opened(
         _provenance(lm, config, arm.rows),
         latency=Path(lm.prices.path).name,
         latency_sha256=decided_by,
-        energy=meter.source,
     )
     stack = contextlib.ExitStack()
     store = RunStore(folder, config.record(), origin, config.mixed, len(prompts))
@@ -116,7 +112,7 @@ def _opened(
         store.status("running")
         eos, others = eos_ids(lm), len(arms) > 1
         log = stack.enter_context(tracked(config, folder.name))
-        bench = Bench(config, lm, tokenizer, method, prompts, eos, store, meter, others, log)
+        bench = Bench(config, lm, tokenizer, method, prompts, eos, store, others, log)
         yield bench
         if (notes := lm.notes()) != origin.notes:
             say_replaced(notes[-1:])  # memory for graphs ran out while decoding
@@ -167,7 +163,6 @@ def _provenance(lm: LM, config: RunConfig, rows: list[Row]) -> Provenance:
         engine=engine_text(lm.engine.name, lm.strict),
         kernels=[*lm.engine.kernels],
         **lm.engine.identity(),
-        strict_cost=lm.strict_cost,
         notes=lm.notes(),
         label=None if config.label is None else printable(config.label),
         model_commit=getattr(lm.config, "_commit_hash", None),

@@ -20,7 +20,6 @@ CODE = {
     "__init__.py import_module": OWN,
     "config/extensions.py import_module": OWN,
     "cli/main.py import_module": OWN,
-    "profile/energy.py import_module": OWN,
     "config/build.py instantiate": "after `check_targets`",
     "config/run_config.py instantiate": "that of config/build.py",
     "scoring/jail.py CDLL": "the C library and libseccomp, as the system's loader finds them",

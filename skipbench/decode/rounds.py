@@ -172,10 +172,6 @@ def _verify(
         best, tokens[1:] = numbers[: len(tokens)], numbers[len(tokens) :]
         draft = replace(draft, tokens=tokens[1:], unread=None)
         top_tokens = choices(raw, top)[1] if top else []
-    if min(best) < 0:  # a rejected row may have reached others
-        hidden_states.clear()
-        raw = state.lm.score_alone(tokens, rows, kept)
-        logits, best, top_tokens = _choices(state, draft, raw, top)
     accepted, bonus = _accept(state, draft, logits, best)
     found = _logprobs(state, draft, raw, accepted, bonus)
     best = [max(0, token) for token in best]

@@ -3,43 +3,15 @@
 import itertools
 import random
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
-from skipbench.lm.cache import KVCache
-from skipbench.lm.engine import Engine
 from skipbench.lm.rows import TokenRows
 
 CONTEXTS = (24, 57, 250)
 """Committed tokens before the rows; rows after the last lie in two of the blocks of a kernel."""
 MOST_NODES = 16
-
-
-class Proven(Protocol):
-    """An `LM`, as far as the proofs use it: its module imports this one."""
-
-    model: Any
-    config: Any
-    dtype: torch.dtype
-    cache: KVCache
-    engine: Engine
-    max_positions: int
-
-    def allocate(self, capacity: int) -> None: ...
-    def embed(self, tokens: list[int] | Tensor) -> Tensor: ...
-    def run(
-        self, hidden: Tensor, token_rows: TokenRows, *, hidden_states: list[Tensor] | None = None
-    ) -> Tensor: ...
-    def prefill(self, tokens: list[int]) -> Tensor: ...
-    def logits(
-        self,
-        tokens: list[int],
-        token_rows: TokenRows,
-        *,
-        hidden_states: list[Tensor] | None = None,
-    ) -> Tensor: ...
 
 
 class RowBits(NamedTuple):
@@ -59,7 +31,7 @@ class RowBits(NamedTuple):
 
 @torch.inference_mode()
 def compare_rows(
-    lm: Proven, rows: int = 400, seed: int = 0, contexts: Sequence[int] = CONTEXTS
+    lm: Any, rows: int = 400, seed: int = 0, contexts: Sequence[int] = CONTEXTS
 ) -> RowBits:
     """Verifies chains and trees of 2 to 16 random tokens after contexts of random tokens, at least
     `rows` rows in all, and each of them in a pass of its own, as vanilla would.

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
-from skipbench.lm.alone import score_alone
 from skipbench.lm.cache import KVCache
 from skipbench.lm.engine import Chosen, Engine, MakeEngine, Variant
 from skipbench.lm.engines import make_engine
@@ -65,8 +64,6 @@ class LM:
         self.engine: Engine = make(model, family, self.cache, strict=strict)
         self.strict, self.prices = strict, Prices()
         self.remarks: list[str] = []  # lines on how this model was made, for `notes`
-        self.strict_cost: float | None = None
-        """Time of verifying 9 rows strictly, over the same without it."""
         self.widened: dict[int, Tensor] | None = None  # `kept` of `float32_logits`
         self._one_device = len({*self.devices, self.input_device, self.output_device}) == 1
         self._tables: dict[torch.device, RotaryCache] = {}
@@ -74,8 +71,10 @@ class LM:
         if strict or family.traced:
             from skipbench.lm.proof import prove, self_test
 
-            self.strict_cost = self_test(self) if strict else None
-            self.remarks += [prove(self, family)] if family.traced else []
+            if strict:
+                self_test(self)
+            if family.traced:
+                self.remarks.append(prove(self, family))
 
     @property
     def sublayers(self) -> int:
@@ -88,10 +87,8 @@ class LM:
         return int(self.model.get_input_embeddings().weight.shape[0])
 
     def notes(self) -> list[str]:
-        """Lines on what this machine lacks, what is used instead, and the cost of `strict`."""
-        cost = self.strict_cost
-        strict = [] if cost is None else [f"strict: 9 rows take {cost:.2f} times as long to verify"]
-        return [*self.engine.notes(), *self.remarks, *strict]
+        """Lines on what this machine lacks, and what is used instead."""
+        return [*self.engine.notes(), *self.remarks]
 
     def __deepcopy__(self, memo: object) -> "LM":
         """Itself: the copy of a method that drafts with a model takes turns on it."""
@@ -266,12 +263,6 @@ class LM:
             hidden_states += [torch.cat([row[s] for row in states]) for s in range(first)]
         hidden = torch.cat([row[first] for row in states])
         return self.head(self.run(hidden, token_rows, first=first, hidden_states=hidden_states))
-
-    def score_alone(
-        self, tokens: list[int], token_rows: TokenRows, hidden_states: list[Tensor] | None = None
-    ) -> Tensor:
-        """`alone.score_alone` of this model."""
-        return score_alone(self, tokens, token_rows, hidden_states)
 
     def float32_logits(self, tokens: list[int], rows: int = 1) -> Tensor | None:
         """`float32.float32_logits` of this model."""

@@ -98,11 +98,10 @@ def _acceptance(sound: Sequence[Sample], rounds: Sequence[Round], layers: int) -
 
 
 def _waits(arms: Sequence[Arm], suffix: str) -> dict[str, Any]:
-    """The fields of `Metrics` that a user waits for or pays: times to a token, and energy."""
+    """The fields of `Metrics` that a user waits for: times to a token."""
     return {
         f"ttft_s{suffix}": percentiles([(arm.seconds.prefill, 1) for arm in arms]),
         f"s_per_output_token{suffix}": _s_per_output_token(arms),
-        f"joules_per_token{suffix}": _joules_per_token(arms),
     }
 
 
@@ -161,12 +160,6 @@ def _s_per_output_token(arms: Sequence[Arm]) -> Percentiles | None:
     known = [arm for arm in arms if len(arm.round_s) == len(arm.rounds)]
     timed = [pair for arm in known for pair in zip(arm.round_s, arm.rounds, strict=True)]
     return percentiles([(seconds / r.emitted, r.emitted) for seconds, r in timed if r.emitted])
-
-
-def _joules_per_token(arms: Sequence[Arm]) -> float | None:
-    """Energy of prefill and decoding per token, where a counter was read."""
-    counted = [(arm.joules, len(arm.tokens)) for arm in arms if arm.joules is not None]
-    return over(math.fsum(joules for joules, _ in counted), sum(tokens for _, tokens in counted))
 
 
 def percentiles(weighted: Sequence[tuple[float, int]]) -> Percentiles | None:

@@ -85,7 +85,7 @@ def more_cells(metrics: Metrics, standing: Standing | None = None) -> dict[str, 
 
 
 def waits_cells(metrics: Metrics, shares: Sequence[int] = PERCENTILES) -> dict[str, str]:
-    """Latencies (ms, at the percentiles `shares`) and energy, vanilla -> method, by column."""
+    """Latencies (ms, at the percentiles `shares`), vanilla -> method, by column."""
 
     def arrow(*arms: Percentiles | None) -> str:
         values = [[getattr(arm or Percentiles(), f"p{p}") for p in shares] for arm in arms]
@@ -93,12 +93,9 @@ def waits_cells(metrics: Metrics, shares: Sequence[int] = PERCENTILES) -> dict[s
             return MISSING
         return " -> ".join(" / ".join(figures(1e3 * s) for s in times) for times in values)
 
-    joules = metrics.joules_per_token_vanilla, metrics.joules_per_token
-    unknown = MISSING if joules[1] is UNSET else "unknown"  # unset in records before the quantity
     return {
         "TTFT": arrow(metrics.ttft_s_vanilla, metrics.ttft_s),
         "ITL": arrow(metrics.s_per_output_token_vanilla, metrics.s_per_output_token),
-        "J/token": " -> ".join(map(figures, joules)) if all(map(known, joules)) else unknown,
     }
 
 

@@ -38,7 +38,7 @@ def cell_lines(metrics: Metrics, header: Mapping[str, str]) -> list[tuple[str, s
             if total
         ],
         **{
-            name: [f"{text} ms (p50 / p90 / p99)" if "->" in text and name != "J/token" else text]
+            name: [f"{text} ms (p50 / p90 / p99)" if "->" in text else text]
             for name, text in columns.waits_cells(metrics).items()
         },
         "decode only": [MISSING if by.decode_only else columns.ratio_text(by.paired, by.ci95)],

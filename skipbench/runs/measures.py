@@ -197,10 +197,8 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     looped: int = 0
     ttft_s: Percentiles | None = None
     s_per_output_token: Percentiles | None = None
-    joules_per_token: float | UnsetType | None = UNSET
     ttft_s_vanilla: Percentiles | None = None
     s_per_output_token_vanilla: Percentiles | None = None
-    joules_per_token_vanilla: float | None = None
     skipped: Skipped | None = None
     score: Score | None = None
     score_equal: bool | None = None

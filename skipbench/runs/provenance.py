@@ -103,13 +103,11 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     kernels: list[str] = []  # what multiplies by the weights of the model
     native_kernels: Text | None = None
     arithmetic: Text | None = None  # instructions and precision of products; compiled C functions
-    strict_cost: float | None = None
     notes: list[str] = []
     label: Text | None = None
     model_commit: Text | None = None  # commit of a branch of the hub
     latency: Text | None = None  # name of the latency file
     latency_sha256: Text | None = None  # hash of the latencies that the method used
-    energy: Text | None = None  # name of the energy counter
     resumed: list[dict[str, Any]] = []  # `after_samples` and what differs, per resuming process
 
     def __post_init__(self) -> None:

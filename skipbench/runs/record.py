@@ -77,7 +77,6 @@ class Arm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     error: str | None = None
     looped: bool = False  # the output ends in a repetition loop
     round_s: list[Time] = []  # per round, adaptation included; empty in older records
-    joules: Time | None = None  # of prefill and decoding, by the machine's counters, if any
     strategy: str = ""  # how its rounds were advanced, `decode.rounds.STRATEGIES`; older: empty
 
     @property
@@ -96,7 +95,7 @@ class Arm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.seconds.total / len(self.tokens) if self.emitted else None
 
 
-MEASURED = ("seconds", "round_s", "joules")  # other each time; the rest follows from the settings
+MEASURED = ("seconds", "round_s")  # other each time; the rest follows from the settings
 
 
 class Divergence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

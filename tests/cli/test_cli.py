@@ -130,8 +130,7 @@ def test_doctor_and_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         ]
     )
     said = capsys.readouterr()
-    assert "embedded model: 12 layers" in said.out and "energy per token: " in said.out
-    assert "note     on it in bfloat16: " in said.out, "strict's cost, or why there is none"
+    assert "embedded model: 12 layers" in said.out
     assert "pass us" in said.out and "5000" in said.err
 
 
@@ -207,12 +206,12 @@ def test_settings_of_a_model_apply_behind_the_command_line() -> None:
 
 
 def test_columns_of_a_stored_table_are_shown_and_replace_nothing(tmp_path: Path) -> None:
-    place = tmp_path / "copying.json"
-    place.write_bytes((ROOT / "results/laptop/tables/copying.json").read_bytes())
+    place = tmp_path / "head-to-head.json"
+    place.write_bytes((ROOT / "results/laptop/tables/head-to-head.json").read_bytes())
     run_table(Table(words=(str(place),)))
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     run_table(Table(words=(str(place),), columns=("M",)))
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     run_table(Table(words=(str(place),), columns=("M",), force=True))
     text = place.with_suffix(".md").read_text()
-    assert b"speedup" in before["copying.md"] and "speedup" not in text
+    assert b"speedup" in before["head-to-head.md"] and "speedup" not in text

@@ -159,7 +159,7 @@ def test_float32_by_torchs_attention_and_the_reference_engine_refuse() -> None:
     for engine in (FusedEngine, "reference"):
         with pytest.raises(
             SkipbenchError,
-            match=r"cpu in float32.*use engine\.strict=false, or model\.dtype=bfloat16",
+            match=r"cpu in float32.*use engine\.strict=false",
         ):
             LM(lm.model, engine, strict=True)
 
@@ -176,13 +176,7 @@ def test_float32_that_passes_the_short_proof_is_probed_after_longer_contexts() -
 
 def test_the_model_loads_as_bfloat16() -> None:
     lm, _ = tiny()
-    assert (
-        lm.dtype == torch.bfloat16
-        and lm.strict
-        and lm.strict_cost is not None
-        and lm.strict_cost > 0
-    )
-    assert any(line.startswith("strict: 9 rows") for line in lm.notes())
+    assert lm.dtype == torch.bfloat16 and lm.strict
 
 
 def test_a_tree_without_a_draft_is_a_row_alone() -> None:

@@ -1,6 +1,5 @@
-"""Time to the first token, time per output token, energy: from the clock to the table."""
+"""Time to the first token, time per output token: from the clock to the table."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -15,24 +14,22 @@ from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.metrics.summary import percentiles, summarise
 from skipbench.profile.clock import Clock
-from skipbench.profile.energy import Counter, EnergyMeter, energy_meter
-from skipbench.report.columns import MISSING, waits_cells
-from skipbench.report.detail import cell_lines
+from skipbench.report.columns import waits_cells
 from skipbench.report.tables.runs import row_table
 from skipbench.report.tables.stored import stored_table, summary
-from skipbench.runs.measures import Metrics, Percentiles
-from skipbench.runs.record import Arm, Round, Sample, Seconds, dump, parse
+from skipbench.runs.measures import Percentiles
+from skipbench.runs.record import Arm, Round, Sample, Seconds
 from skipbench.runs.run import Run
 from skipbench.runs.store import read_samples
 
 CPU = torch.device("cpu")
 
 
-def arm(round_s: list[float], emitted: list[int], joules: float | None = None) -> Arm:
+def arm(round_s: list[float], emitted: list[int]) -> Arm:
     rounds = [Round(n - 1, n - 1, n - 1, n - 1, n) for n in emitted]
     seconds = Seconds(0.5, 0.0, sum(round_s), 0.0, 0.0)
     tokens = [1] * (1 + sum(emitted))
-    return Arm(tokens, rounds, seconds, "length", round_s=round_s, joules=joules)
+    return Arm(tokens, rounds, seconds, "length", round_s=round_s)
 
 
 def sample(vanilla: Arm, method: Arm) -> Sample:
@@ -61,62 +58,14 @@ def test_the_rounds_of_a_text_are_its_decoding() -> None:
 def test_percentiles_weigh_tokens() -> None:
     assert percentiles([]) is None
     assert percentiles([(3.0, 1), (1.0, 50), (2.0, 49)]) == Percentiles(p50=1.0, p90=2.0, p99=2.0)
-    vanilla = arm([0.1] * 9 + [0.4], [1] * 10, joules=22.0)
-    method = arm([0.3, 0.2, 0.2], [6, 2, 2], joules=11.0)
+    vanilla = arm([0.1] * 9 + [0.4], [1] * 10)
+    method = arm([0.3, 0.2, 0.2], [6, 2, 2])
     of = summarise([sample(vanilla, method)], 4, None, None, None)
     assert of.ttft_s == of.ttft_s_vanilla == Percentiles(p50=0.5, p90=0.5, p99=0.5)
     assert of.s_per_output_token_vanilla == Percentiles(p50=0.1, p90=0.1, p99=0.4)
     times = structs.astuple(of.s_per_output_token)
     assert times == pytest.approx((0.05, 0.1, 0.1))
-    assert (of.joules_per_token_vanilla, of.joules_per_token) == (2.0, 1.0)
-    cells = waits_cells(of)
-    assert cells["ITL"] == "100 / 100 / 400 -> 50.0 / 100 / 100"
-    assert cells["J/token"] == "2.00 -> 1.00"
-
-
-def test_a_record_of_an_earlier_version_has_no_rounds() -> None:
-    old = sample(arm([], [2, 2]), arm([], [2, 2]))
-    plain = json.loads(dump(old))
-    for one in ("vanilla", "method"):
-        del plain[one]["round_s"], plain[one]["joules"]
-    assert parse(json.dumps(plain), Sample) == old
-    of = summarise([old], 4, None, None, None)
-    assert of.s_per_output_token is of.joules_per_token is None
-    assert waits_cells(of) | {"TTFT": ""} == {"TTFT": "", "ITL": MISSING, "J/token": "unknown"}
-    # metrics.json of that version knows none of the three
-    assert set(waits_cells(Metrics()).values()) == {MISSING}
-    assert not {"TTFT", "ITL", "J/token"} & dict(cell_lines(Metrics(), {})).keys()
-
-
-def rapl(folder: Path, name: str, energy_uj: int) -> Path:
-    folder.mkdir(parents=True)
-    (folder / "name").write_text(f"{name}\n")
-    (folder / "energy_uj").write_text(f"{energy_uj}\n")
-    (folder / "max_energy_range_uj").write_text("1000000\n")
-    return folder / "energy_uj"
-
-
-def test_the_packages_of_a_processor_are_added_up(tmp_path: Path) -> None:
-    first = rapl(tmp_path / "intel-rapl:0", "package-0", 100)
-    second = rapl(tmp_path / "intel-rapl:1", "package-1", 900_000)
-    rapl(tmp_path / "intel-rapl:0:0", "core", 5)  # a part of the first
-    meter = energy_meter([CPU], tmp_path)
-    assert meter.source == "RAPL: package-0, package-1"
-    meter.start()
-    first.write_text("500100\n")
-    second.write_text("200000\n")  # it began again from 0
-    assert meter.stop() == pytest.approx(0.5 + 0.3)
-
-
-def test_without_a_counter_energy_is_unknown(tmp_path: Path) -> None:
-    meter = energy_meter([CPU], tmp_path)
-    meter.start()
-    assert meter.stop() is None and meter.source.startswith("unknown: no RAPL counter")
-
-
-def test_a_counter_that_wraps() -> None:
-    assert Counter("one", lambda: 0, 1000).joules(900, 100) == pytest.approx(200 / 1e6)
-    assert EnergyMeter((), "unknown").stop() is None
+    assert waits_cells(of)["ITL"] == "100 / 100 / 400 -> 50.0 / 100 / 100"
 
 
 @pytest.mark.slow
@@ -132,8 +81,6 @@ def test_a_run_records_and_shows_them(tmp_path: Path) -> None:
             assert sum(arm_.round_s) <= arm_.seconds.decode + 1e-3
     slow, fast = metrics.s_per_output_token_vanilla, metrics.s_per_output_token
     assert 0 < slow.p50 <= slow.p99 and 0 < fast.p50 <= fast.p99
-    origin = json.loads((folder / "provenance.json").read_text())
-    assert (metrics.joules_per_token is None) == origin["energy"].startswith("unknown")
     assert "- ITL: " in (folder / "table.md").read_text()
 
 

@@ -194,7 +194,7 @@ def test_the_numbers_of_a_table_follow_from_its_records(name: str) -> None:
     measured = [run for run in stored if run.get("metrics") and not run.get("group")]
     assert by_run.keys() == set(runs_of(table_of(place)))
     for run in measured:
-        layers = 60 if "deep" in run["model"] else 30
+        layers = 30
         parts = [by_run[name] for name in run.get("processes") or [run["id"]]]
         each = [(part, summarise(part, layers, None, None, None)) for part in parts]
         again = to_builtins(summarise_repeats(each, layers) if parts[1:] else each[0][1])

@@ -203,7 +203,7 @@ def test_what_a_table_needs_of_its_runs_is_in_the_summary() -> None:
 
 
 def test_a_method_over_another_is_paired_by_question() -> None:
-    stored = read_summary((ROOT / "results/laptop/tables/copying.json").read_bytes())
+    stored = read_summary((ROOT / "results/laptop/tables/head-to-head.json").read_bytes())
     table = table_of(stored, over="prompt-lookup")
     names = [column.name for column in table.grids[0].columns]
     at, method = names.index("over prompt-lookup"), names.index("method")

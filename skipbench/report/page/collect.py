@@ -28,7 +28,7 @@ NOT_DRAWN = ("skip", "steps", "optimised", "step", "weights", "searching")
 MOST_NAMES = 4  # of the models, methods and datasets in the line on top
 NAMES = ("model", "method", "dataset")
 MEASURED = ("M", "alpha", "tau", "TPT", "E(Spd)", "speedup", "lossless")
-WAITS = ("TTFT", "ITL", "J/token")
+WAITS = ("TTFT", "ITL")
 COLUMNS = (
     *("model", "method", "speedup", "dataset", "point"),
     *(name for name in MEASURED if name != "speedup"),

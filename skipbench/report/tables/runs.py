@@ -29,7 +29,7 @@ TEXTS = ("origin", "note")
 OPTIONAL = ("point", *TEXTS)  # columns that are left out where no row has any content
 NOTED = ("samples", "speedup", "lossless")
 MORE = {"decode": "decode only", "alpha": "alpha", "accepted": "accepted share", "tau": "tau"}
-MORE |= {"tpt": "TPT", "expected": "E(Spd)", "ttft": "TTFT", "itl": "ITL", "joules": "J/token"}
+MORE |= {"tpt": "TPT", "expected": "E(Spd)", "ttft": "TTFT", "itl": "ITL"}
 MORE |= {"copy": "low-bit copy", "setup": "set-up"}
 """Columns that a table has only where it is asked for them, by key."""
 ALL = "all"

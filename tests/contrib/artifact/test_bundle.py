@@ -37,7 +37,7 @@ from skipbench.runs.run import Run, read_run
 from skipbench.runs.store import RunStore
 
 pytest.importorskip("rocrate", reason="of the extra `bundle`")
-RECORDS = ROOT / "results/laptop/records/copying.jsonl.xz"
+RECORDS = ROOT / "results/laptop/records/head-to-head.jsonl.xz"
 METHODS = ("auto", "prompt-lookup")
 HOME = "/home/alice/models"
 Edit = Callable[[Path], None]
@@ -54,7 +54,12 @@ def make_run(results: Path, stored: dict[str, Any], samples: list[Sample], **mor
         **more,
     }
     name = f"smollm2_{method}_specbench_{config_hash(groups)}"
-    argv = ["/home/alice/skipbench/__main__.py", "table", "copying", f"model.path={HOME}/s.gguf"]
+    argv = [
+        "/home/alice/skipbench/__main__.py",
+        "table",
+        "head-to-head",
+        f"model.path={HOME}/s.gguf",
+    ]
     argv += ["results=/home/alice/r", "hydra.searchpath=[file:///home/alice/skipbench/conf]"]
     here = {"argv": argv, "host": "alices-box", "layers": 30}
     here |= {"threads": 1, "cores": 2, "started": "2026-11-23T10:00:00+00:00"}
@@ -74,9 +79,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, packed = tmp_path_factory.mktemp("results"), unpacked(RECORDS)
     table = json.loads(table_of(RECORDS).read_text())["runs"]
     whole = [one for one in table if one["method"] in METHODS and not one.get("group")]
-    runs = [make_run(folder, stored, packed[stored["id"]][::6]) for stored in whole]
-    write_atomic(folder / "tables" / "copying.json", summary("copying", "laptop", runs))
-    write_atomic(folder / "figures" / "copying.png", b"\x89PNG")
+    runs = [make_run(folder, stored, packed[stored["id"]][::2]) for stored in whole]
+    write_atomic(folder / "tables" / "head-to-head.json", summary("head-to-head", "laptop", runs))
+    write_atomic(folder / "figures" / "head-to-head.png", b"\x89PNG")
     return folder
 
 
@@ -118,8 +123,8 @@ def test_a_bundle_holds_its_claims_and_names_nobody(bundle: Path, skipbench: Com
         for one in json.loads((bundle / CLAIMS).read_text())["claims"]
         if one["run"] == run_of(bundle, "auto").name and one["quantity"] == "speedup.e2e"
     )
-    assert claim["command"] == "python -m skipbench table copying model.path=elsewhere:s.gguf"
-    stored = json.loads((ROOT / "results" / "laptop" / "tables" / "copying.json").read_text())
+    assert claim["command"] == "python -m skipbench table head-to-head model.path=elsewhere:s.gguf"
+    stored = json.loads((ROOT / "results" / "laptop" / "tables" / "head-to-head.json").read_text())
     cpu = stored["runs"][0]["provenance"]["cpu"]
     assert claim["hardware"] == f"{cpu}, 1 threads of 2 cores" and claim["samples"] == 14
     speedup = read_run(run_of(bundle, "auto")).measured.speedup
@@ -169,7 +174,7 @@ def test_a_bundle_is_a_results_folder_and_an_ro_crate(bundle: Path) -> None:
         assert run.done and len(run.samples) == run.measured.samples
         assert run.setting("model.path") == "elsewhere:smollm2.gguf"
         assert run.provenance.host is None
-        assert folder.name in (bundle / "tables/copying.json").read_text()
+        assert folder.name in (bundle / "tables/head-to-head.json").read_text()
     crate = ROCrate(bundle)
     actions = [one for one in crate.get_entities() if one.type == "CreateAction"]
     assert [one["instrument"]["name"] for one in actions] == ["skipbench"] * 2
@@ -258,7 +263,7 @@ def other_setting(folder: Path) -> None:
 
 
 def figure(folder: Path) -> None:
-    (folder / "figures" / "copying.png").write_bytes(b"\x89PNG, but another")
+    (folder / "figures" / "head-to-head.png").write_bytes(b"\x89PNG, but another")
 
 
 EDITS: dict[str, tuple[Edit, str]] = {
@@ -279,8 +284,8 @@ EDITS: dict[str, tuple[Edit, str]] = {
     "a setting": (other_setting, "has the hash"),
     "a metric": (json_edit("metrics.json", '"M": [0-9.]+', '"M": 9.9'), "M of .* is 9.9, claimed"),
     "a table's number": (
-        json_edit("tables/copying.json", r'(_auto_.*?"M": )[0-9.]+', r"\g<1>9.9"),
-        "tables/copying.json: M of .* is 9.9, claimed",
+        json_edit("tables/head-to-head.json", r'(_auto_.*?"M": )[0-9.]+', r"\g<1>9.9"),
+        "tables/head-to-head.json: M of .* is 9.9, claimed",
     ),
 }
 
@@ -298,8 +303,11 @@ def test_a_careful_edit_is_found(name: str, bundle: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("edit", "why"),
     [
-        (figure, "figures/copying.png: another sha256"),
-        (lambda folder: (folder / "figures/copying.png").unlink(), "copying.png: missing"),
+        (figure, "figures/head-to-head.png: another sha256"),
+        (
+            lambda folder: (folder / "figures/head-to-head.png").unlink(),
+            "head-to-head.png: missing",
+        ),
         (lambda folder: (folder / "more.txt").touch(), "more.txt: not in ro-crate"),
     ],
 )
