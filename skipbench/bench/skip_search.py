@@ -11,7 +11,6 @@ from skipbench.console import say
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.methods.self_sd import objective
-from skipbench.profile.influence import rank_sublayers
 from skipbench.runs.fingerprint import weights_sha256
 from skipbench.runs.lock import set_aside
 from skipbench.search.run import Trial, retime, search
@@ -56,8 +55,7 @@ def search_set(config: RunConfig, store: bool, load: LoadModel = load_model) -> 
         set_aside(folder)
     elif other := other_weights(trace, model):
         raise SkipbenchError(other)
-    order = rank_sublayers(lm, prompts[0]) if options.strategy == "nested" else ()
-    strategy = make_strategy(options, lm.layers, order)
+    strategy = make_strategy(options, lm.layers)
     goal(DraftPlan.parse(options.start, lm.layers))  # warm-up
     search(goal, strategy, lm.layers, options.iterations, trace, settings)
     best = retime(goal, trace, lm.layers, options.iterations)

@@ -173,16 +173,5 @@ def speed_text(answer: "Answer") -> str:
     return (
         f"{answer.method}: {tokens} token{'s' * (tokens != 1)} in {passes} pass"
         f"{'es' * (passes != 1)}{drafted}, {answer.tokens_per_s:.0f} tokens/s, first after "
-        f"{answer.first_token_s:.2f} s{_tried_text(answer)}"
-    )
-
-
-def _tried_text(answer: "Answer") -> str:
-    """What the method has tried of plans for its drafts."""
-    if not answer.tried:
-        return ""
-    best, drafted = answer.tried[0], sum(one.drafted for one in answer.tried)
-    return (
-        f"; draft plans: {len(answer.tried)} tried, the best agrees {best.agreement:.2f} at "
-        f"{best.price:.2f} of a pass per token, {drafted or 'none'} drafted"
+        f"{answer.first_token_s:.2f} s"
     )

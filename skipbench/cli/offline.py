@@ -70,6 +70,6 @@ def run_profile(asked: Profile) -> None:
     from skipbench.report.figures.style import save, styled
 
     with styled():
-        drawn = latency_figure(prices.builtins())
+        drawn = latency_figure(prices)
     first, *others = save(drawn, [], config.results / "figures" / f"profile-{path.stem}", text)
     say(f"{written}; {', '.join([str(first), *(other.suffix for other in others)])}")

@@ -22,7 +22,7 @@ from skipbench.errors import SkipbenchError
 EngineName = StrEnum("EngineName", ["reference", "fused", "cuda_graphs"])
 LeverName = StrEnum("LeverName", ["int8", "int4"])
 Preset = StrEnum("Preset", ["tuned", "paper", "gpu"])
-StrategyName = StrEnum("StrategyName", ["bayes", "random", "greedy", "exhaustive", "nested"])
+StrategyName = StrEnum("StrategyName", ["bayes", "random"])
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Engine:
 @dataclass
 class Search:
     strategy: StrategyName = StrategyName.bayes
-    """How the next set is chosen; `nested`, ours, skips more of those that change little first."""
+    """How the next set is chosen."""
     iterations: int = 200
     """Skip sets to try."""
     on: str | None = None
@@ -72,8 +72,6 @@ class Search:
     """Share of all sub-layers to skip, 0 to 1; null lets the strategy choose any number."""
     rounded: bool = False
     """Registers the rounded point of a Bayesian step, not the raw one."""
-    tol: float = 0.0
-    """Share of the best time by which a trial must be better to count (strategy=greedy)."""
     start: str = ""
     """The first set to try, in text form, such as attn:1,3;mlp:2."""
     protect: list[int] = field(default_factory=list)

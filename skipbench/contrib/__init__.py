@@ -37,10 +37,6 @@ TABLE: dict[str, dict[str, str]] = {
         "verify": "skipbench.contrib.oracle.command.Verify",
     },
     "profile": {"rounds": "skipbench.contrib.artifact.round_costs.add_rounds"},
-    "figure": {
-        "auto-sources": "skipbench.contrib.auto.figures.accepted",
-        "auto-calibration": "skipbench.contrib.auto.figures.calibration",
-    },
     "tracker": {
         name: f"skipbench.contrib.track.trackers.{name}"
         for name in ("tensorboard", "mlflow", "wandb")

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from skipbench.decode.loop import Step
-from skipbench.decode.method import Method, TriedPlan
 from skipbench.decode.rounds import NotFinite
 from skipbench.decode.sampling import Logprob
 from skipbench.errors import SkipbenchError
@@ -34,7 +33,6 @@ class Answer:
         accepted: draft tokens that verification accepted.
         per_round: draft steps and accepted tokens of each round.
         sources: how many of them each source proposed.
-        tried: plans of a draft pass that the method has tried.
         logprobs: per token, where they were asked for.
         seconds: from the call to the last token, without the time between two reads of a stream.
         first_token_s: from the call to the first token (TTFT): the prefill.
@@ -50,7 +48,6 @@ class Answer:
     accepted: int = 0
     per_round: list[tuple[int, int]] = field(default_factory=list)
     sources: dict[str, int] = field(default_factory=dict)
-    tried: list[TriedPlan] = field(default_factory=list)
     logprobs: list[Logprob] = field(default_factory=list)
     seconds: float = 0.0
     first_token_s: float = 0.0
@@ -161,7 +158,6 @@ class Stream:
         self._steps, self._answer = steps, Answer(prompt_tokens, method)
         self._text = Detokenizer(lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True)))
         self._stops, self._pieces = StopStrings(stop), self._decode()
-        self._method: Method | None = None
 
     def __iter__(self) -> Iterator[Piece]:
         return self
@@ -181,7 +177,6 @@ class Stream:
             logprobs=list(answer.logprobs),
             per_round=list(answer.per_round),
             sources=dict(answer.sources),
-            tried=self._method.tried_plans() if self._method else [],
         )
 
     @property
@@ -220,7 +215,6 @@ class Stream:
                 answer.per_round.append((step.round.steps, len(taken)))
                 for source in taken:
                     answer.sources[source] = answer.sources.get(source, 0) + 1
-            self._method = step.method
             pieces, before = list[Piece](), len(answer.tokens)
             for token, source in zip(step.tokens, step.sources, strict=True):
                 answer.logprobs += step.logprobs[len(answer.tokens) - before :][:1]

@@ -1,8 +1,8 @@
 """`State`, `Draft` and `Verification`: the values that pass between a method and the loop."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
@@ -41,7 +41,6 @@ class Draft:
         unread: the tokens [n] of a chain on the device, while `tokens` has zeros in their places:
             the host reads them together with the target's choices.
         passes: forward passes that were run for it, of whatever model.
-        kind: tells rounds of a method apart that take the host other times; else empty.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -53,7 +52,6 @@ class Draft:
     sources: list[str] = field(default_factory=list)
     unread: Tensor | None = None
     passes: int = 0
-    kind: str = ""
 
     def parents(self) -> list[int]:
         """Parent of every node, also for a chain."""
@@ -112,42 +110,15 @@ class Verification:
         return len(self.draft.first_choices().intersection(self.accepted))
 
 
-@dataclass(frozen=True)
-class Ahead:
-    """Where a round starts that is launched before the host has read the one before it.
-
-    Attributes:
-        pending: the pending token [1], on the device.
-        most: its cache row if all drafted tokens are accepted.
-        places: its cache row and those after it [n + 1], on the device; `None` where nothing was
-            drafted, so that it is `most`.
+class Launched(NamedTuple):
+    """A pass that the host has not waited for: the token that it chose, how to read it, the turn of
+    the cache that it belongs to, and moments of the clock.
     """
 
-    pending: Tensor
-    most: int
-    places: Tensor | None
-
-
-@dataclass(frozen=True)
-class Launched:
-    """A round that the host has not waited for.
-
-    Attributes:
-        draft: of n tokens, unread.
-        read: waits for the target's choices after the pending token and every drafted one, n + 1 of
-            them, -1 where logits are not finite; then the drafted tokens.
-        pending, places: of `Ahead`, where the next round starts.
-        switches: of the cache, which has the round's keys and values in scratch rows until then.
-        began, drafted, ended: moments of the clock.
-    """
-
-    draft: Draft
+    best: Tensor
     read: Callable[[], list[Any]]
-    pending: Tensor
-    places: Tensor | None
     switches: int
     began: Any
-    drafted: Any
     ended: Any
 
 
@@ -185,8 +156,7 @@ class State:
         self.max_new_tokens, self.eos, self.reference = max_new_tokens, eos, reference
         self.top_logprobs = top_logprobs
         self.finish: Finish | None = None
-        self.ahead: Ahead | None = None  # where the round starts that is launched now
-        self.launched: Launched | None = None  # the next round
+        self.launched: Launched | None = None  # the pass of the next round
         self.strategy = ""  # of `rounds.STRATEGIES`, how the first round is advanced
         self.host = NO_HOST  # what the method's rounds take beside their passes, where it is known
 
@@ -204,18 +174,6 @@ class State:
     @property
     def pending(self) -> int:
         return self.tokens[-1]
-
-    @property
-    def pending_ids(self) -> list[int] | Tensor:
-        """The pending token, on the device in a round that is launched ahead."""
-        return [self.pending] if self.ahead is None else self.ahead.pending
-
-    def rows_behind(self, offset: int, rows: int) -> TokenRows:
-        """Rows of a chain that begins so many behind the pending token's."""
-        if self.ahead is None:
-            return TokenRows.chain(self.lm.cache.length + offset, rows)
-        chain, places = TokenRows.chain(self.ahead.most + offset, rows), self.ahead.places
-        return chain if places is None else replace(chain, place=places[offset : offset + 1])
 
     @property
     def output(self) -> list[int]:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from skipbench.decode.draft import State
 from skipbench.draft_plan import DraftPlan
+from skipbench.lm.rows import TokenRows
 
 LAUNCH_AHEAD = {"cuda": 2}
 """By kind of device, sub-layers of the next draft step that are launched before the host reads the
@@ -75,7 +76,7 @@ class DraftPass:
 
     def _run(self, hidden: Tensor, first: int, last: int | None) -> Tensor:
         if first == 0:
-            self._rows = self._lm.metadata(self._state.rows_behind(self._step, 1))
+            self._rows = self._lm.metadata(TokenRows.chain(self._lm.cache.length + self._step, 1))
         states = None if self._exit is None else list[Tensor]()
         if states is not None:
             self.early.append(states)

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -49,8 +49,6 @@ class SkipMethod(Method):
     given_prices: Prices | None = field(default=None, init=False)
     """In the place of what was measured."""
     skip: DraftPlan = field(init=False)
-    set_changes: ClassVar[bool] = True
-    """`skip` depends on earlier rounds."""
     exit_sublayer: int | None = field(default=None, init=False)
     """Leaves out the sub-layers from there on, and lets verification continue from the states of
     those before, which are then the full model's; `skip` only says so in the trace. `None` shares
@@ -66,12 +64,6 @@ class SkipMethod(Method):
             )
         self.needs_latency = self.needs_latency or self.stop.needs_latency
         self.skip = self.plan()
-
-    @property
-    def late_steps(self) -> int | None:
-        """Of a chain of a fixed length over a fixed set."""
-        varies = self.set_changes or self.tree or self.exit_sublayer or not self.stop.constant
-        return None if varies else self.stop.limit()
 
     def plan(self, skipped: Iterable[int] = ()) -> DraftPlan:
         """A draft without these sub-layers, of which 2i is the attention of layer i and 2i + 1 its
@@ -180,7 +172,7 @@ class SkipMethod(Method):
         on the device and go from one step into the next; the host reads confidences if the stop
         rule does.
         """
-        token = state.pending_ids
+        token: list[int] | Tensor = [state.pending]
         read: Callable[[], list[float]] | None = None
         for _ in range(steps):
             if read is not None and isinstance(token, Tensor):

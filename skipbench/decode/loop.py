@@ -21,7 +21,6 @@ from skipbench.decode.rounds import STRATEGIES, prefill, strategy_of
 from skipbench.decode.sampling import Logprob, Sampler
 from skipbench.lm.model import LM
 from skipbench.metrics.host import ENOUGH
-from skipbench.metrics.prices import VANILLA
 from skipbench.profile.clock import WAIT, Clock
 from skipbench.runs.record import Round, Verified
 
@@ -52,9 +51,7 @@ class Step:
         sources: per token `Draft.sources`, or `draft`; empty for the target.
         round, verified: counts of the round, and its verification; `None` for the prefill.
         passes: forward passes of its draft.
-        kind: as what it is timed in `Prices.host`.
         logprobs: per token, where they are asked for.
-        method: what drafted, as it is after the step.
     """
 
     tokens: list[int]
@@ -62,9 +59,7 @@ class Step:
     round: Round | None = None
     verified: Verified | None = None
     passes: int = 0
-    kind: str = ""
     logprobs: list[Logprob] = field(default_factory=list)
-    method: Method | None = field(default=None, compare=False, repr=False)
 
     @property
     def rows(self) -> int:
@@ -109,7 +104,7 @@ def generate(
         steps = list(_steps(state, method, clock))
         seconds = clock.stop()
     assert state.finish is not None
-    _observe(lm, steps, clock)
+    _observe(lm, method.name, steps, clock)
     how = [step.verified for step in steps]  # of the prefill None
     changes = [(n, now) for n, now in enumerate(how[1:]) if now is not None and now != how[n]]
     rounds = [step.round for step in steps if step.round is not None]
@@ -130,8 +125,7 @@ def stream(
     """Decodes one prompt and yields what every round emitted; arguments and errors as `generate`.
 
     Several may be interleaved or in threads: each has its rows of the cache and its method, and one
-    round runs at a time. Closed early, it leaves the method as after the last round. Prices that
-    the model has are timed again by these rounds.
+    round runs at a time. Closed early, it leaves the method as after the last round.
 
     Args:
         methods: gives the method, at the first step.
@@ -155,23 +149,19 @@ def stream(
         if len(done) > 1 and process is None and top_logprobs is None:
             with lm.cache.lock:  # it waits for a GPU, where another request may capture a graph
                 clock.stop()
-            # an early exit spares a part of the pass
-            whole = [s.rows * (not (s.verified and s.verified.exit_sublayer)) for s in done[1:]]
-            lm.prices.observe(len(prompt), len(state.tokens), whole, clock.verify_s)
-            _observe(lm, done, clock)
+            _observe(lm, method.name, done, clock)
 
 
-def _observe(lm: LM, steps: Sequence[Step], clock: Clock) -> None:
+def _observe(lm: LM, name: str, steps: Sequence[Step], clock: Clock) -> None:
     """Times what rounds take beside their passes, for those behind them: by rounds without draft
     passes if there are enough, else by all.
     """
     rounds = [step for step in steps if step.round is not None]
     seconds = clock.beside_s([step.passes for step in rounds])
-    for kind in {step.kind for step in rounds}:
-        timed = [(step, s) for step, s in zip(rounds, seconds, strict=False) if step.kind == kind]
-        free = [one for one in timed if not one[0].passes]
-        timed = free if len(free) >= ENOUGH else timed
-        lm.prices.observe_host(kind, [step.rows for step, _ in timed], [s for _, s in timed])
+    timed = list(zip(rounds, seconds, strict=False))
+    free = [one for one in timed if not one[0].passes]
+    timed = free if len(free) >= ENOUGH else timed
+    lm.prices.observe_host(name, [step.rows for step, _ in timed], [s for _, s in timed])
 
 
 def _steps(state: State, method: Method, clock: Clock) -> Iterator[Step]:
@@ -183,10 +173,9 @@ def _steps(state: State, method: Method, clock: Clock) -> Iterator[Step]:
     state.host = state.lm.prices.host_of(method.name)
     method.begin(state)
     clock.mark("adapt")
-    yield Step(state.output, [""], logprobs=found, method=method)
+    yield Step(state.output, [""], logprobs=found)
     state.strategy = strategy_of(state, method)
     while state.finish is None:
-        kind = VANILLA if method.late_steps == 0 else method.name
         strategy = strategy_of(state, method)
         if strategy == "in_turn":  # late rounds are marked as of an earlier moment
             clock.mark(WAIT)
@@ -204,5 +193,5 @@ def _steps(state: State, method: Method, clock: Clock) -> Iterator[Step]:
         sources = [names[node] for node in verification.accepted[:emitted]]
         tokens = state.tokens[len(state.tokens) - emitted :]
         sources += [""] * (emitted - len(sources))
-        found, kind = verification.logprobs[:emitted], f"{kind} {draft.kind}".strip()
-        yield Step(tokens, sources, counts, how, draft.passes, kind, found, method)
+        found = verification.logprobs[:emitted]
+        yield Step(tokens, sources, counts, how, draft.passes, found)

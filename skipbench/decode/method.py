@@ -2,27 +2,11 @@
 
 import copy
 from dataclasses import field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from skipbench.config.configurable import Configurable
 from skipbench.decode.draft import Draft, State, Verification
 from skipbench.draft_plan import DraftPlan
-
-
-class TriedPlan(NamedTuple):
-    """A plan of a draft pass that a method has tried.
-
-    Attributes:
-        plan: what it leaves out, as text.
-        agreement: chance that a token drafted with it is right.
-        price: of a draft step, in passes of one row.
-        drafted: whether it drafted for the present prompt.
-    """
-
-    plan: str
-    agreement: float
-    price: float
-    drafted: bool
 
 
 class Method(Configurable):
@@ -70,13 +54,6 @@ class Method(Configurable):
         return None
 
     @property
-    def late_steps(self) -> int | None:
-        """Draft steps of every round, where no round changes how the next one drafts: that may be
-        launched before the host has read this one; `None` where it may not.
-        """
-        return None
-
-    @property
     def variant(self) -> str:
         """`DraftPlan.variant` of its drafts: a copy of the weights, whose price a run measures."""
         return ""
@@ -106,10 +83,6 @@ class Method(Configurable):
         """Appends to quantities in `log`."""
         for name, value in values.items():
             self.log[name].append(value)
-
-    def tried_plans(self) -> list[TriedPlan]:
-        """The plans that were tried until now, the most agreeing first."""
-        return []
 
     def trace(self) -> dict[str, list[Any]]:
         """Everything logged for the prompt that just ended."""

@@ -7,12 +7,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from skipbench.decode.draft import Ahead, Draft, Launched, State, Verification
+from skipbench.decode.draft import Draft, Launched, State, Verification
 from skipbench.decode.draft_pass import read_later
 from skipbench.decode.method import Method
 from skipbench.decode.sampling import Logprob, choices, finite_best, logprobs
 from skipbench.decode.verify import verify_greedy, verify_sampling
-from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.lm.upload import upload
 from skipbench.profile.clock import PASS, Clock
@@ -27,19 +26,14 @@ class NotFinite(FloatingPointError):
 
 
 def strategy_of(state: State, method: Method) -> str:
-    """How the next round is advanced, one of `STRATEGIES`: late on a GPU, where the method and the
-    engine allow it and nothing but the best token is asked for.
+    """How the next round is advanced, one of `STRATEGIES`: late without drafts on a GPU, where
+    nothing but the best token is asked for.
     """
-    steps = method.late_steps
-    if steps is None or not (state.only_best and state.works_ahead):
-        return "in_turn"
-    known = not steps or state.launched is not None
-    return "late" if known or _take_places(state, state.lm.cache.length, steps) else "in_turn"
+    return "late" if not method.drafts and state.only_best and state.works_ahead else "in_turn"
 
 
 def in_turn(state: State, method: Method, clock: Clock) -> tuple[Verification, Round]:
     """Proposes, verifies, commits, adapts: the host waits for each."""
-    state.launched = None  # by a late round before: it is run again
     draft = method.propose(state, state.remaining - 1)
     clock.mark("draft")
     needs = method.needs_hidden_states, method.needs_top_tokens
@@ -65,72 +59,31 @@ def _commit(state: State, verification: Verification) -> Round:
 
 
 def late(state: State, method: Method, clock: Clock) -> tuple[Verification, Round]:
-    """A round whose draft is empty or a chain of fixed length, on a GPU, which goes on meanwhile:
-    before the host reads what was accepted, the next round is launched from the pending token and
-    the cache rows that the device knows. After EOS it was for nothing.
+    """A round without a draft on a GPU, which goes on meanwhile: the next pass is launched with the
+    token that the device knows before the host reads it. After EOS it was for nothing.
     """
-    now = state.launched
+    now, length = state.launched, state.lm.cache.length
     if now is None or now.switches != state.lm.cache.switches:
-        now = _launch(state, method, clock, min(method.late_steps or 0, state.remaining - 1))
+        now = _launch(state, clock, [state.pending], length)
     clock.mark("other", now.began)  # where the device had nothing to do
-    clock.mark("draft", now.drafted)
-    state.launched = _launch_behind(state, method, clock, now)
-    numbers = now.read()
+    clock.mark("draft", now.began)
+    more = state.remaining > 1
+    state.launched = _launch(state, clock, now.best.clamp(min=0), length + 1) if more else None
+    (best,) = now.read()
     clock.mark(PASS, now.ended)
-    n = len(now.draft.tokens)
-    best, draft = numbers[: n + 1], replace(now.draft, tokens=numbers[n + 1 :], unread=None)
-    if min(best) < 0:
-        state.launched, verification = None, _verify(state, draft)
-    else:
-        verification = Verification(draft, *verify_greedy(draft, best), best, [])
+    if best < 0:
+        raise _not_finite(state, len(state.tokens))
+    verification = Verification(Draft(), [], best, [best], [])
     counts = _commit(state, verification)
     method.adapt(state, verification)
     return verification, counts
 
 
-def _launch(state: State, method: Method, clock: Clock, steps: int) -> Launched:
-    """Starts a round of so many draft steps at most, from `state.ahead` if it is set."""
-    lm, switches, began = state.lm, state.lm.cache.switches, clock.moment()
-    draft = method.propose(state, steps) if steps else Draft()
-    drafted, rows = clock.moment(), state.rows_behind(0, 1 + len(draft.tokens)).verified()
-    token = upload(torch.as_tensor(state.pending_ids), lm.output_device)
-    if draft.unread is None:
-        best = finite_best(lm.score(token, rows))
-        numbers, pending, places = best, best, None
-    else:
-        best = finite_best(lm.score(torch.cat((token, draft.unread)), rows))
-        numbers = torch.cat((best, draft.unread))
-        accepted = (draft.unread == best[:-1]).cumprod(0).sum(0, keepdim=True)  # `verify_greedy`
-        place = rows.place
-        if place is None:
-            place = upload(torch.tensor([rows.start]), lm.output_device)
-        places = place + accepted + torch.arange(1, 1 + rows.rows, device=lm.output_device)
-        pending = best.index_select(0, accepted)
-    start = pending.clamp(min=0), places
-    return Launched(draft, read_later(numbers), *start, switches, began, drafted, clock.moment())
-
-
-def _launch_behind(state: State, method: Method, clock: Clock, now: Launched) -> Launched | None:
-    """Starts the round after one that the host has not read; `None` where that may leave too few
-    tokens for its draft, or the engine must know its cache rows.
-    """
-    steps, n = method.late_steps, len(now.draft.tokens)
-    most = state.lm.cache.length + 1 + n
-    if steps is None or state.remaining - 1 - n <= steps:
-        return None
-    if now.places is not None and not _take_places(state, most, steps):
-        return None
-    state.ahead = Ahead(now.pending, most, now.places)
-    try:
-        return _launch(state, method, clock, steps)
-    finally:
-        state.ahead = None
-
-
-def _take_places(state: State, most: int, steps: int) -> bool:
-    """True if the passes of a round, at cache row `most` or before, read their place."""
-    drafted = (TokenRows.chain(row, 1) for row in (most, most + steps - 1))
-    return all(map(state.lm.reads_place, (*drafted, TokenRows.chain(most, 1 + steps).verified())))
+def _launch(state: State, clock: Clock, token: list[int] | Tensor, start: int) -> Launched:
+    """Starts a pass of one row."""
+    began, rows = clock.moment(), TokenRows.chain(start, 1).verified()
+    best = finite_best(state.lm.score(token, rows))
+    return Launched(best, read_later(best), state.lm.cache.switches, began, clock.moment())
 
 
 STRATEGIES: dict[str, Advance] = {"in_turn": in_turn, "late": late}
@@ -205,15 +158,17 @@ def _accept(state: State, draft: Draft, logits: Tensor, best: list[int]) -> tupl
         accepted, bonus = verify_sampling(draft, logits, state.sampler)
     # no node is accepted after a row that is not finite
     if best[accepted[-1] + 1 if accepted else 0] < 0:
-        state.lm.cache.clear(0)
-        at = len(state.tokens) + len(accepted)
-        raise NotFinite(f"logits are not finite after token {at} of the sequence; {_why(state.lm)}")
+        raise _not_finite(state, len(state.tokens) + len(accepted))
     return accepted, bonus
 
 
-def _why(lm: LM) -> str:
-    """What is known of logits that are not finite."""
-    if lm.dtype == torch.float16:
-        return "float16 may overflow, try dtype bfloat16 or float32"
+def _not_finite(state: State, at: int) -> NotFinite:
+    """The error with what is known of the reason; nothing of the text stays in the cache."""
+    lm, why = state.lm, "a sum overflows"
+    lm.cache.clear(0)
     bad = [name for name, weight in lm.model.named_parameters() if not weight.isfinite().all()]
-    return f"{bad[0]} holds NaN or infinity, fetch it again" if bad else "a sum overflows"
+    if lm.dtype == torch.float16:
+        why = "float16 may overflow, try dtype bfloat16 or float32"
+    elif bad:
+        why = f"{bad[0]} holds NaN or infinity, fetch it again"
+    return NotFinite(f"logits are not finite after token {at} of the sequence; {why}")

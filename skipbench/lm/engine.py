@@ -80,10 +80,6 @@ class Engine:
         """
         return None
 
-    def reads_place(self, metadata: AttentionMetadata) -> bool:
-        """True if a pass over these rows reads `TokenRows.place` on the device."""
-        return False
-
     def prefill_rows(self, tokens: int) -> int:
         """Rows of a pass over a prompt of so many tokens."""
         return tokens

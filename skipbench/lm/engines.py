@@ -5,7 +5,7 @@ from typing import Any
 from skipbench.errors import NotStrictError, SkipbenchError
 from skipbench.lm.cache import KVCache
 from skipbench.lm.engine import ENGINES, Engine
-from skipbench.lm.families import unlike_llama
+from skipbench.lm.families import is_llama
 from skipbench.lm.fused.engine import fused_engine
 from skipbench.lm.layer import Family
 from skipbench.lm.reference import ReferenceEngine
@@ -19,11 +19,10 @@ def make_engine(name: str, model: Any, family: Family, cache: KVCache, *, strict
         raise SkipbenchError(f"engine={name}; wanted one of {', '.join(ENGINES)}")
     if name == "reference":
         return ReferenceEngine(model, family, cache, strict=strict)
-    if (differs := unlike_llama(model)) is not None:
+    if not is_llama(model):
         note = (
-            f"engine={name} computes Llama's layer only, and {model.config.model_type} has "
-            f"{differs}: engine=reference is used instead, which calls Hugging Face's modules one "
-            "by one"
+            f"engine={name} computes Llama's layer only, not that of {model.config.model_type}: "
+            "engine=reference is used instead, which calls Hugging Face's modules one by one"
         )
         if strict:
             fault = f"engine.strict=true cannot be kept: {note}; use engine.strict=false"

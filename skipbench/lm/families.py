@@ -196,30 +196,16 @@ def parts_of(model: Any) -> ModelParts:
     )
 
 
-def unlike_llama(model: Any) -> str | None:
-    """The parts of a model's layer that the fused engine does not compute; `None` for none."""
+def is_llama(model: Any) -> bool:
+    """True if the fused engine computes this model's layer: Llama's, with biases, windows and norms
+    of queries and keys per head.
+    """
     family, parts, config = describe(model), parts_of(model), text_config(model.config)
+    plain = replace(family, qk_norm="", windows="", qkv=(), gate_up=()) == Family(
+        qkv=(), gate_up=()
+    )
     kinds = {attention.rotary_kind for attention, _ in parts.layers}
-    activation = getattr(config, "hidden_act", None) or getattr(config, "hidden_activation", None)
-    scales = (parts.embedding_scale, parts.residual_scale, parts.logit_scale)
     turned = {rope.get("partial_rotary_factor", 1.0) for rope in _rope_parameters(config)}
-    differences = {
-        "a layer that was traced by hooks": family.traced,
-        "norms after attention and MLP": family.attention.after is not None,
-        "attention and MLP side by side": family.parallel,
-        {"rms1": "norms times 1 + w", "layer": "layer norms"}.get(family.norm, ""): (
-            family.norm != "rms"
-        ),
-        "one norm over all heads of queries and keys": family.qk_norm == "row",
-        "experts": bool(family.experts_per_token),
-        "an MLP without a gate": not family.gated,
-        f"activation {activation}": activation != "silu",
-        "rotary positions of neighbouring numbers": family.rotary_pairs,
-        "rotary positions of a part of each head": bool(turned - {1.0}),
-        "layers without rotary positions": None in kinds,
-        "several rotary tables": len(kinds - {None}) > 1,
-        "capped attention scores": family.attention_kernel == "eager",
-        "scaled embeddings, residuals or logits": set(scales) != {1.0},
-        "capped logits": parts.logit_cap is not None,
-    }
-    return "; ".join(text for text, differs in differences.items() if differs) or None
+    one_table = len(kinds) == 1 and None not in kinds and turned <= {1.0}
+    silu = getattr(config, "hidden_act", "silu") == "silu"
+    return plain and family.qk_norm != "row" and one_table and silu

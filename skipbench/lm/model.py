@@ -124,10 +124,6 @@ class LM:
         token_rows = token_rows.padded(self.engine.padded_rows)
         return AttentionMetadata(token_rows, self._tables[self.devices[0]], self._tables)
 
-    def reads_place(self, token_rows: TokenRows) -> bool:
-        """True if a pass over these rows reads `TokenRows.place`, so that `start` may be more."""
-        return self._one_device and self.engine.reads_place(self.metadata(token_rows))
-
     def run(
         self,
         hidden: Tensor,

@@ -1,11 +1,10 @@
 """`TokenRows`: the rows of one forward pass, their positions, and the rows that each may see."""
 
 import functools
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -25,10 +24,6 @@ class TokenRows:
     """The rows decide the emitted tokens: a strict engine gives each the bits that it has alone."""
     padding: int = 0
     """Rows at the end that stand for no token."""
-    place: Tensor | None = field(default=None, compare=False)
-    """[1], on the device: the cache row of a chain's first row, whose last possible one is `start`:
-    the host does not know it yet. For passes that `Engine.reads_place` is true of.
-    """
 
     @property
     def rows(self) -> int:

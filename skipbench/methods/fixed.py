@@ -19,8 +19,6 @@ class FixedSet(SkipMethod):
     ('attn:1', 5)
     """
 
-    set_changes = False
-
     def __init__(
         self, name: str, skip: DraftPlan, stop: StopRule, tree: Sequence[int] = ()
     ) -> None:
@@ -45,8 +43,6 @@ class Strategy(SkipMethod):
     seed: int = 0
     """Of the rule `random`."""
 
-    set_changes = False
-
     def __post_init__(self) -> None:
         super().__post_init__()
         sizes = self.ratio, self.seed, self.attention, self.mlp
@@ -63,8 +59,6 @@ class Explicit(SkipMethod):
 
     skip: DraftPlan
     """The set in text form, such as `attn:1,3-5;mlp:2`, counted from 0."""
-
-    set_changes = False
 
     def __post_init__(self) -> None:
         skip = str(self.skip)

@@ -14,7 +14,6 @@ class Vanilla(Method):
     name: str = "vanilla"
 
     drafts = False
-    late_steps = 0
 
     def propose(self, state: State, budget: int) -> Draft:
         return Draft()

@@ -38,10 +38,6 @@ class Host(msgspec.Struct, frozen=True, omit_defaults=True):
             return price
         return (price * pass_s + self.step_s) / (pass_s + self.beside_s(1))
 
-    def looking_price(self, pass_s: float, idle: "Host") -> float:
-        """Price of a round that drafts nothing in those of a method that never looks, `idle`."""
-        return (pass_s + self.beside_s(1)) / (pass_s + idle.beside_s(1))
-
 
 NO_HOST = Host()
 

@@ -1,11 +1,9 @@
 """`Prices`: seconds of a pass of one model, engine and machine, by rows, context and plan."""
 
 import contextlib
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any, Self
 
 import msgspec
@@ -27,8 +25,6 @@ MEASURED = (1, 2, 4, 8, 16, 17, 32)
 """As `ROWS`, with the first row behind a block of 16, as kernels multiply them."""
 DRAFT_ROWS = (1, 4)
 """Rows of a draft pass: the last token, and with it what copies propose behind it."""
-ENOUGH = 8
-"""Rounds near a size from which it is timed again."""
 PARTS = ("attention", "mlp", "head")
 LOOP, VANILLA = "loop", "vanilla"
 """Of `Prices.host`: rounds and draft steps as `profile` times them, and the method that drafts
@@ -126,10 +122,7 @@ class Prices(msgspec.Struct, kw_only=True, omit_defaults=True):
     contexts: list[int] = []
     model: Parts | None = None
     points: list[Point] = []  # prices of several rows; without them, as of one
-    residuals: dict[str, list[float]] = {}  # measured / fitted - 1, points of one row
-    overhead: dict[str, float] = {}  # seconds of each part beside arithmetic
     roofline: Roofline | None = None
-    floor: list[dict[str, float]] = []  # minimum seconds of the parts of every point
     bytes: dict[str, int] = {}  # of one attention, one MLP (means), the head, a K/V row, a number
     rounds: list[TimedRound] = []
     passes: dict[str, dict[int, float]] = {}  # seconds of whole passes by rows, by `price_key`
@@ -202,6 +195,15 @@ class Prices(msgspec.Struct, kw_only=True, omit_defaults=True):
         out = len(plan.attention), len(plan.mlp)
         return (self.layers - out[0]) * attention + (self.layers - out[1]) * mlp + head
 
+    def floor_s(self, context: int, rows: int) -> dict[str, float]:
+        """Least seconds of one attention, one MLP and a whole pass that the roofline allows."""
+        assert self.roofline is not None
+        sizes, number = self.bytes, self.bytes["number"]
+        cached = (context + rows) * sizes["row"]
+        read = {"attention": sizes["attention"] + cached, "mlp": sizes["mlp"]}
+        read["whole"] = self.layers * sum(read.values()) + sizes["head"]
+        return {k: self.roofline.seconds(n, 2 * rows * n / number) for k, n in read.items()}
+
     def step_price(self, context: float, plan: DraftPlan) -> float:
         """Price of a draft step in passes of one row; without measured parts by the number of
         sub-layers, which cost half in fewer bits.
@@ -242,26 +244,3 @@ class Prices(msgspec.Struct, kw_only=True, omit_defaults=True):
             self.host[method] = Host((old.round_s + new.round_s) / 2, (old.row_s + new.row_s) / 2)
             if self.passes:
                 self._store()
-
-    def observe(self, first: int, last: int, rows: Sequence[int], seconds: Sequence[float]) -> None:
-        """Moves known prices of verifications half way to what rounds took, each its rows and its
-        seconds, from one context length to another: the median at every size that `ENOUGH` rounds
-        were near, the others as their neighbours. Prices are ratios, so that less than two sizes
-        change nothing, nor do rounds across two classes of lengths.
-        """
-        import numpy as np
-
-        key, known = price_key(first), self.passes.get(price_key(first))
-        if known is None or key != price_key(last):
-            return
-        sizes, ratios = sorted(known), defaultdict[int, list[float]](list)
-        expected = [(n, known[n]) for n in sizes]
-        for n, took in zip(rows, seconds, strict=False):  # one may be cut short
-            if sizes[0] <= n <= sizes[-1]:
-                size = min(sizes, key=lambda size: max(size / n, n / size))
-                ratios[size].append(took / float(interpolate(expected, n)))
-        moved = {n: median(ratios[n]) for n in sizes if len(ratios[n]) >= ENOUGH}
-        if len(moved) >= 2:
-            logs = [(np.log2(n), np.log2(ratio)) for n, ratio in moved.items()]
-            halfway = zip(sizes, np.exp2(interpolate(logs, np.log2(sizes), 0.0) / 2), strict=True)
-            self.keep(key, {n: known[n] * float(factor) for n, factor in halfway})

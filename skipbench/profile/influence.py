@@ -7,9 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from skipbench.lm.model import LM
-from skipbench.lm.rows import TokenRows
-
 
 def squared_turns(hidden_states: Sequence[Tensor]) -> list[float]:
     """The turn of the state in each sub-layer, `2 (1 - cos)`, about the angle's square, in the
@@ -23,12 +20,3 @@ def squared_turns(hidden_states: Sequence[Tensor]) -> list[float]:
 def ranked(turned: Sequence[float]) -> list[int]:
     """Sub-layers sorted by their `squared_turns`, smallest first."""
     return sorted(range(len(turned)), key=turned.__getitem__)
-
-
-@torch.inference_mode()
-def rank_sublayers(lm: LM, ids: list[int]) -> list[int]:
-    """All 2L sub-layers by `ranked` over one prompt; the cache is overwritten."""
-    lm.allocate(len(ids))
-    states: list[Tensor] = []
-    lm.run(lm.embed(ids), TokenRows.chain(0, len(ids)), hidden_states=states)
-    return ranked(squared_turns(states))

@@ -16,22 +16,19 @@ import numpy as np
 import torch
 from msgspec import structs
 
-from skipbench.config.architecture import Shape
 from skipbench.config.run_config import RunConfig
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.lm.families import parts_of
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
-from skipbench.metrics.prices import PARTS, Parts, Point, Prices, Roofline
-from skipbench.models.random_weights import PLANTABLE, planted_model
+from skipbench.metrics.prices import Parts, Point, Prices
 from skipbench.profile.clock import interleaved
 from skipbench.profile.roofline import Known, device_name, roofline, row_bytes
 from skipbench.runs.fingerprint import FORMS, weights_sha256
 from skipbench.runs.provenance import config_hash, cpu_name, run_name
 
 UNTIMED = 3  # calls before the timed ones
-NARROW = 64  # width of the model whose arithmetic takes next to nothing
 # a run measures its own model at thirds of its cache, with so many calls each
 CONTEXTS, REPEATS = 3, 8
 SWEEPS = 2  # over all points, one after the other
@@ -132,29 +129,6 @@ def fit(points: Sequence[Point], layers: int) -> Parts:
     return Parts(base, slope, mlp_s, head_s, layers)
 
 
-def residuals(model: Parts, points: Sequence[Point]) -> dict[str, list[float]]:
-    """Measured over fitted, less 1, of every point: attention, MLP, head, and the whole pass."""
-    fitted, off = Prices(model=model), dict[str, list[float]]()
-    for part in PARTS:
-        pairs = [(getattr(p, f"{part}_s"), fitted.part_s(part, 1, p.context)) for p in points]
-        off[part] = [seconds / of_fit - 1 for seconds, of_fit in pairs]
-    return off | {"whole": [p.whole_s / fitted.pass_s(1, p.context) - 1 for p in points]}
-
-
-def overhead(lm: LM, repeats: int) -> Point:
-    """Seconds that a sub-layer takes beside its arithmetic: Python, dispatch and kernel launches.
-
-    Measured as the time of the same engine's sub-layers in a model of the same family (Llama where
-    none of it can be planted), dtype and device that is only 64 wide.
-    """
-    family = lm.config.model_type if lm.config.model_type in PLANTABLE else "llama"
-    shape = Shape(4, NARROW, 1, 1, NARROW, NARROW, NARROW, NARROW, family=family)
-    narrow = planted_model(
-        shape, DraftPlan.of(shape.layers), 0, lm.dtype, str(lm.devices[0]), NARROW
-    )
-    return Point.of(1, 1, part_times(LM(narrow, lm.engine.name), 1, 1, repeats))
-
-
 def measure(
     lm: LM,
     contexts: Ints,
@@ -206,14 +180,10 @@ def profile(
     single = [p for p in points if p.rows == 1]
     prices, model = Prices.read(path, lm.engine.name).emptied(), fit(single, lm.layers)
     prices.contexts, prices.points, prices.model = list(contexts), points, model
-    prices.residuals, prices.bytes = residuals(model, single), part_bytes(lm)
-    prices.roofline = rates = roofline(lm.output_device, lm.dtype, lm.weight_bytes, known)
-    places = ((p.context, p.rows) for p in points)
-    prices.floor = [floor_s(rates, prices.bytes, lm.layers, *place) for place in places]
+    prices.bytes = part_bytes(lm)
+    prices.roofline = roofline(lm.output_device, lm.dtype, lm.weight_bytes, known)
     for variant in variants:
         add_variant(lm, prices, contexts, repeats, variant)
-    beside = overhead(lm, repeats)
-    prices.overhead = {f"{part}_s": getattr(beside, f"{part}_s") for part in PARTS}
     return prices
 
 
@@ -231,13 +201,3 @@ def part_bytes(lm: LM) -> dict[str, int]:
     attention, mlp, row = (total // lm.layers for total in (attention, mlp, row_bytes(lm)))
     head, number = size([parts.head, parts.norm]), lm.dtype.itemsize
     return {"attention": attention, "mlp": mlp, "head": head, "row": row, "number": number}
-
-
-def floor_s(
-    rates: Roofline, sizes: dict[str, int], layers: int, context: int, rows: int
-) -> dict[str, float]:
-    """Minimum seconds of one attention, one MLP and a whole pass."""
-    cached = (context + rows) * sizes["row"]
-    read = {"attention": sizes["attention"] + cached, "mlp": sizes["mlp"]}
-    read["whole"] = layers * sum(read.values()) + sizes["head"]
-    return {k: rates.seconds(n, 2 * rows * n / sizes["number"]) for k, n in read.items()}

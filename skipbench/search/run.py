@@ -139,8 +139,6 @@ def _open(trace: Path, settings: Mapping[str, object], layers: int, limit: int) 
     try:
         before = strict_json(lines[0][1])["settings"]
         keys = {k for k in {*before, *now} if before.get(k) != now.get(k)}
-        if before.get("weights_sha256") is None:  # an earlier version, or weights not here
-            keys -= {"weights_sha256"}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SkipbenchError(
             f"{trace}, line 1: not the settings of a search ({error!r})"
@@ -172,8 +170,8 @@ def read_trials(trace: Path, iterations: int, layers: int | None = None) -> list
 
 
 def best_of_trace(trace: Path, iterations: int) -> str | None:
-    """The best of the first `iterations` sets of a search, by the new timings of the best ones,
-    which earlier versions lack; None where it has not tried so many yet.
+    """The best of the first `iterations` sets of a search, by the new timings of the best ones;
+    None where it has not tried so many yet.
     """
     order = ranked(trials := read_trials(trace, iterations))
     if retimed := read_retimed(trace.parent, iterations):  # also of one that ran out of sets

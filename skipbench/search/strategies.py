@@ -15,7 +15,6 @@ from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.search.bayes import suggest_point
 
-EXHAUSTIVE_LIMIT = 12
 Sets = Generator[Iterable[int], float, None]
 """Yields sets of sub-layers, and is sent the value of each."""
 
@@ -122,56 +121,9 @@ class Bayes(Strategy):
         self._values.append(-value)
 
 
-def greedy(space: Space, tol: float, start: frozenset[int]) -> Sets:
-    """Toggles the sub-layer that helps most, until no change improves the value by `tol`."""
-    base, base_value = start, (yield start)
-    changes = space.free
-    while changes:
-        values = dict[int, float]()
-        for s in changes:
-            values[s] = yield base ^ {s}
-        best = min(values, key=values.__getitem__)
-        if values[best] >= base_value * (1 - tol):
-            return  # a whole level without an improvement
-        base, base_value = base ^ {best}, values[best]
-        changes = [s for s in space.free if s != best]  # going straight back only measures noise
-
-
-def exhaustive(space: Space) -> Sets:
-    """Every set of at most 12 sub-layers that are free."""
-    free = space.free
-    if len(free) > EXHAUSTIVE_LIMIT:
-        raise SkipbenchError(
-            f"exhaustive search over {len(free)} sub-layers means {2 ** len(free)} sets; "
-            f"at most {EXHAUSTIVE_LIMIT} sub-layers are allowed"
-        )
-    for size in range(len(free) + 1):
-        for chosen in itertools.combinations(free, size):
-            yield frozenset(chosen)
-
-
-def nested(space: Space, order: Sequence[int], iterations: int) -> Sets:
-    """Sets of which each contains the one before: the first sub-layers of `order`, 0, some, more.
-
-    Half of the trials are spread evenly over the sizes, up to `space.size` or all; the others
-    halve the distance to the best size so far, on both of its sides.
-    """
-    order = [s for s in order if s in space.free]
-    top = len(order) if space.size is None else space.size
-    gap = max(1, round(top / (max(2, (iterations + 1) // 2) - 1)))
-    sizes, values = sorted({*range(0, top, gap), top}), dict[int, float]()
-    while sizes:
-        for size in sizes:
-            values[size] = yield order[:size]
-        sizes, best = [], min(values, key=values.__getitem__)
-        while not sizes and gap > 1:
-            gap = -(-gap // 2)
-            sizes = sorted({max(0, best - gap), min(top, best + gap)} - values.keys())
-
-
-def make_strategy(options: Search, layers: int, order: Sequence[int] = ()) -> Strategy:
-    """The strategy of `options`; `order`, of the sub-layers, is for `nested` only. Raises
-    SkipbenchError as `Space`, and for a protected sub-layer that `start` skips.
+def make_strategy(options: Search, layers: int) -> Strategy:
+    """The strategy of `options`. Raises SkipbenchError as `Space`, and where `start` skips what is
+    protected.
     """
     space = Space(layers, options.ratio, options.protect)
     start = DraftPlan.parse(options.start, layers)
@@ -183,10 +135,4 @@ def make_strategy(options: Search, layers: int, order: Sequence[int] = ()) -> St
     first = start if start.skipped else None
     if options.strategy == "bayes":
         return Bayes(space, options.seed, first, options.init, options.rounded)
-    sets = {
-        "random": random_sets(space, options.seed, first),
-        "greedy": greedy(space, options.tol, start.skipped),
-        "exhaustive": exhaustive(space),
-        "nested": nested(space, order, options.iterations),
-    }
-    return Strategy(space, sets[options.strategy])
+    return Strategy(space, random_sets(space, options.seed, first))

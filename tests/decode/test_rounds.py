@@ -5,11 +5,10 @@ from functools import partial
 
 import pytest
 from common import make_method
-from conftest import random_lm, random_model, rest_slow
+from conftest import random_lm, random_model
 
 from skipbench.decode import draft
 from skipbench.decode.loop import generate
-from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
@@ -39,37 +38,3 @@ def test_rounds_read_late_have_the_same_tokens(
     others = itertools.product((make_method("swift"), Vanilla()), (None, Sampler(0.7, seed=1)))
     told = [generate(lm, method, PROMPT, 8, sampler=sampler).strategy for method, sampler in others]
     assert told == ["in_turn", "in_turn", "late", "in_turn"], "drafts and draws are read in turn"
-
-
-CHAINS = {
-    "fixed": ("method.skip='attn:1'", "method.stop.threshold=0", "method.stop.max_steps=3"),
-    "self-sd": (),
-    "clasp": ("method.interval=2",),
-    "layerskip": ("method.exit_layer=2", "method.stop.threshold=0"),
-    "knapspec": ("method.latency=[1e-5,1e-8,3e-5]",),
-}
-
-
-@pytest.mark.parametrize("name", CHAINS)
-@pytest.mark.parametrize("engine", rest_slow(["fused", "cuda_graphs"], "cuda_graphs".__eq__))
-def test_a_chain_that_is_verified_before_it_is_read_has_the_same_rounds(
-    engine: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lm = random_lm("llama", "fused")
-    if engine == "cuda_graphs":
-        lm = LM(random_model("llama"), partial(CudaGraphsEngine, capture=EagerCapture))
-        lm.allocate(200)
-
-    def method() -> Method:  # each starts with what it learns
-        return make_method(name, *CHAINS[name])
-
-    wanted = generate(lm, method(), PROMPT, 40)
-    end = frozenset(wanted.tokens[12:13])
-    early = generate(lm, method(), PROMPT, 40, end)
-    monkeypatch.setattr(draft, "LATE", {"cpu"})
-    late = generate(lm, method(), PROMPT, 40)
-    assert late.rounds == wanted.rounds
-    fixed = name == "fixed" and engine == "cuda_graphs"
-    assert late.strategy == ("late" if fixed else "in_turn")
-    found = generate(lm, method(), PROMPT, 40, end)
-    assert found.tokens == early.tokens and found.finish == early.finish == "eos"

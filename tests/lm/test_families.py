@@ -19,14 +19,13 @@ from skipbench.decode.loop import generate
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import NotStrictError, SkipbenchError
 from skipbench.experiments.row import run_cell
-from skipbench.lm.families import FAMILIES, parts_of, unlike_llama
+from skipbench.lm.families import FAMILIES, parts_of
 from skipbench.lm.float32 import float32_logits
 from skipbench.lm.layer import Family
 from skipbench.lm.model import LM
 from skipbench.lm.reference import ReferenceEngine
 from skipbench.lm.traced import trace
 from skipbench.models.load import load, make_lm
-from skipbench.profile.latency import overhead
 
 EVERY = [*DESCRIBED, *TRACED]
 TREE = ("stop@method.stop=fixed", "method.stop.max_steps=4", "method.tree=[4,3,2,1]")
@@ -114,7 +113,7 @@ def test_what_is_traced_is_what_the_row_says(family: str) -> None:
 def test_a_traced_family_is_proven_and_says_so(family: str) -> None:
     assert family not in FAMILIES
     (note, proven) = LM(described_model(family), "fused").notes()
-    assert "a layer that was traced by hooks" in note and "reference is used instead" in note
+    assert "reference is used instead" in note
     assert f"model family {family} has no row" in proven and "logits differ by" in proven
 
 
@@ -175,7 +174,7 @@ def test_other_engines_say_why_the_reference_engine_is_used(family: str) -> None
         lm = LM(model, engine)
         (note,) = lm.notes()
         assert lm.engine.name == "reference"
-        assert f"engine={engine}" in note and str(unlike_llama(model)) in note
+        assert f"engine={engine}" in note and model.config.model_type in note
     with pytest.raises(NotStrictError, match=r"engine\.strict=false"):
         LM(model, "fused", strict=True)
 
@@ -183,7 +182,7 @@ def test_other_engines_say_why_the_reference_engine_is_used(family: str) -> None
 def test_strict_where_it_can_be_kept_is_left_out_with_the_reason() -> None:
     lm = make_lm(copy.deepcopy(described_model("olmo2")).to(torch.bfloat16), "fused", None)
     assert lm.engine.name == "reference" and not lm.strict
-    assert any("not strict" in note and "norms after" in note for note in lm.notes())
+    assert any("not strict" in note and "olmo2" in note for note in lm.notes())
 
 
 @pytest.mark.parametrize(
@@ -256,9 +255,8 @@ def test_a_folder_of_another_family_is_a_cell(tmp_path: Path) -> None:
     assert lm.model.config._attn_implementation == "eager"
     (provenance,) = tmp_path.glob("runs/*/provenance.json")
     record = json.loads(provenance.read_text())
-    assert record["engine"] == "reference" and "capped attention scores" in record["notes"][0]
+    assert record["engine"] == "reference" and "not that of gemma2" in record["notes"][0]
     assert record["cudnn_attention"] is False
-    assert overhead(lm, 1).attention_s > 0
 
 
 ROPES = {

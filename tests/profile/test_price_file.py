@@ -1,4 +1,4 @@
-"""Passes by rows: measured once, kept for the next process, and timed again by its rounds."""
+"""Passes by rows: measured once, and kept for the next process."""
 
 import json
 from functools import partial
@@ -11,35 +11,12 @@ from conftest import random_lm
 
 import skipbench
 from skipbench.language_model import LanguageModel
-from skipbench.metrics import host, prices
+from skipbench.metrics import host
 from skipbench.metrics.lines import curve
-from skipbench.metrics.prices import Prices, price_key
+from skipbench.metrics.prices import price_key
 from skipbench.profile import clock, rows
 
 STORY = "Once upon a time there was a dog. Once upon a time there was"
-BEFORE = dict.fromkeys((1, 4, 16, 32), 1.0)
-
-
-@pytest.mark.parametrize(
-    ("rounds", "then"),
-    [
-        ([(1, 1.0)] * 8 + [(16, 4.0)] * 8, {1: 1.0, 4: 2**0.5, 16: 2.0, 32: 2.0}),
-        (
-            [(1, 2.0)] * 8 + [(15, 8.0)] * 7 + [(17, 8.0)],
-            {1: 2**0.5, 4: 2.0, 16: 8**0.5, 32: 8**0.5},
-        ),
-        ([(1, 1.0)] * 8 + [(16, 4.0)] * 7, BEFORE),  # too few
-        ([(16, 4.0)] * 99, BEFORE),  # a ratio has two sides
-        ([(1, 1.0)] * 8 + [(0, 4.0), (99, 4.0)] * 8, BEFORE),
-    ],
-)
-def test_prices_follow_the_rounds(rounds: list[tuple[int, float]], then: dict[int, float]) -> None:
-    known, (n, seconds) = Prices(passes={"0+": BEFORE}), zip(*rounds, strict=True)
-    for first, last in ((300, 400), (9, 300)):  # a length that nobody has measured, and two classes
-        known.observe(first, last, n, seconds)
-    assert known.passes == {"0+": BEFORE}
-    known.observe(9, 99, n, seconds)
-    assert known.passes == {"0+": pytest.approx(then)}
 
 
 def test_a_length_has_its_prices() -> None:
@@ -58,7 +35,6 @@ def test_prices_never_fall_and_reach_every_row() -> None:
 
 def test_the_next_process_measures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured, measure = list[int](), rows.verification_seconds
-    monkeypatch.setattr(prices, "ENOUGH", 1)
     monkeypatch.setattr(host, "ENOUGH", 2)
     monkeypatch.setattr(rows, "verification_seconds", lambda *a: measured.append(1) or measure(*a))
 

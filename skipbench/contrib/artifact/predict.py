@@ -23,7 +23,7 @@ from skipbench.config.architecture import Shape
 from skipbench.contrib.artifact.costs import LoopCosts
 from skipbench.draft_plan import DraftPlan
 from skipbench.metrics.formulas import expected_speedup, tpt
-from skipbench.metrics.prices import Parts, Prices
+from skipbench.metrics.prices import PARTS, Parts, Prices
 
 
 class Range(NamedTuple):
@@ -77,7 +77,11 @@ class MachinePrices:
         self._by_bytes = scaled(prices, timed, shape)
         self._as_timed = scaled(prices, timed, replace(timed, layers=shape.layers))
         self._rounds = LoopCosts(prices.layers, prices.rounds)
-        self.error = max(abs(share) for part in prices.residuals.values() for share in part)
+        fitted, single = Prices(model=prices.model), [p for p in prices.points if p.rows == 1]
+        pairs = [(p.whole_s, fitted.pass_s(1, p.context)) for p in single]
+        for part in PARTS:
+            pairs += [(getattr(p, f"{part}_s"), fitted.part_s(part, 1, p.context)) for p in single]
+        self.error = max(abs(measured / fit - 1) for measured, fit in pairs)
         """Largest residual of the fitted passes, as a share."""
 
     def c(self, drafts: Drafts) -> Range | None:

@@ -20,7 +20,6 @@ docs/auto.md.
 import itertools
 from collections.abc import Iterator
 from functools import partial
-from itertools import accumulate
 from operator import itemgetter
 
 from skipbench.config.configurable import Natural, Positive
@@ -38,10 +37,8 @@ from skipbench.contrib.auto.kinds import (
 )
 from skipbench.contrib.auto.ladder import MAX_STEPS, chain_value
 from skipbench.contrib.auto.prices import AutoPrices
-from skipbench.contrib.auto.rests import WAKES, Rests
 from skipbench.contrib.cpu.top_tokens import two_best
 from skipbench.decode.draft import Draft, State, Verification
-from skipbench.decode.method import TriedPlan
 from skipbench.decode.tree import Child, Growth, Tree, min_slopes
 from skipbench.lm.rows import TokenRows
 from skipbench.metrics.prices import DRAFT_ROWS
@@ -89,16 +86,6 @@ class Auto(AutoPrices):
         self.slopes = min_slopes(self.prices)
         price = partial(self.step_price, state)
         self.ladder.begin(price, self.low)
-        self.rests = Rests(self.looking_price(state))
-        self._set_rest(False)
-
-    def _set_rest(self, rests: bool) -> None:
-        """Whether the next round proposes nothing, which needs no top tokens, and can be late."""
-        self._resting, self.needs_top_tokens = rests, 0 if rests else TOP
-
-    @property
-    def late_steps(self) -> int | None:
-        return 0 if self._resting else None
 
     @property
     def rate(self) -> float:
@@ -109,11 +96,7 @@ class Auto(AutoPrices):
         self._before = state.tokens[-2] if len(state.tokens) > 1 else state.pending
         self._pending, self._drafted, self._step_price = state.pending, [], 0.0
         self._passes, self.tree = 0, Tree()
-        if self.rests.left:
-            return Draft()
-        if self.rests.worth and self.free.text.match_length() >= WAKES:
-            return self._copies(budget)
-        self.needs_top_tokens, rate = TOP, self.rate
+        rate = self.rate
         growth = self._growth(budget)
         self.tree = growth.best(rate)
         # a token is worth what it costs here: passes are spared for copies where there are some
@@ -130,23 +113,6 @@ class Auto(AutoPrices):
         shape, steps = (self.tree.tokens, self.tree.parents), len(self.tree.tokens)
         sources = [SOURCES[LETTERS[kind]] for kind in self.tree.kinds]
         return Draft(*shape, steps=steps, sources=sources, passes=self._passes)
-
-    def _copies(self, budget: int) -> Draft:
-        """A chain of copies alone, where the host takes much of a round: the target's likeliest
-        tokens are not read.
-        """
-        self.needs_top_tokens, prices = 0, self.copy_prices
-        chain = self.free.chain(min(budget, self.max_nodes), self._eos)
-        tokens = list(accumulate(map(self.calibration, chain.products), initial=1.0))
-        rates = [n / price for n, price in zip(tokens, prices[1:], strict=False)]
-        rate = min(self.rate, max(1.0, *rates))
-        values = [n - rate * price for n, price in zip(tokens, prices[1:], strict=False)]
-        size = values.index(max(values))
-        self.tree, self._price = chain.first(size, tokens[size] - 1), prices[1 + size]
-        return Draft(self.tree.tokens, steps=size, sources=["copied"] * size, kind="copies")
-
-    def tried_plans(self) -> list[TriedPlan]:
-        return self.ladder.tried_plans({plan for _, plan in self.log.get("sets", ())})
 
     def _growth(self, budget: int) -> Growth:
         """The tree of all sources, the drafted chain among them."""
@@ -245,17 +211,12 @@ class Auto(AutoPrices):
 
     def adapt(self, state: State, verification: Verification) -> None:
         tree, accepted = self.tree, verification.accepted
-        if self.rests.left:
-            self.free.text.advance(state)
-            self._set_rest(self.rests.rested(self.free.text.match_length()))
-            return self.note(explored=0.0, expected=1.0, price=1.0, source="")
         tried = [(tree.kinds[node], hit) for node, hit in tree.tried(accepted)]
         self.free.count((kind, hit) for kind, hit in tried if kind != UNCOUNTED)
         for hit in (hit for kind, hit in tried if kind >= FREE):
             self.ladder.agreement.update(self._rung, hit)
         self.calibration.count(tree.products, accepted)
         price = self._price + self._step_price
-        self._set_rest(self.rests.awake(len(accepted) + 1, price))
         tokens, passes = self._past
         self._past = [RATE_KEPT * tokens + (len(accepted) + 1), RATE_KEPT * passes + price]
         if top := verification.top_tokens:

@@ -2,7 +2,7 @@
 the chance that it is right.
 """
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from skipbench.config.configurable import Stateful
 from skipbench.contrib.auto.chances import Counters
@@ -16,10 +16,9 @@ from skipbench.contrib.auto.kinds import (
     NONE,
     PRIORS,
     STRIDES,
-    UNLIKELY,
 )
 from skipbench.decode.sources import Match, Successors, TextIndex
-from skipbench.decode.tree import Child, Tree
+from skipbench.decode.tree import Child
 
 Carried = tuple[list[Match], int]
 """Occurrences of the path to a node's parent; place on the drafted chain, -1 beside it."""
@@ -94,20 +93,6 @@ class FreeTokens(Stateful):
         known, chance, beside = self._known.get, self.chance, (matches, -1)
         pairs = zip(candidates, kinds, strict=True)
         return [(known(kind) or chance(kind), c, kind, beside) for c, kind in pairs], matches
-
-    def chain(self, most: int, eos: Container[int]) -> Tree:
-        """At most so many tokens that followed the longest match, none behind an end."""
-        tree, path, product = Tree(), list[int](), 1.0
-        matches, alone = self.text.find(), ABSENT * STRIDES[2]
-        while matches and len(path) < most and not (path and path[-1] in eos):
-            token, kind = self.text.text[matches[0][0]], _first(matches, 0) + alone
-            product *= self._known.get(kind) or self.chance(kind)
-            if product < UNLIKELY:
-                break
-            tree.add(token, len(path) - 1, kind, product)
-            path.append(token)
-            matches = self.text.follow(matches, token) or self.text.find(path)
-        return tree
 
 
 def _first(matches: list[Match], context: int) -> int:

@@ -3,13 +3,12 @@ time.
 """
 
 import math
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from skipbench.config.configurable import Stateful
 from skipbench.contrib.auto.chances import Counters
 from skipbench.decode.draft import State
-from skipbench.decode.method import TriedPlan
 from skipbench.decode.trial_passes import predicts, recent_states
 from skipbench.draft_plan import DraftPlan
 from skipbench.metrics.prices import Prices
@@ -192,15 +191,6 @@ class PlanLadder(Stateful):
             self.agreement.update(rung, hit)
         self.tried[rung] += 1
         return price
-
-    def tried_plans(self, drafted: Container[str]) -> list[TriedPlan]:
-        """As `Method.tried_plans`; `drafted`: those that drafted for the present prompt."""
-        found = [
-            TriedPlan(text := str(self.plans[rung]), self.chance(rung), step, text in drafted)
-            for rung, step in enumerate(self.steps)
-            if rung in self.plans and (self.tried[rung] or str(self.plans[rung]) in drafted)
-        ]
-        return sorted(found, key=lambda one: -one.agreement)
 
     def _hopes(self, idle: bool) -> list[float]:
         """The highest agreement that each rung may still have; 0 for those of fewer bits with

@@ -8,9 +8,8 @@ from skipbench.contrib.auto.ladder import VARIANT, PlanLadder
 from skipbench.decode.draft import State
 from skipbench.decode.priced import Priced
 from skipbench.errors import SkipbenchError
-from skipbench.metrics.host import NO_HOST
 from skipbench.metrics.lines import curve
-from skipbench.metrics.prices import DRAFT_ROWS, VANILLA
+from skipbench.metrics.prices import DRAFT_ROWS
 from skipbench.profile.roofline import bytes_price
 
 
@@ -49,23 +48,7 @@ class AutoPrices(Priced):
 
     def prepare(self, state: State) -> None:
         self.prices = self.prices_at(state, self.max_nodes + 1)
-        self.copy_prices = self._copy_prices(state)
         self.low = self._draft_prices(state)
-
-    def looking_price(self, state: State) -> float:
-        """Price of a round that drafts nothing in rounds of vanilla, 1 where these are unknown."""
-        host = self.host(state)
-        idle = state.lm.prices.host_of(VANILLA, host) if host != NO_HOST else NO_HOST
-        return host.looking_price(self.pass_s(state), idle)
-
-    def _copy_prices(self, state: State) -> list[float]:
-        """Price of 0, 1, ... rows of a chain of copies alone; as of any round until it is timed."""
-        host, pass_s = self.host(state), self.pass_s(state)
-        copies = state.lm.prices.host.get(f"{self.name} copies")
-        if host == NO_HOST or copies is None:
-            return self.prices
-        share = (pass_s + copies.beside_s(1)) / (pass_s + host.beside_s(1))
-        return [share * p for p in curve(copies.added(self.seconds(state)), self.max_nodes + 1)]
 
     def _draft_prices(self, state: State) -> list[float]:
         """Price of 0, 1, ... rows drafted in fewer bits; empty where they cannot pay, or the engine

@@ -130,13 +130,7 @@ def usage(answers: Sequence[Answer], choices: int) -> dict[str, Any]:
             "accepted_prediction_tokens": accepted,
             "rejected_prediction_tokens": max(0, drafted - accepted),
         },
-        "speculation": [
-            {
-                **{name: getattr(answer, name) for name in names},
-                "tried": [plan._asdict() for plan in answer.tried],
-            }
-            for answer in answers
-        ],
+        "speculation": [{name: getattr(answer, name) for name in names} for answer in answers],
     }
 
 

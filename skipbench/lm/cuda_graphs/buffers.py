@@ -105,10 +105,8 @@ class GraphBuffers:
             upload_into(self._packed, packed)
         elif context_len != start:
             upload_into(self.bounds, numbers)
-        elif token_rows.place is None:
+        else:
             self.bounds.fill_(context_len)
-        if token_rows.place is not None:
-            self.bounds.copy_(token_rows.place)
         self._shape = key
         if token_rows.rows < self.rows:  # else every pass would add to the state of the rows behind
             self.hidden[token_rows.rows :].zero_()

@@ -50,7 +50,6 @@ class DeviceGraphs:
             self.load(metadata)
             # More alternatives than a pass has rows go through an MLP together.
             if self.buffers is None or len(hidden) != len(self._out):
-                assert metadata.token_rows.place is None
                 self._refuse_others(metadata)
                 return eager(hidden, metadata)
             return self._replay(self.replays[s], hidden)
@@ -112,10 +111,6 @@ class DeviceGraphs:
             self.buffers.load(metadata.token_rows)
             self._out = self.buffers.view(metadata.rows)
         self.metadata, self._prepared = metadata, False
-
-    def has_graphs(self, metadata: AttentionMetadata) -> bool:
-        """True if a pass replays graphs, which may be captured now."""
-        return (key := self._key_of(metadata)) is not None and self._ready(key)
 
     def _key_of(self, metadata: AttentionMetadata) -> Key | None:
         """The graphs of a pass; `None` for one that runs without."""

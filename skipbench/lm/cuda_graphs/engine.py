@@ -153,9 +153,6 @@ class CudaGraphsEngine(Engine):
         first = self._firsts[variant]
         return part.at_once(hidden, metadata, tuple(s + first for s in numbers))
 
-    def reads_place(self, metadata: AttentionMetadata) -> bool:
-        return len(self.parts) == 1 and next(iter(self.parts.values())).has_graphs(metadata)
-
     def prefill_rows(self, tokens: int) -> int:
         return MAX_ROWS if tokens <= SHORT_PROMPT else tokens
 

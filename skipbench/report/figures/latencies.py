@@ -1,19 +1,20 @@
 """Figure of a profile: sub-layers by context, whole passes by rows, and the roofline."""
 
-from typing import Any
-
+import msgspec
 import pandas as pd
 from matplotlib.figure import Figure
 
+from skipbench.metrics.prices import Prices
 from skipbench.report.figures.style import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, new_figure
 
 
-def latency_figure(record: dict[str, Any]) -> Figure:
+def latency_figure(record: Prices) -> Figure:
     """Two panels from the record of a profile; the bound of memory and arithmetic is dashed."""
     # a row per point: its seconds (`attention_s`), and the roofline's (`attention`)
-    points = pd.DataFrame(record["points"]).join(pd.DataFrame(record["floor"]))
+    floor = pd.DataFrame([record.floor_s(p.context, p.rows) for p in record.points])
+    points = pd.DataFrame(msgspec.to_builtins(record.points)).join(floor)
     figure, axes = new_figure(1, 2, (8.4, 4.2))
-    (left, right), model, line = axes[0], record["model"], {"linewidth": 1}
+    (left, right), model, line = axes[0], msgspec.to_builtins(record.model), {"linewidth": 1}
     single = points[points.rows == 1]
     parts, x = (("attention", BLUE, "o"), ("mlp", ORANGE, "s")), single.context
     for part, color, marker in parts:

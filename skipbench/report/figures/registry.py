@@ -6,7 +6,6 @@ from functools import partial
 
 from matplotlib.figure import Figure
 
-from skipbench.config.extensions import load, registered
 from skipbench.errors import SkipbenchError
 from skipbench.report.compared import BASELINE
 from skipbench.report.figures import courses, curves, maps, searches
@@ -98,9 +97,8 @@ def _drawn(kind: Kind, runs: list[Run], published: list[Printed]) -> Figure:
 
 def draw_run(run: Run) -> dict[str, Figure]:
     """Every kind that one run supports, by name."""
-    kinds = OF_ONE_RUN | {name: load("figure", name) for name in registered("figure")}
     found = {}
-    for name, kind in kinds.items():
+    for name, kind in OF_ONE_RUN.items():
         with suppress(SkipbenchError):  # this run has nothing of the kind
             found[name] = _drawn(kind, [run], [])
     return found

@@ -17,7 +17,7 @@ from skipbench.contrib.artifact.predict_papers import TABLES, skipping
 from skipbench.contrib.artifact.predict_table import Line
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.acceptance import PLAIN
-from skipbench.metrics.prices import Parts, Prices, TimedRound
+from skipbench.metrics.prices import Parts, Point, Prices, TimedRound
 from skipbench.report.published import Printed
 
 COMMITTED = Path(__file__).parents[3] / "results" / "predicted"
@@ -35,7 +35,7 @@ def machine(shape: Shape = SHAPE) -> MachinePrices:
         for steps in (0, 4)
     ]
     return MachinePrices(
-        Prices(model=parts, rounds=rounds, residuals={"whole": [-0.1]}), SHAPE, shape
+        Prices(model=parts, rounds=rounds, points=[Point(16, 1, 1.0, 2.0, 4.0, 14.4)]), SHAPE, shape
     )
 
 
