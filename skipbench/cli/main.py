@@ -30,7 +30,7 @@ HYDRA_FLAGS = WITH_VALUE | {
 NEXT = (
     "next: report (a page of all runs), compare model.path=FOLDER (what is fastest on it), --help"
 )
-OWN_FLAGS = {"-h", "--help", "--version", "--shell-completion"}.union(
+OWN_FLAGS = {"-h", "--help", "--version"}.union(
     *(declared(c)[1] for c in COMMANDS.values())
 )
 
@@ -52,10 +52,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def dispatch(argv: list[str]) -> None:
     """Runs what a command line asks for. Raises SkipbenchError where it is wrong."""
     argv = _with_config_dir(argv)
-    script = f"{''.join(argv[1:2]) or 'bash'}_source" if argv[:1] == ["--shell-completion"] else ""
-    if instruction := os.environ.get("_SKIPBENCH_COMPLETE", script):  # asked by that script
-        load("shell", "completion")(instruction)
-    elif "--version" in argv:
+    if "--version" in argv:
         sys.stdout.write(f"skipbench {metadata.version('skipbench')}\n")
     elif {"-h", "--help"} & set(argv):
         from skipbench.cli.help import print_help

@@ -62,7 +62,6 @@ TABLE: dict[str, dict[str, str]] = {
         name: f"skipbench.contrib.track.trackers.{name}"
         for name in ("tensorboard", "mlflow", "wandb")
     },
-    "shell": {"completion": "skipbench.contrib.completion.completion.complete"},
     "code": {  # as `CODE` in config/trust.py
         "contrib/cpu/native.py CDLL": "compiled from the package's source; after `is_sealed`",
         "contrib/lora/lora.py import_module": "a name in the package's own source",
