@@ -9,7 +9,6 @@ from statistics import median_low
 from typing import Any, NamedTuple
 
 from skipbench.bench.prompts import Prompt
-from skipbench.bench.track import Log, line
 from skipbench.config.run_config import RunConfig
 from skipbench.decode.answer import Detokenizer
 from skipbench.decode.draft import State
@@ -49,8 +48,6 @@ class Bench:
     meter: EnergyMeter = field(default_factory=EnergyMeter)
     others: bool = False
     """True if other arms go on where this one fails."""
-    log: Log = lambda numbers, step: None  # a default
-    """Of `track=`."""
     error: Exception | None = None
     """Of the method, which ended this arm."""
     samples: list[Sample] = field(init=False)
@@ -114,7 +111,6 @@ class Bench:
             self.answers[sample.id] = completion.vanilla
         self.samples.append(sample)
         self.done.add(sample.index)
-        self.log(line(sample), len(self.samples))
 
     def decode(
         self, method: Method, prompt: Prompt, index: int, reference: list[int] | None = None

@@ -18,7 +18,6 @@ from skipbench.bench.arm import Bench
 from skipbench.bench.load import LoadModel, load_model, prepare
 from skipbench.bench.memory import longest
 from skipbench.bench.prompts import Prompt, eos_ids
-from skipbench.bench.track import results_of, tracked
 from skipbench.config.catalog import known_hardware
 from skipbench.config.run_config import RunConfig
 from skipbench.console import log_to, note, say_replaced, working
@@ -120,8 +119,7 @@ def _opened(
     try:
         store.status("running")
         eos, others = eos_ids(lm), len(arms) > 1
-        log = stack.enter_context(tracked(config, folder.name))
-        bench = Bench(config, lm, tokenizer, method, prompts, eos, store, meter, others, log)
+        bench = Bench(config, lm, tokenizer, method, prompts, eos, store, meter, others)
         yield bench
         if (notes := lm.notes()) != origin.notes:
             say_replaced(notes[-1:])  # memory for graphs ran out while decoding
@@ -131,8 +129,7 @@ def _opened(
         if config.shard is not None:  # no metrics of a part under the name of the whole
             store.status("interrupted", f"shard {config.shard} is decoded; {JOINS}")
             return
-        store.write_metrics(metrics := _metrics(bench))
-        log(results_of(metrics), len(bench.samples))
+        store.write_metrics(_metrics(bench))
         failed = [s for s in bench.samples if s.lossless == "failed"]
         error = None
         if failed:

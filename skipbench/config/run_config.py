@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import msgspec
 from msgspec import Meta
@@ -170,9 +170,6 @@ class DatasetConfig(Node, frozen=True):
         return rows, shared
 
 
-Tracker = Literal["tensorboard", "mlflow", "wandb"]
-
-
 @dataclass(frozen=True)
 class RunConfig:
     """One cell, model x method x dataset; `schemas.Config` documents the keys."""
@@ -195,7 +192,6 @@ class RunConfig:
     shard: Annotated[Annotated[str, Meta(pattern=SHARD_PATTERN)] | None, Meta(title=SHARD)] = None
     teacher_forced: bool = False
     label: str | None = None
-    track: Tracker | None = None
     hardware: Slurm | Local | None = None
     search_dataset: DatasetConfig | None = None
     """Of the prompts of the cell's own search, in an experiment; `None`: it has none."""

@@ -140,10 +140,6 @@ class Config:
     """Resumes on another device, engine, version, threads or arithmetic; tables say from where."""
     label: str | None = None
     """In a sweep: what this cell is called; no run depends on it."""
-    track: str | None = None
-    """tensorboard, mlflow or wandb, whose package is installed: each prompt's line and the metrics
-    go there, too; no run depends on it.
-    """
     hardware: Any = None
     """Where jobs run; no run depends on it."""
     scale: Any = None

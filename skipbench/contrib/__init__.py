@@ -58,17 +58,12 @@ TABLE: dict[str, dict[str, str]] = {
         "load": "skipbench.contrib.ranks.ranks.load_on_ranks",
         "serve": "skipbench.contrib.ranks.ranks.serve",
     },
-    "tracker": {
-        name: f"skipbench.contrib.track.trackers.{name}"
-        for name in ("tensorboard", "mlflow", "wandb")
-    },
     "code": {  # as `CODE` in config/trust.py
         "contrib/cpu/native.py CDLL": "compiled from the package's source; after `is_sealed`",
         "contrib/lora/lora.py import_module": "a name in the package's own source",
         "contrib/lora/lora.py from_pretrained": "the weights of an adapter: "
         "safetensors; with model.allow_pickle=true torch's weights_only",
         "contrib/gguf/tokenizer.py from_pretrained": "trust_remote_code is false",
-        "contrib/track/trackers.py import_module": "a name in the package's own source",
         "contrib/ranks/ranks.py recv": "from a process of this command, with a key of 32 bytes",
         "contrib/ranks/ranks.py broadcast_object_list": "from rank 0, over torchrun's network",
     },

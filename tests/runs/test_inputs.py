@@ -71,7 +71,7 @@ STRETCHES += ["bitsandbytes", "triton"]
 """What samples of one run have in common."""
 NO_INPUTS = ["search", "profile", "results", "dry_run", "fresh", "mixed", "repeats", "label"]
 NO_INPUTS += ["hardware", "search_dataset", "model.settings", "model.gated", "model.calibration"]
-NO_INPUTS += ["shard", "track", "model.source", "model.wheel", "model.strict"]
+NO_INPUTS += ["shard", "model.source", "model.wheel", "model.strict"]
 NO_INPUTS += ["model.deepened_seed"]
 """Settings on which no sample depends; those of pruning and deepening where neither is done."""
 
@@ -203,7 +203,6 @@ def others(value: Any) -> list[Any]:
         case list():
             return [[*value, 1], [*value, "x"], [*value, "int8"]]
     names = ["cuda", "bfloat16", "reference", "int8", "left", "hub", "max", "bayes", "random"]
-    names += ["mlflow"]
     return [f"{value}x", *names, "1/2", 7, 0.5, True, {"rows": 3}]
 
 
