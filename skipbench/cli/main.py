@@ -30,9 +30,7 @@ HYDRA_FLAGS = WITH_VALUE | {
 NEXT = (
     "next: report (a page of all runs), compare model.path=FOLDER (what is fastest on it), --help"
 )
-OWN_FLAGS = {"-h", "--help", "--version"}.union(
-    *(declared(c)[1] for c in COMMANDS.values())
-)
+OWN_FLAGS = {"-h", "--help", "--version"}.union(*(declared(c)[1] for c in COMMANDS.values()))
 
 
 def main(argv: Sequence[str] | None = None) -> None:

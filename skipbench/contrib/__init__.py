@@ -28,10 +28,6 @@ TABLE: dict[str, dict[str, str]] = {
         "int4": "skipbench.contrib.lowbit.copy.Int4Copy",
     },
     "default": {"method": "auto"},
-    "adapter": {
-        "check": "skipbench.contrib.lora.lora.check_adapter",
-        "merge": "skipbench.contrib.lora.lora.merge_adapter",
-    },
     "checkpoint": {
         "deepened": "skipbench.contrib.deepened.deepened.deepen",
         "gguf": "skipbench.contrib.gguf.checkpoint.read_gguf",
@@ -60,9 +56,6 @@ TABLE: dict[str, dict[str, str]] = {
     },
     "code": {  # as `CODE` in config/trust.py
         "contrib/cpu/native.py CDLL": "compiled from the package's source; after `is_sealed`",
-        "contrib/lora/lora.py import_module": "a name in the package's own source",
-        "contrib/lora/lora.py from_pretrained": "the weights of an adapter: "
-        "safetensors; with model.allow_pickle=true torch's weights_only",
         "contrib/gguf/tokenizer.py from_pretrained": "trust_remote_code is false",
         "contrib/ranks/ranks.py recv": "from a process of this command, with a key of 32 bytes",
         "contrib/ranks/ranks.py broadcast_object_list": "from rank 0, over torchrun's network",

@@ -9,7 +9,7 @@ from typing import Any
 
 from skipbench.config.architecture import Shape
 from skipbench.config.extensions import load as load_extension
-from skipbench.config.model import Model, adapter_base, check_path, is_gguf
+from skipbench.config.model import Model, check_path, is_gguf
 from skipbench.config.paths import hub_offline
 from skipbench.errors import SkipbenchError
 from skipbench.runs.fingerprint import checkpoint_place, indexed
@@ -110,14 +110,11 @@ TOKENIZERS = (
 )
 
 
-def check_tokenizer(path: str, base: str) -> str:
-    """The first of two checkpoints that has a tokenizer, as far as this machine can tell. Raises
-    SkipbenchError where neither folder has one.
-    """
-    for place in dict.fromkeys((path, base)):
-        folder = Path(place)
-        if not folder.is_dir() or any((folder / name).is_file() for name in TOKENIZERS):
-            return place
+def check_tokenizer(path: str) -> str:
+    """The path. Raises SkipbenchError for a folder without a tokenizer."""
+    folder = Path(path)
+    if not folder.is_dir() or any((folder / name).is_file() for name in TOKENIZERS):
+        return path
     raise SkipbenchError(
         f"model.path={path!r} has no tokenizer: copy tokenizer.json and tokenizer_config.json "
         "there from the model that it was trained from, or use tokenizer.save_pretrained(FOLDER)"
@@ -221,8 +218,6 @@ def check_form(model: Model, engine: str) -> None:
             f"{what} needs weights in model.dtype on one device; leave out model.quantization and "
             "model.device=auto"
         )
-    if adapter_base(path) is not None:
-        load_extension("adapter", "check")(path, quantization, model.allow_pickle)
     if quantization != "none" and engine != "reference":
         raise SkipbenchError(
             f"model.quantization={quantization} needs engine=reference: engine={engine} "

@@ -6,7 +6,7 @@ from typing import Any
 
 from skipbench.config.architecture import Shape
 from skipbench.config.extensions import load as load_extension
-from skipbench.config.model import Model, adapter_base, check_path, is_gguf
+from skipbench.config.model import Model, check_path, is_gguf
 from skipbench.config.paths import hub_offline, hub_unreachable
 from skipbench.errors import SkipbenchError
 from skipbench.lm.families import angle_limit, check_config
@@ -22,15 +22,13 @@ def layer_count(path: str, revision: str | None = None) -> int:
 
 
 def read_config(path: str, revision: str | None, shape: Shape | None = None) -> Any:
-    """The Hugging Face configuration of a folder, an adapter's base, a GGUF file or a hub id.
-    Raises SkipbenchError where there is none, it is of a family or form that cannot be run, or not
-    of the sizes of `shape`.
+    """The Hugging Face configuration of a folder, a GGUF file or a hub id. Raises
+    SkipbenchError where there is none, it is of a family or form that cannot be run, or not of the
+    sizes of `shape`.
     """
     from transformers import AutoConfig
 
     check_path(path)
-    if (base := adapter_base(path)) is not None:
-        return read_config(base, revision, shape)
     if is_gguf(path):
         config = load_extension("checkpoint", "gguf")(path).config
     else:
@@ -49,14 +47,14 @@ def read_config(path: str, revision: str | None, shape: Shape | None = None) -> 
 
 def is_here(model: Model) -> bool:
     """True if the checkpoint, its configuration at least, is on this machine."""
-    return checkpoint_place(adapter_base(model.path) or model.path, model.revision) is not None
+    return checkpoint_place(model.path, model.revision) is not None
 
 
 def check_checkpoint(model: Model) -> None:
     """Checks the files beside the weights, and raises SkipbenchError, as `load` does. A hub id that
     is not on this machine is left to the download.
     """
-    base = adapter_base(model.path) or model.path
+    base = model.path
     if not is_here(model):
         if hub_offline() or hub_unreachable():
             raise SkipbenchError(checks.explain(base, model.revision, OSError("not in the cache")))
@@ -64,7 +62,7 @@ def check_checkpoint(model: Model) -> None:
     read_config(model.path, model.revision, model.architecture)
     if is_gguf(base):
         return
-    checks.check_tokenizer(model.path, base)
+    checks.check_tokenizer(base)
     folder = Path(base)
     if not folder.is_dir() or any(folder.glob("*.safetensors")):
         return
@@ -95,7 +93,7 @@ def sized(model: Model) -> Model:
         return model
     head_dim = getattr(config, "head_dim", None)
     shape = Shape(**found, head_dim=head_dim, context=positions(config))
-    if (count := _parameters(adapter_base(model.path) or model.path)) is not None:
+    if (count := _parameters(model.path)) is not None:
         more = (count - shape.parameters) / (3 * shape.hidden * shape.layers)
         shape = dataclasses.replace(shape, intermediate=max(1, round(shape.intermediate + more)))
     return dataclasses.replace(model, architecture=shape)
@@ -124,7 +122,7 @@ def tokenizer_here(model: Model) -> Any | None:
     """
     if not is_here(model):
         return None
-    path = checks.check_tokenizer(model.path, adapter_base(model.path) or model.path)
+    path = checks.check_tokenizer(model.path)
     try:
         return read_tokenizer(path, model.revision, local_files_only=True)
     except SkipbenchError:

@@ -23,7 +23,7 @@ from skipbench.runs.gpu import Gpu, ask
 from skipbench.runs.reading import Text
 
 COMPUTING = ["torch", "transformers", "tokenizers", "numpy", "bayesian-optimization"]
-COMPUTING += ["bitsandbytes", "peft", "triton"]
+COMPUTING += ["bitsandbytes", "triton"]
 CONDITIONS = ["device", "cpu", "threads", "engine", "native_kernels", "arithmetic", "python"]
 CONDITIONS += COMPUTING
 """A run's times, and what rounds otherwise, depend on these, beside its settings."""

@@ -22,7 +22,7 @@ from skipbench.runs.provenance import hashed
 
 SCHEME = "2:"  # begins these hashes; earlier ones, without it, were of whole files and equal none
 ROOTS = ("skipbench.bench.run", "skipbench.bench.turns")  # what measures a run
-PARTS = ("adapter", "checkpoint", "engine", "kernel", "ranks", "variant")  # of `extensions`
+PARTS = ("checkpoint", "engine", "kernel", "ranks", "variant")  # of `extensions`
 UNHASHED = ("config", "console", "errors", "report", "runs")  # no token or second depends on them
 ENGINE = ("bench", "draft_plan", "lm", "models", "skipset")  # rooms of the package's hash alone
 OWN = ("skipbench.decode.", "skipbench.methods.")  # parts of skipbench that belong to a method

@@ -22,7 +22,7 @@ from skipbench.bench.stored_sets import Stored
 from skipbench.cli.figure import _brute_force
 from skipbench.cli.generate import _done
 from skipbench.config.compose import compose
-from skipbench.config.model import Model, adapter_base
+from skipbench.config.model import Model
 from skipbench.config.paths import PACKAGE
 from skipbench.data.own import prompts
 from skipbench.data.rows import Row
@@ -114,12 +114,10 @@ def records(place: Path) -> dict[str, Reader]:
 def checkpoints(place: Path) -> dict[str, Reader]:
     """Those of a model."""
     readers, model = dict[str, Reader](), random_model("llama")
-    folder, adapter = place / "m", place / "a"
+    folder = place / "m"
     model.save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(TINY / name, folder)
-    adapter.mkdir()
-    (adapter / "adapter_config.json").write_text('{"base_model_name_or_path": "../m"}')
     (folder / "other.safetensors.index.json").write_text(
         '{"weight_map": {"a": "model.safetensors"}}'
     )
@@ -140,8 +138,6 @@ def checkpoints(place: Path) -> dict[str, Reader]:
         readers[name] = Reader(folder / name, config)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         readers[name] = Reader(folder / name, tokenizer)
-    file = adapter / "adapter_config.json"
-    readers[file.name] = Reader(file, lambda: adapter_base(str(adapter)))
     return readers
 
 

@@ -66,7 +66,7 @@ CODE = {
 """What is refused, by file of the package."""
 UNUSED = ["lm/cuda_graphs/engine.py", "bench/doctor.py", "methods/swift.py", "search/bayes.py"]
 STRETCHES = ["device", "cpu", "threads", "engine", "native_kernels", "arithmetic", "python"]
-STRETCHES += ["torch", "transformers", "tokenizers", "numpy", "bayesian-optimization", "peft"]
+STRETCHES += ["torch", "transformers", "tokenizers", "numpy", "bayesian-optimization"]
 STRETCHES += ["bitsandbytes", "triton"]
 """What samples of one run have in common."""
 NO_INPUTS = ["search", "profile", "results", "dry_run", "fresh", "mixed", "repeats", "label"]
