@@ -8,7 +8,6 @@ from hydra.errors import HydraException
 
 from skipbench.config.catalog import targets
 from skipbench.config.schemas import SCHEMAS
-from skipbench.config.signature import MOVED, with_targets
 from skipbench.config.trust import check_targets
 from skipbench.errors import SkipbenchError
 
@@ -19,7 +18,6 @@ def instantiate(node: Mapping[str, Any], **more: Any) -> Any:
 
     Raises SkipbenchError: the called function's own, or why it could not be called.
     """
-    node = with_targets(node, MOVED)
     of_schemas = {getattr(schema, "_target_", None) for schema in SCHEMAS.values()}
     check_targets(node, targets() | of_schemas)
     try:

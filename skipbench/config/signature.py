@@ -8,7 +8,6 @@ import dataclasses
 import functools
 import importlib.util
 import re
-from collections.abc import Mapping
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +16,6 @@ from typing import Any, NamedTuple
 from omegaconf import MISSING
 
 from skipbench.config import configurable
-from skipbench.config.extensions import registered
 from skipbench.errors import SkipbenchError
 
 TYPES: dict[str, Any] = {"int": int, "float": float, "str": str, "bool": bool, "DraftPlan": str}
@@ -26,26 +24,6 @@ TYPES |= {name: kind.__origin__ for name, kind in bounded.items()}
 Defined = ast.ClassDef | ast.FunctionDef
 GIVEN_BY_CODE = ("self", "layers")
 """Parameters that the caller passes when it builds the object; they are no keys."""
-MOVED = {
-    "skipbench.methods.fixed.explicit": "skipbench.methods.fixed.Explicit",
-    "skipbench.methods.fixed.strategy": "skipbench.methods.fixed.Strategy",
-    "skipbench.methods.layerskip.layerskip": "skipbench.methods.layerskip.LayerSkip",
-    "skipbench.methods.self_sd.self_sd": "skipbench.methods.self_sd.SelfSD",
-    "skipbench.methods.vanilla.vanilla": "skipbench.methods.vanilla.Vanilla",
-    **registered("moved"),
-}
-"""Where a class is now, by the path that records keep: a run's name is a hash of its record."""
-FIRST = {now: first for first, now in MOVED.items()}
-
-
-def with_targets(node: Any, paths: Mapping[str, str]) -> Any:
-    """A node whose `_target_`s, its own and those of nodes inside, are replaced by `paths`."""
-    if not isinstance(node, Mapping):
-        return node
-    return {
-        key: paths.get(value, value) if key == "_target_" else with_targets(value, paths)
-        for key, value in node.items()
-    }
 
 
 class Setting(NamedTuple):
@@ -63,7 +41,7 @@ def settings(target: str) -> dict[str, Setting]:
 
     Raises SkipbenchError where there is no such module, class or function.
     """
-    module, _, _ = MOVED.get(target, target).rpartition(".")
+    module, _, _ = target.rpartition(".")
     tree, named, node = _definition(target)
     inits = [p for p in node.body if isinstance(p, ast.FunctionDef) and p.name == "__init__"]
     if isinstance(node, ast.FunctionDef) or inits:
@@ -99,7 +77,7 @@ def settings(target: str) -> dict[str, Setting]:
 
 def _definition(target: str) -> tuple[ast.Module, dict[str, Defined], Defined]:
     """A target's module, the classes and functions there, and itself."""
-    module, _, name = MOVED.get(target, target).rpartition(".")
+    module, _, name = target.rpartition(".")
     file = source_of(module)
     try:
         tree = ast.parse(file.read_text(encoding="utf-8"))

@@ -4,20 +4,6 @@ Its commands, methods and parts of engines are found by name in `TABLE`, and loa
 """
 
 TABLE: dict[str, dict[str, str]] = {
-    "moved": {
-        "skipbench.decode.stop_by_price.ByPrice": "skipbench.contrib.lowbit.stop_by_price.ByPrice",
-        "skipbench.decode.tapout.TapOut": "skipbench.contrib.methods.tapout.TapOut",
-        "skipbench.methods.asd.ASD": "skipbench.contrib.methods.asd.ASD",
-        "skipbench.methods.auto.Auto": "skipbench.contrib.auto.auto.Auto",
-        "skipbench.methods.cas_spec.CASSpec": "skipbench.contrib.methods.cas_spec.CASSpec",
-        "skipbench.methods.conflayers.ConfLayers": (
-            "skipbench.contrib.methods.conflayers.ConfLayers"
-        ),
-        "skipbench.methods.knapspec_choices.KnapSpecChoices": (
-            "skipbench.contrib.lowbit.knapspec_choices.KnapSpecChoices"
-        ),
-        "skipbench.methods.leap.LEAP": "skipbench.contrib.methods.leap.LEAP",
-    },
     "engine": {"cpu": "skipbench.contrib.cpu.engine.CpuEngine"},
     "kernel": {
         "best_tokens": "skipbench.contrib.cpu.top_tokens.best_tokens",
@@ -66,4 +52,4 @@ TABLE: dict[str, dict[str, str]] = {
         "verify": "skipbench.contrib.oracle.api.verify",
     },
 }
-"""By kind and name: `module.attribute`; `moved`: where a class is now, by the path in records."""
+"""By kind and name: `module.attribute`."""
