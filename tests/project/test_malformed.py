@@ -32,7 +32,6 @@ from skipbench.launch import manifest
 from skipbench.metrics.prices import Prices
 from skipbench.models.load import load
 from skipbench.models.outline import read_config, sized
-from skipbench.models.tokenizer import read_tokenizer
 from skipbench.report.figures.runs import dump_runs, read_runs
 from skipbench.report.page.collect import all_runs
 from skipbench.report.tables.stored import read_table, summary, would_lose
@@ -129,15 +128,10 @@ def checkpoints(place: Path) -> dict[str, Reader]:
         sizes = sized(Model(path=str(folder), architecture=None))
         return read_config(str(folder), None), sizes, weights_sha256(Model(path=str(folder)))
 
-    def tokenizer() -> object:
-        return read_tokenizer(str(folder))
-
     for name in ("generation_config.json", "model.safetensors"):
         readers[name] = Reader(folder / name, whole)
     for name in ("config.json", "other.safetensors.index.json"):
         readers[name] = Reader(folder / name, config)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        readers[name] = Reader(folder / name, tokenizer)
     return readers
 
 
