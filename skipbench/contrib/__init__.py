@@ -24,7 +24,6 @@ TABLE: dict[str, dict[str, str]] = {
         "bundle": "skipbench.contrib.artifact.bundle_command.Bundle",
         "card": "skipbench.contrib.artifact.card_command.Card",
         "chat": "skipbench.contrib.chat.command.Chat",
-        "export": "skipbench.contrib.export.command.Export",
         "project": "skipbench.contrib.artifact.project_command.Project",
         "serve": "skipbench.contrib.serve.command.Serve",
         "verify": "skipbench.contrib.oracle.command.Verify",
