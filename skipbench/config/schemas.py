@@ -7,7 +7,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-import yaml
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
@@ -187,27 +186,18 @@ def known_settings() -> set[str]:
 
 def register(folder: Path) -> None:
     """Stores the schemas for Hydra, also of each method and stop rule of a config folder; a leading
-    underscore marks a schema, which is not a choice. A broken file stops its own choice alone.
+    underscore marks a schema, which is not a choice. Raises SkipbenchError, with file and line, for
+    a target that cannot be read.
     """
     store = ConfigStore.instance()
     for (group, name), schema in SCHEMAS.items():
         store.store(group=group, name=name, node=schema)
     for group in FROM_SIGNATURE:
         for path in sorted((folder / group).glob("*.yaml")):
-            if (target := target_of(path)) is not None and fault_of(path) is None:
-                store.store(group=group, name=f"_{path.stem}", node=schema_of(target))
-
-
-def fault_of(path: Path) -> str | None:
-    """Why the file of a method or stop rule cannot be used, with its line; else `None`."""
-    try:
-        yaml.compose(text := path.read_text(encoding="utf-8"))
-        if (target := target_of(path)) is not None:
-            schema_of(target)
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        return f"{path}, line {line}: {error.problem}"
-    except SkipbenchError as error:
-        line = text.partition("_target_:")[0].count("\n") + 1
-        return f"{path}, line {line}: {error}"
-    return None
+            if (target := target_of(path)) is not None:
+                try:
+                    store.store(group=group, name=f"_{path.stem}", node=schema_of(target))
+                except SkipbenchError as error:
+                    before = path.read_text(encoding="utf-8").partition("_target_:")[0]
+                    line = before.count("\n") + 1
+                    raise SkipbenchError(f"{path}, line {line}: {error}") from error
