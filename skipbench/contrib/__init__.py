@@ -39,12 +39,6 @@ TABLE: dict[str, dict[str, str]] = {
         "load": "skipbench.contrib.ranks.ranks.load_on_ranks",
         "serve": "skipbench.contrib.ranks.ranks.serve",
     },
-    "code": {  # as `CODE` in config/trust.py
-        "contrib/cpu/native.py CDLL": "compiled from the package's source; after `is_sealed`",
-        "contrib/gguf/tokenizer.py from_pretrained": "trust_remote_code is false",
-        "contrib/ranks/ranks.py recv": "from a process of this command, with a key of 32 bytes",
-        "contrib/ranks/ranks.py broadcast_object_list": "from rank 0, over torchrun's network",
-    },
     "api": {
         "assert_lossless": "skipbench.contrib.oracle.api.assert_lossless",
         "custom_generate": "skipbench.contrib.export.custom_generate.custom_generate",

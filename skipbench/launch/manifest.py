@@ -92,8 +92,8 @@ class Array(msgspec.Struct):
 
 class _Row(msgspec.Struct):
     folders: list[str]
-    names: list[str] = []  # of older submissions none
-    configs: list[dict[str, Any]] = []
+    names: list[str]
+    configs: list[dict[str, Any]]
 
 
 def add_job(folder: Path, job: str, first: int, count: int) -> None:
@@ -138,8 +138,7 @@ def cells(results: Path) -> dict[Path, dict[str, tuple[RunConfig, str]]]:
             own: dict[str, tuple[RunConfig, str]] = {}
             for row in rows:
                 configs = [replace(RunConfig.from_dict(c), shard=None) for c in row.configs]
-                names = row.names or [" ".join(config.names.values()) for config in configs]
-                own |= dict(zip(row.folders, zip(configs, names, strict=True), strict=True))
+                own |= dict(zip(row.folders, zip(configs, row.names, strict=True), strict=True))
             found = {at: {k: v for k, v in o.items() if k not in own} for at, o in found.items()}
             found[path.parent] = own
     return {folder: own for folder, own in found.items() if own}

@@ -72,7 +72,12 @@ def records(place: Path) -> dict[str, Reader]:
     for path in (*run.glob("*.json*"), run / "config.yaml"):
         readers[path.name] = Reader(path, functools.partial(whole, path))
     made, config = read_run(run), compose(["model=tiny", "method=uniform"]).to_dict()
-    row = {"name": "a", "folders": ["x"], "configs": [json.loads(json.dumps(config, default=str))]}
+    row = {
+        "name": "a",
+        "folders": ["x"],
+        "names": ["x"],
+        "configs": [json.loads(json.dumps(config, default=str))],
+    }
     trial = {"iteration": 0, "skip": "attn:1", "value": 1.0, "detail": {}, "point": None}
     retimed = {"iterations": 1, "sets": ["attn:1"], "values": [[0.1]], "best": "a", "value": 0.1}
     latency = {"attention_s": 1e-3, "attention_s_per_token": 1e-7, "mlp_s": 1e-3, "head_s": 1e-3}
