@@ -15,7 +15,7 @@ from skipbench.cli.command import GROUPS, declared
 from skipbench.cli.commands import COMMANDS, module_of
 from skipbench.cli.parser import parse
 from skipbench.config.catalog import as_choices, choices, with_search_path
-from skipbench.config.compose import checked, explained, run_hydra, use_config_dir
+from skipbench.config.compose import checked, hydra_errors, run_hydra, use_config_dir
 from skipbench.config.explain import did_you_mean, meant
 from skipbench.config.extensions import load
 from skipbench.console import complain, json_lines, say
@@ -81,9 +81,9 @@ def _cell_or_sweep(argv: list[str]) -> None:
     from skipbench.launch.sweeper import job, register
 
     register()
-    # Hydra raises its errors instead of printing them: `explained` is the same on every route
+    # Hydra raises its errors instead of printing them: `hydra_errors` is the same on every route
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    with explained(overrides), json_lines(as_json):
+    with hydra_errors(overrides), json_lines(as_json):
         run_hydra(job)
     if not argv:
         say(NEXT, "dim")

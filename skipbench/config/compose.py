@@ -109,7 +109,7 @@ def compose_cells(cells: Sequence[Sequence[str]]) -> list[RunConfig]:
     with hydra_initialized():
         for cell in cells:
             overrides = [checked(word) for word in cell]
-            with explained(overrides):
+            with hydra_errors(overrides):
                 try:
                     config = nodes.assemble(overrides)
                 except FAILURES:  # for Hydra's own words
@@ -135,7 +135,7 @@ def checked(word: str) -> str:
 
 
 @contextlib.contextmanager
-def explained(overrides: Sequence[str]) -> Iterator[None]:
+def hydra_errors(overrides: Sequence[str]) -> Iterator[None]:
     """Turns Hydra's errors into `explain`'s line."""
     try:
         yield

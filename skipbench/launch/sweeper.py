@@ -21,7 +21,7 @@ from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, open_dict, read_write
 
-from skipbench.config.compose import explained, to_run_config, use_config_dir
+from skipbench.config.compose import hydra_errors, to_run_config, use_config_dir
 from skipbench.config.hardware import Slurm
 from skipbench.config.nodes import unreadable
 from skipbench.console import complain, is_json, out, show
@@ -49,7 +49,7 @@ def job(config: DictConfig) -> float | None:
     # a launcher's process has seen no --config-dir
     for place in HydraConfig.get().searchpath if HydraConfig.initialized() else ():
         use_config_dir(Path(place.removeprefix("file://")))
-    with explained([]):
+    with hydra_errors([]):
         run = to_run_config(config)
     if run.label and not is_json():
         out.rule(run.label)
@@ -140,7 +140,7 @@ class ExperimentSweeper(BasicSweeper):
         names = labels(points)
         batch = [[*point, f"label='{label}'"] for point, label in zip(points, names, strict=True)]
         for words in batch:  # before the first one runs
-            with explained(words):
+            with hydra_errors(words):
                 to_run_config(_node(loader, self.config, words))
         returns = self.launcher.launch(batch, initial_job_idx=0)
         _compare(returns, names)

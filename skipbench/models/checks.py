@@ -10,7 +10,7 @@ from typing import Any
 from skipbench.config.architecture import Shape
 from skipbench.config.extensions import load as load_extension
 from skipbench.config.model import Model, check_path, is_gguf
-from skipbench.config.paths import hub_offline
+from skipbench.config.paths import hub_offline, hub_unreachable
 from skipbench.errors import SkipbenchError
 from skipbench.runs.fingerprint import checkpoint_place, indexed
 from skipbench.runs.reading import MOST_BYTES
@@ -130,17 +130,21 @@ def check_access(path: str, revision: str | None, gated: bool) -> None:
         from huggingface_hub import get_token
 
         if get_token() is None:
-            raise SkipbenchError(f"{_gated(path)}; this machine has no token")
+            raise SkipbenchError(
+                f"{path!r} is gated: accept its licence at https://huggingface.co/{path}, then "
+                "`hf auth login` (or HF_TOKEN=...); this machine has no token"
+            )
 
 
-NEW_TOKEN = (
-    "make a token at https://huggingface.co/settings/tokens, then `hf auth login` (or HF_TOKEN=...)"
-)
-
-
-def _gated(path: str) -> str:
-    page = f"https://huggingface.co/{path}"
-    return f"{path!r} is gated: accept its licence at {page} and wait for the answer, {NEW_TOKEN}"
+def check_reachable(path: str, revision: str | None) -> None:
+    """Raises SkipbenchError where the hub, which has the checkpoint, cannot be reached."""
+    if hub_offline() or hub_unreachable():
+        why = "HF_HUB_OFFLINE is set" if hub_offline() else "the hub cannot be reached"
+        raise SkipbenchError(
+            f"{path!r} at revision {revision or 'main'} is not in the hub's cache, and {why}. "
+            "Where there is a network, `python -m skipbench data MODEL` fetches it; "
+            "model.path=FOLDER takes a local checkpoint"
+        )
 
 
 @contextmanager
@@ -155,50 +159,10 @@ def explained(path: str, revision: str | None = None) -> Iterator[None]:
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        raise SkipbenchError(explain(path, revision, error)) from error
-
-
-def explain(path: str, revision: str | None, error: BaseException) -> str:
-    """The reason of a failed load, by the hub library's exceptions in the chain of causes, and what
-    to do.
-    """
-    text = " ".join(f"{type(error).__name__}: {error}".split())[:400]
-    if Path(path).exists():
-        return f"cannot load the model in {path!r}: {text}"
-    kinds, words = set(), ""
-    cause: BaseException | None = error
-    while cause is not None:
-        kinds |= {c.__name__ for c in type(cause).__mro__}
-        words += str(cause)
-        cause = cause.__cause__ or cause.__context__
-    page = f"https://huggingface.co/{path}"
-    local = (
-        "Where there is a network, `python -m skipbench data MODEL` fetches it; "
-        "model.path=FOLDER takes a local checkpoint"
-    )
-    if "GatedRepoError" in kinds or "gated repo" in text.lower():
-        reason = _gated(path)
-    elif "RevisionNotFoundError" in kinds:
-        reason = (
-            f"{path!r} has no revision {revision!r}: see {page}/commits/main, and set "
-            "model.revision"
-        )
-    elif "Invalid credentials" in words:
-        reason = (
-            f"the hub refused this machine's token for {path!r}: it may have expired; {NEW_TOKEN}"
-        )
-    elif "RepositoryNotFoundError" in kinds or "401" in text:
-        reason = (
-            f"{path!r} does not exist, or is private: see {page}; for a private one `hf auth login`"
-        )
-    elif hub_offline():
-        reason = (
-            f"{path!r} at revision {revision or 'main'} is not in the hub's cache, and "
-            f"HF_HUB_OFFLINE is set: fetch it once with a network, or unset the variable. {local}"
-        )
-    else:
-        reason = f"cannot fetch {path!r} from the hub: is there a network? {local}"
-    return f"{reason}. ({text})"
+        if not Path(path).exists():
+            check_reachable(path, revision)
+        text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise SkipbenchError(f"cannot load the model in {path!r}: {text}") from error
 
 
 def check_form(model: Model, engine: str) -> None:

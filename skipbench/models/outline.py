@@ -7,7 +7,6 @@ from typing import Any
 from skipbench.config.architecture import Shape
 from skipbench.config.extensions import load as load_extension
 from skipbench.config.model import Model, check_path, is_gguf
-from skipbench.config.paths import hub_offline, hub_unreachable
 from skipbench.errors import SkipbenchError
 from skipbench.lm.families import angle_limit, check_config
 from skipbench.lm.layer import text_config
@@ -32,10 +31,8 @@ def read_config(path: str, revision: str | None, shape: Shape | None = None) -> 
     if is_gguf(path):
         config = load_extension("checkpoint", "gguf")(path).config
     else:
-        here = checkpoint_place(path, revision) is not None
-        if not here and not hub_offline() and hub_unreachable():
-            error = ConnectionError("the hub's name cannot be resolved")
-            raise SkipbenchError(checks.explain(path, revision, error))
+        if checkpoint_place(path, revision) is None:
+            checks.check_reachable(path, revision)
         checks.check_files(path)
         with checks.explained(path, revision):
             config = AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=False)
@@ -56,9 +53,7 @@ def check_checkpoint(model: Model) -> None:
     """
     base = model.path
     if not is_here(model):
-        if hub_offline() or hub_unreachable():
-            raise SkipbenchError(checks.explain(base, model.revision, OSError("not in the cache")))
-        return
+        return checks.check_reachable(base, model.revision)
     read_config(model.path, model.revision, model.architecture)
     if is_gguf(base):
         return
