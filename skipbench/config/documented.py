@@ -1,4 +1,4 @@
-"""What is written of every key and choice: by the schema, class or function that reads it."""
+"""What is written of every key and choice: by the schema or class that reads it."""
 
 import dataclasses
 import re
@@ -27,7 +27,7 @@ class Entry(NamedTuple):
 
 
 def documented() -> Iterator[Entry]:
-    """Every key, as its schema, or the class or function that the choice names, documents it."""
+    """Every key, as its schema, or the class that the choice names, documents it."""
     for (group, _), schema in SCHEMAS.items():
         path = f"{schema.__module__}.{schema.__name__}"
         yield from _entries(schema, path, f"{group}." if group else "", group or "")

@@ -20,7 +20,7 @@ from skipbench.errors import SkipbenchError
 
 EngineName = StrEnum("EngineName", ["reference", "fused", "cuda_graphs"])
 LeverName = StrEnum("LeverName", ["int8", "int4", "likely"])
-Preset = StrEnum("Preset", ["tuned", "paper", "gpu"])
+Preset = StrEnum("Preset", ["tuned", "paper"])
 StrategyName = StrEnum("StrategyName", ["bayes", "random", "greedy", "exhaustive", "nested"])
 
 
@@ -147,8 +147,7 @@ class Config:
     """For experiments: only these of the paper's models."""
     preset: Preset = Preset.tuned
     """Sizes of the methods that draft without passes: `tuned`, by the measured price of rows;
-    `paper`, the papers'; `gpu`, sizes and trees for a large model on a GPU (docs/gpu.md).
-    Records hold the settings themselves.
+    `paper`, the papers'. Records hold the settings themselves.
     """
     published: Any = None
     """In an experiment: the keys of its cells in the paper's table; no run depends on it."""
