@@ -14,8 +14,4 @@ def test_auto_says_what_it_did() -> None:
     assert sum(answer.sources.values()) == answer.accepted > 0
     assert {*answer.sources} <= {"copied", "recycled", "copied and recycled", "layers", "other"}
     assert answer.tried and all(0 < one.agreement <= 1 and one.price < 1 for one in answer.tried)
-    line = speed_text(answer)
-    assert (
-        f"{next(iter(answer.sources))} " in line
-        and f"draft plans: {len(answer.tried)} tried" in line
-    )
+    assert f"{next(iter(answer.sources))} " in speed_text(answer)
