@@ -69,8 +69,9 @@ class Experiments(Command):
 class Planned(Experiments):
     """Base of those with a plan."""
 
-    plan: Annotated[bool, "prints what the rows cost, model by model, and runs nothing"] = False
-    rows: Annotated[bool, "with --plan: a line per row, and its arms"] = False
+    plan: Annotated[bool, "prints what the rows cost (--json: row by row), and runs nothing"] = (
+        False
+    )
     json: Json = False
 
 
@@ -106,7 +107,7 @@ class Status(Planned):
 
 class Submit(Planned):
     """run what is missing on Slurm or on this machine's GPUs:  submit swift-table2
-    hardware=slurm-a100 [--plan [--rows]|--print|--yes|--anyway]
+    hardware=slurm-a100 [--plan|--print|--yes|--anyway]
     """
 
     stale: Stale = None

@@ -85,7 +85,7 @@ def limits(results: Path) -> dict[str, tuple[int | None, str]]:
 class Array(msgspec.Struct):
     """A job of Slurm that runs `count` rows from number `first` on."""
 
-    job: Annotated[str, Meta(pattern=r"^\w{0,64}$")]  # empty until sbatch answers
+    job: Annotated[str, Meta(pattern=r"^\w{1,64}$")]
     first: Annotated[int, Meta(ge=0)]
     count: Annotated[int, Meta(ge=0)]
 
@@ -97,7 +97,7 @@ class _Row(msgspec.Struct):
 
 
 def add_job(folder: Path, job: str, first: int, count: int) -> None:
-    """Records that an array `job` runs `count` rows from `first` on; empty: that one may."""
+    """Records that an array `job` runs `count` rows from `first` on."""
     append_line(folder / "jobs.jsonl", msgspec.json.encode(Array(job, first, count)).decode())
 
 
@@ -106,25 +106,6 @@ class Task(NamedTuple):
 
     job: str
     log: Path
-
-
-def _arrays(path: Path) -> list[Array]:
-    """The last line of each array in a `jobs.jsonl`."""
-    lines = [msgspec.json.decode(line, type=Array) for _, line in read_lines(path)]
-    return [*{array.first: array for array in lines}.values()]
-
-
-def refuse_unanswered(results: Path) -> None:
-    """Raises SkipbenchError where a submission ended before sbatch had answered."""
-    for path in sorted((results / "submit").glob("*/jobs.jsonl")):
-        arrays = list[Array]()
-        with contextlib.suppress(SkipbenchError, *MALFORMED):
-            arrays = _arrays(path)
-        if not all(array.job for array in arrays):
-            raise SkipbenchError(
-                f"{path}: a submission ended before sbatch had answered; if squeue lists its job, "
-                "write the number into the last line, else remove that line; then submit again"
-            )
 
 
 def cells(results: Path) -> dict[Path, dict[str, tuple[RunConfig, str]]]:
@@ -152,7 +133,7 @@ def tasks(results: Path) -> dict[str, list[Task]]:
         with contextlib.suppress(SkipbenchError, *MALFORMED):
             lines = read_lines(path.parent / CELLS)
             rows = [msgspec.json.decode(line, type=_Row).folders for _, line in lines]
-            arrays = _arrays(path)
+            arrays = [msgspec.json.decode(line, type=Array) for _, line in read_lines(path)]
             jobs = [(f"{a.job}_{n}", rows[a.first + n]) for a in arrays for n in range(a.count)]
             for job, folder in ((job, folder) for job, row in jobs for folder in row):
                 by_run[folder].append(Task(job, path.parent / f"{job}.log"))

@@ -35,7 +35,8 @@ from skipbench.experiments.table_runs import run_entry, sweep_table
 from skipbench.launch import slurm
 from skipbench.launch.jobs import UNASKED_H
 from skipbench.launch.status import cell_statuses
-from skipbench.launch.submit import submit, turn
+from skipbench.launch.submit import submit
+from skipbench.runs.lock import held
 from skipbench.runs.state import run_state
 
 PLUGIN = str(Path(__file__).parent / "plugin")  # the namespace package of Hydra's plugins
@@ -96,7 +97,7 @@ class SlurmLauncher(BasicLauncher):
             )
         if any(config.fresh for config in configs):
             raise SkipbenchError("hydra/launcher=slurm takes no fresh=; use results=FOLDER")
-        with turn(configs[0].results):
+        with held(configs[0].results.resolve() / "submit", wait=True):
             cells = [(NAME, cell_statuses(configs))]
             confirm = "hydra.launcher.confirmed=true"
             jobs, _ = submit(cells, hardware, self.allowed_h, confirm, anyway=self.anyway)

@@ -129,7 +129,7 @@ MISTYPED = [
     ("data tiny columns=M", "data does not take columns=M"),
     ("figure tiny columns=M", "figure does not take columns=M"),
     ("submit", "submit needs an experiment"),
-    ("submit tiny --now", "of submit. Did you mean --rows or --anyway? Flags: --plan, "),
+    ("submit tiny --now", "of submit. Did you mean --anyway? Flags: --plan, "),
     ("compare --minutes limit=3", "--minutes needs a value, as in --minutes VALUE"),
     ("compare --minutes", "--minutes needs a value"),
     ("score all results=", "results needs a value, as in results=FILE"),

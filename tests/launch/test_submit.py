@@ -34,7 +34,7 @@ from skipbench.experiments.row import row_key
 from skipbench.experiments.set_search import search_trace
 from skipbench.launch import manifest
 from skipbench.launch.jobs import Job, schedule_stages
-from skipbench.launch.slurm import parts, requeue_self, script
+from skipbench.launch.slurm import requeue_self, script
 from skipbench.launch.status import CellStatus, cell_statuses, named_cells
 from skipbench.runs.lock import held
 from skipbench.runs.state import Interrupted, defer_signals, handle_signals, run_state
@@ -69,20 +69,6 @@ def options(made: str) -> dict[str, str]:
         if line.startswith("#SBATCH ")
     ]
     return {word.partition("=")[0]: word.partition("=")[2] for word in words}
-
-
-@pytest.mark.parametrize(
-    ("cells", "limit"), [(1, 1001), (12, 12), (13, 12), (2500, 1001), (0, 5), (7, 1)]
-)
-def test_parts_cover_every_cell_once_within_the_limit(cells: int, limit: int) -> None:
-    made = parts(range(5, 5 + cells), limit)
-    assert [i for part in made for i in part] == [*range(5, 5 + cells)]
-    assert all(1 <= len(part) <= limit for part in made)
-
-
-def test_a_cluster_without_arrays_is_refused() -> None:
-    with pytest.raises(SkipbenchError, match="MaxArraySize"):
-        parts(range(3), 0)
 
 
 def test_the_script_asks_for_what_the_hardware_says() -> None:
