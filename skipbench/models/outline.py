@@ -36,8 +36,7 @@ def read_config(path: str, revision: str | None, shape: Shape | None = None) -> 
         checks.check_files(path)
         with checks.explained(path, revision):
             config = AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=False)
-        check_config(text_config(config))
-        checks.check_sizes(path, text_config(config))
+            check_config(text_config(config))
     checks.check_shape(path, config, shape)
     return config
 
@@ -81,16 +80,18 @@ def sized(model: Model) -> Model:
     if model.architecture is not None or not is_here(model):
         return model
     config = text_config(read_config(model.path, model.revision))
-    found: dict[str, Any] = {k: getattr(config, v, None) for k, v in checks.FIELDS.items()}
-    found["kv_heads"] = found["kv_heads"] or found["heads"]
-    found["tied"] = bool(found["tied"])
-    if None in found.values():
-        return model
-    head_dim = getattr(config, "head_dim", None)
-    shape = Shape(**found, head_dim=head_dim, context=positions(config))
-    if (count := _parameters(model.path)) is not None:
-        more = (count - shape.parameters) / (3 * shape.hidden * shape.layers)
-        shape = dataclasses.replace(shape, intermediate=max(1, round(shape.intermediate + more)))
+    with checks.explained(model.path, model.revision):
+        found: dict[str, Any] = {k: getattr(config, v, None) for k, v in checks.FIELDS.items()}
+        found["kv_heads"] = found["kv_heads"] or found["heads"]
+        found["tied"] = bool(found["tied"])
+        if None in found.values():
+            return model
+        head_dim = getattr(config, "head_dim", None)
+        shape = Shape(**found, head_dim=head_dim, context=positions(config))
+        if (count := _parameters(model.path)) is not None:
+            more = (count - shape.parameters) / (3 * shape.hidden * shape.layers)
+            wide = max(1, round(shape.intermediate + more))
+            shape = dataclasses.replace(shape, intermediate=wide)
     return dataclasses.replace(model, architecture=shape)
 
 

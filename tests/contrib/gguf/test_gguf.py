@@ -211,7 +211,6 @@ NO_IDS = (2**31 - 1, -5, "x", 1.5)
         ("attention.head_count", NO_NUMBERS, "wanted a whole number above 0"),
         ("attention.head_count", (3, 2**31 - 1), "hidden size .32. is not a multiple"),
         ("attention.head_count_kv", NO_NUMBERS, "wanted a whole number above 0"),
-        ("attention.head_count_kv", (3,), "num_key_value_heads=3"),
         ("attention.key_length", NO_NUMBERS, "wanted a whole number above 0"),
         ("attention.key_length", (7,), "even rotary dim"),
         ("attention.layer_norm_rms_epsilon", (*NO_NUMBERS, np.nan), "wanted a number above 0"),
