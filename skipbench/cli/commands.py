@@ -6,13 +6,13 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from skipbench.cli.command import (
+    AboveZero,
     Columns,
     Command,
     Force,
     Json,
     Names,
     Over,
-    Positive,
     Prompted,
     Prompts,
     RenderOnly,
@@ -27,7 +27,7 @@ class Compare(Command):
     """
 
     prompts: Prompts = None
-    minutes: Annotated[Positive, "time that the runs may take"] = 20.0
+    minutes: Annotated[AboveZero, "time that the runs may take"] = 20.0
     methods: Annotated[Names, "only these"] = ()
     method: Annotated[Names, "the same as methods="] = ()
     limit: Annotated[

@@ -139,25 +139,10 @@ def _with_path(argv: list[str]) -> list[str]:
 
 
 @contextmanager
-def _uncovered() -> Iterator[None]:
-    """Raises a signal anew that is hidden by an error of the clean-up it led to, as omegaconf's."""
-    try:
-        yield
-    except Exception as error:  # always raised on: itself, or the signal that it hides
-        before: BaseException | None = error
-        while before is not None:
-            if isinstance(before, KeyboardInterrupt | Interrupted):
-                raise before from None
-            before = before.__context__
-        raise
-
-
-@contextmanager
 def one_kind_of_error() -> Iterator[None]:
     """Prints an error as one line and chooses the exit status."""
     try:
-        with _uncovered():
-            yield
+        yield
     except SkipbenchError as error:
         complain(f"error: {error}")
         sys.exit(2)

@@ -12,13 +12,12 @@ from omegaconf import OmegaConf
 from skipbench.config import extensions
 from skipbench.config.architecture import ALIASES, Shape, square
 from skipbench.config.configurable import typed
-from skipbench.config.extensions import registered
 from skipbench.config.hardware import Hardware
 from skipbench.config.model import HubModel, Model
 from skipbench.config.paths import CONF
 from skipbench.errors import SkipbenchError
 
-DEFAULT_METHOD = registered("default").get("method", "swift")
+DEFAULT_METHOD = "auto"
 """Of `generate`, `chat` and the Python API; that of a measured cell is in conf/config.yaml."""
 BUILT_IN = [folder for folder in (CONF, extensions.CONF) if folder.is_dir()]
 """The folders of choices of the package."""

@@ -13,7 +13,6 @@ TABLE: dict[str, dict[str, str]] = {
         "int8": "skipbench.contrib.lowbit.copy.Int8Copy",
         "int4": "skipbench.contrib.lowbit.copy.Int4Copy",
     },
-    "default": {"method": "auto"},
     "checkpoint": {
         "deepened": "skipbench.contrib.deepened.deepened.deepen",
         "gguf": "skipbench.contrib.gguf.checkpoint.read_gguf",

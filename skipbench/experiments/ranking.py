@@ -137,7 +137,8 @@ def _ordered(methods: Sequence[str]) -> list[str]:
         raise SkipbenchError(
             f"unknown method {unknown[0]!r}.{hint} Allowed here: {', '.join(known)}"
         )
-    wanted = dict.fromkeys([BASELINE, *methods] if methods else [*FIRST, *known])
+    first = [name for name in FIRST if name in known]
+    wanted = dict.fromkeys([BASELINE, *methods] if methods else [*first, *known])
     return sorted(wanted, key=lambda name: (name == "self-sd", name in LEFT_OUT))
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from skipbench.cli.command import Loaded, Positive
+from skipbench.cli.command import AboveZero, Loaded
 from skipbench.config.catalog import DEFAULT_METHOD
 from skipbench.console import say, say_replaced, working
 from skipbench.errors import SkipbenchError
@@ -33,7 +33,7 @@ class Serve(Loaded):
     queue: Annotated[
         Annotated[int, Meta(ge=1, title="1 or more")], "requests at the same time; more get a 429"
     ] = 64
-    timeout: Annotated[Positive, "seconds of one request"] = 600.0
+    timeout: Annotated[AboveZero, "seconds of one request"] = 600.0
 
 
 def run_serve(asked: Serve) -> None:
