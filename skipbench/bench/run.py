@@ -20,7 +20,7 @@ from skipbench.bench.memory import longest
 from skipbench.bench.prompts import Prompt, eos_ids
 from skipbench.config.catalog import known_hardware
 from skipbench.config.run_config import RunConfig
-from skipbench.console import log_to, note, say_replaced, working
+from skipbench.console import log_to, note, say, say_replaced, working
 from skipbench.data.chat import pin_day
 from skipbench.data.rows import Row, prompts_hash, rows_hash
 from skipbench.decode.method import Method
@@ -67,7 +67,7 @@ def opened(arms: Sequence[ReadyArm], load: LoadModel = load_model) -> Iterator[l
     tokens = longest(rows, dataset.max_new_tokens, context) if context else None
     with working(f"loading {model.name}"):
         lm, tokenizer = load(model, config.engine, config.calibration_rows(), tokens)
-    say_replaced(lm.notes())
+    say_replaced(config.engine.name, lm)
     begun = [read_run(arm.folder).provenance.started[:10] for arm in arms]
     pin_day(tokenizer, min(filter(None, begun), default=None))
     of_limit = {len(arm.rows): prepare(lm, tokenizer, arm.rows, dataset) for arm in arms}
@@ -122,7 +122,7 @@ def _opened(
         bench = Bench(config, lm, tokenizer, method, prompts, eos, store, meter, others)
         yield bench
         if (notes := lm.notes()) != origin.notes:
-            say_replaced(notes[-1:])  # memory for graphs ran out while decoding
+            say(notes[-1], "dim")  # memory for graphs ran out while decoding
             store.amend(notes=notes)
         if bench.error is not None:
             raise bench.error

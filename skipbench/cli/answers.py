@@ -33,7 +33,7 @@ class Session:
 
         with working("loading the model"):
             self.model = load_settings(asked.model_settings(), asked.method)
-        say_replaced(self.model.lm.notes())
+        say_replaced(self.model.config.engine.name, self.model.lm)
         config, longest = self.model.config, self.model.lm.max_positions // 2
         usual = config.dataset.encoding["thinking"]
         escapes = (asked.stop or "").replace(r"\n", "\n").replace(r"\t", "\t")

@@ -74,7 +74,7 @@ def rank_methods(
     check_memory(sized(base.model), base.dataset, [])
     load = LastLoaded(always=True)
     loaded = load(base.model, base.engine, base.calibration_rows())
-    say_replaced(loaded[0].notes())
+    say_replaced(base.engine.name, loaded[0])
     if not any(word.startswith("dataset=") for word in settings):
         long = loaded[0].max_positions >= LONG  # no network is needed for either
         settings = [*settings, f"dataset={'pydoc-summary' if long else 'mini-stories'}"]

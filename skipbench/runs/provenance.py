@@ -31,7 +31,6 @@ COMMIT = "SKIPBENCH_COMMIT"
 PROTOCOLS = {1: "05d604dcbcbe7b077b7713e9df17ff2772c2e705906813d7667dc8b5df6916a3"}
 """docs/protocol.md: SHA-256 of the page by its version; the last one is in force."""
 SLURM = re.compile(r"SLURM_(ARRAY_)?(JOB|TASK|NODE)_?(ID|LIST)")
-IN_PLACE_OF = " in place of "  # between the engine that was used and that which was asked for
 PACKAGES = ["skipbench", *COMPUTING, "safetensors", "datasets", "hydra-core", "omegaconf"]
 
 
@@ -213,12 +212,6 @@ def engine_text(name: str, strict: bool, ranks: int = 1) -> str:
     more = ["strict"] if strict else []
     more += [f"tensor parallel {ranks}"] if ranks > 1 else []
     return ", ".join([name, *more])
-
-
-def used_engine(used: str, asked: str) -> str:
-    """The engine that was used, as `engine_text` has it, and which was asked for, if another."""
-    name, *more = used.split(", ")
-    return used if name == asked else ", ".join([f"{name}{IN_PLACE_OF}{asked}", *more])
 
 
 def hashed(value: Any, sort_keys: bool = True) -> str:

@@ -28,7 +28,9 @@ def test_generate_streams_and_compares(skipbench: Command) -> None:
 
 def test_generate_for_machines(skipbench: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(f"{STORY}\n"))
-    done = skipbench("generate", "method=swift", "max_new_tokens=8", "stop=\\n", "--json", "--compare")
+    done = skipbench(
+        "generate", "method=swift", "max_new_tokens=8", "stop=\\n", "--json", "--compare"
+    )
     ours, vanilla = map(json.loads, done.stdout.splitlines())
     assert ours["tokens"] == vanilla["tokens"] and ours["method"] != vanilla["method"] == "vanilla"
     assert ours["tokens_per_s"] > 0 and ours["finish"] in ("length", "stop")

@@ -53,7 +53,7 @@ def run_serve(asked: Serve) -> None:
 
     with working("loading the model"):
         model = load_settings(asked.model_settings(), asked.method)
-    say_replaced(model.lm.notes())
+    say_replaced(model.config.engine.name, model.lm)
     defaults = asdict(model.config.decoding)
     names = [word.partition("=")[2] for word in asked.settings if word.startswith("model=")]
     names = [name for name in names if name != "path"]  # its name is the folder's
