@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from skipbench.config.build import check_targets
 from skipbench.config.paths import private_folder
-from skipbench.config.trust import check_targets
 from skipbench.errors import SkipbenchError
 
 
