@@ -39,7 +39,6 @@ from skipbench.models.load import DTYPES
 from skipbench.models.random_weights import planted_model
 from skipbench.profile import roofline
 from skipbench.profile.clock import timed
-from skipbench.runs.provenance import used_engine
 from skipbench.skipset import fixed_set, planted_set
 
 K = 8
@@ -262,8 +261,9 @@ def main(words: list[str] | None = None) -> None:
     lm, fused = make(args)
     name = torch.cuda.get_device_name(args.device) if on_gpu else "cpu, re-executed: no figure"
     origin = {k: getattr(args, k) for k in ("shape", "dtype", "context", "runs")}
-    engine = used_engine(lm.engine.name, "cuda_graphs")
-    origin |= {"torch": torch.__version__, "device": name, "engine": engine, "notes": lm.notes()}
+    used = lm.engine.name
+    origin |= {"torch": torch.__version__, "device": name, "engine": used, "notes": lm.notes()}
+    origin |= {"engine_asked": "cuda_graphs"} if used != "cuda_graphs" else {}
     figures = step_figures(lm, args), decode_figures(lm, args), identity_figures(lm, args, fused)
     for name, value, note, own in itertools.chain(*figures, memory_figures(lm, args)):
         sign, bar, _ = BARS[name]

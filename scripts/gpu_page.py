@@ -9,7 +9,6 @@ from scripts.gpu_predictions import markdown, predictions, rows_of
 
 Found = dict[str, Any]  # a line of JSON that a step printed
 Row = dict[str, Any]
-IN_PLACE_OF = " in place of "  # as in skipbench/runs/provenance.py
 LONGEST = 120  # characters of a text in a table
 
 
@@ -46,9 +45,8 @@ def wrong(steps: Iterable[Found]) -> Iterator[str]:
                 f", {step['why']}" if step["why"] else ""
             )
         for line in step["found"]:
-            for key in ("engine", "table"):
-                if IN_PLACE_OF in str(line.get(key)):
-                    yield f"{step['name']}: {key} {line[key]}"
+            if asked := line.get("engine_asked"):
+                yield f"{step['name']}: engine {line['engine']} in place of {asked}"
             if line.get("met") is False:
                 bar = f"{_text(line['value'])}, wanted {line['bar']}"
                 yield f"{step['name']}: {line['figure']} is {bar}"

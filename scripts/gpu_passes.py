@@ -34,7 +34,6 @@ from skipbench.metrics.acceptance import rounds_with_sets
 from skipbench.models.random_weights import planted_model
 from skipbench.profile.clock import timed
 from skipbench.profile.roofline import match
-from skipbench.runs.provenance import used_engine
 from skipbench.runs.run import read_run
 from skipbench.skipset import planted_set
 
@@ -44,14 +43,20 @@ Found = dict[str, Any]  # a line that is printed
 Figures = Iterator[Found]
 
 
-def graphs(small: bool, capacity: int) -> tuple[str, LM]:
-    """A model on graphs, and the engine's name, with that of the one that it replaces."""
+def engine_of(lm: LM, asked: str = "cuda_graphs") -> Found:
+    """The engine that runs, and the one that was asked for, if another."""
+    name = lm.engine.name
+    return {"engine": name} | ({"engine_asked": asked} if name != asked else {})
+
+
+def graphs(small: bool, capacity: int) -> LM:
+    """A model on graphs."""
     shape = shape_of("4x64" if small else "llama3-8b")
     device, dtype = ("cpu", torch.float32) if small else ("cuda", torch.bfloat16)
     model = planted_model(shape, planted_set(shape.layers, 0.5, 0), 0, dtype, device, WORDS)
     lm = LM(model, "cuda_graphs")
     lm.allocate(capacity)
-    return used_engine(lm.engine.name, "cuda_graphs"), lm
+    return lm
 
 
 def strict_lm(small: bool, name: str, capacity: int) -> tuple[LM, Found]:
@@ -87,10 +92,9 @@ def passes(small: bool) -> Figures:
     for name, (contexts, all_rows) in ({"4x64": ((20, 40), ROWS)} if small else sizes).items():
         lm, line = strict_lm(small, name, contexts[-1] + 16)
         half, calls = planted_set(lm.layers, 0.5, 0), 1 if small else 20
-        engine = used_engine(lm.engine.name, "cuda_graphs")
         for context in contexts:
             lm.prefill([7 * i % WORDS for i in range(context)])
-            of = {"table": "", "model": name, "engine": engine, "context": context}
+            of = {"table": "", "model": name, **engine_of(lm), "context": context}
             whole = dict[int, float]()
             for rows in all_rows:
                 whole[rows] = ms = milliseconds(lm, context, rows, None, calls)
@@ -105,7 +109,7 @@ def passes(small: bool) -> Figures:
 def plans(small: bool) -> Figures:
     """Milliseconds of a draft step by plan and context, and as a share of a whole pass."""
     contexts, calls = ((20, 40), 2) if small else ((2048, 15_000), 20)
-    name, lm = graphs(small, contexts[-1] + 16)
+    lm = graphs(small, contexts[-1] + 16)
     half = planted_set(lm.layers, 0.5, 0)
     made = [DraftPlan.of(lm.layers), half]
     made += [replace(plan, variant=name) for name in VARIANTS for plan in made[:2]]
@@ -115,9 +119,9 @@ def plans(small: bool) -> Figures:
         for plan in made:
             ms = milliseconds(lm, context, 1, plan, calls)  # quantises, too
             whole = whole or ms
-            line = {"table": "", "engine": name, "context": context}
+            line = {"table": "", **engine_of(lm), "context": context}
             yield line | {"plan": short(plan), "ms": ms, "share of a pass": ms / whole}
-    yield {"table": "notes", "engine": name, "notes": "; ".join(lm.notes())}
+    yield {"table": "notes", **engine_of(lm), "notes": "; ".join(lm.notes())}
 
 
 def short(plan: DraftPlan) -> str:
@@ -132,7 +136,7 @@ def short(plan: DraftPlan) -> str:
 def kernels(small: bool) -> Figures:
     """Kernels of one whole pass and of one without half of the sub-layers, by torch.profiler."""
     context = 20 if small else 2048
-    name, lm = graphs(small, context + 16)
+    lm = graphs(small, context + 16)
     half = planted_set(lm.layers, 0.5, 0)
     lm.prefill([7 * i % WORDS for i in range(context)])
     for what, skip in (("a whole pass", None), ("half a pass", half)):
@@ -143,7 +147,7 @@ def kernels(small: bool) -> Figures:
         for _ in range(3):
             call()
         wall_us = 1e6 * timed(call, lm.output_device)
-        yield from _kernels(call, wall_us, f"{what}, {name}", small)
+        yield from _kernels(call, wall_us, f"{what}, {lm.engine.name}", small)
 
 
 def _kernels(call: Callable[[], object], wall_us: float, title: str, small: bool) -> Figures:
@@ -177,7 +181,7 @@ def strict(small: bool) -> Figures:
         line: Found = {"table": "", "engine": engine, "strict": wanted}
         try:
             lm = LM(model, engine, wanted)
-            line |= {"engine": used_engine(lm.engine.name, engine)}
+            line |= engine_of(lm, engine)
             found = compare_rows(lm, 20 if small else rows)
             yield line | found._asdict()
         except SkipbenchError as error:

@@ -36,7 +36,6 @@ Every key of a cell, with its type, its default and its meaning. This page is ge
   listed above the table of the method; `${setting:...}` and `model.settings` are values that the
   model's file gives for this method, where it gives any. `${tuned:...}` is the value unless
   `preset=paper` is given; then the default of the class holds, which is the paper's.
-  `${on_gpu:...}` has the value of `preset=gpu` first.
 """
 
 

@@ -17,12 +17,13 @@ API = """\
 
 What `import skipbench` gives, and the base class of a method of your own.
 
-::: skipbench.api
-    options: {members: [load, compare, generate], show_root_heading: false}
+::: skipbench.language_model.load
+::: skipbench.api.compare
 ::: skipbench.language_model.LanguageModel
 ::: skipbench.contrib.export.custom_generate.custom_generate
 ::: skipbench.contrib.oracle.api.verify
 ::: skipbench.runs.run.frame
+::: skipbench.report.published.published
 ::: skipbench.decode.method.Method
 """
 ROOT = Path(__file__).resolve().parent.parent

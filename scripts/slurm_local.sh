@@ -53,7 +53,7 @@ MinJobAge=300
 SlurmctldTimeout=30
 SlurmdTimeout=30
 InactiveLimit=0
-MaxArraySize=${MAX_ARRAY_SIZE:-1001}
+MaxArraySize=1001
 GresTypes=gpu
 NodeName=node1 NodeHostname=localhost NodeAddr=127.0.0.1 Port=$((port + 1)) CPUs=$half RealMemory=4000 Gres=gpu:fake:2
 NodeName=node2 NodeHostname=localhost NodeAddr=127.0.0.1 Port=$((port + 2)) CPUs=$half RealMemory=4000 Gres=gpu:fake:2

@@ -113,13 +113,12 @@ def note(text: str) -> None:
         log.write()
 
 
-def say_replaced(notes: Sequence[str]) -> None:
-    """Of the notes of a model, those on an engine that another one replaces; the others are for its
-    record.
+def say_replaced(asked: str, lm: Any) -> None:
+    """The notes of a model where another engine runs than was asked for; else they are for its
+    record alone.
     """
-    for text in notes:
-        if text.startswith("engine="):
-            say(text, "dim")
+    for text in lm.notes() if lm.engine.name != asked else ():
+        say(text, "dim")
 
 
 def log_to(paths: Sequence[Path]) -> None:

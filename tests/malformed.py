@@ -89,8 +89,7 @@ MOST_BYTES = 500 << 20
 
 
 SLOW = {"generation_config.json", "model.safetensors", "brute.jsonl"}
-SLOW |= {"tokenizer.json", "tokenizer_config.json"}
-"""A tenth of a second each: a model is loaded, a figure is drawn, a process begins."""
+"""A tenth of a second each: a model is loaded, or a figure is drawn."""
 UNNAMED = {"plan.txt", "set.json"}
 """Values of settings, whose messages quote the text."""
 

@@ -9,7 +9,6 @@ from statistics import median_low
 from typing import Any, NamedTuple
 
 from skipbench.bench.prompts import Prompt
-from skipbench.bench.track import Log, line
 from skipbench.config.run_config import RunConfig
 from skipbench.decode.answer import Detokenizer
 from skipbench.decode.draft import State
@@ -46,8 +45,6 @@ class Bench:
     store: RunStore
     others: bool = False
     """True if other arms go on where this one fails."""
-    log: Log = lambda numbers, step: None  # a default
-    """Of `track=`."""
     error: Exception | None = None
     """Of the method, which ended this arm."""
     samples: list[Sample] = field(init=False)
@@ -105,7 +102,6 @@ class Bench:
             self.answers[sample.id] = completion.vanilla
         self.samples.append(sample)
         self.done.add(sample.index)
-        self.log(line(sample), len(self.samples))
 
     def decode(
         self, method: Method, prompt: Prompt, index: int, reference: list[int] | None = None

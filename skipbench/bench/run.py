@@ -17,10 +17,9 @@ from skipbench.bench.arm import Bench
 from skipbench.bench.load import LoadModel, load_model, prepare
 from skipbench.bench.memory import longest
 from skipbench.bench.prompts import Prompt, eos_ids
-from skipbench.bench.track import results_of, tracked
 from skipbench.config.catalog import known_hardware
 from skipbench.config.run_config import RunConfig
-from skipbench.console import log_to, note, say_replaced, working
+from skipbench.console import log_to, note, say, say_replaced, working
 from skipbench.data.chat import pin_day
 from skipbench.data.rows import Row, prompts_hash, rows_hash
 from skipbench.decode.method import Method
@@ -64,7 +63,7 @@ def opened(arms: Sequence[ReadyArm], load: LoadModel = load_model) -> Iterator[l
     tokens = longest(rows, dataset.max_new_tokens, context) if context else None
     with working(f"loading {model.name}"):
         lm, tokenizer = load(model, config.engine, config.calibration_rows(), tokens)
-    say_replaced(lm.notes())
+    say_replaced(config.engine.name, lm)
     begun = [read_run(arm.folder).provenance.started[:10] for arm in arms]
     pin_day(tokenizer, min(filter(None, begun), default=None))
     of_limit = {len(arm.rows): prepare(lm, tokenizer, arm.rows, dataset) for arm in arms}
@@ -111,19 +110,17 @@ def _opened(
     try:
         store.status("running")
         eos, others = eos_ids(lm), len(arms) > 1
-        log = stack.enter_context(tracked(config, folder.name))
-        bench = Bench(config, lm, tokenizer, method, prompts, eos, store, others, log)
+        bench = Bench(config, lm, tokenizer, method, prompts, eos, store, others)
         yield bench
         if (notes := lm.notes()) != origin.notes:
-            say_replaced(notes[-1:])  # memory for graphs ran out while decoding
+            say(notes[-1], "dim")  # memory for graphs ran out while decoding
             store.amend(notes=notes)
         if bench.error is not None:
             raise bench.error
         if config.shard is not None:  # no metrics of a part under the name of the whole
             store.status("interrupted", f"shard {config.shard} is decoded; {JOINS}")
             return
-        store.write_metrics(metrics := _metrics(bench))
-        log(results_of(metrics), len(bench.samples))
+        store.write_metrics(_metrics(bench))
         failed = [s for s in bench.samples if s.lossless == "failed"]
         error = None
         if failed:

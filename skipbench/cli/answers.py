@@ -8,12 +8,10 @@ from dataclasses import asdict
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Group
-from rich.live import Live
 from rich.text import Text
 
 from skipbench.cli.command import Prompted
-from skipbench.console import err, out, say, say_replaced, working
+from skipbench.console import out, say, say_replaced, working
 
 if TYPE_CHECKING:
     from skipbench.decode.answer import Answer, Piece, Stream
@@ -35,7 +33,7 @@ class Session:
 
         with working("loading the model"):
             self.model = load_settings(asked.model_settings(), asked.method)
-        say_replaced(self.model.lm.notes())
+        say_replaced(self.model.config.engine.name, self.model.lm)
         config, longest = self.model.config, self.model.lm.max_positions // 2
         usual = config.dataset.encoding["thinking"]
         escapes = (asked.stop or "").replace(r"\n", "\n").replace(r"\t", "\t")
@@ -78,21 +76,14 @@ class Session:
 
 def show_stream(stream: "Stream") -> "Answer":
     """Prints an answer while it is decoded, then its speed; returns it, ended by Ctrl-C or not."""
-    styles = {"": ""}
     try:
         with closing(_whole_rounds(stream)) as pieces:
-            if out.is_terminal:
-                _paint(stream, pieces, styles)
-            else:
-                _write(pieces)
+            _write(pieces)
     except KeyboardInterrupt:
         stream.close()
         say("stopped")
-    answer = stream.so_far
-    say(speed_text(answer), "dim")
-    if legend := _legend(styles):
-        err.print(legend)
-    return answer
+    say(speed_text(stream.so_far), "dim")
+    return stream.so_far
 
 
 def _whole_rounds(stream: "Stream") -> Generator["Piece", None, None]:
@@ -124,42 +115,18 @@ def _whole_rounds(stream: "Stream") -> Generator["Piece", None, None]:
 
 
 def _write(pieces: "Iterator[Piece]") -> None:
-    """The text alone, for a pipe or a file."""
+    """Pieces in the colour of their source; to a pipe or a file the text as it is."""
+    styles = {"": ""}
     try:
         for piece in pieces:
-            out.file.write(piece.text)
-            out.file.flush()
+            if out.is_terminal:
+                style = styles.setdefault(piece.source, COLOURS[(len(styles) - 1) % len(COLOURS)])
+                out.print(Text(piece.text, style), end="", soft_wrap=True)
+            else:
+                out.file.write(piece.text)
+                out.file.flush()
     finally:
         out.file.write("\n")
-
-
-def _paint(stream: "Stream", pieces: "Iterator[Piece]", styles: dict[str, str]) -> None:
-    """Finished lines scroll, the last is live above the speed; `styles`: colours by source."""
-    line = Text()
-    try:
-        with Live(console=out, auto_refresh=False, transient=True) as live:
-            live.update(Text("reading the prompt ...", style="dim"), refresh=True)
-            for piece in pieces:
-                styles.setdefault(piece.source, COLOURS[(len(styles) - 1) % len(COLOURS)])
-                line.append(piece.text.expandtabs(4), styles[piece.source])
-                rows = [
-                    row
-                    for part in line.split("\n", allow_blank=True)
-                    for row in (part.wrap(out, max(20, out.width - 1)) or [part])
-                ]
-                for row in rows[:-1]:
-                    live.console.print(row)
-                line = rows[-1]
-                status = Text(speed_text(stream.so_far), style="dim")
-                live.update(Group(line, status, *filter(None, [_legend(styles)])), refresh=True)
-    finally:  # an answer that is stopped keeps its last line
-        out.print(line)
-
-
-def _legend(styles: dict[str, str]) -> Text:
-    """The sources with their colours."""
-    parts = [Text(name, style) for name, style in styles.items() if name]
-    return Text.assemble(("drafted: ", "dim"), Text(", ").join(parts)) if parts else Text()
 
 
 def speed_text(answer: "Answer") -> str:

@@ -19,8 +19,8 @@ GROUPS = (
     *("search", "experiment", "scale", "hardware"),
 )
 
-Positive = Annotated[float, Meta(gt=0, title="a number above 0")]
-Count = Annotated[Annotated[int, Meta(ge=1)] | None, Meta(title="a number of 1 or more")]
+AboveZero = Annotated[float, Meta(gt=0, title="a number above 0")]
+OneOrMore = Annotated[Annotated[int, Meta(ge=1)] | None, Meta(title="a number of 1 or more")]
 Prompts = Annotated[str | None, "a file, .jsonl or .parquet with `prompt` or `messages`, or .txt"]
 Columns = Annotated[Names, "only these columns of the table, in this order, or all there are"]
 Over = Annotated[str | None, "a method, such as swift: paired ratios to it, with intervals"]
@@ -51,7 +51,7 @@ class Command(Struct):
     given: Names = ()
 
     SETTINGS: ClassVar[bool] = True  # takes other keys as settings of a cell
-    GROUPS: ClassVar[Names] = GROUPS  # those of settings that matter to it, for help and completion
+    GROUPS: ClassVar[Names] = GROUPS  # those of settings that matter to it, for help
     WORDS: ClassVar[tuple[int, int | None]] = (0, 0)  # bare words, minimum and maximum
     BARE: ClassVar[Names] = ()  # keys that may stand last as `--key`, without a value
     NEEDS: ClassVar[str] = ""  # message about a wrong number of bare words, after the name
@@ -77,7 +77,7 @@ class Prompted(Loaded):
     method: Annotated[str, "the decoding method"] = DEFAULT_METHOD
     system: Annotated[str | None, "the system message"] = None
     stop: Annotated[str | None, "a text before which the answer ends"] = None
-    max_new_tokens: Annotated[Count, "maximum length of an answer"] = None
+    max_new_tokens: Annotated[OneOrMore, "maximum length of an answer"] = None
     chat: Annotated[str, "auto, none for plain text, template, vicuna, or a template's file"] = (
         "auto"
     )

@@ -6,13 +6,13 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from skipbench.cli.command import (
+    AboveZero,
     Columns,
     Command,
     Force,
     Json,
     Names,
     Over,
-    Positive,
     Prompted,
     Prompts,
     RenderOnly,
@@ -27,7 +27,7 @@ class Compare(Command):
     """
 
     prompts: Prompts = None
-    minutes: Annotated[Positive, "time that the runs may take"] = 20.0
+    minutes: Annotated[AboveZero, "time that the runs may take"] = 20.0
     methods: Annotated[Names, "only these"] = ()
     method: Annotated[Names, "the same as methods="] = ()
     limit: Annotated[
@@ -69,8 +69,9 @@ class Experiments(Command):
 class Planned(Experiments):
     """Base of those with a plan."""
 
-    plan: Annotated[bool, "prints what the rows cost, model by model, and runs nothing"] = False
-    rows: Annotated[bool, "with --plan: a line per row, and its arms"] = False
+    plan: Annotated[bool, "prints what the rows cost (--json: row by row), and runs nothing"] = (
+        False
+    )
     json: Json = False
 
 
@@ -106,7 +107,7 @@ class Status(Planned):
 
 class Submit(Planned):
     """run what is missing on Slurm or on this machine's GPUs:  submit swift-table2
-    hardware=slurm-a100 [--plan [--rows]|--print|--yes|--anyway]
+    hardware=slurm-a100 [--plan|--print|--yes|--anyway]
     """
 
     stale: Stale = None

@@ -19,7 +19,8 @@ from skipbench.experiments.plan import NO_BUDGET, Request, grids_of, hardware_of
 from skipbench.launch import manifest
 from skipbench.launch.jobs import UNASKED_H
 from skipbench.launch.status import cell_statuses, command_line, named_cells
-from skipbench.launch.submit import submit, turn
+from skipbench.launch.submit import submit
+from skipbench.runs.lock import held
 
 
 def request_of(asked: Experiments, known: Sequence[str]) -> Request:
@@ -82,7 +83,7 @@ def run_submit(asked: Submit) -> None:
     with contextlib.ExitStack() as stack:
         if isinstance(request.hardware, Slurm) and not asked.print:
             folder = [w for w in asked.settings if w.startswith("results=")]
-            stack.enter_context(turn(compose(folder).results))
+            stack.enter_context(held(compose(folder).results.resolve() / "submit", wait=True))
         grids, hours = grids_of(request), float(UNASKED_H)
         cells = ((grid.name, cell_statuses(*named_cells(grid), asked.stale)) for grid in grids)
         limits = manifest.Limits(asked.budget or NO_BUDGET, {}, [*asked.words, *asked.given])

@@ -114,29 +114,16 @@ def _alone(out: Path) -> Iterator[None]:
 
 def _done(out: Path, rows: list[Row], settings: str) -> int:
     """How many answers are there; the beginning of a next one is cut off."""
-    lines = read_lines(out)
-    for (number, line), row in zip(lines, rows, strict=False):
-        try:
-            found = json.loads(line)
-            same = found["id"] == row.id and found["settings"] == settings
-            same = same and found.get("prompt", row.prompt) == row.prompt
-            same = same and found.get("messages", [*row.messages]) == [*row.messages]
-        except MALFORMED:
-            same = False
-        if not same:
-            raise _foreign(out, number)
-    if len(lines) > len(rows):
-        raise SkipbenchError(f"{out} has {len(lines)} answers to {len(rows)} prompts")
+    lines, answers = read_lines(out), [(row.id, settings) for row in rows]
+    try:
+        found = [json.loads(line) for _, line in lines]
+        same = [(one["id"], one["settings"]) for one in found] == answers[: len(found)]
+    except MALFORMED:
+        same = False
     torn = (read_bytes(out) or b"")[sum(len(line) + 1 for _, line in lines) :]
-    following = [json.dumps({"id": row.id}, ensure_ascii=False)[:-1] for row in rows[len(lines) :]]
-    begins = "".join(following[:1]).encode()
-    if torn[: len(begins)] != begins[: len(torn)]:
-        raise _foreign(out, len(lines) + 1)
+    if not same or torn[:7] != b'{"id": '[: len(torn)]:
+        raise SkipbenchError(
+            f"{out} holds other lines than answers to these prompts with these settings; name "
+            "another file with out=, or remove this one"
+        )
     return len(read_lines(out, repair=True))
-
-
-def _foreign(out: Path, number: int) -> SkipbenchError:
-    return SkipbenchError(
-        f"{out} line {number} is no answer to prompt {number} of these prompts with these "
-        "settings; name another file with out=, or remove this one"
-    )

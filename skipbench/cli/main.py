@@ -15,9 +15,8 @@ from skipbench.cli.command import GROUPS, declared
 from skipbench.cli.commands import COMMANDS, module_of
 from skipbench.cli.parser import parse
 from skipbench.config.catalog import as_choices, choices, with_search_path
-from skipbench.config.compose import checked, explained, run_hydra, use_config_dir
+from skipbench.config.compose import checked, hydra_errors, run_hydra, use_config_dir
 from skipbench.config.explain import did_you_mean, meant
-from skipbench.config.extensions import load
 from skipbench.console import complain, json_lines, say
 from skipbench.errors import SkipbenchError
 from skipbench.runs.state import Interrupted, handle_signals
@@ -30,9 +29,7 @@ HYDRA_FLAGS = WITH_VALUE | {
 NEXT = (
     "next: report (a page of all runs), compare model.path=FOLDER (what is fastest on it), --help"
 )
-OWN_FLAGS = {"-h", "--help", "--version", "--shell-completion"}.union(
-    *(declared(c)[1] for c in COMMANDS.values())
-)
+OWN_FLAGS = {"-h", "--help", "--version"}.union(*(declared(c)[1] for c in COMMANDS.values()))
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -48,10 +45,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def dispatch(argv: list[str]) -> None:
     """Runs what a command line asks for. Raises SkipbenchError where it is wrong."""
     argv = _with_config_dir(argv)
-    script = f"{''.join(argv[1:2]) or 'bash'}_source" if argv[:1] == ["--shell-completion"] else ""
-    if instruction := os.environ.get("_SKIPBENCH_COMPLETE", script):  # asked by that script
-        load("shell", "completion")(instruction)
-    elif "--version" in argv:
+    if "--version" in argv:
         sys.stdout.write(f"skipbench {metadata.version('skipbench')}\n")
     elif {"-h", "--help"} & set(argv):
         from skipbench.cli.help import print_help
@@ -82,9 +76,9 @@ def _cell_or_sweep(argv: list[str]) -> None:
     from skipbench.launch.sweeper import job, register
 
     register()
-    # Hydra raises its errors instead of printing them: `explained` is the same on every route
+    # Hydra raises its errors instead of printing them: `hydra_errors` is the same on every route
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    with explained(overrides), json_lines(as_json):
+    with hydra_errors(overrides), json_lines(as_json):
         run_hydra(job)
     if not argv:
         say(NEXT, "dim")
@@ -140,25 +134,10 @@ def _with_path(argv: list[str]) -> list[str]:
 
 
 @contextmanager
-def _uncovered() -> Iterator[None]:
-    """Raises a signal anew that is hidden by an error of the clean-up it led to, as omegaconf's."""
-    try:
-        yield
-    except Exception as error:  # always raised on: itself, or the signal that it hides
-        before: BaseException | None = error
-        while before is not None:
-            if isinstance(before, KeyboardInterrupt | Interrupted):
-                raise before from None
-            before = before.__context__
-        raise
-
-
-@contextmanager
 def one_kind_of_error() -> Iterator[None]:
     """Prints an error as one line and chooses the exit status."""
     try:
-        with _uncovered():
-            yield
+        yield
     except SkipbenchError as error:
         complain(f"error: {error}")
         sys.exit(2)

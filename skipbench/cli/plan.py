@@ -31,8 +31,8 @@ class _Row(NamedTuple):
 
 
 def show_plan(request: Request, asked: Planned) -> None:
-    """Prints a line per model of each experiment, with `--rows` one per row and per arm of it, with
-    `--json` a line of JSON per row; each cell once, a row of several experiments with the first.
+    """Prints a line per model of each experiment, with `--json` a line of JSON per row; each cell
+    once, a row of several experiments with the first.
     """
     gpu, hardware = gpu_of(request.hardware), request.hardware
     cells: dict[str, tuple[str, PlannedCell, RunConfig]] = {}
@@ -62,7 +62,7 @@ def show_plan(request: Request, asked: Planned) -> None:
                 show(json.dumps({"experiment": name, **_record(one, limit_h)}))
             continue
         show(title + (f": {n} cells stand above" if (n := repeated[name]) else ""))
-        for line in _lines(rows[name], limit_h, asked.rows):
+        for line in _lines(rows[name], limit_h):
             show(line)
         known = [row.cost for row in rows[name] if row.cost is not None]
         total = f"sum: {sum(len(row.arms) for row in rows[name])} cells in {len(rows[name])} rows, "
@@ -71,7 +71,7 @@ def show_plan(request: Request, asked: Planned) -> None:
         unknown = len(rows[name]) - len(known)
         show(total + (f"; {unknown} of models of unknown size" if unknown else ""))
     if not asked.json:
-        show(LEGEND + ("" if asked.rows else "; every row with --rows"))
+        show(f"{LEGEND}; every row with --json")
         show(bill_line(costs, hardware)[0])
 
 
@@ -86,27 +86,18 @@ def row_and_arms(cells: Sequence[PlannedCell]) -> tuple[str, list[str]]:
     return row, rest
 
 
-def _lines(rows: Sequence[_Row], limit_h: float | None, each: bool) -> list[str]:
-    """A table: the rows with their arms, or the models."""
+def _lines(rows: Sequence[_Row], limit_h: float | None) -> list[str]:
+    """A table of the models."""
     groups = defaultdict[str, list[_Row]](list)
-    for at, row in enumerate(rows):
-        groups[f"{at}" if each else row.model].append(row)
-    cells: list[tuple[str, ...]] = [("row" if each else "model", *HEAD)]
-    for own in groups.values():
+    for row in rows:
+        groups[row.model].append(row)
+    cells: list[tuple[str, ...]] = [("model", *HEAD)]
+    for model, own in groups.items():
         known = [row.cost for row in own if row.cost is not None]
-        count = f"{own[0].model}, {len(own)} rows"
         figures = _figures(known, limit_h) if known else ["-"] * 6 + ["of unknown size"]
-        cells.append((own[0].name if each else count, *figures))
+        cells.append((f"{model}, {len(own)} rows", *figures))
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = ["  ".join(t.ljust(w) for t, w in zip(c, widths, strict=True)).rstrip() for c in cells]
-    if not each:
-        return lines
-    made = lines[:1]
-    for row, line in zip(rows, lines[1:], strict=True):
-        prompts = row.cost.prompts if row.cost else [0] * len(row.arms)
-        few = (f", {n} prompts" if n < max(prompts) else "" for n in prompts)
-        made += [line, *(f"  {arm}{note}" for arm, note in zip(row.arms, few, strict=True))]
-    return made
+    return ["  ".join(t.ljust(w) for t, w in zip(c, widths, strict=True)).rstrip() for c in cells]
 
 
 def _figures(costs: Sequence[Cost], limit_h: float | None) -> list[str]:

@@ -187,7 +187,9 @@ def run_compare(asked: Compare) -> None:
                 "`messages`, or .txt with one prompt per line"
             )
         settings += ["dataset=prompts", f"dataset.path={quoted(file)}"]
-    limit = int((asked.limit or "0").replace("null", str(sys.maxsize))) or None
+    limit = None
+    if asked.limit is not None:
+        limit = sys.maxsize if asked.limit == "null" else int(asked.limit)
     comparison = rank_methods(
         settings, 60 * asked.minutes, asked.method or asked.methods, limit, say
     )

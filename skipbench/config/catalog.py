@@ -12,13 +12,12 @@ from omegaconf import OmegaConf
 from skipbench.config import extensions
 from skipbench.config.architecture import ALIASES, Shape, square
 from skipbench.config.configurable import typed
-from skipbench.config.extensions import registered
 from skipbench.config.hardware import Hardware
 from skipbench.config.model import HubModel, Model
 from skipbench.config.paths import CONF
 from skipbench.errors import SkipbenchError
 
-DEFAULT_METHOD = registered("default").get("method", "swift")
+DEFAULT_METHOD = "auto"
 """Of `generate`, `chat` and the Python API; that of a measured cell is in conf/config.yaml."""
 BUILT_IN = [folder for folder in (CONF, extensions.CONF) if folder.is_dir()]
 """The folders of choices of the package."""
@@ -116,11 +115,11 @@ def target_of(path: Path) -> str | None:
 def targets() -> set[str]:
     """Every `_target_` that a file of `conf`, or of an added folder, names."""
     files = (path for folder in _folders for path in folder.glob("*/*.yaml"))
-    return {name for path in files for name in _named(path, path.stat().st_mtime_ns)}
+    return {name for path in files for name in _named(path)}
 
 
 @functools.cache
-def _named(path: Path, mtime_ns: int) -> list[str]:
+def _named(path: Path) -> list[str]:
     return re.findall(r"""_target_:\s*["']?([\w.]+)""", path.read_text(encoding="utf-8"))
 
 
@@ -142,12 +141,11 @@ def as_choices(word: str) -> list[str]:
 
 def _plain(group: str, name: str) -> Any:
     """The file of a choice as plain values, interpolations as text; not to be changed."""
-    path = file_of(group, name)
-    return _read(path, path.stat().st_mtime_ns)
+    return _read(file_of(group, name))
 
 
 @functools.cache
-def _read(path: Path, mtime_ns: int) -> Any:
+def _read(path: Path) -> Any:
     return OmegaConf.to_container(OmegaConf.load(path))
 
 

@@ -52,23 +52,10 @@ def _setting(path: str, *, _parent_: DictConfig, _root_: DictConfig) -> Any:
     return getattr(schema_of(_parent_["_target_"]), key) if value is None else value
 
 
-def _default(_node_: Any, _parent_: DictConfig) -> Any:
-    """A method's default for the key of a node: the paper's."""
-    return getattr(schema_of(_parent_["_target_"]), _node_._key())
-
-
 def _tuned(value: Any, *, _node_: Any, _parent_: DictConfig, _root_: DictConfig) -> Any:
     """The value of a method's setting; with `preset=paper` the paper's."""
-    return _default(_node_, _parent_) if _root_["preset"] == "paper" else value
-
-
-def _on_gpu(
-    value: Any, other: Any = MISSING, *, _node_: Any, _parent_: DictConfig, _root_: DictConfig
-) -> Any:
-    """The value with `preset=gpu`, else the other one, or the method's default."""
-    if _root_["preset"] == "gpu":
-        return value
-    return _default(_node_, _parent_) if other == MISSING else other
+    paper = _root_["preset"] == "paper"
+    return getattr(schema_of(_parent_["_target_"]), _node_._key()) if paper else value
 
 
 RESOLVERS: dict[str, Callable[..., Any]] = {
@@ -79,7 +66,6 @@ RESOLVERS: dict[str, Callable[..., Any]] = {
     "variant": _variant,
     "setting": _setting,
     "tuned": _tuned,
-    "on_gpu": _on_gpu,
 }
 for name, resolver in RESOLVERS.items():
     OmegaConf.register_new_resolver(name, resolver, replace=True)
@@ -110,7 +96,7 @@ def compose_cells(cells: Sequence[Sequence[str]]) -> list[RunConfig]:
     with hydra_initialized():
         for cell in cells:
             overrides = [checked(word) for word in cell]
-            with explained(overrides):
+            with hydra_errors(overrides):
                 try:
                     config = nodes.assemble(overrides)
                 except FAILURES:  # for Hydra's own words
@@ -136,7 +122,7 @@ def checked(word: str) -> str:
 
 
 @contextlib.contextmanager
-def explained(overrides: Sequence[str]) -> Iterator[None]:
+def hydra_errors(overrides: Sequence[str]) -> Iterator[None]:
     """Turns Hydra's errors into `explain`'s line."""
     try:
         yield

@@ -1,4 +1,4 @@
-"""What is written of every key and choice: by the schema, class or function that reads it."""
+"""What is written of every key and choice: by the schema or class that reads it."""
 
 import dataclasses
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple, get_type_hints
 
 from skipbench.config.catalog import choices, file_of, target_of
-from skipbench.config.schemas import FROM_SIGNATURE, SCHEMAS, fault_of
+from skipbench.config.schemas import SCHEMAS
 from skipbench.config.signature import schema_of, settings, summary
 
 
@@ -27,14 +27,14 @@ class Entry(NamedTuple):
 
 
 def documented() -> Iterator[Entry]:
-    """Every key, as its schema, or the class or function that the choice names, documents it."""
+    """Every key, as its schema, or the class that the choice names, documents it."""
     for (group, _), schema in SCHEMAS.items():
         path = f"{schema.__module__}.{schema.__name__}"
         yield from _entries(schema, path, f"{group}." if group else "", group or "")
     for group, prefix in (("method", "method."), ("stop", "method.stop.")):
         for choice in choices(group):
             file = file_of(group, choice)
-            if (target := target_of(file)) is not None and fault_of(file) is None:
+            if (target := target_of(file)) is not None:
                 yield from _entries(schema_of(target), target, prefix, f"{group}={choice}")
 
 
@@ -54,9 +54,7 @@ def _entries(schema: type, path: str, prefix: str, owner: str) -> Iterator[Entry
 
 
 def described(path: Path) -> str:
-    """First comment of a choice's file, else its target's docstring; or why it is broken."""
-    if path.parent.name in FROM_SIGNATURE and (fault := fault_of(path)):
-        return f"broken: {fault}"
+    """First comment of a choice's file, else its target's docstring."""
     comment = re.search(r"^# (?!@)(.*)", path.read_text(encoding="utf-8"), re.MULTILINE)
     target = None if comment else target_of(path)
     return comment[1] if comment else summary(target) if target else ""

@@ -3,9 +3,8 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import msgspec
 from omegaconf import MISSING
 
 from skipbench.config.architecture import Shape
@@ -13,8 +12,6 @@ from skipbench.config.configurable import Positive
 from skipbench.config.paths import cache_folder
 from skipbench.errors import SkipbenchError
 
-ADAPTER_CONFIG = "adapter_config.json"
-CONFIGS = ("config.json", ADAPTER_CONFIG)
 Dtype = StrEnum("Dtype", ["float32", "bfloat16", "float16"])
 """Precision of weights and cache."""
 Quantization = StrEnum("Quantization", ["none", "int8", "fp4", "nf4"])
@@ -50,7 +47,7 @@ class Model:
     name: str = MISSING
     """Its name in records and tables."""
     path: str = MISSING
-    """A folder with a Hugging Face checkpoint or an adapter (LoRA), a GGUF file, or a hub id."""
+    """A folder with a Hugging Face checkpoint, a GGUF file, or a hub id."""
     revision: str | None = None
     """Commit, branch or tag of the hub repository."""
     dtype: Dtype = Dtype.float32
@@ -105,30 +102,9 @@ class PlantedModel(Model):
     dtype: Dtype = Dtype.bfloat16
 
 
-class _Adapter(msgspec.Struct):
-    base_model_name_or_path: Annotated[str, msgspec.Meta(min_length=1)]
-
-
 def is_gguf(path: str) -> bool:
     """True for the name of a GGUF file, there or not."""
     return path.endswith(".gguf")
-
-
-def adapter_base(path: str) -> str | None:
-    """The base model, folder or hub id, of an adapter folder (LoRA); `None` for other paths.
-
-    Raises SkipbenchError where the folder's adapter_config.json names none.
-    """
-    file = Path(path) / ADAPTER_CONFIG
-    if is_gguf(path) or (Path(path) / "config.json").is_file() or not file.is_file():
-        return None
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=_Adapter).base_model_name_or_path
-    except (ValueError, RecursionError) as error:
-        raise SkipbenchError(
-            f"model.path={path!r} is an adapter whose {ADAPTER_CONFIG} names no "
-            "base_model_name_or_path; write the base model's folder or hub id there"
-        ) from error
 
 
 def check_path(path: str, named: str = "model.path") -> None:
@@ -140,11 +116,9 @@ def check_path(path: str, named: str = "model.path") -> None:
         if not folder.is_file():
             raise SkipbenchError(f"{named}={path!r}: no such file")
     elif folder.is_dir():
-        if (base := adapter_base(path)) is not None:
-            check_path(base, f"{named}={path!r} is an adapter (LoRA) of base_model_name_or_path")
-        elif not (folder / "config.json").is_file():
+        if not (folder / "config.json").is_file():
             names = sorted(entry.name for entry in folder.iterdir())
-            below = [n for n in names if any((folder / n / c).is_file() for c in CONFIGS)]
+            below = [n for n in names if (folder / n / "config.json").is_file()]
             if give := [*below, *filter(is_gguf, names)][:5]:
                 raise SkipbenchError(
                     f"{named}={path!r} is no checkpoint: it has no config.json, but holds "
@@ -153,8 +127,7 @@ def check_path(path: str, named: str = "model.path") -> None:
             held = f"it holds {', '.join(names[:5])}" if names else "it is empty"
             raise SkipbenchError(
                 f"{named}={path!r} is no checkpoint: it has no config.json ({held}). Wanted: what "
-                "`save_pretrained` writes, config.json, *.safetensors and the tokenizer's files, "
-                "or an adapter folder of peft"
+                "`save_pretrained` writes, config.json, *.safetensors and the tokenizer's files"
             )
     elif path.startswith((".", "/", "~")) or path.count("/") != 1:
         fetch = "; `python -m skipbench data MODEL` fetches it"

@@ -3,6 +3,7 @@
 import copy
 import functools
 from collections.abc import Sequence
+from pathlib import Path
 
 import hydra
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -91,16 +92,12 @@ class Nodes:
 
 
 def nodes_here() -> Nodes:
-    """Those of this process, empty after a change of a file."""
-    folders = catalog.config_folders()
-    files = (
-        path for f in folders for deep in ("*", "*/*", "*/*/*") for path in f.glob(f"{deep}.yaml")
-    )
-    return _nodes(tuple(sorted((str(path), path.stat().st_mtime_ns) for path in files)))
+    """Those of this process and its folders; a file that changes later is not read again."""
+    return _nodes(*catalog.config_folders())
 
 
-@functools.lru_cache(maxsize=4)
-def _nodes(written: tuple[tuple[str, int], ...]) -> Nodes:
+@functools.cache
+def _nodes(*folders: Path) -> Nodes:
     return Nodes()
 
 

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import stat
 from pathlib import Path
 from urllib.parse import urlparse
 
@@ -32,3 +33,18 @@ def hub_unreachable() -> bool:
 def cache_folder() -> Path:
     """Of fetched and converted files: `skipbench` in XDG_CACHE_HOME, else in `~/.cache`."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "skipbench"
+
+
+def private_folder(path: Path) -> Path:
+    """A folder that this user alone may read and write, made where there is none.
+
+    Raises OSError where it cannot be made, is no folder, or belongs to another user.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.mkdir(mode=0o700, exist_ok=True)
+    info = path.lstat()
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid():
+        raise PermissionError(f"{path} is no folder of this user's own; remove it")
+    if stat.S_IMODE(info.st_mode) != 0o700:  # of an earlier umask
+        path.chmod(0o700)
+    return path

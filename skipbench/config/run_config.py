@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import msgspec
 from msgspec import Meta
@@ -15,15 +15,12 @@ from skipbench.config.configurable import Positive, in_words, kinds_of, typed
 from skipbench.config.hardware import Local, Slurm
 from skipbench.config.model import Model, PlantedModel
 from skipbench.config.schemas import Decoding, Engine, Profile, Search
-from skipbench.config.signature import FIRST, MOVED, with_targets
 from skipbench.errors import SkipbenchError
 
 IN_RECORD = ("model", "method", "dataset", "decoding", "engine", "seed", "limit")
 """Keys on which samples depend: they are a run's record, and their hash its name."""
 CHOOSE = ("wheel", "strict")
 """Keys of a model that only decide on others: on its path, and on `engine.strict`."""
-ADDED = (("tasks", None), ("min_words", 0))
-"""Keys of datasets that came later, with the value that changes nothing."""
 FORM = ("max_new_tokens", "truncate", "keep", "reserve", "context", "chat", "thinking")
 """Keys of a dataset that decide how a row becomes token ids."""
 SHARD = "K/N, the K-th of N parts, such as 2/4, or null"
@@ -34,7 +31,7 @@ class Node(msgspec.Struct, frozen=True):
     """Base of what a `_target_` makes: all its keys in `node`, and typed those used here."""
 
     node: Mapping[str, Any]
-    """`_target_`, as records name it, and the keyword arguments of what it names."""
+    """`_target_`, and the keyword arguments of what it names."""
 
     KEY: ClassVar[str]
     """What messages call it."""
@@ -53,16 +50,12 @@ class MethodConfig(Node, frozen=True):
     """A decoding method and its settings."""
 
     KEY = "method"
-    recorded_target: str = msgspec.field(name="_target_", default="")
+    target: str = msgspec.field(name="_target_", default="")
+    """Dotted path of the class that makes the method."""
     name: str = ""
     skip: str | None = None
     """The skip set in text form, or `stored`; `None` for a method that takes none."""
     seed: int | None = None
-
-    @property
-    def target(self) -> str:
-        """Dotted path of the class or function that makes the method."""
-        return MOVED.get(self.recorded_target, self.recorded_target)
 
     @property
     def draft_options(self) -> str:
@@ -168,9 +161,6 @@ class DatasetConfig(Node, frozen=True):
         return rows, shared
 
 
-Tracker = Literal["tensorboard", "mlflow", "wandb"]
-
-
 @dataclass(frozen=True)
 class RunConfig:
     """One cell, model x method x dataset; `schemas.Config` documents the keys."""
@@ -192,7 +182,6 @@ class RunConfig:
     shard: Annotated[Annotated[str, Meta(pattern=SHARD_PATTERN)] | None, Meta(title=SHARD)] = None
     teacher_forced: bool = False
     label: str | None = None
-    track: Tracker | None = None
     hardware: Slurm | Local | None = None
     search_dataset: DatasetConfig | None = None
     """Of the prompts of the cell's own search, in an experiment; `None`: it has none."""
@@ -243,8 +232,6 @@ class RunConfig:
         plain: dict[str, Any] = msgspec.to_builtins(self, enc_hook=str)
         for key in ("method", "dataset", "search_dataset"):
             plain[key] = plain[key] and plain[key]["node"]
-            if plain[key]:  # earlier records lack the keys
-                plain[key] = {k: v for k, v in plain[key].items() if (k, v) not in ADDED}
         return plain
 
     @classmethod
@@ -260,7 +247,7 @@ class RunConfig:
         made: dict[str, Any] = {}
         for key, value in plain.items():
             if key == "method":
-                made[key] = MethodConfig.of(with_targets(value, FIRST))
+                made[key] = MethodConfig.of(value)
             elif key in ("dataset", "search_dataset"):
                 made[key] = None if value is None else DatasetConfig.of(value)
             elif key != "hardware" or value is not None:

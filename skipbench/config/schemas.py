@@ -7,7 +7,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-import yaml
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
@@ -21,7 +20,7 @@ from skipbench.errors import SkipbenchError
 
 EngineName = StrEnum("EngineName", ["reference", "fused", "cuda_graphs"])
 LeverName = StrEnum("LeverName", ["int8", "int4"])
-Preset = StrEnum("Preset", ["tuned", "paper", "gpu"])
+Preset = StrEnum("Preset", ["tuned", "paper"])
 StrategyName = StrEnum("StrategyName", ["bayes", "random"])
 
 
@@ -132,10 +131,6 @@ class Config:
     """Resumes on another device, engine, version, threads or arithmetic; tables say from where."""
     label: str | None = None
     """In a sweep: what this cell is called; no run depends on it."""
-    track: str | None = None
-    """tensorboard, mlflow or wandb, whose package is installed: each prompt's line and the metrics
-    go there, too; no run depends on it.
-    """
     hardware: Any = None
     """Where jobs run; no run depends on it."""
     scale: Any = None
@@ -144,8 +139,7 @@ class Config:
     """For experiments: only these of the paper's models."""
     preset: Preset = Preset.tuned
     """Sizes of the methods that draft without passes: `tuned`, by the measured price of rows;
-    `paper`, the papers'; `gpu`, sizes and trees for a large model on a GPU (docs/gpu.md).
-    Records hold the settings themselves.
+    `paper`, the papers'. Records hold the settings themselves.
     """
     published: Any = None
     """In an experiment: the keys of its cells in the paper's table; no run depends on it."""
@@ -183,27 +177,18 @@ def known_settings() -> set[str]:
 
 def register(folder: Path) -> None:
     """Stores the schemas for Hydra, also of each method and stop rule of a config folder; a leading
-    underscore marks a schema, which is not a choice. A broken file stops its own choice alone.
+    underscore marks a schema, which is not a choice. Raises SkipbenchError, with file and line, for
+    a target that cannot be read.
     """
     store = ConfigStore.instance()
     for (group, name), schema in SCHEMAS.items():
         store.store(group=group, name=name, node=schema)
     for group in FROM_SIGNATURE:
         for path in sorted((folder / group).glob("*.yaml")):
-            if (target := target_of(path)) is not None and fault_of(path) is None:
-                store.store(group=group, name=f"_{path.stem}", node=schema_of(target))
-
-
-def fault_of(path: Path) -> str | None:
-    """Why the file of a method or stop rule cannot be used, with its line; else `None`."""
-    try:
-        yaml.compose(text := path.read_text(encoding="utf-8"))
-        if (target := target_of(path)) is not None:
-            schema_of(target)
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        return f"{path}, line {line}: {error.problem}"
-    except SkipbenchError as error:
-        line = text.partition("_target_:")[0].count("\n") + 1
-        return f"{path}, line {line}: {error}"
-    return None
+            if (target := target_of(path)) is not None:
+                try:
+                    store.store(group=group, name=f"_{path.stem}", node=schema_of(target))
+                except SkipbenchError as error:
+                    before = path.read_text(encoding="utf-8").partition("_target_:")[0]
+                    line = before.count("\n") + 1
+                    raise SkipbenchError(f"{path}, line {line}: {error}") from error

@@ -1,4 +1,4 @@
-"""Settings of the class or function that a node builds: names, types, defaults, documentation,
+"""Settings of the class that a node builds: names, types, defaults, documentation,
 from the source, which is parsed and not imported: composing does not pay for torch.
 """
 
@@ -7,8 +7,6 @@ import contextlib
 import dataclasses
 import functools
 import importlib.util
-import re
-from collections.abc import Mapping
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -17,35 +15,13 @@ from typing import Any, NamedTuple
 from omegaconf import MISSING
 
 from skipbench.config import configurable
-from skipbench.config.extensions import registered
 from skipbench.errors import SkipbenchError
 
 TYPES: dict[str, Any] = {"int": int, "float": float, "str": str, "bool": bool, "DraftPlan": str}
 bounded = {name: kind for name, kind in vars(configurable).items() if hasattr(kind, "__metadata__")}
 TYPES |= {name: kind.__origin__ for name, kind in bounded.items()}
-Defined = ast.ClassDef | ast.FunctionDef
-GIVEN_BY_CODE = ("self", "layers")
+GIVEN_BY_CODE = ("layers",)
 """Parameters that the caller passes when it builds the object; they are no keys."""
-MOVED = {
-    "skipbench.methods.fixed.explicit": "skipbench.methods.fixed.Explicit",
-    "skipbench.methods.fixed.strategy": "skipbench.methods.fixed.Strategy",
-    "skipbench.methods.layerskip.layerskip": "skipbench.methods.layerskip.LayerSkip",
-    "skipbench.methods.self_sd.self_sd": "skipbench.methods.self_sd.SelfSD",
-    "skipbench.methods.vanilla.vanilla": "skipbench.methods.vanilla.Vanilla",
-    **registered("moved"),
-}
-"""Where a class is now, by the path that records keep: a run's name is a hash of its record."""
-FIRST = {now: first for first, now in MOVED.items()}
-
-
-def with_targets(node: Any, paths: Mapping[str, str]) -> Any:
-    """A node whose `_target_`s, its own and those of nodes inside, are replaced by `paths`."""
-    if not isinstance(node, Mapping):
-        return node
-    return {
-        key: paths.get(value, value) if key == "_target_" else with_targets(value, paths)
-        for key, value in node.items()
-    }
 
 
 class Setting(NamedTuple):
@@ -58,16 +34,12 @@ class Setting(NamedTuple):
 
 @functools.cache
 def settings(target: str) -> dict[str, Setting]:
-    """Parameters of a target, such as `skipbench.methods.clasp.CLaSp`, by name: fields of a class
-    and its bases, or arguments, documented under `Args:`, of `__init__` or a function.
+    """Fields of a class, such as `skipbench.methods.clasp.CLaSp`, and of its bases, by name.
 
-    Raises SkipbenchError where there is no such module, class or function.
+    Raises SkipbenchError where there is no such module or class.
     """
-    module, _, _ = MOVED.get(target, target).rpartition(".")
+    module, _, _ = target.rpartition(".")
     tree, named, node = _definition(target)
-    inits = [p for p in node.body if isinstance(p, ast.FunctionDef) and p.name == "__init__"]
-    if isinstance(node, ast.FunctionDef) or inits:
-        return _of_arguments(node, *inits)
     modules = dict.fromkeys(named, module)
     for part in tree.body:
         if isinstance(part, ast.ImportFrom) and part.module:
@@ -97,41 +69,23 @@ def settings(target: str) -> dict[str, Setting]:
     return fields
 
 
-def _definition(target: str) -> tuple[ast.Module, dict[str, Defined], Defined]:
-    """A target's module, the classes and functions there, and itself."""
-    module, _, name = MOVED.get(target, target).rpartition(".")
+def _definition(target: str) -> tuple[ast.Module, dict[str, ast.ClassDef], ast.ClassDef]:
+    """A target's module, the classes there, and itself."""
+    module, _, name = target.rpartition(".")
     file = source_of(module)
     try:
         tree = ast.parse(file.read_text(encoding="utf-8"))
     except SyntaxError as error:
         raise SkipbenchError(f"{file}, line {error.lineno}: {error.msg}") from error
-    named = {n.name: n for n in tree.body if isinstance(n, ast.ClassDef | ast.FunctionDef)}
+    named = {n.name: n for n in tree.body if isinstance(n, ast.ClassDef)}
     if name not in named:
-        raise SkipbenchError(f"_target_={target}: {module} defines no class or function {name!r}")
+        raise SkipbenchError(f"_target_={target}: {module} defines no class {name!r}")
     return tree, named, named[name]
 
 
 def summary(target: str) -> str:
     """The first line of what a target's docstring says. Raises SkipbenchError as `settings`."""
     return (ast.get_docstring(_definition(target)[2]) or "").partition("\n")[0]
-
-
-def _of_arguments(*nodes: ast.ClassDef | ast.FunctionDef) -> dict[str, Setting]:
-    """The parameters of the last node, documented under `Args:` of each."""
-    document = "\n".join(ast.get_docstring(node) or "" for node in nodes)
-    texts: dict[str, str] = {}
-    for section in re.findall(r"^Args:\n((?:[ \t]+.*\n?|\n)+)", document, re.MULTILINE):
-        entries = r"^ {4}([\w, ]+): ((?:.*\n?)(?: {8,}.*\n?)*)"
-        for names, text in re.findall(entries, section, re.MULTILINE):
-            texts |= {name.strip(): " ".join(text.split()) for name in names.split(",")}
-    assert isinstance(nodes[-1], ast.FunctionDef)
-    given = nodes[-1].args
-    plain = [*given.posonlyargs, *given.args]
-    defaults = [*[None] * (len(plain) - len(given.defaults)), *given.defaults, *given.kw_defaults]
-    return {
-        argument.arg: Setting(argument.annotation, default, texts.get(argument.arg, ""))
-        for argument, default in zip([*plain, *given.kwonlyargs], defaults, strict=True)
-    }
 
 
 @functools.cache

@@ -4,10 +4,6 @@ Its commands, methods and parts of engines are found by name in `TABLE`, and loa
 """
 
 TABLE: dict[str, dict[str, str]] = {
-    "moved": {
-        "skipbench.decode.stop_by_price.ByPrice": "skipbench.contrib.lowbit.stop_by_price.ByPrice",
-        "skipbench.methods.auto.Auto": "skipbench.contrib.auto.auto.Auto",
-    },
     "engine": {"cpu": "skipbench.contrib.cpu.engine.CpuEngine"},
     "kernel": {
         "best_tokens": "skipbench.contrib.cpu.top_tokens.best_tokens",
@@ -16,11 +12,6 @@ TABLE: dict[str, dict[str, str]] = {
     "variant": {
         "int8": "skipbench.contrib.lowbit.copy.Int8Copy",
         "int4": "skipbench.contrib.lowbit.copy.Int4Copy",
-    },
-    "default": {"method": "auto"},
-    "adapter": {
-        "check": "skipbench.contrib.lora.lora.check_adapter",
-        "merge": "skipbench.contrib.lora.lora.merge_adapter",
     },
     "checkpoint": {
         "gguf": "skipbench.contrib.gguf.checkpoint.folder_of",
@@ -31,29 +22,15 @@ TABLE: dict[str, dict[str, str]] = {
         "bundle": "skipbench.contrib.artifact.bundle_command.Bundle",
         "card": "skipbench.contrib.artifact.card_command.Card",
         "chat": "skipbench.contrib.chat.command.Chat",
-        "export": "skipbench.contrib.export.command.Export",
         "project": "skipbench.contrib.artifact.project_command.Project",
         "serve": "skipbench.contrib.serve.command.Serve",
         "verify": "skipbench.contrib.oracle.command.Verify",
     },
     "profile": {"rounds": "skipbench.contrib.artifact.round_costs.add_rounds"},
-    "tracker": {
-        name: f"skipbench.contrib.track.trackers.{name}"
-        for name in ("tensorboard", "mlflow", "wandb")
-    },
-    "shell": {"completion": "skipbench.contrib.completion.completion.complete"},
-    "code": {  # as `CODE` in config/trust.py
-        "contrib/cpu/native.py CDLL": "compiled from the package's source; after `is_sealed`",
-        "contrib/lora/lora.py import_module": "a name in the package's own source",
-        "contrib/lora/lora.py from_pretrained": "the weights of an adapter: "
-        "safetensors; with model.allow_pickle=true torch's weights_only",
-        "contrib/gguf/checkpoint.py from_pretrained": "of a GGUF file, which holds no code",
-        "contrib/track/trackers.py import_module": "a name in the package's own source",
-    },
     "api": {
         "assert_lossless": "skipbench.contrib.oracle.api.assert_lossless",
         "custom_generate": "skipbench.contrib.export.custom_generate.custom_generate",
         "verify": "skipbench.contrib.oracle.api.verify",
     },
 }
-"""By kind and name: `module.attribute`; `moved`: where a class is now, by the path in records."""
+"""By kind and name: `module.attribute`."""

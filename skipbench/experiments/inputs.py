@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from skipbench.config.model import Model, PlantedModel, adapter_base
+from skipbench.config.model import Model, PlantedModel
 from skipbench.config.run_config import DatasetConfig, RunConfig
 from skipbench.data.source import offline
 from skipbench.errors import SkipbenchError
@@ -76,7 +76,7 @@ def _input(sources: Sequence[Model | DatasetConfig]) -> Input:
 
 
 def _lacking_weights(model: Model) -> str | None:
-    place = checkpoint_place(adapter_base(model.path) or model.path, model.revision)
+    place = checkpoint_place(model.path, model.revision)
     if place is None:
         return "not in the cache"
     missing = missing_weights(place) if place.is_dir() else []

@@ -74,7 +74,7 @@ def rank_methods(
     check_memory(sized(base.model), base.dataset, [])
     load = LastLoaded(always=True)
     loaded = load(base.model, base.engine, base.calibration_rows())
-    say_replaced(loaded[0].notes())
+    say_replaced(base.engine.name, loaded[0])
     if not any(word.startswith("dataset=") for word in settings):
         long = loaded[0].max_positions >= LONG  # no network is needed for either
         settings = [*settings, f"dataset={'pydoc-summary' if long else 'mini-stories'}"]
@@ -137,7 +137,8 @@ def _ordered(methods: Sequence[str]) -> list[str]:
         raise SkipbenchError(
             f"unknown method {unknown[0]!r}.{hint} Allowed here: {', '.join(known)}"
         )
-    wanted = dict.fromkeys([BASELINE, *methods] if methods else [*FIRST, *known])
+    first = [name for name in FIRST if name in known]
+    wanted = dict.fromkeys([BASELINE, *methods] if methods else [*first, *known])
     return sorted(wanted, key=lambda name: (name == "self-sd", name in LEFT_OUT))
 
 

@@ -14,7 +14,7 @@ from skipbench.console import say
 from skipbench.data.rows import Row, other_rows
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.set_search import search_command, search_trace
-from skipbench.report.compared import joined, replaced
+from skipbench.report.compared import joined
 from skipbench.runs.fingerprint import Identity, compare_identity
 from skipbench.runs.merge import join_shard
 from skipbench.runs.provenance import config_hash, run_name
@@ -93,9 +93,10 @@ def compared_run(cell: ResolvedCell) -> tuple[Run, Identity]:
 def header(run: Run) -> dict[str, str]:
     """The head of a cell's table; an engine in place of another one comes first."""
     origin = run.origin
-    named: dict[str, str | None] = {"engine": origin.engine} if replaced([run]) else {}
+    named: dict[str, str | None] = {"engine": origin.engines} if origin.engine_asked else {}
     named |= {"model": run.model, "method": run.method, "dataset": run.dataset}
-    named |= {k: getattr(origin, k) for k in ("engine", "dtype", "sparsity", "device", "mixed")}
+    named |= {"engine": origin.engines}
+    named |= {k: getattr(origin, k) for k in ("dtype", "sparsity", "device", "mixed")}
     return {k: v for k, v in named.items() if v} | {"threads": str(run.setting("engine.threads"))}
 
 

@@ -133,7 +133,8 @@ def show_run(run: Run) -> None:
         say(f"{run.folder}: {run.status.error}")
         return
     head, metrics = header(run), msgspec.to_builtins(run.metrics)
-    record = {"folder": str(run.folder), "label": run.label, **head, "metrics": metrics}
+    engine = {"engine": run.origin.engine, "engine_asked": run.origin.engine_asked}
+    record = {"folder": str(run.folder), "label": run.label, **head, **engine, "metrics": metrics}
     show_result(record, lambda: render_cell(run.measured, head))
     scorer = run.setting("dataset.scorer")
     if run.folder and waits_for_score(scorer, run.metrics):

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from types import FrameType
 from typing import BinaryIO
@@ -70,50 +70,40 @@ def run_cells(
         needs: GPUs per command, 1 by default; the largest go first.
     """
     count = dict.fromkeys(commands, 1) | dict(needs or {})
-    todo, free = sorted(commands, key=lambda number: -count[number]), list(found)
-    processes: list[subprocess.Popen[bytes]] = []
-    starting, stopped = threading.Lock(), threading.Event()
-    running: dict[Future[int], tuple[int, list[str]]] = {}
+    free, processes, stopped = list(found), list[subprocess.Popen[bytes]](), False
+    changed = threading.Condition()
 
     # Processes start in threads: an exception in this one leaves no process unknown.
-    def run(number: int, taken: Sequence[str]) -> int:
-        with starting, (logs / f"{number}.log").open("ab") as log:
-            if stopped.is_set():
+    def run(number: int) -> int:
+        need = count[number] if found else 0
+        with changed, (logs / f"{number}.log").open("ab") as log:
+            changed.wait_for(lambda: stopped or len(free) >= need)
+            if stopped:
                 return 1
-            process = _process(commands[number], taken, log)
-            processes.append(process)
-        return process.wait()
+            taken = free[:need]
+            processes.append(process := _process(commands[number], taken, log))
+            del free[:need]
+        code = process.wait()
+        with changed:
+            free[:] = sorted([*free, *taken], key=found.index)  # neighbours stay together
+            changed.notify_all()
+        return code
 
-    def start() -> None:
-        while len(running) < at_once:
-            n = next((number for number in todo if not found or count[number] <= len(free)), None)
-            if n is None:
-                return
-            todo.remove(n)
-            taken, free[:] = free[: count[n]], free[count[n] :]
-            running[pool.submit(run, n, taken)] = n, taken
-
-    pool = ThreadPoolExecutor(at_once)
-    try:
-        start()
-        while running:
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                number, taken = running.pop(future)
-                free[:] = sorted([*free, *taken], key=found.index)  # neighbours stay together
-                start()
-                try:
-                    code = future.result()
-                except OSError as error:
-                    text = f"cannot start a cell, or write its log: {error}"
-                    raise SkipbenchError(text) from error
-                ended(number, code)
-    except BaseException:
-        stopped.set()
-        with starting:
-            end_all(processes)
-        raise
-    finally:
-        pool.shutdown(wait=False)
+    with ThreadPoolExecutor(at_once) as pool:
+        largest = sorted(commands, key=lambda number: -count[number])
+        futures = {pool.submit(run, number): number for number in largest}
+        try:
+            for future in as_completed(futures):
+                ended(futures[future], future.result())
+        except BaseException as error:
+            with changed:
+                stopped = True
+                changed.notify_all()
+                end_all(processes)
+            if isinstance(error, OSError):
+                text = f"cannot start a cell, or write its log: {error}"
+                raise SkipbenchError(text) from error
+            raise
 
 
 def end_all(processes: Sequence[subprocess.Popen[bytes]]) -> None:

@@ -85,19 +85,19 @@ def limits(results: Path) -> dict[str, tuple[int | None, str]]:
 class Array(msgspec.Struct):
     """A job of Slurm that runs `count` rows from number `first` on."""
 
-    job: Annotated[str, Meta(pattern=r"^\w{0,64}$")]  # empty until sbatch answers
+    job: Annotated[str, Meta(pattern=r"^\w{1,64}$")]
     first: Annotated[int, Meta(ge=0)]
     count: Annotated[int, Meta(ge=0)]
 
 
 class _Row(msgspec.Struct):
     folders: list[str]
-    names: list[str] = []  # of older submissions none
-    configs: list[dict[str, Any]] = []
+    names: list[str]
+    configs: list[dict[str, Any]]
 
 
 def add_job(folder: Path, job: str, first: int, count: int) -> None:
-    """Records that an array `job` runs `count` rows from `first` on; empty: that one may."""
+    """Records that an array `job` runs `count` rows from `first` on."""
     append_line(folder / "jobs.jsonl", msgspec.json.encode(Array(job, first, count)).decode())
 
 
@@ -106,25 +106,6 @@ class Task(NamedTuple):
 
     job: str
     log: Path
-
-
-def _arrays(path: Path) -> list[Array]:
-    """The last line of each array in a `jobs.jsonl`."""
-    lines = [msgspec.json.decode(line, type=Array) for _, line in read_lines(path)]
-    return [*{array.first: array for array in lines}.values()]
-
-
-def refuse_unanswered(results: Path) -> None:
-    """Raises SkipbenchError where a submission ended before sbatch had answered."""
-    for path in sorted((results / "submit").glob("*/jobs.jsonl")):
-        arrays = list[Array]()
-        with contextlib.suppress(SkipbenchError, *MALFORMED):
-            arrays = _arrays(path)
-        if not all(array.job for array in arrays):
-            raise SkipbenchError(
-                f"{path}: a submission ended before sbatch had answered; if squeue lists its job, "
-                "write the number into the last line, else remove that line; then submit again"
-            )
 
 
 def cells(results: Path) -> dict[Path, dict[str, tuple[RunConfig, str]]]:
@@ -138,8 +119,7 @@ def cells(results: Path) -> dict[Path, dict[str, tuple[RunConfig, str]]]:
             own: dict[str, tuple[RunConfig, str]] = {}
             for row in rows:
                 configs = [replace(RunConfig.from_dict(c), shard=None) for c in row.configs]
-                names = row.names or [" ".join(config.names.values()) for config in configs]
-                own |= dict(zip(row.folders, zip(configs, names, strict=True), strict=True))
+                own |= dict(zip(row.folders, zip(configs, row.names, strict=True), strict=True))
             found = {at: {k: v for k, v in o.items() if k not in own} for at, o in found.items()}
             found[path.parent] = own
     return {folder: own for folder, own in found.items() if own}
@@ -153,7 +133,7 @@ def tasks(results: Path) -> dict[str, list[Task]]:
         with contextlib.suppress(SkipbenchError, *MALFORMED):
             lines = read_lines(path.parent / CELLS)
             rows = [msgspec.json.decode(line, type=_Row).folders for _, line in lines]
-            arrays = _arrays(path)
+            arrays = [msgspec.json.decode(line, type=Array) for _, line in read_lines(path)]
             jobs = [(f"{a.job}_{n}", rows[a.first + n]) for a in arrays for n in range(a.count)]
             for job, folder in ((job, folder) for job, row in jobs for folder in row):
                 by_run[folder].append(Task(job, path.parent / f"{job}.log"))

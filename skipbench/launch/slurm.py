@@ -15,7 +15,6 @@ from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.runs.gpu import ask
 
 TIMEOUT_S = 60
-ARRAY_LIMIT = 1001  # Slurm's own default of `MaxArraySize`, for a script that is only printed
 BESIDE_GIB = 16  # memory of a job beside the weights: Python, torch, and the libraries of CUDA
 UNITS = {"K": 2**-20, "M": 2**-10, "": 2**-10, "G": 1, "T": 2**10}  # GiB per unit of sbatch's --mem
 PLAIN = re.compile(r"[\w@%+=:,./-]+")  # values that need no quotes in a script
@@ -84,21 +83,6 @@ def requeue_self() -> str:
     if ask("scontrol", "requeue", job) is None:
         return "scontrol did not requeue it; submit it again"
     return f"requeued for the {starts + 1}. time of at most {maximum}"
-
-
-def array_limit() -> int:
-    """`MaxArraySize` of this cluster: the maximum number of tasks of an array."""
-    found = re.search(r"^MaxArraySize\s*=\s*(\d+)", ask("scontrol", "show", "config") or "", re.M)
-    return int(found[1]) if found else ARRAY_LIMIT
-
-
-def parts(rows: range, limit: int) -> list[range]:
-    """Arrays of at most `limit` tasks. Raises SkipbenchError where the cluster allows none."""
-    if limit < 1:
-        raise SkipbenchError(
-            f"this cluster allows arrays of {limit} tasks (MaxArraySize); ask for at least 1"
-        )
-    return [rows[first : first + limit] for first in range(0, len(rows), limit)]
 
 
 def memory_for(asked: str | None, weight_bytes: int) -> str | None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from skipbench.config.run_config import RunConfig
 from skipbench.console import duration
 from skipbench.errors import NotHereError, SkipbenchError, printable
-from skipbench.experiments.plan import Grid, Request, cell_names, grids_of
+from skipbench.experiments.plan import Grid, cell_names
 from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.set_search import search_trace
 from skipbench.launch import manifest, slurm
@@ -80,14 +80,6 @@ class NamedCells(NamedTuple):
 def named_cells(grid: Grid) -> NamedCells:
     """The cells of an experiment that can be run, with their names."""
     return NamedCells([config for _, config in grid.cells], cell_names(grid.cells))
-
-
-def experiment_statuses(
-    experiment: str, request: Request, stale_s: float | None = None
-) -> list[CellStatus]:
-    """The cells of an experiment that can be run, with their states; arguments as below."""
-    (grid,) = grids_of(replace(request, names=[experiment]))
-    return cell_statuses(*named_cells(grid), stale_s)
 
 
 def cell_statuses(

@@ -2,8 +2,7 @@
 
 import itertools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,15 +16,6 @@ from skipbench.launch import local, manifest, slurm
 from skipbench.launch.jobs import UNASKED_H, Job, jobs_of, schedule_stages, within_bill
 from skipbench.launch.status import CellStatus, counts
 from skipbench.runs.files import write_atomic
-from skipbench.runs.lock import held
-
-
-@contextmanager
-def turn(results: Path) -> Iterator[None]:
-    """Waits for other submissions from a results folder. Raises as `manifest.refuse_unanswered`."""
-    with held(results.resolve() / "submit", wait=True):
-        manifest.refuse_unanswered(results)
-        yield
 
 
 def submit(
@@ -171,31 +161,25 @@ def _to_slurm(
     path = folder / manifest.CELLS
     if not only_print:
         manifest.write_rows(folder, [row.record() for row in rows], limits)
-    limit, first, python = slurm.array_limit(), 0, hardware.python or sys.executable
+    first, python = 0, hardware.python or sys.executable
     jobs, before = list[str](), list[str]()
     for number, stage in enumerate(stages):
         for gpus, group in itertools.groupby(stage, key=lambda job: job.gpus):
-            numbers = range(first, first + len([*group]))
-            first = numbers.stop
-            for part in slurm.parts(numbers, limit):
-                asked = _asked(rows[part.start : part.stop], replace(hardware, gpus=gpus))
-                text = slurm.script(f"skipbench-{name}", path, part, asked, python, Path.cwd())
-                if only_print:
-                    note = "# Submitted to start after the jobs of the scripts above.\n"
-                    sys.stdout.write(text + note * (number > 0))
-                    continue
-                file = folder / f"{len(jobs)}.sh"
-                write_atomic(file, text)
-                manifest.add_job(folder, "", part.start, len(part))
-                try:
-                    jobs.append(job := slurm.sbatch(file, after=before))
-                except NotHereError:
-                    manifest.add_job(folder, "refused", part.start, len(part))
-                    raise
-                manifest.add_job(folder, job, part.start, len(part))
-                cells = sum(len(rows[n].cells) for n in part)
-                of_gpus = f" of {gpus} GPUs" if gpus > 1 else ""
-                show(f"submitted: job {job}, {len(part)} rows{of_gpus}, {cells} cells, {file}")
+            part = range(first, first + len([*group]))
+            first = part.stop
+            asked = _asked(rows[part.start : part.stop], replace(hardware, gpus=gpus))
+            text = slurm.script(f"skipbench-{name}", path, part, asked, python, Path.cwd())
+            if only_print:
+                note = "# Submitted to start after the jobs of the scripts above.\n"
+                sys.stdout.write(text + note * (number > 0))
+                continue
+            file = folder / f"{len(jobs)}.sh"
+            write_atomic(file, text)
+            jobs.append(job := slurm.sbatch(file, after=before))
+            manifest.add_job(folder, job, part.start, len(part))
+            cells = sum(len(rows[n].cells) for n in part)
+            of_gpus = f" of {gpus} GPUs" if gpus > 1 else ""
+            show(f"submitted: job {job}, {len(part)} rows{of_gpus}, {cells} cells, {file}")
         before = jobs[:]
     if jobs:
         show(f"to stop what was sent: scancel {' '.join(jobs)}")

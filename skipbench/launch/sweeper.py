@@ -21,7 +21,7 @@ from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, open_dict, read_write
 
-from skipbench.config.compose import explained, to_run_config, use_config_dir
+from skipbench.config.compose import hydra_errors, to_run_config, use_config_dir
 from skipbench.config.hardware import Slurm
 from skipbench.config.nodes import unreadable
 from skipbench.console import complain, is_json, out, show
@@ -35,7 +35,8 @@ from skipbench.experiments.table_runs import run_entry, sweep_table
 from skipbench.launch import slurm
 from skipbench.launch.jobs import UNASKED_H
 from skipbench.launch.status import cell_statuses
-from skipbench.launch.submit import submit, turn
+from skipbench.launch.submit import submit
+from skipbench.runs.lock import held
 from skipbench.runs.state import run_state
 
 PLUGIN = str(Path(__file__).parent / "plugin")  # the namespace package of Hydra's plugins
@@ -49,7 +50,7 @@ def job(config: DictConfig) -> float | None:
     # a launcher's process has seen no --config-dir
     for place in HydraConfig.get().searchpath if HydraConfig.initialized() else ():
         use_config_dir(Path(place.removeprefix("file://")))
-    with explained([]):
+    with hydra_errors([]):
         run = to_run_config(config)
     if run.label and not is_json():
         out.rule(run.label)
@@ -96,7 +97,7 @@ class SlurmLauncher(BasicLauncher):
             )
         if any(config.fresh for config in configs):
             raise SkipbenchError("hydra/launcher=slurm takes no fresh=; use results=FOLDER")
-        with turn(configs[0].results):
+        with held(configs[0].results.resolve() / "submit", wait=True):
             cells = [(NAME, cell_statuses(configs))]
             confirm = "hydra.launcher.confirmed=true"
             jobs, _ = submit(cells, hardware, self.allowed_h, confirm, anyway=self.anyway)
@@ -140,7 +141,7 @@ class ExperimentSweeper(BasicSweeper):
         names = labels(points)
         batch = [[*point, f"label='{label}'"] for point, label in zip(points, names, strict=True)]
         for words in batch:  # before the first one runs
-            with explained(words):
+            with hydra_errors(words):
                 to_run_config(_node(loader, self.config, words))
         returns = self.launcher.launch(batch, initial_job_idx=0)
         _compare(returns, names)

@@ -1,7 +1,6 @@
 """Checks of a checkpoint's settings and files, and messages for failed loads."""
 
 import importlib.util
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,11 +8,10 @@ from typing import Any
 
 from skipbench.config.architecture import Shape
 from skipbench.config.extensions import load as load_extension
-from skipbench.config.model import Model, adapter_base, check_path, is_gguf
-from skipbench.config.paths import hub_offline
+from skipbench.config.model import Model, check_path, is_gguf
+from skipbench.config.paths import hub_offline, hub_unreachable
 from skipbench.errors import SkipbenchError
 from skipbench.runs.fingerprint import checkpoint_place, indexed
-from skipbench.runs.reading import MOST_BYTES
 
 # no pickled weights, which can run code
 FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
@@ -45,42 +43,6 @@ def check_shape(path: str, config: Any, shape: Shape | None) -> None:
         )
 
 
-MAX_LAYERS = 4096
-_SIZES = (
-    *("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads"),
-    *("intermediate_size", "vocab_size", "max_position_embeddings", "head_dim"),
-)
-
-
-def check_sizes(path: str, config: Any) -> None:
-    """Raises SkipbenchError for a configuration whose numbers no model can have."""
-    found = {name: getattr(config, name, None) for name in (*_SIZES, "rms_norm_eps")}
-    given: dict[str, Any] = {name: value for name, value in found.items() if value is not None}
-    epsilon = given.pop("rms_norm_eps", 0.0)  # other norms have another name for it
-    wrong = {name: value for name, value in given.items() if type(value) is not int or value < 1}
-    if not wrong and given.get("num_hidden_layers", 0) > MAX_LAYERS:
-        wrong = {"num_hidden_layers": given["num_hidden_layers"]}
-    groups = given.get("num_key_value_heads", 1)
-    if not wrong and given.get("num_attention_heads", 0) % groups:
-        wrong = {"num_key_value_heads": groups}
-    if not isinstance(epsilon, int | float) or not 0 <= epsilon < math.inf:
-        wrong["rms_norm_eps"] = epsilon
-    if not isinstance(config.tie_word_embeddings, bool):
-        wrong["tie_word_embeddings"] = config.tie_word_embeddings
-    if wrong:
-        listed = ", ".join(f"{name}={value!r}" for name, value in wrong.items())
-        raise SkipbenchError(
-            f"the configuration of {path!r} has {listed}; wanted whole numbers from 1, at most "
-            f"{MAX_LAYERS} layers, heads that divide into num_key_value_heads, a norm's epsilon "
-            "from 0, and true or false for tied embeddings"
-        )
-
-
-MOST_JSON = 8 << 20  # bytes of a file beside the weights
-LARGE_JSON = ("tokenizer.json", "vocab.json", "model.safetensors.index.json")
-"""These have up to 64 MiB: a vocabulary of 262,144 tokens takes 33 MB."""
-
-
 def missing_weights(folder: Path) -> list[str]:
     """The weight files that a checkpoint's index names, or its only one, and that are not there."""
     return [name for name in weight_names(folder) if not (folder / name).is_file()]
@@ -92,13 +54,12 @@ def weight_names(folder: Path) -> list[str]:
 
 
 def check_files(path: str) -> None:
-    """Raises SkipbenchError for a JSON file of a folder that is too large to be read, and an index
-    of weights as `indexed`.
+    """Raises SkipbenchError for a JSON file of a folder that is a pipe or a device, and an index of
+    weights as `indexed`.
     """
     for file in sorted(Path(path).glob("*.json")):
-        most = MOST_BYTES if file.name in LARGE_JSON else MOST_JSON
-        if not file.is_file() or file.stat().st_size > most:
-            raise SkipbenchError(f"{file} is no file of at most {most} bytes; fetch it again")
+        if not file.is_file():
+            raise SkipbenchError(f"{file} is no file; fetch it again")
         if file.name.endswith(".index.json"):
             indexed(file)
 
@@ -115,14 +76,11 @@ TOKENIZERS = (
 )
 
 
-def check_tokenizer(path: str, base: str) -> str:
-    """The first of two checkpoints that has a tokenizer, as far as this machine can tell. Raises
-    SkipbenchError where neither folder has one.
-    """
-    for place in dict.fromkeys((path, base)):
-        folder = Path(place)
-        if not folder.is_dir() or any((folder / name).is_file() for name in TOKENIZERS):
-            return place
+def check_tokenizer(path: str) -> str:
+    """The path. Raises SkipbenchError for a folder without a tokenizer."""
+    folder = Path(path)
+    if not folder.is_dir() or any((folder / name).is_file() for name in TOKENIZERS):
+        return path
     raise SkipbenchError(
         f"model.path={path!r} has no tokenizer: copy tokenizer.json and tokenizer_config.json "
         "there from the model that it was trained from, or use tokenizer.save_pretrained(FOLDER)"
@@ -138,17 +96,21 @@ def check_access(path: str, revision: str | None, gated: bool) -> None:
         from huggingface_hub import get_token
 
         if get_token() is None:
-            raise SkipbenchError(f"{_gated(path)}; this machine has no token")
+            raise SkipbenchError(
+                f"{path!r} is gated: accept its licence at https://huggingface.co/{path}, then "
+                "`hf auth login` (or HF_TOKEN=...); this machine has no token"
+            )
 
 
-NEW_TOKEN = (
-    "make a token at https://huggingface.co/settings/tokens, then `hf auth login` (or HF_TOKEN=...)"
-)
-
-
-def _gated(path: str) -> str:
-    page = f"https://huggingface.co/{path}"
-    return f"{path!r} is gated: accept its licence at {page} and wait for the answer, {NEW_TOKEN}"
+def check_reachable(path: str, revision: str | None) -> None:
+    """Raises SkipbenchError where the hub, which has the checkpoint, cannot be reached."""
+    if hub_offline() or hub_unreachable():
+        why = "HF_HUB_OFFLINE is set" if hub_offline() else "the hub cannot be reached"
+        raise SkipbenchError(
+            f"{path!r} at revision {revision or 'main'} is not in the hub's cache, and {why}. "
+            "Where there is a network, `python -m skipbench data MODEL` fetches it; "
+            "model.path=FOLDER takes a local checkpoint"
+        )
 
 
 @contextmanager
@@ -163,50 +125,10 @@ def explained(path: str, revision: str | None = None) -> Iterator[None]:
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        raise SkipbenchError(explain(path, revision, error)) from error
-
-
-def explain(path: str, revision: str | None, error: BaseException) -> str:
-    """The reason of a failed load, by the hub library's exceptions in the chain of causes, and what
-    to do.
-    """
-    text = " ".join(f"{type(error).__name__}: {error}".split())[:400]
-    if Path(path).exists():
-        return f"cannot load the model in {path!r}: {text}"
-    kinds, words = set(), ""
-    cause: BaseException | None = error
-    while cause is not None:
-        kinds |= {c.__name__ for c in type(cause).__mro__}
-        words += str(cause)
-        cause = cause.__cause__ or cause.__context__
-    page = f"https://huggingface.co/{path}"
-    local = (
-        "Where there is a network, `python -m skipbench data MODEL` fetches it; "
-        "model.path=FOLDER takes a local checkpoint"
-    )
-    if "GatedRepoError" in kinds or "gated repo" in text.lower():
-        reason = _gated(path)
-    elif "RevisionNotFoundError" in kinds:
-        reason = (
-            f"{path!r} has no revision {revision!r}: see {page}/commits/main, and set "
-            "model.revision"
-        )
-    elif "Invalid credentials" in words:
-        reason = (
-            f"the hub refused this machine's token for {path!r}: it may have expired; {NEW_TOKEN}"
-        )
-    elif "RepositoryNotFoundError" in kinds or "401" in text:
-        reason = (
-            f"{path!r} does not exist, or is private: see {page}; for a private one `hf auth login`"
-        )
-    elif hub_offline():
-        reason = (
-            f"{path!r} at revision {revision or 'main'} is not in the hub's cache, and "
-            f"HF_HUB_OFFLINE is set: fetch it once with a network, or unset the variable. {local}"
-        )
-    else:
-        reason = f"cannot fetch {path!r} from the hub: is there a network? {local}"
-    return f"{reason}. ({text})"
+        if not Path(path).exists():
+            check_reachable(path, revision)
+        text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise SkipbenchError(f"cannot load the model in {path!r}: {text}") from error
 
 
 def check_form(model: Model, engine: str) -> None:
@@ -215,8 +137,6 @@ def check_form(model: Model, engine: str) -> None:
     """
     path, quantization, device = model.path, model.quantization, model.device
     check_path(path)
-    if adapter_base(path) is not None:
-        load_extension("adapter", "check")(path, quantization, model.allow_pickle)
     if quantization != "none" and engine != "reference":
         raise SkipbenchError(
             f"model.quantization={quantization} needs engine=reference: engine={engine} "

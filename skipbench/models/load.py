@@ -1,5 +1,5 @@
-"""Loading a checkpoint, checked before and after: a folder on disk, with an adapter (LoRA) of peft,
-a GGUF file or a hub id with a revision; and a draft model beside it.
+"""Loading a checkpoint, checked before and after: a folder on disk, a GGUF file or a hub id with a
+revision; and a draft model beside it.
 """
 
 import functools
@@ -9,8 +9,7 @@ from typing import Any, cast
 
 import torch
 
-from skipbench.config.extensions import load as load_extension
-from skipbench.config.model import Model, PlantedModel, adapter_base
+from skipbench.config.model import Model, PlantedModel
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import NotStrictError, SkipbenchError
 from skipbench.lm.families import attention_kernel
@@ -84,14 +83,9 @@ def read_model(model: Model, gpus: int | None = None) -> tuple[Any, Any, list[st
     logging: Any = transformers.logging  # its functions are untyped
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    base, notes = adapter_base(model.path), list[str]()
-    made, tokenizer = _from_folder(model, folder_of(base or model.path), gpus)
-    if model.device.startswith("cuda") and not has_accelerate():
-        notes.append(HOST_FIRST)
-    if base is not None:
-        made, note = load_extension("adapter", "merge")(made, model.path, len(tokenizer))
-        notes.append(f"{note}: {base}")
-    return made.eval().requires_grad_(False), tokenizer, notes
+    made, tokenizer = _from_folder(model, gpus)
+    plain = model.device.startswith("cuda") and not has_accelerate()
+    return made.eval().requires_grad_(False), tokenizer, [HOST_FIRST] * plain
 
 
 def _planted(model: PlantedModel) -> tuple[Any, Any]:
@@ -127,11 +121,11 @@ def placement(model: Model, gpus: int | None) -> dict[str, Any]:
     return {"device_map": {"": model.device}} if straight or model.quantization != "none" else {}
 
 
-def _from_folder(model: Model, path: str, gpus: int | None) -> tuple[Any, Any]:
-    """The Hugging Face model of `path`, the adapter's base or `model.path`, and its tokenizer."""
+def _from_folder(model: Model, gpus: int | None) -> tuple[Any, Any]:
+    """The Hugging Face model, and its tokenizer."""
     import transformers
 
-    dtype = DTYPES[model.dtype]
+    path, dtype = model.path, DTYPES[model.dtype]
     more = placement(model, gpus)
     if (kind := model.quantization) != "none":
         four = {"load_in_4bit": True, "bnb_4bit_quant_type": kind, "bnb_4bit_compute_dtype": dtype}
@@ -139,9 +133,9 @@ def _from_folder(model: Model, path: str, gpus: int | None) -> tuple[Any, Any]:
         more["quantization_config"] = cast("Any", transformers.BitsAndBytesConfig)(**bits)
     with explained(path, model.revision):
         config = read_config(path, model.revision, model.architecture)
-        tokenizer = read_tokenizer(check_tokenizer(model.path, path), model.revision)
+        tokenizer = read_tokenizer(check_tokenizer(path), model.revision)
         made, info = cast("Any", transformers.AutoModelForCausalLM).from_pretrained(
-            path,
+            folder_of(path),
             config=config,
             dtype=dtype,
             use_safetensors=None if model.allow_pickle else True,

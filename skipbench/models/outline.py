@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from skipbench.config.architecture import Shape
-from skipbench.config.model import Model, adapter_base, check_path
-from skipbench.config.paths import hub_offline, hub_unreachable
+from skipbench.config.model import Model, check_path
 from skipbench.errors import SkipbenchError
 from skipbench.lm.families import angle_limit, check_config
 from skipbench.lm.layer import text_config
@@ -21,45 +20,38 @@ def layer_count(path: str, revision: str | None = None) -> int:
 
 
 def read_config(path: str, revision: str | None, shape: Shape | None = None) -> Any:
-    """The Hugging Face configuration of a folder, an adapter's base, a GGUF file or a hub id.
-    Raises SkipbenchError where there is none, it is of a family or form that cannot be run, or not
-    of the sizes of `shape`.
+    """The Hugging Face configuration of a folder, a GGUF file or a hub id. Raises
+    SkipbenchError where there is none, it is of a family or form that cannot be run, or not of the
+    sizes of `shape`.
     """
     from transformers import AutoConfig
 
     check_path(path)
-    if (base := adapter_base(path)) is not None:
-        return read_config(base, revision, shape)
     path = checks.folder_of(path)
-    here = checkpoint_place(path, revision) is not None
-    if not here and not hub_offline() and hub_unreachable():
-        error = ConnectionError("the hub's name cannot be resolved")
-        raise SkipbenchError(checks.explain(path, revision, error))
+    if checkpoint_place(path, revision) is None:
+        checks.check_reachable(path, revision)
     checks.check_files(path)
     with checks.explained(path, revision):
         config = AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=False)
-    check_config(text_config(config))
-    checks.check_sizes(path, text_config(config))
+        check_config(text_config(config))
     checks.check_shape(path, config, shape)
     return config
 
 
 def is_here(model: Model) -> bool:
     """True if the checkpoint, its configuration at least, is on this machine."""
-    return checkpoint_place(adapter_base(model.path) or model.path, model.revision) is not None
+    return checkpoint_place(model.path, model.revision) is not None
 
 
 def check_checkpoint(model: Model) -> None:
     """Checks the files beside the weights, and raises SkipbenchError, as `load` does. A hub id that
     is not on this machine is left to the download.
     """
-    base = adapter_base(model.path) or model.path
+    base = model.path
     if not is_here(model):
-        if hub_offline() or hub_unreachable():
-            raise SkipbenchError(checks.explain(base, model.revision, OSError("not in the cache")))
-        return
+        return checks.check_reachable(base, model.revision)
     read_config(model.path, model.revision, model.architecture)
-    checks.check_tokenizer(model.path, base)
+    checks.check_tokenizer(base)
     folder = Path(base)
     if not folder.is_dir() or any(folder.glob("*.safetensors")):
         return
@@ -83,16 +75,18 @@ def sized(model: Model) -> Model:
     if model.architecture is not None or not is_here(model):
         return model
     config = text_config(read_config(model.path, model.revision))
-    found: dict[str, Any] = {k: getattr(config, v, None) for k, v in checks.FIELDS.items()}
-    found["kv_heads"] = found["kv_heads"] or found["heads"]
-    found["tied"] = bool(found["tied"])
-    if None in found.values():
-        return model
-    head_dim = getattr(config, "head_dim", None)
-    shape = Shape(**found, head_dim=head_dim, context=positions(config))
-    if (count := _parameters(adapter_base(model.path) or model.path)) is not None:
-        more = (count - shape.parameters) / (3 * shape.hidden * shape.layers)
-        shape = dataclasses.replace(shape, intermediate=max(1, round(shape.intermediate + more)))
+    with checks.explained(model.path, model.revision):
+        found: dict[str, Any] = {k: getattr(config, v, None) for k, v in checks.FIELDS.items()}
+        found["kv_heads"] = found["kv_heads"] or found["heads"]
+        found["tied"] = bool(found["tied"])
+        if None in found.values():
+            return model
+        head_dim = getattr(config, "head_dim", None)
+        shape = Shape(**found, head_dim=head_dim, context=positions(config))
+        if (count := _parameters(model.path)) is not None:
+            more = (count - shape.parameters) / (3 * shape.hidden * shape.layers)
+            wide = max(1, round(shape.intermediate + more))
+            shape = dataclasses.replace(shape, intermediate=wide)
     return dataclasses.replace(model, architecture=shape)
 
 
@@ -119,7 +113,7 @@ def tokenizer_here(model: Model) -> Any | None:
     """
     if not is_here(model):
         return None
-    path = checks.check_tokenizer(model.path, adapter_base(model.path) or model.path)
+    path = checks.check_tokenizer(model.path)
     try:
         return read_tokenizer(path, model.revision, local_files_only=True)
     except SkipbenchError:

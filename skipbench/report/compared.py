@@ -15,7 +15,6 @@ from skipbench.metrics.interval import repeated_ratio_interval
 from skipbench.metrics.pairs import Standing, standings
 from skipbench.metrics.repeats import summarise_repeats
 from skipbench.report.columns import MISSING, number, ratio_text, speedup_text
-from skipbench.runs.provenance import IN_PLACE_OF
 from skipbench.runs.record import drafted
 from skipbench.runs.run import Run
 
@@ -256,8 +255,8 @@ def origin_text(origin: tuple[str, ...]) -> str:
 
 def replaced(runs: Sequence[Run]) -> str:
     """The engines that were used in place of those that were asked for; empty if none was."""
-    engines = dict.fromkeys(run.origin.engine or "" for run in runs if run.metrics)
-    return ", ".join(f"engine {one}" for one in engines if IN_PLACE_OF in one)
+    origins = [run.origin for run in runs if run.metrics and run.origin.engine_asked]
+    return ", ".join(dict.fromkeys(f"engine {origin.engines}" for origin in origins))
 
 
 def titled(title: str, runs: Sequence[Run]) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from skipbench.config.model import ADAPTER_CONFIG, Model, PlantedModel, adapter_base, is_gguf
+from skipbench.config.model import Model, PlantedModel, is_gguf
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
 from skipbench.runs.provenance import COMPUTING, CONDITIONS, Provenance, hashed
@@ -23,7 +23,6 @@ from skipbench.runs.state import read_status
 FORMS = ("quantization", "sparsity")  # settings that make other weights of one checkpoint
 WHOLE = 64 * 2**20  # weight files up to this many bytes are hashed in full, larger ones by samples
 BLOCK, BLOCKS = 4096, 512  # bytes per sample, samples per file
-ADAPTERS = (ADAPTER_CONFIG, "adapter_model.safetensors", "adapter_model.bin")
 TEXT = ("*token*.json", "chat_template*", "additional_chat_templates/*")
 VOCABULARY = ("vocab*", "merges*", "*.model", "tekken.json")
 """Files from which a tokenizer is loaded: `TEXT`, and without tokenizer.json these."""
@@ -171,10 +170,6 @@ def weights_sha256(model: Model) -> str | None:
     if folder is None:
         return None
     try:
-        if (base := adapter_base(model.path)) is not None:
-            own = _digests([folder / name for name in ADAPTERS])
-            below = weights_sha256(dataclasses.replace(model, path=base))
-            return None if below is None else hashed([own, below])
         if not (files := _weight_files(folder)):
             return None
         return hashed(_digests(files if folder.is_file() else [folder / "config.json", *files]))
@@ -193,8 +188,6 @@ def _files_sha256(model: Model, *patterns: str) -> str | None:
         if patterns == TEXT and not (folder / "tokenizer.json").is_file():
             patterns += VOCABULARY
         digests: list[Any] = _digests(sorted(p for name in patterns for p in folder.glob(name)))
-        if (base := adapter_base(model.path)) is not None:  # has what the adapter's folder lacks
-            digests.append([_files_sha256(dataclasses.replace(model, path=base), *patterns)])
         return hashed(digests)
     except (OSError, ValueError, SkipbenchError):
         return None

@@ -23,7 +23,7 @@ from skipbench.runs.gpu import Gpu, ask
 from skipbench.runs.reading import Text
 
 COMPUTING = ["torch", "transformers", "tokenizers", "numpy", "bayesian-optimization"]
-COMPUTING += ["bitsandbytes", "peft", "triton"]
+COMPUTING += ["bitsandbytes", "triton"]
 CONDITIONS = ["device", "cpu", "threads", "engine", "native_kernels", "arithmetic", "python"]
 CONDITIONS += COMPUTING
 """A run's times, and what rounds otherwise, depend on these, beside its settings."""
@@ -31,7 +31,6 @@ COMMIT = "SKIPBENCH_COMMIT"
 PROTOCOLS = {2: "6d61af62650f4500efa1eea8fa8e7dc8a25177ec0ac15ab00967fd88063f1ec8"}
 """docs/protocol.md: SHA-256 of the page by its version; the last one is in force."""
 SLURM = re.compile(r"SLURM_(ARRAY_)?(JOB|TASK|NODE)_?(ID|LIST)")
-IN_PLACE_OF = " in place of "  # between the engine that was used and that which was asked for
 PACKAGES = ["skipbench", *COMPUTING, "safetensors", "datasets", "hydra-core", "omegaconf"]
 
 
@@ -208,12 +207,6 @@ def installed(path: str) -> Path:
 def engine_text(name: str, strict: bool) -> str:
     """Name of an engine in tables, with the setting that changes its arithmetic."""
     return f"{name}, strict" if strict else name
-
-
-def used_engine(used: str, asked: str) -> str:
-    """The engine that was used, as `engine_text` has it, and which was asked for, if another."""
-    name, *more = used.split(", ")
-    return used if name == asked else ", ".join([f"{name}{IN_PLACE_OF}{asked}", *more])
 
 
 def hashed(value: Any, sort_keys: bool = True) -> str:

@@ -11,7 +11,7 @@ import msgspec
 
 from skipbench.errors import SkipbenchError
 from skipbench.runs.measures import Metrics
-from skipbench.runs.provenance import Provenance, check_identity, engine_text, used_engine
+from skipbench.runs.provenance import Provenance, check_identity, engine_text
 from skipbench.runs.reading import Text, check_name, read_json, read_yaml, run_folders
 from skipbench.runs.record import Completion, Sample
 from skipbench.runs.state import NO_STATUS, Status, read_status
@@ -32,6 +32,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     package_sha256: str | None = None
     device: str | None = None
     engine: str | None = None
+    engine_asked: str | None = None  # where another one ran
     date: str = ""
     torch: str | None = None
     transformers: str | None = None
@@ -39,6 +40,13 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sparsity: str | None = None
     calibration: str | None = None
     mixed: str | None = None  # `Provenance.mixed`
+
+    @property
+    def engines(self) -> str | None:
+        """The engine that ran, and which was asked for, if another."""
+        return (
+            f"{self.engine} in place of {self.engine_asked}" if self.engine_asked else self.engine
+        )
 
 
 class SetSearch(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,13 +194,13 @@ def read_run(folder: Path) -> Run:
 
 def _origin(provenance: Provenance, settings: Mapping[str, Any]) -> Origin:
     model, engine = settings.get("model") or {}, settings.get("engine") or {}
-    named = provenance.engine
-    if engine:
-        asked = str(engine["name"])
-        named = used_engine(named or engine_text(asked, bool(engine.get("strict"))), asked)
+    named, asked = provenance.engine, engine and str(engine["name"])
+    if asked and not named:
+        named = engine_text(asked, bool(engine.get("strict")))
     known: dict[str, Any] = {**provenance.versions, **msgspec.structs.asdict(provenance)}
     known |= {
         "engine": named,
+        "engine_asked": asked if asked and named and named.split(", ")[0] != asked else None,
         "device": provenance.device or model.get("device"),
         "dtype": model.get("dtype"),
         "date": provenance.started[:10],

@@ -17,12 +17,11 @@ from typing import Any
 from skipbench.config.extensions import registered
 from skipbench.config.paths import PACKAGE
 from skipbench.config.run_config import MethodConfig
-from skipbench.config.signature import MOVED
 from skipbench.runs.provenance import hashed
 
 SCHEME = "2:"  # begins these hashes; earlier ones, without it, were of whole files and equal none
 ROOTS = ("skipbench.bench.run", "skipbench.bench.turns")  # what measures a run
-PARTS = ("adapter", "checkpoint", "engine", "kernel", "variant")  # of `extensions`
+PARTS = ("checkpoint", "engine", "kernel", "variant")  # of `extensions`
 UNHASHED = ("config", "console", "errors", "report", "runs")  # no token or second depends on them
 ENGINE = ("bench", "draft_plan", "lm", "models", "skipset")  # rooms of the package's hash alone
 OWN = ("skipbench.decode.", "skipbench.methods.")  # parts of skipbench that belong to a method
@@ -63,7 +62,7 @@ def method_sha256(method: MethodConfig, imported: bool = False) -> str | None:
     """
     found = dict[str, str]()
     targets = [v for k, v in leaves(method.node) if k.endswith("_target_") and isinstance(v, str)]
-    for name in (*(MOVED.get(target, target) for target in targets), "skipbench.decode.loop"):
+    for name in (*targets, "skipbench.decode.loop"):
         if (root := _source(name)) is None:
             return None
         found |= _reached(root, functools.partial(_foreign, root=root))

@@ -3,6 +3,7 @@ right hint, before anything is lost.
 """
 
 import math
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -128,7 +129,7 @@ MISTYPED = [
     ("data tiny columns=M", "data does not take columns=M"),
     ("figure tiny columns=M", "figure does not take columns=M"),
     ("submit", "submit needs an experiment"),
-    ("submit tiny --now", "of submit. Did you mean --rows or --anyway? Flags: --plan, "),
+    ("submit tiny --now", "of submit. Did you mean --anyway? Flags: --plan, "),
     ("compare --minutes limit=3", "--minutes needs a value, as in --minutes VALUE"),
     ("compare --minutes", "--minutes needs a value"),
     ("score all results=", "results needs a value, as in results=FILE"),
@@ -168,9 +169,9 @@ MISTAKES = [
     ("max_new_tokens=20", "Did you mean dataset.max_new_tokens or"),
     ("dtype=bfloat16", "Did you mean model.dtype?"),
     ("decoding.temprature=1", "unknown key 'decoding.temprature'. Did you mean decoding.temp"),
-    ("nonsense.key=1", "unknown key 'nonsense'. Allowed here: dataset, "),
+    ("nonsense.key=1", "unknown key 'nonsense.key'. Allowed here: dataset, "),
     ("method=swift method.beat=3", "Did you mean method.beta"),
-    ("method.interval=3 method=swift", "It is a key of method=clasp, method="),
+    ("method.interval=3 method=swift", "unknown key 'method.interval'. Did you mean method.in"),
     ("model=tinny", "unknown model 'tinny'. Did you mean tiny?"),
     ("model=llama-3-8b", "Did you mean llama3-8b or"),
     ("model=", "unknown model ''. Allowed here: "),
@@ -180,12 +181,12 @@ MISTAKES = [
     ("search=selfsd", "unknown search 'selfsd'. Did you mean self-sd?"),
     ("experiment=swift-tabel8", "unknown experiment 'swift-tabel8'. Did you mean swift-table8"),
     ("hydra/launcher=nope", "unknown launcher 'nope'. Allowed here: "),
-    ("limit=abc", "limit: value 'abc' of type 'str' could not be converted to Integer; wanted a "),
+    ("limit=abc", "limit: value 'abc' of type 'str' could not be converted to Integer"),
     ("limit=0", "limit=0; wanted 1 or more, or null for all"),
     ("engine.threads=two", "engine.threads: value 'two' of type 'str' could not be converted to "),
     ("decoding.temperature=hot", "value 'hot' of type 'str' could not be converted to Float"),
     ("decoding.temperature=nan", "wanted a finite temperature >= 0"),
-    ("model.dtype=fp16", "expected one of [float32, bfloat16, float16]. Did you mean float16"),
+    ("model.dtype=fp16", "model.dtype: invalid value 'fp16', expected one of [float32, "),
     ("model=path", "model.path must be given, as in model.path=VALUE"),
     ("model.path=/nope", "model.path='/nope' is neither a folder, nor a .gguf file"),
     ("model.path=meta-llama/Llama-3.2-1B", "python -m skipbench data"),
@@ -199,9 +200,8 @@ MISTAKES = [
     ("dataset=tinystories dataset.prompt=x", "dataset.prompt=x; tinystories has: swift, plain"),
     ("+unknown=1", "unknown key 'unknown'. Allowed here: dataset, "),
     ("+method.foo=1", "unknown key 'method.foo'. "),
-    ("hardware.gpus=1", "it is null, choose one first, as hardware=a100-40gb"),
-    ("model.architecture.layers=3", "model.architecture has no keys; it is one value, or null"),
-    ("hydra.foo=1", "unknown key 'hydra.foo'; --cfg hydra prints Hydra's own"),
+    ("hardware.gpus=1", "unknown key 'hardware.gpus'. Choose a place first, as hardware=local"),
+    ("model.architecture.layers=3", "Did you mean model.architecture?"),
     ("~seed", "~seed: a key cannot be deleted"),
     ("=3", "'=3' is no override; wanted KEY=VALUE"),
     ("swift", "an override KEY=VALUE, such as method=uniform. Did you mean method=swift?"),
@@ -248,24 +248,14 @@ def test_an_experiment_without_a_cell_is_refused(tmp_path: Path, skipbench: Comm
     assert done.returncode == 2 and says in done.stderr
 
 
-def test_a_broken_file_stops_its_own_method_alone(
+def test_a_broken_file_is_named_with_its_line(
     skipbench: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "method").mkdir()
     monkeypatch.setattr(catalog, "_folders", catalog.config_folders())
-    monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "own_part.py").write_text('class Mine:\n    """Says what it is."""\n')
-    for name, text in {
-        "gone": "_target_: not_there.X\nname: gone\n",
-        "torn": "_target_: own_part.Mine\nname: [torn\n",
-        "mine": "_target_: own_part.Mine\nname: mine\n",
-    }.items():
-        (tmp_path / "method" / f"{name}.yaml").write_text(f"defaults: [_{name}, _self_]\n{text}")
-    flag = "--config-dir", str(tmp_path)
-    shown = skipbench(*flag, "--help", "method").stdout
-    lines = dict(line.strip().split(maxsplit=1) for line in shown.splitlines())
-    assert lines["mine"] == "Says what it is." and lines["swift"].startswith("SWIFT")
-    assert f"{tmp_path}/method/gone.yaml, line 2: no module 'not_there'" in lines["gone"]
-    assert f"{tmp_path}/method/torn.yaml, line " in lines["torn"]
-    done = skipbench(*flag, "method=torn", "dry_run=true")
-    assert done.returncode == 2 and f"error: {tmp_path}/method/torn.yaml, line " in done.stderr
+    for name, text in {"torn": "name: [torn", "gone": "_target_: not_there.X"}.items():
+        path = tmp_path / "method" / f"{name}.yaml"
+        path.write_text(f"defaults: [_self_]\n{text}\n")
+        done = skipbench("--config-dir", str(tmp_path), f"method={name}", "dry_run=true")
+        assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+        assert re.search(rf'error: .*{re.escape(str(path))}"?, line 2', done.stderr), done.stderr

@@ -2,7 +2,6 @@
 
 import json
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,13 +13,12 @@ from conftest import METHODS, ROOT, SHARED, Command, nothing_lost, rest_slow
 from skipbench.cli.command import declared
 from skipbench.cli.commands import COMMANDS, Table
 from skipbench.cli.help import describe
-from skipbench.cli.main import dispatch, one_kind_of_error
+from skipbench.cli.main import dispatch
 from skipbench.cli.table import run_table
 from skipbench.config.catalog import choices, file_of
 from skipbench.config.compose import compose
 from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
-from skipbench.runs.state import Interrupted
 
 
 def metrics(results: Path) -> list[dict[str, Any]]:
@@ -52,18 +50,6 @@ def test_a_reader_that_leaves_early_sees_no_traceback() -> None:
         ["bash", "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout.startswith("skipbench:") and not done.stderr
-
-
-@pytest.mark.parametrize(
-    ("stop", "status"), [(KeyboardInterrupt(), 130), (Interrupted(signal.SIGTERM), 143)]
-)
-def test_an_error_of_a_clean_up_hides_no_signal(stop: BaseException, status: int) -> None:
-    with pytest.raises(SystemExit) as end, one_kind_of_error():
-        try:
-            raise stop
-        finally:
-            raise AttributeError("as in omegaconf.flag_override")
-    assert end.value.code == status
 
 
 @pytest.mark.slow

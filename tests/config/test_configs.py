@@ -3,7 +3,6 @@ word.
 """
 
 import dataclasses
-import os
 import pickle
 import re
 from pathlib import Path
@@ -84,32 +83,17 @@ def test_a_file_of_ones_own_may_set_keys_of_any_choice(
 ) -> None:
     monkeypatch.setattr(catalog, "_folders", catalog.config_folders())
     for name, text in {
-        "local/default": "search: {iterations: 7}",
-        "experiment/base": "search: {iterations: 5}",
-        "experiment/mine": "defaults: [base, _self_]",
+        "a/experiment/base": "search: {iterations: 5}",
+        "a/experiment/mine": "defaults: [base, _self_]",
+        "b/local/default": "search: {iterations: 7}",
     }.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / f"{name}.yaml").write_text(f"# @package _global_\n{text}\n")
-    use_config_dir(tmp_path)
     searches = [[f"search={name}"] for name in ("self-sd", "constrained")]
-    assert {compose(words).search.iterations for words in searches} == {7}
-    (tmp_path / "local" / "default.yaml").unlink()
     mine = [["experiment=mine", *words] for words in searches]
-    assert {compose(words).search.iterations for words in mine} == {5}
-
-
-def test_a_file_that_changes_is_composed_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(catalog, "_folders", catalog.config_folders())
-    file = tmp_path / "engine" / "mine.yaml"
-    file.parent.mkdir()
-    file.write_text("defaults: [_engine, _self_]\nname: fused\nwarmup: 7\n")
-    use_config_dir(tmp_path)
-    assert compose(["engine=mine"]).engine.warmup == 7
-    file.write_text("defaults: [_engine, _self_]\nname: fused\nwarmup: 5\n")
-    os.utime(file, ns=(1, 1))
-    assert compose(["engine=mine"]).engine.warmup == 5
+    for folder, cells, wanted in (("a", mine, 5), ("b", searches, 7)):
+        use_config_dir(tmp_path / folder)
+        assert {compose(words).search.iterations for words in cells} == {wanted}
 
 
 def test_every_hub_model_is_described() -> None:

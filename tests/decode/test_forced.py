@@ -23,7 +23,7 @@ TOKENS = 24
 
 @functools.cache
 def tiny() -> tuple[LM, list[int]]:
-    model = api.load("tiny")
+    model = api.load("tiny", "swift")
     ids = model.tokenizer("Once upon a time there was a dog. Once upon a time")["input_ids"]
     model.lm.allocate(480)
     return model.lm, list(ids)

@@ -238,11 +238,10 @@ def test_a_plan_is_printed_with_its_sum(skipbench: Command, tmp_path: Path) -> N
     words = ["scale=paper", "models=llama3-8b", f"results={tmp_path}"]
     for command in (["table"], ["submit"]):
         more = ["hardware=slurm-a100"] if command == ["submit"] else []
-        done = skipbench(*command, "clasp-table1", *words, *more, "--plan", "--rows")
+        done = skipbench(*command, "clasp-table1", *words, *more, "--plan")
         assert done.returncode == 0, done.stderr
         # three methods greedy and sampled, and the noise floor of each decoding
         assert "sum: 8 cells in 2 rows" in done.stdout and "hours on a100-80gb" in done.stdout
-        assert done.stdout.count("\n  method=vanilla, 20 prompts\n") == 2
         what = "jobs" if more else "rows"
         assert done.stdout.splitlines()[-1].startswith(f"all: 2 {what}, about ")
     some = skipbench("table", "clasp-table1", *words, "--plan", "--budget", "5h")

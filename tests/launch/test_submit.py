@@ -29,12 +29,13 @@ from skipbench.config.model import Dtype
 from skipbench.config.paths import CONF
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.costs import cost_of, gpu_of
+from skipbench.experiments.plan import grids_of
 from skipbench.experiments.row import row_key
 from skipbench.experiments.set_search import search_trace
 from skipbench.launch import manifest
 from skipbench.launch.jobs import Job, schedule_stages
-from skipbench.launch.slurm import parts, requeue_self, script
-from skipbench.launch.status import CellStatus, experiment_statuses
+from skipbench.launch.slurm import requeue_self, script
+from skipbench.launch.status import CellStatus, cell_statuses, named_cells
 from skipbench.runs.lock import held
 from skipbench.runs.state import Interrupted, defer_signals, handle_signals, run_state
 from skipbench.runs.store import record_failure
@@ -48,9 +49,8 @@ def hardware(name: str = "slurm-a100", **more: Any) -> Slurm:
 
 def survey(name: str, words: list[str]) -> list[CellStatus]:
     """The cells of an experiment with their states."""
-    return experiment_statuses(
-        name, request_of(parse(Status, [name, *words]), choices("experiment"))
-    )
+    (grid,) = grids_of(request_of(parse(Status, [name, *words]), choices("experiment")))
+    return cell_statuses(*named_cells(grid))
 
 
 FIRST = range(12)
@@ -69,20 +69,6 @@ def options(made: str) -> dict[str, str]:
         if line.startswith("#SBATCH ")
     ]
     return {word.partition("=")[0]: word.partition("=")[2] for word in words}
-
-
-@pytest.mark.parametrize(
-    ("cells", "limit"), [(1, 1001), (12, 12), (13, 12), (2500, 1001), (0, 5), (7, 1)]
-)
-def test_parts_cover_every_cell_once_within_the_limit(cells: int, limit: int) -> None:
-    made = parts(range(5, 5 + cells), limit)
-    assert [i for part in made for i in part] == [*range(5, 5 + cells)]
-    assert all(1 <= len(part) <= limit for part in made)
-
-
-def test_a_cluster_without_arrays_is_refused() -> None:
-    with pytest.raises(SkipbenchError, match="MaxArraySize"):
-        parts(range(3), 0)
 
 
 def test_the_script_asks_for_what_the_hardware_says() -> None:
@@ -230,7 +216,9 @@ def test_a_cluster_of_ones_own_may_have_any_name(
 
 def test_a_manifest_knows_its_cells_and_jobs(tmp_path: Path) -> None:
     folder = manifest.next_folder(tmp_path, "tiny", make=True)
-    rows = [{"name": n, "folders": list(n), "configs": []} for n in ("a", "bc", "d")]
+    rows = [
+        {"name": n, "folders": list(n), "names": list(n), "configs": []} for n in ("a", "bc", "d")
+    ]
     manifest.write_rows(folder, rows)
     manifest.add_job(folder, "7", 0, 2)
     manifest.add_job(folder, "9", 2, 1)
@@ -307,7 +295,7 @@ def test_cells_that_share_a_search_are_all_submitted_and_wait_for_it(tmp_path: P
 
 def test_jobs_that_cannot_be_read_hide_no_others(tmp_path: Path) -> None:
     folder = manifest.next_folder(tmp_path, "good", make=True)
-    manifest.write_rows(folder, [{"name": "a", "folders": ["a"], "configs": []}])
+    manifest.write_rows(folder, [{"name": "a", "folders": ["a"], "names": ["a"], "configs": []}])
     manifest.add_job(folder, "7", 0, 1)
     for number, line in enumerate(
         ("[" * 100_000, '{"job": "8", "first": 0, "count": 1000000000000}', "null")

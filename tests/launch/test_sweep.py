@@ -101,7 +101,7 @@ def test_a_token_that_expired_stops_no_other_cell(tmp_path: Path) -> None:
         )
         hub.shutdown()
     assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert "failed: model=qwen3-4b: the hub refused this machine's token" in done.stderr
+    assert "failed: model=qwen3-4b: cannot load the model in " in done.stderr
     assert runs(tmp_path) == 1
 
 
@@ -129,14 +129,15 @@ def test_points_are_labelled_by_what_they_differ_in() -> None:
 
 
 MINE = """
-from skipbench.decode.stopping import Fixed
-from skipbench.methods.fixed import FixedSet
-from skipbench.draft_plan import DraftPlan
+from skipbench.decode.drafting import SkipMethod
 
 
-def every(layers: int, name: str, step: int = 2) -> FixedSet:
-    skip = DraftPlan.parse("mlp:" + ",".join(map(str, range(1, layers, step))), layers)
-    return FixedSet(name, skip, Fixed(4))
+class Every(SkipMethod):
+    step: int = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.skip = self.plan(2 * i + 1 for i in range(1, self.layers, self.step))
 """
 
 
@@ -146,8 +147,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     (tmp_path / "conf" / "method").mkdir(parents=True)
     (tmp_path / "every_layer.py").write_text(MINE)
     text = (
-        "# Skips every so many layers.\ndefaults: [_mine]\n_target_: every_layer.every\nname: "
-        "mine\n"
+        "# Skips every so many layers.\ndefaults: [_mine, /stop@stop: fixed, _self_]\n"
+        "_target_: every_layer.Every\nname: mine\n"
     )
     (tmp_path / "conf" / "method" / "mine.yaml").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
@@ -194,7 +195,7 @@ def test_a_file_with_a_key_that_its_method_lacks_is_named(
     skipbench: Command, folder: str, tmp_path: Path
 ) -> None:
     (Path(folder) / "method" / "mine.yaml").write_text(
-        "defaults: [_mine]\n_target_: every_layer.every\nname: mine\nsetp: 3\n"
+        "defaults: [_mine]\n_target_: every_layer.Every\nname: mine\nsetp: 3\n"
     )
     done = skipbench(
         "--config-dir", folder, "method=mine", *MATHS, f"results={tmp_path / 'results'}"

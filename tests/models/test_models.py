@@ -5,20 +5,12 @@ a failed load says.
 import dataclasses
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import transformers
 from conftest import make_method, nothing_lost
-from huggingface_hub.errors import (
-    GatedRepoError,
-    HfHubHTTPError,
-    LocalEntryNotFoundError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
 
 from skipbench.bench import memory
 from skipbench.bench.load import load_model
@@ -185,7 +177,7 @@ def test_a_dry_run_needs_no_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", refuse)
     monkeypatch.setattr(memory, "free_bytes", lambda device: 40 * GIB)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    monkeypatch.setattr("skipbench.models.outline.hub_unreachable", lambda: False)
+    monkeypatch.setattr("skipbench.models.checks.hub_unreachable", lambda: False)
     words = ["model.device=cpu", "method=clasp", "dry_run=true", f"results={tmp_path}"]
     plan = ["model=qwen3-4b", *words]
     assert run_cell(compose(plan)) is None
@@ -193,43 +185,26 @@ def test_a_dry_run_needs_no_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         run_cell(compose([*plan, "method=layerskip", "method.exit_layer=36"]))
 
 
-def response(status: int) -> Any:
-    """As much of a response as the errors read."""
-    return SimpleNamespace(status_code=status, headers={}, request=None)
-
-
 @pytest.mark.parametrize(
     ("cause", "offline", "says"),
     [
-        (GatedRepoError("Cannot access gated repo", response=response(403)), False, (r"accept its "
-            r"licence at https://huggingface\.co/meta-llama/Llama-2-7b-hf.*hf auth login")),
-        (RevisionNotFoundError("Revision Not Found", response=response(404)), False, (r"no "
-            r"revision 'abc'.*commits/main")),
-        (RepositoryNotFoundError("Repository Not Found", response=response(401)), False, ("does "
-            "not exist, or is private")),
-        (HfHubHTTPError("401: Invalid credentials in Authorization header", response=response(401)),
-            False, "the hub refused this machine's token .*HF_TOKEN"),
-        (LocalEntryNotFoundError("not in the cached files"), True, ("HF_HUB_OFFLINE is set: fetch "
-            "it once")),
-        (LocalEntryNotFoundError("connection"), False, "is there a network"),
+        ("Cannot access gated repo", False, "cannot load .*OSError: Cannot access gated repo"),
+        ("not in the cached files", True, "cache, and HF_HUB_OFFLINE is set.*skipbench data MODEL"),
     ],
-    ids=["gated", "revision", "missing", "token", "offline", "network"],
-)  # fmt: skip
+)
 def test_what_a_failed_load_says(
-    cause: Exception, offline: bool, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cause: str, offline: bool, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(path: str, revision: str) -> None:  # which has no skip set, either
         words = ["model=path", f"model.path={path}", f"model.revision={revision}"]
         run_cell(compose([*words, f"results={tmp_path}"]))
 
     def fail(*args: Any, **kwargs: Any) -> None:
-        raise OSError("transformers puts its own words here") from cause
+        raise OSError(cause)
 
     monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", fail)
-    monkeypatch.setattr("skipbench.models.outline.hub_unreachable", lambda: False)
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    if offline:
-        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("skipbench.models.checks.hub_unreachable", lambda: False)
+    monkeypatch.setenv("HF_HUB_OFFLINE", str(int(offline)))
     for call in (load, layer_count, run):
         with pytest.raises(SkipbenchError, match=says):
             call("meta-llama/Llama-2-7b-hf", revision="abc")
@@ -247,7 +222,7 @@ def test_a_hub_that_cannot_be_reached_is_told_at_once(
     monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", wait)
     for method in ("self-sd", "clasp"):
         words = ["model=path", "model.path=someone/else", f"method={method}"]
-        with pytest.raises(SkipbenchError, match=r"^cannot fetch 'someone/else' .* a network"):
+        with pytest.raises(SkipbenchError, match=r"^'someone/else' .*the hub cannot be reached"):
             run_cell(compose([*words, f"results={tmp_path}"]))
 
 

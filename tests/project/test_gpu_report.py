@@ -23,7 +23,6 @@ from scripts.gpu_bars import BARS
 from scripts.gpu_page import page
 from scripts.gpu_report import Report, Result, earlier, main, run_all
 from scripts.gpu_steps import STEPS, Step, held, stretch
-from skipbench.runs.provenance import used_engine
 
 PRINTS = "-S -c \"print('{line}')\""
 DIES = """
@@ -211,7 +210,7 @@ def test_a_name_that_no_step_has_is_refused_with_those_that_they_have(
 
 def test_the_page_has_a_reason_beside_each_bar_and_an_engine_that_was_replaced() -> None:
     lines = [{"figure": name, "value": 1.0, "bar": "<= 2", "met": True} for name in BARS]
-    other = {"table": "plans", "engine": used_engine("fused, strict", "cuda_graphs")}
+    other = {"table": "plans", "engine": "fused", "engine_asked": "cuda_graphs"}
     report = report_of([STEPS[0]])
     report.steps[0].found = [*lines, other]
     text = page(asdict(report))
@@ -219,7 +218,7 @@ def test_the_page_has_a_reason_beside_each_bar_and_an_engine_that_was_replaced()
         (row,) = [line for line in text.splitlines() if line.startswith(f"| {name} |")]
         assert row.endswith(f"| {bar.why} |")
     wrong = text.partition("## Missing or wrong")[2].partition("##")[0]
-    assert "engine fused in place of cuda_graphs, strict" in wrong
+    assert "engine fused in place of cuda_graphs" in wrong
 
 
 def started(*command: str) -> "subprocess.Popen[bytes]":

@@ -22,7 +22,7 @@ from skipbench.bench.stored_sets import Stored
 from skipbench.cli.figure import _brute_force
 from skipbench.cli.generate import _done
 from skipbench.config.compose import compose
-from skipbench.config.model import Model, adapter_base
+from skipbench.config.model import Model
 from skipbench.config.paths import PACKAGE
 from skipbench.data.own import prompts
 from skipbench.data.rows import Row
@@ -32,7 +32,6 @@ from skipbench.launch import manifest
 from skipbench.metrics.prices import Prices
 from skipbench.models.load import load
 from skipbench.models.outline import read_config, sized
-from skipbench.models.tokenizer import read_tokenizer
 from skipbench.report.figures.runs import dump_runs, read_runs
 from skipbench.report.page.collect import all_runs
 from skipbench.report.tables.stored import read_table, summary, would_lose
@@ -73,7 +72,12 @@ def records(place: Path) -> dict[str, Reader]:
     for path in (*run.glob("*.json*"), run / "config.yaml"):
         readers[path.name] = Reader(path, functools.partial(whole, path))
     made, config = read_run(run), compose(["model=tiny", "method=uniform"]).to_dict()
-    row = {"name": "a", "folders": ["x"], "configs": [json.loads(json.dumps(config, default=str))]}
+    row = {
+        "name": "a",
+        "folders": ["x"],
+        "names": ["x"],
+        "configs": [json.loads(json.dumps(config, default=str))],
+    }
     trial = {"iteration": 0, "skip": "attn:1", "value": 1.0, "detail": {}, "point": None}
     retimed = {"iterations": 1, "sets": ["attn:1"], "values": [[0.1]], "best": "a", "value": 0.1}
     latency = {"attention_s": 1e-3, "attention_s_per_token": 1e-7, "mlp_s": 1e-3, "head_s": 1e-3}
@@ -87,7 +91,6 @@ def records(place: Path) -> dict[str, Reader]:
         return prompts(str(path), None, 0, False)
 
     def submitted(path: Path) -> object:
-        manifest.refuse_unanswered(place)
         return manifest.tasks(place), manifest.read_row(path.with_name("cells.jsonl"), 0)
 
     add("figure.json", dump_runs("swift-figure6", [made]), read_runs)
@@ -114,12 +117,10 @@ def records(place: Path) -> dict[str, Reader]:
 def checkpoints(place: Path) -> dict[str, Reader]:
     """Those of a model."""
     readers, model = dict[str, Reader](), random_model("llama")
-    folder, adapter = place / "m", place / "a"
+    folder = place / "m"
     model.save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(TINY / name, folder)
-    adapter.mkdir()
-    (adapter / "adapter_config.json").write_text('{"base_model_name_or_path": "../m"}')
     (folder / "other.safetensors.index.json").write_text(
         '{"weight_map": {"a": "model.safetensors"}}'
     )
@@ -131,17 +132,10 @@ def checkpoints(place: Path) -> dict[str, Reader]:
         sizes = sized(Model(path=str(folder), architecture=None))
         return read_config(str(folder), None), sizes, weights_sha256(Model(path=str(folder)))
 
-    def tokenizer() -> object:
-        return read_tokenizer(str(folder))
-
     for name in ("generation_config.json", "model.safetensors"):
         readers[name] = Reader(folder / name, whole)
     for name in ("config.json", "other.safetensors.index.json"):
         readers[name] = Reader(folder / name, config)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        readers[name] = Reader(folder / name, tokenizer)
-    file = adapter / "adapter_config.json"
-    readers[file.name] = Reader(file, lambda: adapter_base(str(adapter)))
     return readers
 
 

@@ -66,7 +66,11 @@ def hostile(results: Path, attack: str) -> Path:
     run = {"model": attack, "method": attack, "dataset": attack, "keys": {}, "metrics": None}
     run |= {"stands_for": attack, "reason": attack, "provenance": {}}
     stored = {"experiment": attack, "scale": attack, "runs": [run]}
-    plain = {"configs": [{**config, "method": {**config["method"], **EVIL}}], "folders": [attack]}
+    plain = {
+        "configs": [{**config, "method": {**config["method"], **EVIL}}],
+        "folders": [attack],
+        "names": [attack],
+    }
     drawn = {"figure": attack, "runs": [run]}
     given = {"tables/a.json": stored, "figures/a.json": drawn, "submit/a-1/cells.jsonl": plain}
     for name, content in given.items():

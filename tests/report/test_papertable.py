@@ -35,7 +35,6 @@ from skipbench.report.tables.paper import Number, paper_table
 from skipbench.report.tables.paper_notes import same_device, touches
 from skipbench.report.tables.paper_rows import halves
 from skipbench.runs.measures import Metrics, Speedup
-from skipbench.runs.provenance import used_engine
 from skipbench.runs.run import Origin, Run
 
 PROVENANCE = {"engine": "fused", "device": "cpu", "torch": "2.8.0", "commit": "0123abc"}
@@ -341,10 +340,10 @@ def test_what_differs_from_the_papers_setting_is_said() -> None:
     assert re.search(r"origin a: commit 0123abc, .*H100.*: .*cnndm", said)
     assert re.search(r"origin b: commit 4567def.*gsm8k", said)
     assert "not a replication" not in said
-    other = {"engine": used_engine("fused, strict", "cuda_graphs")}
+    other = {"engine": "fused, strict", "engine_asked": "cuda_graphs"}
     three = swift("swift", "tinystories", metrics(1.4), provenance=other)
     titles = [swift2(runs).title for runs in ([one], [one, three])]
-    assert titles[1] == f"{titles[0]} (engine fused in place of cuda_graphs, strict)"
+    assert titles[1] == f"{titles[0]} (engine fused, strict in place of cuda_graphs)"
     keys = {"model": "llama3-8b", "method": "clasp", "dataset": "specbench", "subtask": "qa"}
     origin = {"device": "NVIDIA A800-SXM4-80GB", "dtype": "float16"}
     same = run(metrics(1.2), temperature=0, provenance=origin, **keys)

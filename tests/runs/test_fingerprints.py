@@ -28,9 +28,10 @@ from skipbench.config.model import Model
 from skipbench.config.run_config import MethodConfig, RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.grid import plan
+from skipbench.experiments.plan import grids_of
 from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
-from skipbench.launch.status import CellStatus, experiment_statuses
+from skipbench.launch.status import CellStatus, cell_statuses, named_cells
 from skipbench.profile.latency import latency_path
 from skipbench.report.compared import mixed
 from skipbench.report.tables.formats import markdown
@@ -134,7 +135,8 @@ def test_every_command_that_uses_a_finished_cell_refuses_it(
 
 
 def statuses(words: list[str]) -> list[CellStatus]:
-    return experiment_statuses(words[0], request_of(parse(Status, words), choices("experiment")))
+    (grid,) = grids_of(request_of(parse(Status, words), choices("experiment")))
+    return cell_statuses(*named_cells(grid))
 
 
 def test_latencies_of_another_version_of_the_package_are_measured_again(

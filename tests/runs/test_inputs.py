@@ -66,12 +66,12 @@ CODE = {
 """What is refused, by file of the package."""
 UNUSED = ["lm/cuda_graphs/engine.py", "bench/doctor.py", "methods/swift.py", "search/bayes.py"]
 STRETCHES = ["device", "cpu", "threads", "engine", "native_kernels", "arithmetic", "python"]
-STRETCHES += ["torch", "transformers", "tokenizers", "numpy", "bayesian-optimization", "peft"]
+STRETCHES += ["torch", "transformers", "tokenizers", "numpy", "bayesian-optimization"]
 STRETCHES += ["bitsandbytes", "triton"]
 """What samples of one run have in common."""
 NO_INPUTS = ["search", "profile", "results", "dry_run", "fresh", "mixed", "repeats", "label"]
 NO_INPUTS += ["hardware", "search_dataset", "model.settings", "model.gated", "model.calibration"]
-NO_INPUTS += ["shard", "track", "model.wheel", "model.strict"]
+NO_INPUTS += ["shard", "model.wheel", "model.strict"]
 """Settings on which no sample depends; those of pruning where none is done."""
 
 
@@ -202,7 +202,6 @@ def others(value: Any) -> list[Any]:
         case list():
             return [[*value, 1], [*value, "x"], [*value, "int8"]]
     names = ["cuda", "bfloat16", "reference", "int8", "left", "hub", "max", "bayes", "random"]
-    names += ["mlflow"]
     return [f"{value}x", *names, "1/2", 7, 0.5, True, {"rows": 3}]
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-from skipbench.cli.command import Command, Count
+from skipbench.cli.command import Command, OneOrMore
 from skipbench.config.architecture import Shape
 from skipbench.config.catalog import file_of, known_hardware
 from skipbench.config.catalog import shape_of as known_shape
@@ -44,7 +44,7 @@ class Project(Command):
     hardware: Annotated[str | None, "a device of conf/hardware"] = None
     profile: Annotated[str | None, "a latency file of another machine"] = None
     card: Annotated[str | None, "a file of acceptance cards, in place of a run"] = None
-    search: Annotated[Count, "shows so many stop rules and trees"] = None
+    search: Annotated[OneOrMore, "shows so many stop rules and trees"] = None
     results: Annotated[Path, "the folder of predicted tables"] = Path("results")
     json: Annotated[bool, "the run and its projection for machines, and no more"] = False
 

@@ -1,6 +1,5 @@
 """`chat`: a conversation in the terminal."""
 
-import select
 import sys
 
 from skipbench.cli.answers import Messages, Session, show_stream
@@ -9,7 +8,6 @@ from skipbench.console import complain, err, say
 from skipbench.errors import SkipbenchError
 
 HELP = "/new forgets the conversation, /quit or Ctrl-D ends, Ctrl-C stops an answer"
-PASTE_S = 0.05  # within it the next line of a paste is there
 
 
 class Chat(Prompted):
@@ -40,7 +38,7 @@ def _read() -> str | None:
     """The next line; `None` where the input ends."""
     while sys.stdin.isatty():
         try:
-            return read_turn()
+            return err.input("[bold]> [/bold]").strip()
         except EOFError:
             say("")
             return None
@@ -48,16 +46,6 @@ def _read() -> str | None:
             say(f"\n{HELP}", "dim")
     line = sys.stdin.readline()
     return line.strip() if line else None
-
-
-def read_turn() -> str:
-    """What is typed, or pasted: several lines of a paste are one turn, since a terminal has the
-    next one ready at once. Raises EOFError at the end of the input.
-    """
-    lines = [err.input("[bold]> [/bold]")]
-    while select.select([sys.stdin], [], [], PASTE_S)[0]:
-        lines.append(input())
-    return "\n".join(lines).strip()
 
 
 def _turn(session: Session, compare: bool, history: Messages) -> Messages:

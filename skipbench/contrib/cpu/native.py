@@ -1,9 +1,12 @@
 """Our own C functions: compiled at first use, kept in the cache folder, loaded by ctypes."""
 
+import contextlib
 import ctypes
 import functools
 import hashlib
+import os
 import shutil
+import stat
 import subprocess
 import tempfile
 from pathlib import Path
@@ -11,8 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from skipbench.config.paths import cache_folder
-from skipbench.config.trust import digest, is_sealed, private_folder
+from skipbench.config.paths import cache_folder, private_folder
 from skipbench.runs.provenance import cpu_flags
 
 COMPILERS = ("gcc", "cc", "clang")
@@ -69,6 +71,22 @@ ASK_FOR_TILES = 158, 0x1023, 18  # arch_prctl, ARCH_REQ_XCOMP_PERM, XTILEDATA
 
 class UnavailableError(Exception):
     """A part that this machine lacks, with the remedy."""
+
+
+def is_sealed(path: Path) -> bool:
+    """True for a regular file of this user that nobody else may write, whose name ends in the
+    `digest` of its contents.
+    """
+    with contextlib.suppress(FileNotFoundError):  # another process has removed it
+        info = path.lstat()
+        own = stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid()
+        return own and not info.st_mode & 0o022 and path.stem.endswith(f"-{digest(path)}")
+    return False
+
+
+def digest(path: Path) -> str:
+    """32 hexadecimal digits of the SHA-256 of a file's contents."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:32]
 
 
 def compiled(source: Source = BFLOAT16) -> Path:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from skipbench.cli.command import Loaded, Positive
+from skipbench.cli.command import AboveZero, Loaded
 from skipbench.config.catalog import DEFAULT_METHOD
 from skipbench.console import say, say_replaced, working
 from skipbench.errors import SkipbenchError
@@ -33,7 +33,7 @@ class Serve(Loaded):
     queue: Annotated[
         Annotated[int, Meta(ge=1, title="1 or more")], "requests at the same time; more get a 429"
     ] = 64
-    timeout: Annotated[Positive, "seconds of one request"] = 600.0
+    timeout: Annotated[AboveZero, "seconds of one request"] = 600.0
 
 
 def run_serve(asked: Serve) -> None:
@@ -53,7 +53,7 @@ def run_serve(asked: Serve) -> None:
 
     with working("loading the model"):
         model = load_settings(asked.model_settings(), asked.method)
-    say_replaced(model.lm.notes())
+    say_replaced(model.config.engine.name, model.lm)
     defaults = asdict(model.config.decoding)
     names = [word.partition("=")[2] for word in asked.settings if word.startswith("model=")]
     names = [name for name in names if name != "path"]  # its name is the folder's

@@ -117,11 +117,10 @@ class Reply:
 
 
 def usage(answers: Sequence[Answer], choices: int) -> dict[str, Any]:
-    """Tokens of all prompts and choices; under `speculation`, what the method did per choice."""
+    """Tokens of all prompts and choices."""
     prompt = sum(answer.prompt_tokens for answer in answers[::choices])
     tokens = sum(len(answer.tokens) for answer in answers)
     drafted, accepted = (sum(getattr(a, k) for a in answers) for k in ("drafted", "accepted"))
-    names = ("method", "rounds", "drafted", "accepted", "sources")
     return {
         "prompt_tokens": prompt,
         "completion_tokens": tokens,
@@ -130,7 +129,6 @@ def usage(answers: Sequence[Answer], choices: int) -> dict[str, Any]:
             "accepted_prediction_tokens": accepted,
             "rejected_prediction_tokens": max(0, drafted - accepted),
         },
-        "speculation": [{name: getattr(answer, name) for name in names} for answer in answers],
     }
 
 

@@ -9,15 +9,13 @@ import msgspec
 from msgspec import Meta, Struct
 
 from skipbench.bench.ask import Prompt
-from skipbench.config.configurable import in_words
+from skipbench.config.configurable import Positive, in_words
 from skipbench.errors import SkipbenchError
 
 Probability = Annotated[float, Meta(gt=0, le=1)]
-Count = Annotated[int, Meta(ge=1)]
 Token = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Zero = Annotated[float, Meta(ge=0, le=0, title="0")] | None
-Unused = Any  # known to OpenAI's clients, without a meaning here
 MOST = 1024  # answers of a request
 SAMPLING = (
     *("temperature", "top_p", "top_k", "min_p", "typical_p"),
@@ -44,7 +42,7 @@ class _Request(Struct, forbid_unknown_fields=True, kw_only=True):
     """What both kinds have; a field that only has one type or value is refused with another."""
 
     model: str
-    max_tokens: Count | None = None
+    max_tokens: Positive | None = None
     min_tokens: Annotated[int, Meta(ge=0)] = 0
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
@@ -52,7 +50,7 @@ class _Request(Struct, forbid_unknown_fields=True, kw_only=True):
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     typical_p: Probability | None = None
     repetition_penalty: Annotated[float, Meta(gt=0)] | None = None
-    no_repeat_ngram_size: Count | None = None
+    no_repeat_ngram_size: Positive | None = None
     logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
     frequency_penalty: Zero = None
     presence_penalty: Zero = None
@@ -63,10 +61,6 @@ class _Request(Struct, forbid_unknown_fields=True, kw_only=True):
     n: Annotated[int, Meta(ge=1, le=16)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    user: Unused = None
-    metadata: Unused = None
-    store: Unused = None
-    service_tier: Unused = None
 
 
 class Completion(_Request):
@@ -87,12 +81,11 @@ class ChatCompletion(_Request):
     """`/v1/chat/completions`."""
 
     messages: Annotated[list[dict[str, Any]], Meta(min_length=1)]
-    max_completion_tokens: Count | None = None
+    max_completion_tokens: Positive | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: Literal["auto", "none"] | None = None
-    parallel_tool_calls: Unused = None
     response_format: Annotated[_Format, Meta(title="the type text")] | None = None
     chat_template_kwargs: dict[Literal["enable_thinking"], bool] | None = None
 

@@ -10,8 +10,7 @@ import os
 import triton
 import triton.language as tl
 
-from skipbench.config.paths import cache_folder
-from skipbench.config.trust import private_folder
+from skipbench.config.paths import cache_folder, private_folder
 
 with contextlib.suppress(OSError):  # Triton loads what it finds there; its own may be open to all
     os.environ.setdefault("TRITON_CACHE_DIR", str(private_folder(cache_folder() / "triton")))

@@ -80,36 +80,16 @@ def test_ctrl_c_in_a_terminal_stops_an_answer_and_keeps_the_session() -> None:
 
         asks = b"> "
         type_and_wait(b"", asks)
-        type_and_wait(b"Once upon a time\n", b"tokens/s")
+        type_and_wait(b"Once upon a time\n", b"a time", b" ")
         stopped = type_and_wait(b"\x03", b"stopped", b"first after", asks)
         assert int(re.findall(r"vanilla: (\d+) tokens? in", stopped)[-1]) < 500
         # one that comes too late ends nothing either, and the next answer comes
         type_and_wait(b"\x03", b"/quit", asks)
-        type_and_wait(b"And then?\n", b"tokens/s")
+        type_and_wait(b"And then?\n", b"then?", b" ")
         type_and_wait(b"\x03", b"first after", asks)
         session.stdin.write(b"/quit\n")
         session.stdin.close()
         assert session.wait(60) == 0, shown.decode()
-
-
-READ = "from skipbench.contrib.chat.command import read_turn; print('TURN', repr(read_turn()))"
-
-
-def test_a_paste_is_one_turn() -> None:
-    ours, its = os.openpty()
-    given = {"stdin": its, "stdout": its, "stderr": its}
-    with subprocess.Popen(
-        [sys.executable, "-c", READ], cwd=ROOT, env=os.environ | {"TERM": "xterm"}, **given
-    ) as reader:
-        os.close(its)
-        shown = b""
-        for text, keys in ((b"> ", b"One\nTwo\n"), (b"TURN 'One\\nTwo'", b"")):
-            while text not in shown:
-                assert select.select([ours], [], [], 60)[0], shown
-                shown += os.read(ours, 1 << 12)
-            os.write(ours, keys)
-    os.close(ours)
-    assert reader.returncode == 0
 
 
 @pytest.mark.parametrize(

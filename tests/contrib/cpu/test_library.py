@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from skipbench.contrib.cpu.native import AVX2, compiled
+from skipbench.contrib.cpu.native import AVX2, compiled, digest, is_sealed
 
 
 def test_a_library_that_was_replaced_is_compiled_anew(
@@ -28,3 +28,16 @@ def test_a_library_that_was_replaced_is_compiled_anew(
     first.chmod(0o770)
     assert compiled(AVX2).stat().st_mode & 0o777 == 0o700
     assert [*first.parent.iterdir()] == [first]
+
+
+def test_a_sealed_file_is_this_users_and_as_its_name_says(tmp_path: Path) -> None:
+    (made := tmp_path / "made.so").write_bytes(b"code")
+    made.chmod(0o700)
+    sealed = made.rename(tmp_path / f"name-{digest(made)}.so")
+    assert is_sealed(sealed)
+    sealed.chmod(0o770)
+    assert not is_sealed(sealed)
+    sealed.chmod(0o700)
+    sealed.write_bytes(b"c0de")
+    assert not is_sealed(sealed)
+    assert not is_sealed(tmp_path / "gone.so")
