@@ -203,6 +203,6 @@ def make_method(config: RunConfig, lm: LM) -> Method:
     if method.needs_latency:
         lm.allocate(min(PROFILED_ROWS, lm.max_positions))
         with lm.cache.turn():
-            variants = {method.variant} - {""}
+            variants = {method.variant_on(lm.engine)} - {""}
             lm.prices = measured(lm, latency_path(config, lm.output_device), variants)
     return method

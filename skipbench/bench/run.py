@@ -70,7 +70,7 @@ def opened(arms: Sequence[ReadyArm], load: LoadModel = load_model) -> Iterator[l
     began = time.perf_counter()
     with working("measuring sub-layer latencies"):
         methods = [arm.config.method.factory()(layers=lm.layers) for arm in arms]
-        variants = {method.variant for method in methods} - {""}
+        variants = {method.variant_on(lm.engine) for method in methods} - {""}
         lm.prices = measured(lm, latency_path(config, lm.output_device), variants)
     latency_s = time.perf_counter() - began
     with contextlib.ExitStack() as stack:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from skipbench.config.configurable import Configurable
 from skipbench.decode.draft import Draft, State, Verification
 from skipbench.draft_plan import DraftPlan
+from skipbench.lm.engine import Engine
 
 
 class Method(Configurable):
@@ -55,8 +56,12 @@ class Method(Configurable):
 
     @property
     def variant(self) -> str:
-        """`DraftPlan.variant` of its drafts: a copy of the weights, whose price a run measures."""
+        """`DraftPlan.variant` of its drafts: a copy of the weights."""
         return ""
+
+    def variant_on(self, engine: Engine) -> str:
+        """The variant whose price a run measures on an engine."""
+        return self.variant
 
     @property
     def carries(self) -> bool:

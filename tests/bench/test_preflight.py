@@ -78,7 +78,6 @@ def test_a_dry_run_refuses_what_a_run_refuses(
         (["token*"], {}, "has no tokenizer: copy tokenizer.json"),
         (["*.safetensors"], {}, "has no *.safetensors, so it has no weights"),
         (["config.json"], {}, "no config.json"),
-        ([], {"num_key_value_heads": 5}, "num_key_value_heads=5"),
         ([], {"max_position_embeddings": 6}, "leaves no room"),
     ],
 )

@@ -215,12 +215,6 @@ def test_long_texts(tmp_path: Path, name: str, text: str, summary: str | None) -
     assert "min_words=6 leaves no text" in message(lambda: render(name, path, "min_words=6"))
 
 
-def test_a_key_that_came_later_is_recorded_where_it_is_set() -> None:
-    short, long = (compose(["dataset=govreport", *w]) for w in ([], ["dataset.min_words=9"]))
-    nodes = [config.to_dict()["dataset"] for config in (short, long)]
-    assert nodes[1] == {**nodes[0], "min_words": 9} and "min_words" not in nodes[0]
-
-
 def test_short_answers_and_translations(tmp_path: Path) -> None:
     answers = {"question": "who", "answer": ["me", "I"]}, {"question": "when", "answer": ["now"]}
     (row,) = render("nq", file(tmp_path, *answers))
@@ -311,8 +305,6 @@ def test_subtasks_of_spec_bench_are_taken_alone(questions: Path) -> None:
     assert tasks == {"mt-bench": 12, "qa": 6}
     ask = functools.partial(render, "specbench", questions, "tasks=[rag]")
     assert "['rag']; wanted some of mt-bench, qa, summ" in message(ask)
-    words = ["dataset=specbench", f"dataset.path={questions}"]
-    assert "tasks" not in compose(words).to_dict()["dataset"]  # a run's name is as before
     assert some.node["tasks"] == ["mt-bench", "qa"]
 
 

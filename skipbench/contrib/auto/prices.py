@@ -8,6 +8,7 @@ from skipbench.contrib.auto.ladder import VARIANT, PlanLadder
 from skipbench.decode.draft import State
 from skipbench.decode.priced import Priced
 from skipbench.errors import SkipbenchError
+from skipbench.lm.engine import Engine
 from skipbench.metrics.lines import curve
 from skipbench.metrics.prices import DRAFT_ROWS
 from skipbench.profile.roofline import bytes_price
@@ -45,6 +46,10 @@ class AutoPrices(Priced):
     def variant(self) -> str:
         drafts = self.explore > 0 and (self.draft_prices or not self.row_prices)
         return VARIANT if drafts else ""
+
+    def variant_on(self, engine: Engine) -> str:
+        """Where it has no kernel, nothing is drafted with it."""
+        return self.variant if engine.fast(VARIANT) else ""
 
     def prepare(self, state: State) -> None:
         self.prices = self.prices_at(state, self.max_nodes + 1)

@@ -16,6 +16,7 @@ Probability = Annotated[float, Meta(gt=0, le=1)]
 Token = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Zero = Annotated[float, Meta(ge=0, le=0, title="0")] | None
+Unused = Any  # known to OpenAI's clients, without a meaning here
 MOST = 1024  # answers of a request
 SAMPLING = (
     *("temperature", "top_p", "top_k", "min_p", "typical_p"),
@@ -61,6 +62,10 @@ class _Request(Struct, forbid_unknown_fields=True, kw_only=True):
     n: Annotated[int, Meta(ge=1, le=16)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    user: Unused = None
+    metadata: Unused = None
+    store: Unused = None
+    service_tier: Unused = None
 
 
 class Completion(_Request):
@@ -86,6 +91,7 @@ class ChatCompletion(_Request):
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: Literal["auto", "none"] | None = None
+    parallel_tool_calls: Unused = None
     response_format: Annotated[_Format, Meta(title="the type text")] | None = None
     chat_template_kwargs: dict[Literal["enable_thinking"], bool] | None = None
 
