@@ -27,8 +27,8 @@ from skipbench.cli.main import dispatch
 from skipbench.config.catalog import known_hardware, shape_of
 from skipbench.draft_plan import VARIANTS, DraftPlan
 from skipbench.errors import SkipbenchError
-from skipbench.lm.bit_probe import compare_rows
 from skipbench.lm.model import LM
+from skipbench.lm.proof import compare_rows
 from skipbench.lm.rows import TokenRows
 from skipbench.metrics.acceptance import rounds_with_sets
 from skipbench.models.random_weights import planted_model

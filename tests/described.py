@@ -27,14 +27,12 @@ WINDOW = {"sliding_window": 7}
 EXPERTS = {"num_experts_per_tok": 2}
 DESCRIBED: dict[str, dict[str, Any]] = {
     "phi3": WINDOW,
-    "smollm3": {"no_rope_layers": [1, 1, 0, 1]},
     "granite": {
         "embedding_multiplier": 3.0,
         "residual_multiplier": 0.7,
         "logits_scaling": 0.5,
         "attention_multiplier": 0.3,
     },
-    "olmo2": {},
     "gemma2": WINDOW
     | {
         "attn_logit_softcapping": 5.0,
@@ -46,11 +44,6 @@ DESCRIBED: dict[str, dict[str, Any]] = {
         "layer_types": ["sliding_attention", "full_attention"] * 2,
         "query_pre_attn_scalar": 8,
     },
-    "glm4": {},
-    "starcoder2": WINDOW,
-    "mixtral": EXPERTS | {"num_local_experts": 4},
-    "qwen3_moe": EXPERTS | {"num_experts": 4, "moe_intermediate_size": 24, "mlp_only_layers": [1]},
-    "phi": {},
     "cohere": {"logit_scale": 2.0},
     "cohere2": WINDOW | {"logit_scale": 2.0},
 }
@@ -61,6 +54,13 @@ TRACED: dict[str, dict[str, Any]] = {
     "exaone4": WINDOW,
     "gemma": {},
     "granitemoe": {"num_local_experts": 4},
+    "smollm3": {"no_rope_layers": [1, 1, 0, 1]},  # a layer without rotary positions
+    "olmo2": {},  # no norms before attention and MLP
+    "glm4": {},
+    "starcoder2": WINDOW,  # an MLP without a gate
+    "mixtral": EXPERTS | {"num_local_experts": 4},
+    "qwen3_moe": EXPERTS | {"num_experts": 4, "moe_intermediate_size": 24, "mlp_only_layers": [1]},
+    "phi": {},
 }
 """Families without a row."""
 

@@ -20,10 +20,10 @@ from skipbench.decode.loop import generate
 from skipbench.decode.stopping import Fixed
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import NotStrictError
-from skipbench.lm.bit_probe import compare_rows
 from skipbench.lm.engine import ENGINES, MakeEngine
 from skipbench.lm.float32 import float32_logits
 from skipbench.lm.model import LM
+from skipbench.lm.proof import compare_rows
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.clasp import CLaSp
 from skipbench.methods.fixed import FixedSet

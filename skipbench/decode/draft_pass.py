@@ -10,11 +10,6 @@ from skipbench.decode.draft import State
 from skipbench.draft_plan import DraftPlan
 from skipbench.lm.rows import TokenRows
 
-LAUNCH_AHEAD = {"cuda": 2}
-"""By kind of device, sub-layers of the next draft step that are launched before the host reads the
-last confidence. Hides the wait for the device; wasted once per draft, when the draft ends.
-"""
-
 
 def read_later(values: Tensor) -> Callable[[], list[Any]]:
     """Starts the copy of numbers [N] to the host, which may launch more work meanwhile; the result
@@ -55,29 +50,17 @@ class DraftPass:
         self._state, self._lm, self._plan = state, state.lm, plan
         self._exit = exit_sublayer
         self.first, self.early = first, list[list[Tensor]]()
-        self._step, self._done = 0, 0  # passes made, and sub-layers of the next that have run
-        self._hidden: Tensor | None = None
-
-    def launch_ahead(self, token: Tensor) -> None:
-        """Starts the pass of a token, where its device works while the host reads."""
-        ahead = LAUNCH_AHEAD.get(self._lm.output_device.type, 0)
-        if ahead and self._exit is None:
-            self._hidden, self._done = self._run(self._lm.embed(token), 0, ahead), ahead
+        self._step = 0  # passes made
 
     def logits(self, token: list[int] | Tensor) -> Tensor:
         """Logits [1, V] after a token, which follows those before."""
         if self.first is not None and self._step == 0:
             self._step = 1
             return self.first
-        hidden = self._lm.embed(token) if self._hidden is None else self._hidden
-        hidden = self._run(hidden, self._done, self._exit)
-        self._step, self._done, self._hidden = self._step + 1, 0, None
-        return self._lm.head(hidden, self._plan)
-
-    def _run(self, hidden: Tensor, first: int, last: int | None) -> Tensor:
-        if first == 0:
-            self._rows = self._lm.metadata(TokenRows.chain(self._lm.cache.length + self._step, 1))
+        row = TokenRows.chain(self._lm.cache.length + self._step, 1)
         states = None if self._exit is None else list[Tensor]()
         if states is not None:
             self.early.append(states)
-        return self._lm.run(hidden, self._rows, self._plan, first, last, states)
+        hidden = self._lm.run(self._lm.embed(token), row, self._plan, 0, self._exit, states)
+        self._step += 1
+        return self._lm.head(hidden, self._plan)

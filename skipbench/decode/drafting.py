@@ -176,7 +176,6 @@ class SkipMethod(Method):
         read: Callable[[], list[float]] | None = None
         for _ in range(steps):
             if read is not None and isinstance(token, Tensor):
-                passes.launch_ahead(token)
                 self._confidence += read()
                 if self.stop.ends(self._confidence[-1]) or self._ended(state, token):
                     return

@@ -12,8 +12,8 @@ from skipbench.decode.draft_pass import read_later
 from skipbench.decode.method import Method
 from skipbench.decode.sampling import Logprob, choices, finite_best, logprobs
 from skipbench.decode.verify import verify_greedy, verify_sampling
+from skipbench.lm.cache import upload
 from skipbench.lm.rows import TokenRows
-from skipbench.lm.upload import upload
 from skipbench.profile.clock import PASS, Clock
 from skipbench.runs.record import Round
 

@@ -19,12 +19,8 @@ from skipbench.experiments.costs import LOADED_PER_S, arm_s, datasheet_of
 from skipbench.metrics.prices import Prices
 from skipbench.models.checks import check_access
 from skipbench.profile.latency import latency_path, passes_to_measure
-from skipbench.profile.roofline import norm_s, roofline
+from skipbench.profile.roofline import roofline
 
-NORMS_PER_SUBLAYER = 5.5
-"""Time of a sub-layer's calls on a CPU, beside the reading of its weights, in RMS norms of one row:
-5.4 to 5.9 with the fused engine on models of 5 and 12 layers in float32.
-"""
 START_S = 8.0  # imports, and loading without reading weights: 8 to 11 s of CPU on a 2-core Xeon
 
 
@@ -164,9 +160,6 @@ def _seconds(config: RunConfig, checks: Preflight) -> tuple[float | None, str | 
     else:
         how = f"from {rates.source} memory bandwidth"
         step_s = datasheet_of(model, facts).pass_s(1, context)
-        if not on_gpu:  # a GPU computes while the host calls
-            norms_s = NORMS_PER_SUBLAYER * norm_s(shape.hidden, getattr(torch, dtype))
-            step_s += 2 * shape.layers * norms_s
         fixed_s += passes_to_measure() * step_s
     arms = 2 * (rows + min(config.engine.warmup, rows))
     return fixed_s + arms * arm_s(model, facts, prompt, tokens, step_s), how

@@ -18,9 +18,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from skipbench.lm.cache import upload
 from skipbench.lm.metadata import AttentionMetadata
 from skipbench.lm.rows import TokenRows
-from skipbench.lm.upload import upload
 
 MOST = 16
 """Rows that a product of a verification takes at once, as many as `self_test` proves: from 33 on a

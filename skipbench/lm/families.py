@@ -10,67 +10,35 @@ from weakref import WeakKeyDictionary
 from skipbench.errors import SkipbenchError
 from skipbench.lm.layer import AttentionParts, Block, Family, MlpParts, ModelParts, text_config
 
-POST_NORM = (
-    Block("self_attn", None, "post_attention_layernorm"),
-    Block("mlp", None, "post_feedforward_layernorm"),
-)
-PARALLEL = (Block("self_attn", "input_layernorm"), Block("mlp", "input_layernorm"))
-"""One norm, whose output attention and MLP share."""
 GEMMA = Family(
     Block("self_attn", "input_layernorm", "post_attention_layernorm"),
     Block("mlp", "pre_feedforward_layernorm", "post_feedforward_layernorm"),
-    norm="rms1",
     windows="type",
     logit_cap="final_logit_softcapping",
 )
-COHERE = Family(
-    *PARALLEL, parallel=True, norm="layer", rotary_pairs=True, logit_scale="logit_scale"
-)
+COHERE = Family(mlp=Block("mlp", "input_layernorm"), parallel=True, logit_scale="logit_scale")
 
 FAMILIES = {
     "llama": Family(),
     "mistral": Family(windows="all"),
     "qwen2": Family(windows="type"),
-    "qwen3": Family(qk_norm="head", windows="type"),
+    "qwen3": Family(qk_norm=True, windows="type"),
     "phi3": Family(qkv=("qkv_proj",), gate_up=("gate_up_proj",), windows="all"),
-    "smollm3": Family(windows="type", rotary="where"),
     "granite": Family(
         embedding_scale="embedding_multiplier",
         residual_scale="residual_multiplier",
         logit_divisor="logits_scaling",
     ),
-    "olmo2": Family(*POST_NORM, qk_norm="row"),
     "gemma2": replace(GEMMA, attention_kernel="eager"),
-    "gemma3_text": replace(GEMMA, qk_norm="head", rotary="type"),
+    "gemma3_text": replace(GEMMA, qk_norm=True, rotary="type"),
     "gemma3": replace(
         GEMMA,
-        qk_norm="head",
+        qk_norm=True,
         rotary="type",
         embedding_path="model.language_model.embed_tokens",
         layers_path="model.language_model.layers",
         norm_path="model.language_model.norm",
         rotary_path="model.language_model.rotary_emb",
-    ),
-    "glm4": Family(
-        Block("self_attn", "input_layernorm", "post_self_attn_layernorm"),
-        Block("mlp", "post_attention_layernorm", "post_mlp_layernorm"),
-        gate_up=("gate_up_proj",),
-        rotary_pairs=True,
-    ),
-    "starcoder2": Family(
-        norm="layer", gated=False, gate_up=("c_fc",), down="c_proj", windows="all"
-    ),
-    "mixtral": Family(windows="all", experts_per_token="num_experts_per_tok"),
-    "qwen3_moe": Family(qk_norm="head", windows="all", experts_per_token="num_experts_per_tok"),
-    "phi": Family(
-        *PARALLEL,
-        parallel=True,
-        norm="layer",
-        output="dense",
-        gated=False,
-        gate_up=("fc1",),
-        down="fc2",
-        norm_path="model.final_layernorm",
     ),
     "cohere": COHERE,
     "cohere2": replace(COHERE, windows="type"),
@@ -172,16 +140,20 @@ def parts_of(model: Any) -> ModelParts:
     for i, layer in enumerate(model.get_submodule(family.layers_path)):
         norm, module, after = block(layer, family.attention)
         norms = (module.q_norm, module.k_norm) if family.qk_norm else None
-        qkv, output = linears(module, family.qkv), getattr(module, family.output, None)
+        qkv, output = linears(module, family.qkv), getattr(module, "o_proj", None)
         kind, window = family.rotary_kind(config, i), family.window(config, i)
         attention = AttentionParts(norm, module, after, qkv, output, norms, kind, window)
         norm, module, after = block(layer, family.mlp)
         inactive = 0
-        if family.experts_per_token and hasattr(module, "experts"):
-            held = list(module.experts.parameters())
+        passed, experts = (
+            getattr(config, "num_experts_per_tok", 0),
+            getattr(module, "experts", None),
+        )
+        if passed and experts is not None:  # weights [experts, ...] of all experts in one tensor
+            held = list(experts.parameters())
             whole, count = sum(p.numel() * p.element_size() for p in held), len(held[0])
-            inactive = whole - whole * getattr(config, family.experts_per_token) // count
-        gate_up, down = linears(module, family.gate_up), getattr(module, family.down, None)
+            inactive = whole - whole * passed // count
+        gate_up, down = linears(module, family.gate_up), getattr(module, "down_proj", None)
         layers.append((attention, MlpParts(norm, module, after, gate_up, down, inactive)))
     return ModelParts(
         model.get_submodule(family.embedding_path),
@@ -201,11 +173,11 @@ def is_llama(model: Any) -> bool:
     of queries and keys per head.
     """
     family, parts, config = describe(model), parts_of(model), text_config(model.config)
-    plain = replace(family, qk_norm="", windows="", qkv=(), gate_up=()) == Family(
+    plain = replace(family, qk_norm=False, windows="", qkv=(), gate_up=()) == Family(
         qkv=(), gate_up=()
     )
     kinds = {attention.rotary_kind for attention, _ in parts.layers}
     turned = {rope.get("partial_rotary_factor", 1.0) for rope in _rope_parameters(config)}
     one_table = len(kinds) == 1 and None not in kinds and turned <= {1.0}
     silu = getattr(config, "hidden_act", "silu") == "silu"
-    return plain and family.qk_norm != "row" and one_table and silu
+    return plain and one_table and silu

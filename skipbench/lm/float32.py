@@ -11,14 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from skipbench.lm.cache import KVCache
+from skipbench.lm.cache import KVCache, upload
 from skipbench.lm.families import angle_limit, describe, kv_shape, parts_of
 from skipbench.lm.layer import ModelParts, text_config
 from skipbench.lm.llama import fold, unfold
 from skipbench.lm.metadata import AttentionMetadata, rotary_cache
 from skipbench.lm.reference import ReferenceEngine, scaled_logits
 from skipbench.lm.rows import TokenRows
-from skipbench.lm.upload import upload
 
 HEAD_ROWS = 8192  # of the output table that are widened at once
 CHUNK = 512  # rows of the text that pass a layer at once

@@ -37,20 +37,14 @@ class Family:
     mlp: Block = Block("mlp", "post_attention_layernorm")
     parallel: bool = False  # the MLP reads the layer's input, not the output of attention
     qkv: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")  # or one linear module that holds all
-    output: str = "o_proj"
     gate_up: tuple[str, ...] = ("gate_proj", "up_proj")  # or one linear module that holds both
-    down: str = "down_proj"
-    gated: bool = True  # the MLP is `down(act(gate) * up)`, not `down(act(up))`
-    norm: str = "rms"  # `rms` (times w), `rms1` (times 1 + w, Gemma), or `layer` (mean taken off)
-    qk_norm: str = ""  # norms of queries and keys: of each `head`, or the `row` of all heads
-    rotary_pairs: bool = False  # positions turn neighbouring numbers of a head, not its halves
+    qk_norm: bool = False  # norms of the queries and keys of each head
     windows: str = ""
     """Layers with a window of `sliding_window` tokens: none, `all`, or those of the `type`
     `sliding_attention` in `layer_types`."""
     rotary: str | tuple[str | None, ...] = ""
     """Rotary tables: the same in all layers; by layer `type` (Gemma 3: another base with a
-    window); none `where` `no_rope_layers` is 0 (NoPE); or the kind of every layer."""
-    experts_per_token: str = ""  # field with the number of experts that a token passes
+    window); or the kind of every layer."""
     attention_kernel: str = "sdpa"
     """Hugging Face's `attn_implementation`: `eager` where scores are capped (`softcap`)."""
     embedding_scale: str = ""  # factor that the embedding's module does not apply itself
@@ -82,14 +76,9 @@ class Family:
 
     def rotary_kind(self, config: Any, layer: int) -> str | None:
         """Kind of rotary tables of one layer, `None` for none."""
-        match self.rotary:
-            case "type":
-                return str(config.layer_types[layer])
-            case "where":
-                return "" if config.no_rope_layers[layer] else None
-            case tuple():
-                return self.rotary[layer]
-        return ""
+        if isinstance(self.rotary, tuple):
+            return self.rotary[layer]
+        return str(config.layer_types[layer]) if self.rotary == "type" else ""
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from skipbench.lm.cache import upload
 from skipbench.lm.layer import ModelParts
 from skipbench.lm.rows import TokenRows
-from skipbench.lm.upload import upload
 
 ALIGNED = 8  # elements; 16 bytes of half precision
 BAND_ROWS = 64  # chains of up to this many rows take their mask as a view of one prepared band

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
-from skipbench.lm.cache import KVCache
+from skipbench.lm.cache import KVCache, upload
 from skipbench.lm.engine import Chosen, Engine, MakeEngine, Variant
 from skipbench.lm.engines import make_engine
 from skipbench.lm.families import angle_limit, describe, kv_shape, parts_of
@@ -18,7 +18,6 @@ from skipbench.lm.fused.weights import pass_bytes
 from skipbench.lm.layer import text_config
 from skipbench.lm.metadata import AttentionMetadata, RotaryCache, rotary_cache
 from skipbench.lm.rows import TokenRows
-from skipbench.lm.upload import upload
 from skipbench.metrics.prices import Prices
 
 KEPT_PLANS = 1024  # plans whose sub-layers are listed

@@ -2,14 +2,16 @@
 have the bits of its own, and verified rows have the bits that each has alone.
 """
 
+import itertools
+import random
+from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from skipbench.errors import NotStrictError, SkipbenchError
-from skipbench.lm.bit_probe import compare_rows
 from skipbench.lm.layer import Family
 from skipbench.lm.rows import TokenRows
 from skipbench.lm.traced import TOKENS, Call, probe_tokens, recorded
@@ -19,16 +21,21 @@ PROBED = 100  # rows that are drawn
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
 LOW_PRECISION = 0.05
 """Largest difference of two logits, as a share of the largest logit, by precision."""
+CONTEXTS = (24, 57, 250)
+"""Committed tokens before the rows; rows after the last lie in two of the blocks of a kernel."""
+MOST_NODES = 16
 
 
 @torch.inference_mode()
 def prove(lm: Any, family: Family) -> str:
-    """Runs a short random prompt, a chain and a tree after a part of it, and compares every logit
-    with the model's own forward pass. Returns a line for the notes; raises SkipbenchError with the
-    first place where they differ.
+    """Runs a short random prompt, and a tree after a part of it (the rest of the prompt as a chain,
+    and a branch), and compares every logit with the model's own forward pass. Returns a line for
+    the notes; raises SkipbenchError with the first place where they differ.
     """
     tokens = probe_tokens(lm.model)[0].tolist()
-    wanted, (committed, rest) = _own(lm, tokens), (tokens[:COMMITTED], tokens[COMMITTED:])
+    committed, rest = tokens[:COMMITTED], tokens[COMMITTED:]
+    texts = [tokens, [*committed, *reversed(rest)]]
+    wanted, branch = _own(lm, texts)  # the branch is one token, what follows it is not compared
     lm.allocate(2 * TOKENS)
     share = TOLERANCE.get(lm.dtype, LOW_PRECISION)
     allowed = share * float(wanted.abs().max())
@@ -49,16 +56,14 @@ def prove(lm: Any, family: Family) -> str:
 
     gap = _gap(whole, wanted)
     gaps = [check(gap, _where(lm, family, tokens, share) if gap > allowed else "")]
-    lm.prefill(committed)
-    chain = lm.logits(rest, TokenRows.chain(COMMITTED, len(rest)))
-    branches = lm.logits(rest, TokenRows.branches(COMMITTED, COMMITTED, len(rest)))
-    own = torch.stack([_own(lm, [*committed, token])[-1] for token in rest])
+    parent = (*range(-1, len(rest) - 1), -1)
+    tree = lm.logits([*rest, rest[-1]], TokenRows.tree(COMMITTED, parent))
+    own = torch.stack([*wanted[COMMITTED:], branch[COMMITTED]])
     where = f"after {COMMITTED} committed tokens, where the prompt alone agrees"
-    gaps.append(check(_gap(chain, wanted[COMMITTED:]), f"a chain {where}"))
-    gaps.append(check(_gap(branches, own), f"the branches of a tree {where}"))
+    gaps.append(check(_gap(tree, own), f"a tree {where}"))
     return (
         f"model family {name} has no row: its layer was traced by hooks and proven against the "
-        f"model's own forward pass over {TOKENS} tokens, a chain and a tree (logits differ by "
+        f"model's own forward pass over {TOKENS} tokens and a tree (logits differ by "
         f"{max(gaps):.1g} at most, of {float(wanted.abs().max()):.3g})"
     )
 
@@ -80,6 +85,58 @@ def has_own_bits(lm: Any) -> bool:
     return equal
 
 
+class RowBits(NamedTuple):
+    """Rows that were verified together, compared with the same rows alone.
+
+    Attributes:
+        compared, differing: rows, and those of which a bit of the logits differs.
+        first: the first row that differs, in words; empty without one.
+        gap: the largest difference of a logit.
+    """
+
+    compared: int
+    differing: int
+    first: str
+    gap: float
+
+
+@torch.inference_mode()
+def compare_rows(
+    lm: Any, rows: int = 400, seed: int = 0, contexts: Sequence[int] = CONTEXTS
+) -> RowBits:
+    """Verifies chains and trees of 2 to 16 random tokens after contexts of random tokens, at least
+    `rows` rows in all, and each of them in a pass of its own, as vanilla would.
+
+    The model may be strict or not. Its cache is overwritten, and grows to the longest context.
+    """
+    draw, words = random.Random(seed), int(lm.config.vocab_size)
+    compared, differing, first, gap = 0, 0, "", 0.0
+    contexts = [n for n in contexts if n + MOST_NODES <= lm.max_positions]
+    lm.allocate(max(contexts) + MOST_NODES)
+    for context in itertools.cycle(contexts):
+        if compared >= rows:
+            break
+        lm.prefill([draw.randrange(words) for _ in range(context)])
+        for count in draw.sample(range(2, MOST_NODES + 1), 4):
+            tokens = [draw.randrange(words) for _ in range(count)]
+            tree = draw.random() < 0.5
+            parent = tuple(draw.randrange(-1, n) if n else -1 for n in range(count))
+            together = TokenRows.tree(context, parent) if tree else TokenRows.chain(context, count)
+            found = lm.logits(tokens, together.verified()).clone()
+            for row, path in enumerate(together.paths()):
+                for at, node in enumerate(path, context):
+                    if not tree and node != row:
+                        continue  # of a chain it is in the cache
+                    alone = lm.logits([tokens[node]], TokenRows.chain(at, 1).verified())[0]
+                compared += 1
+                if not torch.equal(found[row], alone):
+                    differing += 1
+                    gap = max(gap, float((found[row].float() - alone.float()).abs().max()))
+                    kind = "a tree of " if tree else ""
+                    first = first or f"row {row} of {kind}{count} rows after {context} tokens"
+    return RowBits(compared, differing, first, gap)
+
+
 def self_test(lm: Any) -> None:
     """Raises NotStrictError where a verified row has other bits than alone, by `compare_rows`."""
     if (found := compare_rows(lm, PROBED)).differing:
@@ -92,10 +149,10 @@ def self_test(lm: Any) -> None:
         )
 
 
-def _own(lm: Any, tokens: list[int]) -> Tensor:
-    """Logits [T, V] of the model's own forward pass."""
+def _own(lm: Any, texts: list[list[int]]) -> Tensor:
+    """Logits [texts, T, V] of the model's own forward pass."""
     device = lm.model.get_input_embeddings().weight.device
-    logits: Tensor = lm.model(torch.tensor([tokens], device=device), use_cache=False).logits[0]
+    logits: Tensor = lm.model(torch.tensor(texts, device=device), use_cache=False).logits
     return logits
 
 
@@ -110,7 +167,7 @@ def _where(lm: Any, family: Family, tokens: list[int], share: float) -> str:
     with ExitStack() as hooks:
         for layer in lm.model.get_submodule(family.layers_path):
             hooks.enter_context(recorded(calls, "", layer))
-        _own(lm, tokens)
+        _own(lm, [tokens])
     own = [calls[0].input[0], *(call.result[0] for call in calls)]
     lm.run(lm.embed(tokens), TokenRows.chain(0, len(tokens)), hidden_states=states)
     for index, (found, wanted) in enumerate(zip(states[::2], own, strict=True)):

@@ -31,8 +31,8 @@ from skipbench.decode.drafting import SkipMethod
 from skipbench.decode.sampling import best_tokens
 from skipbench.decode.trial_passes import parallel_branches
 from skipbench.errors import SkipbenchError
+from skipbench.lm.cache import upload
 from skipbench.lm.model import LM
-from skipbench.lm.upload import upload
 from skipbench.metrics.formulas import tpt
 from skipbench.metrics.host import NO_HOST, Host
 from skipbench.metrics.prices import Parts, Prices

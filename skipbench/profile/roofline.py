@@ -14,7 +14,6 @@ from skipbench.profile.clock import timed
 MAX_BYTES = 256 << 20  # of the matrix that is read to measure bandwidth
 PRODUCT = 1024  # rows and columns of the matrices whose product measures arithmetic
 TRIES = 10
-NORMS = 32  # in one try
 GPU_BYTES = 4 << 30  # that are read or copied at once: many times a GPU's cache
 QUEUED = 4  # reads between two events, so that no launch is waited for
 
@@ -111,18 +110,6 @@ def product_flops(device: torch.device, dtype: torch.dtype) -> float:
     """Floating-point operations/s of a product of two square matrices, the best of ten."""
     matrix = torch.ones(PRODUCT, PRODUCT, device=device, dtype=dtype)
     return 2 * PRODUCT**3 / _fastest(device, torch.mm, matrix, matrix)
-
-
-@torch.inference_mode()
-def norm_s(hidden: int, dtype: torch.dtype) -> float:
-    """Seconds of an RMS norm of one row on a CPU, nearly all for its calls; the best of ten."""
-    row, weight = torch.ones(1, 1, hidden, dtype=dtype), torch.ones(hidden, dtype=dtype)
-
-    def call() -> None:
-        for _ in range(NORMS):
-            torch.nn.functional.rms_norm(row, (hidden,), weight, 1e-5)
-
-    return _fastest(row.device, call) / NORMS
 
 
 def roofline_s_per_token(lm: LM, context_tokens: int, bandwidth: float) -> float:

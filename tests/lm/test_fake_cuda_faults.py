@@ -27,7 +27,7 @@ from skipbench.decode.drafting import SkipMethod
 from skipbench.decode.loop import generate
 from skipbench.decode.sampling import best_tokens, choices
 from skipbench.lm import metadata
-from skipbench.lm.cache import KVCache
+from skipbench.lm.cache import KVCache, upload
 from skipbench.lm.cuda_graphs import device
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.cuda_graphs.capture import CudaGraphCapture
@@ -35,7 +35,6 @@ from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.fused import sublayers
 from skipbench.lm.metadata import AttentionMetadata, RotaryCache
 from skipbench.lm.model import LM
-from skipbench.lm.upload import upload
 from skipbench.methods.knapspec import KnapSpec
 
 pytestmark = pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
@@ -52,7 +51,7 @@ FAULTY: dict[str, tuple[Any, str, str, Case, str]] = {
     ),
     "pageable copy": (
         upload, "values.pin_memory().to(device, non_blocking=True)", "values.to(device)",
-        ("vanilla", "greedy", "fused"), "lm/upload.py",
+        ("vanilla", "greedy", "fused"), "lm/cache.py",
     ),
     "mask on the host": (
         AttentionMetadata._make_mask, "dtype=self.tables.dtype, device=device)",

@@ -5,11 +5,10 @@ What a GPU adds, capturing, is in test_graphs_gpu.py. A frozen length corrupts K
 anywhere, so it is planted here.
 """
 
-import contextlib
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from transformers import AutoModelForCausalLM
 from skipbench.bench import gpu_check
 from skipbench.config.catalog import shape_of
 from skipbench.config.compose import compose
-from skipbench.decode import draft_pass
 from skipbench.decode.draft import State
 from skipbench.decode.loop import generate
 from skipbench.decode.method import Method
@@ -269,32 +267,6 @@ def test_sizes() -> None:
     )
     assert sizes.bucket(9_990, 9_998) == 9_992
     assert [sizes.padded_rows(rows) for rows in (1, 16, 17, 65, 128)] == [1, 16, 24, 96, 128]
-
-
-@contextlib.contextmanager
-def queued_ahead(count: int) -> Iterator[None]:
-    before, draft_pass.LAUNCH_AHEAD = draft_pass.LAUNCH_AHEAD, {"cpu": count}
-    try:
-        yield
-    finally:
-        draft_pass.LAUNCH_AHEAD = before
-
-
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("engine", ["fused", "cuda_graphs"])
-@pytest.mark.slow
-def test_queueing_ahead_changes_nothing(engine: str, temperature: float) -> None:
-    """The first sub-layers of a step that is not taken leave no trace, nor do they draw a random
-    number.
-    """
-    lm, found = random_lm("llama", engine), []
-    for ahead in (0, 2):
-        method = make_method("uniform", "method.stop.threshold=0.2", "method.ratio=0.3")
-        with queued_ahead(ahead):
-            out = generate(lm, method, PROMPT, 60, sampler=Sampler(temperature, seed=3))
-        found.append((out.tokens, out.rounds))
-    assert found[0] == found[1]
-    assert any(r.steps < 8 for r in found[0][1]), "no draft ended early"
 
 
 def test_without_a_gpu_the_fused_engine_is_used_and_said() -> None:

@@ -17,11 +17,11 @@ from skipbench.decode.method import Method
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import NotStrictError, SkipbenchError
 from skipbench.lm.bit_exact import steps
-from skipbench.lm.bit_probe import compare_rows
 from skipbench.lm.families import FAMILIES
 from skipbench.lm.fused.engine import FusedEngine
 from skipbench.lm.metadata import AttentionMetadata
 from skipbench.lm.model import LM
+from skipbench.lm.proof import compare_rows
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.vanilla import Vanilla
 from skipbench.models.random_weights import planted_model

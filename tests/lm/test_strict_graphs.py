@@ -12,12 +12,12 @@ from test_graphs import PROMPTS
 from test_strict import same_bits
 
 from skipbench.errors import NotStrictError, SkipbenchError
-from skipbench.lm.bit_probe import compare_rows
 from skipbench.lm.cuda_graphs import buffers as sizes
 from skipbench.lm.cuda_graphs import on_cpu
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.model import LM
+from skipbench.lm.proof import compare_rows
 from skipbench.lm.rows import TokenRows
 
 CONTEXTS = (5, 60, 125, 250)  # near the borders of parts, and of a bucket

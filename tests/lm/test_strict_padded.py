@@ -15,11 +15,11 @@ from skipbench.config.extensions import registered
 from skipbench.decode.loop import generate
 from skipbench.errors import NotStrictError, SkipbenchError
 from skipbench.lm.bit_exact import MOST
-from skipbench.lm.bit_probe import compare_rows
 from skipbench.lm.fused import engine
 from skipbench.lm.fused.engine import FusedEngine
 from skipbench.lm.fused.weights import Weight
 from skipbench.lm.model import LM
+from skipbench.lm.proof import compare_rows
 from skipbench.lm.rows import TokenRows
 
 PROMPT = [41, 22, 24, 53, 42, 16, 9, 35, 44, 0, 29, 47]

@@ -18,12 +18,12 @@ from torch import Tensor
 from skipbench.decode.loop import generate
 from skipbench.decode.stopping import Fixed
 from skipbench.draft_plan import DraftPlan
-from skipbench.lm.bit_probe import compare_rows
 from skipbench.lm.cuda_graphs import ops
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.llama import rotated, silu_times
 from skipbench.lm.model import LM
+from skipbench.lm.proof import compare_rows
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.fixed import FixedSet
 

@@ -32,8 +32,8 @@ from skipbench.metrics.prices import DRAFT_ROWS, ROWS, Parts, Prices
 FAMILIES = sorted(PROMPTS)
 DAILY = {"clasp": 4, "knapspec": 8}  # elsewhere 2: passes are of fewer kinds
 MANY = range(8, 32)
-MEASURING = r"skipbench\.(profile\.(?!influence)|decode\.(ladder|priced|stop_by_price))|time\b"
-"""Imports that do. An influence is measured, too: of the model, the same on every machine."""
+MEASURING = r"skipbench\.(profile|decode\.(ladder|priced|stop_by_price))|time\b"
+"""Imports that do."""
 
 
 @functools.cache

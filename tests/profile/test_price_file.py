@@ -10,11 +10,12 @@ import torch
 from conftest import random_lm
 
 import skipbench
+from skipbench.decode import priced
 from skipbench.language_model import LanguageModel
 from skipbench.metrics import host
 from skipbench.metrics.lines import curve
 from skipbench.metrics.prices import price_key
-from skipbench.profile import clock, rows
+from skipbench.profile import clock
 
 STORY = "Once upon a time there was a dog. Once upon a time there was"
 
@@ -30,13 +31,15 @@ def test_prices_never_fall_and_reach_every_row() -> None:
     assert found == sorted(found) and found[12] > found[8]
     lm = random_lm("llama", "fused")
     lm.prefill([1, 2, 3])
-    assert list(rows.verification_seconds(lm, (1, 4, 10_000), repeats=1)) == [1, 4]
+    assert list(priced.verification_seconds(lm, (1, 4, 10_000), repeats=1)) == [1, 4]
 
 
 def test_the_next_process_measures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    measured, measure = list[int](), rows.verification_seconds
+    measured, measure = list[int](), priced.verification_seconds
     monkeypatch.setattr(host, "ENOUGH", 2)
-    monkeypatch.setattr(rows, "verification_seconds", lambda *a: measured.append(1) or measure(*a))
+    monkeypatch.setattr(
+        priced, "verification_seconds", lambda *a: measured.append(1) or measure(*a)
+    )
 
     def loaded(*more: str) -> LanguageModel:  # other weights in memory, as in another process
         return skipbench.load("tiny", "recycling", overrides=[f"results={tmp_path}", *more])
@@ -61,5 +64,5 @@ def test_a_busy_moment_does_not_decide_a_price(monkeypatch: pytest.MonkeyPatch) 
     times = {1: iter(turns), 2: iter(a * b for a, b in zip(turns, second, strict=True))}
     monkeypatch.setattr(clock, "timed", lambda call, _: call())
     calls = {n: partial(next, of_call) for n, of_call in times.items()}
-    assert rows.paired_seconds(calls, torch.device("cpu"), 5) == {1: 1.0, 2: 2.0}
-    assert rows.paired_seconds({1: iter([5.0, 3.0]).__next__}, torch.device("cpu"), 1) == {1: 3.0}
+    assert priced.paired_seconds(calls, torch.device("cpu"), 5) == {1: 1.0, 2: 2.0}
+    assert priced.paired_seconds({1: iter([5.0, 3.0]).__next__}, torch.device("cpu"), 1) == {1: 3.0}

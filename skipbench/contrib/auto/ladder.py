@@ -6,13 +6,15 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
+import torch
+from torch import Tensor
+
 from skipbench.config.configurable import Stateful
 from skipbench.contrib.auto.chances import Counters
 from skipbench.decode.draft import State
 from skipbench.decode.trial_passes import predicts, recent_states
 from skipbench.draft_plan import DraftPlan
 from skipbench.metrics.prices import Prices
-from skipbench.profile.influence import ranked, squared_turns
 
 SHARES = (0.0, 1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4)
 """Shares of the sub-layers that the rungs leave out; each rung contains the one before. The first
@@ -181,7 +183,7 @@ class PlanLadder(Stateful):
         self.trials += 1
         if ranks:
             turned = squared_turns(recent_states(state, self.window))
-            self.rank = ranked(turned)
+            self.rank = sorted(range(len(turned)), key=turned.__getitem__)
             self.turns = [sum(turned[i] for i in self.rank[:size]) for size in self.sizes]
             self.tried = [0] * RUNGS
             self.begin(*self._begun)
@@ -235,3 +237,13 @@ def chain_rates(agreement: float, step: float, prices: Sequence[float], most: in
         if chance <= best * step:  # no longer chain has a higher rate
             break
     return rates
+
+
+def squared_turns(hidden_states: Sequence[Tensor]) -> list[float]:
+    """The turn of the state in each sub-layer, `2 (1 - cos)`, about the angle's square, in the
+    mean over the rows of S + 1 states [rows, D]: twice the Block Influence of Men et al., ShortGPT
+    (2024, arXiv:2403.03853), here per sub-layer and not per layer.
+    """
+    x = torch.stack(list(hidden_states)).float()
+    cosine = torch.cosine_similarity(x[:-1], x[1:], dim=-1).mean(-1)
+    return (2 * (1 - cosine)).clamp_min(0).tolist()

@@ -8,13 +8,14 @@ import torch
 from msgspec.structs import replace
 
 from skipbench.contrib.oracle.causes import HALF, Judged, Search
+from skipbench.contrib.oracle.check import check, counts, parted
 from skipbench.contrib.oracle.outputs import Output
 from skipbench.contrib.oracle.prompts import prompt_ids, unsure
 from skipbench.contrib.oracle.replay import Replay
 from skipbench.contrib.oracle.sampling import Draws, SamplingTest, Settings
 from skipbench.contrib.oracle.stated import NO_EOS
 from skipbench.contrib.oracle.texts import Texts
-from skipbench.decode.lossless import Cause, Verdict, check, counts, logit_blocks, own_error, parted
+from skipbench.decode.lossless import Cause, Verdict, logit_blocks, own_error
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from skipbench.lm.cache import upload, upload_into
 from skipbench.lm.cuda_graphs import parts
 from skipbench.lm.cuda_graphs.capture import Work
 from skipbench.lm.rows import TokenRows
-from skipbench.lm.upload import upload, upload_into
 
 # Chains and small trees run at their own size; a wide tree carries at most half as many rows
 # again, which read no more weights.

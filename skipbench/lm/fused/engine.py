@@ -43,9 +43,9 @@ class FusedEngine(Engine):
         self.layers = [
             LayerWeights(
                 weights.fuse(attention.module, family.qkv),
-                weights.fuse(attention.module, (family.output,)),
+                weights.fuse(attention.module, ("o_proj",)),
                 weights.fuse(mlp.module, family.gate_up),
-                weights.fuse(mlp.module, (family.down,)),
+                weights.fuse(mlp.module, ("down_proj",)),
             )
             for attention, mlp in parts.layers
         ]

@@ -12,11 +12,11 @@ from test_rows import LOAD, SMALL, samples_of
 from skipbench.bench.arm import Bench
 from skipbench.config.compose import compose
 from skipbench.config.run_config import RunConfig
+from skipbench.decode import priced
 from skipbench.experiments.grid import plan
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_row
-from skipbench.profile import rows
 
 
 def test_an_arm_counts_the_copies_of_weights_that_its_own_drafts_read(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_each_arm_measures_the_prices_that_it_uses_before_its_first_prompt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured = list[str]()
-    measure, prepare = rows.verification_seconds, Bench.prepare
+    measure, prepare = priced.verification_seconds, Bench.prepare
 
     def counted(*arguments: Any) -> dict[int, float]:
         measured.append(preparing[0])
@@ -50,7 +50,7 @@ def test_each_arm_measures_the_prices_that_it_uses_before_its_first_prompt(
         preparing[0] = ""
 
     preparing = [""]
-    monkeypatch.setattr(rows, "verification_seconds", counted)
+    monkeypatch.setattr(priced, "verification_seconds", counted)
     monkeypatch.setattr(Bench, "prepare", named)
     words = [*SMALL, "limit=2", f"results={tmp_path}", "method=auto"]
     configs = [compose([*words, f"method.explore={share}"]) for share in (0, 0.01)]

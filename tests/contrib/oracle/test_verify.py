@@ -19,13 +19,14 @@ from skipbench.bench.prompts import encode
 from skipbench.cli import pytest_plugin
 from skipbench.config.compose import compose
 from skipbench.contrib.oracle import causes
+from skipbench.contrib.oracle.check import check, counts
 from skipbench.contrib.oracle.judge import Judged, Oracle
 from skipbench.contrib.oracle.outputs import Output, from_records
 from skipbench.contrib.oracle.prompts import prompt_ids
 from skipbench.contrib.oracle.replay import Replay
 from skipbench.data.rows import Row
 from skipbench.decode import lossless
-from skipbench.decode.lossless import TIE_ULPS, Verdict, counts
+from skipbench.decode.lossless import TIE_ULPS, Verdict
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.row import run_cell
 from skipbench.lm.model import LM
@@ -130,13 +131,13 @@ def test_spaces_that_a_detokeniser_lost_are_named() -> None:
 def test_in_low_precision_the_gap_of_a_tie_is_within_the_rounding() -> None:
     low = transformers.AutoModelForCausalLM.from_pretrained(TINY, dtype=torch.bfloat16).eval()
     lm, prompt = LM(low, "fused"), ids()
-    own = lossless.check(lm, prompt, plain(tuple(prompt)))[1][:9]
+    own = check(lm, prompt, plain(tuple(prompt)))[1][:9]
     wide = lm.float32_logits(prompt + own[:8])
     assert wide is not None
     order = wide[0].argsort(descending=True).tolist()
     bound = TIE_ULPS * torch.finfo(torch.bfloat16).eps * float(wide.abs().max())
     for other in order[1:4]:
-        verdict, _ = lossless.check(lm, prompt, [*own[:8], other])
+        verdict, _ = check(lm, prompt, [*own[:8], other])
         gap = float(wide[0][order[0]] - wide[0][other])
         assert verdict.gap == pytest.approx(gap, abs=1e-4)
         assert verdict.kind == ("tie" if gap <= bound else "wrong")
@@ -179,10 +180,10 @@ def test_in_low_precision_a_tie_is_as_wide_as_the_engine_errs() -> None:
 def test_blocks_of_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     _, lm, _ = tiny()
     own = plain(tuple(ids()))[:9]
-    _, best = lossless.check(lm, ids(), own)
+    _, best = check(lm, ids(), own)
     monkeypatch.setattr(lossless, "BLOCK", 4 * 2048)
-    assert lossless.check(lm, ids(), own)[1] == best
-    assert lossless.check(lm, ids(), own, own=True)[1] == best
+    assert check(lm, ids(), own)[1] == best
+    assert check(lm, ids(), own, own=True)[1] == best
 
 
 def written(folder: Path) -> Path:
