@@ -13,6 +13,7 @@ and no bar is judged.
 import argparse
 import itertools
 import json
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -28,8 +29,7 @@ from skipbench.decode.loop import Generation, generate
 from skipbench.decode.lossless import compare
 from skipbench.decode.stopping import Fixed
 from skipbench.draft_plan import DraftPlan
-from skipbench.lm.cuda_graphs.capture import EagerCapture
-from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
+from skipbench.lm.engines import EAGER_GRAPHS
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.fixed import FixedSet
@@ -224,8 +224,7 @@ def make(args: argparse.Namespace) -> tuple[LM, LM]:
     shape = shape_of(args.shape)
     skip = planted_set(shape.layers, 0.5, args.seed)
     model = planted_model(shape, skip, args.seed, DTYPES[args.dtype], args.device, args.words)
-    eager = partial(CudaGraphsEngine, capture=EagerCapture)
-    lm = LM(model, eager if args.device == "cpu" else "cuda_graphs")
+    lm = LM(model, "cuda_graphs")
     fused = LM(model, "fused")
     for m in (lm, fused):
         m.allocate(args.context + max(args.tokens, args.long) + 2 * K)
@@ -257,6 +256,7 @@ def main(words: list[str] | None = None) -> None:
     if on_gpu and not torch.cuda.is_available():
         parser().error("no CUDA device is at hand; --help says how a CPU runs this")
     if not on_gpu:
+        os.environ[EAGER_GRAPHS] = "1"
         torch.set_num_threads(1)  # on a busy machine two threads can stall one another
     lm, fused = make(args)
     name = torch.cuda.get_device_name(args.device) if on_gpu else "cpu, re-executed: no figure"

@@ -275,6 +275,7 @@ def main(words: Sequence[str] | None = None) -> None:
     os.environ |= {"PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
     os.environ["PYTHONPATH"] = os.pathsep.join(path)
     if args.rehearse:  # all are skipped on a CPU, and collected by the tests of every day
+        os.environ["SKIPBENCH_EAGER_GRAPHS"] = "1"  # `EAGER_GRAPHS` of `lm/engines.py`
         del tests[1:]
         import_ahead()
     facts = (SMALL if args.rehearse else FULL) | {

@@ -111,7 +111,7 @@ FULL = {
 TINY = "--minutes 0 --runs 1 --shape 4x64 --context 40 --tokens 6 --long 12 --words 500"
 SMALL = FULL | {
     "device": "cpu", "shape": "4x64", "dtype": "float32", "small": "--small", "limit": "1",
-    "rehearse": "--rehearse", "tokens": "8", "contexts": "[32,256]", "rows": "[1,3]",
+    "rehearse": "--rehearse", "tokens": "8", "contexts": "[32,64]", "rows": "[1,3]",
     "repeats": "1", "bars": TINY, "long": "", "float32": "",
 }  # fmt: skip
 

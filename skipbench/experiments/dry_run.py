@@ -1,5 +1,6 @@
 """`dry_run`: a cell before it is run, how long it would take, and all that keeps it from that."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,11 +12,11 @@ from skipbench.config.catalog import known_hardware
 from skipbench.config.hardware import Hardware
 from skipbench.config.model import Model
 from skipbench.config.run_config import RunConfig
-from skipbench.config.schemas import Engine
 from skipbench.console import duration, show_result
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.costs import LOADED_PER_S, arm_s, datasheet_of
+from skipbench.lm.engines import EAGER_GRAPHS
 from skipbench.metrics.prices import Prices
 from skipbench.models.checks import check_access
 from skipbench.profile.latency import latency_path, passes_to_measure
@@ -31,7 +32,7 @@ def dry_run(config: RunConfig, folder: Path, state: str) -> None:
     shape, dtype, skip = checks.model.architecture, weight_kind(model), config.method.skip
     seconds, source = _seconds(config, checks)
     record = _record(config) | {
-        "engine": engine.name.value,
+        "engine": _engine(config)[0],
         "threads": engine.threads,
         "layers": shape.layers if shape else None,
         "parameters": shape.parameters if shape else None,
@@ -64,7 +65,7 @@ def dry_run(config: RunConfig, folder: Path, state: str) -> None:
                 f"output of {dataset.max_new_tokens} tokens ({source})"
             )
         return f"""\
-{_head(checks.model, engine)}
+{_head(checks.model, config)}
 method   {config.method.name}{left_out}
 prompts  {len(checks.rows)} of {dataset.name}, {about}{checks.prompt_tokens} tokens, and up to \
 {dataset.max_new_tokens} new tokens each
@@ -81,14 +82,26 @@ def _record(config: RunConfig) -> dict[str, object]:
     return {**config.names, **own}
 
 
-def _head(model: Model, engine: Engine) -> str:
-    size, shape = "", model.architecture
+def _on_gpu(config: RunConfig) -> bool:
+    return config.model.device != "cpu" and torch.cuda.is_available()
+
+
+def _engine(config: RunConfig) -> tuple[str, str]:
+    """The engine that would be used, and why where it is another than the one asked for."""
+    name = config.engine.name.value
+    if name == "cuda_graphs" and not _on_gpu(config) and not os.environ.get(EAGER_GRAPHS):
+        return "fused", " (cuda_graphs is for GPUs)"
+    return name, ""
+
+
+def _head(model: Model, config: RunConfig) -> str:
+    size, shape, engine = "", model.architecture, config.engine
     if shape:
         size = f": {shape.parameters / 1e6:.0f}e6 parameters, {shape.layers} layers"
     threads = f"{engine.threads} CPU thread{'s' if engine.threads > 1 else ''}"
     return f"""\
 model    {model.name}{size} ({model.path})
-runs on  {model.device}, {weight_kind(model)}, engine {engine.name.value}, {threads}"""
+runs on  {model.device}, {weight_kind(model)}, engine {"".join(_engine(config))}, {threads}"""
 
 
 def refusals(config: RunConfig) -> list[SkipbenchError]:
@@ -139,7 +152,7 @@ def _show_refused(config: RunConfig, found: list[SkipbenchError]) -> None:
         "refused": [str(one) for one in found],
         "state": "refused",
     }
-    show_result(record, lambda: f"{_head(model, config.engine)}\nmemory   {memory}")
+    show_result(record, lambda: f"{_head(model, config)}\nmemory   {memory}")
 
 
 def _seconds(config: RunConfig, checks: Preflight) -> tuple[float | None, str | None]:
@@ -147,8 +160,7 @@ def _seconds(config: RunConfig, checks: Preflight) -> tuple[float | None, str | 
     model, shape, rows = checks.model, checks.model.architecture, len(checks.rows)
     if shape is None or not rows:
         return None, None
-    on_gpu = config.model.device != "cpu" and torch.cuda.is_available()
-    device, dtype = torch.device("cuda" if on_gpu else "cpu"), str(config.model.dtype)
+    device, dtype = torch.device("cuda" if _on_gpu(config) else "cpu"), str(config.model.dtype)
     prompt, tokens = checks.prompt_tokens // rows, config.dataset.max_new_tokens
     context, weights = prompt + tokens // 2, checks.need.weight_bytes if checks.need else 0
     rates = roofline(device, getattr(torch, dtype), weights, known_hardware())

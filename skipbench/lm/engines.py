@@ -1,5 +1,6 @@
 """The choice of an engine, or of the one that replaces it on this machine or for this model."""
 
+import os
 from typing import Any
 
 from skipbench.errors import NotStrictError, SkipbenchError
@@ -9,6 +10,10 @@ from skipbench.lm.families import is_llama
 from skipbench.lm.fused.engine import fused_engine
 from skipbench.lm.layer import Family
 from skipbench.lm.reference import ReferenceEngine
+
+EAGER_GRAPHS = "SKIPBENCH_EAGER_GRAPHS"
+"""In the environment: the engine of graphs runs anywhere, by calls instead of graphs, on a CPU by
+the operators' form in torch. For rehearsals: no figure of it means a GPU."""
 
 
 def make_engine(name: str, model: Any, family: Family, cache: KVCache, *, strict: bool) -> Engine:
@@ -30,8 +35,11 @@ def make_engine(name: str, model: Any, family: Family, cache: KVCache, *, strict
         return ReferenceEngine(model, family, cache, note)
     if name == "fused":
         return fused_engine(model, family, cache, strict)
+    from skipbench.lm.cuda_graphs.capture import EagerCapture
     from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine, replaced, unsupported_reason
 
+    if os.environ.get(EAGER_GRAPHS):
+        return CudaGraphsEngine(model, family, cache, strict=strict, capture=EagerCapture)
     if reason := unsupported_reason(model):
         return replaced(fused_engine(model, family, cache, strict), reason)
     return CudaGraphsEngine(model, family, cache, strict=strict)

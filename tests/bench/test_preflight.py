@@ -139,7 +139,7 @@ def test_what_a_machine_lacks_is_said_at_once_its_device_first(
 
 
 def test_a_dry_run_tells_what_the_run_does(tmp_path: Path, skipbench: Command) -> None:
-    words = (*SMALL, f"results={tmp_path}")
+    words = (*SMALL, "engine=cuda_graphs", f"results={tmp_path}")  # which is for GPUs
     done = skipbench(*words, "dry_run=true", "--json")
     assert done.returncode == 0, done.stderr
     plain = json.loads(done.stdout)
@@ -152,6 +152,7 @@ def test_a_dry_run_tells_what_the_run_does(tmp_path: Path, skipbench: Command) -
     for line in ("model    tiny: 5e6 parameters, 12 layers", "prompts  2 of mini-stories", "time "):
         assert line in text
     ran = json.loads(skipbench(*words, "--json").stdout)
+    assert ran["engine"] == plain["engine"]
     assert ran["metrics"]["samples"] == plain["prompts"] == 2
     samples = [json.loads(line) for line in (cell.folder / "samples.jsonl").read_text().split()]
     assert sum(s["prompt_tokens"] for s in samples) == plain["prompt_tokens"]

@@ -94,6 +94,8 @@ class CudaGraphsEngine(Engine):
         """
         self.strict = strict
         self.fused = fused_engine(model, family, cache)
+        if capture is EagerCapture:
+            self.fused.add_note("engine=cuda_graphs: its work is called, no graph is captured")
         self.cache = cache
         self.embed = self.fused.embed
         self._head = Normed(parts_of(model).norm, self.fused.head_weight)
