@@ -39,7 +39,7 @@ class LM:
         Args:
             model: a causal language model of Hugging Face, in evaluation mode.
             engine: one of `ENGINES`; what replaces one that cannot run here is in `notes`.
-            strict: verified rows get the bits of decoding alone, proven here; no `reference`.
+            strict: verified rows get the bits of decoding alone, proven here.
 
         Raises:
             SkipbenchError: a layer or rotary type that cannot be described; no `strict` here.

@@ -227,7 +227,7 @@ def _unite(there: _Source, run: _Source, done: Merged) -> None:
 
 
 def _decided(sample: Sample) -> Mapping[str, object]:
-    """A sample without what is measured: times, energy, and of the device also the logit gap."""
+    """A sample without what is measured: times, and of the device also the logit gap."""
     raw: dict[str, Any] = msgspec.to_builtins(replace(sample, config_hash=msgspec.UNSET))
     for arm in ("vanilla", "method"):
         for name in MEASURED:
