@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from msgspec import UNSET, to_builtins
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from skipbench.bench.arm import Bench
@@ -36,7 +36,7 @@ from skipbench.runs.provenance import Provenance, engine_text, hashed
 from skipbench.runs.run import read_run
 from skipbench.runs.state import Interrupted
 from skipbench.runs.store import RunStore
-from skipbench.scoring.overlap import CORPUS_SCORERS, corpus_summary, rouge_rules
+from skipbench.scoring.overlap import CORPUS_SCORERS, corpus_summary
 
 JOINS = "without shard= the same command joins all of them"
 
@@ -180,7 +180,4 @@ def _metrics(bench: Bench) -> Metrics:
     if (scorer := bench.config.dataset.scorer) in CORPUS_SCORERS:
         scores = corpus_summary(scorer, samples, bench.store.completions())
         metrics = replace(metrics, score=scores)
-    if scorer == "rouge":
-        references = [c.reference for c in bench.store.completions().values()]
-        metrics = replace(metrics, score_rules=rouge_rules(references) or UNSET)
     return metrics

@@ -155,11 +155,6 @@ def exceptions(metrics: Metrics) -> list[str]:
     return [f"{count} {name}" for name, count in counts.items() if count]
 
 
-def score_notes(metrics: Metrics) -> list[str]:
-    """What the scores of a run do not see."""
-    return [rules["rouge"]] if (rules := metrics.score_rules or {}) and "rouge" in rules else []
-
-
 def markdown_grid(rows: Sequence[Sequence[str]]) -> str:
     """A grid of texts; columns are padded, the first row is the head."""
     safe = [[one_line(text.replace("|", "\\|")) for text in row] for row in rows]

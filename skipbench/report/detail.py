@@ -136,4 +136,4 @@ def _scores(metrics: Metrics) -> list[str]:
             items.append(f"{prefix}{name} {' -> '.join(arms)}")
     if metrics.score_equal is False and counts.identical == counts.comparable + counts.sampled:
         items.append("NOT EQUAL although all tokens are identical")
-    return items + columns.score_notes(metrics)
+    return items

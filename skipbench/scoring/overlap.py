@@ -32,17 +32,6 @@ def rouge(completion: str, reference: Reference) -> Scores:
     return {name: float(value.fmeasure) for name, value in _rouge().score(summary, text).items()}
 
 
-def rouge_rules(references: Iterable[Reference]) -> dict[str, str]:
-    """`score_rules` of a run whose references ROUGE cannot read; `{}` where it reads them."""
-    known = [need(reference, "summary", str) for reference in references]
-    count = 0
-    for letters in ([c.isascii() for c in text if c.isalnum()] for text in known):
-        count += letters.count(False) > letters.count(True)
-    read = "ROUGE reads words of a to z and 0 to 9 alone, as rouge-score does"
-    what = f"{read}: {count} of {len(known)} references are of other letters"
-    return {"rouge": what} if count else {}
-
-
 @functools.cache
 def _bleu(effective_order: bool) -> Any:
     from sacrebleu.metrics.bleu import BLEU

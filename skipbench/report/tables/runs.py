@@ -163,7 +163,6 @@ def _note(run: Run) -> str:
         return run.reason or "not run"
     reasons = text.missing_reasons(run.metrics)
     parts = [compared.replaced([run]), run.reason, *text.exceptions(run.metrics)]
-    parts += text.score_notes(run.metrics)
     return "; ".join(filter(None, [*parts, *(reasons.get(name) for name in NOTED)]))
 
 
