@@ -7,7 +7,7 @@ what the budget does not hold is cut, with the command that goes on. `report.jso
 command goes on with the steps that are not done. Status 1 unless all are done.
 
     --only NAMES    these steps, done or not: names with commas, or parts of names
-    --rehearse      all of it on a CPU with tiny sizes, in half a minute; no figure means a GPU
+    --rehearse      all of it on a CPU with tiny sizes, in a minute; no figure means a GPU
     --carry FOLDER  fetches the packages that a machine with torch and transformers still needs:
                     there, pip install --no-index --no-deps --target SITE FOLDER/*.whl, and
                     PYTHONPATH=SITE

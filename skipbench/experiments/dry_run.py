@@ -61,7 +61,7 @@ def dry_run(config: RunConfig, folder: Path, state: str) -> None:
         time = "unknown: the model's sizes are"
         if seconds is not None:
             time = (
-                f"at most about {duration(seconds)}, both arms as slow as vanilla and every "
+                f"about {duration(seconds)}, both arms as slow as vanilla and every "
                 f"output of {dataset.max_new_tokens} tokens ({source})"
             )
         return f"""\

@@ -144,15 +144,11 @@ def parts_of(model: Any) -> ModelParts:
         kind, window = family.rotary_kind(config, i), family.window(config, i)
         attention = AttentionParts(norm, module, after, qkv, output, norms, kind, window)
         norm, module, after = block(layer, family.mlp)
-        inactive = 0
-        passed, experts = (
-            getattr(config, "num_experts_per_tok", 0),
-            getattr(module, "experts", None),
-        )
-        if passed and experts is not None:  # weights [experts, ...] of all experts in one tensor
-            held = list(experts.parameters())
+        experts, inactive = getattr(module, "experts", None), 0
+        held = [] if experts is None else list(experts.parameters())
+        if held and held[0].ndim == 3:  # [experts, ...]: the weights of all in one tensor
             whole, count = sum(p.numel() * p.element_size() for p in held), len(held[0])
-            inactive = whole - whole * passed // count
+            inactive = whole - whole * getattr(config, "num_experts_per_tok", count) // count
         gate_up, down = linears(module, family.gate_up), getattr(module, "down_proj", None)
         layers.append((attention, MlpParts(norm, module, after, gate_up, down, inactive)))
     return ModelParts(
