@@ -208,12 +208,14 @@ def _ready(
     held = checked or load.holds(config)
     if config.shard is not None:
         check_shard(config)
-    if (run := _open_run(cell, held)).done:
+    if not config.fresh and (run := _open_run(cell)).done:
         return run, None
     from skipbench.bench.load import preflight
     from skipbench.bench.run import ReadyArm
 
     rows = preflight(cell.config, cell.folder, held).rows
+    if config.fresh:  # only now: the old run stays where the new one is refused
+        run = _open_run(cell)
     if is_decoded(run, rows, config):
         return run, None
     return None, ReadyArm(cell.config, cell.folder, rows)
@@ -241,13 +243,10 @@ def _measured(arms: "Sequence[ReadyArm]", load: LastLoaded) -> dict[Path, CellOu
     return outcomes
 
 
-def _open_run(cell: ResolvedCell, held: bool) -> Run:
+def _open_run(cell: ResolvedCell) -> Run:
     """The run of a cell, set aside with `fresh=true`; prints what is not known to be as today."""
     config = cell.config
     if config.fresh:
-        from skipbench.bench.load import preflight
-
-        preflight(config, cell.folder, held)
         for one in (cell, *cell.shards):
             set_aside(one.folder)
     elif config.shard is not None and (whole := checked_run(cell.whole)).done:

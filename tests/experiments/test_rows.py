@@ -16,7 +16,7 @@ from conftest import Command, rest_slow
 from skipbench.bench.arm import Bench
 from skipbench.bench.turns import arm_order
 from skipbench.config.compose import compose
-from skipbench.config.run_config import RunConfig
+from skipbench.config.run_config import DatasetConfig, RunConfig
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.resolve import resolve_cell
@@ -107,6 +107,22 @@ def test_arms_of_fewer_prompts_leave_the_row_early(tmp_path: Path) -> None:
     few, all_ = samples_of([noise, swift])
     assert [len(s.order) for s in all_] == [3, 3, 2, 2] and len(few) == 2
     assert [s.vanilla for s in few] == [s.vanilla for s in all_[:2]]
+
+
+def test_a_fresh_run_reads_its_dataset_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (config,) = cells(tmp_path, ["uniform"], 1)
+    run_cell(config, print_table=False, load=LOAD)
+    read, rows = list[str](), DatasetConfig.rows
+
+    def counted(self: DatasetConfig, *given: Any) -> list[Any]:
+        read.append(self.name)
+        return rows(self, *given)
+
+    monkeypatch.setattr(DatasetConfig, "rows", counted)
+    run_cell(replace(config, fresh=True), print_table=False, load=LOAD)
+    assert read == [config.dataset.name]
 
 
 def test_a_method_that_fails_ends_only_its_own_arm(
