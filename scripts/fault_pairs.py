@@ -3,15 +3,13 @@
 
 Two processes run one row, or submit one experiment, at about the same moment. One or both are
 killed or interrupted, have another name of the machine, or a clock that jumps; or squeue does not
-answer, or sbatch refuses. Every other folder is one without `flock`. After every fault the records
-are readable, those that were there are there, none is twice, and Slurm has no cell twice. A process
-that ends by itself ends without a traceback; but for SIGKILL no temporary file and no held lock is
-left. Then the same command, alone, ends what is left.
+answer, or sbatch refuses. After every fault the records are readable, those that were there are
+there, none is twice, and Slurm has no cell twice. A process that ends by itself ends without a
+traceback; but for SIGKILL no temporary file and no held lock is left. Then the same command, alone,
+ends what is left.
 """
 
 import contextlib
-import errno
-import fcntl
 import json
 import os
 import random
@@ -22,10 +20,8 @@ import socket
 import sys
 import tempfile
 import time
-import types
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 from scripts.fault_processes import (
     TRACEBACK,
@@ -58,17 +54,6 @@ SQUEUE = """#!/bin/sh
 [ -e {0}/squeue.fails ] && exit 1
 cat {0}/queue
 """
-
-
-def without_locks() -> None:
-    """As on a file system that has none."""
-    from skipbench.runs import lock
-
-    def flock(handle: int, how: int) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    fake: Any = types.SimpleNamespace(**vars(fcntl) | {"flock": flock})
-    lock.fcntl = fake
 
 
 def prepared(kind: str, rng: random.Random) -> Prepare:
@@ -136,15 +121,13 @@ def settle(results: Path, slurm: Slurm) -> None:
             path.write_text("".join(f"{line}\n" for line in [*lines[:-1], *answer]))
 
 
-def strike(
-    results: Path, words: list[str], kind: str, rng: random.Random, usual_s: float, usual: Prepare
-) -> None:
+def strike(results: Path, words: list[str], kind: str, rng: random.Random, usual_s: float) -> None:
     """Two processes of one command, one of them or both disturbed."""
     both, least, before = rng.random() < 0.5, rng.randrange(2), leftovers(results)
     children = []
     for number in range(2):
         fault = prepared(kind, rng) if both or number == least else nothing
-        children.append(start(results, lambda fault=fault: (usual(), fault()), words))
+        children.append(start(results, fault, words))
         time.sleep(rng.choice((0.0, rng.random() * usual_s / 2)))
     codes: list[int | None] = [None, None]
     if kind.startswith("SIG"):
@@ -185,23 +168,21 @@ def campaign(folder: Path, faults: int, seed: int) -> Counter[str]:
             number += 1
             results, slurm = folder / f"r{number}", Slurm(folder / f"slurm{number}")
             os.environ["PATH"] = f"{slurm.folder}:{path}"
-            usual: Prepare = without_locks if number % 2 else nothing
-            place = ", no locks" if number % 2 else ""
             for _ in range(rng.randrange(2, 6)):
                 kind = rng.choice(KINDS)
                 words = SUBMIT if kind in OF_SLURM or rng.random() < 0.4 else RUN
                 before = records(results)
                 slurm.fail(kind, True)
-                strike(results, words, kind, rng, usual_s, usual)
+                strike(results, words, kind, rng, usual_s)
                 slurm.fail(kind, False)
                 settle(results, slurm)
-                count[f"{words[0].partition('=')[0]}: {kind}{place}"] += 1
+                count[f"{words[0].partition('=')[0]}: {kind}"] += 1
                 now, cells = records(results), slurm.cells()
                 assert before.keys() <= now.keys(), f"{kind}: lost"
                 assert all(now[key] == whole[key] for key in now), f"{kind}: changed"
                 assert len(set(cells)) == len(cells), f"{kind}: sent twice"
             for words in (RUN, SUBMIT):
-                assert wait(start(results, usual, words)) == 0, f"{words[0]} does not go on"
+                assert wait(start(results, words=words)) == 0, f"{words[0]} does not go on"
             cells = slurm.cells()
             assert records(results) == whole and len(set(cells)) == len(cells) == 4, cells
             shutil.rmtree(results)

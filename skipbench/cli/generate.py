@@ -1,9 +1,7 @@
 """`generate`: the answer to a prompt, or one per line of a file, resumed where they end."""
 
-import contextlib
 import json
 import sys
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,7 +64,9 @@ def answer_file(session: Session, prompts: Path, out: Path) -> None:
     config, options = model.config, session.options
     asked = [asdict(config.model), str(config.engine.name), config.engine.strict, options]
     settings = hashed([*json.loads(json.dumps(asked, default=str)), session.system])[:16]
-    with _alone(out):
+    with writing(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+    with alone(out, out):
         done = _done(out, rows, settings)
         dated = "strftime_now" in str(getattr(model.tokenizer, "chat_template", ""))
         day = pin_day(model.tokenizer, _day(out)) if dated else None
@@ -100,16 +100,6 @@ def _day(out: Path) -> str | None:
     """The day of the answers that are there."""
     lines = read_lines(out)
     return json.loads(lines[0][1]).get("date") if lines else None
-
-
-@contextlib.contextmanager
-def _alone(out: Path) -> Iterator[None]:
-    """Makes the file, and holds it for this process."""
-    with writing(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        file = out.open("a")
-    with file, alone(file.fileno(), out, out):
-        yield
 
 
 def _done(out: Path, rows: list[Row], settings: str) -> int:

@@ -4,61 +4,19 @@ import contextlib
 import json
 import os
 import secrets
-import signal
-import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from skipbench.errors import SkipbenchError
 from skipbench.runs.reading import is_json, read_bytes
 
-STOPS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
-
 
 @contextlib.contextmanager
-def unbroken(signals: Iterable[int] = STOPS) -> Iterator[list[int]]:
-    """Signals that ask for the end, which it yields, wait for the block's: nothing half made is
-    left behind.
-
-    Its handler is put off, not the signal blocked: a mask is of one thread, and the kernel gives
-    the signal to another. Outside the main thread no handler runs, and nothing is to be done.
-    """
-    asked: list[int] = []
-    before: dict[int, Any] = {}
-    waits = True
-
-    def put_off(number: int, _: FrameType | None) -> None:
-        if waits:
-            asked.append(number)
-        else:  # its own handler's turn, also where another signal broke off the loop below
-            signal.signal(number, before[number])
-            signal.raise_signal(number)
-
+def writing(path: Path) -> Iterator[None]:
+    """Raises an OSError of writing `path` as a SkipbenchError."""
     try:
-        if threading.current_thread() is threading.main_thread():
-            for number in signals:
-                if signal.getsignal(number) not in (signal.SIG_IGN, None):
-                    before[number] = signal.getsignal(number)
-                    signal.signal(number, put_off)
-        yield asked
-    finally:
-        waits = False
-        for one, handler in before.items():
-            signal.signal(one, handler)
-        for one in asked:
-            signal.raise_signal(one)
-
-
-@contextlib.contextmanager
-def writing(path: Path, waits: bool = False) -> Iterator[None]:
-    """Raises an OSError of writing `path` as a SkipbenchError, and is `unbroken` unless it `waits`
-    for another process.
-    """
-    try:
-        with contextlib.nullcontext() if waits else unbroken():
-            yield
+        yield
     except OSError as error:
         raise SkipbenchError(
             f"{path} is not writable ({error}); free some space, or choose another folder with "
@@ -124,16 +82,3 @@ def read_lines(path: Path, repair: bool = False, torn: bool = False) -> list[tup
     if repair and end < len(data):
         os.truncate(path, end)
     return list(enumerate(lines, 1))
-
-
-def overwrite(path: Path, text: str) -> bool:
-    """Writes over a small file, whose block is there on a full disk too; whether that went well."""
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
-        try:
-            data = text.encode().ljust(os.fstat(handle).st_size)  # at once: no reader sees two
-            return os.pwrite(handle, data, 0) == len(data)
-        finally:
-            os.close(handle)
-    except OSError:
-        return False

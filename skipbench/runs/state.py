@@ -16,7 +16,7 @@ from types import FrameType
 import msgspec
 
 from skipbench.errors import SkipbenchError, printable
-from skipbench.runs.files import overwrite, unbroken, write_atomic
+from skipbench.runs.files import write_atomic
 from skipbench.runs.reading import Text, read_json
 
 STALE_S = 1800.0
@@ -72,14 +72,9 @@ def read_status(folder: Path) -> Status:
 
 
 def write_status(folder: Path, status: Status) -> None:
-    """Writes `status.json`: atomically, or on a full disk over the one that is there."""
-    path, fields = folder / "status.json", msgspec.structs.asdict(status)
+    fields = msgspec.structs.asdict(status)
     text = json.dumps({k: v for k, v in fields.items() if k != "sha256" or v}, indent=2) + "\n"
-    try:
-        write_atomic(path, text)
-    except SkipbenchError:
-        if not overwrite(path, text):
-            raise
+    write_atomic(folder / "status.json", text)
 
 
 def run_state(folder: Path, jobs: Mapping[str, str] | None, stale_s: float = STALE_S) -> RunState:
@@ -105,15 +100,13 @@ def run_state(folder: Path, jobs: Mapping[str, str] | None, stale_s: float = STA
             return RunState("failed", f"{path} names no state")
     pid, host, job = status.pid, status.host, status.slurm
     here = pid if host == socket.gethostname() else None
-    # the process that wrote it, and lives, may have slept with the machine
-    silent = age > stale_s and (here is None or _age_s(here) < age)
     if job and jobs and jobs.get(job) == "PENDING":
         return RunState("queued", printable(f"Slurm job {job} was requeued"))
     if here is not None and not is_alive(here):
         why = f"process {pid} is gone: it was killed, perhaps for memory"
     elif jobs is not None and job is not None and job not in jobs:
         why = f"Slurm job {job} on {host} is gone: it was killed, or its node was lost"
-    elif silent:
+    elif age > stale_s:
         why = f"pid {pid} on {host} gave no sign of life for {age / 60:.0f} minutes"
     else:
         return RunState("running", printable(f"pid {pid} on {host}"))
@@ -126,28 +119,9 @@ def is_alive(pid: int) -> bool:
             os.kill(pid, 0)
         except ProcessLookupError:
             return False
-    # a zombie, which its parent has not waited for, still has its number
-    return _stat(pid)[:1] != ["Z"]
-
-
-def _age_s(pid: int) -> float:
-    """Age of a process, with the time that the machine slept; 0 where it is not known."""
-    if (ticks := started(pid)) is None:
-        return 0.0
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-
-
-def started(pid: int) -> int | None:
-    """When a process began, in ticks; its number may be another's later. `None`: not known."""
-    stat = _stat(pid)
-    return int(stat[19]) if stat else None
-
-
-def _stat(pid: int) -> list[str]:
-    """What Linux says of a process, from its state on; empty on other systems."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return []
+    with contextlib.suppress(OSError):  # on Linux; a zombie still has its number
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return True
 
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR2)  # of preemption, `scancel`, `kill`, Slurm's time limit
@@ -185,6 +159,20 @@ def handle_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def defer_signals() -> Iterator[list[int]]:
-    """A signal within it, which it yields, is raised as `Interrupted` at its end."""
-    with unbroken([n for n in SIGNALS if signal.getsignal(n) == _interrupt]) as asked:
+    """A signal within it, which it yields, is raised as `Interrupted` at its end.
+
+    The handler waits, the signal is not blocked: a mask is of one thread, and the kernel gives the
+    signal to another.
+    """
+    asked: list[int] = []
+    main = threading.current_thread() is threading.main_thread()
+    ours = [n for n in SIGNALS if main and signal.getsignal(n) == _interrupt]
+    for number in ours:
+        signal.signal(number, lambda number, _: asked.append(number))
+    try:
         yield asked
+    finally:
+        for number in ours:
+            signal.signal(number, _interrupt)
+        if asked:
+            signal.raise_signal(asked[0])

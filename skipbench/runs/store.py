@@ -153,7 +153,7 @@ class RunStore:
         self._config_hash = config_hash(config)
         self._beaten = 0.0
         with contextlib.ExitStack() as stack:
-            self._check = stack.enter_context(held(folder))
+            stack.enter_context(held(folder))
             with writing(folder):
                 self._settle(config, provenance, mixed)
             self._held = stack.pop_all()
@@ -196,7 +196,6 @@ class RunStore:
 
     def append(self, sample: Sample, completion: Completion | None = None) -> None:
         """Writes a finished sample, its texts first: those without one are cut off at a resume."""
-        self._check()
         if completion is not None:
             append_line(self.folder / "completions.jsonl", dump(completion))
         own = replace(sample, config_hash=self._config_hash)
@@ -208,7 +207,6 @@ class RunStore:
 
     def status(self, state: str, error: str | None = None) -> None:
         """`state`: running, done, interrupted or failed; `done` stores the files' digests."""
-        self._check()
         status = replace(Status.now(state, error), prompts=self.prompts)
         write_status(self.folder, sealed(self.folder, status))
 

@@ -77,7 +77,7 @@ def search(
             damaged before its last line, not writable or written by another process, or no trial
             had a value.
     """
-    with held(trace.parent) as check, progress("search", iterations) as advance:
+    with held(trace.parent), progress("search", iterations) as advance:
         done = _open(trace, settings, layers, iterations)
         trials, order = list[Trial](), list[Trial]()
         for iteration in range(iterations):
@@ -104,7 +104,6 @@ def search(
             strategy.register(skip, UNKNOWN_WORST if counted is None else counted)
             if iteration >= len(done):
                 trial = replace(trial, best=order[0].value if order else None)
-                check()
                 append_line(trace, json.dumps(asdict(trial), allow_nan=False))
                 detail = (order[0] if order else trial).detail
                 speed, alpha = (detail.get(k, 0) for k in ("tokens_per_s", "alpha"))

@@ -152,7 +152,7 @@ def test_the_state_of_a_run(tmp_path: Path) -> None:
     assert state(**here, pid=gone.pid) == state(**here, pid=ended.pid) == "stale"
     ended.wait()
     # no younger than its process: the machine slept; older: another process has its number
-    assert state(**here, pid=1, age=20, stale_s=10) == "running"  # though booted a minute ago
+    assert state(**here, pid=1, age=20, stale_s=10) == "stale"
     assert state(**here, pid=os.getpid(), age=90_000_000) == "stale"
     assert state(age=30) == "running" and state(age=900) == "stale"
     assert state(slurm="7", jobs={"7": "RUNNING"}) == "running"

@@ -16,7 +16,6 @@ from skipbench.cli.main import dispatch
 from skipbench.errors import SkipbenchError
 from skipbench.report.tables.formats import markdown
 from skipbench.report.tables.runs import row_table
-from skipbench.runs.measures import Metrics
 from skipbench.runs.merge import _decided, merge_into
 from skipbench.runs.reading import run_folders
 from skipbench.runs.run import read_run
@@ -136,25 +135,6 @@ def test_searches_and_sets_are_merged_or_named(tmp_path: Path) -> None:
     (left,) = done.left
     assert len(traces) == 1 and "skip_sets" in left
     assert json.loads((a / "skip_sets" / "tiny.json").read_text()) == {"skip": "attn:1"}
-
-
-def test_a_full_disk_leaves_failed_and_not_running(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = RunStore(tmp_path, {"seed": 0})
-    store.status("running")
-
-    def full(*_: Any, **__: Any) -> Any:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
-    store.status("failed", "SkipbenchError: no space left; " + "x" * 300)
-    assert read_run(tmp_path).status.state == "failed"
-    store.status("failed")
-    assert read_run(tmp_path).status.error is None
-    with pytest.raises(SkipbenchError, match="free some space"):
-        store.write_metrics(Metrics(M=1.0))
-    store.close()
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from msgspec.structs import replace
 
 from skipbench.config.paths import PACKAGE
 from skipbench.errors import SkipbenchError
-from skipbench.runs.files import STOPS, append_line, write_atomic, writing
+from skipbench.runs.files import append_line, write_atomic
 from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import Provenance, config_hash, installed, portable, run_name
 from skipbench.runs.record import Sample, dump, parse
@@ -133,7 +132,6 @@ def test_a_second_process_is_refused_and_admitted_after_a_kill(tmp_path: Path) -
 
 WRITER = """
 import sys
-import threading
 from pathlib import Path
 from skipbench.runs.record import Arm, Sample, Seconds
 from skipbench.runs.store import RunStore
@@ -228,52 +226,6 @@ def test_provenance_names_versions_and_no_environment(monkeypatch: pytest.Monkey
     assert found.slurm == {"SLURM_JOB_ID": "17"}
     assert found.versions["torch"].startswith("2.13")
     assert "secret-value" not in repr(found)
-
-
-def test_a_signal_waits_until_what_is_being_written_is_whole(tmp_path: Path) -> None:
-    """With a second thread, as every run has: the kernel may give it a signal the first blocks."""
-    ended = threading.Event()
-    (other := threading.Thread(target=ended.wait)).start()
-    before = {number: signal.getsignal(number) for number in STOPS}
-    try:
-        with pytest.raises(KeyboardInterrupt), writing(tmp_path):
-            os.kill(os.getpid(), signal.SIGINT)
-            with writing(tmp_path):
-                (tmp_path / "inner").touch()
-            (tmp_path / "whole").touch()
-        assert (tmp_path / "inner").exists() and (tmp_path / "whole").exists()
-        with pytest.raises(KeyboardInterrupt), writing(tmp_path, waits=True):
-            os.kill(os.getpid(), signal.SIGINT)
-            pytest.fail("a wait goes on")
-        assert before == {number: signal.getsignal(number) for number in STOPS}
-    finally:
-        ended.set()
-        other.join()
-
-
-def test_a_signal_that_comes_while_handlers_are_restored_takes_none_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first handler is back, and its signal ends the loop: the next one must still work."""
-    heard, usual, restored = list[int](), signal.signal, list[int]()
-    handlers = {number: signal.getsignal(number) for number in STOPS}
-    usual(signal.SIGTERM, lambda number, _: heard.append(number))
-
-    def interrupted(number: int, handler: object) -> None:
-        if restored:
-            raise KeyboardInterrupt
-        restored.append(number)
-        usual(number, handler)  # type: ignore[arg-type]  # one that `getsignal` gave
-
-    try:
-        with pytest.raises(KeyboardInterrupt), writing(tmp_path):
-            monkeypatch.setattr(signal, "signal", interrupted)
-        monkeypatch.undo()
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert len(restored) == 1 and heard == [signal.SIGTERM]  # under nohup no SIGHUP
-    finally:
-        for number, handler in handlers.items():
-            usual(number, handler)
 
 
 @pytest.mark.slow
