@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from skipbench.contrib.artifact.places import OF_PLACES, public, public_word
-from skipbench.contrib.servers.about import FILE, LEFT_OUT, About
+from skipbench.contrib.servers.about import FILE, About
 from skipbench.contrib.servers.published import PLACE
 from skipbench.contrib.servers.records import (
     CONFIG,
@@ -25,6 +26,10 @@ from skipbench.runs.reading import read_json
 
 PRIVATE = ("prompt", "messages", "user")  # fields of a request: texts, and who asks
 TEXTS = ("text", "content", "reasoning_content", "reasoning")  # of an answer
+SECRET = re.compile(
+    "(api|admin|ssl|auth).*key|secret|password|credential|authorization|(access|auth|bearer|hf)_?token",
+    re.IGNORECASE,
+)  # names of fields of a request
 TOLD = ("id", "owned_by", "max_model_len", "meta")  # of what a server says of a model
 
 
@@ -38,7 +43,7 @@ def copy_bench(folder: Path, out: Path) -> None:
     addresses = {own.url: f"http://{arm}" for arm, own in reversed(about.arms.items())}
     settings["arms"] = [[addresses[url], _fields(extra)] for url, extra in settings["arms"]]
     words = [word for word in about.command if not word.startswith(OF_PLACES)]
-    command = [addresses.get(word.rstrip("/"), _word(word)) for word in words]
+    command = [addresses.get(word.partition("#")[0].rstrip("/"), _word(word)) for word in words]
     arms = {
         arm: replace(
             own,
@@ -46,7 +51,6 @@ def copy_bench(folder: Path, out: Path) -> None:
             model=public(own.model),
             extra=_fields(own.extra),
             identity=_identity(own.identity),
-            pages={},
         )
         for arm, own in about.arms.items()
     }
@@ -80,7 +84,7 @@ def _fields(value: Any) -> Any:
         return [_fields(one) for one in value]
     if not isinstance(value, dict):
         return public(value)
-    names = (k for k in value if k not in PRIVATE and not LEFT_OUT.search(k))
+    names = (k for k in value if k not in PRIVATE and not SECRET.search(k))
     return {name: _fields(value[name]) for name in names}
 
 

@@ -1,31 +1,27 @@
 """`servers.json` of a bench: what each arm is, as its server says of itself."""
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from skipbench.contrib.oracle.parts import mapping
 from skipbench.contrib.servers.client import Fault, fetch
+from skipbench.contrib.servers.told import mapping
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import write_json
 from skipbench.runs.reading import read_json
 
 FILE = "servers.json"
 MODELS = "/v1/models"
-PAGES = (MODELS, "/version", "/props", "/get_server_info")
-"""What servers say of themselves: all; vLLM, SGLang, TensorRT-LLM; llama.cpp; SGLang."""
-LEFT_OUT = re.compile(
-    "^(created|permission|status)$|(api|admin|ssl|auth).*key|secret|password|credential"
-    "|authorization|(access|auth|bearer|hf)_?token",
-    re.IGNORECASE,
-)  # of these pages: what varies, and what nobody else may know
-MOST = 64 << 10  # characters of a page that are kept
+VERSIONS = {"/version": "version", "/props": "build_info", "/get_server_info": "version"}
+"""Pages with a version, and its field: vLLM and TensorRT-LLM; llama.cpp; SGLang."""
+VARIES = ("created", "permission", "status")  # of what a server says of a model, with time
 OWNERS = {"llamacpp": "llama.cpp", "vllm": "vLLM", "sglang": "SGLang"}
 """Engines by the owner that they name for their models; others stand as they are."""
+Addressed = tuple[str, dict[str, Any], str]
+"""An address, further fields of the requests to it, and its key."""
 
 
 class Server(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -33,8 +29,7 @@ class Server(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     Attributes:
         extra: further fields of the requests to it.
-        identity: what has to stay while it is measured: its models and version.
-        pages: what it says of itself, by page.
+        identity: what has to stay while it is measured: what it says of its model, and its version.
     """
 
     url: str
@@ -42,7 +37,6 @@ class Server(msgspec.Struct, kw_only=True, omit_defaults=True):
     engine: str
     extra: dict[str, Any]
     identity: dict[str, Any]
-    pages: dict[str, Any] = {}
 
 
 class About(msgspec.Struct, kw_only=True):
@@ -71,7 +65,7 @@ class About(msgspec.Struct, kw_only=True):
         return ", ".join(filter(None, known))
 
 
-def introduced(folder: Path, given: Sequence[tuple[str, dict[str, Any]]], asked: About) -> None:
+def introduced(folder: Path, given: Sequence[Addressed], asked: About) -> None:
     """Fills in the arms, and writes the file. A server that is gone is what it was before. Raises
     SkipbenchError where one serves no model, or is not what it was.
 
@@ -79,10 +73,10 @@ def introduced(folder: Path, given: Sequence[tuple[str, dict[str, Any]]], asked:
         asked: names, machine and command, as far as given; others are those of before.
     """
     before = read_json(path := folder / FILE, About) or About()
-    for number, (url, extra) in enumerate(given):
+    for number, (url, extra, key) in enumerate(given):
         letter = chr(ord("A") + number)
         was = before.arms.get(letter)
-        now = asked.arms[letter] = _server(url, extra, was)
+        now = asked.arms[letter] = _server(url, extra, key, was)
         if was and was.identity != now.identity:
             texts = " and is ".join(json.dumps(one.identity) for one in (was, now))
             raise SkipbenchError(f"{path}: {url} was {texts}; fresh=true sets the records aside")
@@ -90,58 +84,55 @@ def introduced(folder: Path, given: Sequence[tuple[str, dict[str, Any]]], asked:
     write_json(path, msgspec.to_builtins(asked))
 
 
-def _server(url: str, extra: dict[str, Any], was: Server | None) -> Server:
+def _server(url: str, extra: dict[str, Any], key: str, was: Server | None) -> Server:
+    """A server as it is now; what it was, where nobody listens any more."""
     try:
-        pages, model = says(url, extra.get("model"))
-    except SkipbenchError:
+        model = model_of(url, extra.get("model"), key)
+    except Fault as fault:
         if was is None:
-            raise
+            raise SkipbenchError(f"{url}: {fault}; is it a server?") from fault
         return was
-    version = pages.get("/version", mapping(pages.get("/props")).get("build_info"))
+    version = version_of(url, key)
+    owner = str(model.get("owned_by") or "server")
     return Server(
         url=url,
         model=model["id"],
-        engine=engine_of(pages, model),
+        engine=" ".join(filter(None, (OWNERS.get(owner, owner), version))),
         extra=extra,
         identity={"models": [model], "version": version},
-        pages=pages,
     )
 
 
-def engine_of(pages: Mapping[str, Any], model: Mapping[str, Any]) -> str:
-    """The engine and its version, as far as a server tells them."""
-    owner = str(model.get("owned_by") or "server")
-    props, own = mapping(pages.get("/props")), mapping(pages.get("/get_server_info"))
-    told = mapping(pages.get("/version")).get("version") or own.get("version")
-    told = told or props.get("build_info")
-    return " ".join([OWNERS.get(owner, owner), *([str(told)] if told else [])])
-
-
-def says(url: str, name: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a server says of itself, by page, without keys, and of the model of the requests: the
-    one of that name, else its first. Raises SkipbenchError for no server and for no model.
+def model_of(url: str, name: str | None, key: str) -> dict[str, Any]:
+    """What a server says of the model of the requests: the one of that name, else its first. Raises
+    SkipbenchError where it names none, and Fault where nobody listens.
     """
-    pages, faults, known = dict[str, Any](), dict[str, str](), list[dict[str, Any]]()
-    for page in PAGES:
-        try:
-            text = fetch(url, page)
-            kept = len(text) < MOST
-            pages[page] = json.loads(text, object_pairs_hook=_public) if kept else len(text)
-        except (Fault, ValueError, RecursionError) as error:
-            faults[page] = str(error)
-            if isinstance(error, Fault) and error.absent:
-                raise SkipbenchError(f"{url}: {error}; is it a server?") from error
     try:
-        known = [{**one, "id": one["id"] + ""} for one in pages[MODELS]["data"]]
-    except (LookupError, TypeError):
-        faults.setdefault(MODELS, "no list of models")
+        listed = json.loads(fetch(url, MODELS, key))["data"]
+        known = [{**one, "id": one["id"] + ""} for one in listed]
+        why = "an empty list"
+    except Fault as fault:
+        if fault.absent:
+            raise
+        known, why = [], str(fault)
+    except (ValueError, LookupError, TypeError, RecursionError):
+        known, why = [], "no list of models"
     known = [one for one in known if name in (None, one["id"])] or ([{"id": name}] if name else [])
     if not known:
         how = """'{"model": NAME}' behind the address names one"""
-        why = faults.get(MODELS, "an empty list")
+        if why.startswith(("status 401", "status 403")):
+            how = f"{url}#key=VARIABLE sends the key that an environment variable holds"
         raise SkipbenchError(f"{url} names no model at {MODELS} ({why}); {how}")
-    return pages, known[0]
+    return {name: value for name, value in known[0].items() if name not in VARIES}
 
 
-def _public(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    return {name: value for name, value in pairs if not LEFT_OUT.search(name)}
+def version_of(url: str, key: str) -> str | None:
+    """The version of a server's engine, as far as it tells."""
+    for page, field in VERSIONS.items():
+        try:
+            said: Mapping[str, Any] = mapping(json.loads(fetch(url, page, key)))
+        except (Fault, ValueError, RecursionError):
+            continue
+        if said.get(field):
+            return str(said[field])
+    return None

@@ -5,7 +5,6 @@ It is the standard library's: an event of a stream costs it some 30 us, and noth
 
 import http.client
 import json
-import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,13 +13,12 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from skipbench.contrib.oracle.parts import mapping
-from skipbench.contrib.servers.told import acceptance
+from skipbench.contrib.servers.told import acceptance, mapping
 
-KEY = "SKIPBENCH_API_KEY"  # in the environment, for servers that want one
 MOST = 16 << 20  # bytes of an event or a page
 SLACK = 2  # events beyond its tokens that an answer may have: text held back, or a split character
 PAGE_S = 10.0  # for a page that is no answer
+LONGEST = 250  # characters of a fault
 PARTS = ("content", "reasoning_content", "reasoning")  # of a chat's message
 
 
@@ -37,8 +35,8 @@ class Fault(Exception):
 
 
 @contextmanager
-def connected(url: str, timeout_s: float) -> Iterator[http.client.HTTPConnection]:
-    """An open connection, all of whose failures are `Fault`s."""
+def connected(url: str, timeout_s: float, key: str) -> Iterator[http.client.HTTPConnection]:
+    """An open connection, all of whose failures are `Fault`s, without the key in their words."""
     parts = urlsplit(url)
     secure = parts.scheme == "https"
     kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
@@ -49,6 +47,10 @@ def connected(url: str, timeout_s: float) -> Iterator[http.client.HTTPConnection
         raise Fault(f"no connection: {error.strerror or error}", absent=True) from error
     try:
         yield connection
+    except Fault as fault:  # a server may quote the key that it was sent
+        words = str(fault).replace(key, "KEY") if key else str(fault)
+        fault.args = (words[:LONGEST],)
+        raise
     except TimeoutError as error:
         raise Fault(f"stalled for {timeout_s:g} s", passing=True) from error
     except (OSError, http.client.HTTPException) as error:
@@ -58,12 +60,12 @@ def connected(url: str, timeout_s: float) -> Iterator[http.client.HTTPConnection
 
 
 def sent(
-    connection: http.client.HTTPConnection, url: str, path: str, body: bytes | None = None
+    connection: http.client.HTTPConnection, url: str, path: str, key: str, body: bytes | None = None
 ) -> http.client.HTTPResponse:
     """The response to a request, of status 200; raises Fault for another."""
     base = urlsplit(url).path.rstrip("/").removesuffix("/v1")
     headers = {"Content-Type": "application/json"}
-    headers |= {"Authorization": f"Bearer {key}"} if (key := os.environ.get(KEY)) else {}
+    headers |= {"Authorization": f"Bearer {key}"} if key else {}
     connection.request("POST" if body else "GET", base + path, body, headers)
     response = connection.getresponse()
     if (status := response.status) != 200:
@@ -75,10 +77,10 @@ def sent(
     return response
 
 
-def fetch(url: str, path: str) -> str:
+def fetch(url: str, path: str, key: str = "") -> str:
     """A page of a server; raises Fault."""
-    with connected(url, PAGE_S) as connection:
-        return sent(connection, url, path).read(MOST).decode(errors="replace")
+    with connected(url, PAGE_S, key) as connection:
+        return sent(connection, url, path, key).read(MOST).decode(errors="replace")
 
 
 def _message(body: bytes) -> str:
@@ -88,7 +90,7 @@ def _message(body: bytes) -> str:
         text = str(mapping(found.get("error")).get("message") or found or "-")
     except (ValueError, RecursionError):
         text = body.decode(errors="replace")
-    return " ".join(text.split())[:200]
+    return " ".join(text.split())
 
 
 def events(response: Any, timeout_s: float) -> Iterator[tuple[float, dict[str, Any]]]:
@@ -124,14 +126,14 @@ def _event(text: bytes) -> dict[str, Any]:
     return event
 
 
-def ask(url: str, body: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+def ask(url: str, body: Mapping[str, Any], timeout_s: float, key: str = "") -> dict[str, Any]:
     """The fields of a `Record` on a server's answer; raises Fault, also after `timeout_s` of
     silence. The connection is made before the clock runs, as clients keep theirs.
     """
     path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
-    with connected(url, timeout_s) as connection:
+    with connected(url, timeout_s, key) as connection:
         at, begun = time.time(), time.perf_counter()
-        response = sent(connection, url, path, json.dumps(body).encode())
+        response = sent(connection, url, path, key, json.dumps(body).encode())
         if "event-stream" not in response.getheader("Content-Type", ""):
             raise Fault("not streamed")
         try:

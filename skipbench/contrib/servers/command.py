@@ -1,6 +1,7 @@
 """`bench`: servers of any engine against each other, paired by prompt."""
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -21,7 +22,7 @@ from skipbench.errors import SkipbenchError
 
 if TYPE_CHECKING:
     from skipbench.config.run_config import RunConfig
-    from skipbench.contrib.servers.about import About
+    from skipbench.contrib.servers.about import About, Addressed
     from skipbench.contrib.servers.records import Record
 
 MOST_CLIENTS = 64
@@ -31,13 +32,14 @@ BOUNDS = ("ttft", "tpot", "e2el")  # as `vllm bench serve --goodput` names them
 class Bench(Command):
     """servers of any engine against each other, paired by prompt:  bench http://a:8000 http://b:8000
     dataset=specbench [concurrency=1,8] [model=CHECKPOINT] | bench http://a:8000 http://a:8000
-    '{"FIELD": VALUE}' dataset=tuning
+    '{"FIELD": VALUE}' dataset=tuning | bench http://a:8000 https://b#key=B_KEY dataset=specbench
     """
 
     GROUPS = "dataset", "decoding", "model"
     WORDS = 2, None
     NEEDS = (
-        "needs two addresses or more; behind each, a JSON object has more fields of its requests"
+        "needs two addresses or more; behind each, #key=VARIABLE names the environment's variable "
+        "with its key, and a JSON object has more fields of its requests"
     )
     concurrency: Annotated[Names, "requests in flight, 1 to 64, several in turn; else 1"] = ()
     timeout: Annotated[AboveZero, "seconds of silence after which an answer is stalled"] = 120.0
@@ -56,14 +58,14 @@ def run_bench(asked: Bench) -> None:
     from skipbench.runs.provenance import config_hash, run_name
 
     levels, bounds = levels_of(asked.concurrency or ("1",)), bounds_of(asked.goodput)
-    config, given = compose(asked.model_settings()), pairs_of(asked.words)
+    config, given = compose(asked.model_settings()), arms_of(asked.words)
     if asked.names and len({*asked.names}) != len(given):
         wanted = f"{len(given)} different names, one per server"
         raise SkipbenchError(f"names={','.join(asked.names)}; wanted {wanted}")
     if BASELINE in asked.names[1:]:
         raise SkipbenchError(f"names={','.join(asked.names)}; {BASELINE} is the first server alone")
     settings: dict[str, Any] = {
-        "arms": given,
+        "arms": [(url, extra) for url, extra, _ in given],
         "body": body_of(config),
         "dataset": {**config.dataset.node},
         "limit": config.limit,
@@ -101,19 +103,22 @@ def measured(
     folder: Path,
     asked: Bench,
     config: "RunConfig",
-    given: Sequence[tuple[str, dict[str, Any]]],
+    given: "Sequence[Addressed]",
     levels: Sequence[int],
 ) -> "About":
     """Asks the servers what has no record yet; returns what they say of themselves."""
     from skipbench.contrib.servers.about import About, introduced
-    from skipbench.contrib.servers.load import Arm, Load
+    from skipbench.contrib.servers.load import Load, ServerArm
 
     rows, chat = config.dataset.rows(config.limit), str(config.dataset.node["chat"])
     about = About(names=[*asked.names], machine=asked.machine, skipbench=version("skipbench"))
     about.prompts = len(rows)
     about.command = ["bench", *asked.words, *asked.given]
     introduced(folder, given, about)
-    arms = [Arm(name, one.url, one.model, one.extra) for name, one in about.arms.items()]
+    arms = [
+        ServerArm(name, one.url, one.model, one.extra, key)
+        for (name, one), (*_, key) in zip(about.arms.items(), given, strict=True)
+    ]
     records, chat = read_records(folder, repair=True), "template" if chat == "auto" else chat
     body, file = body_of(config), folder / REQUESTS
     load = Load(file, arms, rows, body, chat, config.seed, asked.timeout, records)
@@ -140,12 +145,13 @@ def bounds_of(words: Sequence[str]) -> dict[str, float]:
     return {one[1]: float(one[2]) / 1e3 for one in found if one}
 
 
-def pairs_of(words: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
-    """Each address with the fields behind it. Raises SkipbenchError for other words."""
-    found = list[tuple[str, dict[str, Any]]]()
+def arms_of(words: Sequence[str]) -> "list[Addressed]":
+    """Each address with the fields behind it and its key. Raises SkipbenchError for other words."""
+    found: list[Addressed] = []
     for word in words:
         if re.match("https?://.", word):
-            found.append((word.rstrip("/"), {}))
+            url, sign, rest = word.partition("#")
+            found.append((url.rstrip("/"), {}, key_of(url, rest) if sign else ""))
             continue
         try:
             found[-1][1].update(json.loads(word))
@@ -155,6 +161,20 @@ def pairs_of(words: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
     if len(found) < 2:
         raise SkipbenchError(f"bench {Bench.NEEDS}")
     return found
+
+
+def key_of(url: str, words: str) -> str:
+    """The key in the environment's variable that `key=VARIABLE`, behind an address, names. Raises
+    SkipbenchError, which quotes nothing of it: somebody may have written the key itself.
+    """
+    name, sign, variable = words.partition("=")
+    key = os.environ.get(variable, "").strip() if name == "key" and sign else ""
+    if not key:
+        wanted = "wanted #key=VARIABLE, an environment variable that is set to the server's key"
+        raise SkipbenchError(f"bench {url}#...: {wanted}; nothing was sent")
+    if not (key.isascii() and key.isprintable()):
+        raise SkipbenchError(f"bench {url}#...: the key has characters that no header takes")
+    return key
 
 
 def judged(folder: Path, asked: Bench, records: Sequence["Record"]) -> list[str]:

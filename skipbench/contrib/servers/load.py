@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count, islice
 from pathlib import Path
 from queue import SimpleQueue
@@ -26,22 +26,23 @@ BLOCK = 2  # prompts of a turn per client, where there are several
 
 
 @dataclass
-class Arm:
-    """A server, further fields of the requests to it, and whether its counters are of use and it
-    has answered before.
+class ServerArm:
+    """A server, further fields of the requests to it, its key, and whether its counters are of use
+    and it has answered before.
     """
 
     name: str
     url: str
     model: str
     extra: Mapping[str, Any]
+    key: str = field(default="", repr=False)
     counts: bool = True
     warm: bool = False
 
     def counters(self) -> DraftCounts | None:
         """Of its drafts, where it has such and its answers do not tell."""
         try:
-            return counters(fetch(self.url, "/metrics")) if self.counts else None
+            return counters(fetch(self.url, "/metrics", self.key)) if self.counts else None
         except Fault:
             return None
 
@@ -58,7 +59,7 @@ class Load:
     """
 
     file: Path
-    arms: Sequence[Arm]
+    arms: Sequence[ServerArm]
     rows: Sequence[Row]
     body: Mapping[str, Any]
     chat: str
@@ -95,7 +96,12 @@ class Load:
                         advance(record.error)
 
     def _job(
-        self, arm: Arm, clients: int, row: Row, before: Sequence[Row], done: Mapping[str, Record]
+        self,
+        arm: ServerArm,
+        clients: int,
+        row: Row,
+        before: Sequence[Row],
+        done: Mapping[str, Record],
     ) -> Record:
         """The record of a request before it is sent; `done`: the first arm's."""
         lost = [turn.id for turn in before if turn.id not in done or done[turn.id].error]
@@ -116,7 +122,7 @@ class Load:
             error=f"no answer of {self.arms[0].name} to {lost[0]}" if lost else "",
         )
 
-    def _turn(self, arm: Arm, jobs: Sequence[Record], turn: str) -> Iterator[Record]:
+    def _turn(self, arm: ServerArm, jobs: Sequence[Record], turn: str) -> Iterator[Record]:
         """An arm's turn; a record is written when it is there."""
         if jobs and jobs[0].concurrency == 1 and not arm.warm:
             for job in islice(fillers(jobs), WARM):
@@ -132,7 +138,7 @@ class Load:
             self.records.append(record)
             yield record
 
-    def _ask(self, arm: Arm, job: Record) -> None:
+    def _ask(self, arm: ServerArm, job: Record) -> None:
         """Asks until there is an answer, or no other try can help, and fills the record. Raises
         SkipbenchError for a server that stays away.
         """
@@ -140,7 +146,7 @@ class Load:
         while not job.error:
             try:
                 job.at = time.time()
-                for name, value in ask(arm.url, job.request, self.timeout_s).items():
+                for name, value in ask(arm.url, job.request, self.timeout_s, arm.key).items():
                     setattr(job, name, value)
                 return
             except Fault as fault:

@@ -50,8 +50,9 @@ class Fake(ThreadingHTTPServer):
         other: parts of prompts whose answers are other ones.
         token_s: slept before each token.
         told: fields of the last event, such as an engine's metrics.
-        models: that it names.
+        models: that it names, each with `longest` tokens.
         asked: bodies that came.
+        keys: path and `Authorization` of every request, None without one.
         do: answers.
     """
 
@@ -61,6 +62,7 @@ class Fake(ThreadingHTTPServer):
         self.plan, self.other, self.token_s = dict[str, list[str]](), list[str](), 0.0
         self.told, self.asked, self.tokens = dict[str, Any](), list[dict[str, Any]](), 12
         self.version, self.counters, self.key, self.models = "1", "", "", ["fake"]
+        self.longest, self.keys = 2048, list[tuple[str, str | None]]()
         self.do: Callable[[Any], None] = Handler.answer
         self.__dict__ |= given
         super().__init__(("127.0.0.1", port), Handler)
@@ -81,13 +83,13 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        if self.headers.get("Authorization", "Bearer ") != f"Bearer {self.server.key}":
-            return self._send(401, b"{}")
-        status = {"created": time.time(), "status": {"value": time.time(), "args": ["secret"]}}
+        if self._refused():
+            return
+        said = {"created": time.time(), "status": {"value": time.time(), "args": ["secret"]}}
+        said["max_model_len"] = self.server.longest
         pages = {
-            "/v1/models": {"data": [{"id": name, **status} for name in self.server.models]},
+            "/v1/models": {"data": [{"id": name, **said} for name in self.server.models]},
             "/version": {"version": self.server.version},
-            "/get_server_info": {"api_key": "secret", "speculative_algorithm": "EAGLE"},
         }
         if self.path == "/metrics" and self.server.counters:
             self._send(200, self.server.counters.format(n=len(self.server.asked)).encode())
@@ -97,7 +99,16 @@ class Handler(BaseHTTPRequestHandler):
             self._send(404, b"{}")
 
     def do_POST(self) -> None:
-        self.server.do(self)
+        if not self._refused():
+            self.server.do(self)
+
+    def _refused(self) -> bool:
+        """Whether a request has another key than the server's; its answer quotes that."""
+        given = self.headers.get("Authorization")
+        self.server.keys.append((self.path, given))
+        if wrong := (given or "Bearer ") != f"Bearer {self.server.key}":
+            self._send(401, json.dumps({"error": {"message": f"no such key: {given}"}}).encode())
+        return wrong
 
     def answer(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

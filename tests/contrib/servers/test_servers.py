@@ -14,7 +14,6 @@ from fake import FAULTS, SILENCE_S, fakes
 
 from skipbench.cli.main import main
 from skipbench.contrib.servers import load
-from skipbench.contrib.servers.client import KEY
 from skipbench.contrib.servers.levels import Level
 from skipbench.contrib.servers.records import Record, read_records
 from skipbench.contrib.servers.table import bench_table, remarks_on
@@ -144,11 +143,13 @@ def test_an_arm_has_fields_of_its_own_and_a_server_that_changed_is_refused(
         assert sent == {False: 4, True: 4}  # two prompts, two to warm up
         assert {body["seed"] for body in a.asked} == {0, 1}
         said = (next(tmp_path.rglob("servers.json"))).read_text()
-        assert "EAGLE" in said and "secret" not in said
-        a.version = "2"
-        with pytest.raises(SystemExit):
-            bench(tmp_path, *both, *words, "decoding.temperature=0.7")
-    assert "fresh=true sets the records aside" in capsys.readouterr().err
+        assert '"version": "1"' in said and "secret" not in said
+        for name, value in (("version", "2"), ("longest", 4096)):
+            with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit):
+                patch.setattr(a, name, value)
+                bench(tmp_path, *both, *words, "decoding.temperature=0.7")
+            assert "fresh=true sets the records aside" in capsys.readouterr().err
+        bench(tmp_path, *both, *words, "decoding.temperature=0.7")
     for wrong in (["x"], ["{}"], [a.url, "[1]"], [a.url], [a.url, a.url, "names=x,vanilla"]):
         with pytest.raises(SystemExit):
             main(["bench", *wrong, *words])
@@ -266,19 +267,63 @@ def test_one_server_is_as_fast_as_itself_and_a_tenth_is_found(
     assert (ends[0] < 1.02 and ends[1] > 0.98) if slower == 1 else 0.85 < ends[0] < ends[1] < 1
 
 
-def test_a_server_that_stays_away_ends_the_bench_and_takes_a_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_server_that_stays_away_ends_the_bench(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv(KEY, "sesame")
     words = [*prompts(tmp_path, ["one", "two"]), f"timeout={SILENCE_S}"]
     with ExitStack() as stack:
-        (a,) = stack.enter_context(fakes({"key": "sesame"}))
+        (a,) = stack.enter_context(fakes({}))
         gone = stack.enter_context(ExitStack())
-        (b,) = gone.enter_context(fakes({"key": "sesame"}))
+        (b,) = gone.enter_context(fakes({}))
         port, b.do = b.server_address[1], lambda handler: gone.close()
         with pytest.raises(SystemExit):
             bench(tmp_path, a.url, b.url, *words)
         assert "no connection" in capsys.readouterr().err
-        stack.enter_context(fakes({"port": port, "key": "sesame"}))
+        stack.enter_context(fakes({"port": port}))
         records, _ = bench(tmp_path, a.url, b.url, *words)
     assert len(records) == 4 and not any(r.error for r in records)
+
+
+def test_each_server_sees_its_own_key_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """In every request: for its models, version and counters, to warm up, and those that count."""
+    monkeypatch.setenv("SKIPBENCH_API_KEY", "that-of-serve")
+    monkeypatch.setenv("KEY_OF_A", "open-sesame")
+    monkeypatch.setenv("KEY_OF_B", "rosebud")
+    words = prompts(tmp_path, ["one", "two"])
+    with fakes({"key": "open-sesame"}, {"key": "rosebud"}, {}) as (a, b, c):
+        keyed = f"{a.url}#key=KEY_OF_A", f"{b.url}/#key=KEY_OF_B", c.url
+        records, _ = bench(tmp_path, *keyed, *words)
+        asked = [[*one.keys] for one in (a, b, c)]
+        wrong = [f"{a.url}#key=KEY_OF_B", c.url, *words, f"results={tmp_path / 'wrong'}"]
+        with pytest.raises(SystemExit):
+            main(["bench", *wrong])
+    assert len(records) == 6 and not any(r.error for r in records)
+    pages = {"/v1/models", "/version", "/metrics", "/v1/chat/completions"}
+    for seen, key in zip(asked, ("Bearer open-sesame", "Bearer rosebud", None), strict=True):
+        assert {path for path, _ in seen} == pages and {own for _, own in seen} == {key}
+        assert sum("completions" in path for path, _ in seen) == 4  # two to warm up
+    out, err = capfd.readouterr()
+    assert "no such key: Bearer KEY" in err and f"{a.url}#key=VARIABLE" in err
+    written = "".join(path.read_text() for path in tmp_path.rglob("*") if path.is_file())
+    assert not any(key in out + err + written for key in ("open-sesame", "rosebud", "that-of"))
+
+
+@pytest.mark.parametrize(
+    "given", ["key=NOT_SET", "key=EMPTY", "keys=KEY_OF_A", "KEY_OF_A", "key=BROKEN"]
+)
+def test_a_key_that_is_not_there_is_said_before_anything_is_sent(
+    given: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in {"KEY_OF_A": "sesame", "EMPTY": "", "BROKEN": "ses\name"}.items():
+        monkeypatch.setenv(name, value)
+    with fakes({}, {}) as (a, b):
+        with pytest.raises(SystemExit):
+            bench(tmp_path, a.url, f"{b.url}#{given}", *prompts(tmp_path, ["?"]))
+        assert not a.keys and not b.keys
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and f"{b.url}#..." in said and f"#{given}" not in said
