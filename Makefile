@@ -164,7 +164,7 @@ $(LLAMA): | $(READY)
 	cmake --build build/llama/cmake --target llama-server --parallel 2
 	install -D build/llama/cmake/bin/llama-server $@
 
-gpu: $(READY) ## all figures of a GPU in 18 minutes, results/gpu/report; OPTIONS='--budget 9m --out FOLDER', or --rehearse on a CPU
+gpu: $(READY) ## all figures of a GPU in 17 minutes, results/gpu/report; OPTIONS='--budget 9m --out FOLDER', or --rehearse on a CPU
 	$(BIN)/python scripts/gpu_report.py $(OPTIONS)
 
 report: $(READY) ## one HTML page of everything in results: results/report.html

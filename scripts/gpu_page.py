@@ -35,7 +35,7 @@ def page(report: Found) -> str:
 
 
 def wrong(steps: Iterable[Found]) -> Iterator[str]:
-    """Steps that are not done, bars that are missed, figures that are not as predicted, faults,
+    """Steps that are not done, bars that are missed, figures that are not as predicted,
     engines in place of others, failed tests and failed probes.
     """
     for step in steps:
@@ -50,8 +50,6 @@ def wrong(steps: Iterable[Found]) -> Iterator[str]:
             if line.get("met") is False:
                 bar = f"{_text(line['value'])}, wanted {line['bar']}"
                 yield f"{step['name']}: {line['figure']} is {bar}"
-            elif line.get("kind") == "fault":
-                yield f"{step['name']}: {line['finding']}"
             elif line.get("outcome") in ("failed", "error"):
                 yield f"test {line['test']}: {line['why']}"
             elif "error" in line:
@@ -115,10 +113,6 @@ def _as_is(line: Found, steps: dict[str, Found]) -> list[Row]:
     return [{k: v for k, v in line.items() if k != "kind"}]
 
 
-def _finding(line: Found, steps: dict[str, Found]) -> list[Row]:
-    return [{"": line["kind"], "finding": line["finding"]}]
-
-
 def _bar(line: Found, steps: dict[str, Found]) -> list[Row]:
     row = {key: line.get(key) for key in ("figure", "value", "bar", "met", "note")}
     return [row | {"why this bar": BARS[line["figure"]].why if line["figure"] in BARS else ""}]
@@ -166,7 +160,7 @@ def _projection(line: Found, steps: dict[str, Found]) -> list[Row]:
 
 
 SHAPES: dict[str, Callable[[Found, dict[str, Found]], list[Row]]] = {
-    "figure": _bar, "finding": _finding, "points": _prices, "projection": _projection,
+    "figure": _bar, "points": _prices, "projection": _projection,
     "metrics": _cell,
 }  # fmt: skip
 """What a line becomes, by a key that it has."""

@@ -97,12 +97,11 @@ STEPS = (
     Step("streams", "torch's own check of streams and events: a hazard is an error.", 40,
          "-m skipbench method=clasp model=tiny model.device={device} model.dtype=bfloat16 limit=2 "
          "dataset.max_new_tokens={tokens} results={out} --json", {"TORCH_CUDA_SANITIZER": "1"}),
-    Step("doctor", "`doctor --gpu`.", 59, "-m skipbench doctor --gpu --json {rehearse}"),
     Step("prices of fused", "A pass of engine `fused` by context and rows.", 37,
          "-m skipbench profile engine=fused model.dtype={dtype} " + PROFILE),
 )  # fmt: skip
 FULL = {
-    "device": "cuda", "shape": "llama3-8b", "dtype": "bfloat16", "small": "", "rehearse": "",
+    "device": "cuda", "shape": "llama3-8b", "dtype": "bfloat16", "small": "",
     "limit": "8", "tokens": "128", "contexts": "[256,2048,8000]", "rows": "[1,5,9,17,33]",
     "repeats": "6", "bars": "--minutes 0.5 --runs 3",
     "long": "--shape llama3.1-8b --context 15000 --tokens 64 --long 128",
@@ -111,7 +110,7 @@ FULL = {
 TINY = "--minutes 0 --runs 1 --shape 4x64 --context 40 --tokens 6 --long 12 --words 500"
 SMALL = FULL | {
     "device": "cpu", "shape": "4x64", "dtype": "float32", "small": "--small", "limit": "1",
-    "rehearse": "--rehearse", "tokens": "8", "contexts": "[32,64]", "rows": "[1,3]",
+    "tokens": "8", "contexts": "[32,64]", "rows": "[1,3]",
     "repeats": "1", "bars": TINY, "long": "", "float32": "",
 }  # fmt: skip
 

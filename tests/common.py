@@ -8,12 +8,13 @@ import os
 import re
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from subprocess import CompletedProcess
-from typing import Any
+from typing import Any, TypeVar
 
 # before numpy: workers share the cores
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
@@ -53,6 +54,7 @@ ONE_SET = {"first", "fixed", "last", "middle", "random", "self-sd-c"}
 ENGINES = ("reference", "fused")
 EVERY_ENGINE = (*ENGINES, "cuda_graphs")
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral")
+Result = TypeVar("Result")
 Command = Callable[..., "CompletedProcess[str]"]  # the fixture `skipbench`
 # What a timing says does not matter here: runs of tests take few calls for theirs.
 latency.CONTEXTS, latency.REPEATS = 1, 1
@@ -63,6 +65,20 @@ roofline.PRODUCT, roofline.MAX_BYTES, roofline.TRIES = 64, 1 << 20, 2
 
 WHOLE_TREE = pytest.mark.skipif(not registered("command"), reason="skipbench/contrib is not here")
 """For tests of texts that speak of contrib, too: the documentation, and faults to plant."""
+
+
+def host_waits(work: Callable[[], Result]) -> tuple[Result, int]:
+    """What `work` returns, and how often the host waited for a GPU in it, by the warnings of
+    torch's sync debug mode; another one, that the mode is a prototype, comes once.
+    """
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            result = work()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    return result, sum("called a synchronizing" in str(one.message) for one in found)
 
 
 @functools.cache

@@ -194,10 +194,8 @@ class List(Command):
 
 
 class Doctor(Command):
-    """what this machine can run, and what is missing for more:  doctor [--gpu]"""
+    """what this machine can run, and what is missing for more:  doctor"""
 
-    gpu: Annotated[bool, "checks what only a CUDA device can show"] = False
-    rehearse: Annotated[bool, "with --gpu: small, on the CPU, which judges nothing"] = False
     json: Json = False
 
 

@@ -1,11 +1,10 @@
 """`list`, `doctor`, `check`: choices, what this machine can run, and a method's contract."""
 
 import sys
-from collections.abc import Iterator
 from functools import partial
 
 from skipbench.cli.commands import Check, Doctor, List
-from skipbench.config.catalog import choices, file_of, known_hardware, known_models
+from skipbench.config.catalog import choices, file_of, known_models
 from skipbench.config.compose import compose
 from skipbench.config.documented import described
 from skipbench.config.explain import did_you_mean
@@ -41,35 +40,15 @@ def run_list(asked: List) -> None:
 
 
 def run_doctor(asked: Doctor) -> None:
-    """Prints one line per finding: `ok`, `note` or `missing`; with `--gpu` what only a GPU can
-    show, and `fault` for what is wrong there, which exits with 1. With `--json` each line is
-    {"kind", "finding"}.
+    """Prints one line per finding: `ok`, `note` or `missing`; with `--json` as {"kind",
+    "finding"}.
     """
-    if asked.gpu:
-        lines = _gpu_lines(asked.rehearse)
-    else:
-        from skipbench.bench.doctor import findings
+    from skipbench.bench.doctor import findings
 
-        lines = iter(findings(compose(asked.settings).results, known_models()))
-    wrong = False
     with json_lines(asked.json):
-        for line in lines:
+        for line in findings(compose(asked.settings).results, known_models()):
             kind, _, text = line.partition(" ")
             show_result({"kind": kind, "finding": text.strip()}, partial(str, line))
-            wrong |= asked.gpu and kind in ("fault", "missing")
-    if wrong:
-        sys.exit(1)
-
-
-def _gpu_lines(rehearse: bool) -> Iterator[str]:
-    import torch
-
-    from skipbench.bench.gpu_check import ON_CPU, ON_GPU, gpu_findings
-
-    if not (rehearse or torch.cuda.is_available()):
-        return iter(["missing  no CUDA device is at hand: nothing was checked"])
-    device = torch.device("cpu") if rehearse else torch.device("cuda", 0)
-    return gpu_findings(device, known_hardware(), ON_CPU if rehearse else ON_GPU)
 
 
 def run_check(asked: Check) -> None:

@@ -20,7 +20,7 @@ from conftest import here, make_method, random_lm, random_model, rest_slow
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
 
-from skipbench.bench import gpu_check
+from skipbench.config.architecture import Shape
 from skipbench.config.catalog import shape_of
 from skipbench.config.compose import compose
 from skipbench.decode.draft import State
@@ -41,6 +41,7 @@ from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.fixed import FixedSet
 from skipbench.methods.vanilla import Vanilla
+from skipbench.models.random_weights import planted_model
 from skipbench.report.tables.formats import markdown
 from skipbench.report.tables.runs import row_table
 from skipbench.runs.provenance import Provenance
@@ -314,9 +315,10 @@ def test_no_model_loses_its_graphs_to_rounding(dtype: torch.dtype) -> None:
 def test_no_sharp_attention_loses_its_graphs_to_rounding() -> None:
     """Weights of queries and keys up to 4: one state in 10 alone is off by more than 2 %."""
     torch.manual_seed(0)
-    sizes = gpu_check.ON_CPU
-    engine = partial(CudaGraphsEngine, capture=EagerCapture)
-    lm = gpu_check._lm(torch.device("cpu"), sizes, torch.bfloat16, engine, 512, 1)
+    shape = Shape(1, 128, 4, 2, 128, 96, 2048)
+    model = planted_model(shape, DraftPlan.of(1), 0, torch.bfloat16, "cpu", 64)
+    lm = LM(model, partial(CudaGraphsEngine, capture=EagerCapture))
+    lm.allocate(512)
     assert isinstance(lm.engine, CudaGraphsEngine)
     assert {lm.engine.self_test(lm._tables) for _ in range(40)} == {None}
 

@@ -2,17 +2,15 @@
 and without waiting in a draft.
 """
 
-import warnings
 from typing import Any
 
 import pytest
 import test_graphs
 import torch
-from conftest import make_method, random_model
+from conftest import host_waits, make_method, random_model
 from test_graphs import METHODS, PROMPT, PROMPTS, frozen_length, old_mask, old_shape, partial_method
 from test_graphs import short_buckets as short_buckets  # a fixture
 
-from skipbench.bench.gpu_check import host_waits
 from skipbench.decode.draft import State
 from skipbench.decode.loop import generate
 from skipbench.decode.sampling import Sampler
@@ -94,14 +92,7 @@ def test_a_draft_chain_waits_only_at_its_end(threshold: float) -> None:
     lm.prefill(PROMPT[:-1])
     method.propose(state, 6)  # records
     torch.cuda.synchronize()
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
-            method.propose(state, 6)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-    assert host_waits(found) == 1
+    assert host_waits(lambda: method.propose(state, 6))[1] == 1
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
