@@ -149,19 +149,8 @@ def _cell(line: Found, steps: dict[str, Found]) -> list[Row]:
     }]  # fmt: skip
 
 
-def _projection(line: Found, steps: dict[str, Found]) -> list[Row]:
-    own, there = line["measured"], line["projection"]
-    return [{
-        "method": line["method"], "run": line["run"][-10:], "by": there["device"],
-        "tok/s": own["tokens_per_s"], "projected tok/s": there["tokens_per_s"],
-        "micro": own["micro"], "projected micro": there["micro"],
-        "off by": f"{there['micro'] / own['micro'] - 1:+.1%}",
-    }]  # fmt: skip
-
-
 SHAPES: dict[str, Callable[[Found, dict[str, Found]], list[Row]]] = {
-    "figure": _bar, "points": _prices, "projection": _projection,
-    "metrics": _cell,
+    "figure": _bar, "points": _prices, "metrics": _cell,
 }  # fmt: skip
 """What a line becomes, by a key that it has."""
 

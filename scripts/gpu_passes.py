@@ -4,8 +4,8 @@
     python scripts/gpu_passes.py plans [--small]           a draft step by plan
     python scripts/gpu_passes.py kernels [--small]         where the time of a pass goes
     python scripts/gpu_passes.py strict [--small]          bits of rows, verified together and alone
-    python scripts/gpu_passes.py projections RESULTS DEVICE   runs, measured and projected
-    python scripts/gpu_passes.py rounds RESULTS DEVICE        what the host takes of a round
+    python scripts/gpu_passes.py rounds RESULTS DEVICE     what the host takes of a round
+    python scripts/gpu_passes.py rounds RESULTS            the same of runs that are there
 
 small: on the CPU, to show that it runs.
 """
@@ -24,7 +24,7 @@ import torch
 
 from scripts.gpu_predictions import CONTEXTS, ROWS, SMALL_CONTEXT
 from skipbench.cli.main import dispatch
-from skipbench.config.catalog import known_hardware, shape_of
+from skipbench.config.catalog import shape_of
 from skipbench.draft_plan import VARIANTS, DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
@@ -33,7 +33,6 @@ from skipbench.lm.rows import TokenRows
 from skipbench.metrics.acceptance import rounds_with_sets
 from skipbench.models.random_weights import planted_model
 from skipbench.profile.clock import timed
-from skipbench.profile.roofline import match
 from skipbench.runs.run import read_run
 from skipbench.skipset import planted_set
 
@@ -188,26 +187,12 @@ def strict(small: bool) -> Figures:
             yield line | {"refused": str(error)[:200]}
 
 
-def projections(results: Path, device: str) -> None:
-    """Every run of the planted model, by the prices in `latency/` and by the datasheet."""
-    name = match(torch.cuda.get_device_name(0) if device == "cuda" else device, known_hardware())
-    targets = [[], [f"hardware={name}"]] if name and known_hardware()[name].bandwidth else [[]]
-    for folder in sorted((results / "runs").glob("planted*")):
-        for words in targets:
-            try:
-                dispatch(["project", str(folder), "--json", *words])
-            except SkipbenchError as error:
-                print(json.dumps({"run": folder.name, "error": str(error)[:200]}), flush=True)
-    rounds(results)
-
-
 def small_model(results: Path, device: str) -> None:
-    """Rounds of the embedded model, whose passes are short, as `rounds` shows them."""
+    """Runs of the embedded model, whose passes are short, for `rounds`."""
     limit, tokens = (2, 8) if device == "cpu" else (8, 64)
     words = ["engine=cuda_graphs", "model=tiny", f"model.device={device}", f"limit={limit}"]
     words += ["dataset=mini-stories", f"dataset.max_new_tokens={tokens}", f"results={results}"]
     dispatch(["method=prompt-lookup,suffix,recycling,auto", *words, "--json"])
-    rounds(results)
 
 
 def rounds(results: Path) -> None:
@@ -241,16 +226,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("figures", choices=(*PARTS, "projections", "rounds"))
-    parser.add_argument("of", nargs="*", help="RESULTS DEVICE, of projections and rounds")
+    parser.add_argument("figures", choices=(*PARTS, "rounds"))
+    parser.add_argument("of", nargs="*", help="RESULTS DEVICE, of rounds")
     parser.add_argument("--small", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    if args.figures == "projections":
-        projections(Path(args.of[0]), args.of[1])
-        return
     if args.figures == "rounds":
-        small_model(Path(args.of[0]), args.of[1])
+        results, *device = args.of
+        for one in device:
+            small_model(Path(results), one)
+        rounds(Path(results))
         return
     for line in PARTS[args.figures](args.small):
         print(json.dumps(line), flush=True)

@@ -82,11 +82,10 @@ STEPS = (
          "-m skipbench method={methods} engine=cuda_graphs model.dtype={dtype} " + PLANTED +
          "dataset=mini-stories limit={limit} dataset.max_new_tokens={tokens} --json"),
     Step("prices of cuda_graphs", "A pass by context and rows, and the bytes that it reads; with "
-         "timed rounds in `latency/`, for `project RUN profile=FILE`.", 43,
+         "timed rounds in `latency/`, for `predict`.", 43,
          "-m skipbench profile engine=cuda_graphs model.dtype={dtype} " + PROFILE),
-    Step("projections", "Each cell as measured, and as projected from the prices above and from "
-         "the datasheet; what the host takes of its rounds.", 6,
-         "scripts/gpu_passes.py projections {out} {device}"),
+    Step("rounds", "What the host takes of the cells' rounds.", 6,
+         "scripts/gpu_passes.py rounds {out}"),
     Step("draft plans", "A draft step by plan: 8 and 4 bits, half of the sub-layers "
          "left out.", 28, "scripts/gpu_passes.py plans {small}"),
     Step("tests", "Tests with the marker `gpu`.", 139,
@@ -109,7 +108,7 @@ FULL = {
 }  # fmt: skip
 TINY = "--minutes 0 --runs 1 --shape 4x64 --context 40 --tokens 6 --long 12 --words 500"
 SMALL = FULL | {
-    "device": "cpu", "shape": "4x64", "dtype": "float32", "small": "--small", "limit": "1",
+    "device": "cpu", "shape": "4x64", "dtype": "float32", "small": "--small", "limit": "2",
     "tokens": "8", "contexts": "[32,64]", "rows": "[1,3]",
     "repeats": "1", "bars": TINY, "long": "", "float32": "",
 }  # fmt: skip

@@ -53,7 +53,6 @@ class Command(Struct):
     SETTINGS: ClassVar[bool] = True  # takes other keys as settings of a cell
     GROUPS: ClassVar[Names] = GROUPS  # those of settings that matter to it, for help
     WORDS: ClassVar[tuple[int, int | None]] = (0, 0)  # bare words, minimum and maximum
-    BARE: ClassVar[Names] = ()  # keys that may stand last as `--key`, without a value
     NEEDS: ClassVar[str] = ""  # message about a wrong number of bare words, after the name
 
     def model_settings(self) -> list[str]:

@@ -54,8 +54,8 @@ def run_profile(asked: Profile) -> None:
     with progress("profile", steps + visits * len(more)) as advance:
         step, repeats = partial(advance, ""), options.repeats
         prices = profile(lm, path, contexts, options.rows, repeats, known, step, variants)
-        for add_rounds in more:  # for projections, and what the host takes of them
-            add_rounds(lm, prices, contexts, visits, step, variants)
+        for add_rounds in more:  # for `predict`, and what the host takes of them
+            add_rounds(lm, prices, contexts, visits, step)
     prices.save()
     text = title(prices, config.model, config.engine, device)
     with json_lines(asked.json):

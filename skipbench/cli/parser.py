@@ -38,8 +38,7 @@ def parse(command: type[C], arguments: Sequence[str]) -> C:
     for word in rest:
         key, sign, value = word.partition("=")
         if (long := key[2:].replace("-", "_")) in keys and key.startswith("--"):
-            bare = long in command.BARE
-            value = value if sign else _value(next(rest, "" if bare else None), word, keys)
+            value = value if sign else _value(next(rest, None), word, keys)
             key, sign = long, "="
             word = f"{key}={value}"
         if word in flags:

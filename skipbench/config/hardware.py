@@ -10,7 +10,7 @@ from skipbench.config.configurable import Natural, Positive
 
 class Hardware(msgspec.Struct, forbid_unknown_fields=True):
     """A device: rates from the maker's datasheet, where those that are missing are measured; or
-    passes that were timed on it, for `project`.
+    passes that were timed on it, for `predict`.
     """
 
     devices: list[str]
@@ -23,7 +23,7 @@ class Hardware(msgspec.Struct, forbid_unknown_fields=True):
     prices: str | None = None
     """A latency file of `profile`, beside the file of the device; `model` was timed."""
     model: str | None = None
-    """A choice of conf/model, whose sizes a run that is projected has."""
+    """A choice of conf/model: the sizes that were timed."""
 
 
 @dataclass

@@ -20,13 +20,12 @@ TABLE: dict[str, dict[str, str]] = {
     "command": {
         "bench": "skipbench.contrib.servers.command.Bench",
         "bundle": "skipbench.contrib.artifact.bundle_command.Bundle",
-        "card": "skipbench.contrib.artifact.card_command.Card",
         "chat": "skipbench.contrib.chat.command.Chat",
-        "project": "skipbench.contrib.artifact.project_command.Project",
+        "predict": "skipbench.contrib.artifact.predict_command.Predict",
         "serve": "skipbench.contrib.serve.command.Serve",
         "verify": "skipbench.contrib.oracle.command.Verify",
     },
-    "profile": {"rounds": "skipbench.contrib.artifact.round_costs.add_rounds"},
+    "profile": {"rounds": "skipbench.contrib.artifact.timed_rounds.add_rounds"},
     "api": {
         "assert_lossless": "skipbench.contrib.oracle.api.assert_lossless",
         "custom_generate": "skipbench.contrib.export.custom_generate.custom_generate",

@@ -1,10 +1,8 @@
 """Acceptance of drafts, and the modelled speeds: TPT (KnapSpec) and E(Spd) (SWIFT)."""
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from operator import itemgetter
 from statistics import fmean
 from typing import Any
 
@@ -44,17 +42,6 @@ def accepted_by_position(rounds: Sequence[Round]) -> list[float]:
     """Share of the rounds with at least i + 1 draft steps whose chain was accepted so far."""
     longest = max((r.steps for r in rounds), default=0)
     return [fmean(r.chain > i for r in rounds if r.steps > i) for i in range(longest)]
-
-
-def conditional_acceptance(drafts: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """By position, the `drafts` (length, accepted) that came to it, and that accepted it."""
-    listed = list(drafts)
-    longest = max((length for length, _ in listed), default=0)
-    counts = []
-    for i in range(longest):
-        reached = [accepted > i for length, accepted in listed if length > i and accepted >= i]
-        counts.append((len(reached), sum(reached)))
-    return [*itertools.takewhile(itemgetter(0), counts)]
 
 
 def speculative_decoding(drafts: Sequence[tuple[int, int]]) -> dict[str, Any]:

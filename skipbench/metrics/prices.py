@@ -16,7 +16,6 @@ from skipbench.runs.files import write_json
 from skipbench.runs.fingerprint import other_package
 from skipbench.runs.measures import Profiled
 from skipbench.runs.reading import read_json
-from skipbench.runs.record import Verified
 from skipbench.runs.source import package_sha256
 
 FORMAT = 2
@@ -83,19 +82,16 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class TimedRound(msgspec.Struct, frozen=True):
-    """Measured rounds of one kind."""
+    """Rounds of one kind, timed in the loop."""
 
     context: int
     rows: int
     steps: int
     attention: int  # attentions that a draft step runs; `mlp` likewise
     mlp: int
-    how: Verified
     draft_s: float
     verify_s: float
-    behind_s: float  # of one row right after such a round
-    plan: str = ""  # text of the plan of the draft steps, where it is more than a skip set
-    beside_s: float = 0.0  # of all of the round beside its passes; 0 of drafts
+    beside_s: float = 0.0  # of all of the round beside its passes
 
 
 @dataclass(frozen=True)

@@ -198,12 +198,6 @@ def portable(value: Any) -> Any:
     return value
 
 
-def installed(path: str) -> Path:
-    """The place of a record's path in this installation."""
-    kind, _, name = path.partition(":")
-    return PLACES[kind]() / name if kind in PLACES else Path(path)
-
-
 def engine_text(name: str, strict: bool) -> str:
     """Name of an engine in tables, with the setting that changes its arithmetic."""
     return f"{name}, strict" if strict else name

@@ -10,6 +10,7 @@ import pytest
 from conftest import PAPERS, Command
 
 from skipbench.cli.main import dispatch
+from skipbench.config.catalog import known_hardware, shape_of
 from skipbench.config.compose import compose
 from skipbench.config.hardware import Slurm
 from skipbench.config.run_config import RunConfig
@@ -22,6 +23,7 @@ from skipbench.experiments.costs import (
     bill,
     budget_of,
     cost_of,
+    datasheet,
     gpu_of,
     half_width,
     prompts_for,
@@ -31,10 +33,26 @@ from skipbench.experiments.plan import Request, grids_of, without_repeats
 from skipbench.launch.jobs import bill_line
 from skipbench.launch.slurm import memory_for
 from skipbench.runs.provenance import config_hash
+from skipbench.skipset import fixed_set
 
 
 def config(*words: str) -> RunConfig:
     return compose(list(words))
+
+
+def test_a_datasheet_gives_what_reading_the_weights_takes() -> None:
+    shape, device = shape_of("llama3.1-8b"), known_hardware()["a100-80gb"]
+    costs = datasheet(shape, "bfloat16", device)
+    read = shape.weight_bytes("bfloat16") - 2 * shape.vocab * shape.hidden
+    one = costs.pass_s(1, 0)
+    assert device.bandwidth is not None and one == pytest.approx(read / (0.6 * device.bandwidth))
+    half = fixed_set("uniform", shape.layers, 0.5)
+    assert 0.4 < costs.pass_s(1, 0, half) / one < 0.6
+    assert costs.pass_s(1, 16384) > 1.1 * one
+    assert costs.pass_s(4096, 0) > 5 * one  # arithmetic
+    quantized = datasheet(shape, "bfloat16", device, "int8").pass_s(1, 0)
+    read = shape.weight_bytes("bfloat16", "int8") - 2 * shape.vocab * shape.hidden
+    assert quantized == pytest.approx(read / (0.6 * device.bandwidth))
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from skipbench.config.paths import PACKAGE
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import append_line, write_atomic
 from skipbench.runs.measures import Metrics
-from skipbench.runs.provenance import Provenance, config_hash, installed, portable, run_name
+from skipbench.runs.provenance import Provenance, config_hash, portable, run_name
 from skipbench.runs.record import Sample, dump, parse
 from skipbench.runs.run import read_run
 from skipbench.runs.store import RunStore, read_samples
@@ -213,8 +213,6 @@ def test_names_and_hashes() -> None:
     told = {"model": {"path": "package:models/tiny", "sets": ["package:x.json"]}}
     assert portable(inside) == told and config_hash(inside) == config_hash(told)
     assert config_hash(inside) != config_hash({"model": {"path": "/models/tiny"}})
-    assert installed("package:models/tiny") == PACKAGE / "models/tiny"
-    assert installed("/models/x") == Path("/models/x")
     assert run_name(["a/b", "x y", ""], "12") == "a-b_x-y_12"
     assert run_name(["../Llama-3.1_8B", 'é"\n;$', "n" * 99], "12") == f"Llama-3.1-8B_{'n' * 40}_12"
 

@@ -20,7 +20,7 @@ from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import Provenance, check_identity
 from skipbench.runs.reading import read_bytes, read_json, read_yaml, run_folders
 from skipbench.runs.record import Sample, parse_lines
-from skipbench.runs.run import Published, Run
+from skipbench.runs.run import Run
 
 CLAIMS, CRATE = "claims.json", "ro-crate-metadata.json"
 Quantities = dict[str, tuple[str, str, str | None]]
@@ -60,10 +60,6 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Claims(msgspec.Struct):
     claims: list[Claim]
-
-
-class _Tables(msgspec.Struct):
-    runs: list[Published]
 
 
 class _Crate(msgspec.Struct):
@@ -130,7 +126,7 @@ def hardware(provenance: Provenance) -> str:
 
 
 def check(folder: Path) -> Iterator[tuple[bool, str]]:
-    """Whether each claim, file and table holds. Raises SkipbenchError for what is no bundle."""
+    """Whether each claim and each file holds. Raises SkipbenchError for what is no bundle."""
     stored = read_json(folder / CLAIMS, _Claims)
     if stored is None or not (folder / CRATE).is_file():
         raise SkipbenchError(f"{folder} is no bundle: it has no {CLAIMS} and {CRATE}")
@@ -160,7 +156,6 @@ def check(folder: Path) -> Iterator[tuple[bool, str]]:
     versions = sorted({str(claim.protocol or "not named") for claim in stored.claims})
     yield True, f"protocol: {', '.join(versions)}"
     yield from _files(folder)
-    yield from _copies(folder, stored.claims)
 
 
 def _folder_of(claim: Claim) -> str:
@@ -190,30 +185,3 @@ def _files(folder: Path) -> Iterator[tuple[bool, str]]:
         elif hashlib.sha256(read_bytes(folder / name) or b"").hexdigest() != named[name]:
             yield False, f"{name}: another sha256 than in {CRATE}"
     yield True, f"{len(named)} files compared with {CRATE}"
-
-
-def _copies(folder: Path, claims: list[Claim]) -> Iterator[tuple[bool, str]]:
-    """The same numbers in `metrics.json` and in tables, where they are of one run alone."""
-    numbers = {(claim.run, claim.quantity): claim.number for claim in claims}
-
-    def differ(run: str, metrics: Metrics) -> Iterator[str]:
-        for quantity in QUANTITIES:
-            there, here = attrgetter(quantity)(metrics), numbers.get((run, quantity))
-            if here is not None and not _same(there, here):
-                yield f"{quantity} of {run} is {there}, claimed {here:.6g}"
-
-    kinds = ("runs/*/metrics.json", "tables/*.json")
-    for path in (path for kind in kinds for path in sorted(folder.glob(kind))):
-        name = path.relative_to(folder)
-        try:
-            if path.name == "metrics.json":
-                rows = [(path.parent.name, read_json(path, Metrics))]
-            else:
-                table = read_json(path, _Tables) or _Tables([])
-                rows = [(str(row.id), row.metrics) for row in table.runs if not row.group]
-        except SkipbenchError as error:
-            yield False, f"{name}: {error}"
-            continue
-        for run, metrics in rows:
-            if metrics is not None and not metrics.repeats:
-                yield from ((False, f"{name}: {text}") for text in differ(run, metrics))

@@ -16,14 +16,17 @@ that of the best `gamma`.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple
 
 from skipbench.config.architecture import Shape
-from skipbench.contrib.artifact.costs import LoopCosts
 from skipbench.draft_plan import DraftPlan
 from skipbench.metrics.formulas import expected_speedup, tpt
-from skipbench.metrics.prices import PARTS, Parts, Prices
+from skipbench.metrics.lines import Line, interpolate, line_of
+from skipbench.metrics.prices import PARTS, Parts, Prices, TimedRound
 
 
 class Range(NamedTuple):
@@ -76,7 +79,8 @@ class MachinePrices:
     def __init__(self, prices: Prices, timed: Shape, shape: Shape) -> None:
         self._by_bytes = scaled(prices, timed, shape)
         self._as_timed = scaled(prices, timed, replace(timed, layers=shape.layers))
-        self._rounds = LoopCosts(prices.layers, prices.rounds)
+        alone = verifications(r for r in prices.rounds if not r.steps)
+        self._alone, self._drafted = alone, verifications(r for r in prices.rounds if r.steps)
         fitted, single = Prices(model=prices.model), [p for p in prices.points if p.rows == 1]
         pairs = [(p.whole_s, fitted.pass_s(1, p.context)) for p in single]
         for part in PARTS:
@@ -103,9 +107,22 @@ class MachinePrices:
         return Range(1.0, self._rows(drafts, (least + most) / 2), self._rows(drafts, most))
 
     def _rows(self, drafts: Drafts, rows: float) -> float:
-        before = 1 if drafts.plans is None else 0
-        seconds = self._rounds.verify_s(drafts.context, round(rows), before=before)
-        return max(1.0, seconds / self._rounds.verify_s(drafts.context, 1))
+        timed = self._alone if drafts.plans is None else self._drafted
+        seconds = verify_s(timed, drafts.context, round(rows))
+        return max(1.0, seconds / verify_s(self._alone, drafts.context, 1))
+
+
+def verifications(rounds: Iterable[TimedRound]) -> dict[int, Line]:
+    """By context the seconds of a verification over its rows."""
+    by_context = attrgetter("context")
+    groups = groupby(sorted(rounds, key=by_context), by_context)
+    return {context: line_of((r.rows, r.verify_s) for r in group) for context, group in groups}
+
+
+def verify_s(timed: dict[int, Line], context: float, rows: int) -> float:
+    """Linear in the rows between those that were timed, and then in the context."""
+    line = [(known, interpolate(line, rows)) for known, line in timed.items()]
+    return float(interpolate(line, context))
 
 
 def scaled(prices: Prices, timed: Shape, shape: Shape) -> Prices:

@@ -1,17 +1,16 @@
 """A paper's speedups beside those that a machine's prices and the papers' own acceptance give."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
 from skipbench.config.architecture import Shape
-from skipbench.contrib.artifact.predict import MachinePrices, Predicted, Range, of_round, predict
+from skipbench.contrib.artifact.predict import MachinePrices, Predicted, Range, predict
 from skipbench.contrib.artifact.predict_papers import (
     UNKNOWN,
     Cell,
     cells_of,
     is_overall,
-    numbers,
     rounded,
 )
 from skipbench.metrics.prices import Prices
@@ -19,18 +18,12 @@ from skipbench.report.columns import MISSING
 from skipbench.report.published import Paper, Printed, read_paper
 from skipbench.report.tables.model import Column, Grid, Table, TableCell, TableRow
 
-FORMULAS = (
-    "speedup = M / (gamma c + v), with gamma = (M - 1) / alpha and at least 1 (SWIFT Eq. 6); where "
-    "the paper prints no M: (1 - alpha^(gamma + 1)) / (1 - alpha) / (gamma c + v) at its best "
-    "gamma (KnapSpec Eqs. 1 and 4); without draft passes M / v. c is a draft step and v a "
-    "verification, in passes of vanilla. Times 1 - the share of adaptation, where it is printed.",
-    "The high end takes every doubt in the method's favour: alpha and M as high as their rounding "
-    "allows (alpha 1 where the table prints none), the cheapest plan, the least c less its largest "
-    "residual, v = 1, adaptation for nothing; where no M is printed, 1 + alpha gamma tokens at the "
-    "best gamma. Out of reach: the paper's value is above it. Lower: it is below the low end, "
-    "which takes the other side of each doubt.",
-    "Overall is the mean of the tasks. Prefill is in none of these predictions; where a paper "
-    "counts it, its speedups are nearer 1.",
+NOTES = (
+    "speedup = M / (gamma c + v), where c is a draft step and v a verification, in passes of "
+    "vanilla. All formulas, and what both ends assume: docs/papers.md.",
+    "Out of reach: the paper's value is above the high end, which takes every doubt in the "
+    "method's favour. Lower: it is below the low end, which takes the other side of each doubt.",
+    "Overall is the mean of the tasks. Prefill is in none of these predictions.",
 )
 
 
@@ -123,8 +116,8 @@ def predicted_table(name: str, device: str, timed: str, lines: Sequence[Line]) -
             f"{device}, timed with {timed}; other sizes by the bytes that each part reads.",
         ),
         footnotes=tuple(sources),
-        remarks=(*FORMULAS, *_beyond_tau(name, lines)),
-        provenance=(f"python -m skipbench project {name} hardware={device}",),
+        remarks=NOTES,
+        provenance=(f"python -m skipbench predict {name} hardware={device}",),
     )
 
 
@@ -178,22 +171,4 @@ def _count(lines: Sequence[Line]) -> str:
         f"Of {len(judged)} predicted cells the paper's value is between both ends in "
         f"{kinds['within']}, out of reach in {kinds['out']}, lower than the low end in "
         f"{kinds['lower']}."
-    )
-
-
-def _beyond_tau(name: str, lines: Sequence[Line]) -> Iterator[str]:
-    """How many values need tau without the bonus token, although it is defined with it."""
-    if name != "clasp-table1":
-        return
-    each, beyond = 0, 0
-    for line in lines:
-        if line.found is None or line.found.c is None:
-            continue
-        (tau,) = (n.value or 0.0 for n in numbers(name, "tau", **line.printed.keys))
-        each += 1
-        value, c = line.printed.value or 0.0, line.found.c.low
-        beyond += tau < 1 or value > of_round(tau, 1.0, c, 1.0)
-    yield (
-        f"{beyond} of {each} values are out of reach where tau counts the bonus token, even if "
-        "every drafted token is accepted; the high ends above do not count it."
     )

@@ -282,11 +282,6 @@ EDITS: dict[str, tuple[Edit, str]] = {
     "runs swapped": (swap_runs, "number is "),
     "a commit recorded": (json_edit("provenance.json", '"commit": "..', '"commit": "xy'), "commit"),
     "a setting": (other_setting, "has the hash"),
-    "a metric": (json_edit("metrics.json", '"M": [0-9.]+', '"M": 9.9'), "M of .* is 9.9, claimed"),
-    "a table's number": (
-        json_edit("tables/head-to-head.json", r'(_auto_.*?"M": )[0-9.]+', r"\g<1>9.9"),
-        "tables/head-to-head.json: M of .* is 9.9, claimed",
-    ),
 }
 
 

@@ -1,10 +1,13 @@
-"""Predicted tables: the formula with drawn prices, and the committed tables."""
+"""Predicted tables: the formula with drawn prices, and the committed tables; timed rounds."""
 
 from pathlib import Path
 
+import msgspec
 import pytest
+from conftest import Command
 
 from skipbench.config.architecture import Shape
+from skipbench.config.catalog import known_hardware
 from skipbench.contrib.artifact.predict import (
     Drafts,
     MachinePrices,
@@ -15,9 +18,10 @@ from skipbench.contrib.artifact.predict import (
 from skipbench.contrib.artifact.predict_command import prediction
 from skipbench.contrib.artifact.predict_papers import TABLES, skipping
 from skipbench.contrib.artifact.predict_table import Line
+from skipbench.contrib.artifact.timed_rounds import loop_host
 from skipbench.errors import SkipbenchError
-from skipbench.metrics.acceptance import PLAIN
 from skipbench.metrics.prices import Parts, Point, Prices, TimedRound
+from skipbench.profile.roofline import match
 from skipbench.report.published import Printed
 
 COMMITTED = Path(__file__).parents[3] / "results" / "predicted"
@@ -29,7 +33,7 @@ def machine(shape: Shape = SHAPE) -> MachinePrices:
     """A pass of 4 (1 + 2) + 4 = 16 seconds; a row more costs a sixteenth of it."""
     parts = Parts(1.0, 0.0, 2.0, 4.0, 4)
     rounds = [
-        TimedRound(context, rows, steps, 4, 4, PLAIN, 16.0 * steps, 15.0 + rows, 0.0)
+        TimedRound(context, rows, steps, 4, 4, 16.0 * steps, 15.0 + rows)
         for context in (16, 64)
         for rows in (1, 2, 5, 9)
         for steps in (0, 4)
@@ -100,7 +104,53 @@ def test_a_committed_table_is_what_its_command_gives(name: str) -> None:
 def test_other_tables_and_machines_are_refused() -> None:
     for name, hardware, why in (
         ("swift-table3", "h100-measured", "no predictions of swift-table3; there are"),
-        ("swift-table2", "a100-80gb", "wanted a timed one: h100-measured"),
+        (
+            "swift-table2",
+            "a100-80gb",
+            "hardware=a100-80gb was not timed; those that were: h100",
+        ),
     ):
         with pytest.raises(SkipbenchError, match=why):
             prediction(name, hardware)
+
+
+def test_measured_hardware_is_no_place_and_no_datasheet(skipbench: Command) -> None:
+    assert match("NVIDIA H100 80GB HBM3", known_hardware()) == "h100-sxm"
+    table = "table", "swift-table2", "scale=paper", "--plan"
+    for words, why in (
+        (["hardware=h100-measured"], "hardware=h100-measured is no place where cells run"),
+        (["hardware=slurm-a100", "hardware.device=h100-measured"], "wanted one of a100-40gb"),
+    ):
+        done = skipbench(*table, *words)
+        assert done.returncode == 2 and why in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_the_host_of_a_draft_step_is_what_its_pass_does_not_take() -> None:
+    """A median: of 7 drafts, whose steps run 4, 2 or no attentions, one was disturbed."""
+    alone = [TimedRound(16, rows, 0, 4, 4, 0.0, 16.0, 2.0 + rows) for rows in range(1, 17)]
+    prices = Prices(model=Parts(1.0, 0.5, 2.0, 4.0, 4), rounds=alone)
+    for steps, attention, beside_s in (
+        *((4, 4, 3.0), (4, 2, 3.0), (4, 0, 3.0), (1, 4, 2.5), (8, 2, 3.5), (4, 4, 3.0)),
+        (4, 4, 900.0),
+    ):
+        pass_s = attention * (1 + 0.5 * 16) + 4 * 2 + 4
+        drafted = steps * (pass_s + beside_s)
+        prices.rounds.append(TimedRound(16, 5, steps, attention, 4, drafted, 20.0))
+    host = loop_host(prices)
+    assert host and (host.round_s, host.row_s, host.step_s) == pytest.approx((2, 1, 3))
+    assert loop_host(Prices(model=prices.model)) is None
+
+
+def test_profile_times_rounds_in_the_loop_and_what_the_host_takes(
+    skipbench: Command, tmp_path: Path
+) -> None:
+    words = "profile.contexts=[32,64]", "profile.rows=[1,3]", "profile.repeats=1", "--json"
+    done = skipbench("profile", *words, f"results={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    (path,) = (tmp_path / "latency").glob("*.json")
+    prices = msgspec.json.decode(path.read_bytes(), type=Prices)
+    kinds = {(one.context, one.rows, one.steps, one.attention, one.mlp) for one in prices.rounds}
+    assert len(kinds) == len(prices.rounds) == 2 * (17 + 4 + 3 + 2)
+    assert {(32, 1, 0, 12, 12), (64, 5, 4, 0, 12), (64, 33, 4, 6, 6), (32, 9, 8, 6, 6)} <= kinds
+    assert all(one.verify_s > 0 and one.draft_s > 0 for one in prices.rounds if one.steps)
+    assert prices.host["loop"].round_s > 0
