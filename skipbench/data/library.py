@@ -42,20 +42,14 @@ def stdlib_code(size: int | None, seed: int, shuffle: bool) -> list[Row]:
 @functools.cache  # parsing takes seconds, and every cell of a table asks
 def _library(folder: Path) -> tuple[Row, ...]:
     files = [p for p in sorted(folder.glob("*.py")) if p.stem not in LEFT_OUT]
-    return tuple(row for path in files for row in functions(path))
+    return tuple(row for path in files for row in _functions(path))
 
 
-@functools.lru_cache(maxsize=1)  # of one file after another
-def parsed(path: Path) -> tuple[str, ast.Module]:
-    """The text of a module, and its syntax tree."""
-    source = path.read_text(encoding="utf-8")
-    return source, ast.parse(source)
-
-
-def functions(path: Path) -> Iterator[Row]:
+def _functions(path: Path) -> Iterator[Row]:
     """The functions of a module, from its first level, that are documented and long enough."""
     try:
-        source, tree = parsed(path)
+        source = path.read_text(encoding="utf-8")
+        tree = ast.parse(source)
     except (OSError, ValueError, SyntaxError):
         return
     lines = [f"{line}\n" for line in source.split("\n")]  # as `ast` counts them

@@ -19,7 +19,6 @@ from conftest import ROOT, SHARED
 
 from skipbench.config.compose import compose
 from skipbench.data.rows import Row, rows_hash
-from skipbench.data.tuning import EACH
 from skipbench.errors import SkipbenchError
 
 MESSAGES = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Hello"}]
@@ -138,7 +137,7 @@ SAMPLES = sorted((SHARED / "data").glob("*.jsonl"))
 
 def tuning() -> list[Row]:
     rows = compose([WORD]).dataset.rows(None)
-    assert len(rows) == 5 * EACH
+    assert len(rows) == 60
     return rows
 
 

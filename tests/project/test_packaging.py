@@ -61,7 +61,7 @@ def test_carries_the_published_numbers(installed: Path) -> None:
 
 
 def test_carries_every_data_file(installed: Path) -> None:
-    for suffix in ("yaml", "jinja", "html", "css", "js", "c"):
+    for suffix in ("yaml", "jsonl", "jinja", "html", "css", "js", "c"):
         here = {path.relative_to(ROOT) for path in (ROOT / "skipbench").rglob(f"*.{suffix}")}
         assert here <= {path.relative_to(installed) for path in installed.rglob(f"*.{suffix}")}
     hardware = {path.name for path in (ROOT / "conf" / "hardware").iterdir()}
