@@ -135,9 +135,9 @@ audit: $(READY) ## known flaws of the packages in requirements.lock (pip-audit; 
 	$(PIP) --target build/pip-audit pip-audit==2.10.1
 	PYTHONPATH=build/pip-audit $(BIN)/python -m pip_audit --requirement requirements.lock --disable-pip
 
-ATTACKS := contrib/cpu/test_kernel_fuzz.py lm/test_families.py decode/test_contract.py scoring/test_hostile.py scoring/test_humaneval.py \
+ATTACKS := contrib/cpu/test_kernel_fuzz.py lm/test_families.py decode/test_contract.py scoring/test_humaneval.py \
 	runs/test_bad_records.py project/test_malformed.py launch/test_two_processes.py contrib/serve/test_serve.py
-attack: $(READY) ## kernels under sanitizers, all families and methods, exact tests of sampling, hostile programs, faults in pairs (an hour or more)
+attack: $(READY) ## kernels under sanitizers, all families and methods, exact tests of sampling, generated programs, faults in pairs (an hour or more)
 	$(BIN)/python -m pytest -m slow $(addprefix tests/,$(ATTACKS))
 
 docs: $(READY) ## docs/keys.md, written again from the schemas, and the site build/site (installs mkdocs-material)

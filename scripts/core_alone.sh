@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 python=$PWD/.venv/bin/python
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
-chmod 755 "$place" # other users run in it, too: programs in the sandbox
+chmod 755 "$place" # other users run in it, too: tests of the sandbox
 mkdir "$place/skipbench"
 git ls-files | grep -vE '^(skipbench|tests)/contrib/' | tar cf - --files-from=- | tar xf - -C "$place/skipbench"
 if [ -d ../shared ]; then ln -s "$PWD/../shared" "$place/shared"; fi

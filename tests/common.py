@@ -37,7 +37,7 @@ from skipbench.models.random_weights import random_model as random_model
 from skipbench.profile import latency, roofline
 from skipbench.report.published import paper_of
 from skipbench.runs.measures import Metrics
-from skipbench.scoring.sandbox import isolation
+from skipbench.scoring.sandbox import bubblewrap
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
@@ -197,7 +197,7 @@ def one_thread() -> None:
 def isolated() -> None:
     """For tests that execute code: skips them where nothing can isolate it."""
     try:
-        isolation()
+        bubblewrap()
     except SkipbenchError as error:
         pytest.skip(str(error))
 

@@ -14,7 +14,7 @@ from skipbench.bench.memory import GIB, Models, fitting, gpu_lines, group_bytes
 from skipbench.errors import SkipbenchError
 from skipbench.models.load import load
 from skipbench.runs.provenance import cpu_flags, cpu_name
-from skipbench.scoring.sandbox import isolation
+from skipbench.scoring.sandbox import bubblewrap
 
 TINY = Path(__file__).resolve().parent.parent / "models" / "tiny"
 WEIGHTS = "model.safetensors"
@@ -91,6 +91,6 @@ def _embedded() -> list[str]:
 
 def _sandbox() -> str:
     try:
-        return f"ok       generated code is isolated by {isolation().name}"
+        return f"ok       generated code is isolated by {bubblewrap()[0]}"
     except SkipbenchError as error:
         return f"missing  {error}"

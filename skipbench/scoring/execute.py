@@ -16,8 +16,8 @@ from skipbench.runs.record import Completion, Sample
 from skipbench.runs.run import read_run
 from skipbench.runs.store import RunStore
 from skipbench.scoring.overlap import ARMS
-from skipbench.scoring.programs import EXECUTED, RULES, Program, is_fenced, program_of
-from skipbench.scoring.sandbox import MEMORY_BYTES, Outcome, isolation, run_program
+from skipbench.scoring.programs import EXECUTED, RULES, program_of
+from skipbench.scoring.sandbox import MEMORY_BYTES, Outcome, bubblewrap, run_program
 
 PASS_AT = (1, 10)
 
@@ -55,13 +55,12 @@ def score_run(
             f"the run in {folder} is not finished; run its command again, then score it"
         )
     _ = run.samples  # refused where a sample is missing, not repaired
-    name = isolation().name if sandbox == "auto" else "none"
+    name = "bubblewrap" if sandbox == "auto" and bubblewrap() else "none"
     with contextlib.closing(RunStore(folder, run.settings)) as store:
         completions, samples = store.completions(), store.samples()
         if missing := [s.id for s in samples if s.index not in completions]:
             raise SkipbenchError(
-                f"{folder} has no completions of {len(missing)} samples, first {missing[0]}: an "
-                "earlier version made it; remove the folder and run its command again"
+                f"{folder} has no completion of {missing[0]}; fresh=true makes it anew"
             )
         sound = [s for s in samples if s.lossless != "failed"]
         programs = {
@@ -84,16 +83,16 @@ def score_run(
 
 
 def _execute(
-    programs: Sequence[Program],
+    programs: Sequence[str],
     sandbox: Literal["auto", "none"],
     timeout_s: float,
     progress: Callable[[int, int], None],
-) -> dict[Program, Outcome]:
-    outcomes: dict[Program, Outcome] = {}
+) -> dict[str, Outcome]:
+    outcomes: dict[str, Outcome] = {}
     linux = hasattr(os, "sched_getaffinity")
     pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)) if linux else os.cpu_count())
     try:
-        made = pool.map(lambda program: run_program(program, timeout_s, sandbox=sandbox), programs)
+        made = pool.map(lambda program: run_program(program, sandbox, timeout_s), programs)
         for program, outcome in zip(programs, made, strict=True):
             outcomes[program] = outcome
             progress(len(outcomes), len(programs))
@@ -129,6 +128,6 @@ def _line(c: Completion, verdicts: Mapping[tuple[int, str], Outcome]) -> dict[st
     """One line of `scores.jsonl`."""
     arms = {}
     for arm in ARMS:
-        verdict = verdicts[c.index, arm]._asdict()
-        arms[arm] = {"passed": verdict.pop("ok"), **verdict, "fenced": is_fenced(getattr(c, arm))}
+        passed, detail = verdicts[c.index, arm]
+        arms[arm] = {"passed": passed, "detail": detail}
     return {"index": c.index, "id": c.id, **arms}

@@ -1,8 +1,7 @@
-"""Makes the program of a completion, and the tests that judge it; `execute.py` runs them."""
+"""Makes the program of a completion with the tests that judge it; `execute.py` runs it."""
 
 import ast
 import re
-from typing import NamedTuple
 
 from skipbench.data.rows import Reference
 from skipbench.scoring.text import need
@@ -12,10 +11,8 @@ EXECUTED = ("code", "humaneval")
 RULES = {
     "code": "what stands behind </think>; the first of these that parses and defines the function: "
     "the prompt and what continues it, up to the first statement outside of the function; what a "
-    "Markdown fence holds, the whole function or its body; a function between sentences",
-    "tests": "run in a process of their own and compare what the function returns as plain data: "
-    "None, numbers, texts, bytes, and lists, tuples, sets, dicts and iterators of these; at least "
-    "one of their assertions has to run",
+    "Markdown fence holds, the whole function or its body",
+    "tests": "run behind the code in the same process, which has to reach their end",
     "program": "Python's standard library; no numpy, no threads or processes, no network, no "
     "input, no file to write; what it prints is not read",
 }
@@ -24,27 +21,11 @@ _TEXTS = r'"""(?s:.*?)"""|\'\'\'(?s:.*?)\'\'\'|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'
 _NEXT_STATEMENT = re.compile(rf"{_TEXTS}|(?P<next>\n(?=\S))")
 _FENCE = re.compile(r"( *)(`{3,}|~{3,})([^`]*)$")  # opens where the information has no backtick
 _FUTURE = re.compile(r"^from __future__ import .*\n?", re.M)
-TRIED = 200
-"""Lines of an answer without a fence at which its program may end."""
-
-
-class Program(NamedTuple):
-    """`tests` call the function `entry_point` of `code` as CANDIDATE, from another process."""
-
-    code: str
-    tests: str = ""
-    entry_point: str = ""
 
 
 def answered(completion: str) -> str:
     """The completion behind the thoughts of a reasoning model."""
     return completion.rpartition("</think>")[2]
-
-
-def is_fenced(completion: str) -> bool:
-    """True for an answer with a Markdown fence, not the prompt's continuation."""
-    continues = completion.lstrip("\n")[:4] == "    " or completion.lstrip("\n")[:1] == "\t"
-    return not continues and bool(fences(answered(completion)))
 
 
 def fences(text: str) -> list[str]:
@@ -86,8 +67,8 @@ def function_body(completion: str) -> str:
 
 
 def _whole(completion: str, prompt: str, name: str) -> str:
-    """The first text that parses and defines the function: the prompt and what continues it, a
-    fence with the function or its body, a function between sentences.
+    """The first text that parses and defines the function: the prompt and what continues it, or a
+    fence with the function or its body.
     """
     answer = answered(completion)
     continued = f"{prompt}{function_body(answer)}\n"
@@ -99,21 +80,11 @@ def _whole(completion: str, prompt: str, name: str) -> str:
         candidates += [f"{helped}{inside}\n"] if _named(name).search(inside) else []
         candidates.append(f"{prompt}{function_body(inside)}\n")
     found = next((code for code in candidates if defines(code, name)), None)
-    return found or _between_sentences(answer, prompt, name) or [*candidates, continued][0]
+    return found or [*candidates, continued][0]
 
 
 def _named(name: str) -> re.Pattern[str]:
     return re.compile(rf"^(?:async )?def {re.escape(name)}\b", re.M)
-
-
-def _between_sentences(answer: str, prompt: str, name: str) -> str | None:
-    """The longest run of lines that parses, from the function's on; `None` without one."""
-    if not (at := _named(name).search(answer)):
-        return None
-    lines = answer[at.start() :].split("\n")[:TRIED]
-    codes = ("\n".join(lines[:end]) for end in range(len(lines), 0, -1))
-    found = next((code for code in codes if defines(code, name)), None)
-    return None if found is None else f"{_helpers(prompt)}{found}\n"
 
 
 def _helpers(prompt: str) -> str:
@@ -128,19 +99,28 @@ def _ordered(code: str) -> str:
     )
 
 
-def program_of(scorer: str, completion: str, prompt: str, reference: Reference) -> Program:
-    """The program that passes its tests exactly if the completion is right; SkipbenchError for a
+def program_of(scorer: str, completion: str, prompt: str, reference: Reference) -> str:
+    """The program that reaches its end exactly if the completion is right; SkipbenchError for a
     reference without the entries of the scorer, one of `EXECUTED`.
     """
     if scorer == "code":
         tests, name = need(reference, "tests", str), need(reference, "entry_point", str)
-        return Program(
-            _ordered(_whole(completion, prompt, name)), f"{name} = CANDIDATE\n{tests}\n", name
-        )
+        return _tested(_whole(completion, prompt, name), name, f"{name} = CANDIDATE\n{tests}\n")
     # The task's own prompt: the one that the model saw may be indented by tabs, and then so is what
     # it wrote.
     own, test = need(reference, "prompt", str), need(reference, "test", str)
     name = need(reference, "entry_point", str)
-    code = _ordered(_whole(completion.replace("\t", "    "), own, name))
+    code = _whole(completion.replace("\t", "    "), own, name)
     # Tests use the prompt's other functions: as it gives them, not as the program may have them.
-    return Program(code, f"{_helpers(own)}{name} = CANDIDATE\n{test}\ncheck({name})\n", name)
+    tests = f"{_helpers(own)}{name} = CANDIDATE\n{test}\ncheck({name})\n"
+    return _tested(code, name, tests)
+
+
+def _tested(code: str, name: str, tests: str) -> str:
+    """The code as a module of its own; the tests see its function `name` as CANDIDATE."""
+    return (
+        "import sys, types\n"
+        'program = sys.modules["program"] = types.ModuleType("program")\n'
+        f"exec({_ordered(code)!r}, program.__dict__)\n"
+        f"CANDIDATE = getattr(program, {name!r})\n{tests}"
+    )

@@ -3,17 +3,15 @@ and pass@k.
 """
 
 import itertools
-import os
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from users import USERS, passed
 
 from skipbench.config.compose import compose
 from skipbench.data.humaneval import problems
 from skipbench.data.rows import Row
 from skipbench.errors import SkipbenchError
 from skipbench.scoring.programs import function_body, program_of
-from skipbench.scoring.sandbox import Outcome, run_program
 
 
 def rows(*overrides: str, limit: int | None = None) -> list[Row]:
@@ -21,34 +19,41 @@ def rows(*overrides: str, limit: int | None = None) -> list[Row]:
     return found
 
 
-def outcomes(solutions: dict[str, str]) -> list[Outcome]:
+def passing(solutions: dict[str, str], user: str = "this") -> list[bool]:
     pairs = [(solutions[r.id], r) for r in rows() if r.id in solutions]
-    programs = [program_of("humaneval", text, r.prompt, r.reference) for text, r in pairs]
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        return list(pool.map(lambda program: run_program(program, 20.0), programs))
+    return passed([program_of("humaneval", t, r.prompt, r.reference) for t, r in pairs], user)
+
+
+BROKEN = (
+    "    pass\n",
+    "    return object()\n",
+    "    return (\n",
+    "    import os; os._exit(0)\n",
+    "    import sys; sys.exit(0)\n",
+    "    import os; [os.write(fd, b'passed') for fd in range(1, 9) if fd != 2]; os._exit(0)\n",
+)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("isolated")
-def test_the_canonical_solutions_pass_and_broken_ones_do_not() -> None:
+@pytest.mark.parametrize("user", USERS)
+def test_the_canonical_solutions_pass_and_broken_ones_do_not(user: str) -> None:
     canonical = {name: task["canonical_solution"] for name, task in problems().items()}
     assert len(canonical) == 164
-    assert [o for o in outcomes(canonical) if not o.ok] == []
-    broken = ["    pass\n", "    return object()\n", "    import os; os._exit(0)\n"]
-    broken += ["    return (\n", "\tx = 1\n\n\n"]
-    wrong = dict(zip(canonical, itertools.cycle(broken), strict=False))
-    assert not any(o.ok for o in outcomes(wrong))
+    assert passing(canonical, user) == [True] * 164
+    broken = dict(zip(canonical, itertools.cycle(BROKEN), strict=False))
+    assert passing(broken, user) == [False] * 164
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("isolated")
 def test_the_canonical_solutions_pass_as_answers_of_a_chat_model() -> None:
-    """Each function as a whole in a fence, between sentences."""
+    """Each function as a whole in a fence, sentences around it."""
     answers = {
         name: f"Here is it:\n\n```python\n{task['prompt']}{task['canonical_solution']}\n```\nDone."
         for name, task in problems().items()
     }
-    assert len(answers) == 164 and [o for o in outcomes(answers) if not o.ok] == []
+    assert passing(answers) == [True] * 164
 
 
 @pytest.mark.usefixtures("isolated")
@@ -58,7 +63,7 @@ def test_a_solution_may_be_indented_by_tabs_and_go_on() -> None:
         name: text.replace("    ", "\t") + "\n\nif __name__ == '__main__':\n\tbroken(\n"
         for name, text in canonical.items()
     }
-    assert all(o.ok for o in outcomes(tabs))
+    assert all(passing(tabs))
 
 
 @pytest.mark.usefixtures("isolated")
@@ -67,8 +72,7 @@ def test_the_prompts_other_functions_are_its_own() -> None:
     task = problems()["HumanEval/32"]
     whole = f"```python\n{task['prompt']}{task['canonical_solution']}\n```"
     fake = "```python\ndef poly(xs, x): return 0\ndef find_zero(xs): return 7.0\n```"
-    right, wrong = (outcomes({task["task_id"]: text})[0] for text in (whole, fake))
-    assert right.ok and right.assertions > 0 and not wrong.ok
+    assert [passing({task["task_id"]: text}) for text in (whole, fake)] == [[True], [False]]
 
 
 def test_prompts() -> None:
