@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from skipbench.contrib.artifact.places import OF_PLACES, public, public_word
-from skipbench.contrib.servers.about import FILE, About
+from skipbench.contrib.servers.about import FILE, LEFT_OUT, MODELS, About
 from skipbench.contrib.servers.published import PLACE
 from skipbench.contrib.servers.records import (
     CONFIG,
@@ -26,16 +25,12 @@ from skipbench.runs.reading import read_json
 
 PRIVATE = ("prompt", "messages", "user")  # fields of a request: texts, and who asks
 TEXTS = ("text", "content", "reasoning_content", "reasoning")  # of an answer
-SECRET = re.compile(
-    "(api|admin|ssl|auth).*key|secret|password|credential|authorization|(access|auth|bearer|hf)_?token",
-    re.IGNORECASE,
-)  # names of fields of a request
 TOLD = ("id", "owned_by", "max_model_len", "meta")  # of what a server says of a model
 
 
 def copy_bench(folder: Path, out: Path) -> None:
     """Writes a bench into the bundle `out`: digests in place of texts, an arm's letter in place of
-    its server's address, and of what servers say of themselves models and version alone.
+    its server's address, and of what servers say of themselves that of their models alone.
     """
     copy = out / PLACE / folder.name
     about = read_json(folder / FILE, About) or About()
@@ -50,7 +45,9 @@ def copy_bench(folder: Path, out: Path) -> None:
             url=addresses[own.url],
             model=public(own.model),
             extra=_fields(own.extra),
-            identity=_identity(own.identity),
+            pages={
+                MODELS: public({k: v for k, v in own.pages.get(MODELS, {}).items() if k in TOLD})
+            },
         )
         for arm, own in about.arms.items()
     }
@@ -84,7 +81,7 @@ def _fields(value: Any) -> Any:
         return [_fields(one) for one in value]
     if not isinstance(value, dict):
         return public(value)
-    names = (k for k in value if k not in PRIVATE and not SECRET.search(k))
+    names = (k for k in value if k not in PRIVATE and not LEFT_OUT.search(k))
     return {name: _fields(value[name]) for name in names}
 
 
@@ -95,11 +92,6 @@ def _word(word: str) -> str:
         if word.lstrip().startswith("{")
         else public_word(word)
     )
-
-
-def _identity(known: dict[str, Any]) -> dict[str, Any]:
-    models = [{k: one[k] for k in TOLD if k in one} for one in known.get("models", [])]
-    return {"models": public(models), "version": public(known.get("version"))}
 
 
 def _kind(fault: str) -> str:

@@ -1,25 +1,35 @@
 """`servers.json` of a bench: what each arm is, as its server says of itself."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from skipbench.contrib.servers.client import Fault, fetch
-from skipbench.contrib.servers.told import mapping
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import write_json
 from skipbench.runs.reading import read_json
 
 FILE = "servers.json"
 MODELS = "/v1/models"
-VERSIONS = {"/version": "version", "/props": "build_info", "/get_server_info": "version"}
-"""Pages with a version, and its field: vLLM and TensorRT-LLM; llama.cpp; SGLang."""
-VARIES = ("created", "permission", "status")  # of what a server says of a model, with time
+PAGES = {"/version": "version", "/props": "build_info", "/get_server_info": "version"}
+"""What servers say of themselves, and the field that has their version: vLLM and TensorRT-LLM;
+llama.cpp; SGLang."""
+LEFT_OUT = re.compile(
+    r"^(created|permission|status|internal_states|random_seed|max_total_num_tokens|id_task"
+    r"|next_token|is_\w+ing)$"
+    "|(api|admin|ssl|auth).*key|secret|password|credential|authorization"
+    "|(access|auth|bearer|hf)_?token",
+    re.IGNORECASE,
+)  # of these pages: what varies with time or from start to start, and what nobody else may know
 OWNERS = {"llamacpp": "llama.cpp", "vllm": "vLLM", "sglang": "SGLang"}
 """Engines by the owner that they name for their models; others stand as they are."""
+SHOWN = 3  # fields that a message names
+Pages = Mapping[str, Mapping[str, Any]]
 Addressed = tuple[str, dict[str, Any], str]
 """An address, further fields of the requests to it, and its key."""
 
@@ -29,14 +39,14 @@ class Server(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     Attributes:
         extra: further fields of the requests to it.
-        identity: what has to stay while it is measured: what it says of its model, and its version.
+        pages: what it says of its model and of itself, which has to stay while it is measured.
     """
 
     url: str
     model: str
     engine: str
     extra: dict[str, Any]
-    identity: dict[str, Any]
+    pages: dict[str, dict[str, Any]] = {}
 
 
 class About(msgspec.Struct, kw_only=True):
@@ -77,11 +87,18 @@ def introduced(folder: Path, given: Sequence[Addressed], asked: About) -> None:
         letter = chr(ord("A") + number)
         was = before.arms.get(letter)
         now = asked.arms[letter] = _server(url, extra, key, was)
-        if was and was.identity != now.identity:
-            texts = " and is ".join(json.dumps(one.identity) for one in (was, now))
-            raise SkipbenchError(f"{path}: {url} was {texts}; fresh=true sets the records aside")
+        if was and (found := changes(was.pages, now.pages)):
+            raise SkipbenchError(f"{path}: {url}: {found}; fresh=true sets the records aside")
     asked.names, asked.machine = asked.names or before.names, asked.machine or before.machine
     write_json(path, msgspec.to_builtins(asked))
+
+
+def changes(was: Pages, now: Pages) -> str:
+    """The fields that differ on pages that are there both times."""
+    names = [(page, name) for page in was if page in now for name in {**was[page], **now[page]}]
+    pairs = [(f"{p} {n}", was[p].get(n), now[p].get(n)) for p, n in names]
+    found = [f"{what} was {str(a)[:80]} and is {str(b)[:80]}" for what, a, b in pairs if a != b]
+    return "; ".join(found[:SHOWN])
 
 
 def _server(url: str, extra: dict[str, Any], key: str, was: Server | None) -> Server:
@@ -92,15 +109,12 @@ def _server(url: str, extra: dict[str, Any], key: str, was: Server | None) -> Se
         if was is None:
             raise SkipbenchError(f"{url}: {fault}; is it a server?") from fault
         return was
-    version = version_of(url, key)
+    pages = {MODELS: model, **pages_of(url, key)}
+    versions = (said.get(PAGES.get(page, "")) for page, said in pages.items())
+    version = next((str(one) for one in versions if one), "")
     owner = str(model.get("owned_by") or "server")
-    return Server(
-        url=url,
-        model=model["id"],
-        engine=" ".join(filter(None, (OWNERS.get(owner, owner), version))),
-        extra=extra,
-        identity={"models": [model], "version": version},
-    )
+    engine = " ".join(filter(None, (OWNERS.get(owner, owner), version)))
+    return Server(url=url, model=model["id"], engine=engine, extra=extra, pages=pages)
 
 
 def model_of(url: str, name: str | None, key: str) -> dict[str, Any]:
@@ -108,7 +122,7 @@ def model_of(url: str, name: str | None, key: str) -> dict[str, Any]:
     SkipbenchError where it names none, and Fault where nobody listens.
     """
     try:
-        listed = json.loads(fetch(url, MODELS, key))["data"]
+        listed = json.loads(fetch(url, MODELS, key), object_pairs_hook=_kept)["data"]
         known = [{**one, "id": one["id"] + ""} for one in listed]
         why = "an empty list"
     except Fault as fault:
@@ -123,16 +137,18 @@ def model_of(url: str, name: str | None, key: str) -> dict[str, Any]:
         if why.startswith(("status 401", "status 403")):
             how = f"{url}#key=VARIABLE sends the key that an environment variable holds"
         raise SkipbenchError(f"{url} names no model at {MODELS} ({why}); {how}")
-    return {name: value for name, value in known[0].items() if name not in VARIES}
+    return known[0]
 
 
-def version_of(url: str, key: str) -> str | None:
-    """The version of a server's engine, as far as it tells."""
-    for page, field in VERSIONS.items():
-        try:
-            said: Mapping[str, Any] = mapping(json.loads(fetch(url, page, key)))
-        except (Fault, ValueError, RecursionError):
-            continue
-        if said.get(field):
-            return str(said[field])
-    return None
+def pages_of(url: str, key: str) -> dict[str, dict[str, Any]]:
+    """What a server says of itself, by page, as far as it has them."""
+    found = dict[str, dict[str, Any]]()
+    for page in PAGES:
+        with suppress(Fault, ValueError, RecursionError):
+            said = json.loads(fetch(url, page, key), object_pairs_hook=_kept)
+            found |= {page: said} if isinstance(said, dict) else {}
+    return found
+
+
+def _kept(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: value for name, value in pairs if not LEFT_OUT.search(name)}

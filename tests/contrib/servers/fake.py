@@ -51,6 +51,7 @@ class Fake(ThreadingHTTPServer):
         token_s: slept before each token.
         told: fields of the last event, such as an engine's metrics.
         models: that it names, each with `longest` tokens.
+        drafts: their number, as it says of itself.
         asked: bodies that came.
         keys: path and `Authorization` of every request, None without one.
         do: answers.
@@ -62,7 +63,8 @@ class Fake(ThreadingHTTPServer):
         self.plan, self.other, self.token_s = dict[str, list[str]](), list[str](), 0.0
         self.told, self.asked, self.tokens = dict[str, Any](), list[dict[str, Any]](), 12
         self.version, self.counters, self.key, self.models = "1", "", "", ["fake"]
-        self.longest, self.keys = 2048, list[tuple[str, str | None]]()
+        self.longest, self.drafts = 2048, 3
+        self.keys = list[tuple[str, str | None]]()
         self.do: Callable[[Any], None] = Handler.answer
         self.__dict__ |= given
         super().__init__(("127.0.0.1", port), Handler)
@@ -90,6 +92,7 @@ class Handler(BaseHTTPRequestHandler):
         pages = {
             "/v1/models": {"data": [{"id": name, **said} for name in self.server.models]},
             "/version": {"version": self.server.version},
+            "/get_server_info": {"api_key": "secret", "drafts": self.server.drafts},
         }
         if self.path == "/metrics" and self.server.counters:
             self._send(200, self.server.counters.format(n=len(self.server.asked)).encode())

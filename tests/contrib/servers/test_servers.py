@@ -143,12 +143,12 @@ def test_an_arm_has_fields_of_its_own_and_a_server_that_changed_is_refused(
         assert sent == {False: 4, True: 4}  # two prompts, two to warm up
         assert {body["seed"] for body in a.asked} == {0, 1}
         said = (next(tmp_path.rglob("servers.json"))).read_text()
-        assert '"version": "1"' in said and "secret" not in said
-        for name, value in (("version", "2"), ("longest", 4096)):
+        assert '"drafts": 3' in said and "secret" not in said
+        for name, value in (("version", "2"), ("longest", 4096), ("drafts", 5)):
             with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit):
                 patch.setattr(a, name, value)
                 bench(tmp_path, *both, *words, "decoding.temperature=0.7")
-            assert "fresh=true sets the records aside" in capsys.readouterr().err
+            assert f"and is {value}; fresh=true sets the records aside" in capsys.readouterr().err
         bench(tmp_path, *both, *words, "decoding.temperature=0.7")
     for wrong in (["x"], ["{}"], [a.url, "[1]"], [a.url], [a.url, a.url, "names=x,vanilla"]):
         with pytest.raises(SystemExit):
@@ -300,7 +300,14 @@ def test_each_server_sees_its_own_key_and_no_other(
         with pytest.raises(SystemExit):
             main(["bench", *wrong])
     assert len(records) == 6 and not any(r.error for r in records)
-    pages = {"/v1/models", "/version", "/metrics", "/v1/chat/completions"}
+    pages = {
+        "/v1/models",
+        "/version",
+        "/props",
+        "/get_server_info",
+        "/metrics",
+        "/v1/chat/completions",
+    }
     for seen, key in zip(asked, ("Bearer open-sesame", "Bearer rosebud", None), strict=True):
         assert {path for path, _ in seen} == pages and {own for _, own in seen} == {key}
         assert sum("completions" in path for path, _ in seen) == 4  # two to warm up
