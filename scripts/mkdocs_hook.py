@@ -10,7 +10,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from skipbench.contrib.artifact.registry import EVALS, eval_lines, registry_page, rows_of
+from skipbench.contrib.artifact.registry import registry_page, rows_of
 
 API = """\
 # Python API
@@ -35,7 +35,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, name, content=text))
     rows = rows_of(ROOT / "results" / "community")
     files.append(File.generated(config, "results.html", content=registry_page(rows, "index.html")))
-    files.append(File.generated(config, EVALS, content=eval_lines(rows)))
     return files
 
 

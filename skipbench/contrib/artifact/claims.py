@@ -1,13 +1,12 @@
 """The numbers of each run and what they rest on, by its samples; the check of a bundle."""
 
 import hashlib
+import re
 import shlex
 from collections.abc import Iterator
 from math import isclose
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
-from urllib.parse import unquote
 
 import msgspec
 
@@ -22,23 +21,24 @@ from skipbench.runs.reading import read_bytes, read_json, read_yaml, run_folders
 from skipbench.runs.record import Sample, parse_lines
 from skipbench.runs.run import Run
 
-CLAIMS, CRATE = "claims.json", "ro-crate-metadata.json"
-Quantities = dict[str, tuple[str, str, str | None]]
+CLAIMS, SUMS = "claims.json", "SHA256SUMS"
+SUM = re.compile(r"([0-9a-f]{64})  (.+)")  # a line of `sha256sum`
+Quantities = dict[str, tuple[str, str | None]]
 QUANTITIES: Quantities = {
-    "speedup.e2e": ("speedup over vanilla, prefill included", "ratio", "speedup.e2e_ci95"),
-    "speedup.paired": ("speedup over vanilla, decode only", "ratio", "speedup.ci95"),
-    "M": ("tokens per verification", "tokens", None),
-    "alpha": ("accepted draft tokens per draft step", "proportion", None),
-    "tokens_per_s": ("tokens per second, without the prefill", "tokens/s", None),
-    "tokens_per_s_vanilla": ("vanilla's tokens per second, without the prefill", "tokens/s", None),
-    "lossless.identical": ("samples with vanilla's tokens", "samples", None),
-}  # by path in metrics.json: words of a claim, unit, and path of the 95 % interval
+    "speedup.e2e": ("speedup over vanilla, prefill included", "speedup.e2e_ci95"),
+    "speedup.paired": ("speedup over vanilla, decode only", "speedup.ci95"),
+    "M": ("tokens per verification", None),
+    "alpha": ("accepted draft tokens per draft step", None),
+    "tokens_per_s": ("tokens per second, without the prefill", None),
+    "tokens_per_s_vanilla": ("vanilla's tokens per second, without the prefill", None),
+    "lossless.identical": ("samples with vanilla's tokens", None),
+}  # by path in metrics.json: words of a claim, and path of the 95 % interval
 SERVED: Quantities = {
-    "speedup.e2e": ("speedup over the first server, end to end", "ratio", "speedup.e2e_ci95"),
-    "M": ("tokens per verification, as the server tells", "tokens", None),
-    "accepted_share": ("accepted share of draft tokens, as the server tells", "proportion", None),
-    "tokens_per_s": ("tokens per second of a request, after its first", "tokens/s", None),
-    "lossless.identical": ("answers of the first server, or judged right", "samples", None),
+    "speedup.e2e": ("speedup over the first server, end to end", "speedup.e2e_ci95"),
+    "M": ("tokens per verification, as the server tells", None),
+    "accepted_share": ("accepted share of draft tokens, as the server tells", None),
+    "tokens_per_s": ("tokens per second of a request, after its first", None),
+    "lossless.identical": ("answers of the first server, or judged right", None),
 }  # the same of a bench of servers
 EXACT = 1e-9  # relative difference that another order of summation may make
 
@@ -60,10 +60,6 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Claims(msgspec.Struct):
     claims: list[Claim]
-
-
-class _Crate(msgspec.Struct):
-    graph: list[dict[str, Any]] = msgspec.field(name="@graph")
 
 
 def claims_of(folder: Path) -> list[Claim]:
@@ -112,7 +108,7 @@ def _claims(
             commit=provenance.commit and provenance.commit + "+" * bool(provenance.dirty),
             protocol=provenance.protocol,
         )
-        for quantity, (words, _, ends) in quantities.items()
+        for quantity, (words, ends) in quantities.items()
         if (number := attrgetter(quantity)(metrics)) is not None
     ]
 
@@ -128,8 +124,8 @@ def hardware(provenance: Provenance) -> str:
 def check(folder: Path) -> Iterator[tuple[bool, str]]:
     """Whether each claim and each file holds. Raises SkipbenchError for what is no bundle."""
     stored = read_json(folder / CLAIMS, _Claims)
-    if stored is None or not (folder / CRATE).is_file():
-        raise SkipbenchError(f"{folder} is no bundle: it has no {CLAIMS} and {CRATE}")
+    if stored is None or not (folder / SUMS).is_file():
+        raise SkipbenchError(f"{folder} is no bundle: it has no {CLAIMS} and {SUMS}")
     made, broken = dict[tuple[str, str], Claim](), dict[str, str]()
     readers = [(run.name, run, claims_of) for run in run_folders(folder)]
     readers += [(f"{PLACE}/{one.name}", one, bench_claims) for one in benches(folder)]
@@ -173,15 +169,28 @@ def _same(there: object, here: object) -> bool:
 
 
 def _files(folder: Path) -> Iterator[tuple[bool, str]]:
-    """Every file against its digest in the RO-Crate's metadata."""
-    crate = read_json(folder / CRATE, _Crate) or _Crate([])
-    named = {unquote(str(one.get("@id"))): one["sha256"] for one in crate.graph if "sha256" in one}
-    there = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()} - {CRATE}
-    for name in sorted(named.keys() | there):
-        if name not in there:
+    """Every file against its digest in `SHA256SUMS`."""
+    lines = (read_bytes(folder / SUMS) or b"").decode(errors="replace").rstrip("\n").split("\n")
+    found = [SUM.fullmatch(line) for line in lines]
+    known = {match[2]: match[1] for match in found if match}
+    if len(known) < len(lines):
+        yield False, f"{SUMS}: {len(lines) - len(known)} of its lines name no file, or one again"
+    made = sums(folder)
+    for name in sorted(known.keys() | made.keys()):
+        if name not in made:
             yield False, f"{name}: missing"
-        elif name not in named:
-            yield False, f"{name}: not in {CRATE}"
-        elif hashlib.sha256(read_bytes(folder / name) or b"").hexdigest() != named[name]:
-            yield False, f"{name}: another sha256 than in {CRATE}"
-    yield True, f"{len(named)} files compared with {CRATE}"
+        elif name not in known:
+            yield False, f"{name}: not in {SUMS}"
+        elif made[name] != known[name]:
+            yield False, f"{name}: another sha256 than in {SUMS}"
+    yield True, f"{len(known)} files compared with {SUMS}"
+
+
+def sums(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file of a bundle but `SHA256SUMS`, by its path there."""
+    paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
+    files = {name: path for name, path in paths.items() if path.is_file() and name != SUMS}
+    return {
+        name: hashlib.sha256(read_bytes(path) or b"").hexdigest()
+        for name, path in sorted(files.items())
+    }

@@ -2,7 +2,6 @@
 bundle says. Numbers are computed from the samples; a bundle that does not hold shows none.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
@@ -11,7 +10,6 @@ from markupsafe import escape
 from msgspec.structs import replace
 
 from skipbench.contrib.artifact.claims import check, hardware
-from skipbench.contrib.artifact.eval_records import eval_record
 from skipbench.contrib.servers.published import benches, runs_of, served
 from skipbench.errors import SkipbenchError, printable
 from skipbench.metrics.summary import summarise
@@ -30,18 +28,16 @@ COLUMNS = (
     *("model", "method", "speedup", "hardware", "engine", "dataset"),
     *(*NUMBERS[1:], "date", "bundle", "checked"),
 )  # the page keeps the first two in sight
-PAGE, EVALS = "report.html", "every_eval_ever.jsonl"
+PAGE = "report.html"
 
 
 def write_registry(folder: Path) -> tuple[Path, list[str]]:
-    """Writes the page of a folder of bundles into it, and their records for Every Eval Ever beside
-    it; returns the page's path, and why bundles fail.
+    """Writes the page of a folder of bundles into it; returns its path, and why bundles fail.
 
     Raises SkipbenchError for a folder without bundles.
     """
     rows = rows_of(folder)
     write_atomic(folder / PAGE, registry_page(rows))
-    write_atomic(folder / EVALS, eval_lines(rows))
     return folder / PAGE, [row.error for row in rows if row.error]
 
 
@@ -53,12 +49,6 @@ def rows_of(folder: Path) -> list[PageRun]:
     if not bundles:
         raise SkipbenchError(f"{folder} has no bundles; give the folder that their folders are in")
     return [row for bundle in bundles for row in _rows(bundle)]
-
-
-def eval_lines(rows: Sequence[PageRun]) -> str:
-    """The records for Every Eval Ever of all runs that hold, a line each."""
-    records = (eval_record(row.run)[1] for row in rows if row.run)
-    return "".join(f"{json.dumps(record)}\n" for record in records)
 
 
 def registry_page(rows: Sequence[PageRun], home: str | None = None) -> str:

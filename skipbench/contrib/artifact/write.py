@@ -1,8 +1,7 @@
 """A results folder for others: runs, tables, figures and claims, without names of places, machines
-and persons, described by RO-Crate metadata. It is a results folder, too: every command reads it.
+and persons. It is a results folder, too: every command reads it.
 """
 
-import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,11 +16,9 @@ from msgspec.structs import replace
 from skipbench.config.compose import compose
 from skipbench.config.derived import quoted
 from skipbench.contrib.artifact.benches import copy_bench
-from skipbench.contrib.artifact.claims import CLAIMS, CRATE, bench_claims, claims_of
-from skipbench.contrib.artifact.eval_records import eval_record
+from skipbench.contrib.artifact.claims import CLAIMS, SUMS, bench_claims, claims_of, sums
 from skipbench.contrib.artifact.places import OF_PLACES, TEXTS, public, public_word, refuse_places
-from skipbench.contrib.servers.published import benches, runs_of, served
-from skipbench.contrib.servers.records import CONFIG, REQUESTS
+from skipbench.contrib.servers.published import benches, runs_of
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import write_atomic, write_json
 from skipbench.runs.provenance import config_hash, named_hash, portable
@@ -39,11 +36,9 @@ settings; `environment.json` machines and versions.
 
     python -m skipbench bundle --check .       # computes every claim again from the samples
     python -m skipbench report results=.       # one page of all runs
-    python -m skipbench card results=.         # what the drafts had accepted
+    sha256sum -c SHA256SUMS                    # compares the files
 
-`every_eval_ever/` holds the runs in the schema of Every Eval Ever; `ro-crate-metadata.json`
-describes all files (RO-Crate), with their SHA-256. Prompts and texts are left out: samples hold
-tokens, requests the SHA-256 of their answers.
+Prompts and texts are left out: samples hold tokens, requests the SHA-256 of their answers.
 """
 ENVIRONMENT = ["commit", "dirty", "python", "platform", "cpu", "cores", "memory_bytes", "versions"]
 ENVIRONMENT += ["device", "threads", "gpus", "engine", "native_kernels", "package_sha256"]
@@ -56,16 +51,9 @@ def write_bundle(out: Path, results: Path) -> tuple[int, int]:
         out: a folder that is not there yet.
         results: a results folder with runs that are done; others are left out.
 
-    Raises SkipbenchError without the extra `bundle`, where `out` exists, where no run is done or
-    one cannot be read, and for a file in which the path of a home or of `results` is left.
+    Raises SkipbenchError where `out` exists, where no run is done or one cannot be read, and for a
+    file in which the path of a home or of `results` is left.
     """
-    try:
-        from rocrate.rocrate import ROCrate
-    except ImportError as error:
-        raise SkipbenchError(
-            "bundle writes RO-Crate metadata with the package rocrate, of the extra `bundle`: "
-            "pip install 'skipbench[bundle]'"
-        ) from error
     if out.exists():
         raise SkipbenchError(f"{out} exists; give a folder that is not there yet")
     found = [run for run in map(read_run, run_folders(results)) if run.done and run.metrics]
@@ -84,13 +72,10 @@ def write_bundle(out: Path, results: Path) -> tuple[int, int]:
     write_json(out / CLAIMS, {"claims": msgspec.to_builtins(claims)})
     runs += [run for folder in benches(out) for run in runs_of(folder)]
     write_json(out / "environment.json", _environments(runs))
-    for run in runs:
-        place, record = eval_record(run)
-        write_json(out / "every_eval_ever" / place, record)
     readme = README.format(runs=len(runs), version=version("skipbench"))
     write_atomic(out / "README.md", readme)
     refuse_places(out, results)
-    _describe(ROCrate(), out, runs)
+    write_atomic(out / SUMS, "".join(f"{digest}  {name}\n" for name, digest in sums(out).items()))
     return len(runs), len(claims)
 
 
@@ -173,37 +158,3 @@ def _environments(runs: Sequence[Run]) -> list[dict[str, Any]]:
         machine = {name: known[name] for name in ENVIRONMENT}
         found.setdefault(json.dumps(machine), machine | {"runs": []})["runs"].append(run.id)
     return [*found.values()]
-
-
-def _describe(crate: Any, out: Path, runs: Sequence[Run]) -> None:
-    """Writes the RO-Crate's metadata: every file with its digest, and an action per run."""
-    from rocrate.model.contextentity import ContextEntity
-
-    crate.name = f"Runs of skipbench: {', '.join(sorted({run.method for run in runs}))}"
-    crate.description = "Self-speculative decoding measured against vanilla; see README.md"
-    files = {}
-    for path in sorted(p for p in out.rglob("*") if p.is_file()):
-        name = path.relative_to(out).as_posix()
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        size = {"sha256": digest, "contentSize": str(path.stat().st_size)}
-        files[name] = crate.add_file(path, name, properties=size)
-    about = {"@type": "SoftwareApplication", "name": "skipbench", "version": version("skipbench")}
-    program = crate.add(ContextEntity(crate, "#skipbench", properties=about))
-    for run in runs:
-        assert run.folder is not None
-        action = {
-            "@type": "CreateAction",
-            "name": run.id,
-            "description": " ".join(run.provenance.argv),
-            "startTime": run.provenance.started,
-        }
-        entity = crate.add(ContextEntity(crate, f"#{run.id}", properties=action))
-        entity["instrument"] = program
-        place = run.folder.relative_to(out).as_posix()
-        own = (
-            (CONFIG, REQUESTS) if served(run) else ("config.yaml", "samples.jsonl", "metrics.json")
-        )
-        settings, *made = own
-        entity["object"] = files[f"{place}/{settings}"]
-        entity["result"] = [files[f"{place}/{name}"] for name in made]
-    write_json(out / CRATE, crate.metadata.generate())

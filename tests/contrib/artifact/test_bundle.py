@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,7 @@ from msgspec import structs
 from scripts.pack_records import table_of, unpacked
 from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
-from skipbench.contrib.artifact.claims import CLAIMS, CRATE, check
-from skipbench.contrib.artifact.eval_records import eval_record
+from skipbench.contrib.artifact.claims import CLAIMS, SUMS, check
 from skipbench.contrib.artifact.write import overrides_of, write_bundle
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.plan import Request, grids_of
@@ -29,14 +29,12 @@ from skipbench.metrics.summary import summarise
 from skipbench.report.difference import differences
 from skipbench.report.tables.stored import summary
 from skipbench.runs.files import write_atomic
-from skipbench.runs.measures import Metrics, Score, Speedup
 from skipbench.runs.provenance import Provenance, config_hash, portable
 from skipbench.runs.reading import run_folders
 from skipbench.runs.record import Sample
 from skipbench.runs.run import Run, read_run
 from skipbench.runs.store import RunStore
 
-pytest.importorskip("rocrate", reason="of the extra `bundle`")
 RECORDS = ROOT / "results/laptop/records/head-to-head.jsonl.xz"
 METHODS = ("auto", "prompt-lookup")
 HOME = "/home/alice/models"
@@ -102,13 +100,11 @@ def run_of(folder: Path, method: str) -> Path:
 
 
 def redigested(folder: Path) -> None:
-    """Who edits a bundle with care writes the new digests into its metadata."""
-    crate = json.loads((folder / CRATE).read_text())
-    for entity in crate["@graph"]:
-        if "sha256" in entity:
-            data = (folder / entity["@id"]).read_bytes()
-            entity["sha256"] = hashlib.sha256(data).hexdigest()
-    (folder / CRATE).write_text(json.dumps(crate))
+    """Who edits a bundle with care writes the new digests into it."""
+    names = [line.partition("  ")[2] for line in (folder / SUMS).read_text().splitlines()]
+    digests = [hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names]
+    lines = zip(digests, names, strict=True)
+    (folder / SUMS).write_text("".join(f"{digest}  {name}\n" for digest, name in lines))
 
 
 def test_a_bundle_holds_its_claims_and_names_nobody(bundle: Path, skipbench: Command) -> None:
@@ -166,37 +162,19 @@ def test_the_command_of_a_run_of_a_cluster_makes_this_run(name: str) -> None:
     assert overrides_of(searched | {"method": {"name": "mine"}}) is None
 
 
-def test_a_bundle_is_a_results_folder_and_an_ro_crate(bundle: Path) -> None:
-    from rocrate.rocrate import ROCrate
-
+def test_a_bundle_is_a_results_folder_with_its_digests(bundle: Path) -> None:
     for folder in run_folders(bundle):
         run = read_run(folder)
         assert run.done and len(run.samples) == run.measured.samples
         assert run.setting("model.path") == "elsewhere:smollm2.gguf"
         assert run.provenance.host is None
         assert folder.name in (bundle / "tables/head-to-head.json").read_text()
-    crate = ROCrate(bundle)
-    actions = [one for one in crate.get_entities() if one.type == "CreateAction"]
-    assert [one["instrument"]["name"] for one in actions] == ["skipbench"] * 2
-    assert all((bundle / part.id).is_file() for one in actions for part in one["result"])
-    (record, _) = sorted(bundle.glob("every_eval_ever/data/specbench/skipbench/*/*.json"))
-    assert json.loads(record.read_text())["evaluation_results"][0]["score_details"]["score"] > 0
-
-
-def test_a_record_of_every_eval_ever_holds_the_methods_numbers() -> None:
-    speedup = Speedup(e2e=1.5, e2e_ci95=(1.4, 1.6), paired=2.0, ci95=(1.9, 2.1))
-    score = Score(vanilla={"rouge2": 0.25}, method={"rouge2": 0.125})
-    metrics = Metrics(samples=8, speedup=speedup, score=score)
-    _, record = eval_record(Run(id="r", model="m", method="x", dataset="d", metrics=metrics))
-    found = {
-        one["metric_config"]["metric_name"]: one["score_details"]
-        for one in record["evaluation_results"]
-    }
-    assert found["rouge2"] == {"score": 0.125, "uncertainty": {"num_samples": 8}}
-    for name, value, ends in (("e2e", 1.5, (1.4, 1.6)), ("paired", 2.0, (1.9, 2.1))):
-        one = found[f"speedup.{name}"]
-        interval = one["uncertainty"]["confidence_interval"]
-        assert (one["score"], interval["lower"], interval["upper"]) == (value, *ends)
+    done = subprocess.run(
+        ["sha256sum", "--strict", "--check", "--quiet", SUMS], cwd=bundle, capture_output=True
+    )
+    files = [path for path in bundle.rglob("*") if path.is_file()]
+    lines = (bundle / SUMS).read_text().splitlines()
+    assert done.returncode == 0 and len(lines) == len(files) - 1, done.stderr
 
 
 def claims_edit(**changes: object) -> Edit:
@@ -303,7 +281,15 @@ def test_a_careful_edit_is_found(name: str, bundle: Path, tmp_path: Path) -> Non
             lambda folder: (folder / "figures/head-to-head.png").unlink(),
             "head-to-head.png: missing",
         ),
-        (lambda folder: (folder / "more.txt").touch(), "more.txt: not in ro-crate"),
+        (lambda folder: (folder / "more.txt").touch(), "more.txt: not in SHA256SUMS"),
+        (
+            lambda folder: (folder / SUMS).write_text("0123  claims.json\n"),
+            "claims.json: not in SHA256SUMS",
+        ),
+        (
+            lambda folder: (folder / SUMS).write_text(2 * (folder / SUMS).read_text()),
+            "of its lines name no file, or one again",
+        ),
     ],
 )
 def test_another_file_is_found(edit: Edit, why: str, bundle: Path, tmp_path: Path) -> None:

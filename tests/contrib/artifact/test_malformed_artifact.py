@@ -31,7 +31,7 @@ def readers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reader]:
             "prompt": "a", "output": "b", "output_token_ids": [1, 2], "prompt_token_ids": [3],
         },
         "bundle/claims.json": {"claims": []},
-        "bundle/ro-crate-metadata.json": {"@graph": [{"@id": "claims.json", "sha256": "0"}]},
+        "bundle/SHA256SUMS": f"{'0' * 64}  claims.json",
         **{f"r/servers/b/{name}": value for name, value in BENCH.items()},
     }  # fmt: skip
 

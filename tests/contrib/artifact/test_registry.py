@@ -17,7 +17,6 @@ from test_page import Loads, browse, in_browser
 from skipbench.contrib.artifact.registry import (
     CHOSEN,
     COLUMNS,
-    EVALS,
     registry_page,
     rows_of,
     write_registry,
@@ -70,7 +69,7 @@ def test_the_page_is_labelled_and_loads_nothing(rows: list[PageRun]) -> None:
     reader = Loads()
     reader.feed(text)
     links = [a for a in reader.addresses if not a.startswith("#") and a != "data:,"]
-    pages = ["index.html", "contribute-results.html", "servers.html", EVALS]
+    pages = ["index.html", "contribute-results.html", "servers.html"]
     assert links == pages and not reader.events
     assert "url(" not in text and "default-src 'none'" in text and '<html lang="en">' in text
     levels = [int(level) for level in re.findall(r"<h(\d)", text)]
@@ -111,8 +110,6 @@ def test_a_bundle_that_does_not_hold_is_named_without_its_numbers(
     for name in ("edited", "elsewhere", EVIL):
         assert set(cells[name][:-2]) == {MISSING} and cells[name][-1].startswith("FAILS: ")
     assert EVIL not in text and "is no bundle" in cells[EVIL][-1]
-    (record,) = map(json.loads, (tmp_path / EVALS).read_text().splitlines())
-    assert record["schema_version"] and record["evaluation_id"].startswith("mini-summary/")
     assert "number is " in cells["edited"][-1] and f"<option>{MISSING}" not in text
 
 

@@ -45,7 +45,6 @@ def test_the_exit_status(
 
 
 def test_a_run_whose_prompts_are_not_there(tmp_path: Path) -> None:
-    pytest.importorskip("rocrate", reason="of the extra `bundle`")
     small = ["dataset=mini-math", "limit=2", "dataset.max_new_tokens=6", f"results={tmp_path}"]
     run_cell(compose(["method=vanilla", *small]))
     write_bundle(tmp_path / "bundle", tmp_path)
