@@ -7,7 +7,6 @@ it is of, and without prompts and texts. `unpacked` reads it.
 """
 
 import argparse
-import itertools
 import json
 import lzma
 from pathlib import Path
@@ -18,10 +17,9 @@ from skipbench.runs.record import Sample
 
 
 def runs_of(table: Path) -> list[str]:
-    """The ids of the runs of a stored table that have metrics, of repeats all processes."""
+    """The ids of the runs of a stored table that have metrics."""
     stored = [run for run in json.loads(table.read_text())["runs"] if run.get("metrics")]
-    ids = (run.get("processes") or [run["id"]] for run in stored if run["id"])
-    return list(dict.fromkeys(itertools.chain(*ids)))
+    return list(dict.fromkeys(run["id"] for run in stored if run["id"]))
 
 
 def place_of(table: Path) -> Path:
@@ -35,7 +33,7 @@ def table_of(place: Path) -> Path:
 
 
 def pack(results: Path, table: Path) -> Path:
-    """Writes the samples of the runs of a table; of repeats those of every process."""
+    """Writes the samples of the runs of a table."""
     lines = []
     for run in runs_of(table):
         for line in (results / "runs" / run / "samples.jsonl").read_bytes().splitlines():

@@ -38,8 +38,6 @@ from skipbench.runs.state import Interrupted
 from skipbench.runs.store import RunStore
 from skipbench.scoring.overlap import CORPUS_SCORERS, corpus_summary
 
-JOINS = "without shard= the same command joins all of them"
-
 
 @dataclass(frozen=True)
 class ReadyArm:
@@ -102,7 +100,7 @@ def _opened(
         latency_sha256=decided_by,
     )
     stack = contextlib.ExitStack()
-    store = RunStore(folder, config.record(), origin, config.mixed, len(prompts))
+    store = RunStore(folder, config.record(), origin, len(prompts))
     stack.callback(store.close)
     if arm is arms[-1]:  # all folders are there
         log_to([arm.folder / "run.log" for arm in arms])
@@ -117,9 +115,6 @@ def _opened(
             store.amend(notes=notes)
         if bench.error is not None:
             raise bench.error
-        if config.shard is not None:  # no metrics of a part under the name of the whole
-            store.status("interrupted", f"shard {config.shard} is decoded; {JOINS}")
-            return
         store.write_metrics(_metrics(bench))
         failed = [s for s in bench.samples if s.lossless == "failed"]
         error = None

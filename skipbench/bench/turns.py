@@ -6,12 +6,10 @@ import copy
 import random
 import statistics
 from collections.abc import Sequence
-from itertools import accumulate
 
 from skipbench.bench.arm import Bench, Decoded, sample_of
 from skipbench.bench.prompts import Prompt
 from skipbench.console import note, progress
-from skipbench.data.rows import Row
 from skipbench.decode.method import Method
 from skipbench.methods.vanilla import Vanilla
 from skipbench.runs.record import speedups
@@ -29,9 +27,7 @@ def decode_missing(*benches: Bench) -> None:
     turn of a conversation comes after vanilla's answer to the turn before it, for all arms.
     """
     longest = max((bench.prompts for bench in benches), key=len)
-    config, indices = benches[0].config, list(range(len(longest)))
-    if config.shard is not None:
-        indices = of_shard([prompt.row for prompt in longest], config.shard)
+    indices = range(len(longest))
     lacking = {i: [b for b in benches if i < len(b.prompts) and i not in b.done] for i in indices}
     missing = [i for i in indices if lacking[i]]
     _warm_up(benches, missing)
@@ -150,14 +146,3 @@ def _so_far(benches: Sequence[Bench]) -> str:
     best = max(means, key=means.__getitem__)
     of = f" over vanilla by {best}, the fastest of {len(means)}" if len(means) > 1 else ""
     return f"speedup so far {means[best]:.2f}x{of}"
-
-
-def of_shard(rows: Sequence[Row], shard: str) -> list[int]:
-    """Positions of the rows of `shard`, K/N: every N-th conversation from the K-th on, whole.
-
-    >>> of_shard([Row("a", ""), Row("b", ""), Row("b2", "", after="b"), Row("c", "")], "2/2")
-    [1, 2]
-    """
-    number, count = map(int, shard.split("/"))
-    conversations = accumulate(int(row.after is None) for row in rows)
-    return [at for at, nth in enumerate(conversations) if nth % count == number % count]

@@ -161,15 +161,6 @@ class Report(Command):
     watch: Annotated[bool, "writes it again while runs go, until Ctrl-C"] = False
 
 
-class Merge(Command):
-    """bring the results of several machines together:  merge A B results=C"""
-
-    SETTINGS = False
-    WORDS = 1, None
-    NEEDS = "needs results folders and where to: python -m skipbench merge A B results=TARGET"
-    results: Annotated[Path | None, "the folder to write"] = None
-
-
 class Diff(Command):
     """two folders of results, cell by cell, paired by prompt, whatever their limit=:  diff A B"""
 
@@ -211,7 +202,7 @@ COMMANDS: dict[str, type[Command]] = {
     kind.__name__.lower(): kind
     for kind in (
         Compare, Generate, Table, Figure, Submit, Status, Search,
-        Score, Profile, Data, Report, Merge, Diff, Check, List, Doctor, Cell,
+        Score, Profile, Data, Report, Diff, Check, List, Doctor, Cell,
     )
 }  # fmt: skip
 COMMANDS |= {name: load("command", name) for name in registered("command")}
@@ -219,7 +210,7 @@ MODULES = {
     "experiments": ("submit",),
     "inventory": ("list", "doctor", "check"),
     "offline": ("search", "profile"),
-    "results": ("score", "report", "merge", "diff"),
+    "results": ("score", "report", "diff"),
     "table": ("table", "compare"),
 }  # modules with several commands; others are called as their command
 

@@ -104,9 +104,8 @@ def _figures(costs: Sequence[Cost], limit_h: float | None) -> list[str]:
     """What rows cost, in the columns of `HEAD`: ranges, hours of the longest, sum of GPU-hours."""
     most, hours = [max(cost.prompts) for cost in costs], max(cost.hours for cost in costs)
     of, requeues = [cost.of for cost in costs], max(_requeues(cost, limit_h) for cost in costs)
-    shards, up_to = max(cost.shards for cost in costs), "up to " if len(costs) > 1 else ""
-    notes = [f"shards: {up_to}{shards}"] if shards > 1 else []
-    notes += [f"requeues: {up_to}{requeues}"] if requeues else []
+    up_to = "up to " if len(costs) > 1 else ""
+    notes = [f"requeues: {up_to}{requeues}"] if requeues else []
     notes += dict.fromkeys(cost.reason for cost in costs if cost.reason)
     return [
         _span(most) + (f" of {_span(of)}" if most != of else ""),
@@ -133,7 +132,7 @@ def _record(row: _Row, limit_h: float | None) -> dict[str, Any]:
     record: dict[str, Any] = {"model": row.model, "row": row.name, "arms": row.arms}
     if (cost := row.cost) is None:
         return record
-    known = "prompts", "of", "gpus", "memory_bytes", "hours", "gpu_hours", "shards", "reason"
+    known = "prompts", "of", "gpus", "memory_bytes", "hours", "gpu_hours", "reason"
     record |= {name: getattr(cost, name) for name in known}
     more = {"half_width": half_width(max(cost.prompts)), "requeues": _requeues(cost, limit_h)}
     return record | more

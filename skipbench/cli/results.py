@@ -1,10 +1,10 @@
-"""`score`, `report`, `merge`, `diff`: commands on folders of results."""
+"""`score`, `report`, `diff`: commands on folders of results."""
 
 import sys
 import time
 from pathlib import Path
 
-from skipbench.cli.commands import Diff, Merge, Report, Score
+from skipbench.cli.commands import Diff, Report, Score
 from skipbench.console import complain, progress_of, say, show
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import write_atomic
@@ -78,26 +78,6 @@ def run_report(asked: Report) -> None:
             complain(f"{many}: {'; '.join(unreadable[:NAMED])}{more}")
             if not asked.watch:
                 sys.exit(1)
-
-
-def run_merge(asked: Merge) -> None:
-    """Merges results folders into `results=` without loss; what is left out is named."""
-    from skipbench.runs.merge import merge_into
-
-    if asked.results is None:
-        raise SkipbenchError(f"merge {Merge.NEEDS}")
-    sources = [Path(word) for word in asked.words]
-    if missing := [str(s) for s in sources if not s.is_dir()]:
-        raise SkipbenchError(f"there is no results folder {missing[0]}")
-    left = []
-    for source in sources:
-        done = merge_into(source, asked.results)
-        left += done.left
-        for line in (f"{source}: {done.counts()}", *(f"  {text}" for text in done.said)):
-            show(line)
-    if left:
-        said = "; ".join(left)
-        raise SkipbenchError(f"{len(left)} not merged, the source holds them still: {said}")
 
 
 def run_diff(asked: Diff) -> None:

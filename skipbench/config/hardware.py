@@ -51,8 +51,8 @@ class Slurm:
     memory: str | None = None
     """sbatch --mem, such as 120G; a job whose weights need more asks for more."""
     time: str | None = None
-    """Time limit per job, as sbatch --time: `90` (minutes), `12:00:00` or `2-00`. A row that takes
-    longer is shared by several jobs, or goes on in a requeue.
+    """Time limit per job, as sbatch --time: `90` (minutes), `12:00:00` or `2-00`; a row that takes
+    longer goes on in a requeue.
     """
     node_gpus: Positive = 8
     """GPUs per node, by which wall-clock and charged hours are planned."""

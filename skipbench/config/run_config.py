@@ -1,6 +1,5 @@
 """`RunConfig`: the settings of one cell, typed and frozen. Nothing else leaves this room."""
 
-import dataclasses
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,8 +22,6 @@ CHOOSE = ("wheel", "strict")
 """Keys of a model that only decide on others: on its path, and on `engine.strict`."""
 FORM = ("max_new_tokens", "truncate", "keep", "reserve", "context", "chat", "thinking")
 """Keys of a dataset that decide how a row becomes token ids."""
-SHARD = "K/N, the K-th of N parts, such as 2/4, or null"
-SHARD_PATTERN = r"^[1-9][0-9]{0,3}/[1-9][0-9]{0,3}$"
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -55,7 +52,6 @@ class MethodConfig(Node, frozen=True):
     name: str = ""
     skip: str | None = None
     """The skip set in text form, or `stored`; `None` for a method that takes none."""
-    seed: int | None = None
 
     @property
     def draft_options(self) -> str:
@@ -177,23 +173,11 @@ class RunConfig:
     results: Path
     dry_run: bool
     fresh: bool = False
-    mixed: bool = False
-    repeats: Positive = 1
-    shard: Annotated[Annotated[str, Meta(pattern=SHARD_PATTERN)] | None, Meta(title=SHARD)] = None
     teacher_forced: bool = False
     label: str | None = None
     hardware: Slurm | Local | None = None
     search_dataset: DatasetConfig | None = None
     """Of the prompts of the cell's own search, in an experiment; `None`: it has none."""
-
-    def repetitions(self) -> list["RunConfig"]:
-        """The cell once per process: the first as it is, the others with seeds of their own."""
-        own, ones = self.method.seed, range(self.repeats)
-        methods = [self.method if own is None else self.method.but(seed=own + n) for n in ones]
-        return [
-            dataclasses.replace(self, repeats=1, seed=self.seed + n, method=method)
-            for n, method in enumerate(methods)
-        ]
 
     @property
     def names(self) -> dict[str, str]:

@@ -109,14 +109,8 @@ class Config:
     """What the command `profile` measures."""
     seed: int = 0
     """Seed of sampling and of the order of the arms."""
-    repeats: int = 1
-    """Processes that decode the cell, each anew with its own seed: `seed`, `seed` + 1, ..."""
     limit: int | None = 20
     """Prompts per cell, in the units of dataset.size; null takes all."""
-    shard: str | None = None
-    """K/N: the K-th of N disjoint parts of the prompts, so that N processes share a row, each with
-    vanilla; the same command without it joins them. No run depends on it.
-    """
     teacher_forced: bool = False
     """Vanilla goes first, and verification accepts its tokens, whatever the target's choices are:
     KnapSpec's `--compare-strategies`. The outputs are equal by force, and count as unchecked.
@@ -127,8 +121,6 @@ class Config:
     """Checks the cell, and prints its model, memory, prompts and time; reads no weights."""
     fresh: bool = False
     """Sets the old record aside, below `results/replaced`, and starts anew."""
-    mixed: bool = False
-    """Resumes on another device, engine, version, threads or arithmetic; tables say from where."""
     label: str | None = None
     """In a sweep: what this cell is called; no run depends on it."""
     hardware: Any = None

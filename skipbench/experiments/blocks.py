@@ -19,7 +19,6 @@ from skipbench.experiments.costs import (
     gpu_of,
     prompts_for,
 )
-from skipbench.experiments.resolve import carries
 from skipbench.experiments.row import rows_of
 from skipbench.experiments.set_search import search_trace
 from skipbench.runs.provenance import config_hash
@@ -84,30 +83,14 @@ def within(
     hardware: Slurm | Local | None,
     gpus: Sequence[int | None] | None = None,
 ) -> tuple[list[list[int]], list[Cost | None]]:
-    """The blocks of jobs, and their costs. Of a block that exceeds `hardware.time` the arms that
-    carry nothing from prompt to prompt are a block of their own, in shards; the others are
-    requeued.
-    """
-    gpu, blocks, carrying = gpu_of(hardware), blocks_of(configs), list[list[int]]()
-    costs = costs_of(configs, blocks, gpu, gpus)
-    limit_h = hardware.limit_h if isinstance(hardware, Slurm) else None
-    if limit_h is None:
-        return blocks, costs
-    whole, blocks = blocks, []
-    for block, cost in zip(whole, costs, strict=True):
-        long = cost is not None and cost.hours > limit_h
-        carrying.append([at for at in block if long and carries(configs[at])])
-        others = [at for at in block if at not in carrying[-1]]
-        blocks += filter(None, (carrying[-1], others))
-    costs = costs_of(configs, blocks, gpu, gpus)
-    pairs = zip(blocks, costs, strict=True)
-    return blocks, [c and (c if b in carrying else c.within(limit_h)) for b, c in pairs]
+    """The blocks of jobs, and their costs."""
+    blocks = blocks_of(configs)
+    return blocks, costs_of(configs, blocks, gpu_of(hardware), gpus)
 
 
 def unique(configs: Sequence[RunConfig]) -> dict[str, RunConfig]:
-    """The repetitions of all cells, each once, by the hash of what their runs depend on."""
-    every = (one for config in configs for one in config.repetitions())
-    return {config_hash(one.record() | {"search": one.search_record()}): one for one in every}
+    """All cells, each once, by the hash of what their runs depend on."""
+    return {config_hash(one.record() | {"search": one.search_record()}): one for one in configs}
 
 
 def limited(

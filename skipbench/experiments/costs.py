@@ -41,7 +41,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Cost:
-    """Arms of a row in one process, which decodes vanilla once; or per shard, and one to join."""
+    """Arms of a row in one process, which decodes vanilla once."""
 
     prompts: tuple[int, ...]  # of each arm
     of: int  # prompts of the dataset's sample
@@ -51,33 +51,19 @@ class Cost:
     search_h: tuple[float, ...]  # of each arm, 0 without a search for a skip set
     prompt_h: float  # per prompt of one arm
     reason: str | None = None
-    shards: int = 1
 
     def at_most(self, prompts: int) -> "Cost":
         """With at most so many prompts per arm."""
-        shards = max(1, min(self.shards, prompts))
-        return replace(self, prompts=tuple(min(n, prompts) for n in self.prompts), shards=shards)
-
-    def within(self, limit_h: float) -> "Cost":
-        """With enough shards for `limit_h` per process; in one where none are, or it searches."""
-        if sum(self.search_h) or self.load_h >= limit_h:
-            return self
-        shards = math.ceil((self.hours - self.load_h) / (limit_h - self.load_h))
-        return replace(self, shards=min(max(self.prompts), shards))
-
-    def processes(self) -> "list[Cost]":
-        """The cost of each shard, and of what joins them; or of the one process."""
-        return [self] * self.shards + [self.at_most(0)] * (self.shards > 1)
+        return replace(self, prompts=tuple(min(n, prompts) for n in self.prompts))
 
     @property
     def hours(self) -> float:
-        """Of the longest process."""
-        decoded = (max(self.prompts) + sum(self.prompts)) / self.shards
+        decoded = max(self.prompts) + sum(self.prompts)
         return self.load_h + sum(self.search_h) + decoded * self.prompt_h
 
     @property
     def gpu_hours(self) -> float:
-        return self.gpus * sum(one.hours for one in self.processes())
+        return self.gpus * self.hours
 
 
 def gpu_of(hardware: Slurm | Local | None) -> Gpu:
@@ -228,8 +214,7 @@ def bill(costs: Sequence[Cost], gpus: int = 1, exclusive: bool = False) -> tuple
         exclusive: each job takes, and is charged, whole nodes.
     """
     free, charged = [0.0] * gpus, 0.0
-    processes = (one for cost in costs for one in cost.processes())
-    for cost in sorted(processes, key=lambda c: -c.hours):
+    for cost in sorted(costs, key=lambda c: -c.hours):
         held = -(-cost.gpus // gpus) * gpus if exclusive else cost.gpus
         taken = min(held, gpus)
         free.sort()

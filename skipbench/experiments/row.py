@@ -1,8 +1,5 @@
 """Rows: cells of one model, dataset and decoding, whose methods take turns on every prompt."""
 
-import json
-import subprocess
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from skipbench.config.catalog import cell_command
 from skipbench.config.run_config import RunConfig
 from skipbench.console import logged, say, show_result
 from skipbench.errors import NotHereError, SkipbenchError
@@ -18,14 +14,9 @@ from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.resolve import (
     ResolvedCell,
     all_done,
-    check_shard,
     checked_run,
     compared_run,
     header,
-    is_decoded,
-    is_done,
-    join_shards,
-    joined_run,
     resolve_cell,
     to_score,
 )
@@ -68,7 +59,7 @@ class CellOutcome:
 def row_key(config: RunConfig) -> str:
     """Hash of the settings that the cells of a row have in common."""
     shared = {k: v for k, v in config.record().items() if k not in OF_AN_ARM}
-    return hashed([shared, config.repeats, config.shard, str(config.results)])
+    return hashed([shared, str(config.results)])
 
 
 def rows_of(configs: Sequence[RunConfig]) -> list[list[int]]:
@@ -149,8 +140,6 @@ def run_row(configs: Sequence[RunConfig], load: LastLoaded | None = None) -> lis
         configs: of one `row_key`.
         load: loads the model, unless it holds it; by default for this row alone.
     """
-    if configs[0].repeats != 1:
-        return _run_repeats(configs)
     load = load or LastLoaded()
     arms: dict[Path, ReadyArm] = {}
     prepared = [_prepare(config, load, arms) for config in configs]
@@ -206,8 +195,6 @@ def _ready(
         dry_run(cell.config, cell.folder, state)
         return None, None
     held = checked or load.holds(config)
-    if config.shard is not None:
-        check_shard(config)
     if not config.fresh and (run := _open_run(cell)).done:
         return run, None
     from skipbench.bench.load import preflight
@@ -215,9 +202,7 @@ def _ready(
 
     rows = preflight(cell.config, cell.folder, held).rows
     if config.fresh:  # only now: the old run stays where the new one is refused
-        run = _open_run(cell)
-    if is_decoded(run, rows, config):
-        return run, None
+        set_aside(cell.folder)
     return None, ReadyArm(cell.config, cell.folder, rows)
 
 
@@ -237,58 +222,16 @@ def _measured(arms: "Sequence[ReadyArm]", load: LastLoaded) -> dict[Path, CellOu
     outcomes = dict[Path, CellOutcome]()
     for arm, bench in zip(arms, benches, strict=True):
         run = read_run(arm.folder) if bench.error is None else None
-        if run is not None and run.metrics is not None:  # a shard has none
-            write_atomic(arm.folder / "table.md", markdown_cell(run.metrics, header(run)))
+        if run is not None:
+            write_atomic(arm.folder / "table.md", markdown_cell(run.measured, header(run)))
         outcomes[arm.folder] = CellOutcome(arm.config, run, bench.error)
     return outcomes
 
 
 def _open_run(cell: ResolvedCell) -> Run:
-    """The run of a cell, set aside with `fresh=true`; prints what is not known to be as today."""
-    config = cell.config
-    if config.fresh:
-        for one in (cell, *cell.shards):
-            set_aside(one.folder)
-    elif config.shard is not None and (whole := checked_run(cell.whole)).done:
-        return whole
-    else:
-        join_shards(cell)
+    """The run of a cell; prints what is not known to be as today."""
     run, identity = compared_run(cell)
     if run.status.state != "missing":
         for text in identity.notes:
             say(f"{cell.folder}: {text}")
     return run
-
-
-def _run_repeats(configs: Sequence[RunConfig]) -> list[CellOutcome]:
-    """`run_row` with several processes, one after another; each runs the whole row."""
-    processes = list(zip(*(config.repetitions() for config in configs), strict=True))
-    if configs[0].dry_run:
-        dry = [run_row(row) for row in processes]
-        return dry[0]
-    failed: SkipbenchError | None = None
-    for number, whole in enumerate(processes, 1):
-        row = [one for one in whole if one.fresh or not is_done(one)]
-        if not row:
-            continue
-        say(name := f"process {number} of {len(processes)}", "dim")
-        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as manifest:
-            manifest.write(json.dumps({"configs": [one.to_dict() for one in row]}) + "\n")
-            manifest.flush()
-            code = subprocess.run(cell_command(manifest.name, "0"), check=False).returncode
-        if code:
-            reason = "its reason stands above; the same command goes on"
-            failed = SkipbenchError(f"{name} ended with exit status {code}; {reason}")
-            if code != CELL_FAILED or len(configs) == 1:
-                break
-    return [_joined(config, failed) for config in configs]
-
-
-def _joined(config: RunConfig, failed: SkipbenchError | None) -> CellOutcome:
-    """The run of a cell with several processes; `failed` if a process failed and it is not done."""
-    if failed is not None and not is_done(config):
-        return CellOutcome(config, error=failed)
-    try:
-        return CellOutcome(config, joined_run(resolve_cell(config)))
-    except SkipbenchError as error:
-        return CellOutcome(config, error=error)

@@ -14,13 +14,11 @@ from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.grid import PlannedCell, printed_numbers
 from skipbench.experiments.resolve import (
     ResolvedCell,
-    joined_run,
-    repetitions,
+    checked_run,
     resolve_cell,
     to_score,
 )
 from skipbench.experiments.set_search import search_trace
-from skipbench.metrics.repeats import summarise_repeats
 from skipbench.metrics.summary import summarise
 from skipbench.report.measured import measure, spread_key, vanilla_arm
 from skipbench.report.published import Printed, paper_of, samples_of
@@ -28,7 +26,7 @@ from skipbench.report.tables.formats import for_terminal
 from skipbench.report.tables.runs import row_table
 from skipbench.runs.measures import Optimisation
 from skipbench.runs.record import Sample, drafted
-from skipbench.runs.run import Run, read_run
+from skipbench.runs.run import Run
 from skipbench.scoring.scorers import waits_for_score
 from skipbench.search.run import read_trials
 
@@ -64,7 +62,7 @@ def table_runs(
     missing = {key: group for key, group in groups.items() if key not in one.keys}
     if missing:
         run = replace(run, paper_samples=None)  # of all groups together
-    split = [r for key, group in missing.items() for r in _by_group(run, cell, key, group)]
+    split = [r for key, group in missing.items() for r in _by_group(run, key, group)]
     if split and paper_of(experiment) is None:  # its table has the whole run, and both
         labels = [{k: v for k, v in r.keys.items() if k in missing} for r in split]
         return [run, *(replace(r, group=g) for r, g in zip(split, labels, strict=True))]
@@ -136,36 +134,39 @@ def search_costs(config: RunConfig, run: Run) -> Optimisation | None:
     return Optimisation(random_steps=steps - bayes, bayes_steps=bayes, seconds=seconds)
 
 
-def _by_group(run: Run, cell: ResolvedCell, key: str, group: str) -> list[Run]:
+def _by_group(run: Run, key: str, group: str) -> list[Run]:
     """The run once for each label of `group`, with the metrics of those samples."""
     layers = run.provenance.layers
     if run.metrics is None or layers is None:
         return []
-    labelled, runs = defaultdict[str, list[list[Sample]]](list), list[Run]()
-    for one in repetitions(cell):
-        samples = read_run(one.folder).samples
-        for label in dict.fromkeys(s.groups[group] for s in samples if group in s.groups):
-            labelled[label].append([s for s in samples if s.groups.get(group) == label])
-    for label, parts in labelled.items():
-        pairs = [(part, summarise(part, layers, None, None, None)) for part in parts]
-        metrics = pairs[0][1] if len(pairs) == 1 else summarise_repeats(pairs, layers)
-        drafts = drafted(s for part in parts for s in part)
-        runs.append(replace(run, keys=run.keys | {key: label}, drafted=drafts, metrics=metrics))
-    return runs
+    labelled = defaultdict[str, list[Sample]](list)
+    for sample in run.samples:
+        if group in sample.groups:
+            labelled[sample.groups[group]].append(sample)
+    return [
+        replace(
+            run,
+            keys=run.keys | {key: label},
+            drafted=drafted(part),
+            metrics=summarise(part, layers, None, None, None),
+        )
+        for label, part in labelled.items()
+    ]
 
 
 def run_entry(cell: ResolvedCell, reason: str | None = None) -> Run:
     """The run of one cell, for tables; `reason` says why it has no metrics."""
     config = cell.config
     try:
-        run = joined_run(cell)
+        run = checked_run(cell)
     except SkipbenchError as error:  # the command prints it, too
         return replace(Run(id=cell.folder.name, reason=reason or str(error)), **config.names)
-    reason = reason or run.reason
     if run.metrics is None:
         reason = reason or "not run yet"
-    elif waits_for_score(config.dataset.scorer, run.metrics):
-        reason = "; ".join(filter(None, (reason, to_score(cell.folder))))
+    else:
+        run = replace(run, drafted=drafted(run.samples))
+        if waits_for_score(config.dataset.scorer, run.metrics):
+            reason = "; ".join(filter(None, (reason, to_score(cell.folder))))
     return replace(run, **config.names, label=config.label, reason=reason)
 
 

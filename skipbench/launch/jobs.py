@@ -1,6 +1,5 @@
-"""Jobs of a submission: arms of one row that have to run, in one process or in shards."""
+"""Jobs of a submission: arms of one row that have to run, in one process."""
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,8 +28,6 @@ class Job:
         methods = dict.fromkeys(cell.config.method.name for cell in self.cells)
         first, *others = (cell.name.split()[len(names) :] for cell in self.cells)
         shared = [word for word in first if all(word in words for words in others)]
-        shard = self.cells[0].config.shard
-        shared += [f"shard={shard}"] if shard and f"shard={shard}" not in shared else []
         return " ".join([*(names | {"method": ",".join(methods)}).values(), *shared])
 
     @property
@@ -46,15 +43,6 @@ class Job:
                 sets = cell.config.search.iterations
                 found[cell.search] = max(sets, found.get(cell.search, 0))
         return found
-
-    def processes(self) -> "list[Job]":
-        """A job per shard, and the one that joins them; or this one."""
-        if self.cost is None or self.cost.shards == 1:
-            return [self]
-        *costs, join = self.cost.processes()
-        names = [f"{n}/{len(costs)}" for n in range(1, len(costs) + 1)]
-        shards = [Job([c.of_shard(name) for c in self.cells], self.cost) for name in names]
-        return [*shards, Job(self.cells, join)]
 
     def record(self) -> dict[str, Any]:
         """The job as the manifest of a submission holds it."""
@@ -73,13 +61,10 @@ def jobs_of(cells: Sequence[CellStatus], hardware: Slurm | Local) -> list[Job]:
 
 
 def schedule_stages(jobs: Sequence[Job]) -> list[list[Job]]:
-    """Splits the processes of jobs into stages, one after another, so that no two of a stage do the
-    same search. Of those that share one, that of most sets goes first; what joins shards, last.
+    """Splits jobs into stages, one after another, so that no two of a stage do the same search. Of
+    those that share one, that of most sets goes first.
     """
     stages, done = list[list[Job]](), dict[str, int]()
-    parts = [job.processes() for job in jobs]
-    joins = [shards.pop() for shards in parts if len(shards) > 1]
-    jobs = [*itertools.chain(*parts)]
     left = sorted(jobs, key=lambda job: -max(job.searches.values(), default=0))
     while left:
         now, begun = list[Job](), dict[str, int]()
@@ -92,7 +77,7 @@ def schedule_stages(jobs: Sequence[Job]) -> list[list[Job]]:
         stages.append([job for job in jobs if id(job) in taken])
         left = [job for job in left if id(job) not in taken]
         done |= begun
-    return [*stages, joins] if joins else stages
+    return stages
 
 
 def bill_line(costs: Sequence[Cost | None], hardware: Slurm | Local | None) -> tuple[str, float]:
@@ -103,7 +88,6 @@ def bill_line(costs: Sequence[Cost | None], hardware: Slurm | Local | None) -> t
         hardware: `None` where one process runs whole rows, one after another.
     """
     what = "rows" if hardware is None else "jobs"
-    count = sum(len(cost.processes()) if cost else 1 for cost in costs)
     gpus, where, exclusive = 1, "one row after another", False
     if isinstance(hardware, Slurm):
         gpus, exclusive = hardware.node_gpus, hardware.exclusive
@@ -114,7 +98,7 @@ def bill_line(costs: Sequence[Cost | None], hardware: Slurm | Local | None) -> t
     on_gpus = hardware is None or hardware.gpus != 0
     known = [cost for cost in costs if cost is not None and cost.gpus and on_gpus]
     hours, charged = bill(known, gpus, exclusive)
-    line = f"all: {count} {what}, about {hours:.1f} h wall-clock {where}, at most "
+    line = f"all: {len(costs)} {what}, about {hours:.1f} h wall-clock {where}, at most "
     line += f"{charged:.1f} GPU-hours charged"
     if exclusive:
         line += f" for whole nodes, {sum(c.gpu_hours for c in known):.1f} of them used"

@@ -5,7 +5,6 @@ import itertools
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -118,7 +117,7 @@ def cells(results: Path) -> dict[Path, dict[str, tuple[RunConfig, str]]]:
             rows = [msgspec.json.decode(line, type=_Row) for _, line in read_lines(path)]
             own: dict[str, tuple[RunConfig, str]] = {}
             for row in rows:
-                configs = [replace(RunConfig.from_dict(c), shard=None) for c in row.configs]
+                configs = [RunConfig.from_dict(config) for config in row.configs]
                 own |= dict(zip(row.folders, zip(configs, row.names, strict=True), strict=True))
             found = {at: {k: v for k, v in o.items() if k not in own} for at, o in found.items()}
             found[path.parent] = own

@@ -52,9 +52,6 @@ class CellStatus:
     def to_run(self) -> bool:
         return self.runnable and self.state.state in TO_RUN
 
-    def of_shard(self, shard: str) -> "CellStatus":
-        return replace(self, config=replace(self.config, shard=shard))
-
     @property
     def key(self) -> str:
         """Its run's folder; while its skip set is missing, that search and the settings."""
@@ -85,7 +82,7 @@ def named_cells(grid: Grid) -> NamedCells:
 def cell_statuses(
     configs: Sequence[RunConfig], names: Sequence[str] = (), stale_s: float | None = None
 ) -> list[CellStatus]:
-    """The repetitions of all cells with their states; those that become one run, once.
+    """All cells with their states; those that become one run, once.
 
     Args:
         names: of the cells; where empty, their model, method, dataset, and label in a sweep.
@@ -95,11 +92,7 @@ def cell_statuses(
     submitted = manifest.tasks(configs[0].results) if configs else {}
     cells: dict[str, CellStatus] = {}
     names = names or [" ".join([*c.names.values(), c.label or ""]).rstrip() for c in configs]
-    repeats = (
-        (n, at, one) for n, c in enumerate(configs) for at, one in enumerate(c.repetitions())
-    )
-    for number, repeat, config in repeats:
-        name = names[number] + (f" repeat={repeat}" if repeat else "")
+    for name, config in zip(names, configs, strict=True):
         cell = _status(name, config, live, STALE_S if stale_s is None else stale_s)
         tasks = submitted.get(cell.key, [])
         cell = replace(cell, logs=[task.log for task in tasks])

@@ -5,20 +5,20 @@ import math
 from collections.abc import Sequence
 
 from skipbench.metrics.acceptance import mean, over
-from skipbench.metrics.interval import paired_ratio_interval, repeated_ratio_interval
+from skipbench.metrics.interval import paired_ratio_interval
 from skipbench.runs.measures import Estimate, Estimators
 from skipbench.runs.record import Arm, Sample
 
 
-def estimators(processes: Sequence[Sequence[Sample]]) -> Estimators:
-    """Each paper's speedup of the samples that did not fail; `processes`: samples of each."""
-    sound = [[s for s in samples if s.lossless != "failed"] for samples in processes]
-    prompts = [[[s] for s in each] for each in sound]
+def estimators(samples: Sequence[Sample]) -> Estimators:
+    """Each paper's speedup of the samples that did not fail."""
+    sound = [s for s in samples if s.lossless != "failed"]
+    prompts = [[s] for s in sound]
     return Estimators(
         swift=_estimate(prompts),
         self_sd=_estimate(prompts, s_per_token=True),
         knapspec=_estimate(prompts, eos=False),
-        clasp=_estimate([_questions(each) for each in sound]),
+        clasp=_estimate(_questions(sound)),
     )
 
 
@@ -39,30 +39,23 @@ def _rate(arms: Sequence[Arm], s_per_token: bool, eos: bool) -> float | None:
 
 
 def _estimate(
-    processes: Sequence[Sequence[Sequence[Sample]]], s_per_token: bool = False, eos: bool = True
+    questions: Sequence[Sequence[Sample]], s_per_token: bool = False, eos: bool = True
 ) -> Estimate:
     """The ratio of the arms' mean tokens/s, or s/token, and its interval by the delta method."""
-    rated: list[list[tuple[int, tuple[float, float]]]] = []
-    for questions in processes:
-        rated.append([])
-        for turns in questions:
-            vanilla = _rate([s.vanilla for s in turns], s_per_token, eos)
-            method = _rate([s.method for s in turns], s_per_token, eos)
-            if vanilla is not None and method is not None:
-                rated[-1].append((turns[0].index, (vanilla, method)))
-    pairs = [pair for each in rated for _, pair in each]
+    pairs = list[tuple[float, float]]()
+    for turns in questions:
+        vanilla = _rate([s.vanilla for s in turns], s_per_token, eos)
+        method = _rate([s.method for s in turns], s_per_token, eos)
+        if vanilla is not None and method is not None:
+            pairs.append((vanilla, method))
     vanilla, method = (mean(pair[arm] for pair in pairs) for arm in (0, 1))
     if not vanilla or not method:
         return Estimate()
     speedup, sign = (vanilla / method, -1) if s_per_token else (method / vanilla, 1)
     interval = None
-    influence = [[(i, sign * (m / method - v / vanilla)) for i, (v, m) in each] for each in rated]
-    with contextlib.suppress(OverflowError, ValueError):  # no prompt in all, or one of thousands
-        ratios = [[(i, speedup * math.exp(x)) for i, x in each] for each in influence]
-        if len(ratios) > 1:
-            interval = repeated_ratio_interval([{str(i): r for i, r in each} for each in ratios])[1]
-        else:
-            interval = paired_ratio_interval([ratio for _, ratio in ratios[0]])[1]
+    influence = [sign * (m / method - v / vanilla) for v, m in pairs]
+    with contextlib.suppress(OverflowError, ValueError):  # a prompt of thousands
+        interval = paired_ratio_interval([speedup * math.exp(x) for x in influence])[1]
     per_s = [over(1, rate) if s_per_token else rate for rate in (method, vanilla)]
     return Estimate(
         speedup=speedup, ci95=interval, tokens_per_s=per_s[0], tokens_per_s_vanilla=per_s[1]

@@ -1,12 +1,7 @@
 """Geometric mean and 95 % interval of paired speedups; its coverage: docs/metrics.md."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from collections.abc import Sequence
 
 CONFIDENCE = 0.95
 FEWEST = 5  # questions below which there is no interval: their values say more
@@ -26,50 +21,6 @@ def paired_ratio_interval(ratios: Sequence[float]) -> tuple[float, Interval | No
     variance = math.fsum((x - center) ** 2 for x in logs) / (len(logs) - 1)
     half = quantile(len(logs) - 1, level(len(logs))) * math.sqrt(variance / len(logs))
     return math.exp(center), ends_of(center, half)
-
-
-def repeated_ratio_interval(
-    repetitions: Sequence[Mapping[str, float]],
-) -> tuple[float, Interval | None]:
-    """Geometric mean over questions and processes, and the interval of the two-level design.
-
-    The variance of the mean is that of the questions, plus what processes vary beyond it; the
-    quantile is that of both levels, weighed by these parts (Welch-Cochran).
-
-    Args:
-        repetitions: ratios by question of each process; questions that one lacks are left out.
-
-    Raises ValueError where no question is in all, or a ratio is not positive and finite.
-    """
-    common = sorted(set.intersection(*map(set, repetitions)))
-    if len(repetitions) == 1 or len(common) < FEWEST:
-        return paired_ratio_interval([geometric([each[q] for each in repetitions]) for q in common])
-    import numpy as np  # slow to import
-
-    logs = np.array([_logs([each[q] for q in common]) for each in repetitions])
-    center, (R, n) = float(logs.mean()), logs.shape
-    half = two_level(variances(logs), quantile(n - 1, level(n)), R)
-    return math.exp(center), ends_of(center, half)
-
-
-def variances(logs: "NDArray[np.float64]") -> tuple[float, float]:
-    """Variance components of the mean of `logs` (processes x questions): questions, processes."""
-    (R, n), of_process, of_question = logs.shape, logs.mean(1, keepdims=True), logs.mean(0)
-    questions = float(of_question.var(ddof=1)) / n
-    if R == 1:
-        return questions, 0.0
-    rests = logs - of_process - of_question + logs.mean()
-    rest = float((rests**2).sum()) / ((n - 1) * (R - 1))
-    return questions, max(0.0, float(of_process.var(ddof=1)) - rest / n) / R
-
-
-def two_level(parts: tuple[float, float], t: float, repeats: int) -> float:
-    """Half the width of the interval of a mean log ratio, by `variances` and the questions' `t`."""
-    questions, processes = parts
-    if not processes:
-        return t * math.sqrt(questions)
-    both = t * questions + quantile(repeats - 1) * processes
-    return both / math.sqrt(questions + processes)
 
 
 def level(questions: int) -> float:

@@ -8,15 +8,7 @@ from itertools import combinations
 
 import msgspec
 
-from skipbench.metrics.interval import (
-    FEWEST,
-    Interval,
-    ends_of,
-    level,
-    quantile,
-    two_level,
-    variances,
-)
+from skipbench.metrics.interval import FEWEST, Interval, ends_of, level, quantile
 
 DRAWS = 4000
 
@@ -31,38 +23,31 @@ class Standing(msgspec.Struct, frozen=True):
     questions: int  # that all methods of the row have
 
 
-def standings(
-    arms: Sequence[Sequence[Mapping[str, float]]], vanilla: Collection[int] = ()
-) -> list[Standing]:
+def standings(arms: Sequence[Mapping[str, float]], vanilla: Collection[int] = ()) -> list[Standing]:
     """The standing of each method; empty if there is no question that all have.
 
-    The intervals are those of the largest |t| over all pairs (Tukey's, for correlated means), with
-    several processes of the two-level design of `repeated_ratio_interval`.
+    The intervals are those of the largest |t| over all pairs (Tukey's, for correlated means).
 
     Args:
-        arms: of each method its speedup over vanilla by question, in each of its processes; as many
-            processes count as all methods have.
+        arms: of each method its speedup over vanilla by question.
         vanilla: places of arms that are vanilla against itself: never the fastest.
     """
     import numpy as np  # slow to import
 
-    repeats = min(map(len, arms), default=0)
-    used = [arm[:repeats] for arm in arms]
-    common = sorted(set.intersection(*(set(one) for arm in used for one in arm))) if repeats else []
+    common = sorted(set.intersection(*map(set, arms))) if arms else []
     if not common:
         return []
     n = len(common)
-    ratios = [[[one[q] for q in common] for one in arm] for arm in used]
-    logs = np.log([*ratios, [[1.0] * n] * repeats])  # last: vanilla
-    means = logs.mean((1, 2)).tolist()
+    logs = np.log([*([arm[q] for q in common] for arm in arms), [1.0] * n])  # last: vanilla
+    means = logs.mean(1).tolist()
     best = max((i for i in range(len(logs)) if i not in vanilla), key=lambda i: means[i])
     differences = {(a, b): logs[a] - logs[b] for a, b in combinations(range(len(logs)), 2)}
-    parts = {pair: variances(x) for pair, x in differences.items() if n > 1}
-    t = _largest_t([differences[pair].mean(0) for pair, (of, _) in parts.items() if of > 1e-24])
+    variances = {pair: float(x.var(ddof=1)) / n for pair, x in differences.items() if n > 1}
+    t = _largest_t([differences[pair] for pair, of in variances.items() if of > 1e-24])
 
     def half(a: int, b: int) -> float:
         """Half the width of the interval of a pair's log ratio."""
-        return two_level(parts[min(a, b), max(a, b)], t, repeats) if a != b else 0.0
+        return t * math.sqrt(variances[min(a, b), max(a, b)]) if a != b else 0.0
 
     known, base, found = n >= FEWEST, (*vanilla, len(arms)), list[Standing]()
     for i in range(len(arms)):

@@ -61,7 +61,7 @@ def summarise(
         tokens_per_s_vanilla=over(1, vanilla_s_per_token),
         expected_speedup=acceptance.expected_speedup(sound, rounds, layers, vanilla_s_per_token),
         speedup=_speedup(sound),
-        estimators=estimators([sound]),
+        estimators=estimators(sound),
         speedup_by_search=_by_search(sound),
         seconds=measures.PhaseSeconds(**seconds),
         lossless=measures.Lossless(ties=labels.pop("tie", 0), **labels),

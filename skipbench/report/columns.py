@@ -38,10 +38,9 @@ def figures(value: object) -> str:
 
 
 def sample_count(metrics: Metrics) -> str:
-    """Number of prompts, of questions where these are fewer, of processes where several."""
+    """Number of prompts, of questions where these are fewer."""
     questions = len(metrics.speedup.by_question or {})
-    joined = f" in {questions}" if 0 < questions < metrics.n else ""
-    return f"{metrics.n}{joined}" + (f" x {metrics.repeats}" if metrics.repeats else "")
+    return f"{metrics.samples}" + (f" in {questions}" if 0 < questions < metrics.samples else "")
 
 
 def main_cells(metrics: Metrics) -> dict[str, str]:

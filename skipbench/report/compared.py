@@ -11,11 +11,9 @@ from msgspec.structs import replace
 
 from skipbench.config.explain import did_you_mean
 from skipbench.errors import SkipbenchError
-from skipbench.metrics.interval import repeated_ratio_interval
+from skipbench.metrics.interval import paired_ratio_interval
 from skipbench.metrics.pairs import Standing, standings
-from skipbench.metrics.repeats import summarise_repeats
 from skipbench.report.columns import MISSING, number, ratio_text, speedup_text
-from skipbench.runs.record import drafted
 from skipbench.runs.run import Run
 
 BASELINE = "vanilla"
@@ -41,14 +39,14 @@ def row_of(run: Run) -> tuple[str, ...]:
 
 def beside(runs: Sequence[Run]) -> tuple[dict[int, Standing], list[str]]:
     """Standings by place of the run in its row (`row_of`); lines on runs left out."""
-    rows: dict[tuple[str, ...], dict[int, list[dict[str, float]]]] = {}
+    rows: dict[tuple[str, ...], dict[int, dict[str, float]]] = {}
     for at, run in enumerate(runs):
         if run.speedup is not None:
             row = rows.setdefault(row_of(run), {})
-            row[at] = _arms(run)
+            row[at] = _by_question(run)
     found, lines = dict[int, Standing](), list[str]()
     for row in rows.values():
-        paired = [at for at, arm in row.items() if any(arm) and not _shorter(row, at, runs)]
+        paired = [at for at, arm in row.items() if arm and not _shorter(row, at, runs)]
         vanilla = [n for n, at in enumerate(paired) if runs[at].method == BASELINE]
         found |= zip(paired, standings([row[at] for at in paired], vanilla), strict=False)
         left = [at for at in row if at not in found and not _shorter(row, at, runs)]
@@ -69,17 +67,17 @@ def over(runs: Sequence[Run], method: str) -> dict[int, str]:
         raise SkipbenchError(
             f"over={method}.{did_you_mean(method, names)} Wanted one of: {', '.join(names)}"
         )
-    arms = [_arms(run) if run.speedup is not None else [] for run in runs]
-    bases: dict[tuple[str, ...], list[dict[str, float]]] = {}
+    arms = [_by_question(run) if run.speedup is not None else {} for run in runs]
+    bases: dict[tuple[str, ...], dict[str, float]] = {}
     for run, arm in zip(runs, arms, strict=True):
-        if run.method == method and any(arm):
+        if run.method == method and arm:
             bases.setdefault(row_of(run), arm)
     found = dict[int, str]()
     for at, (run, arm) in enumerate(zip(runs, arms, strict=True)):
-        base = bases.get(row_of(run), [])
-        pairs = [{q: x[q] / y[q] for q in x if q in y} for x, y in zip(arm, base, strict=False)]
-        if run.method != method and pairs and all(pairs):
-            found[at] = ratio_text(*repeated_ratio_interval(pairs))
+        base = bases.get(row_of(run), {})
+        ratios = [arm[question] / base[question] for question in arm if question in base]
+        if run.method != method and ratios:
+            found[at] = ratio_text(*paired_ratio_interval(ratios))
     return found
 
 
@@ -92,18 +90,15 @@ def over_lines(runs: Sequence[Run], method: str) -> list[str]:
     return [f"over {method}, paired by question: {row}: {text}." for row, text in named.items()]
 
 
-def _arms(run: Run) -> list[dict[str, float]]:
-    """The speedups of a run by question, in each of its processes."""
-    speedup = run.measured.speedup
-    return speedup.by_process or [speedup.by_question or {}]
+def _by_question(run: Run) -> dict[str, float]:
+    """The speedups of a run by question."""
+    return run.measured.speedup.by_question or {}
 
 
-def _shorter(
-    row: Mapping[int, Sequence[Mapping[str, float]]], at: int, runs: Sequence[Run]
-) -> bool:
+def _shorter(row: Mapping[int, Mapping[str, float]], at: int, runs: Sequence[Run]) -> bool:
     """True of vanilla on fewer questions than the methods: it takes none from their pairs."""
-    others = [arm[0].keys() for n, arm in row.items() if runs[n].method != BASELINE and any(arm)]
-    return runs[at].method == BASELINE and any(row[at][0].keys() < arm for arm in others)
+    others = [arm.keys() for n, arm in row.items() if runs[n].method != BASELINE and arm]
+    return runs[at].method == BASELINE and any(row[at].keys() < arm for arm in others)
 
 
 @dataclass(frozen=True)
@@ -145,7 +140,7 @@ def noise_floor(runs: Sequence[Run]) -> list[str]:
     if not any(run.metrics for run in runs):
         return []
     found = dict.fromkeys(
-        f"{run.model}, {run.dataset} {speedup_text(m.speedup)} (n = {m.n})"
+        f"{run.model}, {run.dataset} {speedup_text(m.speedup)} (n = {m.samples})"
         for run in runs
         if run.method == BASELINE and (m := run.metrics) and run.speedup
     )
@@ -216,27 +211,6 @@ def _machine(run: Run) -> str | None:
     return run.origin.cpu or "cpu" if on_cpu else run.origin.device
 
 
-def joined(runs: Sequence[Run], planned: int = 1) -> Run:
-    """The finished runs of a cell as one, with the metrics and drafts of all; `planned`: how many
-    processes the cell has, some of which may be missing.
-    """
-    first = replace(runs[0], drafted=drafted(s for run in runs for s in run.samples))
-    if max(len(runs), planned) == 1:
-        return first
-    reasons = [f"{len(runs)} of {planned} repeats are done"] if len(runs) < planned else []
-    if len({origin_of(run) for run in runs}) > 1:
-        reasons.append("its repeats are of several commits, devices or versions")
-    mixed = "; ".join(run.origin.mixed for run in runs if run.origin.mixed) or None
-    pairs = [(run.samples, run.measured) for run in runs]
-    return replace(
-        first,
-        processes=[run.id or "" for run in runs],
-        metrics=summarise_repeats(pairs, first.provenance.layers or 0),
-        origin=replace(first.origin, mixed=mixed),
-        reason="; ".join(reasons) or None,
-    )
-
-
 def origins(runs: Sequence[Run]) -> dict[tuple[str, ...], str]:
     """Marks (a to z, aa, ab, ...) of the measured runs' origins; empty if there is only one."""
     distinct = dict.fromkeys(origin_of(run) for run in runs if run.metrics)
@@ -265,13 +239,8 @@ def titled(title: str, runs: Sequence[Run]) -> str:
 
 
 def mixed(runs: Sequence[Run]) -> list[str]:
-    """A line per run of several conditions, method of several sources, model of several weights."""
-    done = [run for run in runs if run.metrics]
-    lines = [
-        f"{run.model}, {run.method}, {run.dataset}: mixed, {run.origin.mixed}."
-        for run in done
-        if run.origin.mixed
-    ]
+    """A line per method of several sources, model of several weights."""
+    done, lines = [run for run in runs if run.metrics], list[str]()
     for noun, what, digests in (
         ("method", "sources", [(run.method, run.origin.method_sha256) for run in done]),
         ("model", "weights", [(run.model, run.origin.weights_sha256) for run in done]),

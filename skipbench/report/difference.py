@@ -13,7 +13,7 @@ from skipbench.runs.reading import read_yaml, run_folders
 from skipbench.runs.record import speedups
 from skipbench.runs.run import Run, read_run
 
-ORIGIN = ["device", "engine", "threads", "layers", "mixed"]
+ORIGIN = ["device", "engine", "threads", "layers"]
 ORIGIN += ["weights_sha256", "method_sha256", "commit"]
 
 

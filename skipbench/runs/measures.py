@@ -37,7 +37,6 @@ class Speedup(Paired, frozen=True, kw_only=True):
     macro: float | None = None
     s_per_token: float | None = None
     end_to_end: float | None = None  # ratio of all tokens over all seconds, prefill included
-    by_process: list[dict[str, float]] | UnsetType = UNSET  # `by_question` in each of several
 
 
 class ExpectedSpeedup(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,14 +207,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     variant_bytes: int | UnsetType = msgspec.field(default=UNSET, name="int8_bytes")  # for drafts
     roofline_fraction_vanilla: float | None = None
     profiled: Profiled | None = None
-    repeats: int | UnsetType = UNSET
-    prompts: int | UnsetType = UNSET  # distinct prompts of several processes
     optimisation: Optimisation | UnsetType = UNSET
-
-    @property
-    def n(self) -> int:
-        """Prompts that the interval is of."""
-        return self.prompts or self.samples
 
     @property
     def alpha_of_passes(self) -> float | None:

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from importlib import metadata
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -109,45 +108,25 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     latency_sha256: Text | None = None  # hash of the latencies that the method used
     resumed: list[dict[str, Any]] = []  # `after_samples` and what differs, per resuming process
 
-    def __post_init__(self) -> None:
-        _ = self.mixed  # checks the types in `resumed`
-
     @property
     def conditions(self) -> dict[str, str]:
         """`CONDITIONS` of the run, as far as they are recorded."""
         values = msgspec.structs.asdict(self) | self.versions
         return {name: str(v) for name in CONDITIONS if (v := values.get(name)) is not None}
 
-    @property
-    def mixed(self) -> str:
-        """Conditions that differ between the run's processes, each from its first sample on."""
-        parts = [(0, self.conditions)]
-        for one in self.resumed:
-            process = msgspec.convert(msgspec.to_builtins(self) | {"resumed": []} | one, _Resumed)
-            parts.append((process.after_samples, process.conditions))
-        values = {k: {there[k] for _, there in parts if k in there} for k in CONDITIONS}
-        differ = [k for k in CONDITIONS if len(values[k]) > 1]
-        texts = [(at, ", ".join(f"{k} {there.get(k)}" for k in differ)) for at, there in parts]
-        spans = [next(span) for _, span in groupby(texts, lambda part: part[1])]
-        return "; ".join(f"from sample {after + 1} {text}" for after, text in spans if text)
-
-    def resumed_by(self, now: "Provenance", after: int, mixed: bool, folder: Path) -> "Provenance":
-        """The provenance of the run in `folder`, resumed by the process `now`.
-
-        Args:
-            after: samples that the run has already.
-            mixed: other `CONDITIONS` are allowed, and no SkipbenchError.
+    def resumed_by(self, now: "Provenance", after: int, folder: Path) -> "Provenance":
+        """The provenance of the run in `folder`, which has `after` samples, resumed by the process
+        `now`. Raises SkipbenchError under other `CONDITIONS`.
         """
         if not after:
             return now
         there, here = self.conditions, now.conditions
         changed = sorted(k for k in there.keys() & here.keys() if there[k] != here[k])
-        if changed and not mixed:
+        if changed:
             texts = ", ".join(f"{name} {there[name]} -> {here[name]}" for name in changed)
             raise SkipbenchError(
                 f"{folder} was begun under other conditions ({texts}), on which its times depend; "
-                "go on where it was begun, start anew with fresh=true, or go on here with "
-                "mixed=true, and every table says so"
+                "go on where it was begun, or start anew with fresh=true"
             )
         first = msgspec.to_builtins(self)
         one = {k: v for k, v in msgspec.to_builtins(now).items() if first[k] != v}
@@ -174,10 +153,6 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
             versions=dict(_versions()),
             slurm={k: v for k, v in os.environ.items() if SLURM.fullmatch(k)},
         )
-
-
-class _Resumed(Provenance, frozen=True, kw_only=True):
-    after_samples: int
 
 
 PLACES: dict[str, Callable[[], Path]] = {"package": lambda: PACKAGE, "cache": cache_folder}
@@ -225,8 +200,8 @@ def check_identity(folder: Path, config: Mapping[str, object]) -> None:
 
 
 def named_hash(folder: Path) -> str | None:
-    """The hash at the end of a run folder's name, which may be of a merge: `NAME.<origin>`."""
-    named = re.search(r"_([0-9a-f]{10})(\.[^_]*)?$", folder.name)
+    """The hash at the end of a run folder's name, if any."""
+    named = re.search(r"_([0-9a-f]{10})$", folder.name)
     return named[1] if named else None
 
 

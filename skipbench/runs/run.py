@@ -39,7 +39,6 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     dtype: str | None = None
     sparsity: str | None = None
     calibration: str | None = None
-    mixed: str | None = None  # `Provenance.mixed`
 
     @property
     def engines(self) -> str | None:
@@ -61,7 +60,6 @@ class Published(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The part of a run that a summary beside a table keeps."""
 
     id: str | None = None  # name of its folder
-    processes: list[str] = []  # with `repeats`: folders of all processes, the first among them
     model: str = ""
     method: str = ""
     dataset: str = ""
@@ -204,7 +202,6 @@ def _origin(provenance: Provenance, settings: Mapping[str, Any]) -> Origin:
         "device": provenance.device or model.get("device"),
         "dtype": model.get("dtype"),
         "date": provenance.started[:10],
-        "mixed": provenance.mixed or None,
     }
     if model.get("sparsity", "none") != "none":
         calibration = model.get("calibration") or {}
@@ -250,7 +247,7 @@ def _row(run: Run) -> dict[str, object]:
     speedup, ends = metrics.speedup.headline
     low, high = ends or (None, None)
     names = {"run": run.id, "model": run.model, "dataset": run.dataset, "method": run.method}
-    numbers = {"n": metrics.n, "speedup": speedup, "low": low, "high": high, "M": metrics.M}
+    numbers = {"n": metrics.samples, "speedup": speedup, "low": low, "high": high, "M": metrics.M}
     numbers |= {"alpha": metrics.alpha_of_passes, "tau": metrics.tau}
     numbers["skipped"] = metrics.skipped.ratio if metrics.skipped else None
     rates = {key: getattr(metrics, key) for key in ("tokens_per_s", "tokens_per_s_vanilla")}
@@ -262,8 +259,7 @@ def _wide_row(run: Run) -> dict[str, object]:
     row: dict[str, Any] = msgspec.to_builtins(run, enc_hook=str)
     provenance = row.pop("provenance", {})
     if run.metrics:  # as many columns as questions
-        for name in ("by_question", "by_process"):
-            row["metrics"]["speedup"].pop(name, None)
+        row["metrics"]["speedup"].pop("by_question", None)
     return {"run": row.pop("id"), **row, "origin": provenance}
 
 

@@ -137,8 +137,7 @@ def check_digest(path: Path, sha256: Mapping[str, str]) -> None:
 
 class RunStore:
     """The folder of one run, open for writing. Raises SkipbenchError for one that is not writable,
-    is held by another process, or was made with another configuration, or, without `mixed`, under
-    other `CONDITIONS`.
+    is held by another process, or was made with another configuration, or under other `CONDITIONS`.
     """
 
     def __init__(
@@ -146,7 +145,6 @@ class RunStore:
         folder: Path,
         config: Mapping[str, object],
         provenance: Provenance | None = None,
-        mixed: bool = False,
         prompts: int | None = None,
     ) -> None:
         self.folder, self.prompts = folder, prompts
@@ -155,12 +153,10 @@ class RunStore:
         with contextlib.ExitStack() as stack:
             stack.enter_context(held(folder))
             with writing(folder):
-                self._settle(config, provenance, mixed)
+                self._settle(config, provenance)
             self._held = stack.pop_all()
 
-    def _settle(
-        self, config: Mapping[str, object], provenance: Provenance | None, mixed: bool
-    ) -> None:
+    def _settle(self, config: Mapping[str, object], provenance: Provenance | None) -> None:
         path = self.folder / "config.yaml"
         text = yaml.safe_dump(portable(config), sort_keys=False)
         before, own = read_yaml(path), yaml.safe_load(text)
@@ -183,7 +179,7 @@ class RunStore:
             write_json(path, msgspec.to_builtins(provenance or Provenance()))
         elif provenance and count is not None:
             first = read_json(path, Provenance) or Provenance()
-            now = first.resumed_by(provenance, count, mixed, self.folder)
+            now = first.resumed_by(provenance, count, self.folder)
             write_json(path, msgspec.to_builtins(now))
 
     def samples(self) -> list[Sample]:

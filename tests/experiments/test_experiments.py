@@ -329,7 +329,7 @@ def test_samples_of_groups_are_runs_of_their_own(tmp_path: Path) -> None:
     group = next(iter(samples[0].groups))
     run = replace(run_entry(resolved), keys={"method": "uniform"})
     assert run.provenance.layers == 12
-    split = _by_group(run, resolved, "subtask", group)
+    split = _by_group(run, "subtask", group)
     assert {r.keys["subtask"] for r in split} == {s.groups[group] for s in samples}
     assert sum(r.measured.samples for r in split) == len(samples) == run.measured.samples
     assert sum(r.measured.rounds for r in split) == run.measured.rounds

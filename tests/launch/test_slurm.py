@@ -33,7 +33,8 @@ pytestmark = [
 ]
 LIMIT = 24  # enough that a cell is not over before it is made to stand still
 FOUR = ["tiny", "method=uniform", f"limit={LIMIT}", "dataset.max_new_tokens=24"]
-SWEEP = [*FOUR, "repeats=3"]  # 12 rows of one cell each
+SWEEP = ["sweep", "--config-dir", str(Path(__file__).parent / "conf"), *FOUR[2:]]
+"""12 rows of one cell each."""
 HALTED = {"timeout": 0, "kill": 1, "cancel": 2, "preempt": 3}
 DISK, MEMORY = 4, 5
 Environment = dict[str, str]
@@ -177,9 +178,9 @@ def test_a_disturbed_sweep_ends_as_an_undisturbed_one(cluster: Environment, tmp_
     words = [*SWEEP, f"results={parts}", "hardware=slurm-local", setup]
     first = skipbench(env, "submit", *words)
     assert first.returncode == 0, first.stderr
-    names = cells_of(parts / "submit" / "tiny-1")
+    names = cells_of(parts / "submit" / "sweep-1")
     assert sorted(names) == sorted(whole)
-    *_, line = (parts / "submit" / "tiny-1" / "jobs.jsonl").read_text().splitlines()
+    *_, line = (parts / "submit" / "sweep-1" / "jobs.jsonl").read_text().splitlines()
     array = json.loads(line)["job"]
     folder = disturb(env, array)
     assert {what: path.name for what, path in folder.items()} == {
@@ -206,21 +207,21 @@ def test_a_disturbed_sweep_ends_as_an_undisturbed_one(cluster: Environment, tmp_
     assert "SIGTERM" in reasons["interrupted"] and "killed by SIGKILL" in told.stdout
     # Where memory ends while a library is loaded, the words differ, a reason stands there.
     assert "File too large" in told.stdout and told.stdout.count("\nfailed  ") == 3
-    log = (parts / "submit" / "tiny-1" / f"{array}_{HALTED['timeout']}.log").read_text()
+    log = (parts / "submit" / "sweep-1" / f"{array}_{HALTED['timeout']}.log").read_text()
     assert "requeued for the 1. time" in log
 
     (tmp_path / "faults" / "over").touch()
     again = skipbench(env, "submit", *words)
     assert again.returncode == 0, again.stderr
     expected = {names[HALTED["kill"]], names[HALTED["cancel"]], names[DISK], names[MEMORY]}
-    assert set(cells_of(parts / "submit" / "tiny-2")) == expected
+    assert set(cells_of(parts / "submit" / "sweep-2")) == expected
     idle(env, "the second submission is over")
     told = skipbench(env, "status", *words)
     assert told.returncode == 0, told.stdout
     assert "12 cells: 12 done" in told.stdout
     assert records(parts) == whole
     skipbench(env, "submit", *words)
-    assert not (parts / "submit" / "tiny-3").exists(), "a finished sweep was submitted again"
+    assert not (parts / "submit" / "sweep-3").exists(), "a finished sweep was submitted again"
 
 
 def parent(pid: int) -> int:
@@ -268,7 +269,7 @@ def test_hydras_own_launcher_disturbed_ends_the_same(cluster: Environment, tmp_p
     whole = undisturbed(cluster, tmp_path / "whole")
     env = plant(cluster, parts, tmp_path / "faults")
     setup = f"hardware.setup=[\"source '{ROOT}/tests/faults.sh'\"]"
-    words = ["experiment=tiny", *SWEEP[1:], f"results={parts}", "hardware=slurm-local", setup]
+    words = ["experiment=sweep", *SWEEP[1:], f"results={parts}", "hardware=slurm-local", setup]
     command = [sys.executable, "-m", "skipbench", "-m", "hydra/launcher=slurm", *words]
     with (tmp_path / "shell.log").open("w") as log:
         shell = subprocess.Popen(command, cwd=ROOT, env=env, stdout=log, stderr=log)
@@ -279,7 +280,7 @@ def test_hydras_own_launcher_disturbed_ends_the_same(cluster: Environment, tmp_p
     idle(env, "all jobs are over")
     assert shell.wait(120) == 1 and "failed: " in (tmp_path / "shell.log").read_text()
 
-    told = skipbench(env, "status", "tiny", *words[1:])
+    told = skipbench(env, "status", "sweep", *words[1:])
     assert told.returncode == 1
     done = {path.parent: path.stat().st_mtime_ns for path in parts.glob("runs/*/metrics.json")}
     assert (
@@ -293,7 +294,7 @@ def test_hydras_own_launcher_disturbed_ends_the_same(cluster: Environment, tmp_p
     (tmp_path / "faults" / "over").touch()
     again = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600)
     assert again.returncode == 0, again.stdout + again.stderr
-    told = skipbench(env, "status", "tiny", *words[1:])
+    told = skipbench(env, "status", "sweep", *words[1:])
     assert told.returncode == 0 and "12 cells: 12 done" in told.stdout, told.stdout
     assert records(parts) == whole
     assert {path: (path / "samples.jsonl").stat().st_mtime_ns for path in kept} == kept, (

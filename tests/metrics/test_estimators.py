@@ -13,7 +13,6 @@ from skipbench.config.compose import compose
 from skipbench.experiments.row import run_cell
 from skipbench.metrics.estimators import estimators
 from skipbench.metrics.interval import paired_ratio_interval
-from skipbench.metrics.repeats import summarise_repeats
 from skipbench.metrics.summary import summarise
 from skipbench.runs.measures import Metrics
 from skipbench.runs.reading import run_folders
@@ -116,7 +115,7 @@ def test_each_paper_s_script_gives_its_estimate(paper: str, samples: list[Sample
     assert min(abs(wanted - x) for x in (*others.values(), *decode_only) if x) > 1e-7
     # without the prefill the clock, and so the estimate, is another
     cut = [with_arms(s, prefill=0.0) for s in samples]
-    assert getattr(estimators([cut]), paper).speedup != pytest.approx(wanted, rel=1e-6)
+    assert getattr(estimators(cut), paper).speedup != pytest.approx(wanted, rel=1e-6)
 
 
 def test_alpha_of_self_sd_and_knapspec_is_a_mean_over_samples(samples: list[Sample]) -> None:
@@ -129,10 +128,10 @@ def test_alpha_of_self_sd_and_knapspec_is_a_mean_over_samples(samples: list[Samp
 
 
 def test_the_interval_is_of_the_ratio_of_means(samples: list[Sample]) -> None:
-    found = estimators([samples]).swift
+    found = estimators(samples).swift
     assert found.ci95 and found.speedup and found.ci95[0] < found.speedup < found.ci95[1]
     # equal prompts: no spread; prompts whose vanilla is equally fast: nearly that of the logs
-    one = estimators([[replace(samples[0], index=i, id=str(i)) for i in range(5)]]).swift
+    one = estimators([replace(samples[0], index=i, id=str(i)) for i in range(5)]).swift
     assert one.ci95 == pytest.approx((one.speedup, one.speedup))
     base = replace(samples[0].vanilla, seconds=replace(samples[0].vanilla.seconds, draft=1e3))
     near, ratios = [], []
@@ -140,21 +139,14 @@ def test_the_interval_is_of_the_ratio_of_means(samples: list[Sample]) -> None:
         method = replace(base, seconds=replace(base.seconds, draft=1e3 / more))
         near.append(replace(samples[0], index=i, id=str(i), vanilla=base, method=method))
         ratios.append(method.seconds.total / base.seconds.total)
-    swift, wanted = estimators([near]).swift, paired_ratio_interval([1 / r for r in ratios])[1]
+    swift, wanted = estimators(near).swift, paired_ratio_interval([1 / r for r in ratios])[1]
     assert swift.ci95 == pytest.approx(wanted, rel=1e-3)
 
 
-def test_processes_are_pooled_and_an_empty_run_has_no_estimate(samples: list[Sample]) -> None:
-    slower = [with_arms(s, other=0.5) for s in samples]
-    runs = [(one, summarise(one, LAYERS, None, None, None)) for one in (samples, slower)]
-    joined = summarise_repeats(runs, LAYERS).estimators
-    assert joined
-    for name in ("swift", "self_sd", "knapspec"):
-        wanted = SCRIPTS[name]([*samples, *slower])
-        assert getattr(joined, name).speedup == pytest.approx(wanted, rel=1e-9)
-    assert estimators([[]]).swift.speedup is None
+def test_an_empty_run_has_no_estimate(samples: list[Sample]) -> None:
+    assert estimators([]).swift.speedup is None
     failed = [replace(s, lossless="failed") for s in samples]
-    assert estimators([failed]) == estimators([[]])
+    assert estimators(failed) == estimators([])
 
 
 def test_the_record_holds_them_and_an_older_one_is_read(ran: Path, samples: list[Sample]) -> None:

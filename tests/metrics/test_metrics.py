@@ -15,7 +15,7 @@ from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.acceptance import PassSeconds
 from skipbench.metrics.formulas import expected_speedup, expected_tokens, tpt
-from skipbench.metrics.interval import paired_ratio_interval, repeated_ratio_interval
+from skipbench.metrics.interval import paired_ratio_interval
 from skipbench.metrics.prices import Parts, Prices
 from skipbench.metrics.summary import summarise
 from skipbench.runs.measures import (
@@ -45,6 +45,19 @@ def sample(base: Arm, method: Arm, **more: Any) -> Sample:
     order = ["vanilla", "method"]
     own = {"index": 0, "prompt_hash": "hash", "prompt_tokens": 8, "order": order}
     return Sample(vanilla=base, method=method, **own, **given)
+
+
+def timed(seconds: list[float]) -> list[Sample]:
+    """A run whose prompts take 4 s with vanilla."""
+    rounds = [Round(2, 2, 1, 1, 2)] * 2
+    return [
+        replace(
+            sample(vanilla(4, 4.0), arm(rounds, Seconds(1, s / 2, s / 2, 0, 0))),
+            index=index,
+            id=str(index),
+        )
+        for index, s in enumerate(seconds)
+    ]
 
 
 def two_samples() -> list[Sample]:
@@ -135,39 +148,6 @@ def test_an_interval_covers_what_it_says(n: int) -> None:
     logs = rng.normal(0.0, 0.275, (runs, n)) + math.log(4.5) * (rng.random((runs, n)) < 0.18)
     intervals = [paired_ratio_interval(row)[1] for row in np.exp(logs).tolist()]
     assert 0.92 < covered(intervals, 4.5**0.18) < 0.97
-
-
-@pytest.mark.parametrize("n", [8, 20, pytest.param(40, marks=pytest.mark.slow)])
-def test_an_interval_of_three_processes_covers_what_it_says(n: int) -> None:
-    """Each prompt and each process has an effect of its own."""
-    rng, runs = np.random.default_rng(n), 1000
-    logs = rng.normal(0.2, 0.275, (runs, 1, n)) + rng.normal(0, 0.03, (runs, 3, 1))
-    logs += math.log(4.5) * (rng.random((runs, 1, n)) < 0.18)
-    cells = np.exp(logs + rng.normal(0, 0.05, (runs, 3, n))).tolist()
-    names = [*map(str, range(n))]
-    by_question = [[dict(zip(names, row, strict=True)) for row in rows] for rows in cells]
-    found = [repeated_ratio_interval(ratios) for ratios in by_question]
-    assert 0.92 < covered([ends for _, ends in found], math.exp(0.2) * 4.5**0.18) < 0.975
-
-
-def test_repetitions_that_differ_widen_the_interval() -> None:
-    ratios = {str(i): 1 + 0.01 * i for i in range(6)}
-    mean, one = paired_ratio_interval(list(ratios.values()))
-    alike = repeated_ratio_interval([ratios] * 3)
-    assert alike == (pytest.approx(mean), pytest.approx(one))
-    slower = {i: 0.8 * r for i, r in ratios.items()}
-    middle = {i: 0.9 * r for i, r in ratios.items()}
-    between, wide = repeated_ratio_interval([ratios, slower, middle])
-    assert between == pytest.approx(mean * (0.8 * 0.9) ** (1 / 3))
-    # nearly the t of two degrees of freedom on the processes alone: 4.3 standard errors
-    half = 4.303 * np.std(np.log([1, 0.8, 0.9]), ddof=1) / math.sqrt(3)
-    assert wide is not None and math.log(wide[1] / between) == pytest.approx(half, rel=0.02)
-    # a prompt that one process lacks is in none
-    assert repeated_ratio_interval([ratios, ratios | {"9": 50.0}]) == alike
-    assert repeated_ratio_interval([ratios]) == (mean, one)
-    assert repeated_ratio_interval([{"0": 1.0}, {"0": 4.0}])[0] == pytest.approx(2)
-    with pytest.raises(ValueError, match="positive"):
-        repeated_ratio_interval([{"0": 1.0}, {"1": 1.0}])
 
 
 def test_interval_of_one_and_of_equal_ratios() -> None:

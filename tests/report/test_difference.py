@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from builders import CONFIG
 from msgspec.structs import replace
-from test_repeats import timed
+from test_metrics import timed
 
 from skipbench.report.difference import differences
 from skipbench.runs.provenance import Provenance, config_hash

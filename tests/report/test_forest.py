@@ -1,14 +1,11 @@
 """The forest plots on top of the page: which runs they hold, and what they say to take."""
 
 from msgspec import structs
-from test_repeats import summary, timed
 
 from skipbench.metrics.interval import paired_ratio_interval
 from skipbench.report.page.forest import ROOM, panels
 from skipbench.runs.measures import Metrics, Speedup
-from skipbench.runs.provenance import Provenance
 from skipbench.runs.run import Origin, Run
-from skipbench.runs.state import Status
 
 VANILLA = (0.99, 1.01, 1.0, 1.02, 0.98, 1.0)
 FAST = (1.2, 1.31, 1.24, 1.26, 1.25, 1.24)
@@ -87,18 +84,3 @@ def test_other_engines_and_temperatures_have_panels_of_their_own() -> None:
         ("m on d, greedy, reference", 1),
         ("m on d, temperature 1, reference", 1),
     ]
-
-
-def test_processes_of_a_cell_are_one_arm() -> None:
-    found = list[tuple[str, Run]]()
-    for seed, seconds in enumerate([[2.0, 4.0, 4.0, 4.0, 4.0], [1.0, 2.0, 2.0, 2.0, 2.0]]):
-        samples, settings = timed(seconds), {"seed": seed, "method": {"name": "a", "seed": seed}}
-        address, one = run("a", *FAST, settings=settings, kept_samples=samples)
-        known = {"id": f"a{seed}", "metrics": summary(samples), "status": Status(state="done")}
-        known["provenance"] = Provenance(layers=4)
-        found.append((f"{address}{seed}", structs.replace(one, **known)))
-    ((_, twin), two) = found
-    other = structs.replace(twin, id="a2", settings={"seed": 0, "method": {"name": "a", "x": 1}})
-    (panel,) = panels([("#other", other), two, ("#run=a-d0", twin), ("#table", twin)])
-    assert [arm.address for arm in panel.arms] == ["#run=a-d0", "#other"]
-    assert panel.arms[0].text.startswith("1.41x [")  # of questions and processes

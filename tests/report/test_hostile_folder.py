@@ -35,7 +35,6 @@ EVIL = {"_target_": "pathlib.Path.touch", "self": "harmed"}
 TYPED = [
     *("report results=R", "status tiny results=R", "table R/tables/a.json columns=all"),
     *("table tiny results=R --render-only --force", "figure RUN", "figure R/figures/a.json"),
-    "merge R results=merged",
     *("score RUN", "score all results=R", "bundle out results=R", "bundle --check out"),
     *("cell R/submit/a-1/cells.jsonl 0", "submit tiny results=R --print", "diff R R"),
 ]

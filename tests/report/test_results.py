@@ -22,7 +22,6 @@ from scripts.readme_figures import runs_of as rows_of
 from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
 from skipbench.metrics.acceptance import expected_M
-from skipbench.metrics.repeats import summarise_repeats
 from skipbench.metrics.summary import summarise
 from skipbench.report.figures import curves
 from skipbench.report.figures.registry import FIGURES
@@ -195,9 +194,7 @@ def test_the_numbers_of_a_table_follow_from_its_records(name: str) -> None:
     assert by_run.keys() == set(runs_of(table_of(place)))
     for run in measured:
         layers = 30
-        parts = [by_run[name] for name in run.get("processes") or [run["id"]]]
-        each = [(part, summarise(part, layers, None, None, None)) for part in parts]
-        again = to_builtins(summarise_repeats(each, layers) if parts[1:] else each[0][1])
+        again = to_builtins(summarise(by_run[run["id"]], layers, None, None, None))
         kept = run["metrics"]
         for key in ("samples", "M", "alpha", "tokens_per_s", "lossless", "skipped", "speedup"):
             assert _numbers(again[key]) == pytest.approx(_numbers(kept[key]), rel=1e-9), key
@@ -214,7 +211,3 @@ def test_records_are_packed_and_read(tmp_path: Path) -> None:
     assert unpacked(pack(tmp_path / "results", table)) == {}
     write_atomic(table, json.dumps({"runs": [{"id": "one", "metrics": {"M": 1}}]}))
     assert unpacked(pack(tmp_path / "results", table)) == {"one": [sample]}
-    (tmp_path / "results" / "runs" / "two").symlink_to(run)
-    several = {"id": "one", "processes": ["one", "two"], "metrics": {"M": 1}}
-    write_atomic(table, json.dumps({"runs": [several]}))
-    assert unpacked(pack(tmp_path / "results", table)) == {"one": [sample], "two": [sample]}

@@ -25,7 +25,6 @@ from skipbench.metrics.summary import summarise
 from skipbench.report.figures.runs import finished_run
 from skipbench.report.page.collect import all_runs
 from skipbench.runs.measures import Metrics
-from skipbench.runs.merge import merge_into
 from skipbench.runs.record import Completion, Round, Seconds, dump
 from skipbench.runs.run import frame, read_run
 from skipbench.runs.store import RunStore, _check_metrics, read_completions, read_samples
@@ -45,12 +44,7 @@ def folder(tmp_path: Path) -> Path:
 
 def readers(folder: Path) -> dict[str, Callable[[], Any]]:
     """Everything that reads a run's folder; `score` has nothing to execute here."""
-    results, target = folder.parent.parent, folder.parent.parent.parent / "target"
-
-    def merged() -> None:
-        shutil.rmtree(target, ignore_errors=True)
-        if left := merge_into(results, target).left:
-            raise SkipbenchError("; ".join(left))
+    results = folder.parent.parent
 
     def shown() -> None:
         (found,) = all_runs(results)
@@ -64,7 +58,6 @@ def readers(folder: Path) -> dict[str, Callable[[], Any]]:
         "figure": lambda: finished_run(folder),
         "page": shown,
         "score": lambda: score_run(folder, "none", 1.0, lambda done, of: None),
-        "merge": merged,
         "frame": lambda: [frame(results), frame(results, samples=True)],
         "store": lambda: RunStore(folder, CONFIG).close(),
     }
@@ -89,7 +82,7 @@ def test_a_bad_file_is_refused_by_name_and_not_executed(
     for bad in NO_JSON if name in JSON_FILES else NO_YAML:
         (folder / name).write_bytes(bad)
         told = refused_by(folder)
-        assert {"read_run", "figure", "page", "merge", "frame", "score"} <= told.keys(), bad
+        assert {"read_run", "figure", "page", "frame", "score"} <= told.keys(), bad
         if name == "config.yaml":  # a store says which settings are other ones
             told.pop("store", None)
         assert all(name in text and "\x1b" not in text for text in told.values()), (bad, told)
@@ -182,11 +175,10 @@ def test_a_done_run_is_never_repaired(kind: str, tmp_path: Path) -> None:
         (folder / name).write_bytes(DAMAGE[kind]((folder / name).read_bytes()))
     before = {name: (folder / name).read_bytes() for name in FILES}
     told = refused_by(folder)
-    assert {"samples", "figure", "page", "score", "merge", "frame"} <= told.keys(), told
+    assert {"samples", "figure", "page", "score", "frame"} <= told.keys(), told
     named = (text for name, text in told.items() if name not in ("completions", "store"))
     assert all("samples.jsonl, line" in text for text in named), told
     assert {name: (folder / name).read_bytes() for name in FILES} == before
-    shutil.rmtree(tmp_path / "target", ignore_errors=True)
     (folder / "status.json").write_text('{"state": "interrupted"}')
     (folder / "metrics.json").unlink()
     # begun, but not done: what was torn is cut off
@@ -195,7 +187,7 @@ def test_a_done_run_is_never_repaired(kind: str, tmp_path: Path) -> None:
     store.close()
 
 
-COMMANDS = ("read_run", "samples", "figure", "page", "score", "merge", "frame")
+COMMANDS = ("read_run", "samples", "figure", "page", "score", "frame")
 
 
 def numbers(folder: Path) -> dict[str, Any]:
@@ -204,13 +196,11 @@ def numbers(folder: Path) -> dict[str, Any]:
     for name in COMMANDS:
         shown[name]()
     state, (row,) = read_run(folder), all_runs(folder.parent.parent)
-    merged = folder.parent.parent.parent / "target" / "runs" / folder.name
     return {
         "metrics": state.metrics, "config": state.settings, "page": row.cells,
         "provenance": state.provenance,
         "samples": read_samples(folder / "samples.jsonl"),
         "texts": read_completions(folder / "completions.jsonl"),
-        "merged": [read_samples(merged / "samples.jsonl"), read_run(merged).metrics],
     }  # fmt: skip
 
 
@@ -247,8 +237,8 @@ def test_figures_that_the_samples_do_not_give_are_refused(tmp_path: Path) -> Non
     assert "samples" not in refused_by(folder)
     edit(folder / "metrics.json", M=2.1)
     told = refused_by(folder)
-    assert {"samples", "figure", "page", "score", "merge", "frame"} <= told.keys()
-    assert all("metrics.json says" in told[name] for name in ("samples", "score", "merge"))
+    assert {"samples", "figure", "page", "score", "frame"} <= told.keys()
+    assert all("metrics.json says" in told[name] for name in ("samples", "score"))
 
 
 def test_figures_are_checked_by_the_definitions_of_the_metrics(tmp_path: Path) -> None:
@@ -270,7 +260,7 @@ def test_metrics_of_more_samples_are_refused_in_a_failed_run(folder: Path) -> No
     lines = (folder / "samples.jsonl").read_bytes()
     (folder / "samples.jsonl").write_bytes(lines[: lines.find(b"\n") + 1])
     told = refused_by(folder)
-    assert {"samples", "page", "merge", "frame"} <= told.keys()
+    assert {"samples", "page", "frame"} <= told.keys()
     del told["figure"]
     assert all("samples.jsonl, line 2: 1 whole lines" in text for text in told.values()), told
 

@@ -26,7 +26,7 @@ def test_a_frame_has_the_numbers_of_the_table_under_its_names(tmp_path: Path) ->
     made = read_run(make_run(tmp_path))
     (run,) = skipbench.frame(tmp_path).to_dict("records")
     assert (run["run"], run["method"], run["state"]) == (made.id, "fixed", "done")
-    assert (run["speedup"], run["M"], run["n"]) == (made.speedup, 2.0, made.measured.n)
+    assert (run["speedup"], run["M"], run["n"]) == (made.speedup, 2.0, made.measured.samples)
     assert sum("speedup" in name for name in run) == 1 and len(run) < 20
 
 

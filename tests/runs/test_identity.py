@@ -19,7 +19,6 @@ from skipbench.errors import SkipbenchError
 from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.report.page.collect import all_runs
-from skipbench.runs.merge import merge_into
 from skipbench.runs.provenance import config_hash
 from skipbench.runs.run import read_run
 from skipbench.runs.store import read_samples
@@ -33,7 +32,7 @@ def test_a_run_under_another_runs_name_is_refused_by_all_that_read_it(tmp_path: 
     assert told.keys() == readers(first).keys() - {"completions"}  # a run's own texts
     own = f"{first} holds another run: its config.yaml has the hash {second.name[-10:]}"
     named = {name for name, text in told.items() if own in text}
-    assert named >= {"read_run", "figure", "page", "score", "merge", "frame"}
+    assert named >= {"read_run", "figure", "page", "score", "frame"}
     first.rename(mine := first.with_name("best-of-mine"))  # a name that promises nothing
     assert read_run(mine).metrics
 
@@ -85,8 +84,6 @@ def test_samples_of_another_run_are_refused_before_it_is_done_too(tmp_path: Path
     told = f"{own} holds samples of another run: its folder and its lines have the hashes {hashes}"
     with pytest.raises(SkipbenchError, match=re.escape(told)):
         read_samples(own)
-    done = merge_into(tmp_path / "results", tmp_path / "merged")
-    assert len(done.left) == 1 and told in done.left[0] and done.did == {"new": 1}
     (row,) = (row for row in all_runs(tmp_path / "results") if row.error)
     assert row.error and told in row.error
 

@@ -69,9 +69,9 @@ STRETCHES = ["device", "cpu", "threads", "engine", "native_kernels", "arithmetic
 STRETCHES += ["torch", "transformers", "tokenizers", "numpy", "bayesian-optimization"]
 STRETCHES += ["bitsandbytes", "triton"]
 """What samples of one run have in common."""
-NO_INPUTS = ["search", "profile", "results", "dry_run", "fresh", "mixed", "repeats", "label"]
+NO_INPUTS = ["search", "profile", "results", "dry_run", "fresh", "label"]
 NO_INPUTS += ["hardware", "search_dataset", "model.settings", "model.gated", "model.calibration"]
-NO_INPUTS += ["shard", "model.wheel", "model.strict"]
+NO_INPUTS += ["model.wheel", "model.strict"]
 """Settings on which no sample depends; those of pruning where none is done."""
 
 
@@ -185,11 +185,8 @@ def test_another_device_version_or_arithmetic_does_not_go_on(made: Made, name: s
     else:
         assert name in here.conditions
         now = replace(here, **{name: 0 if name == "threads" else "another"})
-    with pytest.raises(SkipbenchError, match=rf"\({name} .* -> ") as refused:
-        here.resumed_by(now, 1, False, made.folder)
-    assert "mixed=true" in str(refused.value)
-    mixed = here.resumed_by(now, 1, True, made.folder).mixed
-    assert f"from sample 2 {name} {now.conditions[name]}" in mixed
+    with pytest.raises(SkipbenchError, match=rf"\({name} .* -> .*\).* fresh=true"):
+        here.resumed_by(now, 1, made.folder)
 
 
 def others(value: Any) -> list[Any]:

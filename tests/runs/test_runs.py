@@ -247,3 +247,17 @@ def test_an_interrupt_keeps_what_is_done(tmp_path: Path) -> None:
     status = read_run(folder).status
     assert status.state == "interrupted" and "interrupted" in str(status.error)
     assert len(read_samples(folder / "samples.jsonl")) == lines() >= 2
+
+
+@pytest.mark.slow
+def test_faults_in_short(tmp_path: Path) -> None:
+    """Kills and full disks; the script checks by itself that nothing is lost."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "fault_harness.py"), "5", "3"],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "5 faults in" in done.stdout

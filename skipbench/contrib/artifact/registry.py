@@ -116,7 +116,7 @@ def _row(bundle: str, run: Run, checked: str) -> PageRun:
     lossless = metrics.lossless
     engine = ", ".join(filter(None, ("skipbench", run.origin.engine, run.origin.dtype)))
     engine = run.provenance.engine or "" if served(run) else engine
-    values = {"speedup": run.speedup, "M": metrics.M, "n": metrics.n}
+    values = {"speedup": run.speedup, "M": metrics.M, "n": metrics.samples}
     values["accepted share"] = metrics.accepted_share
     values["lossless"] = lossless.identical / lossless.comparable if lossless.comparable else None
     cells = {

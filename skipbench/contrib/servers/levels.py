@@ -31,7 +31,7 @@ class Level:
     def places(self) -> dict[str, Standing]:
         """Of three arms or more that have answers, each beside the fastest."""
         known = [arm for arm in self.arms if self.ratios(arm)]
-        places = standings([[self.ratios(arm)] for arm in known]) if len(known) > 2 else []
+        places = standings([self.ratios(arm) for arm in known]) if len(known) > 2 else []
         return dict(zip(known, places, strict=False))
 
     def pairs(self, arm: str, label: Label | None = None) -> list[tuple[Record, Record]]:

@@ -105,7 +105,9 @@ def _so_far(run: Run) -> Run:
         return run
     metrics = summarise(run.samples, run.provenance.layers, None, None, None)
     of = f" of {limit}" if (limit := run.setting("limit")) else ""
-    return replace(run, metrics=metrics, reason=f"{run.status.state}: {metrics.n}{of} prompts")
+    return replace(
+        run, metrics=metrics, reason=f"{run.status.state}: {metrics.samples}{of} prompts"
+    )
 
 
 def _text(sample: Sample, completion: Completion | None) -> dict[str, Any]:
@@ -126,10 +128,9 @@ def _text(sample: Sample, completion: Completion | None) -> dict[str, Any]:
 def _note(run: Run) -> str:
     """Why there are no numbers, or which of them are missing."""
     if run.metrics:
-        mixed = [f"mixed: {run.origin.mixed}"] if run.origin.mixed else []
         reasons = [v for k, v in missing_reasons(run.metrics).items() if k != "roofline"]
         so_far = [run.reason] if run.reason else []
-        return "; ".join([*so_far, *mixed, *exceptions(run.metrics), *reasons])
+        return "; ".join([*so_far, *exceptions(run.metrics), *reasons])
     if run.status.state == "missing":
         return "not finished"
     return ": ".join(filter(None, (run.status.state, run.status.error)))

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from skipbench.metrics.interval import FEWEST
 from skipbench.report.columns import main_cells, sample_count, speedup_text
-from skipbench.report.compared import BASELINE, Comparison, conclude, joined, row_of
+from skipbench.report.compared import BASELINE, Comparison, conclude, row_of
 from skipbench.runs.measures import Interval
 from skipbench.runs.run import Run
 
@@ -55,7 +55,7 @@ class Panel(Struct):
 def panels(runs: Sequence[tuple[str, Run]]) -> list[Panel]:
     """Panels by name, of runs with a speedup; `runs`: behind their addresses, the first counts."""
     named: dict[str, tuple[str, Run]] = {}
-    for address, run in _cells([(a, run) for a, run in runs if run.speedup and not run.group]):
+    for address, run in ((a, run) for a, run in runs if run.speedup and not run.group):
         named.setdefault(run.id or f"{run.method} {run.label} {run.keys}", (address, run))
     rows: dict[tuple[str, ...], list[tuple[str, Run]]] = {}
     for address, run in named.values():
@@ -65,25 +65,6 @@ def panels(runs: Sequence[tuple[str, Run]]) -> list[Panel]:
         same = [other for other in rows if other[:2] == row[:2]]
         differ = [text for text, *all_ in zip(row, *same, strict=True) if len({*all_}) > 1]
         found.append(_panel([row[1], *filter(None, differ)], rows[row]))
-    return found
-
-
-def _cells(runs: Sequence[tuple[str, Run]]) -> list[tuple[str, Run]]:
-    """The runs, those of a cell in several processes as one, behind the first one's address."""
-    cells: dict[str, dict[int | None, tuple[str, Run]]] = {}
-    for address, run in runs:
-        seed, cell = run.setting("seed"), f"{address} {run.id}"
-        if run.done and run.provenance.layers and seed is not None:
-            method = {k: v for k, v in run.setting("method").items() if k != "seed"}
-            settings = dict(run.settings) | {"seed": None, "method": method}
-            cell = repr((row_of(run), run.origin.commit, settings))
-            cell += "" if seed not in cells.get(cell, {}) else address
-        cells.setdefault(cell, {})[seed] = address, run
-    found = list[tuple[str, Run]]()
-    for of_seed in cells.values():
-        ones = [of_seed[seed] for seed in sorted(of_seed, key=lambda seed: seed or 0)]
-        runs_of = [run for _, run in ones]
-        found.append((ones[0][0], joined(runs_of) if len(ones) > 1 else runs_of[0]))
     return found
 
 
