@@ -110,13 +110,13 @@ SHOWN := clasp-figure5 knapspec-figure3 swift-figure2a clasp-figure4a
 results: FIGURES = $(SHOWN)
 results: $(READY) ## committed results of SmolLM2-135M: real and the papers' main tables with 20 prompts, four figures (about an hour on one core)
 	$(BIN)/python -m skipbench data smollm2-135m-q4_1
-	$(BIN)/python -m skipbench table real $(STRICT) results=results/laptop --force
+	$(BIN)/python -m skipbench table real $(STRICT) results=results/laptop
 	$(BIN)/python -m skipbench search method=self-sd model=smollm2-135m-q4_1 dataset=humaneval limit=4 search.iterations=16 \
 		search.prompts=2 search.max_new_tokens=24 results=results/laptop # for Self-SD's Table 2, whose cells search no set of their own
-	$(BIN)/python -m skipbench table swift-table1 knapspec-table1 $(TABLE2) $(LAPTOP) $(STRICT) --force
+	$(BIN)/python -m skipbench table swift-table1 knapspec-table1 $(TABLE2) $(LAPTOP) $(STRICT)
 	$(BIN)/python -m skipbench score all results=results/laptop
-	$(BIN)/python -m skipbench table $(TABLE2) $(LAPTOP) $(STRICT) --render-only --force
-	@$(FIGURE) $(LAPTOP) --distinct --force || failed=1; done; exit $$failed
+	$(BIN)/python -m skipbench table $(TABLE2) $(LAPTOP) $(STRICT) --render-only
+	@$(FIGURE) $(LAPTOP) --distinct || failed=1; done; exit $$failed
 	$(BIN)/python scripts/readme_figures.py
 
 # Hashes of the registry's own builds, so not of TORCH_INDEX; with any of them pip wants one of every package.

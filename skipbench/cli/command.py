@@ -24,7 +24,6 @@ OneOrMore = Annotated[Annotated[int, Meta(ge=1)] | None, Meta(title="a number of
 Prompts = Annotated[str | None, "a file, .jsonl or .parquet with `prompt` or `messages`, or .txt"]
 Columns = Annotated[Names, "only these columns of the table, in this order, or all there are"]
 Over = Annotated[str | None, "a method, such as swift: paired ratios to it, with intervals"]
-Force = Annotated[bool, "writes although measured values are lost"]
 Json = Annotated[bool, "results for machines"]
 Stale = Annotated[
     float | None,

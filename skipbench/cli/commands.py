@@ -9,7 +9,6 @@ from skipbench.cli.command import (
     AboveZero,
     Columns,
     Command,
-    Force,
     Json,
     Names,
     Over,
@@ -77,23 +76,23 @@ class Planned(Experiments):
 
 class Table(Planned):
     """run what is missing of experiments, then write their tables:  table swift-table2
-    scale=embedded [columns=M,speedup] [over=swift] [--render-only] [--force] [--json]
+    scale=embedded [columns=M,speedup] [over=swift] [formats=tabular.tex,html] [--render-only]
+    [--json]
     """
 
     columns: Columns = ()
     over: Over = None
+    formats: Annotated[Names, "of md, csv, html, tabular.tex; md and csv without it"] = ()
     render_only: RenderOnly = False
-    force: Force = False
 
 
 class Figure(Experiments):
-    """the same for a figure; or draw one run or search:  figure swift-figure6 |
-    figure results/runs/RUN | figure results/search/X
+    """the same for a figure; or draw a table's speedups and intervals, or one run:  figure
+    swift-figure6 | figure compare-my-llama | figure results/runs/RUN
     """
 
     render_only: RenderOnly = False
     distinct: Annotated[bool, "draws nothing if most runs have the draft of another"] = False
-    force: Force = False
 
 
 class Status(Planned):

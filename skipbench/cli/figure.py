@@ -1,4 +1,4 @@
-"""`figure`: runs what an experiment lacks, then draws it; or draws one run's folder."""
+"""`figure`: runs what an experiment lacks, then draws it; or draws a comparison, or a run."""
 
 from pathlib import Path
 
@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from skipbench.cli.commands import Figure
 from skipbench.cli.experiments import request_of
+from skipbench.cli.parser import results_of
 from skipbench.config.catalog import choices, experiment_of
 from skipbench.config.run_config import RunConfig
 from skipbench.console import say
@@ -15,31 +16,30 @@ from skipbench.experiments.plan import file_name, grids_of
 from skipbench.experiments.resolve import checked_run, resolve_cell
 from skipbench.experiments.row import run_rows
 from skipbench.experiments.set_search import search_of
-from skipbench.report.figures import searches
 from skipbench.report.figures.curves import brute_force
+from skipbench.report.figures.forest import below, forest, rows_of
 from skipbench.report.figures.registry import FIGURES, NOT_RUN, draw, draw_run
-from skipbench.report.figures.runs import dump_runs, finished_run, read_runs, swept
+from skipbench.report.figures.runs import finished_run, swept
 from skipbench.report.figures.style import FORMATS, save, styled
-from skipbench.report.tables.stored import would_lose
+from skipbench.report.tables.stored import read_summary
 from skipbench.runs.files import write_atomic
-from skipbench.runs.reading import MOST_BYTES, read_bytes, readable, strict_json
+from skipbench.runs.reading import MOST_BYTES, MOST_SAMPLES, read_bytes, readable, strict_json
 from skipbench.runs.run import Run
 
 
 def run_figure(asked: Figure) -> None:
-    """Writes results/figures/NAME.SCALE.png, .svg and .pdf, and the records behind them as .json,
-    which can be drawn again; the figures of a folder of a run or of a search, into it.
+    """Writes results/figures/NAME.SCALE.png, .svg and .pdf of an experiment; NAME.* with the forest
+    plot of a table, results/tables/NAME.json; the figures of a run into its folder.
 
     With `--distinct` a figure of which most runs have the draft of another is not drawn;
     NAME.SCALE.txt says so.
     """
     path = Path("".join(asked.words[:1]))
+    table = results_of(asked.settings) / "tables" / f"{path}.json"
     if path.suffix == ".jsonl":
         _brute_force(path)
     elif path.suffix == ".json":
-        _redraw(path)
-    elif asked.words and (path / "trace.jsonl").is_file():
-        _search(path / "trace.jsonl")
+        _forest(path)
     elif asked.words and path.is_dir():
         with readable(path):
             run = finished_run(path)
@@ -47,8 +47,19 @@ def run_figure(asked: Figure) -> None:
                 _say(save(drawn, [run], path / "figures" / kind))
     elif path.parent != Path():
         raise SkipbenchError(f"there is no run {path}; wanted its folder, or an experiment")
+    elif path.name not in choices("experiment") and table.is_file():
+        _forest(table)
     else:
         _experiment(asked)
+
+
+def _forest(path: Path) -> None:
+    """Draws the comparison of a stored table, into the folder `figures` beside that of tables."""
+    with readable(path, "write it with python -m skipbench table NAME"):
+        runs = read_summary(read_bytes(path, MOST_SAMPLES) or b"").runs
+        with styled():
+            drawn = forest(rows_of(runs))
+        _say(save(drawn, runs, path.parent.parent / "figures" / path.stem, below(runs)))
 
 
 def _experiment(asked: Figure) -> None:
@@ -71,25 +82,23 @@ def _experiment(asked: Figure) -> None:
         except SkipbenchError as why:
             missing.append(f"{cell.name}: {why}")
     if missing:
-        flags = [f"--{flag}" for flag in ("distinct", "force") if getattr(asked, flag)]
+        flags = ["--distinct"] if asked.distinct else []
         command = " ".join(["python -m skipbench figure", name, *asked.given, *flags])
         head = f"{name} lacks {len(missing)} of {len(cells)} records"
         raise SkipbenchError("; ".join([head, *missing, command]))
     if runs:
-        path = cells[0][1].results / "figures" / f"{file_name(name, scale)}.json"
+        stem = cells[0][1].results / "figures" / file_name(name, scale)
+        told = stem.with_name(f"{stem.name}.txt")
         if asked.distinct and swept(runs).in_vain:
-            for suffix in ("json", *FORMATS):
-                path.with_suffix(f".{suffix}").unlink(missing_ok=True)
+            for suffix in FORMATS:
+                stem.with_name(f"{stem.name}.{suffix}").unlink(missing_ok=True)
             reason = f"{name} is not drawn: {swept(runs).mark}."
-            write_atomic(path.with_suffix(".txt"), f"{reason}\n")
+            write_atomic(told, f"{reason}\n")
             say(reason)
             return
-        kept = dump_runs(name, runs)
-        if (refused := would_lose(path, kept)) is not None and not asked.force:
-            raise SkipbenchError(refused)
-        write_atomic(path, kept)
-        path.with_suffix(".txt").unlink(missing_ok=True)
-        _redraw(path)
+        told.unlink(missing_ok=True)
+        drawn, shown = draw(name, runs)
+        _say(save(drawn, shown, stem))
     elif not cells:
         cases = experiment_of(name).published.cases
         reasons = "; ".join(case.reason for case in cases if case.reason)
@@ -102,20 +111,6 @@ def run_of(cell: PlannedCell, config: RunConfig) -> Run:
     checked_run(resolved)
     run = finished_run(resolved.folder)
     return replace(run, axes=cell.overrides, keys=cell.keys, search=search_of(config))
-
-
-def _redraw(path: Path) -> None:
-    """Draws the figure of a file of records beside it."""
-    with readable(path, "write it with python -m skipbench figure NAME"):
-        drawn, shown = draw(*read_runs(path))
-        _say(save(drawn, shown, path.with_suffix("")))
-
-
-def _search(trace: Path) -> None:
-    """Draws the trials of a search's trace."""
-    with readable(trace), styled():
-        figure, text = searches.of_trace(trace)
-    _say(save(figure, [], trace.parent / "figures" / "search", text))
 
 
 def _brute_force(path: Path) -> None:

@@ -31,9 +31,7 @@ def run_search(asked: Search) -> None:
 
 
 def run_profile(asked: Profile) -> None:
-    """Measures, prints and draws sub-layer latencies; keeps the model of them for KnapSpec, TPT.
-    `--json` draws nothing, so that neither matplotlib nor pandas need be there.
-    """
+    """Measures and prints sub-layer latencies; keeps the model of them for KnapSpec and TPT."""
     config = compose(asked.settings)
     from skipbench.bench.load import load_model
     from skipbench.bench.memory import check_memory
@@ -62,14 +60,4 @@ def run_profile(asked: Profile) -> None:
         show_result(prices.builtins(), lambda: latency_table(prices, text))
     if left_out := ", ".join(map(str, sorted(set(options.contexts) - set(contexts)))):
         say(f"left out, beyond the model's {lm.max_positions} positions: {left_out}")
-    written = f"written: {path}, which method=knapspec and TPT now use"
-    if asked.json:
-        say(written)
-        return
-    from skipbench.report.figures.latencies import latency_figure
-    from skipbench.report.figures.style import save, styled
-
-    with styled():
-        drawn = latency_figure(prices)
-    first, *others = save(drawn, [], config.results / "figures" / f"profile-{path.stem}", text)
-    say(f"{written}; {', '.join([str(first), *(other.suffix for other in others)])}")
+    say(f"written: {path}, which method=knapspec and TPT now use")

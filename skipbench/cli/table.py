@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -27,14 +27,13 @@ from skipbench.experiments.table_runs import run_entry, table_runs
 from skipbench.report.compared import BASELINE, Comparison, ranked
 from skipbench.report.tables import model
 from skipbench.report.tables.features import feature_table, feature_tables
-from skipbench.report.tables.formats import for_terminal, write
+from skipbench.report.tables.formats import DEFAULT, check_formats, for_terminal, write
 from skipbench.report.tables.runs import row_table
 from skipbench.report.tables.stored import (
     check_columns,
     read_table,
     stored_table,
     summary,
-    would_lose,
 )
 from skipbench.runs.files import write_atomic
 from skipbench.runs.run import Run, plain
@@ -49,18 +48,16 @@ LONGER = (
 
 def run_table(asked: Table) -> None:
     """Runs what is missing and writes results/tables/NAME.*, a paper's as NAME.SCALE.*. A NAME.json
-    is rendered again from itself.
-
-    A table that would lose measured values is shown, and written only with `--force`.
+    is rendered again from itself, with `columns` or `over` into the `formats` that are given.
     """
+    check_formats(asked.formats)
     if asked.words and all(name.endswith(".json") for name in asked.words):
         for name in asked.words:
             table = read_table(Path(name), asked.columns, asked.over)
-            if (asked.columns or asked.over) and not asked.force:
+            if asked.formats or not (asked.columns or asked.over):
+                write_table(Path(name).with_suffix(""), table, for_terminal(table), asked.formats)
+            else:  # the files beside it have its own columns
                 show(for_terminal(table))
-                say(f"not written: the files beside {name} have its columns; --force replaces them")
-            else:
-                write_table(Path(name).with_suffix(""), table, for_terminal(table))
         return
     features = feature_tables()
     request = request_of(asked, sorted([*choices("experiment"), *features]))
@@ -84,7 +81,7 @@ def run_table(asked: Table) -> None:
             continue
         table = feature_table(features[name])
         text = json.dumps(list(table.records)) if asked.json else for_terminal(table)
-        write_table(results_of(asked.settings) / "tables" / name, table, text)
+        write_table(results_of(asked.settings) / "tables" / name, table, text, asked.formats)
     for text in failed:
         complain(f"failed: {text}")
     if failed:
@@ -124,24 +121,22 @@ def _experiment(
     table = stored_table(stored)
     text = stored.rstrip() if asked.json else for_terminal(table)
     path = results / "tables" / plan.file_name(name, scale)
-    refused = would_lose(path.with_name(f"{path.name}.json"), stored)
-    if refused is not None and not asked.force:
-        show(text)
-        return [*failed, refused]
-    write_table(path, table, text, {"json": stored})
+    write_table(path, table, text, asked.formats, stored)
     return failed
 
 
 def write_table(
-    path: Path, table: model.Table, text: str, more: Mapping[str, str] | None = None
+    path: Path, table: model.Table, text: str, formats: Sequence[str] = (), stored: str = ""
 ) -> None:
-    """Writes a table in all formats, and the texts of `more` by suffix, to `path`; shows `text`."""
-    formats = {**write(table), **(more or {})}
-    for suffix, content in formats.items():
+    """Writes a table in these formats (default: `DEFAULT`), and its summary `stored` as .json, to
+    `path`; shows `text`. Raises SkipbenchError for an unknown format.
+    """
+    files = write(table, formats or DEFAULT) | ({"json": stored} if stored else {})
+    for suffix, content in files.items():
         write_atomic(path.with_name(f"{path.name}.{suffix}"), content)
     if text:
         show(text)
-    say(f"written: {path}.{', .'.join(formats)}")
+    say(f"written: {path}.{', .'.join(files)}")
 
 
 def methods_of(overrides: Sequence[str]) -> list[str]:
@@ -168,7 +163,7 @@ def run_methods(methods: Sequence[str], overrides: Sequence[str]) -> None:
         stored = summary(name, "", runs)
         table = stored_table(stored)
         text = "" if is_json() else for_terminal(table)
-        write_table(configs[0].results / "tables" / name, table, text, {"json": stored})
+        write_table(configs[0].results / "tables" / name, table, text, stored=stored)
     for name, error in failed.items():
         complain(f"failed: {name}: {reason_of(error)}")
     if failed:
@@ -203,7 +198,7 @@ def run_compare(asked: Compare) -> None:
     shown = row_table(measured, asked.columns, "", notes, name, asked.over or "")
     text = json.dumps([plain(run) for run in runs]) if asked.json else for_terminal(shown)
     path = results_of(asked.settings) / "tables" / name
-    write_table(path, stored_table(stored), text, {"json": stored})
+    write_table(path, stored_table(stored), text, stored=stored)
     for line in (recommendation, *commands):
         (say if asked.json else show)(line)
 

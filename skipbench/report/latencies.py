@@ -1,13 +1,13 @@
-"""Table of a profile: seconds of each part, the fit, the roofline."""
+"""Table of a profile: seconds of each part, and the roofline."""
 
 from itertools import groupby
 
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 
 from skipbench.config.model import Model
 from skipbench.config.schemas import Engine
-from skipbench.metrics.prices import PARTS, Parts, Prices
+from skipbench.metrics.prices import Prices
 
 
 def title(record: Prices, model: Model, engine: Engine, device: str) -> str:
@@ -34,30 +34,10 @@ def latency_table(record: Prices, title: str) -> RenderableType:
                 f"{context}", f"{p.rows}", *(f"{1e6 * s:.1f}" for s in seconds), ratio, reached
             )
         table.add_section()
-    return Group(table, *notes(record))
-
-
-def notes(record: Prices) -> list[str]:
-    """The lines below the table: the fit and the roofline."""
-    model, rates, sizes = record.model, record.roofline, record.bytes
-    assert rates is not None and model is not None
-    layers, point = model.layers, [p for p in record.points if p.rows == 1][-1]
-    counts = dict(zip(PARTS, (layers, layers, 1), strict=True))
-    parts = sum(count * getattr(point, f"{part}_s") for part, count in counts.items())
-    weights = sum(count * sizes.get(part, 0) for part, count in counts.items())
-    return [
-        _line("model, one row", model),
-        *(_line(f"in {name}", variant) for name, variant in model.variants.items()),
-        f"sum of the parts / whole pass at context {point.context}: {parts / point.whole_s:.2f}",
+    rates = record.roofline
+    assert rates is not None
+    table.caption = (
         f"roofline ({rates.name}, {rates.source}): {rates.bandwidth / 1e9:.1f} GB/s, "
-        f"{rates.flops / 1e9:.0f} GFLOP/s; a token reads {weights / 1e6:.1f} MB of weights and "
-        f"{layers * sizes.get('row', 0) / 1e3:.1f} kB for each one before it",
-    ]
-
-
-def _line(name: str, model: Parts) -> str:
-    return (
-        f"{name}: attention {1e6 * model.attention_s:.2f} us + "
-        f"{1e9 * model.attention_s_per_token:.2f} ns a token of context; MLP "
-        f"{1e6 * model.mlp_s:.2f} us; head {1e6 * model.head_s:.2f} us"
+        f"{rates.flops / 1e9:.0f} GFLOP/s"
     )
+    return table

@@ -1,17 +1,14 @@
 """The numbers that the papers print: `papers/<paper>.yaml` holds them in the papers' own rows."""
 
 import functools
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 
 from skipbench.errors import SkipbenchError
-from skipbench.report.definitions import KEYS, NAMED, UNITS
-from skipbench.runs.reading import LOADER
+from skipbench.report.definitions import NAMED, UNITS
 
 FOLDER = Path(__file__).parent / "papers"
 LOST, NOTE_LOST = "lost", "the transcribed text has lost this number"
@@ -40,26 +37,29 @@ class Printed(msgspec.Struct, kw_only=True):
 
 
 class Note(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A note on the numbers that `where` and `column` choose, else on the table or paper. With a
-    `check` (tests/report/test_published_sums.py) it has a number's `recomputed` value.
+    """A note on the numbers that `where` and `column` choose, else on the table; one of the paper
+    on these `tables`, or on all. `check` names the test that recomputes a number, and disagrees.
     """
 
     text: str
     where: Keys = {}
     column: str | None = None
+    tables: list[str] = []
     check: str | None = None
     recomputed: Any = None
 
-    def __post_init__(self) -> None:
-        if self.check and None in (self.where or None, self.column, self.recomputed):
-            raise ValueError("a note with a check needs where, column and recomputed")
+    def is_on(self, number: Printed) -> bool:
+        """True if it is on this number of its table."""
+        column = self.column in (None, number.column)
+        return bool(self.where) and column and self.where.items() <= number.keys.items()
 
 
 class Part(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Rows of one value per key, then one cell per column: a number, `[number, spread]`, `null` (a
-    dash or nothing is printed) or `lost` (the text has lost it). `percent` lists columns
-    printed in percent; with `across: model`, columns stand in groups, one per model. `beside` names
-    columns that are measured only, by the printed ones that they stand behind.
+    dash or nothing is printed) or `lost` (the text has lost it). A number that ends in zeros is a
+    text, `'1.40'`, which keeps its decimals. `percent` lists columns printed in percent; with
+    `across: model`, columns stand in groups, one per model. `beside` names columns that are
+    measured only, by the printed ones that they stand behind.
     """
 
     keys: list[str]
@@ -156,7 +156,7 @@ def published(paper: str) -> list[Keys]:
     A dict holds `paper`, `table`, `title`, the settings and keys of the row by skipbench's names
     (those in `NAMED` again as printed, `model_printed`), `unit` (of `UNITS`) and the fields of
     `Printed`. Cells in which the paper prints nothing are left out.
-    Raises SkipbenchError, with file and table, for an unknown paper or a file that breaks the form.
+    Raises SkipbenchError for an unknown paper.
     """
     of = read_paper(paper)
     return [
@@ -177,106 +177,41 @@ def read_paper(paper: str) -> Paper:
         raise SkipbenchError(
             f"no published numbers of paper {paper!r}; there are those of {', '.join(papers())}"
         )
-    where = path.name
-    try:
-        raw: Any = yaml.load(path.read_text(encoding="utf-8"), _Loader)
-        tables: Any = raw.get("tables") if isinstance(raw, dict) else None
-        for name, table in tables.items() if isinstance(tables, dict) else ():
-            where = f"{path.name}, {name}"
-            if isinstance(table, dict) and not table.get("parts"):
-                head = {k: v for k, v in table.items() if k in Contents.__struct_fields__}
-                table = head | {"parts": [{k: v for k, v in table.items() if k not in head}]}
-            tables[name] = msgspec.convert(table, Contents)
-        where = path.name
-        document = msgspec.convert(raw, Paper)
-        for name, contents in document.tables.items():
-            where = f"{path.name}, {name}"
-            _add_numbers(document, contents)
-    except yaml.YAMLError as error:
-        raise SkipbenchError(f"{path.name} is no YAML: {error}") from error
-    except ValueError as error:
-        raise SkipbenchError(f"{where}: {error}") from error
+    raw = msgspec.yaml.decode(path.read_bytes())
+    for name, table in raw["tables"].items():
+        if "parts" not in table:
+            head = {k: v for k, v in table.items() if k in Contents.__struct_fields__}
+            part = {k: v for k, v in table.items() if k not in head}
+            raw["tables"][name] = head | {"parts": [part]}
+    document = msgspec.convert(raw, Paper)
+    for contents in document.tables.values():
+        _add_numbers(document, contents)
     return document
 
 
-class _Number(float):
-    """A number with its decimals as printed: 1.40 is not 1.4."""
-
-    digits = 0
-
-
-class _Loader(LOADER):  # type: ignore[misc]  # chosen as the program runs
-    def number(self, node: yaml.ScalarNode) -> _Number:
-        value = _Number(self.construct_yaml_float(node))
-        value.digits = len(node.value.partition(".")[2])
-        return value
-
-
-_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.number)
-
-
 def _add_numbers(paper: Paper, table: Contents) -> None:
-    """Sets the `numbers` of each part, with hardware and notes. Raises ValueError for a bad one."""
-    for part in table.parts:
-        part.numbers = list(_numbers(part, paper.settings | table.settings | part.settings))
-    numbers = [number for part in table.parts for number in part.numbers]
-    if not numbers:
-        raise ValueError("no rows; a table without numbers stands in left_out")
+    """Sets the `numbers` of each part, with hardware and notes."""
     hardware = paper.hardware if table.hardware is msgspec.UNSET else table.hardware
     devices = hardware if isinstance(hardware, dict) else {"default": hardware}
-    for number in numbers:
-        for key in NAMED:
-            known, value = paper.names.get(key, {}), number.keys.get(key)
-            if key in number.keys and value not in known:
-                names = ", ".join(map(str, known))
-                raise ValueError(f"{key} {value!r} is not among names: {names}")
-        number.hardware = devices.get(str(number.keys.get("model")), devices.get("default"))
-    counts = Counter((*sorted(n.keys.items()), n.column) for n in numbers)
-    cell, count = counts.most_common(1)[0]
-    if count > 1:
-        raise ValueError(f"two values for {cell}; tell the rows apart by a key")
-    for note in table.notes:
-        wanted = note.where | ({"column": note.column} if note.column else {})
-        noted = [n for n in numbers if wanted.items() <= (n.keys | {"column": n.column}).items()]
-        if note.where and (not noted or (note.check and len(noted) != 1)):
-            cells = f"{len(noted)} cells; wanted one that is there"
-            raise ValueError(f"a note names {wanted}, which is {cells}")
-        for number in noted if note.where else []:
-            number.note = "; ".join(filter(None, (number.note, note.text)))
+    for part in table.parts:
+        part.numbers = list(_numbers(part, paper.settings | table.settings | part.settings))
+        for number in part.numbers:
+            number.hardware = devices.get(str(number.keys.get("model")), devices.get("default"))
+            notes = [note.text for note in table.notes if note.is_on(number)]
+            number.note = "; ".join(filter(None, [number.note, *notes])) or None
 
 
 def _numbers(part: Part, settings: Keys) -> Iterator[Printed]:
-    columns, split = part.grouped, len(part.keys)
-    if isinstance(part.columns, dict) != bool(part.across):
-        kind = "a mapping" if isinstance(part.columns, dict) else "a list"
-        wanted = "wanted a list for each value of across, or one list"
-        raise ValueError(f"columns are {kind}, but across={part.across}; {wanted}")
-    names = list(dict.fromkeys(column for _, column in columns))
-    keys = [*part.keys, *settings, *filter(None, [part.across])]
-    for kind, given, known in (
-        ("unknown columns", names, [*UNITS]),
-        ("unknown keys", keys, sorted(KEYS)),
-        ("percent names", part.percent, names),
-    ):
-        if unknown := sorted({*given}.difference(known)):
-            raise ValueError(f"{kind} {unknown}; wanted some of {', '.join(known)}")
     for row in part.rows:
-        sized = isinstance(row, list) and len(row) == split + len(columns)
-        if not sized or None in row[:split]:
-            raise ValueError(f"row {row!r}; wanted {part.keys}, then {len(columns)} values")
         own = settings | dict(zip(part.keys, row, strict=False))
-        for (group, column), cell in zip(columns, row[split:], strict=True):
-            of = own | ({part.across: group} if part.across else {})
-            of = {k: float(v) if isinstance(v, float) else v for k, v in of.items()}
-            pair = cell if isinstance(cell, list) and len(cell) == 2 else [cell]
+        for (group, column), cell in zip(part.grouped, row[len(part.keys) :], strict=True):
+            keys = own | ({part.across: group} if part.across else {})
             if cell == LOST:
-                yield Printed(keys=of, column=column, note=NOTE_LOST)
-            elif cell is not None and any(type(v) not in (int, float, _Number) for v in pair):
-                wanted = f"number, [number, spread], null or {LOST}"
-                raise ValueError(f"row {row}: {cell!r} is no {wanted}")
+                yield Printed(keys=keys, column=column, note=NOTE_LOST)
             elif cell is not None:
+                pair = cell if isinstance(cell, list) else [cell]
                 percent = column in part.percent
-                digits = getattr(pair[0], "digits", 0) + 2 * percent
-                pair = [round(float(v) * 0.01, digits) if percent else float(v) for v in pair]
-                value, spread = [*pair, None][:2]
-                yield Printed(keys=of, column=column, value=value, digits=digits, spread=spread)
+                digits = len(str(pair[0]).partition(".")[2]) + 2 * percent
+                known = [round(float(v) * 0.01, digits) if percent else float(v) for v in pair]
+                value, spread = [*known, None][:2]
+                yield Printed(keys=keys, column=column, value=value, digits=digits, spread=spread)

@@ -211,8 +211,8 @@ MISTAKES = [
     ("method = swift", "'method' alone is no setting; write method=CHOICE without spaces"),
     ("hydra.run.dir=/tmp/x", "hydra.run.dir=/tmp/x: records go below results=FOLDER"),
     ("hydra.sweep.dir=/tmp/x", "hydra.sweep.dir=/tmp/x: records go below results=FOLDER"),
-    ("--force", "unknown flag '--force': it is a flag of table, "),
-    ("--forse", "unknown flag '--forse'. Did you mean --force"),
+    ("--render-only", "unknown flag '--render-only': it is a flag of table, "),
+    ("--distinkt", "unknown flag '--distinkt'. Did you mean --distinct"),
 ]
 # One of each kind every day: a choice, a value that the cell refuses, what Hydra would add or
 # delete, a stray word, a flag.

@@ -198,6 +198,6 @@ def test_columns_of_a_stored_table_are_shown_and_replace_nothing(tmp_path: Path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     run_table(Table(words=(str(place),), columns=("M",)))
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-    run_table(Table(words=(str(place),), columns=("M",), force=True))
+    run_table(Table(words=(str(place),), columns=("M",), formats=("md",)))
     text = place.with_suffix(".md").read_text()
     assert b"speedup" in before["head-to-head.md"] and "speedup" not in text

@@ -18,7 +18,7 @@ from skipbench.cli.main import dispatch
 from skipbench.experiments.grid import plan
 from skipbench.report.figures.registry import FIGURES
 from skipbench.report.figures.style import FORMATS
-from skipbench.report.tables.formats import WRITERS
+from skipbench.report.tables.formats import DEFAULT
 
 pytestmark = pytest.mark.experiments
 SHORT = ["scale=embedded", "limit=2", "dataset.max_new_tokens=16", "engine.warmup=0"]
@@ -81,7 +81,7 @@ def test_rendering_again_needs_no_torch_and_changes_no_byte(results: Path) -> No
     dispatch(["figure", *words(drawn, results)])
     paths = [*(results / "tables").glob(f"{tabled}.*"), *(results / "figures").glob(f"{drawn}.*")]
     before = {path: path.read_bytes() for path in paths}
-    assert len(before) == len(WRITERS) + 1 + len(FORMATS) + 1  # and a .json each
+    assert len(before) == len(DEFAULT) + 1 + len(FORMATS) + 1  # and a .json each
     for path in paths:
         path.unlink()
     program = f"""

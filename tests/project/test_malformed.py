@@ -32,9 +32,8 @@ from skipbench.launch import manifest
 from skipbench.metrics.prices import Prices
 from skipbench.models.load import load
 from skipbench.models.outline import read_config, sized
-from skipbench.report.figures.runs import dump_runs, read_runs
 from skipbench.report.page.collect import all_runs
-from skipbench.report.tables.stored import read_table, summary, would_lose
+from skipbench.report.tables.stored import read_table, summary
 from skipbench.runs.fingerprint import weights_sha256
 from skipbench.runs.reading import read_json
 from skipbench.runs.run import frame, read_run
@@ -93,9 +92,7 @@ def records(place: Path) -> dict[str, Reader]:
     def submitted(path: Path) -> object:
         return manifest.tasks(place), manifest.read_row(path.with_name("cells.jsonl"), 0)
 
-    add("figure.json", dump_runs("swift-figure6", [made]), read_runs)
-    add("table.json", table := summary("methods", "embedded", [made]), read_table)
-    add("before.json", table, lambda path: would_lose(path, table))
+    add("table.json", summary("methods", "embedded", [made]), read_table)
     add("brute.jsonl", lines(forced), _brute_force)
     add("stored.json", lines({"format": 4, "model": latency}), lambda p: Prices.read(p, "fused"))
     add("set.json", lines({"skip": "attn:1", "settings": {}}), stored_plan)

@@ -3,14 +3,12 @@
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 from test_papertable import cell, metrics, run, swift
 
 from skipbench.report.definitions import BY_PAPER
 from skipbench.report.published import read_paper
 from skipbench.report.tables.formats import markdown
 from skipbench.report.tables.paper import paper_table
-from skipbench.runs.run import Origin
 
 OLDER = "decode-only geometric mean in the place of the paper's estimator"
 SPEEDUPS = {"swift": 1.1, "self-sd": 1.2, "knapspec": 1.3, "clasp": 1.4}
@@ -70,29 +68,3 @@ def test_an_older_record_shows_its_old_value_and_a_note() -> None:
     said = markdown(t)
     assert f"- {OLDER}" in said and "dataset=cnndm" in said.split(OLDER)[1].split("\n")[0]
     assert f"- *speedup*: {BY_PAPER['swift']['speedup']}" not in said
-
-
-def test_the_share_of_adaptation_stands_beside_the_paper_s() -> None:
-    """0.5 of 4 s here, 4.8 and 7.5 % in the papers' Figures 3c and 6."""
-    keys: dict[str, Any] = {"model": "qwen3-8b", "dataset": "aime24", "temperature": 0.0}
-    short = metrics(1.5, rounds=50)  # ten a sample
-    runs = [run(short, method=method, **keys) for method in ("clasp", "knapspec")]
-    said = paper_table("knapspec", "table2", runs, "paper").remarks
-    clasp, knapspec = [line for line in said if line.startswith("adaptation takes")]
-    assert "12.5 % of clasp's decoding, in its paper 4.8 % (Figure 3c): an answer has 10 " in clasp
-    assert "12.5 % of knapspec's decoding, in its paper 7.5 % (Figure 6): an answer" in knapspec
-    seconds = {"draft": 2.0, "verify": 2.0, "adapt": 0.2, "other": 0.0, "prefill": 1.0}
-    near = run(metrics(1.5, seconds=seconds), method="clasp", **keys)
-    (line,) = (n for n in paper_table("knapspec", "table2", [near], "paper").remarks if "adap" in n)
-    assert line == "adaptation takes 4.76 % of clasp's decoding, in its paper 4.8 % (Figure 3c)."
-
-
-def test_vanilla_s_time_per_token_stands_beside_self_sd_s() -> None:
-    keys: dict[str, Any] = {**ROWS["self-sd"][1], "temperature": 0.0}
-    runs = [
-        replace(run(NEW, **keys | {"method": method}), origin=Origin(engine=engine))
-        for method, engine in (("self-sd", "reference"), ("self-sd, fused engine", "fused"))
-    ]
-    (line,) = (n for n in paper_table("self-sd", "table1", runs, "paper").remarks if "ms per" in n)
-    assert line.startswith("vanilla's ms per token, llama2-13b: 100 on reference; 100 on fused; ")
-    assert "the paper's: 56.3, 71 % of it attention (Table 5)" in line

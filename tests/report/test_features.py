@@ -77,6 +77,6 @@ def test_the_command_writes_them_like_any_table(skipbench: Command, tmp_path: Pa
     names = ["swift-table1", "knapspec-table1"]
     done = skipbench("table", *names, f"results={tmp_path}")
     assert done.returncode == 0, done.stderr
-    assert all(f"{name}.html" in {p.name for p in tmp_path.glob("tables/*")} for name in names)
+    assert all(f"{name}.csv" in {p.name for p in tmp_path.glob("tables/*")} for name in names)
     assert (tmp_path / "tables" / "swift-table1.md").read_text() == markdown(feature_table("swift"))
     assert "knapspec Table 1" in done.stdout

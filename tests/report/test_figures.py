@@ -20,6 +20,7 @@ from skipbench.metrics.prices import profiled_pass_s
 from skipbench.report.figures import courses, curves, maps, style
 from skipbench.report.figures.registry import draw, draw_run
 from skipbench.report.figures.runs import Swept, acceptances, finished_run, swept
+from skipbench.report.figures.searches import refined, sets_by_step
 from skipbench.report.figures.style import METHODS, PHASES, caption, save
 from skipbench.report.measured import measure
 from skipbench.report.published import numbers_of
@@ -196,20 +197,36 @@ def test_distinct_draws_no_figure_of_one_draft(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [*SMALL, "scale=embedded", f"results={tmp_path}"]
-    drawn = {f"clasp-figure4b.embedded.{suffix}" for suffix in ("json", *style.FORMATS)}
+    drawn = {f"clasp-figure4b.embedded.{suffix}" for suffix in style.FORMATS}
 
     def written(intervals: str, *flags: str) -> set[str]:
         dispatch(["figure", "clasp-figure4b", f"method.interval={intervals}", *words, *flags])
         return {path.name for path in (tmp_path / "figures").iterdir()}
 
     assert written("256,512") == drawn
-    with pytest.raises(SkipbenchError, match="values of 1 of its 2 runs would be lost"):
-        written("256")
     assert written("256,512", "--distinct") == {"clasp-figure4b.embedded.txt"}
     text = (tmp_path / "figures" / "clasp-figure4b.embedded.txt").read_text()
     assert text.startswith("clasp-figure4b is not drawn: 2 of 2 runs drafted the same tokens as")
     assert text in capsys.readouterr().err
     assert written("1,512", "--distinct") == drawn
+
+
+def test_a_set_of_swift_stands_at_the_step_that_found_it(runs: dict[str, Run]) -> None:
+    """A step that finds a better set has its own matchness as the best."""
+    run = runs["swift"]
+    traces = [s.trace for s in run.sound]
+    matchness, best = ([v for t in traces for v in t[name]] for name in ("matchness", "best"))
+    (first, _), *found = sets = sets_by_step(run, 12)
+    assert first == 0 and found
+    assert all(matchness[step - 1] == best[step - 1] for step, _ in found)
+    attention, mlp = refined([run], []).axes
+    drawn = [axis.get_images()[0].get_array() for axis in (attention, mlp)]
+    for row, (_, plan) in enumerate(sets):
+        skipped = [2 * layer + kind for kind in (0, 1) for layer in drawn[kind][row].nonzero()[0]]
+        assert {*skipped} == plan.skipped
+    assert [t.get_text() for t in mlp.get_yticklabels()] == [str(step) for step, _ in sets]
+    with pytest.raises(SkipbenchError, match="draw a run of swift"):
+        refined([runs["clasp2"]], [])
 
 
 def test_brute_force_lines_are_drawn_or_refused() -> None:

@@ -161,7 +161,7 @@ def test_sets_of_tasks_are_searched_once(
     dispatch(["figure", "swift-figure2b", *words])
     searches = {p.parent.name for p in tmp_path.glob("search/*/trace.jsonl")}
     assert len(searches) == 2 and (tmp_path / "figures" / "swift-figure2b.embedded.svg").exists()
-    dispatch(["figure", "swift-figure2b", *words, "dataset=mini-code", "--force"])
+    dispatch(["figure", "swift-figure2b", *words, "dataset=mini-code"])
     assert {p.parent.name for p in tmp_path.glob("search/*/trace.jsonl")} == searches
     request = request_of(parse(Figure, ["swift-figure2b", *words]), DRAWN)
     (grid,) = grids_of(request)

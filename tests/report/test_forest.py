@@ -1,86 +1,111 @@
-"""The forest plots on top of the page: which runs they hold, and what they say to take."""
+"""The forest plots of a comparison: which runs they hold, and what they say to take."""
 
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from matplotlib.figure import Figure
 from msgspec import structs
 
+from skipbench.cli.main import dispatch
+from skipbench.errors import SkipbenchError
 from skipbench.metrics.interval import paired_ratio_interval
-from skipbench.report.page.forest import ROOM, panels
+from skipbench.report.figures.forest import ROOM, forest, rows_of
 from skipbench.runs.measures import Metrics, Speedup
 from skipbench.runs.run import Origin, Run
 
 VANILLA = (0.99, 1.01, 1.0, 1.02, 0.98, 1.0)
 FAST = (1.2, 1.31, 1.24, 1.26, 1.25, 1.24)
 CLOSE = tuple(r * 0.99 + 0.02 * (i % 2) for i, r in enumerate(FAST))
+SLOW = tuple(0.5 * r for r in FAST)
 
 
-def run(method: str, *ratios: float, dataset: str = "d", **more: object) -> tuple[str, Run]:
+def run(method: str, *ratios: float, dataset: str = "d", **more: object) -> Run:
     mean, ends = paired_ratio_interval(ratios)
     by_question = {str(i): ratio for i, ratio in enumerate(ratios)}
     speedup = Speedup(e2e=mean, e2e_ci95=ends, by_question=by_question)
     metrics = Metrics(samples=len(ratios), speedup=speedup)
-    name = f"{method}-{dataset}"
-    made = Run(id=name, model="m", dataset=dataset, method=method, metrics=metrics, **more)  # type: ignore[arg-type] # fields of Run
-    return f"#run={name}", made
+    known = {"id": f"m_{method}_{dataset}", "model": "m", "dataset": dataset, "method": method}
+    return Run(**{**known, "metrics": metrics, **more})  # type: ignore[arg-type] # fields of Run
+
+
+def titles(drawn: Figure) -> list[str]:
+    return [axis.get_title(loc="left") for axis in drawn.axes]
+
+
+def filled(drawn: Figure) -> list[str]:
+    """The arms of the first panel that are to be taken."""
+    axis = drawn.axes[0]
+    points = [line for line in axis.get_lines() if line.get_marker() == "o"]
+    names = [text.get_text() for text in axis.get_yticklabels()]
+    assert [point.get_ydata()[0] for point in points] == [*range(len(names))]
+    faces = [point.get_markerfacecolor() for point in points]
+    return [name for name, face in zip(names, faces, strict=True) if face != "white"]
 
 
 def test_the_best_and_those_as_good_are_taken() -> None:
-    slow = [0.5 * r for r in FAST]
-    runs = [run("vanilla", *VANILLA), run("c", *slow), run("b", *CLOSE), run("a", *FAST)]
-    panel, few = panels([*runs, run("a", *FAST[:4], dataset="e")])
-    assert panel.title == "m on d" and few.title == "m on e"
-    again = structs.replace(runs[-1][1], id="again")  # of other settings
-    assert "from a" not in panels([*runs, ("#again", again)])[0].verdict
-    assert panel.verdict == "take a, 1.25x [1.19, 1.31] of vanilla; not told apart from b"
-    arms = {arm.name: arm for arm in panel.arms}
-    assert list(arms) == ["a", "b", "vanilla", "c"] and arms["c"].address == "#run=c-d"
-    assert [name for name, arm in arms.items() if arm.take] == ["a", "b"]
-    assert panel.noise is not None and panel.noise == arms["vanilla"].ends
-    one = dict(panel.ticks)["1x"]
-    assert panel.noise[0] < one < panel.noise[1] < arms["b"].at < arms["a"].at
-    assert few.verdict.startswith("nothing can be told apart") and not few.arms[0].take
-    (noise,) = panels([run("vanilla", *VANILLA), run("c", *slow)])
-    assert [arm.name for arm in noise.arms if arm.take] == ["vanilla"]
+    runs = [run("vanilla", *VANILLA), run("c", *SLOW), run("b", *CLOSE), run("a", *FAST)]
+    drawn = forest(rows_of([*runs, run("a", *FAST[:4], dataset="e")]))
+    first, few = titles(drawn)
+    assert first == "m on d: take a, 1.25x [1.19, 1.31] of vanilla; not told apart from b"
+    assert few == "m on e: nothing can be told apart below 5 questions that all have"
+    axis = drawn.axes[0]
+    assert [text.get_text() for text in axis.get_yticklabels()] == ["a", "b", "vanilla", "c"]
+    assert filled(drawn) == ["a", "b"]
+    (band,) = axis.patches
+    assert (band.get_x(), band.get_x() + band.get_width()) == pytest.approx(
+        runs[0].measured.speedup.headline[1]
+    )
+    lines = [line.get_xdata() for line in axis.get_lines() if len(line.get_xdata()) == 2]
+    assert tuple(runs[3].measured.speedup.headline[1] or ()) in [tuple(line) for line in lines]
+    assert axis.texts[0].get_text() == "1.25x [1.19, 1.31]  n 6"
+    noise = forest(rows_of([run("vanilla", *VANILLA), run("c", *SLOW)]))
+    assert filled(noise) == ["vanilla"] and "nothing is faster beyond the noise" in titles(noise)[0]
 
 
 def test_a_run_of_a_few_prompts_keeps_no_other_from_a_verdict() -> None:
-    (panel,) = panels([run("vanilla", *VANILLA), run("a", *FAST), run("b", 1.5, 1.4)])
-    assert panel.verdict.startswith("take a, 1.25x") and panel.arms[0].name == "b"
-    assert [arm.name for arm in panel.arms if arm.take] == ["a"]
+    drawn = forest(rows_of([run("vanilla", *VANILLA), run("a", *FAST), run("b", 1.5, 1.4)]))
+    assert titles(drawn)[0].startswith("m on d: take a, 1.25x") and filled(drawn) == ["a"]
 
 
 def test_an_interval_does_not_stretch_the_axis() -> None:
-    (panel,) = panels([run("a", 0.2, 8.0, 0.3, 9.0, 1.0), run("b", *FAST)])
-    ends = panel.arms[0].ends
-    assert ends == (0.0, 100.0) and max(float(text[:-1]) for text, _ in panel.ticks) < 1.5 * ROOM
+    drawn = forest(rows_of([run("a", 0.2, 8.0, 0.3, 9.0, 1.0), run("b", *FAST)]))
+    _, high = drawn.axes[0].get_xlim()
+    assert high < 1.5 * ROOM
 
 
-def test_a_run_stands_once_and_apart_from_others_of_its_method() -> None:
-    address, one = run("a", *FAST, keys={"subtask": "qa"})
-    _, same = run("a", *FAST, keys={"subtask": "rag"})
-    other = Run(**{n: getattr(one, n) for n in ("model", "dataset", "method", "metrics")}, id="x_7")
-    (panel,) = panels([(address, one), ("#table-t", same), ("#table-u", other)])
-    named = [(arm.name, arm.address) for arm in panel.arms]
-    assert named == [("a a-d", "#run=a-d"), ("a 7", "#table-u")]
-
-
-def test_other_machines_and_precisions_have_panels_of_their_own() -> None:
+def test_a_run_stands_once_and_other_machines_and_engines_have_panels_of_their_own() -> None:
+    same = run("a", *FAST)
+    other = structs.replace(same, id="m_a_7", keys={"subtask": "rag"})
+    (row,) = rows_of([same, structs.replace(same, keys={"subtask": "qa"}), other]).values()
+    assert [one.id for one in row] == ["m_a_d", "m_a_7"]
+    drawn = forest({"m on d": row})
+    assert [text.get_text() for text in drawn.axes[0].get_yticklabels()] == ["a d", "a 7"]
     origins = [Origin(cpu=cpu, device="cpu", dtype=d) for cpu, d in ("Ab", "Bb", "Bf")]
-    runs = [run("a", *FAST, origin=origin) for origin in origins]
-    ones = [one for _, one in runs]
-    numbered = [(at, structs.replace(one, id=at)) for at, one in zip("xyz", ones, strict=True)]
-    titles = [panel.title for panel in panels(numbered)]
-    assert titles == ["m on d, b, A", "m on d, b, B", "m on d, f, B"]
-
-
-def test_other_engines_and_temperatures_have_panels_of_their_own() -> None:
-    """A method on one engine is not compared with vanilla on another."""
-    rows = [("fused", 0), ("reference", 0), ("reference", 1)]
+    runs = [structs.replace(same, id=f"{n}", origin=of) for n, of in enumerate(origins)]
+    assert [*rows_of(runs)] == ["m on d, b, A", "m on d, b, B", "m on d, f, B"]
+    engines = [("fused", 0), ("reference", 0), ("reference", 1)]
     runs = [
-        run("a", *FAST, dataset="d", origin=Origin(engine=engine), keys={"temperature": warm})
-        for engine, warm in rows
+        structs.replace(same, id=f"{n}", origin=Origin(engine=e), keys={"temperature": warm})
+        for n, (e, warm) in enumerate(engines)
     ]
-    named = [(f"{n}", structs.replace(one, id=f"{n}")) for n, (_, one) in enumerate(runs)]
-    assert [(panel.title, len(panel.arms)) for panel in panels(named)] == [
-        ("m on d, greedy, fused", 1),
-        ("m on d, greedy, reference", 1),
-        ("m on d, temperature 1, reference", 1),
+    assert [*rows_of(runs)] == [
+        "m on d, greedy, fused",
+        "m on d, greedy, reference",
+        "m on d, temperature 1, reference",
     ]
+
+
+def test_the_command_draws_a_table_by_its_name_or_file(tmp_path: Path) -> None:
+    table = (ROOT / "results/laptop/tables/real.json").read_bytes()
+    place = tmp_path / "tables" / "compare-mine.json"
+    place.parent.mkdir()
+    place.write_bytes(table)
+    dispatch(["figure", "compare-mine", f"results={tmp_path}"])
+    drawn = {path.name: path.read_bytes() for path in (tmp_path / "figures").iterdir()}
+    assert {*drawn} == {f"compare-mine.{suffix}" for suffix in ("png", "svg", "pdf")}
+    dispatch(["figure", str(place)])
+    assert {path.name: path.read_bytes() for path in (tmp_path / "figures").iterdir()} == drawn
+    place.write_text('{"experiment": "a", "scale": "", "runs": []}')
+    with pytest.raises(SkipbenchError, match="no run of it has a speedup"):
+        dispatch(["figure", "compare-mine", f"results={tmp_path}"])

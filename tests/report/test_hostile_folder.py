@@ -34,7 +34,8 @@ CONTROLS = f"{MARKUP}\x1b[2J\x1b]0;mine\x07\x9b31m"
 EVIL = {"_target_": "pathlib.Path.touch", "self": "harmed"}
 TYPED = [
     *("report results=R", "status tiny results=R", "table R/tables/a.json columns=all"),
-    *("table tiny results=R --render-only --force", "figure RUN", "figure R/figures/a.json"),
+    *("table tiny results=R --render-only", "table R/tables/a.json formats=html,tabular.tex"),
+    *("figure RUN", "figure R/tables/a.json"),
     *("score RUN", "score all results=R", "bundle out results=R", "bundle --check out"),
     *("cell R/submit/a-1/cells.jsonl 0", "submit tiny results=R --print", "diff R R"),
 ]
@@ -42,7 +43,7 @@ LOADING = ["verify RUN model=tiny", "status swift-table2 scale=embedded results=
 
 
 def hostile(results: Path, attack: str) -> Path:
-    """A run with an attack in every text, and beside it a table, a figure and a submission."""
+    """A run with an attack in every text, and beside it a table and a submission."""
     config: dict[str, Any] = {**CONFIG, "stop": EVIL, "label": attack}
     for part in ("model", "method", "dataset", "engine"):
         config[part] = {**CONFIG.get(part, {}), "name": f"{attack}{part}", "path": attack}
@@ -69,8 +70,7 @@ def hostile(results: Path, attack: str) -> Path:
         "folders": [attack],
         "names": [attack],
     }
-    drawn = {"figure": attack, "runs": [run]}
-    given = {"tables/a.json": stored, "figures/a.json": drawn, "submit/a-1/cells.jsonl": plain}
+    given = {"tables/a.json": stored, "submit/a-1/cells.jsonl": plain}
     for name, content in given.items():
         (results / name).parent.mkdir(parents=True)
         (results / name).write_text(json.dumps(content) + "\n")
@@ -107,6 +107,7 @@ def live(path: Path) -> list[str]:
     return found + (re.findall(r"\\input\{", text) if path.suffix == ".tex" else [])
 
 
+@pytest.mark.filterwarnings("ignore:constrained_layout")  # a name as wide as the figure
 @pytest.mark.parametrize("attack", [MARKUP, CONTROLS], ids=["markup", "controls"])
 @pytest.mark.parametrize("typed", [TYPED, pytest.param(LOADING, marks=pytest.mark.slow)])
 def test_nothing_of_a_hostile_folder_acts(

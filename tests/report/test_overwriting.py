@@ -1,12 +1,10 @@
-"""What is measured is not written over: scales have files of their own, a cluster's cells are at
-the scale of the papers in every command, and a render that would lose values is refused.
+"""What is measured is not written over: scales have files of their own, and a cluster's cells are
+at the scale of the papers in every command.
 """
 
-import shutil
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
 
 from skipbench.cli.commands import COMMANDS
 from skipbench.cli.experiments import request_of
@@ -49,21 +47,3 @@ def test_a_render_for_a_cluster_is_at_the_scale_of_the_paper(tmp_path: Path) -> 
         for words, scale in cases:
             asked = parse(COMMANDS[command], ["swift-figure2a", *words.split()])
             assert request_of(asked, choices("experiment")).scale == scale
-
-
-def test_a_render_loses_no_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "tables"
-    folder.mkdir()
-    for path in (ROOT / "results" / "embedded" / "tables").glob("swift-table12.*"):
-        shutil.copy(path, folder)
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    words = ["table", "swift-table12", "scale=embedded", "--render-only", f"results={tmp_path}"]
-    with pytest.raises(SystemExit) as left:
-        main(words)
-    told = capsys.readouterr()
-    measured = before["swift-table12.embedded.json"].count(b'"metrics": {')
-    assert left.value.code == 1 and "not run yet" in told.out
-    assert f"the measured values of {measured} of its {measured} runs" in told.err
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-    main([*words, "--force"])
-    assert "not run yet" in (folder / "swift-table12.embedded.md").read_text()

@@ -29,10 +29,10 @@ from skipbench.report.published import Printed, papers, published, read_paper
 from skipbench.report.tables.formats import WRITERS, markdown
 from skipbench.report.tables.formats import csv as write_csv
 from skipbench.report.tables.html import html
-from skipbench.report.tables.latex import escape, latex
+from skipbench.report.tables.latex import escape, tabular
 from skipbench.report.tables.model import Column, Table, TableRow
 from skipbench.report.tables.paper import Number, paper_table
-from skipbench.report.tables.paper_notes import same_device, touches
+from skipbench.report.tables.paper_notes import same_device
 from skipbench.report.tables.paper_rows import halves
 from skipbench.runs.measures import Metrics, Speedup
 from skipbench.runs.run import Origin, Run
@@ -240,7 +240,7 @@ def test_noise_is_not_bold(swift_x: float, vanilla_x: float | None, bold: int) -
     shown = {
         markdown: f"**{swift_x:.2f}x {ends}**",
         html: f"<b>{swift_x:.2f}x {ends}</b>",
-        latex: rf"\textbf{{{escape(f'{swift_x:.2f}x {ends}')}}}",
+        tabular: rf"\textbf{{{escape(f'{swift_x:.2f}x {ends}')}}}",
     }
     assert [text in write(t) for write, text in shown.items()] == [bool(bold)] * 3
     assert cell(t, "speedup", **CNNDM).bold[-1] == "paper"
@@ -263,7 +263,7 @@ def test_reasons() -> None:
     assert cell(t, "M", **CNNDM | {"method": "parallel"}).reason == "gated model"
     lost = cell(t, "speedup", model="llama2-13b", method="swift", dataset="gsm8k")
     assert lost.reason == "speedup: no sample was decoded past its prefill"
-    for shown in (markdown(t), html(t), latex(t), write_csv(t)):
+    for shown in (markdown(t), html(t), tabular(t), write_csv(t)):
         assert "needs 140 GiB" in shown and "gated model" in shown and "not run yet" in shown
     embedded = paper_table("swift", "table2", [], "embedded")
     assert {c.reason for c in each(embedded)} == {"not run at scale=embedded"}
@@ -359,11 +359,12 @@ def test_devices() -> None:
     assert not same_device("cpu", "not named")
 
 
-def test_notes_of_the_paper_that_touch_a_table() -> None:
-    assert touches("The text names no device.", "table2")
-    assert touches("Tables 6 and 8 to 13 name no temperature", "table9")
-    assert touches("Tables 6 and 8 to 13 name no temperature", "table6")
-    assert not touches("Tables 6 and 8 to 13 name no temperature", "table7")
+def test_notes_of_the_paper_stand_below_their_tables() -> None:
+    said = {
+        n: "\n".join(paper_table("self-sd", n, [], "paper").remarks) for n in ("table6", "table7")
+    }
+    assert all("The text names no device" in text for text in said.values())
+    assert ["name no temperature" in text for text in said.values()] == [True, False]
     assert "note" in write_csv(paper_table("swift", "table5", [], "paper")).splitlines()[0]
     shown = markdown(paper_table("swift", "table5", [], "paper"))
     assert "The mean of the three speedups is 1.39." in shown
@@ -412,7 +413,7 @@ def test_rows_that_drafted_the_same_tokens_are_named() -> None:
     line = f"drafted the same tokens: only adaptation and timing tell them apart: {steps}"
     assert [note for note in t.remarks if "drafted the same" in note] == [line]
     assert line in markdown(t) and line in html(t)
-    assert escape(line) in latex(t)
+    assert escape(line) in tabular(t)
     one = [structs.replace(r, id="tiny_self-sd") for r in runs[1:3]]
     same = "have the same settings here, and are one run: max_steps=12 | max_steps=14."
     assert same_drafts(one) == [same]
@@ -468,7 +469,7 @@ def test_latex_is_escaped() -> None:
         r"\textbar{} {[}1{]} -- $\pm$"
     )
     bad = r"\input{/etc/passwd}\immediate\write18{id}^^5cinput"
-    shown = latex(swift2([swift("parallel", "cnndm", None, bad)]))
+    _, _, shown = tabular(swift2([swift("parallel", "cnndm", None, bad)])).partition("\n")
     assert "passwd" in shown and not re.search(r"\\(input|immediate|write)|\^\^", shown)
 
 

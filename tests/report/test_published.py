@@ -1,17 +1,15 @@
 """The papers' printed numbers: the form of the files, and the errors that a broken one gives."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from conftest import METHODS
 
 from skipbench.errors import SkipbenchError
 from skipbench.report import published as module
-from skipbench.report.definitions import NAMED, UNITS
+from skipbench.report.definitions import KEYS, NAMED, UNITS
 from skipbench.report.published import papers, published, read_paper
 
 # the last table, the last figure
@@ -79,69 +77,44 @@ def test_percent_dash_spread_and_lost() -> None:
     assert {row["table"] for row in lost} == {f"table{n}" for n in (6, 8, 9, 10, 17)}
 
 
-def small() -> dict[str, Any]:
-    table = {"title": "T", "keys": ["model"], "across": "dataset", "rows": [["m", 2, 0.5]]}
-    table["columns"] = {"d": ["M", "alpha"]}
-    names = {"model": {"m": "M-7B"}, "dataset": {"d": "D"}}
-    head = {"paper": "small", "title": "S", "arxiv": "1", "version": "1", "hardware": None}
-    return {**head, "software": None, "names": names, "tables": {"table1": table}}
+@pytest.mark.parametrize("paper", sorted(LAST))
+def test_every_key_column_name_and_note_of_a_file_is_known(paper: str) -> None:
+    document = read_paper(paper)
+    for name, table in document.tables.items():
+        every = [number for part in table.parts for number in part.numbers]
+        assert every, f"{name} has no rows; a table without numbers stands in left_out"
+        cells = [repr([*sorted(n.keys.items()), n.column]) for n in every]
+        assert len({*cells}) == len(cells), f"{name} has two values for a cell"
+        for part in table.parts:
+            columns = [column for _, column in part.grouped]
+            assert isinstance(part.columns, dict) == bool(part.across), name
+            assert {*columns} <= UNITS.keys() and {*part.percent} <= {*columns}, name
+            assert all({*number.keys} <= KEYS for number in part.numbers), name
+            widths = {len(row) for row in part.rows}
+            assert widths == {len(part.keys) + len(columns)}, name
+            assert all(None not in row[: len(part.keys)] for row in part.rows), name
+        for number in every:
+            named = ((key, number.keys[key]) for key in NAMED if key in number.keys)
+            assert all(value in document.names[key] for key, value in named), name
+        for note in (note for note in table.notes if note.where):
+            noted = [number for number in every if note.is_on(number)]
+            assert len(noted) == 1 if note.check else noted, (name, note.text)
+        for note in table.notes:
+            assert not note.check or (note.where and note.column and note.recomputed), note.text
+    assert all({*note.tables} <= document.tables.keys() for note in document.notes)
 
 
-def with_(**values: Any) -> Callable[[Any], Any]:
-    return lambda document: document["tables"]["table1"].update(values)
-
-
-BROKEN: list[tuple[Callable[[Any], Any], str]] = [
-    (lambda d: d.pop("version"), r"small.yaml: Object missing required field `version`"),
-    (lambda d: d.update(tabels={}), r"small.yaml: Object contains unknown field `tabels`"),
-    (lambda d: d["tables"]["table1"].pop("rows"), r"table1: .*missing required field `rows`"),
-    (with_(colums=[]), r"table1: .*unknown field `colums`"),
-    (with_(columns=["M"]), r"table1: columns are a list, but across=dataset"),
-    (with_(columns={"d": ["M", "alhpa"]}), r"table1: unknown columns \['alhpa'\]"),
-    (with_(percent=["tau"]), r"table1: percent names \['tau'\]"),
-    (with_(keys=["modle"]), r"table1: unknown keys \['modle'\]"),
-    (with_(settings={"temp": 0}), r"table1: unknown keys \['temp'\]"),
-    (with_(rows=[["m", 2]]), r"table1: row \['m', 2\]; wanted \['model'\], then 2 values"),
-    (with_(rows=[[None, 2, 0.5]]), r"table1: row \[None, 2, 0.5\]"),
-    (with_(rows=["m 2 0.5"]), r"table1: row 'm 2 0.5'"),
-    (with_(rows=[["m", "two", 0.5]]), r"table1: .*'two' is no number"),
-    (with_(rows=[["n", 2, 0.5]]), r"table1: model 'n' is not among names: m"),
-    (with_(rows=[["m", 2, 0.5]] * 2), r"table1: two values for"),
-    (with_(rows=[]), r"table1: no rows"),
-    (with_(notes=[{"text": "x", "where": {"model": "n"}}]), r"table1: a note names .* 0 cells"),
-    (with_(notes=[{"text": "x", "check": "m"}]), r"needs where, column .* at `\$.notes\[0\]`"),
-    (with_(parts=[{}]), r"table1: .*unknown field `across`"),
-    (lambda d: d["tables"].update(table1=None), r"table1: Expected `object`, got `null`"),
-    (with_(across=None), r"table1: columns are a mapping, but across=None"),
-    (lambda d: d.update(tables=[]), r"small.yaml: Expected `object`, got `array` - at `\$.tables`"),
-]
-
-
-@pytest.mark.parametrize(("breaks", "says"), BROKEN, ids=[says for _, says in BROKEN])
-def test_a_broken_file_names_table_and_fault(
-    breaks: Callable[[Any], Any], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "FOLDER", tmp_path)
-    document = small()
-    (tmp_path / "small.yaml").write_text(yaml.safe_dump(document))
-    assert [row["value"] for row in published("small")] == [2, 0.5]
-    breaks(document)
-    (tmp_path / "small.yaml").write_text(yaml.safe_dump(document))
-    with pytest.raises(SkipbenchError, match=says):
-        published("small")
+def test_decimals_are_kept_as_printed() -> None:
+    (row,) = of("swift", table="sectionC.2", column="M", statistic="max")
+    assert (row["value"], row["digits"]) == (7.8, 2)  # 7.80
+    whole = [row for row in published("self-sd") if row["value"] == 1.0]
+    assert {row["digits"] for row in whole} >= {3}
 
 
 def test_an_unknown_paper_names_those_at_hand() -> None:
     known = "'swfit'; there are those of clasp, knapspec, self-sd, swift"
     with pytest.raises(SkipbenchError, match=known):
         published("swfit")
-
-
-def test_a_file_that_is_no_yaml_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "FOLDER", tmp_path)
-    (tmp_path / "small.yaml").write_text("tables: [1")
-    with pytest.raises(SkipbenchError, match=r"small.yaml is no YAML"):
-        published("small")
 
 
 def test_the_samples_of_a_paper_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:

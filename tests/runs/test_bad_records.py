@@ -276,7 +276,7 @@ def test_the_commands_of_a_damaged_cell_refuse(
     path.write_bytes(before := DAMAGE["a NUL in the last line"](path.read_bytes()))
     for more in ([], ["--render-only"]):
         with pytest.raises(SystemExit):
-            dispatch(["table", *command, *more, "--force"])
+            dispatch(["table", *command, *more])
         assert "samples.jsonl, line 2" in capsys.readouterr().err
         assert "samples.jsonl, line 2" in (tmp_path / "tables" / "tiny.md").read_text()
     with pytest.raises(SkipbenchError, match=r"samples\.jsonl, line 2"):

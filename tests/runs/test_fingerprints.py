@@ -115,7 +115,7 @@ def test_every_command_that_uses_a_finished_cell_refuses_it(
     retrain(checkpoint)
     for more in ([], ["--render-only"]):
         with pytest.raises(SystemExit) as ended:
-            dispatch(["table", *given, *more, "--force"])
+            dispatch(["table", *given, *more])
         assert ended.value.code == 1 and "other weights" in capsys.readouterr().err
         assert read_run(folder).status.state == "done"
         table = (tmp_path / "tables" / "tiny.md").read_text()

@@ -63,15 +63,7 @@ NOT_RUN = {  # experiments whose figure does not come from runs
     "with 12 of the 32 layers of Llama 3 8B, by 'python scripts/brute_force.py --model FOLDER "
     "--keep 10 > brute_force.jsonl' and 'python -m skipbench figure brute_force.jsonl'"
 }
-OF_ONE_RUN: dict[str, Kind] = {
-    "course": courses.course,
-    "breakdown": courses.breakdown,
-    "threshold": courses.threshold,
-    "map": maps.skip_map,
-    "jaccard": maps.jaccard,
-    "context": maps.against_context,
-    "steps": searches.refined,
-}
+OF_ONE_RUN: dict[str, Kind] = {"course": courses.course, "map": maps.skip_map}
 
 
 def draw(name: str, runs: list[Run]) -> tuple[Figure, list[Run]]:

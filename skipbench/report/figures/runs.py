@@ -1,21 +1,17 @@
-"""Runs of figures: their file, the names of their lines, and their quantities."""
+"""Runs of figures: the names of their lines, and their quantities."""
 
 import itertools
-import json
 import re
 from collections import Counter
 from collections.abc import Sequence
-from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.acceptance import alpha, rounds_with_sets
-from skipbench.runs.reading import MOST_SAMPLES, read_bytes, readable, strict_json
 from skipbench.runs.record import Sample, drafted
 from skipbench.runs.run import Run, read_run
 
@@ -42,41 +38,6 @@ def finished_run(folder: Path) -> Run:
     else:
         return run
     raise SkipbenchError(f"{folder}{wrong}")
-
-
-class _File(msgspec.Struct):
-    figure: str
-    runs: list[dict[str, object]]
-
-
-IN_FILE = {
-    **{"folder": "id", "model": "model", "method": "method", "dataset": "dataset"},
-    **{"engine": "origin.engine", "device": "origin.device", "layers": "provenance.layers"},
-    **{"settings": "settings", "metrics": "measured", "samples": "sound"},
-    **{"axes": "axes", "keys": "keys", "search": "search"},
-}  # values of a run in the file by their names there, without a folder's path
-
-
-def dump_runs(name: str, runs: list[Run]) -> str:
-    """JSON of the finished runs of a figure, a run per line, with their sound samples."""
-    rows = ({key: attrgetter(path)(run) for key, path in IN_FILE.items()} for run in runs)
-    text = ",\n".join(json.dumps(msgspec.to_builtins(row), allow_nan=False) for row in rows)
-    return f'{{"figure": {json.dumps(name)}, "runs": [\n{text}\n]}}\n'
-
-
-def read_runs(path: Path) -> tuple[str, list[Run]]:
-    """Name and runs of a file of `dump_runs`; SkipbenchError for any other file."""
-    with readable(path, "write it with python -m skipbench figure NAME"):
-        file = msgspec.convert(strict_json(read_bytes(path, MOST_SAMPLES) or b""), _File)
-        runs = list[Run]()
-        for row in file.runs:
-            known = {key: row.pop(key) for key in IN_FILE}
-            origin = {key: known.pop(key) for key in ("engine", "device")}
-            known |= {"provenance": origin, "provenance_json": {"layers": known.pop("layers")}}
-            known |= {"id": known.pop("folder"), "kept_samples": known.pop("samples")}
-            runs.append(msgspec.convert(known, Run))
-            _ = runs[-1].measured  # refused without metrics
-    return file.figure, runs
 
 
 def labels(runs: Sequence[Run], without: Sequence[str] = ()) -> list[str]:

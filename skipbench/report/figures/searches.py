@@ -1,86 +1,21 @@
-"""Searches for a skip set: the trials of one before a run, the sets of one while it decodes."""
+"""The sets that a search tries while a run decodes."""
 
 import itertools
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pandas as pd
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
-from skipbench.report.definitions import caution
 from skipbench.report.figures import style
 from skipbench.report.figures.runs import layers_of, skip_sets
 from skipbench.report.published import Printed
-from skipbench.runs.files import read_lines
-from skipbench.runs.reading import strict_json
 from skipbench.runs.run import Run
-from skipbench.search.run import Retimed, Trial, read_retimed, read_trials
 
 ROWS = 16  # sets of a map at most
 KEPT = "#dddddd"
-
-
-def course(trials: Sequence[Trial], again: Retimed | None) -> Figure:
-    """Speed of every set of a search, over the trials and over the number of skipped sub-layers
-    (Self-SD Figure 4); `again`: the set that was chosen by new timings.
-    """
-    known = pd.DataFrame(
-        [
-            (t.iteration + 1, t.detail["skipped"], 1 / t.value, t.point is not None, t.skip)
-            for t in trials
-            if t.value and "skipped" in t.detail
-        ],
-        columns=["trial", "skipped", "speed", "suggested", "skip"],
-    )
-    if known.empty:
-        raise SkipbenchError("no trial of this search has a value; let it go on")
-    figure, axes = style.new_figure(1, 2, (9.6, 3.6))
-    left, right = axes[0]
-    right.sharey(left)
-    for suggested, label, color in (
-        (False, "set tried", style.GREY),
-        (True, "suggested by Bayesian optimisation", style.ORANGE),
-    ):
-        if len(some := known[known.suggested == suggested]):
-            for axis, x in ((left, some.trial), (right, some.skipped)):
-                axis.scatter(x, some.speed, 14, color, label=label)
-    look = {"where": "post", "color": style.BLUE, "linewidth": 1.2}
-    left.step(known.trial, known.speed.cummax(), label="best so far", **look)
-    best = known.groupby("skipped").speed.max()
-    right.plot(best.index, best, "--", color=style.BLUE, linewidth=1, label="best of each number")
-    if again is not None and len(chosen := known[known.skip == again.best]):
-        for axis, x in ((left, chosen.trial), (right, chosen.skipped)):
-            look = {"markersize": 10, "color": "black", "label": "chosen, by its new timings"}
-            axis.plot(x.iloc[:1], [1 / again.value], "*", **look)
-    left.set(xlabel="trial", ylabel="tokens per second")
-    right.set(xlabel="skipped sub-layers")
-    for axis in (left, right):
-        style.whole_numbers(axis.xaxis)
-    style.legend(figure)
-    return figure
-
-
-def of_trace(trace: Path) -> tuple[Figure, str]:
-    """The figure of a search by its trace, and the line below it. Raises as `course`."""
-    lines = read_lines(trace)
-    trials, settings = read_trials(trace, len(lines)), strict_json(lines[0][1])["settings"]
-    drawn = course(trials, read_retimed(trace.parent, len(trials)))
-    return drawn, of_search(settings, len(trials))
-
-
-def of_search(settings: Mapping[str, Any], trials: int) -> str:
-    """The line below the figure of a search, from the settings in its trace."""
-    model, data, method = (str(settings[k]["name"]) for k in ("model", "dataset", "method"))
-    engine, strategy = settings["engine"]["name"], settings["search"]["strategy"]
-    text = f"search of {method}, strategy {strategy}: {trials} sets; model {model}; data {data}"
-    text += f"\nengine {engine}; speeds on the prompts of the search"
-    return text + ("; not a replication" if caution([model], [data]) else "")
 
 
 def sets_by_step(run: Run, layers: int) -> list[tuple[int, DraftPlan]]:

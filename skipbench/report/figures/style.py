@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
+from skipbench.report.columns import inert
 from skipbench.report.definitions import caution
 from skipbench.report.figures.runs import labels, swept
 from skipbench.runs.files import write_atomic
@@ -166,11 +167,20 @@ def one_axis(width: float = 6.4, height: float = 3.8) -> tuple[Figure, Any]:
     return figure, axes[0, 0]
 
 
-def new_figure(rows: int, columns: int, size: tuple[float, float]) -> tuple[Figure, Any]:
-    """A figure and its axes [rows, columns], which share x in a column; no state of pyplot."""
+def new_figure(
+    rows: int, columns: int, size: tuple[float, float], heights: Sequence[float] | None = None
+) -> tuple[Figure, Any]:
+    """A figure and its axes [rows, columns], which share x in a column; no state of pyplot.
+
+    Args:
+        size: inches.
+        heights: of the rows, as shares; the same by default.
+    """
     with styled():
         figure = Figure(figsize=size, layout="constrained")
-        return figure, figure.subplots(rows, columns, squeeze=False, sharex="col")
+        return figure, figure.subplots(
+            rows, columns, squeeze=False, sharex="col", height_ratios=heights
+        )
 
 
 def caption(runs: Sequence[Run]) -> str:
@@ -198,7 +208,10 @@ def save(figure: Figure, runs: list[Run], stem: Path, text: str | None = None) -
             unset = dict.fromkeys(names)
             dpi = 150 if kind == "png" else "figure"
             figure.savefig(buffer := io.BytesIO(), format=kind, dpi=dpi, metadata=unset)
-            made[stem.with_name(f"{stem.name}.{kind}")] = buffer.getvalue()
+            data = buffer.getvalue()
+            if kind == "svg":  # its comments hold the texts as they are
+                data = inert(data.decode()).encode()
+            made[stem.with_name(f"{stem.name}.{kind}")] = data
     for path, data in made.items():
         write_atomic(path, data)
     return list(made)

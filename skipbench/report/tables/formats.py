@@ -1,14 +1,17 @@
-"""The formats of a table, and their writers; LaTeX and HTML have modules of their own."""
+"""The formats of a table, and their writers; `tabular` and HTML have modules of their own."""
 
 import io
+from collections.abc import Sequence
 from csv import DictWriter
 from dataclasses import replace
 from typing import Any
 
+from skipbench.config.explain import did_you_mean
+from skipbench.errors import SkipbenchError
 from skipbench.report.columns import inert, inert_markdown, markdown_grid, one_line
 from skipbench.report.definitions import LEGEND
 from skipbench.report.tables.html import html
-from skipbench.report.tables.latex import latex, tabular
+from skipbench.report.tables.latex import tabular
 from skipbench.report.tables.model import Grid, Table, TableCell
 
 MORE = "; the files of a table, or columns=all, have more"
@@ -70,13 +73,26 @@ def csv(table: Table) -> str:
     return out.getvalue()
 
 
-WRITERS = {"md": markdown, "tex": latex, "tabular.tex": tabular, "csv": csv, "html": html}
+WRITERS = {"md": markdown, "csv": csv, "html": html, "tabular.tex": tabular}
+DEFAULT = ("md", "csv")  # beside the summary, NAME.json, of which the others can be made
 
 
-def write(table: Table) -> dict[str, str]:
-    """The table in every format, by suffix, with a `tabular` of each grid in a file of its own."""
+def check_formats(formats: Sequence[str]) -> None:
+    """Raises SkipbenchError for a format that no writer has."""
+    for one in formats:
+        if one not in WRITERS:
+            hint = did_you_mean(one, [*WRITERS])
+            raise SkipbenchError(f"formats={one}.{hint} Wanted any of {', '.join(WRITERS)}")
+
+
+def write(table: Table, formats: Sequence[str] = DEFAULT) -> dict[str, str]:
+    """The table in these formats, by suffix, with a `tabular` of each grid in a file of its own.
+    Raises SkipbenchError as `check_formats`.
+    """
+    check_formats(formats)
     texts = dict[str, str]()
-    for suffix, writer in WRITERS.items():
+    for suffix in formats:
+        writer = WRITERS[suffix]
         first, *others = table.grids if writer is tabular and table.grids else (None,)
         texts[suffix] = writer(table if first is None else replace(table, grids=(first,)))
         for number, grid in enumerate(others, 2):

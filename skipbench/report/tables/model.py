@@ -48,9 +48,9 @@ class Grid:
         """Number of the columns of labels, which come first."""
         return sum(column.kind == "label" for column in self.columns)
 
-    def groups(self, first: int = 0, last: int | None = None) -> list[tuple[str, int]]:
-        """Name and size of each group of the columns `first` to `last - 1`."""
-        by_name = groupby(self.columns[first:last], lambda column: column.group)
+    def groups(self, first: int = 0) -> list[tuple[str, int]]:
+        """Name and size of each group of the columns from `first` on."""
+        by_name = groupby(self.columns[first:], lambda column: column.group)
         return [(name, len(list(columns))) for name, columns in by_name]
 
 

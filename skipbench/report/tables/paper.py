@@ -152,12 +152,9 @@ def paper_table(
         footnotes=tuple(marks),
         remarks=(
             *(note.text for note in document.tables[table].notes if not note.where),
-            *(note.text for note in document.notes if paper_notes.touches(note.text, table)),
+            *(note.text for note in document.notes if table in (note.tables or [table])),
             *([FASTEST_HERE] if any(True in n.bold for n in shown) else []),
             *([OUTSIDE] if any(n.inside is not None for n in shown) else []),
-            *paper_notes.skipped_shares(runs),
-            *paper_notes.adaptation(runs),
-            *paper_notes.vanilla_ms(paper, runs),
             *same_drafts(runs),
             *paper_notes.without_estimators(runs, columns),
             *floor,

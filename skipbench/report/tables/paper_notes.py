@@ -5,17 +5,14 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from skipbench.report import columns
 from skipbench.report.columns import MISSING
-from skipbench.report.compared import BASELINE, mixed, origin_of, origin_text, origins
+from skipbench.report.compared import mixed, origin_of, origin_text, origins
 from skipbench.report.definitions import BY_PAPER, PAPER_DEFINITIONS, STAND_INS
-from skipbench.report.measured import ESTIMATED, measure
-from skipbench.report.published import Paper, Printed, numbers_of
+from skipbench.report.measured import ESTIMATED
+from skipbench.report.published import Paper, Printed
 from skipbench.report.tables.paper_rows import LENGTHS, Half, named, stand_ins
 from skipbench.runs.measures import Lossless
 from skipbench.runs.run import Run
 
-SHARES = {"clasp": "figure3c", "knapspec": "figure6"}  # tables with a method's share of adaptation
-NEAR = 1.2  # at most so many times the paper's is the paper's
-BREAKDOWN = "self-sd-table5"  # has the time of vanilla's token by kind of sub-layer
 OWN = ("dtype", *LENGTHS)  # settings of the paper's runs, not ours
 BATCH = "1"  # prompts are decoded one at a time
 _PRINTED = ("engine", "device", "dtype", "torch", "commit", "date")
@@ -111,71 +108,6 @@ def run_notes(runs: Sequence[Run], left: Sequence[Run], parts: Sequence[Half]) -
     return list(dict.fromkeys(note for note in notes if note))
 
 
-def skipped_shares(runs: Sequence[Run]) -> list[str]:
-    """A line of the smallest and largest share of sub-layers that each method's runs skip."""
-    ratios: dict[str, set[str]] = {}
-    for run in runs:
-        skipped = run.metrics.skipped if run.metrics else None
-        if skipped and columns.known(skipped.ratio) and run.method != BASELINE:
-            ratios.setdefault(run.method, set()).add(columns.number(skipped.ratio))
-    shares = [f"{name} {' to '.join(sorted({min(of), max(of)}))}" for name, of in ratios.items()]
-    return [f"skipped share of the sub-layers: {'; '.join(shares)}."] if shares else []
-
-
-def adaptation(runs: Sequence[Run]) -> Iterator[str]:
-    """Per method the share of its adaptation beside its paper's; the reason where it is larger."""
-    for method, table in SHARES.items():
-        known = [of for r in runs if r.method == method and (of := r.metrics) and of.samples]
-        lengths = [of.rounds / of.samples for of in known]
-        measured = (measure(of, "share", "adapt").value for of in known)
-        if not (shares := [share for share in measured if share is not None]):
-            continue
-        numbers = [n for n in numbers_of(f"{method}-{table}") if n.column == "share"]
-        least = min(numbers, key=lambda n: n.value or 0.0)
-        interval = int(least.keys.get("interval", 64))
-        theirs, at = least.value or 0.0, f"Figure {table.removeprefix('figure')}"
-        why = ""
-        if max(shares) > NEAR * theirs:
-            why = ": a programme costs more of this model's passes, or comes more often"
-            if max(lengths) < interval:
-                why = (
-                    f": an answer has {_range(lengths)} rounds here, fewer than the {interval} "
-                    "between two programmes there, so that fewer rounds pay for each"
-                )
-        yield (
-            f"adaptation takes {_range(shares, 100)} % of {method}'s decoding, "
-            f"in its paper {100 * theirs:.3g} % ({at}){why}."
-        )
-
-
-def vanilla_ms(paper: str, runs: Sequence[Run]) -> Iterator[str]:
-    """Vanilla's ms per token on each engine beside the paper's, for the models that it prints."""
-    if not BREAKDOWN.startswith(paper):
-        return
-    rows = [n for n in numbers_of(BREAKDOWN) if n.method == "vanilla" and n.column == "ms"]
-    for model in dict.fromkeys(n.keys["model"] for n in rows):
-        parts = {n.keys["part"]: n.value for n in rows if n.keys["model"] == model}
-        here: dict[str, list[float]] = {}
-        for run in runs:
-            rate = run.metrics.tokens_per_s_vanilla if run.metrics else None
-            if run.metrics and run.metrics.estimators:
-                rate = run.metrics.estimators.self_sd.tokens_per_s_vanilla
-            if rate and run.keys.get("model") == model:
-                here.setdefault(run.origin.engine or "an engine", []).append(1000 / rate)
-        if here and (whole := parts.get("all")) and (attention := parts.get("attention")):
-            said = "; ".join(f"{_range(of)} on {engine}" for engine, of in here.items())
-            yield (
-                f"vanilla's ms per token, {model}: {said}; the paper's: {whole:g}, "
-                f"{100 * attention / whole:.0f} % of it attention (Table 5), which its sets skip "
-                "most."
-            )
-
-
-def _range(values: Sequence[float], unit: float = 1) -> str:
-    ends = dict.fromkeys(f"{unit * v:.3g}" for v in (min(values), max(values)))
-    return " to ".join(ends)
-
-
 def definitions(paper: str, names: Iterable[str], runs: Sequence[Run]) -> list[tuple[str, str]]:
     """Name and definition of columns, those of the paper's estimator where the runs have it."""
     lacking = ESTIMATED if older(runs) else ()
@@ -198,16 +130,6 @@ def without_estimators(runs: Sequence[Run], names: Iterable[str]) -> list[str]:
         f"decode-only geometric mean in the place of the paper's estimator, prefill left out, in "
         f"records made before there was one: {said}."
     ]
-
-
-def touches(text: str, table: str) -> bool:
-    """True for a note of the whole paper that names `table`, or no table or figure at all."""
-    names = set[str]()
-    for kind, numbers in re.findall(r"\b(Table|Figure)s? (\d\w*(?:(?:, | and | to )\d\w*)*)", text):
-        ranges = re.findall(r"(\d+) to (\d+)", numbers)
-        inner = [n for first, last in ranges for n in range(int(first), int(last))]
-        names |= {f"{kind}{n}".lower() for n in [*re.findall(r"\d\w*", numbers), *inner]}
-    return not names or table in names
 
 
 def provenance(runs: Sequence[Run]) -> list[str]:

@@ -1,7 +1,6 @@
 """Tables made from a summary of the records, which is stored beside them and can be read back."""
 
 import json
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from skipbench.report.tables.model import Table
 from skipbench.report.tables.paper import paper_table
 from skipbench.report.tables.runs import row_table
 from skipbench.runs.reading import MOST_SAMPLES, read_bytes, readable, strict_json
-from skipbench.runs.run import Published, Run, plain
+from skipbench.runs.run import Run, plain
 
 OLDER = "Made before a change of the engine or of a method: today's code may give other numbers."
 
@@ -86,29 +85,3 @@ def read_table(path: Path, columns: Sequence[str] = (), over: str | None = None)
     """`stored_table` of a file. Raises SkipbenchError if it cannot be read or holds no summary."""
     with readable(path):
         return stored_table(read_bytes(path, MOST_SAMPLES) or b"", columns, over)
-
-
-class _Runs(msgspec.Struct):
-    runs: list[Published]
-
-
-def would_lose(path: Path, text: str) -> str | None:
-    """Says how many measured runs of `path` the new `text` lacks; `None` for none."""
-    try:
-        before = _measured(read_bytes(path, MOST_SAMPLES) or b"")
-    except (ValueError, RecursionError, SkipbenchError):  # ValueError: msgspec's, too
-        return None
-    lost = (before - _measured(text)).total()
-    said = (
-        f"{path} is kept: the measured values of {lost} of its {before.total()} runs would be lost"
-    )
-    return f"{said}; write elsewhere with results=FOLDER, or over it with --force" if lost else None
-
-
-def _measured(text: str | bytes) -> Counter[str]:
-    # several may be of the same, as the points of a sweep
-    return Counter(
-        json.dumps([run.model, run.method, run.dataset, run.keys], sort_keys=True)
-        for run in msgspec.json.decode(text, type=_Runs).runs
-        if run.metrics is not None
-    )
