@@ -31,6 +31,7 @@ def run_cell(asked: Cell) -> None:
         raise SkipbenchError(f"cell {Cell.NEEDS}")
     configs = manifest.read_row(Path(path), int(number))
     if os.environ.get(WATCHED) == str(os.getppid()):
+        sys.argv = manifest.command(Path(path).parent) or sys.argv
         _run_watched(configs)
         return
     code = watch(cell_command(path, number), os.environ)

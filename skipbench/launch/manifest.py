@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import json
+import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,10 +14,10 @@ from msgspec import Meta
 
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
-from skipbench.runs.files import append_line, read_lines, write_atomic, writing
+from skipbench.runs.files import append_line, read_lines, write_atomic, write_json, writing
 from skipbench.runs.reading import MALFORMED, MOST_SAMPLES, read_bytes, read_json, readable
 
-CELLS, LIMITS = "cells.jsonl", "limits.json"
+CELLS, LIMITS, COMMAND = "cells.jsonl", "limits.json", "command.json"
 
 
 def next_folder(results: Path, name: str, make: bool) -> Path:
@@ -36,8 +37,9 @@ def write_rows(
     folder: Path, rows: Sequence[Mapping[str, Any]], limits: "Limits | None" = None
 ) -> Path:
     """Writes rows: `name`, and of their cells the `folders` of the runs, `names` and all `configs`;
-    and the words of the command, with the limits that a budget sets.
+    and the command line, with the limits that a budget sets.
     """
+    write_json(folder / COMMAND, sys.argv)
     if limits is not None:
         write_atomic(folder / LIMITS, msgspec.json.encode(limits).decode())
     write_atomic(path := folder / CELLS, "".join(json.dumps(row) + "\n" for row in rows))
@@ -54,6 +56,11 @@ def read_row(path: Path, index: int) -> list[RunConfig]:
         if 0 <= index < len(lines):
             return [RunConfig.from_dict(config) for config in json.loads(lines[index])["configs"]]
     raise SkipbenchError(f"{path} has {len(lines)} rows and no number {index}; the first is 0")
+
+
+def command(folder: Path) -> list[str] | None:
+    """The command line that wrote the rows in a folder, which their records tell; None without."""
+    return read_json(folder / COMMAND, list[str])
 
 
 class Limits(msgspec.Struct):

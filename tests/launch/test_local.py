@@ -167,6 +167,8 @@ def test_submit_runs_cells_here_and_status_agrees(
     assert "1 row, 2 at a time" in first.stdout and "1/1 tiny uniform,random" in first.stdout
     done = skipbench("status", *words)
     assert "2 cells: 2 done" in done.stdout and done.returncode == 0
+    records = [json.loads(one.read_text()) for one in tmp_path.glob("runs/*/provenance.json")]
+    assert [record["argv"][1:] for record in records] == [["submit", *words]] * 2
     again = skipbench("submit", *words)
     assert "2 done" in again.stdout and not (tmp_path / "submit" / "tiny-2").exists()
 

@@ -4,7 +4,7 @@ and persons. It is a results folder, too: every command reads it.
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,13 @@ import msgspec
 import yaml
 from msgspec.structs import replace
 
-from skipbench.config.compose import compose
-from skipbench.config.derived import quoted
 from skipbench.contrib.artifact.benches import copy_bench
 from skipbench.contrib.artifact.claims import CLAIMS, SUMS, bench_claims, claims_of, sums
 from skipbench.contrib.artifact.places import OF_PLACES, TEXTS, public, public_word, refuse_places
 from skipbench.contrib.servers.published import benches, runs_of
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import write_atomic, write_json
-from skipbench.runs.provenance import config_hash, named_hash, portable
+from skipbench.runs.provenance import config_hash, named_hash
 from skipbench.runs.reading import read_bytes, run_folders
 from skipbench.runs.run import Run, read_run
 from skipbench.runs.state import write_status
@@ -106,40 +104,11 @@ def _of_nobody(entries: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _command(run: Run) -> list[str]:
-    """The command line that made the run, or one that makes it; places are left out."""
-    words = run.provenance.argv[1:]
-    if not words or words[0] == "cell":
-        names = [f"{kind}={getattr(run, kind)}" for kind in ("model", "method", "dataset")]
-        words = overrides_of(run.settings) or names
+    """The command line that made the run, of skipbench or a script; places are left out."""
+    program, *words = run.provenance.argv or ["skipbench"]
+    own = Path(program).name in ("skipbench", "__main__.py")
     kept = [public_word(word) for word in words if not word.startswith(OF_PLACES)]
-    return ["python", "-m", "skipbench", *kept]
-
-
-def overrides_of(record: Mapping[str, Any]) -> list[str] | None:
-    """The overrides that compose a cell with this record, as `config.yaml` has it; None where the
-    known choices give none, as for a method of one's own, or a model in a folder.
-    """
-    words = [f"{kind}={record[kind]['name']}" for kind in ("model", "method", "dataset")]
-    try:
-        plain = dict(_flat(portable(compose(words).record())))
-        own = {key: value for key, value in _flat(record) if plain.get(key, ...) != value}
-        words += [f"{key}={_word_of(value)}" for key, value in own.items()]
-        made = compose(words).record()
-    except SkipbenchError:
-        return None
-    return words if config_hash(made) == config_hash(record) else None
-
-
-def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping) and value:
-        for name, part in value.items():
-            yield from _flat(part, f"{key}.{name}" if key else name)
-    else:
-        yield key, value
-
-
-def _word_of(value: Any) -> str:
-    return quoted(value) if isinstance(value, str) else json.dumps(value)
+    return ["python", *(["-m", "skipbench"] if own else [str(public(program))]), *kept]
 
 
 def _renamed(path: Path, names: Mapping[str, str]) -> bytes:

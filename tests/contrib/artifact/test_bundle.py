@@ -15,21 +15,19 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from conftest import ROOT, Command, rest_slow
+from conftest import ROOT, Command
 from msgspec import structs
 
 from scripts.pack_records import table_of, unpacked
 from skipbench.cli.main import dispatch
-from skipbench.config.compose import compose
 from skipbench.contrib.artifact.claims import CLAIMS, SUMS, check
-from skipbench.contrib.artifact.write import overrides_of, write_bundle
+from skipbench.contrib.artifact.write import write_bundle
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.plan import Request, grids_of
 from skipbench.metrics.summary import summarise
 from skipbench.report.difference import differences
 from skipbench.report.tables.stored import summary
 from skipbench.runs.files import write_atomic
-from skipbench.runs.provenance import Provenance, config_hash, portable
+from skipbench.runs.provenance import Provenance, config_hash
 from skipbench.runs.reading import run_folders
 from skipbench.runs.record import Sample
 from skipbench.runs.run import Run, read_run
@@ -38,10 +36,18 @@ from skipbench.runs.store import RunStore
 RECORDS = ROOT / "results/laptop/records/head-to-head.jsonl.xz"
 METHODS = ("auto", "prompt-lookup")
 HOME = "/home/alice/models"
+ARGV = ["/home/alice/skipbench/__main__.py", "table", "head-to-head", f"model.path={HOME}/s.gguf"]
+ARGV += ["results=/home/alice/r", "hydra.searchpath=[file:///home/alice/skipbench/conf]"]
 Edit = Callable[[Path], None]
 
 
-def make_run(results: Path, stored: dict[str, Any], samples: list[Sample], **more: Any) -> Run:
+def make_run(
+    results: Path,
+    stored: dict[str, Any],
+    samples: list[Sample],
+    argv: list[str] | None = None,
+    **more: Any,
+) -> Run:
     """A done run of packed samples."""
     method = stored["method"]
     groups = {
@@ -52,14 +58,7 @@ def make_run(results: Path, stored: dict[str, Any], samples: list[Sample], **mor
         **more,
     }
     name = f"smollm2_{method}_specbench_{config_hash(groups)}"
-    argv = [
-        "/home/alice/skipbench/__main__.py",
-        "table",
-        "head-to-head",
-        f"model.path={HOME}/s.gguf",
-    ]
-    argv += ["results=/home/alice/r", "hydra.searchpath=[file:///home/alice/skipbench/conf]"]
-    here = {"argv": argv, "host": "alices-box", "layers": 30}
+    here = {"argv": argv or ARGV, "host": "alices-box", "layers": 30}
     here |= {"threads": 1, "cores": 2, "started": "2026-11-23T10:00:00+00:00"}
     known = {k: v for k, v in stored["provenance"].items() if k in Provenance.__struct_fields__}
     provenance = msgspec.convert({**known, **here}, Provenance)
@@ -146,20 +145,21 @@ def test_a_run_of_fewer_prompts_is_compared_by_prompt(
 
 
 @pytest.mark.parametrize(
-    "name", rest_slow(["swift-table2", "clasp-table1", "knapspec-table2"], "clasp-table1".__eq__)
+    ("argv", "command"),
+    [
+        (["/usr/bin/skipbench"], "python -m skipbench"),
+        (["skipbench", "-m", "seed=1,2", "results=r"], "python -m skipbench -m seed=1,2"),
+        (["/home/alice/mine.py", "8b"], "python elsewhere:mine.py 8b"),
+    ],
 )
-def test_the_command_of_a_run_of_a_cluster_makes_this_run(name: str) -> None:
-    words = ["dataset.max_new_tokens=48", "limit=4"]
-    (grid,) = grids_of(Request([name], words, "embedded"))
-    for _, config in grid.cells[::4]:
-        record = portable(config.record() | {"seed": 3})
-        found = overrides_of(record)
-        assert found and {"dataset.max_new_tokens=48", "limit=4", "seed=3"} <= {*found}
-        assert config_hash(compose(found).record()) == config_hash(record)
-    searched = compose(["method=self-sd", "method.skip='attn:1,5'", "limit=2"]).record()
-    found = overrides_of(searched)
-    assert found and "method.skip='attn:1,5'" in found
-    assert overrides_of(searched | {"method": {"name": "mine"}}) is None
+def test_a_claim_names_the_program_that_made_its_run(
+    argv: list[str], command: str, tmp_path: Path
+) -> None:
+    stored, packed = json.loads(table_of(RECORDS).read_text())["runs"], unpacked(RECORDS)
+    make_run(tmp_path / "results", stored[0], packed[stored[0]["id"]][:1], argv=argv)
+    write_bundle(tmp_path / "out", tmp_path / "results")
+    claims = json.loads((tmp_path / "out" / CLAIMS).read_text())["claims"]
+    assert {one["command"] for one in claims} == {command}
 
 
 def test_a_bundle_is_a_results_folder_with_its_digests(bundle: Path) -> None:
