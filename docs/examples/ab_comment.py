@@ -12,41 +12,42 @@ from pathlib import Path
 MARK = "<!-- skipbench: base and change -->"  # by it the workflow finds its comment again
 
 
+LOW, HIGH = "speedup.e2e_ci95.0", "speedup.e2e_ci95.1"
+COMPARED = "identical", "ties", "diverged", "unchecked"
+
+
 def speed(row: dict[str, str]) -> str:
     """What the interval of the change's speedup says."""
-    if not row["low"]:
-        clients = int(row["clients"])
-        return f"too few prompts to tell: give {5 if clients == 1 else 10 * clients} or more"
-    if float(row["low"]) > 1:
+    if not row.get(LOW):
+        return "too few prompts to tell: give 5 or more, with C in flight 10 C"
+    if float(row[LOW]) > 1:
         return "faster"
-    return "SLOWER" if float(row["high"]) < 1 else "no difference beyond the noise"
+    return "SLOWER" if float(row[HIGH]) < 1 else "no difference beyond the noise"
 
 
 def answers(row: dict[str, str]) -> str:
     """Whether the answers are all there and equal to those of the base, or the model's own."""
-    if row["failed"] != "0":
-        return f"{row['failed']} FAILED"
-    same, _, of = row["lossless"].partition("/")
+    if row["lossless.failed"] != "0":
+        return f"{row['lossless.failed']} FAILED"
+    same, of = row["lossless.identical"], sum(int(row[f"lossless.{kind}"]) for kind in COMPARED)
     if not of:
         return "not compared"
-    return f"{same} of {of} lossless" + ("" if same == of else ", others DIFFER")
+    return f"{same} of {of} lossless" + ("" if int(same) == of else ", others DIFFER")
 
 
 def main(folder: Path) -> bool:
     """Prints the comment; returns whether nothing is wrong."""
     lines = csv.DictReader((folder / "table.csv").read_text(encoding="utf-8").splitlines())
     print(f"{MARK}\n### Base and change on one machine, in turns on every prompt\n")
-    print(
-        "| in flight | speed | speedup [95 % interval] | prompts | answers |\n|---|---|---|---|---|"
-    )
+    print("| prompts | speed | speedup [95 % interval] | n | answers |\n|---|---|---|---|---|")
     sound = True
     for row in lines:
-        if row["arm"] != "B":
+        if row["method"] != "B":
             continue
-        ends = f" [{float(row['low']):.2f}, {float(row['high']):.2f}]" if row["low"] else ""
-        ratio = f"{float(row['speedup']):.2f}x{ends}" if row["speedup"] else "none"
+        ends = f" [{float(row[LOW]):.2f}, {float(row[HIGH]):.2f}]" if row.get(LOW) else ""
+        ratio = f"{float(row['speedup.e2e']):.2f}x{ends}" if row["speedup.e2e"] else "none"
         verdict, equal = speed(row), answers(row)
-        print(f"| {row['clients']} | {verdict} | {ratio} | {row['n']} | {equal} |")
+        print(f"| {row['dataset']} | {verdict} | {ratio} | {row['samples']} | {equal} |")
         sound &= not any(word in verdict + equal for word in ("SLOWER", "FAILED", "DIFFER"))
     table = (folder / "table.md").read_text(encoding="utf-8")
     print(f"\n<details><summary>Whole table; A: base, B: change</summary>\n\n{table}\n</details>")

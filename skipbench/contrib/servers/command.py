@@ -22,7 +22,7 @@ from skipbench.errors import SkipbenchError
 
 if TYPE_CHECKING:
     from skipbench.config.run_config import RunConfig
-    from skipbench.contrib.servers.about import About, Addressed
+    from skipbench.contrib.servers.about import Addressed
     from skipbench.contrib.servers.records import Record
 
 MOST_CLIENTS = 64
@@ -78,11 +78,9 @@ def run_bench(asked: Bench) -> None:
         set_aside(folder)
     with held(folder):
         write_json(folder / CONFIG, settings)
-        about = measured(folder, asked, config, given, levels)
+        measure(folder, asked, config, given, levels)
         records = [r for r in read_records(folder) if r.concurrency in levels]
-        notes = judged(folder, asked, records)
-        shown = {arm: about.described(arm) for arm in about.arms}
-        table = bench_table(name, records, shown, bounds, read_verdicts(folder), notes)
+        table = bench_table(folder, levels, bounds, judged(folder, asked, records))
         for suffix, text in write(table).items():
             write_atomic(folder / f"table.{suffix}", text)
     show(for_terminal(table))
@@ -99,14 +97,14 @@ def body_of(config: "RunConfig") -> dict[str, Any]:
     return body | {"stream": True, "stream_options": {"include_usage": True}}
 
 
-def measured(
+def measure(
     folder: Path,
     asked: Bench,
     config: "RunConfig",
     given: "Sequence[Addressed]",
     levels: Sequence[int],
-) -> "About":
-    """Asks the servers what has no record yet; returns what they say of themselves."""
+) -> None:
+    """Asks the servers what has no record yet."""
     from skipbench.contrib.servers.about import About, introduced
     from skipbench.contrib.servers.load import Load, ServerArm
 
@@ -126,7 +124,6 @@ def measured(
         done = sum(r.concurrency == level for r in records)
         with progress(f"{level} in flight", len(rows) * len(arms), done) as advance:
             load.measure(level, advance)
-    return about
 
 
 def levels_of(words: Sequence[str]) -> list[int]:

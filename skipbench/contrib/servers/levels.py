@@ -3,17 +3,14 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
-from functools import cached_property
 
 from skipbench.contrib.servers.records import Record, Verdicts
 from skipbench.contrib.servers.told import FIELDS
 from skipbench.metrics.acceptance import over
 from skipbench.metrics.interval import geometric, paired_ratio_interval
-from skipbench.metrics.pairs import Standing, standings
 from skipbench.metrics.summary import percentiles
 from skipbench.runs.measures import Lossless, Metrics, Percentiles, Speedup
 
-Label = tuple[str, str]
 KINDS = {"tie": "ties", "wrong": "diverged"}  # verdicts that `Lossless` has another name for
 
 
@@ -27,50 +24,42 @@ class Level:
         self.sound = {name: {r.id: r for r in of if not r.error} for name, of in self.own.items()}
         self.drawn = any(r.request["temperature"] for r in records)
 
-    @cached_property
-    def places(self) -> dict[str, Standing]:
-        """Of three arms or more that have answers, each beside the fastest."""
-        known = [arm for arm in self.arms if self.ratios(arm)]
-        places = standings([self.ratios(arm) for arm in known]) if len(known) > 2 else []
-        return dict(zip(known, places, strict=False))
-
-    def pairs(self, arm: str, label: Label | None = None) -> list[tuple[Record, Record]]:
-        """Answers of the first arm and of this one to the same prompts, all or those of a label."""
+    def pairs(self, arm: str) -> list[tuple[Record, Record]]:
+        """Answers of the first arm and of this one to the same prompts."""
         base, own = self.sound[self.arms[0]], self.sound[arm]
-        both = [(base[k], own[k]) for k in base if k in own]
-        return [pair for pair in both if label is None or label in pair[1].groups.items()]
+        return [(base[k], own[k]) for k in base if k in own]
 
-    def ratios(self, arm: str, label: Label | None = None) -> dict[str, float]:
+    def ratios(self, arm: str) -> dict[str, float]:
         """Speed over the first arm's by question, with several clients by turn, whose requests wait
         for each other: equal texts have equal numbers of tokens.
         """
         found = dict[str, list[float]]()
-        for a, b in self.pairs(arm, label):
+        for a, b in self.pairs(arm):
             more = 1.0 if a.texts == b.texts else b.tokens / a.tokens
             unit = b.question if self.clients == 1 else a.turn
             found.setdefault(unit, []).append(more * a.seconds / b.seconds)
         return {unit: geometric(each) for unit, each in found.items()}
 
-    def speedup(self, arm: str, label: Label | None = None) -> Speedup:
+    def speedup(self, arm: str) -> Speedup:
         """Over the first arm, which itself has none."""
-        ratios = self.ratios(arm, label) if arm != self.arms[0] else {}
+        ratios = self.ratios(arm) if arm != self.arms[0] else {}
         if not ratios:
             return Speedup()
         mean, ends = paired_ratio_interval([*ratios.values()])
         return Speedup(e2e=mean, e2e_ci95=ends, by_question=ratios)
 
-    def lossless(self, arm: str, label: Label | None = None) -> Lossless:
+    def lossless(self, arm: str) -> Lossless:
         """Answers that are the model's, by the verdicts; without such those of the first arm, where
         nothing was drawn. Of another text nobody knows whether it is wrong: it is unchecked.
         """
         kinds = list[str]()
         if self.verdicts:
-            own = self.sound[arm].values()
-            of = [r for r in own if label is None or label in r.groups.items()]
-            kinds = [self.verdicts.get((arm, self.clients, r.id), "unchecked") for r in of]
+            names = self.sound[arm]
+            kinds = [self.verdicts.get((arm, self.clients, id), "unchecked") for id in names]
         elif arm != self.arms[0] and not self.drawn:
-            equal = [a.texts == b.texts for a, b in self.pairs(arm, label)]
+            equal = [a.texts == b.texts for a, b in self.pairs(arm)]
             kinds = ["identical" if one else "unchecked" for one in equal]
+        kinds += ["failed"] * (len(self.own[arm]) - len(self.sound[arm]))
         return Lossless(**Counter(KINDS.get(kind, kind) for kind in kinds))
 
     def metrics(self, arm: str) -> Metrics:
@@ -89,6 +78,8 @@ class Level:
             lossless=self.lossless(arm),
             ttft_s=shares([r.ttft_s for r in own]),
             s_per_output_token=shares([r.itl_s for r in own]),
+            ttft_s_vanilla=shares([a.ttft_s for a, _ in pairs]),
+            s_per_output_token_vanilla=shares([a.itl_s for a, _ in pairs]),
         )
 
 

@@ -35,27 +35,42 @@ def served(run: Run) -> bool:
 
 
 def runs_of(folder: Path) -> list[Run]:
-    """A run per number of clients and server, whose method is the server's name and whose speedup
-    is over the first one. Raises SkipbenchError for unreadable files, and for a bench that is not
-    done or whose servers and machine have no names.
+    """`runs_at` for others: all numbers of clients. Raises SkipbenchError also for a bench that is
+    not done, or whose servers and machine have no names.
     """
-    about, settings = read_json(folder / FILE, About), read_json(folder / CONFIG, dict[str, Any])
-    if about is None or settings is None or not (about.names and about.machine):
+    about, _ = told_of(folder)
+    if not (about.names and about.machine):
         advice = "give its command once more with names=plain,eagle3 machine=RTX-4090"
         raise SkipbenchError(f"{folder}: its servers and their machine have no names; {advice}")
     with readable(folder):
-        levels = by_clients(read_records(folder), [*about.arms], read_verdicts(folder))
-        return [run for level in levels for run in _runs(folder, about, settings, level)]
+        levels = levels_of(folder, about)
+        for level in levels:
+            asked = [{r.id for r in own} for own in level.own.values()]
+            if any(ids != asked[0] for ids in asked) or len(asked[0]) < about.prompts:
+                raise SkipbenchError(f"{folder} is not done; give its command once more")
+            answers = (r for of in level.sound.values() for r in of.values())
+            if odd := [r.id for r in answers if not _possible(r)]:
+                what = "times, tokens or counts of drafts that none can have"
+                raise SkipbenchError(f"{folder}: the request of {odd[0]} has {what}")
+        return [run for level in levels for run in runs_at(folder, level)]
 
 
-def _runs(folder: Path, about: About, settings: dict[str, Any], level: Level) -> Iterator[Run]:
-    asked = [{r.id for r in own} for own in level.own.values()]
-    if any(ids != asked[0] for ids in asked) or len(asked[0]) < about.prompts:
-        raise SkipbenchError(f"{folder} is not done; give its command once more")
-    if odd := [r.id for of in level.sound.values() for r in of.values() if not _possible(r)]:
-        what = "times, tokens or counts of drafts that none can have"
-        raise SkipbenchError(f"{folder}: the request of {odd[0]} has {what}")
-    first, *_ = about.arms
+def told_of(folder: Path) -> tuple[About, dict[str, Any]]:
+    """What a bench knows of its servers, and its settings; empty where there are no such files."""
+    about, settings = read_json(folder / FILE, About), read_json(folder / CONFIG, dict[str, Any])
+    return about or About(), settings or {}
+
+
+def levels_of(folder: Path, about: About) -> list[Level]:
+    """The records of a bench, by number of clients."""
+    return by_clients(read_records(folder), [*about.arms], read_verdicts(folder))
+
+
+def runs_at(folder: Path, level: Level) -> Iterator[Run]:
+    """A run per server, whose method is the server's name, or its letter, and whose speedup is over
+    the first one.
+    """
+    (about, settings), (first, *_) = told_of(folder), level.arms
     begun = min((r.at for of in level.own.values() for r in of if r.at), default=None)
     started = time.strftime(TIME, time.gmtime(begun)) if begun else ""
     dataset, body = settings["dataset"], settings["body"]
@@ -63,9 +78,9 @@ def _runs(folder: Path, about: About, settings: dict[str, Any], level: Level) ->
         yield Run(
             id=f"{PLACE}/{folder.name}/{level.clients}/{arm}",
             model=Path(about.arms[first].model).name,
-            method=about.called(arm),
+            method=about.called(arm) or arm,
             dataset=f"{dataset['name']}, {level.clients} in flight",
-            over=about.called(first),
+            over=about.called(first) or first,
             folder=folder,
             metrics=level.metrics(arm),
             origin=Origin(

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from fake import fakes
-from test_servers import bench, prompts
+from test_servers import bench, lines_of, prompts
 
 from skipbench.contrib.servers.records import DraftCounts
 from skipbench.contrib.servers.told import acceptance, counters, since
@@ -67,8 +67,7 @@ def test_counters_are_read_where_answers_do_not_tell_or_no_verifications(tmp_pat
     assert [r.counted for r in records if r.arm == "A"] == [DraftCounts(10, 100, 10)] * 2
     assert [r.counted for r in records if r.arm == "B"] == [DraftCounts(1, 10, 10)] * 2
     assert [r.acceptance for r in records if r.arm in "BC"] == [DraftCounts(None, 8, 4)] * 4
-    lines = table.replace(" ", "").splitlines()
-    shares = [line.split("|")[-5:-3] for line in lines if line[:3] in ("|A|", "|B|", "|C|")]
+    shares = [[cells[name] for name in ("accepted share", "M")] for cells in lines_of(table)]
     assert shares == [["0.100", "2.00"], ["1.000", "11.0"], ["0.500", "\u2014"]]
 
 
