@@ -43,7 +43,7 @@ def runs_of(folder: Path) -> list[Run]:
         advice = "give its command once more with names=plain,eagle3 machine=RTX-4090"
         raise SkipbenchError(f"{folder}: its servers and their machine have no names; {advice}")
     with readable(folder):
-        levels = levels_of(folder, about)
+        levels = levels_at(folder, about)
         for level in levels:
             asked = [{r.id for r in own} for own in level.own.values()]
             if any(ids != asked[0] for ids in asked) or len(asked[0]) < about.prompts:
@@ -61,7 +61,7 @@ def told_of(folder: Path) -> tuple[About, dict[str, Any]]:
     return about or About(), settings or {}
 
 
-def levels_of(folder: Path, about: About) -> list[Level]:
+def levels_at(folder: Path, about: About) -> list[Level]:
     """The records of a bench, by number of clients."""
     return by_clients(read_records(folder), [*about.arms], read_verdicts(folder))
 

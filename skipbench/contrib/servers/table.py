@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from skipbench.contrib.servers.levels import Level, miscounted, spans
-from skipbench.contrib.servers.published import levels_of, runs_at, told_of
+from skipbench.contrib.servers.published import levels_at, runs_at, told_of
 from skipbench.contrib.servers.records import Record
 from skipbench.metrics.acceptance import over
 from skipbench.metrics.interval import FEWEST
@@ -31,7 +31,7 @@ def bench_table(
         notes: further remarks.
     """
     about, _ = told_of(folder)
-    levels = [level for level in levels_of(folder, about) if level.clients in clients]
+    levels = [level for level in levels_at(folder, about) if level.clients in clients]
     runs = [_beside(run, level) for level in levels for run in runs_at(folder, level)]
     remarks = [f"{arm}: {about.described(arm)}." for arm in about.arms]
     for level in levels:
