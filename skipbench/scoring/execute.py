@@ -1,6 +1,7 @@
 """The second phase of a run: executing stored completions, after the model is gone."""
 
 import contextlib
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -55,7 +56,9 @@ def score_run(
             f"the run in {folder} is not finished; run its command again, then score it"
         )
     _ = run.samples  # refused where a sample is missing, not repaired
-    name = "bubblewrap" if sandbox == "auto" and bubblewrap() else "none"
+    if not (timeout_s > 0 and math.isfinite(timeout_s)):
+        raise SkipbenchError(f"timeout={timeout_s:g}; give a positive number of seconds")
+    isolation = bubblewrap() if sandbox == "auto" else ()
     with contextlib.closing(RunStore(folder, run.settings)) as store:
         completions, samples = store.completions(), store.samples()
         if missing := [s.id for s in samples if s.index not in completions]:
@@ -69,11 +72,12 @@ def score_run(
             for arm in ARMS
             if (c := completions[s.index])
         }
-        outcomes = _execute(list(dict.fromkeys(programs.values())), sandbox, timeout_s, progress)
+        outcomes = _execute(list(dict.fromkeys(programs.values())), isolation, timeout_s, progress)
         verdicts = {key: outcomes[program] for key, program in programs.items()}
         differ = [s.id for s in sound if len({verdicts[s.index, arm].ok for arm in ARMS}) > 1]
         summary = score_summary(sound, lambda members: _pass_at(members, verdicts))
-        limits = f"{timeout_s:g} s, {MEMORY_BYTES >> 20} MiB; sandbox: {name}"
+        alone = "in bubblewrap" if isolation else "with the user's rights"
+        limits = f"{timeout_s:g} s, {MEMORY_BYTES >> 20} MiB, {alone}"
         rules = {**RULES, "limits": limits}
         metrics = replace(run.metrics, score=summary, score_equal=not differ, score_rules=rules)
         with store.unsealed():
@@ -84,7 +88,7 @@ def score_run(
 
 def _execute(
     programs: Sequence[str],
-    sandbox: Literal["auto", "none"],
+    isolation: Sequence[str],
     timeout_s: float,
     progress: Callable[[int, int], None],
 ) -> dict[str, Outcome]:
@@ -92,7 +96,7 @@ def _execute(
     linux = hasattr(os, "sched_getaffinity")
     pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)) if linux else os.cpu_count())
     try:
-        made = pool.map(lambda program: run_program(program, sandbox, timeout_s), programs)
+        made = pool.map(lambda program: run_program(program, isolation, timeout_s), programs)
         for program, outcome in zip(programs, made, strict=True):
             outcomes[program] = outcome
             progress(len(outcomes), len(programs))

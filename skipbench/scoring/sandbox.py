@@ -21,22 +21,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from skipbench.errors import SkipbenchError
 
 MEMORY_BYTES = 512 << 20
 PRINTED_BYTES = 1 << 20  # to standard error; standard output is not read
-DETAIL_CHARACTERS = 300
-SYSTEM = (
-    "/usr/lib",
-    "/usr/lib64",
-    "/lib",
-    "/lib64",
-    "/etc/ld.so.cache",
-    "/nix/store",
-    "/gnu/store",
-)
+SYSTEM = ("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/etc/ld.so.cache", "/nix/store")
+# Behind a virtual environment: the same interpreter, without site-packages.
+PYTHON = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
 ADVICE = (
     "install bubblewrap (apt-get install bubblewrap), or score a copy of the run's folder where it "
     "is; sandbox=none runs generated code with your rights and without any protection"
@@ -63,18 +56,6 @@ class Outcome(NamedTuple):
     detail: str = ""
 
 
-def run_program(
-    program: str, sandbox: Literal["auto", "none"] = "auto", timeout_s: float = 5.0
-) -> Outcome:
-    """Runs a program in an interpreter of its own, for at most `timeout_s` seconds.
-
-    Raises SkipbenchError for a time that is not positive, and where nothing can isolate it.
-    """
-    if not (timeout_s > 0 and math.isfinite(timeout_s)):
-        raise SkipbenchError(f"timeout={timeout_s:g}; give a positive number of seconds")
-    return _run(bubblewrap() if sandbox == "auto" else (), program, timeout_s)
-
-
 @functools.cache
 def bubblewrap() -> tuple[str, ...]:
     """The words before an interpreter's own that isolate it, tried once per process. Raises
@@ -82,38 +63,37 @@ def bubblewrap() -> tuple[str, ...]:
     """
     why = "bwrap is not installed"
     if bwrap := shutil.which("bwrap"):
-        base = os.path.realpath(sys.base_prefix)
         words = [bwrap, "--unshare-all", "--die-with-parent", "--cap-drop", "ALL"]
-        for path in (*SYSTEM, f"{base}/lib", f"{base}/lib64", _interpreter()):
+        base = os.path.realpath(sys.base_prefix)
+        for path in (*SYSTEM, f"{base}/lib", f"{base}/lib64", PYTHON):
             words += ["--ro-bind-try", path, path]
         words += ["--dev-bind", "/dev/null", "/dev/null", "--remount-ro", "/", "--chdir", "/", "--"]
-        outcome = _run(words, "", 20.0)
+        outcome = run_program("", words, 20.0)
         if outcome.ok:
             return tuple(words)
         why = f"bwrap fails: {outcome.detail}"
     raise SkipbenchError(f"generated code cannot be isolated here ({why}): {ADVICE}")
 
 
-def _interpreter() -> str:
-    """The interpreter behind a virtual environment: the same, without site-packages."""
-    return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
+def run_program(program: str, isolation: Sequence[str], timeout_s: float = 5.0) -> Outcome:
+    """Runs a program in an interpreter of its own, for at most `timeout_s` seconds.
 
-
-def _run(prefix: Sequence[str], program: str, timeout_s: float) -> Outcome:
+    Args:
+        isolation: `bubblewrap()`, or nothing to run it with the user's rights.
+    """
     token = secrets.token_hex(16).encode()
     limits = {"AS": MEMORY_BYTES, "FSIZE": PRINTED_BYTES, "CPU": math.ceil(timeout_s) + 1}
     runner = RUNNER.format(limits=limits | {"CORE": 0, "NPROC": 0})
     with (
         tempfile.TemporaryDirectory(prefix="skipbench-", ignore_cleanup_errors=True) as own,
         tempfile.TemporaryFile() as printed,
-        tempfile.TemporaryFile() as errors,
         subprocess.Popen(
-            [*prefix, _interpreter(), "-I", "-S", "-B", "-c", runner],
+            [*isolation, PYTHON, "-I", "-S", "-B", "-c", runner],
             cwd=own,
             env={},
             stdin=subprocess.PIPE,
             stdout=printed,
-            stderr=errors,
+            stderr=subprocess.STDOUT,
             start_new_session=True,
         ) as child,
     ):
@@ -122,12 +102,12 @@ def _run(prefix: Sequence[str], program: str, timeout_s: float) -> Outcome:
         except subprocess.TimeoutExpired:
             return Outcome(False, f"still running after {timeout_s:g} s")
         finally:
-            with contextlib.suppress(ProcessLookupError, PermissionError):  # what it left behind
+            with contextlib.suppress(ProcessLookupError):  # what it left behind
                 os.killpg(child.pid, signal.SIGKILL)
         printed.seek(0)
-        if printed.read().endswith(token):
-            return Outcome(True)
-        errors.seek(0)
-        lines = errors.read().decode(errors="replace").strip().splitlines()
+        text = printed.read()
+    if text.endswith(token):
+        return Outcome(True)
+    lines = text.decode(errors="replace").strip().splitlines()
     early = f"left before its end, with status {child.returncode}"
-    return Outcome(False, lines[-1][:DETAIL_CHARACTERS] if lines else early)
+    return Outcome(False, lines[-1][:300] if lines else early)

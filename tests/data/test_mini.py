@@ -14,7 +14,7 @@ from skipbench.data.mini import (
     training_document,
 )
 from skipbench.scoring.programs import program_of
-from skipbench.scoring.sandbox import run_program
+from skipbench.scoring.sandbox import bubblewrap, run_program
 from skipbench.scoring.scorers import score
 
 DOCUMENTS = 20_000
@@ -89,7 +89,7 @@ def test_code_passes_its_own_tests_unless_it_is_broken(count: int, broken: bool)
     for example in examples("mini-code", 40)[:count]:
         body = "    return None\n" if broken else example.body
         program = program_of("code", body, example.prompt, example.reference)
-        outcome = run_program(program, timeout_s=20.0)
+        outcome = run_program(program, bubblewrap(), 20.0)
         assert outcome.ok == (not broken), (outcome, example)
         assert not broken or outcome.detail == "AssertionError"
 

@@ -18,7 +18,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.runs.record import Completion
 from skipbench.scoring.overlap import corpus_scores
 from skipbench.scoring.programs import program_of
-from skipbench.scoring.sandbox import run_program
+from skipbench.scoring.sandbox import bubblewrap, run_program
 from skipbench.scoring.scorers import (
     SCORERS,
     boxed,
@@ -205,7 +205,8 @@ ADD_TESTS = {"tests": "assert add(1, 2) == 3\nassert add(0, 0) == 0\n", "entry_p
     ("kind", "completion"), [(k, text) for k, texts in ANSWERS["code"].items() for text in texts]
 )
 def test_code(kind: str, completion: str) -> None:
-    assert run_program(program_of("code", completion, ADD, ADD_TESTS)).ok == (kind == "right")
+    program = program_of("code", completion, ADD, ADD_TESTS)
+    assert run_program(program, bubblewrap()).ok == (kind == "right")
     assert score("code", completion, ADD, ADD_TESTS) == {}  # the run only stores it
 
 

@@ -9,15 +9,16 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from conftest import ROOT
 
-from skipbench.scoring.sandbox import run_program
+from skipbench.scoring.sandbox import bubblewrap, run_program
 
 USERS = ["this", "nobody"]
 RUN = """
 import json, sys
 from concurrent.futures import ThreadPoolExecutor
-from skipbench.scoring.sandbox import run_program
+from skipbench.scoring.sandbox import bubblewrap, run_program
+to = bubblewrap()
 with ThreadPoolExecutor(2) as pool:
-    outcomes = pool.map(lambda program: run_program(program, timeout_s=20.0), json.load(sys.stdin))
+    outcomes = pool.map(lambda program: run_program(program, to, 20.0), json.load(sys.stdin))
     json.dump([outcome.ok for outcome in outcomes], sys.stdout)
 """
 
@@ -26,7 +27,8 @@ def passed(programs: list[str], user: str) -> list[bool]:
     """Which of the programs pass. Skips where this user cannot become the other."""
     if user == "this":
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            return [o.ok for o in pool.map(lambda p: run_program(p, timeout_s=20.0), programs)]
+            outcomes = pool.map(lambda p: run_program(p, bubblewrap(), 20.0), programs)
+            return [outcome.ok for outcome in outcomes]
     if os.geteuid() != 0:
         pytest.skip("root alone can become another user")
     done = subprocess.run(
