@@ -78,7 +78,12 @@ class Where(HubDataset):
         read = partial(self._read, columns, [self.columns[field] for field in may_be_empty])
 
         def fields_of(row: Mapping[str, Any]) -> F:
-            return kind(**{field: self._value(row, field, of) for field, of in kinds.items()})
+            try:  # local files are checked when they are read, of the hub's rows those drawn
+                return msgspec.convert({field: row[self.columns[field]] for field in kinds}, kind)
+            except msgspec.ValidationError as error:
+                raise SkipbenchError(
+                    f"{self.name}: {error}; the dataset has changed: pin dataset.revision"
+                ) from error
 
         rows = read(self.split, path)
         first = drawn = 0  # shots at the start of a local file, and at the start of the order
@@ -117,16 +122,6 @@ class Where(HubDataset):
         if self.hub.startswith("https://"):
             return read_file(fetch(self.hub, self.revision, advice), columns, empty)
         return from_hub(self.hub, self.config, split, self.revision, list(columns), advice)
-
-    def _value(self, row: Mapping[str, Any], field: str, of: type) -> Any:
-        """Local files are checked when they are read; of the hub's rows only those drawn."""
-        value = row[self.columns[field]]
-        if not isinstance(value, of):
-            raise SkipbenchError(
-                f"{self.name}: column {self.columns[field]!r} holds a {type(value).__name__}, but "
-                f"must be a {of.__name__}; the dataset has changed: pin dataset.revision"
-            )
-        return value
 
     def _order(self, count: int) -> list[int]:
         if not self.shuffle:

@@ -1,27 +1,20 @@
 """`Row`, the form of every dataset's prompts, and the reading of local files."""
 
-import itertools
-import json
+import codecs
 import random
-import resource
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, AnyStr
+from typing import Annotated, Any, TypedDict, TypeVar, get_type_hints
+
+import msgspec
 
 from skipbench.errors import SkipbenchError
 from skipbench.runs.provenance import Provenance, hashed
 
-_SUFFIXES = (".jsonl", ".parquet")
-MOST_LINE = 16 << 20  # bytes of a row of text; a long book has some 4 MB
-_BATCH_ROWS = 16  # of a parquet file in memory at once; a row may be a whole book
-MOST_UNPACKED = 256 << 20
-"""Bytes that a parquet file may take in memory; 8 times its size where that is more."""
-_ROW_BYTES = 512  # at least, as a row of Python's objects
 Reference = dict[str, object]  # the right answer, by the names that a scorer reads
-_Row = dict[str, Any]
-_Placed = Iterator[tuple[str, _Row]]  # rows, each with its place in a file
+NOT_EMPTY = msgspec.Meta(min_length=1)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -40,168 +33,82 @@ class Row:
 
 def read_file(
     path: Path, columns: Mapping[str, type], may_be_empty: Sequence[str] = ()
-) -> list[_Row]:
+) -> list[dict[str, Any]]:
     """The columns of a .jsonl or .parquet file, each with its type, in file order; those in
-    `may_be_empty` may hold an empty text or list. Raises SkipbenchError for no such file, a
-    directory, another suffix, no rows, a row that cannot be read, or a value that is missing, null,
-    empty or of another type.
+    `may_be_empty` may hold an empty text or list. Raises SkipbenchError for a file without rows,
+    and as `placed_rows`.
     """
-    if rows := [row for _, row in placed_rows(path, columns, may_be_empty)]:
+    kinds = {
+        column: of if of is int or column in may_be_empty else Annotated[of, NOT_EMPTY]
+        for column, of in columns.items()
+    }
+    wanted = ", ".join(f"{column} ({of.__name__})" for column, of in columns.items())
+    found = placed_rows(path, TypedDict("Columns", kinds), wanted)  # type: ignore[operator]
+    if rows := [row for _, row in found]:
         return rows
-    raise SkipbenchError(f"{path} has no rows; give a file with the columns {', '.join(columns)}")
+    raise SkipbenchError(f"{path} has no rows; wanted {wanted}")
 
 
-def placed_rows(
-    path: Path, columns: Mapping[str, type], may_be_empty: Sequence[str] = (), either: bool = False
-) -> _Placed:
-    """The rows that `read_file` gives, with their places in the file.
+def placed_rows(path: Path, kind: type[T], wanted: str) -> Iterator[tuple[str, T]]:
+    """The rows of a .jsonl or .parquet file with their places in it; empty lines are left out.
 
     Args:
-        either: read of a row the first of the columns that it has; a .txt is for the caller.
+        kind: a struct or a TypedDict whose fields are the columns to read.
+        wanted: the same in words, for an error.
+
+    Raises:
+        SkipbenchError: no such file, another suffix, a file that cannot be read, or a row whose
+            values are not of that kind.
     """
-    ends = " or ".join((*_SUFFIXES, ".txt") if either else _SUFFIXES)
-    if path.is_dir():
-        raise SkipbenchError(f"{path} is a directory; name one file in it that ends in {ends}")
     if not path.is_file():
-        raise SkipbenchError(f"{path} does not exist; give the path of a file that ends in {ends}")
-    if path.suffix not in _SUFFIXES:
-        raise SkipbenchError(f"{path} has the suffix {path.suffix!r}; files may be {ends}")
-    needed = 1 if either else len(columns)
-    for place, row in _jsonl(path) if path.suffix == ".jsonl" else _parquet(path, columns, needed):
-        first = next((c for c in columns if row.get(c) is not None), None)
-        if either and first is None:
+        what = "is no file" if path.exists() else "does not exist"
+        raise SkipbenchError(f"{path} {what}; give a file that ends in .jsonl or .parquet")
+    if path.suffix not in (".jsonl", ".parquet"):
+        raise SkipbenchError(
+            f"{path} ends in {path.suffix!r}; files of rows end in .jsonl or .parquet, those of "
+            "dataset=prompts in .txt, too"
+        )
+    rows = _jsonl(path) if path.suffix == ".jsonl" else _parquet(path, [*get_type_hints(kind)])
+    for place, row in rows:
+        try:
+            yield place, msgspec.convert(row, kind)
+        except msgspec.ValidationError as error:
             raise SkipbenchError(
-                f"{place} has none of {', '.join(columns)}; its columns are {_listed(row)}"
-            )
-        wanted = {first: columns[first]} if either and first else columns
-        yield place, _checked(row, wanted, place, may_be_empty)
+                f"{place}: {error}; wanted {wanted}, not empty; its columns are {', '.join(row)}"
+            ) from error
 
 
-def numbered_lines(path: Path, file: IO[AnyStr]) -> Iterator[tuple[int, AnyStr]]:
-    """The lines of a file. Raises SkipbenchError for one longer than `MOST_LINE`, whose tokens
-    would take all memory.
-    """
-    for number in itertools.count(1):
-        if len(line := file.readline(MOST_LINE + 1)) > MOST_LINE:
-            raise SkipbenchError(
-                f"{path} line {number} is longer than {MOST_LINE} bytes; cut it into prompts"
-            )
-        if not line:
-            return
-        yield number, line
-
-
-def _jsonl(path: Path) -> _Placed:
-    blank = 0
-    with path.open("rb") as file:
-        for number, line in numbered_lines(path, file):
-            place = f"{path} line {number}"
-            if not line.strip():
-                blank = blank or number
-                continue
-            if blank:
-                raise SkipbenchError(
-                    f"{path} line {blank} is blank, but rows follow it; remove the blank line"
-                )
+def _jsonl(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    try:
+        lines = path.read_bytes().removeprefix(codecs.BOM_UTF8).split(b"\n")
+    except OSError as error:
+        raise SkipbenchError(f"{path} cannot be read: {error.strerror}") from error
+    for number, line in enumerate(lines, 1):
+        if line.strip():
             try:
-                row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
-            except UnicodeDecodeError as error:
+                yield f"{path} line {number}", msgspec.json.decode(line, type=dict[str, Any])
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 raise SkipbenchError(
-                    f"{place} is not UTF-8 (byte {error.start}: {error.reason}); convert it"
+                    f"{path} line {number}: {error}; wanted one JSON object in UTF-8"
                 ) from error
-            # ValueError: bad JSON, and also an integer of too many digits
-            except (ValueError, RecursionError) as error:
-                raise SkipbenchError(
-                    f"{place} is not JSON ({error}); each line must be one JSON object"
-                ) from error
-            if not isinstance(row, dict):
-                raise SkipbenchError(
-                    f"{place} holds a JSON {type(row).__name__}; each line must be one JSON object"
-                )
-            yield place, row
 
 
-def _parquet(path: Path, wanted: Mapping[str, type], needed: int) -> _Placed:
-    """Rows with those of the wanted columns that the file has: `needed` of them or more."""
+def _parquet(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     import pyarrow as pa  # slow to import, and not needed for .jsonl
     import pyarrow.parquet as pq
 
-    most = max(MOST_UNPACKED, 8 * path.stat().st_size)
     try:
-        with pq.ParquetFile(path, buffer_size=1 << 16, pre_buffer=False) as file:
-            names = file.schema_arrow.names
-            there = [column for column in wanted if column in names]
-            if len(there) < needed:
-                lacking = [column for column in wanted if column not in there]
-                raise SkipbenchError(_lacks(str(path), lacking[0], names))
-            places, ceiling = itertools.count(1), _data_bytes() + most
-            if file.metadata.num_rows * _ROW_BYTES > most:
-                raise MemoryError
-            batches = file.iter_batches(_BATCH_ROWS, columns=there, use_threads=False)
-            while True:
-                with _data_limit(ceiling):  # a few bytes may unpack to any size
-                    if (batch := next(batches, None)) is None:
-                        return
-                    rows = batch.to_pylist()
-                yield from ((f"{path} row {next(places)}", row) for row in rows)
-    except MemoryError as error:  # one of Arrow's exceptions, too
-        raise SkipbenchError(
-            f"{path} takes more than {most >> 20} MiB of memory to read; write it as .jsonl"
-        ) from error
+        names = pq.read_schema(path).names
+        there = [column for column in columns if column in names]
+        rows = pq.read_table(path, columns=there).to_pylist()
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise SkipbenchError(f"{path} cannot be read as parquet: {error}") from error
+    if not there:
         raise SkipbenchError(
-            f"{path} cannot be read as parquet ({error}); fetch or write it again"
-        ) from error
-
-
-def _data_bytes() -> int:
-    """Bytes of this process that count for `RLIMIT_DATA`, which Linux alone enforces."""
-    statm = Path("/proc/self/statm")
-    pages = int(statm.read_text().split()[5]) if statm.exists() else 0
-    return pages * resource.getpagesize()
-
-
-@contextmanager
-def _data_limit(most_bytes: int) -> Iterator[None]:
-    """Within it, what would make the process larger than this raises MemoryError."""
-    before = resource.getrlimit(resource.RLIMIT_DATA)
-    limits = [limit for limit in before if limit != resource.RLIM_INFINITY]
-    resource.setrlimit(resource.RLIMIT_DATA, (min([most_bytes, *limits]), before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, before)
-
-
-def _listed(columns: Iterable[str]) -> str:
-    return ", ".join(map(repr, columns)) or "none"
-
-
-def _lacks(place: str, column: str, columns: Iterable[str]) -> str:
-    return f"{place} lacks the column {column!r}; its columns are {_listed(columns)}"
-
-
-def _checked(
-    row: _Row, wanted: Mapping[str, type], place: str, may_be_empty: Sequence[str]
-) -> _Row:
-    for column, kind in wanted.items():
-        if column not in row:
-            raise SkipbenchError(_lacks(place, column, row))
-        value = row[column]
-        empty = value in ([], {}) or (isinstance(value, str) and not value.strip())
-        if value is None:
-            wrong = "null"
-        elif type(value) is not kind:  # not isinstance: JSON's true would pass for the integer 1
-            wrong = f"of type {type(value).__name__}"
-        elif empty and column not in may_be_empty:
-            wrong = "empty"
-        else:
-            continue
-        raise SkipbenchError(
-            f"{place}: column {column!r} is {wrong}, but must be a {kind.__name__} with content; "
-            f"correct or remove the row (its columns are {_listed(row)})"
+            f"{path} has none of the columns {', '.join(columns)}; its columns are "
+            f"{', '.join(names)}"
         )
-    return {column: row[column] for column in wanted}
+    yield from ((f"{path} row {number}", row) for number, row in enumerate(rows, 1))
 
 
 def prompts_hash(rows: Sequence[Row]) -> str:

@@ -41,7 +41,7 @@ def from_hub(
         with offline(hub_unreachable()):  # it would be asked again for half a minute
             found = datasets.load_dataset(hub, config or None, split=split, revision=revision)
     except Exception as error:  # the library lets errors of network, files and parsers through
-        raise SkipbenchError(f"{place}: {_reason(error)} ({error}). {advice}") from error
+        raise SkipbenchError(f"{place}: {error}. {advice}") from error
     missing = [column for column in columns if column not in found.column_names]
     if missing:
         raise SkipbenchError(
@@ -77,26 +77,6 @@ def offline(wanted: bool = True) -> Iterator[None]:
             module.HF_HUB_OFFLINE = value
 
 
-def _reason(error: Exception) -> str:
-    import datasets
-
-    text = str(error)
-    if isinstance(error, datasets.exceptions.DatasetNotFoundError):
-        if text.startswith("Revision"):
-            return (
-                "there is no such revision; set dataset.revision to a commit of its page on the hub"
-            )
-        if "gated" in text:
-            return "access must be asked for on its page, then log in with `hf auth login`"
-        return "the hub has no such dataset, or you may not read it"
-    if isinstance(error, ConnectionError) or "Couldn't find cache" in text:
-        why = "HF_HUB_OFFLINE is set" if hub_offline() else "the hub cannot be reached"
-        return f"it is not in the cache, and {why}"
-    if isinstance(error, ValueError):
-        return "it has no such configuration or split, or cannot be read"
-    return "it could not be loaded"
-
-
 def fetch(url: str, sha256: str, advice: str = "") -> Path:
     """The file at an address, from the cache (`~/.cache/skipbench`, or below XDG_CACHE_HOME) or the
     network.
@@ -107,15 +87,13 @@ def fetch(url: str, sha256: str, advice: str = "") -> Path:
     if known := cached.is_file():
         data = cached.read_bytes()
     elif hub_offline() or _offline.get():
-        raise SkipbenchError(
-            f"{url} is not in the cache, and HF_HUB_OFFLINE is set. {advice}".rstrip()
-        )
+        raise SkipbenchError(f"{url} is not in the cache, and HF_HUB_OFFLINE is set. {advice}")
     else:
         try:
             with urllib.request.urlopen(url, timeout=60) as answer:
                 data = answer.read()
         except OSError as error:
-            raise SkipbenchError(f"{url} cannot be fetched ({error}). {advice}".rstrip()) from error
+            raise SkipbenchError(f"{url} cannot be fetched ({error}). {advice}") from error
     digest = hashlib.sha256(data).hexdigest()
     if digest != sha256:
         cached.unlink(missing_ok=True)
@@ -123,11 +101,6 @@ def fetch(url: str, sha256: str, advice: str = "") -> Path:
             f"{url} has changed: its SHA-256 is {digest}, wanted {sha256}. Try again, or set "
             "dataset.revision to the new one if you trust it"
         )
-    try:
-        if not known:
-            write_atomic(cached, data)
-    except SkipbenchError as error:
-        raise SkipbenchError(
-            f"cannot write {cached} ({error.__cause__}); set XDG_CACHE_HOME to a folder with space"
-        ) from error
+    if not known:
+        write_atomic(cached, data)
     return cached

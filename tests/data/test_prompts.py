@@ -411,7 +411,7 @@ def test_what_cannot_be_drawn(tmp_path: Path) -> None:
     assert "only 1 rows" in message(lambda: render("gsm8k", path, f"shots_path={path}"))
     assert "dataset.shots=-1" in message(lambda: render("gsm8k", path, "shots=-1"))
     assert "dataset.size=0" in message(lambda: render("gsm8k", path, "size=0"))
-    assert "lacks the column 'problem'" in message(
+    assert "missing required field `problem`" in message(
         lambda: render("gsm8k", path, "columns.question=problem")
     )
     assert "does not exist" in message(lambda: render("gsm8k", tmp_path / "no.jsonl"))
@@ -465,32 +465,21 @@ def test_changed_columns_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     text = message(lambda: composed("xsum").rows(None))
     assert "lacks the columns document; it has text, summary" in text and "dataset.columns" in text
     hub(monkeypatch, datasets.Dataset.from_list([{"problem": "a", "answer": 204}]))
-    assert "holds a int, but must be a str" in message(lambda: composed("aime24").rows(None))
+    assert "Expected `str`, got `int` - at `$.answer`" in message(
+        lambda: composed("aime24").rows(None)
+    )
 
 
-NotFound = datasets.exceptions.DatasetNotFoundError
-FAILURES = [
-    (ConnectionError("Couldn't reach 'x' on the Hub (OfflineModeIsEnabled)"), "not in the cache"),
-    (ValueError("Couldn't find cache for x for config 'y'"), "not in the cache"),
-    (
+def test_a_hub_that_fails_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    for error in (
+        ConnectionError("Couldn't reach 'x' on the Hub (OfflineModeIsEnabled)"),
         ValueError("BuilderConfig '3.0.0' not found. Available: ['default']"),
-        "no such configuration",
-    ),
-    (NotFound("Dataset 'x' doesn't exist on the Hub"), "no such dataset"),
-    (NotFound("Revision 'v' doesn't exist for dataset"), "dataset.revision"),
-    (NotFound("Dataset 'x' is a gated dataset on the Hub."), "hf auth login"),
-    (RuntimeError("Dataset scripts are no longer supported, but found x.py"), "no longer"),
-]
-
-
-@pytest.mark.parametrize(("error", "says"), FAILURES)
-def test_a_hub_that_fails_is_explained(
-    error: Exception, says: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hub(monkeypatch, error)
-    text = message(lambda: composed("cnndm").rows(2))
-    assert says in text and "abisee/cnn_dailymail (3.0.0)" in text
-    assert "python -m skipbench data cnndm" in text and "dataset.path=FILE" in text
+        datasets.exceptions.DatasetNotFoundError("Dataset 'x' is a gated dataset on the Hub."),
+    ):
+        hub(monkeypatch, error)
+        text = message(lambda: composed("cnndm").rows(2))
+        assert str(error) in text and "abisee/cnn_dailymail (3.0.0)" in text
+        assert "python -m skipbench data cnndm" in text and "dataset.path=FILE" in text
 
 
 def test_a_hub_that_cannot_be_reached_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -502,7 +491,7 @@ def test_a_hub_that_cannot_be_reached_is_not_asked_again(monkeypatch: pytest.Mon
     monkeypatch.setenv("HF_ENDPOINT", "https://hub.invalid")  # a name that never resolves
     monkeypatch.setattr(time, "sleep", wait)
     ask = functools.partial(from_hub, "someone/else", None, "test", "0" * 40, ["x"], "")
-    assert "it is not in the cache, and the hub cannot be reached" in message(ask)
+    assert "Couldn't reach 'someone/else' on the Hub" in message(ask)
 
 
 def test_a_file_of_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,19 +3,17 @@ that names the file; never a traceback, never a hang.
 """
 
 import functools
-import io
 import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from builders import make_run
 from conftest import random_model, unseal
-from malformed import KINDS, Reader, fault, faults, read_in_place_of, reader_of
+from malformed import KINDS, Reader, faults, read_in_place_of, reader_of
 
 from skipbench.bench.prompts import eos_ids
 from skipbench.bench.stored_sets import Stored
@@ -27,7 +25,6 @@ from skipbench.config.paths import PACKAGE
 from skipbench.data.own import prompts
 from skipbench.data.rows import Row
 from skipbench.draft_plan import DraftPlan
-from skipbench.errors import SkipbenchError
 from skipbench.launch import manifest
 from skipbench.metrics.prices import Prices
 from skipbench.models.load import load
@@ -154,25 +151,6 @@ def test_whatever_a_file_holds_is_read_or_refused_in_one_line(
 ) -> None:
     found = faults(readers, each)
     assert not found, "\n".join(found[:20])
-
-
-@pytest.mark.parametrize(("rows", "longest"), [(2**20, 5), (200, 15 << 20)])
-def test_a_parquet_file_that_unpacks_to_gigabytes_is_refused(
-    rows: int, longest: int, readers: dict[str, Reader]
-) -> None:
-    """One text, which each row refers to."""
-    prompt = pa.DictionaryArray.from_arrays(np.zeros(rows, np.int32), ["a" * longest])
-    table, bomb = pa.table({"prompt": prompt}), io.BytesIO()
-    pq.write_table(table, bomb, compression="zstd", dictionary_pagesize_limit=1 << 30)
-    assert len(bomb.getvalue()) < 10_000
-    reader = readers["prompts.parquet"]
-
-    def refused() -> None:
-        with pytest.raises(SkipbenchError, match="takes more than 256 MiB of memory") as caught:
-            reader.read()
-        raise caught.value
-
-    assert fault(reader._replace(read=refused), bomb.getvalue()) is None
 
 
 @pytest.mark.parametrize("kind", KINDS)
