@@ -19,7 +19,7 @@ from skipbench.decode.stopping import Fixed
 from skipbench.draft_plan import DraftPlan
 from skipbench.lm.model import LM
 from skipbench.metrics.host import Host, host_of
-from skipbench.metrics.prices import LOOP, Prices, TimedRound
+from skipbench.metrics.prices import LOOP, PARTS, Prices, TimedRound
 from skipbench.profile.clock import Clock
 from skipbench.profile.latency import Advance
 from skipbench.skipset import fixed_set
@@ -84,19 +84,26 @@ def add_rounds(
 def loop_host(prices: Prices) -> Host | None:
     """What the host takes of a round, by those without a draft, and of a draft step: the median of
     its seconds less those of its pass. None without rounds.
+
+    A pass takes its part, by the prices, of what a whole one took in the loop. On a busy machine
+    that is longer than the prices say, and so are draft steps.
     """
     alone = [r for r in prices.rounds if not r.steps]
     host = host_of([r.rows for r in alone], [r.beside_s for r in alone])
-    steps = [r.draft_s / r.steps - _pass_s(prices, r) for r in prices.rounds if r.steps]
+    whole_s = {r.context: r.verify_s - r.beside_s for r in alone if r.rows == 1}
+    steps = [
+        r.draft_s / r.steps - _share(prices, r) * whole_s[r.context]
+        for r in prices.rounds
+        if r.steps
+    ]
     return host and msgspec.structs.replace(host, step_s=max(0.0, statistics.median(steps)))
 
 
-def _pass_s(prices: Prices, drafted: TimedRound) -> float:
-    """Seconds of a draft step's pass by the sub-layers that it runs."""
-    attention, mlp, head = (
-        prices.part_s(part, 1, drafted.context) for part in ("attention", "mlp", "head")
-    )
-    return drafted.attention * attention + drafted.mlp * mlp + head
+def _share(prices: Prices, drafted: TimedRound) -> float:
+    """A draft step's pass in whole passes, by the sub-layers that it runs."""
+    attention_s, mlp_s, head_s = (prices.part_s(part, 1, drafted.context) for part in PARTS)
+    pass_s = drafted.attention * attention_s + drafted.mlp * mlp_s + head_s
+    return pass_s / prices.pass_s(1, drafted.context)
 
 
 @torch.inference_mode()
