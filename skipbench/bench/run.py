@@ -93,7 +93,7 @@ def _opened(
     config, folder = arm.config, arm.folder
     decided_by = hashed(to_builtins(lm.prices.model)) if method.needs_latency else None
     # loading may have fetched weights, and measured latencies
-    compare_identity(folder, config).check()
+    compare_identity(folder, config)
     origin = replace(
         _provenance(lm, config, arm.rows),
         latency=Path(lm.prices.path).name,

@@ -20,6 +20,8 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 PositiveFloat = Annotated[float, Meta(gt=0)]
 PositiveShare = Annotated[float, Meta(gt=0, le=1)]
 TwoOrMore = Annotated[int, Meta(ge=2)]
+File = Annotated[str, Meta()]
+"""A file, or a checkpoint: its content is part of what a run is known by."""
 T = typing.TypeVar("T")
 
 

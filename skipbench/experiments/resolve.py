@@ -12,7 +12,7 @@ from skipbench.config.run_config import RunConfig
 from skipbench.data.rows import other_rows
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.set_search import search_command, search_trace
-from skipbench.runs.fingerprint import Identity, compare_identity
+from skipbench.runs.fingerprint import compare_identity
 from skipbench.runs.provenance import config_hash, run_name
 from skipbench.runs.run import Run, read_run
 from skipbench.search.run import best_of_trace
@@ -54,7 +54,7 @@ def checked_run(cell: ResolvedCell) -> Run:
     return compared_run(cell)[0]
 
 
-def compared_run(cell: ResolvedCell) -> tuple[Run, Identity]:
+def compared_run(cell: ResolvedCell) -> tuple[Run, list[str]]:
     """`checked_run`, and what differs that is not refused."""
     run, config = read_run(cell.folder), cell.config
     if run.done:
@@ -66,7 +66,7 @@ def compared_run(cell: ResolvedCell) -> tuple[Run, Identity]:
                 f"{cell.folder} was made with other rows (dataset.path={path}): changed since; "
                 "fresh=true sets it aside and starts anew, results=FOLDER keeps both"
             )
-    return run, compare_identity(cell.folder, config).check()
+    return run, compare_identity(cell.folder, config)
 
 
 def header(run: Run) -> dict[str, str]:

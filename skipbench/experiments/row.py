@@ -229,9 +229,8 @@ def _measured(arms: "Sequence[ReadyArm]", load: LastLoaded) -> dict[Path, CellOu
 
 
 def _open_run(cell: ResolvedCell) -> Run:
-    """The run of a cell; prints what is not known to be as today."""
-    run, identity = compared_run(cell)
-    if run.status.state != "missing":
-        for text in identity.notes:
-            say(f"{cell.folder}: {text}")
+    """The run of a cell; prints what is not as today."""
+    run, notes = compared_run(cell)
+    for text in notes:
+        say(f"{cell.folder}: {text}")
     return run

@@ -115,7 +115,7 @@ def _status(
         state = run_state(folder := cell.folder, live, stale_s)
         if state.state == "done":
             read_run(folder)
-            compare_identity(folder, cell.config).check()
+            compare_identity(folder, cell.config)
         return CellStatus(name, config, folder, state)
     except NotHereError as error:
         return CellStatus(name, config, None, RunState("missing", str(error)), searched)

@@ -19,6 +19,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from skipbench.config.configurable import File
 from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.drafting import SkipMethod
 from skipbench.draft_plan import DraftPlan
@@ -36,7 +37,7 @@ class DraftModel(SkipMethod):
     skipbench.errors.SkipbenchError: method.model is empty; give the checkpoint that drafts, a ...
     """
 
-    model: str
+    model: File
     """The draft model, of the target's vocabulary: a folder, a GGUF file, or an id on the hub."""
     revision: str | None = None
     """Of an id on the hub."""

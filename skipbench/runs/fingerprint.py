@@ -1,12 +1,12 @@
 """Fingerprints of checkpoints, method and package: with others, a record would be another."""
 
+import ast
 import contextlib
 import dataclasses
 import functools
 import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,11 @@ import msgspec
 
 from skipbench.config.model import Model, PlantedModel, is_gguf
 from skipbench.config.run_config import RunConfig
+from skipbench.config.signature import settings
 from skipbench.errors import SkipbenchError
-from skipbench.runs.provenance import COMPUTING, CONDITIONS, Provenance, hashed
+from skipbench.runs.provenance import Provenance, hashed, leaves
 from skipbench.runs.reading import MALFORMED, MOST_BYTES, read_json, readable
-from skipbench.runs.source import leaves, method_sha256, other_scheme, package_sha256
+from skipbench.runs.source import method_sha256, package_sha256
 from skipbench.runs.state import read_status
 
 FORMS = ("quantization", "sparsity")  # settings that make other weights of one checkpoint
@@ -33,35 +34,10 @@ MEANINGS = {
         "another generation_config.json, which has EOS ids (model.path={model.path})"
     ),
     "method_sha256": "other code of method {method.name} ({method.target})",
-    "imports_sha256": "other code of skipbench that method {method.name} imports",
     "package_sha256": "other code of skipbench",
 }
 """What it means that an entry of the provenance is another."""
 ANEW = "fresh=true measures it anew"
-BY_ROW = ("dataset.path", "dataset.shots_path")  # files whose rows are compared
-
-
-@dataclass(frozen=True)
-class Identity:
-    """A record compared with the files and the code of now, on which its samples depend.
-
-    Attributes:
-        changed: what is another since the run was begun, as `other weights (model.path=...)`.
-        notes: of a run that is done, what else is another; and what an earlier version's lacks.
-    """
-
-    folder: Path
-    changed: list[str]
-    notes: list[str]
-
-    def check(self) -> "Identity":
-        """Itself. Raises SkipbenchError where something has changed."""
-        if not self.changed:
-            return self
-        raise SkipbenchError(
-            f"{self.folder} was made with {' and '.join(self.changed)}: changed since; fresh=true "
-            "sets it aside and starts anew, results=FOLDER keeps both"
-        )
 
 
 def fingerprints(config: RunConfig) -> dict[str, Any]:
@@ -72,68 +48,61 @@ def fingerprints(config: RunConfig) -> dict[str, Any]:
         "tokenizer_sha256": _files_sha256(model, *TEXT),
         "generation_sha256": _files_sha256(model, "generation_config.json"),
         "method_sha256": method_sha256(method),
-        "imports_sha256": method_sha256(method, imported=True),
         "package_sha256": package_sha256(config.engine.name),
-        "files": dict(_named(_settings(config))),
+        "files": dict(_marked("method", method.node)),
     }
 
 
-def _settings(config: RunConfig) -> dict[str, Any]:
-    return dict(leaves({"method": config.method.node, "dataset": config.dataset.node}))
-
-
-def _named(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Key and hash of each setting that names a checkpoint or a file, but for `BY_ROW`."""
-    for key, value in settings.items():
-        if isinstance(value, str) and value and key not in BY_ROW:
-            revision = settings.get(f"{key.rpartition('.')[0]}.revision")
-            digest = weights_sha256(Model(key, value, revision))
-            with contextlib.suppress(OSError, ValueError):  # as a path too long, or with a NUL
-                if digest is None and Path(value).is_file():
-                    digest = _digest(value, *_stamp(Path(value)))
+def _marked(key: str, node: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Key and hash of each file or checkpoint in settings that are a `File` by their type."""
+    for name, setting in settings(node["_target_"]).items() if "_target_" in node else ():
+        value = node.get(name)
+        if isinstance(value, Mapping):
+            yield from _marked(f"{key}.{name}", value)
+        elif value and "File" in ast.unparse(setting.annotation or ast.Constant(None)):
+            place, digest = Path(value), weights_sha256(Model(name, value, node.get("revision")))
+            if digest is None and place.is_file():
+                digest = _digest(value, *_stamp(place))
             if digest is not None:
-                yield key, digest
+                yield f"{key}.{name}", digest
 
 
-def compare_identity(folder: Path, config: RunConfig) -> Identity:
-    """Compares the record in `folder` with the files and the code as they are now; what cannot be
-    hashed here is not compared. Raises SkipbenchError for a file that cannot be read.
+def compare_identity(folder: Path, config: RunConfig) -> list[str]:
+    """Compares the record in `folder` with the files and the code as they are now, on which its
+    samples depend; what cannot be hashed here is not compared.
+
+    Returns:
+        What else is another, of a run that is done; nothing where there is no record.
+
+    Raises:
+        SkipbenchError: a file cannot be read, or something has changed since the run was begun.
     """
-    before = read_json(folder / "provenance.json", Provenance) or Provenance()
-    status, now, settings = read_status(folder), fingerprints(config), _settings(config)
-    parts = [
-        (key, text.format(model=config.model, method=config.method), getattr(before, key), now[key])
-        for key, text in MEANINGS.items()
+    if (before := read_json(folder / "provenance.json", Provenance)) is None:
+        return []
+    done, now = read_status(folder).done, fingerprints(config)
+    texts = {key: t.format(model=config.model, method=config.method) for key, t in MEANINGS.items()}
+    changed = [t for key, t in texts.items() if now[key] not in (None, getattr(before, key))]
+    values = dict(leaves({"method": config.method.node}))
+    changed += [
+        f"other content of {key}={values[key]}"
+        for key, digest in now["files"].items()
+        if digest != before.files.get(key)
     ]
-    for key, digest in now["files"].items():
-        text = f"other content of {key}={settings[key]}"
-        parts.append((key, text, before.files.get(key), digest))
-    changed, unknown, notes = list[str](), list[str](), list[str]()
-    for key, text, recorded, digest in parts:
-        package = key == "package_sha256"
-        if digest in (None, recorded):
-            continue
-        # of an earlier scheme the package's hash alone says that the code is another
-        if recorded is None or (other_scheme(recorded, digest) and not package):
-            unknown.append(text)
-        elif package and status.done:
-            notes.append(
-                "measured by another version of skipbench's code; fresh=true measures it anew"
-            )
-        else:
-            changed.append(text)
+    notes = list[str]()
+    if done and (package := texts["package_sha256"]) in changed:
+        changed.remove(package)
+        notes.append(f"measured by another version of skipbench's code; {ANEW}")
     if _other_latency(folder, before):
-        if status.done:
+        if done:
             notes.append(f"decided by other latencies; {ANEW}")
         else:
             changed.append(f"other latencies ({before.latency})")
-    if not status.done:
-        lacking = [name for name in CONDITIONS if name not in (*COMPUTING, *before.conditions)]
-        unknown += [f"other {name}" for name in lacking]
-    if unknown:
-        texts = "; ".join(unknown)
-        notes.insert(0, f"begun by an earlier version; whether it is of {texts} is not known")
-    return Identity(folder, changed, notes)
+    if changed:
+        raise SkipbenchError(
+            f"{folder} was made with {' and '.join(changed)}: changed since; fresh=true sets it "
+            "aside and starts anew, results=FOLDER keeps both"
+        )
+    return notes
 
 
 def other_package(package: str | None, engine: str) -> bool:

@@ -88,8 +88,6 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     package_sha256: Text | None = None
     tokenizer_sha256: Text | None = None
     generation_sha256: Text | None = None
-    draft_sha256: Text | None = None  # of earlier versions, in place of `files`
-    imports_sha256: Text | None = None
     files: dict[Text, Text] = {}  # by setting: hash of the file or checkpoint it names
     device: Text | None = None
     threads: int | None = None
@@ -181,6 +179,15 @@ def engine_text(name: str, strict: bool) -> str:
 def hashed(value: Any, sort_keys: bool = True) -> str:
     """SHA-256 (hex) of plain data as JSON."""
     return hashlib.sha256(json.dumps(value, sort_keys=sort_keys).encode()).hexdigest()
+
+
+def leaves(settings: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted key and value of each setting, of parts such as a stop rule too."""
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, f"{at}{key}.")
+        else:
+            yield f"{at}{key}", value
 
 
 def config_hash(config: Mapping[str, object]) -> str:
