@@ -71,9 +71,9 @@ PROFILE ?=
 MODELS ?=
 OPTIONS ?=
 # LAUNCHER=slurm HARDWARE=slurm-a100 submits the cells that are missing and waits for none; what they are charged is the last line.
-# More than 100 GPU-hours want OPTIONS=--yes, or OPTIONS='--budget 200h', which chooses the prompts; OPTIONS=--plan only prints the hours.
-# OPTIONS='--budget 2% --yes' takes the prompts that this half width of a speedup needs.
-# HARDWARE=slurm-a100 alone (with the same budget) then writes the tables from what is there, and runs nothing here. Both are of
+# OPTIONS=--plan only prints the hours, of 10, 20, 40 prompts per row and of all; OPTIONS=limit=20 takes so many. More than 100
+# GPU-hours want OPTIONS=--yes.
+# HARDWARE=slurm-a100 alone (with the same limit=) then writes the tables from what is there, and runs nothing here. Both are of
 # scale=paper where PROFILE is not given.
 LAUNCHER ?=
 HARDWARE ?= $(if $(filter slurm,$(LAUNCHER)),slurm-a100)

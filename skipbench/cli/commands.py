@@ -58,11 +58,6 @@ class Experiments(Command):
     scale: Annotated[str | None, "paper, embedded or laptop"] = None
     models: Annotated[Names, "only these of the paper's models"] = ()
     methods: Annotated[Names, "only these of its methods"] = ()
-    budget: Annotated[
-        str | None,
-        "fewer prompts per row: GPU-hours of all experiments together, as 200h, or a half width, "
-        "as 2%; else that of a submission, none for all prompts",
-    ] = None
 
 
 class Planned(Experiments):

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Sequence
 
 from skipbench.cli.commands import Experiments, Status, Submit
-from skipbench.cli.parser import results_of
 from skipbench.cli.plan import show_plan
 from skipbench.config.catalog import choices, places
 from skipbench.config.compose import compose
@@ -13,10 +12,8 @@ from skipbench.config.explain import did_you_mean
 from skipbench.config.hardware import Slurm
 from skipbench.console import show
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.costs import budget_of
 from skipbench.experiments.grid import check_filter
-from skipbench.experiments.plan import NO_BUDGET, Request, grids_of, hardware_of
-from skipbench.launch import manifest
+from skipbench.experiments.plan import Request, grids_of, hardware_of
 from skipbench.launch.jobs import UNASKED_H
 from skipbench.launch.status import cell_statuses, command_line, named_cells
 from skipbench.launch.submit import submit
@@ -44,22 +41,12 @@ def request_of(asked: Experiments, known: Sequence[str]) -> Request:
         scale = "embedded" if hardware.gpus == 0 else "paper"
     if isinstance(asked, Status):  # the configuration of a submitted cell is without hardware
         overrides = tuple(w for w in overrides if not w.startswith("hardware"))
-    submitted = {} if asked.budget else manifest.limits(results_of(asked.settings))
-    return Request(
-        asked.words,
-        overrides,
-        scale,
-        asked.models,
-        asked.methods,
-        asked.budget,
-        hardware,
-        submitted,
-    )
+    return Request(asked.words, overrides, scale, asked.models, asked.methods, hardware)
 
 
 def run_submit(asked: Submit) -> None:
     """Submits sbatch arrays, or runs rows here with `hardware=local`; exits with 1 when a cell
-    failed here. More GPU-hours than `budget=`, 100 without one, take `--yes`.
+    failed here. More than 100 GPU-hours take `--yes`.
     """
     request = request_of(asked, choices("experiment"))
     if asked.plan:
@@ -84,22 +71,16 @@ def run_submit(asked: Submit) -> None:
         if isinstance(request.hardware, Slurm) and not asked.print:
             folder = [w for w in asked.settings if w.startswith("results=")]
             stack.enter_context(held(compose(folder).results.resolve() / "submit", wait=True))
-        grids, hours = grids_of(request), float(UNASKED_H)
+        grids = grids_of(request)
         cells = ((grid.name, cell_statuses(*named_cells(grid), asked.stale)) for grid in grids)
-        limits = manifest.Limits(asked.budget or NO_BUDGET, {}, [*asked.words, *asked.given])
-        if asked.budget is not None:
-            limits.prompts = {key: n for grid in grids for key, n in grid.prompts.items()}
-            if asked.budget != NO_BUDGET:
-                value, is_width = budget_of(asked.budget)
-                hours = hours if is_width else value
         _, failed = submit(
             cells,
             request.hardware,
-            None if asked.yes else hours,
+            None if asked.yes else UNASKED_H,
             only_print=asked.print,
             sent=sent,
             anyway=None if asked.anyway else "--anyway",
-            limits=limits,
+            words=[*asked.words, *asked.given],
         )
     if failed:
         sys.exit(1)

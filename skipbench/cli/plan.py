@@ -7,20 +7,18 @@ from typing import Any, NamedTuple
 
 from skipbench.bench.memory import GIB
 from skipbench.cli.commands import Planned
-from skipbench.config.hardware import Slurm
+from skipbench.config.hardware import Local, Slurm
 from skipbench.config.run_config import RunConfig
 from skipbench.console import show
 from skipbench.experiments.blocks import blocks_of, costs_of, unique, within
-from skipbench.experiments.costs import Cost, gpu_of, half_width
+from skipbench.experiments.costs import Cost, gpu_of
 from skipbench.experiments.grid import PlannedCell
 from skipbench.experiments.plan import Request, grids_of
-from skipbench.launch.jobs import bill_line
+from skipbench.launch.jobs import bill_line, bill_of
 
-HEAD = ("prompts", "half width", "GPUs", "memory", "hours", "GPU-hours", "")
-LEGEND = (
-    "half width: of a speedup's 95 % interval, as a share of it; noise floor: vanilla over itself, "
-    "a cell of method=vanilla beside methods; hours: of the longest row"
-)
+HEAD = ("prompts", "GPUs", "memory", "hours", "GPU-hours", "")
+LEGEND = "hours: of the longest row; noise floor: a cell of method=vanilla beside methods"
+LIMITS = (10, 20, 40)  # prompts per row
 
 
 class _Row(NamedTuple):
@@ -72,7 +70,9 @@ def show_plan(request: Request, asked: Planned) -> None:
         show(total + (f"; {unknown} of models of unknown size" if unknown else ""))
     if not asked.json:
         show(f"{LEGEND}; every row with --json")
-        show(bill_line(costs, hardware)[0])
+        for line in _limits(costs, hardware):
+            show(line)
+        show(bill_line(costs, hardware))
 
 
 def row_and_arms(cells: Sequence[PlannedCell]) -> tuple[str, list[str]]:
@@ -94,8 +94,23 @@ def _lines(rows: Sequence[_Row], limit_h: float | None) -> list[str]:
     cells: list[tuple[str, ...]] = [("model", *HEAD)]
     for model, own in groups.items():
         known = [row.cost for row in own if row.cost is not None]
-        figures = _figures(known, limit_h) if known else ["-"] * 6 + ["of unknown size"]
+        figures = _figures(known, limit_h) if known else ["-"] * 5 + ["of unknown size"]
         cells.append((f"{model}, {len(own)} rows", *figures))
+    return _aligned(cells)
+
+
+def _limits(costs: Sequence[Cost | None], hardware: Slurm | Local | None) -> list[str]:
+    """A table of what the first 10, 20 and 40 prompts of every row take, and all of them."""
+    most = max((max(cost.prompts) for cost in costs if cost is not None), default=0)
+    cells = [("", "GPU-hours", "wall-clock")]
+    for limit in [*(n for n in LIMITS if n < most), most]:
+        hours, charged = bill_of([cost and cost.at_most(limit) for cost in costs], hardware)
+        name = f"limit={limit}" if limit < most else "all prompts"
+        cells.append((name, f"{charged:.1f}", f"{hours:.1f} h"))
+    return _aligned(cells) if len(cells) > 2 else []
+
+
+def _aligned(cells: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return ["  ".join(t.ljust(w) for t, w in zip(c, widths, strict=True)).rstrip() for c in cells]
 
@@ -109,7 +124,6 @@ def _figures(costs: Sequence[Cost], limit_h: float | None) -> list[str]:
     notes += dict.fromkeys(cost.reason for cost in costs if cost.reason)
     return [
         _span(most) + (f" of {_span(of)}" if most != of else ""),
-        f"{_span([100 * half_width(n) for n in most], 1)} %",
         _span([cost.gpus for cost in costs]),
         f"{_span([cost.memory_bytes / GIB for cost in costs], 1)} GiB",
         f"{hours:.2f}",
@@ -134,5 +148,4 @@ def _record(row: _Row, limit_h: float | None) -> dict[str, Any]:
         return record
     known = "prompts", "of", "gpus", "memory_bytes", "hours", "gpu_hours", "reason"
     record |= {name: getattr(cost, name) for name in known}
-    more = {"half_width": half_width(max(cost.prompts)), "requeues": _requeues(cost, limit_h)}
-    return record | more
+    return record | {"requeues": _requeues(cost, limit_h)}

@@ -21,7 +21,7 @@ from skipbench.config.derived import quoted
 from skipbench.console import complain, is_json, say, show
 from skipbench.errors import NotHereError, SkipbenchError, reason_of
 from skipbench.experiments import plan
-from skipbench.experiments.resolve import is_done, resolve_cell
+from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_row, run_rows, show_run
 from skipbench.experiments.table_runs import run_entry, table_runs
 from skipbench.report.compared import BASELINE, Comparison, ranked
@@ -98,14 +98,12 @@ def _experiment(
         return []
     configs = {tuple(cell.words(name)): config for cell, config in cells}
     failed, reasons = list[str](), dict[tuple[str, ...], str]()
-    for (cell, config), error in zip(cells, errors, strict=True):
+    for (cell, _), error in zip(cells, errors, strict=True):
         key = tuple(cell.words(name))
         if error is not None:
             reasons[key] = reason_of(error)
             if not isinstance(error, NotHereError):
                 failed.append(f"{name}, {cell.name}: {reasons[key]}")
-        elif grid.budget and config.limit and is_done(config):
-            reasons[key] = f"{config.limit} prompts, chosen by --budget {grid.budget}"
     if any(config.dry_run for config in configs.values()):
         return failed
     runs: list[Run] = []

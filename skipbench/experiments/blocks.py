@@ -1,6 +1,5 @@
-"""Rows cut into blocks of arms, each with vanilla, one per job; and the prompts of a budget."""
+"""Rows cut into blocks of arms, each with vanilla, one per job, and what they cost."""
 
-import bisect
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,16 +7,11 @@ from pathlib import Path
 
 from skipbench.config.hardware import Local, Slurm
 from skipbench.config.run_config import RunConfig
-from skipbench.errors import SkipbenchError
 from skipbench.experiments.costs import (
-    LEAST,
     Cost,
     Gpu,
-    bill,
-    budget_of,
     cost_of,
     gpu_of,
-    prompts_for,
 )
 from skipbench.experiments.row import rows_of
 from skipbench.experiments.set_search import search_trace
@@ -91,51 +85,3 @@ def within(
 def unique(configs: Sequence[RunConfig]) -> dict[str, RunConfig]:
     """All cells, each once, by the hash of what their runs depend on."""
     return {config_hash(one.record() | {"search": one.search_record()}): one for one in configs}
-
-
-def limited(
-    configs: Sequence[RunConfig], budget: str, hardware: Slurm | Local | None = None
-) -> list[RunConfig]:
-    """The cells with at most as many prompts as a budget leaves every row; arms of fewer keep
-    theirs. Raises SkipbenchError for another text, or if `LEAST` prompts take more.
-
-    Args:
-        configs: of all experiments; what several have counts once.
-        budget: GPU-hours charged for all rows, as `200h`; or as `2%` the half width that they
-            leave.
-    """
-    value, is_width = budget_of(budget)
-    arms = unique(configs)
-    gpus = None if hardware is None else [hardware.gpus] * len(arms)
-    blocks, costs = within([*arms.values()], hardware, gpus)
-    known = [cost for cost in costs if cost is not None]
-    node, exclusive = 1, False
-    if isinstance(hardware, Slurm):
-        node, exclusive = hardware.node_gpus, hardware.exclusive
-
-    def hours(most: int) -> float:
-        return bill([cost.at_most(most) for cost in known], node, exclusive)[1]
-
-    if is_width:
-        most = prompts_for(value)
-    elif not known:
-        return list(configs)
-    elif (minimum := hours(LEAST)) > value:
-        raise SkipbenchError(
-            f"budget={budget}: {LEAST} prompts per row take {minimum:.1f} GPU-hours; give more, or "
-            "fewer models with models=A,B"
-        )
-    else:
-        counts = range(LEAST, max(n for cost in known for n in cost.prompts) + 1)
-        most = LEAST - 1 + bisect.bisect_right(counts, value, key=hours)
-    keys = [*arms]
-    prompts = {
-        keys[at]: n
-        for block, cost in zip(blocks, costs, strict=True)
-        for at, n in zip(block, cost.prompts if cost else (), strict=False)
-    }
-    firsts = (next(iter(unique([config]))) for config in configs)
-    return [
-        replace(config, limit=most) if prompts.get(key, config.limit or most + 1) > most else config
-        for key, config in zip(firsts, configs, strict=True)
-    ]

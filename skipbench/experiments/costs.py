@@ -3,27 +3,20 @@
 Hours are an upper bound: every arm as slow as vanilla, and every output of `max_new_tokens`.
 """
 
-import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any
 
 from skipbench.bench.memory import GIB, GPUS, MARGIN, USUAL_PROMPT, gpus_needed, needed_bytes
-from skipbench.config.architecture import BYTES, QUANTIZED, Shape
+from skipbench.config.architecture import BYTES
 from skipbench.config.catalog import known_hardware
 from skipbench.config.hardware import Hardware, Local, Slurm
 from skipbench.config.model import Model
 from skipbench.config.run_config import DatasetConfig, RunConfig
-from skipbench.draft_plan import VARIANTS
 from skipbench.errors import SkipbenchError
-from skipbench.metrics.prices import Parts, Point, Prices, Roofline
 
 READS, COMPUTES = 0.6, 0.4  # shares of bandwidth that decoding, of arithmetic that prefill reaches
 LOADED_PER_S = 1e9  # bytes of weights read from disk
-LEAST = 4  # minimum prompts of a row within a budget
-SPREAD = 0.15  # standard deviation of a prompt's log speedup that half widths are planned with
 WHOLE = {"specbench": 480, "speedbench": 880, "mt-bench": 80, "humaneval": 164, "mini-stories": 300}
 """Prompts of the datasets that are run whole, without a `dataset.size`."""
 TURNS = {"specbench": 560 / 480, "mt-bench": 2.0}  # per conversation
@@ -126,83 +119,23 @@ def prompt_tokens_of(model: Model, dataset: DatasetConfig) -> int:
     return max(1, min(most, context - dataset.max_new_tokens))
 
 
-def arm_s(
-    model: Model, device: Hardware, prompt_tokens: int, tokens: int, step_s: float | None = None
-) -> float:
-    """Seconds of vanilla for a prompt and `tokens` new tokens; `step_s` replaces a datasheet's."""
+def arm_s(model: Model, device: Hardware, prompt_tokens: int, tokens: int) -> float:
+    """Seconds of vanilla for a prompt and `tokens` new tokens: each of them reads the weights and
+    the cache, and the prefill is arithmetic.
+    """
     assert model.architecture is not None
-    if step_s is None:
-        step_s = datasheet_of(model, device).pass_s(1, prompt_tokens + tokens // 2)
-    flops = device.flops.get(str(model.dtype), (device.bandwidth or 1) * 100)
-    return tokens * step_s + 2 * model.architecture.parameters * prompt_tokens / (COMPUTES * flops)
-
-
-def datasheet_of(model: Model, device: Hardware) -> Prices:
-    """Prices of a model on a device, by its datasheet."""
-    assert model.architecture is not None
-    return datasheet(model.architecture, str(model.dtype), device, str(model.quantization))
-
-
-def datasheet(shape: Shape, dtype: str, device: Hardware, quantization: str = "none") -> Prices:
-    """Prices on a device with a known bandwidth: the longer of reading and arithmetic."""
-    full = BYTES[dtype]
-    size, flops = QUANTIZED.get(quantization, full), device.flops.get(dtype) or float("inf")
-    rates = Roofline("", READS * (device.bandwidth or 1), flops, "datasheet")
-    mlp = 3 * shape.hidden * shape.intermediate
-    attention = shape.layer_parameters - mlp  # norms included
-    head = (shape.vocab + 1) * shape.hidden
-    per_token_s = shape.cache_bytes(dtype, 1) / shape.layers / rates.bandwidth
-
-    def seconds(parameters: int, size: float, rows: int = 1) -> float:
-        return rates.seconds(parameters * size, 2 * rows * parameters)
-
-    def parts(size: float, head_size: float, **more: Any) -> Parts:
-        attention_s, mlp_s = seconds(attention, size), seconds(mlp, size)
-        return Parts(
-            attention_s, per_token_s, mlp_s, seconds(head, head_size), shape.layers, **more
-        )
-
-    each = {name: int(name.removeprefix("int")) / 8 for name in VARIANTS}  # bytes of a weight
-    variants = {name: parts(min(size, low), low) for name, low in each.items()}
-    model = parts(size, full, variants=variants)
-    # rows up to which reading takes longer than arithmetic
-    turns = [of * flops / (2 * rates.bandwidth) for of in (size, full)]
-    rows = {1, *(math.floor(n) for n in (*turns, 2 * max(turns)) if 1 < n < math.inf)}
-    points = [
-        Point(0, n, seconds(attention, size, n), seconds(mlp, size, n), seconds(head, full, n), 0.0)
-        for n in sorted(rows)
-    ]
-    return Prices(model=model, points=points)
+    shape, dtype, bandwidth = model.architecture, str(model.dtype), device.bandwidth or 1
+    read: float = shape.weight_bytes(dtype, str(model.quantization))
+    if not shape.tied:
+        read -= shape.vocab * shape.hidden * BYTES[dtype]  # of the embedding one row
+    read += shape.cache_bytes(dtype, prompt_tokens + tokens // 2)
+    prefill = 2 * shape.parameters * prompt_tokens / device.flops.get(dtype, 100 * bandwidth)
+    return tokens * read / (READS * bandwidth) + prefill / COMPUTES
 
 
 def gpus_of(config: RunConfig, usable_bytes: int) -> int:
     """GPUs of so many bytes that a cell needs. Raises SkipbenchError as `memory.gpus_needed`."""
     return gpus_needed(config.model, config.dataset, usable_bytes)
-
-
-def half_width(prompts: int) -> float:
-    """Half width of a speedup's 95 % interval, as a share of it, at deviation `SPREAD`."""
-    return 1.96 * SPREAD / math.sqrt(prompts)
-
-
-def prompts_for(half_width: float) -> int:
-    """The minimum of prompts that leave at most this half width, and at least `LEAST`."""
-    return max(LEAST, math.ceil((1.96 * SPREAD / half_width) ** 2))
-
-
-def budget_of(text: str) -> tuple[float, bool]:
-    """GPU-hours of `200h`, `1.5h`, `30min` or a number; or the half width of `2%`, .02, and True.
-    Raises SkipbenchError for another text.
-    """
-    match = re.fullmatch(r"(\d+\.?\d*|\.\d+) *(h|min|m|%|)", text.strip(" "))
-    unit = {"%": 0.01, "m": 1 / 60, "min": 1 / 60}.get(match[2], 1.0) if match else 0.0
-    value = float(match[1]) * unit if match else 0.0
-    if not 0 < value < float("inf"):
-        raise SkipbenchError(
-            f"budget={text}; wanted GPU-hours above 0, as in budget=200h, or the half width of a "
-            "speedup's interval, as in budget=2%"
-        )
-    return value, text.strip(" ").endswith("%")
 
 
 def bill(costs: Sequence[Cost], gpus: int = 1, exclusive: bool = False) -> tuple[float, float]:

@@ -1,7 +1,7 @@
 """The cells of an experiment with their configurations, for a request of the command line."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from skipbench.config.catalog import places
@@ -14,12 +14,10 @@ from skipbench.errors import SkipbenchError
 from skipbench.experiments.grid import PlannedCell, pair, plan, printed_numbers
 from skipbench.report.compared import BASELINE
 from skipbench.report.published import paper_of
-from skipbench.runs.provenance import config_hash
 
 NOISE_PER = ("model", "dataset", "decoding.temperature", "decoding.top_p", "engine")
 NOISE_LIMIT = "20"
 MANY = 30  # cells whose settings take seconds to read
-NO_BUDGET = "none"  # the value of `budget=` that forgets the one of a submission
 OF_METHOD = ("method", "stop", "search")  # prefixes of overrides that vanilla does not have
 
 
@@ -32,10 +30,7 @@ class Request:
     scale: str | None = None  # `paper`, `embedded` or `laptop`; None: by the device
     models: Sequence[str] = ()  # only these of the paper's models; all where empty
     methods: Sequence[str] = ()
-    budget: str | None = None  # GPU-hours of all experiments, or a half width; None for no limit
     hardware: Slurm | Local | None = None
-    # prompts and budget of cells that were submitted with one, by the hash of their record
-    submitted: Mapping[str, tuple[int | None, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -46,8 +41,6 @@ class Grid:
     scale: str
     planned: list[PlannedCell]
     cells: list[tuple[PlannedCell, RunConfig]]
-    budget: str | None = None  # that chose their prompts
-    prompts: Mapping[str, int | None] = field(default_factory=dict)  # as `Request.submitted`
 
 
 def hardware_of(words: Sequence[str]) -> Slurm | Local | None:
@@ -147,9 +140,7 @@ def composed(
 
 
 def grids_of(request: Request, without_torch: bool = False) -> list[Grid]:
-    """The experiments of a request, with as many prompts as its budget leaves all of them together,
-    or the one that their cells were submitted with; `without_torch` as for `scale_of`.
-    """
+    """The experiments of a request; `without_torch` as for `scale_of`."""
     grids = list[Grid]()
     for name in request.names:
         scale = scale_of(name, request.scale, without_torch)
@@ -157,37 +148,7 @@ def grids_of(request: Request, without_torch: bool = False) -> list[Grid]:
         if len(planned) > MANY:
             say(f"{name}: reading the settings of {len(planned)} cells ...", "dim")
         grids.append(Grid(name, scale, planned, composed(name, planned)))
-    configs = [config for grid in grids for _, config in grid.cells]
-    limits, budget = _budgeted(configs, request)
-    rest, done = iter(limits), list[Grid]()
-    for grid in grids:
-        cells = [(cell, next(rest)) for cell, _ in grid.cells]
-        pairs = zip(grid.cells, cells, strict=True)
-        prompts = {config_hash(old.record()): new.limit for (_, old), (_, new) in pairs}
-        done.append(replace(grid, cells=cells, budget=budget, prompts=prompts))
-    return done
-
-
-def _budgeted(
-    configs: Sequence[RunConfig], request: Request
-) -> tuple[Sequence[RunConfig], str | None]:
-    """The configurations with as many prompts as a budget leaves, and that budget."""
-    if request.budget is None and request.submitted:
-        unlimited = (None, None)
-        found = [request.submitted.get(config_hash(c.record()), unlimited) for c in configs]
-        known = {budget: prompts for prompts, budget in found if budget not in (None, NO_BUDGET)}
-        if known:
-            texts = ", ".join(f"budget={budget}" for budget in known)
-            say(f"{texts}, as submitted; give another, or budget={NO_BUDGET} for all prompts")
-        pairs = zip(configs, found, strict=True)
-        limits = [replace(c, limit=n) if budget else c for c, (n, budget) in pairs]
-        return limits, ", ".join(map(str, known)) or None
-    if request.budget in (None, NO_BUDGET) or not configs:
-        return configs, None
-    from skipbench.experiments.blocks import limited
-
-    hardware = request.hardware or configs[0].hardware
-    return limited(configs, str(request.budget), hardware), request.budget
+    return grids
 
 
 def cell_names(cells: Sequence[tuple[PlannedCell, RunConfig]]) -> list[str]:

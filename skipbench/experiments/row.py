@@ -157,12 +157,7 @@ def _prepare(
     in which cells that are one run have one.
     """
     try:
-        try:
-            run, arm = _ready(config, load, bool(arms))
-        except SkipbenchError as error:
-            from skipbench.experiments.dry_run import refused
-
-            raise refused(config, error) from error
+        run, arm = _ready(config, load, bool(arms))
     except Exception as error:  # returned; the other cells do not depend on it
         return CellOutcome(config, error=error), None
     if arm is not None:

@@ -11,7 +11,7 @@ from skipbench.experiments.costs import Cost, bill
 from skipbench.launch import local
 from skipbench.launch.status import CellStatus
 
-UNASKED_H = 100  # GPU-hours that are submitted without a budget and without permission
+UNASKED_H = 100.0  # GPU-hours that are submitted without permission
 
 
 @dataclass(frozen=True)
@@ -80,42 +80,52 @@ def schedule_stages(jobs: Sequence[Job]) -> list[list[Job]]:
     return stages
 
 
-def bill_line(costs: Sequence[Cost | None], hardware: Slurm | Local | None) -> tuple[str, float]:
-    """Time of all jobs together, in a line, and the GPU-hours charged for them.
+def bill_of(costs: Sequence[Cost | None], hardware: Slurm | Local | None) -> tuple[float, float]:
+    """Hours until all jobs of known cost are done on the GPUs at hand, and the GPU-hours charged.
 
     Args:
         costs: of the jobs.
-        hardware: `None` where one process runs whole rows, one after another.
+        hardware: one node of a cluster, or this machine; `None` where one process runs whole rows,
+            one after another.
     """
-    what = "rows" if hardware is None else "jobs"
-    gpus, where, exclusive = 1, "one row after another", False
+    gpus, exclusive = 1, False
     if isinstance(hardware, Slurm):
         gpus, exclusive = hardware.node_gpus, hardware.exclusive
-        where = f"on one node of {gpus} GPUs"
     elif hardware is not None:
         gpus = max(1, len(local.gpus()))
-        where = f"on this machine, as with {gpus} GPUs"
+    return bill(_known(costs, hardware), gpus, exclusive)
+
+
+def _known(costs: Sequence[Cost | None], hardware: Slurm | Local | None) -> list[Cost]:
     on_gpus = hardware is None or hardware.gpus != 0
-    known = [cost for cost in costs if cost is not None and cost.gpus and on_gpus]
-    hours, charged = bill(known, gpus, exclusive)
+    return [cost for cost in costs if cost is not None and cost.gpus and on_gpus]
+
+
+def bill_line(costs: Sequence[Cost | None], hardware: Slurm | Local | None) -> str:
+    """`bill_of` in a line."""
+    hours, charged = bill_of(costs, hardware)
+    known, what = _known(costs, hardware), "rows" if hardware is None else "jobs"
+    where = "one row after another"
+    if isinstance(hardware, Slurm):
+        where = f"on one node of {hardware.node_gpus} GPUs"
+    elif hardware is not None:
+        where = f"on this machine, as with {max(1, len(local.gpus()))} GPUs"
     line = f"all: {len(costs)} {what}, about {hours:.1f} h wall-clock {where}, at most "
     line += f"{charged:.1f} GPU-hours charged"
-    if exclusive:
+    if isinstance(hardware, Slurm) and hardware.exclusive:
         line += f" for whole nodes, {sum(c.gpu_hours for c in known):.1f} of them used"
     if unknown := len(costs) - len(known):
         line += f"; {unknown} {what} are not counted: their time is not known"
-    return line, charged
+    return line
 
 
 def within_bill(made: list[Job], hardware: Slurm, allowed_h: float | None, confirm: str) -> str:
     """The line of what jobs cost. Raises SkipbenchError for more than `allowed_h`."""
-    line, charged = bill_line([job.cost for job in made], hardware)
+    costs = [job.cost for job in made]
+    charged = bill_of(costs, hardware)[1]
     if allowed_h is not None and charged > allowed_h:
-        above = f"budget={allowed_h:g}h"
-        if allowed_h == UNASKED_H:
-            above = f"the {UNASKED_H} allowed without budget="
         raise SkipbenchError(
-            f"at most {charged:.1f} GPU-hours would be charged, above {above}; nothing is "
-            f"submitted; see them with --plan, then give {confirm}"
+            f"at most {charged:.1f} GPU-hours would be charged, above the {allowed_h:g} that need "
+            f"no confirmation; nothing is submitted; see them with --plan, then give {confirm}"
         )
-    return line
+    return bill_line(costs, hardware)

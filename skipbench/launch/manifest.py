@@ -17,7 +17,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.runs.files import append_line, read_lines, write_atomic, write_json, writing
 from skipbench.runs.reading import MALFORMED, MOST_SAMPLES, read_bytes, read_json, readable
 
-CELLS, LIMITS, COMMAND = "cells.jsonl", "limits.json", "command.json"
+CELLS, COMMAND = "cells.jsonl", "command.json"
 
 
 def next_folder(results: Path, name: str, make: bool) -> Path:
@@ -33,15 +33,11 @@ def next_folder(results: Path, name: str, make: bool) -> Path:
     raise AssertionError("counting ends")
 
 
-def write_rows(
-    folder: Path, rows: Sequence[Mapping[str, Any]], limits: "Limits | None" = None
-) -> Path:
+def write_rows(folder: Path, rows: Sequence[Mapping[str, Any]], words: Sequence[str] = ()) -> Path:
     """Writes rows: `name`, and of their cells the `folders` of the runs, `names` and all `configs`;
-    and the command line, with the limits that a budget sets.
+    and the command line, with its words behind `submit`.
     """
-    write_json(folder / COMMAND, sys.argv)
-    if limits is not None:
-        write_atomic(folder / LIMITS, msgspec.json.encode(limits).decode())
+    write_json(folder / COMMAND, {"argv": sys.argv, "words": [*words]})
     write_atomic(path := folder / CELLS, "".join(json.dumps(row) + "\n" for row in rows))
     return path
 
@@ -58,34 +54,23 @@ def read_row(path: Path, index: int) -> list[RunConfig]:
     raise SkipbenchError(f"{path} has {len(lines)} rows and no number {index}; the first is 0")
 
 
+class _Command(msgspec.Struct):
+    argv: list[str] = []
+    words: list[str] = []
+
+
 def command(folder: Path) -> list[str] | None:
     """The command line that wrote the rows in a folder, which their records tell; None without."""
-    return read_json(folder / COMMAND, list[str])
-
-
-class Limits(msgspec.Struct):
-    """The words of a submission, its budget, and the prompts that it left all cells."""
-
-    budget: str
-    prompts: dict[str, Annotated[int, Meta(ge=1)] | None]  # by hash, as of `Request.submitted`
-    words: list[str] = []
+    found = read_json(folder / COMMAND, _Command)
+    return found.argv if found else None
 
 
 def words(folder: Path) -> list[str]:
     """The words behind `submit` that made a folder; none where they cannot be read."""
     with contextlib.suppress(SkipbenchError):
-        found = read_json(folder / LIMITS, Limits)
+        found = read_json(folder / COMMAND, _Command)
         return found.words if found else []
     return []
-
-
-def limits(results: Path) -> dict[str, tuple[int | None, str]]:
-    """Prompts and budget of the cells of submissions with a budget; the last one counts."""
-    found: dict[str, tuple[int | None, str]] = {}
-    for path in sorted((results / "submit").glob(f"*/{LIMITS}"), key=lambda p: p.stat().st_mtime):
-        one = read_json(path, Limits)
-        found |= {key: (n, one.budget) for key, n in one.prompts.items()} if one else {}
-    return found
 
 
 class Array(msgspec.Struct):

@@ -22,11 +22,11 @@ def submit(
     experiments: Iterable[tuple[str, list[CellStatus]]],
     hardware: Slurm | Local,
     allowed_h: float | None = UNASKED_H,
-    confirm: str = "--yes, or budget=HOURS for fewer prompts, which all experiments share",
+    confirm: str = "--yes, or limit=N for the first N prompts",
     only_print: bool = False,
     sent: Callable[[str], None] = lambda name: None,
     anyway: str | None = "--anyway",
-    limits: manifest.Limits | None = None,
+    words: Sequence[str] = (),
 ) -> tuple[list[str], bool]:
     """Sends the cells that have to run, each once, as jobs of one row each.
 
@@ -38,7 +38,7 @@ def submit(
         sent: called with each name whose cells are sent.
         anyway: what to give, in the message, to submit jobs whose models or datasets are not here;
             `None` submits them.
-        limits: the words of the command, and what its budget left, kept for later commands.
+        words: those behind `submit`, kept for `status`.
 
     Returns:
         The ids of the jobs, and whether a cell failed that ran here.
@@ -71,9 +71,9 @@ def submit(
     if stages := schedule_stages(made):
         title = names[0] + (f"+{len(names) - 1}" if names[1:] else "")
         if isinstance(hardware, Local):
-            failed = _run_here(title, stages, hardware, gpus or [], only_print, limits)
+            failed = _run_here(title, stages, hardware, gpus or [], only_print, words)
         else:
-            ids = _to_slurm(title, stages, hardware, only_print, limits)
+            ids = _to_slurm(title, stages, hardware, only_print, words)
     for name in names:
         sent(name)
     if line is not None:
@@ -150,7 +150,7 @@ def _to_slurm(
     stages: Sequence[Sequence[Job]],
     hardware: Slurm,
     only_print: bool,
-    limits: manifest.Limits | None,
+    words: Sequence[str],
 ) -> list[str]:
     """Submits an array per stage and number of GPUs, or prints its script. Returns the jobs. The
     jobs of a stage start when those before it are over, however they ended.
@@ -160,7 +160,7 @@ def _to_slurm(
     folder = manifest.next_folder(rows[0].cells[0].config.results.resolve(), name, not only_print)
     path = folder / manifest.CELLS
     if not only_print:
-        manifest.write_rows(folder, [row.record() for row in rows], limits)
+        manifest.write_rows(folder, [row.record() for row in rows], words)
     first, python = 0, hardware.python or sys.executable
     jobs, before = list[str](), list[str]()
     for number, stage in enumerate(stages):
@@ -205,7 +205,7 @@ def _run_here(
     hardware: Local,
     gpus: Sequence[str],
     only_print: bool,
-    limits: manifest.Limits | None,
+    words: Sequence[str],
 ) -> bool:
     """Runs rows here, by stage, the longest first. Returns whether one of them failed."""
 
@@ -222,7 +222,7 @@ def _run_here(
             sys.stdout.write(f"{row.name}{f', {row.gpus} GPUs' if row.gpus > 1 else ''}\n")
         return False
     folder = manifest.next_folder(rows[0].cells[0].config.results.resolve(), name, make=True)
-    written = manifest.write_rows(folder, [row.record() for row in rows], limits)
+    written = manifest.write_rows(folder, [row.record() for row in rows], words)
     command = cell_command(str(written))
     used = ", ".join(gpus or ["none"] * at_once)
     count = "1 row" if len(rows) == 1 else f"{len(rows)} rows"

@@ -75,11 +75,6 @@ def add_variant(lm: LM, prices: Prices, contexts: Ints, repeats: int, variant: s
     prices.model = structs.replace(prices.model, variants=known)
 
 
-def passes_to_measure() -> int:
-    """Passes that `measured` takes to measure: one for all parts, one for the whole."""
-    return 2 * (CONTEXTS + 1) * (REPEATS + SWEEPS * UNTIMED)
-
-
 @torch.inference_mode()
 def part_times(
     lm: LM, context_tokens: int, rows: int, repeats: int, plan: DraftPlan | None = None

@@ -49,6 +49,7 @@ def told(*words: str) -> str:
     [
         (["engine.threads=0"], "engine.threads=0; wanted 1 or more"),
         (["model.device=gpu"], "model.device=gpu; wanted cpu, cuda, cuda:N or auto"),
+        (["model.device=cuda"], "but no CUDA device is at hand; use model.device=cpu"),
         (["model.quantization=int8"], "needs engine=reference"),
         (["model.sparsity=wanda"], "wanda-0.5"),
         (["engine=reference", "engine.strict=true"], "needs engine=fused"),
@@ -67,6 +68,7 @@ def test_a_dry_run_refuses_what_a_run_refuses(
         raise AssertionError("weights were read")
 
     monkeypatch.setattr("skipbench.bench.load.load", never)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     text = told(f"results={tmp_path}", *words)
     assert says in text and text == told(f"results={tmp_path}", *words, "dry_run=true")
     assert not list(tmp_path.iterdir())
@@ -114,30 +116,6 @@ def test_a_folder_of_ones_own_is_held_against_the_memory(
     assert "model 'tiny' needs 0.1 GiB on cpu" in told(words, "dry_run=true") == told(words)
 
 
-def test_what_a_machine_lacks_is_said_at_once_its_device_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skipbench: Command
-) -> None:
-    import huggingface_hub
-
-    monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(memory, "host_free_bytes", lambda: GIB)
-    words = [*SMALL, "model=llama3-8b", "dataset.max_new_tokens=192", f"results={tmp_path}"]
-    text = told(*words[len(SMALL) :])
-    order = ["(1) model.device=cuda, but no CUDA", "(2) 'meta-llama/", "is gated", "(3) model "]
-    places = [text.index(part) for part in order]
-    assert places == sorted(places) and "needs 16" in text[places[-1] :] and "\n" not in text
-    done = skipbench(*words, "dry_run=true")
-    assert done.returncode == 2 and text in done.stderr
-    for line in ("8030e6 parameters, 32 layers", "runs on  cuda, float16", "memory   15.0 GiB at"):
-        assert line in done.stdout
-    lines = json.loads(skipbench(*words, "dry_run=true", "--json").stdout)
-    assert len(lines["refused"]) == 3 and lines["memory_bytes"] > 15 * GIB
-    # one alone stands as it is
-    only = "model.device=cuda, but no CUDA device is at hand; use model.device=cpu"
-    assert told("model=tiny", "model.device=cuda") == only
-
-
 def test_a_dry_run_tells_what_the_run_does(tmp_path: Path, skipbench: Command) -> None:
     words = (*SMALL, "engine=cuda_graphs", f"results={tmp_path}")  # which is for GPUs
     done = skipbench(*words, "dry_run=true", "--json")
@@ -147,9 +125,9 @@ def test_a_dry_run_tells_what_the_run_does(tmp_path: Path, skipbench: Command) -
     cell = resolve_cell(compose(list(words)))
     assert plain["folder"] == str(cell.folder) and plain["state"] == "missing"
     assert (plain["device"], plain["dtype"], plain["engine"]) == ("cpu", "float32", "fused")
-    assert plain["estimated_s"] > 0 and plain["memory_bytes"] < plain["free_bytes"]
+    assert plain["memory_bytes"] < plain["free_bytes"]
     text = skipbench(*words, "dry_run=true").stdout
-    for line in ("model    tiny: 5e6 parameters, 12 layers", "prompts  2 of mini-stories", "time "):
+    for line in ("model    tiny, 5e6 parameters, 12 layers", "prompts  2 of mini-stories"):
         assert line in text
     ran = json.loads(skipbench(*words, "--json").stdout)
     assert ran["engine"] == plain["engine"]

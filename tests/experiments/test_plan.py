@@ -1,4 +1,4 @@
-"""`--plan` and `--budget`: GPUs, memory and hours of rows before anything is loaded."""
+"""`--plan`: GPUs, memory and hours of rows before anything is loaded."""
 
 import json
 from collections.abc import Sequence
@@ -12,46 +12,40 @@ from skipbench.cli.main import dispatch
 from skipbench.config.catalog import known_hardware, shape_of
 from skipbench.config.compose import compose
 from skipbench.config.hardware import Slurm
+from skipbench.config.model import Quantization
 from skipbench.config.run_config import RunConfig
-from skipbench.errors import SkipbenchError
-from skipbench.experiments.blocks import MOST_ARMS, blocks_of, costs_of, limited, unique, within
+from skipbench.experiments.blocks import MOST_ARMS, blocks_of, costs_of, within
 from skipbench.experiments.costs import (
-    LEAST,
     LOADED_PER_S,
     Cost,
+    arm_s,
     bill,
-    budget_of,
     cost_of,
-    datasheet,
     gpu_of,
-    half_width,
-    prompts_for,
 )
 from skipbench.experiments.grid import plan
 from skipbench.experiments.plan import Request, grids_of, without_repeats
-from skipbench.launch.jobs import bill_line
+from skipbench.launch.jobs import bill_line, bill_of
 from skipbench.launch.slurm import memory_for
 from skipbench.runs.provenance import config_hash
-from skipbench.skipset import fixed_set
 
 
 def config(*words: str) -> RunConfig:
     return compose(list(words))
 
 
-def test_a_datasheet_gives_what_reading_the_weights_takes() -> None:
-    shape, device = shape_of("llama3.1-8b"), known_hardware()["a100-80gb"]
-    costs = datasheet(shape, "bfloat16", device)
-    read = shape.weight_bytes("bfloat16") - 2 * shape.vocab * shape.hidden
-    one = costs.pass_s(1, 0)
-    assert device.bandwidth is not None and one == pytest.approx(read / (0.6 * device.bandwidth))
-    half = fixed_set("uniform", shape.layers, 0.5)
-    assert 0.4 < costs.pass_s(1, 0, half) / one < 0.6
-    assert costs.pass_s(1, 16384) > 1.1 * one
-    assert costs.pass_s(4096, 0) > 5 * one  # arithmetic
-    quantized = datasheet(shape, "bfloat16", device, "int8").pass_s(1, 0)
-    read = shape.weight_bytes("bfloat16", "int8") - 2 * shape.vocab * shape.hidden
-    assert quantized == pytest.approx(read / (0.6 * device.bandwidth))
+def test_a_step_reads_the_weights_and_the_cache() -> None:
+    model, device = config("model=llama3.1-8b").model, known_hardware()["a100-80gb"]
+    shape = shape_of("llama3.1-8b")
+    assert device.bandwidth is not None
+    read = shape.weight_bytes(model.dtype) - 2 * shape.vocab * shape.hidden  # no embedding
+    rate = 0.6 * device.bandwidth
+    assert arm_s(model, device, 0, 1) == pytest.approx(read / rate)
+    more = arm_s(model, device, 16384, 1) - arm_s(model, device, 0, 1)
+    assert more > shape.cache_bytes(model.dtype, 16384) / rate  # and the prefill
+    quantized = arm_s(replace(model, quantization=Quantization.int8), device, 0, 1)
+    read = shape.weight_bytes(model.dtype, "int8") - 2 * shape.vocab * shape.hidden
+    assert quantized == pytest.approx(read / rate)
 
 
 @pytest.mark.parametrize(
@@ -101,12 +95,13 @@ def test_charged_hours_are_the_planned_ones(name: str) -> None:
     words = ["model=llama2-13b", "dataset=cnndm", "method=swift", "limit=null"]
     cost = cost_of([config(*words)], gpu_of(hardware))
     assert cost is not None and cost.gpus == 1
-    line, charged = bill_line([cost, cost, None], hardware)
-    assert charged == 2 * cost.gpu_hours
+    line = bill_line([cost, cost, None], hardware)
+    assert bill_of([cost, cost, None], hardware)[1] == 2 * cost.gpu_hours
     assert f"3 jobs, about {cost.hours:.1f} h wall-clock on one node of 8 GPUs" in line
     assert line.endswith("1 jobs are not counted: their time is not known")
-    line, charged = bill_line([cost, cost], replace(hardware, exclusive=True))
-    assert charged == 8 * 2 * cost.gpu_hours and f"about {2 * cost.hours:.1f} h" in line
+    whole = replace(hardware, exclusive=True)
+    assert bill_of([cost, cost], whole)[1] == 8 * 2 * cost.gpu_hours
+    assert f"about {2 * cost.hours:.1f} h" in bill_line([cost, cost], whole)
 
 
 ON_8B = ("model=llama3-8b", "dataset=cnndm", "limit=null")
@@ -166,47 +161,6 @@ def test_cells_that_may_become_one_run_are_never_cut_apart() -> None:
     assert blocks_of(mixed) == [[1, 3, 5, 7, 9, 11], [0, 2, 4, 6, 8, 10]]
 
 
-def test_a_budget_of_hours_is_kept_and_leaves_every_row_the_same_prompts() -> None:
-    noise = config(*ON_8B, "method=vanilla", "limit=20")
-    few = config("model=llama2-13b", "dataset=mt-bench", "method=swift", "limit=30")
-    every = [*row("swift", "recycling"), noise, few]
-
-    def hours(configs: Sequence[RunConfig]) -> float:
-        costs = costs_of(configs, blocks_of(configs), gpu_of(None))
-        return sum(cost.gpu_hours for cost in costs if cost)
-
-    whole = hours(every)
-    assert limited(every, f"{whole + 1e-6}h") == every
-    some = limited([*every, *every], f"{whole / 2}h")  # what two experiments have counts once
-    assert some[:4] == some[4:]
-    some = some[:4]
-    most = some[0].limit
-    assert most is not None and 30 < most < 1000
-    assert [one.limit for one in some] == [most, most, 20, 30]
-    more = [replace(one, limit=most + 1) if one.limit == most else one for one in some]
-    assert hours(some) <= whole / 2 < hours(more)
-    with pytest.raises(SkipbenchError, match=f"{LEAST} prompts per row take"):
-        limited(every, "0.001h")
-
-
-def test_a_budget_of_precision_leaves_as_many_prompts_as_it_needs() -> None:
-    assert prompts_for(0.02) == 217  # (1.96 * .15 / .02)^2 = 216.09
-    assert half_width(217) <= 0.02 < half_width(216)
-    noise = config(*ON_8B, "method=vanilla", "limit=20")
-    unknown = config("limit=null")
-    assert [one.limit for one in limited([*row("swift"), noise], "2%")] == [217, 20]
-    assert [one.limit for one in limited([unknown, config("limit=3")], "2 %")] == [217, 3]
-    assert limited([config("limit=3"), unknown], "1h") == [config("limit=3"), unknown]
-
-
-def test_budgets() -> None:
-    texts = {"200h": (200, False), "30min": (0.5, False), "1.5": (1.5, False), "2%": (0.02, True)}
-    assert {text: budget_of(text) for text in texts} == texts
-    for text in ("", "h", "-3h", "2 days", "nan", "inf", "0%", "%"):
-        with pytest.raises(SkipbenchError, match="budget="):
-            budget_of(text)
-
-
 def test_vanilla_alone_is_no_cell_of_a_table_where_another_arm_holds_it() -> None:
     for scale, others in (("paper", set()), ("embedded", {"vanilla"})):
         cells = without_repeats("clasp-table1", plan("clasp-table1", [], scale), scale)
@@ -239,10 +193,14 @@ def test_a_plan_is_printed_with_its_sum(skipbench: Command, tmp_path: Path) -> N
         assert "sum: 8 cells in 2 rows" in done.stdout and "hours on a100-80gb" in done.stdout
         what = "jobs" if more else "rows"
         assert done.stdout.splitlines()[-1].startswith(f"all: 2 {what}, about ")
-    some = skipbench("table", "clasp-table1", *words, "--plan", "--budget", "5h")
-    assert " of 480 " in some.stdout
+        limits = [line.split() for line in done.stdout.splitlines()[-5:-1]]
+        names = [(*words, float(charged)) for *words, charged, _, _ in limits]
+        assert [name for name, *_ in names] == ["limit=10", "limit=20", "limit=40", "all"]
+        assert 0 < names[0][1] < names[1][1] < names[2][1] < names[3][2]
+    some = skipbench("table", "clasp-table1", *words, "--plan", "limit=20")
+    assert " of 480 " in some.stdout and "limit=20" not in some.stdout
     used = float(some.stdout.partition("at most ")[2].partition(" ")[0])
-    assert 4 < used <= 5.05
+    assert 0.5 * names[1][1] < used <= names[1][1]  # the noise floor has half of its prompts
     assert not list(tmp_path.iterdir())
 
 
@@ -258,21 +216,8 @@ def test_a_plan_has_a_line_per_model_or_a_record_per_row(
     assert max(row["requeues"] for row in rows) == int(longest) > 0
     dispatch(words)
     told = capsys.readouterr().out.splitlines()
-    assert told[2].startswith(f"llama3-8b, {len(rows)} rows") and len(told) == 6
+    assert told[2].startswith(f"llama3-8b, {len(rows)} rows") and len(told) == 11
     assert f"requeues: up to {int(longest)}" in told[2] and f" {longest:.2f} " in told[2]
-
-
-def test_experiments_share_a_budget_which_is_kept_as_it_is_charged() -> None:
-    hardware = config("hardware=slurm-a100", "hardware.exclusive=true").hardware
-    assert isinstance(hardware, Slurm)
-    names = ["clasp-table1", "swift-table2"]
-    request = Request(names, [], "paper", ["llama3-8b", "llama2-13b"], (), "300h", hardware)
-    configs = [one for grid in grids_of(request) for _, one in grid.cells]
-    arms = [*unique(configs).values()]
-    costs = within(arms, hardware, [hardware.gpus] * len(arms))[1]
-    charged = bill_line(costs, hardware)[1]
-    assert 150 < charged <= 300
-    assert {one.model.name for one in configs} == {"llama3-8b", "llama2-13b"}
 
 
 @pytest.mark.slow
@@ -289,7 +234,8 @@ def test_all_that_the_papers_measure_fits_into_its_hours() -> None:
         return sum(cost.gpu_hours for cost in within(configs, hardware)[1] if cost)
 
     assert gpu_hours(whole) <= 3900
-    assert gpu_hours(limited(whole, "2%")) <= 2250
+    most = (one.limit if one.limit and one.limit < 217 else 217 for one in whole)
+    assert gpu_hours([replace(one, limit=n) for one, n in zip(whole, most, strict=True)]) <= 2250
 
 
 @pytest.mark.slow

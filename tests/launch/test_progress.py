@@ -106,7 +106,7 @@ def test_the_log_of_a_job_without_a_record_is_shown(
 ) -> None:
     words = ["tiny", "method=uniform", *SMALL, f"results={tmp_path}"]
     submission = manifest.next_folder(tmp_path, "tiny", make=True)
-    given = manifest.Limits("none", {}, [*words, "hardware=slurm-local"])
+    given = [*words, "hardware=slurm-local"]
     manifest.write_rows(submission, [Job(survey("tiny", words[1:])).record()], given)
     manifest.add_job(submission, "7", 0, 1)
     (submission / "7_0.log").write_text(
