@@ -10,7 +10,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from skipbench.contrib.artifact.registry import registry_page, rows_of
+from skipbench.contrib.artifact.registry import bundles_of, registry_page
 
 API = """\
 # Python API
@@ -33,8 +33,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     front = (ROOT / "README.md").read_text(encoding="utf-8")
     for name, text in (("index.md", front), ("api.md", API)):
         files.append(File.generated(config, name, content=text))
-    rows = rows_of(ROOT / "results" / "community")
-    files.append(File.generated(config, "results.html", content=registry_page(rows, "index.html")))
+    bundles = bundles_of(ROOT / "results" / "community")
+    files.append(
+        File.generated(config, "results.html", content=registry_page(bundles, "index.html"))
+    )
     return files
 
 

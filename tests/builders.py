@@ -41,6 +41,14 @@ def sample(index: int) -> Sample:
     return Sample(index, f"s{index}", "h", 7, order, arm, arm, "tie", tie, carry=carry)
 
 
+def traced(index: int, rounds: list[Round], trace: dict[str, Any]) -> Sample:
+    """An identical sample of these rounds, behind a prompt of 3 tokens."""
+    tokens, seconds = [*range(1 + sum(r.emitted for r in rounds))], Seconds(0.1, 0.2, 0.3, 0.0, 0.1)
+    both = (Arm(tokens, of, seconds, "length") for of in ([], rounds))
+    order = ["vanilla", "method"]
+    return Sample(index, f"s{index}", "h", 3, order, *both, "identical", trace=trace)
+
+
 def make_run(
     results: Path,
     seed: int = 0,

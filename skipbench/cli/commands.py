@@ -148,11 +148,10 @@ class Data(Experiments):
 
 
 class Report(Command):
-    """one HTML page of all runs, tables and figures:  report results=FOLDER [--watch]"""
+    """one HTML page of all runs, tables and figures:  report results=FOLDER"""
 
     SETTINGS = False
     results: Annotated[Path, "the results folder"] = Path("results")
-    watch: Annotated[bool, "writes it again while runs go, until Ctrl-C"] = False
 
 
 class Diff(Command):

@@ -57,9 +57,11 @@ def _forest(path: Path) -> None:
     """Draws the comparison of a stored table, into the folder `figures` beside that of tables."""
     with readable(path, "write it with python -m skipbench table NAME"):
         runs = read_summary(read_bytes(path, MOST_SAMPLES) or b"").runs
-        with styled():
-            drawn = forest(rows_of(runs))
-        _say(save(drawn, runs, path.parent.parent / "figures" / path.stem, below(runs)))
+        _say(
+            save(
+                forest(rows_of(runs)), runs, path.parent.parent / "figures" / path.stem, below(runs)
+            )
+        )
 
 
 def _experiment(asked: Figure) -> None:

@@ -1,7 +1,6 @@
 """`score`, `report`, `diff`: commands on folders of results."""
 
 import sys
-import time
 from pathlib import Path
 
 from skipbench.cli.commands import Diff, Report, Score
@@ -65,19 +64,17 @@ def run_folder(name: str, results: Path) -> Path:
 
 def run_report(asked: Report) -> None:
     """Writes RESULTS/report.html; exits with 1 when runs cannot be read, which it names."""
-    from skipbench.report.page.render import watched, write_page
+    from skipbench.report.page import write_page
 
-    pages = watched(asked.results, time.sleep) if asked.watch else [write_page(asked.results)]
-    for path, counts, unreadable in pages:
-        one = {kind: kind.replace("s", "", 1) for kind, count in counts.items() if count == 1}
-        kinds = (f"{count} {one.get(kind, kind)}" for kind, count in counts.items())
-        say(f"written: {path} ({', '.join(kinds)})")
-        if unreadable:
-            many = f"{len(unreadable)} of {counts['runs']} runs cannot be read"
-            more = f"; {len(unreadable) - NAMED} more, see the page" * (len(unreadable) > NAMED)
-            complain(f"{many}: {'; '.join(unreadable[:NAMED])}{more}")
-            if not asked.watch:
-                sys.exit(1)
+    path, counts, unreadable = write_page(asked.results)
+    one = {kind: kind.replace("s", "", 1) for kind, count in counts.items() if count == 1}
+    kinds = (f"{count} {one.get(kind, kind)}" for kind, count in counts.items())
+    say(f"written: {path} ({', '.join(kinds)})")
+    if unreadable:
+        many = f"{len(unreadable)} of {counts['runs']} runs cannot be read"
+        more = f"; {len(unreadable) - NAMED} more, see the page" * (len(unreadable) > NAMED)
+        complain(f"{many}: {'; '.join(unreadable[:NAMED])}{more}")
+        sys.exit(1)
 
 
 def run_diff(asked: Diff) -> None:

@@ -14,7 +14,7 @@ from skipbench.cli.table import COMMANDS, advice
 from skipbench.experiments.ranking import LEFT_OUT, rank_methods
 from skipbench.metrics.interval import paired_ratio_interval
 from skipbench.report.compared import conclude
-from skipbench.report.page.render import write_page
+from skipbench.report.page import write_page
 from skipbench.runs.measures import Metrics, Speedup
 from skipbench.runs.run import Run
 

@@ -29,7 +29,7 @@ from skipbench.launch import manifest
 from skipbench.metrics.prices import Prices
 from skipbench.models.load import load
 from skipbench.models.outline import read_config, sized
-from skipbench.report.page.collect import all_runs
+from skipbench.report.page import readable_runs
 from skipbench.report.tables.stored import read_table, summary
 from skipbench.runs.fingerprint import weights_sha256
 from skipbench.runs.reading import read_json
@@ -63,7 +63,7 @@ def records(place: Path) -> dict[str, Reader]:
         if path.name == "completions.jsonl":
             return read_completions(path)
         frames = frame(results), frame(results, samples=True)
-        return read_run(path.parent), frames, all_runs(results)
+        return read_run(path.parent), frames, readable_runs(results)
 
     for path in (*run.glob("*.json*"), run / "config.yaml"):
         readers[path.name] = Reader(path, functools.partial(whole, path))

@@ -1,8 +1,8 @@
 """What figures draw of rounds, skip sets and speedups by hand."""
 
 import pytest
+from builders import traced as sample
 from msgspec.structs import replace
-from test_page import sample
 
 from skipbench.report.figures.courses import threshold
 from skipbench.report.figures.curves import by_task, flexible

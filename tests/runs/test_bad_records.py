@@ -23,7 +23,9 @@ from skipbench.errors import SkipbenchError
 from skipbench.experiments.row import run_cell
 from skipbench.metrics.summary import summarise
 from skipbench.report.figures.runs import finished_run
-from skipbench.report.page.collect import all_runs
+from skipbench.report.page import readable_runs
+from skipbench.report.tables.formats import markdown
+from skipbench.report.tables.runs import row_table
 from skipbench.runs.measures import Metrics
 from skipbench.runs.record import Completion, Round, Seconds, dump
 from skipbench.runs.run import frame, read_run
@@ -47,9 +49,8 @@ def readers(folder: Path) -> dict[str, Callable[[], Any]]:
     results = folder.parent.parent
 
     def shown() -> None:
-        (found,) = all_runs(results)
-        if found.error:
-            raise SkipbenchError(found.error)
+        for error in readable_runs(results)[1]:
+            raise SkipbenchError(error)
 
     return {
         "read_run": lambda: read_run(folder),
@@ -111,7 +112,7 @@ def test_links_are_not_followed(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "others").mkdir()
     folder.parent.rmdir()
     folder.parent.symlink_to(tmp_path / "others")
-    for read in (frame, all_runs):
+    for read in (frame, readable_runs):
         with pytest.raises(SkipbenchError, match="symbolic link"):
             read(tmp_path / "results")
 
@@ -142,8 +143,8 @@ def test_names_with_control_characters_are_refused(folder: Path) -> None:
         told = refused_by(folder)
         assert told.keys() == readers(folder).keys()
         assert all(text.isprintable() for text in told.values()), told
-        (row,) = all_runs(folder.parent.parent)
-        assert row.id.isprintable() and "cannot be read" in row.cells["note"]
+        runs, (error,) = readable_runs(folder.parent.parent)
+        assert not runs and error.isprintable()
 
 
 def test_a_record_with_a_name_twice_is_refused(tmp_path: Path) -> None:
@@ -195,9 +196,9 @@ def numbers(folder: Path) -> dict[str, Any]:
     shown = readers(folder)
     for name in COMMANDS:
         shown[name]()
-    state, (row,) = read_run(folder), all_runs(folder.parent.parent)
+    state, ((run,), _) = read_run(folder), readable_runs(folder.parent.parent)
     return {
-        "metrics": state.metrics, "config": state.settings, "page": row.cells,
+        "metrics": state.metrics, "config": state.settings, "page": markdown(row_table([run])),
         "provenance": state.provenance,
         "samples": read_samples(folder / "samples.jsonl"),
         "texts": read_completions(folder / "completions.jsonl"),

@@ -4,9 +4,9 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from builders import traced as sample
 from msgspec import UNSET
 from msgspec.structs import replace
-from test_page import sample
 
 from skipbench.config.compose import compose
 from skipbench.experiments.resolve import resolve_cell

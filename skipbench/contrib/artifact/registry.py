@@ -4,31 +4,47 @@ bundle says. Numbers are computed from the samples; a bundle that does not hold 
 
 from collections.abc import Sequence
 from pathlib import Path
-from urllib.parse import quote
+from typing import NamedTuple
 
-from markupsafe import escape
 from msgspec.structs import replace
 
 from skipbench.contrib.artifact.claims import check, hardware
-from skipbench.contrib.servers.published import benches, runs_of, served
+from skipbench.contrib.servers.published import benches, runs_of
 from skipbench.errors import SkipbenchError, printable
 from skipbench.metrics.summary import summarise
-from skipbench.report.columns import MISSING, inert, main_cells, number, sample_count
-from skipbench.report.page import forest
-from skipbench.report.page.collect import PageRun
-from skipbench.report.page.render import FOLDER, cautions, scripts
-from skipbench.report.tables.html import rendered
+from skipbench.report.page import document, plots
+from skipbench.report.tables.html import html
+from skipbench.report.tables.runs import row_table
 from skipbench.runs.files import write_atomic
 from skipbench.runs.reading import run_folders
 from skipbench.runs.run import Run, read_run
 
-CHOSEN = ("model", "hardware", "engine", "method")  # each has a list of its values
-NUMBERS = ("speedup", "M", "accepted share", "lossless", "n")
-COLUMNS = (
-    *("model", "method", "speedup", "hardware", "engine", "dataset"),
-    *(*NUMBERS[1:], "date", "bundle", "checked"),
-)  # the page keeps the first two in sight
+COLUMNS = ("speedup", "M", "accepted", "lossless", "n")
 PAGE = "report.html"
+ABOUT = (
+    "Which method, on which engine: runs that their authors published as bundles. Runs are "
+    "compared within a plot alone: one model, dataset, engine and machine, or one bench of servers."
+)
+DEFINITIONS = {
+    "checked": "By bundle --check: every number and interval follows from the samples, and every "
+    "file has the digest that the bundle names; no file is missing and none was added.",
+    "not checked": "That the seconds were measured as the provenance says. Tokens and rounds can "
+    "be made again on any machine: diff finds an invented record.",
+    "speedup": "Over vanilla on the same prompts, in turns with it, prefill included: geometric "
+    "mean over questions with its 95 % interval; below 5 questions each one's value. Of servers: "
+    "over the first one of their bench, which has none.",
+    "lossless": "Outputs with vanilla's tokens, of those that can be compared. Of servers: answers "
+    "that a checkpoint found right, by a verdict that its author computed; without one the answers "
+    "that are those of the first server.",
+}
+
+
+class Bundle(NamedTuple):
+    """A bundle with its runs; without any, `told` says why it does not hold."""
+
+    name: str
+    runs: list[Run]
+    told: str
 
 
 def write_registry(folder: Path) -> tuple[Path, list[str]]:
@@ -36,99 +52,64 @@ def write_registry(folder: Path) -> tuple[Path, list[str]]:
 
     Raises SkipbenchError for a folder without bundles.
     """
-    rows = rows_of(folder)
-    write_atomic(folder / PAGE, registry_page(rows))
-    return folder / PAGE, [row.error for row in rows if row.error]
+    bundles = bundles_of(folder)
+    write_atomic(folder / PAGE, registry_page(bundles))
+    return folder / PAGE, [f"{one.name}: {one.told}" for one in bundles if not one.runs]
 
 
-def rows_of(folder: Path) -> list[PageRun]:
-    """A row per run, by bundle; one with the reason for a bundle that does not hold. Raises
-    SkipbenchError for a folder without bundles.
-    """
-    bundles = sorted(path for path in folder.glob("*") if path.is_dir())
-    if not bundles:
+def bundles_of(folder: Path) -> list[Bundle]:
+    """The bundles in a folder, checked. Raises SkipbenchError for a folder without bundles."""
+    found = sorted(path for path in folder.glob("*") if path.is_dir())
+    if not found:
         raise SkipbenchError(f"{folder} has no bundles; give the folder that their folders are in")
-    return [row for bundle in bundles for row in _rows(bundle)]
+    return [_bundle(path) for path in found]
 
 
-def registry_page(rows: Sequence[PageRun], home: str | None = None) -> str:
+def registry_page(bundles: Sequence[Bundle], home: str | None = None) -> str:
     """The whole document, without an address that a browser loads.
 
     Args:
-        rows: as `rows_of` returns them.
         home: address of the documentation; None for a page alone.
     """
-    runs = [(_address(row.cells["bundle"], row.run.method), row.run) for row in rows if row.run]
-    sound, known = [row for row in rows if row.run], [run for _, run in runs]
-    text = rendered(
-        str(Path(__file__).with_name("registry.html.j2")),
-        escape,
-        runs=rows,
-        columns=COLUMNS,
-        numeric=NUMBERS,
-        linked=False,
-        names={name: sorted({row.cells[name] for row in sound}) for name in CHOSEN},
-        panels=forest.panels(runs),
-        over="vanilla" + ", of servers over the first one of their bench" * any(map(served, known)),
-        cautions=cautions(sound),
-        failed=[row.error for row in rows if row.error],
-        home=home,
-        **scripts(FOLDER / "table.js", Path(__file__).with_name("registry.js")),
+    links = {"Documentation": home, "Add yours": "contribute-results.html"} if home else {}
+    return document(
+        "Results",
+        {one.name: _table(one) for one in bundles if one.runs},
+        plots([run for one in bundles for run in one.runs]),
+        {},
+        [f"{one.name}: {one.told}" for one in bundles if not one.runs],
+        ABOUT,
+        links,
+        DEFINITIONS,
     )
-    return inert(text)
 
 
-def _address(*words: str) -> str:
-    """Of the rows in which these words are."""
-    return f"#filter={quote(' '.join(words))}"
+def _table(bundle: Bundle) -> str:
+    machines = dict.fromkeys(hardware(run.provenance) for run in bundle.runs)
+    notes = [f"checked: {bundle.told}", f"hardware: {', '.join(machines)}"]
+    table = row_table(bundle.runs, COLUMNS, bundle.name, notes, f"bundle-{bundle.name}")
+    return html(table, styled=False)
 
 
-def _rows(bundle: Path) -> list[PageRun]:
-    name = printable(bundle.name)
+def _bundle(folder: Path) -> Bundle:
+    name = printable(folder.name)
     try:
-        if bundle.is_symlink():
+        if folder.is_symlink():
             raise SkipbenchError("it is a link")
-        told = [*check(bundle)]
+        told = [*check(folder)]
         if wrong := [text for holds, text in told if not holds]:
             raise SkipbenchError(f"{len(wrong)} of {len(told)} checks fail: {wrong[0]}")
-        runs = [_computed(read_run(folder)) for folder in run_folders(bundle)]
-        runs += [run for folder in benches(bundle) for run in runs_of(folder)]
+        runs = [_computed(read_run(path)) for path in run_folders(folder)]
+        runs += [run for path in benches(folder) for run in runs_of(path)]
         if not runs:
             raise SkipbenchError("it has no runs")
-        return [_row(name, run, f"all {len(told)} checks hold") for run in runs]
+        named = [replace(run, id=f"{name}/{run.id}") for run in runs]
+        return Bundle(name, named, f"all {len(told)} checks hold")
     except (SkipbenchError, OSError) as error:
-        why = printable(f"{name}: {error}")
-        cells = dict.fromkeys(COLUMNS, MISSING) | {"bundle": name, "checked": f"FAILS: {error}"}
-        return [PageRun(name, cells, {}, {}, why)]
+        return Bundle(name, [], printable(str(error)))
 
 
 def _computed(run: Run) -> Run:
     """With the numbers of its samples."""
     metrics = summarise(run.samples, run.provenance.layers or 0, None, None, None)
     return replace(run, metrics=metrics)
-
-
-def _row(bundle: str, run: Run, checked: str) -> PageRun:
-    run = replace(run, id=f"{bundle}/{run.id}")
-    metrics = run.measured
-    measured = main_cells(metrics) | {"n": sample_count(metrics)}
-    measured["accepted share"] = number(metrics.accepted_share, 3)
-    lossless = metrics.lossless
-    engine = ", ".join(filter(None, ("skipbench", run.origin.engine, run.origin.dtype)))
-    engine = run.provenance.engine or "" if served(run) else engine
-    values = {"speedup": run.speedup, "M": metrics.M, "n": metrics.samples}
-    values["accepted share"] = metrics.accepted_share
-    values["lossless"] = lossless.identical / lossless.comparable if lossless.comparable else None
-    cells = {
-        **{name: measured[name] for name in NUMBERS},
-        "model": run.model,
-        "method": run.method,
-        "hardware": hardware(run.provenance),
-        "engine": engine,
-        "dataset": run.dataset,
-        "date": run.origin.date,
-        "bundle": bundle,
-        "checked": checked,
-    }
-    sort = {name: value for name, value in values.items() if value is not None}
-    return PageRun(str(run.id), cells, sort, {}, run=run)

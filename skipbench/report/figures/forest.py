@@ -43,6 +43,11 @@ def forest(rows: dict[str, list[Run]]) -> Figure:
     """
     if not rows:
         raise SkipbenchError("no run of it has a speedup; run what is missing first")
+    with style.styled():
+        return _drawn(rows)
+
+
+def _drawn(rows: dict[str, list[Run]]) -> Figure:
     sizes = [len(own) for own in rows.values()]
     figure, axes = style.new_figure(
         len(rows), 1, (7.2, 0.7 + 0.45 * len(rows) + 0.27 * sum(sizes)), sizes

@@ -201,17 +201,25 @@ def caption(runs: Sequence[Run]) -> str:
 
 def save(figure: Figure, runs: list[Run], stem: Path, text: str | None = None) -> list[Path]:
     """Writes `stem`.png, .svg and .pdf with `text` or the caption below; always the same bytes."""
-    below, made = caption(runs) if text is None else text, {}
     with styled():
+        below = caption(runs) if text is None else text
         figure.supxlabel(below, fontsize=7, color="#444444", wrap=True)
-        for kind, names in FORMATS.items():
-            unset = dict.fromkeys(names)
-            dpi = 150 if kind == "png" else "figure"
-            figure.savefig(buffer := io.BytesIO(), format=kind, dpi=dpi, metadata=unset)
-            data = buffer.getvalue()
-            if kind == "svg":  # its comments hold the texts as they are
-                data = inert(data.decode()).encode()
-            made[stem.with_name(f"{stem.name}.{kind}")] = data
+    made = {stem.with_name(f"{stem.name}.{kind}"): _bytes(figure, kind) for kind in FORMATS}
     for path, data in made.items():
         write_atomic(path, data)
     return list(made)
+
+
+def svg(figure: Figure) -> bytes:
+    """The figure as SVG."""
+    return _bytes(figure, "svg")
+
+
+def _bytes(figure: Figure, kind: str) -> bytes:
+    with styled():
+        unset = dict.fromkeys(FORMATS[kind])
+        dpi = 150 if kind == "png" else "figure"
+        figure.savefig(buffer := io.BytesIO(), format=kind, dpi=dpi, metadata=unset)
+    data = buffer.getvalue()
+    # comments of SVG hold the texts as they are
+    return inert(data.decode()).encode() if kind == "svg" else data

@@ -25,7 +25,7 @@ def rendered(name: str, escape: Callable[[str], str], **values: Any) -> str:
     """
     environment = Environment(
         *("<%", "%>", "<<", ">>"),
-        loader=FileSystemLoader([FOLDER, FOLDER.parent / "page", Path(name).parent]),
+        loader=FileSystemLoader([FOLDER, FOLDER.parent, Path(name).parent]),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

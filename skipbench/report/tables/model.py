@@ -23,7 +23,6 @@ class TableCell:
     text: str
     bold: bool = False
     mark: int | None = None  # number of the table's footnote that explains the cell, from 1
-    run: str | None = None  # folder of the run of the value; the HTML page links to it
 
 
 @dataclass(frozen=True)

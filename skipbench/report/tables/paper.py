@@ -270,7 +270,7 @@ def _grid(
         if printed and len(reasons) == 1 and None not in reasons:  # one footnote says it
             shown = [(TableCell("paper", mark=mark(reasons.pop())), theirs)]
         else:
-            ours = [TableCell(n.texts[0], n.bold[0], mark(n.measured.reason), n.run) for n in line]
+            ours = [TableCell(n.texts[0], n.bold[0], mark(n.measured.reason)) for n in line]
             shown = [(TableCell("measured"), ours)]
             shown += [(TableCell("paper"), theirs)] if printed else []
             if any(n.difference is not None for n in line):

@@ -153,7 +153,7 @@ def _cells(
     }
     if not run.metrics:
         texts["n"] = MISSING
-    cells = {k: TableCell(v, run=run.id if k == "speedup" else None) for k, v in texts.items()}
+    cells = {name: TableCell(shown) for name, shown in texts.items()}
     best = standing is not None and standing.tied and standing.faster
     return cells | {"speedup": replace(cells["speedup"], bold=best)}
 

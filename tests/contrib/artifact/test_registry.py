@@ -6,81 +6,52 @@ import html
 import json
 import re
 import shutil
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from conftest import ROOT, Command
 from test_bundle import redigested
-from test_page import Loads, browse, in_browser
+from test_page import Reader
 
-from skipbench.contrib.artifact.registry import (
-    CHOSEN,
-    COLUMNS,
-    registry_page,
-    rows_of,
-    write_registry,
-)
-from skipbench.report.columns import MISSING
-from skipbench.report.page.collect import PageRun
+from skipbench.contrib.artifact.registry import Bundle, bundles_of, registry_page
 
 COMMUNITY = ROOT / "results" / "community"
 EVIL = "<img src=x onerror=alert(1)>"
 
 
 @pytest.fixture(scope="module")
-def ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> list[Bundle]:
     """The three bundles of this project, without those of others."""
     folder = tmp_path_factory.mktemp("community")
     for path in COMMUNITY.glob("tiny-*"):
         shutil.copytree(path, folder / path.name)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def rows(ours: Path) -> list[PageRun]:
-    return rows_of(ours)
+    return bundles_of(folder)
 
 
 @pytest.mark.slow
 def test_every_committed_bundle_holds() -> None:
-    assert not [row.error for row in rows_of(COMMUNITY) if row.error]
+    assert not [one.told for one in bundles_of(COMMUNITY) if not one.runs]
 
 
-def test_a_row_has_the_numbers_of_its_claims(rows: list[PageRun]) -> None:
-    assert [row.cells["bundle"] for row in rows] == [
-        "tiny-auto", *["tiny-copies"] * 3, *["tiny-layers"] * 2
+def test_the_page_has_the_numbers_of_the_claims(bundles: list[Bundle]) -> None:
+    assert [(one.name, len(one.runs)) for one in bundles] == [
+        ("tiny-auto", 1), ("tiny-copies", 3), ("tiny-layers", 2)
     ]  # fmt: skip
-    for row in rows:
-        assert row.run and row.cells.keys() == {*COLUMNS} and MISSING not in row.cells["speedup"]
-        folder, run = row.id.split("/")
-        claims = json.loads((COMMUNITY / folder / "claims.json").read_text())["claims"]
-        own = {one["quantity"]: one for one in claims if one["run"] == run}
-        claim = own["speedup.e2e"]
-        ends = [f"{end:.2f}" for end in claim["interval"]]
-        assert row.cells["speedup"] == f"{claim['number']:.2f}x [{', '.join(ends)}]"
-        assert row.cells["lossless"].split("/")[0] == f"{own['lossless.identical']['number']:.0f}"
-        assert row.cells["hardware"] == claim["hardware"]
-        assert re.fullmatch(r"all \d+ checks hold", row.cells["checked"])
+    text = html.unescape(registry_page(bundles))
+    for one in bundles:
+        claims = json.loads((COMMUNITY / one.name / "claims.json").read_text())["claims"]
+        table = text.partition(f'id="bundle-{one.name}"')[2].partition("</section>")[0]
+        assert re.search(r"checked: all \d+ checks hold", table)
+        for claim in (claim for claim in claims if claim["quantity"] == "speedup.e2e"):
+            ends = ", ".join(f"{end:.2f}" for end in claim["interval"])
+            assert f"{claim['number']:.2f}x [{ends}]" in table and claim["hardware"] in table
 
 
-def test_the_page_is_labelled_and_loads_nothing(rows: list[PageRun]) -> None:
-    text = registry_page(rows, "index.html")
-    reader = Loads()
-    reader.feed(text)
-    links = [a for a in reader.addresses if not a.startswith("#") and a != "data:,"]
-    pages = ["index.html", "contribute-results.html", "servers.html"]
-    assert links == pages and not reader.events
-    assert "url(" not in text and "default-src 'none'" in text and '<html lang="en">' in text
-    levels = [int(level) for level in re.findall(r"<h(\d)", text)]
-    assert levels[0] == 1 and all(b - a <= 1 for a, b in pairwise(levels))
-    fields = len(CHOSEN) + 1
-    assert len(re.findall(r"<label>\w+ <(?:select|input)", text)) == fields
-    assert text.count("<select") + text.count("<input") == fields
-    assert all(f'<button type="button">{name}</button></th>' in text for name in COLUMNS)
-    assert text.count("<tr data-run") == len(rows)
-    plots = re.findall(r'<a href="#filter=([^"]*)">', text)
-    assert len(plots) == len(rows) and "tiny-copies%20prompt-lookup" in plots
+def test_the_page_loads_nothing(bundles: list[Bundle]) -> None:
+    page = Reader(registry_page(bundles, "index.html"))
+    links = [a for a in page.addresses if not a.startswith(("#", "data:"))]
+    assert links == ["index.html", "contribute-results.html"] and not page.events
+    assert "script" not in page.tags
 
 
 def test_a_bundle_that_does_not_hold_is_named_without_its_numbers(
@@ -100,26 +71,8 @@ def test_a_bundle_that_does_not_hold_is_named_without_its_numbers(
     done = skipbench("bundle", "--page", str(tmp_path))
     text = (tmp_path / "report.html").read_text()
     assert done.returncode == 1 and "edited: " in done.stderr and "it is a link" in done.stderr
-    cells = {
-        html.unescape(row[-2]): row
-        for line in re.findall("<tr data-run.*?</tr>", text)
-        if (row := re.findall(r"<td[^>]*>(.*?)</td>", line))
-    }
-    assert set(cells) == {"sound", "edited", "elsewhere", EVIL}
-    assert cells["sound"][2] != MISSING and cells["sound"][-1].endswith("checks hold")
+    shown, left = text.partition("<main>")[2], html.unescape(text.partition("<main>")[0])
+    assert "bundle-sound" in shown and shown.count("<table>") == 1
     for name in ("edited", "elsewhere", EVIL):
-        assert set(cells[name][:-2]) == {MISSING} and cells[name][-1].startswith("FAILS: ")
-    assert EVIL not in text and "is no bundle" in cells[EVIL][-1]
-    assert "number is " in cells["edited"][-1] and f"<option>{MISSING}" not in text
-
-
-@in_browser
-def test_links_of_plots_filter_and_columns_sort_in_a_browser(ours: Path, tmp_path: Path) -> None:
-    path, _ = write_registry(ours)
-    document = browse(path, "#filter=tiny-copies%20suffix", tmp_path / "profile")
-    shown = re.findall(r'<tr data-run="([^"]*)">', document)
-    assert len(shown) == 1 and "_suffix_" in shown[0] and "1 of 6 runs" in document
-    document = browse(path, "#model=tiny&sort=M&sort=M", tmp_path / "profile")  # downwards
-    found = re.findall(r'<tr data-run.*?data-value="[^"]*">([\d.]+)</td>', document)
-    values = [float(value) for value in found]
-    assert len(values) == 6 and values == sorted(values, reverse=True)
+        assert f"{name}: " in left and f">{name}<" not in shown
+    assert EVIL not in text and "is no bundle" in left and "number is " in left
