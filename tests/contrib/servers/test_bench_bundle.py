@@ -11,7 +11,7 @@ from test_bundle import failures, redigested
 from test_servers import bench, killed_after, prompts
 
 from skipbench.contrib.artifact.claims import CLAIMS, check
-from skipbench.contrib.artifact.registry import registry_page, rows_of
+from skipbench.contrib.artifact.registry import bundles_of, registry_page
 from skipbench.contrib.artifact.write import write_bundle
 from skipbench.contrib.servers import load
 from skipbench.contrib.servers.published import runs_of
@@ -88,13 +88,11 @@ def test_an_edited_time_and_an_edited_answer_are_found(bundle: Path, tmp_path: P
 
 
 def test_servers_stand_in_the_registry(bundle: Path) -> None:
-    rows = rows_of(bundle.parent)
-    assert [row.cells["method"] for row in rows] == ["plain", "lookup"]
-    assert {row.cells["hardware"] for row in rows} == {"a laptop"}
-    assert rows[1].cells["lossless"] == "5/6" and rows[1].cells["dataset"] == "prompts, 1 in flight"
-    text = registry_page(rows)
-    assert "over vanilla, of servers over the first one of their bench, prefill" in text
-    assert "of vanilla" not in text and "take vanilla" not in text
+    (one,) = bundles_of(bundle.parent)
+    assert [run.method for run in one.runs] == ["plain", "lookup"]
+    text = registry_page([one])
+    assert "hardware: a laptop" in text and ">5/6</td>" in text
+    assert 'alt="Speedups: ' in text and "prompts, 1 in flight" in text
 
 
 def test_a_command_names_the_clients_of_its_run(bundle: Path, tmp_path: Path) -> None:
