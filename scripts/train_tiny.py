@@ -1,5 +1,5 @@
 """Trains the embedded model (`model=tiny`) from a seed: tokenizer, corpus, stochastic depth,
-checkpoint, bodies seen.
+checkpoint.
 
     python scripts/train_tiny.py --out skipbench/models/tiny --steps 3000 --threads 2
 
@@ -19,14 +19,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from torch import Tensor
 
-from skipbench.data.mini import body_hash, training_document
+from skipbench.data.mini import training_document
 
 TINY = Path(__file__).resolve().parent.parent / "skipbench" / "models" / "tiny"
 SIZES = json.loads((TINY / "config.json").read_text())
@@ -68,9 +67,7 @@ def train_tokenizer(documents: int) -> Tokenizer:
     return tokenizer
 
 
-def rows(
-    tokenizer: Tokenizer, start: int, bodies: set[int], progress: list[float]
-) -> Iterator[tuple[Packed, int]]:
+def rows(tokenizer: Tokenizer, start: int, progress: list[float]) -> Iterator[tuple[Packed, int]]:
     """Rows of whole documents from document `start`, each with the number of the next one."""
     row: Packed = ([], [], [], [])
     number = 0
@@ -86,7 +83,6 @@ def rows(
                 part.extend([filler] * pad)
             yield row, index
             row, number = ([], [], [], []), 0
-        bodies.add(body_hash(example.family, example.body))
         ids, weight, doc, pos = row
         ids += prompt + body
         weight += [0.0] + [PROMPT_WEIGHT] * (len(prompt) - 1) + [1.0] * len(body)
@@ -222,18 +218,17 @@ def train(args: argparse.Namespace) -> None:
     ]
     compile_ = (lambda f: torch.compile(f, dynamic=False)) if args.compile else (lambda f: f)
     run = {"attention": compile_(attention), "mlp": compile_(mlp), "head": compile_(head_loss)}
-    step, document, bodies, seconds = 0, 0, set[int](), 0.0
+    step, document, seconds = 0, 0, 0.0
     if (snapshot := args.work / "snapshot.pt").exists():
         saved = torch.load(snapshot, weights_only=False)
-        step, document = saved["step"], saved["document"]
-        bodies, seconds = saved["bodies"], saved["seconds"]
+        step, document, seconds = saved["step"], saved["document"], saved["seconds"]
         rng.setstate(saved["rng"])
         for k, v in saved["params"].items():
             p[k].data.copy_(v)
         for o, state in zip(optimizers, saved["optimizers"], strict=True):
             o.load_state_dict(state)
     progress = [step / args.steps]
-    stream = rows(tokenizer, document, bodies, progress)
+    stream = rows(tokenizer, document, progress)
     began, losses = time.perf_counter() - seconds, list[float]()
     while step < args.steps:
         progress[0] = step / args.steps
@@ -257,15 +252,15 @@ def train(args: argparse.Namespace) -> None:
             print(f"step {step} loss {mean:.4f} documents {document} {seconds:.0f} s", flush=True)
             losses.clear()
         if step % 100 == 0 or step == args.steps:
-            state = {"step": step, "document": document, "bodies": bodies, "seconds": seconds}
+            state = {"step": step, "document": document, "seconds": seconds}
             state |= {"rng": rng.getstate(), "params": {k: v.data for k, v in p.items()}}
             state |= {"optimizers": [o.state_dict() for o in optimizers]}
             torch.save(state, snapshot.with_suffix(".new"))
             snapshot.with_suffix(".new").replace(snapshot)
-    export(args.out, p, tokenizer, bodies)
+    export(args.out, p, tokenizer)
 
 
-def export(out: Path, p: Params, tokenizer: Tokenizer, bodies: set[int]) -> None:
+def export(out: Path, p: Params, tokenizer: Tokenizer) -> None:
     """Writes all but the configurations, which are the embedded model's."""
     out.mkdir(parents=True, exist_ok=True)
     weights = {k: v.detach().contiguous() for k, v in p.items()}
@@ -274,7 +269,6 @@ def export(out: Path, p: Params, tokenizer: Tokenizer, bodies: set[int]) -> None
         single="<s> $A", special_tokens=[("<s>", BOS)]
     )
     tokenizer.save(str(out / "tokenizer.json"))
-    np.save(out / "train_bodies.npy", np.array(sorted(bodies), dtype=np.uint32))
 
 
 def main() -> None:

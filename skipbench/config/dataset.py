@@ -44,8 +44,6 @@ class MiniDataset(Dataset):
     """Which generator: mini-stories, mini-math, mini-code or mini-summary."""
     size: int = 300
     """Rows to generate."""
-    bodies: str | None = None
-    """Fingerprints of the answers trained on (.npy), by which rows are labelled seen or unseen."""
 
 
 @dataclass

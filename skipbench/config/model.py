@@ -56,8 +56,6 @@ class Model:
     """cpu, cuda, cuda:N, or auto to spread the layers over several devices (extra `big`)."""
     allow_pickle: bool = False
     """Also loads .bin weights, which can run code. Code of the checkpoint itself is never run."""
-    bodies: str | None = None
-    """Fingerprints of answers seen in training (.npy), by which mini datasets label rows."""
     skip_sets: str | None = None
     """A JSON file of skip sets by method that comes with the checkpoint."""
     sets: dict[str, str | None] = field(default_factory=dict)

@@ -4,12 +4,11 @@ import functools
 import re
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
-from skipbench.data.mini import FAMILIES, Example, body_hash, held_out
+from skipbench.data.mini import FAMILIES, Example, held_out
 from skipbench.data.rows import Row, check_size
 from skipbench.errors import SkipbenchError
 
@@ -20,54 +19,20 @@ class Story(Struct):
     text: str
 
 
-def mini(family: str, size: int, seed: int, bodies: Path | None) -> list[Row]:
-    """`size` held-out examples of a mini dataset, grouped by whether the model was trained on their
-    answer body.
-
-    Args:
-        bodies: sorted uint32 array of `body_hash` values beside the model's checkpoint (.npy);
-            without it the rows have no groups.
-
-    Raises:
-        SkipbenchError: an unknown family, a size below 1, or a `bodies` file that cannot be used.
+def mini(family: str, size: int, seed: int) -> list[Row]:
+    """`size` held-out examples of a mini dataset. Raises SkipbenchError for an unknown family, or a
+    size below 1.
     """
     if family not in FAMILIES:
         raise SkipbenchError(f"unknown mini dataset {family=}; known: {', '.join(FAMILIES)}")
     check_size(size)
-    examples = _first(family, seed, size)
-    labels = _labels(bodies, [body_hash(family, e.body) for e in examples])
-    return [
-        Row(f"{family}-{i}", e.prompt, dict(e.reference), dict(groups))
-        for i, (e, groups) in enumerate(zip(examples, labels, strict=True))
-    ]
+    examples = enumerate(_first(family, seed, size))
+    return [Row(f"{family}-{i}", e.prompt, dict(e.reference)) for i, e in examples]
 
 
 @functools.lru_cache(maxsize=16)
 def _first(family: str, seed: int, size: int) -> tuple[Example, ...]:
     return tuple(islice(held_out(family, seed), size))
-
-
-def _labels(bodies: Path | None, hashes: list[int]) -> list[dict[str, str]]:
-    """The group of each hash: seen if it is in the file `bodies`; none without the file."""
-    if bodies is None:
-        return [{} for _ in hashes]
-    import numpy as np  # slow to import, and most commands do not need it
-
-    try:
-        known = np.load(bodies, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise SkipbenchError(
-            f"cannot read bodies={bodies} ({error}); give the model's train_bodies.npy"
-        ) from error
-    usable = isinstance(known, np.ndarray) and known.dtype == np.uint32 and known.ndim == 1
-    if not usable or np.any(known[1:] < known[:-1]):
-        raise SkipbenchError(
-            f"bodies={bodies} is not a sorted one-dimensional uint32 array; give the "
-            "train_bodies.npy that was written with the model"
-        )
-    wanted = np.array(hashes, np.uint32)  # `np.isin` would sort all of them again
-    seen = np.searchsorted(known, wanted, "right") > np.searchsorted(known, wanted)
-    return [{"body": "seen" if one else "unseen"} for one in seen]
 
 
 def tinystories(prefix_words: int, **where: Any) -> list[Row]:

@@ -122,7 +122,7 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     divergence: Divergence | None = None
     skip: str = ""  # skip set at the end of the sample
     score: dict[str, dict[str, float]] = {}  # `{"vanilla": {...}, "method": {...}}` by scorer
-    groups: dict[str, str] = {}  # labels to split scores by, such as `{"body": "unseen"}`
+    groups: dict[str, str] = {}  # labels to split scores by, such as `{"task": "math"}`
     carry: dict[str, Any] = {}  # state of the method for the next prompt
     trace: dict[str, Any] = {}  # quantities of the method, one list each
     question: str = ""  # shared by turns of a conversation and samples of a task; empty: `id`

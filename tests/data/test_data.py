@@ -4,15 +4,13 @@ import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from skipbench.data.datasets import mini
-from skipbench.data.mini import FAMILIES, body_hash, held_out, is_held_out
+from skipbench.data.mini import FAMILIES, is_held_out
 from skipbench.data.rows import Row, prompts_hash, read_file, sample_rows
 from skipbench.errors import SkipbenchError
 
@@ -128,44 +126,14 @@ def test_sampling_is_fixed_by_the_seed_and_nested_in_the_limit() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_mini_rows_are_the_held_out_examples(family: str) -> None:
-    rows = mini(family, size=6, seed=3, bodies=None)
+    rows = mini(family, size=6, seed=3)
     assert [row.id for row in rows] == [f"{family}-{i}" for i in range(6)]
     assert all(is_held_out(row.prompt) and row.reference and row.groups == {} for row in rows)
-    again, other = (mini(family, size=6, seed=seed, bodies=None) for seed in (3, 4))
+    again, other = (mini(family, size=6, seed=seed) for seed in (3, 4))
     assert rows == again != other
 
 
-def test_mini_groups_by_the_bodies_that_were_trained_on(tmp_path: Path) -> None:
-    source = held_out("mini-math", 3)
-    hashes = [body_hash("mini-math", next(source).body) for _ in range(6)]
-    found = np.array(sorted((hashes[0], hashes[4], 0, 2**32 - 1)), dtype=np.uint32)
-    np.save(tmp_path / "some.npy", found)
-    rows = mini("mini-math", size=6, seed=3, bodies=tmp_path / "some.npy")
-    groups = [row.groups["body"] for row in rows]
-    assert groups == ["seen", "unseen", "unseen", "unseen", "seen", "unseen"]
-    np.save(tmp_path / "none.npy", np.array([], dtype=np.uint32))
-    rows = mini("mini-math", size=2, seed=3, bodies=tmp_path / "none.npy")
-    assert [row.groups for row in rows] == [{"body": "unseen"}] * 2
-
-
 def test_mini_errors() -> None:
-    text = message(lambda: mini("mini-maths", size=1, seed=0, bodies=None))
+    text = message(lambda: mini("mini-maths", size=1, seed=0))
     assert "'mini-maths'" in text and all(family in text for family in FAMILIES)
-    assert "size=0" in message(lambda: mini("mini-math", size=0, seed=0, bodies=None))
-
-
-ARRAYS = {
-    "unsorted": np.array([2, 1], np.uint32),
-    "int64": np.array([1, 2], np.int64),
-    "two-dimensional": np.array([[1]], np.uint32),
-    "pickled": np.array([{}], object),
-}
-
-
-@pytest.mark.parametrize("array", ARRAYS.values(), ids=ARRAYS)
-def test_bodies_that_cannot_be_used(tmp_path: Path, array: Any) -> None:
-    np.save(tmp_path / "b.npy", array, allow_pickle=True)
-    text = write(tmp_path / "text.npy", "x")
-    for path in (tmp_path / "b.npy", tmp_path / "missing.npy", text, tmp_path):
-        ask = functools.partial(mini, "mini-math", size=1, seed=0, bodies=path)
-        assert f"bodies={path}" in message(ask)
+    assert "size=0" in message(lambda: mini("mini-math", size=0, seed=0))

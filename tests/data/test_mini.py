@@ -8,7 +8,6 @@ import pytest
 from skipbench.data.mini import (
     FAMILIES,
     Example,
-    body_hash,
     held_out,
     is_held_out,
     training_document,
@@ -68,8 +67,7 @@ def test_the_fold_rule_keeps_every_training_prompt_out_of_the_held_out_fold() ->
 
 
 def test_bodies_of_the_other_half_may_be_trained_on() -> None:
-    # mini-code has few bodies: were none of these among the training documents, `seen` would mean
-    # nothing.
+    # mini-code has few bodies
     trained = {example.body for example in first() if example.family == "mini-code"}
     assert {example.body for example in examples("mini-code", 40)[::2]} & trained
 
@@ -103,8 +101,3 @@ def test_a_math_body_has_true_steps_and_ends_with_the_answer() -> None:
             a, operator, b = left.split()
             value = {"+": int(a) + int(b), "-": int(a) - int(b), "*": int(a) * int(b)}[operator]
             assert value == int(right) >= 0
-
-
-def test_a_body_hash_is_32_bits_and_depends_on_the_family() -> None:
-    assert 0 <= body_hash("mini-math", "x") < 1 << 32
-    assert body_hash("mini-math", "x") != body_hash("mini-code", "x")

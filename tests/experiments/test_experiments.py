@@ -320,8 +320,11 @@ def test_what_was_decoded_is_said_of_the_run_not_of_the_paper() -> None:
 
 
 def test_samples_of_groups_are_runs_of_their_own(tmp_path: Path) -> None:
-    """The mini stories have groups too: a run of them stands in for one of Spec-Bench."""
-    words = [*SMALL, "limit=4", "model=tiny", "dataset=mini-stories", "method=uniform"]
+    path = tmp_path / "question.jsonl"
+    rows = [(n, ("qa", "rag")[n % 2], [f"Why {n}?"]) for n in range(4)]
+    names = ("question_id", "category", "turns")
+    path.write_text("".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows))
+    words = [*SMALL, "model=tiny", "dataset=specbench", f"dataset.path={path}", "method=uniform"]
     config = compose([*words, f"results={tmp_path}"])
     run_cell(config, print_table=False)
     resolved = resolve_cell(config)

@@ -65,10 +65,10 @@ def two_samples() -> list[Sample]:
     a = arm([Round(4, 4, 4, 4, 5), Round(4, 4, 2, 2, 3)], Seconds(1.0, 0.8, 0.8, 0.3, 0.1))
     turns = [Round(2, 2, 1, 1, 2), Round(0, 0, 0, 0, 1), Round(2, 2, 0, 0, 1)]
     b = arm(turns, Seconds(1.0, 0.4, 1.2, 0.3, 0.1))
-    unseen, seen = {"groups": {"body": "unseen"}}, {"groups": {"body": "seen"}}
+    code, sums = {"groups": {"task": "code"}}, {"groups": {"task": "sums"}}
     return [
-        sample(vanilla(8, 4.0), a, skip="attn:0-1;mlp:2", score=scores(0.5, 0.25), **unseen),
-        sample(vanilla(4, 2.0), b, id="b", skip="attn:1", score=scores(1.0, 0.75), **seen),
+        sample(vanilla(8, 4.0), a, skip="attn:0-1;mlp:2", score=scores(0.5, 0.25), **code),
+        sample(vanilla(4, 2.0), b, id="b", skip="attn:1", score=scores(1.0, 0.75), **sums),
     ]
 
 
@@ -306,7 +306,7 @@ def test_scores_are_means_and_split_by_group() -> None:
     assert found.vanilla == {"rouge": 0.75}
     assert found.method == {"rouge": 0.5}
     of = GroupScores(vanilla={"rouge": 0.5}, method={"rouge": 0.25}, samples=1)
-    assert found.by["body"]["unseen"] == of
+    assert found.by["task"]["code"] == of
 
 
 def test_scores_are_equal_only_if_those_of_every_sample_are() -> None:

@@ -56,7 +56,7 @@ def metrics(
 
 def full() -> Metrics:
     score = {"vanilla": {"rouge2": 0.2}, "method": {"rouge2": 0.3}}
-    more: dict[str, Any] = {"score": score, "groups": {"body": "unseen"}}
+    more: dict[str, Any] = {"score": score, "groups": {"task": "code"}}
     samples = [sample(i, 0.1 + 0.01 * i, trace={"searching": [i < 9]}, **more) for i in range(19)]
     samples += [sample(19, 0.2, lossless="tie"), sample(20, 0.2, lossless="failed")]
     return metrics(samples, PASS_S, 0.005)
@@ -122,7 +122,7 @@ def test_details_of_a_cell() -> None:
     lines = dict(cell_lines(full(), HEADER))
     assert "samples 20" in lines["cell"]
     assert "device NVIDIA [H200]" in lines["cell"]
-    assert lines["score"] == "rouge2 0.200 -> 0.300; body=unseen (19) rouge2 0.200 -> 0.300"
+    assert lines["score"] == "rouge2 0.200 -> 0.300; task=code (19) rouge2 0.200 -> 0.300"
     assert lines["alpha"] == "macro 0.750; chain 0.750; cond 0.750"  # 3 accepted, then a rejection
     assert lines["skipped"] == "attention 3.00; mlp 1.00; ratio 0.33"
     assert lines["lossless"] == "1 tie; 1 failed"

@@ -3,7 +3,6 @@ model.
 
 Every example is a pure function of (family, seed, index). Two folds of a hash separate training
 from evaluation: a prompt in fold 0 is never trained on, and neither is an answer body in fold 0.
-`train_bodies.npy` beside a checkpoint lists all bodies that it was trained on.
 """
 
 import hashlib
@@ -34,12 +33,6 @@ class Example(NamedTuple):
 
 def _fold(text: str) -> int:
     return hashlib.blake2b(text.encode(), digest_size=8).digest()[0] % FOLDS
-
-
-def body_hash(family: str, body: str) -> int:
-    """32-bit fingerprint of an answer body, as stored in `train_bodies.npy`."""
-    digest = hashlib.blake2b(f"{family}\n{body}".encode(), digest_size=4).digest()
-    return int.from_bytes(digest, "big")
 
 
 def is_held_out(prompt: str) -> bool:
