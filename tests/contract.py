@@ -15,12 +15,10 @@ from skipbench.bench.contract import PROMPT as PROMPT
 from skipbench.bench.contract import check_cache as check_cache
 from skipbench.bench.contract import check_carried as check_carried
 from skipbench.bench.contract import check_drafts as check_drafts
-from skipbench.bench.contract import check_eos as check_eos
+from skipbench.bench.contract import check_ends as check_ends
 from skipbench.bench.contract import check_greedy as check_greedy
-from skipbench.bench.contract import check_limits as check_limits
-from skipbench.bench.contract import check_paths
+from skipbench.bench.contract import check_sampling as check_sampling
 from skipbench.bench.contract import plain_greedy as plain_greedy
-from skipbench.bench.contract_sampling import check_sampling as check_sampling
 from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.loop import generate
 from skipbench.decode.method import Method
@@ -70,12 +68,20 @@ def check_draft_logits(lm: LM, skip: DraftPlan) -> None:
         torch.testing.assert_close(got, reference, rtol=1e-3, atol=1e-4)
 
 
+@torch.inference_mode()
 def check_tree_logits(lm: LM, skip: DraftPlan) -> None:
-    """Each node of a tree has the logits of its path; two branches, deeper than a window."""
+    """Each node of a tree has the logits of its path as a chain; two branches, deeper than a
+    window.
+    """
     tokens = [(3 * step + branch) % 61 for step in range(9) for branch in (1, 20)]
     parent = tuple(row - 2 if row >= 2 else -1 for row in range(len(tokens)))
     lm.prefill(PROMPT)
-    check_paths(lm, tokens, TokenRows.tree(len(PROMPT), parent), skip)
+    rows = TokenRows.tree(len(PROMPT), parent)
+    got, paths = lm.logits(tokens, rows, skip).clone(), rows.paths()
+    for path in (p for p in paths if not any(p == longer[:-1] for longer in paths)):
+        chain = TokenRows.chain(rows.start, len(path))
+        wanted = lm.logits([tokens[row] for row in path], chain, skip)
+        torch.testing.assert_close(got[path], wanted, rtol=1e-3, atol=1e-4)
 
 
 class Guesser(Method):

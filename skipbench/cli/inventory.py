@@ -52,19 +52,17 @@ def run_doctor(asked: Doctor) -> None:
 
 
 def run_check(asked: Check) -> None:
-    """Prints a line per property, and what to do where one is broken, which exits with 1."""
+    """Prints a line per property, with the fault where one is broken, which exits with 1."""
     if not any(word.startswith("method=") for word in asked.settings):
         raise SkipbenchError(f"check {Check.NEEDS}")
     method = compose(asked.settings).method
-    from skipbench.bench.check_method import check_method
+    from skipbench.bench.contract import check_contract
 
     broken = 0
-    for name, fault, advice in check_method(method.factory()):
-        if fault is None:
-            show(f"ok      {name}")
-            continue
-        broken += 1
-        show(f"FAILED  {name}: {fault}\n        {advice}")
+    for name, fault in check_contract(method.factory()):
+        show(f"FAILED  {name}: {fault}" if fault else f"ok      {name}")
+        broken += fault is not None
     show(f"{method.name}: {broken or 'no'} propert{'y' if broken == 1 else 'ies'} broken")
     if broken:
+        show("what each asks for: docs/adding-a-method.md, The contract")
         sys.exit(1)

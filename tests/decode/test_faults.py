@@ -180,7 +180,7 @@ def fixed(widths: tuple[int, ...] = (), kind: type[FixedSet] = FixedSet) -> Fixe
 )
 def test_a_method_that_always_accepts_is_caught(method: Method) -> None:
     lm = random_lm("llama", "fused", vocab=7)
-    with pytest.raises(AssertionError, match="p = "):
+    with pytest.raises(AssertionError, match="adds up to"):
         contract.check_sampling(lm, method)
 
 
@@ -195,5 +195,5 @@ def test_a_method_that_never_drafts_is_caught() -> None:
 def test_a_bonus_drawn_from_the_wrong_distribution_is_caught(monkeypatch: Patch) -> None:
     """Rejection without the residual: SWIFT's published sampling error is of this kind."""
     monkeypatch.setattr(verify, "_after_rejection", lambda p, q, token: (p, q))
-    with pytest.raises(AssertionError, match="p = "):
+    with pytest.raises(AssertionError, match="from what the model says"):
         contract.check_sampling(random_lm("llama", "fused", vocab=7), fixed())

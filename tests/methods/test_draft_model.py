@@ -46,8 +46,7 @@ def method(*overrides: str, vocab: int = 61) -> DraftModel:
 def test_greedy_is_the_plain_loop(tree: str) -> None:
     made, lm = method(*filter(None, [tree])), random_lm("llama", "fused")
     contract.check_greedy(lm, made)
-    contract.check_eos(lm, made)
-    contract.check_limits(lm, made)
+    contract.check_ends(lm, made)
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from scripts import readme_figures
 from scripts.make_keys import PAGE, page
 from scripts.readme_figures import README, TABLE, written
-from skipbench.bench.check_method import check_method
+from skipbench.bench.contract import check_contract
 from skipbench.cli.command import Prompted
 from skipbench.cli.commands import COMMANDS, Data, Experiments, List, Status
 from skipbench.cli.experiments import request_of
@@ -309,7 +309,7 @@ def test_the_method_of_the_docs_that_skips_and_a_skip_that_is_no_plan() -> None:
     with pytest.raises(SkipbenchError, match=wanted):
         _ = method.variant
     with pytest.raises(SkipbenchError, match=wanted):
-        next(check_method(lambda layers: method))
+        next(check_contract(lambda layers: method))
 
 
 def test_the_outside_method_is_not_one_of_the_tree() -> None:
