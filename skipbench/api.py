@@ -15,12 +15,12 @@ from skipbench.runs.run import frame as frame
 if TYPE_CHECKING:
     import pandas
 
-    from skipbench.experiments.ranking import Prompt
+    from skipbench.bench.ask import PromptType
 
 
 def compare(
     model: str,
-    prompts: "str | Path | Sequence[Prompt] | None" = None,
+    prompts: "str | Path | Sequence[PromptType] | None" = None,
     *,
     methods: Sequence[str] = (),
     minutes: float = 20.0,

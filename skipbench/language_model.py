@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, overload
 
-from skipbench.bench.ask import Form, Prompt, encode_prompt, listed, sampling_of
+from skipbench.bench.ask import PromptType, encode_prompt, listed, sampling_of
 from skipbench.bench.load import load_ready, make_method
 from skipbench.config.catalog import DEFAULT_METHOD
 from skipbench.config.compose import compose
@@ -107,7 +107,7 @@ class LanguageModel:
     @overload
     def generate(
         self,
-        prompt: Prompt,
+        prompt: PromptType,
         max_new_tokens: int | None = ...,
         *,
         stream: Literal[False] = ...,
@@ -116,7 +116,7 @@ class LanguageModel:
     @overload
     def generate(
         self,
-        prompt: Prompt,
+        prompt: PromptType,
         max_new_tokens: int | None = ...,
         *,
         stream: Literal[True],
@@ -124,11 +124,11 @@ class LanguageModel:
     ) -> Stream: ...
     @overload
     def generate(
-        self, prompt: Sequence[Prompt], max_new_tokens: int | None = ..., **options: Any
+        self, prompt: Sequence[PromptType], max_new_tokens: int | None = ..., **options: Any
     ) -> list[Answer]: ...
     def generate(
         self,
-        prompt: Prompt | Sequence[Prompt],
+        prompt: PromptType | Sequence[PromptType],
         max_new_tokens: int | None = None,
         *,
         seed: int = 0,
@@ -174,12 +174,12 @@ class LanguageModel:
             stops += config.stop_strings or []
             config.stop_strings = None
             max_new_tokens = max_new_tokens or config.max_new_tokens
-        limit, form = 128 if max_new_tokens is None else max_new_tokens, Form(chat, tools, thinking)
+        limit, form = 128 if max_new_tokens is None else max_new_tokens, (chat, tools, thinking)
         if logprobs is not None and not 0 <= logprobs <= self.lm.vocabulary:
             raise SkipbenchError(f"{logprobs=}; wanted 0 to {self.lm.vocabulary}")
 
         def begun(one: Any) -> Stream:
-            lm, ids = self.lm, encode_prompt(self.lm, self.tokenizer, one, limit, form)
+            lm, ids = self.lm, encode_prompt(self.lm, self.tokenizer, one, limit, *form)
             how = sampling_of(lm, ids, limit, seed, config, logits_processor, options)
             steps = decode_stream(
                 lm, self._methods, ids, limit, how.eos, how.sampler, how.process, logprobs

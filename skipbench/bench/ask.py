@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from skipbench.bench.prompts import SCRATCH_ROWS, eos_ids, prompt_ids
+from skipbench.bench.prompts import SCRATCH_ROWS, chat_form, eos_ids, token_ids
 from skipbench.config.dataset import Chat
-from skipbench.data.rows import Row
 from skipbench.decode.draft import Process
 from skipbench.decode.processors import process_by
 from skipbench.decode.sampling import Sampler
@@ -20,57 +19,11 @@ Message = Mapping[str, Any]
 """`role` and `content`, a text or a list of parts `{"type": "text", "text": ...}`, and whatever
 else the chat template knows.
 """
-Prompt = str | Sequence[Message] | Sequence[int]
+PromptType = str | Sequence[Message] | Sequence[int]
 WANTED = "wanted a text, messages, token ids, or a list of these"
 
 
-@dataclass(frozen=True)
-class Form:
-    """How a prompt becomes tokens.
-
-    Attributes:
-        chat: `none`, plain text; `template`, the tokenizer's chat template; `auto`, that where
-            there is one; `vicuna`; or a file with a template. `None`: none for a text, auto for
-            messages.
-        tools: functions as JSON schemas, for the template.
-        thinking: `enable_thinking` of the template.
-    """
-
-    chat: str | None = None
-    tools: Sequence[Mapping[str, Any]] | None = None
-    thinking: bool | None = None
-
-    def arguments(self, tokenizer: Any, text: bool) -> tuple[str, dict[str, Any]]:
-        """The form as `prompt_ids` has it, and what its template gets."""
-        chat, more = self.chat or ("none" if text else "auto"), dict[str, Any]()
-        if chat not in [one.value for one in Chat]:
-            more["chat_template"] = _template(chat)
-            chat = "template"
-        if chat == "auto":
-            chat = "template" if getattr(tokenizer, "chat_template", None) else "none"
-        given = {"tools": self.tools, "enable_thinking": self.thinking}
-        more |= {key: value for key, value in given.items() if value is not None}
-        if more and chat != "template":
-            named = "tools" if self.tools is not None else "thinking"
-            raise SkipbenchError(
-                f"{named}= is for a chat template, but here it is chat={chat}; give messages to a "
-                "model with a template, or chat=FILE"
-            )
-        return chat, more
-
-
-def _template(path: str) -> str:
-    """The text of a template's file."""
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        forms = ", ".join(one.value for one in Chat)
-        raise SkipbenchError(
-            f"chat={path}; wanted {forms}, or a template's file ({error})"
-        ) from error
-
-
-def listed(prompt: Any) -> list[Prompt] | None:
+def listed(prompt: Any) -> list[PromptType] | None:
     """The prompts of a list of them; `None` where it is a single one."""
     if isinstance(prompt, str) or not isinstance(prompt, Sequence):
         return None
@@ -79,19 +32,34 @@ def listed(prompt: Any) -> list[Prompt] | None:
 
 
 def encode_prompt(
-    lm: LM, tokenizer: Any, prompt: Prompt, max_new_tokens: int, form: Form
+    lm: LM,
+    tokenizer: Any,
+    prompt: PromptType,
+    max_new_tokens: int,
+    chat: str | None = None,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    thinking: bool | None = None,
 ) -> list[int]:
     """Token ids of a prompt, with rows of the cache for them and the output. Raises SkipbenchError
     where there is no prompt, a message has another form, or it does not fit.
+
+    Args:
+        chat: `none`, plain text; `template`, the tokenizer's chat template; `auto`, that where
+            there is one; `vicuna`; or a file with a template. `None`: none for a text, auto for
+            messages.
+        tools: functions as JSON schemas, for the template.
+        thinking: `enable_thinking` of the template.
     """
     if max_new_tokens < 1:
         raise SkipbenchError(f"{max_new_tokens=}; wanted 1 or more")
-    if isinstance(prompt, str | Sequence) and prompt and type(prompt[0]) is int:
-        ids = list(map(int, prompt))  # type: ignore[arg-type]  # `listed` has seen them
-    elif isinstance(prompt, str | Sequence):
-        ids = _encoded(tokenizer, prompt, form)  # type: ignore[arg-type]  # of these no ids are left
-    else:
+    if not isinstance(prompt, str | Sequence):
         raise SkipbenchError(f"{prompt=}; {WANTED}")
+    if prompt and type(prompt[0]) is int:
+        ids = list(map(int, prompt))  # type: ignore[arg-type]  # `listed` has seen them
+    else:
+        given = {"tools": tools, "enable_thinking": thinking}
+        template = {key: value for key, value in given.items() if value is not None}
+        ids = _encoded(tokenizer, prompt, chat, template)  # type: ignore[arg-type]  # no ids
     limit = lm.max_positions
     if max_new_tokens >= limit:
         raise SkipbenchError(
@@ -108,15 +76,40 @@ def encode_prompt(
     return ids
 
 
-def _encoded(tokenizer: Any, prompt: str | Sequence[Message], form: Form) -> list[int]:
+def _encoded(
+    tokenizer: Any, prompt: str | Sequence[Message], chat: str | None, template: dict[str, Any]
+) -> list[int]:
     """Ids of a text or of messages."""
-    text, messages = (prompt, ()) if isinstance(prompt, str) else ("", tuple(map(_plain, prompt)))
-    if not isinstance(prompt, str) and not messages:
-        raise SkipbenchError(f"no messages; {WANTED}")
-    text = text or "\n\n".join(str(m["content"]) for m in messages if m["content"])
-    chat, more = form.arguments(tokenizer, isinstance(prompt, str))
-    row = Row("prompt", text, {}, {}, messages=messages)
-    return prompt_ids([], row, tokenizer, chat, more, "chat")
+    form = chat_form(tokenizer, chat or ("none" if isinstance(prompt, str) else "auto"))
+    if template and form in ("none", "vicuna"):
+        named = "tools" if "tools" in template else "thinking"
+        raise SkipbenchError(
+            f"{named}= is for a chat template, but here it is chat={form}; give messages to a "
+            "model with a template, or chat=FILE"
+        )
+    if form not in [*Chat]:
+        template, form = template | {"chat_template": _template(form)}, "template"
+    if not isinstance(prompt, str):
+        prompt = [*map(_plain, prompt)]
+        if not prompt:
+            raise SkipbenchError(f"no messages; {WANTED}")
+        if form == "none":
+            prompt = "\n\n".join(str(m["content"]) for m in prompt if m["content"])
+    try:
+        return token_ids(tokenizer, prompt, form, template)
+    except SkipbenchError as error:
+        raise SkipbenchError(f"the prompt, chat={form}: {error}") from error
+
+
+def _template(path: str) -> str:
+    """The text of a template's file."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        forms = ", ".join(Chat)
+        raise SkipbenchError(
+            f"chat={path}; wanted {forms}, or a template's file ({error})"
+        ) from error
 
 
 def _plain(message: Any) -> dict[str, Any]:

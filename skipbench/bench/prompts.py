@@ -1,7 +1,7 @@
 """From rows to token ids that fit, before anything is timed."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -79,13 +79,16 @@ def encode(
         wanted = f"wanted 0 to {longest - 1}, for prompts have {longest}"
         raise SkipbenchError(f"dataset.keep={keep!r} is {kept} tokens; {wanted}")
     known = {row.id: row for row in rows}
-    if chat == "auto":
-        chat = "template" if getattr(tokenizer, "chat_template", None) else "none"
-    more = {} if thinking is None else {"enable_thinking": thinking}
+    form = chat_form(tokenizer, chat)
+    template = {} if thinking is None else {"enable_thinking": thinking}
 
     def make(row: Row, turns: Turns, allowed: int) -> tuple[list[int], int]:
         """Token ids after the turns before it, and the number of tokens cut."""
-        ids = prompt_ids(turns, row, tokenizer, chat, more)
+        given = row.prompt if form == "none" else row.messages or row.prompt
+        try:
+            ids = token_ids(tokenizer, given, form, template, turns)
+        except SkipbenchError as error:
+            raise SkipbenchError(f"prompt {row.id!r}, dataset.chat={form}: {error}") from error
         cut = max(0, len(ids) - allowed)
         if cut and truncate == "refuse":
             raise SkipbenchError(
@@ -141,54 +144,50 @@ def _turns_before(row: Row, known: Mapping[str, Row]) -> list[Row]:
     return turns[:-1]
 
 
-def prompt_ids(
-    turns: Turns,
-    row: Row,
+def chat_form(tokenizer: Any, chat: str) -> str:
+    """What `chat` means: of `auto` the template where the tokenizer has one, else `none`."""
+    if chat != "auto":
+        return chat
+    return "template" if getattr(tokenizer, "chat_template", None) else "none"
+
+
+def token_ids(
     tokenizer: Any,
+    prompt: str | Sequence[Mapping[str, Any]],
     chat: str,
-    more: Mapping[str, Any],
-    key: str = "dataset.chat",
+    template: Mapping[str, Any],
+    turns: Turns = (),
 ) -> list[int]:
-    """Token ids of a prompt after the turns before it. Raises SkipbenchError for a text that has
-    none, or that a template refuses.
+    """Token ids of a text, or of messages by a template, special tokens included: the one way to
+    them. Raises SkipbenchError where there are none, or that form cannot be.
 
     Args:
-        chat: as for `encode`, without `auto`.
-        more: what the template is given, such as `tools`.
-        key: the setting that `chat` was given by.
+        chat: `none`, `template` or `vicuna`.
+        template: what the chat template is given, such as `tools`.
+        turns: prompts and answers before it.
     """
-    try:
-        row.prompt.encode()
-    except UnicodeEncodeError as error:
-        text = f"prompt {row.id!r} is no Unicode text ({error}); correct or remove the row"
-        raise SkipbenchError(text) from error
-    if ids := _ids(turns, row, tokenizer, chat, more, key):
-        return ids
-    raise SkipbenchError(f"prompt {row.id!r} has no tokens: {row.prompt!r}")
-
-
-def _ids(
-    turns: Turns, row: Row, tokenizer: Any, chat: str, more: Mapping[str, Any], key: str
-) -> list[int]:
-    """`prompt_ids`, or none."""
-    if chat == "vicuna" and row.messages:
-        given = f"{key}=vicuna, but row {row.id!r} holds messages"
-        raise SkipbenchError(f"{given}; use {key}=auto")
-    if chat != "template":
-        return list(tokenizer.encode(as_text(turns, row.prompt, chat)))
-    if not (more.get("chat_template") or getattr(tokenizer, "chat_template", None)):
+    text, more = prompt if isinstance(prompt, str) else "", dated(tokenizer, template)
+    if chat == "vicuna" and not isinstance(prompt, str):
+        raise SkipbenchError("these are messages, and Vicuna's conversation is of texts; use auto")
+    if chat == "template" and not (more.get("chat_template") or tokenizer.chat_template):
         raise SkipbenchError(
-            f"{key}=template, but the model's tokenizer has no chat template; use an instruct "
-            f"model, or {key}=none for plain text, {key}=vicuna for Vicuna's conversation"
+            "the model's tokenizer has no chat template; use an instruct model, none for plain "
+            "text, or vicuna for Vicuna's conversation"
         )
-    messages = as_messages(turns, row.messages or [{"role": "user", "content": row.prompt}])
-    more = {**dated(tokenizer, more), "add_generation_prompt": True, "return_dict": False}
     try:
-        ids: list[int] = tokenizer.apply_chat_template(messages, **more)
-    except Exception as error:  # a checkpoint's template, in jinja's sandbox, raises anything
-        reason = f"the model's chat template refuses row {row.id!r} ({error})"
-        raise SkipbenchError(f"{reason}; change the row, or use {key}=none") from error
-    return ids
+        text.encode()
+        if chat == "template":
+            last = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+            more |= {"add_generation_prompt": True, "return_dict": False}
+            ids = tokenizer.apply_chat_template(as_messages(turns, last), **more)
+        else:
+            ids = tokenizer.encode(as_text(turns, text, chat))
+    except Exception as error:  # of surrogates, or what a checkpoint's template raises, anything
+        by = "the model's chat template" if chat == "template" else "the tokenizer"
+        raise SkipbenchError(f"{by} refuses it ({error}); change it, or use none") from error
+    if not ids:
+        raise SkipbenchError(f"it has no tokens: {prompt!r}")
+    return list(ids)
 
 
 def eos_ids(lm: "LM") -> frozenset[int]:

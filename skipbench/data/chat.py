@@ -53,13 +53,13 @@ def as_text(turns: Turns, prompt: str, chat: str) -> str:
     return "".join(f"{asked}{answer}\n\n" for asked, answer in turns) + prompt
 
 
-def as_messages(turns: Turns, last: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+def as_messages(turns: Turns, last: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The turns before the last messages, and these, for a chat template."""
-    messages = list[dict[str, str]]()
+    messages = list[dict[str, Any]]()
     for asked, answer in turns:
         messages += [{"role": "user", "content": asked}]
         messages += [{"role": "assistant", "content": answer.strip()}]
-    return [*messages, *last]
+    return [*messages, *map(dict, last)]
 
 
 def pin_day(tokenizer: Any, day: str | None = None) -> str:

@@ -23,7 +23,7 @@ from skipbench.runs.files import write_atomic
 from skipbench.runs.run import Run
 
 if TYPE_CHECKING:
-    from skipbench.bench.ask import Prompt as Prompt
+    from skipbench.bench.ask import PromptType
 
 FIRST = (BASELINE, DEFAULT_METHOD, "prompt-lookup", "swift", "clasp", "knapspec")
 """The first to run; others follow in the order of their names, a search for a skip set last."""
@@ -186,7 +186,7 @@ def _seconds_per_prompt(loaded: Any, base: RunConfig) -> float:
     return out.seconds["prefill"] + token_s * base.dataset.max_new_tokens
 
 
-def prompts_file(prompts: "Sequence[Prompt]", results: Path) -> Path:
+def prompts_file(prompts: "Sequence[PromptType]", results: Path) -> Path:
     """The prompts as a file, whose name is their hash."""
     lines = [{"prompt": p} if isinstance(p, str) else {"messages": p} for p in prompts]
     text = "".join(json.dumps(line) + "\n" for line in lines)

@@ -20,7 +20,7 @@ from transformers import GenerationConfig, MinPLogitsWarper
 
 import skipbench as package
 from skipbench.api import LanguageModel
-from skipbench.bench.ask import Form, encode_prompt
+from skipbench.bench.ask import encode_prompt
 from skipbench.cli.generate import answer_file
 from skipbench.errors import SkipbenchError
 
@@ -121,7 +121,7 @@ def test_the_template_gets_what_it_is_given(tiny: LanguageModel, tmp_path: Path)
     tools = [{"name": "clock"}]
 
     def text(**form: Any) -> str:
-        ids = encode_prompt(tiny.lm, tiny.tokenizer, MESSAGES, 4, Form(**form))
+        ids = encode_prompt(tiny.lm, tiny.tokenizer, MESSAGES, 4, **form)
         return str(tiny.tokenizer.decode(ids, skip_special_tokens=True))
 
     assert text(chat=str(file), thinking=False, tools=tools) == "Hello|False|clock"

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 import msgspec
 from msgspec import Meta, Struct
 
-from skipbench.bench.ask import Prompt
+from skipbench.bench.ask import PromptType
 from skipbench.config.configurable import Positive, in_words
 from skipbench.errors import SkipbenchError
 
@@ -107,7 +107,7 @@ class Asked:
 
     chat: bool
     model: str
-    prompts: Sequence[Prompt]
+    prompts: Sequence[PromptType]
     seeds: Sequence[int]
     options: dict[str, Any]
     stream: bool
@@ -164,7 +164,7 @@ def read_request(
     )
 
 
-def _of_chat(asked: ChatCompletion, options: dict[str, Any]) -> list[Prompt]:
+def _of_chat(asked: ChatCompletion, options: dict[str, Any]) -> list[PromptType]:
     if asked.max_completion_tokens:
         options["max_new_tokens"] = asked.max_completion_tokens
     if asked.top_logprobs is not None and not asked.logprobs:
@@ -178,7 +178,7 @@ def _of_chat(asked: ChatCompletion, options: dict[str, Any]) -> list[Prompt]:
     return [asked.messages]
 
 
-def _of(asked: Completion, options: dict[str, Any]) -> list[Prompt]:
+def _of(asked: Completion, options: dict[str, Any]) -> list[PromptType]:
     if asked.echo:
         raise Refused("echo=true is not supported; wanted false", param="echo")
     options["logprobs"] = asked.logprobs

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 from skipbench.api import LanguageModel
-from skipbench.bench.ask import Prompt
+from skipbench.bench.ask import PromptType
 from skipbench.contrib.serve.requests import Asked, Refused
 from skipbench.decode.answer import Piece, Stream
 
@@ -45,7 +45,7 @@ class Worker:
         of the loop at which TimeoutError is raised.
         """
 
-        def made(prompt: Prompt, seed: int) -> Stream:
+        def made(prompt: PromptType, seed: int) -> Stream:
             return self.model.generate(prompt, stream=True, seed=seed, **asked.options)
 
         found = list[Stream]()
