@@ -126,7 +126,7 @@ ESCAPES = [
 def test_a_chat_template_stays_in_its_sandbox(template: str) -> None:
     own = AutoTokenizer.from_pretrained(TINY)
     own.chat_template = template + "{{ messages[0].content }}"
-    with pytest.raises(SkipbenchError, match="prompt 'r'.*chat template refuses it"):
+    with pytest.raises(SkipbenchError, match=r"prompt 'r'.*chat template refuses it"):
         encode([Row("r", "say", {}, {})], own, 128, 8, "refuse", chat="template")
 
 
