@@ -23,11 +23,6 @@ _FENCE = re.compile(r"( *)(`{3,}|~{3,})([^`]*)$")  # opens where the information
 _FUTURE = re.compile(r"^from __future__ import .*\n?", re.M)
 
 
-def answered(completion: str) -> str:
-    """The completion behind the thoughts of a reasoning model."""
-    return completion.rpartition("</think>")[2]
-
-
 def fences(text: str) -> list[str]:
     """Contents of Markdown's fences, the last perhaps unclosed, without the fence's indentation."""
     found, mark, inside, indent = list[str](), "", list[str](), 0
@@ -70,21 +65,18 @@ def _whole(completion: str, prompt: str, name: str) -> str:
     """The first text that parses and defines the function: the prompt and what continues it, or a
     fence with the function or its body.
     """
-    answer = answered(completion)
+    answer = completion.rpartition("</think>")[2]  # behind the thoughts of a reasoning model
     continued = f"{prompt}{function_body(answer)}\n"
     if defines(continued, name):
         return continued
     candidates = []
     for inside in fences(answer):
         helped = _helpers(prompt)  # the prompt's imports and other functions stay
-        candidates += [f"{helped}{inside}\n"] if _named(name).search(inside) else []
+        if re.search(rf"^(?:async )?def {re.escape(name)}\b", inside, re.M):
+            candidates.append(f"{helped}{inside}\n")
         candidates.append(f"{prompt}{function_body(inside)}\n")
     found = next((code for code in candidates if defines(code, name)), None)
     return found or [*candidates, continued][0]
-
-
-def _named(name: str) -> re.Pattern[str]:
-    return re.compile(rf"^(?:async )?def {re.escape(name)}\b", re.M)
 
 
 def _helpers(prompt: str) -> str:
