@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from huggingface_hub import constants
 
-from skipbench.bench.memory import GIB, Models, fitting, gpu_lines, group_bytes
+from skipbench.bench.memory import GIB, group_bytes
 from skipbench.errors import SkipbenchError
 from skipbench.models.load import load
 from skipbench.runs.provenance import cpu_flags, cpu_name
@@ -18,7 +18,6 @@ from skipbench.scoring.sandbox import bubblewrap
 
 TINY = Path(__file__).resolve().parent.parent / "models" / "tiny"
 WEIGHTS = "model.safetensors"
-MODEL_TOKENS = 2048  # prompt and output for which the models' memory is computed
 EXTRAS = {
     "accelerate": "'skipbench[big]'",
     "bitsandbytes": "'skipbench[quant]'",
@@ -27,8 +26,8 @@ EXTRAS = {
 INSTRUCTIONS = ("amx_bf16", "avx2", "avx512_bf16", "avx512f")
 
 
-def findings(results: Path, models: Models) -> list[str]:
-    """Lines that begin with `ok`, `note` or `missing`; `models` are those to say where they fit."""
+def findings(results: Path) -> list[str]:
+    """Lines that begin with `ok`, `note` or `missing`."""
     total, flags = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), cpu_flags()
     memory = min([total, *(limit for limit, _ in group_bytes())])
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -44,7 +43,7 @@ def findings(results: Path, models: Models) -> list[str]:
     return [
         f"ok       Python {platform.python_version()}, torch {torch.__version__}",
         f"ok       CPU {cpu_name()}: {cores} {unit}, {memory / GIB:.0f} GiB of memory; {has}",
-        *_devices(memory, models),
+        *_devices(),
         *_embedded(),
         f"ok       results={results} is writable"
         if folder.is_dir() and os.access(folder, os.W_OK)
@@ -59,19 +58,11 @@ def findings(results: Path, models: Models) -> list[str]:
     ]
 
 
-def _devices(memory: int, models: Models) -> list[str]:
-    def fits(total_bytes: int) -> str:
-        names = ", ".join(fitting(models, total_bytes, MODEL_TOKENS)) or "none of conf/model"
-        return f"{total_bytes / GIB:.0f} GiB hold, with {MODEL_TOKENS} tokens: {names}"
-
+def _devices() -> list[str]:
     if not torch.cuda.is_available():
-        missing = f"missing  no CUDA device: runs are on the CPU, where {fits(memory)}"
-        return [missing, *gpu_lines(models, MODEL_TOKENS)]
+        return ["missing  no CUDA device: runs are on the CPU"]
     gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
-    all_of_them = fits(sum(gpu.total_memory for gpu in gpus))
-    lines = [f"ok       CUDA device {gpu.name}: {fits(gpu.total_memory)}" for gpu in gpus]
-    several = f"ok       all of them, model.device=auto: {all_of_them}"
-    return [*lines, several] if len(gpus) > 1 else lines
+    return [f"ok       CUDA device {g.name}: {g.total_memory / GIB:.0f} GiB" for g in gpus]
 
 
 def _embedded() -> list[str]:

@@ -3,7 +3,7 @@ run before it reads a weight; `dry_run` makes these and nothing else.
 """
 
 import dataclasses
-import tempfile
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,6 @@ from skipbench.models import outline
 from skipbench.models.checks import check_access, check_form
 from skipbench.models.load import load, make_lm
 from skipbench.profile.latency import latency_path, measured
-from skipbench.runs.files import writing
 from skipbench.runs.reading import check_name
 from skipbench.runs.run import read_run
 
@@ -144,13 +143,11 @@ def preflight(config: RunConfig, folder: Path, held: bool = False) -> Preflight:
     method, memory, dataset, prompts or results folder.
     """
     model = config.model
-    # the weights alone may be too much; that is known before a dataset is fetched
-    check_memory(model, config.dataset, [])
     if not held:
         check_model(model, config.engine)
     copies = bool(check_method(model, config.method.factory()).variant)
     model = model if held else outline.sized(model)
-    check_memory(model, config.dataset, [], copies)
+    check_memory(model, config.dataset, [], copies)  # before a dataset is fetched
     rows = config.dataset.rows(config.limit)
     if not config.fresh and other_rows(read_run(folder).provenance, rows):
         advice = "put the old ones back, pin dataset.revision, or use another results folder"
@@ -165,13 +162,10 @@ def preflight(config: RunConfig, folder: Path, held: bool = False) -> Preflight:
                 text_config(outline.read_config(model.path, model.revision))
             )
         prompts = encode(rows, tokenizer, context, **config.dataset.encoding)
-    check_name(folder)  # the folder could be made, and nothing is left behind
+    check_name(folder)
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    with writing(there):
-        try:
-            tempfile.TemporaryDirectory(dir=there, prefix=".skipbench-").cleanup()
-        except OSError as error:  # without the name drawn above
-            raise OSError(error.errno, error.strerror, str(there)) from error
+    if not (there.is_dir() and os.access(there, os.W_OK)):
+        raise SkipbenchError(f"{there} is no folder that can be written to; use results=FOLDER")
     return Preflight(model, rows, prompts, need)
 
 

@@ -1,14 +1,13 @@
 """Checks by the bytes of its weights and cache whether a model fits, before it is loaded."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from skipbench.bench.prompts import SCRATCH_ROWS
 from skipbench.config.architecture import BYTES
-from skipbench.config.catalog import known_models
-from skipbench.config.model import Dtype, Model, Quantization
+from skipbench.config.model import Model
 from skipbench.config.run_config import DatasetConfig
 from skipbench.data.rows import Row
 from skipbench.errors import NotHereError
@@ -28,8 +27,6 @@ GPUS = {
 }
 """Usable bytes of the papers' GPU classes, smallest first."""
 
-Models = Mapping[str, Model]  # models of known sizes, by name
-
 
 def needed_bytes(model: Model, tokens: int) -> tuple[int, int]:
     """Bytes of weights, and of a cache for `tokens` tokens and the draft rows after them."""
@@ -38,20 +35,10 @@ def needed_bytes(model: Model, tokens: int) -> tuple[int, int]:
     return model.architecture.weight_bytes(model.dtype, model.quantization), cache
 
 
-def _with_margin(model: Model, tokens: int) -> int:
-    return sum(needed_bytes(model, tokens)) + MARGIN
-
-
 def longest(rows: Sequence[Row], max_new_tokens: int, context: int) -> int:
     """Tokens of the longest prompt, estimated from its characters, with its output."""
     prompt = max((len(row.prompt) for row in rows), default=0) // TEXT_PER_TOKEN
     return min(prompt + max_new_tokens, context)
-
-
-def fitting(models: Models, memory: int, tokens: int) -> list[str]:
-    """Names of the models that fit into `memory` bytes at that length, smallest first."""
-    sizes = sorted((_with_margin(model, tokens), name) for name, model in models.items())
-    return [name for size, name in sizes if size <= memory]
 
 
 def gpus_needed(model: Model, dataset: DatasetConfig, each: int) -> int:
@@ -91,61 +78,39 @@ def devices_needed(model: Model, tokens: int | None) -> int | None:
     return next(fits, None)
 
 
-@dataclass(frozen=True)
-class Need:
-    """Bytes that a cell takes."""
+class Need(NamedTuple):
+    """Bytes that a cell takes, and those that its device has free, `None` if unknown."""
 
-    weight_bytes: int
-    cache_bytes: int
-    tokens: int  # of the longest prompt with its output, which the cache holds
-    calibration_bytes: int  # of `model.calibration`, gone before the cache comes
-    copy_bytes: int  # of a variant of the weights, for drafts
-    rest_bytes: int  # activations, logits, and so on
-    free_bytes: int | None  # of the device; None if unknown
-
-    @property
-    def total_bytes(self) -> int:
-        then = self.cache_bytes + self.copy_bytes
-        return self.weight_bytes + max(then, self.calibration_bytes) + self.rest_bytes
-
-    def text(self, kind: str) -> str:
-        """The parts in words; `kind` of the weights."""
-        before = self.calibration_bytes
-        calibration = f" (or {_gib(before)} for model.calibration before)" if before else ""
-        copied = f", {_gib(self.copy_bytes)} for their copy of drafts" if self.copy_bytes else ""
-        free = f"; {_gib(self.free_bytes)} are free" if self.free_bytes is not None else ""
-        return (
-            f"weights {_gib(self.weight_bytes)} ({kind}), cache {_gib(self.cache_bytes)} for about "
-            f"{self.tokens} tokens{calibration}{copied}, {_gib(self.rest_bytes)} for the rest{free}"
-        )
+    total_bytes: int
+    free_bytes: int | None
 
 
 def check_memory(
     model: Model, dataset: DatasetConfig, rows: Sequence[Row], copies: bool = False
 ) -> Need | None:
     """The bytes that a cell takes with these rows; None for a model of unknown size. Raises
-    NotHereError, with the models that would fit, if they are more than the device has free.
+    NotHereError, with both numbers, if they are more than the device has free.
 
     `copies`: drafts read a variant of the weights, a copy.
     """
-    if model.architecture is None:
+    if (shape := model.architecture) is None:
         return None
-    context = min(dataset.context or model.architecture.context, model.architecture.context)
-    tokens = longest(rows, dataset.max_new_tokens, context)
+    tokens = longest(
+        rows, dataset.max_new_tokens, min(dataset.context or shape.context, shape.context)
+    )
     weights, cache = needed_bytes(model, tokens)
+    if copies:  # a byte per weight
+        cache += shape.layers * shape.layer_parameters + shape.vocab * shape.hidden
     margin = min(MARGIN, max(weights, MIN_MARGIN))
-    free = free_bytes(model.device)
-    shape = model.architecture
-    copied = copies * (shape.layers * shape.layer_parameters + shape.vocab * shape.hidden)
-    need = Need(weights, cache, tokens, _calibration_bytes(model), copied, margin, free)
-    if free is None or need.total_bytes <= free:
-        return need
-    fit = ", ".join(fitting(known_models(), free, need.tokens))
-    on_gpu = model.device.startswith("cuda")
-    several = ". Several GPUs are used with model.device=auto" if on_gpu else ""
+    # the calibration is over before the cache comes
+    total, free = weights + max(cache, _calibration_bytes(model)) + margin, free_bytes(model.device)
+    if free is None or total <= free:
+        return Need(total, free)
+    several = " model.device=auto for several GPUs," if model.device.startswith("cuda") else ""
     raise NotHereError(
-        f"model {model.name!r} needs {_gib(need.total_bytes)} on {model.device}: "
-        f"{need.text(weight_kind(model))}. Would fit: {fit or 'none of conf/model'}{several}"
+        f"model {model.name!r} needs {_gib(total)} on {model.device} for about {tokens} tokens of "
+        f"{weight_kind(model)}, and {_gib(free)} are free; use{several} another model, or a "
+        "smaller dataset.context or dataset.max_new_tokens"
     )
 
 
@@ -165,29 +130,22 @@ def _calibration_bytes(model: Model) -> int:
 
 
 def out_of_memory(error: Exception, model: Model, max_new_tokens: int) -> str | None:
-    """The cell's minimum memory and smaller settings; None for an error of another kind."""
+    """The reason of an error that was for memory, with the least that the cell takes and what to
+    change; None for an error of another kind.
+    """
     import torch  # not above: a plan computes sizes without it
 
     text, kinds = str(error), MemoryError | torch.OutOfMemoryError
     exhausted = "can't allocate memory" in text or "out of memory" in text
     if not exhausted and not isinstance(error, kinds):
         return None
-    first = f": {text.partition(chr(10))[0]}" if text else ""
-    reason = f"out of memory ({type(error).__name__}{first})"
-    if model.architecture is None:
-        advice = "give the job more (hardware.memory=), or use a smaller dataset.max_new_tokens"
-        return f"{reason}; {advice}"
-    need, changed = _with_margin(model, max_new_tokens), dict[str, Model]()
-    if model.device.startswith("cuda"):
-        changed["quantization=int8"] = replace(model, quantization=Quantization.int8)
-    if model.dtype == Dtype.float32:
-        changed["dtype=bfloat16"] = replace(model, dtype=Dtype.bfloat16)
-    sizes = {words: _with_margin(other, max_new_tokens) for words, other in changed.items()}
-    smaller = [f"model.{words} ({_gib(size)})" for words, size in sizes.items() if size < need]
-    smaller += [f"model={name}" for name in fitting(known_models(), need - 1, max_new_tokens)[-1:]]
+    first, least = f": {text.partition(chr(10))[0]}" if text else "", ""
+    if model.architecture is not None:
+        size = sum(needed_bytes(model, max_new_tokens)) + MARGIN
+        least = f"model {model.name!r} needs {_gib(size)}, more for long prompts; "
     return (
-        f"{reason}; model {model.name!r} needs {_gib(need)}, more for long prompts. Next smaller: "
-        f"{', '.join(smaller) or 'no model of conf/model'}; or give the job more (hardware.memory=)"
+        f"out of memory ({type(error).__name__}{first}); {least}give the job more "
+        "(hardware.memory=), or use a smaller model, model.dtype or dataset.max_new_tokens"
     )
 
 
@@ -227,18 +185,6 @@ def group_bytes() -> Iterator[tuple[int, int]]:
     ):
         with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
             yield int((GROUP / limit).read_text()), int((GROUP / used).read_text())
-
-
-def gpu_lines(models: Models, tokens: int) -> list[str]:
-    """The models that fit first on every GPU class, then the GPUs of 80 GB that others take."""
-    lines, seen, each = [], set[str](), GPUS["A100 80 GB, A800, H100"]
-    for gpu, memory in GPUS.items():
-        new = [name for name in fitting(models, memory, tokens) if name not in seen]
-        above = "the above and " if seen else ""
-        lines.append(f"note     fits on one {gpu}: {above}{', '.join(new) or 'nothing more'}")
-        seen |= set(new)
-    counts = {name: _gpus(models[name], tokens, each) for name in sorted(set(models) - seen)}
-    return lines + [f"note     {name} takes {n} GPUs of 80 GB" for name, n in counts.items()]
 
 
 def size_text(model: Model) -> str:

@@ -9,7 +9,7 @@ import msgspec
 
 from skipbench.config.model import Model, check_path
 from skipbench.config.run_config import RunConfig
-from skipbench.errors import NotHereError, printable
+from skipbench.errors import NotHereError
 from skipbench.runs.files import read_lines, write_json
 from skipbench.runs.fingerprint import FORMS, weights_sha256
 from skipbench.runs.provenance import config_hash, portable, run_name
@@ -21,7 +21,6 @@ class _Searched(msgspec.Struct, frozen=True):
 
     model: Mapping[str, object] = {}
     method: Mapping[str, object] = {}
-    weights_sha256: str | None = None
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,13 +43,20 @@ def stored_path(results: Path, model: Model, method: str, options: str = "") -> 
     return min(folder.glob(f"*_{method}_{key}.json"), default=new)
 
 
-def _is_of(settings: _Searched, model: Model) -> bool:
-    """Compares path and revision of the checkpoint of a search, where a fingerprint is missing."""
-    if None not in (settings.weights_sha256, weights_sha256(model)):
-        return False  # by its name the file is of other weights
-    searched = {"sparsity": "none", **settings.model}
-    keys = ("path", "revision", *FORMS)
-    return all(searched.get(key) == portable(getattr(model, key)) for key in keys)
+def _by_path(folder: Path, model: Model, method: str) -> Stored | None:
+    """The set of the same path, on a machine that has results alone and no weights."""
+    if weights_sha256(model) is not None:
+        return None
+    wanted = {key: portable(getattr(model, key)) for key in ("path", "revision", *FORMS)}
+    for path in sorted(folder.glob(f"{glob.escape(model.name)}_*.json")):
+        one = read_json(path, Stored)
+        of = one.settings.method if one else {}
+        if one is None or of.get("name") != method or of.get("precision", "full") != "full":
+            continue
+        searched = {"sparsity": "none", **one.settings.model}
+        if {key: searched.get(key) for key in wanted} == wanted:
+            return one
+    return None
 
 
 def write_stored(path: Path, skip: str, value: float, settings: Mapping[str, object]) -> None:
@@ -90,25 +96,15 @@ def with_stored_set(config: RunConfig) -> RunConfig:
 def resolve(skip: str, model: Model, method: str, results: Path, options: str = "") -> str:
     """`skip` itself, or for `stored` the set that a search of these weights chose here, first one
     with the same `draft_options`, else the one that ships with the model or was published. Raises
-    NotHereError where nothing is stored, or a set of other weights alone; SkipbenchError where
-    there is no such checkpoint.
+    NotHereError where nothing is stored; SkipbenchError where there is no such checkpoint.
     """
     if skip != "stored":
         return skip
     if options and (own := read_json(stored_path(results, model, method, options), Stored)):
         return own.skip
-    searched, others = stored_path(results, model, method), []
-    if (stored := read_json(searched, Stored)) is not None:
+    searched = stored_path(results, model, method)
+    if stored := read_json(searched, Stored) or _by_path(searched.parent, model, method):
         return stored.skip
-    for path in sorted(searched.parent.glob(f"{glob.escape(model.name)}_*.json")):
-        other = read_json(path, Stored)
-        of = other.settings.method if other else {}
-        if other is None or of.get("name") != method or of.get("precision", "full") != "full":
-            continue
-        if _is_of(other.settings, model):
-            return other.skip
-        origin = printable(str(other.settings.model.get("path")))
-        others.append(f"; the one in {path} is of other weights, searched at {origin}")
     if model.skip_sets and (shipped := Path(model.skip_sets)).exists():
         sets = msgspec.json.decode(shipped.read_bytes(), type=dict[str, Stored])
         if method in sets:
@@ -118,7 +114,7 @@ def resolve(skip: str, model: Model, method: str, results: Path, options: str = 
     check_path(model.path)
     place = f"{model.name} ({portable(model.path)}) in {portable(str(searched.parent))}"
     raise NotHereError(
-        f"method.skip=stored, but no skip set of {method} is stored for {place}{''.join(others)}; "
+        f"method.skip=stored, but no skip set of {method} is stored for {place}; "
         f"`python -m skipbench search method={method}` with these settings makes one, and "
         "'method.skip=\"attn:1,2;mlp:3\"' gives one"
     )

@@ -53,7 +53,7 @@ def told(*words: str) -> str:
         (["model.quantization=int8"], "needs engine=reference"),
         (["model.sparsity=wanda"], "wanda-0.5"),
         (["engine=reference", "engine.strict=true"], "needs engine=fused"),
-        (["results=/proc/none"], "/proc is not writable"),
+        (["results=/dev/null/none"], "/dev/null is no folder that can be written to"),
         (["dataset.max_new_tokens=100000"], "leaves no room for a prompt in a context of 1024"),
         (["dataset.max_new_tokens=0"], "dataset.max_new_tokens=0; wanted 1 or more"),
         (["dataset.context=200", "dataset.max_new_tokens=195"], "with max_new_tokens=195 at most"),

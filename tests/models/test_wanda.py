@@ -173,7 +173,7 @@ def test_memory_counts_the_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
     config = compose([*words, "dataset.max_new_tokens=16"])
     weights = 13_015_864_320 * 2
     monkeypatch.setattr("skipbench.bench.memory.host_free_bytes", lambda: weights + (3 << 30))
-    says = r"float16, wanda-2:4\).*or 2\.5 GiB for model\.calibration"
+    says = r"needs 27\.\d GiB .* float16, wanda-2:4, and 27\.2 GiB are free"
     with pytest.raises(NotHereError, match=says):
         check_memory(config.model, config.dataset, [])
     check_memory(dataclasses.replace(config.model, sparsity="none"), config.dataset, [])
