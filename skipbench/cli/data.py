@@ -14,12 +14,12 @@ from skipbench.config.model import Model
 from skipbench.config.run_config import DatasetConfig
 from skipbench.console import show
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.inputs import HubFacts, Input, hub_facts, inputs_of
+from skipbench.experiments.inputs import Input, inputs_of
 from skipbench.experiments.plan import grids_of
 from skipbench.launch.status import command_line
 from skipbench.report.columns import MISSING, markdown_grid
 
-HEAD = ("name", "kind", "size", "licence", "token", "here")
+HEAD = ("name", "kind", "weights", "token", "here")
 
 
 def run_data(asked: Data) -> None:
@@ -46,13 +46,7 @@ def _experiments(asked: Data) -> None:
     if asked.fetch:
         _fetch_all((one.name, source) for one in inputs if one.lacking for source in one.sources)
         inputs = inputs_of(cells)
-    from skipbench.experiments.fetch import hub_answers  # torch
-
-    answers = hub_answers()
-    rows = [_row(one, hub_facts(one) if answers else HubFacts()) for one in inputs]
-    show(markdown_grid([HEAD, *rows]))
-    if not answers:
-        show("the hub does not answer: licences, and sizes of datasets, are not known")
+    show(markdown_grid([HEAD, *map(_row, inputs)]))
     for one in inputs:
         if one.lacking and one.token_missing:
             page = f"accept its licence at https://huggingface.co/{one.where}"
@@ -65,17 +59,14 @@ def _experiments(asked: Data) -> None:
         sys.exit(1)
 
 
-def _row(one: Input, facts: HubFacts) -> list[str]:
-    size = facts.size_bytes
-    if size is None and isinstance(one.source, Model) and (shape := one.source.architecture):
-        size = shape.weight_bytes(one.source.dtype)
-    gated = facts.gated or (isinstance(one.source, Model) and one.source.gated)
-    token = "needed" + (", none here" if one.token_missing else "") if gated else "no"
-    text = MISSING if size is None else f"{size / 2**30:.2f} GiB"
-    known = [one.name, one.kind, text, facts.licence or MISSING, token]
-    if not one.where:
-        known = [one.name, one.kind, MISSING, "of a package, or made here", "no"]
-    return [*known, "no" if one.lacking else "yes"]
+def _row(one: Input) -> list[str]:
+    size, token = MISSING, "no"
+    if isinstance(one.source, Model):
+        if shape := one.source.architecture:
+            size = f"{shape.weight_bytes(one.source.dtype) / 2**30:.2f} GiB"
+        if one.source.gated:
+            token = "needed" + (", none here" if one.token_missing else "")
+    return [one.name, one.kind, size, token, "no" if one.lacking else "yes"]
 
 
 def _source(name: str, is_model: bool, settings: Sequence[str]) -> Model | DatasetConfig:

@@ -7,7 +7,6 @@ from skipbench.config.model import Model, PlantedModel
 from skipbench.config.run_config import DatasetConfig
 from skipbench.data.rows import rows_hash
 from skipbench.models.download import fetch
-from skipbench.models.download import hub_answers as hub_answers
 
 
 def fetched(source: Model | DatasetConfig) -> str:

@@ -1,16 +1,13 @@
-"""Checkpoints and datasets of cells: whether they are here, and what the hub says of them."""
+"""Checkpoints and datasets of cells, and whether they are here."""
 
-import fnmatch
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import NamedTuple
 
 from skipbench.config.model import Model, PlantedModel
 from skipbench.config.run_config import DatasetConfig, RunConfig
 from skipbench.data.source import offline
 from skipbench.errors import SkipbenchError
-from skipbench.models.checks import FILES, missing_weights
+from skipbench.models.checks import missing_weights
 from skipbench.runs.fingerprint import checkpoint_place
 
 
@@ -40,14 +37,6 @@ class Input:
         from huggingface_hub import get_token
 
         return isinstance(self.source, Model) and self.source.gated and get_token() is None
-
-
-class HubFacts(NamedTuple):
-    """What the hub says; None where it does not."""
-
-    licence: str | None = None
-    size_bytes: int | None = None
-    gated: bool = False
 
 
 def inputs_of(configs: Sequence[RunConfig]) -> list[Input]:
@@ -92,27 +81,6 @@ def _unreadable(sources: Sequence[Model | DatasetConfig]) -> str | None:
             except SkipbenchError as error:
                 return str(error)
     return None
-
-
-def hub_facts(one: Input) -> HubFacts:
-    """Licence and size by the hub of files that are fetched; empty where it does not answer."""
-    if one.where.count("/") != 1 or Path(one.where).exists():
-        return HubFacts()
-    from huggingface_hub import HfApi
-
-    ask = HfApi().model_info if one.kind == "model" else HfApi().dataset_info
-    try:
-        info = ask(one.where, revision=one.source.revision, files_metadata=True)
-    except Exception:  # whatever the network does, the others are still asked for
-        return HubFacts()
-    tags = [tag.partition(":")[2] for tag in info.tags or () if tag.startswith("license:")]
-    patterns = FILES if one.kind == "model" else ["*"]
-    sizes = [
-        file.size or 0
-        for file in info.siblings or ()
-        if any(fnmatch.fnmatch(file.rfilename, pattern) for pattern in patterns)
-    ]
-    return HubFacts(", ".join(tags) or None, sum(sizes) or None, bool(info.gated))
 
 
 def not_ready(configs: Sequence[RunConfig], without_network: bool) -> list[str]:

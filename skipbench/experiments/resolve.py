@@ -11,7 +11,7 @@ from skipbench.config.catalog import DEFAULT_METHOD
 from skipbench.config.run_config import RunConfig
 from skipbench.data.rows import other_rows
 from skipbench.errors import NotHereError, SkipbenchError
-from skipbench.experiments.set_search import search_command, search_trace
+from skipbench.experiments.set_search import search_trace
 from skipbench.runs.fingerprint import compare_identity
 from skipbench.runs.provenance import config_hash, run_name
 from skipbench.runs.run import Run, read_run
@@ -44,8 +44,8 @@ def resolve_cell(config: RunConfig) -> ResolvedCell:
         return ResolvedCell(with_stored_set(config))
     except NotHereError as error:
         raise NotHereError(
-            f"{error}; or take method={DEFAULT_METHOD}, which needs none; or search one: "
-            f"{search_command(config)}"
+            f"{error}; or take method={DEFAULT_METHOD}, which needs none; or search one by python "
+            f"-m skipbench search method={config.method.name} with the same settings"
         ) from error
 
 

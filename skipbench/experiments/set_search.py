@@ -1,22 +1,15 @@
 """The search of a cell's skip set: its command, its trace, its run."""
 
 import dataclasses
-import shlex
 from pathlib import Path
 
 from skipbench.bench.stored_sets import other_weights, search_folder
-from skipbench.config.catalog import choices, model_facts
 from skipbench.config.run_config import RunConfig
 from skipbench.console import show_result
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.runs.run import SetSearch
 from skipbench.search.run import best_of_trace, read_trials
-
-BUDGETS = {
-    "self-sd": ["search=self-sd", "search.iterations=1000", "search.max_new_tokens=32"],
-    "self-sd-c": ["search=constrained"],
-}  # the papers' searches: Self-SD 4.1 and appendix B, SWIFT D.4 (8 prompts of 32 tokens)
 
 
 def search_trace(config: RunConfig) -> Path:
@@ -33,27 +26,6 @@ def search_of(config: RunConfig) -> SetSearch | None:
     sets = config.search.iterations
     seconds = sum(trial.seconds for trial in read_trials(search_trace(config), sets))
     return SetSearch(on=config.search_dataset.name, sets=sets, seconds=seconds)
-
-
-def search_command(config: RunConfig) -> str:
-    """The command that searches a skip set for a cell, with the budget of the papers."""
-    model, dataset = config.model, config.dataset
-    words = ["python", "-m", "skipbench", "search", f"method={config.method.name}"]
-    facts = model_facts(model.name) if model.name in choices("model") else {}
-    listed = facts.get("path") == model.path
-    words.append(f"model={model.name if listed else 'path'}")  # or a checkpoint of the user's own
-    keys = ["dtype"] if listed else ["path", "name", "revision", "dtype", "device"]
-    keys += [k for k in ("quantization", "sparsity") if getattr(model, k) != "none"]
-    words += [f"model.{k}={getattr(model, k)}" for k in keys if getattr(model, k) is not None]
-    own = {key: dataset.node.get(key) for key in ("prompt", "path", "shots_path")}
-    words += [f"dataset={dataset.name}"]
-    words += [f"dataset.{key}={value}" for key, value in own.items() if value is not None]
-    if "run_limit" in dataset.for_search(None).node:  # there is no training split
-        words += [f"limit={'null' if config.limit is None else config.limit}"]
-    words += BUDGETS.get(config.method.name, BUDGETS["self-sd"])
-    words += [f"engine={config.engine.name}"] if config.engine.name != "fused" else []
-    words += [f"results={config.results}"] if str(config.results) != "results" else []
-    return shlex.join(words)
 
 
 def ensure_searched(config: RunConfig, load: LastLoaded) -> bool:

@@ -1,7 +1,5 @@
 """Fetching a checkpoint into the hub's cache, for machines that have no network later."""
 
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,8 +16,6 @@ from skipbench.models.checks import (
 from skipbench.models.outline import read_config
 from skipbench.models.tokenizer import read_tokenizer
 
-TIMEOUT_S = 5
-
 
 class Fetched(NamedTuple):
     """A checkpoint on this machine: config.json, safetensors and tokenizer, or a GGUF file."""
@@ -28,21 +24,6 @@ class Fetched(NamedTuple):
     size_bytes: int  # of its weights, or of the package fetched; 0 where it was there before
     commit: str | None = None  # of the hub
     seconds: tuple[float, ...] = ()  # of a package's download and conversion
-
-
-def hub_answers() -> bool:
-    """True if the hub can be reached, and may be asked."""
-    from huggingface_hub import constants
-
-    if constants.HF_HUB_OFFLINE:
-        return False
-    try:
-        with urllib.request.urlopen(constants.ENDPOINT, timeout=TIMEOUT_S):
-            return True
-    except urllib.error.HTTPError as error:
-        return error.code < 500 and error.code != 403  # a proxy that lets nothing through
-    except OSError:
-        return False
 
 
 def fetch(path: str, revision: str | None, shape: Shape | None) -> Fetched:

@@ -1,10 +1,6 @@
-"""What experiments read: listed with what the hub says, and submitted only where it is here."""
+"""What experiments read is listed, and submitted only where it is here."""
 
 import json
-import re
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -19,46 +15,14 @@ WORDS = ["swift-table2", "dataset=mini-math", "models=llama2-13b", "methods=swif
 LLAMA = "meta-llama/Llama-2-13b-hf"
 
 
-class Hub(BaseHTTPRequestHandler):
-    """The hub's answer to a question for a repository, without its files."""
-
-    def do_GET(self) -> None:
-        found = re.match(r"/api/(models|datasets)/([\w.-]+/[\w.-]+)/revision/", self.path)
-        files = [("model-1.safetensors", 3 << 30), ("model-1.bin", 5 << 30), ("data", 1 << 30)]
-        answer: dict[str, object] = {}
-        if found:
-            answer = {
-                "id": found[2],
-                "sha": "0" * 40,
-                "gated": "manual" if found[2] == LLAMA else False,
-                "tags": ["license:llama2" if found[1] == "models" else "license:mit", "en"],
-                "siblings": [{"rfilename": name, "size": size} for name, size in files],
-            }
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.end_headers()
-        self.wfile.write(json.dumps(answer).encode())
-
-    def log_message(self, *words: object) -> None:
-        """Nothing: the terminal is the test's."""
-
-
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty cache of this machine, beside a hub that answers."""
-    server = HTTPServer(("127.0.0.1", 0), Hub)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of this machine, and no token."""
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
         monkeypatch.delenv(name, raising=False)
-    yield tmp_path / "cache"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    return tmp_path / "cache"
 
 
 def snapshot(cache: Path) -> Path:
@@ -85,28 +49,28 @@ def listed(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[dict[str, l
     return {name: cells for name, *cells in rows[2:]}, said
 
 
-def test_an_experiments_inputs_are_listed_with_what_the_hub_says(
-    hub: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_an_experiments_inputs_are_listed(
+    cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows, said = listed(capsys, "swift-table2", "models=llama2-13b,llama2-70b", "dataset=gsm8k")
     assert rows == {
-        "llama2-13b": ["model", "3.00 GiB", "llama2", "needed, none here", "no"],
-        "llama2-70b": ["model", "3.00 GiB", "llama2", "needed, none here", "no"],
-        "gsm8k": ["dataset", "9.00 GiB", "mit", "no", "no"],
+        "llama2-13b": ["model", "24.24 GiB", "needed, none here", "no"],
+        "llama2-70b": ["model", "128.48 GiB", "needed, none here", "no"],
+        "gsm8k": ["dataset", "—", "no", "no"],
     }
     assert f"accept its licence at https://huggingface.co/{LLAMA}, then" in said
     assert "0 of 3 are here" in said and "dataset=gsm8k scale=paper --fetch" in said
-    folder = snapshot(hub)
+    folder = snapshot(cache)
     monkeypatch.setenv("HF_TOKEN", "hf_none")
     rows, said = listed(capsys, *WORDS)
-    assert rows["llama2-13b"][3:] == ["needed", "no"] and "1 of 2 are here" in said
+    assert rows["llama2-13b"][2:] == ["needed", "no"] and "1 of 2 are here" in said
     (folder / "model-2.safetensors").touch()
     rows, said = listed(capsys, *WORDS)
-    assert rows["llama2-13b"][4] == rows["mini-math"][4] == "yes" and "2 of 2" in said
+    assert rows["llama2-13b"][3] == rows["mini-math"][3] == "yes" and "2 of 2" in said
 
 
 def test_jobs_that_would_fail_are_not_submitted(
-    hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_tool(tmp_path, "sbatch", "echo 7", monkeypatch)
     words = ["submit", *WORDS, "hardware=slurm-a100"]
@@ -116,7 +80,7 @@ def test_jobs_that_would_fail_are_not_submitted(
             dispatch([*words, f"results={tmp_path / 'refused'}", *more])
     assert not [*tmp_path.glob("refused/submit/*/*")]
     dispatch([*words, f"results={tmp_path / 'anyway'}", "--anyway"])
-    (snapshot(hub) / "model-2.safetensors").touch()
+    (snapshot(cache) / "model-2.safetensors").touch()
     dispatch([*words, f"results={tmp_path / 'here'}"])
     for name in ("anyway", "here"):
         assert [*tmp_path.glob(f"{name}/submit/*/jobs.jsonl")]
