@@ -35,8 +35,8 @@ def compare(
         prompts: a file (.jsonl or .parquet with `prompt` or `messages`, .txt with one per line), or
             a list of texts and lists of messages; by default text that comes with Python.
         methods: only these; by default all that can run.
-        minutes: budget; what does not fit is left out, with the reason.
-        limit: prompts per method; by default as many as fit, 20 at most.
+        minutes: after so many no further prompt begins; the same call goes on.
+        limit: prompts per method; 20 by default.
         results: folder of the records; what is there is not measured again.
         overrides: more settings, as on the command line.
 

@@ -115,6 +115,9 @@ def _opened(
             store.amend(notes=notes)
         if bench.error is not None:
             raise bench.error
+        if len(bench.samples) < len(prompts):
+            store.status("interrupted", "its time was up; the same command goes on")
+            return
         store.write_metrics(_metrics(bench))
         failed = [s for s in bench.samples if s.lossless == "failed"]
         error = None

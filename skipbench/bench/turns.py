@@ -3,8 +3,10 @@ order that is balanced over the prompts.
 """
 
 import copy
+import math
 import random
 import statistics
+import time
 from collections.abc import Sequence
 
 from skipbench.bench.arm import Bench, Decoded, sample_of
@@ -18,13 +20,14 @@ from skipbench.runs.state import defer_signals
 VANILLA = "vanilla"
 
 
-def decode_missing(*benches: Bench) -> None:
+def decode_missing(*benches: Bench, deadline: float = math.inf) -> None:
     """Decodes for each arm the prompts that it has no sample of. The arms that lack a prompt take
     one turn on it, vanilla among them, and each stores a sample with its own tokens and times and
     with vanilla's of this turn.
 
     A method that carries state across prompts goes on from the state in its last record. A later
     turn of a conversation comes after vanilla's answer to the turn before it, for all arms.
+    `deadline`: time of `time.monotonic` after which no further prompt begins.
     """
     longest = max((bench.prompts for bench in benches), key=len)
     indices = range(len(longest))
@@ -39,7 +42,7 @@ def decode_missing(*benches: Bench) -> None:
                     turns.setdefault(bench.prompt(index).hash, []).append(bench)
             for turn in turns.values():
                 _turn(turn, index)
-            if all(bench.error is not None for bench in benches):
+            if all(bench.error is not None for bench in benches) or time.monotonic() > deadline:
                 break
             advance(_so_far(benches))
     for bench in benches:

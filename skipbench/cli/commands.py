@@ -26,13 +26,13 @@ class Compare(Command):
     """
 
     prompts: Prompts = None
-    minutes: Annotated[AboveZero, "time that the runs may take"] = 20.0
+    minutes: Annotated[AboveZero, "after which no prompt begins; the same command goes on"] = 20.0
     methods: Annotated[Names, "only these"] = ()
     method: Annotated[Names, "the same as methods="] = ()
     limit: Annotated[
         Annotated[str, Meta(pattern=r"^([1-9]\d*|null)$")] | None,
         Meta(title="1 or more, or null for all"),
-        "prompts per method, null for all; else as many as fit",
+        "prompts per method, 20 by default; null for all",
     ] = None
     columns: Columns = ()
     over: Over = None

@@ -1,25 +1,28 @@
 """Ranks the methods that can run on a model by their speedup, within a budget of time."""
 
-import dataclasses
 import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from skipbench.config.catalog import DEFAULT_METHOD, choices
 from skipbench.config.compose import compose
 from skipbench.config.explain import did_you_mean
 from skipbench.config.run_config import RunConfig
-from skipbench.console import duration, say_replaced
+from skipbench.console import say_replaced
 from skipbench.errors import NotHereError, SkipbenchError, reason_of
 from skipbench.experiments.last_loaded import LastLoaded
-from skipbench.experiments.resolve import is_done, resolve_cell
+from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_row
 from skipbench.experiments.table_runs import run_entry
+from skipbench.metrics.summary import summarise
 from skipbench.report.compared import BASELINE, Comparison, conclude
 from skipbench.runs.files import write_atomic
+from skipbench.runs.record import drafted
 from skipbench.runs.run import Run
 
 if TYPE_CHECKING:
@@ -27,20 +30,12 @@ if TYPE_CHECKING:
 
 FIRST = (BASELINE, DEFAULT_METHOD, "prompt-lookup", "swift", "clasp", "knapspec")
 """The first to run; others follow in the order of their names, a search for a skip set last."""
-LEFT_OUT = {
-    **dict.fromkeys(
-        ("first", "last", "middle", "random"), "a control of the papers; uniform stands for it"
-    ),
-    "fixed": "takes a skip set by hand: method=fixed method.skip='\"attn:1,2;mlp:3\"'",
-    "self-sd-c": "self-sd with another search",
-    "draft-model": "takes a second checkpoint: method=draft-model method.model=MODEL",
-    **dict.fromkeys(("layerskip", "del"), "for checkpoints trained for early exit"),
-}
+TRAINED = ("layerskip", "del")  # for checkpoints trained for early exit
+LEFT_OUT = ("first", "last", "middle", "random", "fixed", "self-sd-c", "draft-model", *TRAINED)
+"""Run where they are named alone."""
 EARLY_EXIT = "layerskip"  # in the name or path of a checkpoint trained for early exit
-PROMPTS = (20, 10, 5)  # per method; the budget chooses
-ARM_S = 1.25  # time of a method on a prompt, warm-up included, over that of vanilla at most
+PROMPTS = 20  # per method
 SEARCH = ("search.iterations=24", "search.prompts=2", "search.max_new_tokens=24")
-SEARCH_TOKENS = 24 * 2 * 24
 LONG = 2048  # tokens of context from which the prompts are sections of Python's reference
 
 
@@ -51,25 +46,26 @@ def rank_methods(
     limit: int | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Comparison:
-    """Runs every method that can run on the model of `settings`, by turns on each prompt. Raises
-    SkipbenchError for a model or dataset that cannot be used, or an unknown method.
+    """Runs every method that can run on the model of `settings`, by turns on each prompt, until
+    the time is up. Raises SkipbenchError for a model or dataset that cannot be used, or an unknown
+    method.
 
     Args:
         settings: overrides of all cells: model, dataset, engine; without a dataset, prompts are
             sections of Python's own reference, or generated stories for a short context.
-        budget_s: seconds that the runs may take; vanilla and the first method always run.
+        budget_s: seconds after which no further prompt begins, and no search for a skip set; one
+            prompt is always decoded.
         methods: only these; all where empty.
-        limit: prompts per method; by default as many of `PROMPTS` as the budget allows.
-        tell: gets a line per method.
+        limit: prompts per method, 20 by default.
+        tell: gets a line on what runs.
     """
     from skipbench.bench.load import check_model
     from skipbench.bench.memory import check_memory
-    from skipbench.bench.skip_search import search_set
     from skipbench.models.outline import sized
 
-    began = time.monotonic()
-    names = _ordered(methods)
+    deadline = time.monotonic() + budget_s
     base = compose([*settings, f"method={BASELINE}"])
+    names = _named(methods, f"{base.model.name} {base.model.path}")
     check_model(base.model, base.engine)
     check_memory(sized(base.model), base.dataset, [])
     load = LastLoaded(always=True)
@@ -79,84 +75,76 @@ def rank_methods(
         long = loaded[0].max_positions >= LONG  # no network is needed for either
         settings = [*settings, f"dataset={'pydoc-summary' if long else 'mini-stories'}"]
         base = compose([*settings, f"method={BASELINE}"])
-    configs = {name: _composed(settings, name, base, given=bool(methods)) for name in names}
-    prompt_s = _seconds_per_prompt(loaded, base)
-    if limit is None:
-        able = sum(isinstance(config, RunConfig) for config in configs.values())
-        each_s = ARM_S * prompt_s * (1 + able)
-        limit = next((n for n in PROMPTS if n * each_s <= budget_s), PROMPTS[-1])
-    limit = len(base.dataset.rows(limit))  # a file may hold fewer
-    left_s = budget_s - (time.monotonic() - began)
-    row, reasons = _affordable(configs, limit, ARM_S * prompt_s * limit, left_s)
-    for name in [name for name, config in row.items() if _searches(config)]:
+    limit = len(base.dataset.rows(limit or PROMPTS))  # a file may hold fewer
+    row, reasons = dict[str, RunConfig](), dict[str, str]()
+    for name in names:
         try:
-            search_set(row[name], True, load)
-        except Exception as error:  # the other methods do not depend on it
-            reasons[name] = reason_of(error)
-            del row[name]
+            row[name] = _composed([*settings, f"limit={limit}"], name)
+        except SkipbenchError as error:
+            reasons[name] = str(error)
     tell(f"{limit} prompts, by turns: {', '.join(row)}")
-    for name, outcome in zip(list(row), run_row([*row.values()], load), strict=True):
-        if outcome.error is not None:
-            reasons[name] = reason_of(outcome.error)
-    runs = [run_entry(resolve_cell(row[name])) for name in row if name not in reasons]
+    reasons |= _run(row, load, deadline)
+    runs = [_so_far(run_entry(resolve_cell(row[name]))) for name in row if name not in reasons]
+    if any(run.status.state == "interrupted" for run in runs):
+        tell("the time of minutes= was up; the same command goes on with further prompts")
     model, dataset = base.model.name, base.dataset.name
     for name, reason in reasons.items():
         runs.append(Run(model=model, method=name, dataset=dataset, reason=reason))
     return conclude(runs)
 
 
-def _affordable(
-    configs: Mapping[str, RunConfig | str], limit: int, arm_s: float, left_s: float
-) -> tuple[dict[str, RunConfig], dict[str, str]]:
-    """The cells that fit into `left_s` beside vanilla, and why the others are left out; vanilla and
-    the first method always run. `arm_s`: time of one method on all prompts, without a search.
+def _run(row: Mapping[str, RunConfig], load: LastLoaded, deadline: float) -> dict[str, str]:
+    """Runs the cells of a row, those that have to search a skip set first at the end, and each in a
+    row of its own; returns for each that did not run why.
     """
-    row, reasons = dict[str, RunConfig](), dict[str, str]()
-    for name, config in configs.items():
-        if isinstance(config, str):
-            reasons[name] = config
+    from skipbench.bench.skip_search import search_set
+
+    later, reasons = [name for name in row if _searches(row[name])], dict[str, str]()
+    now = [name for name in row if name not in later]
+    outcomes = run_row([row[name] for name in now], load, deadline)
+    for name in later:
+        if time.monotonic() > deadline:
+            reasons[name] = "no time is left of minutes= for its search"
             continue
-        config, cost_s = dataclasses.replace(config, limit=limit), arm_s
-        if _searches(config):
-            cost_s += arm_s * SEARCH_TOKENS / (limit * config.dataset.max_new_tokens)
-        elif is_done(config):
-            cost_s = 0.0
-        if cost_s > left_s and len(row) > 1:
-            left = f"{duration(max(0.0, left_s))} of minutes= are left"
-            reasons[name] = f"not run: it would take {duration(cost_s)}, and {left}"
-        else:
-            row[name] = config
-            left_s -= cost_s
-    return row, reasons
+        try:
+            search_set(row[name], True, load)
+            outcomes += run_row([row[name]], load, deadline)
+        except Exception as error:  # the other methods do not depend on it
+            reasons[name] = reason_of(error)
+    errors = {outcome.config.method.name: outcome.error for outcome in outcomes}
+    return reasons | {name: reason_of(error) for name, error in errors.items() if error}
 
 
-def _ordered(methods: Sequence[str]) -> list[str]:
+def _so_far(run: Run) -> Run:
+    """A run whose time was up, with the metrics of the prompts that it has decoded."""
+    if run.metrics is not None or run.provenance.layers is None:
+        return run
+    metrics = summarise(run.samples, run.provenance.layers, None, None, None)
+    return replace(run, metrics=metrics, drafted=drafted(run.samples), reason=None)
+
+
+def _named(methods: Sequence[str], model: str) -> list[str]:
+    """The methods to run, vanilla first; where none is named, those that need nothing by hand."""
     known = choices("method")
     if unknown := [name for name in methods if name not in known]:
         hint = did_you_mean(unknown[0], known)
         raise SkipbenchError(
             f"unknown method {unknown[0]!r}.{hint} Allowed here: {', '.join(known)}"
         )
-    first = [name for name in FIRST if name in known]
-    wanted = dict.fromkeys([BASELINE, *methods] if methods else [*first, *known])
-    return sorted(wanted, key=lambda name: (name == "self-sd", name in LEFT_OUT))
+    able = [name for name in FIRST if name in known]
+    able += [name for name in known if name not in LEFT_OUT]
+    able += TRAINED if EARLY_EXIT in model.lower() else ()
+    return list(dict.fromkeys([BASELINE, *(methods or able)]))
 
 
-def _composed(settings: Sequence[str], name: str, base: RunConfig, given: bool) -> RunConfig | str:
-    """The cell of a method, or why it is left out; `given`: the user has named the methods."""
+def _composed(settings: Sequence[str], name: str) -> RunConfig:
+    """The cell of a method. Raises SkipbenchError where the method does not fit the model."""
     from skipbench.bench.load import check_method
 
-    trained = EARLY_EXIT in f"{base.model.name} {base.model.path}".lower()
-    exits = name in ("layerskip", "del")
-    if name in LEFT_OUT and not given and not (exits and trained):
-        return LEFT_OUT[name]
-    try:
-        config = compose([*settings, f"method={name}", *(SEARCH if name == "self-sd" else ())])
-        if not _searches(config):
-            resolved = resolve_cell(config).config
-            check_method(resolved.model, resolved.method.factory())
-    except SkipbenchError as error:
-        return str(error)
+    config = compose([*settings, f"method={name}", *(SEARCH if name == "self-sd" else ())])
+    if not _searches(config):
+        resolved = resolve_cell(config).config
+        check_method(resolved.model, resolved.method.factory())
     return config
 
 
@@ -168,22 +156,6 @@ def _searches(config: RunConfig) -> bool:
         except NotHereError:
             return True
     return False
-
-
-def _seconds_per_prompt(loaded: Any, base: RunConfig) -> float:
-    """Vanilla's time for one prompt of the dataset, from a few tokens of the first."""
-    from skipbench.bench.load import prepare
-    from skipbench.bench.prompts import eos_ids
-    from skipbench.decode.loop import generate
-    from skipbench.methods.vanilla import Vanilla
-
-    lm, tokenizer = loaded
-    prompt = prepare(lm, tokenizer, base.dataset.rows(1), base.dataset)[0]
-    for tokens in (2, 16):  # the first is the warm-up
-        out = generate(lm, Vanilla(), prompt.ids, tokens, eos_ids(lm))
-    decode_s = sum(out.seconds.values()) - out.seconds["prefill"]
-    token_s = decode_s / max(1, len(out.tokens) - 1)
-    return out.seconds["prefill"] + token_s * base.dataset.max_new_tokens
 
 
 def prompts_file(prompts: "Sequence[PromptType]", results: Path) -> Path:

@@ -1,5 +1,6 @@
 """Rows: cells of one model, dataset and decoding, whose methods take turns on every prompt."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -132,18 +133,22 @@ def show_run(run: Run) -> None:
         say(to_score(run.folder))
 
 
-def run_row(configs: Sequence[RunConfig], load: LastLoaded | None = None) -> list[CellOutcome]:
+def run_row(
+    configs: Sequence[RunConfig], load: LastLoaded | None = None, deadline: float = math.inf
+) -> list[CellOutcome]:
     """Runs what is missing of the cells of one row, which take turns on each prompt that they lack.
     A cell that cannot be run, or whose method fails, does not keep the others from theirs.
 
     Args:
         configs: of one `row_key`.
         load: loads the model, unless it holds it; by default for this row alone.
+        deadline: time of `time.monotonic` from which on no prompt begins but the first; the runs
+            are then `interrupted`.
     """
     load = load or LastLoaded()
     arms: dict[Path, ReadyArm] = {}
     prepared = [_prepare(config, load, arms) for config in configs]
-    measured = _measured(list(arms.values()), load) if arms else {}
+    measured = _measured(list(arms.values()), load, deadline) if arms else {}
     return [
         outcome if folder is None else replace(measured[folder], config=outcome.config)
         for outcome, folder in prepared
@@ -201,7 +206,9 @@ def _ready(
     return None, ReadyArm(cell.config, cell.folder, rows)
 
 
-def _measured(arms: "Sequence[ReadyArm]", load: LastLoaded) -> dict[Path, CellOutcome]:
+def _measured(
+    arms: "Sequence[ReadyArm]", load: LastLoaded, deadline: float
+) -> dict[Path, CellOutcome]:
     """Decodes what the arms lack, and reads their runs; by folder."""
     from skipbench.bench.run import opened
     from skipbench.bench.turns import decode_missing
@@ -211,14 +218,14 @@ def _measured(arms: "Sequence[ReadyArm]", load: LastLoaded) -> dict[Path, CellOu
             for arm in arms:
                 say(str(arm.folder), "dim")
             with opened(arms, load) as benches:
-                decode_missing(*benches)
+                decode_missing(*benches, deadline=deadline)
     except Exception as error:  # returned; the next row does not depend on it
         return {arm.folder: CellOutcome(arm.config, error=error) for arm in arms}
     outcomes = dict[Path, CellOutcome]()
     for arm, bench in zip(arms, benches, strict=True):
         run = read_run(arm.folder) if bench.error is None else None
-        if run is not None:
-            write_atomic(arm.folder / "table.md", markdown_cell(run.measured, header(run)))
+        if run is not None and run.metrics is not None:
+            write_atomic(arm.folder / "table.md", markdown_cell(run.metrics, header(run)))
         outcomes[arm.folder] = CellOutcome(arm.config, run, bench.error)
     return outcomes
 

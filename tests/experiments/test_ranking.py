@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from builders import tiny_copy
 from conftest import METHODS, ROOT, Command
 
 import skipbench as package
@@ -16,7 +17,8 @@ from skipbench.metrics.interval import paired_ratio_interval
 from skipbench.report.compared import conclude
 from skipbench.report.page import write_page
 from skipbench.runs.measures import Metrics, Speedup
-from skipbench.runs.run import Run
+from skipbench.runs.reading import run_folders
+from skipbench.runs.run import Run, read_run
 
 TALK = "chat" if "chat" in COMMANDS else "generate"
 SHORT = ["dataset.max_new_tokens=12", "engine.warmup=0"]
@@ -87,11 +89,20 @@ def test_a_folder_and_a_file_of_prompts(
     assert counts == {"runs": 2, "tables": 1, "figures": 0} and told in path.read_text()
 
 
-def test_the_budget_leaves_methods_out(tmp_path: Path) -> None:
-    settings = ["model=tiny", "dataset=mini-stories", f"results={tmp_path}", *SHORT]
-    found = rank_methods(settings, 1e-3, ["uniform", "swift"], limit=1)
-    reasons = {r.method: str(r.reason) for r in found.runs if not r.metrics}
-    assert list(reasons) == ["swift"] and "of minutes= are left" in reasons["swift"]
+def test_no_prompt_begins_after_the_time_is_up_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    mine = ["model=path", f"model.path={tiny_copy(tmp_path / 'mine')}"]  # without a searched set
+    settings = [*mine, "dataset=mini-stories", f"results={tmp_path}", *SHORT]
+    found = rank_methods(settings, 0, ["uniform", "self-sd"], limit=3)
+    counts = {r.method: r.metrics and r.metrics.samples for r in found.runs}
+    assert counts == {"vanilla": 1, "uniform": 1, "self-sd": None}
+    assert "minutes=" in str(found.runs[-1].reason)
+    states = [read_run(folder).status for folder in run_folders(tmp_path)]
+    assert [status.state for status in states] == ["interrupted"] * 2
+    first = {f: (f / "samples.jsonl").read_text() for f in run_folders(tmp_path)}
+    found = rank_methods(settings, 60, ["uniform"], limit=3)
+    assert [r.metrics and r.metrics.samples for r in found.runs] == [3, 3]
+    assert all(read_run(f).done for f in first)
+    assert all((f / "samples.jsonl").read_text().startswith(text) for f, text in first.items())
 
 
 def test_the_frame(tmp_path: Path) -> None:
