@@ -43,9 +43,10 @@ def resolve_cell(config: RunConfig) -> ResolvedCell:
     try:
         return ResolvedCell(with_stored_set(config))
     except NotHereError as error:
+        cell = " ".join(f"{key}={name}" for key, name in config.names.items())
         raise NotHereError(
-            f"{error}; or take method={DEFAULT_METHOD}, which needs none; or search one by python "
-            f"-m skipbench search method={config.method.name} with the same settings"
+            f"{error}; or take method={DEFAULT_METHOD}, which needs none; or search one: python -m "
+            f"skipbench search {cell}, with your other settings"
         ) from error
 
 
