@@ -106,9 +106,7 @@ def check(results: Path, before: Records, whole: Records) -> tuple[Records, bool
 
 
 def hurt_tail(results: Path, rng: random.Random, whole: Path) -> str:
-    """Damages the end of a `samples.jsonl` as a crash may: of a run that is not done, whose file is
-    sealed by its digest.
-    """
+    """Damages the end of a `samples.jsonl`, of a run that is not done, as a crash may."""
     from skipbench.runs.state import read_status
 
     known = sorted(results.glob("runs/*/samples.jsonl"))

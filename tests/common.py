@@ -2,7 +2,6 @@
 
 import functools
 import gc
-import json
 import logging
 import os
 import re
@@ -164,17 +163,6 @@ def nothing_lost(metrics: Metrics | None) -> bool:
     """Whether samples were decoded, and none ended apart from vanilla's, or unchecked."""
     assert metrics is not None
     return bool(metrics.samples) and not metrics.lossless.diverged + metrics.lossless.unchecked
-
-
-def unseal(folder: Path) -> None:
-    """Makes a done run one of an earlier version, whose files nothing vouches for: for tests that
-    change them.
-    """
-    status = json.loads((folder / "status.json").read_text())
-    status.pop("sha256", None)
-    (folder / "status.json").write_text(json.dumps(status))
-    if (samples := folder / "samples.jsonl").is_file():
-        samples.write_text(re.sub('"config_hash":"[0-9a-f]{10}",', "", samples.read_text()))
 
 
 def pytest_sessionstart() -> None:

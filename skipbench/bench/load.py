@@ -27,7 +27,6 @@ from skipbench.models import outline
 from skipbench.models.checks import check_access, check_form
 from skipbench.models.load import load, make_lm
 from skipbench.profile.latency import latency_path, measured
-from skipbench.runs.reading import check_name
 from skipbench.runs.run import read_run
 
 PROFILED_ROWS = 512  # up to which latencies are measured for a method that needs them
@@ -162,7 +161,6 @@ def preflight(config: RunConfig, folder: Path, held: bool = False) -> Preflight:
                 text_config(outline.read_config(model.path, model.revision))
             )
         prompts = encode(rows, tokenizer, context, **config.dataset.encoding)
-    check_name(folder)
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not (there.is_dir() and os.access(there, os.W_OK)):
         raise SkipbenchError(f"{there} is no folder that can be written to; use results=FOLDER")

@@ -23,7 +23,7 @@ from skipbench.report.figures.runs import finished_run, swept
 from skipbench.report.figures.style import FORMATS, save, styled
 from skipbench.report.tables.stored import read_summary
 from skipbench.runs.files import write_atomic
-from skipbench.runs.reading import MOST_BYTES, MOST_SAMPLES, read_bytes, readable, strict_json
+from skipbench.runs.reading import read_bytes, readable, strict_json
 from skipbench.runs.run import Run
 
 
@@ -56,7 +56,7 @@ def run_figure(asked: Figure) -> None:
 def _forest(path: Path) -> None:
     """Draws the comparison of a stored table, into the folder `figures` beside that of tables."""
     with readable(path, "write it with python -m skipbench table NAME"):
-        runs = read_summary(read_bytes(path, MOST_SAMPLES) or b"").runs
+        runs = read_summary(read_bytes(path) or b"").runs
         _say(
             save(
                 forest(rows_of(runs)), runs, path.parent.parent / "figures" / path.stem, below(runs)
@@ -117,7 +117,7 @@ def run_of(cell: PlannedCell, config: RunConfig) -> Run:
 
 def _brute_force(path: Path) -> None:
     with readable(path, "make it with python scripts/brute_force.py > FILE"), styled():
-        text = (read_bytes(path, MOST_BYTES) or b"").decode()
+        text = (read_bytes(path) or b"").decode()
         lines = [strict_json(line) for line in text.splitlines() if line.strip()]
         drawn, models = brute_force(lines)
     _say(save(drawn, [], path.with_suffix(""), models))

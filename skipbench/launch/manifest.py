@@ -15,7 +15,7 @@ from msgspec import Meta
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import append_line, read_lines, write_atomic, write_json, writing
-from skipbench.runs.reading import MALFORMED, MOST_SAMPLES, read_bytes, read_json, readable
+from skipbench.runs.reading import MALFORMED, read_bytes, read_json, readable
 
 CELLS, COMMAND = "cells.jsonl", "command.json"
 
@@ -45,7 +45,7 @@ def write_rows(folder: Path, rows: Sequence[Mapping[str, Any]], words: Sequence[
 def read_row(path: Path, index: int) -> list[RunConfig]:
     """The configurations of the cells of row `index`. Raises SkipbenchError if there is none."""
     with readable(path, "submit again"):
-        data = read_bytes(path, MOST_SAMPLES)
+        data = read_bytes(path)
         if data is None:
             raise FileNotFoundError("no such file")
         lines = data.decode().splitlines()

@@ -1,7 +1,6 @@
 """Columns of a table as texts, from a run's metrics, and the reasons for missing values."""
 
 import math
-import re
 from collections.abc import Sequence
 from statistics import quantiles
 from typing import TypeGuard
@@ -15,10 +14,6 @@ from skipbench.metrics.summary import PERCENTILES
 from skipbench.runs.measures import Interval, Metrics, Paired, Percentiles
 
 MISSING = "\u2014"
-STEERING = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
-)
-LIVE = re.compile(r"<(?=[a-z/!?])|(?<=\])\((?=\s*(?:javascript|vbscript|data):)", re.IGNORECASE)
 
 
 def known(value: object) -> TypeGuard[float]:
@@ -166,13 +161,3 @@ def markdown_grid(rows: Sequence[Sequence[str]]) -> str:
 def one_line(text: str) -> str:
     """The text without line breaks."""
     return " ".join(text.split())
-
-
-def inert(text: str) -> str:
-    """A text for a file, with `?` for characters that steer a terminal or turn its direction."""
-    return STEERING.sub("?", text)
-
-
-def inert_markdown(text: str) -> str:
-    """Markdown without HTML of its own, and without links that run something."""
-    return LIVE.sub(lambda found: "&lt;" if found[0] == "<" else r"\(", inert(text))

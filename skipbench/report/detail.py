@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from skipbench.report import columns
-from skipbench.report.columns import MISSING, inert_markdown, main_cells, markdown_grid, number
+from skipbench.report.columns import MISSING, main_cells, markdown_grid, number
 from skipbench.report.definitions import LEGEND, caution, definitions_for
 from skipbench.runs.measures import GroupScores, Metrics, Score, Skipped
 
@@ -98,7 +98,7 @@ def markdown_cell(metrics: Metrics, header: Mapping[str, str]) -> str:
         LEGEND,
         *_cautions(header),
     ]
-    return inert_markdown("\n\n".join(part for part in parts if part)) + "\n"
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _cautions(header: Mapping[str, str]) -> list[str]:

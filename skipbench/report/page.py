@@ -10,13 +10,12 @@ from markupsafe import Markup, escape
 from msgspec.structs import replace
 
 from skipbench.errors import SkipbenchError, printable
-from skipbench.report.columns import inert
 from skipbench.report.tables.features import feature_table, feature_tables
 from skipbench.report.tables.html import html, rendered
 from skipbench.report.tables.runs import row_table
 from skipbench.report.tables.stored import read_summary, table_of
 from skipbench.runs.files import write_atomic
-from skipbench.runs.reading import MOST_BYTES, read_bytes, run_folders
+from skipbench.runs.reading import read_bytes, run_folders
 from skipbench.runs.run import Run, read_run
 
 # raised by a table of any other content; a fault of the page itself is not caught
@@ -35,7 +34,7 @@ def write_page(results: Path) -> tuple[Path, dict[str, int], list[str]]:
         tables["runs"] = html(row_table(runs, title="Runs", name="runs"), styled=False)
     for path in sorted((results / "tables").glob("*.json")):
         try:
-            if (data := read_bytes(path, MOST_BYTES)) is not None:
+            if (data := read_bytes(path)) is not None:
                 stored = read_summary(data)
                 tables[path.stem] = html(table_of(stored), styled=False)
                 shown += stored.runs
@@ -47,7 +46,7 @@ def write_page(results: Path) -> tuple[Path, dict[str, int], list[str]]:
     figures = dict[str, str]()
     for path in sorted([*results.glob("figures/*.svg"), *results.glob("runs/*/figures/*.svg")]):
         try:
-            if (data := read_bytes(path, MOST_BYTES)) is not None:
+            if (data := read_bytes(path)) is not None:
                 of_run = "" if path.parent.parent == results else f"{path.parent.parent.name}: "
                 figures[of_run + path.stem] = _SVG + b64encode(data).decode()
         except SkipbenchError as error:
@@ -121,4 +120,4 @@ def document(
         links=links or {},
         definitions=definitions or {},
     )
-    return inert(text)
+    return text

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from skipbench.errors import SkipbenchError
-from skipbench.runs.reading import is_json, read_bytes
+from skipbench.runs.reading import read_bytes
 
 
 @contextlib.contextmanager
@@ -52,7 +54,7 @@ def append_line(path: Path, line: str) -> None:
     """Appends a line durably, or leaves the file as it was. Raises SkipbenchError if it cannot."""
     data = line.encode() + b"\n"
     with writing(path), contextlib.ExitStack() as stack:
-        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         stack.callback(os.close, handle)
         before = os.fstat(handle).st_size
         try:
@@ -76,9 +78,17 @@ def read_lines(path: Path, repair: bool = False, torn: bool = False) -> list[tup
     data = read_bytes(path) or b""
     # bytes.splitlines would also break a damaged line at a carriage return
     lines = data.split(b"\n")[:-1]
-    if torn and lines and not is_json(lines[-1]):
+    if torn and lines and not _is_json(lines[-1]):
         lines.pop()
     end = sum(len(line) + 1 for line in lines)
     if repair and end < len(data):
         os.truncate(path, end)
     return list(enumerate(lines, 1))
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        msgspec.json.decode(line)
+    except (ValueError, RecursionError):
+        return False
+    return True

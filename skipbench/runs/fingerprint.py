@@ -17,7 +17,7 @@ from skipbench.config.run_config import RunConfig
 from skipbench.config.signature import settings
 from skipbench.errors import SkipbenchError
 from skipbench.runs.provenance import Provenance, hashed, leaves
-from skipbench.runs.reading import MALFORMED, MOST_BYTES, read_json, readable
+from skipbench.runs.reading import MALFORMED, read_json, readable
 from skipbench.runs.source import method_sha256, package_sha256
 from skipbench.runs.state import read_status
 
@@ -183,8 +183,7 @@ class _Index(msgspec.Struct):
 def indexed(index: Path) -> list[str]:
     """Files of weights in an index. Raises SkipbenchError for none, or files elsewhere."""
     with readable(index, "fetch the checkpoint again"):
-        data = index.read_bytes() if index.stat().st_size <= MOST_BYTES else b""
-        names = msgspec.json.decode(data, type=_Index).weight_map.values()
+        names = msgspec.json.decode(index.read_bytes(), type=_Index).weight_map.values()
     for name in names:  # may be links: the hub's cache has nothing else
         if not name or Path(name).name != name:
             raise SkipbenchError(

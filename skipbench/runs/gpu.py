@@ -5,8 +5,6 @@ import subprocess
 
 import msgspec
 
-from skipbench.runs.reading import Text
-
 QUERY = ("driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.limit")
 
 
@@ -21,7 +19,7 @@ def ask(*words: str, timeout_s: float = 60) -> str | None:
 class Gpu(msgspec.Struct, frozen=True):
     """A GPU when a run began; None: not to be had."""
 
-    driver: Text | None = None
+    driver: str | None = None
     sm_mhz: float | None = None
     max_sm_mhz: float | None = None
     memory_mhz: float | None = None

@@ -12,7 +12,6 @@ from filelock import FileLock, Timeout
 
 from skipbench.errors import SkipbenchError, printable
 from skipbench.runs.files import writing
-from skipbench.runs.reading import check_name, refuse_link
 
 NO_FLOCK = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
@@ -25,11 +24,8 @@ def held(folder: Path, wait: bool = False) -> Iterator[None]:
         wait: for another process to release the lock, which is an error otherwise.
 
     Raises:
-        SkipbenchError: not writable, a symbolic link, held by another process, or on a file system
-            without `flock`.
+        SkipbenchError: not writable, held by another process, or on a file system without `flock`.
     """
-    check_name(folder)
-    refuse_link(folder)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     file = folder / ".lock"

@@ -19,7 +19,6 @@ from msgspec.structs import replace
 from skipbench.config.paths import PACKAGE, cache_folder
 from skipbench.errors import SkipbenchError
 from skipbench.runs.gpu import Gpu, ask
-from skipbench.runs.reading import Text
 
 COMPUTING = ["torch", "transformers", "tokenizers", "numpy", "bayesian-optimization"]
 COMPUTING += ["bitsandbytes", "triton"]
@@ -67,43 +66,43 @@ def _versions() -> Iterator[tuple[str, str]]:
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     """`provenance.json`; None: not recorded, or not to be had."""
 
-    commit: Text | None = None
+    commit: str | None = None
     protocol: int | None = None  # of `PROTOCOLS`
     dirty: bool | None = None
     argv: list[str] = []
-    started: Text = ""
-    host: Text | None = None
-    platform: Text | None = None
-    python: Text | None = None
-    cpu: Text | None = None
+    started: str = ""
+    host: str | None = None
+    platform: str | None = None
+    python: str | None = None
+    cpu: str | None = None
     cores: int | None = None
     memory_bytes: int | None = None
-    versions: dict[Text, Text] = {}
+    versions: dict[str, str] = {}
     slurm: dict[str, str] = {}  # identifiers of the job; no other part of the environment is kept
-    rows_sha256: Text | None = None
-    prompts_sha256: Text | None = None
-    calibration_sha256: Text | None = None
-    weights_sha256: Text | None = None
-    method_sha256: Text | None = None
-    package_sha256: Text | None = None
-    tokenizer_sha256: Text | None = None
-    generation_sha256: Text | None = None
-    files: dict[Text, Text] = {}  # by setting: hash of the file or checkpoint it names
-    device: Text | None = None
+    rows_sha256: str | None = None
+    prompts_sha256: str | None = None
+    calibration_sha256: str | None = None
+    weights_sha256: str | None = None
+    method_sha256: str | None = None
+    package_sha256: str | None = None
+    tokenizer_sha256: str | None = None
+    generation_sha256: str | None = None
+    files: dict[str, str] = {}  # by setting: hash of the file or checkpoint it names
+    device: str | None = None
     threads: int | None = None
     gpus: list[Gpu] = []  # of the model's devices, in their order
     cudnn: int | None = None  # version of cuDNN, as torch numbers it; None without a GPU
     cudnn_attention: bool | None = None
     layers: int | None = None
-    engine: Text | None = None
+    engine: str | None = None
     kernels: list[str] = []  # what multiplies by the weights of the model
-    native_kernels: Text | None = None
-    arithmetic: Text | None = None  # instructions and precision of products; compiled C functions
+    native_kernels: str | None = None
+    arithmetic: str | None = None  # instructions and precision of products; compiled C functions
     notes: list[str] = []
-    label: Text | None = None
-    model_commit: Text | None = None  # commit of a branch of the hub
-    latency: Text | None = None  # name of the latency file
-    latency_sha256: Text | None = None  # hash of the latencies that the method used
+    label: str | None = None
+    model_commit: str | None = None  # commit of a branch of the hub
+    latency: str | None = None  # name of the latency file
+    latency_sha256: str | None = None  # hash of the latencies that the method used
     resumed: list[dict[str, Any]] = []  # `after_samples` and what differs, per resuming process
 
     @property

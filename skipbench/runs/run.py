@@ -5,17 +5,17 @@
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from skipbench.errors import SkipbenchError
 from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import Provenance, check_identity, engine_text
-from skipbench.runs.reading import Text, check_name, read_json, read_yaml, run_folders
+from skipbench.runs.reading import read_json, read_yaml, readable, run_folders
 from skipbench.runs.record import Completion, Sample
 from skipbench.runs.state import NO_STATUS, Status, read_status
-from skipbench.runs.store import SEALED, check_digest, read_completions, read_samples
+from skipbench.runs.store import read_completions, read_samples
 
 if TYPE_CHECKING:
     import pandas
@@ -143,50 +143,34 @@ def plain(run: Run) -> dict[str, object]:
 CHOOSES = "auto"  # what its drafts use is no setting of the run
 
 
-class _Named(TypedDict):
-    name: Text
-
-
-class _Names(TypedDict, total=False):
-    """The groups of `config.yaml` that reports name a run by."""
-
-    model: _Named
-    method: _Named
-    dataset: _Named
-    engine: _Named
-
-
 def read_run(folder: Path) -> Run:
     """The run in a folder; files that are missing leave their fields empty, and samples and
-    completions are read at their first use. Raises SkipbenchError for a file that cannot be read,
-    is a link, holds something else, or is not what a done run wrote, and for a folder with the name
-    of another run.
+    completions are read at their first use. Raises SkipbenchError for a file that cannot be read or
+    holds something else, and for a folder with the name of another run.
     """
-    check_name(folder)
-    settings: dict[str, Any] = read_yaml(folder / "config.yaml", _Names) or {}
+    settings = read_yaml(folder / "config.yaml") or {}
     provenance = read_json(folder / "provenance.json", Provenance) or Provenance()
-    status = read_status(folder)
     metrics = read_json(folder / "metrics.json", Metrics)
-    for name in SEALED:
-        if name != "samples.jsonl":  # when they are read
-            check_digest(folder / name, status.sha256)
     check_identity(folder, settings)
-    names = {
-        kind: settings.get(kind, {}).get("name", "") for kind in ("model", "method", "dataset")
-    }
-    precision = settings.get("method", {}).get("precision", "full")
-    if precision not in ("full", names["method"]):
-        names["method"] += f" {precision}"
+    with readable(folder / "config.yaml"):
+        names: dict[str, Any] = {
+            kind: str(settings.get(kind, {}).get("name", ""))
+            for kind in ("model", "method", "dataset")
+        }
+        precision = settings.get("method", {}).get("precision", "full")
+        if precision not in ("full", names["method"]):
+            names["method"] += f" {precision}"
+        origin = _origin(provenance, settings)
     return Run(
         id=folder.name,
         **names,
         metrics=metrics,
-        origin=_origin(provenance, settings),
+        origin=origin,
         label=provenance.label,
         folder=folder,
         settings=settings,
         provenance=provenance,
-        status=status,
+        status=read_status(folder),
     )
 
 

@@ -1,7 +1,6 @@
 """The state of a run: `status.json`, its process, and the signals that ask it to end."""
 
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -16,8 +15,8 @@ from types import FrameType
 import msgspec
 
 from skipbench.errors import SkipbenchError, printable
-from skipbench.runs.files import write_atomic
-from skipbench.runs.reading import Text, read_json
+from skipbench.runs.files import write_json
+from skipbench.runs.reading import read_json
 
 STALE_S = 1800.0
 """A process on another machine counts as dead after so long without a sign of life; the longest
@@ -37,14 +36,13 @@ class RunState:
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """`status.json`, as a run's process wrote it last."""
 
-    state: Text
+    state: str
     error: str | None = None
     pid: int | None = None
-    host: Text | None = None
-    updated: Text | None = None
-    slurm: Text | None = None  # job
+    host: str | None = None
+    updated: str | None = None
+    slurm: str | None = None  # job
     prompts: int | None = None  # samples that the run has when it is done
-    sha256: dict[Text, Text] = {}  # digests of the files of a done run
 
     @property
     def done(self) -> bool:
@@ -72,9 +70,8 @@ def read_status(folder: Path) -> Status:
 
 
 def write_status(folder: Path, status: Status) -> None:
-    fields = msgspec.structs.asdict(status)
-    text = json.dumps({k: v for k, v in fields.items() if k != "sha256" or v}, indent=2) + "\n"
-    write_atomic(folder / "status.json", text)
+    """Writes `status.json`. Raises SkipbenchError if it cannot."""
+    write_json(folder / "status.json", msgspec.structs.asdict(status))
 
 
 def run_state(folder: Path, jobs: Mapping[str, str] | None, stale_s: float = STALE_S) -> RunState:

@@ -5,14 +5,11 @@
 """
 
 import contextlib
-import hashlib
 import json
 import os
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from math import fsum, isclose
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, geometric_mean
 from typing import Any
 
 import msgspec
@@ -24,13 +21,11 @@ from skipbench.runs.files import append_line, read_lines, write_atomic, write_js
 from skipbench.runs.lock import held
 from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import Provenance, config_hash, named_hash, portable
-from skipbench.runs.reading import read_bytes, read_json, read_yaml
-from skipbench.runs.record import Arm, Completion, Sample, dump, parse, parse_lines, speedups
+from skipbench.runs.reading import read_json, read_yaml
+from skipbench.runs.record import Completion, Sample, dump, parse, parse_lines
 from skipbench.runs.state import Status, read_status, write_status
 
 BEAT_S = 5.0  # between two signs of life: each may be a round trip to a file server
-SEALED = ["config.yaml", "provenance.json", "metrics.json"]
-SEALED += ["samples.jsonl", "completions.jsonl", "scores.jsonl"]
 _BACK = "put the file back from a copy, or move the folder away and run its command again"
 
 
@@ -42,7 +37,7 @@ def read_samples(path: Path, repair: bool = False) -> list[Sample]:
 
     Raises:
         SkipbenchError: another line is unreadable, an index occurs twice, a sample is of another
-            run, or `metrics.json` counts other samples or has other values than theirs.
+            run, or `metrics.json` counts other samples.
     """
     status, beside = read_status(path.parent), path.with_name("metrics.json")
     # before the lines: a run that goes on meanwhile writes it after them
@@ -62,37 +57,7 @@ def read_samples(path: Path, repair: bool = False) -> list[Sample]:
             f"{path} holds samples of another run: its folder and its lines have the hashes "
             f"{', '.join(sorted(map(str, hashes)))}; {_BACK}"
         )
-    if metrics and status.done and not status.sha256:
-        _check_metrics(beside, metrics, samples)
-    check_digest(path, status.sha256)
     return samples
-
-
-def _check_metrics(path: Path, metrics: Metrics, samples: Sequence[Sample]) -> None:
-    """Compares a done run of an early version, which has no digests, with its samples."""
-    sound = [s for s in samples if s.lossless != "failed"]
-    rounds = [r for s in sound for r in s.method.rounds]
-    steps = sum(r.steps for r in rounds)
-    ratios = speedups(sound, prefill=False).values()
-    accepted = sum(r.accepted for r in rounds if r.steps)
-    values = {
-        "M": (metrics.M, fmean(r.emitted for r in rounds) if rounds else None),
-        "alpha": (metrics.alpha, accepted / steps if steps else None),
-        "tokens_per_s": (metrics.tokens_per_s, _rate([s.method for s in sound])),
-        "tokens_per_s_vanilla": (metrics.tokens_per_s_vanilla, _rate([s.vanilla for s in sound])),
-        "speedup.paired": (metrics.speedup.paired, geometric_mean(ratios) if ratios else None),
-    }
-    for name, (recorded, value) in values.items():
-        if recorded is not None and (value is None or not isclose(recorded, value, rel_tol=1e-6)):
-            raise SkipbenchError(
-                f"{path} says {name} = {recorded:g}, but the samples beside it give {value}; "
-                f"{_BACK}"
-            )
-
-
-def _rate(arms: Sequence[Arm]) -> float | None:
-    decode_s = fsum(arm.seconds.decode for arm in arms)
-    return sum(arm.emitted for arm in arms) / decode_s if decode_s else None
 
 
 def read_completions(path: Path) -> dict[int, Completion]:
@@ -113,26 +78,6 @@ def cut_unfinished(path: Path, finished: Collection[int]) -> None:
     end = sum(len(line) + 1 for _, line in lines)
     if path.exists() and end < path.stat().st_size:
         os.truncate(path, end)
-
-
-def sealed(folder: Path, status: Status) -> Status:
-    """The status, for a done run with the SHA-256 of the files that make it up."""
-    if not status.done:
-        return status
-    contents = {name: read_bytes(folder / name) for name in SEALED}
-    hashes = {k: hashlib.sha256(v).hexdigest() for k, v in contents.items() if v is not None}
-    return replace(status, sha256=hashes)
-
-
-def check_digest(path: Path, sha256: Mapping[str, str]) -> None:
-    """Raises SkipbenchError for a file of a done run with another digest than in `sha256`."""
-    if path.name not in sha256:
-        return
-    data = read_bytes(path)
-    if data is None or hashlib.sha256(data).hexdigest() != sha256[path.name]:
-        raise SkipbenchError(
-            f"{path} is not what its run wrote: status.json has another sha256 of it; {_BACK}"
-        )
 
 
 class RunStore:
@@ -202,19 +147,8 @@ class RunStore:
                 os.utime(self.folder / "status.json")
 
     def status(self, state: str, error: str | None = None) -> None:
-        """`state`: running, done, interrupted or failed; `done` stores the files' digests."""
-        status = replace(Status.now(state, error), prompts=self.prompts)
-        write_status(self.folder, sealed(self.folder, status))
-
-    @contextlib.contextmanager
-    def unsealed(self) -> Iterator[None]:
-        """The run's files may be replaced within; killed there, a done run has no digests."""
-        status = read_status(self.folder)
-        if status.sha256:
-            write_status(self.folder, replace(status, sha256={}))
-        yield
-        if status.done:
-            write_status(self.folder, sealed(self.folder, status))
+        """`state`: running, done, interrupted or failed."""
+        write_status(self.folder, replace(Status.now(state, error), prompts=self.prompts))
 
     def amend(self, **known: Any) -> None:
         """Adds entries to the provenance."""

@@ -80,9 +80,8 @@ def score_run(
         limits = f"{timeout_s:g} s, {MEMORY_BYTES >> 20} MiB, {alone}"
         rules = {**RULES, "limits": limits}
         metrics = replace(run.metrics, score=summary, score_equal=not differ, score_rules=rules)
-        with store.unsealed():
-            store.write_scores([_line(completions[s.index], verdicts) for s in sound])
-            store.write_metrics(metrics)
+        store.write_scores([_line(completions[s.index], verdicts) for s in sound])
+        store.write_metrics(metrics)
     return Scored(metrics, len(sound), differ)
 
 

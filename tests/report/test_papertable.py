@@ -1,11 +1,8 @@
 """The papers' tables: runs joined with the real published numbers, and the four formats."""
 
-import csv
-import io
 import random
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -436,21 +433,6 @@ def test_one_run_that_stands_for_two_datasets_and_vanilla_are_not_rows_of_the_sa
 def test_unknown_table() -> None:
     with pytest.raises(SkipbenchError, match=r"'table99'; there are table1, table2"):
         halves(read_paper("swift"), "table99")
-
-
-FORMULA = "=HYPERLINK(0)"
-
-
-def test_no_cell_of_a_csv_begins_a_formula() -> None:
-    t = swift2([swift("parallel", "cnndm", None, FORMULA)])
-    assert f"'{FORMULA}" in write_csv(t)
-    values = {start: f"{start}1+1" for start in ("=", "+", "-", "@", "\t", "\n")}
-    values["z"] = "a\r=1+1"
-    odd = replace(t, records=[values | {"x": -1.5, "y": "a=1"}])
-    header, line = csv.reader(io.StringIO(write_csv(odd), newline=""))
-    assert header == ["'=", "'+", "'-", "'@", "'\t", "'\n", "z", "x", "y"]
-    assert line[:6] == [f"{start}1+1" for start in header[:6]]
-    assert line[6:] == ["a =1+1", "-1.5", "a=1"]
 
 
 def test_html_is_well_formed_and_loads_nothing() -> None:

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 from builders import make_run
-from conftest import unseal
 
 import skipbench
 from skipbench.errors import SkipbenchError
@@ -49,7 +48,6 @@ def test_what_has_no_runs_or_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(SkipbenchError, match="has no runs"):
         skipbench.frame(tmp_path)
     folder = make_run(tmp_path)
-    unseal(folder)
     (folder / "metrics.json").write_text('{"M": "high"}')
     with pytest.raises(SkipbenchError, match=r"metrics\.json cannot be read"):
         skipbench.frame(tmp_path)

@@ -11,7 +11,7 @@ from msgspec import inspect
 from skipbench.errors import SkipbenchError
 from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import Provenance
-from skipbench.runs.reading import LARGEST, strict_json
+from skipbench.runs.reading import strict_json
 from skipbench.runs.record import Completion, Sample, dump, parse
 from skipbench.runs.state import Status
 
@@ -28,13 +28,13 @@ def value(kind: Any, rng: random.Random) -> Any:
         case inspect.BoolType():
             return rng.random() < 0.5
         case inspect.IntType():
-            least, most = (-LARGEST if kind.ge is None else kind.ge), (kind.le or LARGEST - 1)
-            return rng.choice((least, most, min(most, 7), rng.randrange(least, most + 1)))
+            least, most = (-(2**63) if kind.ge is None else kind.ge), 2**63 - 1
+            return rng.choice((least, most, 7, rng.randrange(least, most + 1)))
         case inspect.FloatType():
             number = rng.choice((*NUMBERS, rng.lognormvariate(0, 50)))
             return number if kind.ge is None else abs(number)
         case inspect.StrType():
-            letters = string.printable[:62] + ODD + (CONTROLS if kind.pattern is None else "")
+            letters = string.printable[:62] + ODD + CONTROLS
             return "".join(rng.choices(letters, k=rng.randrange(6)))
         case inspect.LiteralType():
             return rng.choice(kind.values)
@@ -75,7 +75,7 @@ def test_a_record_is_read_to_the_values_that_were_written(kind: Any) -> None:
     assert whole > 20
 
 
-@pytest.mark.parametrize("text", ['{"a": 1, "a": 1}', "NaN", '"\\ud800"', str(2**63), "1e999", "{"])
+@pytest.mark.parametrize("text", ['{"a": 1, "a": 1}', "NaN", '"\\ud800"', "1e999", "{"])
 def test_what_has_no_one_value_is_refused(text: str) -> None:
     with pytest.raises((ValueError, SkipbenchError)):
         strict_json(text)

@@ -32,7 +32,7 @@ def store(folder: Path) -> RunStore:
 
 def test_other_formats_and_fields_are_refused() -> None:
     raw = json.loads(dump(sample(0)))
-    with pytest.raises(SkipbenchError, match=r"format 0.*reads format 1"):
+    with pytest.raises(SkipbenchError, match=r"\$\.format"):
         parse(json.dumps(raw | {"format": 0}), Sample)
     with pytest.raises(SkipbenchError, match=r"unknown field `colour`"):
         parse(json.dumps(raw | {"colour": "red"}), Sample)
@@ -84,7 +84,7 @@ def test_a_torn_last_line_is_cut_off(tail: str, tmp_path: Path) -> None:
     [
         ([dump(sample(0)), "garbage", dump(sample(1))], r"samples\.jsonl, line 2"),
         # not taken for a torn line
-        ([dump(sample(0)), dump(replace(sample(1), format=0))], "format 0"),
+        ([dump(sample(0)), dump(replace(sample(1), format=0))], r"\$\.format"),
         ([dump(sample(4)), dump(sample(4))], "sample 4 occurs twice"),
     ],
 )

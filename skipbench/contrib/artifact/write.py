@@ -23,7 +23,6 @@ from skipbench.runs.provenance import config_hash, named_hash
 from skipbench.runs.reading import read_bytes, run_folders
 from skipbench.runs.run import Run, read_run
 from skipbench.runs.state import write_status
-from skipbench.runs.store import sealed
 
 COPIED = ("tables", "figures", "latency", "skip_sets")  # copied whole
 README = """# {runs} runs of skipbench {version}
@@ -93,8 +92,7 @@ def _copy_run(run: Run, out: Path) -> str:
     resumed = [_of_nobody(one) for one in run.provenance.resumed]
     kept = _of_nobody(msgspec.to_builtins(run.provenance)) | {"resumed": resumed}
     write_json(folder / "provenance.json", kept | {"argv": _command(run)})
-    status = replace(run.status, pid=None, host=None, slurm=None, sha256={})
-    write_status(folder, sealed(folder, status))
+    write_status(folder, replace(run.status, pid=None, host=None, slurm=None))
     return name
 
 

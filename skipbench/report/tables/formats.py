@@ -4,11 +4,10 @@ import io
 from collections.abc import Sequence
 from csv import DictWriter
 from dataclasses import replace
-from typing import Any
 
 from skipbench.config.explain import did_you_mean
 from skipbench.errors import SkipbenchError
-from skipbench.report.columns import inert, inert_markdown, markdown_grid, one_line
+from skipbench.report.columns import markdown_grid, one_line
 from skipbench.report.definitions import LEGEND
 from skipbench.report.tables.html import html
 from skipbench.report.tables.latex import tabular
@@ -29,7 +28,7 @@ def markdown(table: Table) -> str:
         "\n".join(f"- *{name}*: {one_line(text)}" for name, text in table.definitions),
         *table.provenance,
     ]
-    return inert_markdown("\n\n".join(block for block in blocks if block)) + "\n"
+    return "\n\n".join(block for block in blocks if block) + "\n"
 
 
 def for_terminal(table: Table) -> str:
@@ -56,20 +55,12 @@ def _grid(grid: Grid) -> str:
 
 
 def csv(table: Table) -> str:
-    """Unrounded numbers, a line per record; an apostrophe before what looks like a formula."""
-
-    def plain(value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        # the writer does not quote a carriage return, and a reader would begin a line there
-        formula = value.startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
-        return "'" * formula + value.replace("\r", " ")
-
+    """Unrounded numbers, a line per record."""
     names = dict.fromkeys(name for record in table.records for name in record)
     out = io.StringIO()
     writer = DictWriter(out, list(names), lineterminator="\n")
-    writer.writerow({name: plain(name) for name in names})
-    writer.writerows({k: plain(v) for k, v in record.items()} for record in table.records)
+    writer.writeheader()
+    writer.writerows(table.records)
     return out.getvalue()
 
 
@@ -98,4 +89,4 @@ def write(table: Table, formats: Sequence[str] = DEFAULT) -> dict[str, str]:
         for number, grid in enumerate(others, 2):
             one = replace(table, grids=(grid,)) if grid else table
             texts[suffix.replace(".", f"-{number}.", 1)] = writer(one)
-    return {suffix: inert(text) for suffix, text in texts.items()}
+    return texts

@@ -13,7 +13,7 @@ from skipbench.report.published import paper_of
 from skipbench.report.tables.model import Table
 from skipbench.report.tables.paper import paper_table
 from skipbench.report.tables.runs import row_table
-from skipbench.runs.reading import MOST_SAMPLES, read_bytes, readable, strict_json
+from skipbench.runs.reading import read_bytes, readable, strict_json
 from skipbench.runs.run import Run, plain
 
 OLDER = "Made before a change of the engine or of a method: today's code may give other numbers."
@@ -84,4 +84,4 @@ def check_columns(name: str, columns: Sequence[str]) -> None:
 def read_table(path: Path, columns: Sequence[str] = (), over: str | None = None) -> Table:
     """`stored_table` of a file. Raises SkipbenchError if it cannot be read or holds no summary."""
     with readable(path):
-        return stored_table(read_bytes(path, MOST_SAMPLES) or b"", columns, over)
+        return stored_table(read_bytes(path) or b"", columns, over)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from malformed import KINDS, Reader, faults, read_in_place_of, reader_of
+from malformed import Reader, faults, reader_of
 
 from skipbench.contrib.artifact.claims import check
 from skipbench.contrib.oracle.outputs import read_outputs
@@ -53,8 +53,3 @@ def test_what_a_file_holds_is_read_or_refused(each: int, readers: dict[str, Read
         reader.read()
     found = faults(readers, each)
     assert not found, "\n".join(found[:20])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_is_no_file_is_not_waited_for(kind: str, readers: dict[str, Reader]) -> None:
-    read_in_place_of(kind, readers)

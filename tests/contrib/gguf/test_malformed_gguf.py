@@ -2,7 +2,7 @@
 
 import pytest
 from conftest import random_model
-from malformed import KINDS, Reader, faults, read_in_place_of
+from malformed import Reader, faults
 from test_gguf import written
 
 from skipbench.models.tokenizer import read_tokenizer
@@ -20,8 +20,3 @@ def test_what_a_file_holds_is_read_or_refused(each: int, readers: dict[str, Read
     for reader in readers.values():
         reader.read()
     assert not faults(readers, each)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_is_no_file_is_not_waited_for(kind: str, readers: dict[str, Reader]) -> None:
-    read_in_place_of(kind, readers)
