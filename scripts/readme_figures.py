@@ -1,21 +1,16 @@
-"""Renders the committed tables again, marks those that are older than the engine or a method, and
-writes their figures into the documents: into README.md those of results/laptop/tables/real.md,
-between the marks there, and into `PAGES` the columns that a block names.
+"""Renders the committed tables again, and writes their figures into the documents: into README.md
+those of results/laptop/tables/real.md, between the marks there, and into `PAGES` the columns that a
+block names.
 
 python scripts/readme_figures.py
 """
 
 import argparse
-import json
 import re
-from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
-from skipbench.config.compose import compose
 from skipbench.report.tables.formats import write
-from skipbench.report.tables.stored import OLDER, read_table
-from skipbench.runs.source import method_sha256, package_sha256
+from skipbench.report.tables.stored import read_table
 
 ROOT = Path(__file__).resolve().parent.parent
 STORED = sorted((ROOT / "results").glob("*/tables/*.json"))
@@ -28,7 +23,6 @@ BLOCK = re.compile(
 )
 """`<!-- table PATH MODEL: COLUMN, COLUMN -->`: rows of a model in a table below `results`."""
 MARKED = re.compile(r"(<!-- real -->\n).*?(<!-- /real -->\n)", re.DOTALL)
-MADE_BEFORE = "before a change of the engine or of a method"
 METHODS = {
     "vanilla": "vanilla again",
     **{name: f"`{name}`" for name in ("auto", "prompt-lookup")},
@@ -48,8 +42,7 @@ def filled(page: str) -> str:
         for run in runs_of(table):
             if run["model"] == marks["model"]:
                 lines.append(f"| {' | '.join(run.get(name, '') for name in names)} |")
-        older = ["", f"Made {MADE_BEFORE}."] if OLDER in table else []
-        return "".join(f"{line}\n" for line in [marks[1][:-1], *lines, *older, marks[5][:-1]])
+        return "".join(f"{line}\n" for line in [marks[1][:-1], *lines, marks[5][:-1]])
 
     return BLOCK.sub(block, page)
 
@@ -64,8 +57,7 @@ def runs_of(table: str) -> list[dict[str, str]]:
 def written(readme: str, table: str) -> str:
     """The text of README with the figures of the table."""
     runs = runs_of(table)
-    mark = f"made {MADE_BEFORE}" if OLDER in table else ""
-    lines = [f"| {mark} | {' | '.join(METHODS.values())} |", "|---" * (len(METHODS) + 1) + "|"]
+    lines = [f"| | {' | '.join(METHODS.values())} |", "|---" * (len(METHODS) + 1) + "|"]
     for model, name in MODELS.items():
         # a note with an equals sign is of a variant of the method
         by_method = {
@@ -88,27 +80,9 @@ def _cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip().strip("|").split("|")]
 
 
-def older(runs: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether a run was measured by another engine or method than today's."""
-    for run in (run for run in runs if run.get("metrics")):
-        needed = ["method.skip=attn:1"] if run["method"] == "fixed" else []
-        now = compose([f"method={run['method']}", *needed]).method
-        made = run["provenance"].get
-        if (made("package_sha256"), made("method_sha256")) != (
-            package_sha256(made("engine") or ""),
-            method_sha256(now),
-        ):
-            return True
-    return False
-
-
 if __name__ == "__main__":
     argparse.ArgumentParser(description=__doc__).parse_args()
     for path in STORED:
-        text = path.read_text()
-        stored = json.loads(text)
-        if older(stored["runs"]) and not stored.get("older"):
-            path.write_text(text.replace('"runs": [', '"older": true, "runs": [', 1))
         for suffix, made in write(read_table(path)).items():
             path.with_suffix(f".{suffix}").write_text(made)
     README.write_text(written(README.read_text(), TABLE.read_text()))

@@ -26,7 +26,7 @@ CONFIG: dict[str, Any] = {
     "seed": 0,
 }
 METRICS = {
-    "samples": 2, "M": 2.0, "alpha": 0.25, "speedup": {"paired": 1.0, "ci95": [0.9, 1.1]},
+    "samples": 2, "M": 2.0, "alpha": 0.25, "speedup": {"e2e": 1.0, "e2e_ci95": [0.9, 1.1]},
     "seconds": {"draft": 0.1},
     "lossless": {"identical": 2, "ties": 0, "diverged": 0, "sampled": 0, "failed": 0}, "score": {},
 }  # fmt: skip

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from statistics import stdev
 from typing import Any
 
-from msgspec import UNSET
 from msgspec.structs import replace
 
 from skipbench.config.catalog import experiment_of, sample_size
@@ -56,7 +55,7 @@ def table_runs(
         return [run]
     run = replace(run, spreads=_spreads(run, printed_numbers(experiment), experiment))
     if run.metrics is not None:
-        costs = search_costs(config, run) or UNSET
+        costs = search_costs(config, run)
         run = replace(run, metrics=replace(run.metrics, optimisation=costs))
     groups = experiment_of(experiment).published.groups
     missing = {key: group for key, group in groups.items() if key not in one.keys}

@@ -9,7 +9,6 @@ from operator import itemgetter
 from statistics import fmean
 from typing import Any
 
-from msgspec import UNSET
 from msgspec.structs import asdict, replace
 
 from skipbench.draft_plan import DraftPlan
@@ -146,7 +145,7 @@ def _by_search(sound: Sequence[Sample]) -> measures.BySearch | None:
     parts = []
     for searching in (True, False):
         samples = [s for s in sound if s.trace.get("searching") == [searching]]
-        ratios = replace(paired(samples), by_question=UNSET)
+        ratios = replace(paired(samples), by_question=None)
         parts.append(measures.SearchPart(samples=len(samples), **asdict(ratios)))
     return measures.BySearch(during=parts[0], after=parts[1]) if parts[0].samples else None
 

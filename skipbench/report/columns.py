@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from statistics import quantiles
 from typing import TypeGuard
 
-from msgspec import UNSET
-
 from skipbench.metrics.acceptance import over
 from skipbench.metrics.interval import FEWEST
 from skipbench.metrics.pairs import Standing
@@ -95,8 +93,7 @@ def waits_cells(metrics: Metrics, shares: Sequence[int] = PERCENTILES) -> dict[s
 
 def speedup_text(of: Paired) -> str:
     """`1.37x [1.30, 1.44]`; of few questions `1.37x (1.30, 1.44)`, a value each."""
-    text = ratio_text(*of.headline, [*(of.by_question or {}).values()])
-    return f"{text} decode only" if of.decode_only else text
+    return ratio_text(*of.headline, [*(of.by_question or {}).values()])
 
 
 def ratio_text(value: float | None, ends: Interval | None, values: Sequence[float] = ()) -> str:
@@ -114,15 +111,13 @@ def missing_reasons(metrics: Metrics) -> dict[str, str]:
     if not metrics.samples:
         return {"samples": "no sample finished"}
     alpha, lossless, (speedup, _) = metrics.alpha, metrics.lossless, metrics.speedup.headline
-    # Records of earlier versions lack `tpt_vanilla`, and have no TPT where nothing was drafted.
-    modelled = alpha is not None or (metrics.M is not None and metrics.tpt_vanilla is not UNSET)
     tpt = "alpha exceeds 1" if (alpha or 0) > 1 else "sub-layer latencies were not profiled"
     only_sampled = lossless.sampled and not lossless.comparable
     unbounded = metrics.roofline_fraction_vanilla is None
     reasons = [
         ("alpha", alpha is None, "alpha, tau and E(Spd): nothing was drafted"),
         ("E(Spd)", alpha == 0, "E(Spd): no draft token was accepted"),
-        ("TPT", modelled and metrics.tpt is None, f"TPT: {tpt}"),
+        ("TPT", metrics.M is not None and metrics.tpt is None, f"TPT: {tpt}"),
         ("speedup", speedup is None, "speedup: no sample was decoded past its prefill"),
         ("lossless", only_sampled, "lossless: tokens were sampled, not greedy"),
         ("roofline", unbounded, "roofline: memory bandwidth was not measured"),

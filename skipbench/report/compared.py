@@ -51,7 +51,7 @@ def beside(runs: Sequence[Run]) -> tuple[dict[int, Standing], list[str]]:
         found |= zip(paired, standings([row[at] for at in paired], vanilla), strict=False)
         left = [at for at in row if at not in found and not _shorter(row, at, runs)]
         if left and len(row) > 1:
-            why = "no question is in all" if paired == left else "older records lack the values"
+            why = "no question is in all" if paired == left else "no values by question"
             names = ", ".join(dict.fromkeys(runs[at].method for at in left))
             where = f"{runs[left[0]].model}, {runs[left[0]].dataset}"
             lines.append(f"{where}: not compared by pairs: {names}: {why}.")

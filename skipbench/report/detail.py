@@ -41,7 +41,7 @@ def cell_lines(metrics: Metrics, header: Mapping[str, str]) -> list[tuple[str, s
             name: [f"{text} ms (p50 / p90 / p99)" if "->" in text else text]
             for name, text in columns.waits_cells(metrics).items()
         },
-        "decode only": [MISSING if by.decode_only else columns.ratio_text(by.paired, by.ci95)],
+        "decode only": [columns.ratio_text(by.paired, by.ci95)],
         "speedup by": [f"{name} {number(value, 2, 'x')}" for name, value in speedups.items()],
         "search": columns.search_phases(metrics),
         "alpha": [f"{name} {number(value, 3)}" for name, value in alphas.items()],

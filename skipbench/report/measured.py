@@ -5,8 +5,6 @@ import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from msgspec import UNSET
-
 from skipbench.metrics.acceptance import over
 from skipbench.report.columns import known, missing_reasons
 from skipbench.report.definitions import UNMEASURED
@@ -85,12 +83,12 @@ def measure(
     Args:
         phase: what `share`, `ms`, `us` and `pass_s` are of; the prefill is no part of decoding.
         part: of `ms`: all, attention or mlp.
-        paper: its estimator counts, where the record has it.
+        paper: its estimator counts.
     """
     if reason := unmeasured(column):
         return Measured(reason=reason)
     interval, name = metrics.speedup.headline[1], (paper or "").replace("-", "_")
-    estimate: Estimate | None = getattr(metrics.estimators or None, name, None)
+    estimate: Estimate | None = getattr(metrics.estimators, name, None)
     if column in ESTIMATED and estimate:
         speedup, interval, rate = estimate.speedup, estimate.ci95, estimate.tokens_per_s
         ms = 1000 / rate if rate else None
@@ -122,10 +120,10 @@ def vanilla_arm(metrics: Metrics) -> Metrics:
     return Metrics(
         samples=metrics.samples,
         M=decoded,
-        tpt=None if metrics.tpt_vanilla is UNSET else metrics.tpt_vanilla,
+        tpt=metrics.tpt_vanilla,
         tokens_per_s=metrics.tokens_per_s_vanilla,
         profiled=metrics.profiled,
-        speedup=measures.Speedup(paired=decoded),
+        speedup=measures.Speedup(e2e=decoded),
         estimators=by and Estimators(**{paper: arm(getattr(by, paper)) for paper in papers}),
         score=measures.Score(method=metrics.score.vanilla) if metrics.score else None,
     )

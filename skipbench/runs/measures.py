@@ -1,11 +1,9 @@
 """`Metrics`: a `metrics.json`. Field names are the format; docs/metrics.md defines each.
 
-A value that cannot be computed is None; one that a run, or its version, does not have is unset and
-not written. Unknown names are dropped.
+A value that cannot be computed, or that a run does not have, is None. Unknown names are dropped.
 """
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 Interval = tuple[float, float]
 
@@ -13,21 +11,16 @@ Interval = tuple[float, float]
 class Paired(msgspec.Struct, frozen=True, kw_only=True):
     """Geometric means over questions of vanilla's seconds per token over the method's."""
 
-    e2e: float | None = None  # prefill included; None too in records of earlier versions
+    e2e: float | None = None  # prefill included
     e2e_ci95: Interval | None = None
     paired: float | None = None  # decoding only
     ci95: Interval | None = None
-    by_question: dict[str, float] | UnsetType = UNSET  # prefill included; `e2e` is their mean
+    by_question: dict[str, float] | None = None  # prefill included; `e2e` is their mean
 
     @property
     def headline(self) -> tuple[float | None, Interval | None]:
-        """What is printed as the speedup, and its interval: `e2e`, else `paired`."""
-        return (self.paired, self.ci95) if self.e2e is None else (self.e2e, self.e2e_ci95)
-
-    @property
-    def decode_only(self) -> bool:
-        """True if the headline leaves the prefill out, as in records of earlier versions."""
-        return self.e2e is None and self.paired is not None
+        """What is printed as the speedup, and its interval."""
+        return self.e2e, self.e2e_ci95
 
 
 class Speedup(Paired, frozen=True, kw_only=True):
@@ -135,7 +128,7 @@ class Optimisation(msgspec.Struct, frozen=True, kw_only=True):
 
     random_steps: int = 0
     bayes_steps: int = 0
-    programmes: int | UnsetType = UNSET  # of CLaSp and KnapSpec
+    programmes: int | None = None  # of CLaSp and KnapSpec
     seconds: float
 
     @property
@@ -184,12 +177,12 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     draft_passes: float | None = None
     rows: float | None = None
     tpt: float | None = None
-    tpt_vanilla: float | UnsetType | None = UNSET
+    tpt_vanilla: float | None = None
     tokens_per_s: float | None = None
     tokens_per_s_vanilla: float | None = None
     expected_speedup: ExpectedSpeedup = ExpectedSpeedup()
     speedup: Speedup = Speedup()
-    estimators: Estimators | UnsetType = UNSET
+    estimators: Estimators | None = None
     speedup_by_search: BySearch | None = None
     seconds: PhaseSeconds = PhaseSeconds()
     lossless: Lossless = Lossless()
@@ -201,15 +194,15 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     skipped: Skipped | None = None
     score: Score | None = None
     score_equal: bool | None = None
-    score_rules: dict[str, str] | UnsetType = UNSET
+    score_rules: dict[str, str] | None = None
     peak_memory_bytes: int | None = None
-    setup_s: float | UnsetType | None = UNSET  # per process; None: the method needs none
-    variant_bytes: int | UnsetType = msgspec.field(default=UNSET, name="int8_bytes")  # for drafts
+    setup_s: float | None = None  # per process; None: the method needs none
+    variant_bytes: int | None = msgspec.field(default=None, name="int8_bytes")  # for drafts
     roofline_fraction_vanilla: float | None = None
     profiled: Profiled | None = None
-    optimisation: Optimisation | UnsetType = UNSET
+    optimisation: Optimisation | None = None
 
     @property
     def alpha_of_passes(self) -> float | None:
-        """`alpha` where every draft step was a pass of a model; older records do not tell."""
+        """`alpha` where every draft step was a pass of a model."""
         return self.alpha if self.draft_passes == self.draft_steps else None

@@ -75,8 +75,8 @@ class Arm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     finish: Literal["eos", "length", "failed"]
     error: str | None = None
     looped: bool = False  # the output ends in a repetition loop
-    round_s: list[Time] = []  # per round, adaptation included; empty in older records
-    strategy: str = ""  # how its rounds were advanced, `decode.rounds.STRATEGIES`; older: empty
+    round_s: list[Time] = []  # per round, adaptation included
+    strategy: str = ""  # how its rounds were advanced, `decode.rounds.STRATEGIES`
 
     @property
     def emitted(self) -> int:
@@ -125,7 +125,7 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     carry: dict[str, Any] = {}  # state of the method for the next prompt
     trace: dict[str, Any] = {}  # quantities of the method, one list each
     question: str = ""  # shared by turns of a conversation and samples of a task; empty: `id`
-    config_hash: str | msgspec.UnsetType = msgspec.UNSET  # as in the folder's name; unset before
+    config_hash: str = ""  # as in the folder's name
     format: Literal[1] = FORMAT
 
     @property
@@ -175,7 +175,7 @@ class Completion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reference: dict[str, Any]
     vanilla: str
     method: str
-    token_chars: list[Count] = []  # characters of `method` per token; empty in older records
+    token_chars: list[Count] = []  # characters of `method` per token
 
 
 R = TypeVar("R", Sample, Completion)

@@ -43,7 +43,7 @@ def samples_of(configs: Sequence[RunConfig]) -> list[list[Sample]]:
 
 def decided(sample: Sample) -> dict[str, Any]:
     """What depends neither on the clock nor on which arms took part in the turn."""
-    plain: dict[str, Any] = msgspec.to_builtins(structs.replace(sample, config_hash=msgspec.UNSET))
+    plain: dict[str, Any] = msgspec.to_builtins(structs.replace(sample, config_hash=""))
     for arm in ("vanilla", "method"):
         for name in MEASURED:
             del plain[arm][name]

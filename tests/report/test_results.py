@@ -17,17 +17,15 @@ from msgspec.json import decode as json_decode
 
 from scripts.compare_peers import Record
 from scripts.pack_records import pack, runs_of, table_of, unpacked
-from scripts.readme_figures import MODELS, README, STORED, TABLE, older, written
+from scripts.readme_figures import MODELS, README, TABLE, written
 from scripts.readme_figures import runs_of as rows_of
-from skipbench.config.compose import compose
 from skipbench.metrics.acceptance import expected_M
 from skipbench.metrics.summary import summarise
 from skipbench.report.tables.features import feature_table, feature_tables
 from skipbench.report.tables.formats import write
-from skipbench.report.tables.stored import OLDER, read_table
+from skipbench.report.tables.stored import read_table
 from skipbench.runs.files import write_atomic
 from skipbench.runs.record import Arm, Round, Sample, Seconds, dump
-from skipbench.runs.source import method_sha256, package_sha256
 
 RESULTS = ROOT / "results"
 LAPTOP, EMBEDDED = RESULTS / "laptop", RESULTS / "embedded"
@@ -97,13 +95,6 @@ def _runs_of(table: Path) -> list[dict[str, Any]]:
     return list(json.loads(table.read_text())["runs"])
 
 
-@pytest.mark.parametrize("path", STORED, ids=lambda path: f"{path.parts[-3]}-{path.stem}")
-def test_a_table_that_is_older_than_the_engine_or_a_method_says_so(path: Path) -> None:
-    stored = json.loads(path.read_text())
-    says = stored.get("older", False), OLDER in path.with_suffix(".md").read_text()
-    assert says == (older(stored["runs"]),) * 2, "run: python scripts/readme_figures.py"
-
-
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*/peers/*.json")), ids=lambda path: path.stem)
 def test_a_table_of_peers_is_what_its_record_says(path: Path) -> None:
     record = json_decode(path.read_bytes(), type=Record)
@@ -111,21 +102,10 @@ def test_a_table_of_peers_is_what_its_record_says(path: Path) -> None:
     assert path.name in record.command  # what made it, and wrote it here
 
 
-def test_older_is_what_another_engine_or_another_method_made() -> None:
-    config = compose(["method=swift"]).method
-    today = {"package_sha256": package_sha256("fused"), "method_sha256": method_sha256(config)}
-    run = {"method": "swift", "metrics": {"M": 2.0}, "provenance": today | {"engine": "fused"}}
-    assert not older([run, {**run, "metrics": None, "provenance": {}}])
-    assert all(older([run, {**run, "provenance": today | {key: "f" * 64}}]) for key in today)
-    assert older([{**run, "provenance": {}}])
-
-
-def test_the_readme_carries_the_mark_and_the_skipped_shares_of_its_table() -> None:
+def test_the_readme_carries_the_skipped_shares_of_its_table() -> None:
     readme, table = README.read_text(), TABLE.read_text()
-    assert ("| made before a change of" in readme) == (OLDER in table)
-    without = written(readme, table.replace(OLDER, ""))
-    assert "| made before" not in without
-    shares = [line for line in without.splitlines() if line.startswith("| share of sub-layers")]
+    assert written(readme, table) == readme
+    shares = [line for line in readme.splitlines() if line.startswith("| share of sub-layers")]
     runs = [run for run in rows_of(table) if run["model"] in MODELS]
     skipped = [run["skipped"] for run in runs if run["method"] == "self-sd"]
     assert [re.findall(r"[\d.]+", line)[-4] for line in shares] == skipped and len(skipped) == 1

@@ -55,7 +55,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     command: str
     hardware: str
     commit: str | None
-    protocol: int | None = None  # version of docs/protocol.md; None: of earlier versions
+    protocol: int | None = None  # version of docs/protocol.md
 
 
 class _Claims(msgspec.Struct):

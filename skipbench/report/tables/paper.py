@@ -156,11 +156,10 @@ def paper_table(
             *([FASTEST_HERE] if any(True in n.bold for n in shown) else []),
             *([OUTSIDE] if any(n.inside is not None for n in shown) else []),
             *same_drafts(runs),
-            *paper_notes.without_estimators(runs, columns),
             *floor,
             *paper_notes.run_notes(runs, left, parts),
         ),
-        definitions=tuple(paper_notes.definitions(paper, columns, runs)),
+        definitions=tuple(paper_notes.definitions(paper, columns)),
         provenance=tuple(paper_notes.provenance(runs)),
     )
 

@@ -7,7 +7,6 @@ from skipbench.report import columns
 from skipbench.report.columns import MISSING
 from skipbench.report.compared import mixed, origin_of, origin_text, origins
 from skipbench.report.definitions import BY_PAPER, PAPER_DEFINITIONS, STAND_INS
-from skipbench.report.measured import ESTIMATED
 from skipbench.report.published import Paper, Printed
 from skipbench.report.tables.paper_rows import LENGTHS, Half, named, stand_ins
 from skipbench.runs.measures import Lossless
@@ -108,28 +107,10 @@ def run_notes(runs: Sequence[Run], left: Sequence[Run], parts: Sequence[Half]) -
     return list(dict.fromkeys(note for note in notes if note))
 
 
-def definitions(paper: str, names: Iterable[str], runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """Name and definition of columns, those of the paper's estimator where the runs have it."""
-    lacking = ESTIMATED if older(runs) else ()
-    own = {name: text for name, text in BY_PAPER[paper].items() if name not in lacking}
-    known = PAPER_DEFINITIONS | own
+def definitions(paper: str, names: Iterable[str]) -> list[tuple[str, str]]:
+    """Name and definition of columns."""
+    known = PAPER_DEFINITIONS | BY_PAPER[paper]
     return [(name, known[name]) for name in names if name in known]
-
-
-def older(runs: Sequence[Run]) -> list[str]:
-    """The runs recorded before the papers' estimators were."""
-    return [named(run) for run in runs if run.metrics and not run.metrics.estimators]
-
-
-def without_estimators(runs: Sequence[Run], names: Iterable[str]) -> list[str]:
-    """A line where the paper's estimator should have filled a column, but a record lacks it."""
-    if not {*names} & {*ESTIMATED} or not (which := older(runs)):
-        return []
-    said = "all" if len(which) == sum(bool(run.metrics) for run in runs) else " | ".join(which)
-    return [
-        f"decode-only geometric mean in the place of the paper's estimator, prefill left out, in "
-        f"records made before there was one: {said}."
-    ]
 
 
 def provenance(runs: Sequence[Run]) -> list[str]:

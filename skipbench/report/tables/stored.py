@@ -16,8 +16,6 @@ from skipbench.report.tables.runs import row_table
 from skipbench.runs.reading import read_bytes, readable, strict_json
 from skipbench.runs.run import Run, plain
 
-OLDER = "Made before a change of the engine or of a method: today's code may give other numbers."
-
 
 class Summary(msgspec.Struct, omit_defaults=True):
     """The runs of a table without their samples."""
@@ -28,7 +26,6 @@ class Summary(msgspec.Struct, omit_defaults=True):
     columns: list[str] = []
     notes: list[str] = []  # both as `row_table` takes them
     over: str = ""  # as `row_table` takes it
-    older: bool = False  # set by scripts/readme_figures.py: `OLDER` stands in the table
 
 
 def summary(
@@ -69,11 +66,9 @@ def table_of(stored: Summary, columns: Sequence[str] = (), over: str | None = No
     if of.startswith(("table", "section")):
         table = paper_table(paper, of, stored.runs, scale, columns)
         lines = over_lines([run for run in stored.runs if not run.noise], over) if over else []
-        table = replace(table, remarks=(*lines, *table.remarks))
-    else:
-        title, name = (f"Experiment {name}", f"{name}-{scale}") if scale else ("", name)
-        table = row_table(stored.runs, columns, title, stored.notes, name, over)
-    return replace(table, cautions=(OLDER, *table.cautions)) if stored.older else table
+        return replace(table, remarks=(*lines, *table.remarks))
+    title, name = (f"Experiment {name}", f"{name}-{scale}") if scale else ("", name)
+    return row_table(stored.runs, columns, title, stored.notes, name, over)
 
 
 def check_columns(name: str, columns: Sequence[str]) -> None:
