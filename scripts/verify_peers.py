@@ -31,7 +31,7 @@ from skipbench.bench.prompts import encode
 from skipbench.config.compose import compose
 from skipbench.console import progress
 from skipbench.contrib.oracle.check import counts
-from skipbench.contrib.oracle.page import described
+from skipbench.contrib.oracle.report import described
 from skipbench.decode.lossless import Verdict
 from skipbench.language_model import load_settings
 from skipbench.runs.files import write_atomic

@@ -8,7 +8,7 @@ from skipbench.bench.prompts import eos_ids
 from skipbench.config.derived import model_words
 from skipbench.contrib.oracle.judge import Oracle, Verification
 from skipbench.contrib.oracle.outputs import from_records, read_outputs
-from skipbench.contrib.oracle.page import report
+from skipbench.contrib.oracle.report import report
 from skipbench.contrib.oracle.sampling import Settings
 from skipbench.language_model import LanguageModel, load_settings
 

@@ -8,7 +8,7 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
-from skipbench.decode.lossless import Kind, Verdict, judged, logit_blocks, tie_bound
+from skipbench.decode.lossless import Kind, Verdict, judged, logit_blocks, own_error, tie_bound
 from skipbench.lm.model import LM
 
 
@@ -27,12 +27,11 @@ def check(
     eos: frozenset[int] = frozenset(),
     ended: bool = False,
     own: bool = False,
-    logprobs: Sequence[float] = (),
+    logprobs: Sequence[float | None] = (),
     limit: int | None = None,
-    least: int = 0,
 ) -> tuple[Verdict, list[int]]:
-    """Judges one greedy output, token ids after the prompt's; gives the model's choice at every
-    position [n + 1], too.
+    """Judges one greedy output, token ids after the prompt's, with ties as wide as `own_error`
+    allows; gives the model's choice at every position [n + 1], too. It may overwrite the cache.
 
     Args:
         eos: ids that end an output.
@@ -40,52 +39,51 @@ def check(
         own: as of `logit_blocks`.
         logprobs: the engine's, one per token of the output, which are compared with the model's.
         limit: tokens that were asked for.
-        least: tokens before which an EOS may be emitted, or left out, and ends nothing.
     """
-    known = logprobs if len(logprobs) == len(output) else ()
-    best, first_tie, verdict, ties, at, gaps = list[int](), None, None, 0, 0, list[float]()
+    best, verdict, ties, gaps = list[int](), None, list[Verdict](), list[float]()
     for logits in logit_blocks(lm, prompt, output, own):
-        choice, given = logits.argmax(-1).tolist(), output[at : at + len(logits)]
+        at, choice = len(best), logits.argmax(-1).tolist()
         best += choice
-        for row, (wanted, token) in enumerate(zip(choice, given, strict=False)):
-            if wanted != token and wanted in eos and at + row < least:
-                wanted = best[at + row] = _without(logits[row], eos)
-            if wanted != token and verdict is None:
-                found = judged(logits[row], wanted, token, at + row, lm.dtype)
-                if found.kind == "tie":
-                    ties, first_tie = ties + 1, first_tie or found
-                else:
-                    verdict = found
-        if given and known:
-            gaps.append(parted(logits[: len(given)], given, known[at:]))
-        at += len(logits)
+        given = output[at : at + len(logits)]
+        for place, (wanted, token) in enumerate(zip(choice, given, strict=False), at):
+            if wanted == token or verdict is not None:
+                continue
+            found = judged(logits[place - at], wanted, token, place, lm.dtype)
+            if found.kind == "wrong":
+                bound = own_error(lm, prompt + output[:place], wanted, {token})
+                found = found if bound is None else replace(found, kind="tie", bound=bound)
+            if found.kind == "tie":
+                ties.append(found)
+            else:
+                verdict = found
+        if given and len(logprobs) == len(output) and None not in logprobs:
+            gaps.append(parted(logits[: len(given)], given, logprobs[at:]))
     pairs = enumerate(output[:-1], 1)
-    over = next((i for i, token in pairs if (token in eos and i > least) or i == limit), None)
+    over = next((i for i, token in pairs if token in eos or i == limit), None)
     if over is not None and (verdict is None or over <= (verdict.position or 0)):
         verdict = Verdict("wrong", position=over, given=output[over])
     if verdict is None and ended and not {*output[-1:]} & eos and best[-1] not in eos:
-        verdict = _early_end(logits[-1], len(output), best[-1], eos, lm.dtype)
-    judgement = verdict or first_tie or Verdict("identical")
+        verdict = _early_end(lm, logits[-1], prompt + output, len(output), eos)
+    judgement = verdict or next(iter(ties), None) or Verdict("identical")
     difference = max(gaps, default=None)
-    return replace(judgement, tokens=len(output), ties=ties, logprob_difference=difference), best
+    return replace(
+        judgement, tokens=len(output), ties=len(ties), logprob_difference=difference
+    ), best
 
 
-def parted(logits: Tensor, ids: list[int], logprobs: Sequence[float]) -> float:
+def parted(logits: Tensor, ids: list[int], logprobs: Sequence[float | None]) -> float:
     """Largest difference of log-probabilities of `ids`, by logits [n, V] and by an engine."""
     ours = logits.cpu().log_softmax(-1).gather(-1, torch.tensor(ids)[:, None])[:, 0]
     return float((ours - torch.tensor(logprobs[: len(ids)], dtype=torch.float64)).abs().max())
 
 
-def _without(logits: Tensor, ids: frozenset[int]) -> int:
-    """The largest of logits [V] without those of `ids`."""
-    return int(logits.index_fill(0, torch.tensor([*ids], device=logits.device), -math.inf).argmax())
-
-
 def _early_end(
-    logits: Tensor, position: int, wanted: int, eos: frozenset[int], dtype: torch.dtype
+    lm: LM, logits: Tensor, tokens: list[int], position: int, eos: frozenset[int]
 ) -> Verdict | None:
     """An output that ends where the model goes on; None where an EOS ties with its choice."""
+    wanted = int(logits.argmax())
     likely = max((float(logits[token]) for token in eos), default=-math.inf)
-    if float(logits[wanted]) - likely <= tie_bound(float(logits.abs().max()), dtype):
+    near = float(logits[wanted]) - likely <= tie_bound(float(logits.abs().max()), lm.dtype)
+    if near or own_error(lm, tokens, wanted, eos) is not None:
         return None
     return Verdict("wrong", position=position, wanted=wanted, wanted_logit=float(logits[wanted]))

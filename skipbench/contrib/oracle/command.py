@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 class Verify(Loaded):
     """were these the model's own tokens? outputs of any engine:  verify OUTPUTS model=M
-    [--fail-on wrong] [--json F] [--page F]
+    [--fail-on wrong] [--json F]
     """
 
     WORDS = 1, 1
@@ -36,7 +36,6 @@ class Verify(Loaded):
         False
     )
     json: Annotated[Path | None, "a file for the verdicts"] = None
-    page: Annotated[Path | None, "an HTML file with the texts side by side"] = None
 
 
 def run_verify(asked: Verify) -> None:
@@ -45,7 +44,7 @@ def run_verify(asked: Verify) -> None:
     """
     from skipbench.contrib.oracle.api import oracle_of
     from skipbench.contrib.oracle.outputs import read_outputs
-    from skipbench.contrib.oracle.page import page, report, sides
+    from skipbench.contrib.oracle.report import report
     from skipbench.language_model import load_settings
 
     outputs, form = read_outputs(Path(asked.words[0]))
@@ -53,13 +52,11 @@ def run_verify(asked: Verify) -> None:
     with working("loading the model"):
         model = load_settings(asked.model_settings(), "vanilla")
     oracle = oracle_of(model, asked.chat, asked.own_dtype)
-    judged, texts, stopped = list["Judged"](), list[dict[str, str]](), False
+    judged, stopped = list["Judged"](), False
     try:
         with progress("verify", len(outputs)) as advance:
             for one in oracle.judge(outputs):
                 judged.append(one)
-                if asked.page and one.verdict.kind in ("wrong", "tie"):
-                    texts.append(sides(oracle, one))
                 advance("" if one.verdict.kind == "identical" else one.verdict.kind)
     except KeyboardInterrupt:
         stopped = True
@@ -69,9 +66,6 @@ def run_verify(asked: Verify) -> None:
         show(line)
     if asked.json is not None:
         write_atomic(asked.json, msgspec.json.format(msgspec.json.encode(result)) + b"\n")
-    if asked.page is not None:
-        write_atomic(asked.page, page(result, texts))
-        show(str(asked.page))
     if stopped:
         sys.exit(130)
     if nothing := {*result.counts} == {"unchecked"}:

@@ -7,22 +7,19 @@ import msgspec
 import torch
 from msgspec.structs import replace
 
-from skipbench.contrib.oracle.causes import HALF, Judged, Search
+from skipbench.contrib.oracle.causes import Judged, cause_of
 from skipbench.contrib.oracle.check import check, counts, parted
 from skipbench.contrib.oracle.outputs import Output
 from skipbench.contrib.oracle.prompts import prompt_ids, unsure
 from skipbench.contrib.oracle.replay import Replay
 from skipbench.contrib.oracle.sampling import Draws, SamplingTest, Settings
-from skipbench.contrib.oracle.stated import NO_EOS
 from skipbench.contrib.oracle.texts import Texts
-from skipbench.decode.lossless import Cause, Verdict, logit_blocks, own_error
+from skipbench.decode.lossless import Verdict, logit_blocks
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
 
 SPELLINGS = 16  # times that a text is spelt with other tokens before it counts as another text
 WIDENED_BYTES = 2**32  # size in float32 up to which weights are widened once, not per output
-NEAR = 8  # outputs before and after a wrong one whose prompts may be its own
-RIGHT = 3  # identical outputs that a cause must not make wrong
 GREEDY = Settings(0.0)
 
 
@@ -76,29 +73,24 @@ class Oracle:
         settings: Settings = GREEDY,
     ) -> None:
         self.lm, self.tokenizer, self.eos, self.chat, self.own = lm, tokenizer, eos, chat, own
-        self.settings, self._replay = settings, Replay(lm)
+        self.settings = settings
         self._draws: Draws | None = None
         self._vocabulary = lm.model.get_input_embeddings().weight.shape[0]
         configs = lm.config, getattr(lm.model, "generation_config", None), tokenizer
         pads = {getattr(config, "pad_token_id", None) for config in configs}
         self._pads = frozenset(pad for pad in pads if isinstance(pad, int))
-        self._near, self._right = dict[str, list[int]](), list[Judged]()
 
     def judge(self, outputs: Sequence[Output]) -> Iterator[Judged]:
         """Judges one after another; raises SkipbenchError for unreadable prompts, before all."""
         pairs = [(output, self._prompt(output)) for output in outputs]
-        drawn = [(o, p, self._ids(o, p)) for o, p in pairs if self._settings_of(o).temperature > 0]
-        drawn = [case for case in drawn if not self._why(*case)]
-        if len(kinds := {self._settings_of(output) for output, *_ in drawn}) > 1:
+        kinds = {self._settings_of(output) for output in outputs if not output.unread}
+        if len(kinds := {kind for kind in kinds if kind.temperature > 0}) > 1:
             raise SkipbenchError(f"{len(kinds)} settings of sampling; verify each in its own file")
-        for kind in kinds:
-            self._draws = Draws(kind, [(prompt, ids) for _, prompt, ids in drawn])
+        self._draws = next((Draws(kind) for kind in kinds), None)
         small = 4 * sum(p.numel() for p in self.lm.model.parameters()) <= WIDENED_BYTES
         self.lm.widened = {} if small else None
-        self._right = list[Judged]()
         try:
-            for at, (output, prompt) in enumerate(pairs):
-                self._near = {o.id: ids for o, ids in pairs[max(0, at - NEAR) :][: 2 * NEAR]}
+            for output, prompt in pairs:
                 yield self._one(output, prompt)
         finally:
             self.lm.widened = None
@@ -127,15 +119,14 @@ class Oracle:
         return (ids[start:] if output.prompt_ids else ids) if known else []
 
     def _ends(self, output: Output) -> frozenset[int]:
-        ids = (*(self.eos if output.eos is None else output.eos), *output.ends)
-        return frozenset(token for token in ids if 0 <= token < self._vocabulary)
+        return frozenset(t for t in (*self.eos, *output.ends) if 0 <= t < self._vocabulary)
 
     def _ids(self, output: Output, prompt: list[int]) -> list[int]:
         """Its ids without padding; of a text, as the tokenizer spells it."""
         if output.ids is None:
-            return Texts(self.tokenizer, prompt, output.special).ids(output.text or "")
+            return Texts(self.tokenizer, prompt).ids(output.text or "")
         eos, ids = self._ends(output), list(output.ids)
-        ends = (i + 1 for i, token in enumerate(ids) if token in eos and i >= output.least)
+        ends = (i + 1 for i, token in enumerate(ids) if token in eos)
         if (end := next(ends, None)) is None and output.stop:  # a batch pads behind stop strings
             end = next((i for i in range(len(ids), 0, -1) if ids[i - 1] not in self._pads), None)
         return ids[:end] if {*ids[end:]} <= eos | self._pads | {*output.pads} else ids
@@ -143,14 +134,14 @@ class Oracle:
     def _doubts(
         self, output: Output, prompt: list[int], ids: list[int], verdict: Verdict | None = None
     ) -> list[str]:
-        """Why tokens that are not the model's may be right. No setting allows any behind an end."""
-        tail = ids[verdict.position or 0 :] if verdict else []
-        if verdict and verdict.wanted is None:
-            same = len({*tail}) == 1 < len(tail)
-            return [f"only token {tail[0]} behind its end, which may be padding"] if same else []
+        """Why tokens that are not the model's may be right."""
         found = output.doubts + unsure(self.tokenizer, output, prompt, self.chat)
-        blank = output.ids is None and not (output.text or "").strip()
-        return [*found, "a text that is blank"] if blank else found
+        if output.ids is None and not (output.text or "").strip():
+            found.append("a text that is blank")
+        tail = ids[verdict.position or 0 :] if verdict and verdict.wanted is None else []
+        if len({*tail}) == 1 < len(tail):
+            found.append(f"only token {tail[0]} behind its end, which may be padding")
+        return found
 
     def _why(self, output: Output, prompt: list[int], ids: list[int]) -> str:
         """Why an output cannot be checked; nothing where it can."""
@@ -165,9 +156,7 @@ class Oracle:
             return "no token of it was read"
         if 2 * len(ids) + 2 < count:
             return f"its record counts {count} tokens, of which {len(ids)} were read"
-        doubts = self._doubts(output, prompt, ids) + output.drawn
-        if output.least and (output.ids is None or output.least < NO_EOS):
-            doubts.append("tokens before which no EOS ends it")
+        doubts = self._doubts(output, prompt, ids)
         if doubts and self._settings_of(output).temperature > 0:
             return f"the test of sampling knows no {', '.join(doubts)}"
         return ""
@@ -179,7 +168,7 @@ class Oracle:
             return Judged(output, prompt, ids, [], verdict)
         if self._draws is not None and self._settings_of(output).temperature > 0:
             return self._sampled(self._draws, output, prompt, ids)
-        ids, verdict, best = self._greedy(output, prompt, ids)
+        ids, verdict, best = self._spelt(output, prompt, ids)
         verdict = replace(verdict, id=output.id)
         if verdict.kind == "wrong" and (doubts := self._doubts(output, prompt, ids, verdict)):
             given = ", ".join(doubts)
@@ -188,94 +177,39 @@ class Oracle:
         judged = Judged(output, prompt, ids, best, verdict)
         if verdict.kind == "wrong" and verdict.cause is None:
             with self.lm.cache.turn():
-                known = self.tokenizer, self._ends(output), judged, self._near, self._right
-                cause = self._half(judged) or Search(self._replay, *known).cause()
+                cause = cause_of(judged, Replay(self.lm), self.tokenizer, self._ends(output))
             judged = judged._replace(verdict=replace(verdict, cause=cause))
-        elif verdict.kind == "identical":
-            self._right = [*self._right, judged][-RIGHT:]
         return judged
-
-    def _half(self, judged: Judged) -> Cause | None:
-        """Where rounding to float16 could decide every gap of an output of a float32 model."""
-        ids = judged.ids
-        if judged.verdict.gap is None or self.lm.dtype != torch.float32:
-            return None
-        if self._replay.follows(judged.prompt, ids, dtype=torch.float16) < len(ids):
-            return None
-        text = f"{len(judged.wrong)} of {len(ids)} tokens are not the model's"
-        return Cause(HALF, f"{text}, each by a gap that float16 can decide")
 
     def _sampled(self, draws: Draws, output: Output, prompt: list[int], ids: list[int]) -> Judged:
         with torch.inference_mode():
             logits = torch.cat([*logit_blocks(self.lm, prompt, ids, self.own)])
-            verdict = draws.add(prompt, ids, logits[:-1], self.lm.dtype)
-        known = len(output.logprobs) == len(ids) > 0
+            verdict = draws.add(ids, logits[:-1], self.lm.dtype)
+        known = len(output.logprobs) == len(ids) > 0 and None not in output.logprobs
         gap = parted(logits[:-1], ids, output.logprobs) if known else None
         verdict = replace(verdict, id=output.id, logprob_difference=gap)
         return Judged(output, prompt, ids, logits.argmax(-1).tolist(), verdict)
 
-    def _greedy(
+    def _spelt(
         self, output: Output, prompt: list[int], ids: list[int]
     ) -> tuple[list[int], Verdict, list[int]]:
-        """Its ids and their check. Where EOS is ignored, a text may hide one, or have none."""
-        eos = self._ends(output)
-        if output.ids is None and output.least == NO_EOS:
-            found = self._spelt(output, prompt, ids, frozenset(), 0)
-            if found[1].kind != "wrong":
-                return found
-        return self._spelt(output, prompt, ids, eos, output.least)
-
-    def _spelt(
-        self, output: Output, prompt: list[int], ids: list[int], eos: frozenset[int], least: int
-    ) -> tuple[list[int], Verdict, list[int]]:
-        """As `_greedy`; a text may be spelt with other tokens than the tokenizer's."""
-        written, limit = output.ids is None, output.limit
+        """Its ids and their check; a text may be spelt with other tokens than the tokenizer's."""
+        written, limit, eos = output.ids is None, output.limit, self._ends(output)
         # a text that is spelt otherwise has more tokens, hardly twice as many
         count = output.count or 2 * len(ids) if written else len(ids)
         short = not output.finish and limit is not None and count < limit
         full = written and limit is not None and len(ids) >= limit  # no room for an EOS
         ended = ((output.finish == "stop" and not full) or short) and not output.stop
-        how = eos, ended, self.own, output.logprobs, None if written else limit, least
-        texts = Texts(self.tokenizer, prompt, output.special)
+        how = eos, ended, self.own, output.logprobs, None if written else limit
+        texts = Texts(self.tokenizer, prompt)
         for left in range(SPELLINGS if written else 0, -1, -1):
-            verdict, best = self._checked(prompt, ids, *how)
-            self._replay = Replay(self.lm)  # the rows of the cache may be overwritten
-            known = self._replay, prompt, output.text or "", ids, verdict, eos
+            verdict, best = check(self.lm, prompt, ids, *how)
+            replay = Replay(self.lm)  # a check may overwrite the rows of the cache
+            known = replay, prompt, output.text or "", ids, verdict, eos
             if not left or (other := texts.respelt(*known)) is None:
                 break
             ids = other
         fits = output.stop and verdict.kind != "wrong"
-        if fits and (wrong := texts.stopped(self._replay, output, prompt, ids, eos)):
+        if fits and (wrong := texts.stopped(replay, output, prompt, ids, eos)):
             verdict = replace(wrong, logprob_difference=verdict.logprob_difference)
         return ids, verdict, best
-
-    def _checked(
-        self,
-        prompt: list[int],
-        ids: list[int],
-        eos: frozenset[int],
-        ended: bool,
-        own: bool,
-        logprobs: Sequence[float],
-        limit: int | None,
-        least: int,
-    ) -> tuple[Verdict, list[int]]:
-        """As `check`, with ties as wide as `own_error` allows."""
-        verdict, best = check(self.lm, prompt, ids, eos, ended, own, logprobs, limit, least)
-        at, given = verdict.position, verdict.given
-        if verdict.kind != "wrong" or at is None or verdict.wanted is None:
-            return verdict, best
-        others = eos if given is None else {given}
-        bound = own_error(self.lm, prompt + ids[:at], verdict.wanted, others)
-        if bound is None or (given in eos and least <= at and at + 1 < len(ids)):
-            return verdict, best
-        if given is None:  # the model might have ended here, too
-            return self._checked(prompt, ids, eos, False, own, logprobs, limit, least)
-        left, ended = None if limit is None else limit - at - 1, ended and given not in eos
-        done = prompt + ids[: at + 1], ids[at + 1 :]
-        later, _ = self._checked(*done, eos, ended, own, (), left, max(0, least - at - 1))
-        if later.kind == "wrong":
-            verdict = replace(later, position=at + 1 + (later.position or 0), tokens=len(ids))
-        else:
-            verdict = replace(verdict, kind="tie", bound=bound, ties=verdict.ties + 1 + later.ties)
-        return verdict, best

@@ -1,4 +1,4 @@
-"""Outputs of any engine: files and records of any format as `Output`."""
+"""Outputs of any engine: files and records of every form as `Output`."""
 
 import json
 from collections import defaultdict
@@ -8,59 +8,49 @@ from typing import Any, Literal
 
 import msgspec
 
-from skipbench.contrib.oracle.formats import FORMATS, answers, nth
-from skipbench.contrib.oracle.parts import events, is_piece, joined, mapping
+from skipbench.contrib.oracle.readers import READERS, reader_of
 from skipbench.errors import SkipbenchError
 from skipbench.runs.reading import MALFORMED, read_bytes, readable
 from skipbench.runs.run import read_run
 
 Record = tuple[str, dict[str, Any]]
 """With its place."""
-SEVERAL = ("prompt", "text", "inputs", "input_ids")  # of several requests in one
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True):
     """One output of an engine and what the record says of its request.
 
-    `unread`: why it cannot be checked. Reasons for which tokens that are not the model's do not
-    show a fault: `doubts`, and for a sampled one `drawn`, too.
+    `unread`: why it cannot be checked. `doubts`: reasons for which tokens that are not the model's
+    show no fault, such as a setting that no reader knows.
     """
 
     id: str = ""
     prompt: str | None = None
     messages: list[dict[str, Any]] = []
     template: dict[str, Any] = {}  # what the chat template is given beside the messages
-    bos: bool = True  # whether a prompt of text gets special tokens
     prompt_ids: list[int] = []
     prompt_hash: str = ""  # of the prompt's ids, in a run of this package, which does not keep them
     prompt_tokens: int = 0  # their number
     turns: list[tuple[str, str]] = []  # prompts and answers of the turns before it, in such a run
     day: str = ""  # that a chat template prints, as in 2026-11-27
-    created: float | None = None  # seconds since 1970, where the day is not told
     text: str | None = None
-    special: bool = False  # whether the text shows special tokens
     ids: list[int] | None = None
-    logprobs: list[float] = []  # the engine's log-probability of every token of the output
+    logprobs: list[float | None] = []  # the engine's log-probability of every token of the output
     count: int | None = None  # of its tokens, as the record says
     finish: Literal["stop", "length", "cut", ""] = ""  # by itself, at its longest, or from outside
     stop: list[str] = []
     limit: int | None = None  # tokens that the request allowed
-    eos: list[int] | None = None  # in place of the model's
     ends: list[int] = []  # ids that end it beside an EOS
-    least: int = 0  # tokens before which no EOS ends it
     pads: list[int] = []  # ids that may fill it up behind its end
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
     unread: str = ""
     doubts: list[str] = []
-    drawn: list[str] = []
 
     def __post_init__(self) -> None:
         if self.unread:
             return
-        if self.ids is None and self.text is None:
-            raise ValueError("no output; wanted its text or its token ids")
         if not (self.prompt_ids or self.messages or self.prompt is not None):
             raise ValueError("no prompt; add `prompt`, `messages` or `prompt_token_ids`")
         texts = (self.prompt, self.text, *(m["content"] for m in self.messages))
@@ -68,10 +58,10 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_outputs(path: Path) -> tuple[list[Output], str]:
-    """The outputs of a JSONL or JSON file, or of a run's folder, and the name of their format.
+    """The outputs of a JSONL or JSON file, or of a run's folder, and the name of their form.
 
-    Raises SkipbenchError for a file that cannot be read, a record of no known format, and records
-    of several formats.
+    Raises SkipbenchError for a file that cannot be read, a record of no known form, and records
+    of several forms.
     """
     if path.is_dir():
         return _run(path), "a run of this package"
@@ -82,40 +72,41 @@ def read_outputs(path: Path) -> tuple[list[Output], str]:
 
 
 def from_records(records: Iterable[Record]) -> tuple[list[Output], str]:
-    """Outputs of records, each with its place, and their format; raises as `read_outputs`."""
-    outputs, names = list[Output](), dict[str, int]()
-    try:
-        plain = ((place, json.loads(json.dumps(r, default=str))) for place, r in records)
-        found = [one for pair in plain for one in _unfolded(*pair)]
-    except MALFORMED as error:
-        raise SkipbenchError(f"a request or a response of another form ({error})") from error
-    for place, record in found:
-        fit = [
-            (name, split)
-            for name, needs, split in FORMATS
-            if any({*words.split(" + ")} <= record.keys() for words in needs.split(" or "))
-        ]
-        if not fit and ("error" in record or "response" in record):
-            failed = str(record.get("error", record.get("response")))[:80]
-            outputs.append(Output(id=str(len(outputs) + 1), unread=f"no answer but {failed}"))
+    """Outputs of records, each with its place, and their form; raises as `read_outputs`."""
+    outputs, names = list[Output](), dict[str, None]()
+    for place, given in records:
+        record = json.loads(json.dumps(given, default=str))
+        if (found := reader_of(record)) is None and {"request", "error"} & record.keys():
+            failed = str(record.get("error") or record.get("response"))[:80]
+            outputs.append(Output(id=_name(record, len(outputs)), unread=f"no answer but {failed}"))
             continue
-        if not fit:
-            known = "; ".join(f"{name} ({needs})" for name, needs, _ in FORMATS)
+        if found is None:
+            known = "; ".join(f"{name} ({fields})" for name, fields, _ in READERS)
             fields = ", ".join(record)[:200]
             raise SkipbenchError(f"{place}: fields {fields}; wanted those of one of: {known}")
-        form, split = fit[0]
-        names.setdefault(form, len(outputs))
+        form, reader = found
+        names[form] = None
         try:
-            for one in [*answers(record, split)] or [{"unread": "a record without answers"}]:
+            answers = [*reader(record)] or [{"unread": "a record without answers"}]
+            for at, one in enumerate(answers):
                 values = {k: v for k, v in one.items() if v is not None}
-                values["id"] = str(values.get("id", len(outputs) + 1))
+                if values.keys().isdisjoint(("text", "ids")) and not values.get("unread"):
+                    values["unread"] = "neither text nor token ids"
+                values["id"] = _name(record, len(outputs)) + f"-{at}" * (len(answers) > 1)
                 outputs.append(msgspec.convert(values, Output, strict=False))
         except MALFORMED as error:
             raise SkipbenchError(f"{place}, read as {form}: {error}") from error
     if len(names) > 1 or not outputs:
         said = " and ".join(names) or "no record"
-        raise SkipbenchError(f"the outputs are {said}; wanted records of one format")
+        raise SkipbenchError(f"the outputs are {said}; wanted records of one form")
     return outputs, next(iter(names), "no answers")
+
+
+def _name(record: dict[str, Any], number: int) -> str:
+    """What a record is called: by its arm, in a bench, and its id, else by its place from 1."""
+    names = ("id", "custom_id", "request_id", "doc_id")
+    own = next((record[name] for name in names if record.get(name) is not None), number + 1)
+    return f"{record['arm']}, {own}" if "arm" in record else str(own)
 
 
 def _records(path: Path, data: bytes) -> Iterator[Record]:
@@ -135,25 +126,6 @@ def _records(path: Path, data: bytes) -> Iterator[Record]:
         if not isinstance(value, dict):
             raise SkipbenchError(f"{place}: {str(value)[:80]!r}; wanted a JSON object")
         yield place, value
-
-
-def _unfolded(place: str, record: dict[str, Any]) -> Iterator[Record]:
-    """A record whose request stands beside one response, several, or the pieces of one."""
-    given, request = record.get("response"), mapping(record.get("request"))
-    if isinstance(given, str) and "data:" in given[:200]:
-        given = events(given)
-    many = given if isinstance(given, list) else [given]
-    parts = [one for one in many if isinstance(one, dict)]
-    ids = {one.get("id") or mapping(one.get("meta_info")).get("id") for one in parts}
-    if any(map(is_piece, parts)) or (len(ids) == 1 < len(parts) and None not in ids):
-        parts = [joined(parts)]
-    for at, one in enumerate(parts):
-        answer = mapping(one.get("body")) or one  # of a batch's file
-        own = {k: nth(request[k], at, len(parts)) for k in SEVERAL if k in request}
-        rest = {k: v for k, v in record.items() if k != "response"}
-        yield place, {**rest, **answer, "request": request | own}
-    if not parts:
-        yield place, record
 
 
 def _run(folder: Path) -> list[Output]:

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterator
 from copy import copy
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from skipbench.contrib.oracle.outputs import Output
@@ -36,7 +36,7 @@ def prompt_ids(tokenizer: Any, output: Output, chat: str) -> list[int]:
             "or cut at its end); give the run's own model"
         )
     if not output.messages and chat == "none":
-        return list(tokenizer.encode(output.prompt, add_special_tokens=output.bos))
+        return list(tokenizer.encode(output.prompt))
     if (ids := _templated(tokenizer, output, messages_of(output), **output.template)) is None:
         if chat == "none" and not getattr(tokenizer, "chat_template", None):  # as `generate`
             texts = (m["content"] for m in output.messages if m["content"])
@@ -91,10 +91,8 @@ def _templated(
         return None
     options = {"add_generation_prompt": True, "return_dict": False} | how
     try:
-        if output.day or output.created:
-            at = datetime.fromtimestamp(output.created or 0, UTC)
-            at = datetime.fromisoformat(output.day) if output.day else at
-            tokenizer = copy(tokenizer)
+        if output.day:
+            at, tokenizer = datetime.fromisoformat(output.day), copy(tokenizer)
             pin_day(tokenizer, (at - timedelta(back)).date().isoformat())
         return list(tokenizer.apply_chat_template(messages, **dated(tokenizer, options)))
     except Exception:  # a checkpoint's template, in jinja's sandbox, raises anything
@@ -108,27 +106,20 @@ def other_prompts(tokenizer: Any, output: Output, used: list[int]) -> dict[str, 
         text = tokenizer.decode(used, skip_special_tokens=True)
         messages = [{"role": "user", "content": text}]
     rest = [m for m in messages if m["role"] != "system"]
-    empty, another = ([{"role": "system", "content": c}, *rest] for c in ("", "x"))
+    empty, plain = {"role": "system", "content": ""}, "\n\n".join(m["content"] for m in rest)
 
     def template(messages: list[dict[str, Any]], **how: Any) -> list[int] | None:
         return _templated(tokenizer, output, messages, **output.template | how)
 
-    head, whole = "the chat template", template(rest)
-    plain, stripped = "\n\n".join(m["content"] for m in rest), (output.prompt or "").strip()
+    head = "the chat template"
     forms: dict[str, Any] = {
         "BOS doubled": None if bos is None else [bos, *used],
         "no BOS": used[1:] if used[0] == bos else None,
         "the text without a chat template": tokenizer.encode(plain),
-        "the prompt without the spaces around it": stripped and tokenizer.encode(stripped),
+        "the prompt without the spaces around it": tokenizer.encode(plain.strip()),
         head: template(messages),
-        f"{head} without the system prompt": template(empty),
-        f"{head} without the system message": whole,
+        f"{head} without the system message": template(rest),
+        f"{head} with an empty system message": template([empty, *rest]),
         f"{head} without the generation prompt": template(messages, add_generation_prompt=False),
     }
-    # a template adds a system message by itself: what follows it is what another one leaves alone
-    if whole and (other := template(another)):
-        pairs = enumerate(zip(reversed(whole), reversed(other), strict=False))
-        same = next((i for i, (a, b) in pairs if a != b), min(len(whole), len(other)))
-        for end in range(min(3, same)):  # the first tokens may still close the system message
-            forms[f"{head} without its own system prompt, {end}"] = whole[len(whole) - same + end :]
     return {name: list(ids) for name, ids in forms.items() if ids}

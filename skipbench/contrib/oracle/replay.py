@@ -1,4 +1,4 @@
-"""The model on edited contexts, each from the rows that the K/V cache still holds."""
+"""The model on other contexts, each from the rows that the K/V cache still holds."""
 
 import torch
 from torch import Tensor
@@ -15,46 +15,33 @@ class Replay:
         self.lm = lm
         self._held = list[int]()
 
-    def logits(
-        self, tokens: list[int], count: int, at: int | None = None, shift: int = 0
-    ) -> Tensor:
-        """Logits [count, V] after each of the last `count` tokens. `at`, `shift`: the positions of
-        the tokens from place `at` on are off by `shift`.
-        """
-        shifted = bool(shift) and at is not None
-        limit = min(len(tokens) - count, at if shifted and at is not None else len(tokens))
+    def logits(self, tokens: list[int], count: int) -> Tensor:
+        """Logits [count, V] after each of the last `count` tokens."""
+        limit = len(tokens) - count
         pairs = zip(self._held[:limit], tokens, strict=False)
         start = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(self._held), limit))
         if self.lm.cache.capacity < len(tokens) + 8:
             self.lm.allocate(2 * len(tokens) + 64)
             start = 0
-        places = (i + shift if shifted and i >= (at or 0) else i for i in range(start, len(tokens)))
-        rows = TokenRows(start, start, tuple(max(0, place) for place in places))
+        rows = TokenRows.chain(start, len(tokens) - start)
         with torch.inference_mode():
             hidden = self.lm.run(self.lm.embed(tokens[start:]), rows)
             logits = self.lm.head(hidden[-count:]).float()
-        self._held = tokens[: at if shifted else len(tokens)]
+        self._held = list(tokens)
         return logits
 
-    def follows(
-        self,
-        context: list[int],
-        given: list[int],
-        at: int | None = None,
-        shift: int = 0,
-        dtype: torch.dtype | None = None,
-    ) -> int:
+    def follows(self, context: list[int], given: list[int]) -> int:
         """How many of the `given` tokens, from the first on, are the model's after `context`, but
-        for ties in `dtype`; None: the model's.
+        for ties.
         """
         if not given or not context:
             return 0
-        logits = self.logits(context + given[:-1], len(given), at, shift)
+        logits = self.logits(context + given[:-1], len(given))
         chosen = logits.gather(-1, torch.tensor(given, device=logits.device)[:, None])[:, 0]
         gaps = (logits.max(-1).values - chosen).tolist()
         largest = logits.abs().max(-1).values.tolist()
         pairs = enumerate(zip(gaps, largest, strict=True))
-        far = (i for i, (gap, most) in pairs if gap > tie_bound(most, dtype or self.lm.dtype))
+        far = (i for i, (gap, most) in pairs if gap > tie_bound(most, self.lm.dtype))
         return next(far, len(given))
 
     def greedy(self, context: list[int], count: int, eos: frozenset[int]) -> list[int]:

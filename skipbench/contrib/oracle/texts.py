@@ -12,14 +12,14 @@ STOP_TOKENS = 16  # tokens after an output in which its stop string has to appea
 
 
 class Texts:
-    """Texts of outputs after a prompt, with `special` tokens or without."""
+    """Texts of outputs after a prompt, without special tokens."""
 
-    def __init__(self, tokenizer: Any, prompt: list[int], special: bool = False) -> None:
-        self._tokenizer, self._anchor, self._special = tokenizer, prompt[-ANCHOR:], special
+    def __init__(self, tokenizer: Any, prompt: list[int]) -> None:
+        self._tokenizer, self._anchor = tokenizer, prompt[-ANCHOR:]
         self._start = len(self._decode(self._anchor))
 
     def _decode(self, ids: list[int]) -> str:
-        return str(self._tokenizer.decode(ids, skip_special_tokens=not self._special))
+        return str(self._tokenizer.decode(ids, skip_special_tokens=True))
 
     def text(self, ids: list[int]) -> str:
         """The text that these ids add to the prompt, whole characters only."""

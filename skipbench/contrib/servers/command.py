@@ -182,7 +182,7 @@ def judged(folder: Path, asked: Bench, records: Sequence["Record"]) -> list[str]
     if not arms or not any(word.startswith(("model=", "model.path=")) for word in asked.settings):
         return []
     from skipbench.contrib.oracle.api import verify
-    from skipbench.contrib.oracle.page import report
+    from skipbench.contrib.oracle.report import report
     from skipbench.contrib.servers.table import SHOWN
     from skipbench.language_model import load_settings
 

@@ -38,10 +38,9 @@ def drawn(p: np.ndarray, random: np.random.Generator, count: int) -> np.ndarray:
 
 
 def result_of(out: np.ndarray, settings: Settings = SETTINGS, seed: int = 0) -> SamplingTest:
-    rows = [(row[:1].tolist(), row[1:].tolist()) for row in out]
-    draws = Draws(settings, rows, seed)
-    for prompt, ids in rows:
-        draws.add(prompt, ids, LOGITS[torch.tensor([*prompt, *ids[:-1]])], torch.float32)
+    draws = Draws(settings, seed)
+    for row in out:
+        draws.add(row[1:].tolist(), LOGITS[torch.tensor(row[:-1])], torch.float32)
     return draws.result()
 
 
@@ -91,4 +90,3 @@ def test_temperature_applied_twice_is_found_and_named() -> None:
     result = result_of(drawn(probs(Settings(0.36)), random, 60), settings)
     assert result.wrong and result.outside == 0
     assert result.cause is not None and result.cause.name == "temperature applied twice"
-    assert result.detectable is not None and 0 < result.detectable < 0.2

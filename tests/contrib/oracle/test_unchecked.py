@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from conftest import Command
 from msgspec.structs import replace
-from records import TEXT, USER, N, beside, chat, made, model
-from test_planted import tiny
+from planted import tiny
+from records import TEXT, USER, N, chat, made, model
 
 import skipbench as package
 from skipbench.bench.prompts import encode
@@ -40,7 +40,7 @@ def test_the_exit_status(
     words = ["verify", str(file), "model=tiny", *(["--fail-on", fail_on] if fail_on else [])]
     done = skipbench(*words)
     assert done.returncode == status and "1 unchecked" in done.stdout
-    assert "reasoning_content was taken out" in done.stdout
+    assert "reasoning_content: taken out" in done.stdout
     assert ("could be checked" in done.stderr) == (not right)
 
 
@@ -72,13 +72,8 @@ def test_the_day_of_a_run_is_in_its_prompts() -> None:
 
 
 def test_the_day_of_a_record_is_in_its_prompt_or_in_doubt() -> None:
-    response = {"choices": [{"message": {"content": "a"}, "finish_reason": "length"}]}
-    record = beside({"messages": USER}, **response)
-    for more, sure in (
-        ({"created": 1738584000}, False),
-        ({"date": "2025-02-03"}, True),
-        ({}, False),
-    ):
+    record = {"messages": USER, "text": "a"}
+    for more, sure in (({"date": "2025-02-03"}, True), ({}, False)):
         (output,), _ = from_records([("here", record | more)])
         ids = prompt_ids(dated(), output, "none")
         assert ("03 Feb 2025" in dated().decode(ids)) == bool(more)

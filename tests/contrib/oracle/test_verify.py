@@ -11,19 +11,17 @@ import torch
 import transformers
 from conftest import Command
 from msgspec.structs import replace
-from test_planted import TEXTS, TINY, plain, tiny
+from planted import TEXTS, TINY, plain, tiny
 
 import skipbench as package
 from skipbench.api import LanguageModel
 from skipbench.bench.prompts import encode
 from skipbench.cli import pytest_plugin
 from skipbench.config.compose import compose
-from skipbench.contrib.oracle import causes
 from skipbench.contrib.oracle.check import check, counts
 from skipbench.contrib.oracle.judge import Judged, Oracle
 from skipbench.contrib.oracle.outputs import Output, from_records
 from skipbench.contrib.oracle.prompts import prompt_ids
-from skipbench.contrib.oracle.replay import Replay
 from skipbench.data.rows import Row
 from skipbench.decode import lossless
 from skipbench.decode.lossless import TIE_ULPS, Verdict
@@ -68,7 +66,7 @@ def test_a_text_spelt_with_other_tokens_is_the_same_text() -> None:
     spelt = [*own[:split], *letters, *own[split + 1 :]]
     assert tokenizer.decode(spelt) == tokenizer.decode(own)
     output = Output(prompt=TEXT, text=tokenizer.decode(own))
-    found, verdict, _ = oracle._greedy(output, ids(), spelt)
+    found, verdict, _ = oracle._spelt(output, ids(), spelt)
     assert verdict.kind == "identical" and found == own
 
 
@@ -77,21 +75,6 @@ def test_a_wrong_token_has_position_logits_and_gap() -> None:
     other = judge(ids=[*own[:9], 5, *own[10:]]).verdict
     assert (other.kind, other.position, other.wanted, other.given) == ("wrong", 9, own[9], 5)
     assert other.gap is not None and other.bound is not None and other.gap > other.bound > 0
-
-
-def test_wrong_tokens_that_float16_can_decide_are_said_to_be_that() -> None:
-    own = plain(tuple(ids()))
-    top = Replay(tiny()[1]).logits(ids() + own[:-1], len(own)).topk(2)
-    gaps = (top.values[:, 0] - top.values[:, 1]).tolist()
-    near, far = gaps.index(min(gaps)), gaps.index(max(gaps))
-    assert gaps[near] < 0.01 < gaps[far]
-    for places, said in (([near], True), ([near, far], False)):
-        made = [
-            int(top.indices[at, 1]) if at in places else own[at] for at in range(max(places) + 1)
-        ]
-        verdict = judge(ids=made).verdict
-        assert verdict.kind == "wrong" and verdict.cause is not None
-        assert (verdict.cause.name == causes.HALF) is said
 
 
 def test_eos_and_the_end() -> None:
@@ -106,7 +89,7 @@ def test_eos_and_the_end() -> None:
     for given, position in ((own[: end + 4], end + 1), (own[:3], 3)):  # goes on; ends early
         found = verdict(given)
         assert found.kind == "wrong" and found.position == position
-        assert found.cause is not None and found.cause.name == causes.END
+        assert found.cause is not None and found.cause.name == lossless.END
 
 
 def test_stop_strings() -> None:
@@ -118,13 +101,13 @@ def test_stop_strings() -> None:
         assert judge(text=given, stop=["."], finish="stop").verdict.kind == "identical"
     for given in (text, before[: len(before) // 2], tokenizer.decode(own[:4])):
         found = judge(text=given, stop=["."], finish="stop").verdict
-        assert found.kind == "wrong" and found.cause and found.cause.name == causes.END
+        assert found.kind == "wrong" and found.cause and found.cause.name == lossless.END
 
 
-def test_spaces_that_a_detokeniser_lost_are_named() -> None:
+def test_a_text_that_lost_spaces_is_wrong_and_no_cause_is_made_up() -> None:
     text = tiny()[2].decode(plain(tuple(ids())))
     found = judge(text=text.replace(" ", "  ", 8).replace("  ", " ", 3)).verdict
-    assert found.kind == "wrong" and found.cause and found.cause.name == causes.TEXT
+    assert found.kind == "wrong" and found.cause is None
 
 
 @torch.inference_mode()
@@ -135,12 +118,11 @@ def test_in_low_precision_the_gap_of_a_tie_is_within_the_rounding() -> None:
     wide = lm.float32_logits(prompt + own[:8])
     assert wide is not None
     order = wide[0].argsort(descending=True).tolist()
-    bound = TIE_ULPS * torch.finfo(torch.bfloat16).eps * float(wide.abs().max())
     for other in order[1:4]:
         verdict, _ = check(lm, prompt, [*own[:8], other])
         gap = float(wide[0][order[0]] - wide[0][other])
-        assert verdict.gap == pytest.approx(gap, abs=1e-4)
-        assert verdict.kind == ("tie" if gap <= bound else "wrong")
+        assert verdict.gap == pytest.approx(gap, abs=1e-4) and verdict.bound is not None
+        assert verdict.kind == ("tie" if gap <= verdict.bound else "wrong")
 
 
 @torch.inference_mode()
@@ -210,16 +192,14 @@ def test_messages_of_a_model_without_a_template_are_read_as_generate_writes_them
 
 
 def test_the_command(skipbench: Command, tmp_path: Path) -> None:
-    files = [f"--json={tmp_path / 'v.json'}", "--page", str(tmp_path / "v.html")]
-    words = ["verify", str(written(tmp_path)), "model=tiny", "model.dtype=float32", *files]
+    words = ["verify", str(written(tmp_path)), "model=tiny", "model.dtype=float32"]
+    words.append(f"--json={tmp_path / 'v.json'}")
     assert skipbench(*words).returncode == 0
     done = skipbench(*words, "--fail-on", "wrong")
     assert done.returncode == 1 and "read as skipbench, JSONL" in done.stderr
     assert "1 wrong, 1 identical" in done.stdout and "output b: wrong, token 9" in done.stdout
     verdicts = json.loads((tmp_path / "v.json").read_text())["verdicts"]
     assert [v["kind"] for v in verdicts] == ["identical", "wrong"]
-    page = (tmp_path / "v.html").read_text()
-    assert page.count("<mark>") == 2 and "output b: wrong" in page
     refused = skipbench(*words[:2], "model=tiny", "--fail-on", "never")
     assert refused.returncode == 2 and "wanted wrong, unchecked or tie" in refused.stderr
 

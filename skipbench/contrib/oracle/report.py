@@ -1,17 +1,10 @@
-"""Verdicts as text, and as a page of texts side by side with the first difference marked."""
+"""Verdicts as text."""
 
 from collections import Counter
-from collections.abc import Sequence
-from html import escape
-from pathlib import Path
 
-from skipbench.contrib.oracle.causes import Judged
-from skipbench.contrib.oracle.judge import Oracle, Verification
-from skipbench.contrib.oracle.replay import Replay
+from skipbench.contrib.oracle.judge import Verification
 from skipbench.decode.lossless import Verdict
-from skipbench.report.tables.html import rendered
 
-GOES_ON = 24  # tokens that the model goes on with after the first difference
 SAME = ("identical", "sampled")
 
 
@@ -46,11 +39,7 @@ def summary(result: Verification) -> list[str]:
         if test.p_value is None:
             lines.append(f"sampling: {test.tokens} tokens are too few for a test")
         else:
-            lines.append(
-                f"sampling: p = {test.p_value:.3g} over {test.tokens} tokens and {test.contexts} "
-                f"contexts that outputs share; {test.detectable:.1%} of the tokens drawn elsewhere "
-                "are found with 80 % power"
-            )
+            lines.append(f"sampling: p = {test.p_value:.3g} over {test.tokens} tokens")
         if test.cause is not None:
             lines.append(f"  {test.cause.name}: {test.cause.evidence}")
     return lines
@@ -64,29 +53,3 @@ def report(result: Verification, most: int = 20) -> list[str]:
         if verdict.cause is not None:
             lines.append(f"    {verdict.cause.name}; {verdict.cause.evidence}")
     return lines + ([f"and {len(rest) - most} more"] if len(rest) > most else [])
-
-
-def sides(oracle: Oracle, judged: Judged) -> dict[str, str]:
-    """The texts of an output that is not identical, and the model's beside it."""
-    _, prompt, ids, _, verdict = judged
-    at, cause, text = judged.at, verdict.cause, oracle.tokenizer.decode
-    wanted = [] if verdict.wanted is None else [verdict.wanted]
-    before = [*prompt, *ids[:at], *wanted]
-    more = Replay(oracle.lm).greedy(before, GOES_ON, oracle.eos) if wanted else []
-    why = f"; {cause.name} ({cause.evidence})" if cause else ""
-    return {
-        "title": f"output {verdict.id}: {verdict.kind}",
-        "what": described(verdict) + why,
-        "prompt": text(prompt),
-        "before": text(ids[:at]),
-        "given": text(ids[at : at + 1]) or "(the end)",
-        "given_after": text(ids[at + 1 :]),
-        "wanted": text(wanted) or "(the end)",
-        "wanted_after": text(more),
-    }
-
-
-def page(result: Verification, texts: Sequence[dict[str, str]]) -> str:
-    """The document, without scripts."""
-    template = str(Path(__file__).with_name("verify.html.j2"))
-    return rendered(template, escape, summary="; ".join(summary(result)), texts=texts)
