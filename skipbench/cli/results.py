@@ -15,9 +15,9 @@ NAMED = 5  # runs that cannot be read; all are on the page
 
 def run_score(asked: Score) -> None:
     """Scores `RUN [RUN ...]`, or `all` that wait for it."""
-    from skipbench.experiments.resolve import header
     from skipbench.report.columns import number
-    from skipbench.report.detail import markdown_cell
+    from skipbench.report.tables.formats import markdown
+    from skipbench.report.tables.runs import ALL, run_table
     from skipbench.scoring.execute import score_run
     from skipbench.scoring.scorers import waits_for_score
 
@@ -39,7 +39,7 @@ def run_score(asked: Score) -> None:
         if scored is None:
             show("  nothing to execute: its scores were made by the run itself")
         else:
-            write_atomic(folder / "table.md", markdown_cell(scored.metrics, header(run)))
+            write_atomic(folder / "table.md", markdown(run_table(run, [ALL])))
         for name in {**vanilla, **method}:
             show(f"  {name} {number(vanilla.get(name), 3)} -> {number(method.get(name), 3)}")
         if scored is None:

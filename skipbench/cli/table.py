@@ -11,6 +11,8 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
+from msgspec import structs
+
 from skipbench.cli.commands import COMMANDS, Compare, Table
 from skipbench.cli.experiments import request_of
 from skipbench.cli.parser import results_of
@@ -31,6 +33,7 @@ from skipbench.report.tables.formats import DEFAULT, check_formats, for_terminal
 from skipbench.report.tables.runs import row_table
 from skipbench.report.tables.stored import (
     check_columns,
+    published_beside,
     read_table,
     stored_table,
     summary,
@@ -61,14 +64,13 @@ def run_table(asked: Table) -> None:
         return
     features = feature_tables()
     request = request_of(asked, sorted([*choices("experiment"), *features]))
-    for name in request.names if asked.columns else ():
-        if name not in features:
-            check_columns(name, asked.columns)
     if asked.plan:
         show_plan(replace(request, names=[n for n in request.names if n not in features]), asked)
         return
     experiments = [n for n in request.names if n not in features]
     grids = plan.grids_of(replace(request, names=experiments), asked.render_only)
+    for grid in grids if asked.columns else ():
+        check_columns(grid.name, grid.scale, asked.columns)
     configs = [config for grid in grids for _, config in grid.cells]
     # rows that experiments share are one
     errors = iter(run_rows(configs, asked.render_only))
@@ -107,10 +109,13 @@ def _experiment(
     if any(config.dry_run for config in configs.values()):
         return failed
     runs: list[Run] = []
+    beside = published_beside(name, scale)
+    points = [""] * len(planned) if beside else plan.points_of(planned)
     # one that is not run may have the overrides of one that is: `run` tells them apart
-    for cell in planned:
+    for cell, point in zip(planned, points, strict=True):
         key = tuple(cell.words(name)) if cell.run else ()
-        runs += table_runs(name, cell, configs.get(key), reasons.get(key))
+        made = table_runs(name, cell, configs.get(key), reasons.get(key), beside)
+        runs += [structs.replace(run, label=run.label or point or None) for run in made]
     if experiment_of(name).published.ranked:
         whole = ranked([run for run in runs if not run.group])
         runs = [*whole, *(run for run in runs if run.group)]

@@ -69,7 +69,6 @@ class PlannedCell:
 
     overrides: dict[str, str]
     keys: dict[str, object] = field(default_factory=dict)  # its row of the paper
-    stands_for: str | None = None
     reason: str | None = None
     run: bool = True
     noise: bool = False  # vanilla against itself, which is no row of the paper's table
@@ -142,8 +141,10 @@ def plan(
         reason = case.reason or case.note
         cell = PlannedCell(point, keys, reason=reason, run=case.reason is None)
         smaller = of_paper and scale != "paper"
-        scaled = _scaled(cell, given, scale, experiment) if smaller else [cell]
-        cells += [one for one in scaled if not any(_twice(one, c, smaller) for c in cells)]
+        for one in _scaled(cell, given, scale, experiment) if smaller else [cell]:
+            # the paper's datasets may have one in their place
+            twice = smaller and any(one.run and one.overrides == c.overrides for c in cells)
+            cells += [one] if one not in cells and not twice else []
     if not cells and not models and not methods:
         for axis in ("model", "method"):
             wanted = _split(given.get(axis, ""))
@@ -152,15 +153,6 @@ def plan(
             f"{experiment} has no cell with {' '.join(overrides)}; leave one of them out"
         )
     return cells
-
-
-def _twice(one: PlannedCell, other: PlannedCell, smaller: bool) -> bool:
-    """True for the same cell; at a smaller scale, for one with a name of its own for the method of
-    the same cell, too, such as that with another engine.
-    """
-    named = [cell.keys.get("method") == cell.overrides.get("method") for cell in (one, other)]
-    alike = smaller and one.run and other.run and one.overrides == other.overrides
-    return one == other or (alike and named == [False, True])
 
 
 def _points(experiment: str, given: Mapping[str, str]) -> Iterator[tuple[dict[str, str], Case]]:
@@ -206,14 +198,16 @@ def matches(keys: Mapping[str, object], row: Mapping[str, object]) -> bool:
 def _scaled(
     cell: PlannedCell, given: Mapping[str, str], name: str, experiment: str
 ) -> list[PlannedCell]:
-    """The cell at a smaller scale; one per subtask where each has a dataset of its own."""
-    scale, point, keys = _scale(name, experiment), dict(cell.overrides), dict(cell.keys)
+    """The cell at a smaller scale; one per dataset where subtasks have datasets of their own."""
+    scale, point = _scale(name, experiment), dict(cell.overrides)
+    keys = {k: v for k, v in cell.keys.items() if k not in ("model", "dataset", "subtask")}
     if "model.quantization" in point and "model.quantization" not in given:
         reason = (
             f"bitsandbytes is no part of the {name} scale; give model.quantization=nf4 "
             "engine=reference to a run"
         )
-        return [replace(cell, keys=keys | {"model": scale.model}, run=False, reason=reason)]
+        point |= {"model": scale.model}
+        return [replace(cell, overrides=point, keys=keys, run=False, reason=reason)]
     for axis in point.keys() - given.keys():
         if axis not in scale.keep and axis.startswith(tuple(scale.drop)):
             del point[axis]
@@ -221,7 +215,7 @@ def _scaled(
             value = int(point[axis])
             point[axis] = str(max(min(2, value), round(value * scale.times[axis])))
     if "model" not in given:
-        point["model"] = keys["model"] = scale.model
+        point["model"] = scale.model
     own = {k: v for k, v in scale.methods.get(point["method"], {}).items() if k not in point}
     settings = {
         k: str(v)
@@ -237,15 +231,10 @@ def _scaled(
     tasks = yaml.safe_load(cell.overrides.get("dataset.tasks", "[]"))
     if isinstance(parts, str) or not any("subtask" in n.keys for n in printed_numbers(experiment)):
         parts = {"": scale.dataset(dataset)}
+    others = (other for part, other in parts.items() if not tasks or part in tasks or not part)
     return [
-        replace(
-            cell,
-            overrides=point | {"dataset": other} | settings,
-            keys=keys | {"subtask": part} if part else keys,
-            stands_for=f"{other} stands for {dataset}" + (f", {part}" if part else ""),
-        )
-        for part, other in parts.items()
-        if not tasks or part in tasks or not part
+        replace(cell, overrides=point | {"dataset": other} | settings, keys=keys)
+        for other in dict.fromkeys(others)
     ]
 
 

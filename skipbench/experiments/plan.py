@@ -1,6 +1,6 @@
 """The cells of an experiment with their configurations, for a request of the command line."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -123,7 +123,7 @@ def _noise_cells(
         few = {} if asked and half is None else {"limit": half or NOISE_LIMIT}
         keys = {k: v for k, v in cell.keys.items() if k in NOISE_PER} | {"method": BASELINE}
         if cell.run:
-            one = PlannedCell(kept | {"method": BASELINE} | few, keys, cell.stands_for, noise=True)
+            one = PlannedCell(kept | {"method": BASELINE} | few, keys, noise=True)
             noise.setdefault(tuple(cell.overrides.get(axis) for axis in NOISE_PER), one)
     return list(noise.values())
 
@@ -154,12 +154,24 @@ def grids_of(request: Request, without_torch: bool = False) -> list[Grid]:
 def cell_names(cells: Sequence[tuple[PlannedCell, RunConfig]]) -> list[str]:
     """Model, method and dataset of each cell, and the overrides that tell it from others."""
     bases = [" ".join(config.names.values()) for _, config in cells]
+    own = _apart(bases, [cell.overrides for cell, _ in cells])
+    return [" ".join(filter(None, pair)) for pair in zip(bases, own, strict=True)]
+
+
+def points_of(cells: Sequence[PlannedCell]) -> list[str]:
+    """What tells each cell from those of its model, method and dataset."""
+    names = [[c.overrides.get(axis) for axis in ("model", "method", "dataset")] for c in cells]
+    return _apart(list(map(str, names)), [cell.overrides for cell in cells])
+
+
+def _apart(bases: Sequence[str], overrides: Sequence[Mapping[str, str]]) -> list[str]:
+    """The overrides in which each differs from others of the same base."""
     found = list[str]()
-    for base, (cell, _) in zip(bases, cells, strict=True):
-        alike = [c.overrides for other, (c, _) in zip(bases, cells, strict=True) if other == base]
-        own = {k: v for k, v in cell.overrides.items() if any(o.get(k) != v for o in alike)}
+    for base, given in zip(bases, overrides, strict=True):
+        alike = [own for other, own in zip(bases, overrides, strict=True) if other == base]
+        own = {k: v for k, v in given.items() if any(o.get(k) != v for o in alike)}
         last = [key.rpartition(".")[2] for key in own]
         short = zip(own.items(), last, strict=True)
         words = (f"{k if last.count(end) > 1 else end}={v}" for (k, v), end in short)
-        found.append(" ".join([base, *words]))
+        found.append(" ".join(words))
     return found

@@ -23,7 +23,8 @@ from skipbench.experiments.resolve import (
 )
 from skipbench.experiments.set_search import ensure_searched
 from skipbench.models.checks import check_access
-from skipbench.report.detail import markdown_cell, render_cell
+from skipbench.report.tables.formats import for_terminal, markdown
+from skipbench.report.tables.runs import ALL, run_table
 from skipbench.runs.files import write_atomic
 from skipbench.runs.lock import set_aside
 from skipbench.runs.measures import Metrics
@@ -127,7 +128,7 @@ def show_run(run: Run) -> None:
     head, metrics = header(run), msgspec.to_builtins(run.metrics)
     engine = {"engine": run.origin.engine, "engine_asked": run.origin.engine_asked}
     record = {"folder": str(run.folder), "label": run.label, **head, **engine, "metrics": metrics}
-    show_result(record, lambda: render_cell(run.measured, head))
+    show_result(record, lambda: for_terminal(run_table(run)))
     scorer = run.setting("dataset.scorer")
     if run.folder and waits_for_score(scorer, run.metrics):
         say(to_score(run.folder))
@@ -225,7 +226,7 @@ def _measured(
     for arm, bench in zip(arms, benches, strict=True):
         run = read_run(arm.folder) if bench.error is None else None
         if run is not None and run.metrics is not None:
-            write_atomic(arm.folder / "table.md", markdown_cell(run.metrics, header(run)))
+            write_atomic(arm.folder / "table.md", markdown(run_table(run, [ALL])))
         outcomes[arm.folder] = CellOutcome(arm.config, run, bench.error)
     return outcomes
 

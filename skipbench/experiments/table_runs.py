@@ -31,14 +31,17 @@ from skipbench.search.run import read_trials
 
 
 def table_runs(
-    experiment: str, one: PlannedCell, config: RunConfig | None, reason: str | None
+    experiment: str, one: PlannedCell, config: RunConfig | None, reason: str | None, beside: bool
 ) -> list[Run]:
-    """One run of a cell, or one for each group of samples that the experiment reports; `config`
-    is None if it is not run, and `reason` says why it has no metrics.
+    """One run of a cell, or one for each group of samples that the experiment reports.
+
+    Args:
+        config: None if the cell is not run.
+        reason: why it has no metrics.
+        beside: the table has published numbers, which are of groups alone.
     """
     row: dict[str, Any] = {
         "keys": one.keys,
-        "stands_for": one.stands_for,
         "paper_samples": _paper_samples(experiment, one, config),
     }
     reason = reason or one.reason
@@ -62,7 +65,7 @@ def table_runs(
     if missing:
         run = replace(run, paper_samples=None)  # of all groups together
     split = [r for key, group in missing.items() for r in _by_group(run, key, group)]
-    if split and paper_of(experiment) is None:  # its table has the whole run, and both
+    if split and not beside:  # the table has the whole run, too
         labels = [{k: v for k, v in r.keys.items() if k in missing} for r in split]
         return [run, *(replace(r, group=g) for r, g in zip(split, labels, strict=True))]
     return split or [run]

@@ -9,7 +9,7 @@ from operator import itemgetter
 from statistics import fmean
 from typing import Any
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict
 
 from skipbench.draft_plan import DraftPlan
 from skipbench.metrics import acceptance
@@ -61,7 +61,6 @@ def summarise(
         expected_speedup=acceptance.expected_speedup(sound, rounds, layers, vanilla_s_per_token),
         speedup=_speedup(sound),
         estimators=estimators(sound),
-        speedup_by_search=_by_search(sound),
         seconds=measures.PhaseSeconds(**seconds),
         lossless=measures.Lossless(ties=labels.pop("tie", 0), **labels),
         looped=sum(arm.looped for arm in method),
@@ -138,16 +137,6 @@ def _speedup(sound: Sequence[Sample]) -> measures.Speedup:
         end_to_end=over(_end_to_end(method), _end_to_end(vanilla)),
         **asdict(paired(sound)),
     )
-
-
-def _by_search(sound: Sequence[Sample]) -> measures.BySearch | None:
-    """Speedups of prompts during an online search and after it; None without one."""
-    parts = []
-    for searching in (True, False):
-        samples = [s for s in sound if s.trace.get("searching") == [searching]]
-        ratios = replace(paired(samples), by_question=None)
-        parts.append(measures.SearchPart(samples=len(samples), **asdict(ratios)))
-    return measures.BySearch(during=parts[0], after=parts[1]) if parts[0].samples else None
 
 
 def _end_to_end(arms: Sequence[Arm]) -> float | None:

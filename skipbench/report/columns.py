@@ -1,4 +1,4 @@
-"""Columns of a table as texts, from a run's metrics, and the reasons for missing values."""
+"""Columns of a table as texts, from a run's metrics."""
 
 import math
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from skipbench.metrics.summary import PERCENTILES
 from skipbench.runs.measures import Interval, Metrics, Paired, Percentiles
 
 MISSING = "\u2014"
+PERCENT_SCORES = ("bleu", "sentence_bleu")
 
 
 def known(value: object) -> TypeGuard[float]:
@@ -106,33 +107,20 @@ def ratio_text(value: float | None, ends: Interval | None, values: Sequence[floa
     return f"{text} [{number(ends[0])}, {number(ends[1])}]"
 
 
-def missing_reasons(metrics: Metrics) -> dict[str, str]:
-    """Why values are missing, by the name of the first one, as far as the metrics say."""
-    if not metrics.samples:
-        return {"samples": "no sample finished"}
-    alpha, lossless, (speedup, _) = metrics.alpha, metrics.lossless, metrics.speedup.headline
-    tpt = "alpha exceeds 1" if (alpha or 0) > 1 else "sub-layer latencies were not profiled"
-    only_sampled = lossless.sampled and not lossless.comparable
-    unbounded = metrics.roofline_fraction_vanilla is None
-    reasons = [
-        ("alpha", alpha is None, "alpha, tau and E(Spd): nothing was drafted"),
-        ("E(Spd)", alpha == 0, "E(Spd): no draft token was accepted"),
-        ("TPT", metrics.M is not None and metrics.tpt is None, f"TPT: {tpt}"),
-        ("speedup", speedup is None, "speedup: no sample was decoded past its prefill"),
-        ("lossless", only_sampled, "lossless: tokens were sampled, not greedy"),
-        ("roofline", unbounded, "roofline: memory bandwidth was not measured"),
-    ]
-    return {name: text for name, missing, text in reasons if missing}
-
-
-def search_phases(metrics: Metrics) -> list[str]:
-    """Speedups during and after the search of a method that searches while it decodes."""
-    by = metrics.speedup_by_search
-    return [
-        f"speedup {word} its search {speedup_text(part)} (n {part.samples})"
-        for word, part in ([("during", by.during), ("after", by.after)] if by else [])
-        if part.samples
-    ]
+def scores(metrics: Metrics) -> list[str]:
+    """Mean scores, vanilla -> method; notes unequal ones of identical tokens, where a scorer
+    contradicts itself.
+    """
+    if (of := metrics.score) is None:
+        return []
+    same, found = metrics.lossless, []
+    for name in dict.fromkeys([*of.vanilla, *of.method]):
+        digits = 1 if name in PERCENT_SCORES else 3
+        arms = (number(arm.get(name), digits) for arm in (of.vanilla, of.method))
+        found.append(f"{name} {' -> '.join(arms)}")
+    if metrics.score_equal is False and same.identical == same.comparable + same.sampled:
+        found.append("NOT EQUAL although all tokens are identical")
+    return [f"scores, vanilla -> method: {'; '.join(found)}"] if found else []
 
 
 def exceptions(metrics: Metrics) -> list[str]:

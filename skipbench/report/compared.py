@@ -4,8 +4,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count, product
-from string import ascii_lowercase
 
 from msgspec.structs import replace
 
@@ -13,11 +11,10 @@ from skipbench.config.explain import did_you_mean
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.interval import paired_ratio_interval
 from skipbench.metrics.pairs import Standing, standings
-from skipbench.report.columns import MISSING, number, ratio_text, speedup_text
+from skipbench.report.columns import MISSING, ratio_text, speedup_text
 from skipbench.runs.run import Run
 
 BASELINE = "vanilla"
-STOOD_FOR = ("dataset", "subtask")
 FASTEST = (
     "bold: not told apart from the fastest method of its row (one model, dataset and setting), by "
     "paired ratios of the same questions and an interval that allows for all pairs of the row, and "
@@ -148,53 +145,25 @@ def noise_floor(runs: Sequence[Run]) -> list[str]:
     return [f"noise floor, the speedup of vanilla over itself: {shown}."]
 
 
-def expanded_blocks(runs: Sequence[Run]) -> list[str]:
-    """A line where drafts in few bits stand beside weights that were expanded from 4-bit blocks."""
-    drafts = [run.model for run in runs if run.metrics and run.metrics.variant_bytes]
-    named = sorted({model for model in drafts if "q4" in model})
-    return [
-        f"{model}: its weights are blocks of 32 in 4 bits, expanded; drafts in 8 bits, one scale "
-        "per row, or in 6 share nothing with those blocks."
-        for model in named
-    ]
-
-
-def set_up(runs: Sequence[Run]) -> list[str]:
-    """A line of the seconds that methods were set up in before their first prompt."""
-    took = {
-        run.method: number(seconds, 1, " s")
-        for run in runs
-        if run.metrics and (seconds := run.metrics.setup_s or None)
-    }
-    if not took:
-        return []
-    each = ", ".join(f"{method} {seconds}" for method, seconds in took.items())
-    what = "prices, latencies, low-bit copy"
-    return [f"set-up before the first prompt ({what}), in none of the times: {each}."]
-
-
 def same_drafts(runs: Sequence[Run]) -> list[str]:
     """A line for each set of rows with the same `drafted` tokens, named by the keys that vary."""
-    drafts: dict[str, list[tuple[dict[str, object], str | None]]] = {}
+    drafts: dict[str, list[dict[str, object]]] = {}
     for run in runs:
-        keys = {"model": run.model, "method": run.method, "dataset": run.dataset} | run.keys
+        keys: dict[str, object] = {k: getattr(run, k) for k in ("model", "method", "dataset")}
+        keys |= {"point": run.label} if run.label else run.keys
         if run.drafted and keys["method"] != BASELINE:
-            drafts.setdefault(run.drafted, []).append((keys, run.id))
-    rows = [keys for same in drafts.values() for keys, _ in same]
+            drafts.setdefault(run.drafted, []).append(keys)
+    rows = [keys for same in drafts.values() for keys in same]
     varying = {k for keys in rows for k in keys if len({repr(row.get(k)) for row in rows}) > 1}
     lines = []
     for same in drafts.values():
-        named: dict[tuple[str, ...], str] = {}
-        for keys, _ in same:
-            parts = {k: f"{k}={v}" for k, v in keys.items() if k in varying}
-            row = tuple(text for k, text in parts.items() if k not in STOOD_FOR)
-            named.setdefault(row, ", ".join(parts.values()))
-        if len(named) > 1:
-            ids = {name for _, name in same}
+        named = [
+            ", ".join(f"{k}={v}".removeprefix("point=") for k, v in keys.items() if k in varying)
+            for keys in same
+        ]
+        if len({*named}) > 1:
             how = "drafted the same tokens: only adaptation and timing tell them apart"
-            if len(ids) == 1 and None not in ids:
-                how = "have the same settings here, and are one run"
-            lines.append(f"{how}: {' | '.join(named.values())}.")
+            lines.append(f"{how}: {' | '.join(dict.fromkeys(named))}.")
     return lines
 
 
@@ -211,20 +180,11 @@ def _machine(run: Run) -> str | None:
     return run.origin.cpu or "cpu" if on_cpu else run.origin.device
 
 
-def origins(runs: Sequence[Run]) -> dict[tuple[str, ...], str]:
-    """Marks (a to z, aa, ab, ...) of the measured runs' origins; empty if there is only one."""
-    distinct = dict.fromkeys(origin_of(run) for run in runs if run.metrics)
-    marks = ("".join(mark) for size in count(1) for mark in product(ascii_lowercase, repeat=size))
-    return dict(zip(distinct, marks, strict=False)) if len(distinct) > 1 else {}
-
-
-def origin_text(origin: tuple[str, ...]) -> str:
-    """The commit, engine, device and versions of a run, for a line below a table."""
-    commit, dirty, *others, code = origin
-    changed = " with uncommitted changes" if dirty == "True" else ""
-    named = zip((*FIELDS[2:-1], "code"), (*others, code[:9]), strict=True)
-    texts = [f"{name} {value}" for name, value in named if value != MISSING]
-    return ", ".join([f"commit {commit[:9]}{changed}", *texts])
+def origins(runs: Sequence[Run]) -> list[str]:
+    """A line where the measured runs are of several commits, devices or versions."""
+    count = len({origin_of(run) for run in runs if run.metrics})
+    how = f"The runs are from {count} origins (commits, devices or versions): compare with care."
+    return [how] if count > 1 else []
 
 
 def replaced(runs: Sequence[Run]) -> str:

@@ -14,15 +14,10 @@ BY_PAPER = {k.removeprefix("of_"): v for k, v in _COLUMNS.items() if k.startswit
 """Definitions of the columns that a paper's own estimator fills, by paper."""
 UNITS = {column: unit for unit, names in _COLUMNS["units"].items() for column in names.split()}
 LABELS = _COLUMNS["labels"]  # label of each quantity on an axis of a figure
-UNMEASURED = _COLUMNS["unmeasured"]  # columns that no run fills, with the reason
 NAMED, _SETTINGS = (tuple(names.split()) for names in _COLUMNS["keys"].values())
 KEYS = {*NAMED, *_SETTINGS}
 
 EMBEDDED_MODEL = "tiny"
-STAND_INS = {
-    EMBEDDED_MODEL: "the embedded model",
-    "smollm2-135m-q4_1": "the model",
-}  # names in tables
 
 
 def definitions_for(names: Iterable[str]) -> list[tuple[str, str]]:

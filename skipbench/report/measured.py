@@ -1,4 +1,4 @@
-"""Values of the papers' columns from a run's metrics, and reasons for missing ones."""
+"""Values of the papers' columns from a run's metrics."""
 
 import functools
 import math
@@ -6,14 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from skipbench.metrics.acceptance import over
-from skipbench.report.columns import known, missing_reasons
-from skipbench.report.definitions import UNMEASURED
+from skipbench.report.columns import known
 from skipbench.runs import measures
 from skipbench.runs.measures import Estimate, Estimators, Interval, Metrics, Skipped
 
 
 class Measured(NamedTuple):
-    """A value with its 95 % interval, or the reason why there is none."""
+    """A value with its 95 % interval; in a table the reason why there is none."""
 
     value: float | None = None
     interval: Interval | None = None
@@ -54,7 +53,6 @@ VALUES: dict[str, Callable[[Metrics], float | None]] = {
 }  # columns that one value of the metrics fills
 OF_PHASE = ("share", "ms", "us", "pass_s")
 PHASES = ("draft", "verify", "adapt", "other")
-UNKNOWN = "not in the metrics of this run"
 ESTIMATED = ("speedup", "tokens_per_s", "ms_per_token")  # filled by a paper's own estimator
 MEAN_ALPHA = ("self-sd", "knapspec")  # whose alpha is a mean over samples; others pool rounds
 
@@ -62,13 +60,6 @@ MEAN_ALPHA = ("self-sd", "knapspec")  # whose alpha is a mean over samples; othe
 def spread_key(column: str, keys: Mapping[str, object]) -> str:
     """The name of a number of a run among its spreads."""
     return " ".join(str(name) for name in (column, keys.get("phase"), keys.get("part")) if name)
-
-
-def unmeasured(column: str) -> str | None:
-    """Why no run can fill `column`; None where one can."""
-    if column in VALUES or column in OF_PHASE:
-        return None
-    return UNMEASURED.get(column, "a setting of the paper, not a measurement")
 
 
 def measure(
@@ -85,8 +76,6 @@ def measure(
         part: of `ms`: all, attention or mlp.
         paper: its estimator counts.
     """
-    if reason := unmeasured(column):
-        return Measured(reason=reason)
     interval, name = metrics.speedup.headline[1], (paper or "").replace("-", "_")
     estimate: Estimate | None = getattr(metrics.estimators, name, None)
     if column in ESTIMATED and estimate:
@@ -101,10 +90,12 @@ def measure(
         value = _share(metrics, phase)
     elif column == "pass_s":
         value = _pass_s(metrics, phase)
-    else:
+    elif column in ("ms", "us"):
         value = _per_token(metrics, phase, part or "all", 1e3 if column == "ms" else 1e6)
+    else:
+        value = None  # a setting of the paper, or what no single run measures
     if not known(value):
-        return Measured(reason=_why(metrics, column, phase))
+        return Measured()
     return Measured(float(value), interval if column == "speedup" else None)
 
 
@@ -165,29 +156,3 @@ def _per_token(metrics: Metrics, phase: str | None, part: str, unit: float) -> f
         }
         share *= times[part] / (math.fsum(times.values()) + of.head_s)
     return share * unit / metrics.tokens_per_s
-
-
-def _why(metrics: Metrics, column: str, phase: str | None) -> str:
-    reasons = missing_reasons(metrics)
-    match column:
-        case "share" if phase not in PHASES:
-            return f"seconds of {phase!r} are not told apart"
-        case "share":
-            return "nothing was decoded"
-        case "ms" | "us":
-            unprofiled = not metrics.profiled and metrics.seconds.by_phase
-            return "sub-layers were not profiled in this run" if unprofiled else UNKNOWN
-        case "memory_gb":
-            return "memory is not measured on this device"
-        case "alpha" | "tau" | "tau_draft" | "expected_speedup" if (
-            metrics.samples and metrics.alpha is None
-        ):
-            return "nothing is drafted"
-        case _ if column in SCORES:
-            return f"{column} is not among the scores of this run"
-        case _ if column.startswith(("search_", "random_", "bayes_", "opt_")):
-            return "no search belongs to this run"
-    needed = {"tau": "alpha", "tau_draft": "alpha", "expected_speedup": "E(Spd)"}.get(
-        column, column
-    )
-    return reasons.get("samples") or reasons.get(needed) or UNKNOWN

@@ -39,17 +39,6 @@ class ExpectedSpeedup(msgspec.Struct, frozen=True, kw_only=True):
     measured_cost: float | None = None
 
 
-class SearchPart(Paired, frozen=True, kw_only=True):
-    """Prompts during, or after, a search that goes on while decoding."""
-
-    samples: int
-
-
-class BySearch(msgspec.Struct, frozen=True, kw_only=True):
-    during: SearchPart
-    after: SearchPart
-
-
 class Lossless(msgspec.Struct, frozen=True, kw_only=True):
     """Samples by how their tokens compare with vanilla's."""
 
@@ -183,7 +172,6 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     expected_speedup: ExpectedSpeedup = ExpectedSpeedup()
     speedup: Speedup = Speedup()
     estimators: Estimators | None = None
-    speedup_by_search: BySearch | None = None
     seconds: PhaseSeconds = PhaseSeconds()
     lossless: Lossless = Lossless()
     looped: int = 0

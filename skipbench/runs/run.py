@@ -64,7 +64,6 @@ class Published(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     method: str = ""
     dataset: str = ""
     keys: dict[str, object] = {}  # its row of a paper's table, in the names of `published`
-    stands_for: str | None = None
     metrics: Metrics | None = None
     reason: str | None = None
     drafted: str | None = None  # `record.drafted` of its samples

@@ -23,7 +23,6 @@ from skipbench.runs.measures import (
     GroupScores,
     Lossless,
     Metrics,
-    SearchPart,
     Skipped,
 )
 from skipbench.runs.record import Arm, Round, Sample, Seconds
@@ -270,22 +269,6 @@ def test_the_sets_that_drafted_are_costed_not_the_last_one() -> None:
     M, c = 8 / 3, (4 * 1 + 2 * 0.5) / 6
     assert found.expected_speedup.paper == pytest.approx(M / ((M - 1) * c / (5 / 6) + 1))
     assert found.skipped.ratio == 1  # at the end of the sample
-
-
-def test_speedups_during_a_search_and_after_it() -> None:
-    def one(seconds: float, **trace: Any) -> Sample:
-        decoded = arm([Round(2, 2, 1, 1, 2)] * 2, Seconds(1.0, seconds, 0.0, 0.0, 0.0))
-        return sample(vanilla(4, 4.0), decoded, trace=trace)
-
-    slow, fast = one(8.0, searching=[True]), one(1.0, searching=[False])
-    found = summary([slow, slow, fast]).speedup_by_search
-    assert found.during.paired == pytest.approx(0.5) and found.during.samples == 2
-    assert (found.after.samples, found.after.ci95) == (1, None)
-    assert found.after.paired == pytest.approx(4)
-    # a search that has not ended, one that was over before, and no search at all
-    assert summary([slow]).speedup_by_search.after == SearchPart(samples=0)
-    assert summary([fast]).speedup_by_search is None
-    assert summary([one(1.0)]).speedup_by_search is None
 
 
 def test_drafts_without_a_forward_pass_cost_none() -> None:

@@ -28,7 +28,7 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("paper", ROWS)
 def test_value_interval_difference_and_star_are_by_the_paper_s_estimator(paper: str) -> None:
     table, keys = ROWS[paper]
-    t = paper_table(paper, table, [run(NEW, temperature=0.0, **keys)], "paper")
+    t = paper_table(paper, table, [run(NEW, temperature=0.0, **keys)])
     found, wanted = cell(t, "speedup", temperature=0.0, **keys), SPEEDUPS[paper]
     assert found.measured == wanted
     ends = found.measured_low, found.measured_high
@@ -41,11 +41,11 @@ def test_value_interval_difference_and_star_are_by_the_paper_s_estimator(paper: 
 
 
 def test_vanilla_s_arm_and_the_other_rates_are_by_it_too() -> None:
-    t = paper_table("swift", "table2", [swift("swift", "cnndm", NEW)], "paper")
+    t = paper_table("swift", "table2", [swift("swift", "cnndm", NEW)])
     vanilla = {"model": "llama2-13b", "method": "vanilla", "dataset": "cnndm"}
     assert cell(t, "speedup", **vanilla).measured == 1.0
     given = read_paper("self-sd").tables["table12"].parts[0].numbers[0].keys
-    t = paper_table("self-sd", "table12", [run(NEW, **given)], "paper")
+    t = paper_table("self-sd", "table12", [run(NEW, **given)])
     own = {c["column"]: c["measured"] for c in t.records if c["measured"] is not None}
     assert (own["alpha"], own["speedup"]) == (0.7, 1.2)
     assert own["ms_per_token"] == pytest.approx(1000 / 12)
@@ -53,8 +53,8 @@ def test_vanilla_s_arm_and_the_other_rates_are_by_it_too() -> None:
 
 def test_alpha_is_pooled_where_the_paper_pools_it() -> None:
     keys = {"model": "codellama-13b", "method": "swift", "dataset": "humaneval"}
-    t = paper_table("swift", "table3", [run(NEW, temperature=0.0, **keys)], "paper")
+    t = paper_table("swift", "table3", [run(NEW, temperature=0.0, **keys)])
     assert {c["measured"] for c in t.records if c["column"] == "alpha"} == {None, 0.9}
     table, keys = ROWS["knapspec"]
-    t = paper_table("knapspec", table, [run(NEW, temperature=0.0, **keys)], "paper")
+    t = paper_table("knapspec", table, [run(NEW, temperature=0.0, **keys)])
     assert cell(t, "alpha", **keys).measured == 0.7

@@ -22,7 +22,7 @@ def measured_everywhere(paper: str, table: str) -> Table:
     """With a run for every printed number: the widest and longest that the table can be."""
     rows = [r for r in published(paper) if r["table"] == table and r.get("dataset") != "overall"]
     keys = {repr(k): k for k in ({name: r[name] for name in r if name in KEYS} for r in rows)}
-    return paper_table(paper, table, [run(metrics(1.2), **k) for k in keys.values()], "paper")
+    return paper_table(paper, table, [run(metrics(1.2), **k) for k in keys.values()])
 
 
 def runs_of_all_kinds() -> Table:

@@ -24,17 +24,17 @@ from skipbench.report.tables.latex import escape, tabular
 from skipbench.report.tables.model import Table
 from skipbench.report.tables.paper import paper_table
 from skipbench.report.tables.runs import row_table
-from skipbench.report.tables.stored import read_summary, read_table, stored_table, summary, table_of
+from skipbench.report.tables.stored import read_summary, stored_table, summary, table_of
 from skipbench.runs.run import Origin
 
-GIVEN = {"model": "tiny", "method": "swift", "dataset": "cnndm", "temperature": 0.0}
+GIVEN = {"model": "llama2-13b", "method": "swift", "dataset": "cnndm", "temperature": 0.0}
 RUNS = [
-    run(metrics(1.3), "a reason with 5 % & <b>", "mini-summary stands for cnndm", **GIVEN),
+    run(metrics(1.3), "a reason with 5 % & <b>", **GIVEN),
     run(None, "needs 140 GiB", **GIVEN | {"model": "llama2-70b"}),
 ]
 TABLES = {
     "features": feature_table("swift"),
-    "paper": paper_table("swift", "table2", RUNS, "embedded"),
+    "paper": paper_table("swift", "table2", RUNS),
     "runs": row_table(RUNS, title="Experiment methods", notes=["a note_of the caller"]),
 }
 OTHER = GIVEN | {"method": "clasp"}
@@ -170,9 +170,18 @@ def test_marks_lead_to_footnotes(kind: str) -> None:
 
 
 def test_a_stored_table_is_the_table_of_its_runs() -> None:
-    assert stored_table(summary("swift-table2", "embedded", RUNS)) == TABLES["paper"]
+    assert stored_table(summary("swift-table2", "paper", RUNS)) == TABLES["paper"]
     other = stored_table(summary("methods", "embedded", RUNS))
     assert other.title == TABLES["runs"].title and other.grids == TABLES["runs"].grids
+
+
+@pytest.mark.parametrize("scale", ["embedded", "laptop"])
+def test_no_published_number_stands_beside_another_model(scale: str) -> None:
+    """At a smaller scale a paper's table has our rows alone, and says so."""
+    table = stored_table(summary("swift-table2", scale, RUNS))
+    assert table.grids == TABLES["runs"].grids and table.records == TABLES["runs"].records
+    assert f"scale={scale}: another model and other data" in table.remarks[0]
+    assert "1.37" in markdown(TABLES["paper"]) and "1.37" not in markdown(table)
 
 
 def test_what_a_table_needs_of_its_runs_is_in_the_summary() -> None:
@@ -204,8 +213,9 @@ def test_a_method_over_another_is_paired_by_question() -> None:
     assert "over METHOD" in dict(table.definitions)
     with pytest.raises(SkipbenchError, match=r"over=promt-lookup\. Did you mean prompt-lookup"):
         table_of(stored, over="promt-lookup")
-    paper = read_table(ROOT / "results/laptop/tables/swift-table2.laptop.json", over="swift")
-    assert sum(line.startswith("over swift, paired") for line in paper.remarks) == 2
+    swift = [run(metrics(x), **GIVEN | {"method": m}) for m, x in (("swift", 1.3), ("clasp", 1.1))]
+    paper = stored_table(summary("swift-table2", "paper", swift), over="swift")
+    assert sum(line.startswith("over swift, paired") for line in paper.remarks) == 1
 
 
 def test_a_terminal_has_fewer_columns_than_the_files() -> None:

@@ -110,11 +110,9 @@ def test_what_is_no_headline_has_another_name(stored: Stored) -> None:
     speedup = stored.metrics.speedup
     others = (speedup.micro, speedup.macro, speedup.s_per_token, speedup.end_to_end, speedup.paired)
     assert speedup.e2e not in (*others, None)
-    (decoding,) = re.findall(r"decode only +(\S+)", stored.out)
-    assert decoding == f"{speedup.paired:.2f}x"
-    (told,) = re.findall(r"speedup by +(.*)", stored.out)
-    wanted = [("micro", speedup.micro), ("macro", speedup.macro), ("s/token", speedup.s_per_token)]
-    assert told.startswith("; ".join(f"{name} {value:.2f}x" for name, value in wanted))
+    lines = markdown(row_table([stored.run], ["decode"])).splitlines()
+    (row,) = (line for line in lines if line.startswith("| uniform"))
+    assert f"| {speedup.paired:.2f}x" in row and "decode only" in "\n".join(lines)
 
 
 @pytest.mark.parametrize("name", ["M", "alpha", "tau", "TPT"])
@@ -124,12 +122,12 @@ def test_every_place_shows_the_other_quantities_of_the_record(name: str, stored:
     assert value is not None and abs(float(text) / value - 1) < 0.01
     assert measure(stored.metrics, name)[0] == swept(stored.run, name, stored.run) == value
 
-    def column(lines: list[list[str]]) -> str:
+    def column(text: str) -> str:
+        lines = [[c.strip() for c in line.split("|")] for line in text.splitlines()]
         place = next(i for i, line in enumerate(lines) if name in line and "speedup" in line)
         rows = (line for line in lines[place + 1 :] if len(line) == len(lines[place]))
         return next(row[lines[place].index(name)] for row in rows if set("".join(row)) - set("-─:"))
 
-    table = markdown(row_table([stored.run], ["all"])).splitlines()
-    assert column([[c.strip() for c in line.split("|")] for line in table]) == text
-    # a cell's table has two spaces or more between columns
-    assert column([re.split(r" {2,}", line.strip()) for line in stored.out.splitlines()]) == text
+    assert column(markdown(row_table([stored.run], ["all"]))) == text
+    if name != "tau":  # which the table of a cell leaves to its file
+        assert column(stored.out) == text

@@ -4,14 +4,16 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
+from msgspec import structs
+
 from skipbench.report.columns import MISSING
 from skipbench.report.compared import BASELINE, FASTEST, beside, noise_floor, same_drafts, titled
-from skipbench.report.definitions import STAND_INS, UNITS
-from skipbench.report.measured import SCORES, Measured, measure, spread_key, unmeasured
+from skipbench.report.definitions import UNITS
+from skipbench.report.measured import Measured, measure, spread_key
 from skipbench.report.published import Paper, Printed, read_paper
 from skipbench.report.tables import paper_notes
 from skipbench.report.tables.model import Column, Grid, Table, TableCell, TableRow
@@ -21,13 +23,13 @@ from skipbench.report.tables.paper_rows import (
     Half,
     Id,
     halves,
-    once,
     own_dtype,
     with_columns,
 )
+from skipbench.report.tables.runs import row_table
 from skipbench.runs.run import Run
 
-OVERALL = "overall"
+OVERALL, NOT_MEASURED = "overall", "not measured"
 BEST = ("speedup", "tokens_per_s", "TPT", "expected_speedup")  # whose best papers print in bold
 FASTEST_HERE = f"{FASTEST}; of the paper's rows, the highest value."
 OUTSIDE = (
@@ -116,36 +118,36 @@ def _dtypes(numbers: Sequence[Number]) -> str:
     return f"{text} (the paper's: {paper})" if differ else text or paper
 
 
-def paper_table(
-    paper: str, table: str, runs: Sequence[Run], scale: str, chosen: Sequence[str] = ()
-) -> Table:
-    """The table of `paper` with what `runs` measured of it at `scale`; `chosen` columns in order,
-    or all. Raises SkipbenchError for an unknown paper, column, or a table without numbers.
+def paper_table(paper: str, table: str, runs: Sequence[Run], chosen: Sequence[str] = ()) -> Table:
+    """The table of `paper` with what `runs` measured of it; `chosen` columns in order, or all.
+    Raises SkipbenchError for an unknown paper, column, or a table without numbers.
     """
     document = read_paper(paper)
     parts = with_columns(halves(document, table), chosen)
     columns = list(dict.fromkeys(column for half in parts for _, column in half.printed_columns))
     floor = noise_floor(runs) if "speedup" in columns else []
-    runs = once([run for run in runs if not run.noise])
+    runs = [run for run in runs if not run.noise]
     left = [run for run in runs if not any([half.add(run) for half in parts])]
     marks: dict[str, int] = {}
     grids, shown = [], list[Number]()
     for half in parts:
         half.add_vanilla()
-        for rows, names in half.blocks:
-            lines = _numbers(half, rows, names, scale)
-            grids.append(_grid(half, rows, names, lines, document, marks))
-            shown += [number for line in lines for number in line]
+        lines = _numbers(half)
+        grids.append(_grid(half, lines, document, marks))
+        shown += [number for line in lines for number in line]
+    if others := [run for run in left if run.metrics]:
+        (own, *_) = row_table([structs.replace(r, label=_point(r)) for r in others]).grids
+        grids.append(replace(own, settings="Runs of no row of the paper's table."))
     keys = dict.fromkeys(key for number in shown for key in number.keys)
-    of: dict[str, Any] = {"paper": paper, "table": table, "scale": scale}
+    of: dict[str, Any] = {"paper": paper, "table": table}
     arxiv = f", arXiv:{document.arxiv}" if document.arxiv else ""
     text = f"{document.title}{arxiv}; transcribed text: {document.version}"
     printed = document.printed("method", paper)
     spoken = re.sub(r"^(table|figure|section|appendix) ?", lambda m: f"{m[1].capitalize()} ", table)
     return Table(
-        name=f"{paper}-{table}-{scale}",
+        name=f"{paper}-{table}",
         title=titled(f"{printed} {spoken}: {document.tables[table].title}", runs),
-        source=" ".join([f"{text}. scale={scale}.", *_verdict(shown)]),
+        source=" ".join([f"{text}.", *_verdict(shown)]),
         grids=tuple(grids),
         records=tuple(of | {k: n.keys.get(k) for k in keys} | n.record for n in shown),
         cautions=tuple(paper_notes.deviations(document, parts, runs)),
@@ -157,11 +159,17 @@ def paper_table(
             *([OUTSIDE] if any(n.inside is not None for n in shown) else []),
             *same_drafts(runs),
             *floor,
-            *paper_notes.run_notes(runs, left, parts),
+            *paper_notes.run_notes(runs, [run for run in left if not run.metrics], parts),
         ),
         definitions=tuple(paper_notes.definitions(paper, columns)),
         provenance=tuple(paper_notes.provenance(runs)),
     )
+
+
+def _point(run: Run) -> str | None:
+    """The name that an experiment gives a variant of a method, as `self-sd, fused engine`."""
+    named = str(run.keys.get("method", run.method))
+    return run.label if named == run.method else named
 
 
 def _verdict(shown: Sequence[Number]) -> list[str]:
@@ -179,24 +187,22 @@ def _verdict(shown: Sequence[Number]) -> list[str]:
     return ["; ".join([text, *(f"{n} {how}" for how, n in counts.items() if n)]) + "."]
 
 
-def _numbers(
-    half: Half, rows: Sequence[Id], columns: Sequence[tuple[Group, str]], scale: str
-) -> list[list[Number]]:
+def _numbers(half: Half) -> list[list[Number]]:
     """The numbers of each row; bold are the fastest by `FASTEST`, and a block's highest printed."""
     decimals = defaultdict[str, Counter[int]](Counter)
     for printed in half.numbers:
         decimals[printed.column].update([] if printed.digits is None else [printed.digits])
     lines, blocks = [], dict[tuple[Any, ...], list[tuple[Number, Run]]]()
-    for row in rows:
+    for row in half.ids:
         lines.append(line := list[Number]())
-        for group, column in columns:
+        for group, column in half.printed_columns:
             keys = half.settings | dict(row) | ({half.across: group} if half.across else {})
             printed = half.printed.get((row, group, column)) or Printed(keys=keys, column=column)
             # without its own decimals, as the paper prints most numbers of the column
             usual = decimals[column].most_common(1) or [(2, 0)]
             digits = usual[0][0] if printed.digits is None else printed.digits
             run = half.runs.get((row, group))
-            measured = _measured(half, row, group, column, scale)
+            measured = _measured(half, row, group, column)
             of_row = (r for (at, _), r in half.runs.items() if at == row and r.metrics)
             own = own_dtype(keys, None if measured.value is None else run or next(of_row, None))
             spread = run.spreads.get("method", {}).get(spread_key(column, keys)) if run else None
@@ -214,55 +220,35 @@ def _numbers(
     return lines
 
 
-def _measured(half: Half, row: Id, group: Group, column: str, scale: str) -> Measured:
-    if reason := unmeasured(column):
-        return Measured(reason=reason)
-    run, settings = half.runs.get((row, group)), half.settings | dict(row)
-    phase, part, model = map(settings.get, ("phase", "part", "model"))
-    if run and run.metrics:
-        found = measure(run.metrics, column, phase, part, half.paper)
-        # A run that waits for its scores gives the better reason for a missing score.
-        waits = found.reason and column in SCORES and run.reason
-        return Measured(reason=run.reason) if waits else found
-    if run or group != OVERALL:
-        model = group if half.across == "model" else model
-        elsewhere = not run and scale != "paper" and model not in STAND_INS
-        unknown = f"not run at scale={scale}" if elsewhere else "not run yet"
-        if not run and model in STAND_INS and any(g == group for _, g in half.runs):
-            unknown = "the paper prints no such number"
-        return Measured(reason=run.reason if run and run.reason else unknown)
-    # the mean over the tasks, only where all of them were measured
-    groups = dict.fromkeys(group for group, _ in half.printed_columns if group != OVERALL)
-    tasks = {group: _measured(half, row, group, column, scale) for group in groups}
-    values = [task.value for task in tasks.values() if task.value is not None]
-    reasons = {task.reason for task in tasks.values() if task.reason}
-    if len(values) == len(tasks):
-        return Measured(fmean(values))
-    if not values and len(reasons) == 1:
-        return Measured(reason=reasons.pop())
-    missing = ", ".join(str(group) for group, task in tasks.items() if task.value is None)
-    return Measured(reason=f"the mean needs {missing} too")
+def _measured(half: Half, row: Id, group: Group, column: str) -> Measured:
+    """The value of a cell; of the column `overall` the mean over the tasks, where all have one."""
+    run, keys = half.runs.get((row, group)), half.settings | dict(row)
+    if run is None and group == OVERALL:
+        groups = dict.fromkeys(group for group, _ in half.printed_columns if group != OVERALL)
+        tasks = [_measured(half, row, task, column).value for task in groups]
+        known = [value for value in tasks if value is not None]
+        return Measured(fmean(known)) if len(known) == len(tasks) else Measured(reason=NOT_MEASURED)
+    of = run.metrics if run else None
+    found = (
+        measure(of, column, keys.get("phase"), keys.get("part"), half.paper) if of else Measured()
+    )
+    if found.value is not None:
+        return found
+    return Measured(reason=run.reason if run and run.reason else NOT_MEASURED)
 
 
-def _grid(
-    half: Half,
-    ids: Sequence[Id],
-    names: Sequence[tuple[Group, str]],
-    lines: list[list[Number]],
-    paper: Paper,
-    marks: dict[str, int],
-) -> Grid:
+def _grid(half: Half, lines: list[list[Number]], paper: Paper, marks: dict[str, int]) -> Grid:
     """Per row the measured line, the paper's and the difference; adds footnotes to `marks`."""
     keys = list(half.keys)
     for key in ("model", "method"):
-        differs = len({dict(row).get(key) for row in ids}) > 1
+        differs = len({dict(row).get(key) for row in half.ids}) > 1
         keys += [key] if differs and key not in (*half.keys, half.across) else []
 
     def mark(text: str | None) -> int | None:
         return marks.setdefault(text, len(marks) + 1) if text else None
 
     rows = list[TableRow]()
-    for id, line in zip(ids, lines, strict=True):
+    for id, line in zip(half.ids, lines, strict=True):
         reasons = {n.measured.reason for n in line}
         printed = any(n.printed.value is not None or n.printed.note for n in line)
         theirs = [TableCell(n.texts[1], n.bold[1], mark(n.printed.note)) for n in line]
@@ -280,7 +266,7 @@ def _grid(
             labels = [TableCell("")] * len(keys)
     columns = [
         *(Column(key, kind="label") for key in (*keys, "")),
-        *(Column(name, paper.printed(half.across, group)) for group, name in names),
+        *(Column(name, paper.printed(half.across, group)) for group, name in half.printed_columns),
     ]
     settings = {k: paper.printed(k, v) for k, v in half.settings.items() if k not in keys}
     if "dtype" in settings:

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from skipbench.report import columns
 from skipbench.report.columns import MISSING
-from skipbench.report.compared import mixed, origin_of, origin_text, origins
-from skipbench.report.definitions import BY_PAPER, PAPER_DEFINITIONS, STAND_INS
+from skipbench.report.compared import mixed, origins
+from skipbench.report.definitions import BY_PAPER, PAPER_DEFINITIONS
 from skipbench.report.published import Paper, Printed
-from skipbench.report.tables.paper_rows import LENGTHS, Half, named, stand_ins
+from skipbench.report.tables.paper_rows import LENGTHS, Half, named
 from skipbench.runs.measures import Lossless
 from skipbench.runs.run import Run
 
@@ -22,12 +22,7 @@ def deviations(paper: Paper, parts: Sequence[Half], runs: Sequence[Run]) -> list
     if not (measured := [run for run in runs if run.metrics]):
         return []
     printed = [number for half in parts for number in half.numbers]
-    # By its own name: weights from the package index have another than those of the hub.
-    used = {run.keys.get("model"): run.model for run in measured}
-    made = [f"Made with {STAND_INS[key]} {used[key]}" for key in used if key in STAND_INS]
-    if texts := [run.stands_for for run in measured if run.stands_for]:
-        made += stand_ins(texts)
-    lines = [f"{'; '.join(made)}: not a replication."] if made else []
+    lines = list[str]()
     lines += [
         f"{name}: {', '.join(sorted(ours))}; the paper's: {', '.join(sorted(theirs))}."
         for name, ours, theirs in _unlike(paper, printed, measured)
@@ -38,12 +33,7 @@ def deviations(paper: Paper, parts: Sequence[Half], runs: Sequence[Run]) -> list
             f"sparsified weights: calibrated on {calibration} (Wanda's authors: 128 sequences of "
             "C4); their zeros are multiplied as any weight, without a sparse kernel."
         )
-    if marks := origins(measured):
-        lines.append(f"The runs are from {len(marks)} origins: compare them with care.")
-    for origin, mark in marks.items():
-        of = " | ".join(dict.fromkeys(named(r) for r in measured if origin_of(r) == origin))
-        lines.append(f"origin {mark}: {origin_text(origin)}: {of}.")
-    lines += mixed(measured)
+    lines += [*origins(measured), *mixed(measured)]
     if any(run.origin.dirty for run in measured):
         lines.append("Some runs were made with uncommitted changes to the code.")
     return lines
@@ -93,15 +83,12 @@ def run_notes(runs: Sequence[Run], left: Sequence[Run], parts: Sequence[Half]) -
     """Notes on the runs: vanilla arms, reasons, runs not shown; `left` fit no row of `parts`."""
     arms = ", ".join(sorted({arm for half in parts for arm in half.arms_of}))
     measured = [(named(run), run.reason, run.metrics) for run in runs if run.metrics]
-    twice = " | ".join(text for half in parts for text in half.twice)
     # a run with metrics has its reason in a line of its own
     reasons = ("" if r.metrics or not r.reason else f" ({r.reason})" for r in left)
     unplaced = " | ".join(named(r) + reason for r, reason in zip(left, reasons, strict=True))
     notes = [
         f"vanilla without a run of its own is the vanilla arm of {arms}." if arms else "",
         *(f"{name}: {reason}" for name, reason, _ in measured if reason),
-        *(f"{n}: {'; '.join(of)}." for n, _, m in measured if (of := columns.search_phases(m))),
-        f"several runs stand for the same numbers, the first is shown: {twice}." if twice else "",
         f"Runs that belong to no row of this table: {unplaced}." if unplaced else "",
     ]
     return list(dict.fromkeys(note for note in notes if note))

@@ -1,6 +1,6 @@
 """Joins runs with the printed numbers of a paper's table."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -18,7 +18,6 @@ from skipbench.runs.run import Run
 Id = tuple[tuple[str, Any], ...]  # keys and values of a row
 Group = Any  # a value of `across`; None without it
 SELECTORS = ("phase", "part", "statistic")  # keys that choose a number of a run, not a run
-STANDS_FOR = " stands for "
 SAMPLING = ("temperature", "top_p")
 LENGTHS = ("max_new_tokens", "max_length", "batch")
 
@@ -33,7 +32,6 @@ class Half:
     printed_columns: list[tuple[Group, str]]
     paper: str
     runs: dict[tuple[Id, Group], Run] = field(default_factory=dict)
-    twice: dict[str, None] = field(default_factory=dict)  # not shown: another has the same keys
     arms_of: set[str] = field(default_factory=set)  # methods whose vanilla arm is shown
 
     @cached_property
@@ -53,37 +51,11 @@ class Half:
         return {(*self.place(n.keys), n.column): n for n in self.numbers}
 
     @property
-    def blocks(self) -> list[tuple[list[Id], list[tuple[Group, str]]]]:
-        """Rows with their columns, models with a measured run first; rows of ours alone last."""
-        groups, names = (dict.fromkeys(each) for each in zip(*self.printed_columns, strict=True))
-        own = {row for row, _, _ in self.printed} | {row for row, g in self.runs if g in groups}
-        found: list[tuple[list[Id], list[tuple[Group, str]]]] = []
-        for rows in ([r for r in self.ids if r in own], [r for r in self.ids if r not in own]):
-            new = dict.fromkeys(g for r, g in self.runs if r in rows and g not in groups)
-            columns = [(group, name) for group in new for name in names]
-            if rows:
-                found.append((rows, columns if found else [*self.printed_columns, *columns]))
-        models = {dict(row).get("model") for (row, _), run in self.runs.items() if run.metrics}
-
-        def waits(row: Id) -> bool:
-            return dict(row).get("model") not in models
-
-        ordered = [(sorted(rows, key=waits), columns) for rows, columns in found]
-        return sorted(ordered, key=lambda block: waits(block[0][0]))
-
-    @property
     def ids(self) -> list[Id]:
-        """The paper's rows in its order, then the others by model and the paper's methods."""
-        own = list(dict.fromkeys(row for row, _, _ in self.printed))
-        others = list(dict.fromkeys(row for row, _ in self.runs if row not in own))
-        methods = list(dict.fromkeys(n.keys.get("method") for n in self.numbers))
-        models = [dict(row).get("model") for row in (*own, *others)]
-
-        def order(row: Id) -> tuple[int, int]:
-            model, method = (dict(row).get(key) for key in ("model", "method"))
-            return models.index(model), [*methods, method].index(method)
-
-        return [*own, *sorted(others, key=order)]
+        """The paper's rows, those of models with a measured run first."""
+        rows = dict.fromkeys(row for row, _, _ in self.printed)
+        models = {dict(row).get("model") for (row, _), run in self.runs.items() if run.metrics}
+        return sorted(rows, key=lambda row: dict(row).get("model") not in models)
 
     def place(self, keys: Mapping[str, Any]) -> tuple[Id, Group]:
         """Row and group of columns of what has these keys."""
@@ -92,47 +64,36 @@ class Half:
         return row, keys.get(self.across or "")
 
     def add(self, run: Run) -> bool:
-        """Assigns a run to the rows it can fill: those of its keys, else new ones of its model or
-        method. Returns False if there are none.
-        """
+        """Assigns a run to the rows with its keys. Returns False if there are none."""
         compared = {*self.keys, *self.varying, *NAMED, *SAMPLING}.difference(SELECTORS)
-        for free in ((), ("model",), ("method",), ("model", "method")):
-            own = {k: run.keys[k] for k in free if k in run.keys}
-            own |= _stand_in(run)
-            keys = compared.difference(free)
-            fixed, lacking = keys & run.keys.keys(), (keys & self.varying) - run.keys.keys()
-            places = [
-                self.place(n.keys | own)
-                for n in self.numbers
-                if all(run.keys[k] == n.keys[k] for k in fixed & n.keys.keys())
-                and lacking.isdisjoint(n.keys)
-            ]
-            for place in places:
-                before = self.runs.get(place)
-                if before is None or (not before.metrics and run.metrics):
-                    self.runs[place] = run
-                elif before is not run and run.metrics:
-                    self.twice[named(run)] = None
-            if places:
-                return True
-        return False
+        own = {k: v for k, v in run.keys.items() if k in compared}
+        lacking = (compared & self.varying) - own.keys()
+        places = {
+            self.place(n.keys)
+            for n in self.numbers
+            if own.items() >= {k: v for k, v in n.keys.items() if k in own}.items()
+            and lacking.isdisjoint(n.keys)
+        }
+        for place in places:
+            before = self.runs.get(place)
+            if before is None or not before.metrics:
+                self.runs[place] = run
+        return bool(places)
 
     def add_vanilla(self) -> None:
-        """What is vanilla's without a run gets the vanilla arm of a run with the same keys."""
-        numbers = [n for n in self.numbers if n.method == BASELINE]
+        """A row of vanilla without a run gets the vanilla arm of a run with the same keys."""
+        theirs = {self.place(n.keys) for n in self.numbers if n.method == BASELINE}
+        if self.across != "method":
+            theirs = {(row, group) for row, _ in theirs for _, group in self.runs}
         for (row, group), run in list(self.runs.items()):
             keys = dict(row) | ({self.across: group} if self.across else {}) | {"method": BASELINE}
-            place, model = self.place(keys), {"model": keys.get("model")}
+            place = self.place(keys)
             there = self.runs.get(place)
-            if not run.metrics or (there and there.metrics):
-                continue
-            printed = [self.place(n.keys | model) for n in numbers]
-            rows = place in printed if self.across == "method" else place[0] in dict(printed)
-            if numbers and (self.across == "model" or rows):
+            if place in theirs and run.metrics and not (there and there.metrics):
                 spreads = {"method": run.spreads.get("vanilla", {})}
                 arm = replace(run, metrics=vanilla_arm(run.metrics), spreads=spreads)
                 self.runs[place] = arm
-                self.arms_of |= {str(run.keys["method"])} if "method" in run.keys else set()
+                self.arms_of.add(str(run.keys["method"]))
 
 
 def halves(paper: Paper, table: str) -> list[Half]:
@@ -169,47 +130,13 @@ def with_columns(parts: Sequence[Half], chosen: Sequence[str]) -> list[Half]:
     return [half for half in parts if half.printed_columns]
 
 
-def once(runs: Sequence[Run]) -> list[Run]:
-    """The runs; one that stands for several datasets is there once, and names them all."""
-    kept: list[Run] = []
-    for run in runs:
-        for place, first in enumerate(kept):
-            same = run.id and first.id == run.id and _setting(first) == _setting(run)
-            if same and run.stands_for and first.stands_for and first.metrics == run.metrics:
-                texts = [first.stands_for, run.stands_for]
-                kept[place] = replace(first, stands_for="; ".join(stand_ins(texts)))
-                break
-        else:
-            kept.append(run)
-    return kept
-
-
-def _setting(run: Run) -> dict[str, Any]:
-    return {k: v for k, v in run.keys.items() if k not in ("dataset", "subtask")}
-
-
-def stand_ins(texts: Iterable[str]) -> list[str]:
-    """`A stands for B` and `A stands for C` as `A stands for B, C`."""
-    found: dict[str, dict[str, None]] = {}
-    for text in "; ".join(texts).split("; "):
-        other, _, names = text.partition(STANDS_FOR)
-        found.setdefault(other, {}).update(dict.fromkeys(names.split(", ")))
-    return [f"{other}{STANDS_FOR}{', '.join(names)}" for other, names in sorted(found.items())]
-
-
 def named(run: Run) -> str:
     """The paper's keys of a run, as text: its own dtype, and no settings of the paper's runs."""
     keys = {k: v for k, v in own_dtype(run.keys, run).items() if k not in LENGTHS}
-    return ", ".join(f"{key}={value}" for key, value in (keys | _stand_in(run)).items())
+    return ", ".join(f"{key}={value}" for key, value in keys.items())
 
 
 def own_dtype(keys: dict[str, Any], run: Run | None) -> dict[str, Any]:
     """Keys of a paper's row with the dtype in which `run` measured, where both have one."""
     dtype = run.origin.dtype if run and run.metrics else None
     return keys | {"dtype": dtype} if dtype and "dtype" in keys else keys
-
-
-def _stand_in(run: Run) -> dict[str, Any]:
-    """The key of a run's dataset where that stands for one of the paper's, or for a part of it."""
-    key = "subtask" if "subtask" in run.keys else "dataset"
-    return {key: run.dataset} if run.stands_for else {}

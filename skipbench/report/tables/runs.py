@@ -14,7 +14,7 @@ from skipbench.report import compared
 from skipbench.report.columns import MISSING, sample_count
 from skipbench.report.definitions import caution, definitions_for
 from skipbench.report.tables.model import Column, Grid, Table, TableCell, TableRow
-from skipbench.runs.measures import Metrics, Paired, Speedup
+from skipbench.runs.measures import Metrics
 from skipbench.runs.run import Run
 
 NAMES = ("dataset", "model", "method")
@@ -25,16 +25,15 @@ NUMBERS |= {"adapt": "adapt", "tokens_per_s": "tok/s", "lossless": "lossless"}
 """Columns of every table, by key."""
 EXTRA = {"worst tenth", "passes / round", "rows / round", "adapt"}  # not on a terminal
 OVER = "over METHOD"
-TEXTS = ("origin", "note")
-OPTIONAL = ("point", *TEXTS)  # columns that are left out where no row has any content
-NOTED = ("samples", "speedup", "lossless")
+OF_RUN = ("n", "speedup", "M", "alpha", "tpt", "tokens_per_s", "lossless")
+OPTIONAL = ("point", "note")  # columns that are left out where no row has any content
 MORE = {"decode": "decode only", "alpha": "alpha", "accepted": "accepted share", "tau": "tau"}
 MORE |= {"tpt": "TPT", "expected": "E(Spd)", "ttft": "TTFT", "itl": "ITL"}
 MORE |= {"copy": "low-bit copy", "setup": "set-up"}
 """Columns that a table has only where it is asked for them, by key."""
 ALL = "all"
 BY_QUESTION = ("speedup.by_question.", "speedup.by_process.")  # as many values as questions
-PROVENANCE = ("engine", "device", "commit", "date", "torch")
+PROVENANCE = ("engine", "dtype", "device", "commit", "date", "torch")
 
 
 def row_table(
@@ -64,10 +63,10 @@ def row_table(
     everything = sorted(runs, key=lambda run: (run.rank or 0, methods.index(run.method)))
     everything.sort(key=lambda run: (datasets.index(run.dataset), models.index(run.model)))
     ordered = [run for run in everything if not run.group]
-    marks, (places, unpaired) = compared.origins(ordered), compared.beside(ordered)
+    places, unpaired = compared.beside(ordered) if len(ordered) > 1 else ({}, [])
     ratios = compared.over(ordered, over) if over else {}
     rows = [
-        _cells(run, marks, places.get(at)) | {OVER: TableCell(ratios.get(at, MISSING))}
+        _cells(run, places.get(at)) | {OVER: TableCell(ratios.get(at, MISSING))}
         for at, run in enumerate(ordered)
     ]
     shown = _columns(columns, rows, over)
@@ -83,19 +82,28 @@ def row_table(
         source="" if runs else "No runs.",
         grids=tuple(grids) if runs else (),
         records=tuple(map(_record, everything)),
-        cautions=(*warnings, *compared.mixed(runs)),
+        cautions=(*warnings, *compared.origins(ordered), *compared.mixed(runs)),
         remarks=(
-            *(f"origin {mark}: {compared.origin_text(of)}" for of, mark in marks.items()),
             *notes,
             *compared.same_drafts(ordered),
-            *compared.expanded_blocks(ordered),
-            *compared.set_up(ordered),
             *unpaired,
             *([f"{compared.FASTEST}."] if any(row["speedup"].bold for row in rows) else []),
         ),
         definitions=tuple(definitions_for(column.name for column in shown)),
         provenance=(provenance,) if any(run.origin.date for run in runs) else (),
     )
+
+
+def run_table(run: Run, columns: Sequence[str] = OF_RUN) -> Table:
+    """The table of one finished run, with what its numbers say in words."""
+    metrics = run.measured
+    (speedup, _), same, words = metrics.speedup.headline, metrics.lossless, _note(run)
+    notes = [words, *text.scores(metrics)]
+    if speedup is not None:
+        of = same.comparable
+        tokens = f"; {same.identical} of {of} outputs have the same tokens" if of else ""
+        notes.insert(0, f"{run.method}: {speedup:.2f} times as fast as {run.over}{tokens}")
+    return row_table([run], columns, notes=[*filter(None, notes)])
 
 
 def _columns(
@@ -112,7 +120,7 @@ def _columns(
     wanted = [
         *(Column(name, kind="label", extra=name in extra) for name in LABELS),
         *(Column(name, extra=name in extra) for name in numbers),
-        *(Column(name, kind="text") for name in TEXTS if not chosen),
+        *([] if chosen else [Column("note", kind="text")]),
     ]
     left_out = shared if chosen else set()
     left_out |= {name for name in OPTIONAL if not any(row[name].text for row in rows)}
@@ -120,11 +128,9 @@ def _columns(
 
 
 def _parts(ordered: Sequence[Run], everything: Sequence[Run]) -> Iterator[Grid]:
-    """Speedups by dataset, by what was searched, and by each kind of group."""
+    """Speedups by dataset, and by each kind of group."""
     if len({run.dataset for run in ordered}) > 1:
         yield _across("dataset", ordered, NAMES[1:], [run.dataset for run in ordered])
-    if parts := _by_search(ordered):
-        yield _across("search", [*parts.values()], NAMES, [word for _, word in parts])
     for kind in dict.fromkeys(kind for run in everything for kind in run.group):
         yield _across(kind, everything, NAMES, [run.group.get(kind) for run in everything])
 
@@ -139,16 +145,13 @@ def check_keys(columns: Sequence[str], known: Sequence[str]) -> None:
             )
 
 
-def _cells(
-    run: Run, marks: Mapping[tuple[str, ...], str], standing: Standing | None
-) -> dict[str, TableCell]:
+def _cells(run: Run, standing: Standing | None) -> dict[str, TableCell]:
     metrics = run.metrics or Metrics()
     texts = {
         **{name: str(getattr(run, name) or MISSING) for name in NAMES},
         "point": run.label or "",
         **text.main_cells(metrics),
         **text.more_cells(metrics, standing),
-        "origin": marks.get(compared.origin_of(run), "") if run.metrics else "",
         "note": _note(run),
     }
     if not run.metrics:
@@ -161,9 +164,8 @@ def _cells(
 def _note(run: Run) -> str:
     if not run.metrics:
         return run.reason or "not run"
-    reasons = text.missing_reasons(run.metrics)
     parts = [compared.replaced([run]), run.reason, *text.exceptions(run.metrics)]
-    return "; ".join(filter(None, [*parts, *(reasons.get(name) for name in NOTED)]))
+    return "; ".join(filter(None, parts))
 
 
 def _across(
@@ -189,19 +191,6 @@ def _across(
         lines.append(TableRow((*named, *(row.get(k, TableCell(MISSING)) for k in columns))))
     heads += [Column(n, group=kind) for n in columns]
     return Grid(tuple(heads), tuple(lines), f"Speedup by {kind}, of the same runs.")
-
-
-def _by_search(runs: Sequence[Run]) -> dict[tuple[int, str], Run]:
-    """Prompts during and after the search of the methods that search while they decode."""
-    found = dict[tuple[int, str], Run]()
-    for at, run in enumerate(runs):
-        by = run.metrics and run.metrics.speedup_by_search
-        for word, part in (("during", by.during), ("after", by.after)) if by else ():
-            if part.samples:
-                paired = Speedup(**{f: getattr(part, f) for f in Paired.__struct_fields__})
-                metrics = Metrics(samples=part.samples, speedup=paired)
-                found[at, word] = msgspec.structs.replace(run, metrics=metrics)
-    return found
 
 
 def _distinct(runs: Sequence[Run], name: str) -> str:

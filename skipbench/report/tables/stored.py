@@ -16,6 +16,11 @@ from skipbench.report.tables.runs import row_table
 from skipbench.runs.reading import read_bytes, readable, strict_json
 from skipbench.runs.run import Run, plain
 
+SMALLER = (
+    "scale={scale}: another model and other data than the paper's, so that none of its numbers "
+    "stands here; scale=paper has them."
+)
+
 
 class Summary(msgspec.Struct, omit_defaults=True):
     """The runs of a table without their samples."""
@@ -62,18 +67,24 @@ def table_of(stored: Summary, columns: Sequence[str] = (), over: str | None = No
     """The paper's table, or that of runs; `columns` and `over` go before the stored ones."""
     over = over or stored.over
     name, scale, columns = stored.experiment, stored.scale, columns or stored.columns
-    paper, of = paper_of(name) or ("", "")
-    if of.startswith(("table", "section")):
-        table = paper_table(paper, of, stored.runs, scale, columns)
+    if published_beside(name, scale):
+        table = paper_table(*(paper_of(name) or ("", "")), stored.runs, columns)
         lines = over_lines([run for run in stored.runs if not run.noise], over) if over else []
         return replace(table, remarks=(*lines, *table.remarks))
+    smaller = [SMALLER.format(scale=scale)] if paper_of(name) else []
     title, name = (f"Experiment {name}", f"{name}-{scale}") if scale else ("", name)
-    return row_table(stored.runs, columns, title, stored.notes, name, over)
+    return row_table(stored.runs, columns, title, [*smaller, *stored.notes], name, over)
 
 
-def check_columns(name: str, columns: Sequence[str]) -> None:
+def check_columns(name: str, scale: str, columns: Sequence[str]) -> None:
     """Raises SkipbenchError for columns that the table of an experiment has not."""
-    table_of(Summary(name, "", []), columns)
+    table_of(Summary(name, scale, []), columns)
+
+
+def published_beside(experiment: str, scale: str) -> bool:
+    """True for a paper's table with its own models and datasets: published numbers stand in it."""
+    _, table = paper_of(experiment) or ("", "")
+    return scale == "paper" and table.startswith(("table", "section"))
 
 
 def read_table(path: Path, columns: Sequence[str] = (), over: str | None = None) -> Table:
