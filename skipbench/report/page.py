@@ -18,8 +18,6 @@ from skipbench.runs.files import write_atomic
 from skipbench.runs.reading import read_bytes, run_folders
 from skipbench.runs.run import Run, read_run
 
-# raised by a table of any other content; a fault of the page itself is not caught
-_NO_TABLE = ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError
 _SVG = "data:image/svg+xml;base64,"  # nothing in an image runs, and no name in it meets another's
 
 
@@ -38,7 +36,7 @@ def write_page(results: Path) -> tuple[Path, dict[str, int], list[str]]:
                 stored = read_summary(data)
                 tables[path.stem] = html(table_of(stored), styled=False)
                 shown += stored.runs
-        except (SkipbenchError, *_NO_TABLE) as error:
+        except SkipbenchError as error:
             refused.append(printable(f"{path.name}: {error}"))
     for name, paper in feature_tables().items():
         if (results / "tables" / f"{name}.md").exists():
