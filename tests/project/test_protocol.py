@@ -1,6 +1,7 @@
 """docs/protocol.md: its version, who names it, and its rule of what counts as replicated."""
 
 import hashlib
+import io
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,8 @@ import pandas
 import pytest
 from conftest import ROOT
 
+from skipbench.report.tables.formats import csv
+from skipbench.report.tables.paper import paper_table
 from skipbench.runs.provenance import PROTOCOLS, Provenance
 
 PAGE = ROOT / "docs/protocol.md"
@@ -46,8 +49,7 @@ def as_published(rows: pandas.DataFrame) -> pandas.DataFrame:
 def test_the_rule_can_be_computed(
     tmp_path: Path, change: Callable[[pandas.DataFrame], pandas.DataFrame], wanted: str
 ) -> None:
-    table = pandas.read_csv(ROOT / "results/laptop/tables/swift-table2.laptop.csv")
-    table = table.assign(scale="paper")
+    table = pandas.read_csv(io.StringIO(csv(paper_table("swift", "table2", []))))
     speedups = table[(table["column"] == "speedup") & table["published"].notna()]
     single = speedups[(speedups["dataset"] != "overall") & (speedups["method"] != "vanilla")]
     made = change(single.assign(half=0.02))

@@ -139,7 +139,7 @@ def paper_table(paper: str, table: str, runs: Sequence[Run], chosen: Sequence[st
         (own, *_) = row_table([structs.replace(r, label=_point(r)) for r in others]).grids
         grids.append(replace(own, settings="Runs of no row of the paper's table."))
     keys = dict.fromkeys(key for number in shown for key in number.keys)
-    of: dict[str, Any] = {"paper": paper, "table": table}
+    of: dict[str, Any] = {"paper": paper, "table": table, "scale": "paper"}
     arxiv = f", arXiv:{document.arxiv}" if document.arxiv else ""
     text = f"{document.title}{arxiv}; transcribed text: {document.version}"
     printed = document.printed("method", paper)
