@@ -47,9 +47,7 @@ class Settings(NamedTuple):
     def others(self) -> dict[str, "Settings"]:
         """Settings that a fault would make of these."""
         found = {
-            "temperature applied twice": self._replace(
-                temperature=self.temperature * self.temperature
-            ),
+            "temperature applied twice": self._replace(temperature=self.temperature**2),
             "temperature not applied": self._replace(temperature=1.0),
             "top-p not applied": self._replace(top_p=1.0),
             "top-k not applied": self._replace(top_k=0),

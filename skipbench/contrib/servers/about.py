@@ -51,8 +51,7 @@ class Server(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 class About(msgspec.Struct, kw_only=True):
     """The file: the arms by letter and what they are called, the machine that they run on, the
-    number of prompts, and the command and the version of the client that
-    asked.
+    number of prompts, and the command and the version of the client that asked.
     """
 
     arms: dict[str, Server] = {}

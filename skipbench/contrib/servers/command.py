@@ -109,9 +109,13 @@ def measure(
     from skipbench.contrib.servers.load import Load, ServerArm
 
     rows, chat = config.dataset.rows(config.limit), str(config.dataset.node["chat"])
-    about = About(names=[*asked.names], machine=asked.machine, skipbench=version("skipbench"))
-    about.prompts = len(rows)
-    about.command = ["bench", *asked.words, *asked.given]
+    about = About(
+        names=[*asked.names],
+        machine=asked.machine,
+        prompts=len(rows),
+        command=["bench", *asked.words, *asked.given],
+        skipbench=version("skipbench"),
+    )
     introduced(folder, given, about)
     arms = [
         ServerArm(name, one.url, one.model, one.extra, key)
@@ -135,11 +139,13 @@ def levels_of(words: Sequence[str]) -> list[int]:
 
 def bounds_of(words: Sequence[str]) -> dict[str, float]:
     """Bounds in seconds, by name. Raises SkipbenchError for another form."""
-    found = [re.fullmatch(rf"({'|'.join(BOUNDS)}):(\d+(?:\.\d+)?)", word) for word in words]
-    if None in found:
-        bad = words[found.index(None)]
-        raise SkipbenchError(f"goodput={bad}; wanted NAME:MS, of {', '.join(BOUNDS)}")
-    return {one[1]: float(one[2]) / 1e3 for one in found if one}
+    found = dict[str, float]()
+    for word in words:
+        name, _, bound = word.partition(":")
+        if name not in BOUNDS or not re.fullmatch(r"\d+(\.\d+)?", bound):
+            raise SkipbenchError(f"goodput={word}; wanted NAME:MS, of {', '.join(BOUNDS)}")
+        found[name] = float(bound) / 1e3
+    return found
 
 
 def arms_of(words: Sequence[str]) -> "list[Addressed]":

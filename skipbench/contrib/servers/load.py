@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, islice
@@ -161,11 +162,11 @@ class Load:
             time.sleep(0 if job.error else wait_s)
 
 
-def fillers(jobs: Sequence[Record]) -> Iterator[Record]:
+def fillers(jobs: Sequence[Record], start: int = 1, step: int = 1) -> Iterator[Record]:
     """Requests like these that do not count. Each begins with a number of its own, so that no cache
     of prompts knows it, nor the prompts by it.
     """
-    for number in count(1):
+    for number in count(start, step):
         job, mark = jobs[number % len(jobs)], f"({number}) "
         request = dict(job.request)
         if "prompt" in request:
@@ -181,35 +182,28 @@ def closed_loop(jobs: Sequence[Record], ask: Callable[[Record], None]) -> Iterat
     its last. With several clients, each begins with a request that does not count, and goes on with
     such ones until all that count are answered: these meet the whole load.
     """
-    lock, done, left = threading.Lock(), SimpleQueue[Record | BaseException](), len(jobs)
+    waiting, answered, done = deque(jobs), list[Record](), SimpleQueue[Record | BaseException]()
     clients = jobs[0].concurrency if jobs else 0
 
-    def tasks() -> Iterator[tuple[Record, bool]]:
-        more = ((job, False) for job in fillers(jobs))
-        yield from islice(more, clients if clients > 1 else 0)
-        yield from ((job, True) for job in jobs)
-        while clients > 1 and left:
-            yield next(more)
-
-    waiting = tasks()
-
-    def work() -> None:
-        nonlocal left
+    def work(client: int) -> None:
+        more = fillers(jobs, client + 1, clients)
         try:
-            while True:
-                with lock:
-                    job, counts = next(waiting, (None, False))
-                if job is None:
-                    return
+            if clients > 1:
+                ask(next(more))
+            while waiting:
+                try:
+                    job = waiting.popleft()
+                except IndexError:  # another client was faster
+                    break
                 ask(job)
-                if counts:
-                    with lock:
-                        left -= 1
-                    done.put(job)
+                answered.append(job)
+                done.put(job)
+            while clients > 1 and len(answered) < len(jobs):
+                ask(next(more))
         except BaseException as error:  # raised by the one who reads
             done.put(error)
 
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(clients)]
+    threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(clients)]
     for thread in threads:
         thread.start()
     for _ in jobs:

@@ -15,7 +15,7 @@ from skipbench.report.columns import figures
 from skipbench.report.tables.model import Table
 from skipbench.report.tables.runs import row_table
 from skipbench.runs.measures import Speedup
-from skipbench.runs.run import Run
+from skipbench.runs.run import Origin, Run
 
 COLUMNS = ("n", "speedup", "best", "tokens_per_s", "ttft", "itl", "accepted", "M", "lossless")
 SHOWN = 3  # prompts that a note names
@@ -42,64 +42,48 @@ def bench_table(
 
 def _beside(run: Run, level: Level) -> Run:
     """The run; the first arm, whose speedup nothing is claimed of, is as fast as itself."""
-    if not (known := run.measured.speedup).by_question:
-        ratios = level.ratios(level.arms[0])
-        known = Speedup(e2e=1.0, e2e_ci95=(1.0, 1.0), by_question=ratios) if ratios else known
-    return replace(run, metrics=replace(run.measured, speedup=known))
+    known = run.measured.speedup
+    if not known.by_question and (ratios := level.ratios(level.arms[0])):
+        known = Speedup(e2e=1.0, e2e_ci95=(1.0, 1.0), by_question=ratios)
+    return replace(run, metrics=replace(run.measured, speedup=known), origin=Origin())
 
 
 def remarks_on(level: Level, bounds: Mapping[str, float] = {}) -> Iterator[str]:
-    """What went wrong, by name, and the rates of whole servers; nothing is left out."""
-    turns = len({r.turn for r in level.own[level.arms[0]]})
+    """The rates of whole servers, and what went wrong, by name; nothing is left out."""
+    turns, base = len({r.turn for r in level.own[level.arms[0]]}), level.arms[0]
     if level.clients > 1 and turns < FEWEST:
         more = f"{FEWEST} give an interval, limit={2 * level.clients * FEWEST}"
         yield f"{turns} turns of each server; {more}"
-    yield f"output tok/s: {', '.join(f'{arm} {rate(level, arm)}' for arm in level.arms)}"
-    if bounds:
-        kept = (f"{arm} {goodput(level, arm, bounds)}" for arm in level.arms)
-        yield f"goodput, requests/s: {', '.join(kept)}"
+    rates, good = list[str](), list[str]()
     for arm in level.arms:
-        sound, base = [*level.sound[arm].values()], level.arms[0]
+        sound = [*level.sound[arm].values()]
+        kept, seconds = sum(within(r, bounds) for r in sound), spans(sound)
+        rates.append(f"{arm} {figures(over(sum(r.tokens for r in sound), seconds))}")
+        good.append(f"{arm} {figures(over(kept, seconds))} ({kept} of {len(level.own[arm])})")
+    yield f"output tok/s: {', '.join(rates)}"
+    if bounds:
+        yield f"goodput, requests/s: {', '.join(good)}"
+    for arm in level.arms:
+        sound = [*level.sound[arm].values()]
         lost = Counter(r.error for r in level.own[arm] if r.error)
         passed = Counter(text for r in sound for text in r.faults)
         odd = [b.id for a, b in level.pairs(arm) if miscounted(a, b)]
         bare = [r.id for r in sound if r.response and not r.response["usage"]]
+        usage = f"the text of {base} and another number of tokens: one server's usage is wrong"
         for what, found in (
-            (f"{sum(lost.values())} failed", [f"{n} {text}" for text, n in lost.items()]),
+            (f"{lost.total()} failed", [f"{n} {text}" for text, n in lost.items()]),
             ("timed at a later try, after", [f"{n} {text}" for text, n in passed.items()]),
-            (
-                f"{len(odd)} answers have the text of {base} and another number of tokens: one "
-                "server's usage is wrong, speedups are of their seconds",
-                odd[:SHOWN],
-            ),
+            (f"{len(odd)} answers have {usage}, speedups are of their seconds", odd[:SHOWN]),
             (f"{len(bare)} answers without usage, tokens are counted by events", bare[:SHOWN]),
         ):
             if found:
                 yield f"{arm}: {what}: {'; '.join(found)}"
-    yield f"lossless: {compared(level)}"
-
-
-def compared(level: Level) -> str:
-    """What the answers that count as lossless are."""
-    if level.verdicts:
-        return "answers as the checkpoint's model gives them (verify)"
+    compared = f"answers equal to those of {base}, text by text, so that arms that err alike are"
     if level.drawn:
-        return "not told, answers are sampled and no checkpoint was given"
-    how = f"answers equal to those of {level.arms[0]}, text by text; no checkpoint was given"
-    return f"{how}, and arms that err alike are equal"
-
-
-def rate(level: Level, arm: str) -> str:
-    """Tokens of an arm per second of its turns: of the whole server."""
-    sound = [*level.sound[arm].values()]
-    return figures(over(sum(r.tokens for r in sound), spans(sound)))
-
-
-def goodput(level: Level, arm: str, bounds: Mapping[str, float]) -> str:
-    """Requests per second that kept every bound, and their number of all."""
-    sound = [*level.sound[arm].values()]
-    good = sum(within(r, bounds) for r in sound)
-    return f"{figures(over(good, spans(sound)))} ({good} of {len(level.own[arm])})"
+        compared = "not told, answers are sampled and no checkpoint was given"
+    if level.verdicts:
+        compared = "answers as the checkpoint's model gives them (verify)"
+    yield f"lossless: {compared}"
 
 
 def within(record: Record, bounds: Mapping[str, float]) -> bool:
