@@ -148,9 +148,10 @@ def noise_floor(runs: Sequence[Run]) -> list[str]:
 def same_drafts(runs: Sequence[Run]) -> list[str]:
     """A line for each set of rows with the same `drafted` tokens, named by the keys that vary."""
     drafts: dict[str, list[dict[str, object]]] = {}
+    points = any(run.label for run in runs)
     for run in runs:
         keys: dict[str, object] = {k: getattr(run, k) for k in ("model", "method", "dataset")}
-        keys |= {"point": run.label} if run.label else run.keys
+        keys |= {"point": run.label or "no override"} if points else run.keys
         if run.drafted and keys["method"] != BASELINE:
             drafts.setdefault(run.drafted, []).append(keys)
     rows = [keys for same in drafts.values() for keys in same]
