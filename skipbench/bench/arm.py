@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from skipbench.bench.prompts import Prompt
 from skipbench.config.run_config import RunConfig
-from skipbench.decode.answer import Detokenizer
 from skipbench.decode.draft import State
 from skipbench.decode.loop import generate
 from skipbench.decode.lossless import Kind, compare
@@ -115,7 +114,6 @@ class Bench:
         sampler = Sampler(**asdict(config.decoding), seed=config.seed * 1_000_003 + index)
         lm.prices = self.prices
         memory = PeakMemory({*lm.devices, lm.input_device, lm.output_device})
-        searching = method.searching
         try:
             out = generate(lm, method, prompt.ids, limit, self.eos, sampler, clock, reference)
         except NotFinite as error:
@@ -124,7 +122,7 @@ class Bench:
         measured = looped(out.tokens), [round(t, 6) for t in clock.round_s]
         arm = Arm(out.tokens, out.rounds, seconds, out.finish, None, *measured, out.strategy)
         verified = [[number, *how] for number, how in out.verified]
-        return Decoded(arm, verified, searching, memory.peak_bytes())
+        return Decoded(arm, verified, memory.peak_bytes())
 
 
 class Decoded(NamedTuple):
@@ -133,8 +131,6 @@ class Decoded(NamedTuple):
     arm: Arm
     verified: list[Any]
     """How its rounds were verified: `[first round, *Verified]` per change."""
-    searching: bool | None = None
-    """`Method.searching` before it."""
     peak_bytes: int = 0
 
 
@@ -151,9 +147,8 @@ def sample_of(
     scorer = config.dataset.scorer
     scores = {t: score(scorer, t, row.prompt, row.reference) for t in set(texts)}
     scored = dict(zip(("vanilla", "method"), map(scores.__getitem__, texts), strict=True))
-    more = {} if ours.searching is None else {"searching": [ours.searching]}
-    if bench.setup_s:
-        more["setup_s"], bench.setup_s = [round(bench.setup_s, 3)], 0.0  # type: ignore[list-item]  # seconds
+    more = {"setup_s": [round(bench.setup_s, 3)]} if bench.setup_s else {}
+    bench.setup_s = 0.0
     sample = Sample(
         index=index,
         id=row.id,
@@ -171,8 +166,7 @@ def sample_of(
         trace=method.trace() | more | {"verified": ours.verified},
         question=row.question,
     )
-    chars = [len(piece) for piece in map(Detokenizer(bench.text).add, ours.arm.tokens)]
-    return sample, Completion(index, row.id, row.prompt, row.reference, *texts, chars)
+    return sample, Completion(index, row.id, row.prompt, row.reference, *texts)
 
 
 def looped(tokens: list[int]) -> bool:

@@ -50,11 +50,6 @@ class Method(Configurable):
         return self.name
 
     @property
-    def searching(self) -> bool | None:
-        """Whether an online search for a skip set is going on; `None` for a method without one."""
-        return None
-
-    @property
     def variant(self) -> str:
         """`DraftPlan.variant` of its drafts: a copy of the weights."""
         return ""
@@ -62,11 +57,6 @@ class Method(Configurable):
     def variant_on(self, engine: Engine) -> str:
         """The variant whose price a run measures on an engine."""
         return self.variant
-
-    @property
-    def carries(self) -> bool:
-        """Whether it learns from prompt to prompt: one process then decodes all of them."""
-        return bool(self.carried) or any(part != {} for part in self.state_dict().values())
 
     def prepare(self, state: State) -> None:
         """Measures what it needs of the machine at the present context length, and makes what it

@@ -86,10 +86,6 @@ class TextIndex(Stateful):
         matches.sort(key=lambda match: -match[1])  # stable: of equal ones the newest stays first
         return matches
 
-    def match_length(self) -> int:
-        """Tokens of the longest earlier occurrence of the text's end; 0 without one."""
-        return max((length for _, length in self.find()), default=0)
-
     def follow(self, matches: Sequence[Match], token: int) -> list[Match]:
         """The `matches` that go on with `token`, one token further."""
         text, end = self.text, len(self.text)

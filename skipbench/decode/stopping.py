@@ -44,11 +44,6 @@ class StopRule(Configurable, kw_only=False):
         """Whether `ends` depends on confidences, which the host then reads."""
         return self.threshold > 0
 
-    @property
-    def constant(self) -> bool:
-        """Whether every draft has `max_steps`."""
-        return False
-
     def limit(self) -> int:
         """Maximum steps of the next draft."""
         return self.max_steps
@@ -67,10 +62,6 @@ class Fixed(StopRule):
     >>> Fixed(max_steps=5, threshold=0.7).threshold
     0.7
     """
-
-    @property
-    def constant(self) -> bool:
-        return not self.threshold
 
 
 class Adaptive(StopRule):

@@ -87,13 +87,6 @@ def all_done(config: RunConfig) -> bool:
     return False
 
 
-def is_done(config: RunConfig) -> bool:
-    """`all_done`; False too of a record that is refused: what would go on with it says why."""
-    with contextlib.suppress(SkipbenchError):
-        return all_done(config)
-    return False
-
-
 def to_score(folder: Path) -> str:
     """The command for a run whose code is not executed yet."""
     return f"not scored yet: python -m skipbench score {folder}"

@@ -37,7 +37,6 @@ if TYPE_CHECKING:  # a row of finished cells needs no torch
 
 OF_AN_ARM = ("method", "limit")
 """Settings in which the arms of a row may differ; of prompts each takes the first `limit`."""
-CELL_FAILED = 1  # exit status of a process in which a cell failed and the others went on
 
 
 @dataclass(frozen=True)

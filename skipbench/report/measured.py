@@ -51,7 +51,6 @@ VALUES: dict[str, Callable[[Metrics], float | None]] = {
     "accuracy": lambda m: next((v for k in ACCURACIES if (v := _score(m, k)) is not None), None),
     **{name: functools.partial(_score, name=name) for name in SCORES if name != "accuracy"},
 }  # columns that one value of the metrics fills
-OF_PHASE = ("share", "ms", "us", "pass_s")
 PHASES = ("draft", "verify", "adapt", "other")
 ESTIMATED = ("speedup", "tokens_per_s", "ms_per_token")  # filled by a paper's own estimator
 MEAN_ALPHA = ("self-sd", "knapspec")  # whose alpha is a mean over samples; others pool rounds

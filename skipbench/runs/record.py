@@ -175,7 +175,6 @@ class Completion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reference: dict[str, Any]
     vanilla: str
     method: str
-    token_chars: list[Count] = []  # characters of `method` per token
 
 
 R = TypeVar("R", Sample, Completion)

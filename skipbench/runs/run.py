@@ -139,9 +139,6 @@ def plain(run: Run) -> dict[str, object]:
     return dict(msgspec.to_builtins(published))
 
 
-CHOOSES = "auto"  # what its drafts use is no setting of the run
-
-
 def read_run(folder: Path) -> Run:
     """The run in a folder; files that are missing leave their fields empty, and samples and
     completions are read at their first use. Raises SkipbenchError for a file that cannot be read or

@@ -22,7 +22,7 @@ from skipbench.experiments.row import run_cell
 from skipbench.experiments.table_runs import run_entry
 from skipbench.report.compared import same_drafts
 from skipbench.report.definitions import UNITS
-from skipbench.report.measured import OF_PHASE, VALUES, Measured, measure
+from skipbench.report.measured import VALUES, Measured, measure
 from skipbench.report.published import Printed, papers, published, read_paper
 from skipbench.report.tables.formats import WRITERS, markdown
 from skipbench.report.tables.formats import csv as write_csv
@@ -356,7 +356,7 @@ def test_notes_of_the_paper_stand_below_their_tables() -> None:
 
 
 def test_every_column_has_a_unit_and_an_empty_record_fills_none() -> None:
-    assert {*VALUES, *OF_PHASE} <= {*UNITS}
+    assert {*VALUES} <= {*UNITS}
     assert all(measure(Metrics(), column, "adapt").value is None for column in UNITS)
     assert measure(metrics(1.2), "training_steps").value is None  # what no run measures
 
