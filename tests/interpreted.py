@@ -37,8 +37,11 @@ def _wide(data: Any, dtype: Any) -> Any:
 
 
 def _dot(builder: Any, a: Any, b: Any, d: Any, precision: Any, imprecise: Any) -> Any:
-    """The interpreter of Triton 3.5 to 3.7 multiplies the integers."""
-    found = np.matmul(_wide(a.data, a.dtype), _wide(b.data, b.dtype), dtype=d.data.dtype) + d.data
+    """The interpreter of Triton 3.5 to 3.7 multiplies the integers. In float64, as the order of a
+    sum in float32 depends on the place of a row, with the BLAS of some processors.
+    """
+    left, right = _wide(a.data, a.dtype), _wide(b.data, b.dtype)
+    found = np.matmul(left, right, dtype="float64").astype(d.data.dtype) + d.data
     return interpreter.TensorHandle(found, d.dtype.scalar)
 
 

@@ -57,7 +57,7 @@ def read_json(path: Path, kind: type[T]) -> T | None:
     if (data := read_bytes(path)) is None:
         return None
     with readable(path):
-        return msgspec.convert(strict_json(data), kind)
+        return msgspec.convert(strict_json(data), kind, str_keys=True)
 
 
 def read_yaml(path: Path) -> dict[str, Any] | None:

@@ -58,7 +58,7 @@ def summed(x: Tensor, weight: Tensor, norm: Tensor | None, tile: Tile) -> Tensor
     v = ahead
     if norm is not None:
         v = padded((x.float() * norm.float()).to(x.dtype), products.ROWS, tile.inputs)
-    product = partial(np.matmul, dtype=np.float32)
+    product = partial(np.matmul, dtype=np.float64)  # as `interpreted` has it
     total = np.zeros((len(v), len(w)), np.float32)
     squares = np.zeros((len(v), tile.inputs), np.float32)
     for k in range(0, v.shape[1], tile.inputs):
@@ -68,10 +68,7 @@ def summed(x: Tensor, weight: Tensor, norm: Tensor | None, tile: Tile) -> Tensor
             few = slice(r, r + products.ROWS)
             for n in range(0, len(w), tile.outputs):
                 of = slice(n, n + tile.outputs)
-                if tile.outputs >= 64:
-                    total[few, of] += product(w[of, step], v[few, step].T).T
-                else:
-                    total[few, of] += product(v[few, step], w[of, step].T)
+                total[few, of] += product(v[few, step], w[of, step].T).astype(np.float32)
     if norm is not None:
         means = squares.sum(1, keepdims=True) / np.float32(inputs)
         total *= np.float32(1) / np.sqrt(means + np.float32(EPS))

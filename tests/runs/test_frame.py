@@ -17,7 +17,7 @@ def test_a_frame_holds_settings_and_numbers_by_their_paths(tmp_path: Path) -> No
     assert sorted(runs.index) == sorted(folder.name for folder in folders)
     run = runs.loc[folders[1].name]
     assert (run["method"], run["state"], run["origin.commit"]) == ("fixed", "done", "0123abc")
-    assert (run["metrics.M"], run["metrics.speedup.paired"]) == (2.0, 1.0)
+    assert (run["metrics.M"], run["metrics.speedup.e2e"]) == (2.0, 1.0)
     assert (run["settings.engine.threads"], run["settings.seed"]) == (1, 1)
 
 
