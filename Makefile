@@ -14,7 +14,7 @@ PIP = $(BIN)/python -m pip install --quiet --no-compile
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo real test test-core test-all test-experiments test-real slurm attack audit sbom check table table2 tables figures results bench llama-server gpu report docs lock clean
+.PHONY: help demo real test test-core test-all test-experiments test-real slurm attack audit check table table2 tables figures results llama-server gpu report docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -120,16 +120,11 @@ results: $(READY) ## committed results of SmolLM2-135M: real and the papers' mai
 	$(BIN)/python scripts/readme_figures.py
 
 # Hashes of the registry's own builds, so not of TORCH_INDEX; with any of them pip wants one of every package.
-lock: $(READY) ## requirements.lock, every dependency with its hashes, which make HASHED=1 installs
+lock: $(READY) ## requirements.lock, every dependency with its hashes, and constraints.txt, the same without them
 	$(PIP) --target build/uv uv==0.13.9
 	build/uv/bin/uv pip compile pyproject.toml --extra dev --extra big --extra quant --constraint constraints.txt --universal --python-version 3.11 \
 		--generate-hashes --no-annotate --quiet --custom-compile-command 'make lock' --output-file requirements.lock
-
-sbom: $(READY) ## dist/skipbench.cdx.json, the packages of requirements.lock with their hashes (CycloneDX)
-	$(PIP) --target build/cyclonedx cyclonedx-bom==7.5.0
-	@mkdir -p dist
-	PYTHONPATH=build/cyclonedx $(BIN)/python -W ignore -m cyclonedx_py requirements requirements.lock --pyproject pyproject.toml \
-		--output-reproducible --output-file dist/skipbench.cdx.json
+	sed -nE 's/^([a-z][^ ]*==.*) \\$$/\1/p' requirements.lock >constraints.txt
 
 audit: $(READY) ## known flaws of the packages in requirements.lock (pip-audit; needs PyPI's advisories)
 	$(PIP) --target build/pip-audit pip-audit==2.10.1
@@ -140,15 +135,9 @@ ATTACKS := contrib/cpu/test_kernel_fuzz.py lm/test_families.py decode/test_contr
 attack: $(READY) ## kernels under sanitizers, all families and methods, exact tests of sampling, generated programs, faults in pairs (an hour or more)
 	$(BIN)/python -m pytest -m slow $(addprefix tests/,$(ATTACKS))
 
-docs: $(READY) ## docs/keys.md, written again from the schemas, and the site build/site (installs mkdocs-material)
-	$(BIN)/python scripts/make_keys.py
+docs: $(READY) ## the site build/site (installs mkdocs-material)
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[docs]'
-	$(BIN)/mkdocs build --strict
-
-bench: $(READY) ## the engine's ratios and those to other programs (minutes; on a GPU scripts/bench_gpu.py)
-	$(BIN)/python scripts/bench_engine.py --model tiny 24x256 12x768
-	$(BIN)/python scripts/bench_engine.py --model tiny 12x768 --dtype bfloat16
-	$(BIN)/python scripts/compare_peers.py
+	$(BIN)/python -m mkdocs build --strict
 
 # llama.cpp's own server, from the source that llama-cpp-python has: no dependency of anything here.
 LLAMA := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/skipbench/llama-server

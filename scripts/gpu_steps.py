@@ -69,8 +69,8 @@ PROFILE = (
 )
 BARS = "scripts/bench_gpu.py --device {device} {bars} "
 STEPS = (
-    Step("environment and ceilings", "The machine, the rates of its memory, and what torch's "
-         "kernels do on it.", 16, "scripts/gpu_probe.py {small}"),
+    Step("environment and ceilings", "The machine, and the rates of its memory.", 16,
+         "scripts/gpu_probe.py {small}"),
     Step("kernels", "Where the time of one whole and one half pass goes.", 12,
          "scripts/gpu_passes.py kernels {small}", guessed_s=12),
     Step("bars", "The bars of the engine of graphs.", 83, BARS + "--dtype {dtype}"),

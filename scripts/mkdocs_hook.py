@@ -1,6 +1,6 @@
 """mkdocs' hook for the site of docs/: README.md is the front page, api.md comes from docstrings,
-results.html from the bundles in results/community, and links to files outside of docs/ lead to the
-repository, or are plain text without a `repo_url`.
+keys.md from the schemas, results.html from the bundles in results/community. Links to files outside
+of docs/ lead to the repository, or are plain text without a `repo_url`.
 """
 
 import re
@@ -10,8 +10,11 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from scripts.keys_page import page as keys_page
 from skipbench.contrib.artifact.registry import bundles_of, registry_page
+from skipbench.report.definitions import DEFINITIONS
 
+DEFINITION = "## Definitions\n\n| column | definition |\n|---|---|\n"
 API = """\
 # Python API
 
@@ -31,7 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     front = (ROOT / "README.md").read_text(encoding="utf-8")
-    for name, text in (("index.md", front), ("api.md", API)):
+    for name, text in (("index.md", front), ("api.md", API), ("keys.md", keys_page())):
         files.append(File.generated(config, name, content=text))
     bundles = bundles_of(ROOT / "results" / "community")
     files.append(
@@ -40,7 +43,16 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+def definitions() -> str:
+    """Those of `skipbench/report/definitions.yaml`, as a table."""
+    rows = (
+        f"| `{name}` | {text.replace('|', chr(92) + '|')} |" for name, text in DEFINITIONS.items()
+    )
+    return DEFINITION + "\n".join(rows)
+
+
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    markdown = markdown.replace("<!-- definitions -->", definitions())
     folder = ROOT if page.file.src_uri == "index.md" else (ROOT / "docs" / page.file.src_uri).parent
     depth = page.file.src_uri.count("/")
 

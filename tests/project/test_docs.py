@@ -15,7 +15,7 @@ from conftest import METHODS, ROOT, WHOLE_TREE, Command, rest_slow
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from scripts import readme_figures
-from scripts.make_keys import PAGE, page
+from scripts.keys_page import page
 from scripts.readme_figures import README, TABLE, written
 from skipbench.bench.contract import check_contract
 from skipbench.cli.command import Prompted
@@ -217,11 +217,6 @@ def test_every_key_has_a_meaning() -> None:
     assert not re.findall(r"^\| .*\|\s+\|$", page(), re.MULTILINE)
 
 
-@WHOLE_TREE
-def test_the_keys_are_up_to_date() -> None:
-    assert PAGE.read_text() == page(), "run: make docs"
-
-
 def test_the_readme_fits() -> None:
     text = (ROOT / "README.md").read_text()
     assert len(text.splitlines()) <= 120 and "docs/round.svg" in text
@@ -237,10 +232,11 @@ def test_every_method_has_a_page() -> None:
     assert all(f"`{name}`" in index for name in choices("method"))
 
 
-def test_metrics_are_those_that_are_printed() -> None:
-    text = " ".join((ROOT / "docs/metrics.md").read_text().split())
-    for name, definition in DEFINITIONS.items():
-        assert f"## {name} " in text and " ".join(definition.split())[1:] in text, name
+def test_metrics_that_are_explained_are_defined() -> None:
+    text = (ROOT / "docs/metrics.md").read_text()
+    told = text.partition("## How to read them")[2].partition("\n## ")[0]
+    names = re.findall("`(.*?)`", "".join(re.findall(r"^\| `[^|]*\|", told, re.M)))
+    assert len(names) > 15 and set(names) <= set(DEFINITIONS) | {"over METHOD"}
 
 
 def test_records_name_every_key() -> None:

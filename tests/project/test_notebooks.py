@@ -1,6 +1,4 @@
-"""The notebooks: committed as they ran from start to end, with small outputs, and the code of each
-runs in a process of its own.
-"""
+"""The notebooks: committed without outputs, and the code of each runs in a process of its own."""
 
 import json
 import os
@@ -19,16 +17,10 @@ def cells(path: Path) -> list[dict[str, Any]]:
     return [c for c in json.loads(path.read_text())["cells"] if c["cell_type"] == "code"]
 
 
-def test_notebooks_are_committed_as_they_ran() -> None:
+def test_notebooks_have_no_outputs() -> None:
     assert len(NOTEBOOKS) == 2
     for path in NOTEBOOKS:
-        ran = cells(path)
-        assert [c["execution_count"] for c in ran] == [*range(1, len(ran) + 1)], path
-        outputs = [output for c in ran for output in c["outputs"]]
-        assert not [o for o in outputs if o["output_type"] == "error"]
-        assert any("image/png" in o.get("data", {}) for o in outputs)
-        assert path.stat().st_size < 200_000
-        assert str(ROOT) not in path.read_text() and "/tmp/" not in path.read_text()
+        assert not [c for c in cells(path) if c["outputs"] or c["execution_count"]], path
 
 
 def test_what_a_notebook_imports_is_there() -> None:

@@ -13,9 +13,7 @@ from typing import Any
 import pytest
 from conftest import ROOT, rest_slow
 from msgspec import to_builtins
-from msgspec.json import decode as json_decode
 
-from scripts.compare_peers import Record
 from scripts.pack_records import pack, runs_of, table_of, unpacked
 from scripts.readme_figures import MODELS, README, TABLE, written
 from scripts.readme_figures import runs_of as rows_of
@@ -93,13 +91,6 @@ def test_eq_1_gives_the_measured_tokens_of_the_committed_runs() -> None:
 
 def _runs_of(table: Path) -> list[dict[str, Any]]:
     return list(json.loads(table.read_text())["runs"])
-
-
-@pytest.mark.parametrize("path", sorted(RESULTS.glob("*/peers/*.json")), ids=lambda path: path.stem)
-def test_a_table_of_peers_is_what_its_record_says(path: Path) -> None:
-    record = json_decode(path.read_bytes(), type=Record)
-    assert record.page() == path.with_suffix(".md").read_text()
-    assert path.name in record.command  # what made it, and wrote it here
 
 
 def test_the_readme_carries_the_skipped_shares_of_its_table() -> None:

@@ -22,10 +22,10 @@ from typing import Any, cast
 
 import pytest
 from conftest import ROOT
+from long_life import Process
 from msgspec.structs import fields
 
 import skipbench as package
-from scripts.long_life import Process
 from skipbench.api import LanguageModel
 from skipbench.bench.prompts import eos_ids
 from skipbench.config.derived import quoted

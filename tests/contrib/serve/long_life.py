@@ -1,5 +1,5 @@
 """A process that answers prompts for as long as it is asked to:
-`python scripts/long_life.py generate|serve`.
+`python long_life.py generate|serve`.
 
 Each line on stdin, `FIRST COUNT`, asks for the answers to so many random prompts from that number
 on; the reply is a line of JSON: tokens, resident bytes, Python's objects, and how many numbers
@@ -119,7 +119,8 @@ def main() -> None:
             state = model.method.state_dict()
             reply = {"tokens": tokens, "objects": len(gc.get_objects()), "carried": carried(state)}
             reply |= {"resident_bytes": pages * os.sysconf("SC_PAGE_SIZE")}
-            print(json.dumps(reply), flush=True)
+            sys.stdout.write(f"{json.dumps(reply)}\n")
+            sys.stdout.flush()
 
 
 if __name__ == "__main__":
