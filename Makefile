@@ -1,7 +1,6 @@
 # `make` lists the targets. The first use of one makes .venv from pyproject.toml under constraints.txt.
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13; do $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && echo $$p && break; done)
 # On Linux the registry's torch is the CUDA build; TORCH_INDEX=https://download.pytorch.org/whl/cpu takes the small one.
-# It is searched besides the registry, which has torch's own dependencies; pip prefers 2.13.0+cpu to 2.13.0.
 TORCH_INDEX ?=
 # HASHED=1 makes .venv anew, of the files of requirements.lock alone: pip refuses one with another SHA-256.
 HASHED ?=
@@ -14,16 +13,14 @@ PIP = $(BIN)/python -m pip install --quiet --no-compile
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo real test test-core test-all test-experiments test-real slurm attack audit check table table2 tables figures results llama-server gpu report docs lock clean
+.PHONY: help demo real test test-core test-all test-experiments test-real slurm attack check table table2 tables figures results llama-server gpu docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
-# The stamp is the last thing written: an installation that was interrupted is done again.
 $(READY): pyproject.toml constraints.txt $(if $(HASHED),requirements.lock)
-	@test -n "$(PYTHON)" || { echo "Python 3.11, 3.12 or 3.13 is needed; name one with PYTHON=/path/to/python3"; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
-		{ echo "$(PYTHON) is not Python 3.11, 3.12 or 3.13; name one with PYTHON=/path/to/python3"; exit 1; }
+	@$(or $(PYTHON),false) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
+		{ echo "Python 3.11, 3.12 or 3.13 is needed; name one with PYTHON=/path/to/python3"; exit 1; }
 ifdef HASHED
 	$(PYTHON) -m venv --clear $(VENV)
 	$(PIP) --require-hashes --requirement requirements.lock
@@ -38,22 +35,16 @@ endif
 
 demo: $(READY) ## the main job on the embedded model, with its table (half a minute once installed)
 	$(BIN)/python -m skipbench
-
 test: $(READY) ## the tests of every day, without a network
 	$(BIN)/python -m pytest
-
 test-core: $(READY) ## the tests of the core alone, in a copy without skipbench/contrib
 	scripts/core_alone.sh
-
 test-all: test ## those, then the slow ones: killed runs, the wheel, notebooks, the products of settings
 	$(BIN)/python -m pytest -m slow
-
 test-experiments: $(READY) ## every experiment of the papers with two short samples per cell (about 2 minutes on 2 cores)
 	$(BIN)/python -m pytest -m experiments
-
 test-real: $(READY) ## the methods on SmolLM2-135M, token for token (about 15 minutes on 2 cores; needs the hub or the package index)
 	$(BIN)/python -m pytest -m real --dist loadgroup
-
 slurm: $(READY) ## the tests on a Slurm of their own (root; Debian's slurmctld, slurmd, slurm-client, munge)
 	$(BIN)/python -m pytest tests/launch/test_slurm.py -m slurm -n 0 -rs $(OPTIONS)
 
@@ -64,50 +55,38 @@ check: $(READY) ## ruff and mypy, and no mark of a merge is left
 	$(BIN)/mypy
 
 # make table2 PAPER=swift PROFILE=embedded MODELS=llama2-13b; PROFILE is a scale: paper where a CUDA device is, else embedded; or laptop.
-# CLaSp's Table 1 is what the others' Table 2 is.
 PAPER ?=
 N ?= 2
 PROFILE ?=
 MODELS ?=
 OPTIONS ?=
-# LAUNCHER=slurm HARDWARE=slurm-a100 submits the cells that are missing and waits for none; what they are charged is the last line.
-# OPTIONS=--plan only prints the hours, of 10, 20, 40 prompts per row and of all; OPTIONS=limit=20 takes so many. More than 100
-# GPU-hours want OPTIONS=--yes.
-# HARDWARE=slurm-a100 alone (with the same limit=) then writes the tables from what is there, and runs nothing here. Both are of
-# scale=paper where PROFILE is not given.
+# LAUNCHER=slurm HARDWARE=slurm-a100 submits what is missing; OPTIONS=--plan prints the hours, OPTIONS=limit=20 takes so many prompts,
+# OPTIONS=--yes more than 100 GPU-hours. HARDWARE=slurm-a100 alone then writes the tables from what is there.
 LAUNCHER ?=
 HARDWARE ?= $(if $(filter slurm,$(LAUNCHER)),slurm-a100)
 TABLE = $(BIN)/python -m skipbench $(if $(filter slurm,$(LAUNCHER)),submit,table)
 CHOSEN = $(if $(PROFILE),scale=$(PROFILE)) $(if $(MODELS),models=$(MODELS)) $(if $(HARDWARE),hardware=$(HARDWARE) $(if $(filter slurm,$(LAUNCHER)),,--render-only)) $(OPTIONS)
 TABLE2 := swift-table2 self-sd-table2 clasp-table1 knapspec-table2
-# Those of features have no experiment: they are made from what the methods declare.
 TABLES = swift-table1 knapspec-table1 $(basename $(notdir $(wildcard conf/experiment/*-table*.yaml conf/experiment/*-section*.yaml)))
 
 table2: $(READY) ## every paper's main table, measured beside published; PAPER=, PROFILE=embedded|laptop|paper, MODELS=, LAUNCHER=slurm
 	$(TABLE) $(if $(PAPER),$(or $(filter $(PAPER)-%,$(TABLE2)),$(PAPER)-table2),$(TABLE2)) $(CHOSEN)
-
 table: $(READY) ## one table, PAPER=swift N=8; without PAPER the embedded model over its datasets
 	$(TABLE) $(if $(PAPER),$(PAPER)-table$(N),tiny) $(if $(PAPER)$(LAUNCHER)$(HARDWARE),$(CHOSEN),$(OPTIONS))
-
 tables: $(READY) ## every table of the papers; PAPER=, PROFILE=, MODELS=
 	$(TABLE) $(if $(PAPER),$(filter $(PAPER)-%,$(TABLES)),$(TABLES)) $(CHOSEN)
 
-# clasp-figure3b is drawn from a file of scripts/brute_force.py, as its message says.
 FIGURES = $(filter-out clasp-figure3b,$(basename $(notdir $(wildcard conf/experiment/*-figure*.yaml))))
 FIGURE = failed=0; for f in $(FIGURES); do $(BIN)/python -m skipbench figure $$f
-
 figures: $(READY) ## every figure that has runs (not clasp-figure3b): results/figures/; PROFILE=
 	@$(FIGURE) $(CHOSEN) || failed=1; done; exit $$failed
-
-# One core: a second cell beside it would slow the first one's memory, so that its times would mean nothing.
 real: $(READY) ## seven methods on SmolLM2-135M, ranked (downloads 90 MB; 10 prompts on one core)
 	$(BIN)/python -m skipbench data smollm2-135m-q4_1
 	$(BIN)/python -m skipbench table real $(OPTIONS)
 
 LAPTOP = scale=laptop results=results/laptop
 STRICT = limit=20 engine.strict=true
-SHOWN := clasp-figure5 knapspec-figure3 swift-figure2a clasp-figure4a
-results: FIGURES = $(SHOWN)
+results: FIGURES = clasp-figure5 knapspec-figure3 swift-figure2a clasp-figure4a
 results: $(READY) ## committed results of SmolLM2-135M: real and the papers' main tables with 20 prompts, four figures (about an hour on one core)
 	$(BIN)/python -m skipbench data smollm2-135m-q4_1
 	$(BIN)/python -m skipbench table real $(STRICT) results=results/laptop
@@ -119,22 +98,15 @@ results: $(READY) ## committed results of SmolLM2-135M: real and the papers' mai
 	@$(FIGURE) $(LAPTOP) --distinct || failed=1; done; exit $$failed
 	$(BIN)/python scripts/readme_figures.py
 
-# Hashes of the registry's own builds, so not of TORCH_INDEX; with any of them pip wants one of every package.
 lock: $(READY) ## requirements.lock, every dependency with its hashes, and constraints.txt, the same without them
 	$(PIP) --target build/uv uv==0.13.9
 	build/uv/bin/uv pip compile pyproject.toml --extra dev --extra big --extra quant --constraint constraints.txt --universal --python-version 3.11 \
 		--generate-hashes --no-annotate --quiet --custom-compile-command 'make lock' --output-file requirements.lock
 	sed -nE 's/^([a-z][^ ]*==.*) \\$$/\1/p' requirements.lock >constraints.txt
-
-audit: $(READY) ## known flaws of the packages in requirements.lock (pip-audit; needs PyPI's advisories)
-	$(PIP) --target build/pip-audit pip-audit==2.10.1
-	PYTHONPATH=build/pip-audit $(BIN)/python -m pip_audit --requirement requirements.lock --disable-pip
-
 ATTACKS := contrib/cpu/test_kernel_fuzz.py lm/test_families.py decode/test_contract.py scoring/test_humaneval.py \
 	runs/test_bad_records.py project/test_malformed.py launch/test_two_processes.py contrib/serve/test_serve.py
 attack: $(READY) ## kernels under sanitizers, all families and methods, exact tests of sampling, generated programs, faults in pairs (an hour or more)
 	$(BIN)/python -m pytest -m slow $(addprefix tests/,$(ATTACKS))
-
 docs: $(READY) ## the site build/site (installs mkdocs-material)
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[docs]'
 	$(BIN)/python -m mkdocs build --strict
@@ -152,12 +124,7 @@ $(LLAMA): | $(READY)
 		-DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_USE_PREBUILT_UI=OFF
 	cmake --build build/llama/cmake --target llama-server --parallel 2
 	install -D build/llama/cmake/bin/llama-server $@
-
 gpu: $(READY) ## all figures of a GPU in 17 minutes, results/gpu/report; OPTIONS='--budget 9m --out FOLDER', or --rehearse on a CPU
 	$(BIN)/python scripts/gpu_report.py $(OPTIONS)
-
-report: $(READY) ## one HTML page of everything in results: results/report.html
-	$(BIN)/python -m skipbench report
-
 clean: ## remove the environment and caches; results stay
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist *.egg-info
