@@ -27,7 +27,8 @@ from skipbench.runs.record import Arm, Round, Sample, Seconds, dump
 
 RESULTS = ROOT / "results"
 LAPTOP, EMBEDDED = RESULTS / "laptop", RESULTS / "embedded"
-MAKE = dict(re.findall(r"^(TABLE2|SHOWN) := (.+)$", (ROOT / "Makefile").read_text(), re.M))
+MADE = r"^(TABLE2|results: FIGURES) :?= (.+)$"
+MAKE = dict(re.findall(MADE, (ROOT / "Makefile").read_text(), re.M))
 
 
 def _named(pattern: str, folders: Sequence[Path] = (LAPTOP, EMBEDDED)) -> list[str]:
@@ -50,8 +51,8 @@ def test_what_make_results_makes_is_there() -> None:
     if not own:
         pytest.skip("make results has not been run since results/laptop was made the one to show")
     assert own == sorted(f"laptop/tables/{name}.laptop" for name in PAPERS)
-    figures = [*_named("figures/*.svg", [LAPTOP]), *_named("figures/*.txt", [LAPTOP])]
-    shown = sorted(f"laptop/figures/{name}.laptop" for name in MAKE["SHOWN"].split())
+    figures = [*_named("figures/*.png", [LAPTOP]), *_named("figures/*.txt", [LAPTOP])]
+    shown = sorted(f"laptop/figures/{name}.laptop" for name in MAKE["results: FIGURES"].split())
     assert sorted(figures) == shown
 
 
