@@ -87,7 +87,6 @@ class Figure(Experiments):
     """
 
     render_only: RenderOnly = False
-    distinct: Annotated[bool, "draws nothing if most runs have the draft of another"] = False
 
 
 class Status(Planned):

@@ -19,10 +19,9 @@ from skipbench.experiments.set_search import search_of
 from skipbench.report.figures.curves import brute_force
 from skipbench.report.figures.forest import below, forest, rows_of
 from skipbench.report.figures.registry import FIGURES, NOT_RUN, draw, draw_run
-from skipbench.report.figures.runs import finished_run, swept
-from skipbench.report.figures.style import FORMATS, save, styled
+from skipbench.report.figures.runs import finished_run
+from skipbench.report.figures.style import save, styled
 from skipbench.report.tables.stored import read_summary
-from skipbench.runs.files import write_atomic
 from skipbench.runs.reading import read_bytes, readable, strict_json
 from skipbench.runs.run import Run
 
@@ -30,9 +29,6 @@ from skipbench.runs.run import Run
 def run_figure(asked: Figure) -> None:
     """Writes results/figures/NAME.SCALE.png, .svg and .pdf of an experiment; NAME.* with the forest
     plot of a table, results/tables/NAME.json; the figures of a run into its folder.
-
-    With `--distinct` a figure of which most runs have the draft of another is not drawn;
-    NAME.SCALE.txt says so.
     """
     path = Path("".join(asked.words[:1]))
     table = results_of(asked.settings) / "tables" / f"{path}.json"
@@ -84,23 +80,12 @@ def _experiment(asked: Figure) -> None:
         except SkipbenchError as why:
             missing.append(f"{cell.name}: {why}")
     if missing:
-        flags = ["--distinct"] if asked.distinct else []
-        command = " ".join(["python -m skipbench figure", name, *asked.given, *flags])
+        command = " ".join(["python -m skipbench figure", name, *asked.given])
         head = f"{name} lacks {len(missing)} of {len(cells)} records"
         raise SkipbenchError("; ".join([head, *missing, command]))
     if runs:
-        stem = cells[0][1].results / "figures" / file_name(name, scale)
-        told = stem.with_name(f"{stem.name}.txt")
-        if asked.distinct and swept(runs).in_vain:
-            for suffix in FORMATS:
-                stem.with_name(f"{stem.name}.{suffix}").unlink(missing_ok=True)
-            reason = f"{name} is not drawn: {swept(runs).mark}."
-            write_atomic(told, f"{reason}\n")
-            say(reason)
-            return
-        told.unlink(missing_ok=True)
         drawn, shown = draw(name, runs)
-        _say(save(drawn, shown, stem))
+        _say(save(drawn, shown, cells[0][1].results / "figures" / file_name(name, scale)))
     elif not cells:
         cases = experiment_of(name).published.cases
         reasons = "; ".join(case.reason for case in cases if case.reason)

@@ -48,7 +48,6 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
     ties: int = 0
     cause: Cause | None = None
     error: str = ""
-    logprob_difference: float | None = None  # largest, from the engine's log-probabilities
 
     @property
     def gap(self) -> float | None:

@@ -212,7 +212,7 @@ MISTAKES = [
     ("hydra.run.dir=/tmp/x", "hydra.run.dir=/tmp/x: records go below results=FOLDER"),
     ("hydra.sweep.dir=/tmp/x", "hydra.sweep.dir=/tmp/x: records go below results=FOLDER"),
     ("--render-only", "unknown flag '--render-only': it is a flag of table, "),
-    ("--distinkt", "unknown flag '--distinkt'. Did you mean --distinct"),
+    ("--wtach", "unknown flag '--wtach'. Did you mean --watch"),
 ]
 # One of each kind every day: a choice, a value that the cell refuses, what Hydra would add or
 # delete, a stray word, a flag.

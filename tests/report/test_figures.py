@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from builders import SMALL
 from msgspec import structs
 from msgspec.structs import replace
 
@@ -174,13 +173,11 @@ def test_runs_with_the_same_draft_are_counted_below_the_figure(runs: dict[str, R
     again = structs.replace(one, kept_samples=slower)
     assert swept([one, again, other]) == Swept(3, 2, 2)
     assert "2 of 3 runs drafted the same tokens as another" in caption([one, again, other])
-    assert not swept([one, again, other]).in_vain and swept([one, again]).in_vain
     assert swept([one, other]) == Swept(2, 0, 2) and "swept key" not in caption([one, other])
     assert "not a replication" in caption([one])
     vanilla = structs.replace(one, method="vanilla")
     asd = structs.replace(again, method="asd")
     assert swept([one, asd]) == swept([vanilla, vanilla]) == Swept(0, 0, 0)
-    assert not swept([vanilla, vanilla]).in_vain
 
 
 @pytest.mark.parametrize(("rounds_behind", "drafts"), [(0, 1), (-1, 2)])
@@ -190,25 +187,6 @@ def test_a_set_counts_if_it_drafted(runs: dict[str, Run], rounds_behind: int, dr
     at = len(first.method.rounds) + rounds_behind
     changed = replace(first, trace=first.trace | {"skip": [*first.trace["skip"], [at, "attn:0"]]})
     assert swept([one, structs.replace(one, kept_samples=[changed, *rest])]).drafts == drafts
-
-
-@pytest.mark.slow
-def test_distinct_draws_no_figure_of_one_draft(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = [*SMALL, "scale=embedded", f"results={tmp_path}"]
-    drawn = {f"clasp-figure4b.embedded.{suffix}" for suffix in style.FORMATS}
-
-    def written(intervals: str, *flags: str) -> set[str]:
-        dispatch(["figure", "clasp-figure4b", f"method.interval={intervals}", *words, *flags])
-        return {path.name for path in (tmp_path / "figures").iterdir()}
-
-    assert written("256,512") == drawn
-    assert written("256,512", "--distinct") == {"clasp-figure4b.embedded.txt"}
-    text = (tmp_path / "figures" / "clasp-figure4b.embedded.txt").read_text()
-    assert text.startswith("clasp-figure4b is not drawn: 2 of 2 runs drafted the same tokens as")
-    assert text in capsys.readouterr().err
-    assert written("1,512", "--distinct") == drawn
 
 
 def test_a_set_of_swift_stands_at_the_step_that_found_it(runs: dict[str, Run]) -> None:

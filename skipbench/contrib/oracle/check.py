@@ -27,7 +27,6 @@ def check(
     eos: frozenset[int] = frozenset(),
     ended: bool = False,
     own: bool = False,
-    logprobs: Sequence[float | None] = (),
     limit: int | None = None,
 ) -> tuple[Verdict, list[int]]:
     """Judges one greedy output, token ids after the prompt's, with ties as wide as `own_error`
@@ -37,10 +36,9 @@ def check(
         eos: ids that end an output.
         ended: the engine stopped by itself, so that an EOS has to follow the last token.
         own: as of `logit_blocks`.
-        logprobs: the engine's, one per token of the output, which are compared with the model's.
         limit: tokens that were asked for.
     """
-    best, verdict, ties, gaps = list[int](), None, list[Verdict](), list[float]()
+    best, verdict, ties = list[int](), None, list[Verdict]()
     for logits in logit_blocks(lm, prompt, output, own):
         at, choice = len(best), logits.argmax(-1).tolist()
         best += choice
@@ -56,8 +54,6 @@ def check(
                 ties.append(found)
             else:
                 verdict = found
-        if given and len(logprobs) == len(output) and None not in logprobs:
-            gaps.append(parted(logits[: len(given)], given, logprobs[at:]))
     pairs = enumerate(output[:-1], 1)
     over = next((i for i, token in pairs if token in eos or i == limit), None)
     if over is not None and (verdict is None or over <= (verdict.position or 0)):
@@ -65,16 +61,7 @@ def check(
     if verdict is None and ended and not {*output[-1:]} & eos and best[-1] not in eos:
         verdict = _early_end(lm, logits[-1], prompt + output, len(output), eos)
     judgement = verdict or next(iter(ties), None) or Verdict("identical")
-    difference = max(gaps, default=None)
-    return replace(
-        judgement, tokens=len(output), ties=len(ties), logprob_difference=difference
-    ), best
-
-
-def parted(logits: Tensor, ids: list[int], logprobs: Sequence[float | None]) -> float:
-    """Largest difference of log-probabilities of `ids`, by logits [n, V] and by an engine."""
-    ours = logits.cpu().log_softmax(-1).gather(-1, torch.tensor(ids)[:, None])[:, 0]
-    return float((ours - torch.tensor(logprobs[: len(ids)], dtype=torch.float64)).abs().max())
+    return replace(judgement, tokens=len(output), ties=len(ties)), best
 
 
 def _early_end(

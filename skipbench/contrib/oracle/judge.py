@@ -8,7 +8,7 @@ import torch
 from msgspec.structs import replace
 
 from skipbench.contrib.oracle.causes import Judged, cause_of
-from skipbench.contrib.oracle.check import check, counts, parted
+from skipbench.contrib.oracle.check import check, counts
 from skipbench.contrib.oracle.outputs import Output
 from skipbench.contrib.oracle.prompts import prompt_ids, unsure
 from skipbench.contrib.oracle.replay import Replay
@@ -185,10 +185,8 @@ class Oracle:
         with torch.inference_mode():
             logits = torch.cat([*logit_blocks(self.lm, prompt, ids, self.own)])
             verdict = draws.add(ids, logits[:-1], self.lm.dtype)
-        known = len(output.logprobs) == len(ids) > 0 and None not in output.logprobs
-        gap = parted(logits[:-1], ids, output.logprobs) if known else None
-        verdict = replace(verdict, id=output.id, logprob_difference=gap)
-        return Judged(output, prompt, ids, logits.argmax(-1).tolist(), verdict)
+        choice = logits.argmax(-1).tolist()
+        return Judged(output, prompt, ids, choice, replace(verdict, id=output.id))
 
     def _spelt(
         self, output: Output, prompt: list[int], ids: list[int]
@@ -200,7 +198,7 @@ class Oracle:
         short = not output.finish and limit is not None and count < limit
         full = written and limit is not None and len(ids) >= limit  # no room for an EOS
         ended = ((output.finish == "stop" and not full) or short) and not output.stop
-        how = eos, ended, self.own, output.logprobs, None if written else limit
+        how = eos, ended, self.own, None if written else limit
         texts = Texts(self.tokenizer, prompt)
         for left in range(SPELLINGS if written else 0, -1, -1):
             verdict, best = check(self.lm, prompt, ids, *how)
@@ -211,5 +209,5 @@ class Oracle:
             ids = other
         fits = output.stop and verdict.kind != "wrong"
         if fits and (wrong := texts.stopped(replay, output, prompt, ids, eos)):
-            verdict = replace(wrong, logprob_difference=verdict.logprob_difference)
+            verdict = wrong
         return ids, verdict, best

@@ -35,7 +35,6 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
     day: str = ""  # that a chat template prints, as in 2026-11-27
     text: str | None = None
     ids: list[int] | None = None
-    logprobs: list[float | None] = []  # the engine's log-probability of every token of the output
     count: int | None = None  # of its tokens, as the record says
     finish: Literal["stop", "length", "cut", ""] = ""  # by itself, at its longest, or from outside
     stop: list[str] = []

@@ -100,8 +100,7 @@ def own(record: Fields) -> Iterator[dict[str, Any]]:
     if finish := record.get("finish"):  # ours, which does not name a stop string
         reason = "cut" if finish == "stop" else finish
     said = {"text": text_of(first(record, *TEXTS)), "ids": first(record, *IDS)}
-    day, logprobs = record.get("date") or "", record.get("logprobs")
-    yield given | said | {"day": day, "logprobs": logprobs} | ended(given, reason)
+    yield given | said | {"day": record.get("date") or ""} | ended(given, reason)
 
 
 def openai(record: Fields) -> Iterator[dict[str, Any]]:
@@ -113,8 +112,7 @@ def openai(record: Fields) -> Iterator[dict[str, Any]]:
     given, usage = asked(request), mapping(response.get("usage"))
     for choice in response["choices"]:
         said = choice.get("message") or {"content": choice.get("text")}
-        told, alone = mapping(choice.get("logprobs")), len(response["choices"]) == 1
-        steps = told.get("content") or [{"logprob": p} for p in told.get("token_logprobs") or []]
+        alone = len(response["choices"]) == 1
         apart = ", ".join(name for name in APART if said.get(name))
         thought = mapping(usage.get("completion_tokens_details")).get("reasoning_tokens")
         apart = apart or f"{thought} tokens of reasoning" * bool(thought)
@@ -126,7 +124,6 @@ def openai(record: Fields) -> Iterator[dict[str, Any]]:
             "prompt_ids": prompt_ids or given["prompt_ids"],
             "text": text,
             "ids": ids,
-            "logprobs": [step.get("logprob") for step in steps],
             "count": usage.get("completion_tokens") if alone else None,
             "unread": unread,
             **ended(given, choice.get("finish_reason", ""), matched),
@@ -140,10 +137,7 @@ def vllm(record: Fields) -> Iterator[dict[str, Any]]:
     given = asked(mapping(how) | {name: record.get(name) for name in names})
     given["doubts"] += [] if isinstance(how, Mapping) else ["sampling_params as a text"]
     for one in record["outputs"]:
-        ids, steps = one.get("token_ids"), one.get("logprobs") or []
-        pairs = zip(ids or [], steps, strict=False)
-        logprobs = [mapping(step.get(str(token))).get("logprob") for token, step in pairs]
-        said = {"text": one.get("text"), "ids": ids or None, "logprobs": logprobs}
+        said = {"text": one.get("text"), "ids": one.get("token_ids") or None}
         yield given | said | ended(given, one.get("finish_reason", ""), one.get("stop_reason"))
 
 

@@ -32,9 +32,6 @@ def summary(result: Verification) -> list[str]:
     lines = [f"{len(result.verdicts)}{of} outputs ({result.format}) of {result.model}: {counted}"]
     causes = Counter(v.cause.name for v in result.verdicts if v.cause is not None)
     lines += [f"  {count} {name}" for name, count in causes.most_common()]
-    parted = [v.logprob_difference for v in result.verdicts if v.logprob_difference is not None]
-    if parted:
-        lines.append(f"largest difference of log-probabilities {max(parted):.3g} nats")
     if (test := result.sampling) is not None:
         if test.p_value is None:
             lines.append(f"sampling: {test.tokens} tokens are too few for a test")

@@ -89,11 +89,6 @@ class Swept(NamedTuple):
             "swept key changed nothing in them"
         )
 
-    @property
-    def in_vain(self) -> bool:
-        """True if there are at most half as many drafts as runs: the figure shows mostly noise."""
-        return self.runs > 0 and 2 * self.drafts <= self.runs
-
 
 def swept(runs: Sequence[Run]) -> Swept:
     """Compares the drafts of runs that sweep the same keys; vanilla drafts nothing."""
