@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from msgspec import structs
 from torch.nn.functional import one_hot
 
 from skipbench.decode.draft import Draft, State
@@ -207,7 +208,8 @@ def check_contract(factory: Callable[..., Method]) -> Iterator[tuple[str, str | 
         lm = small_lm("llama", FEW_WORDS) if few else small_lm("mistral", 61)
         method, fault = factory(layers=lm.layers), None
         if method.needs_latency:
-            lm.prices.model = Parts(1e-4, 1e-7, 1e-4, 1e-4, lm.layers)
+            full = Parts(1e-4, 1e-7, 1e-4, 1e-4, lm.layers)
+            lm.prices.model = structs.replace(full, variants={method.variant: full})
         try:
             check(lm, method)
         except AssertionError as error:

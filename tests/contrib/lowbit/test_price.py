@@ -4,6 +4,8 @@ from typing import Any
 
 from conftest import make_method, random_lm
 
+from skipbench.bench.contract import check_contract
+from skipbench.config.compose import compose
 from skipbench.contrib.lowbit.stop_by_price import IDLE, ByPrice
 from skipbench.decode.draft import State
 
@@ -41,3 +43,7 @@ def test_latencies_that_knapspec_is_given_price_its_drafts_too() -> None:
     method.skip = method.plan([0, 2])  # two of four attentions
     method.propose(state, 4)
     assert method.stop.step == (2 * 3 + 4 * 1) / (4 * 3 + 4 * 1)
+
+
+def test_the_contract_has_prices_of_a_variant() -> None:
+    assert not [*filter(all, check_contract(compose(["method=int8"]).method.factory()))]
