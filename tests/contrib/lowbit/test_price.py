@@ -46,4 +46,5 @@ def test_latencies_that_knapspec_is_given_price_its_drafts_too() -> None:
 
 
 def test_the_contract_has_prices_of_a_variant() -> None:
-    assert not [*filter(all, check_contract(compose(["method=int8"]).method.factory()))]
+    given = compose(["method=int8", "method.stop.row_prices=[1,1.1,1.2,1.4,1.8,2.6]"])
+    assert not [*filter(all, check_contract(given.method.factory()))]
