@@ -154,7 +154,7 @@ class Report(Command):
 
 
 class Diff(Command):
-    """two folders of results, cell by cell, paired by prompt, whatever their limit=:  diff A B"""
+    """compares two folders of results, prompt by prompt:  diff A B"""
 
     SETTINGS = False
     WORDS = 2, 2

@@ -16,9 +16,9 @@ from skipbench.runs.run import Run
 
 BASELINE = "vanilla"
 FASTEST = (
-    "bold: not told apart from the fastest method of its row (one model, dataset and setting), by "
-    "paired ratios of the same questions and an interval that allows for all pairs of the row, and "
-    "told apart from vanilla; below 5 questions nothing is"
+    "bold: not significantly slower than the fastest method of its row (one model, dataset and "
+    "setting), by paired ratios of the same questions and an interval that allows for all pairs of "
+    "the row, and significantly faster than vanilla; nothing with fewer than 5 questions"
 )
 FIELDS = ("commit", "dirty", "device", "torch", "transformers", "package_sha256")  # an origin
 
@@ -113,7 +113,7 @@ class Comparison:
             return BASELINE
         others = (run.method for run in self.tied if run.method != self.best.method)
         names = ", ".join(dict.fromkeys(others))
-        tied = f"; not told apart from {names}" if names else ""
+        tied = f"; not significantly slower: {names}" if names else ""
         speedup = speedup_text(self.best.measured.speedup)
         return f"{self.best.method}, {speedup} of {self.best.over}{tied}"
 

@@ -44,7 +44,7 @@ def test_the_fastest_beyond_the_noise_is_recommended() -> None:
     assert found.best is not None and found.best.method == "a"
     assert [r.method for r in found.tied] == ["b"]
     text = "\n".join(advice(found, ["model=path", "model.path='/my model'"]))
-    assert "Recommended: a, 1.25x [1.19, 1.31] of vanilla; not told apart from b." in text
+    assert "Recommended: a, 1.25x [1.19, 1.31] of vanilla; not significantly slower: b." in text
     assert f"{TALK} 'model.path='" in text and 'load("/my model", method="a")' in text
     more = ["model.dtype=bfloat16", "results=/r", "engine.threads=2"]
     _, command, call = advice(found, ["model.path=/m", *more, "limit=4", "dataset.path=p.jsonl"])

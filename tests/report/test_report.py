@@ -231,7 +231,7 @@ def test_bold_are_those_that_are_not_told_apart_from_the_fastest(
     """No two marginal intervals of these are apart: prompts differ tenfold."""
     assert [r["method"].text for r in cells(rows) if r["speedup"].bold] == bold
     shown = markdown(row_table(rows))
-    assert ("- bold: not told apart from the fastest method" in shown) == ("**" in shown)
+    assert ("- bold: not significantly slower than the fastest method" in shown) == ("**" in shown)
 
 
 def test_a_row_says_how_far_behind_the_best_a_method_is() -> None:

@@ -38,7 +38,7 @@ def rows_of(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 def forest(rows: dict[str, list[Run]]) -> Figure:
     """A panel per row of `rows_of`, the fastest arm first, on one axis of speedups over vanilla.
-    Filled are the fastest and what is not told apart from it; the band is vanilla against itself.
+    Filled are the fastest and what is not significantly slower; the band is vanilla against itself.
     Raises SkipbenchError without a row.
     """
     if not rows:
@@ -79,7 +79,7 @@ def below(runs: Sequence[Run]) -> str:
     ]
     if caution((run.model for run in known), (run.dataset for run in known)):
         parts.append("embedded model or data: not a replication")
-    how = "filled: the fastest and what is not told apart from it; band: vanilla against itself"
+    how = "filled: the fastest and what is not significantly slower; band: vanilla against itself"
     return f"{'; '.join(parts)}\n{how}"
 
 
@@ -121,7 +121,7 @@ def _verdict(ranking: Comparison) -> tuple[str, list[Run]]:
     methods = [run for run in ranking.runs if run.method != BASELINE]
     questions = [{*(run.measured.speedup.by_question or ())} for run in methods] or [set[str]()]
     if len(set.intersection(*questions)) < FEWEST:
-        return f"nothing can be told apart below {FEWEST} questions that all have", []
+        return f"no recommendation with fewer than {FEWEST} questions that all have", []
     vanilla = [run for run in ranking.runs if run.method == BASELINE]
     return f"take {ranking.runs[0].over}, nothing is faster beyond the noise", vanilla
 
