@@ -35,7 +35,7 @@ def test_the_papers_methods_and_tables_need_no_contrib(tmp_path: Path) -> None:
     small = "limit=1", "dataset.max_new_tokens=16", "dataset=mini-math", "columns=all"
     told = run(f"method={','.join(PAPERS)}", *small[:3])
     assert all(f"{name} " in told for name in PAPERS) and told.count("1/1") >= len(PAPERS)
-    assert "SWIFT" in run("table", "swift-table2", "scale=embedded", "--render-only")
+    assert "SWIFT" in run("table", "swift-table2", "scale=paper", "--render-only")
     (tmp_path / "model.gguf").touch()
     missing = run("model.path=model.gguf", "method=vanilla", *small[:3], status=2)
     assert "is part of skipbench/contrib, which is not here" in missing
