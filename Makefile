@@ -35,8 +35,10 @@ endif
 
 demo: $(READY) ## the main job on the embedded model, with its table (half a minute once installed)
 	$(BIN)/python -m skipbench
+
 test: $(READY) ## the tests of every day, without a network
 	$(BIN)/python -m pytest
+
 test-core: $(READY) ## the tests of the core alone, in a copy without skipbench/contrib
 	scripts/core_alone.sh
 test-all: test ## those, then the slow ones: killed runs, the wheel, notebooks, the products of settings
@@ -71,6 +73,7 @@ TABLES = swift-table1 knapspec-table1 $(basename $(notdir $(wildcard conf/experi
 
 table2: $(READY) ## every paper's main table, measured beside published; PAPER=, PROFILE=embedded|laptop|paper, MODELS=, LAUNCHER=slurm
 	$(TABLE) $(if $(PAPER),$(or $(filter $(PAPER)-%,$(TABLE2)),$(PAPER)-table2),$(TABLE2)) $(CHOSEN)
+
 table: $(READY) ## one table, PAPER=swift N=8; without PAPER the embedded model over its datasets
 	$(TABLE) $(if $(PAPER),$(PAPER)-table$(N),tiny) $(if $(PAPER)$(LAUNCHER)$(HARDWARE),$(CHOSEN),$(OPTIONS))
 tables: $(READY) ## every table of the papers; PAPER=, PROFILE=, MODELS=
@@ -78,6 +81,7 @@ tables: $(READY) ## every table of the papers; PAPER=, PROFILE=, MODELS=
 
 FIGURES = $(filter-out clasp-figure3b,$(basename $(notdir $(wildcard conf/experiment/*-figure*.yaml))))
 FIGURE = failed=0; for f in $(FIGURES); do $(BIN)/python -m skipbench figure $$f
+
 figures: $(READY) ## every figure that has runs (not clasp-figure3b): results/figures/; PROFILE=
 	@$(FIGURE) $(CHOSEN) || failed=1; done; exit $$failed
 real: $(READY) ## seven methods on SmolLM2-135M, ranked (downloads 90 MB; 10 prompts on one core)
@@ -103,28 +107,23 @@ lock: $(READY) ## requirements.lock, every dependency with its hashes, and const
 	build/uv/bin/uv pip compile pyproject.toml --extra dev --extra big --extra quant --constraint constraints.txt --universal --python-version 3.11 \
 		--generate-hashes --no-annotate --quiet --custom-compile-command 'make lock' --output-file requirements.lock
 	sed -nE 's/^([a-z][^ ]*==.*) \\$$/\1/p' requirements.lock >constraints.txt
+
 ATTACKS := contrib/cpu/test_kernel_fuzz.py lm/test_families.py decode/test_contract.py scoring/test_humaneval.py \
 	runs/test_bad_records.py project/test_malformed.py launch/test_two_processes.py contrib/serve/test_serve.py
 attack: $(READY) ## kernels under sanitizers, all families and methods, exact tests of sampling, generated programs, faults in pairs (an hour or more)
 	$(BIN)/python -m pytest -m slow $(addprefix tests/,$(ATTACKS))
+
 docs: $(READY) ## the site build/site (installs mkdocs-material)
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[docs]'
 	$(BIN)/python -m mkdocs build --strict
 
-# llama.cpp's own server, from the source that llama-cpp-python has: no dependency of anything here.
 LLAMA := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/skipbench/llama-server
-LLAMA_SOURCE := llama_cpp_python-0.3.36
 llama-server: $(LLAMA) ## llama.cpp's server for `bench` and its slow tests: ~/.cache/skipbench/llama-server (10 minutes; needs cmake and a C++ compiler)
 $(LLAMA): | $(READY)
-	@mkdir -p build/llama
-	echo 'llama-cpp-python==0.3.36 --hash=sha256:832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e' >build/llama/wanted
-	$(BIN)/python -m pip download --quiet --no-deps --no-binary llama-cpp-python --dest build/llama --requirement build/llama/wanted
-	tar -xzf build/llama/$(LLAMA_SOURCE).tar.gz -C build/llama
-	cmake -S build/llama/$(LLAMA_SOURCE)/vendor/llama.cpp -B build/llama/cmake -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF \
-		-DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_USE_PREBUILT_UI=OFF
-	cmake --build build/llama/cmake --target llama-server --parallel 2
-	install -D build/llama/cmake/bin/llama-server $@
+	scripts/llama_server.sh $(BIN)/python $@
+
 gpu: $(READY) ## all figures of a GPU in 17 minutes, results/gpu/report; OPTIONS='--budget 9m --out FOLDER', or --rehearse on a CPU
 	$(BIN)/python scripts/gpu_report.py $(OPTIONS)
+
 clean: ## remove the environment and caches; results stay
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist *.egg-info

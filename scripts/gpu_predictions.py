@@ -2,8 +2,9 @@
 
     python scripts/gpu_predictions.py      writes the table into docs/gpu.md
 
-Milliseconds in bfloat16, unless a line says otherwise. Computed once, of passes that it took with
-prototype kernels (`results/gpu/h100-80gb/prototypes`). This file needs Python alone.
+Milliseconds in bfloat16, unless a line says otherwise. Computed by this file at commit c8727ff3, of
+passes that the H100 took with prototype kernels (`results/gpu/h100-80gb/prototypes`). It needs
+Python alone.
 """
 
 import re

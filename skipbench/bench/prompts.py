@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from skipbench.data.chat import Turns, as_messages, as_text, dated
+from skipbench.data.chat import History, as_messages, as_text, dated
 from skipbench.data.rows import Row
 from skipbench.errors import SkipbenchError
 
@@ -82,11 +82,11 @@ def encode(
     form = chat_form(tokenizer, chat)
     template = {} if thinking is None else {"enable_thinking": thinking}
 
-    def make(row: Row, turns: Turns, allowed: int) -> tuple[list[int], int]:
+    def make(row: Row, history: History, allowed: int) -> tuple[list[int], int]:
         """Token ids after the turns before it, and the number of tokens cut."""
         given = row.prompt if form == "none" else row.messages or row.prompt
         try:
-            ids = token_ids(tokenizer, given, form, template, turns)
+            ids = token_ids(tokenizer, given, form, template, history)
         except SkipbenchError as error:
             raise SkipbenchError(f"prompt {row.id!r}, dataset.chat={form}: {error}") from error
         cut = max(0, len(ids) - allowed)
@@ -104,8 +104,8 @@ def encode(
         allowed = min(longest, len(ids) + len(before) * BYTES * max_new_tokens)
 
         def complete(answers: Mapping[str, str]) -> Prompt:
-            turns = [(turn.prompt, answers[turn.id]) for turn in before]
-            return Prompt(row, *make(row, turns, allowed), allowed)
+            history = [(turn.prompt, answers[turn.id]) for turn in before]
+            return Prompt(row, *make(row, history, allowed), allowed)
 
         return Prompt(row, ids, cut, allowed, complete if before else None)
 
@@ -156,7 +156,7 @@ def token_ids(
     prompt: str | Sequence[Mapping[str, Any]],
     chat: str,
     template: Mapping[str, Any],
-    turns: Turns = (),
+    history: History = (),
 ) -> list[int]:
     """Token ids of a text, or of messages by a template, special tokens included: the one way to
     them. Raises SkipbenchError where there are none, or that form cannot be.
@@ -164,7 +164,7 @@ def token_ids(
     Args:
         chat: `none`, `template` or `vicuna`.
         template: what the chat template is given, such as `tools`.
-        turns: prompts and answers before it.
+        history: prompts and answers before it.
     """
     text, more = prompt if isinstance(prompt, str) else "", dated(tokenizer, template)
     if chat == "vicuna" and not isinstance(prompt, str):
@@ -179,9 +179,9 @@ def token_ids(
         if chat == "template":
             last = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
             more |= {"add_generation_prompt": True, "return_dict": False}
-            ids = tokenizer.apply_chat_template(as_messages(turns, last), **more)
+            ids = tokenizer.apply_chat_template(as_messages(history, last), **more)
         else:
-            ids = tokenizer.encode(as_text(turns, text, chat))
+            ids = tokenizer.encode(as_text(history, text, chat))
     except Exception as error:  # of surrogates, or what a checkpoint's template raises, anything
         by = "the model's chat template" if chat == "template" else "the tokenizer"
         raise SkipbenchError(f"{by} refuses it ({error}); change it, or use none") from error

@@ -84,7 +84,7 @@ def _experiment(asked: Figure) -> None:
         head = f"{name} lacks {len(missing)} of {len(cells)} records"
         raise SkipbenchError("; ".join([head, *missing, command]))
     if runs:
-        drawn, shown = draw(name, runs)
+        drawn, shown = draw(name, runs, beside=scale == "paper")
         _say(save(drawn, shown, cells[0][1].results / "figures" / file_name(name, scale)))
     elif not cells:
         cases = experiment_of(name).published.cases

@@ -23,7 +23,7 @@ VICUNA = (
     "The assistant gives helpful, detailed, and polite answers to the user's questions. "
 )
 _CLOCK = re.compile(r"""strftime_now\((['"])(.*?)\1\)""")
-Turns = Sequence[tuple[str, str]]  # prompts and answers of the turns before one
+History = Sequence[tuple[str, str]]  # prompts and answers of the turns before one
 
 
 class Question(Struct):
@@ -44,19 +44,19 @@ class Instruction(Struct):
     input: str
 
 
-def as_text(turns: Turns, prompt: str, chat: str) -> str:
+def as_text(history: History, prompt: str, chat: str) -> str:
     """A prompt after the turns before it as text: plain, or with `vicuna` in the form of Vicuna."""
     if chat == "vicuna":
-        text = "".join(f"USER: {asked} ASSISTANT: {answer.strip()}</s>" for asked, answer in turns)
-        return f"{VICUNA}{text}USER: {prompt} ASSISTANT:"
+        said = (f"USER: {asked} ASSISTANT: {answer.strip()}</s>" for asked, answer in history)
+        return f"{VICUNA}{''.join(said)}USER: {prompt} ASSISTANT:"
     # An answer follows its prompt as it was made, so that the model reads on in its own text.
-    return "".join(f"{asked}{answer}\n\n" for asked, answer in turns) + prompt
+    return "".join(f"{asked}{answer}\n\n" for asked, answer in history) + prompt
 
 
-def as_messages(turns: Turns, last: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def as_messages(history: History, last: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The turns before the last messages, and these, for a chat template."""
     messages = list[dict[str, Any]]()
-    for asked, answer in turns:
+    for asked, answer in history:
         messages += [{"role": "user", "content": asked}]
         messages += [{"role": "assistant", "content": answer.strip()}]
     return [*messages, *map(dict, last)]

@@ -43,7 +43,7 @@ def read_file(
         for column, of in columns.items()
     }
     wanted = ", ".join(f"{column} ({of.__name__})" for column, of in columns.items())
-    found = placed_rows(path, TypedDict("Columns", kinds), wanted)  # type: ignore[operator]
+    found = placed_rows(path, TypedDict("Columns", kinds), wanted)  # type: ignore[operator]  # known now
     if rows := [row for _, row in found]:
         return rows
     raise SkipbenchError(f"{path} has no rows; wanted {wanted}")

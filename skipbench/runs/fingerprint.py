@@ -59,12 +59,17 @@ def _marked(key: str, node: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         value = node.get(name)
         if isinstance(value, Mapping):
             yield from _marked(f"{key}.{name}", value)
-        elif value and "File" in ast.unparse(setting.annotation or ast.Constant(None)):
+        elif value and _is_file(setting.annotation):
             place, digest = Path(value), weights_sha256(Model(name, value, node.get("revision")))
             if digest is None and place.is_file():
                 digest = _digest(value, *_stamp(place))
             if digest is not None:
                 yield f"{key}.{name}", digest
+
+
+def _is_file(annotation: ast.expr | None) -> bool:
+    names = ast.walk(annotation) if annotation else ()
+    return any(isinstance(name, ast.Name) and name.id == "File" for name in names)
 
 
 def compare_identity(folder: Path, config: RunConfig) -> list[str]:

@@ -87,7 +87,7 @@ class Run(Published, frozen=True, kw_only=True, dict=True):
     settings: Mapping[str, object] = {}  # its `config.yaml`; empty without one
     provenance: Provenance = msgspec.field(name="provenance_json", default=Provenance())
     status: Status = NO_STATUS
-    kept_samples: list[Sample] | None = None  # of a run from the file of a figure
+    kept_samples: list[Sample] | None = None  # of a run without a folder
 
     @property
     def done(self) -> bool:

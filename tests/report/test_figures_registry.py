@@ -135,6 +135,7 @@ def test_a_figure_has_its_axes_and_values(name: str, scale: str, records: dict[s
     for row in numbers_of(PRINTED.get(name, name)):
         if (value := row.value) is not None and row.column not in LEFT_OUT.get(name, ()):
             assert any(form in text for form in (f"{value:g}", f"{100 * value:g}%")), row
+    assert "paper" not in texts_of(draw(name, runs, beside=False)[0])
 
 
 @pytest.mark.parametrize("name", DRAWN)

@@ -22,8 +22,10 @@ def found(part: str, step: str) -> list[dict[str, Any]]:
 
 
 def prices(engine: str) -> Prices:
+    """Without rounds of kinds that are timed no more: other plans, trees, top tokens."""
     (record,) = found("as-it-is", f"prices of {engine}")
-    return msgspec.convert(record, Prices)
+    rounds = [one for one in record["rounds"] if not any(one["how"]) and not one["plan"]]
+    return msgspec.convert(record | {"rounds": rounds}, Prices)
 
 
 def short(*values: float, digits: int = 2) -> str:

@@ -43,7 +43,6 @@ def _experiment(name: str) -> str:
 
 TABLES = _named("tables/*.md")
 PAPERS = MAKE["TABLE2"].split()
-PINNED = dict(re.findall(r"^([\w-]+)==(\S+)", (ROOT / "constraints.txt").read_text(), re.M))
 
 
 def test_what_make_results_makes_is_there() -> None:
@@ -51,7 +50,7 @@ def test_what_make_results_makes_is_there() -> None:
     if not own:
         pytest.skip("make results has not been run since results/laptop was made the one to show")
     assert own == sorted(f"laptop/tables/{name}.laptop" for name in PAPERS)
-    figures = _named("figures/*.png", [LAPTOP])
+    figures = _named("figures/*.svg", [LAPTOP])
     shown = sorted(f"laptop/figures/{name}.laptop" for name in MAKE["results: FIGURES"].split())
     assert sorted(figures) == shown
 

@@ -22,7 +22,7 @@ from skipbench.runs.record import Sample, parse_lines
 from skipbench.runs.run import Run
 
 CLAIMS, SUMS = "claims.json", "SHA256SUMS"
-SUM = re.compile(r"([0-9a-f]{64})  (.+)")  # a line of `sha256sum`
+SUM_LINE = re.compile(r"([0-9a-f]{64})  (.+)")  # a line of `sha256sum`
 Quantities = dict[str, tuple[str, str | None]]
 QUANTITIES: Quantities = {
     "speedup.e2e": ("speedup over vanilla, prefill included", "speedup.e2e_ci95"),
@@ -171,8 +171,8 @@ def _same(there: object, here: object) -> bool:
 def _files(folder: Path) -> Iterator[tuple[bool, str]]:
     """Every file against its digest in `SHA256SUMS`."""
     lines = (read_bytes(folder / SUMS) or b"").decode(errors="replace").rstrip("\n").split("\n")
-    found = [SUM.fullmatch(line) for line in lines]
-    known = {match[2]: match[1] for match in found if match}
+    matches = [SUM_LINE.fullmatch(line) for line in lines]
+    known = {match[2]: match[1] for match in matches if match}
     if len(known) < len(lines):
         yield False, f"{SUMS}: {len(lines) - len(known)} of its lines name no file, or one again"
     made = sums(folder)

@@ -40,11 +40,11 @@ DEFINITIONS = {
 
 
 class Bundle(NamedTuple):
-    """A bundle with its runs; without any, `told` says why it does not hold."""
+    """A bundle with its runs; without any, `checked` says why it does not hold."""
 
     name: str
     runs: list[Run]
-    told: str
+    checked: str
 
 
 def write_registry(folder: Path) -> tuple[Path, list[str]]:
@@ -54,7 +54,7 @@ def write_registry(folder: Path) -> tuple[Path, list[str]]:
     """
     bundles = bundles_of(folder)
     write_atomic(folder / PAGE, registry_page(bundles))
-    return folder / PAGE, [f"{one.name}: {one.told}" for one in bundles if not one.runs]
+    return folder / PAGE, [f"{one.name}: {one.checked}" for one in bundles if not one.runs]
 
 
 def bundles_of(folder: Path) -> list[Bundle]:
@@ -77,7 +77,7 @@ def registry_page(bundles: Sequence[Bundle], home: str | None = None) -> str:
         {one.name: _table(one) for one in bundles if one.runs},
         plots([run for one in bundles for run in one.runs]),
         {},
-        [f"{one.name}: {one.told}" for one in bundles if not one.runs],
+        [f"{one.name}: {one.checked}" for one in bundles if not one.runs],
         ABOUT,
         links,
         DEFINITIONS,
@@ -86,7 +86,7 @@ def registry_page(bundles: Sequence[Bundle], home: str | None = None) -> str:
 
 def _table(bundle: Bundle) -> str:
     machines = dict.fromkeys(hardware(run.provenance) for run in bundle.runs)
-    notes = [f"checked: {bundle.told}", f"hardware: {', '.join(machines)}"]
+    notes = [f"checked: {bundle.checked}", f"hardware: {', '.join(machines)}"]
     table = row_table(bundle.runs, COLUMNS, bundle.name, notes, f"bundle-{bundle.name}")
     return html(table, styled=False)
 
@@ -96,15 +96,15 @@ def _bundle(folder: Path) -> Bundle:
     try:
         if folder.is_symlink():
             raise SkipbenchError("it is a link")
-        told = [*check(folder)]
-        if wrong := [text for holds, text in told if not holds]:
-            raise SkipbenchError(f"{len(wrong)} of {len(told)} checks fail: {wrong[0]}")
+        checks = [*check(folder)]
+        if wrong := [text for holds, text in checks if not holds]:
+            raise SkipbenchError(f"{len(wrong)} of {len(checks)} checks fail: {wrong[0]}")
         runs = [_computed(read_run(path)) for path in run_folders(folder)]
         runs += [run for path in benches(folder) for run in runs_of(path)]
         if not runs:
             raise SkipbenchError("it has no runs")
         named = [replace(run, id=f"{name}/{run.id}") for run in runs]
-        return Bundle(name, named, f"all {len(told)} checks hold")
+        return Bundle(name, named, f"all {len(checks)} checks hold")
     except (SkipbenchError, OSError) as error:
         return Bundle(name, [], printable(str(error)))
 

@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from skipbench.contrib.servers.told import acceptance, mapping
+from skipbench.contrib.oracle.readers import mapping
+from skipbench.contrib.servers.told import acceptance
 
 MOST = 16 << 20  # bytes of an event or a page
 SLACK = 2  # events beyond its tokens that an answer may have: text held back, or a split character

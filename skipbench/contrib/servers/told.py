@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from skipbench.contrib.oracle.readers import mapping
 from skipbench.contrib.servers.records import DraftCounts
 
 FIELDS = ("steps", "drafted", "accepted")
@@ -28,11 +29,6 @@ COUNTERS = {
 SAMPLE = re.compile(
     r"^([\w:]+?)(?:_total)?(?:\{.*\})? (\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)", re.MULTILINE
 )
-
-
-def mapping(value: Any) -> Mapping[str, Any]:
-    """The value, or no fields where it is something else."""
-    return value if isinstance(value, Mapping) else {}
 
 
 def acceptance(event: Mapping[str, Any]) -> DraftCounts | None:

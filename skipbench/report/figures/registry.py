@@ -66,8 +66,10 @@ NOT_RUN = {  # experiments whose figure does not come from runs
 OF_ONE_RUN: dict[str, Kind] = {"course": courses.course, "map": maps.skip_map}
 
 
-def draw(name: str, runs: list[Run]) -> tuple[Figure, list[Run]]:
-    """The figure and its runs. Raises SkipbenchError for an unknown one, or nothing to show."""
+def draw(name: str, runs: list[Run], beside: bool = True) -> tuple[Figure, list[Run]]:
+    """The figure and its runs; `beside`: with the paper's values, which are of its own models and
+    datasets. Raises SkipbenchError for an unknown one, or nothing to show.
+    """
     if name not in FIGURES:
         raise SkipbenchError(f"no figure {name!r}; known: {', '.join(sorted(FIGURES))}")
     shown = [run for run in runs if run.method != BASELINE]
@@ -75,7 +77,8 @@ def draw(name: str, runs: list[Run]) -> tuple[Figure, list[Run]]:
         raise SkipbenchError(
             f"{name}: no run of it can be drawn ({', '.join(r.method for r in runs) or 'none'})"
         )
-    return _drawn(FIGURES[name], shown, numbers_of(PRINTED.get(name, name))), shown
+    published = numbers_of(PRINTED.get(name, name)) if beside else []
+    return _drawn(FIGURES[name], shown, published), shown
 
 
 def _drawn(kind: Kind, runs: list[Run], published: list[Printed]) -> Figure:

@@ -73,11 +73,10 @@ def _settings(run: Run) -> dict[str, str]:
 
 
 class Swept(NamedTuple):
-    """Runs that differ in a swept key only, those of them with another's draft, distinct drafts."""
+    """Runs that differ in a swept key only, and how many of them have another's draft."""
 
     runs: int
     identical: int
-    drafts: int
 
     @property
     def mark(self) -> str | None:
@@ -98,7 +97,7 @@ def swept(runs: Sequence[Run]) -> Swept:
             group = (run.model, run.method, run.dataset, *sorted(run.axes))
             sweeps.setdefault(group, []).append(drafted(run.sound))
     sizes = [n for each in sweeps.values() if len(each) > 1 for n in Counter(each).values()]
-    return Swept(sum(sizes), sum(size for size in sizes if size > 1), len(sizes))
+    return Swept(sum(sizes), sum(size for size in sizes if size > 1))
 
 
 def skip_sets(sample: Sample, layers: int) -> list[tuple[int, DraftPlan]]:
