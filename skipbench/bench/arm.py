@@ -64,7 +64,7 @@ class Bench:
         self.done = {s.index for s in self.samples}
         if self.samples:
             self.method.load_state_dict(self.samples[-1].carry)
-        self.followed = {prompt.row.after for prompt in self.prompts}
+        self.followed = {prompt.example.after for prompt in self.prompts}
         for s in self.samples:
             if s.id in self.followed:
                 self.answers[s.id] = self.text(s.vanilla.tokens)
@@ -138,7 +138,7 @@ def sample_of(
     bench: Bench, prompt: Prompt, index: int, order: list[str], vanilla: Arm, ours: Decoded
 ) -> tuple[Sample, Completion]:
     """The record of an arm's part in a turn, and its texts."""
-    row, method, config = prompt.row, bench.method, bench.config
+    row, method, config = prompt.example, bench.method, bench.config
     greedy = config.decoding.temperature == 0
     kind, divergence = _compare(bench.lm, prompt.ids, vanilla, ours.arm, greedy)
     if config.teacher_forced and kind != "failed":

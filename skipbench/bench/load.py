@@ -17,7 +17,7 @@ from skipbench.bench.stored_sets import with_stored_set
 from skipbench.config.model import Model, PlantedModel
 from skipbench.config.run_config import DatasetConfig, RunConfig
 from skipbench.config.schemas import Engine, EngineName
-from skipbench.data.rows import Row, other_rows
+from skipbench.data.rows import Example, other_rows
 from skipbench.decode.method import Method
 from skipbench.errors import SkipbenchError
 from skipbench.lm.engine import refuse_strict
@@ -39,7 +39,7 @@ class Preflight:
     """A cell before its model is loaded."""
 
     model: Model  # with the sizes of its checkpoint, where they are known
-    rows: list[Row]
+    rows: list[Example]
     prompts: list[Prompt] | None
     """None where the tokenizer is not on this machine yet, or the model is loaded already."""
     need: Need | None  # None for a model of unknown size
@@ -53,7 +53,7 @@ class Preflight:
 
 
 def load_model(
-    model: Model, engine: Engine, calibration: Sequence[Row] = (), tokens: int | None = None
+    model: Model, engine: Engine, calibration: Sequence[Example] = (), tokens: int | None = None
 ) -> Loaded:
     """Loads the configured model and its tokenizer; sets the number of threads. Raises
     SkipbenchError for a value that cannot be used, or a checkpoint that cannot be loaded.
@@ -167,7 +167,7 @@ def preflight(config: RunConfig, folder: Path, held: bool = False) -> Preflight:
     return Preflight(model, rows, prompts, need)
 
 
-def prepare(lm: LM, tokenizer: Any, rows: list[Row], dataset: DatasetConfig) -> list[Prompt]:
+def prepare(lm: LM, tokenizer: Any, rows: list[Example], dataset: DatasetConfig) -> list[Prompt]:
     """Encodes the prompts, and allocates a cache for the longest."""
     prompts = encode(rows, tokenizer, lm.max_positions, **dataset.encoding)
     lm.allocate(max(p.longest for p in prompts) + dataset.max_new_tokens + SCRATCH_ROWS)

@@ -9,7 +9,7 @@ from skipbench.bench.prompts import SCRATCH_ROWS
 from skipbench.config.architecture import BYTES
 from skipbench.config.model import Model
 from skipbench.config.run_config import DatasetConfig
-from skipbench.data.rows import Row
+from skipbench.data.rows import Example
 from skipbench.errors import NotHereError
 
 GIB = 2**30
@@ -35,7 +35,7 @@ def needed_bytes(model: Model, tokens: int) -> tuple[int, int]:
     return model.architecture.weight_bytes(model.dtype, model.quantization), cache
 
 
-def longest(rows: Sequence[Row], max_new_tokens: int, context: int) -> int:
+def longest(rows: Sequence[Example], max_new_tokens: int, context: int) -> int:
     """Tokens of the longest prompt, estimated from its characters, with its output."""
     prompt = max((len(row.prompt) for row in rows), default=0) // TEXT_PER_TOKEN
     return min(prompt + max_new_tokens, context)
@@ -86,7 +86,7 @@ class Need(NamedTuple):
 
 
 def check_memory(
-    model: Model, dataset: DatasetConfig, rows: Sequence[Row], copies: bool = False
+    model: Model, dataset: DatasetConfig, rows: Sequence[Example], copies: bool = False
 ) -> Need | None:
     """The bytes that a cell takes with these rows; None for a model of unknown size. Raises
     NotHereError, with both numbers, if they are more than the device has free.

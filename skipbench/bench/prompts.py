@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from skipbench.data.chat import History, as_messages, as_text, dated
-from skipbench.data.rows import Row
+from skipbench.data.rows import Example
 from skipbench.errors import SkipbenchError
 
 if TYPE_CHECKING:  # a plan needs `SCRATCH_ROWS`, and no torch
@@ -25,7 +25,7 @@ class Prompt:
     makes that of a later turn, whose `ids` lack the answers until they are known.
     """
 
-    row: Row
+    example: Example
     ids: list[int]
     cut: int
     longest: int
@@ -48,7 +48,7 @@ class Prompt:
 
 
 def encode(
-    rows: list[Row],
+    rows: list[Example],
     tokenizer: Any,
     max_positions: int,
     max_new_tokens: int,
@@ -82,7 +82,7 @@ def encode(
     form = chat_form(tokenizer, chat)
     template = {} if thinking is None else {"enable_thinking": thinking}
 
-    def make(row: Row, history: History, allowed: int) -> tuple[list[int], int]:
+    def make(row: Example, history: History, allowed: int) -> tuple[list[int], int]:
         """Token ids after the turns before it, and the number of tokens cut."""
         given = row.prompt if form == "none" else row.messages or row.prompt
         try:
@@ -98,7 +98,7 @@ def encode(
             )
         return (_shortened(ids, cut, truncate, kept, tokenizer) if cut else ids), cut
 
-    def prompt_of(row: Row) -> Prompt:
+    def prompt_of(row: Example) -> Prompt:
         before = _turns_before(row, known)
         ids, cut = make(row, [(turn.prompt, "") for turn in before], longest)
         allowed = min(longest, len(ids) + len(before) * BYTES * max_new_tokens)
@@ -134,7 +134,7 @@ def _shortened(ids: list[int], cut: int, truncate: str, kept: int, tokenizer: An
     return ids[: len(ids) - cut - kept] + ids[len(ids) - kept :]
 
 
-def _turns_before(row: Row, known: Mapping[str, Row]) -> list[Row]:
+def _turns_before(row: Example, known: Mapping[str, Example]) -> list[Example]:
     turns = [row]
     while (after := turns[0].after) is not None:
         if after not in known or after in (turn.id for turn in turns):

@@ -21,7 +21,7 @@ from skipbench.config.catalog import known_hardware
 from skipbench.config.run_config import RunConfig
 from skipbench.console import log_to, note, say, say_replaced, working
 from skipbench.data.chat import pin_day
-from skipbench.data.rows import Row, prompts_hash, rows_hash
+from skipbench.data.rows import Example, prompts_hash, rows_hash
 from skipbench.decode.method import Method
 from skipbench.errors import SkipbenchError, printable
 from skipbench.lm.model import LM
@@ -45,7 +45,7 @@ class ReadyArm:
 
     config: RunConfig
     folder: Path
-    rows: list[Row]
+    rows: list[Example]
 
 
 @contextlib.contextmanager
@@ -139,7 +139,7 @@ def _opened(
         stack.close()
 
 
-def _provenance(lm: LM, config: RunConfig, rows: list[Row]) -> Provenance:
+def _provenance(lm: LM, config: RunConfig, rows: list[Example]) -> Provenance:
     """This process, the data, the device and the engine."""
     calibration = config.calibration_rows()
     cuda = [device for device in dict.fromkeys(lm.devices) if device.type == "cuda"]

@@ -54,7 +54,7 @@ def _warm_up(benches: Sequence[Bench], missing: Sequence[int]) -> None:
     each method measures what it needs of the machine.
     """
     for bench in benches:
-        after = {i: bench.prompts[i].row.after for i in missing if i < len(bench.prompts)}
+        after = {i: bench.prompts[i].example.after for i in missing if i < len(bench.prompts)}
         ready = [i for i, turn in after.items() if turn is None or turn in bench.answers]
         for index in ready[: bench.config.engine.warmup]:
             prompt = bench.prompt(index)

@@ -12,7 +12,7 @@ from skipbench.config.catalog import as_choices
 from skipbench.console import progress, say, show
 from skipbench.data.chat import pin_day
 from skipbench.data.own import prompts as read_prompts
-from skipbench.data.rows import Row
+from skipbench.data.rows import Example
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import append_line, read_lines, writing
 from skipbench.runs.lock import alone
@@ -85,7 +85,7 @@ def answer_file(session: Session, prompts: Path, out: Path) -> None:
     say(f"{len(rows)} answers in {out}")
 
 
-def _line(row: Row, settings: str, answer: "Answer", day: str | None) -> dict[str, Any]:
+def _line(row: Example, settings: str, answer: "Answer", day: str | None) -> dict[str, Any]:
     """A line of the file: nothing that another run of the same would say otherwise, such as time,
     but the `day` that the model's chat template writes. A surrogate, which a file cannot hold, is
     in no text that a tokenizer makes.
@@ -102,7 +102,7 @@ def _day(out: Path) -> str | None:
     return json.loads(lines[0][1]).get("date") if lines else None
 
 
-def _done(out: Path, rows: list[Row], settings: str) -> int:
+def _done(out: Path, rows: list[Example], settings: str) -> int:
     """How many answers are there; the beginning of a next one is cut off."""
     lines, answers = read_lines(out), [(row.id, settings) for row in rows]
     try:

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from skipbench.data.draw import Where
-from skipbench.data.rows import Row
+from skipbench.data.rows import Example
 from skipbench.errors import SkipbenchError
 
 PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE"
@@ -86,13 +86,13 @@ def dated(tokenizer: Any, more: Mapping[str, Any]) -> dict[str, Any]:
     return {**more, "chat_template": _CLOCK.sub(lambda m: repr(now.strftime(m[2])), text)}
 
 
-def mt_bench(**where: Any) -> list[Row]:
+def mt_bench(**where: Any) -> list[Example]:
     """MT-bench: two turns per question, grouped by category; the size counts questions."""
     source = Where(**where)
     return _balanced(_conversations(Numbered, source), source.size)
 
 
-def spec_bench(tasks: Sequence[str] | None = None, **where: Any) -> list[Row]:
+def spec_bench(tasks: Sequence[str] | None = None, **where: Any) -> list[Example]:
     """Spec-Bench (Xia et al., 2024): six subtasks, MT-bench with two turns; counts questions.
     Raises SkipbenchError for `tasks`, the subtasks to take, that are not there.
     """
@@ -105,7 +105,7 @@ def spec_bench(tasks: Sequence[str] | None = None, **where: Any) -> list[Row]:
     return _balanced([q for q in questions if q[0].groups["task"] in wanted], source.size)
 
 
-def speed_bench(leave_out: bool, **where: Any) -> list[Row]:
+def speed_bench(leave_out: bool, **where: Any) -> list[Example]:
     """SPEED-Bench (arXiv:2604.09557), grouped by category; the throughput configurations by tier of
     entropy. The size counts questions. Rows with a placeholder in place of their text are left out
     with `leave_out`, else refused with a SkipbenchError.
@@ -129,11 +129,11 @@ def _conversations(
     source: Where,
     group: str = "task",
     tasks: Mapping[str, str] | None = None,
-) -> list[list[Row]]:
+) -> list[list[Example]]:
     """The turns of every question; `tasks` renames categories."""
     conversations = []
     for row in source.draw(kind, whole=True)[0]:
-        category, turns, conversation = row.fields.category, row.fields.turns, list[Row]()
+        category, turns, conversation = row.fields.category, row.fields.turns, list[Example]()
         for number, text in enumerate(turns, 1):
             name = f"{row.name}-{row.fields.id}" + (f"/{number}" if number > 1 else "")
             groups = {group: (tasks or {}).get(category, category)}
@@ -142,17 +142,19 @@ def _conversations(
             after = conversation[-1].id if conversation else None
             question = conversation[0].id if conversation else ""
             conversation.append(
-                Row(name, text, groups=groups, after=after, source=row.source, question=question)
+                Example(
+                    name, text, groups=groups, after=after, source=row.source, question=question
+                )
             )
         conversations.append(conversation)
     return conversations
 
 
 def _balanced(
-    questions: list[list[Row]],
+    questions: list[list[Example]],
     size: int | None,
-    group: Callable[[list[Row]], str] = lambda turns: turns[0].groups["task"],
-) -> list[Row]:
+    group: Callable[[list[Example]], str] = lambda turns: turns[0].groups["task"],
+) -> list[Example]:
     """All questions, or `size` of them drawn from the groups in turns: a file holds one group after
     the other. A smaller size is a prefix of a larger one.
     """
@@ -162,7 +164,7 @@ def _balanced(
     return [row for turns in questions[:size] for row in turns]
 
 
-def alpaca(**where: Any) -> list[Row]:
+def alpaca(**where: Any) -> list[Example]:
     """Alpaca's instructions in the wording that its authors trained on (Taori et al., 2023)."""
     rows = []
     for row in Where(**where).draw(Instruction, may_be_empty=("input",))[0]:

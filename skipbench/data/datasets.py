@@ -8,8 +8,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from skipbench.data.mini import FAMILIES, Example, held_out
-from skipbench.data.rows import Row, check_size
+from skipbench.data.mini import FAMILIES, Generated, held_out
+from skipbench.data.rows import Example, check_size
 from skipbench.errors import SkipbenchError
 
 _WORD = re.compile(r"\S+")
@@ -19,7 +19,7 @@ class Story(Struct):
     text: str
 
 
-def mini(family: str, size: int, seed: int) -> list[Row]:
+def mini(family: str, size: int, seed: int) -> list[Example]:
     """`size` held-out examples of a mini dataset. Raises SkipbenchError for an unknown family, or a
     size below 1.
     """
@@ -27,15 +27,15 @@ def mini(family: str, size: int, seed: int) -> list[Row]:
         raise SkipbenchError(f"unknown mini dataset {family=}; known: {', '.join(FAMILIES)}")
     check_size(size)
     examples = enumerate(_first(family, seed, size))
-    return [Row(f"{family}-{i}", e.prompt, dict(e.reference)) for i, e in examples]
+    return [Example(f"{family}-{i}", e.prompt, dict(e.reference)) for i, e in examples]
 
 
 @functools.lru_cache(maxsize=16)
-def _first(family: str, seed: int, size: int) -> tuple[Example, ...]:
+def _first(family: str, seed: int, size: int) -> tuple[Generated, ...]:
     return tuple(islice(held_out(family, seed), size))
 
 
-def tinystories(prefix_words: int, **where: Any) -> list[Row]:
+def tinystories(prefix_words: int, **where: Any) -> list[Example]:
     """Stories to continue: the first `prefix_words` words, whitespace kept, with the rest as
     `reference["text"]`.
 
@@ -49,7 +49,7 @@ def tinystories(prefix_words: int, **where: Any) -> list[Row]:
         raise SkipbenchError(f"{prefix_words=} leaves an empty prompt; give 1 or more")
     stories, shots = (source := Where(**where)).draw(Story, whole=True)
     head = "".join(f"Story: {shot.text}\n\n" for shot in shots) + ("Story: " if shots else "")
-    rows: list[Row] = []
+    rows: list[Example] = []
     for story in stories:
         if len(rows) == source.size:
             break
@@ -66,7 +66,7 @@ def tinystories(prefix_words: int, **where: Any) -> list[Row]:
     return rows
 
 
-def stream(parts: dict[str, list[Row]], size: int) -> list[Row]:
+def stream(parts: dict[str, list[Example]], size: int) -> list[Example]:
     """Tasks one after another, as in SWIFT's Figure 7: the first `size` conversations of each part,
     grouped by their task; a row of one turn is one. Raises SkipbenchError for no parts, or a size
     below 1.

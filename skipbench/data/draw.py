@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar, get_origin, get_type_hints
 import msgspec
 
 from skipbench.config.dataset import HubDataset
-from skipbench.data.rows import Row, check_size, read_file
+from skipbench.data.rows import Example, check_size, read_file
 from skipbench.data.source import fetch, from_hub
 from skipbench.errors import SkipbenchError
 from skipbench.runs.provenance import hashed
@@ -35,9 +35,9 @@ class Drawn(Generic[F]):
         prompt: str,
         reference: Mapping[str, object] | None = None,
         groups: dict[str, str] | None = None,
-    ) -> Row:
+    ) -> Example:
         name = f"{self.name}-{self.index}"
-        return Row(name, prompt, dict(reference or {}), groups or {}, source=self.source)
+        return Example(name, prompt, dict(reference or {}), groups or {}, source=self.source)
 
     def refused(self, reason: str) -> SkipbenchError:
         return SkipbenchError(f"{self.name} row {self.index}: {reason}")

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from skipbench.data.rows import Row, sample_rows
+from skipbench.data.rows import Example, sample_rows
 from skipbench.errors import SkipbenchError
 
 # Indentation of the task; the published code of SWIFT and Self-SD replaces every four spaces.
@@ -11,7 +11,7 @@ PROMPTS = {"plain": "    ", "swift": "\t", "self-sd": "\t"}
 
 def humaneval(
     prompt: str, size: int | None, seed: int, shuffle: bool, samples_per_task: int
-) -> list[Row]:
+) -> list[Example]:
     """`size` tasks (None: all 164), the first ones as in SWIFT's code, or with `shuffle` those
     drawn with `seed`.
 
@@ -25,7 +25,9 @@ def humaneval(
         raise SkipbenchError(f"dataset.samples_per_task={samples_per_task}; wanted 1 or more")
     keys = ("prompt", "test", "entry_point")
     tasks = [
-        Row(name, task["prompt"].replace("    ", PROMPTS[prompt]), {key: task[key] for key in keys})
+        Example(
+            name, task["prompt"].replace("    ", PROMPTS[prompt]), {key: task[key] for key in keys}
+        )
         for name, task in problems().items()
     ]
     chosen = sample_rows(tasks, size, seed, shuffle)

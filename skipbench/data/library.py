@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from skipbench.data.rows import Row, sample_rows
+from skipbench.data.rows import Example, sample_rows
 from skipbench.errors import SkipbenchError
 
 DOCUMENTED = 40  # characters of the shortest docstring
@@ -25,7 +25,7 @@ NEEDED = 3  # times that a term must stand in a section to be asked for
 LEFT_OUT = ("idlelib", "lib2to3", "this", "antigravity", "turtle")
 
 
-def stdlib_code(size: int | None, seed: int, shuffle: bool) -> list[Row]:
+def stdlib_code(size: int | None, seed: int, shuffle: bool) -> list[Example]:
     """Functions of the standard library, read from the interpreter that runs this: the signature,
     the docstring and the first lines; the rest is `reference["code"]`. Arguments are those of
     `sample_rows`; SkipbenchError if the library's source is not installed.
@@ -40,12 +40,12 @@ def stdlib_code(size: int | None, seed: int, shuffle: bool) -> list[Row]:
 
 
 @functools.cache  # parsing takes seconds, and every cell of a table asks
-def _library(folder: Path) -> tuple[Row, ...]:
+def _library(folder: Path) -> tuple[Example, ...]:
     files = [p for p in sorted(folder.glob("*.py")) if p.stem not in LEFT_OUT]
     return tuple(row for path in files for row in _functions(path))
 
 
-def _functions(path: Path) -> Iterator[Row]:
+def _functions(path: Path) -> Iterator[Example]:
     """The functions of a module, from its first level, that are documented and long enough."""
     try:
         source = path.read_text(encoding="utf-8")
@@ -65,10 +65,10 @@ def _functions(path: Path) -> Iterator[Row]:
             continue
         head = f"# {path.name} of Python's standard library\n\n"
         prompt, rest = "".join(lines[node.lineno - 1 : cut]), "".join(lines[cut : node.end_lineno])
-        yield Row(f"{path.stem}.{node.name}", head + prompt, {"code": rest})
+        yield Example(f"{path.stem}.{node.name}", head + prompt, {"code": rest})
 
 
-def pydoc_summary(size: int | None, seed: int, shuffle: bool) -> list[Row]:
+def pydoc_summary(size: int | None, seed: int, shuffle: bool) -> list[Example]:
     """Sections of the language reference in `pydoc_data.topics`, each with an instruction: to
     summarise it, or to quote and explain what it says of a term. Grouped by the `task`. Arguments
     are those of `sample_rows`; SkipbenchError if the topics are not installed.
@@ -93,7 +93,7 @@ def pydoc_summary(size: int | None, seed: int, shuffle: bool) -> list[Row]:
                     f"about {term}? Quote the sentences that answer it, then explain them."
                 )
             rows += [
-                Row(f"{topic}-{number}-{task}", prompt, groups={"task": task})
+                Example(f"{topic}-{number}-{task}", prompt, groups={"task": task})
                 for task, prompt in prompts.items()
             ]
     return sample_rows(rows, size, seed, shuffle)

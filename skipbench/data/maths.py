@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import Struct
 
 from skipbench.data.draw import Where
-from skipbench.data.rows import Row
+from skipbench.data.rows import Example
 
 
 class Question(Struct):
@@ -19,7 +19,7 @@ class Problem(Struct):
     answer: str
 
 
-def gsm8k(**where: Any) -> list[Row]:
+def gsm8k(**where: Any) -> list[Example]:
     """GSM8K (Cobbe et al., 2021): questions with their worked answers as shots; with
     `prompt="chat"` the question alone.
 
@@ -41,7 +41,7 @@ def gsm8k(**where: Any) -> list[Row]:
     return rows
 
 
-def aime(**where: Any) -> list[Row]:
+def aime(**where: Any) -> list[Example]:
     """AIME problems in KnapSpec's wording (its `data.py`); answers are integers from 0 to 999, else
     the row is refused with a SkipbenchError.
     """

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from skipbench.data.rows import NOT_EMPTY, Row, placed_rows, sample_rows
+from skipbench.data.rows import NOT_EMPTY, Example, placed_rows, sample_rows
 from skipbench.errors import SkipbenchError
 from skipbench.runs.provenance import hashed
 
@@ -26,7 +26,7 @@ class _Prompt(msgspec.Struct):
     messages: Annotated[list[_Message], NOT_EMPTY] | None = None
 
 
-def prompts(path: str, size: int | None, seed: int, shuffle: bool) -> list[Row]:
+def prompts(path: str, size: int | None, seed: int, shuffle: bool) -> list[Example]:
     """The prompts of a file, with ids that count from 1.
 
     Args:
@@ -44,20 +44,20 @@ def prompts(path: str, size: int | None, seed: int, shuffle: bool) -> list[Row]:
     return sample_rows(rows, size, seed, shuffle)
 
 
-def _lines(file: Path) -> Iterator[Row]:
+def _lines(file: Path) -> Iterator[Example]:
     try:
         texts = file.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise SkipbenchError(f"{file}: {error}; wanted text in UTF-8") from error
     for number, line in enumerate(filter(str.strip, texts), 1):
-        yield Row(f"prompts-{number}", line, source=hashed(line))
+        yield Example(f"prompts-{number}", line, source=hashed(line))
 
 
-def _rows(file: Path) -> Iterator[Row]:
+def _rows(file: Path) -> Iterator[Example]:
     for number, (place, row) in enumerate(placed_rows(file, _Prompt, WANTED), 1):
         name = f"prompts-{number}"
         if row.prompt is not None:
-            yield Row(name, row.prompt, source=hashed(row.prompt))
+            yield Example(name, row.prompt, source=hashed(row.prompt))
             continue
         if row.messages is None:
             raise SkipbenchError(f"{place}: wanted {WANTED}")
@@ -68,4 +68,4 @@ def _rows(file: Path) -> Iterator[Row]:
             )
         plain = "\n\n".join(message.content for message in row.messages)
         chat = msgspec.to_builtins(row.messages)
-        yield Row(name, plain, source=hashed(chat, sort_keys=False), messages=tuple(chat))
+        yield Example(name, plain, source=hashed(chat, sort_keys=False), messages=tuple(chat))

@@ -5,7 +5,7 @@ from typing import Any
 from msgspec import Struct
 
 from skipbench.data.draw import Where
-from skipbench.data.rows import Row
+from skipbench.data.rows import Example
 
 
 class Choice(Struct):
@@ -20,7 +20,7 @@ class Question(Struct):
     answers: list[str]
 
 
-def mmlu_pro(**where: Any) -> list[Row]:
+def mmlu_pro(**where: Any) -> list[Example]:
     """MMLU-Pro in KnapSpec's wording (its `data.py`); options are lettered from A.
 
     Raises SkipbenchError for an answer that is not the letter of an option.
@@ -42,7 +42,7 @@ def mmlu_pro(**where: Any) -> list[Row]:
     return rows
 
 
-def nq(**where: Any) -> list[Row]:
+def nq(**where: Any) -> list[Example]:
     """Natural Questions (open domain); `reference["answers"]` holds all accepted answers. Wording
     and shots are ours: SWIFT published neither.
     """

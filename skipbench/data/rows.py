@@ -1,4 +1,4 @@
-"""`Row`, the form of every dataset's prompts, and the reading of local files."""
+"""`Example`, the form of every dataset's prompts, and the reading of local files."""
 
 import codecs
 import random
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Row:
+class Example:
     """A prompt with its reference."""
 
     id: str
@@ -111,17 +111,17 @@ def _parquet(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str
     yield from ((f"{path} row {number}", row) for number, row in enumerate(rows, 1))
 
 
-def prompts_hash(rows: Sequence[Row]) -> str:
+def prompts_hash(rows: Sequence[Example]) -> str:
     """SHA-256 (hex) of the ids and prompts in their order: equal for the same input."""
     return hashed([[row.id, row.prompt] for row in rows])
 
 
-def rows_hash(rows: Sequence[Row]) -> str:
+def rows_hash(rows: Sequence[Example]) -> str:
     """SHA-256 (hex) of the data that the rows were made from, whatever the prompts' wording."""
     return hashed([[row.id, row.source or [row.prompt, row.reference], row.after] for row in rows])
 
 
-def other_rows(origin: Provenance, rows: Sequence[Row]) -> bool:
+def other_rows(origin: Provenance, rows: Sequence[Example]) -> bool:
     """True if a run, by its provenance, was made with other rows, or prompts of another wording."""
     now = {"rows_sha256": rows_hash(rows), "prompts_sha256": prompts_hash(rows)}
     return any(getattr(origin, name) not in (None, digest) for name, digest in now.items())
@@ -133,7 +133,9 @@ def check_size(size: int | None) -> None:
         raise SkipbenchError(f"dataset.size={size} leaves no rows; give 1 or more, or null for all")
 
 
-def sample_rows(rows: Sequence[Row], limit: int | None, seed: int, shuffle: bool) -> list[Row]:
+def sample_rows(
+    rows: Sequence[Example], limit: int | None, seed: int, shuffle: bool
+) -> list[Example]:
     """At most `limit` rows (None: all), drawn with `seed` if `shuffle`; a smaller limit is a prefix
     of a larger one. Raises SkipbenchError for a limit below 1.
     """

@@ -5,7 +5,7 @@ from typing import Any
 from msgspec import Struct
 
 from skipbench.data.draw import Where
-from skipbench.data.rows import Row
+from skipbench.data.rows import Example
 from skipbench.errors import SkipbenchError
 
 
@@ -17,7 +17,7 @@ class Summarised(Text):
     summary: str
 
 
-def article(**where: Any) -> list[Row]:
+def article(**where: Any) -> list[Example]:
     """CNN/DailyMail and XSum in the prompts of Self-SD (arXiv:2309.08168) and SWIFT
     (arXiv:2410.06916) for base models.
 
@@ -33,11 +33,11 @@ def article(**where: Any) -> list[Row]:
     ]
 
 
-def long_text(min_words: int = 0, **where: Any) -> list[Row]:
+def long_text(min_words: int = 0, **where: Any) -> list[Example]:
     """GovReport, PG-19 and BookSum in KnapSpec's prompt for a summary. Without a column `summary`
     in `columns`, as for novels, there is no reference. SkipbenchError if no text has `min_words`.
     """
-    source, rows = Where(**where), list[Row]()
+    source, rows = Where(**where), list[Example]()
     kind = Summarised if "summary" in source.columns else Text
     for row in source.draw(kind, whole=min_words > 0)[0]:
         if len(rows) == source.size:

@@ -5,7 +5,7 @@ from typing import Any
 from msgspec import Struct
 
 from skipbench.data.draw import Where
-from skipbench.data.rows import Row
+from skipbench.data.rows import Example
 from skipbench.errors import SkipbenchError
 
 
@@ -13,7 +13,7 @@ class Sentence(Struct):
     pair: dict[str, str]
 
 
-def german_english(**where: Any) -> list[Row]:
+def german_english(**where: Any) -> list[Example]:
     """WMT14 and WMT16: German sentences, with the English one in `reference["translation"]`.
     Wording and shots are ours: SWIFT published neither.
 

@@ -7,15 +7,15 @@ Docstrings and code are from packages of Python 3.11's standard library (PSF lic
 
 from pathlib import Path
 
-from skipbench.data.rows import Row, read_file, sample_rows
+from skipbench.data.rows import Example, read_file, sample_rows
 
 FILE = Path(__file__).with_name("tuning.jsonl")
 
 
-def tuning(size: int | None, seed: int, shuffle: bool) -> list[Row]:
+def tuning(size: int | None, seed: int, shuffle: bool) -> list[Example]:
     """The 60 rows, their kinds in turns, grouped by the `task`. Arguments are those of
     `sample_rows`.
     """
     found = read_file(FILE, {"id": str, "task": str, "prompt": str})
-    rows = [Row(row["id"], row["prompt"], groups={"task": row["task"]}) for row in found]
+    rows = [Example(row["id"], row["prompt"], groups={"task": row["task"]}) for row in found]
     return sample_rows(rows, size, seed, shuffle)

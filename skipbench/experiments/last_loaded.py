@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from skipbench.config.model import Model
 from skipbench.config.run_config import RunConfig
 from skipbench.config.schemas import Engine
-from skipbench.data.rows import Row
+from skipbench.data.rows import Example
 
 if TYPE_CHECKING:  # a table of finished cells needs no torch
     from skipbench.bench.load import Loaded
@@ -30,7 +30,7 @@ class LastLoaded:
         return self._kept is not None and self._kept[0] == key
 
     def __call__(
-        self, model: Model, engine: Engine, rows: Sequence[Row] = (), tokens: int | None = None
+        self, model: Model, engine: Engine, rows: Sequence[Example] = (), tokens: int | None = None
     ) -> "Loaded":
         from skipbench.bench.load import load_model
 

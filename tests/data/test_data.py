@@ -11,7 +11,7 @@ import pytest
 
 from skipbench.data.datasets import mini
 from skipbench.data.mini import FAMILIES, is_held_out
-from skipbench.data.rows import Row, prompts_hash, read_file, sample_rows
+from skipbench.data.rows import Example, prompts_hash, read_file, sample_rows
 from skipbench.errors import SkipbenchError
 
 
@@ -28,8 +28,8 @@ def message(call: Callable[[], object]) -> str:
     return str(caught.value)
 
 
-def make_rows(count: int) -> list[Row]:
-    return [Row(f"r-{i}", f"prompt {i}", {}, {}) for i in range(count)]
+def make_rows(count: int) -> list[Example]:
+    return [Example(f"r-{i}", f"prompt {i}", {}, {}) for i in range(count)]
 
 
 def test_jsonl_gives_the_wanted_columns_in_file_order(tmp_path: Path) -> None:
@@ -101,13 +101,15 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
 def test_the_hash_sees_ids_prompts_and_order_and_nothing_else() -> None:
     rows = make_rows(3)
     assert prompts_hash(rows) == prompts_hash(
-        [Row(r.id, r.prompt, {"x": 1}, {"g": "h"}) for r in rows]
+        [Example(r.id, r.prompt, {"x": 1}, {"g": "h"}) for r in rows]
     )
     assert len(prompts_hash(rows)) == 64
     assert prompts_hash(rows) != prompts_hash(rows[::-1])
     # The border between id and prompt counts.
-    assert prompts_hash([Row("ab", "c", {}, {})]) != prompts_hash([Row("a", "bc", {}, {})])
-    assert prompts_hash([Row("a", "\ud800", {}, {})]) != prompts_hash([Row("a", "", {}, {})])
+    assert prompts_hash([Example("ab", "c", {}, {})]) != prompts_hash([Example("a", "bc", {}, {})])
+    assert prompts_hash([Example("a", "\ud800", {}, {})]) != prompts_hash(
+        [Example("a", "", {}, {})]
+    )
 
 
 def test_sampling_is_fixed_by_the_seed_and_nested_in_the_limit() -> None:

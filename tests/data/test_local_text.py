@@ -18,13 +18,13 @@ import pytest
 from conftest import ROOT, SHARED
 
 from skipbench.config.compose import compose
-from skipbench.data.rows import Row, rows_hash
+from skipbench.data.rows import Example, rows_hash
 from skipbench.errors import SkipbenchError
 
 MESSAGES = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Hello"}]
 
 
-def own(path: Path, *overrides: str) -> list[Row]:
+def own(path: Path, *overrides: str) -> list[Example]:
     config = compose(["dataset=prompts", f"dataset.path={path}", *overrides])
     return config.dataset.rows(None)
 
@@ -145,7 +145,7 @@ WORD = "dataset=tuning"
 SAMPLES = sorted((SHARED / "data").glob("*.jsonl"))
 
 
-def tuning() -> list[Row]:
+def tuning() -> list[Example]:
     rows = compose([WORD]).dataset.rows(None)
     assert len(rows) == 60
     return rows

@@ -7,7 +7,7 @@ import pytest
 
 from skipbench.data.mini import (
     FAMILIES,
-    Example,
+    Generated,
     held_out,
     is_held_out,
     training_document,
@@ -27,22 +27,22 @@ SCORERS = {
 
 
 @cache  # drawing is slow: an unseen body with a held-out prompt is one draw in 256
-def examples(family: str, count: int) -> list[Example]:
+def examples(family: str, count: int) -> list[Generated]:
     return list(islice(held_out(family, 1), count))
 
 
 @cache
-def first() -> list[Example]:
+def first() -> list[Generated]:
     return [training_document(index, WEIGHTS) for index in range(3000)]
 
 
 @pytest.fixture(scope="module")
-def training() -> list[Example]:
+def training() -> list[Generated]:
     return [training_document(index, WEIGHTS) for index in range(DOCUMENTS)]
 
 
 @pytest.mark.slow
-def test_an_index_fixes_a_training_document(training: list[Example]) -> None:
+def test_an_index_fixes_a_training_document(training: list[Generated]) -> None:
     for index in (0, 7, DOCUMENTS - 1):
         assert training_document(index, WEIGHTS) == training[index]
     assert {example.family for example in training} == set(WEIGHTS)
@@ -51,7 +51,7 @@ def test_an_index_fixes_a_training_document(training: list[Example]) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.slow
 def test_held_out_prompts_and_every_second_body_are_never_trained_on(
-    family: str, training: list[Example]
+    family: str, training: list[Generated]
 ) -> None:
     found = examples(family, 40)
     prompts = {example.prompt for example in found}

@@ -25,7 +25,7 @@ from skipbench.bench.turns import decode_missing
 from skipbench.config.compose import compose
 from skipbench.config.run_config import DatasetConfig
 from skipbench.data.chat import PLACEHOLDER, VICUNA
-from skipbench.data.rows import Row, read_file, rows_hash
+from skipbench.data.rows import Example, read_file, rows_hash
 from skipbench.data.source import fetch, from_hub
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.row import run_cell
@@ -66,7 +66,7 @@ def file(folder: Path, *rows: dict[str, Any], name: str = "rows.jsonl") -> Path:
     return path
 
 
-def render(name: str, path: Path, *overrides: str, limit: int | None = None) -> list[Row]:
+def render(name: str, path: Path, *overrides: str, limit: int | None = None) -> list[Example]:
     return composed(name, f"path={path}", *overrides).rows(limit)
 
 
@@ -402,7 +402,9 @@ def test_rows_and_prompts_are_told_apart_by_their_hashes(tmp_path: Path) -> None
     assert rows_hash(plain) == rows_hash(chat) and plain[0].prompt != chat[0].prompt
     other = render("gsm8k", file(tmp_path, {"question": "Q?", "answer": "#### 2"}), "prompt=chat")
     assert rows_hash(other) != rows_hash(chat) and other[0].prompt == chat[0].prompt
-    assert rows_hash([Row("a", "b", {"x": 1}, {})]) != rows_hash([Row("a", "b", {"x": 2}, {})])
+    assert rows_hash([Example("a", "b", {"x": 1}, {})]) != rows_hash(
+        [Example("a", "b", {"x": 2}, {})]
+    )
 
 
 def test_what_cannot_be_drawn(tmp_path: Path) -> None:
@@ -550,9 +552,9 @@ class Reader(Letters):
         return super().encode(self.text)
 
 
-def conversation() -> list[Row]:
-    first, other = Row("a", "ask", {}, {}), Row("b", "other", {}, {})
-    return [first, Row("a/2", "more", {}, {}, after="a"), other]
+def conversation() -> list[Example]:
+    first, other = Example("a", "ask", {}, {}), Example("b", "other", {}, {})
+    return [first, Example("a/2", "more", {}, {}, after="a"), other]
 
 
 @pytest.mark.parametrize(
@@ -591,7 +593,7 @@ def test_templates() -> None:
 def test_the_template_is_used_where_the_model_has_one() -> None:
     roles = {"system": "Be short.", "user": "Hello"}
     messages = tuple({"role": role, "content": text} for role, text in roles.items())
-    rows = [Row("a", "Hi"), Row("b", "Be short.\n\nHello", messages=messages)]
+    rows = [Example("a", "Hi"), Example("b", "Be short.\n\nHello", messages=messages)]
     with_one, without = Reader(), Reader()
     without.chat_template = ""
 
@@ -609,7 +611,7 @@ def test_the_template_is_used_where_the_model_has_one() -> None:
 
 
 def ids(text: str, **keys: Any) -> Prompt:
-    return encode([Row("x", text, {}, {})], Letters(), LONGEST, 20, "end", **keys)[0]
+    return encode([Example("x", text, {}, {})], Letters(), LONGEST, 20, "end", **keys)[0]
 
 
 def test_the_end_of_a_text_is_cut_before_what_is_kept() -> None:
@@ -626,7 +628,7 @@ def test_the_end_of_a_text_is_cut_before_what_is_kept() -> None:
 
 
 def test_a_turn_needs_the_one_before_it() -> None:
-    rows = [Row("a/2", "more", {}, {}, after="a")]
+    rows = [Example("a/2", "more", {}, {}, after="a")]
     assert "goes on with 'a'" in message(lambda: encode(rows, Reader(), LONGEST, 8, "left"))
 
 
@@ -667,7 +669,7 @@ def run(prompts: list[Prompt], folder: Path, stop: int = 0) -> list[Any]:
 def test_each_arm_goes_first_at_one_of_two_prompts_in_an_order_of_the_cells_own(
     tmp_path: Path,
 ) -> None:
-    rows = [Row(str(i), "ask", {}, {}) for i in range(8)]
+    rows = [Example(str(i), "ask", {}, {}) for i in range(8)]
     prompts = encode(rows, Reader(), LONGEST, 8, "left")
     found = {}
     for cell in "abcd":
@@ -684,7 +686,7 @@ def test_each_arm_goes_first_at_one_of_two_prompts_in_an_order_of_the_cells_own(
 
 def test_warming_up_teaches_a_method_nothing(tmp_path: Path) -> None:
     """What goes from prompt to prompt, a threshold here, is the same with and without it."""
-    rows = [Row(str(i), "ask", {}, {}) for i in range(3)]
+    rows = [Example(str(i), "ask", {}, {}) for i in range(3)]
     prompts = encode(rows, Reader(), LONGEST, 8, "left")
     carried = []
     for warmup in (0, 2):

@@ -19,7 +19,7 @@ from skipbench.bench.prompts import encode, eos_ids
 from skipbench.bench.turns import decode_missing
 from skipbench.config.compose import compose
 from skipbench.config.paths import PACKAGE
-from skipbench.data.rows import Row
+from skipbench.data.rows import Example
 from skipbench.decode.loop import generate
 from skipbench.errors import SkipbenchError
 from skipbench.lm.families import check_config
@@ -127,7 +127,7 @@ def test_a_chat_template_stays_in_its_sandbox(template: str) -> None:
     own = AutoTokenizer.from_pretrained(TINY)
     own.chat_template = template + "{{ messages[0].content }}"
     with pytest.raises(SkipbenchError, match=r"prompt 'r'.*chat template refuses it"):
-        encode([Row("r", "say", {}, {})], own, 128, 8, "refuse", chat="template")
+        encode([Example("r", "say", {}, {})], own, 128, 8, "refuse", chat="template")
 
 
 def test_another_activation_is_left_to_the_reference_engine(broken: Path) -> None:
@@ -169,18 +169,18 @@ class Letters:
 
 def test_long_prompts_are_refused_or_cut() -> None:
     lm = random_lm("llama", "fused")  # a context of 128
-    rows = [Row("short", "abc", {}, {}), Row("long", "x" * 200, {}, {})]
+    rows = [Example("short", "abc", {}, {}), Example("long", "x" * 200, {}, {})]
     with pytest.raises(SkipbenchError, match=r"'long' has 201 tokens.*at most 108.*truncate=left"):
         encode(rows, Letters(), lm.max_positions, 20, "refuse")
     short, long = encode(rows, Letters(), lm.max_positions, 20, "left")
     assert (short.cut, len(short.ids)) == (0, 4)
     assert (long.cut, len(long.ids), long.ids[0]) == (93, 108, 0)
     with pytest.raises(SkipbenchError, match="no tokens"):
-        encode([Row("empty", "", {}, {})], Letters(), lm.max_positions, 20, "left")
+        encode([Example("empty", "", {}, {})], Letters(), lm.max_positions, 20, "left")
 
 
 def test_a_prompt_with_half_of_a_surrogate_pair_is_refused() -> None:
-    lm, row = random_lm("llama", "fused"), Row("odd", "a \ud800 b", {}, {})
+    lm, row = random_lm("llama", "fused"), Example("odd", "a \ud800 b", {}, {})
     with pytest.raises(SkipbenchError, match=r"prompt 'odd'.* refuses it .*'.ud800'"):
         encode([row], Letters(), lm.max_positions, 20, "left")
 
@@ -197,7 +197,7 @@ def test_nan_stops_the_sample_and_keeps_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lm = random_lm("llama", "fused")
-    rows = [Row(str(i), text, {}, {}) for i, text in enumerate(("abc", "poison", "xyz"))]
+    rows = [Example(str(i), text, {}, {}) for i, text in enumerate(("abc", "poison", "xyz"))]
     prompts = encode(rows, Letters(), lm.max_positions, 8, "refuse")
     embed = lm.embed
 

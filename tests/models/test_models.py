@@ -28,7 +28,7 @@ from skipbench.config.architecture import Shape
 from skipbench.config.catalog import known_models, model_facts, shape_of
 from skipbench.config.compose import compose
 from skipbench.config.model import Model
-from skipbench.data.rows import Row
+from skipbench.data.rows import Example
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
@@ -96,7 +96,7 @@ def test_memory_by_hand() -> None:
 
 
 def test_longest_is_bound_by_the_context() -> None:
-    rows = [Row(str(n), "a" * n, {}, {}) for n in (40, 400)]
+    rows = [Example(str(n), "a" * n, {}, {}) for n in (40, 400)]
     assert longest(rows, 64, 4096) == 164
     assert longest(rows, 64, 128) == 128
 

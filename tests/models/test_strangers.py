@@ -25,7 +25,7 @@ from skipbench.config.compose import compose
 from skipbench.config.derived import quoted
 from skipbench.config.model import check_path
 from skipbench.config.paths import PACKAGE
-from skipbench.data.rows import Row, read_file
+from skipbench.data.rows import Example, read_file
 from skipbench.decode.answer import Detokenizer
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.row import run_cell
@@ -96,7 +96,7 @@ def test_chat_templates(tmp_path: Path, name: str) -> None:
     tokenizer, _ = byte_level(
         tmp_path, tokenizer_class="PreTrainedTokenizerFast", chat_template=template
     )
-    given: Any = ([Row("r", "Hi", {}, {})], tokenizer, 64, 4, "refuse")
+    given: Any = ([Example("r", "Hi", {}, {})], tokenizer, 64, 4, "refuse")
     if text is None:
         with pytest.raises(SkipbenchError, match="no such role"):
             encode(*given, chat="template")

@@ -21,7 +21,7 @@ from skipbench.config.compose import compose
 from skipbench.config.model import Model
 from skipbench.config.paths import PACKAGE
 from skipbench.data.own import prompts
-from skipbench.data.rows import Row
+from skipbench.data.rows import Example
 from skipbench.draft_plan import DraftPlan
 from skipbench.launch import manifest
 from skipbench.metrics.prices import Prices
@@ -97,7 +97,7 @@ def records(place: Path) -> dict[str, Reader]:
     add("submit/a/cells.jsonl", lines(row), submitted)
     add("submit/a/jobs.jsonl", lines({"job": "1", "first": 0, "count": 1}), submitted)
     answer = {"id": "p", "settings": "s", "prompt": "a"}
-    add("answers.jsonl", lines(answer), lambda path: _done(path, [Row("p", "a")], "s"))
+    add("answers.jsonl", lines(answer), lambda path: _done(path, [Example("p", "a")], "s"))
     add("prompts.jsonl", lines({"prompt": "a b c"}, spoken), asked)
     add("prompts.txt", "a b c\nd\n", asked)
     add("prompts.parquet", "", asked)

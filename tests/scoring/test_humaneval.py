@@ -9,13 +9,13 @@ from users import USERS, passed
 
 from skipbench.config.compose import compose
 from skipbench.data.humaneval import problems
-from skipbench.data.rows import Row
+from skipbench.data.rows import Example
 from skipbench.errors import SkipbenchError
 from skipbench.scoring.programs import function_body, program_of
 
 
-def rows(*overrides: str, limit: int | None = None) -> list[Row]:
-    found: list[Row] = compose(["dataset=humaneval", *overrides]).dataset.rows(limit)
+def rows(*overrides: str, limit: int | None = None) -> list[Example]:
+    found: list[Example] = compose(["dataset=humaneval", *overrides]).dataset.rows(limit)
     return found
 
 

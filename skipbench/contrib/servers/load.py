@@ -16,7 +16,7 @@ from skipbench.contrib.servers.client import Fault, ask, fetch
 from skipbench.contrib.servers.records import DraftCounts, Record
 from skipbench.contrib.servers.told import counters, since
 from skipbench.data.chat import as_messages, as_text
-from skipbench.data.rows import Row
+from skipbench.data.rows import Example
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import append_line
 
@@ -61,7 +61,7 @@ class Load:
 
     file: Path
     arms: Sequence[ServerArm]
-    rows: Sequence[Row]
+    rows: Sequence[Example]
     body: Mapping[str, Any]
     chat: str
     seed: int
@@ -76,7 +76,7 @@ class Load:
 
         arms, known = {arm.name: arm for arm in self.arms}, {row.id: row for row in self.rows}
         first, *others = arms
-        before = dict[str, list[Row]]()
+        before = dict[str, list[Example]]()
         for row in self.rows:
             before[row.id] = [*before[row.after], known[row.after]] if row.after else []
         done = {(r.arm, r.id): r for r in self.records if r.concurrency == concurrency}
@@ -100,8 +100,8 @@ class Load:
         self,
         arm: ServerArm,
         clients: int,
-        row: Row,
-        before: Sequence[Row],
+        row: Example,
+        before: Sequence[Example],
         done: Mapping[str, Record],
     ) -> Record:
         """The record of a request before it is sent; `done`: the first arm's."""

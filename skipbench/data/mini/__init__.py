@@ -22,7 +22,7 @@ FOLDS = 16  # one fold in 16 of the prompts, and of the bodies, is kept out of t
 _TRAINING_SEED = 20261
 
 
-class Example(NamedTuple):
+class Generated(NamedTuple):
     """A prompt, the body that answers it, and the entries of its scorer."""
 
     family: str
@@ -40,26 +40,26 @@ def is_held_out(prompt: str) -> bool:
     return _fold(prompt) == 0
 
 
-def held_out(family: str, seed: int) -> Iterator[Example]:
+def held_out(family: str, seed: int) -> Iterator[Generated]:
     """Endless evaluation examples: distinct prompts, none of which can occur in training; neither
     can every second body.
     """
     rng, used = random.Random(f"held-out/{family}/{seed}"), set[str]()
     while True:
-        example = Example(family, *FAMILIES[family](rng))
+        example = Generated(family, *FAMILIES[family](rng))
         new = is_held_out(example.prompt) and example.prompt not in used
         if new and (_fold(example.body) == 0) is (len(used) % 2 == 1):
             used.add(example.prompt)
             yield example
 
 
-def training_document(index: int, weights: dict[str, float]) -> Example:
+def training_document(index: int, weights: dict[str, float]) -> Generated:
     """The `index`-th document of the training stream, its family drawn by `weights`."""
     rng = random.Random(f"train/{_TRAINING_SEED}/{index}")
     family = rng.choices(list(weights), list(weights.values()))[0]
     if family == "drill":
-        return Example("drill", "", problems.drill(rng), {})
+        return Generated("drill", "", problems.drill(rng), {})
     while True:
-        example = Example(family, *FAMILIES[family](rng))
+        example = Generated(family, *FAMILIES[family](rng))
         if not is_held_out(example.prompt) and _fold(example.body) != 0:
             return example

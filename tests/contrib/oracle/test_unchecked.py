@@ -18,7 +18,7 @@ from skipbench.contrib.artifact.write import write_bundle
 from skipbench.contrib.oracle.outputs import Output, from_records
 from skipbench.contrib.oracle.prompts import prompt_ids, unsure
 from skipbench.data.chat import pin_day
-from skipbench.data.rows import Row
+from skipbench.data.rows import Example
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.row import run_cell
 from skipbench.runs.reading import run_folders
@@ -62,7 +62,7 @@ def dated() -> Any:
 def test_the_day_of_a_run_is_in_its_prompts() -> None:
     tokenizer = dated()
     pin_day(tokenizer, "2025-02-03")
-    (made,) = encode([Row("q", TEXT, {}, {})], tokenizer, 500, 8, "left", chat="template")
+    (made,) = encode([Example("q", TEXT, {}, {})], tokenizer, 500, 8, "left", chat="template")
     assert "03 Feb 2025" in tokenizer.decode(made.ids)
     known = {"prompt": TEXT, "prompt_hash": made.hash, "prompt_tokens": len(made.ids), "ids": [5]}
     output = Output(**known, day="2025-02-05")  # another method of its row began two days earlier

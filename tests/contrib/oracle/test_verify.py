@@ -22,7 +22,7 @@ from skipbench.contrib.oracle.check import check, counts
 from skipbench.contrib.oracle.judge import Judged, Oracle
 from skipbench.contrib.oracle.outputs import Output, from_records
 from skipbench.contrib.oracle.prompts import prompt_ids
-from skipbench.data.rows import Row
+from skipbench.data.rows import Example
 from skipbench.decode import lossless
 from skipbench.decode.lossless import TIE_ULPS, Verdict
 from skipbench.errors import SkipbenchError
@@ -236,7 +236,7 @@ def test_both_turns_of_a_run_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("longest", [500, 20])
 def test_the_prompt_of_a_later_turn_is_found_by_its_hash(chat: str, longest: int) -> None:
     """Whole, and cut on the left."""
-    rows = [Row("q", TEXT, {}, {}), Row("q/2", "More.", {}, {}, after="q")]
+    rows = [Example("q", TEXT, {}, {}), Example("q/2", "More.", {}, {}, after="q")]
     made = encode(rows, tiny()[2], longest + 8, 8, "left", chat=chat)[1].following({"q": " Well. "})
     assert bool(made.cut) == (longest == 20)
     known = {"prompt_hash": made.hash, "prompt_tokens": len(made.ids)}
