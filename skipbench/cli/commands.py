@@ -182,8 +182,8 @@ class Doctor(Command):
     json: Json = False
 
 
-class Cell(Command):
-    """run one row of a submitted manifest; jobs call it:  cell MANIFEST NUMBER"""
+class RunRow(Command):
+    """run one row of a submitted manifest; jobs call it:  runrow MANIFEST NUMBER"""
 
     SETTINGS = False
     WORDS = 2, 2
@@ -194,7 +194,7 @@ COMMANDS: dict[str, type[Command]] = {
     kind.__name__.lower(): kind
     for kind in (
         Compare, Generate, Table, Figure, Submit, Status, Search,
-        Score, Profile, Data, Report, Diff, Check, List, Doctor, Cell,
+        Score, Profile, Data, Report, Diff, Check, List, Doctor, RunRow,
     )
 }  # fmt: skip
 COMMANDS |= {name: load("command", name) for name in registered("command")}

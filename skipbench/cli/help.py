@@ -23,7 +23,7 @@ def print_help(words: list[str]) -> None:
     if words:
         sys.stdout.write("\n\n".join(describe(w.partition("=")[0]) for w in words) + "\n")
         return
-    commands = [(name, help_of(kind)[0]) for name, kind in COMMANDS.items() if name != "cell"]
+    commands = [(name, help_of(kind)[0]) for name, kind in COMMANDS.items() if name != "runrow"]
     rows = []
     for group in GROUPS:
         more = f", ... ({count})" if (count := len(names := choices(group))) > 6 else ""

@@ -98,12 +98,12 @@ def file_of(group: str, name: str) -> Path:
     )
 
 
-def cell_command(*words: str, python: str = sys.executable) -> list[str]:
-    """The command `cell` for another process, with the added folders."""
+def row_command(*words: str, python: str = sys.executable) -> list[str]:
+    """The command `runrow` for another process, with the added folders."""
     folders = (
         w for folder in _folders if folder not in BUILT_IN for w in ("--config-dir", str(folder))
     )
-    return [python, "-m", "skipbench", *folders, "cell", *words]
+    return [python, "-m", "skipbench", *folders, "runrow", *words]
 
 
 def target_of(path: Path) -> str | None:

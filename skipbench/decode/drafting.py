@@ -131,7 +131,7 @@ class SkipMethod(Method):
             self._drafted = plan = self.checked_skip
             self.draft_log["skip"].append([len(self.draft_log["steps"]), str(plan)])
             self.stop.priced(state, plan, self.given_prices)
-        steps = min(self.stop.limit(), budget)
+        steps = min(self.stop.begin_draft(), budget)
         passes = DraftPass(state, plan, self.exit_sublayer, first)
         if not self.tree:
             return self._chain(state, passes, steps, unread)

@@ -44,8 +44,8 @@ class StopRule(Configurable, kw_only=False):
         """Whether `ends` depends on confidences, which the host then reads."""
         return self.threshold > 0
 
-    def limit(self) -> int:
-        """Maximum steps of the next draft."""
+    def begin_draft(self) -> int:
+        """Starts a draft, and returns its maximum steps."""
         return self.max_steps
 
     def ends(self, confidence: float) -> bool:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from skipbench.config.catalog import cell_command
+from skipbench.config.catalog import row_command
 from skipbench.config.hardware import Slurm
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.runs.gpu import ask
@@ -142,7 +142,7 @@ def script(name: str, manifest: Path, part: range, hardware: Slurm, python: str,
         *(["export HF_HUB_OFFLINE=1"] if hardware.offline else []),
         *hardware.setup,
         "# In the place of the shell: Slurm's signals go to what the batch script itself is.",
-        f"exec {shlex.join(cell_command(str(manifest), python=python))} "
+        f"exec {shlex.join(row_command(str(manifest), python=python))} "
         f'"$(({part.start} + SLURM_ARRAY_TASK_ID))"',
     ]
     return "\n".join(lines) + "\n"

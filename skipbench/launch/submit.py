@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from skipbench.config.catalog import cell_command
+from skipbench.config.catalog import row_command
 from skipbench.config.hardware import Local, Slurm
 from skipbench.console import say, show
 from skipbench.errors import NotHereError, SkipbenchError
@@ -223,7 +223,7 @@ def _run_here(
         return False
     folder = manifest.next_folder(rows[0].cells[0].config.results.resolve(), name, make=True)
     written = manifest.write_rows(folder, [row.record() for row in rows], words)
-    command = cell_command(str(written))
+    command = row_command(str(written))
     used = ", ".join(gpus or ["none"] * at_once)
     count = "1 row" if len(rows) == 1 else f"{len(rows)} rows"
     show(f"{count}, {at_once} at a time, GPUs: {used}; logs in {folder}")

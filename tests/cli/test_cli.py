@@ -33,9 +33,9 @@ def test_help_lists_choices_and_commands(skipbench: Command) -> None:
     known = (
         skipbench("nothing").stderr.partition("Commands: ")[2].partition(".")[0].strip().split(", ")
     )
-    assert {"table", "cell"} < set(known)
+    assert {"table", "runrow"} < set(known)
     assert max(map(len, text.partition("commands\n")[2].partition("keys\n")[0].splitlines())) <= 80
-    for name in set(known) - {"cell"}:  # what submit's jobs call
+    for name in set(known) - {"runrow"}:  # what submit's jobs call
         assert re.search(rf"^  {name} ", text, re.M), f"--help says nothing of {name}"
         keys, flags = declared(COMMANDS[name])
         own = describe(name)

@@ -183,7 +183,7 @@ def planned(folder: Path) -> Path:
 
 def begun(folder: Path) -> "tuple[subprocess.Popen[str], Path]":
     """A cell that has its first sample, and the folder of its run."""
-    cell = run("cell", str(planned(folder)), "0")
+    cell = run("runrow", str(planned(folder)), "0")
     while (
         not (found := list(folder.glob("results/runs/*/samples.jsonl"))) or not found[0].read_text()
     ):
@@ -228,7 +228,7 @@ def test_a_cell_that_dies_before_it_can_speak_is_a_failure(tmp_path: Path) -> No
     (tmp_path / "first").mkdir()
     (tmp_path / "first" / "torch.py").write_text("import os\nos._exit(7)\n")  # at its import
     done = subprocess.run(
-        [sys.executable, "-m", "skipbench", "cell", str(planned(tmp_path)), "0"],
+        [sys.executable, "-m", "skipbench", "runrow", str(planned(tmp_path)), "0"],
         env=os.environ | {"PYTHONPATH": f"{tmp_path / 'first'}:{ROOT}"},
         capture_output=True,
     )

@@ -105,7 +105,7 @@ def test_odd_names_reach_the_program_whole(tmp_path: Path) -> None:
     ran = subprocess.run(
         ["bash", "-c", command], env={"SLURM_ARRAY_TASK_ID": "5"}, capture_output=True, text=True
     )
-    assert ran.stdout.splitlines() == ["-m", "skipbench", "cell", f"{folder}/cells.jsonl", "5"]
+    assert ran.stdout.splitlines() == ["-m", "skipbench", "runrow", f"{folder}/cells.jsonl", "5"]
 
 
 @pytest.mark.parametrize("word", ["cpus=0", "gpus=-1", "signal_s=0", "parallel=0", "node_gpus=0"])

@@ -17,7 +17,7 @@ from conftest import ROOT, Command, rest_slow
 from hydra.core.hydra_config import HydraConfig
 
 from skipbench.config import catalog
-from skipbench.config.catalog import cell_command, with_search_path
+from skipbench.config.catalog import row_command, with_search_path
 from skipbench.config.compose import compose, use_config_dir
 from skipbench.config.explain import hydra_initialized
 from skipbench.config.hardware import Slurm
@@ -165,7 +165,7 @@ def test_a_method_of_ones_own_runs_in_another_process(
     use_config_dir(Path(folder))
     config = compose(["method=mine", *MATHS, f"results={tmp_path / 'results'}"])
     cells = write_rows(tmp_path, [{"configs": [config.to_dict()]}])
-    done = subprocess.run(cell_command(str(cells), "0"), capture_output=True, text=True)
+    done = subprocess.run(row_command(str(cells), "0"), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert runs(tmp_path / "results") == 1
     made = script("mine", cells, range(1), Slurm(), "python", tmp_path)

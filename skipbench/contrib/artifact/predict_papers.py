@@ -31,7 +31,7 @@ UNKNOWN = {"del": "the paper prints neither exit layers nor lengths of drafts"}
 """Methods whose cells are not predicted."""
 
 
-class Cell(NamedTuple):
+class PaperCell(NamedTuple):
     """A published speedup, and what is known of its drafts; None for one that is not predicted."""
 
     printed: Printed
@@ -40,7 +40,7 @@ class Cell(NamedTuple):
     drafts: Drafts | None = None
 
 
-def cells_of(name: str) -> Iterator[Cell]:
+def cells_of(name: str) -> Iterator[PaperCell]:
     """The speedups of a table but vanilla's, which are 1 by definition, in the paper's order.
 
     Raises SkipbenchError for a table that is not among `TABLES`.
@@ -59,10 +59,10 @@ def cells_of(name: str) -> Iterator[Cell]:
     configs = dict(zip(unique, compose_cells(unique), strict=True))
     for printed in speedups:
         if id(printed) not in words:
-            yield Cell(printed)
+            yield PaperCell(printed)
             continue
         config = configs[words[id(printed)]]
-        yield Cell(
+        yield PaperCell(
             printed, config, _BY_TABLE[name](printed), drafts_of(name, config, printed.method)
         )
 

@@ -8,7 +8,7 @@ from skipbench.config.architecture import Shape
 from skipbench.contrib.artifact.predict import MachinePrices, Predicted, Range, predict
 from skipbench.contrib.artifact.predict_papers import (
     UNKNOWN,
-    Cell,
+    PaperCell,
     cells_of,
     is_overall,
     rounded,
@@ -33,7 +33,7 @@ class Line(NamedTuple):
     printed: Printed
     speedup: Range | None
     found: Predicted | None = None
-    cell: Cell | None = None
+    cell: PaperCell | None = None
 
     @property
     def verdict(self) -> str:

@@ -31,10 +31,10 @@ class ByPrice(RowPrices, StopRule):
 
     >>> rule = ByPrice(row_prices=[1, 1.02, 1.04, 1.1, 1.2, 1.4])
     >>> rule.step, rule.prices = 0.5, rule.prices_at(None, 17)
-    >>> rule.limit(), [rule.ends(confidence) for confidence in (0.99, 0.97, 0.4)]
+    >>> rule.begin_draft(), [rule.ends(confidence) for confidence in (0.99, 0.97, 0.4)]
     (16, [False, False, True])
     >>> rule.step = 1.0  # a draft step takes as long as a pass
-    >>> rule.limit()
+    >>> rule.begin_draft()
     0
     """
 
@@ -62,7 +62,7 @@ class ByPrice(RowPrices, StopRule):
         value = chain_value(self.counters.chance(ANY), self.step, prices, rate, self.max_steps)
         return value > -rate * prices[1]
 
-    def limit(self) -> int:
+    def begin_draft(self) -> int:
         self._classes, self._chance = [], 1.0
         return self.max_steps if self._pays() else int(self.idle % IDLE == IDLE - 1)
 

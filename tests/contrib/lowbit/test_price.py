@@ -15,7 +15,7 @@ def lengths_by_price(row_prices: list[float], right: bool, rounds: int = 200) ->
     rule, found = ByPrice(row_prices=row_prices), list[int]()
     rule.step, rule.prices = 0.5, rule.prices_at(State(None, [3]), rule.max_steps + 1)
     for _ in range(rounds):
-        limit = rule.limit()
+        limit = rule.begin_draft()
         steps = next((n for n in range(1, limit) if rule.ends(0.9)), limit)
         found.append(steps)
         rule.update(steps if right else 0, steps)

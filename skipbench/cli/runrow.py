@@ -1,4 +1,4 @@
-"""`cell`: one row of a submitted manifest, in a process of its own, as a task of an array."""
+"""`runrow`: one row of a submitted manifest, in a process of its own, as a task of an array."""
 
 import contextlib
 import os
@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from skipbench.cli.commands import Cell
-from skipbench.config.catalog import cell_command
+from skipbench.cli.commands import RunRow
+from skipbench.config.catalog import row_command
 from skipbench.config.run_config import RunConfig
 from skipbench.console import complain
 from skipbench.errors import SkipbenchError, reason_of
@@ -22,19 +22,19 @@ from skipbench.runs.store import record_failure
 EXIT_REPORTED = 3  # exit status of a watched cell that failed and wrote down why
 
 
-def run_cell(asked: Cell) -> None:
+def run_runrow(asked: RunRow) -> None:
     """Runs row NUMBER of MANIFEST under a second process that records how it died; exits with 1
     when a cell of it failed, with 128 + n when signal n asked for its end, or killed it.
     """
     path, number = asked.words
     if not number.isdecimal():
-        raise SkipbenchError(f"cell {Cell.NEEDS}")
+        raise SkipbenchError(f"runrow {RunRow.NEEDS}")
     configs = manifest.read_row(Path(path), int(number))
     if os.environ.get(WATCHED) == str(os.getppid()):
         sys.argv = manifest.command(Path(path).parent) or sys.argv
         _run_watched(configs)
         return
-    code = watch(cell_command(path, number), os.environ)
+    code = watch(row_command(path, number), os.environ)
     if reason := exit_reason(code, configs[0], Path(path).parent):
         _fail(configs, reason)
     sys.exit(1 if code == EXIT_REPORTED else code if code >= 0 else 128 - code)
