@@ -56,13 +56,14 @@ def compare(
     if prompts is not None:
         path = prompts if isinstance(prompts, str | Path) else prompts_file(prompts, Path(results))
         settings += ["dataset=prompts", f"dataset.path={quoted(str(path))}"]
-    rows, measured = [], ("tokens_per_s", "tokens_per_s_vanilla", "M", "alpha")
+    rows = []
     for one in rank_methods(settings, 60 * minutes, methods, limit).runs:
         metrics = one.metrics
         low, high = (metrics and metrics.speedup.headline[1]) or (None, None)
         row = {
             **{"method": one.method, "speedup": one.speedup, "low": low, "high": high},
-            **{key: getattr(metrics, key, None) for key in measured},
+            **{key: getattr(metrics, key, None) for key in ("tokens_per_s", "M", "alpha")},
+            "tokens_per_s_vanilla": metrics and metrics.baseline.tokens_per_s,
             "identical": metrics and metrics.lossless.identical,
             "samples": metrics and metrics.samples,
             "reason": one.reason,

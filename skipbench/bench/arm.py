@@ -1,5 +1,5 @@
-"""One arm of a row: a method with its prompts and its record, a prompt decoded once, and the sample
-of it beside vanilla.
+"""One arm of a row: a method with its prompts and its record, a prompt decoded once, and judged
+beside vanilla.
 """
 
 import time
@@ -7,6 +7,8 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from statistics import median_low
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from skipbench.bench.prompts import Prompt
 from skipbench.config.run_config import RunConfig
@@ -21,9 +23,9 @@ from skipbench.lm.model import LM
 from skipbench.metrics.prices import price_key
 from skipbench.profile.clock import Clock
 from skipbench.profile.peak import PeakMemory
-from skipbench.runs.record import Arm, Completion, Divergence, Lossless, Sample, Seconds
+from skipbench.runs.record import VANILLA, Arm, Divergence, Lossless, Seconds, Turn
 from skipbench.runs.store import RunStore
-from skipbench.scoring.scorers import score
+from skipbench.scoring.scorers import score as score_text
 
 # an output whose last so many tokens repeat with a period of at most a quarter of them is a loop
 LOOP_TOKENS = 32
@@ -32,7 +34,7 @@ RECORDED: dict[Kind, Lossless] = {"tie": "tie", "wrong": "diverged", "unchecked"
 
 
 @dataclass
-class Bench:
+class ArmRunner:
     """One arm of a row, ready to decode: the model is loaded, and the arm's folder open."""
 
     config: RunConfig
@@ -46,33 +48,43 @@ class Bench:
     """True if other arms go on where this one fails."""
     error: Exception | None = None
     """Of the method, which ended this arm."""
-    samples: list[Sample] = field(init=False)
+    turns: list[Turn] = field(init=False)
     """Of the prompts that are decoded."""
     done: set[int] = field(init=False)
     """Their indices."""
     peak_bytes: int = 0
     """Most memory of this process, or of its GPUs, while this arm decoded."""
     answers: dict[str, str] = field(default_factory=dict)
-    """Vanilla's answers, by the row that a later turn comes after."""
+    """Vanilla's answers, by the prompt that a later turn comes after."""
     setup_s: float = 0.0
-    """Seconds that the method was set up in; 0 once a sample has them."""
+    """Seconds that the method was set up in; 0 once a turn has them."""
 
     def __post_init__(self) -> None:
-        """Raises SkipbenchError where a sample is of another prompt than its row now has."""
+        """Raises SkipbenchError where a turn is of another prompt than its place now has."""
         self.prices = self.lm.prices.own()  # the passes are those that this arm measures
-        self.samples = self.store.samples()
-        self.done = {s.index for s in self.samples}
-        if self.samples:
-            self.method.load_state_dict(self.samples[-1].carry)
+        self.turns = self.store.turns()
+        self.done = {turn.index for turn in self.turns}
+        if self.turns:
+            self.method.load_state_dict(self.turns[-1].arms[self.name].carry)
         self.followed = {prompt.example.after for prompt in self.prompts}
-        for s in self.samples:
-            if s.id in self.followed:
-                self.answers[s.id] = self.text(s.vanilla.tokens)
-        for s in self.samples:
-            if s.index >= len(self.prompts) or self.prompt(s.index).hash != s.prompt_hash:
-                other = f"sample {s.index} ({s.id}) is of another prompt than that row has now"
+        for turn in self.turns:
+            if turn.id in self.followed:
+                self.answers[turn.id] = self.text(turn.arms[VANILLA].tokens)
+        for turn in self.turns[: len(self.prompts)]:
+            if self.prompt(turn.index).hash != turn.prompt_hash:
+                other = f"turn {turn.index} ({turn.id}) is of another prompt than is there now"
                 advice = "fresh=true sets the run aside and starts anew, results=FOLDER keeps both"
                 raise SkipbenchError(f"{self.store.folder}: {other}; {advice}")
+
+    @property
+    def name(self) -> str:
+        """Of the arm in turns."""
+        return self.store.folder.name
+
+    @property
+    def missing(self) -> list[int]:
+        """Places of the prompts that it has to decode."""
+        return [at for at in range(len(self.prompts)) if at not in self.done]
 
     def text(self, tokens: list[int]) -> str:
         return str(self.tokenizer.decode(tokens, skip_special_tokens=True))
@@ -94,13 +106,13 @@ class Bench:
         self.lm.cache.length = 0
         self.setup_s += time.perf_counter() - began
 
-    def add(self, sample: Sample, completion: Completion) -> None:
-        """Stores a sample."""
-        self.store.append(sample, completion)
-        if sample.id in self.followed:
-            self.answers[sample.id] = completion.vanilla
-        self.samples.append(sample)
-        self.done.add(sample.index)
+    def add(self, turn: Turn, vanilla: str) -> None:
+        """Takes note of a stored turn, in which vanilla wrote this."""
+        self.store.beat()
+        if turn.id in self.followed:
+            self.answers[turn.id] = vanilla
+        self.turns.append(turn)
+        self.done.add(turn.index)
 
     def decode(
         self, method: Method, prompt: Prompt, index: int, reference: list[int] | None = None
@@ -134,39 +146,26 @@ class Decoded(NamedTuple):
     peak_bytes: int = 0
 
 
-def sample_of(
-    bench: Bench, prompt: Prompt, index: int, order: list[str], vanilla: Arm, ours: Decoded
-) -> tuple[Sample, Completion]:
-    """The record of an arm's part in a turn, and its texts."""
-    row, method, config = prompt.example, bench.method, bench.config
+def scored(runner: ArmRunner, prompt: Prompt, arm: Arm) -> tuple[Arm, str]:
+    """The arm with the scores of its text, and the text."""
+    text, example = runner.text(arm.tokens), prompt.example
+    score = score_text(runner.config.dataset.scorer, text, example.prompt, example.reference)
+    return replace(arm, score=score), text
+
+
+def judged(runner: ArmRunner, prompt: Prompt, vanilla: Arm, ours: Decoded) -> tuple[Arm, str]:
+    """What an arm decoded, beside vanilla's, and what its method tells of it; and its text."""
+    method, config = runner.method, runner.config
     greedy = config.decoding.temperature == 0
-    kind, divergence = _compare(bench.lm, prompt.ids, vanilla, ours.arm, greedy)
+    kind, divergence = _compare(runner.lm, prompt.ids, vanilla, ours.arm, greedy)
     if config.teacher_forced and kind != "failed":
         kind = "unchecked"  # equal by force
-    texts = bench.text(vanilla.tokens), bench.text(ours.arm.tokens)
-    scorer = config.dataset.scorer
-    scores = {t: score(scorer, t, row.prompt, row.reference) for t in set(texts)}
-    scored = dict(zip(("vanilla", "method"), map(scores.__getitem__, texts), strict=True))
-    more = {"setup_s": [round(bench.setup_s, 3)]} if bench.setup_s else {}
-    bench.setup_s = 0.0
-    sample = Sample(
-        index=index,
-        id=row.id,
-        prompt_hash=prompt.hash,
-        prompt_tokens=len(prompt.ids),
-        order=order,
-        vanilla=vanilla,
-        method=ours.arm,
-        lossless=kind,
-        divergence=divergence,
-        skip=str(method.skip),
-        score=scored if scored["vanilla"] else {},
-        groups=row.groups | ({"prompt": "cut"} if prompt.cut else {}),
-        carry=method.state_dict(),
-        trace=method.trace() | more | {"verified": ours.verified},
-        question=row.question,
-    )
-    return sample, Completion(index, row.id, row.prompt, row.reference, *texts)
+    more = {"setup_s": [round(runner.setup_s, 3)]} if runner.setup_s else {}
+    runner.setup_s = 0.0
+    arm, text = scored(runner, prompt, ours.arm)
+    told = {"skip": str(method.skip), "carry": method.state_dict()}
+    trace = method.trace() | more | {"verified": ours.verified}
+    return replace(arm, lossless=kind, divergence=divergence, trace=trace, **told), text
 
 
 def looped(tokens: list[int]) -> bool:

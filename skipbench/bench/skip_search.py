@@ -12,7 +12,7 @@ from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.methods.self_sd import objective
 from skipbench.runs.fingerprint import weights_sha256
-from skipbench.runs.lock import set_aside
+from skipbench.runs.lock import move_aside
 from skipbench.search.run import Trial, retime, search
 from skipbench.search.strategies import make_strategy
 
@@ -52,7 +52,7 @@ def search_set(config: RunConfig, store: bool, load: LoadModel = load_model) -> 
         )
     settings |= {"weights_sha256": weights_sha256(model)}
     if config.fresh:
-        set_aside(folder)
+        move_aside(folder)
     elif other := other_weights(trace, model):
         raise SkipbenchError(other)
     strategy = make_strategy(options, lm.layers)

@@ -7,86 +7,86 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from skipbench.bench.arm import Bench, Decoded, sample_of
+from skipbench.bench.arm import ArmRunner, Decoded, judged, scored
 from skipbench.bench.prompts import Prompt
 from skipbench.console import note, progress
 from skipbench.decode.method import Method
 from skipbench.methods.vanilla import Vanilla
-from skipbench.runs.record import speedups
+from skipbench.runs.record import VANILLA, Texts, Turn, paired
 from skipbench.runs.state import defer_signals
+from skipbench.runs.store import append_turn
 
-VANILLA = "vanilla"
 
+def decode_missing(*runners: ArmRunner, deadline: float = math.inf) -> None:
+    """Decodes for each arm the prompts that it lacks. The arms that lack a prompt take one turn on
+    it, vanilla among them, which is stored as a whole.
 
-def decode_missing(*benches: Bench, deadline: float = math.inf) -> None:
-    """Decodes for each arm the prompts that it has no sample of. The arms that lack a prompt take
-    one turn on it, vanilla among them, and each stores a sample with its own tokens and times and
-    with vanilla's of this turn.
-
-    A method that carries state across prompts goes on from the state in its last record. A later
-    turn of a conversation comes after vanilla's answer to the turn before it, for all arms.
-    `deadline`: time of `time.monotonic` after which no further prompt begins.
+    A method that carries state across prompts goes on from the state in its last turn. A later turn
+    of a conversation comes after vanilla's answer to the turn before it, for all arms. `deadline`:
+    time of `time.monotonic` after which no further prompt begins.
     """
-    longest = max((bench.prompts for bench in benches), key=len)
-    indices = range(len(longest))
-    lacking = {i: [b for b in benches if i < len(b.prompts) and i not in b.done] for i in indices}
-    missing = [i for i in indices if lacking[i]]
-    _warm_up(benches, missing)
-    with progress("prompts", len(indices), len(indices) - len(missing)) as advance:
+    longest = max(len(runner.prompts) for runner in runners)
+    lacking = {at: [r for r in runners if at in r.missing] for at in range(longest)}
+    missing = [at for at in lacking if lacking[at]]
+    _warm_up(runners, missing)
+    with progress("prompts", longest, longest - len(missing)) as advance:
         for index in missing:
-            turns: dict[str, list[Bench]] = {}
-            for bench in lacking[index]:  # one turn, unless their answers or rows differ
-                if bench.error is None:
-                    turns.setdefault(bench.prompt(index).hash, []).append(bench)
+            turns: dict[str, list[ArmRunner]] = {}
+            for runner in lacking[index]:  # one turn, unless their answers differ
+                if runner.error is None:
+                    turns.setdefault(runner.prompt(index).hash, []).append(runner)
             for turn in turns.values():
                 _turn(turn, index)
-            if all(bench.error is not None for bench in benches) or time.monotonic() > deadline:
+            if all(r.error is not None for r in runners) or time.monotonic() > deadline:
                 break
-            advance(_so_far(benches))
-    for bench in benches:
-        bench.samples.sort(key=lambda s: s.index)
+            advance(_so_far(runners))
+    for runner in runners:
+        runner.turns.sort(key=lambda turn: turn.index)
 
 
-def _warm_up(benches: Sequence[Bench], missing: Sequence[int]) -> None:
+def _warm_up(runners: Sequence[ArmRunner], missing: Sequence[int]) -> None:
     """Vanilla and a copy of each method decode the first prompts, before anything is timed; then
     each method measures what it needs of the machine.
     """
-    for bench in benches:
-        after = {i: bench.prompts[i].example.after for i in missing if i < len(bench.prompts)}
-        ready = [i for i, turn in after.items() if turn is None or turn in bench.answers]
-        for index in ready[: bench.config.engine.warmup]:
-            prompt = bench.prompt(index)
-            if bench is benches[0]:
-                bench.decode(Vanilla(), prompt, index)
-            _attempt(bench, copy.deepcopy(bench.method), prompt, index)
-        bench.prices.passes.clear()
+    for runner in runners:
+        after = {i: runner.prompts[i].example.after for i in missing if i < len(runner.prompts)}
+        ready = [i for i, turn in after.items() if turn is None or turn in runner.answers]
+        for index in ready[: runner.config.engine.warmup]:
+            prompt = runner.prompt(index)
+            if runner is runners[0]:
+                runner.decode(Vanilla(), prompt, index)
+            _attempt(runner, copy.deepcopy(runner.method), prompt, index)
+        runner.prices.passes.clear()
         if missing:
-            bench.prepare()
+            runner.prepare()
 
 
 def _attempt(
-    bench: Bench, method: Method, prompt: Prompt, index: int, reference: list[int] | None = None
+    runner: ArmRunner,
+    method: Method,
+    prompt: Prompt,
+    index: int,
+    reference: list[int] | None = None,
 ) -> Decoded | None:
     """Decodes a prompt; None if the method fails where other arms go on."""
     try:
-        return bench.decode(method, prompt, index, reference)
+        return runner.decode(method, prompt, index, reference)
     except Exception as error:  # kept in the record of this arm, and raised where it is alone
-        if not bench.others:
+        if not runner.others:
             raise
-        bench.error = error
+        runner.error = error
         return None
 
 
-def _turn(benches: Sequence[Bench], index: int) -> None:
-    """Decodes a prompt by vanilla and every arm, and stores a sample per arm. After a signal no
-    other arm begins: those that are done are stored, with vanilla's part.
+def _turn(runners: Sequence[ArmRunner], index: int) -> None:
+    """Decodes a prompt by vanilla and every arm, and stores the turn. After a signal no other arm
+    begins: those that are done are stored.
     """
-    arms = {bench.store.folder.name: bench for bench in benches}
-    prompt, first = benches[0].prompt(index), benches[0]
-    done: dict[str, Decoded] = {}
-    order, forced = arm_order(first.config.seed, list(arms), index), first.config.teacher_forced
+    by_name, first = {runner.name: runner for runner in runners}, runners[0]
+    prompt, done = first.prompt(index), dict[str, Decoded]()
+    order, forced = arm_order(first.config.seed, list(by_name), index), first.config.teacher_forced
     if forced:  # its tokens come first
         order.sort(key=lambda name: name != VANILLA)
     timed_from = _captured_ahead(first, prompt)
@@ -96,25 +96,46 @@ def _turn(benches: Sequence[Bench], index: int) -> None:
                 done[name] = first.decode(Vanilla(), prompt, index)
             elif not asked or not done.keys() - {VANILLA}:
                 reference = done[VANILLA].arm.tokens if forced else None
-                decoded = _attempt(arms[name], arms[name].method, prompt, index, reference)
+                runner = by_name[name]
+                decoded = _attempt(runner, runner.method, prompt, index, reference)
                 done |= {} if decoded is None else {name: decoded}
-        vanilla = done[VANILLA].arm
         if late := first.lm.engine.captured()[0] - timed_from:
             note(f"{late} CUDA graphs captured in the timed rounds of prompt {index}")
-        for name in [n for n in done if n != VANILLA]:
-            bench = arms[name]
-            others = {n: arm.config.method.name for n, arm in arms.items()}
-            shown = others | {VANILLA: VANILLA, name: "method"}
-            went = [shown[n] for n in done]
-            bench.add(*sample_of(bench, prompt, index, went, vanilla, done[name]))
-            bench.peak_bytes = max(bench.peak_bytes, done[name].peak_bytes)
+        _store([by_name[name] for name in done if name != VANILLA], prompt, index, done)
 
 
-def _captured_ahead(bench: Bench, prompt: Prompt) -> int:
+def _store(
+    runners: Sequence[ArmRunner], prompt: Prompt, index: int, done: Mapping[str, Decoded]
+) -> None:
+    """Stores a turn, where an arm beside vanilla has decoded it."""
+    if not runners:
+        return
+    example, vanilla = prompt.example, done[VANILLA].arm
+    made = {VANILLA: scored(runners[0], prompt, vanilla)}
+    made |= {runner.name: judged(runner, prompt, vanilla, done[runner.name]) for runner in runners}
+    said = {name: text for name, (_, text) in made.items()}
+    turn = Turn(
+        index=index,
+        id=example.id,
+        prompt_hash=prompt.hash,
+        prompt_tokens=len(prompt.ids),
+        order=[*done],
+        arms={name: made[name][0] for name in done if name in made},
+        groups=example.groups | ({"prompt": "cut"} if prompt.cut else {}),
+        question=example.question,
+    )
+    texts = Texts(index, example.id, example.prompt, example.reference, said)
+    append_turn(runners[0].store.folder.parent, turn, texts)
+    for runner in runners:
+        runner.add(turn, said[VANILLA])
+        runner.peak_bytes = max(runner.peak_bytes, done[runner.name].peak_bytes)
+
+
+def _captured_ahead(runner: ArmRunner, prompt: Prompt) -> int:
     """Captures the graphs of a turn before its clocks run; how many there are then."""
-    engine, before = bench.lm.engine, bench.lm.engine.captured()
+    engine, before = runner.lm.engine, runner.lm.engine.captured()
     start = len(prompt.ids)
-    engine.capture_ahead(start, start + bench.config.dataset.max_new_tokens)
+    engine.capture_ahead(start, start + runner.config.dataset.max_new_tokens)
     graphs, seconds = engine.captured()
     if graphs > before[0]:
         took = f"in {seconds - before[1]:.1f} s"
@@ -138,12 +159,12 @@ def arm_order(seed: int, names: Sequence[str], index: int) -> list[str]:
     return [arms[i] for i in square[place]]
 
 
-def _so_far(benches: Sequence[Bench]) -> str:
+def _so_far(runners: Sequence[ArmRunner]) -> str:
     """The fastest arm so far."""
     means = {}
-    for bench in benches:
-        if ratios := speedups(bench.samples).values():
-            means[bench.config.method.name] = statistics.geometric_mean(ratios)
+    for runner in runners:
+        if ratios := paired(runner.turns, VANILLA, runner.name).values():
+            means[runner.config.method.name] = statistics.geometric_mean(ratios)
     if not means:
         return ""
     best = max(means, key=means.__getitem__)

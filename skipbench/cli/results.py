@@ -6,6 +6,7 @@ from pathlib import Path
 from skipbench.cli.commands import Diff, Report, Score
 from skipbench.console import complain, progress_of, say, show
 from skipbench.errors import SkipbenchError
+from skipbench.runs import measures
 from skipbench.runs.files import write_atomic
 from skipbench.runs.reading import run_folders
 from skipbench.runs.run import read_run
@@ -34,8 +35,10 @@ def run_score(asked: Score) -> None:
             scored = score_run(folder, asked.sandbox, asked.timeout, update)
         run = read_run(folder)
         show(folder.name)
-        score = run.metrics and run.metrics.score
-        vanilla, method = (score.vanilla, score.method) if score else ({}, {})
+        metrics = run.metrics or measures.Metrics()
+        vanilla, method = (
+            (of.score or measures.Score()).means for of in (metrics.baseline, metrics)
+        )
         if scored is None:
             show("  nothing to execute: its scores were made by the run itself")
         else:

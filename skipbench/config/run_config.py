@@ -16,8 +16,8 @@ from skipbench.config.model import Model, PlantedModel
 from skipbench.config.schemas import Decoding, Engine, Profile, Search
 from skipbench.errors import SkipbenchError
 
-IN_RECORD = ("model", "method", "dataset", "decoding", "engine", "seed", "limit")
-"""Keys on which samples depend: they are a run's record, and their hash its name."""
+OF_ROW = ("model", "dataset", "decoding", "engine", "seed")
+"""Keys on which turns depend, beside the method: a row's record, whose hash is in its name."""
 CHOOSE = ("wheel", "strict")
 """Keys of a model that only decide on others: on its path, and on `engine.strict`."""
 FORM = ("max_new_tokens", "truncate", "keep", "reserve", "context", "chat", "thinking")
@@ -122,6 +122,15 @@ class DatasetConfig(Node, frozen=True):
         drawn = {"seed": self.seed + seed_offset} | ({"shuffle": True} if seed_offset else {})
         return {k: drawn.get(k, v) for k, v in self.node.items() if k not in left_out}
 
+    def order(self, limit: int | None) -> int | str | None:
+        """What of `limit` the order of rows depends on: a stream takes so many of each task, and
+        questions of a benchmark of chats come by turns of their groups, unless all are taken.
+        """
+        if self.parts:
+            return limit
+        whole = limit is None and self.size is None
+        return "whole" if whole and str(self.node["_target_"]).endswith("_bench") else None
+
     def for_search(self, limit: int | None) -> "DatasetConfig":
         """The dataset of a search for a skip set of a run with this `limit`: the training split, of
         shots as well; without one, the dataset with `run_limit`, the rows to avoid.
@@ -189,11 +198,19 @@ class RunConfig:
             return []
         return self.dataset.rows(self.model.calibration.rows, seed_offset=2000)
 
-    def record(self) -> dict[str, object]:
-        """The settings that a run's folder records, and that its name is the hash of."""
+    def row_record(self) -> dict[str, object]:
+        """The settings that all arms of a row share: not their number of prompts, of which smaller
+        ones are the first of larger ones.
+        """
         plain = self.to_dict() | {"model": self._model_record("settings", "gated")}
-        more = ["teacher_forced"] if self.teacher_forced else []
-        return {key: plain[key] for key in (*IN_RECORD, *more)}
+        more: dict[str, object] = {"teacher_forced": True} if self.teacher_forced else {}
+        order = self.dataset.order(self.limit)
+        more |= {"order": order} if order is not None else {}
+        return {key: plain[key] for key in OF_ROW} | more
+
+    def record(self) -> dict[str, object]:
+        """The settings of a run: of its row, and its method."""
+        return {**self.row_record(), "method": self.to_dict()["method"]}
 
     def search_record(self) -> dict[str, object]:
         """The settings that the trace of a search depends on; its drafts are chains."""

@@ -122,8 +122,12 @@ def rows_hash(rows: Sequence[Example]) -> str:
 
 
 def other_rows(origin: Provenance, rows: Sequence[Example]) -> bool:
-    """True if a run, by its provenance, was made with other rows, or prompts of another wording."""
-    now = {"rows_sha256": rows_hash(rows), "prompts_sha256": prompts_hash(rows)}
+    """True if a run, by its provenance, was made with other rows, or prompts of another wording, as
+    far as these go.
+    """
+    if (count := origin.prompts) is None or len(rows) < count:
+        return False
+    now = {"rows_sha256": rows_hash(rows[:count]), "prompts_sha256": prompts_hash(rows[:count])}
     return any(getattr(origin, name) not in (None, digest) for name, digest in now.items())
 
 

@@ -119,8 +119,8 @@ def _so_far(run: Run) -> Run:
     """A run whose time was up, with the metrics of the prompts that it has decoded."""
     if run.metrics is not None or run.provenance.layers is None:
         return run
-    metrics = summarise(run.samples, run.provenance.layers, None, None, None)
-    return replace(run, metrics=metrics, drafted=drafted(run.samples), reason=None)
+    metrics = summarise(run.turns, run.arm, run.provenance.layers)
+    return replace(run, metrics=metrics, drafted=drafted(run.turns, run.arm), reason=None)
 
 
 def _named(methods: Sequence[str], model: str) -> list[str]:

@@ -2,8 +2,6 @@
 
 import contextlib
 import dataclasses
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 from skipbench.bench.stored_sets import other_weights, with_stored_set
@@ -12,26 +10,14 @@ from skipbench.config.run_config import RunConfig
 from skipbench.data.rows import other_rows
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.set_search import search_trace
+from skipbench.metrics.summary import first_of
+from skipbench.runs.cell import Cell
 from skipbench.runs.fingerprint import compare_identity
-from skipbench.runs.provenance import config_hash, run_name
 from skipbench.runs.run import Run, read_run
 from skipbench.search.run import best_of_trace
 
 
-@dataclass(frozen=True)
-class ResolvedCell:
-    """A cell whose skip set is known; the hash of its settings names its folder."""
-
-    config: RunConfig
-
-    @cached_property
-    def folder(self) -> Path:
-        config = self.config
-        names = [config.model.name, config.method.name, config.dataset.name]
-        return config.results / "runs" / run_name(names, config_hash(config.record()))
-
-
-def resolve_cell(config: RunConfig) -> ResolvedCell:
+def resolve_cell(config: RunConfig) -> Cell:
     """Fills in the stored skip set. Raises NotHereError without one, or for other weights."""
     if config.search_dataset is not None:
         iterations = config.search.iterations
@@ -39,9 +25,9 @@ def resolve_cell(config: RunConfig) -> ResolvedCell:
             raise NotHereError(other)
         if (skip := best_of_trace(trace, iterations)) is None:
             raise NotHereError(f"its search of {iterations} sets is not done yet")
-        return ResolvedCell(dataclasses.replace(config, method=config.method.but(skip=skip)))
+        return Cell(dataclasses.replace(config, method=config.method.but(skip=skip)))
     try:
-        return ResolvedCell(with_stored_set(config))
+        return Cell(with_stored_set(config))
     except NotHereError as error:
         cell = " ".join(f"{key}={name}" for key, name in config.names.items())
         raise NotHereError(
@@ -50,16 +36,16 @@ def resolve_cell(config: RunConfig) -> ResolvedCell:
         ) from error
 
 
-def checked_run(cell: ResolvedCell) -> Run:
+def checked_run(cell: Cell) -> Run:
     """The run of a cell. Raises SkipbenchError for other weights, code or rows, or damage."""
     return compared_run(cell)[0]
 
 
-def compared_run(cell: ResolvedCell) -> tuple[Run, list[str]]:
+def compared_run(cell: Cell) -> tuple[Run, list[str]]:
     """`checked_run`, and what differs that is not refused."""
-    run, config = read_run(cell.folder), cell.config
-    if run.done:
-        _ = run.samples  # refused where a sample is missing
+    config = cell.config
+    run = first_of(read_run(cell.folder), config.limit)
+    if done := run.has(config.limit):
         path = config.dataset.path  # rows of the hub are pinned by their revision
         local = path is not None and Path(path).is_file()
         if local and other_rows(run.provenance, config.dataset.rows(config.limit)):
@@ -67,7 +53,7 @@ def compared_run(cell: ResolvedCell) -> tuple[Run, list[str]]:
                 f"{cell.folder} was made with other rows (dataset.path={path}): changed since; "
                 "fresh=true sets it aside and starts anew, results=FOLDER keeps both"
             )
-    return run, compare_identity(cell.folder, config)
+    return run, compare_identity(cell.folder, config, done)
 
 
 def header(run: Run) -> dict[str, str]:
@@ -83,7 +69,7 @@ def header(run: Run) -> dict[str, str]:
 def all_done(config: RunConfig) -> bool:
     """True if the run of a cell is done; needs no torch. Raises as `checked_run`."""
     with contextlib.suppress(NotHereError):
-        return checked_run(resolve_cell(config)).done
+        return checked_run(resolve_cell(config)).has(config.limit)
     return False
 
 

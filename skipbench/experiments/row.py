@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -13,7 +12,6 @@ from skipbench.console import logged, say, show_result
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.resolve import (
-    ResolvedCell,
     all_done,
     checked_run,
     compared_run,
@@ -25,18 +23,13 @@ from skipbench.experiments.set_search import ensure_searched
 from skipbench.models.checks import check_access
 from skipbench.report.tables.formats import for_terminal, markdown
 from skipbench.report.tables.runs import ALL, run_table
+from skipbench.runs.cell import Cell
 from skipbench.runs.files import write_atomic
-from skipbench.runs.lock import set_aside
 from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import hashed
-from skipbench.runs.run import Run, read_run
+from skipbench.runs.run import Run
+from skipbench.runs.store import set_aside
 from skipbench.scoring.scorers import waits_for_score
-
-if TYPE_CHECKING:  # a row of finished cells needs no torch
-    from skipbench.bench.run import ReadyArm
-
-OF_AN_ARM = ("method", "limit")
-"""Settings in which the arms of a row may differ; of prompts each takes the first `limit`."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +52,7 @@ class CellOutcome:
 
 def row_key(config: RunConfig) -> str:
     """Hash of the settings that the cells of a row have in common."""
-    shared = {k: v for k, v in config.record().items() if k not in OF_AN_ARM}
-    return hashed([shared, str(config.results)])
+    return hashed([config.row_record(), str(config.results)])
 
 
 def rows_of(configs: Sequence[RunConfig]) -> list[list[int]]:
@@ -146,7 +138,7 @@ def run_row(
             are then `interrupted`.
     """
     load = load or LastLoaded()
-    arms: dict[Path, ReadyArm] = {}
+    arms: dict[Path, Cell] = {}
     prepared = [_prepare(config, load, arms) for config in configs]
     measured = _measured(list(arms.values()), load, deadline) if arms else {}
     return [
@@ -156,7 +148,7 @@ def run_row(
 
 
 def _prepare(
-    config: RunConfig, load: LastLoaded, arms: "dict[Path, ReadyArm]"
+    config: RunConfig, load: LastLoaded, arms: dict[Path, Cell]
 ) -> tuple[CellOutcome, Path | None]:
     """What became of a cell that has nothing to decode; or the folder of its arm, added to `arms`,
     in which cells that are one run have one.
@@ -170,9 +162,7 @@ def _prepare(
     return CellOutcome(config, run), arm.folder if arm else None
 
 
-def _ready(
-    config: RunConfig, load: LastLoaded, checked: bool
-) -> "tuple[Run | None, ReadyArm | None]":
+def _ready(config: RunConfig, load: LastLoaded, checked: bool) -> tuple[Run | None, Cell | None]:
     """The run of a cell that is done, or the arm that decodes it; neither in a dry run. `checked`:
     another cell checked the model.
     """
@@ -195,20 +185,17 @@ def _ready(
         dry_run(cell.config, cell.folder, state)
         return None, None
     held = checked or load.holds(config)
-    if not config.fresh and (run := _open_run(cell)).done:
+    if not config.fresh and (run := _open_run(cell)).has(config.limit):
         return run, None
     from skipbench.bench.load import preflight
-    from skipbench.bench.run import ReadyArm
 
-    rows = preflight(cell.config, cell.folder, held).rows
+    cell.examples = preflight(cell.config, cell.folder, held).rows
     if config.fresh:  # only now: the old run stays where the new one is refused
         set_aside(cell.folder)
-    return None, ReadyArm(cell.config, cell.folder, rows)
+    return None, cell
 
 
-def _measured(
-    arms: "Sequence[ReadyArm]", load: LastLoaded, deadline: float
-) -> dict[Path, CellOutcome]:
+def _measured(arms: Sequence[Cell], load: LastLoaded, deadline: float) -> dict[Path, CellOutcome]:
     """Decodes what the arms lack, and reads their runs; by folder."""
     from skipbench.bench.run import opened
     from skipbench.bench.turns import decode_missing
@@ -223,14 +210,14 @@ def _measured(
         return {arm.folder: CellOutcome(arm.config, error=error) for arm in arms}
     outcomes = dict[Path, CellOutcome]()
     for arm, bench in zip(arms, benches, strict=True):
-        run = read_run(arm.folder) if bench.error is None else None
+        run = checked_run(arm) if bench.error is None else None
         if run is not None and run.metrics is not None:
             write_atomic(arm.folder / "table.md", markdown(run_table(run, [ALL])))
         outcomes[arm.folder] = CellOutcome(arm.config, run, bench.error)
     return outcomes
 
 
-def _open_run(cell: ResolvedCell) -> Run:
+def _open_run(cell: Cell) -> Run:
     """The run of a cell; prints what is not as today."""
     run, notes = compared_run(cell)
     for text in notes:

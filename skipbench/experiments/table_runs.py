@@ -12,19 +12,19 @@ from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.grid import PlannedCell, printed_numbers
 from skipbench.experiments.resolve import (
-    ResolvedCell,
     checked_run,
     resolve_cell,
     to_score,
 )
 from skipbench.experiments.set_search import search_trace
 from skipbench.metrics.summary import summarise
-from skipbench.report.measured import measure, spread_key, vanilla_arm
+from skipbench.report.measured import measure, spread_key
 from skipbench.report.published import Printed, paper_of, samples_of
 from skipbench.report.tables.formats import for_terminal
 from skipbench.report.tables.runs import row_table
+from skipbench.runs.cell import Cell
 from skipbench.runs.measures import Optimisation
-from skipbench.runs.record import Sample, drafted
+from skipbench.runs.record import Turn, drafted
 from skipbench.runs.run import Run
 from skipbench.scoring.scorers import waits_for_score
 from skipbench.search.run import read_trials
@@ -101,10 +101,11 @@ def _spreads(run: Run, numbers: Sequence[Printed], experiment: str) -> dict[str,
     layers, paper = run.provenance.layers, (paper_of(experiment) or ("",))[0]
     if not wanted or run.metrics is None or layers is None:
         return {}
-    each = [summarise([s], layers, None, None, None) for s in run.sound]
-    each = [replace(one, profiled=run.metrics.profiled) for one in each]
+    each = [summarise([turn], run.arm, layers) for turn in run.sound]
+    profiled = {"profiled": run.metrics.profiled}
+    each = [replace(m, **profiled, vanilla=replace(m.baseline, **profiled)) for m in each]
     found: dict[str, dict[str, float]] = {}
-    for arm, ours in (("method", each), ("vanilla", [vanilla_arm(one) for one in each])):
+    for arm, ours in (("method", each), ("vanilla", [one.baseline for one in each])):
         for key, n in wanted.items():
             places = n.keys.get("phase"), n.keys.get("part")
             values = [measure(one, n.column, *places, paper).value for one in ours]
@@ -125,11 +126,11 @@ def search_costs(config: RunConfig, run: Run) -> Optimisation | None:
     elif "beta" in config.method.node:
         # SWIFT: its steps' numbers are traced, and the seconds of adaptation are theirs.
         beta = int(config.method.node["beta"])
-        numbers = [int(o) for s in run.sound for o in s.trace.get("step", [])]
+        numbers = [int(o) for arm in run.arms for o in arm.trace.get("step", [])]
         steps, bayes = len(numbers), sum(o > 1 and o % beta == 0 for o in numbers) if beta else 0
-        seconds = sum(s.method.seconds.adapt for s in run.sound)
-    elif programmes := sum(len(s.trace.get("optimised", [])) for s in run.sound):
-        adapting = sum(s.method.seconds.adapt for s in run.sound)
+        seconds = sum(arm.seconds.adapt for arm in run.arms)
+    elif programmes := sum(len(arm.trace.get("optimised", [])) for arm in run.arms):
+        adapting = sum(arm.seconds.adapt for arm in run.arms)
         return Optimisation(programmes=programmes, seconds=adapting)
     else:
         return None
@@ -141,22 +142,22 @@ def _by_group(run: Run, key: str, group: str) -> list[Run]:
     layers = run.provenance.layers
     if run.metrics is None or layers is None:
         return []
-    labelled = defaultdict[str, list[Sample]](list)
-    for sample in run.samples:
-        if group in sample.groups:
-            labelled[sample.groups[group]].append(sample)
+    labelled = defaultdict[str, list[Turn]](list)
+    for turn in run.turns:
+        if group in turn.groups:
+            labelled[turn.groups[group]].append(turn)
     return [
         replace(
             run,
             keys=run.keys | {key: label},
-            drafted=drafted(part),
-            metrics=summarise(part, layers, None, None, None),
+            drafted=drafted(part, run.arm),
+            metrics=summarise(part, run.arm, layers),
         )
         for label, part in labelled.items()
     ]
 
 
-def run_entry(cell: ResolvedCell, reason: str | None = None) -> Run:
+def run_entry(cell: Cell, reason: str | None = None) -> Run:
     """The run of one cell, for tables; `reason` says why it has no metrics."""
     config = cell.config
     try:
@@ -166,7 +167,7 @@ def run_entry(cell: ResolvedCell, reason: str | None = None) -> Run:
     if run.metrics is None:
         reason = reason or "not run yet"
     else:
-        run = replace(run, drafted=drafted(run.samples))
+        run = replace(run, drafted=drafted(run.turns, run.arm))
         if waits_for_score(config.dataset.scorer, run.metrics):
             reason = "; ".join(filter(None, (reason, to_score(cell.folder))))
     return replace(run, **config.names, label=config.label, reason=reason)

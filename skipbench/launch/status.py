@@ -18,7 +18,7 @@ from skipbench.experiments.set_search import search_trace
 from skipbench.launch import manifest, slurm
 from skipbench.runs.fingerprint import compare_identity
 from skipbench.runs.provenance import config_hash
-from skipbench.runs.record import Sample, speedups
+from skipbench.runs.record import VANILLA
 from skipbench.runs.run import Run, read_run
 from skipbench.runs.state import STALE_S, STATES, RunState, run_state
 
@@ -114,8 +114,9 @@ def _status(
         cell = resolve_cell(config)
         state = run_state(folder := cell.folder, live, stale_s)
         if state.state == "done":
-            read_run(folder)
-            compare_identity(folder, cell.config)
+            done = read_run(folder).has(config.limit)
+            compare_identity(folder, cell.config, done)
+            state = state if done else RunState("interrupted", "it has fewer prompts")
         return CellStatus(name, config, folder, state)
     except NotHereError as error:
         return CellStatus(name, config, None, RunState("missing", str(error)), searched)
@@ -173,15 +174,15 @@ def row_progress(row: Sequence[CellStatus]) -> list[Progress]:
     """The progress of the cells of one row, whose running arms take turns on every prompt."""
     runs = [_read(cell.folder) for cell in row]
     turns = [
-        (fmean(s.method.seconds.total for s in own), fmean(s.vanilla.seconds.total for s in own))
-        for cell, (_, own) in zip(row, runs, strict=True)
-        if own and cell.state.state == "running"
+        [fmean(t.arms[arm].seconds.total for t in run.turns) for arm in (run.arm, VANILLA)]
+        for cell, run in zip(row, runs, strict=True)
+        if run and run.turns and cell.state.state == "running"
     ]
     prompt_s = sum(method for method, _ in turns) + max((v for _, v in turns), default=0.0)
     made = list[Progress]()
-    for cell, (run, own) in zip(row, runs, strict=True):
-        of = run.status.prompts if run else None
-        ratios = [*speedups(own).values()]
+    for cell, run in zip(row, runs, strict=True):
+        of, own = (run.status.prompts, run.turns) if run else (None, [])
+        ratios = [*run.paired().values()] if run else []
         speedup = run.speedup if run and run.done else geometric_mean(ratios) if ratios else None
         running = of is not None and cell.state.state == "running"
         left_s = prompt_s * (of - len(own)) if running and of else None
@@ -189,13 +190,12 @@ def row_progress(row: Sequence[CellStatus]) -> list[Progress]:
     return made
 
 
-def _read(folder: Path | None) -> tuple[Run | None, Sequence[Sample]]:
+def _read(folder: Path | None) -> Run | None:
     """What can be read; what is wrong with the rest is the reason of the cell's state."""
-    run, samples = None, list[Sample]()
     with contextlib.suppress(SkipbenchError):
-        run = read_run(folder) if folder else None
-        samples = [*run.samples] if run else []
-    return run, samples
+        if folder and (run := read_run(folder)).turns is not None:
+            return run
+    return None
 
 
 def last_lines(cell: CellStatus) -> list[str]:

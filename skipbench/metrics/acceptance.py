@@ -9,7 +9,7 @@ from typing import Any
 from skipbench.draft_plan import DraftPlan
 from skipbench.metrics import formulas
 from skipbench.runs.measures import ExpectedSpeedup
-from skipbench.runs.record import Round, Sample, Verified
+from skipbench.runs.record import Arm, Round, Verified
 
 PassSeconds = Callable[[DraftPlan | None], float]
 """Seconds of a pass of one row at one context, by its plan; `None` for the full model."""
@@ -64,48 +64,46 @@ def speculative_decoding(drafts: Sequence[tuple[int, int]]) -> dict[str, Any]:
     }
 
 
-def rounds_with_sets(
-    sample: Sample, layers: int
-) -> Iterator[tuple[Round, DraftPlan | None, Verified]]:
+def rounds_with_sets(arm: Arm, layers: int) -> Iterator[tuple[Round, DraftPlan | None, Verified]]:
     """Rounds, each with the skip set that drafted (None without a pass) and its verification."""
-    sets = {int(at): DraftPlan.parse(text, layers) for at, text in sample.skip_changes}
-    hows = {int(at): Verified(*how) for at, *how in sample.trace.get("verified", [])}
+    sets = {int(at): DraftPlan.parse(text, layers) for at, text in arm.skip_changes}
+    hows = {int(at): Verified(*how) for at, *how in arm.trace.get("verified", [])}
     skip, how = None, PLAIN
-    for number, round_ in enumerate(sample.method.rounds):
+    for number, round_ in enumerate(arm.rounds):
         skip, how = sets.get(number, skip), hows.get(number, how)
         yield round_, skip, how
 
 
 def _mean_step_cost(
-    sound: Sequence[Sample], layers: int, cost: Callable[[DraftPlan], float]
+    arms: Sequence[Arm], layers: int, cost: Callable[[DraftPlan], float]
 ) -> float | None:
     """Mean of `cost` over draft steps: 0 of those without a pass, None of a draft model's."""
-    if any("draft_model" in sample.trace for sample in sound):
+    if any("draft_model" in arm.trace for arm in arms):
         return None
     costs = list[float]()
-    for sample in sound:
-        drafts = rounds_with_sets(sample, layers)
+    for arm in arms:
+        drafts = rounds_with_sets(arm, layers)
         costs += [r.steps * cost(skip) for r, skip, _ in drafts if skip is not None]
-    return over(math.fsum(costs), sum(r.steps for s in sound for r in s.method.rounds))
+    return over(math.fsum(costs), sum(r.steps for arm in arms for r in arm.rounds))
 
 
-def draft_passes(sound: Sequence[Sample], layers: int) -> int | None:
+def draft_passes(arms: Sequence[Arm], layers: int) -> int | None:
     """Draft steps that were forward passes; None where the trace does not distinguish them."""
     passes = 0
-    for sample in sound:
-        if "draft_model" in sample.trace:
-            passes += sum(r.steps for r in sample.method.rounds)
-        elif "source" in sample.trace and sample.trace.get("sets"):
+    for arm in arms:
+        if "draft_model" in arm.trace:
+            passes += sum(r.steps for r in arm.rounds)
+        elif "source" in arm.trace and arm.trace.get("sets"):
             return None
         else:
-            drafts = rounds_with_sets(sample, layers)
+            drafts = rounds_with_sets(arm, layers)
             passes += sum(r.steps for r, skip, _ in drafts if skip is not None)
     return passes
 
 
-def rows(sound: Sequence[Sample], layers: int) -> int:
+def rows(arms: Sequence[Arm], layers: int) -> int:
     """Rows of all verifications: the pending token, the drafted ones and a method's own."""
-    drafts = (each for sample in sound for each in rounds_with_sets(sample, layers))
+    drafts = (each for arm in arms for each in rounds_with_sets(arm, layers))
     return sum(1 + r.nodes + how.extra_rows for r, _, how in drafts)
 
 
@@ -126,13 +124,13 @@ def expected_M(rounds: Sequence[Round]) -> float | None:
 
 
 def tokens_per_time(
-    sound: Sequence[Sample], rounds: Sequence[Round], layers: int, pass_s: PassSeconds | None
+    arms: Sequence[Arm], rounds: Sequence[Round], layers: int, pass_s: PassSeconds | None
 ) -> float | None:
     """TPT in tokens/s (KnapSpec Eq. 4); None without `pass_s`, or without a rate of acceptance."""
     M = expected_M(rounds)
     if pass_s is None or M is None:
         return None
-    draft_s = _mean_step_cost(sound, layers, pass_s)
+    draft_s = _mean_step_cost(arms, layers, pass_s)
     if draft_s is None and any(r.steps for r in rounds):
         return None
     steps = fmean(r.steps for r in rounds)
@@ -140,16 +138,16 @@ def tokens_per_time(
 
 
 def expected_speedup(
-    sound: Sequence[Sample], rounds: Sequence[Round], layers: int, vanilla_s_per_token: float | None
+    arms: Sequence[Arm], rounds: Sequence[Round], layers: int, vanilla_s_per_token: float | None
 ) -> ExpectedSpeedup:
     """E(Spd) (SWIFT Eq. 6) by the paper's cost of a draft step, c = 1 - r, and by measured ones."""
     M, accepted = mean(r.emitted for r in rounds), alpha([r for r in rounds if r.steps])
     # with nothing accepted Eq. 6, which infers the draft steps from accepted tokens, is 0 / 0
     if not accepted or M is None or M < 1:
         return ExpectedSpeedup()
-    paper_c = _mean_step_cost(sound, layers, lambda z: 1 - z.ratio)
-    draft_s = math.fsum(s.method.seconds.draft for s in sound)
-    verify_s = math.fsum(s.method.seconds.verify for s in sound)
+    paper_c = _mean_step_cost(arms, layers, lambda z: 1 - z.ratio)
+    draft_s = math.fsum(arm.seconds.draft for arm in arms)
+    verify_s = math.fsum(arm.seconds.verify for arm in arms)
     c = over(over(draft_s, sum(r.steps for r in rounds)), vanilla_s_per_token)
     v = over(over(verify_s, len(rounds)), vanilla_s_per_token)
     return ExpectedSpeedup(

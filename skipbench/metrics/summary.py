@@ -1,82 +1,148 @@
-"""`metrics.json` from the samples of a run in any order; what cannot be computed is None."""
+"""`metrics.json` from the turns of an arm in any order; what cannot be computed is None."""
 
 import bisect
 import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import itemgetter
 from statistics import fmean
 from typing import Any
 
-from msgspec.structs import asdict
+from msgspec import convert
+from msgspec.structs import asdict, replace
 
 from skipbench.draft_plan import DraftPlan
 from skipbench.metrics import acceptance
 from skipbench.metrics.acceptance import PassSeconds, mean, over
 from skipbench.metrics.estimators import estimators
 from skipbench.metrics.interval import paired_ratio_interval
+from skipbench.metrics.prices import PARTS, Parts, Prices
 from skipbench.runs import measures
-from skipbench.runs.measures import GroupScores, Metrics, Percentiles, Score
-from skipbench.runs.record import Arm, Round, Sample, Seconds, speedups
+from skipbench.runs.measures import GroupScores, Metrics, Percentiles, Score, Scores
+from skipbench.runs.record import VANILLA, Arm, Round, Seconds, Turn, first, paired
+from skipbench.runs.run import Run
 
 PERCENTILES = (50, 90, 99)
-ArmScores = dict[str, measures.Scores]  # scores by arm, vanilla and method
 
 
 def summarise(
-    samples: Sequence[Sample],
+    turns: Sequence[Turn],
+    arm: str,
     layers: int,
-    pass_s: PassSeconds | None,
-    roofline_s_per_token: float | None,
-    peak_memory_bytes: int | None,
+    pass_s: PassSeconds | None = None,
+    roofline_s_per_token: float | None = None,
+    peak_memory_bytes: int | None = None,
+    base: str = VANILLA,
 ) -> Metrics:
-    """The contents of `metrics.json`. Failed samples count in `lossless.failed` alone.
+    """`metrics.json` of an arm, whose failed turns count in `lossless.failed` alone.
 
     Args:
         layers: layers of the target model.
         pass_s: for `tpt`.
         roofline_s_per_token: minimum time of a forward on one token by memory bandwidth.
         peak_memory_bytes: passed through.
+        base: the arm that speedups are over.
 
     Raises SkipbenchError for a skip set that does not fit a model of `layers` layers.
     """
-    sound = [s for s in samples if s.lossless != "failed"]
-    rounds = [r for s in sound for r in s.method.rounds]
-    vanilla, method = [s.vanilla for s in sound], [s.method for s in sound]
-    vanilla_s_per_token, method_s_per_token = _s_per_token(vanilla), _s_per_token(method)
-    labels: Counter[str] = Counter(s.lossless for s in samples)
-    scores = [s.score for s in sound if s.score]
+    sound = [turn for turn in turns if turn.arms[arm].lossless != "failed"]
+    arms, vanilla = ([turn.arms[name] for turn in sound] for name in (arm, base))
+    rounds = [r for one in arms for r in one.rounds]
+    labels = Counter(str(turn.arms[arm].lossless) for turn in turns)
     phases = Seconds.__struct_fields__ if sound else ()
-    seconds = {p: math.fsum(getattr(arm.seconds, p) for arm in method) for p in phases}
+    seconds = {p: math.fsum(getattr(one.seconds, p) for one in arms) for p in phases}
+    scored = [(theirs.score, own.score) for theirs, own in zip(vanilla, arms, strict=True)]
     return Metrics(
         samples=len(sound),
-        **_acceptance(sound, rounds, layers),
-        **_waits(method, ""),
-        **_waits(vanilla, "_vanilla"),
-        tpt=acceptance.tokens_per_time(sound, rounds, layers, pass_s),
-        tpt_vanilla=over(1, pass_s(None)) if pass_s and vanilla_s_per_token else None,
-        tokens_per_s=over(1, method_s_per_token),
-        tokens_per_s_vanilla=over(1, vanilla_s_per_token),
-        expected_speedup=acceptance.expected_speedup(sound, rounds, layers, vanilla_s_per_token),
-        speedup=_speedup(sound),
-        estimators=estimators(sound),
+        **_acceptance(arms, rounds, layers),
+        **_speeds(arms),
+        tpt=acceptance.tokens_per_time(arms, rounds, layers, pass_s),
+        expected_speedup=acceptance.expected_speedup(arms, rounds, layers, _s_per_token(vanilla)),
+        speedup=_speedup(sound, base, arm),
+        estimators=estimators(sound, base, arm),
         seconds=measures.PhaseSeconds(**seconds),
         lossless=measures.Lossless(ties=labels.pop("tie", 0), **labels),
-        looped=sum(arm.looped for arm in method),
-        skipped=_skipped(sound, layers),
-        score=score_summary(sound, mean_scores),
-        score_equal=all(x.get("vanilla") == x.get("method") for x in scores) if scores else None,
+        looped=sum(one.looped for one in arms),
+        skipped=_skipped(arms, layers),
+        score=score_summary(sound, arm, mean_scores),
+        score_equal=all(x == y for x, y in scored) if any(x for x, _ in scored) else None,
         peak_memory_bytes=peak_memory_bytes,
-        setup_s=mean(took for s in sound for took in s.trace.get("setup_s", [])),
-        roofline_fraction_vanilla=over(roofline_s_per_token, vanilla_s_per_token),
+        setup_s=mean(took for one in arms for took in one.trace.get("setup_s", [])),
+        vanilla=_baseline(sound, base, pass_s, roofline_s_per_token),
     )
 
 
-def _acceptance(sound: Sequence[Sample], rounds: Sequence[Round], layers: int) -> dict[str, Any]:
+def measured(
+    turns: Sequence[Turn],
+    arm: str,
+    layers: int,
+    parts: Parts | None,
+    floor_s: Callable[[int], float | None] = lambda context: None,
+    peak_memory_bytes: int | None = None,
+) -> Metrics:
+    """`summarise` with the seconds of the model's parts, at the mean context of the turns.
+
+    Args:
+        floor_s: minimum seconds of a forward on one token at a context.
+    """
+    if parts is None or not turns:
+        return summarise(turns, arm, layers, None, None, peak_memory_bytes)
+    lengths = (turn.prompt_tokens + len(turn.arms[VANILLA].tokens) / 2 for turn in turns)
+    context, prices = round(fmean(lengths)), Prices(model=parts)
+    pass_s, least_s = partial(prices.pass_s, 1, context), floor_s(context)
+    metrics = summarise(turns, arm, layers, pass_s, least_s, peak_memory_bytes)
+    of_parts = {f"{part}_s": prices.part_s(part, 1, context) for part in PARTS}
+    profiled = measures.Profiled(**of_parts, layers=parts.layers)
+    baseline = replace(metrics.baseline, profiled=profiled)
+    return replace(metrics, profiled=profiled, vanilla=baseline)
+
+
+def first_of(run: Run, limit: int | None) -> Run:
+    """A run over the first `limit` questions of its dataset, all where it is None; without metrics
+    where it has fewer than it was asked for.
+    """
+    turns, layers = first(run.turns, limit), run.provenance.layers
+    if not run.has(limit) or layers is None or (run.metrics and run.metrics.turns == len(turns)):
+        return run
+    parts = run.provenance.parts
+    known = convert(parts, Parts) if parts else None
+    return replace(run, kept=turns, metrics=measured(turns, run.arm, layers, known))
+
+
+def _baseline(
+    sound: Sequence[Turn], base: str, pass_s: PassSeconds | None, floor_s: float | None
+) -> Metrics:
+    """What vanilla, as fast as itself and without drafts, has of the numbers of `summarise`."""
+    arms = [turn.arms[base] for turn in sound]
+    s_per_token = _s_per_token(arms)
+    decoded = None if s_per_token is None else 1.0
+    return Metrics(
+        samples=len(sound),
+        M=decoded,
+        **_speeds(arms),
+        tpt=over(1, pass_s(None)) if pass_s and s_per_token else None,
+        speedup=measures.Speedup(e2e=decoded),
+        estimators=estimators(sound, base, base),
+        score=score_summary(sound, base, mean_scores),
+        roofline_fraction=over(floor_s, s_per_token),
+    )
+
+
+def _speeds(arms: Sequence[Arm]) -> dict[str, Any]:
+    """The fields of `Metrics` on rates, and on times that a user waits for."""
+    return {
+        "tokens_per_s": over(1, _s_per_token(arms)),
+        "ttft_s": percentiles([(arm.seconds.prefill, 1) for arm in arms]),
+        "s_per_output_token": _s_per_output_token(arms),
+    }
+
+
+def _acceptance(arms: Sequence[Arm], rounds: Sequence[Round], layers: int) -> dict[str, Any]:
     """The fields of `Metrics` on rounds, drafts and what was accepted of them."""
     drafted = [r for r in rounds if r.steps]
-    per_sample = (acceptance.alpha(s.method.rounds) for s in sound)
+    per_sample = (acceptance.alpha(arm.rounds) for arm in arms)
     return {
         "rounds": len(rounds),
         "M": mean(r.emitted for r in rounds),  # SWIFT B.3
@@ -90,21 +156,13 @@ def _acceptance(sound: Sequence[Sample], rounds: Sequence[Round], layers: int) -
         "accepted_by_position": acceptance.accepted_by_position(rounds),
         "accepted_share": over(sum(r.accepted for r in rounds), sum(r.nodes for r in rounds)),
         "draft_steps": over(sum(r.steps for r in rounds), len(rounds)),
-        "draft_passes": over(acceptance.draft_passes(sound, layers), len(rounds)),
-        "rows": over(acceptance.rows(sound, layers), len(rounds)),
+        "draft_passes": over(acceptance.draft_passes(arms, layers), len(rounds)),
+        "rows": over(acceptance.rows(arms, layers), len(rounds)),
     }
 
 
-def _waits(arms: Sequence[Arm], suffix: str) -> dict[str, Any]:
-    """The fields of `Metrics` that a user waits for: times to a token."""
-    return {
-        f"ttft_s{suffix}": percentiles([(arm.seconds.prefill, 1) for arm in arms]),
-        f"s_per_output_token{suffix}": _s_per_output_token(arms),
-    }
-
-
-def _skipped(sound: Sequence[Sample], layers: int) -> measures.Skipped:
-    plans = [DraftPlan.parse(s.skip, layers) for s in sound]
+def _skipped(arms: Sequence[Arm], layers: int) -> measures.Skipped:
+    plans = [DraftPlan.parse(arm.skip, layers) for arm in arms]
     return measures.Skipped(
         attention=mean(len(plan.attention) for plan in plans),
         mlp=mean(len(plan.mlp) for plan in plans),
@@ -117,25 +175,25 @@ def _s_per_token(arms: Sequence[Arm]) -> float | None:
     return over(math.fsum(arm.seconds.decode for arm in arms), sum(arm.emitted for arm in arms))
 
 
-def paired(samples: Sequence[Sample]) -> measures.Paired:
-    """The speedups of a run with and without the prefill, and their intervals, if any."""
-    whole, decoding = speedups(samples), speedups(samples, prefill=False)
+def paired_speedups(turns: Sequence[Turn], base: str, arm: str) -> measures.Paired:
+    """The speedups of an arm with and without the prefill, and their intervals, if any."""
+    whole, decoding = paired(turns, base, arm), paired(turns, base, arm, prefill=False)
     e2e, ends = paired_ratio_interval([*whole.values()]) if whole else (None, None)
     decoded, ci95 = paired_ratio_interval([*decoding.values()]) if decoding else (None, None)
     return measures.Paired(e2e=e2e, e2e_ci95=ends, paired=decoded, ci95=ci95, by_question=whole)
 
 
-def _speedup(sound: Sequence[Sample]) -> measures.Speedup:
+def _speedup(sound: Sequence[Turn], base: str, arm: str) -> measures.Speedup:
     """The papers' aggregations of per-sample rates, over samples in which both arms decoded."""
-    pairs = ((s.vanilla.s_per_token, s.method.s_per_token) for s in sound)
+    vanilla, method = ([turn.arms[name] for turn in sound] for name in (base, arm))
+    pairs = ((v.s_per_token, m.s_per_token) for v, m in zip(vanilla, method, strict=True))
     timed = [(v, m) for v, m in pairs if v and m]
-    method, vanilla = [s.method for s in sound], [s.vanilla for s in sound]
     return measures.Speedup(
         micro=over(_s_per_token(vanilla), _s_per_token(method)),
         macro=over(mean(1 / m for _, m in timed), mean(1 / v for v, _ in timed)),  # SWIFT
         s_per_token=over(mean(v for v, _ in timed), mean(m for _, m in timed)),  # Self-SD
         end_to_end=over(_end_to_end(method), _end_to_end(vanilla)),
-        **asdict(paired(sound)),
+        **asdict(paired_speedups(sound, base, arm)),
     )
 
 
@@ -160,22 +218,20 @@ def percentiles(weighted: Sequence[tuple[float, int]]) -> Percentiles | None:
     return Percentiles(**{name: ordered[n][0] for name, n in at.items()})
 
 
-def mean_scores(sound: Sequence[Sample]) -> ArmScores:
-    """Mean of each scorer over the samples that it scored, per arm."""
-    means: ArmScores = {}
-    for arm in ("vanilla", "method"):
-        pairs = (pair for s in sound for pair in s.score.get(arm, {}).items())
-        finite = itertools.groupby(sorted(p for p in pairs if math.isfinite(p[1])), itemgetter(0))
-        means[arm] = {name: fmean(value for _, value in same) for name, same in finite}
-    return means
+def mean_scores(sound: Sequence[Turn], arm: str) -> Scores:
+    """Mean of each scorer over the turns that it scored."""
+    pairs = (pair for turn in sound for pair in turn.arms[arm].score.items())
+    finite = itertools.groupby(sorted(p for p in pairs if math.isfinite(p[1])), itemgetter(0))
+    return {name: fmean(value for _, value in same) for name, same in finite}
 
 
 def score_summary(
-    sound: Sequence[Sample], scores: Callable[[Sequence[Sample]], ArmScores]
+    sound: Sequence[Turn], arm: str, scores: Callable[[Sequence[Turn], str], Scores]
 ) -> Score:
-    """`scores` (by arm and name) of all samples, and by every label of every group."""
+    """`scores` of an arm over all turns, and by every label of every group."""
     by: dict[str, dict[str, GroupScores]] = {}
-    for group, label in sorted({pair for s in sound for pair in s.groups.items()}):
-        members = [s for s in sound if s.groups.get(group) == label]
-        by.setdefault(group, {})[label] = GroupScores(**scores(members), samples=len(members))
-    return Score(**scores(sound), by=by)
+    for group, label in sorted({pair for turn in sound for pair in turn.groups.items()}):
+        members = [turn for turn in sound if turn.groups.get(group) == label]
+        found = GroupScores(means=scores(members, arm), samples=len(members))
+        by.setdefault(group, {})[label] = found
+    return Score(means=scores(sound, arm), by=by)

@@ -9,7 +9,7 @@ from skipbench.metrics.acceptance import over
 from skipbench.metrics.interval import FEWEST
 from skipbench.metrics.pairs import Standing
 from skipbench.metrics.summary import PERCENTILES
-from skipbench.runs.measures import Interval, Metrics, Paired, Percentiles
+from skipbench.runs.measures import Interval, Metrics, Paired, Percentiles, Score
 
 MISSING = "\u2014"
 PERCENT_SCORES = ("bleu", "sentence_bleu")
@@ -40,7 +40,7 @@ def sample_count(metrics: Metrics) -> str:
 def main_cells(metrics: Metrics) -> dict[str, str]:
     """The main row of a cell, by column."""
     expected = (metrics.expected_speedup.paper, metrics.expected_speedup.measured_cost)
-    rates = (metrics.tokens_per_s_vanilla, metrics.tokens_per_s)
+    rates = (metrics.baseline.tokens_per_s, metrics.tokens_per_s)
     same, of = metrics.lossless.identical, metrics.lossless.comparable
     return {
         "M": figures(metrics.M),
@@ -87,8 +87,8 @@ def waits_cells(metrics: Metrics, shares: Sequence[int] = PERCENTILES) -> dict[s
         return " -> ".join(" / ".join(figures(1e3 * s) for s in times) for times in values)
 
     return {
-        "TTFT": arrow(metrics.ttft_s_vanilla, metrics.ttft_s),
-        "ITL": arrow(metrics.s_per_output_token_vanilla, metrics.s_per_output_token),
+        "TTFT": arrow(metrics.baseline.ttft_s, metrics.ttft_s),
+        "ITL": arrow(metrics.baseline.s_per_output_token, metrics.s_per_output_token),
     }
 
 
@@ -111,12 +111,11 @@ def scores(metrics: Metrics) -> list[str]:
     """Mean scores, vanilla -> method; notes unequal ones of identical tokens, where a scorer
     contradicts itself.
     """
-    if (of := metrics.score) is None:
-        return []
+    theirs, ours = ((of.score or Score()).means for of in (metrics.baseline, metrics))
     same, found = metrics.lossless, []
-    for name in dict.fromkeys([*of.vanilla, *of.method]):
+    for name in dict.fromkeys([*theirs, *ours]):
         digits = 1 if name in PERCENT_SCORES else 3
-        arms = (number(arm.get(name), digits) for arm in (of.vanilla, of.method))
+        arms = (number(arm.get(name), digits) for arm in (theirs, ours))
         found.append(f"{name} {' -> '.join(arms)}")
     if metrics.score_equal is False and same.identical == same.comparable + same.sampled:
         found.append("NOT EQUAL although all tokens are identical")

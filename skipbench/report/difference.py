@@ -8,9 +8,8 @@ from statistics import geometric_mean
 
 from skipbench.metrics.acceptance import mean
 from skipbench.metrics.interval import paired_ratio_interval
-from skipbench.runs.provenance import config_hash
-from skipbench.runs.reading import read_yaml, run_folders
-from skipbench.runs.record import speedups
+from skipbench.runs.reading import run_folders
+from skipbench.runs.record import VANILLA, paired
 from skipbench.runs.run import Run, read_run
 
 ORIGIN = ["device", "engine", "threads", "layers"]
@@ -40,31 +39,27 @@ class CellDifference:
 def differences(first: Path, second: Path) -> tuple[list[CellDifference], list[list[str]]]:
     """Every cell in both folders, whatever its `limit`, and the names of cells in only one."""
     folders = (run_folders(first), run_folders(second))
-    a, b = ({path.name: path for path in of if (path / "samples.jsonl").exists()} for of in folders)
-    pairs = {name: name for name in a if name in b}
-    rest = {_key(b[name]): name for name in b if name not in a}
-    others = {name: rest.get(_key(path)) for name, path in a.items() if name not in pairs}
-    pairs |= {name: other for name, other in others.items() if other is not None}
-    both = [_difference(read_run(a[name]), read_run(b[other])) for name, other in pairs.items()]
-    return both, [[n for n in a if n not in pairs], [n for n in b if n not in pairs.values()]]
-
-
-def _key(folder: Path) -> str:
-    """The settings of a run but its `limit`, as a hash."""
-    return config_hash({**(read_yaml(folder / "config.yaml") or {}), "limit": None})
+    a, b = (
+        {"/".join(path.parts[-2:]): path for path in of if (path.parent / "turns.jsonl").exists()}
+        for of in folders
+    )
+    both = [_difference(read_run(a[name]), read_run(b[name])) for name in a if name in b]
+    return both, [[n for n in a if n not in b], [n for n in b if n not in a]]
 
 
 def _difference(first: Run, second: Run) -> CellDifference:
     a, b = ({(s.id, s.prompt_hash): s for s in run.sound} for run in (first, second))
     ids = [i for i in a if i in b]
-    before, after = speedups(a[i] for i in ids), speedups(b[i] for i in ids)
+    own = [(of, run.arm) for of, run in ((a, first), (b, second))]
+    before, after = (paired((of[i] for i in ids), VANILLA, arm) for of, arm in own)
     pairs = [(before[q], after[q]) for q in before if q in after]
     ratio, interval = paired_ratio_interval([y / x for x, y in pairs]) if pairs else (None, None)
     x, y = (geometric_mean(each) for each in zip(*pairs, strict=True)) if pairs else (None, None)
-    same = sum(a[i].method.tokens == b[i].method.tokens for i in ids)
-    rounds = ([r.emitted for i in ids for r in of[i].method.rounds] for of in (a, b))
+    arms = [[of[i].arms[arm] for i in ids] for of, arm in own]
+    same = sum(x.tokens == y.tokens for x, y in zip(*arms, strict=True))
+    rounds = ([r.emitted for arm in each for r in arm.rounds] for each in arms)
     m, n = (mean(emitted) for emitted in rounds)
-    limits = first.setting("limit"), second.setting("limit")
+    limits = first.status.limit, second.status.limit
     here, there = first.provenance, second.provenance
     origins = [(f"{key}:", getattr(here, key), getattr(there, key)) for key in ORIGIN]
     packages = sorted({*here.versions, *there.versions})

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 from skipbench.metrics.acceptance import over
 from skipbench.report.columns import known
-from skipbench.runs import measures
-from skipbench.runs.measures import Estimate, Estimators, Interval, Metrics, Skipped
+from skipbench.runs.measures import Estimate, Interval, Metrics, Skipped
 
 
 class Measured(NamedTuple):
@@ -24,7 +23,7 @@ ACCURACIES = ("exact", "accuracy")  # names under which scorers count right answ
 
 
 def _score(metrics: Metrics, name: str) -> float | None:
-    return metrics.score.method.get(name) if metrics.score else None
+    return metrics.score.means.get(name) if metrics.score else None
 
 
 VALUES: dict[str, Callable[[Metrics], float | None]] = {
@@ -96,27 +95,6 @@ def measure(
     if not known(value):
         return Measured()
     return Measured(float(value), interval if column == "speedup" else None)
-
-
-def vanilla_arm(metrics: Metrics) -> Metrics:
-    """The metrics of vanilla in a run of another method: every run decodes each sample by both."""
-
-    def arm(of: Estimate) -> Estimate:
-        rate = of.tokens_per_s_vanilla
-        return Estimate(speedup=1.0 if rate else None, tokens_per_s=rate, tokens_per_s_vanilla=rate)
-
-    by, papers = metrics.estimators, Estimators.__struct_fields__
-    decoded = 1.0 if metrics.tokens_per_s_vanilla is not None else None
-    return Metrics(
-        samples=metrics.samples,
-        M=decoded,
-        tpt=metrics.tpt_vanilla,
-        tokens_per_s=metrics.tokens_per_s_vanilla,
-        profiled=metrics.profiled,
-        speedup=measures.Speedup(e2e=decoded),
-        estimators=by and Estimators(**{paper: arm(getattr(by, paper)) for paper in papers}),
-        score=measures.Score(method=metrics.score.vanilla) if metrics.score else None,
-    )
 
 
 def _share(metrics: Metrics, phase: str | None) -> float | None:

@@ -69,7 +69,7 @@ def readable_runs(results: Path) -> tuple[list[Run], list[str]]:
     for folder in run_folders(results):
         try:
             run = read_run(folder)
-            _ = run.samples  # those of a damaged file are no numbers to show
+            _ = run.turns  # those of a damaged file are no numbers to show
             state = ": ".join(filter(None, (run.status.state, run.status.error)))
             runs.append(run if run.metrics else replace(run, reason=state))
         except (SkipbenchError, OSError) as error:

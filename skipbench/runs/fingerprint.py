@@ -19,7 +19,6 @@ from skipbench.errors import SkipbenchError
 from skipbench.runs.provenance import Provenance, hashed, leaves
 from skipbench.runs.reading import MALFORMED, read_json, readable
 from skipbench.runs.source import method_sha256, package_sha256
-from skipbench.runs.state import read_status
 
 FORMS = ("quantization", "sparsity")  # settings that make other weights of one checkpoint
 WHOLE = 64 * 2**20  # weight files up to this many bytes are hashed in full, larger ones by samples
@@ -72,9 +71,12 @@ def _is_file(annotation: ast.expr | None) -> bool:
     return any(isinstance(name, ast.Name) and name.id == "File" for name in names)
 
 
-def compare_identity(folder: Path, config: RunConfig) -> list[str]:
+def compare_identity(folder: Path, config: RunConfig, done: bool) -> list[str]:
     """Compares the record in `folder` with the files and the code as they are now, on which its
-    samples depend; what cannot be hashed here is not compared.
+    turns depend; what cannot be hashed here is not compared.
+
+    Args:
+        done: nothing is added to it.
 
     Returns:
         What else is another, of a run that is done; nothing where there is no record.
@@ -84,7 +86,7 @@ def compare_identity(folder: Path, config: RunConfig) -> list[str]:
     """
     if (before := read_json(folder / "provenance.json", Provenance)) is None:
         return []
-    done, now = read_status(folder).done, fingerprints(config)
+    now = fingerprints(config)
     texts = {key: t.format(model=config.model, method=config.method) for key, t in MEANINGS.items()}
     changed = [t for key, t in texts.items() if now[key] not in (None, getattr(before, key))]
     values = dict(leaves({"method": config.method.node}))
@@ -119,7 +121,7 @@ def _other_latency(folder: Path, provenance: Provenance) -> bool:
     """True if a run's method used other latencies than their file has now."""
     if provenance.latency_sha256 is None or provenance.latency is None:
         return False
-    path = folder.parent.parent / "latency" / Path(provenance.latency).name
+    path = folder.parents[2] / "latency" / Path(provenance.latency).name
     try:
         kept = read_json(path, dict[str, Any])
     except SkipbenchError:  # it is measured again

@@ -64,8 +64,8 @@ def _holder(file: Path) -> str:
     return ""
 
 
-def set_aside(folder: Path) -> None:
-    """Moves a run or a search to `replaced/`. Raises SkipbenchError if it is held, or cannot be."""
+def move_aside(folder: Path) -> None:
+    """Moves a search to `replaced/`. Raises SkipbenchError if it is held, or cannot be."""
     if not folder.exists():
         return
     with held(folder), writing(folder):

@@ -1,6 +1,7 @@
 """`Metrics`: a `metrics.json`. Field names are the format; docs/metrics.md defines each.
 
-A value that cannot be computed, or that a run does not have, is None. Unknown names are dropped.
+A value that cannot be computed, or that an arm does not have, is left out; unknown names are
+dropped.
 """
 
 import msgspec
@@ -92,15 +93,13 @@ Scores = dict[str, float | None]  # mean score by the scorer's name
 
 
 class GroupScores(msgspec.Struct, frozen=True, kw_only=True):
-    vanilla: Scores = {}
-    method: Scores = {}
+    means: Scores = {}
     samples: int = 0
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):
-    vanilla: Scores = {}
-    method: Scores = {}
-    by: dict[str, dict[str, GroupScores]] = {}  # scores by group and label
+    means: Scores = {}
+    by: dict[str, dict[str, GroupScores]] = {}  # by group and label
 
 
 class Profiled(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,7 +134,6 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     speedup: float | None = None
     ci95: Interval | None = None
     tokens_per_s: float | None = None
-    tokens_per_s_vanilla: float | None = None
 
 
 class Estimators(msgspec.Struct, frozen=True, kw_only=True, rename={"self_sd": "self-sd"}):
@@ -147,8 +145,8 @@ class Estimators(msgspec.Struct, frozen=True, kw_only=True, rename={"self_sd": "
     clasp: Estimate
 
 
-class Metrics(msgspec.Struct, frozen=True, kw_only=True):
-    """`metrics.json`; what each field means is in docs/metrics.md."""
+class Metrics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`metrics.json`, the numbers of an arm; what each field means is in docs/metrics.md."""
 
     samples: int = 0
     rounds: int = 0
@@ -166,9 +164,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     draft_passes: float | None = None
     rows: float | None = None
     tpt: float | None = None
-    tpt_vanilla: float | None = None
     tokens_per_s: float | None = None
-    tokens_per_s_vanilla: float | None = None
     expected_speedup: ExpectedSpeedup = ExpectedSpeedup()
     speedup: Speedup = Speedup()
     estimators: Estimators | None = None
@@ -177,8 +173,6 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     looped: int = 0
     ttft_s: Percentiles | None = None
     s_per_output_token: Percentiles | None = None
-    ttft_s_vanilla: Percentiles | None = None
-    s_per_output_token_vanilla: Percentiles | None = None
     skipped: Skipped | None = None
     score: Score | None = None
     score_equal: bool | None = None
@@ -186,9 +180,20 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     peak_memory_bytes: int | None = None
     setup_s: float | None = None  # per process; None: the method needs none
     variant_bytes: int | None = msgspec.field(default=None, name="int8_bytes")  # for drafts
-    roofline_fraction_vanilla: float | None = None
+    roofline_fraction: float | None = None  # of vanilla
     profiled: Profiled | None = None
     optimisation: Optimisation | None = None
+    vanilla: "Metrics | None" = None  # of the same turns, as far as vanilla has such numbers
+
+    @property
+    def turns(self) -> int:
+        """With those that failed."""
+        return self.samples + self.lossless.failed
+
+    @property
+    def baseline(self) -> "Metrics":
+        """Vanilla's numbers; none where they are not known."""
+        return self.vanilla or Metrics()
 
     @property
     def alpha_of_passes(self) -> float | None:

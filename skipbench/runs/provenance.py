@@ -25,6 +25,7 @@ COMPUTING += ["bitsandbytes", "triton"]
 CONDITIONS = ["device", "cpu", "threads", "engine", "native_kernels", "arithmetic", "python"]
 CONDITIONS += COMPUTING
 """A run's times, and what rounds otherwise, depend on these, beside its settings."""
+OF_PROMPTS = ("prompts", "rows_sha256", "prompts_sha256")
 COMMIT = "SKIPBENCH_COMMIT"
 PROTOCOLS = {2: "6d61af62650f4500efa1eea8fa8e7dc8a25177ec0ac15ab00967fd88063f1ec8"}
 """docs/protocol.md: SHA-256 of the page by its version; the last one is in force."""
@@ -79,6 +80,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int | None = None
     versions: dict[str, str] = {}
     slurm: dict[str, str] = {}  # identifiers of the job; no other part of the environment is kept
+    prompts: int | None = None  # of the hashes of rows and prompts
     rows_sha256: str | None = None
     prompts_sha256: str | None = None
     calibration_sha256: str | None = None
@@ -103,7 +105,8 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     model_commit: str | None = None  # commit of a branch of the hub
     latency: str | None = None  # name of the latency file
     latency_sha256: str | None = None  # hash of the latencies that the method used
-    resumed: list[dict[str, Any]] = []  # `after_samples` and what differs, per resuming process
+    parts: dict[str, Any] = {}  # seconds of the model's parts, a `metrics.prices.Parts`
+    resumed: list[dict[str, Any]] = []  # `after_turns` and what differs, per resuming process
 
     @property
     def conditions(self) -> dict[str, str]:
@@ -112,8 +115,8 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
         return {name: str(v) for name in CONDITIONS if (v := values.get(name)) is not None}
 
     def resumed_by(self, now: "Provenance", after: int, folder: Path) -> "Provenance":
-        """The provenance of the run in `folder`, which has `after` samples, resumed by the process
-        `now`. Raises SkipbenchError under other `CONDITIONS`.
+        """The provenance of the run in `folder`, which has `after` turns, resumed by the process
+        `now`, perhaps for more prompts. Raises SkipbenchError under other `CONDITIONS`.
         """
         if not after:
             return now
@@ -125,10 +128,16 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
                 f"{folder} was begun under other conditions ({texts}), on which its times depend; "
                 "go on where it was begun, or start anew with fresh=true"
             )
-        first = msgspec.to_builtins(self)
+        more = {
+            name: getattr(now, name)
+            for name in OF_PROMPTS
+            if (now.prompts or 0) > (self.prompts or 0)
+        }
+        known = replace(self, **more)
+        first = msgspec.to_builtins(known)
         one = {k: v for k, v in msgspec.to_builtins(now).items() if first[k] != v}
-        earlier = [process for process in self.resumed if process["after_samples"] < after]
-        return replace(self, resumed=[*earlier, {"after_samples": after} | one])
+        earlier = [process for process in self.resumed if process["after_turns"] < after]
+        return replace(known, resumed=[*earlier, {"after_turns": after} | one])
 
     @classmethod
     def here(cls) -> "Provenance":
@@ -195,8 +204,8 @@ def config_hash(config: Mapping[str, object]) -> str:
 
 
 def check_identity(folder: Path, config: Mapping[str, object]) -> None:
-    """Raises SkipbenchError where the hash in a run folder's name is not that of its config.yaml; a
-    name without a hash is not checked.
+    """Raises SkipbenchError where the hash in the name of a row's or an arm's folder is not that of
+    its config.yaml; a name without a hash is not checked.
     """
     if config and named_hash(folder) not in (None, digest := hashed(config)[:10]):
         raise SkipbenchError(

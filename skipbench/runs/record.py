@@ -1,5 +1,5 @@
-"""Lines of a run: a `Sample` per prompt in `samples.jsonl`, and its texts, a `Completion`, in
-`completions.jsonl`. Field order and names are the format.
+"""Lines of a row: a `Turn` per prompt in `turns.jsonl`, with all arms that took it, and its texts,
+`Texts`, in `texts.jsonl`. Field order and names are the format.
 
 Only counts, tokens and seconds are stored; every ratio is derived in `skipbench.metrics`.
 """
@@ -17,7 +17,9 @@ import msgspec
 from skipbench.errors import SkipbenchError
 from skipbench.runs.reading import strict_json
 
-FORMAT: Literal[1] = 1
+FORMAT: Literal[2] = 2
+VANILLA = "vanilla"
+"""The arm that every turn has; others have the names of their folders."""
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Time = Annotated[float, msgspec.Meta(ge=0)]
 Lossless = Literal["identical", "tie", "diverged", "unchecked", "sampled", "failed"]
@@ -66,8 +68,18 @@ class Seconds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.prefill + self.decode
 
 
-class Arm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One prompt, decoded by vanilla or by the method."""
+class Divergence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """First token in which the method differs from vanilla, and how close the two best were."""
+
+    position: Count
+    vanilla_token: int
+    method_token: int
+    logit_gap: float | None  # vanilla's over the method's token, float32; None: not computed
+    error: str | None = None  # the reason why not; whether this is a tie is then unknown
+
+
+class Arm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A prompt decoded by one arm; vanilla has no `lossless` and what follows from drafts."""
 
     tokens: list[Count]  # ids, the prefill's first, to the first EOS (included) or the token limit
     rounds: list[Round]
@@ -77,6 +89,12 @@ class Arm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     looped: bool = False  # the output ends in a repetition loop
     round_s: list[Time] = []  # per round, adaptation included
     strategy: str = ""  # how its rounds were advanced, `decode.rounds.STRATEGIES`
+    lossless: Lossless | None = None  # how its tokens compare with vanilla's
+    divergence: Divergence | None = None
+    skip: str = ""  # skip set at the end of the output
+    score: dict[str, float] = {}  # by scorer
+    carry: dict[str, Any] = {}  # state of the method for the next prompt
+    trace: dict[str, Any] = {}  # quantities of the method, one list each
 
     @property
     def emitted(self) -> int:
@@ -93,94 +111,91 @@ class Arm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Seconds of prefill and decoding per token; None where nothing was decoded."""
         return self.seconds.total / len(self.tokens) if self.emitted else None
 
-
-MEASURED = ("seconds", "round_s")  # other each time; the rest follows from the settings
-
-
-class Divergence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """First token in which the method differs from vanilla, and how close the two best were."""
-
-    position: Count
-    vanilla_token: int
-    method_token: int
-    logit_gap: float | None  # vanilla's over the method's token, float32; None: not computed
-    error: str | None = None  # the reason why not; whether this is a tie is then unknown
-
-
-class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One prompt, decoded by vanilla and by the method."""
-
-    index: Count
-    id: str
-    prompt_hash: str
-    prompt_tokens: Count
-    order: list[str]
-    vanilla: Arm
-    method: Arm
-    lossless: Lossless
-    divergence: Divergence | None = None
-    skip: str = ""  # skip set at the end of the sample
-    score: dict[str, dict[str, float]] = {}  # `{"vanilla": {...}, "method": {...}}` by scorer
-    groups: dict[str, str] = {}  # labels to split scores by, such as `{"task": "math"}`
-    carry: dict[str, Any] = {}  # state of the method for the next prompt
-    trace: dict[str, Any] = {}  # quantities of the method, one list each
-    question: str = ""  # shared by turns of a conversation and samples of a task; empty: `id`
-    config_hash: str = ""  # as in the folder's name
-    format: Literal[1] = FORMAT
-
     @property
     def skip_changes(self) -> list[Any]:
         """`(round, set)` of every change of the skip set; that of the end where none is traced."""
         return self.trace.get("skip") or ([(0, self.skip)] if self.skip else [])
 
-    @property
-    def speedup(self) -> float | None:
-        """Vanilla's decoding seconds per token over the method's; None if it failed or is empty."""
-        return self._ratio(self.vanilla.s_per_token, self.method.s_per_token)
+
+MEASURED = ("seconds", "round_s")  # other each time; the rest follows from the settings
+
+
+class Turn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A prompt, decoded once by each arm, one after another."""
+
+    index: Count
+    id: str
+    prompt_hash: str
+    prompt_tokens: Count
+    order: list[str]  # of the arms
+    arms: dict[str, Arm]
+    groups: dict[str, str] = {}  # labels to split scores by, such as `{"task": "math"}`
+    question: str = ""  # shared by turns of a conversation and samples of a task; empty: `id`
+    format: Literal[2] = FORMAT
 
     @property
-    def end_to_end(self) -> float | None:
-        """`speedup` with the prefill: ratio of all seconds per token."""
-        return self._ratio(self.vanilla.total_s_per_token, self.method.total_s_per_token)
+    def unit(self) -> str:
+        """The question."""
+        return self.question or self.id
 
-    def _ratio(self, vanilla: float | None, method: float | None) -> float | None:
-        return vanilla / method if vanilla and method and self.lossless != "failed" else None
+    def ratio(self, base: str, arm: str, prefill: bool = True) -> float | None:
+        """How many times as fast as `base` an arm is, per token; None where one failed, or decoded
+        nothing. `prefill`: with its seconds.
+        """
+        both = [self.arms[name] for name in (base, arm)]
+        if any(one.lossless == "failed" for one in both):
+            return None
+        theirs, own = (one.total_s_per_token if prefill else one.s_per_token for one in both)
+        return theirs / own if theirs and own else None
 
 
-def speedups(samples: Iterable[Sample], prefill: bool = True) -> dict[str, float]:
-    """Speedup per question, a geometric mean over turns and samples; with `prefill`, or without."""
+def paired(turns: Iterable[Turn], base: str, arm: str, prefill: bool = True) -> dict[str, float]:
+    """How many times as fast as `base` an arm is, by question: a geometric mean over its turns and
+    samples, without those that failed.
+    """
     logs: dict[str, list[float]] = {}
-    for s in samples:
-        if (ratio := s.end_to_end if prefill else s.speedup) is not None:
-            logs.setdefault(s.question or s.id, []).append(math.log(ratio))
+    for turn in turns:
+        if (ratio := turn.ratio(base, arm, prefill)) is not None:
+            logs.setdefault(turn.unit, []).append(math.log(ratio))
     return {question: math.exp(fmean(each)) for question, each in logs.items()}
 
 
-def drafted(samples: Iterable[Sample]) -> str:
-    """A digest of tokens, rounds and sets that drafted, on each prompt; empty without samples."""
+def first(turns: Iterable[Turn], limit: int | None) -> list[Turn]:
+    """The turns of the first `limit` questions, by index; all where it is None."""
+    found, questions = list[Turn](), set[str]()
+    for turn in sorted(turns, key=lambda turn: turn.index):
+        questions.add(turn.unit)
+        if limit is not None and len(questions) > limit:
+            break
+        found.append(turn)
+    return found
+
+
+def drafted(turns: Iterable[Turn], arm: str) -> str:
+    """A digest of tokens, rounds and sets that drafted, on each prompt; empty without turns."""
     drafts = []
-    for s in sorted(samples, key=lambda s: s.index):
-        changes = s.skip_changes or [(0, "")]
-        used = [change for change in changes if change[0] < len(s.method.rounds)]
-        drafts.append([s.index, s.prompt_hash, s.method.tokens, s.method.rounds, used])
+    for turn in sorted(turns, key=lambda turn: turn.index):
+        own = turn.arms[arm]
+        changes = own.skip_changes or [(0, "")]
+        used = [change for change in changes if change[0] < len(own.rounds)]
+        drafts.append([turn.index, turn.prompt_hash, own.tokens, own.rounds, used])
     return hashlib.sha256(json.dumps(drafts).encode()).hexdigest()[:16] if drafts else ""
 
 
-class Completion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Texts of both arms after one prompt, and the reference that scorers compare them with."""
+class Texts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What each arm of a turn wrote, and the reference that scorers compare it with."""
 
     index: Count
     id: str
     prompt: str
     reference: dict[str, Any]
-    vanilla: str
-    method: str
+    arms: dict[str, str]
 
 
-R = TypeVar("R", Sample, Completion)
+R = TypeVar("R", Turn, Texts)
 
 
-def dump(record: Sample | Completion) -> str:
+def dump(record: Turn | Texts) -> str:
     """One line of JSON, without a line break; raises ValueError for a number that is not finite."""
     json.dumps(msgspec.to_builtins(record), allow_nan=False)  # msgspec writes NaN as null
     return msgspec.json.encode(record).decode()
@@ -196,22 +211,25 @@ def parse(line: str | bytes, kind: type[R]) -> R:
         return record
     except (ValueError, RecursionError) as error:
         raise SkipbenchError(
-            f"not a {kind.__name__.lower()} record: {data[:80]!r} ({error})"
+            f"not a record of {kind.__name__.lower()}: {data[:80]!r} ({error})"
         ) from error
 
 
-def parse_lines(path: Path, lines: Iterable[tuple[int, bytes]], kind: type[R]) -> dict[int, R]:
-    """Reads numbered lines of `path`; the records by index, in the order written.
+def parse_lines(path: Path, lines: Iterable[tuple[int, bytes]], kind: type[R]) -> list[R]:
+    """Reads numbered lines of `path`, in the order written.
 
-    Raises SkipbenchError, with the file and the line, for what `parse` refuses, and for an index
-    that occurs twice.
+    Raises SkipbenchError, with the file and the line, for what `parse` refuses, and where an arm
+    has a prompt twice; vanilla has one of each time that other arms took it.
     """
-    records: dict[int, R] = {}
+    records, seen = list[R](), set[tuple[int, str]]()
     for number, line in lines:
         try:
             record = parse(line, kind)
         except SkipbenchError as error:
             raise SkipbenchError(f"{path}, line {number}: {error}") from error
-        if records.setdefault(record.index, record) is not record:
-            raise SkipbenchError(f"{path}, line {number}: sample {record.index} occurs twice")
+        own = {(record.index, arm) for arm in record.arms if arm != VANILLA}
+        if twice := sorted(own & seen):
+            raise SkipbenchError(f"{path}, line {number}: turn {twice[0][0]} occurs twice")
+        seen |= own
+        records.append(record)
     return records

@@ -1,4 +1,4 @@
-"""`Run`: a model on a dataset with a method: settings, origin, samples and metrics. Read once by
+"""`Run`: one arm of a row beside its vanilla: settings, origin, turns and metrics. Read once by
 `read_run`; tables, figures and commands take it. `frame`: a results folder as a pandas frame.
 """
 
@@ -13,9 +13,9 @@ from skipbench.errors import SkipbenchError
 from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import Provenance, check_identity, engine_text
 from skipbench.runs.reading import read_json, read_yaml, readable, run_folders
-from skipbench.runs.record import Completion, Sample
+from skipbench.runs.record import VANILLA, Arm, Texts, Turn, paired
 from skipbench.runs.state import NO_STATUS, Status, read_status
-from skipbench.runs.store import read_completions, read_samples
+from skipbench.runs.store import CONFIG, read_texts, read_turns
 
 if TYPE_CHECKING:
     import pandas
@@ -59,14 +59,14 @@ class SetSearch(msgspec.Struct, frozen=True, kw_only=True):
 class Published(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The part of a run that a summary beside a table keeps."""
 
-    id: str | None = None  # name of its folder
+    id: str | None = None  # ROW/ARM, the names of its folders
     model: str = ""
     method: str = ""
     dataset: str = ""
     keys: dict[str, object] = {}  # its row of a paper's table, in the names of `published`
     metrics: Metrics | None = None
     reason: str | None = None
-    drafted: str | None = None  # `record.drafted` of its samples
+    drafted: str | None = None  # `record.drafted` of its turns
     origin: Origin = msgspec.field(name="provenance", default=Origin())
     label: str | None = None  # the overrides that differ between the points of its sweep
     rank: int | None = None
@@ -84,10 +84,10 @@ class Run(Published, frozen=True, kw_only=True, dict=True):
     axes: dict[str, str] = {}  # overrides of its cell in an experiment
     search: SetSearch | None = None
     folder: Path | None = None
-    settings: Mapping[str, object] = {}  # its `config.yaml`; empty without one
+    settings: Mapping[str, object] = {}  # of its row and its own; empty without a record
     provenance: Provenance = msgspec.field(name="provenance_json", default=Provenance())
     status: Status = NO_STATUS
-    kept_samples: list[Sample] | None = None  # of a run without a folder
+    kept: list[Turn] | None = None  # some of its turns; None: those of its folder
 
     @property
     def done(self) -> bool:
@@ -112,25 +112,46 @@ class Run(Published, frozen=True, kw_only=True, dict=True):
             node = node.get(key) if isinstance(node, Mapping) else None
         return node
 
-    @cached_property
-    def samples(self) -> Sequence[Sample]:
-        """All samples, in the order written. Raises SkipbenchError for a damaged file."""
-        if self.kept_samples is not None:
-            return self.kept_samples
-        return [] if self.folder is None else read_samples(self.folder / "samples.jsonl")
+    @property
+    def arm(self) -> str:
+        """Its name in the turns of its row."""
+        return str(self.id).rpartition("/")[2]
+
+    def has(self, limit: int | None) -> bool:
+        """True if it has the first `limit` questions of its dataset, or all (None: all)."""
+        questions, asked = len({turn.unit for turn in self.turns}), self.status.limit
+        if self.status.state == "failed" or limit is None or questions <= limit:
+            wanted = questions == limit or asked is None or questions < asked
+            return self.done and wanted
+        return True
 
     @cached_property
-    def sound(self) -> Sequence[Sample]:
-        """Samples that did not fail, by index."""
-        kept = (s for s in self.samples if s.lossless != "failed")
-        return sorted(kept, key=lambda s: s.index)
+    def turns(self) -> Sequence[Turn]:
+        """All its turns, by index. Raises SkipbenchError for a damaged file."""
+        if self.kept is not None:
+            return self.kept
+        return [] if self.folder is None else read_turns(self.folder)
 
     @cached_property
-    def completions(self) -> Mapping[int, Completion]:
-        """Texts of its samples, by index, if any. Raises SkipbenchError for a damaged file."""
-        if self.folder is None:
-            return {}
-        return read_completions(self.folder / "completions.jsonl")
+    def sound(self) -> Sequence[Turn]:
+        """Turns that did not fail, by index."""
+        return [turn for turn in self.turns if turn.arms[self.arm].lossless != "failed"]
+
+    @property
+    def arms(self) -> Sequence[Arm]:
+        """What it decoded in each of `sound`."""
+        return [turn.arms[self.arm] for turn in self.sound]
+
+    def paired(self, base: str = VANILLA, arm: str = "", prefill: bool = True) -> dict[str, float]:
+        """How many times as fast as `base` an arm of its turns is, itself by default, by question;
+        `prefill`: with its seconds.
+        """
+        return paired(self.turns, base, arm or self.arm, prefill)
+
+    @cached_property
+    def texts(self) -> Mapping[int, Texts]:
+        """Texts of its turns, by index, if any. Raises SkipbenchError for a damaged file."""
+        return {} if self.folder is None else read_texts(self.folder)
 
 
 def plain(run: Run) -> dict[str, object]:
@@ -140,15 +161,17 @@ def plain(run: Run) -> dict[str, object]:
 
 
 def read_run(folder: Path) -> Run:
-    """The run in a folder; files that are missing leave their fields empty, and samples and
-    completions are read at their first use. Raises SkipbenchError for a file that cannot be read or
-    holds something else, and for a folder with the name of another run.
+    """The run in the folder of an arm; files that are missing leave their fields empty, and turns
+    and texts are read at their first use. Raises SkipbenchError for a file that cannot be read or
+    holds something else, and for a folder with the name of another row or arm.
     """
-    settings = read_yaml(folder / "config.yaml") or {}
+    settings = dict[str, Any]()
+    for place in (folder.parent, folder) if (folder / CONFIG).exists() else ():
+        settings |= (own := read_yaml(place / CONFIG) or {})
+        check_identity(place, own)
     provenance = read_json(folder / "provenance.json", Provenance) or Provenance()
     metrics = read_json(folder / "metrics.json", Metrics)
-    check_identity(folder, settings)
-    with readable(folder / "config.yaml"):
+    with readable(folder / CONFIG):
         names: dict[str, Any] = {
             kind: str(settings.get(kind, {}).get("name", ""))
             for kind in ("model", "method", "dataset")
@@ -158,7 +181,7 @@ def read_run(folder: Path) -> Run:
             names["method"] += f" {precision}"
         origin = _origin(provenance, settings)
     return Run(
-        id=folder.name,
+        id=f"{folder.parent.name}/{folder.name}",
         **names,
         metrics=metrics,
         origin=origin,
@@ -230,9 +253,10 @@ def _row(run: Run) -> dict[str, object]:
     numbers = {"n": metrics.samples, "speedup": speedup, "low": low, "high": high, "M": metrics.M}
     numbers |= {"alpha": metrics.alpha_of_passes, "tau": metrics.tau}
     numbers["skipped"] = metrics.skipped.ratio if metrics.skipped else None
-    rates = {key: getattr(metrics, key) for key in ("tokens_per_s", "tokens_per_s_vanilla")}
+    numbers |= {"tokens_per_s": metrics.tokens_per_s}
+    numbers |= {"tokens_per_s_vanilla": metrics.baseline.tokens_per_s}
     same = {key: getattr(metrics.lossless, key) for key in ("identical", "comparable")}
-    return {**names, "state": run.status.state, **numbers, **rates, **same}
+    return {**names, "state": run.status.state, **numbers, **same}
 
 
 def _wide_row(run: Run) -> dict[str, object]:
@@ -246,13 +270,14 @@ def _wide_row(run: Run) -> dict[str, object]:
 def _sample_rows(run: Run) -> list[dict[str, object]]:
     names = {"run": run.id, "model": run.model, "method": run.method, "dataset": run.dataset}
     rows = []
-    for s in run.samples:
-        row = msgspec.to_builtins(s)
-        vanilla, method = row.pop("vanilla"), row.pop("method")
-        for arm, plain in ((s.vanilla, vanilla), (s.method, method)):
-            sums = [sum(counts) for counts in zip(*arm.rounds, strict=True)] or [0] * 5
-            counts = zip(("steps", "nodes", "accepted", "chain", "emitted"), sums, strict=True)
-            plain |= {"rounds": len(arm.rounds), "tokens": len(arm.tokens), **dict(counts)}
-        rows.append({**names, **row, **method, "vanilla": vanilla})
-        rows[-1] |= {"speedup": s.end_to_end, "decode_speedup": s.speedup}
+    for turn in run.turns:
+        row = msgspec.to_builtins(turn)
+        for arm, of in row.pop("arms").items():
+            if arm in (VANILLA, run.arm):
+                sums = [sum(counts) for counts in zip(*of["rounds"], strict=True)] or [0] * 5
+                counts = zip(("steps", "nodes", "accepted", "chain", "emitted"), sums, strict=True)
+                of |= {"rounds": len(of["rounds"]), "tokens": len(of["tokens"]), **dict(counts)}
+                row |= {"vanilla": of} if arm == VANILLA else of
+        rows.append({**names, **row, "speedup": turn.ratio(VANILLA, run.arm)})
+        rows[-1] |= {"decode_speedup": turn.ratio(VANILLA, run.arm, prefill=False)}
     return rows

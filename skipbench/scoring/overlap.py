@@ -9,10 +9,12 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from skipbench.data.rows import Reference
-from skipbench.metrics.summary import ArmScores, mean_scores, score_summary
-from skipbench.runs.measures import Score
-from skipbench.runs.record import Completion, Sample
+from skipbench.metrics.summary import mean_scores, score_summary
+from skipbench.runs.measures import Metrics
+from skipbench.runs.record import VANILLA, Texts, Turn
 from skipbench.scoring.text import Scores, before_next, first_line, need
 
 
@@ -56,28 +58,27 @@ def corpus_bleu(completions: Sequence[str], references: Sequence[Reference]) -> 
 
 
 CORPUS_SCORERS = {"bleu": corpus_bleu}
-ARMS = ("vanilla", "method")
 
 
-def corpus_scores(scorer: str, completions: Iterable[Completion]) -> ArmScores:
-    """Scores of both arms, `{"vanilla": {...}, "method": {...}}`; `{}` for a scorer without one, or
-    no completions. Raises SkipbenchError for a reference without the entries of the scorer.
+def corpus_scores(scorer: str, texts: Iterable[Texts], arm: str) -> Scores:
+    """Scores of an arm; `{}` for a scorer without one, or no texts. Raises SkipbenchError for a
+    reference without the entries of the scorer.
     """
-    found = list(completions)
+    found = list(texts)
     if scorer not in CORPUS_SCORERS or not found:
         return {}
-    of, references = CORPUS_SCORERS[scorer], [c.reference for c in found]
-    return {arm: {**of([getattr(c, arm) for c in found], references)} for arm in ARMS}
+    return CORPUS_SCORERS[scorer]([t.arms[arm] for t in found], [t.reference for t in found])
 
 
-def corpus_summary(
-    scorer: str, samples: Sequence[Sample], completions: Mapping[int, Completion]
-) -> Score:
-    """`score` of `metrics.json`: means over samples that did not fail, and their corpus scores."""
+def corpus_scored(
+    scorer: str, metrics: Metrics, turns: Sequence[Turn], arm: str, texts: Mapping[int, Texts]
+) -> Metrics:
+    """The metrics of an arm with corpus scores, of turns that did not fail, beside the means."""
 
-    def scores(members: Sequence[Sample]) -> ArmScores:
-        means = mean_scores(members)
-        corpus = corpus_scores(scorer, [completions[s.index] for s in members])
-        return {arm: {**means[arm], **corpus.get(arm, {})} for arm in ARMS}
+    def scores(members: Sequence[Turn], arm: str) -> dict[str, float | None]:
+        own = (texts[turn.index] for turn in members)
+        return {**mean_scores(members, arm), **corpus_scores(scorer, own, arm)}
 
-    return score_summary([s for s in samples if s.lossless != "failed"], scores)
+    sound = [turn for turn in turns if turn.arms[arm].lossless != "failed"]
+    ours, theirs = (score_summary(sound, name, scores) for name in (arm, VANILLA))
+    return replace(metrics, score=ours, vanilla=replace(metrics.baseline, score=theirs))

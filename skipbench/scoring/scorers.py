@@ -60,7 +60,7 @@ def waits_for_score(scorer: str, metrics: Metrics | None) -> bool:
     """True if a run with this scorer still needs the command `score`."""
     if scorer not in EXECUTED or not metrics or not metrics.samples:
         return False
-    return not (metrics.score and metrics.score.vanilla)
+    return not (metrics.score and metrics.score.means)
 
 
 def numbers(text: str) -> list[Decimal]:

@@ -9,17 +9,17 @@ from operator import attrgetter
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from skipbench.contrib.servers.published import PLACE, benches, runs_of, served
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.interval import Interval
 from skipbench.metrics.summary import summarise
-from skipbench.runs.files import read_lines
 from skipbench.runs.measures import Metrics
-from skipbench.runs.provenance import Provenance, check_identity
-from skipbench.runs.reading import read_bytes, read_json, read_yaml, run_folders
-from skipbench.runs.record import Sample, parse_lines
-from skipbench.runs.run import Run
+from skipbench.runs.provenance import Provenance
+from skipbench.runs.reading import read_bytes, read_json, run_folders
+from skipbench.runs.run import Run, read_run
+from skipbench.runs.store import row_turns
 
 CLAIMS, SUMS = "claims.json", "SHA256SUMS"
 SUM_LINE = re.compile(r"([0-9a-f]{64})  (.+)")  # a line of `sha256sum`
@@ -30,7 +30,7 @@ QUANTITIES: Quantities = {
     "M": ("tokens per verification", None),
     "alpha": ("accepted draft tokens per draft step", None),
     "tokens_per_s": ("tokens per second, without the prefill", None),
-    "tokens_per_s_vanilla": ("vanilla's tokens per second, without the prefill", None),
+    "vanilla.tokens_per_s": ("vanilla's tokens per second, without the prefill", None),
     "lossless.identical": ("samples with vanilla's tokens", None),
 }  # by path in metrics.json: words of a claim, and path of the 95 % interval
 SERVED: Quantities = {
@@ -64,15 +64,15 @@ class _Claims(msgspec.Struct):
 
 def claims_of(folder: Path) -> list[Claim]:
     """A run's claims, not from `metrics.json`. Raises SkipbenchError for unreadable files."""
-    config = read_yaml(folder / "config.yaml") or {}
-    check_identity(folder, config)
-    provenance = read_json(folder / "provenance.json", Provenance) or Provenance()
-    path = folder / "samples.jsonl"
-    samples = [*parse_lines(path, read_lines(path), Sample).values()]
-    metrics = summarise(samples, provenance.layers or 0, None, None, None)
-    model, method, dataset = (config[kind]["name"] for kind in ("model", "method", "dataset"))
-    what = f"{method} on {model}, {dataset}"
-    return _claims(folder.name, what, metrics, provenance, QUANTITIES)
+    run = computed(read_run(folder))
+    what = f"{run.method} on {run.model}, {run.dataset}"
+    return _claims(str(run.id), what, run.measured, run.provenance, QUANTITIES)
+
+
+def computed(run: Run) -> Run:
+    """With the numbers of its turns alone."""
+    turns = [turn for turn in row_turns((run.folder or Path()).parent) if run.arm in turn.arms]
+    return replace(run, metrics=summarise(turns, run.arm, run.provenance.layers or 0))
 
 
 def bench_claims(folder: Path) -> list[Claim]:
@@ -127,7 +127,7 @@ def check(folder: Path) -> Iterator[tuple[bool, str]]:
     if stored is None or not (folder / SUMS).is_file():
         raise SkipbenchError(f"{folder} is no bundle: it has no {CLAIMS} and {SUMS}")
     made, broken = dict[tuple[str, str], Claim](), dict[str, str]()
-    readers = [(run.name, run, claims_of) for run in run_folders(folder)]
+    readers = [("/".join(run.parts[-2:]), run, claims_of) for run in run_folders(folder)]
     readers += [(f"{PLACE}/{one.name}", one, bench_claims) for one in benches(folder)]
     for name, path, read in readers:
         try:
@@ -156,7 +156,7 @@ def check(folder: Path) -> Iterator[tuple[bool, str]]:
 
 def _folder_of(claim: Claim) -> str:
     """Of a claim's run; a server's ends with its clients and letter."""
-    return claim.run.rsplit("/", 2)[0]
+    return "/".join(claim.run.split("/")[:2])
 
 
 def _same(there: object, here: object) -> bool:

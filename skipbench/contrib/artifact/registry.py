@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from skipbench.contrib.artifact.claims import check, hardware
+from skipbench.contrib.artifact.claims import check, computed, hardware
 from skipbench.contrib.servers.published import benches, runs_of
 from skipbench.errors import SkipbenchError, printable
-from skipbench.metrics.summary import summarise
 from skipbench.report.page import document, plots
 from skipbench.report.tables.html import html
 from skipbench.report.tables.runs import row_table
@@ -99,7 +98,7 @@ def _bundle(folder: Path) -> Bundle:
         checks = [*check(folder)]
         if wrong := [text for holds, text in checks if not holds]:
             raise SkipbenchError(f"{len(wrong)} of {len(checks)} checks fail: {wrong[0]}")
-        runs = [_computed(read_run(path)) for path in run_folders(folder)]
+        runs = [computed(read_run(path)) for path in run_folders(folder)]
         runs += [run for path in benches(folder) for run in runs_of(path)]
         if not runs:
             raise SkipbenchError("it has no runs")
@@ -107,9 +106,3 @@ def _bundle(folder: Path) -> Bundle:
         return Bundle(name, named, f"all {len(checks)} checks hold")
     except (SkipbenchError, OSError) as error:
         return Bundle(name, [], printable(str(error)))
-
-
-def _computed(run: Run) -> Run:
-    """With the numbers of its samples."""
-    metrics = summarise(run.samples, run.provenance.layers or 0, None, None, None)
-    return replace(run, metrics=metrics)

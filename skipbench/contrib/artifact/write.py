@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,12 @@ from skipbench.contrib.artifact.places import OF_PLACES, TEXTS, public, public_w
 from skipbench.contrib.servers.published import benches, runs_of
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import write_atomic, write_json
-from skipbench.runs.provenance import config_hash, named_hash
+from skipbench.runs.provenance import config_hash
 from skipbench.runs.reading import read_bytes, run_folders
+from skipbench.runs.record import VANILLA, Turn, dump
 from skipbench.runs.run import Run, read_run
 from skipbench.runs.state import write_status
+from skipbench.runs.store import CONFIG, OF_ARM, TURNS, row_turns
 
 COPIED = ("tables", "figures", "latency", "skip_sets")  # copied whole
 README = """# {runs} runs of skipbench {version}
@@ -59,7 +62,9 @@ def write_bundle(out: Path, results: Path) -> tuple[int, int]:
         raise SkipbenchError(f"{results} has no run that is done; give a results folder")
     for folder in benches(results):
         copy_bench(folder, out)
-    names = {str(run.id): _copy_run(run, out) for run in found}
+    names = dict[str, str]()
+    for _, row in groupby(found, key=lambda run: (run.folder or Path()).parent):
+        names |= _copy_row([*row], out)
     for path in (p for name in COPIED for p in sorted((results / name).glob("*"))):
         if path.is_file() and not path.name.startswith("."):
             write_atomic(out / path.parent.name / path.name, _renamed(path, names))
@@ -76,24 +81,44 @@ def write_bundle(out: Path, results: Path) -> tuple[int, int]:
     return len(runs), len(claims)
 
 
-def _copy_run(run: Run, out: Path) -> str:
-    """Copies a run's files; returns its name there: another where a setting names a place."""
+def _copy_row(runs: Sequence[Run], out: Path) -> dict[str, str]:
+    """Copies the files of a row and of those arms; returns the ids of the runs there by those here:
+    others where a setting names a place.
+    """
+    row = (runs[0].folder or Path()).parent
+    shared = public({k: v for k, v in runs[0].settings.items() if k != OF_ARM})
+    folder = out / "runs" / _named(row.name, shared)
+    write_atomic(folder / CONFIG, yaml.safe_dump(shared, sort_keys=False))
+    names = {VANILLA: VANILLA}
+    for run in runs:
+        own = public({OF_ARM: run.settings[OF_ARM]})
+        names[run.arm] = name = _named(run.arm, own)
+        write_atomic(folder / name / CONFIG, yaml.safe_dump(own, sort_keys=False))
+        _copy_arm(run, folder / name)
+    turns = (_with_arms(turn, names) for turn in row_turns(row))
+    kept = [dump(turn) for turn in turns if turn.arms.keys() - {VANILLA}]
+    write_atomic(folder / TURNS, "".join(f"{line}\n" for line in kept))
+    return {str(run.id): f"{folder.name}/{names[run.arm]}" for run in runs}
+
+
+def _named(name: str, settings: Mapping[str, Any]) -> str:
+    """The name of a folder with the hash of settings without places."""
+    return re.sub(r"_[0-9a-f]{10}$", f"_{config_hash(settings)}", name)
+
+
+def _with_arms(turn: Turn, names: Mapping[str, str]) -> Turn:
+    """The turn of these arms alone, by their names in the bundle."""
+    arms = {names[arm]: of for arm, of in turn.arms.items() if arm in names}
+    return replace(turn, arms=arms, order=[names[arm] for arm in turn.order if arm in names])
+
+
+def _copy_arm(run: Run, folder: Path) -> None:
     assert run.folder is not None
-    settings = public(run.settings)
-    name = run.folder.name
-    if settings != run.settings:
-        name = re.sub(r"_[0-9a-f]{10}(?=(\.[^_]*)?$)", f"_{config_hash(settings)}", name)
-    folder = out / "runs" / name
-    write_atomic(folder / "config.yaml", yaml.safe_dump(settings, sort_keys=False))
-    old, new = (f'"config_hash":"{named_hash(path)}"'.encode() for path in (run.folder, folder))
-    for copied in ("samples.jsonl", "metrics.json"):
-        contents = read_bytes(run.folder / copied) or b""
-        write_atomic(folder / copied, contents.replace(old, new))
+    write_atomic(folder / "metrics.json", read_bytes(run.folder / "metrics.json") or b"")
     resumed = [_of_nobody(one) for one in run.provenance.resumed]
     kept = _of_nobody(msgspec.to_builtins(run.provenance)) | {"resumed": resumed}
     write_json(folder / "provenance.json", kept | {"argv": _command(run)})
     write_status(folder, replace(run.status, pid=None, host=None, slurm=None))
-    return name
 
 
 def _of_nobody(entries: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import msgspec
 from skipbench.contrib.oracle.readers import READERS, reader_of
 from skipbench.errors import SkipbenchError
 from skipbench.runs.reading import MALFORMED, read_bytes, readable
+from skipbench.runs.record import VANILLA
 from skipbench.runs.run import read_run
 
 Record = tuple[str, dict[str, Any]]
@@ -130,33 +131,35 @@ def _records(path: Path, data: bytes) -> Iterator[Record]:
 def _run(folder: Path) -> list[Output]:
     """The method's outputs of a run, with the prompts' texts and the hashes of their ids."""
     run = read_run(folder)
-    if not run.samples:
-        raise SkipbenchError(f"{folder} has no samples; wanted a run's folder, results/runs/RUN")
-    if not run.completions:
+    if not run.turns:
+        raise SkipbenchError(f"{folder} has no turns; wanted a run's folder, results/runs/RUN")
+    if not run.texts:
         raise SkipbenchError(
-            f"{folder} has no completions.jsonl, which holds the prompts and is no part of a "
+            f"{folder} has no texts.jsonl beside it, which holds the prompts and is no part of a "
             "bundle; give the folder of the run itself, or run its command again"
         )
     turns, outputs = defaultdict[str, list[tuple[str, str]]](list), list[Output]()
     how = {k: run.setting(f"decoding.{k}") for k in ("temperature", "top_p", "top_k")}
-    for sample in sorted(run.samples, key=lambda s: s.index):
-        before = turns[sample.question or sample.id]
-        if (texts := run.completions.get(sample.index)) is None:
-            outputs.append(Output(id=sample.id, unread="its prompt is not in completions.jsonl"))
+    for turn in run.turns:
+        before, own = turns[turn.unit], turn.arms[run.arm]
+        if (texts := run.texts.get(turn.index)) is None:
+            outputs.append(Output(id=turn.id, unread="its prompt is not in texts.jsonl"))
             continue
         one = Output(
-            id=sample.id,
+            id=turn.id,
             prompt=texts.prompt,
-            prompt_hash=sample.prompt_hash,
-            prompt_tokens=sample.prompt_tokens,
+            prompt_hash=turn.prompt_hash,
+            prompt_tokens=turn.prompt_tokens,
             turns=list(before),
             day=run.provenance.started[:10],
-            ids=sample.method.tokens,
-            finish="stop" if sample.method.finish == "eos" else "length",
+            ids=own.tokens,
+            finish="stop" if own.finish == "eos" else "length",
             limit=run.setting("dataset.max_new_tokens"),
-            unread="it failed in its run" if sample.lossless == "failed" else "",
+            unread="it failed in its run" if own.lossless == "failed" else "",
             **how,
         )
         outputs.append(one)
-        before.append((texts.prompt, texts.vanilla))  # vanilla's answer goes before the next turn
+        before.append(
+            (texts.prompt, texts.arms[VANILLA])
+        )  # vanilla's answer goes before the next turn
     return outputs

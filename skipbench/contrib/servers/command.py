@@ -54,7 +54,7 @@ def run_bench(asked: Bench) -> None:
     from skipbench.report.compared import BASELINE
     from skipbench.report.tables.formats import for_terminal, write
     from skipbench.runs.files import write_atomic, write_json
-    from skipbench.runs.lock import held, set_aside
+    from skipbench.runs.lock import held, move_aside
     from skipbench.runs.provenance import config_hash, run_name
 
     levels, bounds = levels_of(asked.concurrency or ("1",)), bounds_of(asked.goodput)
@@ -75,7 +75,7 @@ def run_bench(asked: Bench) -> None:
     name = run_name([config.dataset.name], config_hash(settings))
     folder = config.results / "servers" / name
     if config.fresh:
-        set_aside(folder)
+        move_aside(folder)
     with held(folder):
         write_json(folder / CONFIG, settings)
         measure(folder, asked, config, given, levels)

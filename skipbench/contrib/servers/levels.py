@@ -73,13 +73,15 @@ class Level:
             M=None if mean is None else 1 + mean,
             accepted_share=over(accepted, drafted),
             tokens_per_s=decoding(own),
-            tokens_per_s_vanilla=decoding([a for a, _ in pairs]),
             speedup=speedup,
             lossless=self.lossless(arm),
             ttft_s=shares([r.ttft_s for r in own]),
             s_per_output_token=shares([r.itl_s for r in own]),
-            ttft_s_vanilla=shares([a.ttft_s for a, _ in pairs]),
-            s_per_output_token_vanilla=shares([a.itl_s for a, _ in pairs]),
+            vanilla=Metrics(
+                tokens_per_s=decoding([a for a, _ in pairs]),
+                ttft_s=shares([a.ttft_s for a, _ in pairs]),
+                s_per_output_token=shares([a.itl_s for a, _ in pairs]),
+            ),
         )
 
 

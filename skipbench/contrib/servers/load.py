@@ -19,6 +19,7 @@ from skipbench.data.chat import as_messages, as_text
 from skipbench.data.rows import Example
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import append_line
+from skipbench.runs.record import VANILLA
 
 TRIES = 3  # of a request whose fault may pass
 PAUSE_S = 0.5  # before the second try, and so much more before each later one
@@ -72,7 +73,7 @@ class Load:
         """Asks every arm what it lacks at this number of clients. Later turns of a conversation go
         on after the first arm's answers, for all arms.
         """
-        from skipbench.bench.turns import VANILLA, arm_order  # with torch, which takes seconds
+        from skipbench.bench.turns import arm_order  # with torch, which takes seconds
 
         arms, known = {arm.name: arm for arm in self.arms}, {row.id: row for row in self.rows}
         first, *others = arms

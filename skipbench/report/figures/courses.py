@@ -21,8 +21,8 @@ WINDOW = 64  # rounds of the moving mean of a threshold, as in Self-SD's Figure 
 def _matchness(run: Run) -> dict[int, float]:
     """Best matchness after each sample in which a trial was made."""
     found = {}
-    for number, sample in enumerate(run.sound, 1):
-        if values := [v for v in sample.trace.get("best", []) if isinstance(v, int | float)]:
+    for number, arm in enumerate(run.arms, 1):
+        if values := [v for v in arm.trace.get("best", []) if isinstance(v, int | float)]:
             found[number] = float(values[-1])
     return found
 
@@ -121,7 +121,7 @@ def threshold(runs: list[Run], published: list[Printed]) -> Figure:
     figure, axis = style.one_axis(7.4)
     for run, name, look in style.lines(runs):
         values = pd.Series(
-            [v for s in run.sound for v in s.trace.get("threshold", [])], dtype=float
+            [v for arm in run.arms for v in arm.trace.get("threshold", [])], dtype=float
         )
         if values.empty:
             raise SkipbenchError(
@@ -132,7 +132,7 @@ def threshold(runs: list[Run], published: list[Printed]) -> Figure:
         axis.plot(x, mean, color=color, linewidth=1.2, label=f"{name}: threshold")
         axis.fill_between(x, mean - spread, mean + spread, color=color, alpha=0.2, linewidth=0)
         if len(runs) == 1:  # of several, the thresholds are compared
-            rounds = pd.DataFrame([r for s in run.sound for r in s.method.rounds])
+            rounds = pd.DataFrame([r for arm in run.arms for r in arm.rounds])
             rates = rounds.accepted.cumsum() / rounds.steps.cumsum()
             text = f"{name}: acceptance rate so far"
             axis.plot(rates.index + 1, rates, ":", label=text, color=color, linewidth=1.0)

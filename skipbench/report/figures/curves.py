@@ -20,7 +20,7 @@ from skipbench.report.figures import style
 from skipbench.report.figures.runs import speedups
 from skipbench.report.figures.sweeps import setting, value, with_values
 from skipbench.report.published import Printed
-from skipbench.runs.record import Sample
+from skipbench.runs.record import Arm
 from skipbench.runs.run import Run
 
 COST = 0.5  # cost of a draft step in forwards of the target, as the paper's figure assumes
@@ -40,7 +40,7 @@ def draft_length(runs: list[Run], published: list[Printed]) -> Figure:
         model = [expected_tokens(a, steps) / (steps * COST + 1) for a in grid]
         here.plot(grid, model, color=color, linewidth=1.3, label=f"K = {steps}, model")
         for run in runs:
-            x = alpha_cond([r for s in run.sound for r in s.method.rounds])
+            x = alpha_cond([r for arm in run.arms for r in arm.rounds])
             if setting(run, STEPS) == steps and x is not None and (y := run.speedup) is not None:
                 here.plot([x], [y], "o", color=color, markeredgecolor="black", zorder=3)
                 style.note(here, f"{steps}", (x, y), (5, 3))
@@ -165,11 +165,12 @@ def _points(here: Axes, methods: Sequence[str], x: Numbers, y: Numbers) -> pd.Da
 def correlation(runs: list[Run], published: list[Printed]) -> Figure:
     """TPT and acceptance rate of each sample against its throughput, Pearson's r (KnapSpec 2)."""
     figure, axes = style.new_figure(1, 2, (8.4, 3.8))
-    each = [(run, sample) for run in runs for sample in run.sound]
-    methods, lengths = [run.method for run, _ in each], [s.prompt_tokens for _, s in each]
-    rates = [1 / s.method.s_per_token if s.method.s_per_token else None for _, s in each]
+    each = [(run, arm) for run in runs for arm in run.arms]
+    lengths = [turn.prompt_tokens for run in runs for turn in run.sound]
+    methods = [run.method for run, _ in each]
+    rates = [1 / arm.s_per_token if arm.s_per_token else None for _, arm in each]
     for here, column in zip(axes[0], ("TPT", "alpha"), strict=True):
-        of = _sample_tpt if column == "TPT" else lambda _, sample: alpha(sample.method.rounds)
+        of = _sample_tpt if column == "TPT" else lambda _, arm: alpha(arm.rounds)
         points = _points(here, methods, [of(*one) for one in each], rates)
         text = f"r needs 3 samples that differ, here are {len(points)}"
         if len(points) > 2 and points.x.nunique() > 1 and points.y.nunique() > 1:
@@ -186,12 +187,12 @@ def correlation(runs: list[Run], published: list[Printed]) -> Figure:
     return figure
 
 
-def _sample_tpt(run: Run, sample: Sample) -> float | None:
+def _sample_tpt(run: Run, arm: Arm) -> float | None:
     """TPT of one sample, with the latencies that the run profiled; None without them."""
     if (of := run.measured.profiled) is None:
         return None
     pass_s = partial(profiled_pass_s, of)
-    return tokens_per_time([sample], sample.method.rounds, of.layers, pass_s)
+    return tokens_per_time([arm], arm.rounds, of.layers, pass_s)
 
 
 def skipped(runs: list[Run], published: list[Printed]) -> Figure:

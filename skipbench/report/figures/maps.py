@@ -20,7 +20,7 @@ BINS = 64  # of the distances between skip sets; up to as many tokens, a bin per
 
 def frequencies(run: Run, layers: int) -> NDArray[np.float64]:
     """Share of the run's rounds that skip attention and MLP of each layer: [2, layers]."""
-    drafts = [skip for s in run.sound for _, skip, _ in rounds_with_sets(s, layers)]
+    drafts = [skip for arm in run.arms for _, skip, _ in rounds_with_sets(arm, layers)]
     if not drafts:
         raise SkipbenchError(f"{run.folder} has no rounds; nothing was drafted")
     skipped = np.array([sublayer for skip in drafts if skip for sublayer in skip.skipped], int)
@@ -82,9 +82,9 @@ def against_context(runs: list[Run], published: list[Printed]) -> Figure:
     highest = 1
     for here, run, name in zip(axes[0], runs, labels(runs), strict=True):
         points, layers = [], layers_of(run)
-        for s in run.sound:
-            for at, skipped in skip_sets(s, layers):
-                context = s.prompt_tokens + sum(r.emitted for r in s.method.rounds[:at])
+        for turn, arm in zip(run.sound, run.arms, strict=True):
+            for at, skipped in skip_sets(arm, layers):
+                context = turn.prompt_tokens + sum(r.emitted for r in arm.rounds[:at])
                 points.append((context, len(skipped.attention), len(skipped.mlp)))
         x, attention, mlp = zip(*points, strict=True)
         # squares are hollow, so that both show where they agree

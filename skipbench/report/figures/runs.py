@@ -12,7 +12,7 @@ import numpy as np
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.acceptance import alpha, rounds_with_sets
-from skipbench.runs.record import Sample, drafted
+from skipbench.runs.record import VANILLA, Arm, drafted
 from skipbench.runs.run import Run, read_run
 
 _PHRASES = {
@@ -95,14 +95,14 @@ def swept(runs: Sequence[Run]) -> Swept:
     for run in runs:
         if run.method != "vanilla":
             group = (run.model, run.method, run.dataset, *sorted(run.axes))
-            sweeps.setdefault(group, []).append(drafted(run.sound))
+            sweeps.setdefault(group, []).append(drafted(run.sound, run.arm))
     sizes = [n for each in sweeps.values() if len(each) > 1 for n in Counter(each).values()]
     return Swept(sum(sizes), sum(size for size in sizes if size > 1))
 
 
-def skip_sets(sample: Sample, layers: int) -> list[tuple[int, DraftPlan]]:
+def skip_sets(arm: Arm, layers: int) -> list[tuple[int, DraftPlan]]:
     """`(round, set)` of every change in the trace, without one of the last set."""
-    changes = sample.skip_changes or [(0, "")]
+    changes = arm.skip_changes or [(0, "")]
     return [(int(at), DraftPlan.parse(text, layers)) for at, text in changes]
 
 
@@ -112,15 +112,15 @@ def optimised_sets(run: Run, layers: int) -> list[list[tuple[int, frozenset[int]
     Without `optimised` in the trace only changes are known. What no round followed is left out.
     """
     found = []
-    for sample in run.sound:
-        before = [*itertools.accumulate((r.emitted for r in sample.method.rounds), initial=0)]
-        if (optimised := sample.trace.get("optimised")) is None:
-            rounds = len(sample.method.rounds)
-            followed = [(at, skip) for at, skip in skip_sets(sample, layers) if at < rounds]
+    for arm in run.arms:
+        before = [*itertools.accumulate((r.emitted for r in arm.rounds), initial=0)]
+        if (optimised := arm.trace.get("optimised")) is None:
+            rounds = len(arm.rounds)
+            followed = [(at, skip) for at, skip in skip_sets(arm, layers) if at < rounds]
             known = [(before[at], skip.skipped) for at, skip in followed]
             found.append([one for number, one in enumerate(known) if one[1] or number])
         else:
-            active = [skip for _, skip, _ in rounds_with_sets(sample, layers)]
+            active = [skip for _, skip, _ in rounds_with_sets(arm, layers)]
             drafts = ((before[at], active[at]) for at in optimised if at < len(active))
             found.append([(at, skip.skipped) for at, skip in drafts if skip])
     return [sets for sets in found if sets]
@@ -128,7 +128,7 @@ def optimised_sets(run: Run, layers: int) -> list[list[tuple[int, frozenset[int]
 
 def layers_of(run: Run) -> int:
     """Layers of the run's model; SkipbenchError if it skips nothing, or they are not recorded."""
-    if not any(s.skip_changes for s in run.sound):
+    if not any(arm.skip_changes for arm in run.arms):
         raise SkipbenchError(
             f"{run.method} skips no sub-layer, so that it has no skip map; draw another method"
         )
@@ -141,9 +141,9 @@ def layers_of(run: Run) -> int:
 
 def speedups(run: Run) -> list[float]:
     """Speedup of each sample, prefill included; NaN where nothing was decoded."""
-    return [float(v) for v in np.array([s.end_to_end for s in run.sound], float)]
+    return [float(v) for v in np.array([turn.ratio(VANILLA, run.arm) for turn in run.sound], float)]
 
 
 def acceptances(run: Run) -> list[float]:
     """Acceptance rate of each sample; NaN where nothing was drafted."""
-    return [float(v) for v in np.array([alpha(s.method.rounds) for s in run.sound], float)]
+    return [float(v) for v in np.array([alpha(arm.rounds) for arm in run.arms], float)]

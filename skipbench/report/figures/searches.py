@@ -23,13 +23,13 @@ def sets_by_step(run: Run, layers: int) -> list[tuple[int, DraftPlan]]:
     follows every round behind which there are more than `window` + 2 tokens.
     """
     window, before, found = run.setting("method.window"), 0, list[tuple[int, DraftPlan]]()
-    if window is None or not any(sample.trace.get("step") for sample in run.sound):
+    if window is None or not any(arm.trace.get("step") for arm in run.arms):
         raise SkipbenchError(f"{run.method} tries no set while it decodes; draw a run of swift")
-    for sample in run.sound:
-        tokens = itertools.accumulate((r.emitted for r in sample.method.rounds), initial=1)
+    for arm in run.arms:
+        tokens = itertools.accumulate((r.emitted for r in arm.rounds), initial=1)
         waiting = sum(count <= window + 2 for count in [*tokens][1:])
-        steps = len(sample.trace.get("step", []))
-        for at, plan in skip_sets(sample, layers):
+        steps = len(arm.trace.get("step", []))
+        for at, plan in skip_sets(arm, layers):
             if not found or plan != found[-1][1]:
                 found.append((before + min(max(0, at - waiting), steps), plan))
         before += steps

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from skipbench.errors import SkipbenchError
 from skipbench.report.compared import BASELINE
 from skipbench.report.definitions import NAMED
-from skipbench.report.measured import vanilla_arm
 from skipbench.report.published import Paper, Printed
 from skipbench.report.tables.runs import ALL, check_keys
 from skipbench.runs.run import Run
@@ -91,7 +90,7 @@ class Half:
             there = self.runs.get(place)
             if place in theirs and run.metrics and not (there and there.metrics):
                 spreads = {"method": run.spreads.get("vanilla", {})}
-                arm = replace(run, metrics=vanilla_arm(run.metrics), spreads=spreads)
+                arm = replace(run, metrics=run.metrics.baseline, spreads=spreads)
                 self.runs[place] = arm
                 self.arms_of.add(str(run.keys["method"]))
 
