@@ -1,4 +1,4 @@
-"""Samples, runs and checkpoints as tests need them, without a model that decodes."""
+"""Turns, runs and checkpoints as tests need them, without a model that decodes."""
 
 import json
 import os
@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from skipbench.config.paths import PACKAGE
 from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import Provenance, config_hash
-from skipbench.runs.record import Arm, Completion, Divergence, Round, Sample, Seconds
-from skipbench.runs.store import RunStore
+from skipbench.runs.record import VANILLA, Arm, Divergence, Round, Seconds, Texts, Turn
+from skipbench.runs.store import RunStore, append_turn
 
 SMALL = ["limit=1", "dataset.max_new_tokens=8", "engine.warmup=0"]
 """Settings of a cell of a second."""
@@ -33,47 +33,55 @@ METRICS = {
 ORIGIN = {"commit": "0123abc", "device": "cpu", "versions": {"torch": "2"}}
 
 
-def sample(index: int) -> Sample:
-    """A sample whose divergence is a tie."""
-    arm = Arm([1, 2, 3], [Round(4, 4, 1, 1, 2)], Seconds(0.1, 0.2, 0.3, 0.0, 0.01), "length")
-    tie, carry = Divergence(1, 2, 3, 0.5), {"threshold": 0.6}
-    order = ["vanilla", "method"]
-    return Sample(index, f"s{index}", "h", 7, order, arm, arm, "tie", tie, carry=carry)
+def turn(index: int, arm: str = "method") -> Turn:
+    """A turn of vanilla and an arm, whose divergence is a tie."""
+    vanilla = Arm([1, 2, 3], [Round(4, 4, 1, 1, 2)], Seconds(0.1, 0.2, 0.3, 0.0, 0.01), "length")
+    how = {"lossless": "tie", "divergence": Divergence(1, 2, 3, 0.5), "carry": {"threshold": 0.6}}
+    arms = {VANILLA: vanilla, arm: replace(vanilla, skip="attn:1", **how)}
+    return Turn(index, f"s{index}", "h", 7, [*arms], arms)
 
 
-def traced(index: int, rounds: list[Round], trace: dict[str, Any]) -> Sample:
-    """An identical sample of these rounds, behind a prompt of 3 tokens."""
+def traced(index: int, rounds: list[Round], trace: dict[str, Any]) -> Turn:
+    """A turn of `method` with these rounds, identical, behind a prompt of 3 tokens."""
     tokens, seconds = [*range(1 + sum(r.emitted for r in rounds))], Seconds(0.1, 0.2, 0.3, 0.0, 0.1)
-    both = (Arm(tokens, of, seconds, "length") for of in ([], rounds))
-    order = ["vanilla", "method"]
-    return Sample(index, f"s{index}", "h", 3, order, *both, "identical", trace=trace)
+    vanilla, own = (Arm(tokens, of, seconds, "length") for of in ([], rounds))
+    arms = {VANILLA: vanilla, "method": replace(own, lossless="identical", trace=trace)}
+    return Turn(index, f"s{index}", "h", 3, [*arms], arms)
+
+
+def folder_of(results: Path, config: dict[str, Any]) -> Path:
+    """The folder of the run of plain settings."""
+    row = {key: value for key, value in config.items() if key != "method"}
+    names = (config[kind]["name"] for kind in ("model", "dataset"))
+    arm = f"{config['method']['name']}_{config_hash({'method': config['method']})}"
+    return results / "runs" / "_".join([*names, config_hash(row)]) / arm
 
 
 def make_run(
     results: Path,
     seed: int = 0,
     provenance: dict[str, Any] | None = None,
-    samples: int = 2,
+    turns: int = 2,
     scorer: str = "none",
 ) -> Path:
     """The folder of a done run in a results folder, made by what makes those of commands."""
     config = CONFIG | {"seed": seed, "dataset": CONFIG["dataset"] | {"scorer": scorer}}
-    folder = results / "runs" / f"tiny_fixed_mini-code_{config_hash(config)}"
-    store = RunStore(folder, config, msgspec.convert(provenance or ORIGIN, Provenance))
-    for index in range(samples):
-        completion = Completion(index, f"s{index}", "p", {}, "a", "b")
-        store.append(replace(sample(index), skip="attn:1"), completion)
-    store.write_metrics(msgspec.convert(METRICS | {"samples": samples}, Metrics))
+    folder = folder_of(results, config)
+    store = RunStore(folder, config, msgspec.convert(provenance or ORIGIN, Provenance), turns)
+    for index in range(turns):
+        texts = Texts(index, f"s{index}", "p", {}, {VANILLA: "a", folder.name: "b"})
+        append_turn(folder.parent, turn(index, folder.name), texts)
+    store.write_metrics(msgspec.convert(METRICS | {"samples": turns}, Metrics))
     store.status("done")
     store.close()
     return folder
 
 
-def interrupt(folder: Path, samples: int) -> None:
-    """Leaves a done run as if it had been stopped behind so many samples."""
-    for name in ("samples.jsonl", "completions.jsonl"):
-        lines = (folder / name).read_text().splitlines(keepends=True)
-        (folder / name).write_text("".join(lines[:samples]))
+def interrupt(folder: Path, turns: int) -> None:
+    """Leaves a done run, alone in its row, as if it had been stopped behind so many turns."""
+    for name in ("turns.jsonl", "texts.jsonl"):
+        lines = (folder.parent / name).read_text().splitlines(keepends=True)
+        (folder.parent / name).write_text("".join(lines[:turns]))
     (folder / "metrics.json").unlink()
     (folder / "status.json").write_text('{"state": "interrupted"}')
 
