@@ -168,7 +168,7 @@ class RunStore:
             _write_config(row / CONFIG, {k: v for k, v in settings.items() if k != OF_ARM})
             with contextlib.suppress(SkipbenchError):  # damage is for whoever reads
                 _repair(row)
-        _write_config(self.folder / CONFIG, {OF_ARM: settings[OF_ARM]})
+        _write_config(self.folder / CONFIG, {k: v for k, v in settings.items() if k == OF_ARM})
         path, before = self.folder / "provenance.json", None
         if path.exists():
             before = read_json(path, Provenance) or Provenance()

@@ -21,6 +21,7 @@ from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.models.load import load
 from skipbench.models.outline import sized
+from skipbench.runs.run import read_run
 
 TINY = PACKAGE / "models" / "tiny"
 SMALL = ("method=uniform", "limit=2", "engine.warmup=0", "dataset.max_new_tokens=4")
@@ -132,8 +133,8 @@ def test_a_dry_run_tells_what_the_run_does(tmp_path: Path, skipbench: Command) -
     ran = json.loads(skipbench(*words, "--json").stdout)
     assert ran["engine"] == plain["engine"]
     assert ran["metrics"]["samples"] == plain["prompts"] == 2
-    samples = [json.loads(line) for line in (cell.folder / "samples.jsonl").read_text().split()]
-    assert sum(s["prompt_tokens"] for s in samples) == plain["prompt_tokens"]
+    turns = read_run(cell.folder).turns
+    assert sum(turn.prompt_tokens for turn in turns) == plain["prompt_tokens"]
     assert json.loads(skipbench(*words, "dry_run=true", "--json").stdout)["state"] == "done"
     log = (cell.folder / "run.log").read_text()
     assert "loading tiny" in log and "prompts: 2/2" in log and log.endswith(" done\n")

@@ -19,7 +19,7 @@ import pytest
 from conftest import ROOT, SHARED, make_method, nothing_lost, random_lm
 from test_bad_checkpoints import Letters
 
-from skipbench.bench.arm import Bench
+from skipbench.bench.arm import ArmRunner
 from skipbench.bench.prompts import Prompt, encode
 from skipbench.bench.turns import decode_missing
 from skipbench.config.compose import compose
@@ -30,6 +30,8 @@ from skipbench.data.source import fetch, from_hub
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.row import run_cell
 from skipbench.runs.provenance import Provenance
+from skipbench.runs.reading import run_folders
+from skipbench.runs.run import read_run
 from skipbench.runs.store import RunStore
 
 DATASETS = sorted(p.stem for p in (ROOT / "conf" / "dataset").glob("*.yaml"))
@@ -641,20 +643,20 @@ def decoded(
     words = ["dataset.max_new_tokens=8", "dataset.scorer=none", f"engine.warmup={warmup}"]
     lm, method = random_lm("llama", "fused"), method or make_method("uniform")
     try:
-        bench = Bench(compose(words), lm, Reader(), method, prompts, frozenset(), store)
-        decode_missing(bench)
-        return bench.samples
+        runner = ArmRunner(compose(words), lm, Reader(), method, prompts, frozenset(), store)
+        decode_missing(runner)
+        return runner.turns
     finally:
         store.close()
 
 
 class Stopping(RunStore):
-    """Ends with an interrupt when so many samples are written."""
+    """Ends with an interrupt when so many turns are written."""
 
     left = 0
 
-    def append(self, *both: Any) -> None:
-        super().append(*both)
+    def beat(self) -> None:
+        super().beat()
         self.left -= 1
         if self.left == 0:
             raise KeyboardInterrupt
@@ -673,15 +675,15 @@ def test_each_arm_goes_first_at_one_of_two_prompts_in_an_order_of_the_cells_own(
     prompts = encode(rows, Reader(), LONGEST, 8, "left")
     found = {}
     for cell in "abcd":
-        first = [sample.order[0] for sample in run(prompts, tmp_path / cell)]
-        assert all(sorted(first[i : i + 2]) == ["method", "vanilla"] for i in range(0, 8, 2))
+        first = [turn.order[0] for turn in run(prompts, tmp_path / cell / cell)]
+        assert all(sorted(first[i : i + 2]) == [cell, "vanilla"] for i in range(0, 8, 2))
         found[cell] = first
     assert len({tuple(first) for first in found.values()}) > 2
     assert len({first[0] for first in found.values()}) == 2
     again = tmp_path / "again" / "a"
     with pytest.raises(KeyboardInterrupt):
         run(prompts, again, stop=3)
-    assert [sample.order[0] for sample in run(prompts, again)] == found["a"]
+    assert [turn.order[0] for turn in run(prompts, again)] == found["a"]
 
 
 def test_warming_up_teaches_a_method_nothing(tmp_path: Path) -> None:
@@ -692,26 +694,27 @@ def test_warming_up_teaches_a_method_nothing(tmp_path: Path) -> None:
     for warmup in (0, 2):
         method = make_method("uniform", "stop@method.stop=adaptive", "method.stop.threshold=0.01")
         store = RunStore(tmp_path / str(warmup), {}, Provenance())
-        samples = decoded(prompts, store, method, warmup)
-        carried.append([(s.carry, s.method.rounds) for s in samples])
+        turns = decoded(prompts, store, method, warmup)
+        arms = [turn.arms[str(warmup)] for turn in turns]
+        carried.append([(arm.carry, arm.rounds) for arm in arms])
     assert carried[0] == carried[1] and carried[0][0] != carried[0][1]
 
 
 def test_both_arms_go_on_from_vanillas_answer_also_after_a_break(tmp_path: Path) -> None:
     prompts = encode(conversation(), Reader(), LONGEST, 8, "left")
     whole = run(prompts, tmp_path / "whole")
-    answer = Reader().decode(whole[0].vanilla.tokens, skip_special_tokens=True)
+    answer = Reader().decode(whole[0].arms["vanilla"].tokens, skip_special_tokens=True)
     wanted = Letters().encode(f"ask{answer}\n\nmore")
     assert whole[1].prompt_tokens == len(wanted) <= prompts[1].longest
     assert [p.expected - len(p.ids) for p in prompts] == [0, 8, 0]  # an answer of full length
     followed = prompts[1].following({"a": answer}).hash
     assert whole[1].prompt_hash == followed == Prompt(conversation()[1], wanted, 0, 0).hash
-    assert [s.lossless for s in whole] == ["identical"] * 3
+    assert [turn.arms["whole"].lossless for turn in whole] == ["identical"] * 3
     with pytest.raises(KeyboardInterrupt):
         run(prompts, tmp_path / "broken", stop=1)
     again = run(prompts, tmp_path / "broken")
-    assert [(s.prompt_hash, s.method.tokens) for s in again] == [
-        (s.prompt_hash, s.method.tokens) for s in whole
+    assert [(t.prompt_hash, t.arms["broken"].tokens) for t in again] == [
+        (t.prompt_hash, t.arms["whole"].tokens) for t in whole
     ]
 
 
@@ -720,10 +723,10 @@ def test_a_run_of_two_turns(tmp_path: Path) -> None:
     small = [f"dataset.path={path}", "dataset.max_new_tokens=12", "limit=1", f"results={tmp_path}"]
     config = compose(["dataset=specbench", "method=uniform", *small])
     assert nothing_lost(run_cell(config))
-    (folder,) = (tmp_path / "runs").iterdir()
-    samples = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
-    assert [s["id"] for s in samples] == ["specbench-81", "specbench-81/2"]
-    assert [s["question"] or s["id"] for s in samples] == ["specbench-81"] * 2
-    assert samples[1]["prompt_tokens"] > len(samples[0]["vanilla"]["tokens"])
+    (folder,) = run_folders(tmp_path)
+    turns = read_run(folder).turns
+    assert [turn.id for turn in turns] == ["specbench-81", "specbench-81/2"]
+    assert [turn.unit for turn in turns] == ["specbench-81"] * 2
+    assert turns[1].prompt_tokens > len(turns[0].arms["vanilla"].tokens)
     origin = json.loads((folder / "provenance.json").read_text())
     assert len(origin["rows_sha256"]) == len(origin["prompts_sha256"]) == 64

@@ -1,7 +1,6 @@
 """Teacher forcing: verification accepts the tokens of a reference, whatever the target chooses."""
 
 import functools
-import json
 from pathlib import Path
 
 import pytest
@@ -81,8 +80,9 @@ def test_a_forced_cell_decodes_vanilla_first_and_checks_nothing(tmp_path: Path) 
     assert forced.record() == free.record() | {"teacher_forced": True}
     run_cell(forced)
     (folder,) = run_folders(tmp_path)
-    samples = read_run(folder).sound
-    assert [s.order for s in samples] == [["vanilla", "method"]] * 2
-    assert [s.method.tokens for s in samples] == [s.vanilla.tokens for s in samples]
-    lossless = json.loads((folder / "metrics.json").read_text())["lossless"]
-    assert (lossless["unchecked"], lossless["identical"]) == (2, 0)
+    run = read_run(folder)
+    assert [turn.order for turn in run.sound] == [["vanilla", run.arm]] * 2
+    vanilla = [turn.arms["vanilla"].tokens for turn in run.sound]
+    assert [arm.tokens for arm in run.arms] == vanilla
+    lossless = run.measured.lossless
+    assert (lossless.unchecked, lossless.identical) == (2, 0)

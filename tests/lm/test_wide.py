@@ -26,9 +26,9 @@ from skipbench.lm.fused.engine import FusedEngine
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.report.columns import exceptions, main_cells
+from skipbench.runs.reading import run_folders
 from skipbench.runs.record import Arm, Seconds
 from skipbench.runs.run import read_run
-from skipbench.runs.store import read_samples
 
 TEXT = [5, 17, 3, 44, 9, 28, 51, 2, 13, 40, 6, 33]
 
@@ -212,15 +212,15 @@ def test_a_check_that_cannot_be_made_keeps_the_sample(
     """Vanilla's last token is bent, so that the outputs part; then the check fails as it would for
     want of memory.
     """
-    decode = bench_arm.Bench.decode
+    decode = bench_arm.ArmRunner.decode
 
-    def bent(bench: bench_arm.Bench, method: Any, *rest: Any) -> bench_arm.Decoded:
+    def bent(bench: bench_arm.ArmRunner, method: Any, *rest: Any) -> bench_arm.Decoded:
         decoded = decode(bench, method, *rest)
         if method.name == "vanilla":
             decoded.arm.tokens[-1] += 1
         return decoded
 
-    monkeypatch.setattr(bench_arm.Bench, "decode", bent)
+    monkeypatch.setattr(bench_arm.ArmRunner, "decode", bent)
     monkeypatch.setattr(LM, "float32_logits", scored)
     settings = [
         "method=uniform",
@@ -230,13 +230,12 @@ def test_a_check_that_cannot_be_made_keeps_the_sample(
         f"results={tmp_path}",
     ]
     assert run_cell(compose(settings))
-    (folder,) = (path.parent for path in tmp_path.rglob("samples.jsonl"))
-    run, samples = read_run(folder), read_samples(folder / "samples.jsonl")
+    run = read_run(*run_folders(tmp_path))
     assert run.status.state == "done"
-    assert [s.lossless for s in samples] == ["unchecked"] * 2
-    for sample in samples:
-        assert sample.divergence is not None and sample.divergence.logit_gap is None
-        assert why in str(sample.divergence.error)
+    assert [arm.lossless for arm in run.arms] == ["unchecked"] * 2
+    for arm in run.arms:
+        assert arm.divergence is not None and arm.divergence.logit_gap is None
+        assert why in str(arm.divergence.error)
     assert run.measured.lossless.unchecked == 2
     assert main_cells(run.measured)["lossless"] == "0/2" and exceptions(run.measured) == [
         "2 unchecked"

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers.models import BPE
 from transformers import AutoTokenizer
 
-from skipbench.bench.arm import Bench
+from skipbench.bench.arm import ArmRunner
 from skipbench.bench.prompts import encode, eos_ids
 from skipbench.bench.turns import decode_missing
 from skipbench.config.compose import compose
@@ -209,11 +209,11 @@ def test_nan_stops_the_sample_and_keeps_the_rest(
     store = RunStore(tmp_path / "run", {}, Provenance())
     config = compose(["dataset.max_new_tokens=8", "dataset.scorer=none", "engine.warmup=0"])
     method = make_method("uniform")
-    bench = Bench(config, lm, Letters(), method, prompts, frozenset(), store)
-    decode_missing(bench)
-    samples = bench.samples
-    assert [s.lossless for s in samples] == ["identical", "failed", "identical"]
-    assert "not finite" in str(samples[1].vanilla.error)
+    runner = ArmRunner(config, lm, Letters(), method, prompts, frozenset(), store)
+    decode_missing(runner)
+    arms = [turn.arms["run"] for turn in runner.turns]
+    assert [arm.lossless for arm in arms] == ["identical", "failed", "identical"]
+    assert "not finite" in str(runner.turns[1].arms["vanilla"].error)
     store.close()
 
 

@@ -4,25 +4,26 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from builders import traced as sample
+from builders import traced
 from msgspec.structs import replace
 
 from skipbench.config.compose import compose
 from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.experiments.table_runs import search_costs
-from skipbench.report.measured import measure, vanilla_arm
+from skipbench.report.measured import measure
 from skipbench.runs.measures import Metrics, PhaseSeconds, Profiled, Skipped
 from skipbench.runs.record import Round
 from skipbench.runs.run import Run, read_run
 
 SMALL = ["limit=2", "dataset.max_new_tokens=48", "engine.warmup=0"]
+PARTS = Profiled(attention_s=1.0, mlp_s=3.0, head_s=2.0, layers=10)
 METRICS = Metrics(
     tokens_per_s=20.0,
-    tokens_per_s_vanilla=10.0,
+    vanilla=Metrics(tokens_per_s=10.0, profiled=PARTS),
     seconds=PhaseSeconds(prefill=9.0, draft=2.0, verify=1.0, adapt=0.5, other=0.5),
     skipped=Skipped(attention=5.0, mlp=0.0, ratio=0.25),
-    profiled=Profiled(attention_s=1.0, mlp_s=3.0, head_s=2.0, layers=10),
+    profiled=PARTS,
 )
 
 
@@ -37,7 +38,7 @@ def test_times_per_token_are_the_phases_and_split_as_profiled() -> None:
     assert attention == pytest.approx([25 * 5 / 37, 12.5 * 10 / 42, 25 * 5 / 37 + 12.5 * 10 / 42])
     assert of("ms", "latency", "all") == pytest.approx(50.0)
     assert of("us", "threshold update", "all") == pytest.approx(6250.0)
-    vanilla = vanilla_arm(METRICS)
+    vanilla = METRICS.baseline
     assert of("ms", "latency", "all", metrics=vanilla) == pytest.approx(100.0)
     assert of("ms", "latency", "mlp", metrics=vanilla) == pytest.approx(100 * 30 / 42)
     before = replace(METRICS, profiled=None)
@@ -51,7 +52,7 @@ def test_a_search_while_decoding_is_counted_and_timed(tmp_path: Path) -> None:
     cell = resolve_cell(config)
     run = read_run(cell.folder)
     metrics = replace(run.measured, optimisation=search_costs(config, run))
-    adapt_s, tried = run.measured.seconds.adapt, run.samples[-1].trace["step"][-1]
+    adapt_s, tried = run.measured.seconds.adapt, run.arms[-1].trace["step"][-1]
     assert adapt_s and 4 <= tried <= 9
     assert measure(metrics, "bayes_steps")[0] == tried // 4
     assert measure(metrics, "random_steps")[0] == tried - tried // 4
@@ -62,8 +63,8 @@ def test_a_search_while_decoding_is_counted_and_timed(tmp_path: Path) -> None:
 
 
 def test_a_programme_and_a_verification_take_their_share() -> None:
-    own = sample(0, [Round(2, 2, 1, 1, 2)] * 3, {"optimised": [0, 2]})
-    costs = search_costs(compose(["method=clasp"]), Run(kept_samples=[own, own]))
+    own = traced(0, [Round(2, 2, 1, 1, 2)] * 3, {"optimised": [0, 2]})
+    costs = search_costs(compose(["method=clasp"]), Run(id="method", kept=[own, own]))
     assert costs and (costs.programmes, costs.steps) == (4, 4)
     timed = replace(METRICS, rounds=6, optimisation=replace(costs, seconds=0.5))
     assert measure(timed, "pass_s", "adapt")[0] == pytest.approx(0.5 / 4)

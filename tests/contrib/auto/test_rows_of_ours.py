@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_rows import LOAD, SMALL, samples_of
+from test_rows import LOAD, SMALL, arms_of
 
-from skipbench.bench.arm import Bench
+from skipbench.bench.arm import ArmRunner
 from skipbench.config.compose import compose
 from skipbench.config.run_config import RunConfig
 from skipbench.decode import priced
@@ -37,30 +37,30 @@ def test_each_arm_measures_the_prices_that_it_uses_before_its_first_prompt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured = list[str]()
-    measure, prepare = priced.verification_seconds, Bench.prepare
+    measure, prepare = priced.verification_seconds, ArmRunner.prepare
 
     def counted(*arguments: Any) -> dict[int, float]:
         measured.append(preparing[0])
         return {n: len(measured) + seconds for n, seconds in measure(*arguments).items()}
 
-    def named(self: Bench) -> None:
+    def named(self: ArmRunner) -> None:
         preparing[0] = self.store.folder.name
         prepare(self)
         preparing[0] = ""
 
     preparing = [""]
     monkeypatch.setattr(priced, "verification_seconds", counted)
-    monkeypatch.setattr(Bench, "prepare", named)
+    monkeypatch.setattr(ArmRunner, "prepare", named)
     words = [*SMALL, "limit=2", f"results={tmp_path}", "method=auto"]
     configs = [compose([*words, f"method.explore={share}"]) for share in (0, 0.01)]
     run_row(configs, LOAD)
-    arms = sorted(resolve_cell(config).folder.name for config in configs)
-    assert sorted(measured) == arms
-    for config, samples in zip(configs, samples_of(configs), strict=True):
-        took = [sample.trace.get("setup_s") for sample in samples]
+    folders = sorted(resolve_cell(config).folder.name for config in configs)
+    assert sorted(measured) == folders
+    for config, arms in zip(configs, arms_of(configs), strict=True):
+        took = [arm.trace.get("setup_s") for arm in arms]
         assert took[0] and took[0][0] > 0 and took[1] is None
         own = 1 + measured.index(resolve_cell(config).folder.name)
-        assert {int(s) for s in samples[1].carry["measured"]["0+"].values()} == {own}
+        assert {int(s) for s in arms[1].carry["measured"]["0+"].values()} == {own}
 
 
 def test_both_controls_run_the_same_methods() -> None:
