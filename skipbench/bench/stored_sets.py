@@ -4,6 +4,7 @@ import dataclasses
 import glob
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -21,6 +22,7 @@ class _Searched(msgspec.Struct, frozen=True):
 
     model: Mapping[str, object] = {}
     method: Mapping[str, object] = {}
+    dataset: Mapping[str, Any] = {}
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +93,25 @@ def with_stored_set(config: RunConfig) -> RunConfig:
         return config
     skip = resolve(method.skip, config.model, method.name, config.results, method.draft_options)
     return dataclasses.replace(config, method=method.but(skip=skip))
+
+
+def check_avoided(config: RunConfig) -> None:
+    """Raises NotHereError where the set of `method.skip=stored` was searched on prompts that the
+    run decodes: one for fewer prompts of the same dataset, which has no training split.
+    """
+    method, dataset = config.method, config.dataset
+    path = stored_path(config.results, config.model, method.name, method.draft_options)
+    if method.skip != "stored" or (stored := read_json(path, Stored)) is None:
+        return
+    of = stored.settings.dataset
+    same = all(of.get(key) == portable(dataset.node.get(key)) for key in ("name", "path", "seed"))
+    avoided = of.get("run_limit")
+    if same and avoided is not None and (config.limit is None or config.limit > avoided):
+        given = "null" if config.limit is None else config.limit
+        raise NotHereError(
+            f"method.skip=stored, but that set was searched for the first {avoided} prompts of "
+            f"{dataset.name}, on others of it, and limit={given} decodes these, too"
+        )
 
 
 def resolve(skip: str, model: Model, method: str, results: Path, options: str = "") -> str:

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 from pathlib import Path
 
-from skipbench.bench.stored_sets import other_weights, with_stored_set
+from skipbench.bench.stored_sets import check_avoided, other_weights, with_stored_set
 from skipbench.config.catalog import DEFAULT_METHOD
 from skipbench.config.run_config import RunConfig
 from skipbench.data.rows import other_rows
@@ -27,6 +27,7 @@ def resolve_cell(config: RunConfig) -> Cell:
             raise NotHereError(f"its search of {iterations} sets is not done yet")
         return Cell(dataclasses.replace(config, method=config.method.but(skip=skip)))
     try:
+        check_avoided(config)
         return Cell(with_stored_set(config))
     except NotHereError as error:
         cell = " ".join(f"{key}={name}" for key, name in config.names.items())

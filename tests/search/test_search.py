@@ -18,7 +18,8 @@ from skipbench.config.schemas import Search
 from skipbench.data import datasets
 from skipbench.data.mini import held_out
 from skipbench.draft_plan import DraftPlan
-from skipbench.errors import SkipbenchError
+from skipbench.errors import NotHereError, SkipbenchError
+from skipbench.experiments.resolve import resolve_cell
 from skipbench.runs.lock import held
 from skipbench.search import strategies
 from skipbench.search.bayes import suggest_point
@@ -286,6 +287,18 @@ def test_without_a_training_split_a_search_avoids_the_rows_of_the_run(
     assert len(prompts) == 4 and len(run & set(prompts)) == shared
     assert [record.get("prompts_shared_with_run", 0) for record in settings] == [shared] * 2
     assert ("decoded by the run, too" in capsys.readouterr().err) == bool(shared)
+
+
+def test_a_searched_set_is_of_the_prompts_that_it_avoided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = questions(tmp_path / "all.jsonl", "all", 10)
+    words = [f"dataset.path={path}", "dataset.prompt=self-sd"]
+    searched(tmp_path, [*words, "limit=3"], monkeypatch)
+    again = ["dataset=gsm8k", *words, "method=self-sd", f"results={tmp_path}"]
+    assert resolve_cell(compose([*again, "limit=2"])).config.method.skip is not None
+    with pytest.raises(NotHereError, match=r"for the first 3 prompts of gsm8k.*limit=4"):
+        resolve_cell(compose([*again, "limit=4"]))
 
 
 def test_a_search_makes_no_more_rows_of_a_mini_dataset_than_it_and_the_run_take(
