@@ -18,6 +18,8 @@ GROUPS = (
     *("model", "method", "dataset", "decoding", "engine"),
     *("search", "experiment", "scale", "hardware"),
 )
+CHOSEN_BY = {group: group for group in GROUPS} | {"stop": "stop@method.stop"}
+"""By group, the key that takes one of its choices."""
 
 AboveZero = Annotated[float, Meta(gt=0, title="a number above 0")]
 OneOrMore = Annotated[Annotated[int, Meta(ge=1)] | None, Meta(title="a number of 1 or more")]

@@ -170,7 +170,7 @@ class Check(Command):
 
 
 class List(Command):
-    """models, methods, datasets, experiments:  list | list models"""
+    """models, methods, stop rules, datasets, experiments:  list | list models | list stop"""
 
     SETTINGS = False
     WORDS = 0, None

@@ -7,7 +7,7 @@ from typing import get_type_hints
 
 from click import HelpFormatter
 
-from skipbench.cli.command import GROUPS, Command, annotated, declared, help_of
+from skipbench.cli.command import CHOSEN_BY, Command, annotated, declared, help_of
 from skipbench.cli.commands import COMMANDS
 from skipbench.config.catalog import choices, file_of
 from skipbench.config.configurable import in_words
@@ -25,9 +25,9 @@ def print_help(words: list[str]) -> None:
         return
     commands = [(name, help_of(kind)[0]) for name, kind in COMMANDS.items() if name != "runrow"]
     rows = []
-    for group in GROUPS:
+    for group, key in CHOSEN_BY.items():
         more = f", ... ({count})" if (count := len(names := choices(group))) > 6 else ""
-        rows.append((group, ", ".join(names[:6]) + more))
+        rows.append((key, ", ".join(names[:6]) + more))
     text = Path(__file__).with_name("help.txt").read_text(encoding="utf-8")
     sys.stdout.write(text.format(commands=_columns(commands), groups=_columns(rows)))
 
@@ -38,10 +38,10 @@ def describe(key: str) -> str:
         return _command(COMMANDS[key])
     if key == "columns":
         return f"columns of the tables\n{_columns(DEFINITIONS.items())}"
-    if key in GROUPS:
-        rows = ((name, described(file_of(key, name))) for name in choices(key))
+    if (group := key.partition("@")[0]) in CHOSEN_BY:
+        rows = ((name, described(file_of(group, name))) for name in choices(group))
         lines = [f"  {name:<20} {text}".rstrip() for name, text in rows]
-        return "\n".join([f"{key}=CHOICE, one of", *lines])
+        return "\n".join([f"{CHOSEN_BY[group]}=CHOICE, one of", *lines])
     entries = [str(entry) for entry in documented() if entry.key == key]
     entries += [_columns([(key, DEFINITIONS[key])])] if key in DEFINITIONS else []
     if not entries:

@@ -3,6 +3,7 @@
 import sys
 from functools import partial
 
+from skipbench.cli.command import GROUPS
 from skipbench.cli.commands import Check, Doctor, List
 from skipbench.config.catalog import choices, file_of, known_models
 from skipbench.config.compose import compose
@@ -11,7 +12,8 @@ from skipbench.config.explain import did_you_mean
 from skipbench.console import json_lines, show, show_result
 from skipbench.errors import SkipbenchError
 
-KINDS = {"models": "model", "methods": "method", "datasets": "dataset", "experiments": "experiment"}
+KINDS = {"models": "model", "methods": "method", "stop": "stop", "datasets": "dataset"}
+KINDS |= {"experiments": "experiment"}
 
 
 def run_list(asked: List) -> None:
@@ -22,12 +24,13 @@ def run_list(asked: List) -> None:
         for kind, group in KINDS.items():
             show(f"{kind:{max(map(len, KINDS))}} {', '.join(choices(group))}")
         return
-    if len(asked.words) != 1 or asked.words[0] not in KINDS:
+    known = KINDS | {group: group for group in GROUPS}
+    if len(asked.words) != 1 or asked.words[0] not in known:
         hint = did_you_mean(asked.words[0], list(KINDS))
         raise SkipbenchError(f"list needs one of: {', '.join(KINDS)}.{hint}")
     from skipbench.bench.memory import size_text
 
-    group = KINDS[asked.words[0]]
+    group = known[asked.words[0]]
     names = choices(group)
     models = known_models() if group == "model" else {}
     width = max(16, *map(len, names))

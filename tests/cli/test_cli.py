@@ -91,13 +91,15 @@ def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == METHODS
     dispatch(["list"])
     kinds = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
-    assert [kind for kind, _ in kinds] == ["models", "methods", "datasets", "experiments"]
+    assert [kind for kind, _ in kinds] == ["models", "methods", "stop", "datasets", "experiments"]
+    dispatch(["list", "stop"])
+    assert "adaptive         Draft & Verify" in capsys.readouterr().out
     assert kinds[1][1].split(", ") == METHODS
 
 
 def test_what_list_and_help_say_of_a_choice_is_no_half_sentence() -> None:
     """They print the first line of comment: the next one has to begin anew."""
-    for group in ("dataset", "experiment", "method", "model"):
+    for group in ("dataset", "experiment", "method", "model", "stop"):
         for name in choices(group):
             text = file_of(group, name).read_text(encoding="utf-8")
             comment = re.search(r"^# (?!@).*\n.*", text, re.MULTILINE)
