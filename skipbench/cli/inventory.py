@@ -67,5 +67,5 @@ def run_check(asked: Check) -> None:
         broken += fault is not None
     show(f"{method.name}: {broken or 'no'} propert{'y' if broken == 1 else 'ies'} broken")
     if broken:
-        show("what each asks for: docs/adding-a-method.md, The contract")
+        show("what each asks for: docs/adding.md, The contract")
         sys.exit(1)

@@ -33,13 +33,21 @@ from skipbench.errors import SkipbenchError
 from skipbench.report.definitions import DEFINITIONS
 from skipbench.report.tables.features import feature_tables
 from skipbench.runs.measures import Metrics
-from skipbench.runs.record import Arm, Round, Sample, Seconds
+from skipbench.runs.record import Arm, Round, Seconds, Turn
 
 RESULTS = ("results/README.md", "results/gpu/h100-80gb/README.md")
 ALONE = ("README.md", "CONTRIBUTING.md", *RESULTS, "notebooks/README.md")
 PAGES = sorted([*(ROOT / name for name in ALONE), *(ROOT / "docs").rglob("*.md")])
 START = "python -m skipbench"
-OUTSIDE = ROOT / "docs" / "adding-a-method.md"
+OUTSIDE = ROOT / "docs" / "adding.md"
+FILES = {
+    name: text
+    for name, text in re.findall(
+        r"`([\w/]+\.(?:py|yaml))`[^`]*\n\n```\w+\n(.*?)^```$", OUTSIDE.read_text(), re.DOTALL | re.M
+    )
+    if not (ROOT / name).exists()
+}
+"""The files of a reader's own on that page, each a block behind a line that ends with its name."""
 
 
 def blocks(path: Path, language: str = "") -> list[str]:
@@ -241,7 +249,7 @@ def test_metrics_that_are_explained_are_defined() -> None:
 
 def test_records_name_every_key() -> None:
     text = (ROOT / "docs/records.md").read_text()
-    fields = [name for kind in (Sample, Arm, Seconds) for name in kind.__struct_fields__]
+    fields = [name for kind in (Turn, Arm, Seconds) for name in kind.__struct_fields__]
     for name in [*fields, *Round._fields, *Metrics.__struct_encode_fields__]:
         assert f"`{name}`" in text, name
 
@@ -260,21 +268,19 @@ def test_structure_lists_the_rooms_in_order() -> None:
 
 @pytest.fixture
 def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with the method that docs/adding-a-method.md writes outside of the tree, as its text
-    says.
-    """
-    folder = tmp_path / "myconf" / "method"
-    folder.mkdir(parents=True)
-    (tmp_path / "repeat.py").write_text(blocks(OUTSIDE, "python")[0])
-    (folder / "repeat.yaml").write_text(blocks(OUTSIDE, "yaml")[0])
+    """A folder with the files that docs/adding.md writes outside of the tree."""
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
     monkeypatch.setattr(catalog, "_folders", catalog.config_folders())
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path
-    sys.modules.pop("repeat", None)
+    for name in FILES:
+        sys.modules.pop(name.removesuffix(".py"), None)
 
 
 @pytest.mark.slow
-def test_a_method_outside_of_the_tree(outside: Path, skipbench: Command) -> None:
+def test_what_is_added_outside_of_the_tree(outside: Path, skipbench: Command) -> None:
     given = [words for words in commands(OUTSIDE) if "--config-dir" in words]
     small = [
         "limit=1",
@@ -288,16 +294,17 @@ def test_a_method_outside_of_the_tree(outside: Path, skipbench: Command) -> None
         ]
         runs = any(w.startswith("method=") for w in words)
         done = skipbench(*words, *(small if runs else []))
-        assert done.returncode == 0 and ("repeat" in done.stdout), (words, done.stderr)
-    assert len(given) == 6 and len(blocks(OUTSIDE, "yaml")[0].splitlines()) == 3
-    refused = skipbench("--config-dir", str(outside / "myconf"), "method=repeat", "method.lenght=3")
-    assert refused.returncode == 2 and "Did you mean method.length" in refused.stderr
-    assert "Allowed here: method.length, method.name" in refused.stderr
+        own = re.search("mine|heuristic|sums", done.stdout)
+        assert done.returncode == 0 and own, (words, done.stderr)
+    assert len(given) == 9 and len(FILES) == 6
+    refused = skipbench("--config-dir", str(outside / "myconf"), "method=mine", "method.stpe=3")
+    assert refused.returncode == 2 and "Did you mean method.stop or method.step" in refused.stderr
+    assert "Allowed here: method.name, method.precision" in refused.stderr
 
 
 def test_the_method_of_the_docs_that_skips_and_a_skip_that_is_no_plan() -> None:
     made: dict[str, Any] = {"__name__": "mine"}
-    exec(compile(blocks(OUTSIDE, "python")[1], "mine.py", "exec", dont_inherit=True), made)
+    exec(compile(FILES["mine.py"], "mine.py", "exec", dont_inherit=True), made)
     method = made["Mine"](name="mine", layers=8, stop=Fixed())
     assert method.skip.skipped == {2, 6, 10}
     method.skip = "attn:1,5"
@@ -309,7 +316,7 @@ def test_the_method_of_the_docs_that_skips_and_a_skip_that_is_no_plan() -> None:
 
 
 def test_the_outside_method_is_not_one_of_the_tree() -> None:
-    assert "repeat" not in METHODS
+    assert "mine" not in METHODS
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/auto.md", "docs/gpu.md"])
