@@ -57,7 +57,7 @@ def compare(
         path = prompts if isinstance(prompts, str | Path) else prompts_file(prompts, Path(results))
         settings += ["dataset=prompts", f"dataset.path={quoted(str(path))}"]
     rows = []
-    for one in rank_methods(settings, 60 * minutes, methods, limit).runs:
+    for one in rank_methods(settings, minutes, methods, limit).runs:
         metrics = one.metrics
         low, high = (metrics and metrics.speedup.headline[1]) or (None, None)
         row = {

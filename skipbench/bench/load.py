@@ -5,13 +5,11 @@ run before it reads a weight; `dry_run` makes these and nothing else.
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from skipbench.bench.memory import Need, check_memory, devices_needed, longest
+from skipbench.bench.memory import check_memory, devices_needed
 from skipbench.bench.prompts import SCRATCH_ROWS, Prompt, encode
 from skipbench.bench.stored_sets import with_stored_set
 from skipbench.config.model import Model, PlantedModel
@@ -21,35 +19,18 @@ from skipbench.data.rows import Example, other_rows
 from skipbench.decode.method import Method
 from skipbench.errors import SkipbenchError
 from skipbench.lm.engine import refuse_strict
-from skipbench.lm.layer import text_config
 from skipbench.lm.model import LM
 from skipbench.models import outline
 from skipbench.models.checks import check_access, check_form
 from skipbench.models.load import load, make_lm
 from skipbench.profile.latency import latency_path, measured
+from skipbench.runs.cell import Cell
 from skipbench.runs.run import read_run
+from skipbench.scoring.scorers import score
 
 PROFILED_ROWS = 512  # up to which latencies are measured for a method that needs them
 Loaded = tuple[LM, Any]  # a model and its tokenizer
 LoadModel = Callable[..., Loaded]  # `load_model` or another loader
-
-
-@dataclass(frozen=True)
-class Preflight:
-    """A cell before its model is loaded."""
-
-    model: Model  # with the sizes of its checkpoint, where they are known
-    rows: list[Example]
-    prompts: list[Prompt] | None
-    """None where the tokenizer is not on this machine yet, or the model is loaded already."""
-    need: Need | None  # None for a model of unknown size
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Tokens of all prompts, without later answers; estimated where there is no tokenizer."""
-        if self.prompts is None:
-            return sum(longest([row], 0, len(row.prompt)) for row in self.rows)
-        return sum(len(prompt.ids) for prompt in self.prompts)
 
 
 def load_model(
@@ -136,35 +117,34 @@ def depth(model: Model) -> int:
     return outline.layer_count(model.path, model.revision)
 
 
-def preflight(config: RunConfig, folder: Path, held: bool = False) -> Preflight:
-    """Checks a cell whose skip set is known, and whose model may be `held`, loaded already. Raises
-    SkipbenchError for whatever a run of it would refuse: its path, tokenizer, device, engine,
-    method, memory, dataset, prompts or results folder.
+def preflight(cell: Cell, held: bool = False) -> list[Prompt] | None:
+    """Checks a cell whose skip set is known, and whose model may be `held`, loaded already; reads
+    its `examples`. Returns its prompts; None where the tokenizer is not on this machine yet, or the
+    model is held. Raises SkipbenchError for whatever a run of it would refuse: its path, tokenizer,
+    device, engine, method, memory, dataset, scorer, references, prompts or results folder.
     """
-    model = config.model
+    config, folder = cell.config, cell.folder
+    model, dataset, prompts = config.model, config.dataset, None
     if not held:
         check_model(model, config.engine)
     copies = bool(check_method(model, config.method.factory()).variant)
     model = model if held else outline.sized(model)
-    check_memory(model, config.dataset, [], copies)  # before a dataset is fetched
-    rows = config.dataset.rows(config.limit)
+    check_memory(model, dataset, [], copies)  # before a dataset is fetched
+    rows = dataset.rows(config.limit)
     if not config.fresh and other_rows(read_run(folder).provenance, rows):
         advice = "put the old ones back, pin dataset.revision, or use another results folder"
         changed = f"the rows of the dataset have changed since {folder} was begun"
         raise SkipbenchError(f"{changed}; {advice}")
-    need, prompts = check_memory(model, config.dataset, rows, copies), None
+    check_memory(model, dataset, rows, copies)
+    for row in rows:  # a scorer or a reference that cannot be used shows now
+        score(dataset.scorer, "", row.prompt, row.reference)
     if not held and (tokenizer := outline.tokenizer_here(model)) is not None:
-        if isinstance(model, PlantedModel) and model.architecture is not None:
-            context = model.architecture.context
-        else:
-            context = outline.positions(
-                text_config(outline.read_config(model.path, model.revision))
-            )
-        prompts = encode(rows, tokenizer, context, **config.dataset.encoding)
+        prompts = encode(rows, tokenizer, outline.context_of(model), **dataset.encoding)
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not (there.is_dir() and os.access(there, os.W_OK)):
         raise SkipbenchError(f"{there} is no folder that can be written to; use results=FOLDER")
-    return Preflight(model, rows, prompts, need)
+    cell.examples = rows
+    return prompts
 
 
 def prepare(lm: LM, tokenizer: Any, rows: list[Example], dataset: DatasetConfig) -> list[Prompt]:

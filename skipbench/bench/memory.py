@@ -3,7 +3,6 @@
 import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from skipbench.bench.prompts import SCRATCH_ROWS
 from skipbench.config.architecture import BYTES
@@ -78,18 +77,11 @@ def devices_needed(model: Model, tokens: int | None) -> int | None:
     return next(fits, None)
 
 
-class Need(NamedTuple):
-    """Bytes that a cell takes, and those that its device has free, `None` if unknown."""
-
-    total_bytes: int
-    free_bytes: int | None
-
-
 def check_memory(
     model: Model, dataset: DatasetConfig, rows: Sequence[Example], copies: bool = False
-) -> Need | None:
-    """The bytes that a cell takes with these rows; None for a model of unknown size. Raises
-    NotHereError, with both numbers, if they are more than the device has free.
+) -> tuple[int, int | None] | None:
+    """The bytes that a cell takes with these rows, and those that its device has free, None if
+    unknown; None for a model of unknown size. Raises NotHereError for more than are free.
 
     `copies`: drafts read a variant of the weights, a copy.
     """
@@ -105,7 +97,7 @@ def check_memory(
     # the calibration is over before the cache comes
     total, free = weights + max(cache, _calibration_bytes(model)) + margin, free_bytes(model.device)
     if free is None or total <= free:
-        return Need(total, free)
+        return total, free
     several = " model.device=auto for several GPUs," if model.device.startswith("cuda") else ""
     raise NotHereError(
         f"model {model.name!r} needs {_gib(total)} on {model.device} for about {tokens} tokens of "

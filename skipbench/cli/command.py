@@ -26,6 +26,11 @@ OneOrMore = Annotated[Annotated[int, Meta(ge=1)] | None, Meta(title="a number of
 Prompts = Annotated[str | None, "a file, .jsonl or .parquet with `prompt` or `messages`, or .txt"]
 Columns = Annotated[Names, "only these columns of the table, in this order, or all there are"]
 Over = Annotated[str | None, "a method, such as swift: paired ratios to it, with intervals"]
+Minutes = Annotated[
+    AboveZero | None,
+    Meta(title="a number above 0"),
+    "after which no prompt begins; the same command goes on",
+]
 Json = Annotated[bool, "results for machines"]
 Stale = Annotated[
     float | None,
@@ -63,6 +68,15 @@ class Command(Struct):
             for one in self.settings
             for word in (model_words(one[6:]) if one.startswith("model=") else [one])
         ]
+
+
+class Compared(Command):
+    """What a cell, several methods and a sweep take, and base of the command that ranks methods."""
+
+    columns: Columns = ()
+    over: Over = None
+    minutes: Minutes = None
+    json: Json = False
 
 
 class Loaded(Command):

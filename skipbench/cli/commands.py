@@ -6,10 +6,11 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from skipbench.cli.command import (
-    AboveZero,
     Columns,
     Command,
+    Compared,
     Json,
+    Minutes,
     Names,
     Over,
     Prompted,
@@ -20,13 +21,13 @@ from skipbench.cli.command import (
 from skipbench.config.extensions import load, registered
 
 
-class Compare(Command):
+class Compare(Compared):
     """which method is fastest on your model, ranked:  compare model.path=/models/my-llama
     prompts=prompts.jsonl [minutes=20] [columns=M,speedup] [over=swift] [--json]
     """
 
     prompts: Prompts = None
-    minutes: Annotated[AboveZero, "after which no prompt begins; the same command goes on"] = 20.0
+    minutes: Minutes = 20.0
     methods: Annotated[Names, "only these"] = ()
     method: Annotated[Names, "the same as methods="] = ()
     limit: Annotated[
@@ -34,9 +35,6 @@ class Compare(Command):
         Meta(title="1 or more, or null for all"),
         "prompts per method, 20 by default; null for all",
     ] = None
-    columns: Columns = ()
-    over: Over = None
-    json: Json = False
 
 
 class Generate(Prompted):
@@ -77,6 +75,7 @@ class Table(Planned):
 
     columns: Columns = ()
     over: Over = None
+    minutes: Minutes = None
     formats: Annotated[Names, "of md, csv, html, tabular.tex; md and csv without it"] = ()
     render_only: RenderOnly = False
 
@@ -203,7 +202,6 @@ MODULES = {
     "inventory": ("list", "doctor", "check"),
     "offline": ("search", "profile"),
     "results": ("score", "report", "diff"),
-    "table": ("table", "compare"),
 }  # modules with several commands; others are called as their command
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from skipbench.cli.commands import Data
-from skipbench.cli.experiments import request_of
+from skipbench.cli.experiments import cells_asked
 from skipbench.config.catalog import choices
 from skipbench.config.compose import compose
 from skipbench.config.explain import did_you_mean
@@ -15,7 +15,7 @@ from skipbench.config.run_config import DatasetConfig
 from skipbench.console import show
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.inputs import Input, inputs_of
-from skipbench.experiments.plan import grids_of
+from skipbench.experiments.plan import once
 from skipbench.launch.status import command_line
 from skipbench.report.columns import MISSING, markdown_grid
 
@@ -40,8 +40,8 @@ def run_data(asked: Data) -> None:
 
 
 def _experiments(asked: Data) -> None:
-    request = request_of(asked, choices("experiment"))
-    cells = [config for grid in grids_of(request) for _, config in grid.cells]
+    experiments = cells_asked(asked, choices("experiment"))
+    cells = [cell.config for own in experiments.values() for cell in once(own)]
     inputs = inputs_of(cells)
     if asked.fetch:
         _fetch_all((one.name, source) for one in inputs if one.lacking for source in one.sources)

@@ -1,4 +1,4 @@
-"""`submit`, and for all commands on experiments their request."""
+"""`submit`, and the cells of all commands on experiments."""
 
 import contextlib
 import sys
@@ -13,15 +13,20 @@ from skipbench.config.hardware import Slurm
 from skipbench.console import show
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.grid import check_filter
-from skipbench.experiments.plan import Request, grids_of, hardware_of
+from skipbench.experiments.plan import cells_of, hardware_of, once
 from skipbench.launch.jobs import UNASKED_H
-from skipbench.launch.status import cell_statuses, command_line, named_cells
+from skipbench.launch.status import command_line, with_states
 from skipbench.launch.submit import submit
+from skipbench.runs.cell import Cell
 from skipbench.runs.lock import held
 
 
-def request_of(asked: Experiments, known: Sequence[str]) -> Request:
-    """The experiments, of those that are known, and the cells of them."""
+def cells_asked(
+    asked: Experiments, known: Sequence[str], without_torch: bool = False
+) -> dict[str, list[Cell]]:
+    """The cells of the experiments that a command names, of those that are `known`, by their names.
+    Arguments as of `scale_of`.
+    """
     command = type(asked).__name__.lower()
     if not asked.words:
         raise SkipbenchError(f"{command} needs an experiment; known: {', '.join(known)}")
@@ -41,18 +46,17 @@ def request_of(asked: Experiments, known: Sequence[str]) -> Request:
         scale = "embedded" if hardware.gpus == 0 else "paper"
     if isinstance(asked, Status):  # the configuration of a submitted cell is without hardware
         overrides = tuple(w for w in overrides if not w.startswith("hardware"))
-    return Request(asked.words, overrides, scale, asked.models, asked.methods, hardware)
+    return cells_of(names, overrides, scale, asked.models, asked.methods, without_torch)
 
 
 def run_submit(asked: Submit) -> None:
     """Submits sbatch arrays, or runs rows here with `hardware=local`; exits with 1 when a cell
     failed here. More than 100 GPU-hours take `--yes`.
     """
-    request = request_of(asked, choices("experiment"))
     if asked.plan:
-        show_plan(request, asked)
+        show_plan(cells_asked(asked, choices("experiment")), asked)
         return
-    if request.hardware is None:
+    if (hardware := hardware_of(asked.settings)) is None:
         raise SkipbenchError(
             f"submit needs hardware=NAME, one of: {', '.join(places())}; or a file of your "
             "own in conf/hardware"
@@ -68,14 +72,13 @@ def run_submit(asked: Submit) -> None:
             show(f"see: {command_line('status', [name], asked.given)}")
 
     with contextlib.ExitStack() as stack:
-        if isinstance(request.hardware, Slurm) and not asked.print:
+        if isinstance(hardware, Slurm) and not asked.print:
             folder = [w for w in asked.settings if w.startswith("results=")]
             stack.enter_context(held(compose(folder).results.resolve() / "submit", wait=True))
-        grids = grids_of(request)
-        cells = ((grid.name, cell_statuses(*named_cells(grid), asked.stale)) for grid in grids)
+        experiments = cells_asked(asked, choices("experiment"))
         _, failed = submit(
-            cells,
-            request.hardware,
+            ((name, with_states(once(own), asked.stale)) for name, own in experiments.items()),
+            hardware,
             None if asked.yes else UNASKED_H,
             only_print=asked.print,
             sent=sent,

@@ -5,15 +5,13 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from skipbench.cli.commands import Figure
-from skipbench.cli.experiments import request_of
+from skipbench.cli.experiments import cells_asked
 from skipbench.cli.parser import results_of
 from skipbench.config.catalog import choices, experiment_of
-from skipbench.config.run_config import RunConfig
 from skipbench.console import say
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.grid import PlannedCell
-from skipbench.experiments.plan import file_name, grids_of
-from skipbench.experiments.resolve import checked_run, resolve_cell
+from skipbench.experiments.plan import file_name, once
+from skipbench.experiments.resolve import checked_run, fill_skip_set
 from skipbench.experiments.row import run_rows
 from skipbench.experiments.set_search import search_of
 from skipbench.report.figures.curves import brute_force
@@ -22,6 +20,7 @@ from skipbench.report.figures.registry import FIGURES, NOT_RUN, draw, draw_run
 from skipbench.report.figures.runs import finished_run
 from skipbench.report.figures.style import save, styled
 from skipbench.report.tables.stored import read_summary
+from skipbench.runs.cell import Cell
 from skipbench.runs.reading import read_bytes, readable, strict_json
 from skipbench.runs.run import Run
 
@@ -61,22 +60,21 @@ def _forest(path: Path) -> None:
 
 
 def _experiment(asked: Figure) -> None:
-    request = request_of(asked, sorted({*choices("experiment")} & {*FIGURES, *NOT_RUN}))
-    if len(request.names) > 1:
-        raise SkipbenchError(f"figure draws one at a time, not {' and '.join(request.names)}")
-    name = request.names[0]
+    if len(asked.words) > 1:
+        raise SkipbenchError(f"figure draws one at a time, not {' and '.join(asked.words)}")
+    known = sorted({*choices("experiment")} & {*FIGURES, *NOT_RUN})
+    ((name, own),) = cells_asked(asked, known).items()
     if name in NOT_RUN:
         raise SkipbenchError(f"{name} is not drawn from runs: {NOT_RUN[name]}")
-    (grid,) = grids_of(request)
-    scale, cells = grid.scale, grid.cells
+    cells = once(own)
     runs, missing = list[Run](), list[str]()
-    errors = run_rows([config for _, config in cells], asked.render_only)
-    for (cell, config), error in zip(cells, errors, strict=True):
+    run_rows(cells, only_check=asked.render_only)
+    for cell in cells:
         try:
-            if error is not None:
-                raise error
-            if not config.dry_run:
-                runs.append(run_of(cell, config))
+            if cell.error is not None:
+                raise cell.error
+            if not cell.config.dry_run:
+                runs.append(run_of(cell))
         except SkipbenchError as why:
             missing.append(f"{cell.name}: {why}")
     if missing:
@@ -84,20 +82,21 @@ def _experiment(asked: Figure) -> None:
         head = f"{name} lacks {len(missing)} of {len(cells)} records"
         raise SkipbenchError("; ".join([head, *missing, command]))
     if runs:
+        scale, results = cells[0].scale, cells[0].config.results
         drawn, shown = draw(name, runs, beside=scale == "paper")
-        _say(save(drawn, shown, cells[0][1].results / "figures" / file_name(name, scale)))
+        _say(save(drawn, shown, results / "figures" / file_name(name, scale)))
     elif not cells:
         cases = experiment_of(name).published.cases
         reasons = "; ".join(case.reason for case in cases if case.reason)
         say(f"{name} has no cell that can be run: {reasons}")
 
 
-def run_of(cell: PlannedCell, config: RunConfig) -> Run:
+def run_of(cell: Cell) -> Run:
     """The finished run of an experiment's cell, with what the experiment knows of it."""
-    resolved = resolve_cell(config)
-    checked_run(resolved)
-    run = finished_run(resolved.folder)
-    return replace(run, axes=cell.overrides, keys=cell.keys, search=search_of(config))
+    fill_skip_set(cell)
+    checked_run(cell)
+    run = finished_run(cell.folder)
+    return replace(run, axes=cell.overrides, keys=cell.keys, search=search_of(cell.config))
 
 
 def _brute_force(path: Path) -> None:

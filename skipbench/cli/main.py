@@ -11,14 +11,21 @@ from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
-from skipbench.cli.command import GROUPS, declared
+from skipbench.cli.command import GROUPS, Compared, declared
 from skipbench.cli.commands import COMMANDS, module_of
 from skipbench.cli.parser import parse
 from skipbench.config.catalog import as_choices, choices, with_search_path
-from skipbench.config.compose import checked, hydra_errors, run_hydra, use_config_dir
+from skipbench.config.compose import (
+    checked,
+    hydra_errors,
+    run_hydra,
+    to_run_config,
+    use_config_dir,
+)
 from skipbench.config.explain import did_you_mean, meant
 from skipbench.console import complain, json_lines, say
 from skipbench.errors import SkipbenchError
+from skipbench.runs.cell import Cell
 from skipbench.runs.state import Interrupted, handle_signals
 
 NEAR = 0.75  # likeness from which a dashed word is taken for a misspelt setting or flag
@@ -62,24 +69,26 @@ def dispatch(argv: list[str]) -> None:
 
 
 def _cell_or_sweep(argv: list[str]) -> None:
-    as_json, argv = "--json" in argv, [a for a in argv if a != "--json"]
-    _check_flags(argv)
-    overrides = [a for a in argv if "=" in a and not a.startswith("-")]
-    flags = [a for a in argv if a not in overrides]  # argparse wants them together, in front
-    from skipbench.cli.table import methods_of, run_methods
+    keys, own_flags = declared(Compared)
+    own = [a for a in argv if a in own_flags or a.partition("=")[0] in keys]
+    asked, words = parse(Compared, own), [a for a in argv if a not in own]
+    _check_flags(words)
+    overrides = [checked(a) for a in words if "=" in a and not a.startswith("-")]
+    # argparse wants them together, in front
+    flags = [a for a in words if "=" not in a or a.startswith("-")]
+    from skipbench.cli.compare import cells_of_methods, run_cells
 
-    if not flags and (methods := methods_of(overrides)):
-        with json_lines(as_json):
-            run_methods(methods, [checked(a) for a in overrides])
-        return
-    sys.argv = ["skipbench", *flags, *with_search_path([checked(a) for a in overrides])]
-    from skipbench.launch.sweeper import job, register
+    with json_lines(asked.json):
+        if flags or not (cells := cells_of_methods(overrides)):
+            sys.argv = ["skipbench", *flags, *with_search_path(overrides)]
+            from skipbench.launch.sweeper import job, register
 
-    register()
-    # Hydra raises its errors instead of printing them: `hydra_errors` is the same on every route
-    os.environ["HYDRA_FULL_ERROR"] = "1"
-    with hydra_errors(overrides), json_lines(as_json):
-        run_hydra(job)
+            cells = register()
+            # Hydra raises its errors instead of printing them: `hydra_errors` on every route
+            os.environ["HYDRA_FULL_ERROR"] = "1"
+            with hydra_errors(overrides):
+                cells += [Cell(to_run_config(config)) for config in run_hydra(job)]
+        run_cells(cells, asked)
     if not argv:
         say(NEXT, "dim")
 

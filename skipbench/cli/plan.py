@@ -1,20 +1,19 @@
 """`--plan` of the commands on experiments: what their rows cost, before anything runs."""
 
 import json
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from skipbench.bench.memory import GIB
 from skipbench.cli.commands import Planned
 from skipbench.config.hardware import Local, Slurm
-from skipbench.config.run_config import RunConfig
 from skipbench.console import show
-from skipbench.experiments.blocks import blocks_of, costs_of, unique, within
+from skipbench.experiments.blocks import unique
 from skipbench.experiments.costs import Cost, gpu_of
-from skipbench.experiments.grid import PlannedCell
-from skipbench.experiments.plan import Request, grids_of
-from skipbench.launch.jobs import bill_line, bill_of
+from skipbench.experiments.plan import hardware_of, once
+from skipbench.launch.jobs import bill_line, bill_of, jobs_of
+from skipbench.runs.cell import Cell
 
 HEAD = ("prompts", "GPUs", "memory", "hours", "GPU-hours", "")
 LEGEND = "hours: of the longest row; noise floor: a cell of method=vanilla beside methods"
@@ -28,54 +27,47 @@ class _Row(NamedTuple):
     cost: Cost | None  # None for a model of unknown size
 
 
-def show_plan(request: Request, asked: Planned) -> None:
+def show_plan(experiments: Mapping[str, Sequence[Cell]], asked: Planned) -> None:
     """Prints a line per model of each experiment, with `--json` a line of JSON per row; each cell
     once, a row of several experiments with the first.
     """
-    gpu, hardware = gpu_of(request.hardware), request.hardware
-    cells: dict[str, tuple[str, PlannedCell, RunConfig]] = {}
-    titles, repeated = dict[str, str](), Counter[str]()
-    for grid in grids_of(request):
-        name = grid.name
-        titles[name] = f"{name} scale={grid.scale}"
-        for cell, whole in grid.cells:
-            for key, config in unique([whole]).items():
-                repeated[name] += key in cells
-                cells.setdefault(key, (name, cell, config))
-    configs = [config for _, _, config in cells.values()]
-    if hardware is None:
-        blocks = blocks_of(configs, cut=False)
-        costs = costs_of(configs, blocks, gpu)
-    else:
-        blocks, costs = within(configs, hardware, [hardware.gpus] * len(configs))
-    every = [*cells.values()]
+    hardware = hardware_of(asked.settings)
+    every = [cell for cells in experiments.values() for cell in once(cells)]
+    cells = unique(every)
+    for cell in cells:
+        cell.gpus = hardware.gpus if hardware else None
+    jobs = jobs_of(cells, hardware)
     rows = defaultdict[str, list[_Row]](list)
-    for block, cost in zip(blocks, costs, strict=True):
-        row, arms = row_and_arms([every[at][1] for at in block])
-        rows[every[block[0]][0]].append(_Row(configs[block[0]].model.name, row, arms, cost))
+    for job in jobs:
+        row, arms = row_and_arms(job.cells)
+        first = job.cells[0]
+        rows[first.experiment].append(_Row(first.config.model.name, row, arms, job.cost))
     limit_h = hardware.limit_h if isinstance(hardware, Slurm) else None
-    for name, title in titles.items():
+    for name, own in experiments.items():
         if asked.json:
             for one in rows[name]:
                 show(json.dumps({"experiment": name, **_record(one, limit_h)}))
             continue
-        show(title + (f": {n} cells stand above" if (n := repeated[name]) else ""))
+        repeated = len(once(own)) - sum(cell.experiment == name for cell in cells)
+        title = f"{name} scale={own[0].scale}" if own else name
+        show(title + (f": {repeated} cells stand above" if repeated else ""))
         for line in _lines(rows[name], limit_h):
             show(line)
         known = [row.cost for row in rows[name] if row.cost is not None]
         total = f"sum: {sum(len(row.arms) for row in rows[name])} cells in {len(rows[name])} rows, "
         total += f"{sum(c.gpus > 1 for c in known)} of several GPUs, at most "
-        total += f"{sum(c.gpu_hours for c in known):.1f} GPU-hours on {gpu.name}"
+        total += f"{sum(c.gpu_hours for c in known):.1f} GPU-hours on {gpu_of(hardware).name}"
         unknown = len(rows[name]) - len(known)
         show(total + (f"; {unknown} of models of unknown size" if unknown else ""))
     if not asked.json:
+        costs = [job.cost for job in jobs]
         show(f"{LEGEND}; every row with --json")
         for line in _limits(costs, hardware):
             show(line)
         show(bill_line(costs, hardware))
 
 
-def row_and_arms(cells: Sequence[PlannedCell]) -> tuple[str, list[str]]:
+def row_and_arms(cells: Sequence[Cell]) -> tuple[str, list[str]]:
     """The overrides that all cells of a row have, and those of each arm but its prompts."""
     shared = {k: v for k, v in cells[0].overrides.items() if k not in ("method", "hardware")}
     for cell in cells:

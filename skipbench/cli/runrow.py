@@ -12,10 +12,11 @@ from skipbench.config.catalog import row_command
 from skipbench.config.run_config import RunConfig
 from skipbench.console import complain
 from skipbench.errors import SkipbenchError, reason_of
-from skipbench.experiments.resolve import resolve_cell
-from skipbench.experiments.row import run_row
+from skipbench.experiments.resolve import fill_skip_set
+from skipbench.experiments.row import run_rows
 from skipbench.launch import manifest, slurm
 from skipbench.launch.local import HANDED_ON, WATCHED, watch
+from skipbench.runs.cell import Cell
 from skipbench.runs.state import Interrupted
 from skipbench.runs.store import record_failure
 
@@ -29,30 +30,30 @@ def run_runrow(asked: RunRow) -> None:
     path, number = asked.words
     if not number.isdecimal():
         raise SkipbenchError(f"runrow {RunRow.NEEDS}")
-    configs = manifest.read_row(Path(path), int(number))
+    cells = manifest.read_row(Path(path), int(number))
     if os.environ.get(WATCHED) == str(os.getppid()):
         sys.argv = manifest.command(Path(path).parent) or sys.argv
-        _run_watched(configs)
+        _run_watched(cells)
         return
     code = watch(row_command(path, number), os.environ)
-    if reason := exit_reason(code, configs[0], Path(path).parent):
-        _fail(configs, reason)
+    if reason := exit_reason(code, cells[0].config, Path(path).parent):
+        _fail(cells, reason)
     sys.exit(1 if code == EXIT_REPORTED else code if code >= 0 else 128 - code)
 
 
-def _run_watched(configs: Sequence[RunConfig]) -> None:
-    failed = False
+def _run_watched(cells: Sequence[Cell]) -> None:
     try:
-        for outcome in run_row(configs):
-            if outcome.failure is not None:
-                _fail([outcome.config], _reason(outcome.failure, outcome.config))
-                failed = True
+        run_rows(cells)
+        for cell in cells:
+            if cell.error is not None:
+                _fail([cell], _reason(cell.error, cell.config))
+        failed = any(cell.error is not None for cell in cells)
     except Interrupted as stop:
         timed_out = stop.signal == signal.SIGUSR2
         complain(f"{stop}: {slurm.requeue_self() if timed_out else 'preempted or cancelled'}")
         sys.exit(128 + stop.signal)
     except Exception as error:  # whatever ended the row, its records must say so
-        _fail(configs, _reason(error, configs[0]))
+        _fail(cells, _reason(error, cells[0].config))
         failed = True
     if failed:
         with contextlib.suppress(OSError):
@@ -61,10 +62,11 @@ def _run_watched(configs: Sequence[RunConfig]) -> None:
         os._exit(EXIT_REPORTED)
 
 
-def _fail(configs: Sequence[RunConfig], reason: str) -> None:
-    for config in configs:
+def _fail(cells: Sequence[Cell], reason: str) -> None:
+    for cell in cells:
         with contextlib.suppress(SkipbenchError):  # before its search is done a cell has no folder
-            record_failure(resolve_cell(config).folder, reason)
+            fill_skip_set(cell)
+            record_failure(cell.folder, reason)
     complain(f"failed: {reason}")
 
 

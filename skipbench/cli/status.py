@@ -12,27 +12,25 @@ from rich.live import Live
 from rich.text import Text
 
 from skipbench.cli.commands import Status
-from skipbench.cli.experiments import request_of
+from skipbench.cli.experiments import cells_asked
 from skipbench.cli.parser import results_of
 from skipbench.cli.plan import show_plan
 from skipbench.config.catalog import choices
 from skipbench.console import out, show
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.plan import grids_of
-from skipbench.experiments.row import rows_of
+from skipbench.experiments.plan import once
 from skipbench.launch import manifest
 from skipbench.launch.status import (
-    CellStatus,
-    NamedCells,
     Progress,
-    cell_statuses,
     command_line,
     counts,
     last_lines,
-    named_cells,
     row_progress,
+    to_run,
+    with_states,
 )
 from skipbench.report.published import paper_of
+from skipbench.runs.cell import Cell, rows_of
 
 WATCH_S = 10.0
 OF_ALL = ("results=", "stale=")  # words that choose no experiment
@@ -43,7 +41,7 @@ MEANS = (
 
 
 class _Line(NamedTuple):
-    cell: CellStatus
+    cell: Cell
     progress: Progress
     log: list[str]  # the end of it, where the cell failed
 
@@ -54,12 +52,12 @@ def run_status(asked: Status) -> None:
     cell; with `--watch` those that run, until none is left.
     """
     if asked.plan:
-        show_plan(request_of(asked, choices("experiment")), asked)
+        show_plan(cells_asked(asked, choices("experiment")), asked)
         return
     sent = dict[str, Path]()
     if asked.words or not all(word.startswith(OF_ALL) for word in asked.given):
-        grids = grids_of(request_of(asked, choices("experiment")))
-        cells = {grid.name: named_cells(grid) for grid in grids}
+        asked_for = cells_asked(asked, choices("experiment"))
+        cells = {name: once(own) for name, own in asked_for.items()}
     else:
         folders = manifest.cells(results := results_of(asked.settings))
         if not folders:
@@ -68,8 +66,7 @@ def run_status(asked: Status) -> None:
                 "skipbench list experiments, or another results=FOLDER"
             )
         sent = {folder.name: folder for folder in folders}
-        every = {folder.name: own.values() for folder, own in folders.items()}
-        cells = {name: NamedCells(*zip(*own, strict=True)) for name, own in every.items()}
+        cells = {folder.name: own for folder, own in folders.items()}
     if asked.watch:
         _watch(cells, asked.stale)
     lines_of = {name: _lines(own, asked.stale) for name, own in cells.items()}
@@ -83,7 +80,7 @@ def run_status(asked: Status) -> None:
         timed = any(line.progress.speedup is not None for line in lines)
         if timed and paper_of(name) is not None:
             show(MEANS)
-        if any(line.cell.to_run for line in lines):
+        if any(to_run(line.cell) for line in lines):
             show(f"to run them: {_command(name, asked, lines, sent.get(name))}")
     if any(line.cell.state.state != "done" for lines in lines_of.values() for line in lines):
         sys.exit(1)
@@ -103,12 +100,11 @@ def _command(name: str, asked: Status, lines: Sequence[_Line], folder: Path | No
     return command_line("submit", [name], given or [*asked.given, "hardware=..."])
 
 
-def _lines(cells: NamedCells, stale_s: float | None) -> list[_Line]:
+def _lines(cells: Sequence[Cell], stale_s: float | None) -> list[_Line]:
     """The cells, row by row."""
-    statuses, lines = cell_statuses(*cells, stale_s), list[_Line]()
-    for row in rows_of([cell.config for cell in statuses]):
-        own = [statuses[at] for at in row]
-        for cell, progress in zip(own, row_progress(own), strict=True):
+    lines = list[_Line]()
+    for row in rows_of(with_states(cells, stale_s)):
+        for cell, progress in zip(row, row_progress(row), strict=True):
             failed = cell.state.state in ("failed", "stale")
             lines.append(_Line(cell, progress, last_lines(cell) if failed else []))
     return lines
@@ -131,7 +127,7 @@ def _texts(name: str, lines: Sequence[_Line], only: Sequence[str] = ()) -> Itera
         yield f"squeue does not answer: {unknown} of them were submitted and may be queued"
 
 
-def _watch(cells: dict[str, NamedCells], stale_s: float | None) -> None:
+def _watch(cells: dict[str, list[Cell]], stale_s: float | None) -> None:
     only = ("running", "queued", "failed", "stale")
     with Live(console=out, auto_refresh=False, transient=True) as live:
         while True:
@@ -146,5 +142,9 @@ def _watch(cells: dict[str, NamedCells], stale_s: float | None) -> None:
 
 def _record(name: str, line: _Line) -> dict[str, object]:
     cell = line.cell
-    named = {"experiment": name, "name": cell.name, "run": cell.folder and str(cell.folder)}
+    named = {
+        "experiment": name,
+        "name": cell.name,
+        "run": str(cell.folder) if cell.filled else None,
+    }
     return {**named, **asdict(cell.state), **asdict(line.progress), "log": line.log}

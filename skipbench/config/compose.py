@@ -184,9 +184,10 @@ def _without_variants(node: Any) -> Any:
     }
 
 
-def run_hydra(job: Callable[[DictConfig], Any]) -> None:
-    """Reads `sys.argv` as Hydra does (cell, sweep, `--cfg`, `--info`, completion) and calls `job`
-    per cell; a single one after Hydra, which would print a line of its own about an error.
+def run_hydra(job: Callable[[DictConfig], Any]) -> list[DictConfig]:
+    """Reads `sys.argv` as Hydra does (cell, sweep, `--cfg`, `--info`, completion), and calls `job`
+    per cell of a sweep. Returns a single cell, to be run after Hydra, which would print a line of
+    its own about an error.
     """
     alone: list[DictConfig] = []
 
@@ -197,5 +198,4 @@ def run_hydra(job: Callable[[DictConfig], Any]) -> None:
         return None
 
     hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(run_or_keep)()
-    for config in alone:
-        job(config)
+    return alone

@@ -1,22 +1,26 @@
 """`dry_run`: a cell before it is run: its model, device, prompts and memory."""
 
-from pathlib import Path
-
 import torch
 
 from skipbench.bench.load import preflight
-from skipbench.bench.memory import GIB, weight_kind
-from skipbench.config.run_config import RunConfig
+from skipbench.bench.memory import GIB, check_memory, longest, weight_kind
 from skipbench.config.schemas import EngineName
 from skipbench.console import show_result
+from skipbench.experiments.resolve import checked_run
+from skipbench.models.outline import sized
+from skipbench.runs.cell import Cell
 
 
-def dry_run(config: RunConfig, folder: Path, state: str) -> None:
-    """Checks a cell, whose run in `folder` is in this `state`, and prints it. Raises SkipbenchError
-    for whatever a run would refuse before it reads weights.
+def dry_run(cell: Cell) -> None:
+    """Checks a cell whose skip set is known, and prints it. Raises SkipbenchError for whatever a
+    run would refuse before it reads weights.
     """
-    checks = preflight(config, folder)
-    model, need, shape = config.model, checks.need, checks.model.architecture
+    config, folder = cell.config, cell.folder
+    state = "missing" if config.fresh else checked_run(cell).status.state
+    prompts, model = preflight(cell), sized(config.model)
+    shape, rows = model.architecture, cell.examples
+    total, free = check_memory(model, config.dataset, rows) or (None, None)
+    tokens = sum(len(p.ids) for p in prompts or ())
     on_gpu = model.device != "cpu" and torch.cuda.is_available()
     engine = config.engine.name
     if engine == EngineName.cuda_graphs and not on_gpu:
@@ -31,20 +35,20 @@ def dry_run(config: RunConfig, folder: Path, state: str) -> None:
         "layers": shape.layers if shape else None,
         "parameters": shape.parameters if shape else None,
         "skip": config.method.skip,
-        "prompts": len(checks.rows),
-        "prompt_tokens": checks.prompt_tokens,
+        "prompts": len(rows),
+        "prompt_tokens": tokens or sum(longest([row], 0, len(row.prompt)) for row in rows),
         "max_new_tokens": config.dataset.max_new_tokens,
-        "memory_bytes": need.total_bytes if need else None,
-        "free_bytes": need.free_bytes if need else None,
+        "memory_bytes": total,
+        "free_bytes": free,
         "folder": str(folder),
         "state": state,
     }
     size = f", {shape.parameters / 1e6:.0f}e6 parameters, {shape.layers} layers" if shape else ""
     skip = f", skip {config.method.skip}" if config.method.skip else ""
     memory = "unknown: the checkpoint does not say its sizes"
-    if need:
-        free = f" of {need.free_bytes / GIB:.1f} GiB that are free" if need.free_bytes else ""
-        memory = f"{need.total_bytes / GIB:.1f} GiB{free}"
+    if total:
+        of = f" of {free / GIB:.1f} GiB that are free" if free else ""
+        memory = f"{total / GIB:.1f} GiB{of}"
     lines = [
         f"model    {model.name}{size} ({model.path})",
         "runs on  {device}, {dtype}, engine {engine}, threads {threads}".format(**record),

@@ -5,7 +5,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -16,6 +16,7 @@ from skipbench.config.explain import did_you_mean
 from skipbench.config.paths import CONF
 from skipbench.errors import SkipbenchError
 from skipbench.report.published import Printed, numbers_of, paper_of
+from skipbench.runs.cell import Cell
 
 SCALES = ("paper", "embedded", "laptop")
 SHARED = "model dataset method decoding.temperature decoding.top_p dataset.max_new_tokens"
@@ -63,34 +64,6 @@ def _scale(name: str, experiment: str) -> _Scale:
     return msgspec.structs.replace(scale, overrides=overrides, methods=methods, datasets={})
 
 
-@dataclass(frozen=True)
-class PlannedCell:
-    """One cell: `overrides` compose it; without `run` it is not run, and `reason` says why."""
-
-    overrides: dict[str, str]
-    keys: dict[str, object] = field(default_factory=dict)  # its row of the paper
-    reason: str | None = None
-    run: bool = True
-    noise: bool = False  # vanilla against itself, which is no row of the paper's table
-
-    @property
-    def searches(self) -> bool:
-        """True if its skip set comes from its own search."""
-        return self.run and not self.overrides.keys().isdisjoint(
-            {"search", "search.iterations", "search.on"}
-        )
-
-    def words(self, experiment: str) -> list[str]:
-        """The overrides that compose it."""
-        own = ["search.own=true"] if self.searches else []
-        return [f"experiment={experiment}", *(f"{k}={v}" for k, v in self.overrides.items()), *own]
-
-    @property
-    def name(self) -> str:
-        """Its overrides, in a line."""
-        return " ".join(f"{k}={v}" for k, v in self.overrides.items())
-
-
 printed_numbers = functools.cache(numbers_of)
 """The numbers that the paper prints in the table of an experiment, if any."""
 
@@ -117,7 +90,7 @@ def plan(
     scale: str,
     models: Sequence[str] = (),
     methods: Sequence[str] = (),
-) -> list[PlannedCell]:
+) -> list[Cell]:
     """The cells of `experiment`, in its order, without duplicates. Raises SkipbenchError for an
     unknown scale, or an override that leaves no cell.
 
@@ -131,19 +104,25 @@ def plan(
     if scale not in SCALES:
         raise SkipbenchError(f"scale={scale}; wanted one of {', '.join(SCALES)}")
     given, of_paper = dict(pair(o) for o in overrides), paper_of(experiment) is not None
-    cells: list[PlannedCell] = []
+    cells = list[Cell]()
     for point, case in _points(experiment, given):
         if models and point.get("model") not in models:
             continue
         if methods and point.get("method") not in methods:
             continue
         keys = _keys(point, case, printed_numbers(experiment)) if of_paper else {}
-        reason = case.reason or case.note
-        cell = PlannedCell(point, keys, reason=reason, run=case.reason is None)
+        cell = Cell(
+            experiment=experiment,
+            scale=scale,
+            overrides=point,
+            keys=keys,
+            reason=case.reason or case.note,
+            runnable=case.reason is None,
+        )
         smaller = of_paper and scale != "paper"
-        for one in _scaled(cell, given, scale, experiment) if smaller else [cell]:
+        for one in _scaled(cell, given) if smaller else [cell]:
             # the paper's datasets may have one in their place
-            twice = smaller and any(one.run and one.overrides == c.overrides for c in cells)
+            twice = smaller and any(one.runnable and one.overrides == c.overrides for c in cells)
             cells += [one] if one not in cells and not twice else []
     if not cells and not models and not methods:
         for axis in ("model", "method"):
@@ -195,11 +174,10 @@ def matches(keys: Mapping[str, object], row: Mapping[str, object]) -> bool:
     return all(row[key] == value for key, value in keys.items() if key in row)
 
 
-def _scaled(
-    cell: PlannedCell, given: Mapping[str, str], name: str, experiment: str
-) -> list[PlannedCell]:
-    """The cell at a smaller scale; one per dataset where subtasks have datasets of their own."""
-    scale, point = _scale(name, experiment), dict(cell.overrides)
+def _scaled(cell: Cell, given: Mapping[str, str]) -> list[Cell]:
+    """The cell at its smaller scale; one per dataset where subtasks have datasets of their own."""
+    name, experiment, point = cell.scale, cell.experiment, dict(cell.overrides)
+    scale = _scale(name, experiment)
     keys = {k: v for k, v in cell.keys.items() if k not in ("model", "dataset", "subtask")}
     if "model.quantization" in point and "model.quantization" not in given:
         reason = (
@@ -207,7 +185,7 @@ def _scaled(
             "engine=reference to a run"
         )
         point |= {"model": scale.model}
-        return [replace(cell, overrides=point, keys=keys, run=False, reason=reason)]
+        return [replace(cell, overrides=point, keys=keys, runnable=False, reason=reason)]
     for axis in point.keys() - given.keys():
         if axis not in scale.keep and axis.startswith(tuple(scale.drop)):
             del point[axis]

@@ -1,46 +1,24 @@
-"""The cells of an experiment with their configurations, for a request of the command line."""
+"""The cells of experiments with their configurations, for what the command line asks for."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from skipbench.config.catalog import places
 from skipbench.config.compose import compose, compose_cells
 from skipbench.config.explain import did_you_mean
 from skipbench.config.hardware import Local, Slurm
-from skipbench.config.run_config import RunConfig
 from skipbench.console import say
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.grid import PlannedCell, pair, plan, printed_numbers
+from skipbench.experiments.grid import pair, plan, printed_numbers
 from skipbench.report.compared import BASELINE
 from skipbench.report.published import paper_of
+from skipbench.runs.cell import Cell
 
 NOISE_PER = ("model", "dataset", "decoding.temperature", "decoding.top_p", "engine")
 NOISE_LIMIT = "20"
 MANY = 30  # cells whose settings take seconds to read
 OF_METHOD = ("method", "stop", "search")  # prefixes of overrides that vanilla does not have
-
-
-@dataclass(frozen=True)
-class Request:
-    """Cells of experiments that a command line asks for."""
-
-    names: Sequence[str]  # of the experiments
-    overrides: Sequence[str]
-    scale: str | None = None  # `paper`, `embedded` or `laptop`; None: by the device
-    models: Sequence[str] = ()  # only these of the paper's models; all where empty
-    methods: Sequence[str] = ()
-    hardware: Slurm | Local | None = None
-
-
-@dataclass(frozen=True)
-class Grid:
-    """The cells of an experiment; `cells` are those that can be run."""
-
-    name: str
-    scale: str
-    planned: list[PlannedCell]
-    cells: list[tuple[PlannedCell, RunConfig]]
 
 
 def hardware_of(words: Sequence[str]) -> Slurm | Local | None:
@@ -81,31 +59,37 @@ def file_name(experiment: str, scale: str) -> str:
     return experiment if paper_of(experiment) is None else f"{experiment}.{scale}"
 
 
-def planned_cells(experiment: str, request: Request, scale: str) -> list[PlannedCell]:
-    """The cells of an experiment, without duplicates; of a table also those of its noise floor."""
-    planned = plan(experiment, request.overrides, scale, request.models, request.methods)
+def planned_cells(
+    experiment: str,
+    overrides: Sequence[str],
+    scale: str,
+    models: Sequence[str] = (),
+    methods: Sequence[str] = (),
+) -> list[Cell]:
+    """The cells of an experiment, without duplicates; of a table also those of its noise floor.
+    Arguments as of `plan`.
+    """
+    planned = plan(experiment, overrides, scale, models, methods)
     planned = without_repeats(experiment, planned, scale)
-    return planned + _noise_cells(experiment, planned, request.overrides)
+    return planned + _noise_cells(experiment, planned, overrides)
 
 
-def without_repeats(experiment: str, cells: Sequence[PlannedCell], scale: str) -> list[PlannedCell]:
+def without_repeats(experiment: str, cells: Sequence[Cell], scale: str) -> list[Cell]:
     """The cells of a paper without those of vanilla where another method runs on the same: its
     record holds vanilla's arm, too. At other scales they stay.
     """
     if scale != "paper" or paper_of(experiment) is None:
         return list(cells)
 
-    def rest(cell: PlannedCell) -> dict[str, str]:
+    def rest(cell: Cell) -> dict[str, str]:
         return {k: v for k, v in cell.overrides.items() if not k.startswith(("method", "search"))}
 
-    alone = [cell for cell in cells if cell.run and cell.overrides.get("method") == BASELINE]
-    covered = [rest(cell) for cell in cells if cell.run and cell not in alone]
+    alone = [cell for cell in cells if cell.runnable and cell.overrides.get("method") == BASELINE]
+    covered = [rest(cell) for cell in cells if cell.runnable and cell not in alone]
     return [cell for cell in cells if cell not in alone or rest(cell) not in covered]
 
 
-def _noise_cells(
-    experiment: str, cells: Sequence[PlannedCell], overrides: Sequence[str]
-) -> list[PlannedCell]:
+def _noise_cells(experiment: str, cells: Sequence[Cell], overrides: Sequence[str]) -> list[Cell]:
     """Vanilla against itself, on few samples or half of those that are asked for, for each model,
     dataset and decoding of a paper's table of speedups; none where `cells` have it, or the command
     line chooses methods.
@@ -115,50 +99,65 @@ def _noise_cells(
     has_one = BASELINE in {cell.overrides.get("method") for cell in cells}
     if own is None or not own[1].startswith("table") or not timed or "method" in given or has_one:
         return []
-    noise: dict[tuple[str | None, ...], PlannedCell] = {}
+    noise: dict[tuple[str | None, ...], Cell] = {}
     for cell in cells:
         kept = {k: v for k, v in cell.overrides.items() if not k.startswith(OF_METHOD)}
         asked = given.get("limit") or kept.get("limit") or ""
         half = str(max(min(int(asked), 5), int(asked) // 2)) if asked.isdecimal() else None
         few = {} if asked and half is None else {"limit": half or NOISE_LIMIT}
         keys = {k: v for k, v in cell.keys.items() if k in NOISE_PER} | {"method": BASELINE}
-        if cell.run:
-            one = PlannedCell(kept | {"method": BASELINE} | few, keys, noise=True)
+        if cell.runnable:
+            given_to_it = kept | {"method": BASELINE} | few
+            one = replace(cell, overrides=given_to_it, keys=keys, reason=None, noise=True)
             noise.setdefault(tuple(cell.overrides.get(axis) for axis in NOISE_PER), one)
     return list(noise.values())
 
 
-def composed(
-    experiment: str, planned: Sequence[PlannedCell]
-) -> list[tuple[PlannedCell, RunConfig]]:
-    """The cells that can be run, each once, with their configurations."""
-    unique: dict[tuple[str, ...], PlannedCell] = {}
-    for cell in planned:
-        if cell.run:
-            unique.setdefault(tuple(cell.words(experiment)), cell)
-    return list(zip(unique.values(), compose_cells([list(words) for words in unique]), strict=True))
+def composed(cells: list[Cell]) -> list[Cell]:
+    """The cells, with configurations and names that tell them apart where they can be run."""
+    configs = compose_cells([list(cell.words) for cell in once(cells)])
+    of = dict(zip((cell.words for cell in once(cells)), configs, strict=True))
+    for cell in runnable(cells):
+        cell.composed = of[cell.words]
+    bases = [" ".join(cell.config.names.values()) for cell in runnable(cells)]
+    own = _apart(bases, [cell.overrides for cell in runnable(cells)])
+    for cell, *words in zip(runnable(cells), bases, own, strict=True):
+        cell.name = " ".join(filter(None, words))
+    return cells
 
 
-def grids_of(request: Request, without_torch: bool = False) -> list[Grid]:
-    """The experiments of a request; `without_torch` as for `scale_of`."""
-    grids = list[Grid]()
-    for name in request.names:
-        scale = scale_of(name, request.scale, without_torch)
-        planned = planned_cells(name, request, scale)
-        if len(planned) > MANY:
-            say(f"{name}: reading the settings of {len(planned)} cells ...", "dim")
-        grids.append(Grid(name, scale, planned, composed(name, planned)))
-    return grids
+def runnable(cells: Sequence[Cell]) -> list[Cell]:
+    return [cell for cell in cells if cell.runnable]
 
 
-def cell_names(cells: Sequence[tuple[PlannedCell, RunConfig]]) -> list[str]:
-    """Model, method and dataset of each cell, and the overrides that tell it from others."""
-    bases = [" ".join(config.names.values()) for _, config in cells]
-    own = _apart(bases, [cell.overrides for cell, _ in cells])
-    return [" ".join(filter(None, pair)) for pair in zip(bases, own, strict=True)]
+def once(cells: Sequence[Cell]) -> list[Cell]:
+    """The cells that can be run, one for each of the same overrides."""
+    first: dict[tuple[str, ...], Cell] = {}
+    for cell in runnable(cells):
+        first.setdefault(cell.words, cell)
+    return [*first.values()]
 
 
-def points_of(cells: Sequence[PlannedCell]) -> list[str]:
+def cells_of(
+    names: Sequence[str],
+    overrides: Sequence[str],
+    scale: str | None = None,
+    models: Sequence[str] = (),
+    methods: Sequence[str] = (),
+    without_torch: bool = False,
+) -> dict[str, list[Cell]]:
+    """The composed cells of experiments, by their names. Arguments as of `plan` and `scale_of`."""
+    found = dict[str, list[Cell]]()
+    for name in names:
+        chosen = scale_of(name, scale, without_torch)
+        cells = planned_cells(name, overrides, chosen, models, methods)
+        if len(cells) > MANY:
+            say(f"{name}: reading the settings of {len(cells)} cells ...", "dim")
+        found[name] = composed(cells)
+    return found
+
+
+def points_of(cells: Sequence[Cell]) -> list[str]:
     """What tells each cell from those of its model, method and dataset."""
     names = [[c.overrides.get(axis) for axis in ("model", "method", "dataset")] for c in cells]
     return _apart(list(map(str, names)), [cell.overrides for cell in cells])

@@ -2,28 +2,24 @@
 
 import hashlib
 import json
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from msgspec.structs import replace
 
 from skipbench.config.catalog import DEFAULT_METHOD, choices
 from skipbench.config.compose import compose
 from skipbench.config.explain import did_you_mean
-from skipbench.config.run_config import RunConfig
-from skipbench.console import say_replaced
-from skipbench.errors import NotHereError, SkipbenchError, reason_of
+from skipbench.console import say
+from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.last_loaded import LastLoaded
-from skipbench.experiments.resolve import resolve_cell
-from skipbench.experiments.row import run_row
+from skipbench.experiments.resolve import fill_skip_set
+from skipbench.experiments.row import run_rows
 from skipbench.experiments.table_runs import run_entry
-from skipbench.metrics.summary import summarise
 from skipbench.report.compared import BASELINE, Comparison, conclude
+from skipbench.runs.cell import Cell
 from skipbench.runs.files import write_atomic
-from skipbench.runs.record import drafted
-from skipbench.runs.run import Run
 
 if TYPE_CHECKING:
     from skipbench.bench.ask import PromptType
@@ -41,86 +37,101 @@ LONG = 2048  # tokens of context from which the prompts are sections of Python's
 
 def rank_methods(
     settings: Sequence[str],
-    budget_s: float,
+    minutes: float,
     methods: Sequence[str] = (),
-    limit: int | None = None,
-    tell: Callable[[str], None] = lambda text: None,
+    limit: int | str | None = None,
 ) -> Comparison:
-    """Runs every method that can run on the model of `settings`, by turns on each prompt, until
-    the time is up. Raises SkipbenchError for a model or dataset that cannot be used, or an unknown
-    method.
+    """Runs every method that can run on the model of `settings`, by turns on each prompt, until the
+    time is up. Arguments and errors of `cells_to_rank`, and those of `run_ranked`.
+    """
+    run_ranked(cells := cells_to_rank(settings, methods, limit), minutes)
+    return ranking(cells)
+
+
+def cells_to_rank(
+    settings: Sequence[str], methods: Sequence[str] = (), limit: int | str | None = None
+) -> list[Cell]:
+    """A cell per method. Raises SkipbenchError for a model that cannot be used, or no such method.
 
     Args:
         settings: overrides of all cells: model, dataset, engine; without a dataset, prompts are
             sections of Python's own reference, or generated stories for a short context.
-        budget_s: seconds after which no further prompt begins, and no search for a skip set; one
-            prompt is always decoded.
-        methods: only these; all where empty.
-        limit: prompts per method, 20 by default.
-        tell: gets a line on what runs.
+        methods: only these; all that can run where empty.
+        limit: prompts per method, 20 by default; `null` for all.
     """
     from skipbench.bench.load import check_model
     from skipbench.bench.memory import check_memory
-    from skipbench.models.outline import sized
+    from skipbench.models.outline import context_of, sized
 
-    deadline = time.monotonic() + budget_s
     base = compose([*settings, f"method={BASELINE}"])
     names = _named(methods, f"{base.model.name} {base.model.path}")
     check_model(base.model, base.engine)
     check_memory(sized(base.model), base.dataset, [])
-    load = LastLoaded(always=True)
-    loaded = load(base.model, base.engine, base.calibration_rows())
-    say_replaced(base.engine.name, loaded[0])
-    if not any(word.startswith("dataset=") for word in settings):
-        long = loaded[0].max_positions >= LONG  # no network is needed for either
+    given = dict.fromkeys(word.partition("=")[0] for word in settings)
+    if "dataset" not in given:  # no network is needed for either
+        long = context_of(base.model) >= LONG
         settings = [*settings, f"dataset={'pydoc-summary' if long else 'mini-stories'}"]
-        base = compose([*settings, f"method={BASELINE}"])
-    limit = len(base.dataset.rows(limit or PROMPTS))  # a file may hold fewer
-    row, reasons = dict[str, RunConfig](), dict[str, str]()
+    cells = list[Cell]()
     for name in names:
+        more = [f"limit={limit or PROMPTS}", *(SEARCH if name == "self-sd" else ())]
         try:
-            row[name] = _composed([*settings, f"limit={limit}"], name)
+            cells.append(Cell(compose([*settings, f"method={name}", *more])))
         except SkipbenchError as error:
-            reasons[name] = str(error)
-    tell(f"{limit} prompts, by turns: {', '.join(row)}")
-    reasons |= _run(row, load, deadline)
-    runs = [_so_far(run_entry(resolve_cell(row[name]))) for name in row if name not in reasons]
-    if any(run.status.state == "interrupted" for run in runs):
-        tell("the time of minutes= was up; the same command goes on with further prompts")
-    model, dataset = base.model.name, base.dataset.name
-    for name, reason in reasons.items():
-        runs.append(Run(model=model, method=name, dataset=dataset, reason=reason))
-    return conclude(runs)
+            names_of = base.names | {"method": name}
+            cells.append(Cell(overrides=names_of, reason=str(error), runnable=False))
+    return cells
 
 
-def _run(row: Mapping[str, RunConfig], load: LastLoaded, deadline: float) -> dict[str, str]:
-    """Runs the cells of a row, those that have to search a skip set first at the end, and each in a
-    row of its own; returns for each that did not run why.
+def run_ranked(cells: Sequence[Cell], minutes: float | None) -> None:
+    """Runs cells of one row, those that have to search a skip set first at the end. Raises the
+    error of the first one where nothing was measured.
+
+    Args:
+        minutes: after which no further prompt begins, and no search for a skip set; one prompt is
+            always decoded.
     """
+    load = LastLoaded(always=True)
+    deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
+    able = [cell for cell in cells if cell.runnable]
+    later = [_searches(cell) for cell in able]
+    now = [cell for cell, searches in zip(able, later, strict=True) if not searches]
+    say(f"prompts by turns: {', '.join(cell.config.method.name for cell in now)}")
+    run_rows(now, load, deadline)
+    for cell in (cell for cell, searches in zip(able, later, strict=True) if searches):
+        try:
+            _search(cell, load, deadline)
+            run_rows([cell], load, deadline)
+        except Exception as error:  # kept; the other methods do not depend on it
+            cell.error = error
+    states = [cell.run.status.state for cell in able if cell.run is not None]
+    if "interrupted" in states:
+        say("the time of minutes= was up; the same command goes on with further prompts")
+    if not states and (failed := [cell.error for cell in able if cell.error is not None]):
+        raise failed[0]
+
+
+def _searches(cell: Cell) -> bool:
+    """True if its skip set is not searched yet."""
+    try:
+        fill_skip_set(cell)
+    except NotHereError:
+        return cell.config.method.skip == "stored"
+    return False
+
+
+def _search(cell: Cell, load: LastLoaded, deadline: float) -> None:
     from skipbench.bench.skip_search import search_set
 
-    later, reasons = [name for name in row if _searches(row[name])], dict[str, str]()
-    now = [name for name in row if name not in later]
-    outcomes = run_row([row[name] for name in now], load, deadline)
-    for name in later:
-        if time.monotonic() > deadline:
-            reasons[name] = "no time is left of minutes= for its search"
-            continue
-        try:
-            search_set(row[name], True, load)
-            outcomes += run_row([row[name]], load, deadline)
-        except Exception as error:  # the other methods do not depend on it
-            reasons[name] = reason_of(error)
-    errors = {outcome.config.method.name: outcome.error for outcome in outcomes}
-    return reasons | {name: reason_of(error) for name, error in errors.items() if error}
+    if cell.config.dry_run:
+        raise NotHereError(f"a search of {cell.config.search.iterations} sets comes first")
+    if time.monotonic() > deadline:
+        raise NotHereError("no time is left of minutes= for its search")
+    search_set(cell.config, True, load)
 
 
-def _so_far(run: Run) -> Run:
-    """A run whose time was up, with the metrics of the prompts that it has decoded."""
-    if run.metrics is not None or run.provenance.layers is None:
-        return run
-    metrics = summarise(run.turns, run.arm, run.provenance.layers)
-    return replace(run, metrics=metrics, drafted=drafted(run.turns, run.arm), reason=None)
+def ranking(cells: Sequence[Cell]) -> Comparison:
+    """What cells of one row, that have run, say of their methods."""
+    return conclude([run_entry(cell) for cell in cells])
 
 
 def _named(methods: Sequence[str], model: str) -> list[str]:
@@ -135,27 +146,6 @@ def _named(methods: Sequence[str], model: str) -> list[str]:
     able += [name for name in known if name not in LEFT_OUT]
     able += TRAINED if EARLY_EXIT in model.lower() else ()
     return list(dict.fromkeys([BASELINE, *(methods or able)]))
-
-
-def _composed(settings: Sequence[str], name: str) -> RunConfig:
-    """The cell of a method. Raises SkipbenchError where the method does not fit the model."""
-    from skipbench.bench.load import check_method
-
-    config = compose([*settings, f"method={name}", *(SEARCH if name == "self-sd" else ())])
-    if not _searches(config):
-        resolved = resolve_cell(config).config
-        check_method(resolved.model, resolved.method.factory())
-    return config
-
-
-def _searches(config: RunConfig) -> bool:
-    """True if its skip set is not searched yet."""
-    if config.method.skip == "stored":
-        try:
-            resolve_cell(config)
-        except NotHereError:
-            return True
-    return False
 
 
 def prompts_file(prompts: "Sequence[PromptType]", results: Path) -> Path:

@@ -1,8 +1,8 @@
-"""Rows: cells of one model, dataset and decoding, whose methods take turns on every prompt."""
+"""`run_rows`, what every command that decodes ends in: methods of a row take turns on prompts."""
 
 import math
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -11,165 +11,76 @@ from skipbench.config.run_config import RunConfig
 from skipbench.console import logged, say, show_result
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.last_loaded import LastLoaded
-from skipbench.experiments.resolve import (
-    all_done,
-    checked_run,
-    compared_run,
-    header,
-    resolve_cell,
-    to_score,
-)
+from skipbench.experiments.resolve import checked_run, fill_skip_set, is_done
 from skipbench.experiments.set_search import ensure_searched
+from skipbench.experiments.table_runs import to_score
 from skipbench.models.checks import check_access
 from skipbench.report.tables.formats import for_terminal, markdown
 from skipbench.report.tables.runs import ALL, run_table
-from skipbench.runs.cell import Cell
+from skipbench.runs.cell import Cell, rows_of
 from skipbench.runs.files import write_atomic
 from skipbench.runs.measures import Metrics
-from skipbench.runs.provenance import hashed
-from skipbench.runs.run import Run
+from skipbench.runs.run import Run, read_run
 from skipbench.runs.store import set_aside
 from skipbench.scoring.scorers import waits_for_score
 
 
-@dataclass(frozen=True)
-class CellOutcome:
-    """What became of a cell: its run, or the error that it ended with; neither in a dry run."""
-
-    config: RunConfig
-    run: Run | None = None
-    error: Exception | None = None
-
-    @property
-    def failure(self) -> Exception | None:
-        """Why the cell is not as it should be: its error, or samples that failed."""
-        failed = self.run.metrics.lossless.failed if self.run and self.run.metrics else 0
-        if self.run is None or not failed:
-            return self.error
-        folder = self.run.folder or Path()
-        return SkipbenchError(f"{failed} samples failed; see {folder / 'status.json'}")
-
-
-def row_key(config: RunConfig) -> str:
-    """Hash of the settings that the cells of a row have in common."""
-    return hashed([config.row_record(), str(config.results)])
-
-
-def rows_of(configs: Sequence[RunConfig]) -> list[list[int]]:
-    """Positions of the cells of each row, both in the order given."""
-    rows: dict[str, list[int]] = {}
-    for position, config in enumerate(configs):
-        rows.setdefault(row_key(config), []).append(position)
-    return list(rows.values())
-
-
-def run_rows(configs: Sequence[RunConfig], only_check: bool = False) -> list[Exception | None]:
-    """Runs what is missing of cells, row by row; returns for each why it has no sound run, if so.
+def run_rows(
+    cells: Sequence[Cell],
+    load: LastLoaded | None = None,
+    deadline: float = math.inf,
+    only_check: bool = False,
+) -> None:
+    """Runs what is missing of cells that have no error, row by row. Each has its `run` then, or the
+    `error` that it ended with, which does not keep the others from theirs; both where samples
+    failed, and neither in a dry run.
 
     Args:
+        load: loads a model, unless it holds it.
+        deadline: time of `time.monotonic` from which on no prompt begins but the first; the runs
+            are `interrupted` then.
         only_check: reads what is there, and runs nothing.
     """
-    errors: list[Exception | None] = [None] * len(configs)
-    load = LastLoaded()
-    for number, row in enumerate(rows := rows_of(configs), 1):
-        todo = list[int]()
-        for at in row:
-            config = configs[at]
-            try:
-                # records that say it is done need neither torch nor the dataset
-                anew = config.dry_run or (config.fresh and not only_check)
-                if (anew or not all_done(config)) and not only_check:
-                    todo.append(at)
-            except Exception as error:  # returned; the other cells do not depend on it
-                errors[at] = error
-        if only_check:
+    load, rows = load or LastLoaded(), rows_of([cell for cell in cells if cell.error is None])
+    for number, row in enumerate(rows, 1):
+        todo = [cell for cell in row if not _over(cell, only_check)]
+        if len(rows) > 1 and not only_check:
+            done = len(row.cells) - len(todo)
+            say(f"row {number} of {len(rows)}: {row}" + (f"; {done} of them done" if done else ""))
+        if number > 1 and time.monotonic() > deadline:
+            for cell in todo:
+                cell.error = NotHereError("no time was left of minutes=; the same command goes on")
             continue
-        first, methods = configs[row[0]], ", ".join(configs[at].method.name for at in row)
-        left = f"; {len(row) - len(todo)} of them done" if len(todo) < len(row) else ""
-        title = f"{first.model.name}, {first.dataset.name}: {methods}{left}"
-        say(f"row {number} of {len(rows)}: {title}")
-        outcomes = run_row([configs[at] for at in todo], load) if todo else []
-        for at, outcome in zip(todo, outcomes, strict=True):
-            errors[at] = outcome.failure
-    return errors
+        ready = list[Cell]()
+        for cell in todo:
+            try:
+                ready += [cell] if _prepare(cell, load, bool(ready)) else []
+            except Exception as error:  # kept; the other cells do not depend on it
+                cell.error = error
+        if ready:
+            _decode(ready, load, deadline)
 
 
-def run_cell(
-    config: RunConfig, print_table: bool = True, load: LastLoaded | None = None
-) -> Metrics | None:
-    """Runs what is missing of one cell, prints its table and returns its metrics; None for a dry
-    run. Raises SkipbenchError for a value that cannot be used, or samples that failed.
-
-    Args:
-        load: loads the model, unless it holds it; by default for this cell alone.
-    """
-    (outcome,) = run_row([config], load)
-    if print_table and outcome.run is not None:
-        show_run(outcome.run)
-    if outcome.failure is not None:
-        raise outcome.failure
-    return outcome.run.metrics if outcome.run else None
-
-
-def show_run(run: Run) -> None:
-    """Prints the table of a cell, if it is finished."""
-    if run.metrics is None:
-        say(f"{run.folder}: {run.status.error}")
-        return
-    head, metrics = header(run), msgspec.to_builtins(run.metrics)
-    engine = {"engine": run.origin.engine, "engine_asked": run.origin.engine_asked}
-    record = {"folder": str(run.folder), "label": run.label, **head, **engine, "metrics": metrics}
-    show_result(record, lambda: for_terminal(run_table(run)))
-    scorer = run.setting("dataset.scorer")
-    if run.folder and waits_for_score(scorer, run.metrics):
-        say(to_score(run.folder))
-
-
-def run_row(
-    configs: Sequence[RunConfig], load: LastLoaded | None = None, deadline: float = math.inf
-) -> list[CellOutcome]:
-    """Runs what is missing of the cells of one row, which take turns on each prompt that they lack.
-    A cell that cannot be run, or whose method fails, does not keep the others from theirs.
-
-    Args:
-        configs: of one `row_key`.
-        load: loads the model, unless it holds it; by default for this row alone.
-        deadline: time of `time.monotonic` from which on no prompt begins but the first; the runs
-            are then `interrupted`.
-    """
-    load = load or LastLoaded()
-    arms: dict[Path, Cell] = {}
-    prepared = [_prepare(config, load, arms) for config in configs]
-    measured = _measured(list(arms.values()), load, deadline) if arms else {}
-    return [
-        outcome if folder is None else replace(measured[folder], config=outcome.config)
-        for outcome, folder in prepared
-    ]
-
-
-def _prepare(
-    config: RunConfig, load: LastLoaded, arms: dict[Path, Cell]
-) -> tuple[CellOutcome, Path | None]:
-    """What became of a cell that has nothing to decode; or the folder of its arm, added to `arms`,
-    in which cells that are one run have one.
-    """
+def _over(cell: Cell, only_check: bool) -> bool:
+    """True where nothing is to be done: the cell is done, or refused."""
     try:
-        run, arm = _ready(config, load, bool(arms))
-    except Exception as error:  # returned; the other cells do not depend on it
-        return CellOutcome(config, error=error), None
-    if arm is not None:
-        arms.setdefault(arm.folder, arm)
-    return CellOutcome(config, run), arm.folder if arm else None
+        # records that say it is done need neither torch nor the dataset
+        anew = cell.config.dry_run or (cell.config.fresh and not only_check)
+        return (not anew and is_done(cell, tell=not only_check)) or only_check
+    except Exception as error:  # kept; the other cells do not depend on it
+        cell.error = error
+        return True
 
 
-def _ready(config: RunConfig, load: LastLoaded, checked: bool) -> tuple[Run | None, Cell | None]:
-    """The run of a cell that is done, or the arm that decodes it; neither in a dry run. `checked`:
-    another cell checked the model.
+def _prepare(cell: Cell, load: LastLoaded, checked: bool) -> bool:
+    """True where a cell that is not done has something to decode; its skip set is filled in and its
+    prompts are read then. `checked`: another cell of the row checked the model.
     """
+    config = cell.config
     if config.search_dataset is not None and not ensure_searched(config, load):
-        return None, None
+        return False
     try:
-        cell = resolve_cell(config)
+        fill_skip_set(cell)
     except NotHereError:
         path, revision = config.model.path, config.model.revision
         check_access(path, revision, config.model.gated)  # a model that is not here comes first
@@ -181,45 +92,84 @@ def _ready(config: RunConfig, load: LastLoaded, checked: bool) -> tuple[Run | No
     if config.dry_run:
         from skipbench.experiments.dry_run import dry_run
 
-        state = "missing" if config.fresh else checked_run(cell).status.state
-        dry_run(cell.config, cell.folder, state)
-        return None, None
-    held = checked or load.holds(config)
-    if not config.fresh and (run := _open_run(cell)).has(config.limit):
-        return run, None
+        dry_run(cell)
+        return False
+    if not config.fresh and is_done(cell):  # of the set that its search ended with
+        return False
     from skipbench.bench.load import preflight
 
-    cell.examples = preflight(cell.config, cell.folder, held).rows
+    preflight(cell, checked or load.holds(config))
     if config.fresh:  # only now: the old run stays where the new one is refused
         set_aside(cell.folder)
-    return None, cell
+    return True
 
 
-def _measured(arms: Sequence[Cell], load: LastLoaded, deadline: float) -> dict[Path, CellOutcome]:
-    """Decodes what the arms lack, and reads their runs; by folder."""
+def _decode(cells: Sequence[Cell], load: LastLoaded, deadline: float) -> None:
+    """Decodes what cells of a row lack; for those that are one run the most of its prompts."""
     from skipbench.bench.run import opened
     from skipbench.bench.turns import decode_missing
 
+    arms: dict[Path, Cell] = {}
+    for cell in cells:
+        arms[cell.folder] = max(arms.get(cell.folder, cell), cell, key=lambda c: len(c.examples))
     try:
         with logged():
-            for arm in arms:
-                say(str(arm.folder), "dim")
-            with opened(arms, load) as benches:
-                decode_missing(*benches, deadline=deadline)
-    except Exception as error:  # returned; the next row does not depend on it
-        return {arm.folder: CellOutcome(arm.config, error=error) for arm in arms}
-    outcomes = dict[Path, CellOutcome]()
-    for arm, bench in zip(arms, benches, strict=True):
-        run = checked_run(arm) if bench.error is None else None
-        if run is not None and run.metrics is not None:
-            write_atomic(arm.folder / "table.md", markdown(run_table(run, [ALL])))
-        outcomes[arm.folder] = CellOutcome(arm.config, run, bench.error)
-    return outcomes
+            for folder in arms:
+                say(str(folder), "dim")
+            with opened([*arms.values()], load) as runners:
+                decode_missing(*runners, deadline=deadline)
+    except Exception as error:  # kept; the next row does not depend on it
+        for cell in cells:
+            cell.error = error
+        return
+    errors = {folder: runner.error for folder, runner in zip(arms, runners, strict=True)}
+    for folder in (folder for folder, error in errors.items() if error is None):
+        if (run := read_run(folder)).metrics is not None:
+            write_atomic(folder / "table.md", markdown(run_table(run, [ALL])))
+    for cell in cells:
+        cell.run, cell.error = None, errors[cell.folder]
+        if cell.error is None:
+            cell.run = checked_run(cell)
+            if (metrics := cell.run.metrics) and (failed := metrics.lossless.failed):
+                place = cell.folder / "status.json"
+                cell.error = SkipbenchError(f"{failed} samples failed; see {place}")
 
 
-def _open_run(cell: Cell) -> Run:
-    """The run of a cell; prints what is not as today."""
-    run, notes = compared_run(cell)
-    for text in notes:
-        say(f"{cell.folder}: {text}")
-    return run
+def run_cell(
+    config: RunConfig, print_table: bool = True, load: LastLoaded | None = None
+) -> Metrics | None:
+    """Runs what is missing of one cell, prints its table and returns its metrics; None for a dry
+    run. Raises SkipbenchError for a value that cannot be used, or samples that failed.
+
+    Args:
+        load: loads the model, unless it holds it; by default for this cell alone.
+    """
+    run_rows([cell := Cell(config)], load)
+    if print_table and cell.run is not None:
+        show_run(cell.run)
+    if cell.error is not None:
+        raise cell.error
+    return cell.run.metrics if cell.run else None
+
+
+def show_run(run: Run, columns: Sequence[str] = ()) -> None:
+    """Prints the table of a cell, if it is finished."""
+    if run.metrics is None:
+        say(f"{run.folder}: {run.status.error}")
+        return
+    head, metrics = header(run), msgspec.to_builtins(run.metrics)
+    engine = {"engine": run.origin.engine, "engine_asked": run.origin.engine_asked}
+    record = {"folder": str(run.folder), "label": run.label, **head, **engine, "metrics": metrics}
+    show_result(record, lambda: for_terminal(run_table(run, *([columns] if columns else []))))
+    if run.folder and waits_for_score(run.setting("dataset.scorer"), run.metrics):
+        say(to_score(run.folder))
+
+
+def header(run: Run) -> dict[str, str]:
+    """The head of a cell's table; an engine in place of another one comes first."""
+    origin = run.origin
+    named: dict[str, str | None] = {"engine": origin.engines} if origin.engine_asked else {}
+    named |= {"model": run.model, "method": run.method, "dataset": run.dataset}
+    named |= {"engine": origin.engines}
+    named |= {k: getattr(origin, k) for k in ("dtype", "sparsity", "device")}
+    return {k: v for k, v in named.items() if v} | {"threads": str(run.setting("engine.threads"))}

@@ -13,10 +13,12 @@ from skipbench.search.run import best_of_trace, read_trials
 
 
 def search_trace(config: RunConfig) -> Path:
-    """The trace of a cell's own search."""
+    """The trace of a cell's own search, whether its skip set is filled in or not."""
     assert config.search_dataset is not None
     dataset = config.search_dataset.for_search(config.limit)
-    return search_folder(dataclasses.replace(config, dataset=dataset))[0] / "trace.jsonl"
+    method = config.method.but(skip="stored")
+    config = dataclasses.replace(config, dataset=dataset, method=method)
+    return search_folder(config)[0] / "trace.jsonl"
 
 
 def search_of(config: RunConfig) -> SetSearch | None:

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import stdev
 from typing import Any
 
@@ -9,19 +10,13 @@ from msgspec.structs import replace
 
 from skipbench.config.catalog import experiment_of, sample_size
 from skipbench.config.run_config import RunConfig
-from skipbench.errors import NotHereError, SkipbenchError
-from skipbench.experiments.grid import PlannedCell, printed_numbers
-from skipbench.experiments.resolve import (
-    checked_run,
-    resolve_cell,
-    to_score,
-)
+from skipbench.errors import SkipbenchError, reason_of
+from skipbench.experiments.grid import printed_numbers
+from skipbench.experiments.resolve import checked_run, fill_skip_set
 from skipbench.experiments.set_search import search_trace
 from skipbench.metrics.summary import summarise
 from skipbench.report.measured import measure, spread_key
 from skipbench.report.published import Printed, paper_of, samples_of
-from skipbench.report.tables.formats import for_terminal
-from skipbench.report.tables.runs import row_table
 from skipbench.runs.cell import Cell
 from skipbench.runs.measures import Optimisation
 from skipbench.runs.record import Turn, drafted
@@ -30,38 +25,27 @@ from skipbench.scoring.scorers import waits_for_score
 from skipbench.search.run import read_trials
 
 
-def table_runs(
-    experiment: str, one: PlannedCell, config: RunConfig | None, reason: str | None, beside: bool
-) -> list[Run]:
-    """One run of a cell, or one for each group of samples that the experiment reports.
+def table_runs(cell: Cell, beside: bool) -> list[Run]:
+    """One run of a cell, or one for each group of samples that its experiment reports.
 
     Args:
-        config: None if the cell is not run.
-        reason: why it has no metrics.
         beside: the table has published numbers, which are of groups alone.
     """
-    row: dict[str, Any] = {
-        "keys": one.keys,
-        "paper_samples": _paper_samples(experiment, one, config),
-    }
-    reason = reason or one.reason
-    if config is None:
-        kinds = ("model", "method", "dataset")
-        names = {k: one.keys.get(k) or one.overrides.get(k, "") for k in kinds}
-        return [Run(**row | names, reason=reason)]
-    try:
-        cell = resolve_cell(config)
-    except NotHereError as error:
-        return [Run(**row | config.names, reason=reason or str(error))]
-    run = replace(run_entry(cell, reason), **row, noise=one.noise, lengths=_lengths(config))
-    if one.noise:
+    experiment, keys = cell.experiment, cell.keys
+    row: dict[str, Any] = {"keys": keys, "paper_samples": _paper_samples(cell)}
+    run = replace(run_entry(cell), **row)
+    if cell.composed is None or not cell.filled:
+        return [run]
+    config = cell.config
+    run = replace(run, noise=cell.noise, lengths=_lengths(config))
+    if cell.noise:
         return [run]
     run = replace(run, spreads=_spreads(run, printed_numbers(experiment), experiment))
     if run.metrics is not None:
         costs = search_costs(config, run)
         run = replace(run, metrics=replace(run.metrics, optimisation=costs))
     groups = experiment_of(experiment).published.groups
-    missing = {key: group for key, group in groups.items() if key not in one.keys}
+    missing = {key: group for key, group in groups.items() if key not in keys}
     if missing:
         run = replace(run, paper_samples=None)  # of all groups together
     split = [r for key, group in missing.items() for r in _by_group(run, key, group)]
@@ -71,13 +55,14 @@ def table_runs(
     return split or [run]
 
 
-def _paper_samples(experiment: str, one: PlannedCell, config: RunConfig | None) -> int | str | None:
+def _paper_samples(cell: Cell) -> int | str | None:
     """Samples that the paper decodes for the cell, by its text: `not named` where the size of the
     sample here is its code's or ours, `all` if the cell decodes only some of a whole dataset.
     """
-    paper, dataset = paper_of(experiment), one.keys.get("dataset")
+    experiment, config = cell.experiment, cell.composed
+    paper, dataset = paper_of(experiment), cell.keys.get("dataset")
     theirs = {number.keys.get("dataset") for number in printed_numbers(experiment)} - {None}
-    if paper is None or config is None or "subtask" in one.keys or dataset not in theirs:
+    if paper is None or config is None or "subtask" in cell.keys or dataset not in theirs:
         return None
     if (count := samples_of(experiment, str(dataset))) is not None:
         return count
@@ -117,7 +102,7 @@ def _spreads(run: Run, numbers: Sequence[Printed], experiment: str) -> dict[str,
 
 def search_costs(config: RunConfig, run: Run) -> Optimisation | None:
     """Steps and seconds of a cell with a search of its own, or of one that chose its sets while it
-    decoded; None for others. `config` is without the skip set: it names the search's folder.
+    decoded; None for others.
     """
     if config.search_dataset is not None:
         trials = read_trials(search_trace(config), config.search.iterations)
@@ -157,22 +142,35 @@ def _by_group(run: Run, key: str, group: str) -> list[Run]:
     ]
 
 
-def run_entry(cell: Cell, reason: str | None = None) -> Run:
-    """The run of one cell, for tables; `reason` says why it has no metrics."""
-    config = cell.config
+def run_entry(cell: Cell) -> Run:
+    """The run of one cell, for tables, as far as it is; its `reason` says what is missing."""
+    if cell.composed is None:
+        kinds = ("model", "method", "dataset")
+        names: dict[str, Any] = {k: cell.keys.get(k) or cell.overrides.get(k, "") for k in kinds}
+        return Run(**names, reason=cell.reason)
+    config, reason = cell.config, reason_of(cell.error) if cell.error else cell.reason
     try:
-        run = checked_run(cell)
+        fill_skip_set(cell)
+        run = cell.run or checked_run(cell)
     except SkipbenchError as error:  # the command prints it, too
-        return replace(Run(id=cell.folder.name, reason=reason or str(error)), **config.names)
+        place = f"{cell.row.name}/{cell.folder.name}" if cell.filled else None
+        return replace(Run(id=place, reason=reason or str(error)), **config.names)
+    remarks, layers, turns = [reason], run.provenance.layers, run.turns
+    if run.status.state in ("running", "interrupted", "done") and not run.has(config.limit):
+        count = len({turn.unit for turn in turns})
+        remarks.append(f"{count} of {config.limit or 'all'} prompts so far")
+        if turns and layers is not None and run.metrics is None:
+            run = replace(run, metrics=summarise(turns, run.arm, layers))
     if run.metrics is None:
-        reason = reason or "not run yet"
+        remarks = [reason or "not run yet"]
     else:
-        run = replace(run, drafted=drafted(run.turns, run.arm))
-        if waits_for_score(config.dataset.scorer, run.metrics):
-            reason = "; ".join(filter(None, (reason, to_score(cell.folder))))
+        run = replace(run, drafted=drafted(turns, run.arm))
+        waits = waits_for_score(config.dataset.scorer, run.metrics)
+        remarks += [to_score(cell.folder)] if waits else []
+    reason = "; ".join(filter(None, remarks)) or None
     return replace(run, **config.names, label=config.label, reason=reason)
 
 
-def sweep_table(runs: Sequence[Run]) -> str:
-    """The table of the cells of a sweep, for a terminal."""
-    return for_terminal(row_table(runs, title="Sweep"))
+def to_score(folder: Path) -> str:
+    """The command for a run whose code is not executed yet."""
+    return f"not scored yet: python -m skipbench score {folder}"

@@ -6,10 +6,11 @@ from typing import Any
 
 from skipbench.config.hardware import Local, Slurm
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.blocks import within
-from skipbench.experiments.costs import Cost, bill
+from skipbench.experiments.blocks import blocks_of, costs_of
+from skipbench.experiments.costs import Cost, bill, gpu_of
 from skipbench.launch import local
-from skipbench.launch.status import CellStatus
+from skipbench.launch.status import key_of, search_of
+from skipbench.runs.cell import Cell
 
 UNASKED_H = 100.0  # GPU-hours that are submitted without permission
 
@@ -18,7 +19,7 @@ UNASKED_H = 100.0  # GPU-hours that are submitted without permission
 class Job:
     """Cells of one row, and what they cost; `None` for a model of unknown size."""
 
-    cells: Sequence[CellStatus]
+    cells: Sequence[Cell]
     cost: Cost | None = None
 
     @property
@@ -32,32 +33,31 @@ class Job:
 
     @property
     def gpus(self) -> int:
-        return self.cells[0].gpus
+        return 1 if (gpus := self.cells[0].gpus) is None else gpus
 
     @property
     def searches(self) -> dict[str, int]:
         """The searches that are missing, each with its number of sets."""
         found: dict[str, int] = {}
         for cell in self.cells:
-            if cell.folder is None and cell.config.search_dataset is not None:
-                sets = cell.config.search.iterations
-                found[cell.search] = max(sets, found.get(cell.search, 0))
+            if not cell.filled and cell.config.search_dataset is not None:
+                sets, search = cell.config.search.iterations, search_of(cell)
+                found[search] = max(sets, found.get(search, 0))
         return found
 
     def record(self) -> dict[str, Any]:
         """The job as the manifest of a submission holds it."""
-        folders = [cell.key for cell in self.cells]
+        folders = [key_of(cell) for cell in self.cells]
         configs = [cell.config.to_dict() for cell in self.cells]
         names = [cell.name for cell in self.cells]
         return {"name": self.name, "folders": folders, "names": names, "configs": configs}
 
 
-def jobs_of(cells: Sequence[CellStatus], hardware: Slurm | Local) -> list[Job]:
-    """A job per row of cells, or per block of its arms."""
-    configs = [cell.config for cell in cells]
-    blocks, costs = within(configs, hardware, [cell.gpus for cell in cells])
-    pairs = zip(blocks, costs, strict=True)
-    return [Job([cells[at] for at in block], cost) for block, cost in pairs]
+def jobs_of(cells: Sequence[Cell], hardware: Slurm | Local | None) -> list[Job]:
+    """A job per row of cells, or per block of its arms; whole rows where one process runs them."""
+    blocks = blocks_of(cells, cut=hardware is not None)
+    costs = costs_of(blocks, gpu_of(hardware))
+    return [Job(block, cost) for block, cost in zip(blocks, costs, strict=True)]
 
 
 def schedule_stages(jobs: Sequence[Job]) -> list[list[Job]]:

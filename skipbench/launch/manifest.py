@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
+from skipbench.runs.cell import Cell
 from skipbench.runs.files import append_line, read_lines, write_atomic, write_json, writing
 from skipbench.runs.reading import MALFORMED, read_bytes, read_json, readable
 
@@ -42,15 +43,16 @@ def write_rows(folder: Path, rows: Sequence[Mapping[str, Any]], words: Sequence[
     return path
 
 
-def read_row(path: Path, index: int) -> list[RunConfig]:
-    """The configurations of the cells of row `index`. Raises SkipbenchError if there is none."""
+def read_row(path: Path, index: int) -> list[Cell]:
+    """The cells of row `index`. Raises SkipbenchError if there is none."""
     with readable(path, "submit again"):
         data = read_bytes(path)
         if data is None:
             raise FileNotFoundError("no such file")
         lines = data.decode().splitlines()
         if 0 <= index < len(lines):
-            return [RunConfig.from_dict(config) for config in json.loads(lines[index])["configs"]]
+            row = msgspec.json.decode(lines[index], type=_Row)
+            return [Cell(RunConfig.from_dict(config)) for config in row.configs]
     raise SkipbenchError(f"{path} has {len(lines)} rows and no number {index}; the first is 0")
 
 
@@ -82,9 +84,9 @@ class Array(msgspec.Struct):
 
 
 class _Row(msgspec.Struct):
-    folders: list[str]
-    names: list[str]
     configs: list[dict[str, Any]]
+    folders: list[str] = []
+    names: list[str] = []
 
 
 def add_job(folder: Path, job: str, first: int, count: int) -> None:
@@ -99,21 +101,21 @@ class Task(NamedTuple):
     log: Path
 
 
-def cells(results: Path) -> dict[Path, dict[str, tuple[RunConfig, str]]]:
-    """Configurations and names of the cells of all submissions that can be read, by folder of the
-    submission and of the run; those that were sent again stand with the last one.
+def cells(results: Path) -> dict[Path, list[Cell]]:
+    """The cells of all submissions that can be read, by their folders; those that were sent again
+    stand with the last one.
     """
-    found: dict[Path, dict[str, tuple[RunConfig, str]]] = {}
+    found: dict[Path, dict[str, Cell]] = {}
     for path in sorted((results / "submit").glob(f"*/{CELLS}"), key=lambda p: p.stat().st_mtime):
         with contextlib.suppress(SkipbenchError, *MALFORMED):
             rows = [msgspec.json.decode(line, type=_Row) for _, line in read_lines(path)]
-            own: dict[str, tuple[RunConfig, str]] = {}
+            own: dict[str, Cell] = {}
             for row in rows:
-                configs = [RunConfig.from_dict(config) for config in row.configs]
-                own |= dict(zip(row.folders, zip(configs, row.names, strict=True), strict=True))
+                for key, name, config in zip(row.folders, row.names, row.configs, strict=True):
+                    own[key] = Cell(RunConfig.from_dict(config), name=name)
             found = {at: {k: v for k, v in o.items() if k not in own} for at, o in found.items()}
             found[path.parent] = own
-    return {folder: own for folder, own in found.items() if own}
+    return {folder: [*own.values()] for folder, own in found.items() if own}
 
 
 def tasks(results: Path) -> dict[str, list[Task]]:

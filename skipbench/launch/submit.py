@@ -14,12 +14,13 @@ from skipbench.experiments.costs import gpus_of
 from skipbench.experiments.inputs import not_ready
 from skipbench.launch import local, manifest, slurm
 from skipbench.launch.jobs import UNASKED_H, Job, jobs_of, schedule_stages, within_bill
-from skipbench.launch.status import CellStatus, counts
+from skipbench.launch.status import counts, most_asked, to_run
+from skipbench.runs.cell import Cell
 from skipbench.runs.files import write_atomic
 
 
 def submit(
-    experiments: Iterable[tuple[str, list[CellStatus]]],
+    experiments: Iterable[tuple[str, list[Cell]]],
     hardware: Slurm | Local,
     allowed_h: float | None = UNASKED_H,
     confirm: str = "--yes, or limit=N for the first N prompts",
@@ -50,18 +51,18 @@ def submit(
     tell = say if only_print else show
     gpus = local.gpus() if isinstance(hardware, Local) else None
     gpu_bytes = _gpu_bytes(hardware, gpus)
-    names, missing = list[str](), dict[str, CellStatus]()
+    names, missing = list[str](), dict[str, Cell]()
     for name, statuses in experiments:
         if isinstance(hardware, Slurm) and not only_print:
             _check_known(name, statuses)
-        cells = [_with_gpus(cell, hardware, gpus, gpu_bytes) for cell in statuses]
-        tell(f"{name}: {counts(cells)}")
-        for cell in cells:
+        for cell in statuses:
+            _ask_gpus(cell, hardware, gpus, gpu_bytes)
+        tell(f"{name}: {counts(statuses)}")
+        for cell in statuses:
             if not cell.runnable:
                 tell(f"not submitted: {cell.name}: {cell.state.reason}")
         names.append(name)
-        for cell in (cell for cell in cells if cell.to_run):
-            missing.setdefault(cell.key, cell)
+        missing |= most_asked([*missing.values(), *filter(to_run, statuses)])
     made, line = jobs_of([*missing.values()], hardware), None
     if made and isinstance(hardware, Slurm):
         line = within_bill(made, hardware, None if only_print else allowed_h, confirm)
@@ -81,7 +82,7 @@ def submit(
     return ids, failed
 
 
-def _check_known(name: str, cells: Sequence[CellStatus]) -> None:
+def _check_known(name: str, cells: Sequence[Cell]) -> None:
     """Raises SkipbenchError where some cells may be in a queue that cannot be asked."""
     if unknown := sum(cell.unknown for cell in cells):
         raise SkipbenchError(
@@ -123,17 +124,16 @@ def _gpu_bytes(hardware: Slurm | Local, gpus: Sequence[str] | None) -> int | Non
     return None
 
 
-def _with_gpus(
-    cell: CellStatus, hardware: Slurm | Local, gpus: Sequence[str] | None, gpu_bytes: int | None
-) -> CellStatus:
-    """The cell with its number of GPUs, or not runnable; arguments as of `_gpu_bytes`."""
-    if not cell.to_run:
-        return cell
+def _ask_gpus(
+    cell: Cell, hardware: Slurm | Local, gpus: Sequence[str] | None, gpu_bytes: int | None
+) -> None:
+    """Sets a cell's number of GPUs, or that it cannot run; arguments as of `_gpu_bytes`."""
     model = cell.config.model
-    if gpu_bytes is None:
-        return replace(cell, gpus=1 if hardware.gpus is None else hardware.gpus)
+    cell.gpus = 1 if hardware.gpus is None else hardware.gpus
+    if not to_run(cell) or gpu_bytes is None:
+        return
     try:
-        needed = gpus_of(cell.config, gpu_bytes)
+        cell.gpus = needed = gpus_of(cell.config, gpu_bytes)
         size = f"it needs {needed} GPUs of {gpu_bytes / 2**30:.0f} GiB"
         if needed > 1 and model.device != "auto":
             give = "is one: give model.device=auto"
@@ -141,8 +141,7 @@ def _with_gpus(
         if gpus is not None and needed > len(gpus):
             raise NotHereError(f"{size}; {len(gpus)} at hand")
     except SkipbenchError as error:
-        return replace(cell, runnable=False, state=replace(cell.state, reason=str(error)))
-    return replace(cell, gpus=needed)
+        cell.runnable, cell.state = False, replace(cell.state, reason=str(error))
 
 
 def _to_slurm(

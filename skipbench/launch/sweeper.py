@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
@@ -24,18 +24,18 @@ from omegaconf import DictConfig, open_dict, read_write
 from skipbench.config.compose import hydra_errors, to_run_config, use_config_dir
 from skipbench.config.hardware import Slurm
 from skipbench.config.nodes import unreadable
-from skipbench.console import complain, is_json, out, show
+from skipbench.console import is_json, out
 from skipbench.draft_plan import VARIANTS
-from skipbench.errors import SkipbenchError, reason_of
+from skipbench.errors import SkipbenchError
 from skipbench.experiments.grid import check_filter, plan
-from skipbench.experiments.plan import scale_of
-from skipbench.experiments.resolve import resolve_cell
+from skipbench.experiments.plan import once, scale_of
 from skipbench.experiments.row import run_cell
-from skipbench.experiments.table_runs import run_entry, sweep_table
+from skipbench.experiments.table_runs import run_entry
 from skipbench.launch import slurm
 from skipbench.launch.jobs import UNASKED_H
-from skipbench.launch.status import cell_statuses
+from skipbench.launch.status import with_states
 from skipbench.launch.submit import submit
+from skipbench.runs.cell import Cell
 from skipbench.runs.lock import held
 from skipbench.runs.state import run_state
 
@@ -46,7 +46,7 @@ POLL_S = 10.0  # seconds between two questions to squeue
 
 
 def job(config: DictConfig) -> float | None:
-    """Runs one cell; returns its speedup."""
+    """Runs one cell, for other sweepers and launchers; returns its speedup."""
     # a launcher's process has seen no --config-dir
     for place in HydraConfig.get().searchpath if HydraConfig.initialized() else ():
         use_config_dir(Path(place.removeprefix("file://")))
@@ -58,12 +58,20 @@ def job(config: DictConfig) -> float | None:
     return None if metrics is None else metrics.speedup.headline[0]
 
 
-def _node(loader: ConfigLoader, config: DictConfig, words: Sequence[str]) -> DictConfig:
-    """A composed cell of a sweep, without Hydra's settings."""
-    node = loader.load_sweep_config(config, [*words])
-    with read_write(node), open_dict(node):
-        del node["hydra"]
-    return node
+def _cells(
+    loader: ConfigLoader, config: DictConfig | None, points: Sequence[Sequence[str]]
+) -> list[Cell]:
+    """The composed cells of a sweep. Raises SkipbenchError for a wrong override."""
+    cells = list[Cell]()
+    for words in points:
+        assert config is not None
+        with hydra_errors(words):
+            node = loader.load_sweep_config(config, [*words])
+            with read_write(node), open_dict(node):
+                del node["hydra"]  # its own settings
+            cells.append(Cell(to_run_config(node)))
+        cells[-1].name = cells[-1].config.label or cells[-1].name
+    return cells
 
 
 class SlurmLauncher(BasicLauncher):
@@ -84,29 +92,27 @@ class SlurmLauncher(BasicLauncher):
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
-        assert self.hydra_context is not None and self.config is not None
-        loader = self.hydra_context.config_loader
-        nodes = [_node(loader, self.config, words) for words in job_overrides]
-        configs = [to_run_config(node) for node in nodes]
-        if any(config.dry_run for config in configs):
+        assert self.hydra_context is not None
+        cells = _cells(self.hydra_context.config_loader, self.config, job_overrides)
+        if any(cell.config.dry_run for cell in cells):
             return super().launch(job_overrides, initial_job_idx)
-        hardware = configs[0].hardware
+        hardware = cells[0].config.hardware
         if not isinstance(hardware, Slurm):
             raise SkipbenchError(
                 "hydra/launcher=slurm needs the hardware= of a cluster, as hardware=slurm-a100"
             )
-        if any(config.fresh for config in configs):
+        if any(cell.config.fresh for cell in cells):
             raise SkipbenchError("hydra/launcher=slurm takes no fresh=; use results=FOLDER")
-        with held(configs[0].results.resolve() / "submit", wait=True):
-            cells = [(NAME, cell_statuses(configs))]
+        with held(cells[0].config.results.resolve() / "submit", wait=True):
             confirm = "hydra.launcher.confirmed=true"
-            jobs, _ = submit(cells, hardware, self.allowed_h, confirm, anyway=self.anyway)
+            own = [(NAME, with_states(cells))]
+            jobs, _ = submit(own, hardware, self.allowed_h, confirm, anyway=self.anyway)
         slurm.wait(jobs, POLL_S)
-        returns = []
-        for node, config in zip(nodes, configs, strict=True):
-            done = JobReturn(cfg=node, status=JobStatus.COMPLETED)
+        returns = list[JobReturn]()
+        for cell in cells:
+            done = JobReturn(status=JobStatus.COMPLETED)
             try:
-                run = run_entry(cell := resolve_cell(config))
+                run = run_entry(cell)
                 if run.metrics is None:
                     raise SkipbenchError(run_state(cell.folder, None).reason or str(run.reason))
                 done.return_value = run.metrics.speedup.headline[0]
@@ -117,9 +123,10 @@ class SlurmLauncher(BasicLauncher):
 
 
 class ExperimentSweeper(BasicSweeper):
-    """Runs every point of a grid, or cell of experiments, and prints one table of them."""
+    """Makes the cells of a grid, or of experiments; a launcher other than Hydra's runs them."""
 
     __module__ = "hydra_plugins.skipbench_sweeper"
+    made: ClassVar[list[Cell]] = []
 
     def __init__(self, params: dict[str, Any] | None = None) -> None:
         """`params`: axes of the grid: key to values separated by commas; those of the command line
@@ -128,24 +135,25 @@ class ExperimentSweeper(BasicSweeper):
         self.params = params or {}  # not by super(): Hydra loads the module of its sweeper twice
 
     def sweep(self, arguments: list[str]) -> Any:
-        assert self.config is not None and self.launcher is not None
-        assert self.hydra_context is not None
+        """Adds the cells to `made`; those that a launcher ran and that failed have their error."""
+        assert self.launcher is not None and self.hydra_context is not None
         loader = self.hydra_context.config_loader
         chosen = [a.partition("=")[2] for a in arguments if a.startswith("experiment=")]
         names = [name for value in chosen for name in value.split(",")]
         others = [a for a in arguments if not a.startswith("experiment=")]
-        cells = [cell for name in names for cell in self._cells(name, others)]
-        if not (points := cells if names else self._grid(loader, others)):
+        of_all = [point for name in names for point in self._points(name, others)]
+        if not (points := of_all if names else self._grid(loader, others)):
             text = f"experiment={','.join(names)} has no cell with {' '.join(others)}"
             raise SkipbenchError(text)
-        names = labels(points)
-        batch = [[*point, f"label='{label}'"] for point, label in zip(points, names, strict=True)]
-        for words in batch:  # before the first one runs
-            with hydra_errors(words):
-                to_run_config(_node(loader, self.config, words))
-        returns = self.launcher.launch(batch, initial_job_idx=0)
-        _compare(returns, names)
-        return returns
+        batch = [[*p, f"label='{label}'"] for p, label in zip(points, labels(points), strict=True)]
+        cells = _cells(loader, self.config, batch)
+        elsewhere = type(self.launcher).__name__ != BasicLauncher.__name__
+        if elsewhere and not any(cell.config.dry_run for cell in cells):
+            returns = self.launcher.launch(batch, initial_job_idx=0)
+            for cell, done in zip(cells, returns, strict=True):
+                if done.status != JobStatus.COMPLETED:
+                    cell.error = done._return_value
+        self.made.extend(cells)
 
     def _grid(self, loader: ConfigLoader, arguments: Sequence[str]) -> list[list[str]]:
         parser = OverridesParser.create(config_loader=loader)
@@ -161,7 +169,7 @@ class ExperimentSweeper(BasicSweeper):
                 raise SkipbenchError(f"{key}: a range without steps {needs}")
         return self.split_arguments(overrides, None)[0]
 
-    def _cells(self, name: str, arguments: Sequence[str]) -> list[list[str]]:
+    def _points(self, name: str, arguments: Sequence[str]) -> list[list[str]]:
         """The cells of an experiment that can be run, as overrides."""
         pairs = [a.partition("=") for a in arguments]
         own = {key: value for key, _, value in pairs if key in ("scale", "models")}
@@ -169,28 +177,7 @@ class ExperimentSweeper(BasicSweeper):
         models = [m for m in own.get("models", "").strip("[]").split(",") if m]
         check_filter([name], "model", models, overrides)
         cells = plan(name, overrides, scale_of(name, own.get("scale")), models)
-        unique = dict.fromkeys(tuple(cell.words(name)) for cell in cells if cell.run)
-        return [list(words) for words in unique]
-
-
-def _compare(returns: Sequence[JobReturn], names: Sequence[str]) -> None:
-    """Prints a table of what is done, then what failed; a reason that all share is raised."""
-    runs, failed = [], {}
-    for name, done in zip(names, returns, strict=True):
-        if done.status != JobStatus.COMPLETED:
-            failed[name] = done._return_value
-        elif done.cfg is not None and not (config := to_run_config(done.cfg)).dry_run:
-            runs.append(run_entry(resolve_cell(config)))
-    if len(runs) > 1 and not is_json():  # each cell has printed its record
-        show(sweep_table(runs))
-    reasons = {name: reason_of(error) for name, error in failed.items()}
-    every, first = len(failed) == len(returns), next(iter(failed.values()), None)
-    if every and len({*reasons.values()}) == 1 and isinstance(first, SkipbenchError):
-        raise first
-    for name, reason in reasons.items():
-        complain(f"failed: {name}: {reason}")
-    if failed:
-        sys.exit(2 if every else 1)
+        return [[*cell.words] for cell in once(cells)]
 
 
 def labels(points: Sequence[Sequence[str]]) -> list[str]:
@@ -200,10 +187,14 @@ def labels(points: Sequence[Sequence[str]]) -> list[str]:
     return [re.sub(r"[\"'\\\\]", "", words) for words in own]
 
 
-def register() -> None:
-    """Makes the plugins known to Hydra; other launchers' jobs import them by `PLUGIN`."""
+def register() -> list[Cell]:
+    """Makes the plugins known to Hydra; other launchers' jobs import them by `PLUGIN`. Returns the
+    list that a sweep adds its cells to.
+    """
     if PLUGIN not in sys.path:
         sys.path.append(PLUGIN)
     # a process that has composed before does not look again
     for plugin in (ExperimentSweeper, SlurmLauncher):
         Plugins.instance().register(plugin)
+    ExperimentSweeper.made = []
+    return ExperimentSweeper.made

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from skipbench.config.architecture import Shape
-from skipbench.config.model import Model, check_path
+from skipbench.config.model import Model, PlantedModel, check_path
 from skipbench.errors import SkipbenchError
 from skipbench.lm.families import angle_limit, check_config
 from skipbench.lm.layer import text_config
@@ -93,6 +93,13 @@ def sized(model: Model) -> Model:
 def positions(config: Any) -> int:
     """The context length of a decoder's configuration."""
     return int(angle_limit(config) or config.max_position_embeddings)
+
+
+def context_of(model: Model) -> int:
+    """The context length of a checkpoint, from its configuration alone."""
+    if isinstance(model, PlantedModel) and model.architecture is not None:
+        return model.architecture.context
+    return positions(text_config(read_config(model.path, model.revision)))
 
 
 def _parameters(path: str) -> int | None:

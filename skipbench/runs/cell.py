@@ -1,6 +1,8 @@
-"""`Cell`: one configuration with its state."""
+"""`Cell`: one configuration with its state, from a plan to its run; `Row`: cells whose methods take
+turns on every prompt.
+"""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -8,18 +10,74 @@ from typing import Any
 
 from skipbench.config.run_config import RunConfig
 from skipbench.runs.provenance import config_hash, run_name
+from skipbench.runs.run import Run
+from skipbench.runs.state import RunState
+
+MISSING = RunState("missing")
 
 
 @dataclass
 class Cell:
-    """A configuration whose skip set is known.
+    """A model x method x dataset with its settings, and what became of it.
 
     Attributes:
+        composed: the settings; None where it is not run, and `reason` says why.
+        experiment: of whose grid it is a cell, and `scale` of that grid.
+        overrides: that compose it.
+        keys: its row of the paper.
+        noise: vanilla against itself, which is no row of the paper's table.
+        reason: why it is not run, or a remark on it.
+        runnable: False where it is not run, or waits for something that the user has to do.
         examples: the prompts that are asked for, once they are read.
+        run: its record, once it is read.
+        error: what it ended with, or why it cannot be run.
+        name: in messages.
+        state: of its run and its jobs, for `status` and `submit`.
+        gpus: that a job asks for; None for as many as hold the model.
+        unknown: it was submitted before, and Slurm does not say whether that job is over.
+        logs: of the jobs that were submitted for it.
     """
 
-    config: RunConfig
+    composed: RunConfig | None = None
+    experiment: str = ""
+    scale: str = ""
+    overrides: dict[str, str] = field(default_factory=dict)
+    keys: dict[str, object] = field(default_factory=dict)
+    noise: bool = False
+    reason: str | None = None
+    runnable: bool = True
     examples: list[Any] = field(default_factory=list)
+    run: Run | None = None
+    error: Exception | None = None
+    name: str = ""
+    state: RunState = MISSING
+    gpus: int | None = None
+    unknown: bool = False
+    logs: Sequence[Path] = ()
+
+    def __post_init__(self) -> None:
+        if self.composed is not None and not self.name:
+            self.name = " ".join([*self.config.names.values(), self.config.label or ""]).rstrip()
+
+    @property
+    def config(self) -> RunConfig:
+        """The settings of a cell that is run."""
+        assert self.composed is not None
+        return self.composed
+
+    @property
+    def searches(self) -> bool:
+        """True if its skip set comes from its own search."""
+        return self.runnable and not self.overrides.keys().isdisjoint(
+            {"search", "search.iterations", "search.on"}
+        )
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The overrides that compose it, with its experiment."""
+        own = ["search.own=true"] if self.searches else []
+        given = [f"{key}={value}" for key, value in self.overrides.items()]
+        return (f"experiment={self.experiment}", *given, *own)
 
     @cached_property
     def row(self) -> Path:
@@ -28,15 +86,36 @@ class Cell:
         digest = config_hash(self.config.row_record())
         return self.config.results / "runs" / run_name(names, digest)
 
-    @cached_property
+    @property
+    def filled(self) -> bool:
+        """True once its skip set is known, and with it its folder."""
+        return self.config.method.skip != "stored"
+
+    @property
     def folder(self) -> Path:
-        """The folder of its run, an arm of the row."""
+        """The folder of its run, an arm of the row, once its skip set is known."""
         method = self.config.method
         return self.row / run_name([method.name], config_hash({"method": {**method.node}}))
 
 
-@dataclass
+@dataclass(frozen=True)
 class Row:
     """Cells of one model, dataset and settings, whose methods take turns on every prompt."""
 
-    cells: Sequence[Cell]
+    cells: list[Cell]
+
+    def __iter__(self) -> Iterator[Cell]:
+        return iter(self.cells)
+
+    def __str__(self) -> str:
+        """`tiny, mini-stories: swift, clasp`."""
+        first, methods = self.cells[0].config, (cell.config.method.name for cell in self.cells)
+        return f"{first.model.name}, {first.dataset.name}: {', '.join(dict.fromkeys(methods))}"
+
+
+def rows_of(cells: Sequence[Cell]) -> list[Row]:
+    """The rows of cells, both in the order given."""
+    rows: dict[Path, Row] = {}
+    for cell in cells:
+        rows.setdefault(cell.row, Row([])).cells.append(cell)
+    return list(rows.values())

@@ -47,11 +47,11 @@ def cells_of(name: str) -> Iterator[PaperCell]:
     """
     if name not in TABLES:
         raise SkipbenchError(f"no predictions of {name}; there are those of {', '.join(TABLES)}")
-    planned = [cell for cell in plan(name, [], "paper") if cell.run]
+    planned = [cell for cell in plan(name, [], "paper") if cell.runnable]
     of_table = [n for n in printed_numbers(name) if n.column == "speedup"]
     speedups = [n for n in of_table if n.method != BASELINE]
     words = {
-        id(n): tuple(next(c for c in planned if matches(c.keys, n.keys)).words(name))
+        id(n): next(c for c in planned if matches(c.keys, n.keys)).words
         for n in speedups
         if not is_overall(n) and n.method not in UNKNOWN
     }
