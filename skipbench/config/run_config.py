@@ -93,6 +93,15 @@ class DatasetConfig(Node, frozen=True):
         return {task: DatasetConfig.of(part) for task, part in self.parts.items()}
 
     @property
+    def may_change(self) -> bool:
+        """True for rows of a local file, or made by a function outside of skipbench; those of the
+        hub are pinned by their revision.
+        """
+        if self.path is not None:
+            return Path(self.path).is_file()
+        return not ("hub" in self.node or str(self.node["_target_"]).startswith("skipbench."))
+
+    @property
     def encoding(self) -> Mapping[str, Any]:
         """Keyword arguments of `encode`: length, truncation and chat form."""
         return {key: self.node[key] for key in FORM}

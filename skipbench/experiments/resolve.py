@@ -58,12 +58,11 @@ def checked_run(cell: Cell, tell: bool = False) -> Run:
     config = cell.config
     run = first_of(read_run(cell.folder), config.limit)
     if done := run.has(config.limit):
-        path = config.dataset.path  # rows of the hub are pinned by their revision
-        local = path is not None and Path(path).is_file()
-        if local and other_rows(run.provenance, config.dataset.rows(config.limit)):
+        dataset, origin = config.dataset, run.provenance
+        if dataset.may_change and other_rows(origin, dataset.rows(origin.prompts or config.limit)):
             raise SkipbenchError(
-                f"{cell.folder} was made with other rows (dataset.path={path}): changed since; "
-                "fresh=true sets it aside and starts anew, results=FOLDER keeps both"
+                f"{cell.folder} was made with other rows of {dataset.path or dataset.name}: "
+                "changed since; fresh=true sets it aside and starts anew, results=FOLDER keeps both"
             )
     for text in compare_identity(cell.folder, config, done):
         if tell:

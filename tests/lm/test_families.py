@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import contract
+import described
 import pytest
 import torch
 from conftest import ALONE, EVERY_ENGINE, LAYERS, ROOT, composed_method, make_method, rest_slow
@@ -20,6 +21,7 @@ from skipbench.decode.loop import generate
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import NotStrictError, SkipbenchError
 from skipbench.experiments.row import run_cell
+from skipbench.lm import families
 from skipbench.lm.families import FAMILIES, parts_of
 from skipbench.lm.float32 import float32_logits
 from skipbench.lm.layer import Family
@@ -111,6 +113,18 @@ def test_what_is_traced_is_what_the_row_says(family: str) -> None:
     config = described_model(family).config
     for layer in range(LAYERS):
         assert found.window(config, layer) == row.window(config, layer)
+
+
+def test_the_row_that_adding_md_writes_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "docs/adding.md").read_text().partition("## A model family")[2]
+    lines = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    names = {**vars(families), **vars(described)}
+    ((family, row),), ((_, sizes),) = (eval(f"{{{line}}}", names).items() for line in lines)
+    assert family not in FAMILIES
+    monkeypatch.setitem(FAMILIES, family, row)
+    monkeypatch.setitem(DESCRIBED, family, sizes)
+    test_what_is_traced_is_what_the_row_says(family)
+    test_layers_like_llamas_run_on_every_engine(family, "fused")
 
 
 @pytest.mark.parametrize("family", TRACED)

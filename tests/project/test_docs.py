@@ -294,10 +294,15 @@ def test_what_is_added_outside_of_the_tree(outside: Path, skipbench: Command) ->
         ]
         runs = any(w.startswith("method=") for w in words)
         done = skipbench(*words, *(small if runs else []))
-        own = re.search("mine|heuristic|sums", done.stdout)
-        assert done.returncode == 0 and own, (words, done.stderr)
+        told = re.search("mine|heuristic|sums", done.stdout)
+        assert done.returncode == 0 and told, (words, done.stderr)
     assert len(given) == 9 and len(FILES) == 6
-    refused = skipbench("--config-dir", str(outside / "myconf"), "method=mine", "method.stpe=3")
+    own = "--config-dir", str(outside / "myconf")
+    sys.modules.pop("sums")
+    (outside / "sums.py").write_text(FILES["sums.py"].replace("plus", "and"))
+    refused = skipbench(*own, "dataset=sums", "method=swift", *small)
+    assert refused.returncode == 2 and "made with other rows of sums" in refused.stderr
+    refused = skipbench(*own, "method=mine", "method.stpe=3")
     assert refused.returncode == 2 and "Did you mean method.stop or method.step" in refused.stderr
     assert "Allowed here: method.name, method.precision" in refused.stderr
 
