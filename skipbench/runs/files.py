@@ -51,12 +51,17 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Appends a line durably, or leaves the file as it was. Raises SkipbenchError if it cannot."""
+    """Appends a line durably, or leaves the file as it was, in place of what another process left
+    that died within a line. Raises SkipbenchError if it cannot.
+    """
     data = line.encode() + b"\n"
     with writing(path), contextlib.ExitStack() as stack:
-        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         stack.callback(os.close, handle)
         before = os.fstat(handle).st_size
+        if before and os.pread(handle, 1, before - 1) != b"\n":
+            read_lines(path, repair=True)
+            before = os.fstat(handle).st_size
         try:
             if os.write(handle, data) != len(data):
                 raise OSError("short write")

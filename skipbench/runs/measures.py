@@ -9,7 +9,7 @@ import msgspec
 Interval = tuple[float, float]
 
 
-class Paired(msgspec.Struct, frozen=True, kw_only=True):
+class Paired(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Geometric means over questions of vanilla's seconds per token over the method's."""
 
     e2e: float | None = None  # prefill included
@@ -33,7 +33,7 @@ class Speedup(Paired, frozen=True, kw_only=True):
     end_to_end: float | None = None  # ratio of all tokens over all seconds, prefill included
 
 
-class ExpectedSpeedup(msgspec.Struct, frozen=True, kw_only=True):
+class ExpectedSpeedup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """SWIFT's Eq. 6 with the paper's cost and with measured ones."""
 
     paper: float | None = None
@@ -56,7 +56,7 @@ class Lossless(msgspec.Struct, frozen=True, kw_only=True):
         return self.identical + self.ties + self.diverged + self.unchecked
 
 
-class PhaseSeconds(msgspec.Struct, frozen=True, kw_only=True):
+class PhaseSeconds(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Seconds of the method's arm, over all samples."""
 
     prefill: float | None = None
@@ -75,13 +75,13 @@ class PhaseSeconds(msgspec.Struct, frozen=True, kw_only=True):
         return {k: v for k, v in self.by_phase.items() if k != "prefill"}
 
 
-class Percentiles(msgspec.Struct, frozen=True, kw_only=True):
+class Percentiles(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     p50: float | None = None
     p90: float | None = None
     p99: float | None = None
 
 
-class Skipped(msgspec.Struct, frozen=True, kw_only=True):
+class Skipped(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Mean number of skipped sub-layers at the end of a sample, and their share."""
 
     attention: float | None = None
@@ -92,12 +92,12 @@ class Skipped(msgspec.Struct, frozen=True, kw_only=True):
 Scores = dict[str, float | None]  # mean score by the scorer's name
 
 
-class GroupScores(msgspec.Struct, frozen=True, kw_only=True):
+class GroupScores(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     means: Scores = {}
     samples: int = 0
 
 
-class Score(msgspec.Struct, frozen=True, kw_only=True):
+class Score(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     means: Scores = {}
     by: dict[str, dict[str, GroupScores]] = {}  # by group and label
 
@@ -128,7 +128,7 @@ class Optimisation(msgspec.Struct, frozen=True, kw_only=True):
         return 1e3 * self.seconds / self.steps if self.steps else None
 
 
-class Estimate(msgspec.Struct, frozen=True, kw_only=True):
+class Estimate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A paper's speedup, the ratio of its mean speeds, prefill included."""
 
     speedup: float | None = None

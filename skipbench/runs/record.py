@@ -218,8 +218,8 @@ def parse(line: str | bytes, kind: type[R]) -> R:
 def parse_lines(path: Path, lines: Iterable[tuple[int, bytes]], kind: type[R]) -> list[R]:
     """Reads numbered lines of `path`, in the order written.
 
-    Raises SkipbenchError, with the file and the line, for what `parse` refuses, and where an arm
-    has a prompt twice; vanilla has one of each time that other arms took it.
+    Raises SkipbenchError, with the file and the line, for what `parse` refuses, and for a second
+    turn of an arm on one prompt; vanilla has one of each time that other arms took it.
     """
     records, seen = list[R](), set[tuple[int, str]]()
     for number, line in lines:
@@ -227,7 +227,8 @@ def parse_lines(path: Path, lines: Iterable[tuple[int, bytes]], kind: type[R]) -
             record = parse(line, kind)
         except SkipbenchError as error:
             raise SkipbenchError(f"{path}, line {number}: {error}") from error
-        own = {(record.index, arm) for arm in record.arms if arm != VANILLA}
+        arms = record.arms.keys() - {VANILLA} if isinstance(record, Turn) else set[str]()
+        own = {(record.index, arm) for arm in arms}
         if twice := sorted(own & seen):
             raise SkipbenchError(f"{path}, line {number}: turn {twice[0][0]} occurs twice")
         seen |= own

@@ -25,7 +25,7 @@ from skipbench.runs.lock import alone, held
 from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import Provenance, portable
 from skipbench.runs.reading import read_json, read_yaml
-from skipbench.runs.record import VANILLA, Texts, Turn, dump, parse, parse_lines
+from skipbench.runs.record import VANILLA, Texts, Turn, dump, parse_lines
 from skipbench.runs.state import Status, read_status, write_status
 
 BEAT_S = 5.0  # between two signs of life: each may be a round trip to a file server
@@ -74,33 +74,17 @@ def read_texts(folder: Path) -> dict[int, Texts]:
     SkipbenchError for a line that cannot be read.
     """
     path = folder.parent / TEXTS
-    records = parse_lines(path, read_lines(path), Texts)
+    records = parse_lines(path, read_lines(path, torn=True), Texts)
     return {one.index: one for one in records if folder.name in one.arms}
 
 
 def append_turn(row: Path, turn: Turn, texts: Texts) -> None:
-    """Adds a turn to a row, which other processes may add theirs to; its texts first: those of no
-    turn are cut off.
+    """Adds a turn to a row, which other processes may add theirs to; its texts first: those of a
+    process that died before its turn stay, and later ones of the same arm go before them.
     """
     with alone(row / ".lock", row, wait=True):
         append_line(row / TEXTS, dump(texts))
         append_line(row / TURNS, dump(turn))
-
-
-def _repair(row: Path) -> None:
-    """Cuts torn lines, and texts of no turn, off the files of a row, which nobody writes now."""
-    read_lines(row / TURNS, repair=True, torn=True)
-    path, there = row / TEXTS, {(t.index, arm) for t in row_turns(row) for arm in t.arms}
-    lines = read_lines(path)
-    while lines:
-        with contextlib.suppress(SkipbenchError):
-            last = parse(lines[-1][1], Texts)
-            if there.issuperset((last.index, arm) for arm in last.arms):
-                break
-        lines.pop()
-    end = sum(len(line) + 1 for _, line in lines)
-    if path.exists() and end < path.stat().st_size:
-        os.truncate(path, end)
 
 
 def set_aside(folder: Path) -> None:
@@ -111,20 +95,18 @@ def set_aside(folder: Path) -> None:
     if not folder.exists():
         return
     with held(folder), alone(row / ".lock", row, wait=True), writing(row):
-        turns, texts = row_turns(row), parse_lines(row / TEXTS, read_lines(row / TEXTS), Texts)
+        turns, lines = row_turns(row), read_lines(row / TEXTS, torn=True)
+        texts = parse_lines(row / TEXTS, lines, Texts)
+        files: dict[str, Sequence[Any]] = {TURNS: turns, TEXTS: texts}
         places = (row.parent.parent / "replaced" / f"{row.name}.{n}" for n in itertools.count(1))
         aside = next(place for place in places if not place.exists())
         write_atomic(aside / CONFIG, (row / CONFIG).read_bytes() if (row / CONFIG).exists() else "")
-        _write_lines(
-            aside / TURNS, [_only(one, {arm, VANILLA}) for one in turns if arm in one.arms]
-        )
-        _write_lines(
-            aside / TEXTS, [_only(one, {arm, VANILLA}) for one in texts if arm in one.arms]
-        )
-        os.rename(folder, aside / arm)
-        for path, records in ((row / TURNS, turns), (row / TEXTS, texts)):
-            kept = (_only(one, one.arms.keys() - {arm}) for one in records)
-            _write_lines(path, [one for one in kept if one.arms.keys() - {VANILLA}])
+        for name, records in files.items():
+            _write_lines(aside / name, [_only(r, {arm, VANILLA}) for r in records if arm in r.arms])
+        for name, records in files.items():
+            kept = (_only(record, record.arms.keys() - {arm}) for record in records)
+            _write_lines(row / name, [one for one in kept if one.arms.keys() - {VANILLA}])
+        os.rename(folder, aside / arm)  # last: without its folder nothing would set the turns aside
 
 
 def _only(record: Any, arms: Any) -> Any:
@@ -166,8 +148,8 @@ class RunStore:
         row = self.folder.parent
         with alone(row / ".lock", row, wait=True):
             _write_config(row / CONFIG, {k: v for k, v in settings.items() if k != OF_ARM})
-            with contextlib.suppress(SkipbenchError):  # damage is for whoever reads
-                _repair(row)
+            for name in (TURNS, TEXTS):  # a line that was being written when its process died
+                read_lines(row / name, repair=True, torn=True)
         _write_config(self.folder / CONFIG, {k: v for k, v in settings.items() if k == OF_ARM})
         path, before = self.folder / "provenance.json", None
         if path.exists():
