@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-from pathlib import Path
 
 from skipbench.bench.stored_sets import check_avoided, other_weights, with_stored_set
 from skipbench.config.catalog import DEFAULT_METHOD
