@@ -12,7 +12,7 @@ from mkdocs.structure.pages import Page
 
 from scripts.keys_page import page as keys_page
 from skipbench.contrib.artifact.registry import bundles_of, registry_page
-from skipbench.report.definitions import DEFINITIONS
+from skipbench.report.columns import DEFINITIONS
 
 DEFINITION = "## Definitions\n\n| column | definition |\n|---|---|\n"
 API = """\
@@ -25,7 +25,7 @@ What `import skipbench` gives, and the base class of a method of your own.
 ::: skipbench.language_model.LanguageModel
 ::: skipbench.contrib.export.custom_generate.custom_generate
 ::: skipbench.contrib.oracle.api.verify
-::: skipbench.runs.run.frame
+::: skipbench.report.frame.frame
 ::: skipbench.report.published.published
 ::: skipbench.decode.method.Method
 """
@@ -44,7 +44,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def definitions() -> str:
-    """Those of `skipbench/report/definitions.yaml`, as a table."""
+    """Those of `skipbench/report/columns.py`, as a table."""
     rows = (
         f"| `{name}` | {text.replace('|', chr(92) + '|')} |" for name, text in DEFINITIONS.items()
     )

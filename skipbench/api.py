@@ -9,8 +9,8 @@ from skipbench.config.extensions import load as load_extension
 from skipbench.config.extensions import registered
 from skipbench.language_model import LanguageModel as LanguageModel
 from skipbench.language_model import load as load
+from skipbench.report.frame import frame as frame
 from skipbench.report.published import published as published
-from skipbench.runs.run import frame as frame
 
 if TYPE_CHECKING:
     import pandas
@@ -41,35 +41,23 @@ def compare(
         overrides: more settings, as on the command line.
 
     Returns:
-        One row per method, best first: `method`, `speedup` with `low` and `high` (95 % interval),
-        `tokens_per_s`, `tokens_per_s_vanilla`, `M`, `alpha`, `identical` and `samples`, `reason`
+        One row per method, best first, as `frame` has it: `method`, `speedup` with `speedup_low`
+        and `speedup_high` (95 % interval), `best`, `tokens_per_s`, `M`, `lossless`, ..., `note`
         where it was left out; vanilla against itself is the noise.
 
     Raises:
         SkipbenchError: a model or prompts that cannot be used.
     """
-    import pandas
-
     from skipbench.experiments.ranking import prompts_file, rank_methods
+    from skipbench.report.frame import frame_of
+    from skipbench.report.tables.runs import lines_of
 
     settings = [*model_words(model), f"results={quoted(str(results))}", *overrides]
     if prompts is not None:
         path = prompts if isinstance(prompts, str | Path) else prompts_file(prompts, Path(results))
         settings += ["dataset=prompts", f"dataset.path={quoted(str(path))}"]
-    rows = []
-    for one in rank_methods(settings, minutes, methods, limit).runs:
-        metrics = one.metrics
-        low, high = (metrics and metrics.speedup.headline[1]) or (None, None)
-        row = {
-            **{"method": one.method, "speedup": one.speedup, "low": low, "high": high},
-            **{key: getattr(metrics, key, None) for key in ("tokens_per_s", "M", "alpha")},
-            "tokens_per_s_vanilla": metrics and metrics.baseline.tokens_per_s,
-            "identical": metrics and metrics.lossless.identical,
-            "samples": metrics and metrics.samples,
-            "reason": one.reason,
-        }
-        rows.append(row)
-    return pandas.DataFrame(rows)
+    ranking = rank_methods(settings, minutes, methods, limit)
+    return frame_of(lines_of(ranking.runs)[0])
 
 
 def __getattr__(name: str) -> Any:

@@ -37,7 +37,7 @@ def answers(row: dict[str, str]) -> str:
 
 def main(folder: Path) -> bool:
     """Prints the comment; returns whether nothing is wrong."""
-    lines = csv.DictReader((folder / "table.csv").read_text(encoding="utf-8").splitlines())
+    lines = csv.DictReader((folder / "table.all.csv").read_text(encoding="utf-8").splitlines())
     print(f"{MARK}\n### Base and change on one machine, in turns on every prompt\n")
     print("| prompts | speed | speedup [95 % interval] | n | answers |\n|---|---|---|---|---|")
     sound = True

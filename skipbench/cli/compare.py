@@ -18,17 +18,17 @@ from skipbench.cli.commands import COMMANDS, Compare
 from skipbench.cli.parser import results_of
 from skipbench.config.compose import compose_cells
 from skipbench.config.derived import quoted
-from skipbench.config.explain import did_you_mean
 from skipbench.console import complain, is_json, say, show
 from skipbench.errors import SkipbenchError, reason_of
 from skipbench.experiments.ranking import cells_to_rank, ranking, run_ranked
 from skipbench.experiments.row import run_rows, show_run
 from skipbench.experiments.table_runs import run_entry
-from skipbench.report.compared import BASELINE, Comparison
+from skipbench.report.columns import check_columns
+from skipbench.report.compared import BASELINE, Comparison, check_over
 from skipbench.report.tables import model
 from skipbench.report.tables.formats import DEFAULT, for_terminal, write
 from skipbench.report.tables.runs import row_table
-from skipbench.report.tables.stored import check_columns, stored_table, summary
+from skipbench.report.tables.stored import stored_table, summary
 from skipbench.runs.cell import Cell
 from skipbench.runs.files import write_atomic
 from skipbench.runs.run import Run, plain
@@ -53,7 +53,7 @@ def run_cells(cells: Sequence[Cell], asked: Compared) -> None:
     """Runs what is missing of cells, and prints the table of one, or of all; that of a row is
     written, too.
     """
-    check_columns("", "", asked.columns)
+    check_columns(asked.columns)
     check_over(asked.over, [cell.config.method.name for cell in cells])
     run_rows(cells, deadline=deadline_of(asked.minutes))
     runs = [run for cell in cells if cell.run is not None and (run := run_entry(cell)).metrics]
@@ -86,14 +86,6 @@ def complain_of(cells: Sequence[Cell]) -> None:
         complain(f"failed: {name}: {reason_of(error)}")
     if failed:
         sys.exit(2 if len(failed) == len(cells) else 1)
-
-
-def check_over(over: str | None, methods: Sequence[str]) -> None:
-    """Raises SkipbenchError for `over=` of a method that is neither vanilla nor among `methods`."""
-    if over and over not in (BASELINE, *methods):
-        names = list(dict.fromkeys(methods))
-        hint = did_you_mean(over, names)
-        raise SkipbenchError(f"over={over}.{hint} Wanted one of: {', '.join(names)}")
 
 
 def has(runs: Sequence[Run], over: str | None) -> bool:
@@ -130,7 +122,7 @@ def run_compare(asked: Compare) -> None:
                 "`messages`, or .txt with one prompt per line"
             )
         settings += ["dataset=prompts", f"dataset.path={quoted(file)}"]
-    check_columns("", "", asked.columns)
+    check_columns(asked.columns)
     cells = cells_to_rank(settings, asked.method or asked.methods, asked.limit)
     check_over(asked.over, [cell.config.method.name for cell in cells if cell.runnable])
     run_ranked(cells, asked.minutes)

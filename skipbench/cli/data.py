@@ -17,7 +17,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.experiments.inputs import Input, inputs_of
 from skipbench.experiments.plan import once
 from skipbench.launch.status import command_line
-from skipbench.report.columns import MISSING, markdown_grid
+from skipbench.report.text import MISSING, markdown_grid
 
 HEAD = ("name", "kind", "weights", "token", "here")
 

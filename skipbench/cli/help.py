@@ -15,7 +15,7 @@ from skipbench.config.documented import described, documented
 from skipbench.config.explain import did_you_mean
 from skipbench.console import out
 from skipbench.errors import SkipbenchError
-from skipbench.report.definitions import DEFINITIONS
+from skipbench.report.columns import COLUMNS, Column
 
 
 def print_help(words: list[str]) -> None:
@@ -37,13 +37,15 @@ def describe(key: str) -> str:
     if key in COMMANDS:
         return _command(COMMANDS[key])
     if key == "columns":
-        return f"columns of the tables\n{_columns(DEFINITIONS.items())}"
+        text = _columns(map(_defined, COLUMNS))
+        return f"columns of the tables, with their keys in columns=\n{text}"
     if (group := key.partition("@")[0]) in CHOSEN_BY:
         rows = ((name, described(file_of(group, name))) for name in choices(group))
         lines = [f"  {name:<20} {text}".rstrip() for name, text in rows]
         return "\n".join([f"{CHOSEN_BY[group]}=CHOICE, one of", *lines])
     entries = [str(entry) for entry in documented() if entry.key == key]
-    entries += [_columns([(key, DEFINITIONS[key])])] if key in DEFINITIONS else []
+    named = (column for column in COLUMNS if key in (column.key, column.heading))
+    entries += [_columns([_defined(column)]) for column in named]
     if not entries:
         known = sorted({entry.key for entry in documented()})
         raise SkipbenchError(
@@ -69,6 +71,11 @@ def _command(command: type[Command]) -> str:
     usage = [f"  python -m skipbench {example}" for example in examples]
     listed = ["", _columns(rows)] if rows else []
     return "\n".join([f"{command.__name__.lower()}: {what}", *usage, *listed])
+
+
+def _defined(column: Column) -> tuple[str, str]:
+    key = "" if column.key == column.heading else f" ({column.key})"
+    return column.heading + key, column.definition
 
 
 def _columns(rows: Iterable[tuple[str, str]]) -> str:

@@ -16,9 +16,10 @@ NAMED = 5  # runs that cannot be read; all are on the page
 
 def run_score(asked: Score) -> None:
     """Scores `RUN [RUN ...]`, or `all` that wait for it."""
-    from skipbench.report.columns import number
+    from skipbench.report.columns import ALL
     from skipbench.report.tables.formats import markdown
-    from skipbench.report.tables.runs import ALL, run_table
+    from skipbench.report.tables.runs import run_table
+    from skipbench.report.text import number
     from skipbench.scoring.execute import score_run
     from skipbench.scoring.scorers import waits_for_score
 

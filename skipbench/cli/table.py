@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec import structs
 
 from skipbench.cli.commands import Table
-from skipbench.cli.compare import check_over, deadline_of, has, write_table
+from skipbench.cli.compare import deadline_of, has, write_table
 from skipbench.cli.experiments import cells_asked
 from skipbench.cli.parser import results_of
 from skipbench.cli.plan import show_plan
@@ -18,11 +18,11 @@ from skipbench.errors import NotHereError, reason_of
 from skipbench.experiments.plan import file_name, points_of
 from skipbench.experiments.row import run_rows
 from skipbench.experiments.table_runs import table_runs
-from skipbench.report.compared import ranked
+from skipbench.report.compared import check_over, ranked
 from skipbench.report.tables.features import feature_table, feature_tables
 from skipbench.report.tables.formats import check_formats, for_terminal
 from skipbench.report.tables.stored import (
-    check_columns,
+    check_table,
     published_beside,
     read_table,
     stored_table,
@@ -52,7 +52,7 @@ def run_table(asked: Table) -> None:
         return
     cells = [cell for own in experiments.values() for cell in own if cell.runnable]
     for name, own in experiments.items() if asked.columns else ():
-        check_columns(name, own[0].scale if own else "", asked.columns)
+        check_table(name, own[0].scale if own else "", asked.columns)
     check_over(asked.over, [cell.config.method.name for cell in cells])
     # rows that experiments share are one
     run_rows(cells, deadline=deadline_of(asked.minutes), only_check=asked.render_only)

@@ -15,8 +15,9 @@ from skipbench.experiments.resolve import checked_run, fill_skip_set, is_done
 from skipbench.experiments.set_search import ensure_searched
 from skipbench.experiments.table_runs import to_score
 from skipbench.models.checks import check_access
+from skipbench.report.columns import ALL
 from skipbench.report.tables.formats import for_terminal, markdown
-from skipbench.report.tables.runs import ALL, run_table
+from skipbench.report.tables.runs import run_table
 from skipbench.runs.cell import Cell, rows_of
 from skipbench.runs.files import write_atomic
 from skipbench.runs.measures import Metrics

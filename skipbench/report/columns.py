@@ -1,145 +1,186 @@
-"""Columns of a table as texts, from a run's metrics."""
+"""The columns of a table of runs, a line each: the terminal, all files, `frame` and `--help` read
+them here.
+"""
 
-import math
-from collections.abc import Sequence
-from statistics import quantiles
-from typing import TypeGuard
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
-from skipbench.metrics.acceptance import over
-from skipbench.metrics.interval import FEWEST
-from skipbench.metrics.pairs import Standing
-from skipbench.metrics.summary import PERCENTILES
-from skipbench.runs.measures import Interval, Metrics, Paired, Percentiles, Score
+from skipbench.errors import SkipbenchError
+from skipbench.report import values as v
+from skipbench.report.compared import replaced
+from skipbench.report.text import MISSING, figures, number
+from skipbench.report.values import Ratio, Value
+from skipbench.runs.measures import Metrics
+from skipbench.runs.run import Run
 
-MISSING = "\u2014"
-PERCENT_SCORES = ("bleu", "sentence_bleu")
-
-
-def known(value: object) -> TypeGuard[float]:
-    """True for a finite number."""
-    return isinstance(value, int | float) and math.isfinite(value)
+ALL, OVER, NOTE = "all", "over", "note"
 
 
-def number(value: object, digits: int = 2, unit: str = "", factor: float = 1) -> str:
-    """`value` times `factor` with `digits` decimals; a dash for anything but finite numbers."""
-    return f"{value * factor:.{digits}f}{unit}" if known(value) else MISSING
+class Line(NamedTuple):
+    """A run in its table."""
+
+    run: Run
+    best: Ratio = (None, None)  # its speed over that of the fastest method of its row
+    over: Ratio = (None, None)  # and over that of the method of `over=`
+    fastest: bool = False  # or not significantly slower, and faster than vanilla
+
+    @property
+    def metrics(self) -> Metrics:
+        """Empty ones where it has none."""
+        return self.run.metrics or Metrics()
 
 
-def figures(value: object) -> str:
-    """About three figures of a positive number, so that columns stay narrow."""
-    digits = sum(value < end for end in (10, 100)) if known(value) else 0
-    return number(value, digits)
+@dataclass(frozen=True)
+class Column:
+    """A column; `of` gives a number, a text, or a `Value` for another form or several numbers."""
+
+    key: str  # in `columns=`, and in `frame`
+    heading: str
+    of: Callable[[Line], Value | str | float | None]
+    definition: str
+    shown: Literal["terminal", "files", "asked"] = "terminal"  # asked: by `columns=`
+    kind: Literal["label", "number", "text"] = "number"
+
+    def value(self, line: Line) -> Value:
+        """What it says of a run; the text of a number has about three figures."""
+        if isinstance(found := self.of(line), Value):
+            return found
+        return Value(found if isinstance(found, str) else figures(found), {"": found})
 
 
-def sample_count(metrics: Metrics) -> str:
-    """Number of prompts, of questions where these are fewer."""
-    questions = len(metrics.speedup.by_question or {})
-    return f"{metrics.samples}" + (f" in {questions}" if 0 < questions < metrics.samples else "")
+def _note(run: Run) -> str:
+    if not run.metrics:
+        return run.reason or "not run"
+    parts = [replaced([run]), run.reason, *v.exceptions(run.metrics)]
+    return "; ".join(filter(None, parts))
 
 
-def main_cells(metrics: Metrics) -> dict[str, str]:
-    """The main row of a cell, by column."""
-    expected = (metrics.expected_speedup.paper, metrics.expected_speedup.measured_cost)
-    rates = (metrics.baseline.tokens_per_s, metrics.tokens_per_s)
-    same, of = metrics.lossless.identical, metrics.lossless.comparable
-    return {
-        "M": figures(metrics.M),
-        "alpha": number(metrics.alpha_of_passes, 3),
-        "tau": figures(metrics.tau),
-        "TPT": figures(metrics.tpt),
-        "E(Spd)": " / ".join(map(number, expected)) if any(map(known, expected)) else MISSING,
-        "speedup": speedup_text(metrics.speedup),
-        "tok/s": " -> ".join(map(figures, rates)) if any(map(known, rates)) else MISSING,
-        "lossless": f"{same}/{of}" if of else MISSING,
-    }
+# fmt: off
+COLUMNS = (
+    Column("dataset", "dataset", lambda of: of.run.dataset or MISSING,
+           "where the prompts are from.", kind="label"),
+    Column("model", "model", lambda of: of.run.model or MISSING,
+           "the model that verifies.", kind="label"),
+    Column("method", "method", lambda of: of.run.method or MISSING,
+           "what drafts, or vanilla against itself.", kind="label"),
+    Column("point", "point", lambda of: of.run.label or "",
+           "the settings of a run that differ in its sweep.", kind="label"),
+    Column("n", "n", lambda of: v.count(of.run.metrics),
+           "prompts decoded by both arms, in how many questions where these are fewer."),
+    Column("speedup", "speedup", lambda of: v.speedup(of.metrics.speedup),
+           "vanilla's seconds per token / the method's on the same prompts in the same process, "
+           "prefill and adaptation included: geometric mean over questions [95 % interval, "
+           "Student's t on the logarithms] or, below 5 questions, (their values). The turns of a "
+           "conversation, and the samples of one task, are one question."),
+    Column("best", "over best", lambda of: v.ratio(*of.best),
+           "speed / that of the fastest method of its row, vanilla among them: geometric mean over "
+           "the questions that all have, of ratios of the same question [95 % interval for all "
+           "pairs of the row at once]."),
+    Column(OVER, "over METHOD", lambda of: v.ratio(*of.over),
+           "speed / that of this method in the same row: geometric mean of the ratios of the same "
+           "question [95 % interval for this pair alone].", "asked"),
+    Column("worst", "worst tenth", lambda of: v.decimals(v.worst_tenth(of.metrics), 2, "x"),
+           "the speedup that a tenth of the questions stays below, from 5 questions on.", "files"),
+    Column("M", "M", lambda of: of.metrics.M,
+           "tokens emitted per verification pass, bonus included; the prefill and its token are in "
+           "neither (SWIFT B.3)."),
+    Column("passes", "passes / round", lambda of: of.metrics.draft_passes,
+           "forward passes that drafted, per verification; a dash where the trace does not tell "
+           "them from copies.", "files"),
+    Column("rows", "rows / round", lambda of: of.metrics.rows,
+           "rows of a verification pass, the pending token, the proposed ones and a method's own; "
+           "vanilla has 1.", "files"),
+    Column("skipped", "skipped", lambda of: v.decimals(v.skipped(of.metrics)),
+           "share of all sub-layers that the draft leaves out, mean over samples at their end; a "
+           "dash without draft passes, and for auto, whose sets are in their traces."),
+    Column("adapt", "adapt", lambda of: v.decimals(v.adapting(of.metrics), 0, " %", 100),
+           "seconds of adaptation / seconds of decoding, such as a search for a skip set.",
+           "files"),
+    Column("tokens_per_s", "tok/s",
+           lambda of: v.pair(" -> ", figures, vanilla=of.metrics.baseline.tokens_per_s,
+                             own=of.metrics.tokens_per_s),
+           "decoded tokens per second, pooled, without the prefill: vanilla -> method."),
+    Column("lossless", "lossless", lambda of: v.lossless(of.metrics),
+           "samples whose tokens are identical to vanilla's under greedy decoding; a tie first "
+           "differs where the target's two best logits are equal within rounding; unchecked: "
+           "whether it is a tie could not be computed."),
+    Column("decode", "decode only",
+           lambda of: v.ratio(of.metrics.speedup.paired, of.metrics.speedup.ci95),
+           "the speedup without the prefill.", "asked"),
+    Column("alpha", "alpha", lambda of: v.decimals(of.metrics.alpha_of_passes, 3),
+           "accepted draft tokens / draft passes, pooled over all rounds (SWIFT B.3), where every "
+           "step of a draft is a forward pass, of some layers or of a draft model.", "asked"),
+    Column("accepted", "accepted share", lambda of: v.decimals(of.metrics.accepted_share, 3),
+           "accepted draft tokens / proposed ones, of a tree all its nodes; AIPerf's "
+           "`draft_acceptance_rate`.", "asked"),
+    Column("tau", "tau", lambda of: of.metrics.tau,
+           "tokens emitted per round that drafted, bonus included (CLaSp 4).", "asked"),
+    Column("tpt", "TPT", lambda of: of.metrics.tpt,
+           "(1 - a^(g+1)) / (1 - a) / (g t_draft + t_target) in tokens/s (KnapSpec Eq. 4): a is "
+           "`alpha_cond`, g the mean draft length; a round without a draft emits one token; "
+           "latencies profiled in this engine for the sets that drafted, lm_head included; t_draft "
+           "is 0 for drafts without a forward pass, g is 0 for vanilla.", "asked"),
+    Column("expected", "E(Spd)",
+           lambda of: v.pair(" / ", number, own=of.metrics.expected_speedup.paper,
+                             measured=of.metrics.expected_speedup.measured_cost),
+           "M alpha / ((M - 1) c + alpha) (SWIFT Eq. 6) with c = 1 - r, r the mean skipped ratio "
+           "of the sets that drafted, and c = 0 for drafts without a forward pass / the same with "
+           "the measured cost of a draft step and of a verification pass.", "asked"),
+    Column("ttft", "TTFT", lambda of: v.waits(of.metrics, "ttft_s"),
+           "time to first token, in ms: the prefill; p50 / p90 / p99 over the prompts, "
+           "vanilla -> method.", "asked"),
+    Column("itl", "ITL", lambda of: v.waits(of.metrics, "s_per_output_token"),
+           "inter-token latency, in ms: the wall-clock of a round shared by the tokens that it "
+           "emitted; p50 / p90 / p99 over all tokens behind the first of all prompts, "
+           "vanilla -> method.", "asked"),
+    Column("copy", "low-bit copy",
+           lambda of: v.decimals((of.metrics.variant_bytes or 0) / 2**20 or None, 0, " MiB"),
+           "MiB that the method's draft passes take for copies of weights in fewer bits; arms of a "
+           "row that read the same bits share one.", "asked"),
+    Column("setup", "set-up", lambda of: v.decimals(of.metrics.setup_s or None, 1, " s"),
+           "seconds, once per process before its first prompt and in no other time, in which the "
+           "method measures what it needs of the machine (prices of rows, latencies of "
+           "sub-layers) and makes its copy of weights in fewer bits.", "asked"),
+    Column("score", "score", lambda of: v.scores(of.metrics),
+           "mean over the samples, vanilla -> method; (n): samples with that label. Shares, and "
+           "BLEU in percent: sentence_bleu is a mean over samples, bleu is of the whole corpus.",
+           "asked"),
+    Column(NOTE, NOTE, lambda of: _note(of.run),
+           "what is not as usual, or why there are no numbers.", kind="text"),
+)
+# fmt: on
+BY_KEY = {column.key: column for column in COLUMNS}
+DEFINITIONS = {column.heading: column.definition for column in COLUMNS}
 
 
-def more_cells(metrics: Metrics, standing: Standing | None = None) -> dict[str, str]:
-    """What the table of a row has beside `main_cells`, by column."""
-    by, skipped = metrics.speedup, metrics.skipped
-    ratios = [*(by.by_question or {}).values()]
-    tenth = quantiles(ratios, n=10, method="inclusive")[0] if len(ratios) >= FEWEST else None
-    decoding, drafts = metrics.seconds.decoding, metrics.draft_passes or metrics.draft_steps is None
-    share = over(decoding.get("adapt"), math.fsum(decoding.values()))
-    return {
-        "n": sample_count(metrics),
-        "over best": ratio_text(standing.ratio, standing.interval) if standing else MISSING,
-        "worst tenth": number(tenth, 2, "x"),
-        "passes / round": figures(metrics.draft_passes),
-        "rows / round": figures(metrics.rows),
-        "skipped": number(skipped.ratio if skipped and drafts else None),
-        "adapt": number(share, 0, " %", 100),
-        "decode only": ratio_text(by.paired, by.ci95),
-        "accepted share": number(metrics.accepted_share, 3),
-        "set-up": number(metrics.setup_s or None, 1, " s"),
-        "low-bit copy": number(metrics.variant_bytes or None, 0, " MiB", 2**-20),
-        **waits_cells(metrics),
-    }
-
-
-def waits_cells(metrics: Metrics, shares: Sequence[int] = PERCENTILES) -> dict[str, str]:
-    """Latencies (ms, at the percentiles `shares`), vanilla -> method, by column."""
-
-    def arrow(*arms: Percentiles | None) -> str:
-        values = [[getattr(arm or Percentiles(), f"p{p}") for p in shares] for arm in arms]
-        if None in values[0] + values[1]:
-            return MISSING
-        return " -> ".join(" / ".join(figures(1e3 * s) for s in times) for times in values)
-
-    return {
-        "TTFT": arrow(metrics.baseline.ttft_s, metrics.ttft_s),
-        "ITL": arrow(metrics.baseline.s_per_output_token, metrics.s_per_output_token),
-    }
-
-
-def speedup_text(of: Paired) -> str:
-    """`1.37x [1.30, 1.44]`; of few questions `1.37x (1.30, 1.44)`, a value each."""
-    return ratio_text(*of.headline, [*(of.by_question or {}).values()])
-
-
-def ratio_text(value: float | None, ends: Interval | None, values: Sequence[float] = ()) -> str:
-    """A ratio with its interval, or without one with its few values."""
-    text = number(value, 2, "x")
-    if text == MISSING or (ends is None and len(values) < 2):
-        return text
-    if ends is None:
-        return f"{text} ({', '.join(map(number, sorted(values)))})"
-    return f"{text} [{number(ends[0])}, {number(ends[1])}]"
-
-
-def scores(metrics: Metrics) -> list[str]:
-    """Mean scores, vanilla -> method; notes unequal ones of identical tokens, where a scorer
-    contradicts itself.
+def check_columns(keys: Sequence[str], known: Sequence[str] = tuple(BY_KEY)) -> None:
+    """Raises SkipbenchError for a column that is neither `known`, by default one of a table of
+    runs, nor `ALL`.
     """
-    theirs, ours = ((of.score or Score()).means for of in (metrics.baseline, metrics))
-    same, found = metrics.lossless, []
-    for name in dict.fromkeys([*theirs, *ours]):
-        digits = 1 if name in PERCENT_SCORES else 3
-        arms = (number(arm.get(name), digits) for arm in (theirs, ours))
-        found.append(f"{name} {' -> '.join(arms)}")
-    if metrics.score_equal is False and same.identical == same.comparable + same.sampled:
-        found.append("NOT EQUAL although all tokens are identical")
-    return [f"scores, vanilla -> method: {'; '.join(found)}"] if found else []
+    if unknown := [key for key in keys if key not in (*known, ALL)]:
+        from skipbench.config.explain import did_you_mean  # slow to import
+
+        hint = did_you_mean(unknown[0], [*known])
+        wanted = ", ".join([*known, ALL])
+        raise SkipbenchError(f"columns={unknown[0]}.{hint} Wanted any of {wanted}")
 
 
-def exceptions(metrics: Metrics) -> list[str]:
-    """Counts of samples that are not simply identical to vanilla's, by kind."""
-    of = metrics.lossless
-    counts = {"tie" if of.ties == 1 else "ties": of.ties, "diverged": of.diverged}
-    counts |= {"unchecked": of.unchecked, "sampled": of.sampled, "failed": of.failed}
-    counts[f"of {metrics.samples} outputs loop"] = metrics.looped
-    return [f"{count} {name}" for name, count in counts.items() if count]
+def chosen(keys: Sequence[str], over: str = "") -> list[Column]:
+    """The columns of a table with `columns=keys` and `over=over`: labels, then those of `keys` in
+    their order; without keys, those of a table's files.
+    """
+    named = [BY_KEY[key] for key in dict.fromkeys([*keys, OVER]) if key != ALL]
+    if not keys or ALL in keys:
+        named = [c for c in COLUMNS if c.shown != "asked" or ALL in keys or c.key == OVER]
+    labels = (c for c in COLUMNS if c.kind == "label" and c not in named)
+    return [c for c in (*labels, *named) if over or c.key != OVER]
 
 
-def markdown_grid(rows: Sequence[Sequence[str]]) -> str:
-    """A grid of texts; columns are padded, the first row is the head."""
-    safe = [[one_line(text.replace("|", "\\|")) for text in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*safe, strict=True)]
-    padded = [[text.ljust(w) for text, w in zip(row, widths, strict=True)] for row in safe]
-    lines = [f"| {' | '.join(row)} |" for row in padded]
-    return "\n".join([lines[0], f"|{'|'.join('-' * (w + 2) for w in widths)}|", *lines[1:]])
-
-
-def one_line(text: str) -> str:
-    """The text without line breaks."""
-    return " ".join(text.split())
+def numbers(values: Mapping[str, Value]) -> dict[str, object]:
+    """The numbers of columns, by a column's name and what each adds to it, its own first."""
+    found = dict[str, object]()
+    for name, of in values.items():
+        found |= {name: of.numbers[""]} if "" in of.numbers else {}
+        found |= {f"{name} {end}".strip(): number for end, number in of.numbers.items()}
+    return found

@@ -2,16 +2,15 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from skipbench.config.explain import did_you_mean
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.interval import paired_ratio_interval
 from skipbench.metrics.pairs import Standing, standings
-from skipbench.report.columns import MISSING, ratio_text, speedup_text
+from skipbench.report.values import Ratio, ratio, speedup
 from skipbench.runs.run import Run
 
 BASELINE = "vanilla"
@@ -20,18 +19,15 @@ FASTEST = (
     "setting), by paired ratios of the same questions and an interval that allows for all pairs of "
     "the row, and significantly faster than vanilla; nothing with fewer than 5 questions"
 )
-FIELDS = ("commit", "dirty", "device", "torch", "transformers", "package_sha256")  # an origin
+FIELDS = ("commit", "dirty", "torch", "transformers", "package_sha256")  # of an origin
 
 
 def row_of(run: Run) -> tuple[str, ...]:
-    """What the runs of a row share: model, dataset, temperature, engine, and known settings."""
-    temperature = run.setting("decoding.temperature") or run.keys.get("temperature") or 0
-    how = f"temperature {temperature}" if temperature else "greedy"
-    engine = run.origin.engine or "engine not recorded"
-    threads, tokens = run.setting("engine.threads"), run.setting("dataset.max_new_tokens")
-    settings = (threads and f"threads {threads}", tokens and f"{tokens} tokens")
-    known = (run.origin.dtype or "", _machine(run) or "", *(text or "" for text in settings))
-    return run.model, run.dataset, how, engine, *known
+    """What the runs of a row share: its folder, or model and dataset of a run without one; engine
+    and machine.
+    """
+    row = str(run.id or "").rpartition("/")[0] or f"{run.model}, {run.dataset}"
+    return row, run.origin.engine or "", _machine(run) or ""
 
 
 def beside(runs: Sequence[Run]) -> tuple[dict[int, Standing], list[str]]:
@@ -39,14 +35,16 @@ def beside(runs: Sequence[Run]) -> tuple[dict[int, Standing], list[str]]:
     rows: dict[tuple[str, ...], dict[int, dict[str, float]]] = {}
     for at, run in enumerate(runs):
         if run.speedup is not None:
-            row = rows.setdefault(row_of(run), {})
-            row[at] = _by_question(run)
+            rows.setdefault(row_of(run), {})[at] = _by_question(run)
     found, lines = dict[int, Standing](), list[str]()
     for row in rows.values():
-        paired = [at for at, arm in row.items() if arm and not _shorter(row, at, runs)]
+        most = max(map(len, row.values()))
+        # vanilla on fewer questions than the methods takes none from their pairs
+        able = [at for at in row if runs[at].method != BASELINE or len(row[at]) == most]
+        paired = [at for at in able if row[at]]
         vanilla = [n for n, at in enumerate(paired) if runs[at].method == BASELINE]
         found |= zip(paired, standings([row[at] for at in paired], vanilla), strict=False)
-        left = [at for at in row if at not in found and not _shorter(row, at, runs)]
+        left = [at for at in able if at not in found]
         if left and len(row) > 1:
             why = "no question is in all" if paired == left else "no values by question"
             names = ", ".join(dict.fromkeys(runs[at].method for at in left))
@@ -55,47 +53,51 @@ def beside(runs: Sequence[Run]) -> tuple[dict[int, Standing], list[str]]:
     return found, lines
 
 
-def over(runs: Sequence[Run], method: str) -> dict[int, str]:
+def check_over(over: str | None, methods: Sequence[str]) -> None:
+    """Raises SkipbenchError for `over=` of a method that is neither vanilla nor among `methods`."""
+    if over and over not in (BASELINE, *methods):
+        from skipbench.config.explain import did_you_mean  # slow to import
+
+        names = ", ".join(dict.fromkeys(methods))
+        hint = did_you_mean(over, list(methods))
+        raise SkipbenchError(f"over={over}.{hint} Wanted one of: {names}")
+
+
+def over(runs: Sequence[Run], method: str) -> dict[int, Ratio]:
     """Speed over the first run of `method` in its row, paired by question, by place of the run.
-    Raises SkipbenchError for a method that no row has.
+    Raises SkipbenchError as `check_over`.
     """
-    names = list(dict.fromkeys(run.method for run in runs))
-    if runs and method != BASELINE and method not in names:
-        raise SkipbenchError(
-            f"over={method}.{did_you_mean(method, names)} Wanted one of: {', '.join(names)}"
-        )
-    arms = [_by_question(run) if run.speedup is not None else {} for run in runs]
+    if runs:
+        check_over(method, [run.method for run in runs])
+    arms = [_by_question(run) for run in runs]
     bases: dict[tuple[str, ...], dict[str, float]] = {}
     for run, arm in zip(runs, arms, strict=True):
         if run.method == method and arm:
             bases.setdefault(row_of(run), arm)
-    found = dict[int, str]()
+    found = dict[int, Ratio]()
     for at, (run, arm) in enumerate(zip(runs, arms, strict=True)):
         base = bases.get(row_of(run), {})
         ratios = [arm[question] / base[question] for question in arm if question in base]
         if run.method != method and ratios:
-            found[at] = ratio_text(*paired_ratio_interval(ratios))
+            found[at] = paired_ratio_interval(ratios)
     return found
 
 
 def over_lines(runs: Sequence[Run], method: str) -> list[str]:
     """`over`, a line for each row, for a table whose columns are the paper's."""
-    lines: dict[tuple[str, ...], list[str]] = {}
-    for at, text in over(runs, method).items():
-        lines.setdefault(row_of(runs[at]), []).append(f"{runs[at].method} {text}")
-    named = {", ".join(row[:3]): "; ".join(dict.fromkeys(texts)) for row, texts in lines.items()}
-    return [f"over {method}, paired by question: {row}: {text}." for row, text in named.items()]
+    lines: dict[str, dict[str, None]] = {}
+    for at, found in over(runs, method).items():
+        row = lines.setdefault(f"{runs[at].model}, {runs[at].dataset}", {})
+        row[f"{runs[at].method} {ratio(*found).text}"] = None
+    return [
+        f"over {method}, paired by question: {row}: {'; '.join(texts)}."
+        for row, texts in lines.items()
+    ]
 
 
 def _by_question(run: Run) -> dict[str, float]:
     """The speedups of a run by question."""
-    return run.measured.speedup.by_question or {}
-
-
-def _shorter(row: Mapping[int, Mapping[str, float]], at: int, runs: Sequence[Run]) -> bool:
-    """True of vanilla on fewer questions than the methods: it takes none from their pairs."""
-    others = [arm.keys() for n, arm in row.items() if runs[n].method != BASELINE and arm]
-    return runs[at].method == BASELINE and any(row[at].keys() < arm for arm in others)
+    return (run.metrics and run.metrics.speedup.by_question) or {}
 
 
 @dataclass(frozen=True)
@@ -114,8 +116,8 @@ class Comparison:
         others = (run.method for run in self.tied if run.method != self.best.method)
         names = ", ".join(dict.fromkeys(others))
         tied = f"; not significantly slower: {names}" if names else ""
-        speedup = speedup_text(self.best.measured.speedup)
-        return f"{self.best.method}, {speedup} of {self.best.over}{tied}"
+        faster = speedup(self.best.measured.speedup).text
+        return f"{self.best.method}, {faster} of {self.best.over}{tied}"
 
 
 def conclude(runs: Sequence[Run]) -> Comparison:
@@ -137,7 +139,7 @@ def noise_floor(runs: Sequence[Run]) -> list[str]:
     if not any(run.metrics for run in runs):
         return []
     found = dict.fromkeys(
-        f"{run.model}, {run.dataset} {speedup_text(m.speedup)} (n = {m.samples})"
+        f"{run.model}, {run.dataset} {speedup(m.speedup).text} (n = {m.samples})"
         for run in runs
         if run.method == BASELINE and (m := run.metrics) and run.speedup
     )
@@ -168,13 +170,6 @@ def same_drafts(runs: Sequence[Run]) -> list[str]:
     return lines
 
 
-def origin_of(run: Run) -> tuple[str, ...]:
-    """The run's values of `FIELDS`; a dash for what was not recorded."""
-    named = replace(run.origin, device=_machine(run))
-    values = (getattr(named, name) for name in FIELDS)
-    return tuple(MISSING if value is None else str(value) for value in values)
-
-
 def _machine(run: Run) -> str | None:
     """The GPU, or the processor of a run on one."""
     on_cpu = run.origin.device == "cpu"
@@ -183,7 +178,8 @@ def _machine(run: Run) -> str | None:
 
 def origins(runs: Sequence[Run]) -> list[str]:
     """A line where the measured runs are of several commits, devices or versions."""
-    count = len({origin_of(run) for run in runs if run.metrics})
+    done = [run for run in runs if run.metrics]
+    count = len({(_machine(run), *(getattr(run.origin, of) for of in FIELDS)) for run in done})
     how = f"The runs are from {count} origins (commits, devices or versions): compare with care."
     return [how] if count > 1 else []
 
@@ -201,15 +197,18 @@ def titled(title: str, runs: Sequence[Run]) -> str:
 
 def mixed(runs: Sequence[Run]) -> list[str]:
     """A line per method of several sources, model of several weights."""
-    done, lines = [run for run in runs if run.metrics], list[str]()
-    for noun, what, digests in (
-        ("method", "sources", [(run.method, run.origin.method_sha256) for run in done]),
-        ("model", "weights", [(run.model, run.origin.weights_sha256) for run in done]),
-    ):
-        counts = Counter(name for name, digest in dict.fromkeys(digests) if digest)
-        lines += [
-            f"{noun} {name}: its runs are of {count} different {what}: do not compare them."
-            for name, count in counts.items()
-            if count > 1
-        ]
-    return lines
+    done = [run for run in runs if run.metrics]
+    known = dict.fromkeys(
+        of
+        for run in done
+        for of in (
+            (f"method {run.method}", "sources", run.origin.method_sha256),
+            (f"model {run.model}", "weights", run.origin.weights_sha256),
+        )
+    )
+    counts = Counter((name, what) for name, what, digest in known if digest)
+    return [
+        f"{name}: its runs are of {count} different {what}: do not compare them."
+        for (name, what), count in counts.items()
+        if count > 1
+    ]

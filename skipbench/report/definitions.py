@@ -1,4 +1,4 @@
-"""Everything about columns from definitions.yaml; the terminal shows `LEGEND` instead."""
+"""Columns of the papers' tables, from definitions.yaml, and lines below any table."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,8 +8,7 @@ import msgspec
 _FILE = Path(__file__).with_suffix(".yaml").read_bytes()
 _COLUMNS = msgspec.yaml.decode(_FILE, type=dict[str, dict[str, str]])
 LEGEND = "columns: python -m skipbench --help columns, or docs/metrics.md"
-DEFINITIONS = _COLUMNS["tables"]
-PAPER_DEFINITIONS = DEFINITIONS | _COLUMNS["papers"]  # of the papers' tables
+OF_PAPERS = _COLUMNS["papers"]
 BY_PAPER = {k.removeprefix("of_"): v for k, v in _COLUMNS.items() if k.startswith("of_")}
 """Definitions of the columns that a paper's own estimator fills, by paper."""
 UNITS = {column: unit for unit, names in _COLUMNS["units"].items() for column in names.split()}
@@ -18,12 +17,6 @@ NAMED, _SETTINGS = (tuple(names.split()) for names in _COLUMNS["keys"].values())
 KEYS = {*NAMED, *_SETTINGS}
 
 EMBEDDED_MODEL = "tiny"
-
-
-def definitions_for(names: Iterable[str]) -> list[tuple[str, str]]:
-    """Name and sentence of those columns that have a definition, in the order of `DEFINITIONS`."""
-    wanted = set(names)
-    return [(name, text) for name, text in DEFINITIONS.items() if name in wanted]
 
 
 def caution(models: Iterable[str], datasets: Iterable[str]) -> list[str]:

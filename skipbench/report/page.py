@@ -94,7 +94,6 @@ def document(
     refused: Sequence[str] = (),
     about: str = "",
     links: Mapping[str, str] | None = None,
-    definitions: Mapping[str, str] | None = None,
 ) -> str:
     """The whole page; the same records give the same bytes: no time, no random name.
 
@@ -104,18 +103,7 @@ def document(
         refused: what is left out, and why.
         about: a sentence below the title.
         links: text to address, of other pages.
-        definitions: words that the page uses, and what they mean.
     """
-    text = rendered(
-        "page.html.j2",
-        escape,
-        title=title,
-        tables={name: Markup(table) for name, table in tables.items()},
-        plots=plots,
-        figures=figures,
-        refused=refused,
-        about=about,
-        links=links or {},
-        definitions=definitions or {},
-    )
-    return text
+    own = {name: Markup(table) for name, table in tables.items()}
+    shown = {"plots": plots, "figures": figures, "refused": refused, "links": links or {}}
+    return rendered("page.html.j2", escape, title=title, about=about, tables=own, **shown)

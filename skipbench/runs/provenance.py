@@ -27,7 +27,10 @@ CONDITIONS += COMPUTING
 """A run's times, and what rounds otherwise, depend on these, beside its settings."""
 OF_PROMPTS = ("prompts", "rows_sha256", "prompts_sha256")
 COMMIT = "SKIPBENCH_COMMIT"
-PROTOCOLS = {2: "6d61af62650f4500efa1eea8fa8e7dc8a25177ec0ac15ab00967fd88063f1ec8"}
+PROTOCOLS = {
+    2: "6d61af62650f4500efa1eea8fa8e7dc8a25177ec0ac15ab00967fd88063f1ec8",
+    3: "6ac4524b3289d93eb3dfe069e1dba184815bb377b2a8f392521c75a265472e72",  # reads NAME.all.csv
+}
 """docs/protocol.md: SHA-256 of the page by its version; the last one is in force."""
 SLURM = re.compile(r"SLURM_(ARRAY_)?(JOB|TASK|NODE)_?(ID|LIST)")
 PACKAGES = ["skipbench", *COMPUTING, "safetensors", "datasets", "hydra-core", "omegaconf"]

@@ -1,24 +1,21 @@
 """`Run`: one arm of a row beside its vanilla: settings, origin, turns and metrics. Read once by
-`read_run`; tables, figures and commands take it. `frame`: a results folder as a pandas frame.
+`read_run`; tables, figures and commands take it.
 """
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from skipbench.errors import SkipbenchError
 from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import Provenance, check_identity, engine_text
-from skipbench.runs.reading import read_json, read_yaml, readable, run_folders
+from skipbench.runs.reading import read_json, read_yaml, readable
 from skipbench.runs.record import VANILLA, Arm, Texts, Turn, paired
 from skipbench.runs.state import NO_STATUS, Status, read_status
 from skipbench.runs.store import CONFIG, read_texts, read_turns
-
-if TYPE_CHECKING:
-    import pandas
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -213,71 +210,3 @@ def _origin(provenance: Provenance, settings: Mapping[str, Any]) -> Origin:
         known |= {"sparsity": model["sparsity"], "calibration": f"{rows}, {each}"}
     origin: dict[str, Any] = {name: known.get(name) for name in Origin.__struct_fields__}
     return Origin(**origin)
-
-
-def frame(
-    results: str | Path = "results", samples: bool = False, wide: bool = False
-) -> "pandas.DataFrame":
-    """The runs of a results folder, one row per run, with the numbers of the table under its names:
-    `speedup` with the ends `low` and `high` of its 95 % interval, prefill included, `n`, `M`,
-    `alpha`, `tau`, `skipped`, tokens per second, and how many of `comparable` outputs are
-    `identical` to vanilla's.
-
-    Args:
-        results: a results folder.
-        wide: every setting and number besides, by its path, such as
-            `settings.method.stop.max_steps` or `metrics.speedup.paired` (without the prefill).
-        samples: one row per sample instead: `run`, model, method, dataset, counts, seconds per
-            phase and `speedup`; vanilla's counts and seconds begin with `vanilla.`.
-
-    Raises:
-        SkipbenchError: there are no runs, or one cannot be read.
-    """
-    import pandas
-
-    runs = [read_run(folder) for folder in run_folders(Path(results))]
-    if not runs:
-        raise SkipbenchError(f"{results} has no runs; give a results folder")
-    if samples:
-        rows = [row for run in runs for row in _sample_rows(run)]
-    else:
-        rows = [_row(run) | (_wide_row(run) if wide else {}) for run in runs]
-    return pandas.json_normalize(rows)
-
-
-def _row(run: Run) -> dict[str, object]:
-    metrics = run.metrics or Metrics()
-    speedup, ends = metrics.speedup.headline
-    low, high = ends or (None, None)
-    names = {"run": run.id, "model": run.model, "dataset": run.dataset, "method": run.method}
-    numbers = {"n": metrics.samples, "speedup": speedup, "low": low, "high": high, "M": metrics.M}
-    numbers |= {"alpha": metrics.alpha_of_passes, "tau": metrics.tau}
-    numbers["skipped"] = metrics.skipped.ratio if metrics.skipped else None
-    numbers |= {"tokens_per_s": metrics.tokens_per_s}
-    numbers |= {"tokens_per_s_vanilla": metrics.baseline.tokens_per_s}
-    same = {key: getattr(metrics.lossless, key) for key in ("identical", "comparable")}
-    return {**names, "state": run.status.state, **numbers, **same}
-
-
-def _wide_row(run: Run) -> dict[str, object]:
-    row: dict[str, Any] = msgspec.to_builtins(run, enc_hook=str)
-    provenance = row.pop("provenance", {})
-    if run.metrics:  # as many columns as questions
-        row["metrics"]["speedup"].pop("by_question", None)
-    return {"run": row.pop("id"), **row, "origin": provenance}
-
-
-def _sample_rows(run: Run) -> list[dict[str, object]]:
-    names = {"run": run.id, "model": run.model, "method": run.method, "dataset": run.dataset}
-    rows = []
-    for turn in run.turns:
-        row = msgspec.to_builtins(turn)
-        for arm, of in row.pop("arms").items():
-            if arm in (VANILLA, run.arm):
-                sums = [sum(counts) for counts in zip(*of["rounds"], strict=True)] or [0] * 5
-                counts = zip(("steps", "nodes", "accepted", "chain", "emitted"), sums, strict=True)
-                of |= {"rounds": len(of["rounds"]), "tokens": len(of["tokens"]), **dict(counts)}
-                row |= {"vanilla": of} if arm == VANILLA else of
-        rows.append({**names, **row, "speedup": turn.ratio(VANILLA, run.arm)})
-        rows[-1] |= {"decode_speedup": turn.ratio(VANILLA, run.arm, prefill=False)}
-    return rows

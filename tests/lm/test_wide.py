@@ -25,7 +25,7 @@ from skipbench.lm.float32 import float32_logits
 from skipbench.lm.fused.engine import FusedEngine
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
-from skipbench.report.columns import exceptions, main_cells
+from skipbench.report.values import exceptions, lossless
 from skipbench.runs.reading import run_folders
 from skipbench.runs.record import Arm, Seconds
 from skipbench.runs.run import read_run
@@ -237,6 +237,4 @@ def test_a_check_that_cannot_be_made_keeps_the_sample(
         assert arm.divergence is not None and arm.divergence.logit_gap is None
         assert why in str(arm.divergence.error)
     assert run.measured.lossless.unchecked == 2
-    assert main_cells(run.measured)["lossless"] == "0/2" and exceptions(run.measured) == [
-        "2 unchecked"
-    ]
+    assert lossless(run.measured).text == "0/2" and exceptions(run.measured) == ["2 unchecked"]

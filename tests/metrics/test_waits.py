@@ -14,9 +14,9 @@ from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.metrics.summary import percentiles, summarise
 from skipbench.profile.clock import Clock
-from skipbench.report.columns import waits_cells
 from skipbench.report.tables.runs import row_table
 from skipbench.report.tables.stored import stored_table, summary
+from skipbench.report.values import waits
 from skipbench.runs.measures import Percentiles
 from skipbench.runs.record import Arm, Round, Sample, Seconds
 from skipbench.runs.run import Run
@@ -65,7 +65,7 @@ def test_percentiles_weigh_tokens() -> None:
     assert of.s_per_output_token_vanilla == Percentiles(p50=0.1, p90=0.1, p99=0.4)
     times = structs.astuple(of.s_per_output_token)
     assert times == pytest.approx((0.05, 0.1, 0.1))
-    assert waits_cells(of)["ITL"] == "100 / 100 / 400 -> 50.0 / 100 / 100"
+    assert waits(of, "s_per_output_token").text == "100 / 100 / 400 -> 50.0 / 100 / 100"
 
 
 @pytest.mark.slow

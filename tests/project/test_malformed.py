@@ -27,11 +27,12 @@ from skipbench.launch import manifest
 from skipbench.metrics.prices import Prices
 from skipbench.models.load import load
 from skipbench.models.outline import read_config, sized
+from skipbench.report.frame import frame
 from skipbench.report.page import readable_runs
 from skipbench.report.tables.stored import read_table, summary
 from skipbench.runs.fingerprint import weights_sha256
 from skipbench.runs.reading import read_json
-from skipbench.runs.run import frame, read_run
+from skipbench.runs.run import read_run
 from skipbench.runs.store import read_completions
 from skipbench.search.run import read_retimed, read_trials
 
@@ -59,7 +60,7 @@ def records(place: Path) -> dict[str, Reader]:
     def whole(path: Path) -> object:
         if path.name == "completions.jsonl":
             return read_completions(path)
-        frames = frame(results), frame(results, samples=True)
+        frames = frame(results), frame(results, turns=True)
         return read_run(path.parent), frames, readable_runs(results)
 
     for path in (*run.glob("*.json*"), run / "config.yaml"):

@@ -11,7 +11,7 @@ import pandas
 import pytest
 from conftest import ROOT
 
-from skipbench.report.tables.formats import csv
+from skipbench.report.tables.formats import write
 from skipbench.report.tables.paper import paper_table
 from skipbench.runs.provenance import PROTOCOLS, Provenance
 
@@ -49,7 +49,7 @@ def as_published(rows: pandas.DataFrame) -> pandas.DataFrame:
 def test_the_rule_can_be_computed(
     tmp_path: Path, change: Callable[[pandas.DataFrame], pandas.DataFrame], wanted: str
 ) -> None:
-    table = pandas.read_csv(io.StringIO(csv(paper_table("swift", "table2", []))))
+    table = pandas.read_csv(io.StringIO(write(paper_table("swift", "table2", []))["all.csv"]))
     speedups = table[(table["column"] == "speedup") & table["published"].notna()]
     single = speedups[(speedups["dataset"] != "overall") & (speedups["method"] != "vanilla")]
     made = change(single.assign(half=0.02))

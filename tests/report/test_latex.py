@@ -5,17 +5,22 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import matplotlib
 import pytest
+from conftest import ROOT
+from matplotlib.ft2font import FT2Font
 from msgspec.structs import replace
 from test_papertable import TABLES, metrics, run
 
 from skipbench.report.definitions import KEYS
 from skipbench.report.published import published
 from skipbench.report.tables.features import feature_table
+from skipbench.report.tables.formats import markdown, write
 from skipbench.report.tables.latex import tabular
 from skipbench.report.tables.model import Table
 from skipbench.report.tables.paper import paper_table
 from skipbench.report.tables.runs import row_table
+from skipbench.report.tables.stored import read_table
 
 
 def measured_everywhere(paper: str, table: str) -> Table:
@@ -65,6 +70,29 @@ def test_a_tabular_is_bare_and_whole(name: str) -> None:
             spans = sum(int(n) for n in re.findall(r"\\multicolumn\{(\d+)\}", line))
             assert grid.labels + spans == len(grid.columns)
     assert all(f"% [{n}] " in text for n, _ in enumerate(made.footnotes, 1))
+
+
+@pytest.mark.parametrize("name", ["real", "head-to-head"])
+def test_a_table_of_runs_fits_a_table_of_two_columns(name: str) -> None:
+    """Set in 9 points of Computer Modern, in the 6.75 inches of ICML's page; notes are comments."""
+    table = read_table(ROOT / f"results/laptop/tables/{name}.json")
+    text, font = (
+        write(table, ["tabular.tex"])["tabular.tex"],
+        Path(matplotlib.get_data_path(), "fonts/ttf/cmr10.ttf"),
+    )
+    lines = [line.removesuffix(r" \\").split(" & ") for line in text.splitlines() if " & " in line]
+    assert "worst tenth" not in lines[0] and "note" not in lines[0] and lines[0][0] == "method"
+    notes = {row.cells[-1].text for row in table.grids[0].rows if "note" in markdown(table)}
+    assert all(f": {note}\n" in text for note in notes)
+    face = FT2Font(str(font))
+    face.set_size(9, 72)
+
+    def width(cell: str) -> float:
+        face.set_text(re.sub(r"\\\w+\{(.*?)\}", r"\1", cell).replace("->", "-> "))
+        return face.get_width_height()[0] / 64
+
+    columns = [max(map(width, column)) for column in zip(*lines, strict=True)]
+    assert sum(columns) + 12 * (len(columns) - 1) <= 6.75 * 72.27
 
 
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="no TeX installation")

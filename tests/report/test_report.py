@@ -16,55 +16,61 @@ from msgspec import structs
 from skipbench.metrics.acceptance import PassSeconds
 from skipbench.metrics.prices import Parts, Prices
 from skipbench.metrics.summary import summarise
-from skipbench.report.columns import MISSING, main_cells, scores
-from skipbench.report.definitions import DEFINITIONS, LEGEND, caution
-from skipbench.report.tables.formats import csv as write_csv
-from skipbench.report.tables.formats import for_terminal, markdown
+from skipbench.report.columns import ALL, COLUMNS, DEFINITIONS, Line
+from skipbench.report.definitions import LEGEND, caution
+from skipbench.report.tables.formats import for_terminal, markdown, write
 from skipbench.report.tables.html import html
 from skipbench.report.tables.model import TableCell
-from skipbench.report.tables.runs import ALL, row_table, run_table
+from skipbench.report.tables.runs import row_table, run_table
+from skipbench.report.text import MISSING
+from skipbench.report.values import scores
 from skipbench.runs.measures import Metrics, Percentiles, Score, Speedup
-from skipbench.runs.record import Arm, Round, Sample, Seconds
+from skipbench.runs.record import VANILLA, Arm, Round, Seconds, Turn
 from skipbench.runs.run import Origin, Run
 
 PROVENANCE = Origin(engine="fused", dtype="float32", device="cpu", commit="0123abc")
 PROVENANCE = structs.replace(PROVENANCE, date="2025-01-02", torch="2.8")
 
 
-def sample(index: int, draft_s: float, steps: int = 4, **more: Any) -> Sample:
+Scores = tuple[dict[str, float], dict[str, float]]  # of vanilla and of the method
+
+
+def turn(
+    index: int, draft_s: float, steps: int = 4, scores: Scores = ({}, {}), **more: Any
+) -> Turn:
+    """A turn of vanilla and `method`; `more`: fields of its arm."""
     accepted = steps - 1 if steps else 0
     rounds = [Round(steps, steps, accepted, accepted, accepted + 1)] * 10
-    tokens = sum(r.emitted for r in rounds)
-    plain, took = [Round(0, 0, 0, 0, 1)] * tokens, Seconds(0.1, 0.0, 0.4, 0.0, 0.1)
-    base = Arm([1] * (tokens + 1), plain, took, "length")
-    method = Arm([1] * (tokens + 1), rounds, Seconds(0.1, draft_s, 0.1, 0.02, 0.03), "length")
-    given = {"lossless": "identical", "skip": "attn:1-3;mlp:2", **more}
-    return Sample(index, str(index), "hash", 8, ["vanilla", "method"], base, method, **given)
+    tokens = [1] * (1 + sum(r.emitted for r in rounds))
+    plain, took = [Round(0, 0, 0, 0, 1)] * (len(tokens) - 1), Seconds(0.1, 0.0, 0.4, 0.0, 0.1)
+    given = {"lossless": "identical", "skip": "attn:1-3;mlp:2", "score": scores[1], **more}
+    own = Arm(tokens, rounds, Seconds(0.1, draft_s, 0.1, 0.02, 0.03), "length", **given)
+    arms = {VANILLA: Arm(tokens, plain, took, "length", score=scores[0]), "method": own}
+    return Turn(index, str(index), "hash", 8, [*arms], arms, {"task": "code"})
 
 
 PASS_S = partial(Prices(model=Parts(2e-4, 0.0, 4e-4, 3e-4, 6)).pass_s, 1, 0)
 
 
 def metrics(
-    samples: list[Sample], pass_s: PassSeconds | None = None, roofline: float | None = None
+    turns: list[Turn], pass_s: PassSeconds | None = None, roofline: float | None = None
 ) -> Metrics:
-    return summarise(samples, 6, pass_s, roofline, None)
+    return summarise(turns, "method", 6, pass_s, roofline, None)
 
 
 def full() -> Metrics:
-    score = {"vanilla": {"rouge2": 0.2}, "method": {"rouge2": 0.3}}
-    more: dict[str, Any] = {"score": score, "groups": {"task": "code"}}
-    samples = [sample(i, 0.1 + 0.01 * i, trace={"searching": [i < 9]}, **more) for i in range(19)]
-    samples += [sample(19, 0.2, lossless="tie"), sample(20, 0.2, lossless="failed")]
-    return metrics(samples, PASS_S, 0.005)
+    more: dict[str, Any] = {"scores": ({"rouge2": 0.2}, {"rouge2": 0.3})}
+    turns = [turn(i, 0.1 + 0.01 * i, trace={"searching": [i < 9]}, **more) for i in range(19)]
+    turns += [turn(19, 0.2, lossless="tie"), turn(20, 0.2, lossless="failed")]
+    return metrics(turns, PASS_S, 0.005)
 
 
 PARTIAL = {
     "nothing": metrics([]),
-    "all failed": metrics([sample(0, 0.1, lossless="failed")]),
-    "one sample": metrics([sample(0, 0.1)]),
-    "no drafts": metrics([sample(0, 0.0, steps=0, skip="")]),
-    "nothing accepted": metrics([sample(0, 0.1, steps=1), sample(1, 0.1, steps=1)]),
+    "all failed": metrics([turn(0, 0.1, lossless="failed")]),
+    "one sample": metrics([turn(0, 0.1)]),
+    "no drafts": metrics([turn(0, 0.0, steps=0, skip="")]),
+    "nothing accepted": metrics([turn(0, 0.1, steps=1), turn(1, 0.1, steps=1)]),
     "empty": Metrics(),
     "full": full(),
 }
@@ -74,13 +80,20 @@ PARTIAL = {
 def test_tables_never_show_none_or_nan(kind: str) -> None:
     run = Run(model="m", method="x", dataset="d", metrics=PARTIAL[kind])
     tables = [run_table(run), run_table(run, [ALL]), row_table([run])]
-    for shown in (*map(markdown, tables), *map(for_terminal, tables), csv_table([run])):
+    files = write(tables[2], ["csv"]).values()
+    for shown in (*map(markdown, tables), *map(for_terminal, tables), *files):
         assert "None" not in shown
         assert "nan" not in shown.lower()
 
 
+def shown_of(of: Metrics) -> dict[str, str]:
+    """The texts of a run by the headings of the columns."""
+    line = Line(Run(model="m", method="x", dataset="d", metrics=of))
+    return {column.heading: column.value(line).text for column in COLUMNS}
+
+
 def test_main_row() -> None:
-    cells = main_cells(full())
+    cells = shown_of(full())
     # 3 of 4 accepted and the bonus
     assert (cells["M"], cells["alpha"], cells["tau"]) == ("4.00", "0.750", "4.00")
     # 4 of 12 sub-layers skipped, so c = 2/3: 4 / (3 * (2/3) / 0.75 + 1) = 1.0909
@@ -110,7 +123,7 @@ def test_the_table_of_one_run_says_in_words_what_it_measured() -> None:
 
 
 def test_the_row_of_one_run_fits_a_terminal() -> None:
-    rates = {"tpt": 1234.5, "tokens_per_s": 1801.2, "tokens_per_s_vanilla": 1234.5}
+    rates = {"tpt": 1234.5, "tokens_per_s": 1801.2, "vanilla": Metrics(tokens_per_s=1234.5)}
     of = structs.replace(full(), M=12.345, tau=12.345, **rates)
     rows = [line for line in alone(of).splitlines() if line.startswith("|")]
     assert len(rows) == 3 and all(len(row) <= 90 for row in rows)
@@ -118,18 +131,16 @@ def test_the_row_of_one_run_fits_a_terminal() -> None:
 
 
 def scored(vanilla: dict[str, float], method: dict[str, float], *kinds: str) -> str:
-    both = {"vanilla": vanilla, "method": method}
-    samples = [sample(i, 0.1, score=both, lossless=kind) for i, kind in enumerate(kinds)]
-    (line,) = scores(metrics(samples))
-    return line.removeprefix("scores, vanilla -> method: ")
+    turns = [turn(i, 0.1, scores=(vanilla, method), lossless=kind) for i, kind in enumerate(kinds)]
+    return scores(metrics(turns)).text
 
 
 def test_bleu_is_shown_in_percent_and_shares_as_shares() -> None:
     one = {"rouge2": 0.1234, "sentence_bleu": 34.567}
     assert scored(one, one, "identical") == "rouge2 0.123 -> 0.123; sentence_bleu 34.6 -> 34.6"
-    of = Metrics(samples=1, score=Score(vanilla={"bleu": 100.0}, method={"bleu": 100.0}))
-    assert scores(of) == ["scores, vanilla -> method: bleu 100.0 -> 100.0"]
-    assert scores(Metrics()) == []
+    bleu = Metrics(samples=1, score=Score(means={"bleu": 100.0}))
+    assert scores(structs.replace(bleu, vanilla=bleu)).text == "bleu 100.0 -> 100.0"
+    assert scores(Metrics()).text == MISSING
 
 
 def test_scores_that_differ_on_identical_tokens_are_called_out() -> None:
@@ -141,20 +152,21 @@ def test_scores_that_differ_on_identical_tokens_are_called_out() -> None:
 
 
 def test_missing_values_are_dashes() -> None:
-    one = metrics([sample(0, 0.0, steps=0, skip="")])
-    assert {main_cells(one)[name] for name in ("alpha", "TPT", "E(Spd)")} == {MISSING}
-    drafted_nothing = metrics([sample(0, 0.0, steps=0, skip="")], PASS_S)
-    assert main_cells(drafted_nothing)["TPT"] == "256"  # 1 / (6 * 0.6 ms + 0.3 ms)
-    sampled = metrics([sample(0, 0.1, lossless="sampled")])
-    assert main_cells(sampled)["lossless"] == MISSING and "1 sampled" in alone(sampled)
+    one = metrics([turn(0, 0.0, steps=0, skip="")])
+    assert {shown_of(one)[name] for name in ("alpha", "TPT", "E(Spd)")} == {MISSING}
+    drafted_nothing = metrics([turn(0, 0.0, steps=0, skip="")], PASS_S)
+    assert shown_of(drafted_nothing)["TPT"] == "256"  # 1 / (6 * 0.6 ms + 0.3 ms)
+    sampled = metrics([turn(0, 0.1, lossless="sampled")])
+    assert shown_of(sampled)["lossless"] == MISSING and "1 sampled" in alone(sampled)
 
 
 def test_every_column_is_defined_once_and_printed() -> None:
-    assert set(main_cells(Metrics())) <= set(DEFINITIONS)
+    assert all(column.definition.endswith(".") for column in COLUMNS)
+    assert len({column.key for column in COLUMNS}) == len(DEFINITIONS) == len(COLUMNS)
     table = run_table(run("swift", "cnndm", full()))
     shown, names = markdown(table), {column.name for column in table.grids[0].columns}
     for name, sentence in DEFINITIONS.items():
-        assert (f"- *{name}*: {sentence}" in shown) == (name in names)
+        assert (f"- *{name}*: {sentence}" in shown) == (name in names - {"method"})
     # one line stands for those of the lines below, in the terminal for all
     terminal = for_terminal(table)
     assert LEGEND in terminal and DEFINITIONS["M"] not in terminal
@@ -172,8 +184,8 @@ def cells(runs: list[Run]) -> list[dict[str, TableCell]]:
     return [dict(zip(names, row.cells, strict=True)) for row in grid.rows]
 
 
-def csv_table(runs: list[Run]) -> str:
-    return write_csv(row_table(runs))
+def csv_rows(runs: list[Run], suffix: str = "csv", **more: Any) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(write(row_table(runs, **more)).get(suffix, ""))))
 
 
 def html_table(title: str, runs: list[Run]) -> str:
@@ -181,7 +193,7 @@ def html_table(title: str, runs: list[Run]) -> str:
 
 
 def test_rows_are_grouped() -> None:
-    slow, fast = metrics([sample(0, 0.3)]), metrics([sample(0, 0.1)])
+    slow, fast = metrics([turn(0, 0.3)]), metrics([turn(0, 0.1)])
     given = [("clasp", "a", slow), ("swift", "b", slow), ("swift", "a", fast), ("clasp", "b", None)]
     runs = [run(*one) for one in given]
     rows = cells(runs)
@@ -252,9 +264,9 @@ def first_grid(text: str) -> list[str]:
 
 def test_no_number_stands_in_the_place_of_another() -> None:
     """All of them differ, so that each is known by its value."""
-    times = (Percentiles(p50=x / 100, p90=2 * x / 100, p99=3 * x / 100) for x in (4, 1))
+    slow, fast = (Percentiles(p50=x / 100, p90=2 * x / 100, p99=3 * x / 100) for x in (4, 1))
     speedup = Speedup(e2e=1.5, e2e_ci95=(1.4, 1.6), paired=2.0, ci95=(1.9, 2.1))
-    waits = dict(zip(("ttft_s_vanilla", "ttft_s"), times, strict=True))
+    waits = {"ttft_s": fast, "vanilla": Metrics(ttft_s=slow)}
     memory = {"peak_memory_bytes": 300 << 20, "variant_bytes": 129 << 20}
     of = Metrics(samples=8, speedup=speedup, **waits, **memory)
     (row,) = cells([run("swift", "a", of)])
@@ -304,16 +316,29 @@ def test_embedded_model_is_named_as_what_it_is() -> None:
     assert caution(["llama3-8b"], ["cnndm"]) == []
 
 
-def test_csv_has_every_number_unrounded() -> None:
-    of = full()
-    shown = csv_table([run("swift", "a", of), run("del", "a", None, reason="no GPU")])
-    rows = list(csv.DictReader(io.StringIO(shown)))
+def test_a_csv_has_the_columns_of_the_table_unrounded() -> None:
+    runs = [timed("x", 3.0), timed("y", 2.0, 3), run("del", "a", None, reason="no GPU")]
+    x, y, left_out = csv_rows(runs, over="x", columns=["all"])
+    assert float(y["over best"]) == float(y["over x"]) and x["over x"] == left_out["speedup"] == ""
+    assert float(y["over best low"]) < float(y["over x low"]) < float(y["over x"]) < 0.7
+    assert float(x["speedup"]) == runs[0].speedup and left_out["note"] == "no GPU"
+    heads = {c.name for c in row_table(runs, ["all"], over="x").grids[0].columns}
+    assert heads - {"TTFT", "ITL", "score"} <= {*x}
+    assert [*csv_rows(runs, columns=["M", "tokens_per_s"])[0]] == [
+        "method", "M", "tok/s", "tok/s vanilla"
+    ]  # fmt: skip
+
+
+def test_another_csv_has_every_number() -> None:
+    of, left_out = full(), run("del", "a", None, reason="no GPU")
+    rows = csv_rows([run("swift", "a", of), left_out], "all.csv")
     assert float(rows[0]["speedup.paired"]) == of.speedup.paired
     assert float(rows[0]["speedup.ci95.0"]) == of.speedup.ci95[0]
-    assert rows[0]["peak_memory_bytes"] == rows[1]["M"] == ""
+    assert float(rows[0]["vanilla.tokens_per_s"]) == of.baseline.tokens_per_s
+    assert rows[1]["M"] == "" and not any("by_question" in name for name in rows[0])
     assert (rows[1]["reason"], rows[1]["provenance.torch"]) == ("no GPU", "2.8")
 
 
 def test_a_table_without_runs() -> None:
     assert "No runs." in markdown(row_table([]))
-    assert csv_table([]).strip() == ""
+    assert csv_rows([]) == []

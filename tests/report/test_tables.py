@@ -15,16 +15,16 @@ from msgspec import structs
 from test_papertable import metrics, run
 
 from skipbench.errors import SkipbenchError
-from skipbench.report.columns import MISSING
 from skipbench.report.compared import ranked
 from skipbench.report.tables.features import feature_table
-from skipbench.report.tables.formats import WRITERS, csv, for_terminal, markdown, write
+from skipbench.report.tables.formats import WRITERS, for_terminal, markdown, write
 from skipbench.report.tables.html import html
 from skipbench.report.tables.latex import escape, tabular
 from skipbench.report.tables.model import Table
 from skipbench.report.tables.paper import paper_table
 from skipbench.report.tables.runs import row_table
 from skipbench.report.tables.stored import read_summary, stored_table, summary, table_of
+from skipbench.report.text import MISSING
 from skipbench.runs.run import Origin
 
 GIVEN = {"model": "llama2-13b", "method": "swift", "dataset": "cnndm", "temperature": 0.0}
@@ -62,7 +62,8 @@ def test_every_format_shows_every_text(kind: str) -> None:
     table = TABLES[kind]
     written = write(table, [*WRITERS])
     more = [f"tabular-{n}.tex" for n in range(2, len(table.grids) + 1)]
-    assert list(written) == ["md", "csv", "html", "tabular.tex", *more]
+    others = [*more] if kind == "features" else ["all.csv", *more]
+    assert list(written) == ["md", "csv", "html", "tabular.tex", *others]
     tabulars = [text for suffix, text in written.items() if suffix.startswith("tabular")]
     assert all(text.count(r"\begin{tabular}") == 1 for text in tabulars)
     for text in texts_of(table):
@@ -72,7 +73,7 @@ def test_every_format_shows_every_text(kind: str) -> None:
 
 
 def test_an_unknown_format_is_refused_by_name() -> None:
-    assert list(write(TABLES["runs"])) == ["md", "csv"]
+    assert list(write(TABLES["runs"])) == ["md", "csv", "all.csv"]
     with pytest.raises(
         SkipbenchError, match=r"formats=htm\. Did you mean html\? Wanted any of md, "
     ):
@@ -148,11 +149,13 @@ def test_latex_has_the_cells(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", TABLES)
 def test_csv_has_the_records(kind: str) -> None:
-    found = list(stdlib_csv.DictReader(io.StringIO(csv(TABLES[kind]))))
-    names = dict.fromkeys(name for record in TABLES[kind].records for name in record)
-    for line, record in zip(found, TABLES[kind].records, strict=True):
-        known = {name: record.get(name) for name in names}
-        assert line == {name: "" if v is None else str(v) for name, v in known.items()}
+    table, written = TABLES[kind], write(TABLES[kind])
+    for suffix, records in (("csv", table.lines), ("all.csv", table.records)):
+        found = list(stdlib_csv.DictReader(io.StringIO(written.get(suffix, ""))))
+        names = dict.fromkeys(name for record in records for name in record)
+        for line, record in zip(found, records, strict=True):
+            known = {name: record.get(name) for name in names}
+            assert line == {name: "" if v is None else str(v) for name, v in known.items()}
 
 
 @pytest.mark.parametrize("kind", TABLES)

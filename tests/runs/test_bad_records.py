@@ -17,9 +17,10 @@ from skipbench.console import Console
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.row import run_cell
 from skipbench.report.figures.runs import finished_run
+from skipbench.report.frame import frame
 from skipbench.report.page import readable_runs
 from skipbench.runs.record import dump
-from skipbench.runs.run import frame, read_run
+from skipbench.runs.run import read_run
 from skipbench.runs.store import RunStore, read_completions, read_samples
 from skipbench.scoring.execute import score_run
 
@@ -47,7 +48,7 @@ def readers(folder: Path) -> dict[str, Callable[[], Any]]:
         "figure": lambda: finished_run(folder),
         "page": shown,
         "score": lambda: score_run(folder, "none", 1.0, lambda done, of: None),
-        "frame": lambda: [frame(results), frame(results, samples=True)],
+        "frame": lambda: [frame(results), frame(results, turns=True)],
         "store": lambda: RunStore(folder, CONFIG).close(),
     }
 

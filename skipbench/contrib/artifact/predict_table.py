@@ -14,9 +14,9 @@ from skipbench.contrib.artifact.predict_papers import (
     rounded,
 )
 from skipbench.metrics.prices import Prices
-from skipbench.report.columns import MISSING
 from skipbench.report.published import Paper, Printed, read_paper
-from skipbench.report.tables.model import Column, Grid, Table, TableCell, TableRow
+from skipbench.report.tables.model import Grid, Head, Table, TableCell, TableRow
+from skipbench.report.text import MISSING
 
 NOTES = (
     "speedup = M / (gamma c + v), where c is a draft step and v a verification, in passes of "
@@ -100,7 +100,7 @@ def predicted_table(name: str, device: str, timed: str, lines: Sequence[Line]) -
         "v",
         "context",
     )
-    columns = [Column(key, kind="label") for key in keys] + [Column(n) for n in names]
+    columns = [Head(key, kind="label") for key in keys] + [Head(n) for n in names]
     sources: dict[str, int] = {}
     rows = [_table_row(line, keys, document, sources) for line in lines]
     return Table(
@@ -110,7 +110,7 @@ def predicted_table(name: str, device: str, timed: str, lines: Sequence[Line]) -
         source=f"Published speedups beside those that the prices of {device} and the papers' own "
         f"acceptance imply. {_count(lines)}",
         grids=(Grid(tuple(columns), tuple(rows)),),
-        records=tuple(map(record_of, lines)),
+        lines=tuple(map(record_of, lines)),
         cautions=(
             f"A prediction is no measurement: nothing here was run. The prices are those of "
             f"{device}, timed with {timed}; other sizes by the bytes that each part reads.",

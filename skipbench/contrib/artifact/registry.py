@@ -18,24 +18,17 @@ from skipbench.runs.files import write_atomic
 from skipbench.runs.reading import run_folders
 from skipbench.runs.run import Run, read_run
 
-COLUMNS = ("speedup", "M", "accepted", "lossless", "n")
+SHOWN = ("speedup", "M", "accepted", "lossless", "n")  # keys of `columns=`
 PAGE = "report.html"
 ABOUT = (
     "Which method, on which engine: runs that their authors published as bundles. Runs are "
-    "compared within a plot alone: one model, dataset, engine and machine, or one bench of servers."
+    "compared within a plot alone: one model, dataset, engine and machine, or one bench of "
+    "servers. Checked, by bundle --check: every number and interval follows from the records, and "
+    "every file has the digest that its bundle names. Not checked: that the seconds were measured "
+    "as the provenance says; tokens and rounds can be made again on any machine, and diff finds an "
+    "invented record. Of servers, a speedup is over the first one of their bench, and lossless are "
+    "the answers that a checkpoint found right, or without one those of the first server."
 )
-DEFINITIONS = {
-    "checked": "By bundle --check: every number and interval follows from the samples, and every "
-    "file has the digest that the bundle names; no file is missing and none was added.",
-    "not checked": "That the seconds were measured as the provenance says. Tokens and rounds can "
-    "be made again on any machine: diff finds an invented record.",
-    "speedup": "Over vanilla on the same prompts, in turns with it, prefill included: geometric "
-    "mean over questions with its 95 % interval; below 5 questions each one's value. Of servers: "
-    "over the first one of their bench, which has none.",
-    "lossless": "Outputs with vanilla's tokens, of those that can be compared. Of servers: answers "
-    "that a checkpoint found right, by a verdict that its author computed; without one the answers "
-    "that are those of the first server.",
-}
 
 
 class Bundle(NamedTuple):
@@ -79,14 +72,13 @@ def registry_page(bundles: Sequence[Bundle], home: str | None = None) -> str:
         [f"{one.name}: {one.checked}" for one in bundles if not one.runs],
         ABOUT,
         links,
-        DEFINITIONS,
     )
 
 
 def _table(bundle: Bundle) -> str:
     machines = dict.fromkeys(hardware(run.provenance) for run in bundle.runs)
     notes = [f"checked: {bundle.checked}", f"hardware: {', '.join(machines)}"]
-    table = row_table(bundle.runs, COLUMNS, bundle.name, notes, f"bundle-{bundle.name}")
+    table = row_table(bundle.runs, SHOWN, bundle.name, notes, f"bundle-{bundle.name}")
     return html(table, styled=False)
 
 

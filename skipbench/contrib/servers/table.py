@@ -11,13 +11,13 @@ from skipbench.contrib.servers.published import levels_at, runs_at, told_of
 from skipbench.contrib.servers.records import Record
 from skipbench.metrics.acceptance import over
 from skipbench.metrics.interval import FEWEST
-from skipbench.report.columns import figures
 from skipbench.report.tables.model import Table
 from skipbench.report.tables.runs import row_table
+from skipbench.report.text import figures
 from skipbench.runs.measures import Speedup
 from skipbench.runs.run import Origin, Run
 
-COLUMNS = ("n", "speedup", "best", "tokens_per_s", "ttft", "itl", "accepted", "M", "lossless")
+KEYS = ("n", "speedup", "best", "tokens_per_s", "ttft", "itl", "accepted", "M", "lossless")
 SHOWN = 3  # prompts that a note names
 
 
@@ -37,7 +37,7 @@ def bench_table(
     for level in levels:
         remarks += [f"{level.clients} in flight, {text}." for text in remarks_on(level, bounds)]
     remarks += [*notes, "Columns and rules: docs/servers.md."]
-    return row_table(runs, COLUMNS, folder.name, remarks)
+    return row_table(runs, KEYS, folder.name, remarks)
 
 
 def _beside(run: Run, level: Level) -> Run:

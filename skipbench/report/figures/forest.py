@@ -8,10 +8,10 @@ from matplotlib.ticker import FixedLocator, NullLocator
 
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.interval import FEWEST
-from skipbench.report.columns import sample_count, speedup_text
 from skipbench.report.compared import BASELINE, Comparison, conclude, row_of
 from skipbench.report.definitions import caution
 from skipbench.report.figures import style
+from skipbench.report.values import count, speedup
 from skipbench.runs.run import Run
 
 ROOM = 1.25  # the axis has room for this factor around a speedup; a longer interval runs out of it
@@ -28,12 +28,20 @@ def rows_of(runs: Sequence[Run]) -> dict[str, list[Run]]:
     rows: dict[tuple[str, ...], list[Run]] = {}
     for run in reversed(once.values()):
         rows.setdefault(row_of(run), []).append(run)
-    found = dict[str, list[Run]]()
+    told, found = {row: _told(own[0]) for row, own in rows.items()}, dict[str, list[Run]]()
     for row, own in rows.items():
-        same = [other for other in rows if other[:2] == row[:2]]
-        differ = [text for text, *all_ in zip(row, *same, strict=True) if text and len({*all_}) > 1]
-        found[", ".join([f"{row[0]} on {row[1]}", *differ])] = own
+        same = [of for of in told.values() if of[0] == told[row][0]]
+        differ = [text for text, *all_ in zip(told[row], *same, strict=True) if len({*all_}) > 1]
+        title = ", ".join(filter(None, [told[row][0], *differ]))
+        found[f"{title}, {row[0].rpartition('_')[2]}" if title in found else title] = own
     return found
+
+
+def _told(run: Run) -> tuple[str, ...]:
+    """The model and dataset of a row; and what may tell it from others on them."""
+    temperature = run.setting("decoding.temperature") or run.keys.get("temperature") or 0
+    how = f"temperature {temperature}" if temperature else "greedy"
+    return f"{run.model} on {run.dataset}", how, run.origin.dtype or "", *row_of(run)[1:]
 
 
 def forest(rows: dict[str, list[Run]]) -> Figure:
@@ -102,7 +110,7 @@ def _panel(axis: Axes, title: str, runs: Sequence[Run]) -> list[float]:
         face = color if run.id in chosen else "white"
         axis.plot([value], [place], "o", color=color, markerfacecolor=face, markersize=6)
         held.append(value)
-        texts.append(f"{speedup_text(run.measured.speedup)}  n {sample_count(run.measured)}")
+        texts.append(f"{speedup(run.measured.speedup).text}  n {count(run.measured).text}")
     axis.axvline(1.0, color=style.GREY, linewidth=0.8)
     axis.set_yticks(range(len(ordered)), _names(ordered), fontsize=8)
     axis.set_ylim(len(ordered) - 0.4, -0.6)

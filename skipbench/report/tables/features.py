@@ -6,9 +6,9 @@ from pathlib import Path
 import msgspec
 
 from skipbench.errors import SkipbenchError
-from skipbench.report.columns import MISSING
 from skipbench.report.published import numbers_of
-from skipbench.report.tables.model import Column, Grid, Table, TableCell, TableRow
+from skipbench.report.tables.model import Grid, Head, Table, TableCell, TableRow
+from skipbench.report.text import MISSING
 
 NOT_HERE, LOST = "not implemented here", "lost in the transcribed text"
 NOT_PRINTED, MEASURED = "the paper prints nothing here", "measured in its other tables"
@@ -82,13 +82,13 @@ def feature_table(paper: str) -> Table:
             )
             named = dict(zip(of.columns, texts, strict=True))
             records.append({"method": method, "source": source, **named})
-    labels = (Column("method", kind="label"), Column("", kind="label"))
-    columns = (*labels, *(Column(name, kind="text") for name in of.columns))
+    labels = (Head("method", kind="label"), Head("", kind="label"))
+    columns = (*labels, *(Head(name, kind="text") for name in of.columns))
     return Table(
         name=f"{paper}-{of.table}",
         title=f"{paper} {of.table.replace('table', 'Table ')}: features",
         grids=(Grid(columns, tuple(rows)),),
-        records=tuple(records),
+        lines=tuple(records),
         footnotes=tuple(marks),
         remarks=(HERE, *([of.remark] if of.remark else ())),
         definitions=tuple((name, features().meaning[name]) for name in of.columns),

@@ -1,17 +1,19 @@
 """The formats of a table, and their writers; `tabular` and HTML have modules of their own."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from csv import DictWriter
 from dataclasses import replace
+from typing import Any
 
 from skipbench.config.explain import did_you_mean
 from skipbench.errors import SkipbenchError
-from skipbench.report.columns import markdown_grid, one_line
+from skipbench.report.columns import NOTE
 from skipbench.report.definitions import LEGEND
 from skipbench.report.tables.html import html
 from skipbench.report.tables.latex import tabular
 from skipbench.report.tables.model import Grid, Table, TableCell
+from skipbench.report.text import markdown_grid, one_line
 
 MORE = "; the files of a table, or columns=all, have more"
 
@@ -34,12 +36,13 @@ def markdown(table: Table) -> str:
 def for_terminal(table: Table) -> str:
     """The table as Markdown without its extra columns, with one line in place of definitions."""
     line = f"\n\n{LEGEND}" if table.definitions else ""
-    narrow = tuple(map(_narrow, table.grids))
+    narrow = tuple(map(narrowed, table.grids))
     line += MORE if narrow != table.grids else ""
     return markdown(replace(table, definitions=(), grids=narrow)).rstrip() + line
 
 
-def _narrow(grid: Grid) -> Grid:
+def narrowed(grid: Grid) -> Grid:
+    """A grid without its extra columns."""
     kept = [at for at, column in enumerate(grid.columns) if not column.extra]
     rows = (replace(row, cells=tuple(row.cells[at] for at in kept)) for row in grid.rows)
     return replace(grid, columns=tuple(grid.columns[at] for at in kept), rows=tuple(rows))
@@ -54,13 +57,14 @@ def _grid(grid: Grid) -> str:
     return markdown_grid([head, *([*map(text, row.cells)] for row in grid.rows)])
 
 
-def csv(table: Table) -> str:
-    """Unrounded numbers, a line per record."""
-    names = dict.fromkeys(name for record in table.records for name in record)
+def csv(table: Table, lines: Sequence[Mapping[str, Any]] = ()) -> str:
+    """Unrounded numbers: the table's columns, or these lines."""
+    lines = lines or table.lines
+    names = dict.fromkeys(name for line in lines for name in line)
     out = io.StringIO()
     writer = DictWriter(out, list(names), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(table.records)
+    writer.writerows(lines)
     return out.getvalue()
 
 
@@ -77,16 +81,26 @@ def check_formats(formats: Sequence[str]) -> None:
 
 
 def write(table: Table, formats: Sequence[str] = DEFAULT) -> dict[str, str]:
-    """The table in these formats, by suffix, with a `tabular` of each grid in a file of its own.
-    Raises SkipbenchError as `check_formats`.
+    """The table in these formats, by suffix: beside `csv` in `all.csv` everything that is known,
+    and a `tabular` of each grid, with a terminal's columns. Raises SkipbenchError as
+    `check_formats`.
     """
     check_formats(formats)
-    texts = dict[str, str]()
-    for suffix in formats:
-        writer = WRITERS[suffix]
-        first, *others = table.grids if writer is tabular and table.grids else (None,)
-        texts[suffix] = writer(table if first is None else replace(table, grids=(first,)))
-        for number, grid in enumerate(others, 2):
-            one = replace(table, grids=(grid,)) if grid else table
-            texts[suffix.replace(".", f"-{number}.", 1)] = writer(one)
+    texts = {suffix: WRITERS[suffix](table) for suffix in formats}
+    if "csv" in formats and table.records:
+        texts["all.csv"] = csv(table, table.records)
+    for number, grid in enumerate(table.grids if "tabular.tex" in formats else (), 1):
+        name = f"tabular-{number}.tex" if number > 1 else "tabular.tex"
+        texts[name] = tabular(_bare(table, narrowed(grid)))
     return texts
+
+
+def _bare(table: Table, grid: Grid) -> Table:
+    """The table with this grid alone; notes on rows are remarks, so that it fits a page."""
+    notes = list[str]()
+    if grid.columns[-1].name == NOTE:
+        notes = [f"{row.cells[grid.labels - 1].text}: {row.cells[-1].text}" for row in grid.rows]
+        rows = tuple(replace(row, cells=row.cells[:-1]) for row in grid.rows)
+        grid = replace(grid, columns=grid.columns[:-1], rows=rows)
+    remarks = (note for note in notes if not note.endswith(": "))
+    return replace(table, grids=(grid,), remarks=(*table.remarks, *remarks))

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 
 @dataclass(frozen=True)
-class Column:
+class Head:
     """The head of a column. Labels name the row; labels and texts are set flush left."""
 
     name: str  # may be empty
@@ -38,7 +38,7 @@ class TableRow:
 class Grid:
     """Rows under the same columns; `settings` hold for all of them."""
 
-    columns: tuple[Column, ...]
+    columns: tuple[Head, ...]
     rows: tuple[TableRow, ...]
     settings: str = ""
 
@@ -60,7 +60,8 @@ class Table:
     name: str  # unique, as an HTML id and a LaTeX label
     title: str
     grids: tuple[Grid, ...]  # each has columns of its own
-    records: tuple[Mapping[str, Any], ...]  # lines of the CSV, unrounded; None is a missing value
+    lines: tuple[Mapping[str, Any], ...]  # of its CSV: its columns, unrounded; None is missing
+    records: tuple[Mapping[str, Any], ...] = ()  # all that is known of them, for a CSV of its own
     source: str = ""  # sentence below the title
     cautions: tuple[str, ...] = ()  # why the numbers are no replication, or not comparable
     footnotes: tuple[str, ...] = ()  # texts of the cells' marks, in their order

@@ -10,13 +10,12 @@ from typing import Any
 
 from msgspec import structs
 
-from skipbench.report.columns import MISSING
 from skipbench.report.compared import BASELINE, FASTEST, beside, noise_floor, same_drafts, titled
 from skipbench.report.definitions import UNITS
 from skipbench.report.measured import Measured, measure, spread_key
 from skipbench.report.published import Paper, Printed, read_paper
 from skipbench.report.tables import paper_notes
-from skipbench.report.tables.model import Column, Grid, Table, TableCell, TableRow
+from skipbench.report.tables.model import Grid, Head, Table, TableCell, TableRow
 from skipbench.report.tables.paper_rows import (
     LENGTHS,
     Group,
@@ -27,11 +26,17 @@ from skipbench.report.tables.paper_rows import (
     with_columns,
 )
 from skipbench.report.tables.runs import row_table
+from skipbench.report.text import MISSING
 from skipbench.runs.run import Run
 
 OVERALL, NOT_MEASURED = "overall", "not measured"
 BEST = ("speedup", "tokens_per_s", "TPT", "expected_speedup")  # whose best papers print in bold
 FASTEST_HERE = f"{FASTEST}; of the paper's rows, the highest value."
+SHOWN = (
+    *("column", "unit", "measured", "measured_low", "measured_high", "published", "difference"),
+    *("reason", "note"),
+)
+"""Of a number in the CSV of a table; `NAME.all.csv` has its whole record."""
 OUTSIDE = (
     "*: the paper's value lies outside the measured 95 % interval; without a star, where an "
     "interval stands, inside it."
@@ -140,6 +145,7 @@ def paper_table(paper: str, table: str, runs: Sequence[Run], chosen: Sequence[st
         grids.append(replace(own, settings="Runs of no row of the paper's table."))
     keys = dict.fromkeys(key for number in shown for key in number.keys)
     of: dict[str, Any] = {"paper": paper, "table": table, "scale": "paper"}
+    records = [of | {k: n.keys.get(k) for k in keys} | n.record for n in shown]
     arxiv = f", arXiv:{document.arxiv}" if document.arxiv else ""
     text = f"{document.title}{arxiv}; transcribed text: {document.version}"
     printed = document.printed("method", paper)
@@ -149,7 +155,8 @@ def paper_table(paper: str, table: str, runs: Sequence[Run], chosen: Sequence[st
         title=titled(f"{printed} {spoken}: {document.tables[table].title}", runs),
         source=" ".join([f"{text}.", *_verdict(shown)]),
         grids=tuple(grids),
-        records=tuple(of | {k: n.keys.get(k) for k in keys} | n.record for n in shown),
+        lines=tuple({k: record.get(k) for k in (*keys, *SHOWN)} for record in records),
+        records=tuple(records),
         cautions=tuple(paper_notes.deviations(document, parts, runs)),
         footnotes=tuple(marks),
         remarks=(
@@ -159,7 +166,7 @@ def paper_table(paper: str, table: str, runs: Sequence[Run], chosen: Sequence[st
             *([OUTSIDE] if any(n.inside is not None for n in shown) else []),
             *same_drafts(runs),
             *floor,
-            *paper_notes.run_notes(runs, [run for run in left if not run.metrics], parts),
+            *paper_notes.run_notes(runs, [run for run in left if not run.metrics]),
         ),
         definitions=tuple(paper_notes.definitions(paper, columns)),
         provenance=tuple(paper_notes.provenance(runs)),
@@ -265,8 +272,8 @@ def _grid(half: Half, lines: list[list[Number]], paper: Paper, marks: dict[str, 
             rows.append(TableRow((*labels, kind, *cells), kind.text, kind is shown[0][0]))
             labels = [TableCell("")] * len(keys)
     columns = [
-        *(Column(key, kind="label") for key in (*keys, "")),
-        *(Column(name, paper.printed(half.across, group)) for group, name in half.printed_columns),
+        *(Head(key, kind="label") for key in (*keys, "")),
+        *(Head(name, paper.printed(half.across, group)) for group, name in half.printed_columns),
     ]
     settings = {k: paper.printed(k, v) for k, v in half.settings.items() if k not in keys}
     if "dtype" in settings:

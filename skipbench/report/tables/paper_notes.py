@@ -3,12 +3,13 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from skipbench.report import columns
-from skipbench.report.columns import MISSING
+from skipbench.report.columns import DEFINITIONS
 from skipbench.report.compared import mixed, origins
-from skipbench.report.definitions import BY_PAPER, PAPER_DEFINITIONS
+from skipbench.report.definitions import BY_PAPER, OF_PAPERS
 from skipbench.report.published import Paper, Printed
 from skipbench.report.tables.paper_rows import LENGTHS, Half, named
+from skipbench.report.text import MISSING
+from skipbench.report.values import count
 from skipbench.runs.measures import Lossless
 from skipbench.runs.run import Run
 
@@ -79,15 +80,13 @@ def same_device(ours: str, theirs: str) -> bool:
     return single and sized and named
 
 
-def run_notes(runs: Sequence[Run], left: Sequence[Run], parts: Sequence[Half]) -> list[str]:
-    """Notes on the runs: vanilla arms, reasons, runs not shown; `left` fit no row of `parts`."""
-    arms = ", ".join(sorted({arm for half in parts for arm in half.arms_of}))
+def run_notes(runs: Sequence[Run], left: Sequence[Run]) -> list[str]:
+    """Notes on the runs: reasons, and runs not shown; `left` fit no row of the table."""
     measured = [(named(run), run.reason, run.metrics) for run in runs if run.metrics]
     # a run with metrics has its reason in a line of its own
     reasons = ("" if r.metrics or not r.reason else f" ({r.reason})" for r in left)
     unplaced = " | ".join(named(r) + reason for r, reason in zip(left, reasons, strict=True))
     notes = [
-        f"vanilla without a run of its own is the vanilla arm of {arms}." if arms else "",
         *(f"{name}: {reason}" for name, reason, _ in measured if reason),
         f"Runs that belong to no row of this table: {unplaced}." if unplaced else "",
     ]
@@ -96,26 +95,24 @@ def run_notes(runs: Sequence[Run], left: Sequence[Run], parts: Sequence[Half]) -
 
 def definitions(paper: str, names: Iterable[str]) -> list[tuple[str, str]]:
     """Name and definition of columns."""
-    known = PAPER_DEFINITIONS | BY_PAPER[paper]
+    known = DEFINITIONS | OF_PAPERS | BY_PAPER[paper]
     return [(name, known[name]) for name in names if name in known]
 
 
 def provenance(runs: Sequence[Run]) -> list[str]:
     """The lossless count by kind, and the origins' distinct values if anything was measured."""
     measured = [run for run in runs if run.metrics]
-    # one run of a mini dataset may stand for several of the paper's
-    unique = {repr([r.model, r.method, r.dataset, r.metrics]): r.measured for r in measured}
-    counted = [metrics.lossless for metrics in unique.values()]
+    counted = [run.measured.lossless for run in measured]
     counts = {k: sum(getattr(one, k) for one in counted) for k in Lossless.__struct_fields__}
     same, total = counts.pop("identical"), sum(one.comparable for one in counted)
     others = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
     samples = f"{same} of {total} greedy samples identical to vanilla's"
     line = f"lossless: {samples if total else 'no greedy samples'}{others and f' ({others})'}; "
-    line += f"{len(unique)} {'run' if len(unique) == 1 else 'runs'}"
+    line += f"{len(measured)} {'run' if len(measured) == 1 else 'runs'}"
     if not measured:
         return [line]
     names = [*_PRINTED, *(["sparsity"] if _values(measured, "sparsity") else [])]
-    n = ", ".join(sorted({columns.sample_count(run.measured) for run in measured}))
+    n = ", ".join(sorted({count(run.measured).text for run in measured}))
     origin = "; ".join(f"{k}: {', '.join(_values(measured, k)) or MISSING}" for k in names)
     return [f"{line}; n: {n} samples per run", origin]
 

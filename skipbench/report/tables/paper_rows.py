@@ -8,10 +8,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from skipbench.errors import SkipbenchError
+from skipbench.report.columns import ALL, check_columns
 from skipbench.report.compared import BASELINE
 from skipbench.report.definitions import NAMED
 from skipbench.report.published import Paper, Printed
-from skipbench.report.tables.runs import ALL, check_keys
 from skipbench.runs.run import Run
 
 Id = tuple[tuple[str, Any], ...]  # keys and values of a row
@@ -31,7 +31,6 @@ class Half:
     printed_columns: list[tuple[Group, str]]
     paper: str
     runs: dict[tuple[Id, Group], Run] = field(default_factory=dict)
-    arms_of: set[str] = field(default_factory=set)  # methods whose vanilla arm is shown
 
     @cached_property
     def varying(self) -> set[str]:
@@ -80,19 +79,15 @@ class Half:
         return bool(places)
 
     def add_vanilla(self) -> None:
-        """A row of vanilla without a run gets the vanilla arm of a run with the same keys."""
-        theirs = {self.place(n.keys) for n in self.numbers if n.method == BASELINE}
-        if self.across != "method":
-            theirs = {(row, group) for row, _ in theirs for _, group in self.runs}
+        """A row of vanilla without a run of its own has the vanilla of one with the same keys."""
+        rows = {self.place(number.keys)[0] for number in self.numbers if number.method == BASELINE}
         for (row, group), run in list(self.runs.items()):
-            keys = dict(row) | ({self.across: group} if self.across else {}) | {"method": BASELINE}
-            place = self.place(keys)
+            keys = dict(row) | ({self.across: group} if self.across else {})
+            place = self.place(keys | {"method": BASELINE})
             there = self.runs.get(place)
-            if place in theirs and run.metrics and not (there and there.metrics):
+            if place[0] in rows and run.metrics and not (there and there.metrics):
                 spreads = {"method": run.spreads.get("vanilla", {})}
-                arm = replace(run, metrics=run.metrics.baseline, spreads=spreads)
-                self.runs[place] = arm
-                self.arms_of.add(str(run.keys["method"]))
+                self.runs[place] = replace(run, metrics=run.metrics.baseline, spreads=spreads)
 
 
 def halves(paper: Paper, table: str) -> list[Half]:
@@ -119,7 +114,7 @@ def halves(paper: Paper, table: str) -> list[Half]:
 def with_columns(parts: Sequence[Half], chosen: Sequence[str]) -> list[Half]:
     """The parts with these columns only, in this order. Raises SkipbenchError for others."""
     names = dict.fromkeys(column for half in parts for _, column in half.printed_columns)
-    check_keys(chosen, [*names])
+    check_columns(chosen, [*names])
     if not chosen or ALL in chosen:
         return list(parts)
     for half in parts:

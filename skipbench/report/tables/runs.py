@@ -1,38 +1,30 @@
 """The table of runs: a line per method of a row; speedups by dataset and group of samples."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 
-from skipbench.config.explain import did_you_mean
-from skipbench.errors import SkipbenchError
-from skipbench.metrics.pairs import Standing
-from skipbench.report import columns as text
-from skipbench.report import compared
-from skipbench.report.columns import MISSING, sample_count
-from skipbench.report.definitions import caution, definitions_for
-from skipbench.report.tables.model import Column, Grid, Table, TableCell, TableRow
-from skipbench.runs.measures import Metrics
+from skipbench.report import compared, values
+from skipbench.report.columns import (
+    ALL,
+    BY_KEY,
+    NOTE,
+    OVER,
+    Column,
+    Line,
+    check_columns,
+    chosen,
+    numbers,
+)
+from skipbench.report.definitions import caution
+from skipbench.report.tables.model import Grid, Head, Table, TableCell, TableRow
+from skipbench.report.text import MISSING
+from skipbench.report.values import Value
 from skipbench.runs.run import Run
 
 NAMES = ("dataset", "model", "method")
-LABELS = (*NAMES, "point")
-NUMBERS = {"n": "n", "speedup": "speedup", "best": "over best", "worst": "worst tenth", "M": "M"}
-NUMBERS |= {"passes": "passes / round", "rows": "rows / round", "skipped": "skipped"}
-NUMBERS |= {"adapt": "adapt", "tokens_per_s": "tok/s", "lossless": "lossless"}
-"""Columns of every table, by key."""
-EXTRA = {"worst tenth", "passes / round", "rows / round", "adapt"}  # not on a terminal
-OVER = "over METHOD"
 OF_RUN = ("n", "speedup", "M", "alpha", "tpt", "tokens_per_s", "lossless")
-OPTIONAL = ("point", "note")  # columns that are left out where no row has any content
-MORE = {"decode": "decode only", "alpha": "alpha", "accepted": "accepted share", "tau": "tau"}
-MORE |= {"tpt": "TPT", "expected": "E(Spd)", "ttft": "TTFT", "itl": "ITL"}
-MORE |= {"copy": "low-bit copy", "setup": "set-up"}
-"""Columns that a table has only where it is asked for them, by key."""
-ALL = "all"
-BY_QUESTION = ("speedup.by_question.", "speedup.by_process.")  # as many values as questions
 PROVENANCE = ("engine", "dtype", "device", "commit", "date", "torch")
 
 
@@ -47,7 +39,7 @@ def row_table(
     """One line per run, by dataset, model and method (or `rank`), the fastest bold by `FASTEST`.
 
     Args:
-        columns: keys of `NUMBERS` and `MORE`, in this order; or `ALL`.
+        columns: keys of `COLUMNS`, in this order; or `ALL`.
         title: by default the models and datasets.
         notes: remarks of the caller.
         name: of the table, as an HTML id; the title by default.
@@ -55,7 +47,7 @@ def row_table(
 
     Raises SkipbenchError for no such key, or no such method.
     """
-    check_keys(columns, [*NUMBERS, *MORE])
+    check_columns(columns)
     datasets, models, methods = (
         list(dict.fromkeys(getattr(run, name) for run in runs)) for name in NAMES
     )
@@ -63,33 +55,31 @@ def row_table(
     everything = sorted(runs, key=lambda run: (run.rank or 0, methods.index(run.method)))
     everything.sort(key=lambda run: (datasets.index(run.dataset), models.index(run.model)))
     ordered = [run for run in everything if not run.group]
-    places, unpaired = compared.beside(ordered) if len(ordered) > 1 else ({}, [])
-    ratios = compared.over(ordered, over) if over else {}
-    rows = [
-        _cells(run, places.get(at)) | {OVER: TableCell(ratios.get(at, MISSING))}
-        for at, run in enumerate(ordered)
-    ]
-    shown = _columns(columns, rows, over)
-    lines = tuple(TableRow(tuple(row[column.name] for column in shown)) for row in rows)
-    named = (replace(c, name=f"over {over}") if c.name == OVER else c for c in shown)
+    lines, unpaired = lines_of(ordered, over)
+    wanted = chosen(columns, over)
+    rows = [{column.key: column.value(line) for column in wanted} for line in lines]
+    heads = _heads(wanted, columns, rows, over)
+    fastest = any(line.fastest for line in lines) and "speedup" in heads
     few = columns and ALL not in columns
-    grids = [Grid(tuple(named), lines), *([] if few else _parts(ordered, everything))]
+    grids = [_grid(heads, lines, rows), *([] if few else _parts(ordered, everything))]
     provenance = "; ".join(f"{name}: {_distinct(runs, name)}" for name in PROVENANCE)
     warnings = caution((run.model for run in runs), (run.dataset for run in runs))
+    shown = (column for column in wanted if column.key in heads and column.kind == "number")
     return Table(
         name=name or title,
         title=compared.titled(title, runs),
         source="" if runs else "No runs.",
         grids=tuple(grids) if runs else (),
+        lines=tuple(numbers({head.name: row[key] for key, head in heads.items()}) for row in rows),
         records=tuple(map(_record, everything)),
         cautions=(*warnings, *compared.origins(ordered), *compared.mixed(runs)),
         remarks=(
             *notes,
             *compared.same_drafts(ordered),
             *unpaired,
-            *([f"{compared.FASTEST}."] if any(row["speedup"].bold for row in rows) else []),
+            *([f"{compared.FASTEST}."] if fastest else []),
         ),
-        definitions=tuple(definitions_for(column.name for column in shown)),
+        definitions=tuple((column.heading, column.definition) for column in shown),
         provenance=(provenance,) if any(run.origin.date for run in runs) else (),
     )
 
@@ -97,8 +87,11 @@ def row_table(
 def run_table(run: Run, columns: Sequence[str] = OF_RUN) -> Table:
     """The table of one finished run, with what its numbers say in words."""
     metrics = run.measured
-    (speedup, _), same, words = metrics.speedup.headline, metrics.lossless, _note(run)
-    notes = [words, *text.scores(metrics)]
+    speedup, same = metrics.speedup.headline[0], metrics.lossless
+    (line,), _ = lines_of([run])
+    notes = [BY_KEY[NOTE].value(line).text]
+    if (scores := values.scores(metrics)).numbers:
+        notes.append(f"scores, vanilla -> method: {scores.text}")
     if speedup is not None:
         of = same.comparable
         tokens = f"; {same.identical} of {of} outputs have the same tokens" if of else ""
@@ -106,25 +99,50 @@ def run_table(run: Run, columns: Sequence[str] = OF_RUN) -> Table:
     return row_table([run], columns, notes=[*filter(None, notes)])
 
 
-def _columns(
-    keys: Sequence[str], rows: Sequence[Mapping[str, TableCell]], over: str
-) -> list[Column]:
-    """The columns of the first grid: those of `keys`, or all that are not left out."""
-    chosen = [] if ALL in keys else [(NUMBERS | MORE)[key] for key in keys]
-    numbers = [*(chosen or NUMBERS.values()), *(MORE.values() if ALL in keys else ())]
-    if over:  # beside "over best", or at the end
-        at = numbers.index(NUMBERS["best"]) + 1 if NUMBERS["best"] in numbers else len(numbers)
-        numbers.insert(at, OVER)
-    shared = {name for name in NAMES[:2] if len({row[name].text for row in rows}) == 1}
-    extra = set() if keys else shared | EXTRA
-    wanted = [
-        *(Column(name, kind="label", extra=name in extra) for name in LABELS),
-        *(Column(name, extra=name in extra) for name in numbers),
-        *([] if chosen else [Column("note", kind="text")]),
-    ]
-    left_out = shared if chosen else set()
-    left_out |= {name for name in OPTIONAL if not any(row[name].text for row in rows)}
-    return [column for column in wanted if column.name not in left_out]
+def lines_of(runs: Sequence[Run], over: str = "") -> tuple[list[Line], list[str]]:
+    """The runs beside each other, and lines on those left out of pairs. Raises SkipbenchError for
+    no such method.
+    """
+    places, unpaired = compared.beside(runs) if len(runs) > 1 else ({}, [])
+    ratios, lines = compared.over(runs, over) if over else {}, list[Line]()
+    for at, run in enumerate(runs):
+        line = Line(run, over=ratios.get(at, (None, None)))
+        if place := places.get(at):
+            best, fastest = (place.ratio, place.interval), place.tied and place.faster
+            line = line._replace(best=best, fastest=fastest)
+        lines.append(line)
+    return lines, unpaired
+
+
+Row = Mapping[str, Value]  # by the keys of the columns
+
+
+def _heads(
+    wanted: Sequence[Column], keys: Sequence[str], rows: Sequence[Row], over: str
+) -> dict[str, Head]:
+    """The heads of the first grid by key: of what is asked for, or has anything to say."""
+    texts = {column.key: {row[column.key].text for row in rows} for column in wanted}
+    shared = {name for name in NAMES[:2] if len(texts[name]) == 1}
+    left_out = {name for name in ("point", NOTE) if texts.get(name, set()) <= {""}}
+    left_out |= shared if keys and ALL not in keys else set()
+    extra = set() if keys else shared | {c.key for c in wanted if c.shown == "files"}
+    return {
+        column.key: Head(
+            f"over {over}" if column.key == OVER else column.heading,
+            kind=column.kind,
+            extra=column.key in extra,
+        )
+        for column in wanted
+        if column.key in keys or column.key not in left_out
+    }
+
+
+def _grid(heads: Mapping[str, Head], lines: Sequence[Line], rows: Sequence[Row]) -> Grid:
+    cells = (
+        (TableCell(row[key].text, key == "speedup" and line.fastest) for key in heads)
+        for line, row in zip(lines, rows, strict=True)
+    )
+    return Grid(tuple(heads.values()), tuple(TableRow(tuple(of)) for of in cells))
 
 
 def _parts(ordered: Sequence[Run], everything: Sequence[Run]) -> Iterator[Grid]:
@@ -133,39 +151,6 @@ def _parts(ordered: Sequence[Run], everything: Sequence[Run]) -> Iterator[Grid]:
         yield _across("dataset", ordered, NAMES[1:], [run.dataset for run in ordered])
     for kind in dict.fromkeys(kind for run in everything for kind in run.group):
         yield _across(kind, everything, NAMES, [run.group.get(kind) for run in everything])
-
-
-def check_keys(columns: Sequence[str], known: Sequence[str]) -> None:
-    """Raises SkipbenchError for a column that is neither known nor `ALL`."""
-    for key in columns:
-        if key not in (*known, ALL):
-            raise SkipbenchError(
-                f"columns={key}.{did_you_mean(key, [*known])} "
-                f"Wanted any of {', '.join([*known, ALL])}"
-            )
-
-
-def _cells(run: Run, standing: Standing | None) -> dict[str, TableCell]:
-    metrics = run.metrics or Metrics()
-    texts = {
-        **{name: str(getattr(run, name) or MISSING) for name in NAMES},
-        "point": run.label or "",
-        **text.main_cells(metrics),
-        **text.more_cells(metrics, standing),
-        "note": _note(run),
-    }
-    if not run.metrics:
-        texts["n"] = MISSING
-    cells = {name: TableCell(shown) for name, shown in texts.items()}
-    best = standing is not None and standing.tied and standing.faster
-    return cells | {"speedup": replace(cells["speedup"], bold=best)}
-
-
-def _note(run: Run) -> str:
-    if not run.metrics:
-        return run.reason or "not run"
-    parts = [compared.replaced([run]), run.reason, *text.exceptions(run.metrics)]
-    return "; ".join(filter(None, parts))
 
 
 def _across(
@@ -177,19 +162,18 @@ def _across(
         key = tuple(str(getattr(run, name)) for name in names)
         line = cells.setdefault((*key, run.label or run.reason or ""), {})
         if label is not None:
-            metrics = run.metrics or Metrics()
-            shown = text.speedup_text(metrics.speedup)
-            line[label] = TableCell(
-                f"{shown}, n {sample_count(metrics)}" if run.metrics else MISSING
-            )
+            line[label] = TableCell(MISSING)
+            if of := run.metrics:
+                shown = f"{values.speedup(of.speedup).text}, n {values.count(of).text}"
+                line[label] = TableCell(shown)
     columns = list(dict.fromkeys(label for label in labels if label is not None))
     points = any(point for *_, point in cells)
-    heads = [Column(n, kind="label") for n in (*names, *(["point"] if points else []))]
+    heads = [Head(n, kind="label") for n in (*names, *(["point"] if points else []))]
     lines = list[TableRow]()
     for key, row in cells.items():
         named = map(TableCell, key if points else key[:-1])
         lines.append(TableRow((*named, *(row.get(k, TableCell(MISSING)) for k in columns))))
-    heads += [Column(n, group=kind) for n in columns]
+    heads += [Head(n, group=kind) for n in columns]
     return Grid(tuple(heads), tuple(lines), f"Speedup by {kind}, of the same runs.")
 
 
@@ -205,7 +189,7 @@ def _record(run: Run) -> dict[str, object]:
     point = {"point": run.label} if run.label else {}
     record = {name: getattr(run, name) for name in NAMES} | point | run.group
     metrics = _flat(msgspec.to_builtins(run.metrics)) if run.metrics else {}
-    metrics = {k: v for k, v in metrics.items() if not k.startswith(BY_QUESTION)}
+    metrics = {k: v for k, v in metrics.items() if "by_question" not in k}  # one per question
     origin = _flat(msgspec.to_builtins(run.origin), "provenance.")
     return record | {"reason": run.reason} | metrics | origin
 

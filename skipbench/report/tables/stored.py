@@ -76,7 +76,7 @@ def table_of(stored: Summary, columns: Sequence[str] = (), over: str | None = No
     return row_table(stored.runs, columns, title, [*smaller, *stored.notes], name, over)
 
 
-def check_columns(name: str, scale: str, columns: Sequence[str]) -> None:
+def check_table(name: str, scale: str, columns: Sequence[str]) -> None:
     """Raises SkipbenchError for columns that the table of an experiment has not."""
     table_of(Summary(name, scale, []), columns)
 

@@ -27,7 +27,7 @@ def test_the_comment_of_a_bench_and_of_one_with_another_answer(
         with fakes({}, {"other": other}) as (a, b):
             bench(folder, a.url, b.url, *prompts(folder, texts))
         (made,) = (folder / "servers").iterdir()
-        path = made / "table.csv"
+        path = made / "table.all.csv"
         rows = list(csv.DictReader(path.read_text().splitlines()))
         for low, high, word in ((0.9, 1.1, "no difference"), (0.8, 0.9, "SLOWER")):
             drawn = [row | {"speedup.e2e": 1.0, LOW: low, HIGH: high} for row in rows]
