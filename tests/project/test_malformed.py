@@ -33,7 +33,7 @@ from skipbench.report.tables.stored import read_table, summary
 from skipbench.runs.fingerprint import weights_sha256
 from skipbench.runs.reading import read_json
 from skipbench.runs.run import read_run
-from skipbench.runs.store import read_completions
+from skipbench.runs.store import read_texts
 from skipbench.search.run import read_retimed, read_trials
 
 TINY = PACKAGE / "models" / "tiny"
@@ -58,13 +58,13 @@ def records(place: Path) -> dict[str, Reader]:
         readers[name] = reader_of(place / name, text, read)
 
     def whole(path: Path) -> object:
-        if path.name == "completions.jsonl":
-            return read_completions(path)
+        if path.name == "texts.jsonl":
+            return read_texts(run)
         frames = frame(results), frame(results, turns=True)
-        return read_run(path.parent), frames, readable_runs(results)
+        return read_run(run), frames, readable_runs(results)
 
-    for path in (*run.glob("*.json*"), run / "config.yaml"):
-        readers[path.name] = Reader(path, functools.partial(whole, path))
+    for path in (*run.glob("*.*"), *run.parent.glob("*.*")):
+        readers[f"{path.parent.name}/{path.name}"] = Reader(path, functools.partial(whole, path))
     made, config = read_run(run), compose(["model=tiny", "method=uniform"]).to_dict()
     row = {
         "name": "a",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import CONFIG, SMALL, make_run, sample
+from builders import SMALL, make_run, turn
 from malformed import NO_JSON, NO_YAML, damaged
 from rich.table import Table
 
@@ -21,11 +21,12 @@ from skipbench.report.frame import frame
 from skipbench.report.page import readable_runs
 from skipbench.runs.record import dump
 from skipbench.runs.run import read_run
-from skipbench.runs.store import RunStore, read_completions, read_samples
+from skipbench.runs.store import RunStore, read_texts, read_turns, row_turns
 from skipbench.scoring.execute import score_run
 
 JSON_FILES = ("provenance.json", "status.json", "metrics.json")
-FILES = ("config.yaml", *JSON_FILES, "samples.jsonl", "completions.jsonl")
+LINES = ("../turns.jsonl", "../texts.jsonl")
+FILES = ("config.yaml", "../config.yaml", *JSON_FILES, *LINES)
 
 
 @pytest.fixture
@@ -34,8 +35,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def readers(folder: Path) -> dict[str, Callable[[], Any]]:
-    """Everything that reads a run's folder; `score` has nothing to execute here."""
-    results = folder.parent.parent
+    """Everything that reads a run; `score` has nothing to execute here."""
+    results = folder.parents[2]
 
     def shown() -> None:
         for error in readable_runs(results)[1]:
@@ -43,13 +44,12 @@ def readers(folder: Path) -> dict[str, Callable[[], Any]]:
 
     return {
         "read_run": lambda: read_run(folder),
-        "samples": lambda: read_samples(folder / "samples.jsonl"),
-        "completions": lambda: read_completions(folder / "completions.jsonl"),
+        "turns": lambda: read_turns(folder),
+        "texts": lambda: read_texts(folder),
         "figure": lambda: finished_run(folder),
         "page": shown,
         "score": lambda: score_run(folder, "none", 1.0, lambda done, of: None),
         "frame": lambda: [frame(results), frame(results, turns=True)],
-        "store": lambda: RunStore(folder, CONFIG).close(),
     }
 
 
@@ -64,7 +64,7 @@ def refused_by(folder: Path) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("name", [*JSON_FILES, "config.yaml"])
+@pytest.mark.parametrize("name", [*JSON_FILES, "config.yaml", "../config.yaml"])
 def test_a_bad_file_is_refused_in_one_line_by_name(
     name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,23 +73,24 @@ def test_a_bad_file_is_refused_in_one_line_by_name(
         (folder / name).write_bytes(bad)
         told = refused_by(folder)
         assert {"read_run", "figure", "page", "frame", "score"} <= told.keys(), bad
-        if name == "config.yaml":  # a store says which settings are other ones
-            told.pop("store", None)
-        assert all(name in text and "\n" not in text for text in told.values()), (bad, told)
+        assert all(Path(name).name in text and "\n" not in text for text in told.values()), (
+            bad,
+            told,
+        )
         assert (folder / name).read_bytes() == bad
     assert not list(tmp_path.glob("**/executed"))
 
 
 def test_a_record_with_a_name_twice_is_refused(tmp_path: Path) -> None:
-    line = dump(sample(0))
+    line = dump(turn(0))
     for key, more in (
         ('"index":0', '"index":0,'), ('"index":0', '"index":5, '),
         ('"threshold":', '"threshold":1.5,'), ('"prefill":', '"prefill":1,'),
     ):  # fmt: skip
         twice = line.replace(key, more + key)
-        (tmp_path / "samples.jsonl").write_text(f"{twice}\n{dump(sample(1))}\n")
-        with pytest.raises(SkipbenchError, match=r"samples\.jsonl, line 1: .*twice"):
-            read_samples(tmp_path / "samples.jsonl")
+        (tmp_path / "turns.jsonl").write_text(f"{twice}\n{dump(turn(1))}\n")
+        with pytest.raises(SkipbenchError, match=r"turns\.jsonl, line 1: .*twice"):
+            row_turns(tmp_path)
 
 
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
@@ -102,21 +103,23 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_a_done_run_is_never_repaired(kind: str, tmp_path: Path) -> None:
-    """Every reader names the file, and nothing is cut off: neither a sample nor its completion."""
-    folder = make_run(tmp_path / "results", samples=8, scorer="code")
-    for name in ("samples.jsonl", "completions.jsonl"):
+    """Every reader names the file, and nothing is cut off: neither a turn nor its texts. A line too
+    many may be one that another arm of the row is being written in.
+    """
+    folder = make_run(tmp_path / "results", turns=8, scorer="code")
+    for name in LINES:
         (folder / name).write_bytes(DAMAGE[kind]((folder / name).read_bytes()))
     before = {name: (folder / name).read_bytes() for name in FILES}
-    told = refused_by(folder)
-    assert {"samples", "figure", "page", "score", "frame"} <= told.keys(), told
-    named = (text for name, text in told.items() if name not in ("completions", "store"))
-    assert all("samples.jsonl, line" in text for text in named), told
+    told, more = refused_by(folder), kind == "a line too many"
+    assert ({"turns", "figure", "page", "score", "frame"} <= told.keys()) is not more, told
+    named = (text for name, text in told.items() if name != "texts")
+    assert more or all("turns.jsonl has 7 whole lines" in text for text in named), told
     assert {name: (folder / name).read_bytes() for name in FILES} == before
     (folder / "status.json").write_text('{"state": "interrupted"}')
     (folder / "metrics.json").unlink()
     # begun, but not done: what was torn is cut off
     store = RunStore(folder, read_run(folder).settings)
-    assert [s.index for s in store.samples()] == list(range(8 if kind == "a line too many" else 7))
+    assert [turn.index for turn in store.turns()] == list(range(8 if more else 7))
     store.close()
 
 
@@ -125,16 +128,16 @@ def test_a_damaged_file_of_a_done_run_is_read_or_refused_by_name(
     damages: int, tmp_path: Path
 ) -> None:
     """No reader changes a file."""
-    folder = make_run(tmp_path / "results", samples=4)
+    folder = make_run(tmp_path / "results", turns=4)
     rng, refused = random.Random(damages), 0
     whole = {name: (folder / name).read_bytes() for name in FILES}
     for _ in range(damages):
         name = rng.choice(FILES)
         (folder / name).write_bytes(data := damaged(whole[name], rng))
         told = refused_by(folder)
-        told.pop("store", None)
         refused += bool(told)
-        assert all(name in text or folder.name in text for text in told.values()), (told, data)
+        named = (Path(name).name, folder.name)
+        assert all(any(n in text for n in named) for text in told.values()), (told, data)
         assert not any("\n" in text for text in told.values()), told
         now = {name: (folder / name).read_bytes() for name in FILES}
         assert now == whole | {name: data}, (name, data)
@@ -142,14 +145,14 @@ def test_a_damaged_file_of_a_done_run_is_read_or_refused_by_name(
     assert refused > 0.5 * damages
 
 
-def test_metrics_of_more_samples_are_refused_in_a_failed_run(folder: Path) -> None:
+def test_metrics_of_more_turns_are_refused_in_a_failed_run(folder: Path) -> None:
     (folder / "status.json").write_text('{"state": "failed"}')
-    lines = (folder / "samples.jsonl").read_bytes()
-    (folder / "samples.jsonl").write_bytes(lines[: lines.find(b"\n") + 1])
+    lines = (folder / "../turns.jsonl").read_bytes()
+    (folder / "../turns.jsonl").write_bytes(lines[: lines.find(b"\n") + 1])
     told = refused_by(folder)
-    assert {"samples", "page", "frame"} <= told.keys()
+    assert {"turns", "page", "frame"} <= told.keys()
     del told["figure"]
-    assert all("samples.jsonl, line 2: 1 whole lines" in text for text in told.values()), told
+    assert all("turns.jsonl has 1 whole lines" in text for text in told.values()), told
 
 
 @pytest.mark.slow
@@ -159,14 +162,14 @@ def test_the_commands_of_a_damaged_cell_refuse(
     words = [*SMALL, "limit=2", "method=uniform", "dataset=mini-math"]
     command = ["tiny", *words, f"results={tmp_path}"]
     dispatch(["table", *command])
-    (path,) = tmp_path.glob("runs/*/samples.jsonl")
+    (path,) = tmp_path.glob("runs/*/turns.jsonl")
     path.write_bytes(before := DAMAGE["a NUL in the last line"](path.read_bytes()))
     for more in ([], ["--render-only"]):
         with pytest.raises(SystemExit):
             dispatch(["table", *command, *more])
-        assert "samples.jsonl, line 2" in capsys.readouterr().err
-        assert "samples.jsonl, line 2" in (tmp_path / "tables" / "tiny.md").read_text()
-    with pytest.raises(SkipbenchError, match=r"samples\.jsonl, line 2"):
+        assert "turns.jsonl has 1 whole lines" in capsys.readouterr().err
+        assert "turns.jsonl has 1 whole lines" in (tmp_path / "tables" / "tiny.md").read_text()
+    with pytest.raises(SkipbenchError, match=r"turns\.jsonl has 1 whole lines"):
         run_cell(compose(command[1:]))
     assert path.read_bytes() == before
 

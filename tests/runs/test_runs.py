@@ -1,5 +1,6 @@
 """Records and the folder of a run: nothing is lost, nothing is mixed, and errors say where."""
 
+import contextlib
 import functools
 import json
 import os
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import sample
+from builders import turn
 from conftest import ROOT
 from msgspec.structs import replace
 
@@ -21,102 +22,159 @@ from skipbench.errors import SkipbenchError
 from skipbench.runs.files import append_line, write_atomic
 from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import Provenance, config_hash, portable, run_name
-from skipbench.runs.record import Sample, dump, parse
+from skipbench.runs.reading import run_folders
+from skipbench.runs.record import VANILLA, Texts, Turn, dump, parse
 from skipbench.runs.run import read_run
-from skipbench.runs.store import RunStore, read_samples
+from skipbench.runs.store import RunStore, append_turn, read_turns, row_turns, set_aside
 
 
-def store(folder: Path) -> RunStore:
-    return RunStore(folder, {"seed": 0})
+def store(row: Path, arm: str = "method") -> RunStore:
+    return RunStore(row / arm, {"seed": 0, "method": {"name": arm}})
+
+
+def append(row: Path, index: int, arm: str = "method") -> None:
+    append_turn(row, turn(index, arm), Texts(index, f"s{index}", "p", {}, {VANILLA: "a", arm: "b"}))
+
+
+def indices(row: Path, arm: str = "method") -> list[int]:
+    return [turn.index for turn in row_turns(row) if arm in turn.arms]
 
 
 def test_other_formats_and_fields_are_refused() -> None:
-    raw = json.loads(dump(sample(0)))
+    raw = json.loads(dump(turn(0)))
+    vanilla = raw["arms"][VANILLA]
     with pytest.raises(SkipbenchError, match=r"\$\.format"):
-        parse(json.dumps(raw | {"format": 0}), Sample)
+        parse(json.dumps(raw | {"format": 1}), Turn)
     with pytest.raises(SkipbenchError, match=r"unknown field `colour`"):
-        parse(json.dumps(raw | {"colour": "red"}), Sample)
-    with pytest.raises(SkipbenchError, match=r"got `str` - at `\$\.vanilla`"):
-        parse(json.dumps(raw | {"vanilla": "text"}), Sample)
+        parse(json.dumps(raw | {"colour": "red"}), Turn)
+    with pytest.raises(SkipbenchError, match=r"got `str` - at `\$\.arms\[\.\.\.\]`"):
+        parse(json.dumps(raw | {"arms": {VANILLA: "text"}}), Turn)
     with pytest.raises(SkipbenchError, match=r">= 0.*seconds\.draft"):
-        negative = raw["vanilla"] | {"seconds": raw["vanilla"]["seconds"] | {"draft": -1}}
-        parse(json.dumps(raw | {"vanilla": negative}), Sample)
+        negative = vanilla | {"seconds": vanilla["seconds"] | {"draft": -1}}
+        parse(json.dumps(raw | {"arms": {VANILLA: negative}}), Turn)
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
     run = store(tmp_path)
     for index in (2, 0, 1):
-        run.append(sample(index))
+        append(tmp_path, index)
     run.status("done")
     run.write_metrics(Metrics(M=1.5, samples=3))
-    assert [s.index for s in run.samples()] == [2, 0, 1]
-    loaded = read_run(tmp_path)
+    assert (indices(tmp_path), [t.index for t in run.turns()]) == ([2, 0, 1], [0, 1, 2])
+    loaded = read_run(tmp_path / "method")
     assert loaded.metrics == Metrics(M=1.5, samples=3)
-    assert (loaded.status.state, loaded.settings) == ("done", {"seed": 0})
-    assert {p.name for p in tmp_path.iterdir()} == {
-        ".lock", "config.yaml", "provenance.json", "samples.jsonl", "metrics.json", "status.json",
+    assert loaded.status.state == "done"
+    assert loaded.settings == {"seed": 0, "method": {"name": "method"}}
+    assert {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*")} == {
+        ".lock", "config.yaml", "turns.jsonl", "texts.jsonl", "method/.lock", "method/config.yaml",
+        "method/provenance.json", "method/metrics.json", "method/status.json",
     }  # fmt: skip
     run.close()
+
+
+def test_a_row_holds_each_arm_once_and_a_later_arm_with_a_vanilla_of_its_own(
+    tmp_path: Path,
+) -> None:
+    """Of an arm that is made anew the others keep their turns, and `replaced/` has the old ones."""
+    row = tmp_path / "runs" / "row"
+    for arm in ("one", "two", "three"):
+        store(row, arm).close()
+    for index in (0, 1):
+        both = turn(index, "one").arms | turn(index, "two").arms
+        together = replace(turn(index), order=[*both], arms=both)
+        append_turn(row, together, Texts(index, "s", "p", {}, dict.fromkeys(both, "x")))
+        append(row, index, "three")
+    before = {arm: read_turns(row / arm) for arm in ("two", "three")}
+    texts = (row / "texts.jsonl").read_bytes()
+    set_aside(row / "one")
+    assert (row / "one").exists() is False and indices(row, "one") == []
+    for arm, turns in before.items():
+        now = read_turns(row / arm)
+        assert [t.arms[arm] for t in now] == [t.arms[arm] for t in turns] and VANILLA in now[0].arms
+    replaced = tmp_path / "replaced" / "row.1"
+    assert [[*t.arms] for t in read_turns(replaced / "one")] == [[VANILLA, "one"]] * 2
+    assert b"one" not in (row / "texts.jsonl").read_bytes()
+    assert (replaced / "texts.jsonl").read_bytes().count(b"one") == texts.count(b"one") == 2
 
 
 @pytest.mark.parametrize(
     "tail",
     ['{"index": 1, "id', "garbage", "garbage\n", "gar\rbage\n", "gar\x1cbage\n", "\x00\x00\x00"],
 )
-def test_a_torn_last_line_is_cut_off(tail: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["turns.jsonl", "texts.jsonl"])
+def test_a_torn_last_line_is_cut_off(tail: str, name: str, tmp_path: Path) -> None:
     run = store(tmp_path)
-    run.append(sample(0))
-    with open(tmp_path / "samples.jsonl", "a") as file:
+    append(tmp_path, 0)
+    with open(tmp_path / name, "a") as file:
         file.write(tail)
-    assert [s.index for s in read_samples(tmp_path / "samples.jsonl")] == [0]
-    assert [s.index for s in run.samples()] == [0]
-    run.close()  # nor is it cut off by a process that only appends
-    with open(tmp_path / "samples.jsonl", "a") as file:
-        file.write(tail)
-    run = store(tmp_path)
-    run.append(sample(1))
+    assert [t.index for t in run.turns()] == [*run.texts()] == [0]
     run.close()
-    assert [s.index for s in read_samples(tmp_path / "samples.jsonl")] == [0, 1]
+    run = store(tmp_path)
+    append(tmp_path, 1)
+    assert [t.index for t in run.turns()] == [*run.texts()] == [0, 1]
+    run.close()
+
+
+@pytest.mark.parametrize("tail", ['{"index": 1, "id', "gar\rbage", "\x00\x00\x00"])
+def test_a_line_within_which_another_process_died_is_no_part_of_the_next_one(
+    tail: str, tmp_path: Path
+) -> None:
+    """Of two that write to a row; the one that goes on opens nothing anew."""
+    run, other = store(tmp_path), store(tmp_path, "other")
+    append(tmp_path, 0)
+    other.close()
+    append_line(tmp_path / "texts.jsonl", dump(Texts(0, "s0", "p", {}, {"other": "before"})))
+    with open(tmp_path / "turns.jsonl", "a") as file:  # killed here
+        file.write(tail)
+    append(tmp_path, 1)
+    other = store(tmp_path, "other")
+    append(tmp_path, 0, "other")
+    assert [t.index for t in run.turns()] == [*run.texts()] == [0, 1]
+    assert (indices(tmp_path, "other"), other.texts()[0].arms["other"]) == ([0], "b")
+    run.close()
+    other.close()
 
 
 @pytest.mark.parametrize(
     ("lines", "told"),
     [
-        ([dump(sample(0)), "garbage", dump(sample(1))], r"samples\.jsonl, line 2"),
+        ([dump(turn(0)), "garbage", dump(turn(1))], r"turns\.jsonl, line 2"),
         # not taken for a torn line
-        ([dump(sample(0)), dump(replace(sample(1), format=0))], r"\$\.format"),
-        ([dump(sample(4)), dump(sample(4))], "sample 4 occurs twice"),
+        ([dump(turn(0)), dump(replace(turn(1), format=0))], r"\$\.format"),
+        ([dump(turn(4)), dump(turn(4))], "turn 4 occurs twice"),
     ],
 )
 def test_lines_that_no_run_writes_are_refused(lines: list[str], told: str, tmp_path: Path) -> None:
-    (tmp_path / "samples.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    for repair in (False, True):
-        with pytest.raises(SkipbenchError, match=told):
-            read_samples(tmp_path / "samples.jsonl", repair)
+    (tmp_path / "turns.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    run = store(tmp_path)
+    with pytest.raises(SkipbenchError, match=told):
+        run.turns()
+    run.close()
 
 
 def test_other_settings_are_refused_as_they_are_stored(tmp_path: Path) -> None:
     for protect in ((0, 1), [0, 1], (0, 1)):
-        RunStore(tmp_path, {"protect": protect}).close()
+        RunStore(tmp_path / "arm", {"protect": protect}).close()
         with pytest.raises(SkipbenchError, match="protect"):
-            RunStore(tmp_path, {"protect": [0]})  # and lets go of the folder
+            RunStore(tmp_path / "arm", {"protect": [0]})  # and lets go of the folder
     (tmp_path / "config.yaml").write_text("protect: [0")
     with pytest.raises(SkipbenchError, match=r"config\.yaml cannot be read"):
-        RunStore(tmp_path, {"protect": (0, 1)})
+        RunStore(tmp_path / "arm", {"protect": (0, 1)})
 
 
 def test_a_folder_that_cannot_be_written_names_itself(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")  # a path under a regular file: refused to root as well
-    with pytest.raises(SkipbenchError, match=r"file/run is not writable.*results="):
-        store(tmp_path / "file" / "run")
+    with pytest.raises(SkipbenchError, match=r"file/row/method is not writable.*results="):
+        store(tmp_path / "file" / "row")
     with pytest.raises(SkipbenchError, match="results="):
-        append_line(tmp_path / "missing" / "samples.jsonl", "{}")
+        append_line(tmp_path / "missing" / "turns.jsonl", "{}")
 
 
 def test_a_second_process_is_refused_and_admitted_after_a_kill(tmp_path: Path) -> None:
     program = (
         "import sys, time; from pathlib import Path; from skipbench.runs.store import RunStore; "
-        "s = RunStore(Path(sys.argv[1]), {'seed': 0}); print('held', flush=True); "
+        "settings = {'seed': 0, 'method': {'name': 'method'}}; "
+        "s = RunStore(Path(sys.argv[1]) / 'method', settings); print('held', flush=True); "
         "time.sleep(60)"
     )
     with subprocess.Popen(
@@ -125,6 +183,7 @@ def test_a_second_process_is_refused_and_admitted_after_a_kill(tmp_path: Path) -
         assert holder.stdout is not None and holder.stdout.readline() == "held\n"
         with pytest.raises(SkipbenchError, match=f"pid {holder.pid}"):
             store(tmp_path)
+        store(tmp_path, "other").close()  # the row is everybody's
         holder.kill()
         holder.wait()
     store(tmp_path).close()
@@ -133,43 +192,54 @@ def test_a_second_process_is_refused_and_admitted_after_a_kill(tmp_path: Path) -
 WRITER = """
 import sys
 from pathlib import Path
-from skipbench.runs.record import Arm, Sample, Seconds
-from skipbench.runs.store import RunStore
+from skipbench.runs.record import Arm, Seconds, Texts, Turn
+from skipbench.runs.store import RunStore, append_turn
 
-run = RunStore(Path(sys.argv[1]), {"seed": 0})
+row, name = Path(sys.argv[1]), sys.argv[2]
+run = RunStore(row / name, {"seed": 0, "method": {"name": name}})
 arm = Arm(list(range(400)), [], Seconds(0.1, 0.2, 0.3, 0.0, 0.01), "length")
-for index in range(len(run.samples()), 10**6):
-    run.append(Sample(index, f"s{index}", "h", 7, [], arm, arm, "identical"))
+for index in range(len(run.turns()), 10**6):
+    texts = Texts(index, f"s{index}", "p", {}, {name: "t" * 400})
+    append_turn(row, Turn(index, f"s{index}", "h", 7, [], {"vanilla": arm, name: arm}), texts)
     print(index, flush=True)
 """
 
 
-def test_no_sample_is_lost_or_written_twice_when_the_writer_is_killed(tmp_path: Path) -> None:
+def test_no_turn_is_lost_or_written_twice_when_one_of_two_writers_is_killed(tmp_path: Path) -> None:
+    """They append to one row, each for an arm of its own."""
     rng = random.Random(11)
-    done = 0
-    for _ in range(8):
-        with subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True
-        ) as writer:
-            assert writer.stdout is not None
-            first = writer.stdout.readline()  # it writes
-            time.sleep(rng.random() * 0.06)
-            writer.kill()
-            told = [int(line) for line in [first, *writer.stdout] if line.endswith("\n")]
-        assert told == list(range(done, done + len(told))) and told, (
-            "the writer did not go on where it was killed"
-        )
-        store(tmp_path).close()
-        indices = [s.index for s in read_samples(tmp_path / "samples.jsonl")]
-        assert indices == list(range(len(indices)))
-        assert told[-1] < len(indices) <= told[-1] + 2  # one may be written and not told yet
-        done = len(indices)
+    done = {"a": 0, "b": 0}
+    for _ in range(5):
+        with contextlib.ExitStack() as stack:
+            writers, told = dict[str, subprocess.Popen[str]](), dict[str, list[str]]()
+            for arm in done:
+                command = [sys.executable, "-c", WRITER, str(tmp_path), arm]
+                writer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+                writers[arm] = stack.enter_context(writer)
+            for arm, writer in writers.items():
+                assert writer.stdout is not None
+                told[arm] = [writer.stdout.readline()]  # it writes
+            for arm in rng.sample([*done], 2):
+                time.sleep(rng.random() * 0.06)
+                writers[arm].kill()
+                told[arm] += writers[arm].stdout or ()
+        for arm, lines in told.items():
+            numbers = [int(line) for line in lines if line.endswith("\n")]
+            assert numbers == list(range(done[arm], done[arm] + len(numbers))) and numbers, (
+                "the writer did not go on where it was killed"
+            )
+            run = store(tmp_path, arm)
+            found = [turn.index for turn in run.turns()]
+            assert found == list(range(len(found))) and {*found} <= run.texts().keys()
+            assert numbers[-1] < len(found) <= numbers[-1] + 2  # one may not be told yet
+            done[arm] = len(found)
+            run.close()
 
 
 def test_a_full_disk_leaves_the_file_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    append_line(path := tmp_path / "samples.jsonl", "{}")
+    append_line(path := tmp_path / "turns.jsonl", "{}")
     write = os.write
     monkeypatch.setattr("os.write", lambda handle, data: write(handle, data[:100]))
     with pytest.raises(SkipbenchError, match="free some space"):
@@ -236,17 +306,17 @@ def test_an_interrupt_keeps_what_is_done(tmp_path: Path) -> None:
     process = subprocess.Popen(command, cwd=ROOT, preexec_fn=listen, **pipes)
 
     def lines() -> int:
-        return sum(path.read_bytes().count(b"\n") for path in tmp_path.glob("runs/*/samples.jsonl"))
+        return sum(path.read_bytes().count(b"\n") for path in tmp_path.glob("runs/*/turns.jsonl"))
 
     while process.poll() is None and lines() < 2:
         time.sleep(0.002)
     process.send_signal(signal.SIGINT)
     output = process.communicate()[0]
     assert process.returncode == 130 and "same command goes on" in output, output
-    (folder,) = tmp_path.glob("runs/*")
+    (folder,) = run_folders(tmp_path)
     status = read_run(folder).status
     assert status.state == "interrupted" and "interrupted" in str(status.error)
-    assert len(read_samples(folder / "samples.jsonl")) == lines() >= 2
+    assert len(read_turns(folder)) == lines() >= 2
 
 
 @pytest.mark.slow
