@@ -20,7 +20,6 @@ from scripts.readme_figures import README, TABLE, written
 from skipbench.bench.contract import check_contract
 from skipbench.cli.command import Prompted
 from skipbench.cli.commands import COMMANDS, Data, Experiments, List, Status
-from skipbench.cli.experiments import request_of
 from skipbench.cli.help import describe
 from skipbench.cli.inventory import KINDS
 from skipbench.cli.main import HYDRA_FLAGS
@@ -123,10 +122,10 @@ def check_command(command: str, words: list[str]) -> list[list[str]]:
         if asked.words[0].startswith("results/") if asked.words else isinstance(asked, Status):
             return []
         known = [*choices("experiment"), *(feature_tables() if command == "table" else [])]
-        request = request_of(asked, known)
-        assert set(request.models) <= set(choices("model"))
-        assert request.scale in (None, *choices("scale"))
-        return cells(list(request.overrides))
+        assert asked.words and {*asked.words} <= {*known}
+        assert {*asked.models} <= {*choices("model")}
+        assert asked.scale in (None, *choices("scale"))
+        return cells(list(asked.settings))
     if isinstance(asked, List):
         assert asked.words[0] in KINDS
     elif isinstance(asked, Prompted):
