@@ -42,11 +42,12 @@ def write_page(results: Path) -> tuple[Path, dict[str, int], list[str]]:
         if (results / "tables" / f"{name}.md").exists():
             tables[name] = html(feature_table(paper), styled=False)
     figures = dict[str, str]()
-    for path in sorted([*results.glob("figures/*.svg"), *results.glob("runs/*/figures/*.svg")]):
+    for path in sorted([*results.glob("figures/*.svg"), *results.glob("runs/*/*/figures/*.svg")]):
         try:
             if (data := read_bytes(path)) is not None:
-                of_run = "" if path.parent.parent == results else f"{path.parent.parent.name}: "
-                figures[of_run + path.stem] = _SVG + b64encode(data).decode()
+                of_run = "/".join(path.relative_to(results).parts[1:-2])
+                name = f"{of_run}: {path.stem}" if of_run else path.stem
+                figures[name] = _SVG + b64encode(data).decode()
         except SkipbenchError as error:
             refused.append(printable(f"{path.name}: {error}"))
     if not (tables or figures or refused or unreadable):
@@ -73,7 +74,7 @@ def readable_runs(results: Path) -> tuple[list[Run], list[str]]:
             state = ": ".join(filter(None, (run.status.state, run.status.error)))
             runs.append(run if run.metrics else replace(run, reason=state))
         except (SkipbenchError, OSError) as error:
-            errors.append(printable(f"{folder.name}: {error}"))
+            errors.append(printable(f"{folder.parent.name}/{folder.name}: {error}"))
     return runs, errors
 
 

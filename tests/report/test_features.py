@@ -47,10 +47,10 @@ def test_every_row_of_the_paper_has_ours_below(paper: str) -> None:
     texts = [[cell.text for cell in row.cells] for row in grid.rows]
     assert {len(row) for row in texts} == {len(grid.columns)} and all(map(all, texts))
     assert [row[0] for row in texts[::2]] == [row[0] for row in texts[1::2]]
-    assert list(t.records[0]) == ["method", "source", *(c.name for c in grid.columns[2:])]
-    for row, record in zip(grid.rows, t.records, strict=True):
+    assert list(t.lines[0]) == ["method", "source", *(c.name for c in grid.columns[2:])]
+    for row, line in zip(grid.rows, t.lines, strict=True):
         whole = [t.footnotes[cell.mark - 1] if cell.mark else cell.text for cell in row.cells]
-        assert whole == list(record.values())
+        assert whole == list(line.values())
 
 
 def test_swift_prints_what_the_paper_does() -> None:

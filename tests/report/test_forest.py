@@ -82,11 +82,11 @@ def test_a_run_stands_once_and_other_machines_and_engines_have_panels_of_their_o
     drawn = forest({"m on d": row})
     assert [text.get_text() for text in drawn.axes[0].get_yticklabels()] == ["a d", "a 7"]
     origins = [Origin(cpu=cpu, device="cpu", dtype=d) for cpu, d in ("Ab", "Bb", "Bf")]
-    runs = [structs.replace(same, id=f"{n}", origin=of) for n, of in enumerate(origins)]
+    runs = [structs.replace(same, id=f"row{n}/a", origin=of) for n, of in enumerate(origins)]
     assert [*rows_of(runs)] == ["m on d, b, A", "m on d, b, B", "m on d, f, B"]
     engines = [("fused", 0), ("reference", 0), ("reference", 1)]
     runs = [
-        structs.replace(same, id=f"{n}", origin=Origin(engine=e), keys={"temperature": warm})
+        structs.replace(same, id=f"row{n}/a", origin=Origin(engine=e), keys={"temperature": warm})
         for n, (e, warm) in enumerate(engines)
     ]
     assert [*rows_of(runs)] == [
