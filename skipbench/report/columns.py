@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from skipbench.errors import SkipbenchError
 from skipbench.report import values as v
 from skipbench.report.compared import replaced
-from skipbench.report.text import MISSING, figures, number
+from skipbench.report.text import figures, number
 from skipbench.report.values import Ratio, Value
 from skipbench.runs.measures import Metrics
 from skipbench.runs.run import Run
@@ -58,28 +58,24 @@ def _note(run: Run) -> str:
 
 # fmt: off
 COLUMNS = (
-    Column("dataset", "dataset", lambda of: of.run.dataset or MISSING,
-           "where the prompts are from.", kind="label"),
-    Column("model", "model", lambda of: of.run.model or MISSING,
-           "the model that verifies.", kind="label"),
-    Column("method", "method", lambda of: of.run.method or MISSING,
-           "what drafts, or vanilla against itself.", kind="label"),
+    Column("dataset", "dataset", lambda of: of.run.dataset, "of the prompts.", kind="label"),
+    Column("model", "model", lambda of: of.run.model, "the model that verifies.", kind="label"),
+    Column("method", "method", lambda of: of.run.method, "what drafts.", kind="label"),
     Column("point", "point", lambda of: of.run.label or "",
-           "the settings of a run that differ in its sweep.", kind="label"),
+           "settings of the run that differ in its sweep.", kind="label"),
     Column("n", "n", lambda of: v.count(of.run.metrics),
            "prompts decoded by both arms, in how many questions where these are fewer."),
     Column("speedup", "speedup", lambda of: v.speedup(of.metrics.speedup),
            "vanilla's seconds per token / the method's on the same prompts in the same process, "
-           "prefill and adaptation included: geometric mean over questions [95 % interval, "
-           "Student's t on the logarithms] or, below 5 questions, (their values). The turns of a "
-           "conversation, and the samples of one task, are one question."),
+           "prefill and adaptation included: geometric mean over questions [95 % interval] or, "
+           "below 5, (their values). The turns of a conversation, and the samples of one task, are "
+           "one question."),
     Column("best", "over best", lambda of: v.ratio(*of.best),
            "speed / that of the fastest method of its row, vanilla among them: geometric mean over "
-           "the questions that all have, of ratios of the same question [95 % interval for all "
-           "pairs of the row at once]."),
+           "the questions that all have [95 % interval for all pairs of the row at once]."),
     Column(OVER, "over METHOD", lambda of: v.ratio(*of.over),
-           "speed / that of this method in the same row: geometric mean of the ratios of the same "
-           "question [95 % interval for this pair alone].", "asked"),
+           "speed / that of this method in the same row: geometric mean over the questions of both "
+           "[95 % interval for this pair alone].", "asked"),
     Column("worst", "worst tenth", lambda of: v.decimals(v.worst_tenth(of.metrics), 2, "x"),
            "the speedup that a tenth of the questions stays below, from 5 questions on.", "files"),
     Column("M", "M", lambda of: of.metrics.M,
@@ -95,8 +91,7 @@ COLUMNS = (
            "share of all sub-layers that the draft leaves out, mean over samples at their end; a "
            "dash without draft passes, and for auto, whose sets are in their traces."),
     Column("adapt", "adapt", lambda of: v.decimals(v.adapting(of.metrics), 0, " %", 100),
-           "seconds of adaptation / seconds of decoding, such as a search for a skip set.",
-           "files"),
+           "seconds of adaptation / of decoding, such as a search for a skip set.", "files"),
     Column("tokens_per_s", "tok/s",
            lambda of: v.pair(" -> ", figures, vanilla=of.metrics.baseline.tokens_per_s,
                              own=of.metrics.tokens_per_s),
@@ -118,9 +113,9 @@ COLUMNS = (
            "tokens emitted per round that drafted, bonus included (CLaSp 4).", "asked"),
     Column("tpt", "TPT", lambda of: of.metrics.tpt,
            "(1 - a^(g+1)) / (1 - a) / (g t_draft + t_target) in tokens/s (KnapSpec Eq. 4): a is "
-           "`alpha_cond`, g the mean draft length; a round without a draft emits one token; "
-           "latencies profiled in this engine for the sets that drafted, lm_head included; t_draft "
-           "is 0 for drafts without a forward pass, g is 0 for vanilla.", "asked"),
+           "`alpha_cond`, g the mean draft length, 0 for vanilla; a round without a draft emits a "
+           "token; latencies profiled in this engine for the sets that drafted, lm_head included; "
+           "t_draft is 0 for drafts without a forward pass.", "asked"),
     Column("expected", "E(Spd)",
            lambda of: v.pair(" / ", number, own=of.metrics.expected_speedup.paper,
                              measured=of.metrics.expected_speedup.measured_cost),
@@ -128,24 +123,20 @@ COLUMNS = (
            "of the sets that drafted, and c = 0 for drafts without a forward pass / the same with "
            "the measured cost of a draft step and of a verification pass.", "asked"),
     Column("ttft", "TTFT", lambda of: v.waits(of.metrics, "ttft_s"),
-           "time to first token, in ms: the prefill; p50 / p90 / p99 over the prompts, "
-           "vanilla -> method.", "asked"),
+           "time to first token, the prefill, in ms: p50 / p90 / p99, vanilla -> method.", "asked"),
     Column("itl", "ITL", lambda of: v.waits(of.metrics, "s_per_output_token"),
-           "inter-token latency, in ms: the wall-clock of a round shared by the tokens that it "
-           "emitted; p50 / p90 / p99 over all tokens behind the first of all prompts, "
-           "vanilla -> method.", "asked"),
+           "inter-token latency of all tokens behind the first, in ms: a round's wall-clock shared "
+           "by the tokens that it emitted; p50 / p90 / p99, vanilla -> method.", "asked"),
     Column("copy", "low-bit copy",
            lambda of: v.decimals((of.metrics.variant_bytes or 0) / 2**20 or None, 0, " MiB"),
-           "MiB that the method's draft passes take for copies of weights in fewer bits; arms of a "
-           "row that read the same bits share one.", "asked"),
+           "MiB of copies of weights in fewer bits for draft passes; arms of a row that read the "
+           "same bits share one.", "asked"),
     Column("setup", "set-up", lambda of: v.decimals(of.metrics.setup_s or None, 1, " s"),
-           "seconds, once per process before its first prompt and in no other time, in which the "
-           "method measures what it needs of the machine (prices of rows, latencies of "
-           "sub-layers) and makes its copy of weights in fewer bits.", "asked"),
+           "seconds, once per process and in no other time, in which the method measures prices "
+           "and latencies of the machine, and makes its copy of weights in fewer bits.", "asked"),
     Column("score", "score", lambda of: v.scores(of.metrics),
-           "mean over the samples, vanilla -> method; (n): samples with that label. Shares, and "
-           "BLEU in percent: sentence_bleu is a mean over samples, bleu is of the whole corpus.",
-           "asked"),
+           "mean over the samples, vanilla -> method. Shares, and BLEU in percent: sentence_bleu "
+           "is a mean over samples, bleu is of the whole corpus.", "asked"),
     Column(NOTE, NOTE, lambda of: _note(of.run),
            "what is not as usual, or why there are no numbers.", kind="text"),
 )

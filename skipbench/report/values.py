@@ -12,7 +12,7 @@ from skipbench.metrics.interval import FEWEST
 from skipbench.report.text import MISSING, figures, number
 from skipbench.runs.measures import Interval, Metrics, Paired, Percentiles
 
-PERCENT_SCORES = ("bleu", "sentence_bleu")
+PERCENT = ("bleu", "sentence_bleu")
 Ratio = tuple[float | None, Interval | None]
 
 
@@ -79,18 +79,15 @@ def scores(metrics: Metrics) -> Value:
     """Mean scores, vanilla -> method; notes unequal ones of identical tokens, where a scorer
     contradicts itself.
     """
-    vanilla, method = (m.score.means if m.score else {} for m in (metrics.baseline, metrics))
+    vanilla, method = (of.score.means if of.score else {} for of in (metrics.baseline, metrics))
     same, found = metrics.lossless, []
     for name in dict.fromkeys([*vanilla, *method]):
-        digits = 1 if name in PERCENT_SCORES else 3
-        found.append(
-            f"{name} {' -> '.join(number(of.get(name), digits) for of in (vanilla, method))}"
-        )
+        texts = (number(of.get(name), 1 if name in PERCENT else 3) for of in (vanilla, method))
+        found.append(f"{name} {' -> '.join(texts)}")
     if metrics.score_equal is False and same.identical == same.comparable + same.sampled:
         found.append("NOT EQUAL although all tokens are identical")
-    return Value(
-        "; ".join(found) or MISSING, {f"vanilla {k}": v for k, v in vanilla.items()} | method
-    )
+    of_vanilla = {f"vanilla {name}": mean for name, mean in vanilla.items()}
+    return Value("; ".join(found) or MISSING, of_vanilla | method)
 
 
 def worst_tenth(metrics: Metrics) -> float | None:
