@@ -151,15 +151,14 @@ class RunStore:
             for name in (TURNS, TEXTS):  # a line that was being written when its process died
                 read_lines(row / name, repair=True, torn=True)
         _write_config(self.folder / CONFIG, {k: v for k, v in settings.items() if k == OF_ARM})
-        path, before = self.folder / "provenance.json", None
-        if path.exists():
-            before = read_json(path, Provenance) or Provenance()
-        if before is None:
-            write_json(path, msgspec.to_builtins(provenance or Provenance()))
-        elif provenance:
-            with contextlib.suppress(SkipbenchError):
-                count = len(self.turns())
-            now = before.resumed_by(provenance, count, self.folder)
+        path, now = self.folder / "provenance.json", provenance or Provenance()
+        before = read_json(path, Provenance)
+        if before and provenance:
+            turns = list[Turn]()
+            with contextlib.suppress(SkipbenchError):  # damage is for whoever reads
+                turns = self.turns()
+            now = before.resumed_by(provenance, len(turns), self.folder)
+        if provenance or before is None:
             write_json(path, msgspec.to_builtins(now))
 
     def turns(self) -> list[Turn]:
